@@ -19,6 +19,10 @@ pub trait Device: Send + Sync + 'static {
     fn shape(&self) -> Shape;
 
     /// Begins an operation. It ends by [`Io::end`], on any thread, perhaps before this returns.
+    ///
+    /// A [`Proof`] of a read chooses between copies, and never makes a read fail: a device that has a copy for which it
+    /// holds answers with that one; a device that has none answers with a copy that it could read, as a single disk
+    /// does. A read fails only if no copy could be read. So whoever reads judges the bytes, whatever the device is.
     fn submit(&self, io: Io);
 
     /// As it is in an expression, for messages.
@@ -92,9 +96,10 @@ pub struct Io {
 /// Whether these bytes are the n-th block of a read.
 type Holds = dyn Fn(u64, &[u8]) -> bool + Send + Sync;
 
-/// What a reader knows of the blocks that he reads, a sum mostly. A mirror takes the next member where it does not
-/// hold, and writes what is right to the first; a device that has one copy of everything does not look at it. A part of
-/// a read has it as far as it is of whole blocks; what is read through a buffer has none.
+/// What a reader knows of the blocks that it reads, mostly a sum. A mirror takes the next member where the proof does
+/// not hold, and writes the right bytes to the first; if it holds for no member, the bytes of the first member that
+/// could be read are the answer. A device that has one copy of everything does not look at it. A part of a read has it
+/// as far as it is of whole blocks; reads through a buffer have none.
 #[derive(Clone)]
 pub struct Proof {
     /// Sectors of a block.

@@ -16,6 +16,7 @@
 mod bits;
 mod cache;
 mod call;
+pub mod conform;
 mod device;
 mod error;
 mod expr;

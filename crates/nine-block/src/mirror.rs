@@ -211,56 +211,58 @@ impl Inner {
         io.end(result.map(|()| Bytes::new()));
     }
 
-    /// Reads from the first that can; who failed before is mended, or set aside, when the answer is given.
-    async fn read_again(self: Arc<Self>, io: Io, first: (usize, Error)) {
+    /// Reads from the other members, after the first one failed or did not prove. Members that failed before the one that
+    /// proves are repaired, or set aside, when the answer is given.
+    async fn read_again(self: Arc<Self>, io: Io, first: (usize, Unfit)) {
         let mut failed = vec![first];
         let readable = self.state().readable(io.at, io.end_at());
         for member in readable {
             if failed.iter().any(|(failed, _)| *failed == member) {
                 continue;
             }
-            if stops(&failed[failed.len() - 1].1) {
+            if failed[failed.len() - 1].1.stops() {
                 break;
             }
             self.state().members[member].counts.reads += 1;
             let read = self.members[member].read_proven(HEAD + io.at, io.count, io.proof.clone());
-            match read.await.and_then(|data| proven(&io, data)) {
+            let answer = read.await;
+            match fit(&io, answer) {
                 Ok(data) => {
                     let (at, count, proof) = (io.at, io.count, io.proof.clone());
                     io.end(Ok(data));
-                    for (member, error) in failed {
-                        self.mend(member, at, count, (error, &proof)).await;
+                    for (member, unfit) in failed {
+                        self.mend(member, at, count, (unfit.into_error(at, count), &proof)).await;
                     }
                     return;
                 }
-                Err(error) => failed.push((member, error)),
+                Err(unfit) => failed.push((member, unfit)),
             }
         }
-        let stop = failed.iter().position(|(_, error)| stops(error)).unwrap_or(0);
-        io.end(Err(failed.swap_remove(stop).1));
+        io.end(best(failed.into_iter().map(|(_, unfit)| unfit)));
     }
 
-    /// Reads from all that have it, and mends those that do not have what is right.
+    /// Reads from all members that have these sectors, and repairs those for which the proof does not hold.
     async fn read_everywhere(self: Arc<Self>, io: Io) {
         let (mut right, mut failed) = (None, Vec::new());
         let readable = self.state().readable(io.at, io.end_at());
         for member in readable {
             self.state().members[member].counts.reads += 1;
             let read = self.members[member].read_proven(HEAD + io.at, io.count, io.proof.clone());
-            match read.await.and_then(|data| proven(&io, data)) {
+            let answer = read.await;
+            match fit(&io, answer) {
                 Ok(data) => right = right.or(Some(data)),
-                Err(error) if stops(&error) => return io.end(Err(error)),
-                Err(error) => failed.push((member, error)),
+                Err(unfit) if unfit.stops() => return io.end(best([unfit])),
+                Err(unfit) => failed.push((member, unfit)),
             }
         }
         let (at, count, proof) = (io.at, io.count, io.proof.clone());
-        match (right, failed.first()) {
-            (Some(data), _) => io.end(Ok(data)),
-            (None, Some((_, error))) => return io.end(Err(error.clone())),
-            (None, None) => return io.fail(Kind::Failed, "nobody has it for sure"),
+        match right {
+            Some(data) => io.end(Ok(data)),
+            None if failed.is_empty() => return io.fail(Kind::Failed, "nobody has it for sure"),
+            None => return io.end(best(failed.into_iter().map(|(_, unfit)| unfit))),
         }
-        for (member, error) in failed {
-            self.mend(member, at, count, (error, &proof)).await;
+        for (member, unfit) in failed {
+            self.mend(member, at, count, (unfit.into_error(at, count), &proof)).await;
         }
     }
 
@@ -445,11 +447,54 @@ impl Inner {
     }
 }
 
-/// What was read, if it is what was to be.
-fn proven(io: &Io, data: Bytes) -> Result<Bytes> {
-    let wrong =
-        || Error::new(Kind::Failed, format!("sectors {}+{} are not what was written", io.at, io.count));
-    if io.proves(&data) { Ok(data) } else { Err(wrong()) }
+/// Why the answer of a member is not the one to give, as long as others may have a better one.
+enum Unfit {
+    /// It could be read, and the proof does not hold.
+    Unproven(Bytes),
+    Failed(Error),
+}
+
+impl Unfit {
+    /// Whether no other member is asked after it.
+    fn stops(&self) -> bool {
+        matches!(self, Self::Failed(error) if stops(error))
+    }
+
+    /// For the member's count of errors and its repair.
+    fn into_error(self, at: u64, count: u64) -> Error {
+        match self {
+            Self::Unproven(_) => {
+                Error::new(Kind::Failed, format!("sectors {at}+{count} are not what was written"))
+            }
+            Self::Failed(error) => error,
+        }
+    }
+}
+
+/// The bytes that a member has answered with, if the proof of the read holds.
+fn fit(io: &Io, answer: Result<Bytes>) -> std::result::Result<Bytes, Unfit> {
+    match answer {
+        Ok(data) if io.proves(&data) => Ok(data),
+        Ok(data) => Err(Unfit::Unproven(data)),
+        Err(error) => Err(Unfit::Failed(error)),
+    }
+}
+
+/// The answer where no member proves: an error that would stop the others, else the first bytes that could be read, else
+/// the first error ([`Device::submit`]).
+///
+/// # Panics
+/// If there is no answer at all: a mistake of ours.
+fn best(answers: impl IntoIterator<Item = Unfit>) -> Result<Bytes> {
+    let (mut bytes, mut first) = (None, None);
+    for answer in answers {
+        match answer {
+            Unfit::Failed(error) if stops(&error) => return Err(error),
+            Unfit::Unproven(data) => bytes = bytes.or(Some(data)),
+            Unfit::Failed(error) => first = first.or(Some(error)),
+        }
+    }
+    bytes.ok_or_else(|| first.expect("at least one member was asked"))
 }
 
 /// An error that another member would give too, or that is not the member's.
@@ -485,14 +530,13 @@ impl Device for Mirror {
                 };
                 let (at, count, proof) = (HEAD + io.at, io.count, io.proof.clone());
                 let member = inner.members[first].clone();
-                let read =
-                    Io::read(at, count, move |result| match result.and_then(|data| proven(&io, data)) {
-                        Ok(data) => io.end(Ok(data)),
-                        Err(error) => {
-                            let tasks = inner.tasks.clone();
-                            tasks.spawn(inner.read_again(io, (first, error)));
-                        }
-                    });
+                let read = Io::read(at, count, move |result| match fit(&io, result) {
+                    Ok(data) => io.end(Ok(data)),
+                    Err(unfit) => {
+                        let tasks = inner.tasks.clone();
+                        tasks.spawn(inner.read_again(io, (first, unfit)));
+                    }
+                });
                 member.submit(read.with(proof));
             }
             Op::Write if io.count > 0 => self.0.tasks.spawn(inner.write(io)),

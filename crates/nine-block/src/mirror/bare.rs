@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{proven, stops};
+use super::{Unfit, best, fit};
 use crate::device::{Device, Io, Op, Shape};
 use crate::error::Result;
 use crate::join::common;
@@ -51,16 +51,18 @@ impl Inner {
     }
 
     async fn read(self: Arc<Self>, io: Io) {
-        let mut first = None;
+        let mut unfit = Vec::new();
         for member in &self.of {
-            let read = member.read_proven(io.at, io.count, io.proof.clone()).await;
-            match read.and_then(|data| proven(&io, data)) {
+            let answer = member.read_proven(io.at, io.count, io.proof.clone()).await;
+            match fit(&io, answer) {
                 Ok(data) => return io.end(Ok(data)),
-                Err(error) if stops(&error) => return io.end(Err(error)),
-                Err(error) => first = first.or(Some(error)),
+                Err(answer) => unfit.push(answer),
+            }
+            if unfit.last().is_some_and(Unfit::stops) {
+                break;
             }
         }
-        io.end(Err(first.expect("at least one member")));
+        io.end(best(unfit));
     }
 }
 

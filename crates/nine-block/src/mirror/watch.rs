@@ -12,7 +12,7 @@ use bytes::Bytes;
 
 use super::label::{HEAD, Label, Place};
 use super::open::read_label;
-use super::{proven, stops};
+use super::{Unfit, best, fit};
 use crate::device::{Device, Io, Op, Shape};
 use crate::error::{Error, Kind, Result};
 use crate::plain::above;
@@ -96,16 +96,19 @@ impl Inner {
         let now = lock(&self.now).clone();
         // Without a proof nobody knows what others lack.
         let asked = if io.proof.is_some() { now.order.len() } else { now.whole };
-        let mut first = None;
+        let mut unfit = Vec::new();
         for member in &now.order[..asked] {
-            let read = self.of[*member].read_proven(HEAD + io.at, io.count, io.proof.clone()).await;
-            match read.and_then(|data| proven(&io, data)) {
+            let answer = self.of[*member].read_proven(HEAD + io.at, io.count, io.proof.clone()).await;
+            match fit(&io, answer) {
                 Ok(data) => return io.end(Ok(data)),
-                Err(error) if stops(&error) => return io.end(Err(error)),
-                Err(error) => first = first.or(Some(error)),
+                Err(answer) => unfit.push(answer),
+            }
+            if unfit.last().is_some_and(Unfit::stops) {
+                break;
             }
         }
-        io.end(Err(first.expect("one member has everything")));
+        // Where no proof holds, the first is one that has everything.
+        io.end(best(unfit));
     }
 
     async fn looks(self: Arc<Self>, io: Io) {

@@ -117,13 +117,13 @@ fn a_tree_is_parsed_as_it_is_shown() {
     }
 }
 
-fn how(make: bool) -> How {
+pub fn how(make: bool) -> How {
     let told = Arc::new(|_: &nine_block::Event| ());
     How { block: 2, start: Start::Careful, watch: false, make: make.then_some([7; 16]), told, rest: rest() }
 }
 
 /// `w0` to `w3` are disks of the world; `e` ones do not answer.
-fn build(world: &mut World, text: &str, how: &How) -> Result<Built, Wrong> {
+pub fn build(world: &mut World, text: &str, how: &How) -> Result<Built, Wrong> {
     let mut table = Table::default();
     let disks = world.devices();
     table.letter("w", move |arg| {
@@ -135,7 +135,7 @@ fn build(world: &mut World, text: &str, how: &How) -> Result<Built, Wrong> {
     world.run(table.build(text, how)).unwrap()
 }
 
-fn disks() -> World {
+pub fn disks() -> World {
     World::new(1, (0..4).map(|at| Disk::new(&format!("w{at}"), 400)).collect())
 }
 

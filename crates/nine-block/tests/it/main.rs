@@ -2,6 +2,7 @@
 
 mod cache;
 mod common;
+mod conform;
 mod devices;
 mod expr;
 mod members;

@@ -337,6 +337,13 @@ mod tests {
     }
 
     #[test]
+    fn a_file_of_the_host_keeps_the_rules_of_a_device() {
+        let (_dir, _, disk) = disk(100);
+        let judged = nine_net::rt::block_on(async |_| nine_block::conform::check(&*disk, 40).await);
+        assert_eq!(judged.unwrap(), Ok(()));
+    }
+
+    #[test]
     fn growth_and_loss_are_noticed() {
         let (_dir, path, disk) = disk(10);
         let file = File::options().write(true).open(path).unwrap();

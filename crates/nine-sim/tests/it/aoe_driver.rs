@@ -96,6 +96,22 @@ fn a_disk_far_away_is_a_device() {
 }
 
 #[test]
+fn a_disk_over_ethernet_keeps_the_rules_of_a_device() {
+    let world = World::new(5);
+    let (env, wire) = (world.env(), wire(&world, 20));
+    world.run(async move {
+        let driver = serves(&env, &wire, &[10], setup());
+        env.spawn(Box::pin(async move { drop(driver.await) }));
+        let (far, driver) = opens(&env, &wire, &[1], 10 * SECOND);
+        env.spawn(Box::pin(async move { driver.await.expect("it ends when nobody needs it") }));
+        let device: &dyn Device = &far;
+        // Its size is known from its first answer on.
+        device.look().await.expect("it is there");
+        assert_eq!(nine_block::conform::check(device, 96).await, Ok(()));
+    });
+}
+
+#[test]
 fn whoever_goes_leaves_nobody_waiting() {
     let world = World::new(2);
     let (env, wire) = (world.env(), wire(&world, 0));

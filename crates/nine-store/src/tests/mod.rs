@@ -56,6 +56,13 @@ fn kind<T>(result: Result<T>) -> Kind {
 }
 
 #[test]
+fn a_worm_in_objects_keeps_the_rules_of_a_device() {
+    let memory = Memory::default();
+    assert_eq!(now(nine_block::conform::check(&*open(&memory, "one"), 8)), Ok(()));
+    assert_eq!(now(nine_block::conform::check(&*follow(&memory), 8)), Ok(()));
+}
+
+#[test]
 fn what_was_flushed_is_there_for_everybody() {
     let memory = Memory::default();
     let one = open(&memory, "one");
