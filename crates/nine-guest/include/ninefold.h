@@ -1071,6 +1071,22 @@ nf__walk(ninefold *c, int from, const char *path, size_t len)
 		if (walked > names || a.len != 9 + 13 * (size_t)walked)
 			return nf__broken(c, "Twalk");
 		if (walked < names) {
+			/* A short answer gives no reason (walk(5)): the step that failed is asked for by itself. */
+			unsigned char *step = message + 17;
+			for (uint16_t n = 0; n < walked; n++)
+				step += 2 + (step[0] | step[1] << 8);
+			nf__p16(message + 15, walked);
+			if (nf__ask(c, message, (size_t)(step - message), 110, "Twalk", 9, &a) < 0)
+				goto bad;
+			if ((a.bytes[7] | a.bytes[8] << 8) == walked) {
+				begin = fid;
+				size_t n = 2 + (size_t)(step[0] | step[1] << 8);
+				memmove(message + 17, step, n);
+				nf__p32(nf__p32(message + 7, (uint32_t)fid), (uint32_t)fid);
+				nf__p16(message + 15, 1);
+				if (nf__ask(c, message, 17 + n, 110, "Twalk", 9, &a) < 0)
+					goto bad;
+			}
 			nf__fail(c, ENOENT, "Twalk: %s", strerror(ENOENT));
 			goto bad;
 		}

@@ -208,23 +208,38 @@ impl<L: Line> Client<L> {
             if count == 0 && begin == newfid {
                 return Ok(File { fid, qid, iounit: 0, appends: false });
             }
-            let walk = Tmsg::Walk { fid: begin, newfid, names: Names::Slice(&few[..count]) };
-            let walked = self.call(&walk, |answer| match answer {
-                Rmsg::Walk { qids } if qids.len() <= count => Some((qids.len(), qids.iter().last())),
-                _ => None,
-            });
-            match walked {
+            match self.twalk(begin, newfid, &few[..count]) {
                 Ok((n, last)) if n == count => qid = last.unwrap_or(qid),
                 walked => {
-                    // It is there only if a step before was whole.
-                    if begin != newfid {
-                        self.forget(fid);
+                    let mut is_there = begin == newfid;
+                    let mut reason = walked.as_ref().err().cloned();
+                    // A short answer gives no reason (walk(5)): the step that failed is asked for by itself.
+                    if let Ok((n, _)) = walked
+                        && let Ok((again, _)) = self.twalk(begin, newfid, &few[..n])
+                        && again == n
+                    {
+                        is_there = true;
+                        reason = self.twalk(newfid, newfid, &few[n..=n]).err();
                     }
-                    return Err(walked.err().unwrap_or(Errno::ENOENT.into()));
+                    match is_there {
+                        // The reason is the error of the walk, not that of this.
+                        true => drop(self.clunk(File { fid, qid, iounit: 0, appends: false })),
+                        false => self.forget(fid),
+                    }
+                    return Err(reason.unwrap_or(Errno::ENOENT.into()));
                 }
             }
             begin = newfid;
         }
+    }
+
+    /// One Twalk: how many names it walked, and where to.
+    fn twalk(&mut self, fid: Fid, newfid: Fid, names: &[&[u8]]) -> Result<(usize, Option<Qid>)> {
+        let walk = Tmsg::Walk { fid, newfid, names: Names::Slice(names) };
+        self.call(&walk, |answer| match answer {
+            Rmsg::Walk { qids } if qids.len() <= names.len() => Some((qids.len(), qids.iter().last())),
+            _ => None,
+        })
     }
 
     /// Opens the file with that path below another one.

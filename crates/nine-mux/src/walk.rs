@@ -315,10 +315,23 @@ pub(crate) async fn steps(from: &File, names: &[&[u8]]) -> Result<(File, Vec<Qid
         }
         Answer::Walk(walked) => {
             let past_a_file = walked.last().is_some_and(|qid| !qid.is_dir());
-            let errno = if past_a_file { Errno::ENOTDIR } else { Errno::ENOENT };
-            Err(Stop { walked, error: Error::Remote(errno.into()) })
+            let error = match past_a_file {
+                true => Error::Remote(Errno::ENOTDIR.into()),
+                false => reason(from, names, walked.len()).await,
+            };
+            Err(Stop { walked, error })
         }
         _ => Err(stop(Error::Remote(Errno::EPROTO.into()))),
+    }
+}
+
+/// Why a walk stopped behind so many names: a short Rwalk gives no reason (walk(5)), and [`File::walk`] asks for it.
+async fn reason(from: &File, names: &[&[u8]], walked: usize) -> Error {
+    match from.walk(names[..names.len().min(walked + 1)].join(&b'/')).await {
+        Err(Error::Walk { error, .. }) => Error::Remote(error),
+        Err(error) => error,
+        // If it is there by now, it was not when it was asked for.
+        Ok(_) => not_found(),
     }
 }
 

@@ -74,13 +74,17 @@ impl File {
         let names = names(path.as_ref())?;
         let (first, rest) = names.split_at(names.len().min(MAXWELEM));
         let newfid = self.client.fid()?;
-        let qids = walked(self.twalk(newfid, self.fid, first).await, first.len());
-        let qids = qids.map_err(|stop| stop.within(&names, 0))?;
+        let qids = match walked(self.twalk(newfid, self.fid, first).await, first.len()) {
+            Ok(qids) => qids,
+            Err(stop) => return Err(self.reason(stop, first).await.within(&names, 0)),
+        };
         let mut file = Self::new(&self.client, newfid, qids.last().copied().unwrap_or(self.qid));
         for (i, run) in rest.chunks(MAXWELEM).enumerate() {
             let begin = (i + 1) * MAXWELEM;
-            let qids = walked(file.twalk(newfid, newfid, run).await, run.len());
-            let qids = qids.map_err(|stop| stop.within(&names, begin))?;
+            let qids = match walked(file.twalk(newfid, newfid, run).await, run.len()) {
+                Ok(qids) => qids,
+                Err(stop) => return Err(file.reason(stop, run).await.within(&names, begin)),
+            };
             file.qid = qids.last().copied().unwrap_or(file.qid);
         }
         Ok(file)
@@ -89,6 +93,27 @@ impl File {
     /// One Twalk.
     fn twalk<'m>(&self, newfid: Fid, fid: Fid, names: &'m [&'m [u8]]) -> Call<'m> {
         self.call(Tmsg::Walk { fid, newfid, names: Names::Slice(names) })
+    }
+
+    /// Why a walk from here stopped where it did. A server gives the reason only for the first name of a Twalk (walk(5));
+    /// for a later one its answer is merely short. So the last step is asked for by itself, from where the walk stopped:
+    /// two round trips more, for a failed walk alone.
+    async fn reason(&self, stop: Stop, names: &[&[u8]]) -> Stop {
+        let Stop { walked: before, error } = stop;
+        if !matches!(&error, Error::Remote(error) if error.errno == Errno::ENOENT) || before == 0 {
+            return Stop { walked: before, error };
+        }
+        let Ok(fid) = self.client.fid() else { return Stop { walked: before, error } };
+        // Another step may stop it by now: then that one's error is the reason.
+        if let Err(stop) = walked(self.twalk(fid, self.fid, &names[..before]).await, before) {
+            return stop;
+        }
+        let there = Self::new(&self.client, fid, self.qid);
+        match there.twalk(fid, fid, &names[before..=before]).await {
+            Err(reason) => Stop { walked: before, error: reason },
+            // The name has come meanwhile: it was not there when it was asked for.
+            Ok(_) => Stop { walked: before, error },
+        }
     }
 
     /// [`File::walk`], and with the file that it leads to the answer to `then`: in one flight where the session orders
@@ -112,7 +137,10 @@ impl File {
         let file = qids.map(|qids| Self::new(&self.client, newfid, qids.last().copied().unwrap_or(self.qid)));
         // Where there is no file, this has failed, too, and is not worth a Tflush.
         let answer = then.await;
-        Ok((file.map_err(|stop| stop.within(&names, 0))?, answer))
+        match file {
+            Ok(file) => Ok((file, answer)),
+            Err(stop) => Err(self.reason(stop, &names).await.within(&names, 0)),
+        }
     }
 
     /// The file at `path` below this one, open.
@@ -151,14 +179,23 @@ impl File {
     ) -> Result<(Self, Opening)> {
         let newfid = self.client.fid()?;
         let (mut walk, mut open) = (self.twalk(newfid, self.fid, names), self.call(then(newfid)));
+        // A walk of several names may stop without a reason, for which one must come back here (`File::reason`).
+        let mut here = match names.len() {
+            0 | 1 => None,
+            _ => self.client.fid().ok().map(|fid| (fid, self.twalk(fid, self.fid, &[]))),
+        };
         walk.send().await;
         open.send().await;
+        if let Some((_, here)) = &mut here {
+            here.send().await;
+        }
         let mut file = Self::new(&self.client, newfid, qid);
         file.open = Some((flags, 0));
         // Until it is known to be there, the walk's end looks after its fid.
         file.leave();
         let names = names.iter().map(|&name| name.into()).collect();
-        Ok((file, Opening(Some(Box::new((walk.begun(), open.begun(), names))))))
+        let here = here.map(|(fid, here)| (fid, here.begun()));
+        Ok((file, Opening(Some(Box::new(Unsaid { walk: walk.begun(), open: open.begun(), names, here })))))
     }
 
     fn topen(&self, fid: Fid, flags: OpenFlags) -> Tmsg<'static> {
@@ -202,7 +239,10 @@ impl File {
         let qids = walked(walk.await, names.len());
         let file = qids.map(|qids| Self::new(&self.client, newfid, qids.last().copied().unwrap_or(self.qid)));
         let (open, read) = (open.await, read.await);
-        let mut file = file.map_err(|stop| stop.within(&names, 0))?;
+        let mut file = match file {
+            Ok(file) => file,
+            Err(stop) => return Err(self.reason(stop, &names).await.within(&names, 0)),
+        };
         file.opened(open?, flags);
         match read? {
             Answer::Data(data) => Ok((file, data)),
@@ -284,15 +324,25 @@ impl fmt::Debug for File {
 #[derive(Default)]
 pub struct Opening(Option<Box<Unsaid>>);
 
-type Unsaid = (Call<'static>, Call<'static>, Vec<Box<[u8]>>);
+struct Unsaid {
+    walk: Call<'static>,
+    open: Call<'static>,
+    names: Vec<Box<[u8]>>,
+    /// Another fid for where the walk began, if it may be needed.
+    here: Option<(Fid, Call<'static>)>,
+}
 
 impl Opening {
     /// Whether the file is there and open; if not, nothing that was asked of it has happened. To be waited for to its
     /// end; asked again, it says yes.
     pub async fn wait(&mut self, file: &File) -> Result<()> {
         let Some(unsaid) = &mut self.0 else { return Ok(()) };
-        let (walk, open, names) = &mut **unsaid;
+        let Unsaid { walk, open, names, here } = &mut **unsaid;
         let qids = walked(walk.await, names.len());
+        let here = match here {
+            Some((fid, call)) => call.await.ok().map(|_| File::new(&file.client, *fid, file.qid)),
+            None => None,
+        };
         let result = match qids {
             Ok(_) => {
                 file.gone.store(false, Ordering::Relaxed);
@@ -301,7 +351,11 @@ impl Opening {
             Err(stop) => {
                 let _ = open.await;
                 let names: Vec<&[u8]> = names.iter().map(|name| &**name).collect();
-                Err(stop.within(&names, 0))
+                Err(match here {
+                    Some(here) => here.reason(stop, &names).await,
+                    None => stop,
+                }
+                .within(&names, 0))
             }
         };
         self.0 = None;
