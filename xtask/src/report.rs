@@ -189,7 +189,9 @@ mod tests {
     #[test]
     fn counts_of_all_programs_are_added() {
         let mut count = TestCount::default();
-        count.add("running 3 tests\ntest result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 7 filtered out\n");
+        count.add(
+            "running 3 tests\ntest result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 7 filtered out\n",
+        );
         count.add("test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out\n");
         assert_eq!(count, TestCount { passed: 4, failed: 2, ignored: 1 });
         assert_eq!(count.line(), "4 passed, 2 failed, 1 skipped");

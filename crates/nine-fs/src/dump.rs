@@ -288,9 +288,11 @@ impl Archive {
     /// What is wrong with the words.
     pub fn schedule(&self, words: &str) -> std::result::Result<(), String> {
         let schedule = Schedule::parse(words)?;
-        let last = self.state().dumps.values().map(|dump| dump.record.time.sec).max();
-        let last = last.unwrap_or(self.0.label.made.sec);
-        let due = Due::new(schedule, self.0.zone.clone(), self.time().sec, Some(last));
+        let now = self.time().sec;
+        let last = self.state().dumps.values().next_back().map(|dump| dump.record.time.sec);
+        // A clock that was ahead says nothing of when the next one is due.
+        let last = last.unwrap_or(self.0.label.made.sec).min(now);
+        let due = Due::new(schedule, self.0.zone.clone(), now, Some(last));
         self.state().dumper.due = Some(due);
         Ok(())
     }

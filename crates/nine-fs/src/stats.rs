@@ -37,7 +37,7 @@ impl Archive {
         let worm = self.0.cw.worm_blocks();
         let memory = self.cache_stats();
         let state = &*self.state();
-        let last = state.dumps.values().map(|dump| dump.record.time.sec).max();
+        let last = state.dumps.values().next_back().map(|dump| dump.record.time.sec);
         let (changed, freed) = state.fs.mem.changed();
         let number = |value: u64| value as f64;
         let truth = |value: bool| f64::from(u8::from(value));

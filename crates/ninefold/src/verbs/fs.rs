@@ -377,9 +377,13 @@ async fn dumps(dir: &File, json: bool) -> Result<()> {
         return out.flush();
     }
     let mut rows = vec![["NAME", "TIME", "BLOCKS"].map(String::from).to_vec()];
+    let mut newest = i64::MIN;
     rows.extend(all.into_iter().map(|Dumped { name, time, blocks }| {
         let blocks = blocks.map_or("on its way".into(), |blocks| blocks.to_string());
-        vec![name, date(Time { sec: time, nsec: 0 }), blocks]
+        // They are listed as they were made: an earlier one has a later date.
+        let order = if time < newest { " (out of order: the clock was ahead before)" } else { "" };
+        newest = newest.max(time);
+        vec![name, date(Time { sec: time, nsec: 0 }) + order, blocks]
     }));
     out.print(table(&rows))?;
     out.flush()

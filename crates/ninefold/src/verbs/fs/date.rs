@@ -3,7 +3,8 @@
 //! In: words like `yesterday` or `2026-11-21 17:30`, the moment and the zone in which they are said, and the dumps that
 //! there are. Out: one of them, or what is wrong with the words. Nothing here asks a clock.
 //!
-//! Always holds: a dump that is named is that one and no other; a date or a moment is the newest dump up to it.
+//! Always holds: a dump that is named is that one and no other; a date or a moment is the newest dump up to it. Of two
+//! dumps the newer is the one that was made later, whatever the clock showed then: dates are names.
 
 use std::fmt;
 
@@ -141,7 +142,7 @@ impl When {
         Some(Self::At(zone.to_ambiguous_timestamp(wall).later().ok()?.as_second()))
     }
 
-    /// The dump that is meant, of all, in the order of their names.
+    /// The dump that is meant, of all, in the order in which they were made.
     ///
     /// # Errors
     /// There is none, with those that are nearest.
@@ -158,15 +159,14 @@ impl When {
                     let why = "nothing says at which time of a day dumps were made";
                     return Err(format!("{why}: its console would; name a day, or the dump"));
                 }
-                let before = |dump: &&Dump| dump.time.is_some_and(|at| at <= time);
-                all.iter().filter(before).max_by_key(|dump| (dump.time, dump.day))
+                all.iter().rfind(|dump| dump.time.is_some_and(|at| at <= time))
             }
         };
         found.copied().ok_or_else(|| match self {
             Self::Named(day) => {
-                let (before, after) = all.split_at(all.partition_point(|dump| dump.day < day));
-                let near = before.last().into_iter().chain(after.first());
-                let near: Vec<String> = near.map(|dump| dump.day.to_string()).collect();
+                let before = all.iter().map(|dump| dump.day).filter(|other| *other < day).max();
+                let after = all.iter().map(|dump| dump.day).filter(|other| *other > day).min();
+                let near: Vec<String> = before.into_iter().chain(after).map(|day| day.to_string()).collect();
                 format!("there is no dump {day}; the nearest: {}", near.join(", "))
             }
             _ => format!("there is no dump that old; the first one is {}", first.day),
@@ -328,6 +328,28 @@ mod tests {
         assert!(of("2025-12-30").unwrap_err().ends_with("the first one is 2025/1231"));
         assert!(of("17:30").unwrap_err().contains("nothing says at which time"));
         assert!(When::Latest.of(&[]).unwrap_err().contains("no dump yet"));
+    }
+
+    #[test]
+    fn the_order_of_dumps_is_the_one_in_which_they_were_made() {
+        let all = dumps(&["2026/1120", "2028/1121", "2026/1121", "2026/1122"]);
+        let of = |words: &str| in_berlin(words).unwrap().of(&all).map(|dump| dump.day.to_string());
+        for (words, name) in [
+            ("latest", "2026/1122"),
+            ("yesterday", "2026/1122"),
+            ("2026-11-20", "2026/1120"),
+            ("2028/1121", "2028/1121"),
+            ("2028-11-21", "2026/1122"),
+        ] {
+            assert_eq!(of(words).as_deref(), Ok(name), "{words}");
+        }
+        let said = of("2027/0101").unwrap_err();
+        assert_eq!(said, "there is no dump 2027/0101; the nearest: 2026/1122, 2028/1121");
+        // The clock was set back for one: it is the newest, and has an old name.
+        let all = dumps(&["2026/1121", "2026/1122", "2019/0101"]);
+        let of = |words: &str| in_berlin(words).unwrap().of(&all).map(|dump| dump.day.to_string());
+        assert_eq!(of("latest").as_deref(), Ok("2019/0101"));
+        assert_eq!(of("2026/1122").as_deref(), Ok("2026/1122"));
     }
 
     #[test]

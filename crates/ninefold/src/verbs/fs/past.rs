@@ -40,7 +40,7 @@ pub struct Past {
     dumps_at: Names,
     /// The file, from the root of the archive.
     pub file: Names,
-    /// By their names.
+    /// In the order in which they were made; by their names where nobody says it.
     pub dumps: Vec<Dump>,
     zone: TimeZone,
     /// Users by their numbers, as the archive calls them.
@@ -101,8 +101,8 @@ impl Past {
                     names.iter().filter_map(|entry| day(&entry.name)).map(|day| Dump { day, time: None }),
                 );
             }
+            dumps.sort_unstable();
         }
-        dumps.sort_unstable();
         let zone = zone.unwrap_or_else(|| TimeZone::try_system().unwrap_or(TimeZone::UTC));
         let Found { archive, dumps: dumps_at, file, .. } = found;
         Ok(Self { root, place, archive, dumps_at, file, dumps, zone, users, now })
