@@ -96,7 +96,10 @@ fn tests(
         };
         let is_smoke = |job: &Job| match program.package.as_str() {
             _ if program.kind != "test" => true,
-            "nine-sim" => program.target == "it",
+            "nine-sim" => {
+                program.target == "it"
+                    && !LONG.iter().any(|name| job.name == format!("tests of nine-sim: {name}"))
+            }
             "ninefold" => SMOKE.iter().any(|name| job.name == format!("tests of ninefold: {name}")),
             _ => has(changed, program) && measured.seconds(&job.name).is_some_and(|seconds| seconds <= SHORT),
         };
@@ -112,7 +115,9 @@ fn tests(
 }
 
 /// Modules of the command's tests, a few seconds together: it serves, copies, mounts a name space, keeps an archive.
-const SMOKE: &[&str] = &["serve", "verbs", "copy", "config", "namespace", "mux"];
+const SMOKE: &[&str] = &["serve", "verbs", "copy", "config", "namespace", "pipe"];
+/// Simulators that take as long with few seeds: `test` runs them.
+const LONG: &[&str] = &["mux::reconnect", "dialects::suite"];
 /// Seconds of an integration test that is run when its crate has changed.
 const SHORT: f64 = 5.0;
 /// Worlds that a test of small worlds tries.

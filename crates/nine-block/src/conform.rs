@@ -13,8 +13,8 @@ use crate::error::{Kind, Result};
 /// Sectors that [`check`] reads, and writes where the device is written.
 pub const SECTORS: u64 = 8;
 
-/// Checks a device by its sectors from `at` on. Where it is written once, they must be unwritten; where it is read only,
-/// they must be readable.
+/// Checks a device by its sectors from `at` on. Where it is written once, they must be unwritten; where it is read
+/// only, they must be readable.
 ///
 /// # Errors
 /// The rule that does not hold, and what was seen instead.

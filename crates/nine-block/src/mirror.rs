@@ -211,8 +211,8 @@ impl Inner {
         io.end(result.map(|()| Bytes::new()));
     }
 
-    /// Reads from the other members, after the first one failed or did not prove. Members that failed before the one that
-    /// proves are repaired, or set aside, when the answer is given.
+    /// Reads from the other members, after the first one failed or did not prove. Members that failed before the one
+    /// that proves are repaired, or set aside, when the answer is given.
     async fn read_again(self: Arc<Self>, io: Io, first: (usize, Unfit)) {
         let mut failed = vec![first];
         let readable = self.state().readable(io.at, io.end_at());
@@ -480,8 +480,8 @@ fn fit(io: &Io, answer: Result<Bytes>) -> std::result::Result<Bytes, Unfit> {
     }
 }
 
-/// The answer where no member proves: an error that would stop the others, else the first bytes that could be read, else
-/// the first error ([`Device::submit`]).
+/// The answer where no member proves: an error that would stop the others, else the first bytes that could be read,
+/// else the first error ([`Device::submit`]).
 ///
 /// # Panics
 /// If there is no answer at all: a mistake of ours.

@@ -19,4 +19,4 @@ pub use datagrams::{Datagrams, Weather, Wire};
 pub use host::{Faulty, Plan};
 pub use link::{End, Links, Shape, link};
 pub use rng::Rng;
-pub use world::{SimEnv, World, seeds};
+pub use world::{SimEnv, World, seeds, tries_all};

@@ -40,8 +40,8 @@ fn every_expression_keeps_the_rules_of_a_device() {
     assert!(built_of > 200, "only {built_of} of 400 expressions could be built");
 }
 
-/// Of two copies one is rotten; of two rotten copies there is none that proves, and none is an error; of a rotten copy and
-/// an unreadable one the rotten one comes.
+/// If one of two copies is rotten, the other comes. If both are, the bytes come and no error; of a rotten copy and an
+/// unreadable one the rotten one comes.
 #[test]
 fn a_proof_chooses_between_copies_and_never_makes_a_read_fail() {
     for (text, head) in [("{w0w1}", 128), ("bare{w0w1}", 0), ("({w0w1}w2)", 128), ("{(w0w2)(w1w3)}", 128)] {

@@ -95,9 +95,9 @@ impl File {
         self.call(Tmsg::Walk { fid, newfid, names: Names::Slice(names) })
     }
 
-    /// Why a walk from here stopped where it did. A server gives the reason only for the first name of a Twalk (walk(5));
-    /// for a later one its answer is merely short. So the last step is asked for by itself, from where the walk stopped:
-    /// two round trips more, for a failed walk alone.
+    /// Why a walk from here stopped where it did. A server gives the reason only for the first name of a Twalk
+    /// (walk(5)); for a later one its answer is merely short. So the last step is asked for by itself, from where the
+    /// walk stopped: two round trips more, for a failed walk alone.
     async fn reason(&self, stop: Stop, names: &[&[u8]]) -> Stop {
         let Stop { walked: before, error } = stop;
         if !matches!(&error, Error::Remote(error) if error.errno == Errno::ENOENT) || before == 0 {

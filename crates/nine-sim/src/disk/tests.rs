@@ -8,7 +8,7 @@ use nine_block::{Op, Result, SECTOR};
 use nine_net::Env;
 
 use super::*;
-use crate::world::{World, seeds};
+use crate::world::{World, seeds, tries_all};
 
 const SECTORS: u64 = 48;
 
@@ -253,7 +253,7 @@ fn what_was_flushed_is_there_also_where_operations_fail_and_get_stuck() {
         assert_eq!(wrong, None, "seed {seed}");
         all += &counts;
     }
-    assert!(faults.iter().all(|(fault, _)| all.faults.contains_key(fault)), "{all:?}");
+    assert!(!tries_all(4000) || faults.iter().all(|(fault, _)| all.faults.contains_key(fault)), "{all:?}");
 }
 
 #[test]

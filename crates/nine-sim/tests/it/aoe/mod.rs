@@ -12,7 +12,7 @@ use nine_aoe::frame::{Address, Reserve, command, error};
 use nine_aoe::initiator::{Event, State};
 use nine_aoe::target::Setup;
 use nine_block::{Kind, Op};
-use nine_sim::{Rng, seeds};
+use nine_sim::{Rng, seeds, tries_all};
 use oracle::Oracle;
 use wire::{Faults, SECOND, US, Wire};
 
@@ -138,7 +138,7 @@ fn every_acknowledged_write_is_there_whatever_the_networks_do() {
         }
     }
     assert!(!seen.contains_key("down") && !seen.contains_key("other"), "{seen:?}");
-    if seeds(40).count() >= 40 {
+    if tries_all(40) {
         for what in EVERYTHING {
             assert!(seen.get(what).is_some_and(|n| *n > 0), "no world had `{what}`: {seen:?}");
         }

@@ -18,7 +18,7 @@ use nine_net::{Env, Peer, Transport};
 use nine_proto::frame::{MSIZE_MAX, Split, split};
 use nine_proto::msg::{Names, Tmsg};
 use nine_proto::{Dialect, Errno, Fid, NOGID, NOUID, OpenFlags, SetAttr, Tag};
-use nine_sim::{End, Links, Rng, Shape, World, seeds};
+use nine_sim::{End, Links, Rng, Shape, World, seeds, tries_all};
 
 use crate::common::Raw;
 use crate::mux::world::{Muxed, cat, ls, owner, ram, within};
@@ -89,7 +89,7 @@ fn a_cut_link_hurts_its_own_server_only_and_is_dialled_anew() {
         world.settle();
         assert_eq!((service.core.connected(), service.core.borrowed()), (0, 0), "NINE_SEED={seed}");
     }
-    assert!(cut > 40, "only {cut} cuts");
+    assert!(cut > 40 || !tries_all(40), "only {cut} cuts");
 }
 
 /// A server on links that the test cuts; clones are the same.
@@ -909,7 +909,7 @@ fn what_has_two_files_waits_over_several_cuts() {
         done += usize::from(is_done.get());
         all += 1;
     }
-    assert!(all == 1 || 2 * done > all, "{done} of {all} are known to be done");
+    assert!(2 * done > all || !tries_all(30), "{done} of {all} are known to be done");
 }
 
 /// What a name of a directory may be: no file, or a file with these bytes.
