@@ -1080,12 +1080,15 @@ nf__walk(ninefold *c, int from, const char *path, size_t len)
 				goto bad;
 			if ((a.bytes[7] | a.bytes[8] << 8) == walked) {
 				begin = fid;
-				size_t n = 2 + (size_t)(step[0] | step[1] << 8);
-				memmove(message + 17, step, n);
 				nf__p32(nf__p32(message + 7, (uint32_t)fid), (uint32_t)fid);
 				nf__p16(message + 15, 1);
-				if (nf__ask(c, message, 17 + n, 110, "Twalk", 9, &a) < 0)
-					goto bad;
+				for (; walked < names; walked++) {
+					size_t n = 2 + (size_t)(step[0] | step[1] << 8);
+					memmove(message + 17, step, n);
+					if (nf__ask(c, message, 17 + n, 110, "Twalk", 9, &a) < 0)
+						goto bad;
+					step += n;
+				}
 			}
 			nf__fail(c, ENOENT, "Twalk: %s", strerror(ENOENT));
 			goto bad;

@@ -219,7 +219,8 @@ impl<L: Line> Client<L> {
                         && again == n
                     {
                         is_there = true;
-                        reason = self.twalk(newfid, newfid, &few[n..=n]).err();
+                        let mut steps = few[n..count].iter();
+                        reason = steps.find_map(|name| self.twalk(newfid, newfid, &[name]).err());
                     }
                     match is_there {
                         // The reason is the error of the walk, not that of this.

@@ -96,8 +96,8 @@ impl File {
     }
 
     /// Why a walk from here stopped where it did. A server gives the reason only for the first name of a Twalk
-    /// (walk(5)); for a later one its answer is merely short. So the last step is asked for by itself, from where the
-    /// walk stopped: two round trips more, for a failed walk alone.
+    /// (walk(5)); for a later one its answer is merely short. So from where the walk stopped on each step is asked for by
+    /// itself: mostly two round trips more, for a failed walk alone.
     async fn reason(&self, stop: Stop, names: &[&[u8]]) -> Stop {
         let Stop { walked: before, error } = stop;
         if !matches!(&error, Error::Remote(error) if error.errno == Errno::ENOENT) || before == 0 {
@@ -109,11 +109,14 @@ impl File {
             return stop;
         }
         let there = Self::new(&self.client, fid, self.qid);
-        match there.twalk(fid, fid, &names[before..=before]).await {
-            Err(reason) => Stop { walked: before, error: reason },
-            // The name has come meanwhile: it was not there when it was asked for.
-            Ok(_) => Stop { walked: before, error },
+        for (walked, name) in names.iter().enumerate().skip(before) {
+            // A server that stopped early may walk a few more.
+            if let Err(reason) = there.twalk(fid, fid, &[name]).await {
+                return Stop { walked, error: reason };
+            }
         }
+        // The name has come meanwhile: it was not there when it was asked for.
+        Stop { walked: before, error }
     }
 
     /// [`File::walk`], and with the file that it leads to the answer to `then`: in one flight where the session orders
