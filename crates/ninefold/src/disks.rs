@@ -20,8 +20,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 use futures_util::future::{AbortHandle, abortable};
 use nine_aoe::driver::Disk;
 use nine_block::{
-    Arg, Device, Error, Guard, Happening, How, Io, Kind, Moving, Pause, Rest, Right, SECTOR, Shape, Start,
-    Table, Tree, What, Wrong,
+    Arg, Device, Error, Guard, Happening, How, Io, Kind, Mirrors, Moving, Pause, Rest, Right, SECTOR, Shape,
+    Start, Table, Tree, What, Wrong,
 };
 use nine_fs::Log;
 use nine_net::{Env, rt};
@@ -29,6 +29,7 @@ use nine_servers::HostDisk;
 use ring::digest::{SHA256, digest};
 
 use crate::blocks::{Over, time_of};
+use crate::dial::within;
 use crate::serve::aoe::tell;
 use crate::stores;
 
@@ -67,6 +68,8 @@ pub struct Whole {
     pub files: Files,
     /// What tells it from any other, in 20 characters.
     pub serial: String,
+    /// Of what its mirrors and buffers do beside operations.
+    pub ends: Ends,
 }
 
 /// The two devices of an archive.
@@ -82,16 +85,29 @@ pub struct Both {
 
 /// What mirrors and buffers do beside operations, and how it is ended.
 #[derive(Clone, Default)]
-pub struct Ends(Arc<Mutex<Vec<AbortHandle>>>);
+pub struct Ends {
+    tasks: Arc<Mutex<Vec<AbortHandle>>>,
+    mirrors: Mirrors,
+}
 
 impl Ends {
     fn add(&self, one: AbortHandle) {
-        lock(&self.0).push(one);
+        lock(&self.tasks).push(one);
     }
 
     /// From now on nothing is done that nobody has asked for.
     pub fn end(&self) {
-        lock(&self.0).drain(..).for_each(|one| one.abort());
+        self.mirrors.abort();
+        lock(&self.tasks).drain(..).for_each(|one| one.abort());
+    }
+
+    /// The same, in good order and after the last write: mirrors have nothing to make equal at the next start. A device
+    /// that does not answer is not waited for longer than [`CLOSE_TIMEOUT`].
+    pub async fn close(&self, env: &rt::Real) {
+        if within(env, CLOSE_TIMEOUT, self.mirrors.close()).await.is_none() {
+            tracing::warn!("a mirror does not answer: the next start makes its members equal");
+        }
+        self.end();
     }
 }
 
@@ -350,7 +366,7 @@ impl Parts {
         }
         let digits = digest(&SHA256, text.as_bytes());
         let serial = digits.as_ref()[..10].iter().map(|byte| format!("{byte:02x}")).collect();
-        Ok(Whole { device, stays: !is_lost(&self.tree), files: self.given.files, serial })
+        Ok(Whole { device, stays: !is_lost(&self.tree), files: self.given.files, serial, ends: self.ends })
     }
 
     /// Makes both devices of `c CACHE WORM`, or of `c n DISK`. What `make` is given for: mirrors and fake worms that
@@ -399,6 +415,7 @@ impl Parts {
             make,
             told: Arc::new(move |event| events.tell(event, env.wall().as_secs() as i64)),
             rest: Arc::new(move |pause| env.sleep_until(env.now() + time_of(pause))),
+            mirrors: self.ends.mirrors.clone(),
         };
         let built = self.table.build(text, &how).await?;
         for driver in built.drivers {
@@ -736,6 +753,8 @@ const BLOCK: u32 = 16;
 const LABELS: u64 = 9;
 /// Sectors that are zeros on a disk with nothing on it: tables and file systems begin there.
 const BLANK: u64 = 128;
+/// The longest wait for mirrors to be closed.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Between two pieces that a file which moves copies.
 const BETWEEN: Duration = Duration::from_millis(1);
 

@@ -16,6 +16,7 @@ use crate::mirror::{Bare, Mirror, Pause, Place, Rest, Start, Told, Watched};
 use crate::part::Part;
 use crate::plain::{Nothing, ReadOnly};
 use crate::ram::Ram;
+use crate::sync::{Mutex, lock};
 use crate::worm::FakeWorm;
 
 /// A device that is being opened.
@@ -49,6 +50,34 @@ pub struct How {
     pub told: Told,
     /// Pauses of the work that mirrors and buffers do.
     pub rest: Rest,
+    /// Gets each mirror that is opened, for an orderly end.
+    pub mirrors: Mirrors,
+}
+
+/// The mirrors of expressions; clones are the same.
+#[derive(Clone, Default)]
+pub struct Mirrors(Arc<Mutex<Vec<Mirror>>>);
+
+impl Mirrors {
+    /// Closes all mirrors ([`Mirror::close`]), after the last write to them, and forgets them.
+    pub async fn close(&self) {
+        for mirror in self.take() {
+            mirror.close().await;
+        }
+    }
+
+    /// Forgets all mirrors, and with them their members, without closing them.
+    pub fn abort(&self) {
+        drop(self.take());
+    }
+
+    fn add(&self, mirror: Mirror) {
+        lock(&self.0).push(mirror);
+    }
+
+    fn take(&self) -> Vec<Mirror> {
+        std::mem::take(&mut *lock(&self.0))
+    }
 }
 
 /// Work of a device beside operations, for the program to run. It does not end.
@@ -291,6 +320,7 @@ impl Build<'_> {
         }
         let mirror = Mirror::open(members, self.how.start, self.how.told.clone()).await?;
         self.drivers.push(Box::pin(mirror.clone().keep(self.how.rest.clone())));
+        self.how.mirrors.add(mirror.clone());
         Ok(arc(mirror))
     }
 

@@ -100,6 +100,27 @@ fn a_copy_goes_on_after_a_stop_where_it_was() {
     assert!(mirror.status().contains("1 in;"), "{}", mirror.status());
 }
 
+/// Behind an orderly end nothing is to be copied, and so rot of one member is not; behind a crash the region that was
+/// written is.
+#[test]
+fn an_orderly_end_leaves_nothing_to_make_equal() {
+    for is_closed in [true, false] {
+        let (mut world, mirror, disk) = mirror(2);
+        idle(&mut world);
+        write(&mut world, &disk, 1, 3, 2).unwrap();
+        world.run(disk.flush()).unwrap().unwrap();
+        if is_closed {
+            world.run(mirror.close()).unwrap();
+        }
+        drop((mirror, disk));
+        world.cut(Keep::Nothing);
+        let again = open(&mut world, Start::Careful).unwrap();
+        let status = (&again as &dyn Device).status();
+        let to_copy = status.contains("to make equal");
+        assert_eq!(to_copy, !is_closed, "{status}");
+    }
+}
+
 #[test]
 fn a_slow_member_holds_up_writes_and_never_reads() {
     let (mut world, _mirror, disk) = mirror(2);

@@ -124,7 +124,7 @@ pub async fn repair(
     let (c, w) = (guarded(both.cache, right), guarded(both.worm, right));
     let settings = settings(&spec.options, env);
     let repaired = Archive::repair(c, w, &settings, (depth, dry), told).await;
-    both.ends.end();
+    both.ends.close(&env).await;
     Ok(repaired?)
 }
 
@@ -190,8 +190,8 @@ pub async fn recover(
     let (c, w) = (guarded(both.cache, right), guarded(both.worm, right));
     let settings = Settings { epoch: right.map_or(0, |right| right.epoch()), ..settings(&spec.options, env) };
     let recovered = Archive::recover(c, w, &settings, how).await;
-    // Who opens it next has mirrors of his own.
-    both.ends.end();
+    // Whoever opens it next has mirrors of its own.
+    both.ends.close(&env).await;
     Ok(recovered?)
 }
 

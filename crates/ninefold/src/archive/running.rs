@@ -320,9 +320,10 @@ async fn run(spec: &Spec, coming: &Coming, env: rt::Real) {
         return;
     }
     match opened.await {
-        Ok(Opened { archive, driver, name, .. }) => {
+        Ok(Opened { archive, driver, name, ends }) => {
             coming.come(Ok((archive.clone(), name)));
             open::work(archive, driver, env).await;
+            ends.close(&env).await;
         }
         Err(error) => coming.come(Err(format!("{error:#}"))),
     }

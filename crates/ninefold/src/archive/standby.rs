@@ -202,7 +202,7 @@ pub async fn run(spec: &Spec, coming: &Coming, env: rt::Real) -> Result<()> {
     loop {
         match it.event(&now, coming).await {
             Event::Ended => {
-                now.ends.end();
+                now.ends.close(&env).await;
                 if now.right.take().is_some() {
                     // Somebody else need not wait until it has run out.
                     within(&env, PATIENCE, it.lease.release()).await;
@@ -711,7 +711,7 @@ impl Standby {
         let done = done.await;
         self.works.extend(works);
         let (opened, closed) = done?;
-        now.ends.end();
+        now.ends.close(&self.env).await;
         right.give_up().await;
         within(&self.env, PATIENCE, self.lease.release()).await;
         let new = self.follower(opened, "it has been handed over");

@@ -47,7 +47,7 @@ pub async fn serve(args: AoeTarget, env: rt::Real) -> Result<()> {
         is_free(args.address, asks, &over).await?;
         parts.build(env, None).await
     });
-    let Whole { device, stays, files, serial } = loop {
+    let Whole { device, stays, files, serial, ends } = loop {
         match select(&mut opening, pin!(signals.next())).await {
             Either::Left((opened, _)) => break opened?,
             Either::Right((rt::Signal::Hangup, _)) => {}
@@ -99,6 +99,7 @@ pub async fn serve(args: AoeTarget, env: rt::Real) -> Result<()> {
     tracing::info!("ends: {}", export.counts());
     let flushed = within(&env, PATIENCE, device.flush()).await.context("it does not answer");
     flushed.and_then(|flushed| Ok(flushed?)).context("what was written last may not be on the disk")?;
+    ends.close(&env).await;
     if let Some(file) = files.all().iter().find(|file| file.moves()) {
         let path = file.path().display();
         bail!("{path} has not got all yet: put the file that was there before into its place again");
