@@ -96,8 +96,8 @@ impl File {
     }
 
     /// Why a walk from here stopped where it did. A server gives the reason only for the first name of a Twalk
-    /// (walk(5)); for a later one its answer is merely short. So from where the walk stopped on each step is asked for by
-    /// itself: mostly two round trips more, for a failed walk alone.
+    /// (walk(5)); for a later one its answer is merely short. So from where the walk stopped each further step is asked
+    /// for by itself: mostly two round trips more, for a failed walk alone.
     async fn reason(&self, stop: Stop, names: &[&[u8]]) -> Stop {
         let Stop { walked: before, error } = stop;
         if !matches!(&error, Error::Remote(error) if error.errno == Errno::ENOENT) || before == 0 {

@@ -71,14 +71,9 @@ pub async fn show(
 ) -> Result<()> {
     let sides = (Side::at(sessions, old).await?, Side::at(sessions, new).await?);
     ensure!(sides.0.is_some() || sides.1.is_some(), "{old}: it is not there, and {new} is not, either");
-    if how == How::Names {
-        // Which dumps the dates have come to be.
-        for (sign, place) in [("--- ", old), ("+++ ", new)] {
-            out.print(sign)?;
-            out.name(&place.written())?;
-            out.print("\n")?;
-        }
-    }
+    let heads = [("--- ", old), ("+++ ", new)];
+    // Nothing is printed where nothing differs, as by diff(1).
+    let mut has_heads = how != How::Names;
     let steps = Steps::new(false, "files compared", None);
     let mut comparison = Comparison::new(sides.0, sides.1, true, &steps);
     while let Some(change) = comparison.next().await? {
@@ -88,6 +83,14 @@ pub async fn show(
         if let What::Unknown(error) = change.what {
             tally.check(old, Err::<(), _>(error))?;
             continue;
+        }
+        if !std::mem::replace(&mut has_heads, true) {
+            // The dumps for which the dates stand.
+            for (sign, place) in heads {
+                out.print(sign)?;
+                out.name(&place.written())?;
+                out.print("\n")?;
+            }
         }
         match how {
             How::Names => names(&change, &old, &new, out)?,
