@@ -23,6 +23,8 @@ cases! { "getattr":
         "9P2000.L Tgetattr: request_mask says which fields are wanted; valid has them";
     a_write_moves_the_time, L, Dir,
         "9P2000.L Rgetattr: mtime is st_mtime of stat(2), the last change of content";
+    truncation_moves_the_time_of_an_empty_file, L, Dir,
+        "open(2): O_TRUNC marks the times of the file for update, also if it is empty already";
     the_file_system, L, Nothing,
         "9P2000.L Tstatfs: what statfs(2) tells about the file system of fid";
 }
@@ -103,6 +105,17 @@ async fn a_write_moves_the_time(s: &Scene) -> Verdict {
     c.write_all(A, 0, b"more").await?;
     let mtime = c.attr(A).await?.mtime;
     hold(mtime > old, || "a write has left the time of change as it was".into())
+}
+
+async fn truncation_moves_the_time_of_an_empty_file(s: &Scene) -> Verdict {
+    let mut c = s.here().await?;
+    c.put(DIR, b"f", b"").await?;
+    c.walk_whole(DIR, A, &[b"f"]).await?;
+    let old = Time { sec: 1_000_000_000, nsec: 0 };
+    c.ok(setattr(A, MTIME | MTIME_SET, |set| set.mtime = old)).await?;
+    c.open(A, OpenFlags::WRITE | OpenFlags::TRUNC).await?;
+    let mtime = c.attr(A).await?.mtime;
+    hold(mtime > old, || "an open with O_TRUNC has left the time of change as it was".into())
 }
 
 async fn the_file_system(s: &Scene) -> Verdict {

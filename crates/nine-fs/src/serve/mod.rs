@@ -303,7 +303,8 @@ impl Archive {
         }
         // What only grows is not cut, and no error either (open(5)).
         let is_cut = flags.has(OpenFlags::TRUNC) && it.flags & APPEND == 0;
-        if is_cut && it.size > 0 && it.mode & mode::S_IFMT == mode::S_IFREG {
+        // Also of an empty file: O_TRUNC marks its times for update (open(2)).
+        if is_cut && it.mode & mode::S_IFMT == mode::S_IFREG {
             self.is_well(state)?;
             let by = self.person(req, state).number();
             self.set_attributes(state, file.ino, &SetAttr { size: Some(0), ..SetAttr::default() }, by)?;
