@@ -255,7 +255,7 @@ mod tests {
         bench.run(archive.command("newuser glenda")).unwrap();
         bench.run(archive.command("check wait")).unwrap();
         let text = log.text();
-        for line in ["dump 2026/1118", "dump 2026/1118 is on the worm", "newuser: ", ": it is whole"] {
+        for line in ["dump 2026/1118", "dump 2026/1118 is on the worm", "newuser: ", " is whole"] {
             assert!(text.contains(line), "{line}: {text}");
         }
         assert!(text.lines().all(|line| line.starts_with("1795")), "{text}");

@@ -55,6 +55,8 @@ pub struct Checked {
     pub files: u64,
     /// Blocks that were read.
     pub blocks: u64,
+    /// How far it was looked; none if only the current tree was.
+    pub depth: Option<Depth>,
     /// What can be done about it.
     pub(crate) mends: Vec<Mend>,
 }
@@ -76,13 +78,19 @@ impl Checked {
 
     /// For people, one line.
     pub fn said(&self) -> String {
-        let Self { faults, files, blocks, .. } = self;
+        let Self { faults, files, blocks, depth, .. } = self;
+        let skipped = match depth {
+            Some(Depth::Dumps) => "",
+            Some(Depth::Blocks) => ", dumps not looked at (--dumps)",
+            _ => ", content and dumps not looked at (--blocks, --dumps)",
+        };
         let verdict = match faults.len() {
-            0 => "it is whole".into(),
+            0 if skipped.is_empty() => "it is whole".into(),
+            0 => "what was looked at is whole".into(),
             n if n > MOST => format!("more than {MOST} faults"),
             n => format!("{n} faults"),
         };
-        format!("{files} files, {blocks} blocks read: {verdict}")
+        format!("{files} files, {blocks} blocks read{skipped}: {verdict}")
     }
 }
 
@@ -214,7 +222,7 @@ impl<'a> Walk<'a> {
             held,
             depth,
             dump: None,
-            checked: Checked::default(),
+            checked: Checked { depth: Some(depth), ..Checked::default() },
             files: BTreeMap::new(),
             entries: Map::default(),
             odd: Vec::new(),

@@ -41,7 +41,7 @@ fn what_was_dumped_stays_and_what_was_synced_survives() {
     site.dir = site::taken(&mut server);
 
     let said = site.ok("fs check ./disk --dumps");
-    assert!(said.ends_with("it is whole\n"), "{said}");
+    assert!(said.ends_with(" is whole\n"), "{said}");
     let mut server = site.serve("fs:./disk");
     assert_eq!(server.ok(["cat", "/archive/note", &format!("/dump/{first}/note")]), "two\none\n");
     assert_eq!(server.ok(["ls", "/archive"]), "adm\nnote\n");
@@ -163,7 +163,7 @@ log
 ok
 "
         ) && said.contains(
-            ": it is whole
+            " is whole
 "
         ),
         "{said}{wrong}"
