@@ -88,9 +88,14 @@ impl Restoring<'_> {
         if in_place {
             bail!("{to}: what is there is more than its content");
         }
+        // Into a directory that is there it goes by its own name, which messages must show.
+        let shown = match &new {
+            Some(_) => to.to_string(),
+            None => below(&to.to_string(), &source.name),
+        };
         let name = new.unwrap_or_else(|| source.name.clone());
         let goal = Goal { dir: Rc::new(target.dir().clone()), name };
-        self.restore(source, goal, &to.to_string(), tally).await
+        self.restore(source, goal, &shown, tally).await
     }
 
     async fn source(&self, from: &Place) -> Result<Side> {
