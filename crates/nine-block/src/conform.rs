@@ -1,4 +1,4 @@
-//! What every [`Device`] must do, as a function that any device is given to.
+//! The rules of a [`Device`], as a function that checks any device.
 //!
 //! In: a device, and eight of its sectors that may be written. Out: nothing, or the first rule that does not hold, in
 //! words. The rules are those of [`Device`], [`Op`] and [`Proof`].
@@ -17,7 +17,7 @@ pub const SECTORS: u64 = 8;
 /// only, they must be readable.
 ///
 /// # Errors
-/// The rule that does not hold, and what was seen instead.
+/// The rule that does not hold, and the answer that was seen instead.
 pub async fn check(device: &dyn Device, at: u64) -> std::result::Result<(), String> {
     let name = device.name();
     let fails = |rule: &str, seen: String| Err(format!("{name}: {rule}; seen: {seen}"));

@@ -13,7 +13,7 @@ mod parse;
 use std::fmt;
 use std::sync::Arc;
 
-pub use build::{Built, Driver, How, Making, Mirrors, Table};
+pub use build::{Built, Driver, How, Making, OpenMirrors, Table};
 pub use parse::parse;
 
 /// Bytes of an expression.

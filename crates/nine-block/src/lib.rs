@@ -40,8 +40,8 @@ pub use call::Call;
 pub use device::{Device, Done, Io, Op, Proof, SECTOR, Shape};
 pub use error::{Error, Kind, Result};
 pub use expr::{
-    Arg, Built, DEPTH_MOST, DEVICES_MOST, Driver, How, Making, Mirrors, TEXT_MOST, Table, Tree, What, Wrong,
-    parse,
+    Arg, Built, DEPTH_MOST, DEVICES_MOST, Driver, How, Making, OpenMirrors, TEXT_MOST, Table, Tree, What,
+    Wrong, parse,
 };
 pub use growing::Growing;
 pub use guard::{Guard, Now, Right};

@@ -20,8 +20,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 use futures_util::future::{AbortHandle, abortable};
 use nine_aoe::driver::Disk;
 use nine_block::{
-    Arg, Device, Error, Guard, Happening, How, Io, Kind, Mirrors, Moving, Pause, Rest, Right, SECTOR, Shape,
-    Start, Table, Tree, What, Wrong,
+    Arg, Device, Error, Guard, Happening, How, Io, Kind, Moving, OpenMirrors, Pause, Rest, Right, SECTOR,
+    Shape, Start, Table, Tree, What, Wrong,
 };
 use nine_fs::Log;
 use nine_net::{Env, rt};
@@ -87,7 +87,7 @@ pub struct Both {
 #[derive(Clone, Default)]
 pub struct Ends {
     tasks: Arc<Mutex<Vec<AbortHandle>>>,
-    mirrors: Mirrors,
+    mirrors: OpenMirrors,
 }
 
 impl Ends {
@@ -198,7 +198,11 @@ impl Files {
 
 impl Given {
     fn file(&self, path: &Path, how: Open) -> Opened<File> {
-        if let Some(file) = lock(&self.shared).get(path) {
+        if let Some(file) = lock(&self.shared).get_mut(path) {
+            // A member that was missing may have been put in its place since.
+            if file.is_err() {
+                *file = self.files.open(path, how);
+            }
             return file.clone();
         }
         let waiting = lock(&self.waiting).get_mut(path).and_then(Vec::pop);

@@ -43,7 +43,7 @@ pub struct How {
     pub start: Start,
     /// Nothing is written: another program may be at work on the devices.
     pub watch: bool,
-    /// Mirrors and fake worms are made first, and not only opened: the name of the mirrors' set. An expression of
+    /// OpenMirrors and fake worms are made first, and not only opened: the name of the mirrors' set. An expression of
     /// several mirrors has several sets: the last byte counts them.
     pub make: Option<[u8; 16]>,
     /// What happens to members of mirrors.
@@ -51,14 +51,14 @@ pub struct How {
     /// Pauses of the work that mirrors and buffers do.
     pub rest: Rest,
     /// Gets each mirror that is opened, for an orderly end.
-    pub mirrors: Mirrors,
+    pub mirrors: OpenMirrors,
 }
 
 /// The mirrors of expressions; clones are the same.
 #[derive(Clone, Default)]
-pub struct Mirrors(Arc<Mutex<Vec<Mirror>>>);
+pub struct OpenMirrors(Arc<Mutex<Vec<Mirror>>>);
 
-impl Mirrors {
+impl OpenMirrors {
     /// Closes all mirrors ([`Mirror::close`]), after the last write to them, and forgets them.
     pub async fn close(&self) {
         for mirror in self.take() {

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
 
 use nine_block::{
-    Arg, Built, Device, Error, How, Kind, Making, Mirrors, Op, Proof, Start, Table, Tree, What, Wrong, parse,
+    Arg, Built, Device, Error, How, Kind, Making, Op, OpenMirrors, Proof, Start, Table, Tree, What, Wrong,
+    parse,
 };
 
 use crate::common::*;
@@ -120,7 +121,7 @@ fn a_tree_is_parsed_as_it_is_shown() {
 pub fn how(make: bool) -> How {
     let told = Arc::new(|_: &nine_block::Event| ());
     let make = make.then_some([7; 16]);
-    let mirrors = Mirrors::default();
+    let mirrors = OpenMirrors::default();
     How { block: 2, start: Start::Careful, watch: false, make, told, rest: rest(), mirrors }
 }
 

@@ -16,7 +16,7 @@ use futures_util::future::{Either, select};
 use nine_aoe::driver::{Found, discover, export};
 use nine_aoe::frame::{Address, CONFIG_MAX, config};
 use nine_aoe::target::Setup;
-use nine_block::Device;
+use nine_block::{Device, SECTOR};
 use nine_io::server::{Anonymous, Core, Door, Entrance, Gate, Service, listen};
 use nine_net::ether::Ether;
 use nine_net::nonet::Link;
@@ -74,6 +74,17 @@ pub async fn serve(args: AoeTarget, env: rt::Real) -> Result<()> {
     said += if setup.read_only { ", read only\n" } else { "\n" };
     for (name, link) in args.interfaces.iter().zip(&links) {
         said += &format!("    {name} {} mtu {}\n", link.address(), link.mtu());
+    }
+    for file in files.all() {
+        // A disk has whole sectors.
+        let rest =
+            file.path().metadata().map_or(0, |meta| if meta.is_file() { meta.len() % SECTOR } else { 0 });
+        if rest > 0 {
+            let path = file.path().display();
+            tracing::warn!(
+                "{path}: its length is no multiple of {SECTOR}: the last {rest} bytes are not served"
+            );
+        }
     }
     let (export, mut driver) = export(links, setup, device.clone());
     if let Some(path) = args.ctl {
