@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::plan::Job;
+use crate::plan::CheckJob;
 use crate::report::MeasuredTimes;
 use crate::steps::cargo;
 
@@ -27,7 +27,7 @@ pub struct TestProgram {
     manifest_dir: PathBuf,
 }
 
-/// The build of `cargo ARGUMENTS`, whose messages go to `messages`.
+/// The build of `cargo ARGUMENTS`; its messages go to the file `messages`.
 pub fn build_command(arguments: &[&str], messages: &Path) -> Command {
     let mut build = Command::new("sh");
     // A pipe to this program would have to be read while other jobs run; a file needs nobody.
@@ -73,7 +73,7 @@ impl TestProgram {
     ///
     /// # Errors
     /// The program cannot list its tests.
-    pub fn jobs(&self, measured: &MeasuredTimes, includes_ignored: bool) -> Result<Vec<Job>, String> {
+    pub fn jobs(&self, measured: &MeasuredTimes, includes_ignored: bool) -> Result<Vec<CheckJob>, String> {
         let group = format!("tests of {}", self.package);
         let mut jobs = Vec::new();
         let ignored: &[&str] = if includes_ignored { &["--include-ignored"] } else { &[] };
@@ -81,13 +81,13 @@ impl TestProgram {
             let subject = if self.kind == "test" { self.target.clone() } else { "unit".to_string() };
             let mut command = self.command();
             command.args(ignored);
-            jobs.push(Job::new(format!("{group}: {subject}"), command).again(self.again("")));
+            jobs.push(CheckJob::new(format!("{group}: {subject}"), command).again(self.again("")));
         } else {
             for (module, tests) in modules(&self.list()?) {
                 let mut command = self.command();
                 command.arg("--exact").args(ignored).args(&tests);
                 let again = self.again(&format!(" {module}::"));
-                jobs.push(Job::new(format!("{group}: {module}"), command).again(again));
+                jobs.push(CheckJob::new(format!("{group}: {module}"), command).again(again));
             }
         }
         for job in &mut jobs {
@@ -109,7 +109,7 @@ impl TestProgram {
         if self.package == "capi" { "ninefold-capi".into() } else { self.package.clone() }
     }
 
-    /// What a person types.
+    /// The command that a person types for this program.
     fn again(&self, filter: &str) -> String {
         let package = self.crate_name();
         match self.kind.as_str() {
@@ -143,7 +143,7 @@ fn modules(listing: &str) -> Vec<(String, Vec<String>)> {
     modules
 }
 
-/// What a job is taken for that was never measured here: it starts before the short ones.
+/// Seconds of a job that was never measured: it starts before the short ones.
 const UNKNOWN_SECONDS: f64 = 30.0;
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use crate::child::Child;
 use crate::served::Program;
 use crate::steps::Steps;
 
-/// Runs the cases of `dir` whose names hold `pattern`, with the release build.
+/// Runs the cases of `dir` with `pattern` in their names, on the release build.
 pub fn run(steps: &mut Steps, dir: &str, pattern: &str) -> ExitCode {
     let cases = match find(Path::new(dir), pattern) {
         Ok(cases) if cases.is_empty() => {
@@ -64,7 +64,7 @@ fn find(dir: &Path, pattern: &str) -> Result<Vec<PathBuf>, String> {
 /// How a case ended, and the last line of its output.
 fn one(case: &Path, program: &Program) -> (&'static str, String) {
     let source = crate::root().display().to_string();
-    // The child's kill reaches timeout(1), which kills the case and what it has started.
+    // The child's kill reaches timeout(1), which kills the case and its children.
     let words = [
         format!("NINEFOLD={}", program.0.display()),
         format!("NINEFOLD_SOURCE={source}"),

@@ -1,4 +1,4 @@
-//! What has changed since the last run that passed.
+//! The files that changed since the last run that passed.
 //!
 //! In: the working tree, as git sees it: committed, changed and new files, without ignored ones. Out: paths that
 //! differ. The tree of a run that passed is kept in `target/xtask/green`, as the name of a git tree object.

@@ -50,9 +50,9 @@ The project's own chores.
 Usage: cargo xtask VERB
 
 Every change:
-  quick [CRATE..]           what tells soonest whether a change is right: format, tidy, lints, unit tests, few simulated
-                            worlds, a smoke set of the command; of the crates that changed since the last run that
-                            passed, or of those named
+  quick [CRATE..]           the checks that tell soonest whether a change is right: format, tidy, lints, unit tests, few
+                            simulated worlds, a smoke set of the command; of the crates that changed since the last run
+                            that passed, or of those named
   test                      every test a change must pass; installs what the tests need
   ci                        format, lints, tidy and test (the same as .ci/run)
   nightly [--for TIME] [--clock TIME] [--dirty]

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 
-use crate::plan::{Job, JobOutcome, JobResult, WHOLE_MACHINE};
+use crate::plan::{CheckJob, JobOutcome, JobResult, WHOLE_MACHINE};
 use crate::report::{MeasuredTimes, SecondsTable};
 use crate::steps::{Failed, Steps, cargo};
 use crate::test::{self, verb};
@@ -30,7 +30,7 @@ pub struct NightlyOptions {
     pub allows_dirty: bool,
 }
 
-/// What is known of one commit.
+/// The results of one commit.
 struct NightlyRecord {
     path: PathBuf,
     checks: Map<String, Value>,
@@ -66,7 +66,7 @@ impl NightlyRecord {
             .output
             .lines()
             .filter_map(|line| line.split_once(test::NOT_COVERED))
-            .map(|(_, what)| what)
+            .map(|(_, check)| check)
             .collect();
         if !missing.is_empty() {
             check["not covered"] = json!(missing);
@@ -90,7 +90,7 @@ impl NightlyRecord {
     }
 }
 
-/// Runs what has not passed yet on this commit.
+/// Runs the checks that have not passed yet on this commit.
 pub fn run(options: &NightlyOptions) -> ExitCode {
     let Some(commit) = commit() else {
         eprintln!("xtask: nightly needs a git checkout");
@@ -103,7 +103,7 @@ pub fn run(options: &NightlyOptions) -> ExitCode {
     let mut record = NightlyRecord::open(&commit);
     let started = Instant::now();
     let measured = MeasuredTimes::read();
-    let jobs: Vec<Job> = checks(options).into_iter().filter(|job| is_needed(job, &record)).collect();
+    let jobs: Vec<CheckJob> = checks(options).into_iter().filter(|job| is_needed(job, &record)).collect();
     let until = options.limit.map(|limit| started + limit);
     let (ended, results) = test::all_until(jobs, &SecondsTable::budget("nightly"), until, |result| {
         if is_by_clock(&result.name) {
@@ -125,8 +125,8 @@ pub fn run(options: &NightlyOptions) -> ExitCode {
     ended
 }
 
-/// Builds and installs are done in each run: what they make may have gone.
-fn is_needed(job: &Job, record: &NightlyRecord) -> bool {
+/// Builds and installs are done in each run: their files may have gone.
+fn is_needed(job: &CheckJob, record: &NightlyRecord) -> bool {
     is_preparation(&job.name) || is_by_clock(&job.name) || !record.has_passed(&job.name)
 }
 
@@ -134,7 +134,7 @@ fn is_preparation(name: &str) -> bool {
     ["packages", "tools", "build", "build for publication"].contains(&name)
 }
 
-/// Prints what is recorded of a commit, as a table for docs/testing.md.
+/// Prints the results of a commit as a table for docs/testing.md.
 pub fn report(commit: &str) {
     let record = NightlyRecord::open(commit);
     println!("\n| check | outcome | seconds | ended |\n|---|---|---|---|");
@@ -161,8 +161,8 @@ pub fn report(commit: &str) {
     }
     println!("| all of commit {commit} | | {total:.0} | |");
     for (name, check) in &record.checks {
-        for what in check["not covered"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-            println!("not covered ({name}): {what}");
+        for missing in check["not covered"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+            println!("not covered ({name}): {missing}");
         }
     }
 }
@@ -178,16 +178,16 @@ pub fn report_verb(named: Option<&str>) -> ExitCode {
     }
 }
 
-/// Every check, in the order in which they start: what fails soonest, then what takes longest.
-fn checks(options: &NightlyOptions) -> Vec<Job> {
+/// Every check, in the order in which they start: those that fail soonest, then the longest.
+fn checks(options: &NightlyOptions) -> Vec<CheckJob> {
     let clock = options.clock.to_string();
-    let machine = |job: Job| Job { timeout: HOURS, ..job.load(WHOLE_MACHINE) };
+    let machine = |job: CheckJob| CheckJob { timeout: HOURS, ..job.load(WHOLE_MACHINE) };
     let mut jobs = vec![
         verb("packages", &["packages", "--all"]).load(0.0),
         verb("tidy", &["tidy"]),
         test::build(),
         published_build(),
-        Job::build("doc tests", cargo(&["test", "--workspace", "--doc", "--quiet"])).needs("build"),
+        CheckJob::build("doc tests", cargo(&["test", "--workspace", "--doc", "--quiet"])).needs("build"),
         verb("tools", &["tools"]).load(WHOLE_MACHINE),
     ];
     jobs.extend(test::no_std());
@@ -198,7 +198,7 @@ fn checks(options: &NightlyOptions) -> Vec<Job> {
         ("python", &["python"]),
         ("mounts by FUSE", &["fuse"]),
     ] {
-        jobs.push(Job {
+        jobs.push(CheckJob {
             timeout: HOURS,
             ..verb(name, words).needs("build").needs("tools").needs("packages")
         });
@@ -213,7 +213,7 @@ fn checks(options: &NightlyOptions) -> Vec<Job> {
     ] {
         let job =
             verb(name, words).needs("build for publication").needs("build").needs("tools").needs("packages");
-        jobs.push(Job { timeout: HOURS, ..job });
+        jobs.push(CheckJob { timeout: HOURS, ..job });
     }
     jobs.extend(test::wake_ups(LOOM).into_iter().map(machine));
     jobs.push(machine(verb("simulated worlds", &["worlds", "--for", &clock])));
@@ -223,7 +223,8 @@ fn checks(options: &NightlyOptions) -> Vec<Job> {
     for name in EXPERIMENTS {
         let mut bench = Command::new(crate::target().join("dist/nine-bench"));
         bench.arg(name).current_dir(crate::root());
-        let job = Job::new(format!("bench: {name}"), bench).needs("build for publication").needs("packages");
+        let job =
+            CheckJob::new(format!("bench: {name}"), bench).needs("build for publication").needs("packages");
         jobs.push(machine(job.again(format!("cargo run --profile dist -p nine-bench -- {name}"))));
     }
     let count = jobs.len();
@@ -234,9 +235,9 @@ fn checks(options: &NightlyOptions) -> Vec<Job> {
 }
 
 /// The command, the library and the measurements as they are published.
-fn published_build() -> Job {
+fn published_build() -> CheckJob {
     let words = ["build", "--profile", "dist", "-p", "ninefold", "-p", "nine-bench"];
-    Job::build("build for publication", cargo(&words))
+    CheckJob::build("build for publication", cargo(&words))
 }
 
 fn is_by_clock(name: &str) -> bool {
@@ -279,13 +280,13 @@ pub fn fuzz(steps: &mut Steps, seconds: u64) -> Result<(), Failed> {
 }
 
 /// Where rounds go on: a commit's first run begins where the last commit's ended, so that seeds do not repeat.
-fn next_seed(what: &str) -> u64 {
-    let text = fs::read_to_string(crate::target().join(format!("nightly/{what}.next"))).unwrap_or_default();
+fn next_seed(kind: &str) -> u64 {
+    let text = fs::read_to_string(crate::target().join(format!("nightly/{kind}.next"))).unwrap_or_default();
     text.trim().parse().unwrap_or(FIRST_SEED)
 }
 
-fn keep_next_seed(what: &str, seed: u64) {
-    let path = crate::target().join(format!("nightly/{what}.next"));
+fn keep_next_seed(kind: &str, seed: u64) {
+    let path = crate::target().join(format!("nightly/{kind}.next"));
     let _ = fs::create_dir_all(path.parent().expect("it lies in target/nightly"));
     // If it is lost, seeds are tried twice.
     let _ = fs::write(path, seed.to_string());
@@ -340,7 +341,7 @@ fn git(words: &[&str]) -> Option<String> {
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_string())
 }
 
-/// Processors and kernel: what a figure depends on most.
+/// Processors and kernel: figures depend on them most.
 fn machine() -> String {
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -357,7 +358,7 @@ fn now() -> String {
     output.map_or_else(|_| String::new(), |output| String::from_utf8_lossy(&output.stdout).trim().to_string())
 }
 
-/// Crates whose waits are modelled.
+/// Crates with models of their waits.
 const LOOM: &[&str] = &[
     "nine-block",
     "nine-ring",
@@ -369,7 +370,7 @@ const LOOM: &[&str] = &[
     "nine-stream",
 ];
 const SANITIZED: &[&str] = &["nine-ring", "nine-guest", "nine-io", "nine-net", "nine-servers", "nine-sim"];
-/// What nine-bench measures.
+/// The experiments of nine-bench.
 const EXPERIMENTS: &[&str] =
     &["rpc", "mux", "streaming", "streams", "http", "aoe", "archive", "channel", "mount"];
 /// Before this seed are those that the other runs try.
@@ -378,7 +379,7 @@ const WORLDS_PER_ROUND: u64 = 40;
 const INPUTS_PER_ROUND: u64 = 200_000;
 /// A check that hangs is killed after this time.
 const HOURS: Duration = Duration::from_secs(2 * 3600);
-/// The order of checks is that of their list, before what jobs were measured to take.
+/// Seconds added for each place in the list, so that checks start in its order whatever they were measured to take.
 const LATER: f64 = 1e6;
 
 #[cfg(test)]
@@ -402,7 +403,7 @@ mod tests {
         let mut record = record("nightly-passed");
         record.add(&result("tidy", JobOutcome::Passed, 1, ""));
         record.add(&result("python", JobOutcome::Failed, 1, ""));
-        let job = |name: &str| Job::new(name, Command::new("true"));
+        let job = |name: &str| CheckJob::new(name, Command::new("true"));
         assert!(!is_needed(&job("tidy"), &record));
         assert!(is_needed(&job("python"), &record));
         assert!(is_needed(&job("never run"), &record));

@@ -4,9 +4,9 @@
 //! on the terminal for each job, the end of the log of each one that failed, and a [`JobResult`] for each.
 //!
 //! Always holds: the loads of the running jobs never add up to more than the processors of the machine, except that one
-//! job larger than the machine runs alone. A job whose needs have failed does not start, and is reported as such. A
-//! failure stops no other job, so that one run shows every failure. Of the jobs that could start, the one with the
-//! longest expected time starts first.
+//! job larger than the machine runs alone. If a job needs one that has failed, it does not start, and is reported as
+//! such. A failure stops no other job, so that one run shows every failure. Of the jobs that could start, the one with
+//! the longest expected time starts first.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -19,7 +19,7 @@ use crate::child::last_lines;
 use crate::steps::shown;
 
 /// A process to run.
-pub struct Job {
+pub struct CheckJob {
     /// Unique in a plan. The part before `: ` is the group under which the report adds up seconds.
     pub name: String,
     pub command: Command,
@@ -43,12 +43,12 @@ pub const WHOLE_MACHINE: f64 = f64::INFINITY;
 /// A job that hangs is killed after this time, unless it says otherwise.
 pub const JOB_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 
-impl Job {
+impl CheckJob {
     /// A job that keeps one processor busy and needs nothing.
-    pub fn new(name: impl Into<String>, command: Command) -> Job {
+    pub fn new(name: impl Into<String>, command: Command) -> CheckJob {
         let again = shown(&command);
         let (needs, load, expected) = (Vec::new(), 1.0, 0.0);
-        Job {
+        CheckJob {
             name: name.into(),
             command,
             needs,
@@ -61,26 +61,31 @@ impl Job {
     }
 
     /// Uses every processor, and shows its output.
-    pub fn build(name: impl Into<String>, command: Command) -> Job {
-        Job { load: WHOLE_MACHINE, is_shown: true, timeout: 4 * JOB_TIMEOUT, ..Job::new(name, command) }
+    pub fn build(name: impl Into<String>, command: Command) -> CheckJob {
+        CheckJob {
+            load: WHOLE_MACHINE,
+            is_shown: true,
+            timeout: 4 * JOB_TIMEOUT,
+            ..CheckJob::new(name, command)
+        }
     }
 
-    pub fn needs(mut self, name: &str) -> Job {
+    pub fn needs(mut self, name: &str) -> CheckJob {
         self.needs.push(name.to_string());
         self
     }
 
-    pub fn load(mut self, load: f64) -> Job {
+    pub fn load(mut self, load: f64) -> CheckJob {
         self.load = load;
         self
     }
 
-    pub fn expected(mut self, seconds: f64) -> Job {
+    pub fn expected(mut self, seconds: f64) -> CheckJob {
         self.expected = seconds;
         self
     }
 
-    pub fn again(mut self, command: impl Into<String>) -> Job {
+    pub fn again(mut self, command: impl Into<String>) -> CheckJob {
         self.again = command.into();
         self
     }
@@ -104,40 +109,40 @@ pub struct JobResult {
     pub took: Duration,
     /// Time of processors that it and the processes it waited for have used.
     pub cpu: Duration,
-    /// What it printed; empty if that was shown.
+    /// Its output; empty if it went to the terminal.
     pub output: String,
 }
 
 /// The jobs of one run, and where their logs go.
-pub struct Plan {
+pub struct JobPlan {
     logs: PathBuf,
     processors: f64,
-    waiting: Vec<Job>,
+    waiting: Vec<CheckJob>,
     results: Vec<JobResult>,
     /// No job starts after this moment.
     pub until: Option<Instant>,
 }
 
-impl Plan {
+impl JobPlan {
     /// Logs go below `logs`, which is emptied.
     ///
     /// # Errors
     /// The directory cannot be created.
-    pub fn new(logs: &Path, processors: usize) -> Result<Plan, String> {
+    pub fn new(logs: &Path, processors: usize) -> Result<JobPlan, String> {
         let _ = fs::remove_dir_all(logs);
         fs::create_dir_all(logs).map_err(|e| format!("{}: {e}", logs.display()))?;
         let processors = processors as f64;
-        Ok(Plan { logs: logs.into(), processors, waiting: Vec::new(), results: Vec::new(), until: None })
+        Ok(JobPlan { logs: logs.into(), processors, waiting: Vec::new(), results: Vec::new(), until: None })
     }
 
-    pub fn add(&mut self, job: Job) {
+    pub fn add(&mut self, job: CheckJob) {
         self.waiting.push(job);
     }
 
     /// Runs until no job is left. `ended` sees each result and may return more jobs.
-    pub fn run(mut self, mut ended: impl FnMut(&JobResult) -> Vec<Job>) -> Vec<JobResult> {
+    pub fn run(mut self, mut ended: impl FnMut(&JobResult) -> Vec<CheckJob>) -> Vec<JobResult> {
         let (sender, exits) = channel();
-        let mut running: HashMap<String, Job> = HashMap::new();
+        let mut running: HashMap<String, CheckJob> = HashMap::new();
         loop {
             self.drop_hopeless();
             while let Some(mut job) = self.take_next(&running) {
@@ -162,12 +167,12 @@ impl Plan {
         self.results
     }
 
-    fn end(&mut self, result: JobResult, ended: &mut impl FnMut(&JobResult) -> Vec<Job>) {
+    fn end(&mut self, result: JobResult, ended: &mut impl FnMut(&JobResult) -> Vec<CheckJob>) {
         self.waiting.extend(ended(&result));
         self.results.push(result);
     }
 
-    /// Gives up the jobs whose needs have failed.
+    /// Gives up the jobs that need a failed one.
     fn drop_hopeless(&mut self) {
         loop {
             let failed = |need: &String| {
@@ -180,12 +185,12 @@ impl Plan {
     }
 
     /// The job that starts next, if one fits.
-    fn take_next(&mut self, running: &HashMap<String, Job>) -> Option<Job> {
+    fn take_next(&mut self, running: &HashMap<String, CheckJob>) -> Option<CheckJob> {
         if self.until.is_some_and(|until| Instant::now() >= until) {
             return None;
         }
         let used: f64 = running.values().map(|job| job.load.min(self.processors)).sum();
-        let is_ready = |job: &Job| {
+        let is_ready = |job: &CheckJob| {
             job.load.min(self.processors) + used <= self.processors
                 && job.needs.iter().all(|need| self.results.iter().any(|r| r.name == *need))
         };
@@ -194,7 +199,7 @@ impl Plan {
         Some(self.waiting.swap_remove(longest))
     }
 
-    fn start(&self, job: &mut Job) -> std::io::Result<Child> {
+    fn start(&self, job: &mut CheckJob) -> std::io::Result<Child> {
         job.command.stdin(Stdio::null());
         if job.is_shown {
             println!("==> {}: {}", job.name, job.again);
@@ -210,7 +215,7 @@ impl Plan {
         self.logs.join(name.chars().map(plain).collect::<String>() + ".log")
     }
 
-    fn finish(&self, job: Job, &ProcessExit { status, took, cpu, .. }: &ProcessExit) -> JobResult {
+    fn finish(&self, job: CheckJob, &ProcessExit { status, took, cpu, .. }: &ProcessExit) -> JobResult {
         let path = self.log(&job.name);
         let output = match job.is_shown {
             true => String::new(),
@@ -281,12 +286,12 @@ fn cpu_time(process: u32) -> Option<Duration> {
     Some(Duration::from_millis(ticks * 10))
 }
 
-fn failed_to_start(job: Job, error: &std::io::Error) -> JobResult {
+fn failed_to_start(job: CheckJob, error: &std::io::Error) -> JobResult {
     println!("{:>8} s  FAILED  {}: {error}\n  command: {}", 0, job.name, job.again);
     JobResult { output: error.to_string(), outcome: JobOutcome::Failed, ..not_started(job) }
 }
 
-fn not_started(job: Job) -> JobResult {
+fn not_started(job: CheckJob) -> JobResult {
     let (took, cpu) = (Duration::ZERO, Duration::ZERO);
     JobResult { name: job.name, outcome: JobOutcome::NotStarted, took, cpu, output: String::new() }
 }
@@ -300,15 +305,15 @@ const LINES_OF_FAILED: usize = 60;
 mod tests {
     use super::*;
 
-    fn shell(name: &str, script: &str) -> Job {
+    fn shell(name: &str, script: &str) -> CheckJob {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
-        Job::new(name, command)
+        CheckJob::new(name, command)
     }
 
-    fn plan(name: &str, slots: usize) -> Plan {
+    fn plan(name: &str, slots: usize) -> JobPlan {
         let dir = std::env::temp_dir().join(format!("xtask-plan-{name}-{}", std::process::id()));
-        Plan::new(&dir, slots).unwrap()
+        JobPlan::new(&dir, slots).unwrap()
     }
 
     fn outcome(results: &[JobResult], name: &str) -> JobOutcome {
@@ -354,7 +359,7 @@ mod tests {
     #[test]
     fn a_job_that_hangs_is_killed() {
         let mut plan = plan("hang", 1);
-        plan.add(Job { timeout: Duration::ZERO, ..shell("hang", "exec sleep 1000") });
+        plan.add(CheckJob { timeout: Duration::ZERO, ..shell("hang", "exec sleep 1000") });
         assert_eq!(outcome(&plan.run(|_| Vec::new()), "hang"), JobOutcome::TimedOut);
     }
 

@@ -1,4 +1,4 @@
-//! `cargo xtask quick [CRATE...]`: what tells soonest whether a change is right.
+//! `cargo xtask quick [CRATE...]`: the checks that tell soonest whether a change is right.
 //!
 //! In: the crates that are named, or those that changed since the last run that passed. Out: format, tidy, lints of the
 //! changed crates, unit tests of them and of the crates that depend on them, the short integration tests of the changed
@@ -7,7 +7,7 @@
 use std::process::ExitCode;
 
 use crate::built::TestProgram;
-use crate::plan::{Job, JobOutcome, JobResult};
+use crate::plan::{CheckJob, JobOutcome, JobResult};
 use crate::report::{self, MeasuredTimes, SecondsTable};
 use crate::steps::cargo;
 use crate::test::{self, verb};
@@ -25,14 +25,15 @@ pub fn run(named: &[&str]) -> ExitCode {
     };
     let shown = |names: &[String]| if names.is_empty() { "none".to_string() } else { names.join(" ") };
     println!("changed crates: {}\nand those that depend on them: {}", shown(&changed), shown(&reached));
-    let mut jobs = vec![verb("tidy", &["tidy"]), Job::new("format", cargo(&["fmt", "--all", "--check"]))];
+    let mut jobs =
+        vec![verb("tidy", &["tidy"]), CheckJob::new("format", cargo(&["fmt", "--all", "--check"]))];
     if !reached.is_empty() {
         jobs.push(test::build().expected(f64::MAX));
     }
     if !changed.is_empty() {
         let mut lints = cargo(&["clippy", "--all-targets", "--quiet"]);
         lints.args(changed.iter().flat_map(|name| ["-p", name])).args(["--", "-D", "warnings"]);
-        jobs.push(Job::build("lints", lints));
+        jobs.push(CheckJob::build("lints", lints));
     }
     let measured = MeasuredTimes::read();
     let budget = SecondsTable::budget("quick");
@@ -83,7 +84,7 @@ fn tests(
     changed: &[String],
     reached: &[String],
     measured: &MeasuredTimes,
-) -> Vec<Job> {
+) -> Vec<CheckJob> {
     let mut jobs = Vec::new();
     let has = |names: &[String], program: &TestProgram| names.contains(&program.crate_name());
     for program in programs.iter().filter(|program| has(reached, program)) {
@@ -94,7 +95,7 @@ fn tests(
                 continue;
             }
         };
-        let is_smoke = |job: &Job| match program.package.as_str() {
+        let is_smoke = |job: &CheckJob| match program.package.as_str() {
             _ if program.kind != "test" => true,
             "nine-sim" => {
                 program.target == "it"

@@ -1,5 +1,5 @@
-//! The table of seconds at the end of a run: each group of jobs with its budget, and a last line that names what took
-//! more than twice its budget. Machines differ, so exceeding a budget is never a failure.
+//! The table of seconds at the end of a run: each group of jobs with its budget, and a last line that names each group
+//! beyond twice its budget. Machines differ, so exceeding a budget is never a failure.
 //!
 //! In: job results, `xtask/budget.toml`. Out: lines on the terminal, and `target/xtask/times.json`, by which the next
 //! run starts the longest jobs first.
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use crate::plan::{Job, JobOutcome, JobResult};
+use crate::plan::{CheckJob, JobOutcome, JobResult};
 
 /// Seconds by name.
 pub struct SecondsTable(BTreeMap<String, f64>);
@@ -27,7 +27,7 @@ impl SecondsTable {
     }
 }
 
-/// What jobs took in earlier runs: on this machine, else on the one whose times are part of the sources.
+/// Times of jobs in earlier runs: on this machine, else those that are part of the sources.
 pub struct MeasuredTimes(Map<String, Value>);
 
 impl MeasuredTimes {
@@ -43,7 +43,7 @@ impl MeasuredTimes {
     }
 
     /// Sets how long a job is expected to take, and how many processors it keeps busy.
-    pub fn apply(&self, job: &mut Job) {
+    pub fn apply(&self, job: &mut CheckJob) {
         let Some(seconds) = self.seconds(&job.name) else { return };
         job.expected = seconds;
         if let Some(cpu) = self.0[&job.name]["cpu"].as_f64().filter(|_| job.load == 1.0) {
@@ -51,7 +51,7 @@ impl MeasuredTimes {
         }
     }
 
-    /// Records what passed jobs took.
+    /// Records the times of passed jobs.
     pub fn record(mut self, results: &[JobResult]) {
         let tenths = |time: Duration| (time.as_secs_f64() * 10.0).round() / 10.0;
         for result in results.iter().filter(|result| result.outcome == JobOutcome::Passed) {
@@ -103,7 +103,7 @@ pub fn group(name: &str) -> &str {
     name.split_once(": ").map_or(name, |(group, _)| group)
 }
 
-/// Prints the table. `elapsed` is the time of the whole run, whose jobs ran side by side.
+/// Prints the table. `elapsed` is the time of the whole run: jobs ran side by side.
 pub fn print(results: &[JobResult], budget: &SecondsTable, elapsed: f64, not_covered: &[String]) {
     let mut groups: Vec<(&str, f64, &str)> = Vec::new();
     for result in results {
@@ -134,8 +134,8 @@ pub fn print(results: &[JobResult], budget: &SecondsTable, elapsed: f64, not_cov
     }
     let wanted = budget.get("all").map_or("-".to_string(), |wanted| format!("{wanted:.0}"));
     println!("{:<28} {elapsed:>8.1} {wanted:>8}  side by side", "all");
-    for what in not_covered {
-        println!("not covered: {what}");
+    for missing in not_covered {
+        println!("not covered: {missing}");
     }
     let failed: Vec<&str> =
         results.iter().filter(|r| r.outcome != JobOutcome::Passed).map(|r| r.name.as_str()).collect();
@@ -147,7 +147,7 @@ pub fn print(results: &[JobResult], budget: &SecondsTable, elapsed: f64, not_cov
     }
 }
 
-/// What the test programs counted: libtest prints one `test result:` line each.
+/// Counts of tests: libtest prints one `test result:` line for each program.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct TestCount {
     pub passed: u64,
@@ -161,12 +161,12 @@ impl TestCount {
         for line in output.lines().filter_map(|line| line.trim().strip_prefix("test result: ")) {
             for part in line.split([';', '.']) {
                 let mut words = part.split_whitespace();
-                let (Some(number), Some(what)) =
+                let (Some(number), Some(outcome)) =
                     (words.next().and_then(|n| n.parse::<u64>().ok()), words.next())
                 else {
                     continue;
                 };
-                match what {
+                match outcome {
                     "passed" => self.passed += number,
                     "failed" => self.failed += number,
                     "ignored" => self.ignored += number,
@@ -215,7 +215,7 @@ mod tests {
             r#"{"waits": {"seconds": 100.0, "cpu": 10.0}, "works": {"seconds": 10.0, "cpu": 20.0}}"#,
         );
         let load = |name: &str| {
-            let mut job = Job::new(name, std::process::Command::new("true"));
+            let mut job = CheckJob::new(name, std::process::Command::new("true"));
             MeasuredTimes(times.clone()).apply(&mut job);
             (job.load, job.expected)
         };

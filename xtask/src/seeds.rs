@@ -1,5 +1,5 @@
 //! Seeds of simulated worlds that once failed, kept as files: `crates/nine-sim/seeds/NAME`, each one line
-//! `TEST SEED`, then lines that say what was wrong.
+//! `TEST SEED`, then lines that describe the fault.
 //!
 //! `quick`, `test` and `nightly` replay each of them; `nightly` writes one for each world that fails.
 
@@ -7,7 +7,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use crate::built::TestProgram;
-use crate::plan::Job;
+use crate::plan::CheckJob;
 
 /// A world that once failed.
 #[derive(Debug, PartialEq, Eq)]
@@ -18,14 +18,14 @@ pub struct KeptSeed {
 }
 
 /// One job for each kept seed.
-pub fn jobs(program: &TestProgram) -> Vec<Job> {
+pub fn jobs(program: &TestProgram) -> Vec<CheckJob> {
     kept()
         .into_iter()
         .map(|KeptSeed { test, seed }| {
             let mut command = program.command();
             command.args(["--exact", &test]).env("NINE_SEED", seed.to_string());
             let again = format!("NINE_SEED={seed} cargo test -p nine-sim --test it -- --exact {test}");
-            Job::new(format!("kept seeds: {test} {seed}"), command).again(again)
+            CheckJob::new(format!("kept seeds: {test} {seed}"), command).again(again)
         })
         .collect()
 }
@@ -63,7 +63,7 @@ pub fn keep(output: &str) -> Vec<String> {
     names
 }
 
-/// The worlds that failed: libtest prints `---- TEST stdout ----` before what a failed test has printed, and a world
+/// The worlds that failed: libtest prints `---- TEST stdout ----` before the output of a failed test, and a world
 /// prints its seed.
 fn failed(output: &str) -> Vec<KeptSeed> {
     let mut test = None;

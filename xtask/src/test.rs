@@ -1,14 +1,14 @@
 //! `cargo xtask test`: everything a change must pass but format and lints, from a clone with only a Rust toolchain.
 //!
 //! One build of the whole workspace comes first. Then test programs and the checks with programs of others run side by
-//! side, each as a process, the longest first. What this machine cannot check is said, never skipped in silence.
+//! side, each as a process, the longest first. A check that this machine cannot run is named, never skipped in silence.
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
 use crate::built::{self, TestProgram};
-use crate::plan::{Job, JobOutcome, JobResult, Plan, WHOLE_MACHINE};
+use crate::plan::{CheckJob, JobOutcome, JobPlan, JobResult, WHOLE_MACHINE};
 use crate::report::{self, MeasuredTimes, SecondsTable, TestCount};
 use crate::steps::{Failed, Steps, cargo};
 use crate::{green, seeds, target};
@@ -21,7 +21,7 @@ pub fn run() -> ExitCode {
         verb("packages", &["packages"]).load(0.0),
         verb("tidy", &["tidy"]),
         build(),
-        Job::build("doc tests", cargo(&["test", "--workspace", "--doc", "--quiet"])).needs("build"),
+        CheckJob::build("doc tests", cargo(&["test", "--workspace", "--doc", "--quiet"])).needs("build"),
     ];
     jobs.extend(no_std());
     jobs.extend(wake_ups(&["nine-block", "nine-ring"]));
@@ -47,22 +47,22 @@ pub fn run() -> ExitCode {
 
 /// Runs jobs to their end, then prints the table and the number of tests.
 pub fn all(
-    jobs: Vec<Job>,
+    jobs: Vec<CheckJob>,
     budget: &SecondsTable,
-    more: impl FnMut(&JobResult) -> Vec<Job>,
+    more: impl FnMut(&JobResult) -> Vec<CheckJob>,
 ) -> (ExitCode, Vec<JobResult>) {
     all_until(jobs, budget, None, more)
 }
 
 /// The same; no job starts after `until`.
 pub fn all_until(
-    jobs: Vec<Job>,
+    jobs: Vec<CheckJob>,
     budget: &SecondsTable,
     until: Option<Instant>,
-    more: impl FnMut(&JobResult) -> Vec<Job>,
+    more: impl FnMut(&JobResult) -> Vec<CheckJob>,
 ) -> (ExitCode, Vec<JobResult>) {
     let started = Instant::now();
-    let mut plan = match Plan::new(&target().join("xtask/log"), processors()) {
+    let mut plan = match JobPlan::new(&target().join("xtask/log"), processors()) {
         Ok(plan) => plan,
         Err(why) => {
             eprintln!("xtask: {why}");
@@ -89,9 +89,9 @@ pub fn all_until(
 }
 
 /// Builds every target of the workspace once: tests, libraries, examples and the command.
-pub fn build() -> Job {
+pub fn build() -> CheckJob {
     let command = built::build_command(&["build", "--workspace", "--all-targets"], &messages());
-    Job::build("build", command).again("cargo build --workspace --all-targets")
+    CheckJob::build("build", command).again("cargo build --workspace --all-targets")
 }
 
 fn messages() -> PathBuf {
@@ -108,8 +108,9 @@ pub fn programs() -> Result<Vec<TestProgram>, String> {
     built::test_programs(&messages())
 }
 
-/// A job for each part of what was built; a program that cannot list its tests is a job that fails and says why.
-pub fn tests(measured: &MeasuredTimes, includes_ignored: bool) -> Vec<Job> {
+/// A job for each part of the built test programs. A program that cannot list its tests becomes a job that fails and
+/// says why.
+pub fn tests(measured: &MeasuredTimes, includes_ignored: bool) -> Vec<CheckJob> {
     let programs = match programs() {
         Ok(programs) => programs,
         Err(why) => return vec![says(&why)],
@@ -136,8 +137,8 @@ pub fn tests(measured: &MeasuredTimes, includes_ignored: bool) -> Vec<Job> {
     jobs
 }
 
-/// The worlds of the archive whose power is cut, in parts that run side by side.
-fn power_cuts(program: &TestProgram, measured: &MeasuredTimes) -> Vec<Job> {
+/// The power cuts of the archive, in parts that run side by side.
+fn power_cuts(program: &TestProgram, measured: &MeasuredTimes) -> Vec<CheckJob> {
     let part = |number: u64| {
         let (first, count) = (number * CUT_WORLDS / CUT_PARTS, CUT_WORLDS / CUT_PARTS);
         let mut command = program.command();
@@ -145,29 +146,30 @@ fn power_cuts(program: &TestProgram, measured: &MeasuredTimes) -> Vec<Job> {
         command.env("NINE_SEEDS", count.to_string());
         let again = "cargo test -p nine-sim --test it archive::cuts::";
         let again = format!("NINE_FIRST_SEED={first} NINE_SEEDS={count} {again}");
-        let mut job = Job::new(format!("power cuts: from seed {first}"), command).again(again).expected(60.0);
+        let mut job =
+            CheckJob::new(format!("power cuts: from seed {first}"), command).again(again).expected(60.0);
         measured.apply(&mut job);
         job
     };
     (0..CUT_PARTS).map(part).collect()
 }
 
-pub fn says(why: &str) -> Job {
+pub fn says(why: &str) -> CheckJob {
     let mut command = Command::new("sh");
     command.args(["-c", "echo \"$0\"; exit 1", why]);
-    Job::new("tests", command)
+    CheckJob::new("tests", command)
 }
 
-/// A verb of this program as a job. It uses what the build of the workspace has made.
-pub fn verb(name: &str, words: &[&str]) -> Job {
+/// A verb of this program as a job. It uses the programs of the workspace build.
+pub fn verb(name: &str, words: &[&str]) -> CheckJob {
     // The name of the running program, also when the build has replaced its file.
     let mut command = Command::new("/proc/self/exe");
     command.args(words).current_dir(crate::root()).env(BUILT, "1");
-    Job::new(name, command).again(format!("cargo xtask {}", words.join(" ")))
+    CheckJob::new(name, command).again(format!("cargo xtask {}", words.join(" ")))
 }
 
 /// Programs that are not ours, as clients of our server.
-fn others() -> Vec<Job> {
+fn others() -> Vec<CheckJob> {
     let tools = || verb("tools", &["tools"]).load(WHOLE_MACHINE);
     let checks = [
         verb("diod's programs", &["diod"]),
@@ -186,25 +188,25 @@ fn others() -> Vec<Job> {
 /// Every order in which threads can meet at a wait and its wake-up, by loom; of channels by shuttle too, which goes
 /// further into some orders instead of a little into all. Both builds share a folder: only crates that know one of the
 /// two flags differ.
-pub fn wake_ups(crates: &[&str]) -> Vec<Job> {
+pub fn wake_ups(crates: &[&str]) -> Vec<CheckJob> {
     let mut shuttle = cargo(&["test", "--release", "--lib", "-p", "nine-ring", "any_order"]);
     shuttle.env("RUSTFLAGS", "--cfg nine_shuttle").env("CARGO_TARGET_DIR", "target/models");
     let mut loom = cargo(&["test", "--release", "--lib"]);
     loom.args(crates.iter().flat_map(|name| ["-p", name])).arg("any_order");
     loom.env("RUSTFLAGS", "--cfg nine_loom").env("CARGO_TARGET_DIR", "target/models");
     [("wake-ups: shuttle", shuttle), ("wake-ups: loom", loom)]
-        .map(|(name, command)| Job::new(name, command).load(WHOLE_MACHINE))
+        .map(|(name, command)| CheckJob::new(name, command).load(WHOLE_MACHINE))
         .into()
 }
 
 /// nine-proto needs neither std nor an operating system: it links and runs without std on this host, and it builds for
 /// bare metal where rustup can bring that target.
-pub fn no_std() -> Vec<Job> {
+pub fn no_std() -> Vec<CheckJob> {
     vec![verb("no_std", &["no-std"]).load(WHOLE_MACHINE).needs("build")]
 }
 
 /// Every fuzz target for a fixed number of inputs.
-pub fn fuzz(inputs: u64) -> Vec<Job> {
+pub fn fuzz(inputs: u64) -> Vec<CheckJob> {
     vec![verb("fuzz smoke", &["fuzz-smoke", &inputs.to_string()]).load(WHOLE_MACHINE)]
 }
 
@@ -236,7 +238,7 @@ pub fn is_built() -> bool {
 
 /// Set for verbs that a plan starts.
 const BUILT: &str = "XTASK_BUILT";
-/// How a line begins by which a verb names what it could not check.
+/// Begins a line in which a verb names a check that it could not run.
 pub const NOT_COVERED: &str = "==> NOT COVERED: ";
 /// Inputs for each fuzz target.
 pub const SMOKE: u64 = 50_000;

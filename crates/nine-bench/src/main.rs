@@ -5,8 +5,8 @@
 //! ```
 //! In: the name of an experiment. Out: progress on the standard error; a table and the line `result NAME key=value ...`
 //! on the standard output. Always holds: whatever ends the program, its servers end with it (`child`) and its scratch
-//! files go (`scratch`); a peer that is missing is said to be, and its keys are `na`; only the profile `dist`, which is
-//! what is published, prints a result line, unless `--any-profile` is given.
+//! files go (`scratch`); a peer that is missing is said to be, and its keys are `na`; only the published
+//! profile `dist` prints a result line, unless `--any-profile` is given.
 #![deny(unsafe_code)]
 
 mod aoe;

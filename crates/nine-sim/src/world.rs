@@ -37,8 +37,8 @@ pub fn seeds(count: u64) -> impl Iterator<Item = u64> {
     }
 }
 
-/// Whether a test that calls [`seeds`] with `count` tries the worlds that it was made with: only then must have come
-/// what comes by chance.
+/// Whether a test that calls [`seeds`] with `count` tries the worlds that it was made with. Only then must each event
+/// that comes by chance have come.
 pub fn tries_all(count: u64) -> bool {
     seeds(count).take(count as usize).eq(0..count)
 }
