@@ -187,8 +187,8 @@ fn checks(options: &NightlyOptions) -> Vec<CheckJob> {
         verb("tidy", &["tidy"]),
         test::build(),
         published_build(),
-        CheckJob::build("doc tests", cargo(&["test", "--workspace", "--doc", "--quiet"])).needs("build"),
-        verb("tools", &["tools"]).load(WHOLE_MACHINE),
+        test::doc_tests(),
+        verb("tools", &["tools"]),
     ];
     jobs.extend(test::no_std());
     for (name, words) in [

@@ -27,6 +27,8 @@ pub struct CheckJob {
     pub needs: Vec<String>,
     /// Processors that it keeps busy: 0 for a download, [`WHOLE_MACHINE`] for a build.
     pub load: f64,
+    /// Whether the load stays, whatever was measured.
+    pub has_fixed_load: bool,
     /// Seconds that it is expected to take, for the order.
     pub expected: f64,
     /// Whether its output goes to the terminal instead of a log.
@@ -37,7 +39,7 @@ pub struct CheckJob {
     pub again: String,
 }
 
-/// Load of a job that uses every processor.
+/// Load of a job that uses every processor and is worth waiting for.
 pub const WHOLE_MACHINE: f64 = f64::INFINITY;
 
 /// A job that hangs is killed after this time, unless it says otherwise.
@@ -53,6 +55,7 @@ impl CheckJob {
             command,
             needs,
             load,
+            has_fixed_load: false,
             expected,
             is_shown: false,
             timeout: JOB_TIMEOUT,
@@ -64,6 +67,7 @@ impl CheckJob {
     pub fn build(name: impl Into<String>, command: Command) -> CheckJob {
         CheckJob {
             load: WHOLE_MACHINE,
+            has_fixed_load: true,
             is_shown: true,
             timeout: 4 * JOB_TIMEOUT,
             ..CheckJob::new(name, command)
@@ -76,7 +80,7 @@ impl CheckJob {
     }
 
     pub fn load(mut self, load: f64) -> CheckJob {
-        self.load = load;
+        (self.load, self.has_fixed_load) = (load, true);
         self
     }
 

@@ -46,7 +46,7 @@ impl MeasuredTimes {
     pub fn apply(&self, job: &mut CheckJob) {
         let Some(seconds) = self.seconds(&job.name) else { return };
         job.expected = seconds;
-        if let Some(cpu) = self.0[&job.name]["cpu"].as_f64().filter(|_| job.load == 1.0) {
+        if let Some(cpu) = self.0[&job.name]["cpu"].as_f64().filter(|_| !job.has_fixed_load) {
             job.load = (cpu / seconds.max(0.1)).clamp(LEAST_LOAD, MOST_LOAD);
         }
     }

@@ -8,7 +8,7 @@ use std::process::{Command, ExitCode};
 use std::time::Instant;
 
 use crate::built::{self, TestProgram};
-use crate::plan::{CheckJob, JobOutcome, JobPlan, JobResult, WHOLE_MACHINE};
+use crate::plan::{CheckJob, JobOutcome, JobPlan, JobResult};
 use crate::report::{self, MeasuredTimes, SecondsTable, TestCount};
 use crate::steps::{Failed, Steps, cargo};
 use crate::{green, seeds, target};
@@ -17,12 +17,8 @@ use crate::{green, seeds, target};
 pub fn run() -> ExitCode {
     let measured = MeasuredTimes::read();
     let tree = green::tree();
-    let mut jobs = vec![
-        verb("packages", &["packages"]).load(0.0),
-        verb("tidy", &["tidy"]),
-        build(),
-        CheckJob::build("doc tests", cargo(&["test", "--workspace", "--doc", "--quiet"])).needs("build"),
-    ];
+    let mut jobs =
+        vec![verb("packages", &["packages"]).load(0.0), verb("tidy", &["tidy"]), build(), doc_tests()];
     jobs.extend(no_std());
     jobs.extend(wake_ups(&["nine-block", "nine-ring"]));
     jobs.extend(fuzz(SMOKE));
@@ -170,7 +166,7 @@ pub fn verb(name: &str, words: &[&str]) -> CheckJob {
 
 /// Programs that are not ours, as clients of our server.
 fn others() -> Vec<CheckJob> {
-    let tools = || verb("tools", &["tools"]).load(WHOLE_MACHINE);
+    let tools = || verb("tools", &["tools"]).load(SMALL_BUILD);
     let checks = [
         verb("diod's programs", &["diod"]),
         verb("dissector", &["dissector"]),
@@ -185,6 +181,13 @@ fn others() -> Vec<CheckJob> {
     std::iter::once(tools()).chain(checks).collect()
 }
 
+/// The examples in the documentation of the crates.
+pub fn doc_tests() -> CheckJob {
+    CheckJob::new("doc tests", cargo(&["test", "--workspace", "--doc", "--quiet"]))
+        .load(SMALL_BUILD)
+        .needs("build")
+}
+
 /// Every order in which threads can meet at a wait and its wake-up, by loom; of channels by shuttle too, which goes
 /// further into some orders instead of a little into all. Both builds share a folder: only crates that know one of the
 /// two flags differ.
@@ -195,19 +198,19 @@ pub fn wake_ups(crates: &[&str]) -> Vec<CheckJob> {
     loom.args(crates.iter().flat_map(|name| ["-p", name])).arg("any_order");
     loom.env("RUSTFLAGS", "--cfg nine_loom").env("CARGO_TARGET_DIR", "target/models");
     [("wake-ups: shuttle", shuttle), ("wake-ups: loom", loom)]
-        .map(|(name, command)| CheckJob::new(name, command).load(WHOLE_MACHINE))
+        .map(|(name, command)| CheckJob::new(name, command).load(SMALL_BUILD))
         .into()
 }
 
 /// nine-proto needs neither std nor an operating system: it links and runs without std on this host, and it builds for
 /// bare metal where rustup can bring that target.
 pub fn no_std() -> Vec<CheckJob> {
-    vec![verb("no_std", &["no-std"]).load(WHOLE_MACHINE).needs("build")]
+    vec![verb("no_std", &["no-std"]).load(SMALL_BUILD).needs("build")]
 }
 
 /// Every fuzz target for a fixed number of inputs.
 pub fn fuzz(inputs: u64) -> Vec<CheckJob> {
-    vec![verb("fuzz smoke", &["fuzz-smoke", &inputs.to_string()]).load(WHOLE_MACHINE)]
+    vec![verb("fuzz smoke", &["fuzz-smoke", &inputs.to_string()]).load(SMALL_BUILD)]
 }
 
 /// The verb `no-std`.
@@ -236,6 +239,8 @@ pub fn is_built() -> bool {
     std::env::var_os(BUILT).is_some()
 }
 
+/// Load of a small build: it would use more, but beside another job it fills the gaps that this one leaves.
+const SMALL_BUILD: f64 = 1.0;
 /// Set for verbs that a plan starts.
 const BUILT: &str = "XTASK_BUILT";
 /// Begins a line in which a verb names a check that it could not run.
