@@ -767,6 +767,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_file_that_was_missing_is_opened_once_when_it_has_come() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, given) = (dir.path().join("disk"), Given::default());
+        lock(&given.shared).insert(path.clone(), given.files.open(&path, Open::Write));
+        assert!(given.file(&path, Open::Write).is_err());
+        fs::write(&path, [0; 1024]).unwrap();
+        let first = given.file(&path, Open::Write).unwrap();
+        let second = given.file(&path, Open::Write).unwrap();
+        assert!(Arc::ptr_eq(&first, &second), "its lock is ours already");
+    }
+
+    #[test]
     fn a_disk_that_another_has_is_reserved_and_one_that_is_not_there_is_not() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("disk");

@@ -30,6 +30,7 @@ mod serve;
 mod shm;
 mod srv;
 mod store;
+#[cfg(feature = "top")]
 mod top;
 mod verbs;
 mod watch;
