@@ -48,7 +48,11 @@ const WAYS: &[Way] = &[
         || Box::new(Keeps),
         &["stat clunk/removes_what_was_opened_to_be_removed"],
     ),
-    ("OTRUNC is ignored", || Box::new(NoTruncation), &["* open/truncates"]),
+    (
+        "OTRUNC is ignored",
+        || Box::new(NoTruncation),
+        &["* open/truncates", "L getattr/truncation_moves_the_time_of_an_empty_file"],
+    ),
     ("msize is no limit of Rread", || Box::<TooLong>::default(), &["* msize/no_rread_is_longer"]),
     ("an unknown version is an error", || Box::new(Unknown), &["* version/unknown_is_not_an_error"]),
     ("Tunlinkat clunks", || Box::<Clunks>::default(), &["L names/unlinkat_clunks_no_fid"]),
