@@ -43,7 +43,7 @@ pub struct How {
     pub start: Start,
     /// Nothing is written: another program may be at work on the devices.
     pub watch: bool,
-    /// OpenMirrors and fake worms are made first, and not only opened: the name of the mirrors' set. An expression of
+    /// Mirrors and fake worms are made first, and not only opened: the name of the mirrors' set. An expression of
     /// several mirrors has several sets: the last byte counts them.
     pub make: Option<[u8; 16]>,
     /// What happens to members of mirrors.

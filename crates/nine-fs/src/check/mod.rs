@@ -55,7 +55,7 @@ pub struct Checked {
     pub files: u64,
     /// Blocks that were read.
     pub blocks: u64,
-    /// How far it was looked; none if only the current tree was.
+    /// How much was looked at; none before a check has begun.
     pub depth: Option<Depth>,
     /// What can be done about it.
     pub(crate) mends: Vec<Mend>,
