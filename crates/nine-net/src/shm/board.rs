@@ -48,10 +48,14 @@ impl Board {
         let (host, guest) = (bells()?, bells()?);
         tell(&ours, VERSION, None)?;
         tell(&ours, GUEST, None)?;
+        let bells_of =
+            |peer, bells: &[Bell]| bells.iter().try_for_each(|bell| tell(&ours, peer, Some(bell.as_fd())));
+        // QEMU starts the guest once it has the memory and reads what follows when it gets to it. A guest that rings a
+        // bell that QEMU does not have yet rings in vain, so the host's come first. The guest's may only come after the
+        // memory, and lose nothing: a bell that was rung is heard when QEMU begins to watch it.
+        bells_of(HOST, &host)?;
         tell(&ours, MEMORY, Some(file.as_fd()))?;
-        for (peer, bells) in [(HOST, &host), (GUEST, &guest)] {
-            bells.iter().try_for_each(|bell| tell(&ours, peer, Some(bell.as_fd())))?;
-        }
+        bells_of(GUEST, &guest)?;
         let mut at = 0;
         let mut channels = Vec::with_capacity(layouts.len());
         for ((layout, wait), ring) in layouts.iter().zip(host).zip(guest) {
@@ -139,16 +143,18 @@ mod tests {
             assert_eq!(channels.len(), 2);
             assert!(board.size.is_power_of_two() && board.size >= sum);
             assert_eq!([heard(&board.socket).0, heard(&board.socket).0], [0, 1]);
-            let (number, file) = heard(&board.socket);
-            assert_eq!(number, -1);
-            let memory = linux::map(file.unwrap()).unwrap();
-            assert_eq!(memory.len(), board.size);
-            let bells = [0, 0, 1, 1].map(|peer| {
+            let bell = |peer| {
                 let (number, bell) = heard(&board.socket);
                 assert_eq!(number, peer);
                 Bell::from(bell.unwrap())
-            });
-            let [_, ours, _, theirs] = bells;
+            };
+            // A guest may ring as soon as the device has the memory: it must have the host's bells before.
+            let [_, ours] = [bell(HOST), bell(HOST)];
+            let (number, file) = heard(&board.socket);
+            assert_eq!(number, MEMORY);
+            let memory = linux::map(file.unwrap()).unwrap();
+            assert_eq!(memory.len(), board.size);
+            let [_, theirs] = [bell(GUEST), bell(GUEST)];
             let (_, second) = Layout::find(&memory, "self").unwrap();
             let guest = Guest::join(second).unwrap();
             assert!(!guest.must_ring());
