@@ -1,11 +1,12 @@
-//! Locks: std's, or loom's when a test explores every order of them; and which of them a piece of work takes.
+//! Locks and conditions: std's, or loom's when a test explores every order of them; and which locks a piece of work
+//! takes.
 
 use std::sync::PoisonError;
 
 #[cfg(nine_loom)]
-pub use loom::sync::{Mutex, MutexGuard};
+pub use loom::sync::{Condvar, Mutex, MutexGuard};
 #[cfg(not(nine_loom))]
-pub use std::sync::{Mutex, MutexGuard};
+pub use std::sync::{Condvar, Mutex, MutexGuard};
 
 /// Locks. What a panicking thread left behind is as good as what it found: tables change in single steps.
 #[inline]

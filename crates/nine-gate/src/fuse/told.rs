@@ -13,7 +13,7 @@ use std::io::IoSlice;
 use std::os::fd::OwnedFd;
 use std::pin::pin;
 use std::rc::Rc;
-use std::sync::{Arc, Condvar, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use futures_util::future::{Either, select};
 use nine_io::changes::{BLIND_MAX, Change, Line, NAME, Path, Watch, below, join};
 use nine_io::client::{File, Result};
 use nine_net::Clock;
-use nine_net::lock::{Mutex, lock};
+use nine_net::lock::{Condvar, Mutex, lock};
 use nine_proto::Errno;
 
 use super::abi::{self, Out};
