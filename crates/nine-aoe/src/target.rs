@@ -450,7 +450,8 @@ impl Target {
                 }
                 (Ata { feature: 0, count: 0, command: ata::READY, ..ata }, data)
             }
-            Err(Error { kind: Kind::Down, .. }) => {
+            // AoE has no word for a full disk. Who hears this may ask again.
+            Err(Error { kind: Kind::Down | Kind::Full, .. }) => {
                 return self.refuse(port, to, header, error::UNAVAILABLE, &ata.bytes());
             }
             Err(Error { kind: Kind::Reserved, .. }) => {

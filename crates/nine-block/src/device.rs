@@ -25,6 +25,13 @@ pub trait Device: Send + Sync + 'static {
     /// does. A read fails only if no copy could be read. So whoever reads judges the bytes, whatever the device is.
     fn submit(&self, io: Io);
 
+    /// Bytes of its sectors that have no storage below, as far as is known now: those of a sparse file that its file
+    /// system has no room for. Writes there end with [`Kind::Full`]. 0 for a device that has all its storage. Waits for
+    /// no disk.
+    fn unbacked(&self) -> u64 {
+        0
+    }
+
     /// As it is in an expression, for messages.
     fn name(&self) -> String;
 
@@ -32,6 +39,11 @@ pub trait Device: Send + Sync + 'static {
     fn status(&self) -> String {
         let Shape { sectors, read_only, .. } = self.shape();
         format!("{} {sectors} sectors{}\n", self.name(), if read_only { ", read only" } else { "" })
+    }
+
+    /// For people: what is wrong with it now, and with what it is made of, a line each; none where all is well.
+    fn trouble(&self) -> Vec<String> {
+        Vec::new()
     }
 
     /// Does what these words say (`resync`, `scrub`, what the device knows); an unknown word is an error that names

@@ -57,6 +57,10 @@ impl Device for Growing {
         self.now().shape()
     }
 
+    fn unbacked(&self) -> u64 {
+        self.now().unbacked()
+    }
+
     fn submit(&self, io: Io) {
         self.now().submit(io);
     }
@@ -67,6 +71,10 @@ impl Device for Growing {
 
     fn status(&self) -> String {
         self.now().status()
+    }
+
+    fn trouble(&self) -> Vec<String> {
+        self.now().trouble()
     }
 
     fn control(&self, words: &[&str]) -> Result<()> {

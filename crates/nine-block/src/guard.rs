@@ -186,6 +186,10 @@ impl Device for Guard {
         self.of.shape()
     }
 
+    fn unbacked(&self) -> u64 {
+        self.of.unbacked()
+    }
+
     fn submit(&self, io: Io) {
         let under = match io.op {
             Op::Read | Op::Look => return self.of.submit(io),
@@ -223,6 +227,10 @@ impl Device for Guard {
 
     fn status(&self) -> String {
         self.of.status()
+    }
+
+    fn trouble(&self) -> Vec<String> {
+        self.of.trouble()
     }
 
     fn control(&self, words: &[&str]) -> Result<()> {

@@ -40,6 +40,10 @@ impl Device for Concat {
         Shape { sectors, ..shape_of(&self.of, zeros) }
     }
 
+    fn unbacked(&self) -> u64 {
+        self.of.iter().map(|device| device.unbacked()).sum()
+    }
+
     fn submit(&self, mut io: Io) {
         // Taken once: the last one may become another size at any time.
         let shape = self.shape();
@@ -78,6 +82,10 @@ impl Device for Concat {
 
     fn status(&self) -> String {
         above(self, &self.of.iter().collect::<Vec<_>>())
+    }
+
+    fn trouble(&self) -> Vec<String> {
+        self.of.iter().flat_map(|device| device.trouble()).collect()
     }
 
     fn control(&self, words: &[&str]) -> Result<()> {
@@ -125,6 +133,10 @@ impl Device for Interleave {
         Shape { sectors, ..shape_of(&self.of, self.block.trailing_zeros()) }
     }
 
+    fn unbacked(&self) -> u64 {
+        self.of.iter().map(|device| device.unbacked()).sum()
+    }
+
     fn submit(&self, io: Io) {
         if let Err(error) = io.judge(&self.shape()) {
             return io.end(Err(error.of(self.name())));
@@ -165,6 +177,10 @@ impl Device for Interleave {
 
     fn status(&self) -> String {
         above(self, &self.of.iter().collect::<Vec<_>>())
+    }
+
+    fn trouble(&self) -> Vec<String> {
+        self.of.iter().flat_map(|device| device.trouble()).collect()
     }
 
     fn control(&self, words: &[&str]) -> Result<()> {

@@ -512,6 +512,11 @@ impl Device for Mirror {
         self.0.state().shape
     }
 
+    fn unbacked(&self) -> u64 {
+        let active = self.0.state().active();
+        active.into_iter().map(|member| self.0.members[member].unbacked()).max().unwrap_or(0)
+    }
+
     fn submit(&self, io: Io) {
         let inner = self.0.clone();
         if let Err(error) = io.judge(&self.shape()) {
@@ -599,6 +604,34 @@ impl Device for Mirror {
             text += &format!("  speed {speed}\n");
         }
         text
+    }
+
+    fn trouble(&self) -> Vec<String> {
+        let mut all = Vec::new();
+        {
+            let state = self.0.state();
+            for (number, member) in state.members.iter().enumerate() {
+                let name = self.0.members[number].name();
+                match (state.place(number), &member.why) {
+                    (Place::In, _) => {}
+                    (Place::Returning, _) => {
+                        all.push(format!("member {number} of a mirror is being copied: {name}"))
+                    }
+                    (Place::Out, Some(why)) => {
+                        all.push(format!("member {number} of a mirror is out: {name}: {why}"))
+                    }
+                    (Place::Out, None) => all.push(format!("member {number} of a mirror is out: {name}")),
+                }
+            }
+            if state.written.lost() {
+                all.push(format!(
+                    "{}: a flush has failed, and its writes are not repeated yet",
+                    self.0.name()
+                ));
+            }
+        }
+        all.extend(self.0.members.iter().flat_map(|member| member.trouble()));
+        all
     }
 
     fn control(&self, words: &[&str]) -> Result<()> {

@@ -264,6 +264,10 @@ impl Device for Moving {
         self.0.now().shape()
     }
 
+    fn unbacked(&self) -> u64 {
+        self.0.now().unbacked()
+    }
+
     fn submit(&self, io: Io) {
         let (inner, mut state) = (&self.0, lock(&self.0.state));
         let now = state.now.clone();
@@ -306,6 +310,10 @@ impl Device for Moving {
             }
             None => status,
         }
+    }
+
+    fn trouble(&self) -> Vec<String> {
+        self.0.now().trouble()
     }
 
     fn control(&self, words: &[&str]) -> Result<()> {

@@ -81,6 +81,10 @@ impl Device for Part {
         Shape { sectors: self.sectors, atom, ..shape }
     }
 
+    fn unbacked(&self) -> u64 {
+        self.of.unbacked().min(self.sectors * SECTOR)
+    }
+
     fn submit(&self, mut io: Io) {
         if let Err(error) = io.judge(&self.shape()) {
             return io.end(Err(error.of(&self.name)));
@@ -97,6 +101,10 @@ impl Device for Part {
 
     fn status(&self) -> String {
         above(self, &[&self.of])
+    }
+
+    fn trouble(&self) -> Vec<String> {
+        self.of.trouble()
     }
 
     fn control(&self, words: &[&str]) -> Result<()> {

@@ -57,6 +57,10 @@ impl Device for ReadOnly {
         above(self, &[&self.0])
     }
 
+    fn trouble(&self) -> Vec<String> {
+        self.0.trouble()
+    }
+
     fn control(&self, words: &[&str]) -> Result<()> {
         self.0.control(words)
     }

@@ -194,6 +194,10 @@ impl Device for FakeWorm {
         Shape { sectors: worm.blocks * worm.block, atom: shape.atom.min(aligned), ..shape }
     }
 
+    fn unbacked(&self) -> u64 {
+        self.0.of.unbacked()
+    }
+
     fn submit(&self, mut io: Io) {
         let worm = &self.0;
         if matches!(io.op, Op::Flush | Op::Look) {
@@ -219,6 +223,10 @@ impl Device for FakeWorm {
     fn status(&self) -> String {
         let written = lock(&self.0.written).count();
         format!("{}  {written} blocks of {} are written\n", above(self, &[&self.0.of]), self.0.blocks)
+    }
+
+    fn trouble(&self) -> Vec<String> {
+        self.0.of.trouble()
     }
 
     fn control(&self, words: &[&str]) -> Result<()> {

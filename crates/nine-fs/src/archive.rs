@@ -120,16 +120,18 @@ pub(crate) struct State {
     /// What the next commit says of dumps has changed.
     pub(crate) noted: bool,
     /// The commit that takes what changes now.
-    epoch: u64,
+    pub(crate) epoch: u64,
     /// The last one that is durable.
-    durable: u64,
-    committing: bool,
+    pub(crate) durable: u64,
+    pub(crate) committing: bool,
     /// Somebody waits for the next commit.
-    wanted: bool,
+    pub(crate) wanted: bool,
     /// When what has changed was first seen to have.
-    dirty_since: Option<Duration>,
+    pub(crate) dirty_since: Option<Duration>,
     /// Who waits for a commit, or for room.
     pub(crate) waiters: Waiters,
+    /// How often a commit has found its devices full below.
+    pub(crate) found_full: u64,
     /// Why nothing changes any more.
     pub(crate) stopped: Option<Wrong>,
     /// Whose dumps these are is another server's.
@@ -158,6 +160,7 @@ pub(crate) struct State {
 pub(crate) fn errno(error: &Wrong) -> Error {
     let errno = match error.kind {
         Kind::ReadOnly | Kind::Reserved => Errno::EROFS,
+        Kind::Full => Errno::ENOSPC,
         _ => Errno::EIO,
     };
     Error::new(errno, error.text.to_string())
@@ -273,6 +276,7 @@ impl Archive {
             swept: Vec::new(),
             noted: false,
             epoch: 1,
+            found_full: 0,
             durable: 0,
             committing: false,
             wanted: false,
@@ -512,108 +516,6 @@ impl Archive {
         }
     }
 
-    /// All that has changed up to now is durable when this ends well.
-    ///
-    /// # Errors
-    /// It is not, and nothing can be made durable any more.
-    pub async fn sync(&self) -> Result<()> {
-        let epoch = {
-            let state = &mut *self.state();
-            // What a commit under way has is durable with that one.
-            let changes = state.has_changes();
-            if changes {
-                self.want_commit(state);
-            }
-            if changes { state.epoch } else { state.epoch - 1 }
-        };
-        poll_fn(|cx| {
-            let state = &mut *self.state();
-            if state.durable >= epoch {
-                return Poll::Ready(Ok(()));
-            }
-            if let Some(error) = &state.stopped {
-                return Poll::Ready(Err(errno(error)));
-            }
-            state.waiters.add(cx.waker());
-            Poll::Pending
-        })
-        .await
-    }
-
-    pub(crate) fn want_commit(&self, state: &mut State) {
-        state.wanted = true;
-        if !state.committing && state.stopped.is_none() {
-            state.committing = true;
-            let archive = self.clone();
-            self.begin(async move { archive.commits().await });
-        }
-    }
-
-    /// Commits as long as somebody wants one.
-    async fn commits(&self) {
-        loop {
-            if let Err(error) = self.commit().await {
-                let state = &mut *self.state();
-                self.error(format_args!(
-                    "{error}: nothing is changed any more, and what was answered is safe: mend the devices \
-                    and start again"
-                ));
-                (state.stopped, state.committing) = (Some(error), false);
-                state.waiters.wake();
-                return;
-            }
-            let state = &mut *self.state();
-            state.waiters.wake();
-            if !std::mem::take(&mut state.wanted) {
-                state.committing = false;
-                return;
-            }
-        }
-    }
-
-    async fn commit(&self) -> nine_block::Result<()> {
-        // Who uses how much goes with what they have written: in one hold of the lock, if it can be.
-        let taken = self.attempt(|state| {
-            state.fs.settle()?;
-            Ok(state.close(self.0.cw.entries_most() / 4))
-        });
-        let (changes, epoch) = match taken.await {
-            Ok(taken) => taken,
-            Err(error) => {
-                // Who uses how much is worth less than what they write.
-                self.error(format_args!("who uses how much could not be noted: {error}"));
-                let state = &mut *self.state();
-                state.fs.forget_used();
-                state.close(self.0.cw.entries_most() / 4)
-            }
-        };
-        let mut tries = 0;
-        loop {
-            match self.0.cw.commit(&changes).await {
-                Ok(()) => break,
-                Err(error) if matches!(error.kind, Kind::Down | Kind::Busy) && !self.state().ends() => {
-                    if tries == 0 {
-                        self.warn(format_args!("{error}: commits wait for that"));
-                    }
-                    tries = 1;
-                    self.next_tick().await;
-                }
-                Err(error) if error.kind == Kind::Poisoned || tries >= 3 => return Err(error),
-                Err(error) => {
-                    tries += 1;
-                    self.warn(format_args!("{error}: the commit is tried again"));
-                }
-            }
-        }
-        {
-            let state = &mut *self.state();
-            state.fs.mem.closed(changes.forward.iter().map(|come| come.worm));
-            state.durable = epoch;
-            state.waiters.wake();
-        }
-        self.0.cw.tidy(false).await
-    }
-
     /// Until the next tick, or until something else has happened.
     pub(crate) async fn next_tick(&self) {
         let mut first = true;
@@ -789,19 +691,6 @@ impl Archive {
 }
 
 impl State {
-    /// What the next commit takes, and its epoch. What comes now is the one's behind it.
-    fn close(&mut self, most: usize) -> (Changes, u64) {
-        // What this takes is wanted no more.
-        (self.wanted, self.dirty_since, self.noted) = (false, None, false);
-        let (blocks, freed) = self.fs.mem.close();
-        let forward: Vec<_> = self.forward.drain(..self.forward.len().min(most)).collect();
-        let swept: Vec<u64> = self.swept.drain(..self.swept.len().min(most)).collect();
-        self.wanted |= !self.forward.is_empty() || !self.swept.is_empty();
-        let changes = Changes { blocks, freed, forward, swept, fields: self.fields() };
-        self.epoch += 1;
-        (changes, self.epoch - 1)
-    }
-
     /// Whether nothing new should begin.
     pub(crate) fn ends(&self) -> bool {
         self.stopped.is_some() || self.dumper.is_stopped()
@@ -826,7 +715,7 @@ impl State {
         self.committing
     }
 
-    fn fields(&self) -> Fields {
+    pub(crate) fn fields(&self) -> Fields {
         Fields {
             generation: self.fs.mem.generation,
             root: self.fs.mem.root,

@@ -220,7 +220,8 @@ impl Archive {
         let stats = self.cache_stats();
         let state = &*self.state();
         let block = state.fs.block();
-        let mut text = String::new();
+        let mut text: String =
+            self.trouble(state).into_iter().map(|line| format!("trouble: {line}\n")).collect();
         let (name, zone) = (&self.0.label.name, &self.0.zone);
         let _ = writeln!(text, "name {name}\nblock {block} bytes\nzone {zone}");
         let written = self.0.cw.written(state.next_worm);
@@ -243,13 +244,10 @@ impl Archive {
         if state.dumper.is_off {
             let _ = writeln!(text, "dumpctl off: no dump is made by itself");
         } else if let Some(due) = state.dumper.next_due(self.time().sec) {
-            let _ = writeln!(text, "next dump at {due}");
-        }
-        if let Some(why) = state.dumper.why_not() {
-            let _ = writeln!(text, "the copy waits: {why}");
+            let _ = writeln!(text, "next dump at {}", self.0.zone.time(due));
         }
         if let Some(due) = state.scrubber.due {
-            let _ = writeln!(text, "next scrub at {}", due.next);
+            let _ = writeln!(text, "next scrub at {}", self.0.zone.time(due.next));
         }
         state.scrubber.said(&mut text);
         if let Some(turns) = &state.turns {
@@ -258,9 +256,28 @@ impl Archive {
         }
         if let Some(follows) = &state.follows {
             text += &follows.said();
-        } else if let Some(error) = &state.stopped {
-            let _ = writeln!(text, "STOPPED: {error}");
         }
         text
+    }
+
+    /// What is wrong now, worst first.
+    fn trouble(&self, state: &State) -> Vec<String> {
+        let mut all = Vec::new();
+        if let Some(error) = state.stopped.as_ref().filter(|_| state.follows.is_none()) {
+            all.push(format!("stopped, nothing is changed any more: {error}"));
+        }
+        if let Some(error) = &state.fs.full {
+            all.push(format!("full, changes wait in memory until there is room: {error}"));
+        }
+        if let Some(why) = state.dumper.why_not() {
+            all.push(format!("a dump waits on the cache device: {why}"));
+        }
+        if state.scrubber.hurt() > 0 {
+            all.push(format!("{} files cannot be read whole: see `hurt`", state.scrubber.hurt()));
+        }
+        let (c, w) = self.0.cw.devices();
+        all.extend(c.trouble());
+        all.extend(w.trouble());
+        all
     }
 }

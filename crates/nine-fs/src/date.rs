@@ -43,8 +43,12 @@ impl Zone {
     }
 
     pub(crate) fn date(&self, secs: i64) -> Date {
-        let secs = secs.clamp(EARLIEST, Timestamp::MAX.as_second());
-        self.0.to_datetime(Timestamp::from_second(secs).expect("it is in range")).date()
+        self.0.to_datetime(in_range(secs)).date()
+    }
+
+    /// For people: date, time of day and difference to UTC, like `2026-11-28 05:00:00 +0100`.
+    pub(crate) fn time(&self, secs: i64) -> String {
+        in_range(secs).to_zoned(self.0.clone()).strftime("%F %T %z").to_string()
     }
 
     /// The first moment at which clocks show this or later, so many minutes after midnight.
@@ -67,6 +71,11 @@ impl Zone {
     fn midnight(&self, date: Date) -> Option<i64> {
         self.first(date, 0).filter(|at| self.date(*at) == date)
     }
+}
+
+fn in_range(secs: i64) -> Timestamp {
+    let secs = secs.clamp(EARLIEST, Timestamp::MAX.as_second());
+    Timestamp::from_second(secs).expect("it is in range")
 }
 
 impl fmt::Display for Zone {

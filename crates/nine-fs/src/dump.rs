@@ -360,6 +360,9 @@ impl Archive {
             if state.ends() {
                 return Err(Error::new(Errno::EROFS, "nothing is changed any more"));
             }
+            if let Some(error) = &state.fs.full {
+                return Err(errno(error));
+            }
             let copying =
                 !state.waiting.is_empty() || state.dumper.busy || state.dumper.dirty && state.can_sweep();
             // A commit under way has taken slots, and will give back what it leaves.

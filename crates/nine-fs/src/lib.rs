@@ -7,6 +7,7 @@
 
 mod archive;
 mod check;
+mod commits;
 mod console;
 mod cw;
 mod date;

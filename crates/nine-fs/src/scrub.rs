@@ -104,9 +104,6 @@ impl State {
         } else if let Some(last) = &self.last {
             let _ = writeln!(text, "{last}");
         }
-        if !self.hurt.is_empty() {
-            let _ = writeln!(text, "HURT: {} files, see `hurt`", self.hurt());
-        }
     }
 }
 

@@ -473,8 +473,7 @@ pub enum FsVerb {
     Dump(FsDump),
     /// Make durable what was changed up to now
     Sync(FsOf),
-    /// Show what an archive has, and what it is doing
-    Status(FsOf),
+    Status(FsStatus),
     Dumps(FsDumps),
     /// Talk with an archive's console, line by line: `help` says what it knows
     Con(FsOf),
@@ -508,6 +507,9 @@ pub struct FsReam {
     /// half of what is free]
     #[arg(long, value_name = "SIZE", value_parser = bytes)]
     pub size: Option<u64>,
+    /// Take all bytes of the file on its disk now: else it is sparse, and writes fail when others have filled the disk
+    #[arg(long)]
+    pub reserve: bool,
     /// What is read from the worm is kept on the cache: right where the worm is slower
     #[arg(long)]
     pub no_fastworm: bool,
@@ -579,11 +581,23 @@ pub struct FsOf {
 }
 
 /// Keep all there is now for ever, and print the name by which it is found below /dump
+///
+/// Ends with 3 where the dump is made, and has to wait on the cache device because the worm is full or fails.
 #[derive(Debug, Args)]
 pub struct FsDump {
     /// Until it is on the worm
     #[arg(long)]
     pub wait: bool,
+    #[command(flatten)]
+    pub of: FsOf,
+}
+
+/// Show what an archive has, and what it is doing; what is wrong comes first
+#[derive(Debug, Args)]
+pub struct FsStatus {
+    /// Only what is wrong: prints nothing and ends with 0 where all is well, else with 1
+    #[arg(long)]
+    pub check: bool,
     #[command(flatten)]
     pub of: FsOf,
 }

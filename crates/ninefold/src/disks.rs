@@ -708,6 +708,10 @@ impl Device for File {
         self.moving.shape()
     }
 
+    fn unbacked(&self) -> u64 {
+        self.moving.unbacked()
+    }
+
     fn submit(&self, io: Io) {
         self.moving.submit(io);
     }
@@ -718,6 +722,10 @@ impl Device for File {
 
     fn status(&self) -> String {
         self.moving.status()
+    }
+
+    fn trouble(&self) -> Vec<String> {
+        self.moving.trouble()
     }
 
     fn control(&self, words: &[&str]) -> nine_block::Result<()> {

@@ -40,8 +40,8 @@ use crate::sync::lock;
 /// has.
 ///
 /// [`Kind::Reserved`], when the device says it to a write or flush, stops writing: all writes and flushes have this
-/// error from then on, and nothing that is dirty is forgotten, until [`Cached::resume`]. [`Kind::Busy`] does the same
-/// until somebody asks again: for a write, a flush or a tick.
+/// error from then on, and nothing that is dirty is forgotten, until [`Cached::resume`]. [`Kind::Busy`] and
+/// [`Kind::Full`] do the same until somebody asks again: for a write, a flush or a tick.
 ///
 /// Discarded blocks leave the cache at once. The device is told behind what lies before a barrier, and before what is
 /// written to them since. It is a hint: of blocks discarded in part nothing is, of many at a time some are not told.

@@ -24,7 +24,7 @@ pub(super) struct Trouble {
     lost: Blocks,
     /// For the next flush.
     untold: Option<Error>,
-    /// Another has the device, or it is busy; nothing is written.
+    /// Another has the device, or it is busy or full; nothing is written.
     pub(super) stopped: Option<Error>,
 }
 
@@ -58,15 +58,15 @@ impl Trouble {
     fn stops(&mut self, error: &Error) -> bool {
         match error.kind {
             Kind::Reserved => self.stopped = Some(error.clone()),
-            Kind::Busy => drop(self.stopped.get_or_insert_with(|| error.clone())),
+            Kind::Busy | Kind::Full => drop(self.stopped.get_or_insert_with(|| error.clone())),
             _ => return false,
         }
         true
     }
 
-    /// Somebody asks for something anew: a device that was busy need not be so now.
+    /// Somebody asks for something anew: a device that was busy or full need not be so now.
     pub(super) fn asked(&mut self) {
-        self.stopped.take_if(|error| error.kind == Kind::Busy);
+        self.stopped.take_if(|error| matches!(error.kind, Kind::Busy | Kind::Full));
     }
 
     /// Nobody wants these any more.

@@ -18,6 +18,10 @@ impl Device for Cached {
         Shape { sectors: self.0.sectors(), atom: shape.atom.min(self.0.per_block() as u32), ..shape }
     }
 
+    fn unbacked(&self) -> u64 {
+        self.0.device.unbacked()
+    }
+
     fn name(&self) -> String {
         self.0.device.name()
     }
@@ -26,17 +30,32 @@ impl Device for Cached {
         let state = lock(&self.0.state);
         let dirty = state.order.len();
         let poisoned = state.trouble.lost(state.order.failed()).is_none_or(|lost| !lost.is_empty());
-        let stopped = state.trouble.stopped.is_some();
+        let stopped = state.trouble.stopped.clone();
         drop(state);
         let mut text = format!("{} cached, {dirty} blocks dirty", self.name());
-        for (is_so, what) in [(poisoned, ", poisoned"), (stopped, ", reserved by another")] {
-            text += if is_so { what } else { "" };
+        text += if poisoned { ", poisoned" } else { "" };
+        if let Some(error) = stopped {
+            text += &format!(", not written now: {error}");
         }
         text.push('\n');
         for line in self.0.device.status().lines() {
             text += &format!("  {line}\n");
         }
         text
+    }
+
+    fn trouble(&self) -> Vec<String> {
+        let state = lock(&self.0.state);
+        let stopped = state.trouble.stopped.clone();
+        let is_poisoned = state.trouble.lost(state.order.failed()).is_none_or(|lost| !lost.is_empty());
+        drop(state);
+        let mut all: Vec<String> =
+            stopped.map(|error| format!("{} is not written now: {error}", self.name())).into_iter().collect();
+        if is_poisoned {
+            all.push(format!("{}: blocks may be lost until they are written again", self.name()));
+        }
+        all.extend(self.0.device.trouble());
+        all
     }
 
     fn control(&self, words: &[&str]) -> Result<()> {

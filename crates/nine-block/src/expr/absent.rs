@@ -101,6 +101,10 @@ impl Device for Absent {
         self.device().map_or_else(|| Nothing.shape(), |device| device.shape())
     }
 
+    fn unbacked(&self) -> u64 {
+        self.device().map_or(0, |device| device.unbacked())
+    }
+
     fn submit(&self, io: Io) {
         let mut state = lock(&self.state);
         if let Some(device) = state.device.clone() {
@@ -127,6 +131,13 @@ impl Device for Absent {
         match self.device() {
             Some(device) => device.status(),
             None => format!("{} is not there: {}\n", self.name, lock(&self.state).why),
+        }
+    }
+
+    fn trouble(&self) -> Vec<String> {
+        match self.device() {
+            Some(device) => device.trouble(),
+            None => vec![format!("{} is not there: {}", self.name, lock(&self.state).why)],
         }
     }
 

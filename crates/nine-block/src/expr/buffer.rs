@@ -47,6 +47,10 @@ impl Device for Buffer {
         self.cached.shape()
     }
 
+    fn unbacked(&self) -> u64 {
+        self.cached.unbacked()
+    }
+
     fn submit(&self, io: Io) {
         self.cached.submit(io);
     }
@@ -67,6 +71,10 @@ impl Device for Buffer {
         };
         let head = format!("{} {} sectors\n", self.name, self.shape().sectors);
         head + &within(&format!("{}{lost}{}", self.cache.stats(), self.cached.status()))
+    }
+
+    fn trouble(&self) -> Vec<String> {
+        self.cached.trouble()
     }
 
     fn control(&self, words: &[&str]) -> Result<()> {

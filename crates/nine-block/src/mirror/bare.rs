@@ -72,6 +72,10 @@ impl Device for Bare {
         Shape { sectors, ..common(&self.0.of).1 }
     }
 
+    fn unbacked(&self) -> u64 {
+        self.0.of.iter().map(|member| member.unbacked()).max().unwrap_or(0)
+    }
+
     fn submit(&self, io: Io) {
         if let Err(error) = io.judge(&self.shape()) {
             return io.end(Err(error.of(self.name())));
@@ -89,6 +93,10 @@ impl Device for Bare {
 
     fn status(&self) -> String {
         above(self, &self.0.of.iter().collect::<Vec<_>>())
+    }
+
+    fn trouble(&self) -> Vec<String> {
+        self.0.of.iter().flat_map(|member| member.trouble()).collect()
     }
 
     fn control(&self, words: &[&str]) -> Result<()> {

@@ -145,4 +145,8 @@ impl Device for Watched {
     fn status(&self) -> String {
         above(self, &self.0.of.iter().collect::<Vec<_>>())
     }
+
+    fn trouble(&self) -> Vec<String> {
+        self.0.of.iter().flat_map(|member| member.trouble()).collect()
+    }
 }

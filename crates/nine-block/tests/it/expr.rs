@@ -352,7 +352,7 @@ fn a_buffer_has_what_is_written_until_some_time_has_passed() {
     world.disks[0].fail(Op::Write, Kind::Reserved);
     world.run(device.write(4, tagged(2, 4, 2))).unwrap().unwrap();
     assert_eq!(world.run(device.flush()).unwrap().unwrap_err().kind, Kind::Reserved);
-    assert!(device.status().contains("reserved by another"), "{}", device.status());
+    assert!(device.status().contains("cached, 1 blocks dirty, not written now: "), "{}", device.status());
     device.control(&["resume"]).unwrap();
     world.run(device.flush()).unwrap().unwrap();
     world.disks[0].fail(Op::Write, Kind::Failed);

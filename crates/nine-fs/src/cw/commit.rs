@@ -155,6 +155,10 @@ impl Cw {
                 self.promise(changes.blocks.len() as u64);
                 slots.into_iter().flatten().for_each(|slot| state.slots.give(slot));
                 state.journal.doubtful = true;
+                if error.kind == Wrong::Full {
+                    // Of a sparse device the first ones were mostly written before, and have their storage.
+                    state.slots.rewind();
+                }
                 if error.kind == Wrong::Poisoned {
                     state.stopped = Some(error.clone());
                 }

@@ -41,6 +41,11 @@ impl Room {
         self.free
     }
 
+    /// Looks from the first one on.
+    pub(crate) fn rewind(&mut self) {
+        self.hand = 0;
+    }
+
     fn is_free(&self, number: u64) -> bool {
         self.words[(number / 64) as usize] & (1 << (number % 64)) == 0
     }

@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use nine_proto::{Errno, Error, SetAttr, Time, TimeSet, mode};
 
+use crate::archive::errno;
 use crate::item::{Attributes, Key, Usage, What};
 use crate::memory::Memory;
 use crate::ptr::Ptr;
@@ -96,6 +97,8 @@ pub(crate) struct Fs {
     most: usize,
     /// Files behind whose size there may be blocks.
     sheared: BTreeSet<u64>,
+    /// Why the commit waits, while its devices have no room below: nothing that needs room begins.
+    pub(crate) full: Option<nine_block::Error>,
 }
 
 /// What was found wrong in a tree that all checks have let pass.
@@ -116,6 +119,7 @@ impl Fs {
             used: BTreeSet::new(),
             most,
             sheared: BTreeSet::new(),
+            full: None,
         }
     }
 
@@ -220,7 +224,13 @@ impl Fs {
     }
 
     /// Whether so many blocks may change more, with what is kept back for removals.
+    ///
+    /// # Errors
+    /// ENOSPC, while the devices have no room below.
     pub(crate) fn room(&self, blocks: u64) -> Op<()> {
+        if let Some(error) = &self.full {
+            return Err(errno(error).into());
+        }
         self.room_behind(blocks, self.mem.cw.kept_back())
     }
 
@@ -231,7 +241,9 @@ impl Fs {
 
     pub(crate) fn room_behind(&self, blocks: u64, kept_back: u64) -> Op<()> {
         let (open, freed) = self.mem.changed();
-        if open >= self.most || freed >= self.most || self.used.len() >= USED {
+        // A commit that waits for room takes nothing more, and removals go on.
+        let most = if self.full.is_some() { 2 * self.most } else { self.most };
+        if open >= most || freed >= most || self.used.len() >= USED {
             return Err(Stop::Wait);
         }
         // Each change of a node may split those above it, once; and each user's number is a change.

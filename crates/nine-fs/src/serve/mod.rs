@@ -380,7 +380,11 @@ impl Archive {
         // from there.
         let left = self.0.cw.worm_left(state.next_worm);
         let on_c = (slots - used).saturating_sub(self.0.cw.kept_back());
-        let free = if state.dumper.can_copy() { left } else { left.min(on_c) };
+        // And what has storage below both.
+        let (c, w) = self.0.cw.devices();
+        let [c_lacks, w_lacks] = [c, w].map(|device| device.unbacked().div_ceil(block));
+        let (left, on_c) = (left.saturating_sub(w_lacks), on_c.saturating_sub(c_lacks));
+        let free = if state.dumper.can_copy() && c_lacks == 0 { left } else { left.min(on_c) };
         Statfs {
             ty: Statfs::V9FS,
             bsize: block as u32,

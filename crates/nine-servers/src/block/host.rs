@@ -240,10 +240,23 @@ impl Inner {
                     self.probe.unknown(true);
                     return None;
                 }
+                Err(error @ (Errno::NOSPC | Errno::DQUOT)) => {
+                    return Some(Err(self.wrong(Kind::Full, error)));
+                }
                 Err(error) => return Some(Err(self.wrong(Kind::Failed, error))),
             }
         }
         Some(Ok(Bytes::new()))
+    }
+
+    /// Bytes of holes beyond what its file system has room for.
+    fn unbacked(&self) -> rustix::io::Result<u64> {
+        if self.is_device || self.read_only {
+            return Ok(0);
+        }
+        let (stat, fs) = (rustix::fs::fstat(&self.fd)?, rustix::fs::fstatvfs(&self.fd)?);
+        let holes = (stat.st_size as u64).saturating_sub(stat.st_blocks as u64 * SECTOR);
+        Ok(holes.saturating_sub(fs.f_bavail.saturating_mul(fs.f_frsize)))
     }
 
     fn discard(&self, io: &Io) -> nine_block::Result<Bytes> {
@@ -268,6 +281,11 @@ impl Device for HostDisk {
 
     fn name(&self) -> String {
         format!("w\"{}\"", self.inner.path.display())
+    }
+
+    fn unbacked(&self) -> u64 {
+        // Who cannot be asked says nothing.
+        self.inner.unbacked().unwrap_or(0)
     }
 
     fn submit(&self, io: Io) {

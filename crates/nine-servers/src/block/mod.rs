@@ -111,6 +111,7 @@ fn refused(error: &nine_block::Error) -> Error {
     use nine_block::Kind;
     let errno = match error.kind {
         Kind::Failed | Kind::Poisoned => Errno::EIO,
+        Kind::Full => Errno::ENOSPC,
         Kind::Down => Errno::ETIMEDOUT,
         Kind::Busy => Errno::EAGAIN,
         Kind::Reserved => Errno::EBUSY,

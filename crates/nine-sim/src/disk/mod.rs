@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use nine_block::{Device, Io, Kind, Op, Shape};
+use nine_block::{Device, Io, Kind, Op, SECTOR, Shape};
 
 pub use image::Image;
 use state::{Entry, Inner, Setting, State, What};
@@ -163,7 +163,8 @@ impl Power {
 
     fn add(&self, sectors: u64, worm: bool) -> Disk {
         let (chances, places) = ([0; Fault::ALL.len()], Vec::new());
-        let setting = Setting { sectors, known: sectors, worm, at_once: false, chances, places };
+        let setting =
+            Setting { sectors, known: sectors, worm, at_once: false, chances, places, storage: None };
         let mut state = self.state();
         state.disks.push(Inner::new(setting, Image::default()));
         Disk { power: self.clone(), index: state.disks.len() - 1, life: 0 }
@@ -371,6 +372,17 @@ impl Disk {
         });
     }
 
+    /// It has storage for so many sectors from now on, as a sparse file on a disk that others fill: a write to more
+    /// than those ends with [`Kind::Full`], and some of it may be written. `None`: for all.
+    pub fn storage(&self, sectors: Option<u64>) {
+        self.with(|disk| disk.setting.storage = sectors);
+    }
+
+    /// Sectors that take storage now.
+    pub fn stored(&self) -> u64 {
+        self.with(|disk| disk.now.sectors())
+    }
+
     /// Writes that wait, without those that are stuck.
     pub fn writing(&self) -> usize {
         self.with(|disk| disk.queue.iter().filter(|pending| pending.io.op == Op::Write).count())
@@ -464,6 +476,15 @@ impl Disk {
 impl Device for Disk {
     fn shape(&self) -> Shape {
         self.with(|disk| disk.setting.shape())
+    }
+
+    fn unbacked(&self) -> u64 {
+        self.with(|disk| {
+            let Some(storage) = disk.setting.storage else { return 0 };
+            let stored = disk.now.sectors();
+            let (holes, left) = (disk.setting.sectors - stored, storage.saturating_sub(stored));
+            holes.saturating_sub(left) * SECTOR
+        })
     }
 
     fn name(&self) -> String {

@@ -47,6 +47,8 @@ pub(super) struct Setting {
     pub(super) at_once: bool,
     /// By fault, one in so many; 0: none.
     pub(super) chances: [usize; Fault::ALL.len()],
+    /// Sectors that may be written at the same time; `None`: all.
+    pub(super) storage: Option<u64>,
     /// Where, and how often.
     pub(super) places: Vec<(Fault, Range<u64>, u64)>,
 }
@@ -237,6 +239,19 @@ impl State {
                     return error(Kind::ReadOnly, format!("some of {at}+{} is written already", end - at));
                 }
                 let mut data = part(&io.data, pending.done, end - at);
+                if let Some(storage) = disk.setting.storage {
+                    let holes = |end| {
+                        disk.now.older(at, end - at, 0).iter().map(|hole| hole.end - hole.start).sum::<u64>()
+                    };
+                    let left = storage.saturating_sub(disk.now.sectors());
+                    if holes(end) > left {
+                        // What is written once is written whole.
+                        let most = if disk.setting.worm { at } else { end };
+                        let room = (at..most).take_while(|sector| holes(sector + 1) <= left).count() as u64;
+                        self.change(index, at, room, Some(part(&data, 0, room)));
+                        return error(Kind::Full, "No space left on device".into());
+                    }
+                }
                 if self.fault(index, Fault::Write, io) {
                     for piece in self.some_of(end - at) {
                         let data = part(&data, piece.start, piece.end - piece.start);

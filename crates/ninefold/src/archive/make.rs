@@ -30,6 +30,8 @@ pub struct Making {
     /// Of a single file, bytes.
     pub size: Option<u64>,
     pub fastworm: bool,
+    /// A new file takes all its bytes on its disk at once.
+    pub reserve: bool,
     /// Whatever is there now.
     pub force: bool,
 }
@@ -37,7 +39,14 @@ pub struct Making {
 impl Making {
     /// The one that is made when nobody says how.
     pub fn usual() -> Self {
-        Self { name: "main".into(), block: 16 << 10, size: None, fastworm: true, force: false }
+        Self {
+            name: "main".into(),
+            block: 16 << 10,
+            size: None,
+            fastworm: true,
+            reserve: false,
+            force: false,
+        }
     }
 }
 
@@ -55,6 +64,7 @@ pub async fn ream(spec: &Spec, making: &Making, env: rt::Real) -> Result<(u64, u
         Place::Follow(_) => bail!("`follow` is for the archive of another server, which makes it"),
         Place::Devices(text) => {
             ensure!(making.size.is_none(), "--size is for a single file");
+            ensure!(!making.reserve, "--reserve is for a single file");
             let parts = Parts::open(OsStr::new(text), Open::Write, &over(&spec.options, env))?;
             ensure!(
                 !parts.has_ram(),
@@ -80,6 +90,10 @@ async fn ream_file(path: &Path, spec: &Spec, making: &Making, env: rt::Real) -> 
             refuse_file(path, &whole).await?;
         }
         let has = whole.shape().sectors * SECTOR;
+        if making.reserve {
+            let file = fs::File::options().write(true).open(path);
+            file.and_then(|file| reserve(&file, has)).with_context(|| path.display().to_string())?;
+        }
         ensure!(
             making.size.is_none_or(|size| size <= has),
             "{}: it has {has} bytes, and is not made larger; --size is for a new file",
@@ -102,6 +116,9 @@ async fn ream_file(path: &Path, spec: &Spec, making: &Making, env: rt::Real) -> 
         Parts::open(new.as_os_str(), Open::Write, &over).context("it is being made by another program")?;
     file.set_len(0).and_then(|()| file.set_len(size)).with_context(named)?;
     let made = async {
+        if making.reserve {
+            reserve(&file, size).with_context(named)?;
+        }
         let whole = whole.build(env, None).await?.device;
         whole.look().await?;
         write_table(path, &*whole, size).await?;
@@ -113,6 +130,11 @@ async fn ream_file(path: &Path, spec: &Spec, making: &Making, env: rt::Real) -> 
     let moved = fs::rename(&new, path).and_then(|()| fs::File::open(dir)?.sync_all());
     moved.with_context(|| path.display().to_string())?;
     Ok(made)
+}
+
+/// Has the file system keep room for all of a file.
+fn reserve(file: &fs::File, size: u64) -> std::io::Result<()> {
+    Ok(rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, size)?)
 }
 
 /// What a file is called until it is whole.

@@ -29,18 +29,21 @@ use crate::archive::{
     self, Making, Opened, Options, Spec, by_turn, look, open, ream, recover as recover_at, repair, work,
 };
 use crate::cli::{
-    self, FsCheck, FsCopyworm, FsCtl, FsDump, FsDumps, FsGrow, FsOf, FsReam, FsRecover, FsTakeover, FsVerb,
+    self, FsCheck, FsCopyworm, FsCtl, FsDump, FsDumps, FsGrow, FsOf, FsReam, FsRecover, FsStatus, FsTakeover,
+    FsVerb,
 };
 use crate::config::{Config, DialectChoice, Remote};
 use crate::copy::Steps;
 use crate::dial::{self, Sessions};
 use crate::disks::size;
-use crate::fail::{self, Tally};
+use crate::fail::{self, Program, Tally};
 use crate::operand;
 use crate::output::{Output, date, table};
 
-/// Between two looks whether a dump is on the worm.
+/// Who does not wait for a dump is told for so long that it cannot be copied.
 const SECOND: Duration = Duration::from_secs(1);
+/// The status of `fs dump` where the dump is made, and cannot be copied to the worm now.
+const WAITS: u8 = 3;
 
 pub fn run(args: cli::Fs, config: &Config) -> Result<Tally> {
     match args.verb {
@@ -59,7 +62,19 @@ pub fn run(args: cli::Fs, config: &Config) -> Result<Tally> {
             Ok(tally)
         }
         FsVerb::Sync(of) => with(of, config, async |_, dir| tell(dir, "sync").await),
-        FsVerb::Status(of) => with(of, config, async |_, dir| show(&text(dir, "status").await?)),
+        FsVerb::Status(FsStatus { check, of }) => {
+            let mut tally = Tally::default();
+            with(of, config, async |_, dir| {
+                let status = text(dir, "status").await?;
+                let trouble: Vec<&str> = troubles(&status).collect();
+                if !check {
+                    return show(&status);
+                }
+                tally.add(trouble.len());
+                show(&trouble.iter().map(|line| format!("{line}\n")).collect::<String>())
+            })?;
+            Ok(tally)
+        }
         FsVerb::Dumps(FsDumps { json, of }) => with(of, config, async |_, dir| dumps(dir, json).await),
         FsVerb::Copyworm(args) => rt::block_on(async |env| copy_worm(args, env).await)?,
         FsVerb::Grow(FsGrow { device, name, remote }) => {
@@ -93,14 +108,14 @@ fn show(said: &str) -> Result<()> {
 }
 
 fn make(args: FsReam) -> Result<Tally> {
-    let FsReam { archive: place, name, block, size: bytes, no_fastworm, zone, force, over } = args;
+    let FsReam { archive: place, name, block, size: bytes, reserve, no_fastworm, zone, force, over } = args;
     ensure!(
         [8, 16, 32, 64].iter().any(|k| k << 10 == block),
         "--block: 8K, 16K, 32K or 64K, not {block} bytes"
     );
     let options = Options { zone, over, ..Options::default() };
     let spec = Spec { place: place.within(".".as_ref())?, options };
-    let making = Making { name, block: block as u32, size: bytes, fastworm: !no_fastworm, force };
+    let making = Making { name, block: block as u32, size: bytes, fastworm: !no_fastworm, reserve, force };
     let (cache, worm) = rt::block_on(async |env| ream(&spec, &making, env).await)??;
     let mut said = format!("archive {}, blocks of {} KiB\n", making.name, block >> 10);
     said += &match cache {
@@ -344,27 +359,33 @@ async fn dump(sessions: &Sessions, dir: &File, wait: bool) -> Result<()> {
     let of = |dumps: Vec<Dumped>| dumps.into_iter().find(|dump| !before.contains(&dump.name));
     let made = of(read_dumps(dir).await?).context("it says that it was made, and it is not there")?;
     show(&format!("{}\n", made.name))?;
-    if !wait {
-        return Ok(());
-    }
     let (env, mut said) = (sessions.env(), String::new());
+    let begun = env.now();
     loop {
         let now = of(read_dumps(dir).await?).context("it has gone")?;
-        if now.blocks.is_some() {
+        if now.blocks.is_some() || !wait && env.now() >= begun + SECOND {
             return Ok(());
         }
         let status = text(dir, "status").await?;
-        if let Some(why) = status.lines().find(|line| line.starts_with("STOPPED")) {
+        if let Some(why) = troubles(&status).find(|line| line.starts_with("stopped")) {
             bail!("it does not come to the worm: {why}");
         }
-        if let Some(why) = status.lines().find(|line| line.starts_with("the copy waits"))
-            && why != said
-        {
-            fail::note(why);
-            said = why.into();
+        if let Some(why) = troubles(&status).find(|line| line.starts_with("a dump waits")) {
+            if !wait {
+                return Err(Program { status: WAITS, error: Some(why.into()) }.into());
+            }
+            if why != said {
+                fail::note(why);
+                said = why.into();
+            }
         }
-        env.sleep_until(env.now() + SECOND).await;
+        env.sleep_until(env.now() + SECOND / 10).await;
     }
+}
+
+/// What a status says is wrong.
+fn troubles(status: &str) -> impl Iterator<Item = &str> {
+    status.lines().filter_map(|line| line.strip_prefix("trouble: "))
 }
 
 async fn dumps(dir: &File, json: bool) -> Result<()> {

@@ -1,4 +1,5 @@
-//! No room: a worm that is full and grows, and a cache that is full behind one, or none.
+//! No room: a worm that is full and grows, and a cache that is full behind one, or none; and devices with no storage
+//! below, as sparse files on a disk that others fill.
 //!
 //! In: a seed. Out: what is wrong. Who finds no room is told so and has lost nothing; removals go on; with room on w
 //! all comes there, and clients write again.
@@ -7,8 +8,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use nine_fs::Archive;
+use nine_io::client::File;
 use nine_net::Env;
-use nine_sim::{World, seeds};
+use nine_proto::Errno;
+use nine_sim::{Rng, World, seeds};
 
 use crate::archive::client::{Allowed, Worker};
 use crate::archive::cuts::{Says, comes_to_worm};
@@ -50,18 +53,7 @@ fn goes(seed: u64) {
         let tree = running.tree().await.expect("it is read");
         oracle.judge(&tree, &running.archive.dumps()).expect("it is right");
         let root = running.main.walk("").await.expect("it is there");
-        let (allowed, most, held) = (Allowed { full: true, failing: false }, 200_000, Vec::new());
-        let mut worker = Worker {
-            number: 0,
-            root,
-            oracle: oracle.clone(),
-            rng: rng.fork(),
-            allowed,
-            most,
-            held,
-            full: 0,
-            failed: false,
-        };
+        let mut worker = worker(root, &oracle, &mut rng);
 
         // w takes no more, and c takes it still.
         let mut is_full = false;
@@ -109,6 +101,112 @@ fn goes(seed: u64) {
         running.life.ends();
         site.checks().await.unwrap_or_else(|wrong| panic!("it is not whole: {wrong}"));
     });
+}
+
+/// One who writes in his directory.
+fn worker(root: File, oracle: &Rc<Oracle>, rng: &mut Rng) -> Worker {
+    let (allowed, most, held) = (Allowed { full: true, failing: false }, 200_000, Vec::new());
+    Worker {
+        number: 0,
+        root,
+        oracle: oracle.clone(),
+        rng: rng.fork(),
+        allowed,
+        most,
+        held,
+        full: 0,
+        failed: false,
+    }
+}
+
+/// The disks below are full, and have room again.
+fn fills_below(seed: u64) {
+    let _says = Says(seed, "full below");
+    let world = World::new(seed);
+    let (env, mut rng) = (world.env(), world.rng());
+    world.run(async move {
+        let worm = [Worm::Plain, Worm::InPlace, Worm::Once, Worm::Fake][rng.below(4)];
+        let mut site = Site::new(&env, &mut rng, worm, 32, 32);
+        site.pace.set(50);
+        let oracle = Rc::new(Oracle::new());
+        site.makes_worm().await;
+        let (c, w) = site.devices().await.expect("they are there");
+        Archive::ream(c, w, &site.ream, &site.settings).await.expect("it is made");
+        let running = site.opens(&mut rng).await.expect("it is opened");
+        oracle
+            .judge(&running.tree().await.expect("it is read"), &running.archive.dumps())
+            .expect("it is right");
+        let mut worker = worker(running.main.walk("").await.expect("it is there"), &oracle, &mut rng);
+
+        // Either the cache's disk fills up, or that of the worm while a dump is copied.
+        let fills_worm = worm != Worm::InPlace && rng.one_in(2);
+        let disk = if fills_worm || worm == Worm::InPlace { site.w.clone() } else { site.c.clone() };
+        // Less than a block, or what clients soon write.
+        let sectors = if fills_worm { 16 } else { 512 };
+        disk.storage(Some(disk.stored() + rng.below(sectors) as u64));
+        let begun = oracle.tick();
+        if fills_worm {
+            worker.allowed.full = false;
+            assert!(!worker.fills(30).await.expect("c has room"), "c is full");
+            dumps(&running, &oracle).await;
+            assert!(running.archive.copied().await.is_err(), "w has room");
+            running.archive.sync().await.expect("c has room");
+            oracle.durable(begun);
+        } else {
+            let free = running.main.statfs().await.expect("it is told").bavail;
+            assert!(free * u64::from(site.ream.block) <= 2 << 20, "{free} blocks are free, with no storage");
+            let mut is_full = false;
+            for _ in 0..50 {
+                is_full = worker.fills(20).await.expect("it is done, or there is no room");
+                let synced = running.archive.sync().await;
+                if is_full {
+                    break;
+                }
+                if let Err(error) = synced {
+                    assert_eq!(error.errno, Errno::ENOSPC);
+                }
+            }
+            assert!(is_full, "there is room");
+            worker.allowed.full = false;
+            worker.clears(3).await.expect("removals go on");
+            let error = running.archive.sync().await.expect_err("nothing of it has room");
+            assert_eq!(error.errno, Errno::ENOSPC);
+            worker.allowed.full = true;
+        }
+        let cut = rng.one_in(2);
+        let running = if cut {
+            // What was answered as durable is there, and all goes on from it.
+            site.mains.cut(&site.power);
+            site.mains.lasts(None);
+            running.life.ends();
+            disk.storage(None);
+            let running = site.opens(&mut rng).await.expect("it is opened");
+            judges(&running, &oracle).await;
+            worker.held.clear();
+            worker.root = running.main.walk("").await.expect("it is there");
+            running
+        } else {
+            disk.storage(None);
+            site.env.sleep_until(site.env.now() + AGAIN).await;
+            running
+        };
+        let begun = oracle.tick();
+        worker.allowed.full = false;
+        assert!(!worker.fills(3).await.expect("there is room"), "it is full still");
+        running.archive.sync().await.expect("there is room");
+        oracle.durable(begun);
+        dumps(&running, &oracle).await;
+        comes_to_worm(&site, &running).await;
+        judges(&running, &oracle).await;
+        running.archive.close().await.expect("it is closed");
+        running.life.ends();
+        site.checks().await.unwrap_or_else(|wrong| panic!("it is not whole: {wrong}"));
+    });
+}
+
+#[test]
+fn who_has_no_storage_below_goes_on_when_there_is_some() {
+    seeds(WORLDS).for_each(fills_below);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Archives as a person has them: made, served, written, dumped, killed, and looked at.
 
 mod devices;
+mod full;
 mod history;
 mod lost;
 pub mod site;
