@@ -33,6 +33,8 @@ pub struct Meta {
     pub state: Option<(u32, Time)>,
     /// To open or to read it does something: only who names it does so.
     pub is_event: bool,
+    /// It may have holes: its blocks hold less than its length, or nobody says how much they hold.
+    pub is_sparse: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,8 +71,14 @@ impl From<&Attr> for Meta {
             links: attr.nlink,
             state: attr.valid.has(GetMask::CTIME).then_some((attr.qid.vers, attr.ctime)),
             is_event: attr.qid.is_event(),
+            is_sparse: !attr.valid.has(GetMask::BLOCKS) || is_sparse(attr.size, attr.blocks),
         }
     }
+}
+
+/// Whether so many blocks of 512 bytes hold less than the length of a file.
+pub fn is_sparse(size: u64, blocks: u64) -> bool {
+    blocks.saturating_mul(512) < size
 }
 
 impl Meta {
@@ -182,8 +190,10 @@ impl Dir {
     /// A plain file to read from `at` on.
     pub async fn open(&self, name: &[u8], meta: &Meta, at: u64) -> Result<Source> {
         Ok(match self {
-            Dir::Local(dir) => Source::Local { file: dir.open(name)?, at, size: meta.size },
-            Dir::Remote(dir) => Source::Remote(dir.open(name, at, meta.size).await?),
+            Dir::Local(dir) => {
+                Source::Local { file: dir.open(name)?, at, size: meta.size, is_sparse: meta.is_sparse }
+            }
+            Dir::Remote(dir) => Source::Remote(dir.open(name, at, meta).await?),
         })
     }
 
@@ -284,7 +294,7 @@ impl Listing {
 
 /// A file that is read, from some place on.
 pub enum Source {
-    Local { file: File, at: u64, size: u64 },
+    Local { file: File, at: u64, size: u64, is_sparse: bool },
     Remote(remote::Opened),
 }
 
@@ -327,6 +337,14 @@ impl Source {
         }
     }
 
+    /// Whether it may have holes.
+    fn is_sparse(&self) -> bool {
+        match self {
+            Source::Local { is_sparse, .. } => *is_sparse,
+            Source::Remote(opened) => opened.is_sparse,
+        }
+    }
+
     /// The length it has, as far as is known.
     fn size(&self) -> u64 {
         match self {
@@ -346,7 +364,7 @@ impl Source {
     /// What follows.
     pub fn reading(&self) -> Reading<'_> {
         match self {
-            Source::Local { file, at, size } => Reading {
+            Source::Local { file, at, size, .. } => Reading {
                 first: Bytes::new(),
                 rest: Rest::Local { file, at: *at, size: *size, end: u64::MAX },
             },
@@ -363,6 +381,56 @@ impl Source {
             }
         }
     }
+}
+
+/// A piece of a file that may have holes.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Piece {
+    Data(Bytes),
+    /// So many zeros.
+    Hole(u64),
+}
+
+impl Piece {
+    fn len(&self) -> u64 {
+        match self {
+            Piece::Data(data) => data.len() as u64,
+            Piece::Hole(len) => *len,
+        }
+    }
+}
+
+/// Bytes that begin at `at` of a file, taken apart at its pages: those that are all zeros are holes. Of a page that is
+/// there only in part, that part counts.
+fn split_zeros(data: &Bytes, at: u64) -> Vec<Piece> {
+    let (mut pieces, mut from) = (Vec::new(), 0);
+    let page_end = |from: usize| data.len().min(from + PAGE - (at as usize + from) % PAGE);
+    let is_zero = |from: usize| data[from..page_end(from)] == ZEROS[..page_end(from) - from];
+    while from < data.len() {
+        let (begin, zero) = (from, is_zero(from));
+        while from < data.len() && is_zero(from) == zero {
+            from = page_end(from);
+        }
+        pieces.push(if zero {
+            Piece::Hole((from - begin) as u64)
+        } else {
+            Piece::Data(data.slice(begin..from))
+        });
+    }
+    pieces
+}
+
+/// So many zeros are a hole of a file of this machine, bytes.
+const PAGE: usize = 4096;
+/// So many zeros are not sent to a server, bytes: behind a hole the next write waits for those before it, so that the
+/// length of a part shows what has come.
+const HOLE_MIN: u64 = 64 * 1024;
+static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
+
+/// So many zeros, in pieces.
+fn zeros(len: u64) -> impl Iterator<Item = Bytes> {
+    let step = ZEROS.len() as u64;
+    (0..len.div_ceil(step)).map(move |n| Bytes::from_static(&ZEROS[..(len - n * step).min(step) as usize]))
 }
 
 /// Pieces of a file, in order.
@@ -409,6 +477,17 @@ impl<'f> Reading<'f> {
         }
     }
 
+    /// The next bytes, or the next zeros that need not be stored. This machine knows the holes of its files; in bytes
+    /// of a server, which begin at `at`, zeros are looked for.
+    async fn next_sparse(&mut self, at: u64) -> Result<Vec<Piece>> {
+        if let (true, Rest::Local { file, at, size, .. }) = (self.first.is_empty(), &mut self.rest) {
+            let piece = local::next_sparse(file, *at, *size)?;
+            *at += piece.as_ref().map_or(0, Piece::len);
+            return Ok(piece.into_iter().collect());
+        }
+        Ok(self.next().await?.map_or_else(Vec::new, |data| split_zeros(&data, at)))
+    }
+
     /// The next bytes straight into a file of this machine; says how many, and `None` at the end. What has no way of
     /// its own is written like any other piece.
     async fn receive(&mut self, into: &local::Temp, at: u64) -> Result<Option<usize>> {
@@ -444,6 +523,14 @@ impl Sink {
         match self {
             Sink::Local(temp) => temp.had,
             Sink::Remote(temp) => temp.start(),
+        }
+    }
+
+    /// Whether it is a file of ours that reads as zeros where nothing was written.
+    fn takes_holes(&self) -> bool {
+        match self {
+            Sink::Local(temp) => temp.is_plain(),
+            Sink::Remote(temp) => temp.is_new(),
         }
     }
 
@@ -534,6 +621,7 @@ pub async fn pump(source: &Source, sink: &Sink, also: Pumped<'_, impl FnMut(usiz
 async fn move_all(source: &Source, sink: &Sink, mut also: Pumped<'_, impl FnMut(usize)>) -> Result<u64> {
     let (mut reading, mut at) = (source.reading(), source.at());
     match (sink, source) {
+        _ if source.is_sparse() && sink.takes_holes() => return move_sparse(source, sink, also).await,
         (Sink::Local(temp), _) if also.sum.is_none() && temp.is_plain() => {
             while let Some(n) = reading.receive(temp, at).await? {
                 at += n as u64;
@@ -585,7 +673,81 @@ async fn move_all(source: &Source, sink: &Sink, mut also: Pumped<'_, impl FnMut(
     Ok(at)
 }
 
+/// The same for a source that may have holes, into a file that has nothing where the source is read from: zeros are not
+/// written, and at the end it gets its length.
+async fn move_sparse(source: &Source, sink: &Sink, mut also: Pumped<'_, impl FnMut(usize)>) -> Result<u64> {
+    let (mut reading, mut at, part) = (source.reading(), source.at(), also.part);
+    // Up to here it is written, or has been.
+    let mut written = at;
+    let begin = |temp, at| {
+        let begin = if part { Stream::straight } else { Stream::begin };
+        begin(temp, at, source.size(), Direction::Write)
+    };
+    let mut stream = match sink {
+        Sink::Local(_) => None,
+        Sink::Remote(temp) => Some(begin(temp.file(), at)),
+    };
+    loop {
+        let pieces = reading.next_sparse(at).await?;
+        if pieces.is_empty() {
+            break;
+        }
+        for piece in pieces {
+            let from = at;
+            at += piece.len();
+            let data = match piece {
+                Piece::Hole(len) => {
+                    also.zeros(len);
+                    continue;
+                }
+                Piece::Data(data) => data,
+            };
+            also.seen(&data);
+            match (sink, &mut stream) {
+                (Sink::Remote(temp), Some(stream)) => {
+                    if from - written >= HOLE_MIN {
+                        stream.finish().await?;
+                        *stream = begin(temp.file(), from);
+                    } else {
+                        for zeros in zeros(from - written) {
+                            stream.push(zeros).await?;
+                        }
+                    }
+                    let pushed = stream.push(data).await;
+                    if part && stream.moved() > 0 {
+                        temp.stays.set(true);
+                    }
+                    pushed?;
+                }
+                (Sink::Local(temp), _) => {
+                    temp.write_at(&data, from)?;
+                    temp.stays.set(part);
+                }
+                (Sink::Remote(_), None) => unreachable!("made above"),
+            }
+            written = at;
+        }
+    }
+    if let Some(stream) = &mut stream {
+        stream.finish().await?;
+    }
+    match sink {
+        _ if written == at => {}
+        Sink::Local(temp) => temp.set_len(at)?,
+        Sink::Remote(temp) => temp.set_len(at).await?,
+    }
+    Ok(at)
+}
+
 impl<F: FnMut(usize)> Pumped<'_, F> {
+    /// The next bytes are so many zeros.
+    fn zeros(&mut self, len: u64) {
+        (self.progress)(usize::try_from(len).unwrap_or(usize::MAX));
+        if let Some(sum) = &mut self.sum {
+            zeros(len).for_each(|zeros| sum.add(&zeros));
+        }
+    }
+
     fn seen(&mut self, data: &Bytes) {
         (self.progress)(data.len());
         if let Some(sum) = &mut self.sum {
@@ -596,3 +758,23 @@ impl<F: FnMut(usize)> Pumped<'_, F> {
 
 /// Sent from a file at once, bytes: then progress shows.
 const SENT: u64 = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zeros_are_taken_out_of_a_piece_at_the_pages_of_its_file() {
+        let text = |from: usize, to: usize| Piece::Data(Bytes::from(vec![7; to - from]));
+        let mut data = vec![0; 20_000];
+        data[5000] = 7;
+        let page = |from: usize, to: usize| Piece::Data(Bytes::copy_from_slice(&data[from..to]));
+        let all = split_zeros(&Bytes::copy_from_slice(&data), 0);
+        assert_eq!(all, [Piece::Hole(4096), page(4096, 8192), Piece::Hole(11_808)]);
+        // A piece that begins within a page.
+        let all = split_zeros(&Bytes::copy_from_slice(&data), 8000);
+        assert_eq!(all, [Piece::Hole(4288), page(4288, 8384), Piece::Hole(11_616)]);
+        assert_eq!(split_zeros(&Bytes::from(vec![7; 9000]), 4000), [text(0, 9000)]);
+        assert_eq!(split_zeros(&Bytes::new(), 0), []);
+    }
+}

@@ -17,7 +17,7 @@ use nine_proto::Time;
 use rustix::fs::{self, AtFlags, CWD, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT, Uid, XattrFlags};
 use rustix::io::Errno;
 
-use super::end::{Aside, Found, Kind, Meta, Xattr};
+use super::end::{Aside, Found, Kind, Meta, Piece, Xattr, is_sparse};
 use super::{some_more, temp_name};
 
 /// Read at once, bytes.
@@ -243,6 +243,11 @@ impl Temp {
         Ok(self.file.write_all_at(data, at)?)
     }
 
+    /// What follows the last bytes written is zeros, up to here.
+    pub fn set_len(&self, len: u64) -> Result<()> {
+        Ok(self.file.set_len(len)?)
+    }
+
     pub fn keep(mut self, meta: &Meta, preserve: bool) -> Result<()> {
         let Some((dir, temp, name)) = &self.names else { return Ok(()) };
         dress(&self.file, meta, preserve)?;
@@ -303,6 +308,26 @@ pub fn read_at(file: &File, at: u64, size: u64) -> Result<Option<Bytes>> {
     Ok((n > 0).then(|| piece.into()))
 }
 
+/// The next piece of a file that may have holes, or the hole that is next; `None` at its end.
+pub fn next_sparse(file: &File, at: u64, size: u64) -> Result<Option<Piece>> {
+    let data_end = match fs::seek(file, fs::SeekFrom::Data(at)) {
+        Ok(data) if data > at => return Ok(Some(Piece::Hole(data - at))),
+        Ok(_) => fs::seek(file, fs::SeekFrom::Hole(at)).unwrap_or(u64::MAX),
+        // No data follow.
+        Err(Errno::NXIO) => {
+            let end = stat(file)?.size;
+            return Ok((end > at).then(|| Piece::Hole(end - at)));
+        }
+        // It does not say.
+        Err(_) => u64::MAX,
+    };
+    let mut data = read_at(file, at, size)?;
+    if let Some(data) = &mut data {
+        data.truncate(data_end.saturating_sub(at).clamp(1, data.len() as u64) as usize);
+    }
+    Ok(data.map(Piece::Data))
+}
+
 fn meta(st: &fs::Stat) -> Meta {
     Meta {
         kind: Kind::of(st.st_mode),
@@ -315,6 +340,7 @@ fn meta(st: &fs::Stat) -> Meta {
         links: st.st_nlink,
         state: None,
         is_event: false,
+        is_sparse: is_sparse(st.st_size as u64, st.st_blocks as u64),
     }
 }
 

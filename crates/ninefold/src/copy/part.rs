@@ -119,6 +119,7 @@ mod tests {
             links: 1,
             state: None,
             is_event: false,
+            is_sparse: false,
         }
     }
 

@@ -136,19 +136,20 @@ impl Dir {
 
     /// A plain file, open, and its first bytes from `at` on: all of a small one, and then one byte less than was asked
     /// for, which shows that it ends there.
-    pub async fn open(&self, name: &[u8], at: u64, size: u64) -> Result<Opened> {
+    pub async fn open(&self, name: &[u8], at: u64, meta: &Meta) -> Result<Opened> {
+        let Meta { size, is_sparse, .. } = *meta;
         let asked = some_more(at, size);
         if at > 0 || asked > AT_ONE_GO {
             // That it is a plain file is known from before.
             let (file, opening) = self.0.open_early(name, OpenFlags::READ, Qid::default()).await?;
             let opening = AsyncMutex::new(opening);
-            return Ok(Opened { file, opening, at, size, first: Bytes::new(), at_end: false });
+            return Ok(Opened { file, opening, at, size, is_sparse, first: Bytes::new(), at_end: false });
         }
         let (file, first) = self.0.open_read(name, OpenFlags::READ, asked as u32).await?;
         let came = first.len() as u64;
         let at_end = came == 0 || came == size && came < asked;
         let opening = AsyncMutex::new(Opening::default());
-        Ok(Opened { file, opening, at, size, first, at_end })
+        Ok(Opened { file, opening, at, size, is_sparse, first, at_end })
     }
 
     pub async fn create(&self, name: &[u8], aside: &Aside) -> Result<Temp> {
@@ -324,6 +325,8 @@ pub struct Opened {
     pub at: u64,
     /// The length it is believed to have.
     pub size: u64,
+    /// It may have holes.
+    pub is_sparse: bool,
     pub first: Bytes,
     /// Nothing follows them.
     pub at_end: bool,
@@ -505,6 +508,25 @@ impl Temp {
 
     pub fn file(&self) -> &File {
         &self.file.file
+    }
+
+    /// Whether nothing was in it that we have not written.
+    pub fn is_new(&self) -> bool {
+        matches!(self.fate, Fate::Renamed(_) | Fate::New)
+    }
+
+    /// What follows the last bytes written is zeros, up to here.
+    pub async fn set_len(&self, len: u64) -> Result<()> {
+        self.ready().await?;
+        let size = SetAttr { size: Some(len), ..SetAttr::default() };
+        match self.file().setattr(&size).await {
+            // A server that sets no length makes a file longer where something is written.
+            Err(e) if !e.is_disconnect() && len > 0 => {
+                self.file().write_all_at(len - 1, &[0]).await?;
+                Ok(())
+            }
+            set => Ok(set?),
+        }
     }
 
     /// It is made, or could not be: what has been asked of it meanwhile has failed then.

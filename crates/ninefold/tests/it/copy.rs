@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -152,9 +152,9 @@ fn what_fails_is_told_and_leaves_nothing_half_done() {
 fn an_interrupted_copy_leaves_no_file() {
     let server = Server::start();
     let at = server.dir.path();
-    // A pipe that is fed slowly cannot be copied; a file without end of its own can: a sparse one is long enough.
+    // A pipe that is fed slowly cannot be copied. A long file can, with so many holes that either way takes a while.
     let big = fs::File::create(at.join("big")).unwrap();
-    big.set_len(64 << 30).unwrap();
+    (0..8192_u64).for_each(|n| big.write_all_at(b"x", n << 20).unwrap());
     fs::hard_link(at.join("big"), server.files().join("big")).unwrap();
     for (line, dir) in
         [(&["get", "/big", "got"][..], at.to_owned()), (&["put", "big", "/put"], server.files())]
@@ -283,4 +283,45 @@ fn a_file_that_is_more_than_its_content_is_written_as_it_stands() {
     fs::write(server.files().join("f"), "to the void").unwrap();
     server.ok(["get", "/f", "/dev/null"]);
     assert!(!Path::new("/dev/null").metadata().unwrap().is_file());
+}
+
+#[test]
+fn holes_of_a_file_stay_holes_on_either_way() {
+    const LEN: u64 = 300 << 20;
+    let server = Server::start();
+    let (at, there) = (server.dir.path().to_owned(), server.files());
+    fs::create_dir(at.join("src")).unwrap();
+    let make = |name: &str, pieces: &[u64]| {
+        let file = fs::File::create(at.join("src").join(name)).unwrap();
+        file.set_len(LEN).unwrap();
+        pieces.iter().for_each(|at| file.write_all_at(&[b'x'; 6000], *at).unwrap());
+    };
+    // Data within, at both ends, closer to each other than is worth a hole at a server, and none.
+    make("within", &[150_000_001]);
+    make("ends", &[0, 40 << 10, LEN - 6000]);
+    make("none", &[]);
+    let assert_sparse = |top: &Path| {
+        assert_same(&at.join("src"), top);
+        for name in ["within", "ends", "none"] {
+            let meta = fs::metadata(top.join(name)).unwrap();
+            assert!(meta.blocks() < 1024, "{}: {} blocks for {LEN} bytes", top.display(), meta.blocks());
+        }
+    };
+    server.ok(["put", "-r", "src", "/put"]);
+    assert_sparse(&there.join("put"));
+    server.ok(["put", "-r", "--verify", "src", "/verified"]);
+    assert_sparse(&there.join("verified"));
+    server.ok(["get", "-r", "/put", "got"]);
+    assert_sparse(&at.join("got"));
+    server.ok(["cp", "-r", "--verify", ":/put", ":/copied"]);
+    assert_sparse(&there.join("copied"));
+    // Onto a file that is there, in a dialect that writes it as it stands and knows nothing of blocks.
+    fs::write(there.join("within"), vec![1; 1 << 20]).unwrap();
+    for line in [["put", "src/within", "/within"], ["get", "/within", "old"]] {
+        server.ok([&line[..], &["--dialect", "9P2000"]].concat());
+    }
+    for path in [there.join("within"), at.join("old")] {
+        assert!(fs::read(&path).unwrap() == fs::read(at.join("src/within")).unwrap(), "{}", path.display());
+    }
+    assert!(fs::metadata(at.join("old")).unwrap().blocks() < 1024);
 }

@@ -6,7 +6,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::LazyLock;
@@ -150,6 +150,46 @@ fn an_interrupted_copy_goes_on_where_it_stopped() {
             fs::remove_file(&copy.to).unwrap();
         }
     }
+}
+
+#[test]
+fn an_interrupted_copy_with_holes_goes_on_and_keeps_them() {
+    let server = Server::start();
+    for copy in both(&server) {
+        let file = fs::File::create(&copy.from).unwrap();
+        file.write_all_at(&bytes(28 << 20), 0).unwrap();
+        file.write_all_at(&bytes(8 << 20), 100 << 20).unwrap();
+        file.set_len(120 << 20).unwrap();
+        let relay = Relay::start(&server.socket(), &format!("{:?}", copy.way));
+        let child = copy.half(&server, &relay, &["--resume"]);
+        signal(&child, Signal::KILL);
+        end(child);
+        relay.cut();
+        assert!(!copy.to.exists());
+        let relay = Relay::start(&server.socket(), &format!("{:?}again", copy.way));
+        let child = copy.command(&server, &relay, &["--resume", "--verify"]).spawn().unwrap();
+        ended(child, Some(0), "1 files are copied, 1 of them resumed, 0 were there");
+        copy.assert_whole();
+        let blocks = copy.to.metadata().unwrap().blocks();
+        assert!(blocks * 512 < 40 << 20, "{:?}: {blocks} blocks", copy.way);
+    }
+}
+
+#[test]
+fn a_server_that_sets_no_length_gets_the_last_zero() {
+    let server = Server::start();
+    fs::write(server.dir.path().join("empty"), "").unwrap();
+    fs::File::create(server.dir.path().join("f")).unwrap().set_len(1 << 20).unwrap();
+    let relay = Relay::start(&server.socket(), "relay");
+    // The first is the mode of the empty file, the second one the length of the other.
+    relay.refuse(RSETATTR, 2);
+    for name in ["empty", "f"] {
+        let mut put = server.client();
+        put.env("NINEFOLD_SERVER", relay.address()).args(["put", name, "/"]).stderr(Stdio::piped());
+        ended(put.spawn().unwrap(), Some(0), "");
+    }
+    assert_eq!(fs::read(server.files().join("f")).unwrap(), vec![0; 1 << 20]);
+    assert_eq!((relay.count(TWRITE), relay.count(RSETATTR)), (1, 3));
 }
 
 #[test]
