@@ -3,7 +3,7 @@
 use nine_proto::{Errno, Time, mode};
 
 use super::{Fs, OWN, Op, Stop, broken};
-use crate::item::{Attributes, Entry, Key, Named, What};
+use crate::item::{Attributes, Entry, Key, LONG_TARGET, Named, What};
 use crate::ptr::Ptr;
 use crate::tree;
 
@@ -65,20 +65,30 @@ impl Fs {
         if it.is_dir() && parent.links >= LINKS_MOST {
             return Err(Errno::EMLINK.into());
         }
-        self.quota(it.uid, OWN)?;
+        // Of a link that leads far: see `LONG_TARGET`.
+        let blocks = match content.len() as u64 > self.inline_most() {
+            true => content.len().div_ceil(self.mem.content()) as u64,
+            false => 0,
+        };
+        self.quota(it.uid, OWN + blocks * self.block())?;
         let ino = self.next_inode;
         if ino >= super::INODES {
             return Err(Errno::ENOSPC.into());
         }
         let (own, inline) = (Key::attributes(ino), Key::inline(ino));
-        self.touch(&[&own, &inline, &Key::name(dir, name), &Key::cookie(dir, parent.cookies + 1)])?;
-        self.room(8)?;
+        let extent = Key::extent(ino, 0);
+        self.touch(&[&own, &inline, &extent, &Key::name(dir, name), &Key::cookie(dir, parent.cookies + 1)])?;
+        self.room(8 + 2 * blocks)?;
 
         self.next_inode += 1;
         let (links, cookies) = if it.is_dir() { (2, 2) } else { (1, 0) };
-        let it = Attributes { links, cookies, parent: dir, size: content.len() as u64, version: 1, ..it };
+        let mut it = Attributes { links, cookies, parent: dir, size: content.len() as u64, version: 1, ..it };
+        if blocks > 0 {
+            it.flags |= LONG_TARGET;
+            self.fill(ino, &mut it, content);
+        }
         self.set(ino, &it);
-        if !content.is_empty() {
+        if !content.is_empty() && blocks == 0 {
             self.put(&inline, content);
         }
         self.charge(it.uid, OWN, 0);

@@ -17,6 +17,8 @@ use crate::tree;
 
 /// The largest file, bytes.
 pub(crate) const SIZE_MOST: u64 = (1 << 63) - 1;
+/// The longest target of a symbolic link, as in Linux, bytes.
+pub(crate) const TARGET_MOST: usize = 4095;
 /// Extents that one step of a truncation removes, and blocks of them: see `shear`.
 const STEP: (usize, u64) = (64, 8192);
 
@@ -28,21 +30,40 @@ type At = (u64, Extent);
 
 impl Fs {
     /// The longest content that is an item.
-    fn inline_most(&self) -> u64 {
+    pub(crate) fn inline_most(&self) -> u64 {
         self.block() / 4 - 128
-    }
-
-    /// The longest target of a symbolic link.
-    pub(crate) fn target_most(&self) -> usize {
-        self.inline_most() as usize
     }
 
     fn is_inline(&self, it: &Attributes) -> bool {
         it.blocks == 0 && it.size <= self.inline_most()
     }
 
+    /// Where a symbolic link leads. One whose attributes were lost may have zeros behind it.
+    pub(crate) fn target(&self, root: Ptr, ino: u64) -> Op<Box<[u8]>> {
+        let mut target = match self.attributes(root, ino)?.blocks {
+            0 => self.inline(root, ino)?,
+            _ => self.read(root, ino, 0, TARGET_MOST as u32)?.into_iter().flatten().collect(),
+        };
+        if let Some(end) = target.iter().position(|byte| *byte == 0) {
+            target.truncate(end);
+        }
+        Ok(target.into())
+    }
+
+    /// Writes the content of a new file into blocks, for which there is room.
+    pub(super) fn fill(&mut self, ino: u64, it: &mut Attributes, content: &[u8]) {
+        let mut map = Map::new(&[]);
+        for (number, part) in (0..).zip(content.chunks(self.mem.content())) {
+            let (at, block) = self.mem.grow(map.before(number), Kind::File, ino, number);
+            block[..part.len()].copy_from_slice(part);
+            map.put(number, at);
+            self.more(it, 1);
+        }
+        self.store(ino, map);
+    }
+
     /// The content of a file that is inline, or a link's target.
-    pub(crate) fn inline(&self, root: Ptr, ino: u64) -> Op<Vec<u8>> {
+    fn inline(&self, root: Ptr, ino: u64) -> Op<Vec<u8>> {
         Ok(tree::get(&self.mem, root, &Key::inline(ino), <[u8]>::to_vec)?.unwrap_or_default())
     }
 

@@ -4,9 +4,9 @@
 
 use nine_proto::{Errno, Error, Time, mode};
 
-use super::{Fs, Op, ROOT, Stop};
+use super::{Fs, Op, ROOT, Stop, TARGET_MOST};
 use crate::check::Mend;
-use crate::item::{Attributes, Entry, Key, Kind, Named, Usage, What};
+use crate::item::{Attributes, Entry, Key, Kind, LONG_TARGET, Named, Usage, What};
 use crate::tree;
 
 /// Where what has lost its name is put.
@@ -49,11 +49,17 @@ impl Fs {
             Mend::Attributes { ino, kind, size, cookies, parent } => {
                 self.before(&[&Key::attributes(ino)])?;
                 let mode = u32::from(kind) << 12 | 0o600;
+                let is_long = mode & mode::S_IFMT == mode::S_IFLNK && size > self.inline_most();
+                let (size, flags) =
+                    if is_long { (size.min(TARGET_MOST as u64), LONG_TARGET) } else { (size, 0) };
                 let parent = if parent == 0 { ROOT } else { parent };
                 let times =
                     Attributes { atime: now, mtime: now, ctime: now, btime: now, ..Attributes::default() };
                 // What is counted is set right when it is there.
-                self.set(ino, &Attributes { mode, size, cookies, parent, links: 1, version: 1, ..times });
+                self.set(
+                    ino,
+                    &Attributes { mode, size, flags, cookies, parent, links: 1, version: 1, ..times },
+                );
                 Ok(())
             }
             Mend::Found(ino) => self.found(ino, now),

@@ -23,7 +23,7 @@ use crate::ptr::Ptr;
 use crate::tree::{self, Miss};
 use crate::users::ADM;
 
-pub(crate) use file::SIZE_MOST;
+pub(crate) use file::{SIZE_MOST, TARGET_MOST};
 pub(crate) use xattr::VALUE_MOST as XATTR_MOST;
 
 /// The root directory.

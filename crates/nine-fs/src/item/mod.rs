@@ -12,4 +12,6 @@ mod value;
 mod tests;
 
 pub(crate) use key::{Key, Kind, PIECE, PIECES_MOST, What};
-pub(crate) use value::{APPEND, Attributes, DumpRecord, EXCLUSIVE, EXTENT_MOST, Entry, Extent, Named, Usage};
+pub(crate) use value::{
+    APPEND, Attributes, DumpRecord, EXCLUSIVE, EXTENT_MOST, Entry, Extent, LONG_TARGET, Named, Usage,
+};

@@ -21,6 +21,9 @@ pub(crate) const APPEND: u32 = 1;
 pub(crate) const EXCLUSIVE: u32 = 2;
 /// Flag of a file: dumps do not need it.
 pub(crate) const TEMPORARY: u32 = 4;
+/// Flag of a symbolic link: its target is in blocks. An older program, which would find no target, does not know it and
+/// refuses the inode.
+pub(crate) const LONG_TARGET: u32 = 8;
 
 /// Flags, and the bits of a qid's type that say the same.
 const SPECIAL: [(u32, u8); 3] = [(APPEND, Qid::APPEND), (EXCLUSIVE, Qid::EXCL), (TEMPORARY, Qid::TMP)];
@@ -38,7 +41,7 @@ pub(crate) struct Attributes {
     pub(crate) muid: u32,
     /// Names that it has.
     pub(crate) links: u32,
-    /// [`APPEND`], [`EXCLUSIVE`], [`TEMPORARY`].
+    /// [`APPEND`], [`EXCLUSIVE`], [`TEMPORARY`], [`LONG_TARGET`].
     pub(crate) flags: u32,
     /// Bytes, below 2^63; of a directory entries.
     pub(crate) size: u64,
@@ -110,7 +113,8 @@ impl Attributes {
             btime: rest.time()?,
             blocks: rest.u64()?,
         };
-        let known = attributes.mode >> 16 == 0 && attributes.flags <= (APPEND | EXCLUSIVE | TEMPORARY);
+        let known =
+            attributes.mode >> 16 == 0 && attributes.flags <= (APPEND | EXCLUSIVE | TEMPORARY | LONG_TARGET);
         // What is counted can be counted further.
         let counted = [attributes.size, attributes.version, attributes.cookies, attributes.blocks];
         let can_be = counted.iter().all(|count| *count < 1 << 63) && attributes.blocks < NEW;

@@ -7,12 +7,10 @@ use nine_proto::{Errno, Make, NOGID, Op as Asked, OpenFlags, Perm, Qid, SetAttr,
 
 use super::node::{File, NewXattr, Node, Opened, View};
 use crate::archive::{Archive, State, errno};
-use crate::fs::{Fs, Op, Stop};
+use crate::fs::{Fs, Op, Stop, TARGET_MOST};
 use crate::item::{APPEND, Attributes};
 use crate::users::{EXECUTE, WRITE};
 
-/// The longest target of a symbolic link, as in Linux, bytes.
-const TARGET_MOST: usize = 4095;
 /// The sticky bit of a directory.
 const STICKY: u32 = 0o1000;
 
@@ -136,7 +134,7 @@ impl Archive {
             }
             Make::Dir => mode::S_IFDIR,
             Make::Symlink(b"") => return Err(Errno::ENOENT.into()),
-            Make::Symlink(target) if target.len() > TARGET_MOST.min(state.fs.target_most()) => {
+            Make::Symlink(target) if target.len() > TARGET_MOST => {
                 return Err(Errno::ENAMETOOLONG.into());
             }
             Make::Symlink(_) => mode::S_IFLNK,

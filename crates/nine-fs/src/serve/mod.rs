@@ -166,7 +166,7 @@ impl Archive {
                 Ok(Reply::Read(Payload::Pieces(state.fs.read(root, file.ino, offset, count)?)))
             }
             Asked::Readlink => match state.fs.attributes(root, file.ino)?.mode & mode::S_IFMT {
-                mode::S_IFLNK => Ok(Reply::Target(state.fs.inline(root, file.ino)?.into())),
+                mode::S_IFLNK => Ok(Reply::Target(state.fs.target(root, file.ino)?)),
                 _ => Err(Errno::EINVAL.into()),
             },
             Asked::XattrWalk { name } => {

@@ -203,7 +203,7 @@ fn qid_of(view: View, ino: u64, it: &Attributes) -> Qid {
 pub(super) fn attr_of(fs: &Fs, view: View, root: Ptr, ino: u64, name: &[u8]) -> Op<Attr> {
     let it = fs.attributes(root, ino)?;
     let is_link = it.mode & mode::S_IFMT == mode::S_IFLNK;
-    let target = if is_link { fs.inline(root, ino)?.into() } else { Box::default() };
+    let target = if is_link { fs.target(root, ino)? } else { Box::default() };
     let texts = Texts { name: name.into(), target, owners: None };
     Ok(Attr {
         valid: GetMask::ALL | GetMask::TEXTS,
@@ -216,7 +216,7 @@ pub(super) fn attr_of(fs: &Fs, view: View, root: Ptr, ino: u64, name: &[u8]) -> 
         size: if it.is_dir() { 0 } else { it.size },
         blksize: fs.block(),
         blocks: match it.blocks {
-            0 if it.size <= fs.target_most() as u64 => it.size.div_ceil(512),
+            0 if it.size <= fs.inline_most() => it.size.div_ceil(512),
             blocks => blocks * fs.block() / 512,
         },
         atime: it.atime,

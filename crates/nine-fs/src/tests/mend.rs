@@ -360,6 +360,18 @@ fn a_name_that_leads_nowhere_goes_and_one_of_something_stays() {
 }
 
 #[test]
+fn a_link_with_a_long_target_that_lost_its_attributes_leads_there_again() {
+    for len in [1920, 1921, 4095] {
+        let (mut bench, files) = made();
+        let link = bench.symlink(ROOT, "link", &long_target(len));
+        bench.sync();
+        hurt(&mut bench, &Mend::Cell(Key::attributes(link).to_vec()));
+        mends(&mut bench, &files, "but no attributes", "gets attributes");
+        assert!(bench.target(None, link) == long_target(len), "{len}");
+    }
+}
+
+#[test]
 fn what_is_behind_a_size_and_not_noted_goes() {
     let (mut bench, mut files) = made();
     let ino = find(&mut bench, "d/f4").unwrap();

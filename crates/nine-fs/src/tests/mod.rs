@@ -132,6 +132,18 @@ impl Bench {
         self.run(archive.attempt(|state| state.fs.make(dir, name.as_bytes(), it, b""))).unwrap()
     }
 
+    pub(crate) fn symlink(&mut self, dir: u64, name: &str, target: &[u8]) -> u64 {
+        let archive = self.archive.clone();
+        let now = archive.time();
+        let it = Attributes { mode: mode::S_IFLNK | 0o777, btime: now, mtime: now, ..Attributes::default() };
+        self.run(archive.attempt(|state| state.fs.make(dir, name.as_bytes(), it, target))).unwrap()
+    }
+
+    pub(crate) fn target(&mut self, root: Option<u32>, ino: u64) -> Vec<u8> {
+        let archive = self.archive.clone();
+        self.run(archive.attempt(|state| state.fs.target(root_of(state, root), ino))).unwrap().into()
+    }
+
     pub(crate) fn write(&mut self, ino: u64, offset: u64, data: &[u8]) {
         let archive = self.archive.clone();
         let now = archive.time();
@@ -263,6 +275,64 @@ fn what_is_written_and_synced_is_there_after_a_cut() {
         assert!(bench.read(None, large) == data);
         assert_eq!(bench.lookup(None, dir, "lost"), None);
     }
+}
+
+/// Lengths of targets on both sides of the limit of an item, and the longest, for blocks of 8, 16 and 64 KiB.
+const TARGETS: [usize; 7] = [1, 100, 1920, 1921, 3968, 3969, 4095];
+
+fn long_target(len: usize) -> Vec<u8> {
+    noise(len as u64, len).iter().map(|byte| byte | 1).collect()
+}
+
+fn assert_targets(bench: &mut Bench, dump: Option<u32>) {
+    for len in TARGETS {
+        let link = bench.lookup(dump, ROOT, &format!("link{len}")).unwrap();
+        assert!(bench.target(dump, link) == long_target(len), "{len} of {dump:?}");
+    }
+}
+
+#[test]
+fn links_with_long_targets_outlast_cuts_dumps_and_their_removal() {
+    for block in [8192, 16384, 65536] {
+        let mut bench = Bench::new(1 << 18, block, true);
+        for len in TARGETS {
+            bench.symlink(ROOT, &format!("link{len}"), &long_target(len));
+        }
+        assert_targets(&mut bench, None);
+        bench.check();
+        // The power goes between their creation and the dump.
+        bench.sync();
+        let lost = bench.symlink(ROOT, "lost", &long_target(4095));
+        assert!(bench.target(None, lost) == long_target(4095));
+        bench.again();
+        assert_eq!(bench.lookup(None, ROOT, "lost"), None);
+        assert_targets(&mut bench, None);
+        bench.check();
+        let dump = bench.dump();
+        bench.copied();
+        bench.settle();
+        TARGETS.iter().for_each(|len| bench.unlink(ROOT, &format!("link{len}")));
+        bench.check();
+        bench.sync();
+        bench.again();
+        assert_targets(&mut bench, Some(dump.generation));
+        bench.check();
+        let archive = bench.archive.clone();
+        assert_eq!(archive.state().fs.blocks, 0);
+    }
+}
+
+#[test]
+fn an_older_program_refuses_a_link_with_a_long_target() {
+    let mut bench = Bench::new(1 << 18, 16384, true);
+    let old = bench.symlink(ROOT, "old", &long_target(3968));
+    let new = bench.symlink(ROOT, "new", &long_target(3969));
+    let archive = bench.archive.clone();
+    let mut of =
+        |ino| bench.run(archive.attempt(|state| state.fs.attributes(state.fs.mem.root, ino))).unwrap();
+    let (old, new) = (of(old), of(new));
+    // Flags above 7 are what the first programs took for damage.
+    assert_eq!((old.flags, old.blocks, new.flags, new.blocks), (0, 0, 8, 1));
 }
 
 #[test]

@@ -85,6 +85,22 @@ fn a_new_cache_has_what_the_newest_dump_has() {
 }
 
 #[test]
+fn a_new_cache_has_links_with_long_targets() {
+    let mut bench = Bench::new(1 << 18, 8192, true);
+    for len in TARGETS {
+        bench.symlink(ROOT, &format!("link{len}"), &long_target(len));
+    }
+    bench.dump();
+    bench.copied();
+    bench.settle();
+    bench.sync();
+    bench.c = Arc::new(Ram::new(1 << 18));
+    recover(&mut bench, None).unwrap();
+    assert_targets(&mut bench, None);
+    bench.check();
+}
+
+#[test]
 fn an_older_dump_may_be_gone_on_from_and_the_newer_ones_stay() {
     let (mut bench, dumps) = three();
     let said = recover(&mut bench, Some("2026/0101")).unwrap_err();

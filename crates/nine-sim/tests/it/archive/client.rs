@@ -188,7 +188,9 @@ impl Worker {
                 if tree.get(&path).is_some() {
                     return Ok(());
                 }
-                let target = "x/".repeat(1 + self.rng.below(40));
+                // Some are longer than what is an item of the tree.
+                let most = if self.rng.below(4) == 0 { 2047 } else { 40 };
+                let target = "x/".repeat(1 + self.rng.below(most));
                 tree.make(&path, Node::new(Kind::Link, 0o777, target.clone().into()));
                 let op = async |it: &Self| {
                     let (dir, name) = it.dir_of(&path).await?;
