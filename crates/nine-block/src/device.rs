@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::error::{Error, Kind, Result};
+use crate::owner::Owner;
 
 /// Bytes of a sector: the unit of all addresses and counts.
 pub const SECTOR: u64 = 512;
@@ -44,6 +45,12 @@ pub trait Device: Send + Sync + 'static {
     /// For people: what is wrong with it now, and with what it is made of, a line each; none where all is well.
     fn trouble(&self) -> Vec<String> {
         Vec::new()
+    }
+
+    /// From now on this owner is asked which copy is right before copies are made equal. A device that has one copy of
+    /// everything has no use for it. Several may own parts of a device.
+    fn owned_by(&self, owner: Arc<dyn Owner>) {
+        let _ = owner;
     }
 
     /// Does what these words say (`resync`, `scrub`, what the device knows); an unknown word is an error that names

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use crate::device::{Device, Io, Shape};
 use crate::error::{Error, Kind, Result};
 use crate::join::Concat;
+use crate::owner::Owner;
 use crate::sync::{Mutex, lock};
 
 /// See the module.
@@ -17,12 +18,13 @@ pub struct Growing(Mutex<State>);
 struct State {
     of: Vec<Arc<dyn Device>>,
     now: Arc<dyn Device>,
+    owners: Vec<Arc<dyn Owner>>,
 }
 
 impl Growing {
     /// Which is this one at first.
     pub fn new(of: Arc<dyn Device>) -> Self {
-        Self(Mutex::new(State { of: vec![of.clone()], now: of }))
+        Self(Mutex::new(State { of: vec![of.clone()], now: of, owners: Vec::new() }))
     }
 
     /// Puts another one behind it. From here on the one before it is as large as it is now.
@@ -44,6 +46,7 @@ impl Growing {
         let of: Vec<Arc<dyn Device>> = state.of.iter().cloned().chain([device]).collect();
         state.now = Arc::new(Concat::new(of.clone())?);
         state.of = of;
+        state.owners.iter().for_each(|owner| state.now.owned_by(owner.clone()));
         Ok(())
     }
 
@@ -71,6 +74,12 @@ impl Device for Growing {
 
     fn status(&self) -> String {
         self.now().status()
+    }
+
+    fn owned_by(&self, owner: Arc<dyn Owner>) {
+        let mut state = lock(&self.0);
+        state.now.owned_by(owner.clone());
+        state.owners.push(owner);
     }
 
     fn trouble(&self) -> Vec<String> {

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use crate::device::{Device, Io, Op, Shape};
 use crate::error::{Error, Kind, Result};
+use crate::owner::Owner;
 use crate::sync::{Mutex, lock};
 
 /// The time since any moment, by a clock that goes on while the machine sleeps, and never goes back.
@@ -227,6 +228,10 @@ impl Device for Guard {
 
     fn status(&self) -> String {
         self.of.status()
+    }
+
+    fn owned_by(&self, owner: Arc<dyn Owner>) {
+        self.of.owned_by(owner);
     }
 
     fn trouble(&self) -> Vec<String> {

@@ -6,6 +6,7 @@ use bytes::{Bytes, BytesMut};
 
 use crate::device::{Device, Io, Op, SECTOR, Shape};
 use crate::error::{Error, Kind, Result};
+use crate::owner::{Owner, Shifted, Striped};
 use crate::plain::{above, control_one};
 use crate::whole::{in_order, split};
 
@@ -82,6 +83,14 @@ impl Device for Concat {
 
     fn status(&self) -> String {
         above(self, &self.of.iter().collect::<Vec<_>>())
+    }
+
+    fn owned_by(&self, owner: Arc<dyn Owner>) {
+        // The last one may grow.
+        let ends = self.starts.iter().skip(1).copied().chain([u64::MAX]);
+        for ((device, here), end) in self.of.iter().zip(self.starts.iter().copied()).zip(ends) {
+            device.owned_by(Arc::new(Shifted { owner: owner.clone(), below: 0..end - here, here }));
+        }
     }
 
     fn trouble(&self) -> Vec<String> {
@@ -177,6 +186,14 @@ impl Device for Interleave {
 
     fn status(&self) -> String {
         above(self, &self.of.iter().collect::<Vec<_>>())
+    }
+
+    fn owned_by(&self, owner: Arc<dyn Owner>) {
+        let members = self.of.len() as u64;
+        for (device, index) in self.of.iter().zip(0..) {
+            let owner = owner.clone();
+            device.owned_by(Arc::new(Striped { owner, index, members, stripe: self.block }));
+        }
     }
 
     fn trouble(&self) -> Vec<String> {

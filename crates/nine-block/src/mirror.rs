@@ -37,6 +37,7 @@ use crate::call::Call;
 use crate::device::{Device, Io, Op, Proof, SECTOR, Shape};
 use crate::error::{Error, Kind, Result};
 use crate::locks::Locks;
+use crate::owner::{Owner, Shifted};
 use crate::plain::within;
 use crate::sync::{Mutex, MutexGuard, lock};
 use crate::task::Tasks;
@@ -76,6 +77,8 @@ pub enum Happening {
     Unreadable(Error),
     /// It has everything but so many sectors, which nobody can read.
     Lacking(u64),
+    /// What was copied to it was not judged: so many sectors differed, of which nobody knows what is right.
+    Unjudged(u64),
     /// It was not set aside, as it was told to be.
     Stays(Error),
     /// It could not flush, and no other can: what was not flushed may be lost.
@@ -108,6 +111,13 @@ impl fmt::Display for Event {
                     "{name} has everything but {count} sectors that cannot be read: it is in when they are "
                 )?;
                 f.write_str("written, or no other is")
+            }
+            Happening::Unjudged(count) => {
+                write!(
+                    f,
+                    "{name}: {count} sectors differed from those of others, and nobody knows which were "
+                )?;
+                f.write_str("right: they are as on the first member that is in")
             }
             Happening::Stays(why) => write!(f, "{name} is not set aside: {why}"),
             Happening::Unflushed(why) => {
@@ -584,11 +594,15 @@ impl Device for Mirror {
                     None => "out".into(),
                 },
             };
-            let Counts { reads, writes, errors, mended, writes_failed, flushes_failed, copied } =
+            let Counts { reads, writes, errors, mended, writes_failed, flushes_failed, copied, unjudged } =
                 &member.counts;
             text += &format!("  {number} {place}; {errors} reads failed, {mended} mended; ");
             text += &format!("{reads} reads, {writes} writes, {writes_failed} failed, ");
-            text += &format!("{flushes_failed} flushes failed, {copied} sectors copied\n");
+            text += &format!("{flushes_failed} flushes failed, {copied} sectors copied");
+            text += &match unjudged {
+                0 => "\n".to_owned(),
+                unjudged => format!(", {unjudged} sectors unjudged\n"),
+            };
             text += &within(&within(&device.status()));
         }
         if state.written.lost() {
@@ -604,6 +618,16 @@ impl Device for Mirror {
             text += &format!("  speed {speed}\n");
         }
         text
+    }
+
+    fn owned_by(&self, owner: Arc<dyn Owner>) {
+        for member in &self.0.members {
+            // What a member is made of has copies of its own.
+            member.owned_by(Arc::new(Shifted { owner: owner.clone(), below: HEAD..u64::MAX, here: 0 }));
+        }
+        let mut state = self.0.state();
+        state.waits_for_owner = false;
+        state.owners.push(owner);
     }
 
     fn trouble(&self) -> Vec<String> {

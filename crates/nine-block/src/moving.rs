@@ -17,6 +17,7 @@ use crate::device::{Device, Io, Op, SECTOR, Shape};
 use crate::error::{Error, Kind, Result};
 use crate::locks::Locks;
 use crate::mirror::{Pause, Rest};
+use crate::owner::Owner;
 use crate::plain::within;
 use crate::sync::{Mutex, lock};
 use crate::task::Tasks;
@@ -310,6 +311,10 @@ impl Device for Moving {
             }
             None => status,
         }
+    }
+
+    fn owned_by(&self, owner: Arc<dyn Owner>) {
+        self.0.now().owned_by(owner);
     }
 
     fn trouble(&self) -> Vec<String> {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::device::{Device, Io, Op, SECTOR, Shape};
 use crate::error::{Error, Kind, Result};
+use crate::owner::{Owner, Shifted};
 use crate::plain::above;
 
 /// Sectors of another device, in a row. It does not grow.
@@ -101,6 +102,11 @@ impl Device for Part {
 
     fn status(&self) -> String {
         above(self, &[&self.of])
+    }
+
+    fn owned_by(&self, owner: Arc<dyn Owner>) {
+        let below = self.start..self.start + self.sectors;
+        self.of.owned_by(Arc::new(Shifted { owner, below, here: 0 }));
     }
 
     fn trouble(&self) -> Vec<String> {

@@ -8,6 +8,7 @@ use crate::bits::{Bits, PER_SECTOR, sum};
 use crate::device::{Device, Io, Op, SECTOR, Shape};
 use crate::error::{Error, Kind, Result};
 use crate::locks::Locks;
+use crate::owner::{Owner, Shifted};
 use crate::part::Part;
 use crate::plain::above;
 use crate::sync::{Mutex, lock};
@@ -223,6 +224,11 @@ impl Device for FakeWorm {
     fn status(&self) -> String {
         let written = lock(&self.0.written).count();
         format!("{}  {written} blocks of {} are written\n", above(self, &[&self.0.of]), self.0.blocks)
+    }
+
+    fn owned_by(&self, owner: Arc<dyn Owner>) {
+        let (head, sectors) = (self.0.head(), self.shape().sectors);
+        self.0.of.owned_by(Arc::new(Shifted { owner, below: head..head + sectors, here: 0 }));
     }
 
     fn trouble(&self) -> Vec<String> {

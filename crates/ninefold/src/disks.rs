@@ -20,8 +20,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 use futures_util::future::{AbortHandle, abortable};
 use nine_aoe::driver::Disk;
 use nine_block::{
-    Arg, Device, Error, Guard, Happening, How, Io, Kind, Moving, OpenMirrors, Pause, Rest, Right, SECTOR,
-    Shape, Start, Table, Tree, What, Wrong,
+    Arg, Device, Error, Guard, Happening, How, Io, Kind, Moving, OpenMirrors, Owner, Pause, Rest, Right,
+    SECTOR, Shape, Start, Table, Tree, What, Wrong,
 };
 use nine_fs::Log;
 use nine_net::{Env, rt};
@@ -359,7 +359,7 @@ impl Parts {
         let device = if let Some(path) = &self.path {
             self.given.file(path, Open::Write)? as Arc<dyn Device>
         } else {
-            self.device(&self.word, env, make).await.with_context(|| wrong(&self.word))?
+            self.device(&self.word, env, make, false).await.with_context(|| wrong(&self.word))?
         };
         let mut text = self.identity(&self.tree).await;
         if self.has_ram() {
@@ -389,13 +389,13 @@ impl Parts {
         let mut both = Vec::new();
         for (i, (what, tree)) in of.into_iter().enumerate() {
             let text = tree.to_string();
-            let mut device = self.device(&text, env, None).await;
+            let mut device = self.device(&text, env, None, true).await;
             if device.is_err()
                 && let Some(sets) = make
                 && has_made(tree)
                 && (force || self.are_blank_of(tree).await.is_ok())
             {
-                device = self.device(&text, env, Some(sets[i])).await;
+                device = self.device(&text, env, Some(sets[i]), true).await;
             }
             both.push(device.context(what)?);
         }
@@ -409,6 +409,7 @@ impl Parts {
         text: &str,
         env: rt::Real,
         make: Option<[u8; 16]>,
+        owned: bool,
     ) -> std::result::Result<Arc<dyn Device>, Wrong> {
         let events = self.events.clone();
         let how = How {
@@ -419,6 +420,7 @@ impl Parts {
             make,
             told: Arc::new(move |event| events.tell(event, env.wall().as_secs() as i64)),
             rest: Arc::new(move |pause| env.sleep_until(env.now() + time_of(pause))),
+            owned,
             mirrors: self.ends.mirrors.clone(),
         };
         let built = self.table.build(text, &how).await?;
@@ -722,6 +724,10 @@ impl Device for File {
 
     fn status(&self) -> String {
         self.moving.status()
+    }
+
+    fn owned_by(&self, owner: Arc<dyn Owner>) {
+        self.moving.owned_by(owner);
     }
 
     fn trouble(&self) -> Vec<String> {

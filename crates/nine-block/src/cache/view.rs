@@ -9,6 +9,7 @@ use super::cached::Cached;
 use super::{Write, disk::Disk};
 use crate::device::{Device, Done, Io, Op, SECTOR, Shape};
 use crate::error::{Error, Kind, Result};
+use crate::owner::Owner;
 use crate::sync::{Mutex, lock};
 
 impl Device for Cached {
@@ -42,6 +43,10 @@ impl Device for Cached {
             text += &format!("  {line}\n");
         }
         text
+    }
+
+    fn owned_by(&self, owner: Arc<dyn Owner>) {
+        self.0.device.owned_by(owner);
     }
 
     fn trouble(&self) -> Vec<String> {

@@ -11,6 +11,7 @@ use std::task::{Poll, Waker};
 use super::{Built, Driver};
 use crate::device::{Device, Io, Op, Shape};
 use crate::error::{Error, Kind, Result};
+use crate::owner::Owner;
 use crate::plain::Nothing;
 use crate::sync::{Mutex, lock};
 
@@ -22,6 +23,8 @@ pub(super) struct Absent {
 
 struct State {
     device: Option<Arc<dyn Device>>,
+    /// For the device, when it is there.
+    owners: Vec<Arc<dyn Owner>>,
     /// Why it is not there.
     why: Error,
     /// Nobody has been told why: it has just been tried.
@@ -41,7 +44,8 @@ impl Absent {
         why: Error,
         open: impl Fn() -> Opening + Send + 'static,
     ) -> (Self, Driver) {
-        let state = State { device: None, why, is_news: true, looks: Vec::new(), waker: None };
+        let state =
+            State { device: None, owners: Vec::new(), why, is_news: true, looks: Vec::new(), waker: None };
         let state = Arc::new(Mutex::new(state));
         (Self { name, state: state.clone() }, driver(state, open))
     }
@@ -73,6 +77,7 @@ fn driver(state: Arc<Mutex<State>>, open: impl Fn() -> Opening + Send + 'static)
             match result {
                 Ok(Built { device, drivers }) => {
                     state.device = Some(device.clone());
+                    state.owners.drain(..).for_each(|owner| device.owned_by(owner));
                     drop(state);
                     looks.into_iter().for_each(|io| device.submit(io));
                     beside.extend(drivers);
@@ -131,6 +136,14 @@ impl Device for Absent {
         match self.device() {
             Some(device) => device.status(),
             None => format!("{} is not there: {}\n", self.name, lock(&self.state).why),
+        }
+    }
+
+    fn owned_by(&self, owner: Arc<dyn Owner>) {
+        let mut state = lock(&self.state);
+        match state.device.clone() {
+            Some(device) => device.owned_by(owner),
+            None => state.owners.push(owner),
         }
     }
 

@@ -1,5 +1,6 @@
 //! A device of an expression with a cache of its own before it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::Driver;
@@ -7,6 +8,7 @@ use crate::cache::{Cache, Cached, Options};
 use crate::device::{Device, Io, SECTOR, Shape};
 use crate::error::{Error, Kind, Result};
 use crate::mirror::{Pause, Rest};
+use crate::owner::Owner;
 use crate::plain::within;
 
 /// See the module.
@@ -71,6 +73,10 @@ impl Device for Buffer {
         };
         let head = format!("{} {} sectors\n", self.name, self.shape().sectors);
         head + &within(&format!("{}{lost}{}", self.cache.stats(), self.cached.status()))
+    }
+
+    fn owned_by(&self, owner: Arc<dyn Owner>) {
+        self.cached.owned_by(owner);
     }
 
     fn trouble(&self) -> Vec<String> {

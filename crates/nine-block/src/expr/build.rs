@@ -50,6 +50,8 @@ pub struct How {
     pub told: Told,
     /// Pauses of the work that mirrors and buffers do.
     pub rest: Rest,
+    /// Somebody will own what is built ([`Device::owned_by`]): mirrors copy nothing before.
+    pub owned: bool,
     /// Gets each mirror that is opened, for an orderly end.
     pub mirrors: OpenMirrors,
 }
@@ -319,6 +321,9 @@ impl Build<'_> {
             set[15] = set[15].wrapping_add(1);
         }
         let mirror = Mirror::open(members, self.how.start, self.how.told.clone()).await?;
+        if self.how.owned {
+            mirror.wait_for_owner();
+        }
         self.drivers.push(Box::pin(mirror.clone().keep(self.how.rest.clone())));
         self.how.mirrors.add(mirror.clone());
         Ok(arc(mirror))

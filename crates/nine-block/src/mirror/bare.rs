@@ -9,6 +9,7 @@ use crate::device::{Device, Io, Op, Shape};
 use crate::error::Result;
 use crate::join::common;
 use crate::locks::Locks;
+use crate::owner::Owner;
 use crate::plain::{above, control_one};
 use crate::task::Tasks;
 
@@ -93,6 +94,10 @@ impl Device for Bare {
 
     fn status(&self) -> String {
         above(self, &self.0.of.iter().collect::<Vec<_>>())
+    }
+
+    fn owned_by(&self, owner: Arc<dyn Owner>) {
+        self.0.of.iter().for_each(|member| member.owned_by(owner.clone()));
     }
 
     fn trouble(&self) -> Vec<String> {

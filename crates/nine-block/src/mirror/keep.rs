@@ -1,6 +1,7 @@
 //! What is done beside operations: members return, regions are copied, marks are cleared.
 
 use std::future::Future;
+use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -14,6 +15,7 @@ use crate::bits::Bits;
 use crate::call::Call;
 use crate::device::SECTOR;
 use crate::error::{Error, Kind, Result};
+use crate::owner::Owner;
 
 /// Sectors that are copied, or compared, at once: they are held against writes as long as it takes.
 pub(super) const PIECE: u64 = 1024;
@@ -49,7 +51,10 @@ impl Mirror {
         // Where to go on; and how many pieces of work there were since marks were cleared.
         let (mut from, mut pieces) = ((0, 0), 0);
         loop {
-            let next = inner.state().next_copy(from);
+            let next = {
+                let state = inner.state();
+                if state.waits_for_owner { None } else { state.next_copy(from) }
+            };
             let mut idle = false;
             match next {
                 Some((member, region)) => {
@@ -58,6 +63,7 @@ impl Mirror {
                 }
                 // What could not be copied is tried again after the next piece of other work.
                 None => {
+                    inner.tell_unjudged();
                     from = (0, 0);
                     idle = !(inner.finish_returns().await || inner.resync() || inner.scrub(&rest).await);
                 }
@@ -90,6 +96,13 @@ impl Mirror {
             self.0.tell(member, Happening::Stays(error.clone()));
         }
         result
+    }
+
+    /// Copies nothing before somebody owns its sectors ([`Device::owned_by`](crate::Device::owned_by)), who is asked
+    /// where members differ.
+    pub fn wait_for_owner(&self) {
+        let mut state = self.0.state();
+        state.waits_for_owner = state.owners.is_empty();
     }
 
     /// Begins to copy everything to a member again; or to all but the first that is in, one after the other. They stay
@@ -219,6 +232,7 @@ impl Inner {
             (member.want, member.disk, member.todo) = (missed.clone(), missed.clone(), missed);
             member.again.clear();
             member.lacking = false;
+            member.new = gets == Gets::New;
         }
         let _labels = self.labels.lock(0, 1).await;
         {
@@ -305,7 +319,8 @@ impl Inner {
         };
         while at < end {
             let count = PIECE.min(end - at);
-            let held = self.ranges.lock(at, at + count).await;
+            let whole = self.whole_blocks(at, count);
+            let held = self.ranges.lock(whole.start, whole.end).await;
             // It may be out by now, or the one that decides.
             if self.state().members[number].copying != Some(region) {
                 return;
@@ -337,8 +352,8 @@ impl Inner {
         }
     }
 
-    /// Copies sectors that are held. Those that nobody can read are remembered, and it goes on without them. What went
-    /// wrong, and whether on the member itself.
+    /// Copies sectors that are held, as far as they are not the same already. Those that nobody can read are
+    /// remembered, and it goes on without them. What went wrong, and whether on the member itself.
     async fn copy_piece(
         &self,
         number: usize,
@@ -346,8 +361,19 @@ impl Inner {
         at: u64,
         count: u64,
     ) -> std::result::Result<(), (bool, Error)> {
-        let error = match self.read_right(at, count).await {
-            Ok(data) => return self.put(number, at, data).await.map_err(|error| (true, error)),
+        let mut source = self.read_right(at, count).await;
+        let has =
+            if self.state().members[number].new { None } else { Some(self.read_of(number, at, count).await) };
+        let has = has.transpose().map_err(|error| (true, error))?.flatten();
+        if source.as_ref().ok() != has.as_ref()
+            && self.judge(number, at, count, source.as_ref().ok(), has.as_ref()).await?
+        {
+            source = self.read_right(at, count).await;
+        }
+        let error = match source {
+            Ok(data) => {
+                return self.put_unlike(number, at, &data, has.as_ref()).await.map_err(|error| (true, error));
+            }
             Err(error) if error.kind == Kind::Failed => error,
             Err(error) => return Err((false, error)),
         };
@@ -372,6 +398,125 @@ impl Inner {
             self.state().want(region..region + 1);
             self.mark(region..region + 1).await.map_err(|error| (false, error))?;
         }
+        Ok(())
+    }
+
+    /// What a member has there. `None`: it cannot be read.
+    async fn read_of(&self, number: usize, at: u64, count: u64) -> Result<Option<Bytes>> {
+        match self.members[number].read(HEAD + at, count).await {
+            Ok(data) => Ok(Some(data)),
+            Err(error) if error.kind == Kind::Failed => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The sectors of all blocks that these are of, as their owners know them.
+    fn whole_blocks(&self, at: u64, count: u64) -> Range<u64> {
+        let (owners, sectors) = {
+            let state = self.state();
+            (state.owners.clone(), state.now.sectors)
+        };
+        let block = |sector| owners.iter().find_map(|owner| owner.block(sector));
+        let start = block(at).map_or(at, |block| block.start.min(at));
+        let end = block(at + count - 1).map_or(at + count, |block| block.end.max(at + count));
+        start..end.min(sectors)
+    }
+
+    /// Sectors that are held differ, or one of both cannot be read: whoever knows which block is right is asked. One
+    /// that only the member itself has right, or only another that is not the first, is written to all others. Whether
+    /// there was one.
+    async fn judge(
+        &self,
+        number: usize,
+        at: u64,
+        count: u64,
+        source: Option<&Bytes>,
+        has: Option<&Bytes>,
+    ) -> std::result::Result<bool, (bool, Error)> {
+        let owners = self.state().owners.clone();
+        let (mut healed, mut unjudged, mut next) = (false, 0, at);
+        while next < at + count {
+            let (owner, block) = match owners.iter().find_map(|owner| Some((owner, owner.block(next)?))) {
+                Some((owner, block)) => (Some(owner), block),
+                None => (None, next..next + 1),
+            };
+            let (from, to) = (block.start.max(at), block.end.min(at + count));
+            let part =
+                |data: &Bytes| data.slice(((from - at) * SECTOR) as usize..((to - at) * SECTOR) as usize);
+            let (is, was) = (source.map(part), has.map(part));
+            next = to;
+            if is.is_some() && is == was {
+                continue;
+            }
+            let right = match owner {
+                Some(owner) => self.right_block(number, &**owner, &block).await?,
+                None => None,
+            };
+            let Some((right, wrong)) = right else {
+                unjudged += if is.is_some() && was.is_some() { to - from } else { 0 };
+                continue;
+            };
+            for member in wrong {
+                healed = true;
+                self.state().written.copies(None, block.start, block.end);
+                match self.members[member].write(HEAD + block.start, right.clone()).await {
+                    Ok(_) => {
+                        let text = block.end - block.start;
+                        self.state().members[member].counts.mended += 1;
+                        self.tell(member, Happening::Mended(block.start, text));
+                    }
+                    Err(error) if member == number => return Err((true, error)),
+                    Err(error) => self.not_written(member, error).await,
+                }
+            }
+        }
+        let mut state = self.state();
+        if state.place(number) == Place::In {
+            // Of one that returns it is known that it lacks something.
+            let member = &mut state.members[number];
+            member.counts.unjudged += unjudged;
+            member.unjudged += unjudged;
+        }
+        Ok(healed)
+    }
+
+    /// A block as its owner has written it, and which members have something else there: none, if the first that is
+    /// asked is right, since what is copied is his anyway. `None`: nobody has it right.
+    async fn right_block(
+        &self,
+        number: usize,
+        owner: &dyn Owner,
+        block: &Range<u64>,
+    ) -> std::result::Result<Option<(Bytes, Vec<usize>)>, (bool, Error)> {
+        let (mut right, mut wrong) = (None::<Bytes>, Vec::new());
+        let mut members = self.state().readable(block.start, block.end);
+        members.push(number);
+        for (n, member) in members.into_iter().enumerate() {
+            let read = self.read_of(member, block.start, block.end - block.start).await;
+            let read = read.map_err(|error| (member == number, error))?;
+            match read.filter(|data| owner.holds(block.clone(), data)) {
+                Some(data) if n == 0 => return Ok(Some((data, Vec::new()))),
+                Some(data) => right = right.or(Some(data)),
+                None => wrong.push(member),
+            }
+        }
+        Ok(right.map(|right| (right, wrong)))
+    }
+
+    /// Writes the runs of sectors that a member has otherwise, or all where it is not known what it has.
+    async fn put_unlike(&self, number: usize, at: u64, data: &Bytes, has: Option<&Bytes>) -> Result<()> {
+        let Some(has) = has else { return self.put(number, at, data.clone()).await };
+        let sector = |n: u64| (n * SECTOR) as usize..((n + 1) * SECTOR) as usize;
+        let count = data.len() as u64 / SECTOR;
+        let differs = |n: &u64| data[sector(*n)] != has[sector(*n)];
+        let mut from = 0;
+        while let Some(start) = (from..count).find(differs) {
+            let end = (start..count).find(|n| !differs(n)).unwrap_or(count);
+            self.put(number, at + start, data.slice((start * SECTOR) as usize..(end * SECTOR) as usize))
+                .await?;
+            from = end;
+        }
+        self.state().members[number].has(at, at + count);
         Ok(())
     }
 
@@ -419,6 +564,19 @@ impl Inner {
             }
         }
         done
+    }
+
+    /// Tells what nobody could judge, when all of it is copied.
+    fn tell_unjudged(&self) {
+        for number in 0..self.members.len() {
+            let count = {
+                let member = &mut self.state().members[number];
+                if member.left() == 0 { std::mem::take(&mut member.unjudged) } else { 0 }
+            };
+            if count > 0 {
+                self.tell(number, Happening::Unjudged(count));
+            }
+        }
     }
 
     /// Tells, once, that a member is not in only because of sectors that nobody can read.

@@ -208,6 +208,8 @@ impl Mirror {
         now.event = beyond(now.event, events.max().unwrap_or(0));
         let change = doubt || now != right.now;
         let mut state = State {
+            owners: Vec::new(),
+            waits_for_owner: false,
             region: right.region.into(),
             members: kept,
             hot: Default::default(),

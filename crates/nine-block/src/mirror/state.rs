@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::label::{Now, Place};
 use super::lost::Written;
@@ -9,6 +10,7 @@ use super::passes;
 use crate::bits::Bits;
 use crate::device::Shape;
 use crate::error::Error;
+use crate::owner::Owner;
 
 /// All of it.
 pub(super) struct State {
@@ -30,6 +32,10 @@ pub(super) struct State {
     pub unsure: bool,
     /// Of the members that are in.
     pub shape: Shape,
+    /// Who can say what is right where members differ.
+    pub owners: Vec<Arc<dyn Owner>>,
+    /// The first of these is to come: nothing is copied before.
+    pub waits_for_owner: bool,
 }
 
 /// What is known of a member.
@@ -50,6 +56,10 @@ pub(super) struct Member {
     pub lacks: BTreeSet<u64>,
     /// That it has everything but these was told.
     pub lacking: bool,
+    /// Sectors of it that differed and nobody could judge, since that was last told.
+    pub unjudged: u64,
+    /// Nothing of the mirror's is on it that was not copied since: it is not compared.
+    pub new: bool,
     /// A flush has failed, and it could not be set aside: what was written before may not be on it.
     pub unflushed: Option<Error>,
     /// Why it was set aside.
@@ -69,6 +79,8 @@ pub(super) struct Counts {
     pub flushes_failed: u64,
     /// Sectors that were copied to it.
     pub copied: u64,
+    /// Of these, those that differed and of which nobody knew what is right.
+    pub unjudged: u64,
 }
 
 /// What a comparison does about differences.
@@ -111,6 +123,8 @@ impl Member {
             copying: None,
             lacks: BTreeSet::new(),
             lacking: false,
+            new: false,
+            unjudged: 0,
             unflushed: None,
             why: None,
             counts: Counts::default(),

@@ -122,7 +122,7 @@ pub fn how(make: bool) -> How {
     let told = Arc::new(|_: &nine_block::Event| ());
     let make = make.then_some([7; 16]);
     let mirrors = OpenMirrors::default();
-    How { block: 2, start: Start::Careful, watch: false, make, told, rest: rest(), mirrors }
+    How { block: 2, start: Start::Careful, watch: false, make, told, rest: rest(), owned: false, mirrors }
 }
 
 /// `w0` to `w3` are disks of the world; `e` ones do not answer.

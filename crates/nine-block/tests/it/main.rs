@@ -9,3 +9,4 @@ mod members;
 mod mirror;
 mod mirror_faults;
 mod moving;
+mod owner;

@@ -24,6 +24,7 @@ mod hold;
 mod in_place;
 mod layout;
 mod mend;
+mod owner;
 mod read;
 mod room;
 mod rows;

@@ -84,7 +84,7 @@ impl Cw {
             holds: 0,
             header: header.clone(),
         };
-        Self(Arc::new(Inner {
+        let cw = Self(Arc::new(Inner {
             c,
             w,
             layout,
@@ -95,7 +95,9 @@ impl Cw {
             state: Mutex::new(state),
             tasks: Tasks::default(),
             promised: AtomicU64::new(0),
-        }))
+        }));
+        cw.owns_devices();
+        cw
     }
 
     /// Makes a new, empty one; whatever was on the devices is lost. The tree has no root yet: the first commit says it.

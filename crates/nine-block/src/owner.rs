@@ -1,0 +1,115 @@
+//! Who knows what the sectors of a device hold: the file system on it.
+//!
+//! In: sectors, bytes. Out: whether these are the bytes that were written there. Where copies of sectors differ a
+//! mirror asks before it makes them equal ([`Device::owned_by`](crate::Device::owned_by)); devices between both
+//! translate.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+/// See the module.
+///
+/// Concurrency: asked from any thread, many at once. It must not wait.
+pub trait Owner: Send + Sync + 'static {
+    /// The block that this sector is part of: its sectors, of which it can say whether they are right. `None`: of this
+    /// one nothing is known.
+    fn block(&self, sector: u64) -> Option<Range<u64>>;
+
+    /// Whether these are the bytes of that block as it was written.
+    fn holds(&self, block: Range<u64>, bytes: &[u8]) -> bool;
+}
+
+/// The owner of a device of which sectors are others of the device below: there `below`, here from `here` on.
+pub(crate) struct Shifted {
+    pub(crate) owner: Arc<dyn Owner>,
+    pub(crate) below: Range<u64>,
+    pub(crate) here: u64,
+}
+
+impl Owner for Shifted {
+    fn block(&self, sector: u64) -> Option<Range<u64>> {
+        let at = self.below.contains(&sector).then(|| sector - self.below.start + self.here)?;
+        let block = self.owner.block(at)?;
+        // One that begins or ends on another device cannot be judged on this one.
+        let (start, count) =
+            (block.start.checked_sub(self.here)? + self.below.start, block.end - block.start);
+        (start + count <= self.below.end).then_some(start..start + count)
+    }
+
+    fn holds(&self, block: Range<u64>, bytes: &[u8]) -> bool {
+        let shifted = |sector: u64| sector - self.below.start + self.here;
+        self.owner.holds(shifted(block.start)..shifted(block.end), bytes)
+    }
+}
+
+/// The owner of an interleave, for its member of this index.
+pub(crate) struct Striped {
+    pub(crate) owner: Arc<dyn Owner>,
+    pub(crate) index: u64,
+    pub(crate) members: u64,
+    /// Sectors of a stripe.
+    pub(crate) stripe: u64,
+}
+
+impl Striped {
+    /// The sector of the interleave that is this one of the member.
+    fn above(&self, sector: u64) -> u64 {
+        (sector / self.stripe * self.members + self.index) * self.stripe + sector % self.stripe
+    }
+}
+
+impl Owner for Striped {
+    fn block(&self, sector: u64) -> Option<Range<u64>> {
+        let at = self.above(sector);
+        let block = self.owner.block(at)?;
+        let first = at / self.stripe * self.stripe;
+        // One that is on several members cannot be judged on one.
+        let is_here = first <= block.start && block.end <= first + self.stripe;
+        is_here.then(|| sector - (at - block.start)..sector + (block.end - at))
+    }
+
+    fn holds(&self, block: Range<u64>, bytes: &[u8]) -> bool {
+        let start = self.above(block.start);
+        self.owner.holds(start..start + (block.end - block.start), bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Blocks of 4 sectors, each of which holds its number.
+    struct Numbered;
+
+    impl Owner for Numbered {
+        fn block(&self, sector: u64) -> Option<Range<u64>> {
+            Some(sector / 4 * 4..sector / 4 * 4 + 4)
+        }
+
+        fn holds(&self, block: Range<u64>, bytes: &[u8]) -> bool {
+            block.end - block.start == 4 && block.start / 4 == u64::from(bytes[0])
+        }
+    }
+
+    #[test]
+    fn a_part_is_asked_for_its_own_blocks_and_for_no_others() {
+        // Sectors 10 to 30 of the disk are 0 to 20 of the part.
+        let part = Shifted { owner: Arc::new(Numbered), below: 10..30, here: 0 };
+        assert_eq!((part.block(9), part.block(30)), (None, None));
+        assert_eq!((part.block(10), part.block(17)), (Some(10..14), Some(14..18)));
+        assert!(part.holds(14..18, &[1]) && !part.holds(14..18, &[2]));
+        // The second disk of a concatenation has the sectors from 6 on: block 1 begins on the first.
+        let second = Shifted { owner: Arc::new(Numbered), below: 0..9, here: 6 };
+        assert_eq!((second.block(0), second.block(2), second.block(8)), (None, Some(2..6), None));
+        assert!(second.holds(2..6, &[2]));
+    }
+
+    #[test]
+    fn a_member_of_an_interleave_is_asked_for_blocks_within_a_stripe() {
+        let of = |stripe| Striped { owner: Arc::new(Numbered), index: 1, members: 2, stripe };
+        // Stripes of 8: the member's second one has the sectors 24 to 32.
+        assert_eq!(of(8).block(13), Some(12..16));
+        assert!(of(8).holds(12..16, &[7]) && !of(8).holds(12..16, &[3]));
+        assert_eq!(of(2).block(13), None);
+    }
+}
