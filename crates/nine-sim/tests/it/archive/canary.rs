@@ -57,7 +57,10 @@ fn is_noticed(lie: Lie, under_c: bool) {
         false => of,
     });
     let world = |seed: &u64| {
-        let goes = || goes(*seed, Some(wrap.clone()), Rc::new(RefCell::default()));
+        let goes = || {
+            let wrap = wrap.clone();
+            goes(*seed, Rc::new(RefCell::default()), move |site, _| site.wrap = wrap);
+        };
         catch_unwind(AssertUnwindSafe(goes)).is_err()
     };
     let noticed = (0..WORLDS).filter(world).count();

@@ -13,9 +13,10 @@ use nine_sim::disk::{Counts, Fate};
 use nine_sim::{Rng, World, seeds};
 
 use crate::archive::client::{Allowed, Worker};
+use crate::archive::devices::Made;
 use crate::archive::oracle::{DIRS, Oracle};
 use crate::archive::said::Said;
-use crate::archive::world::{MS, Mains, Running, Site, Worm, Wrap, reads_dumps};
+use crate::archive::world::{MS, Mains, Running, Site, Worm, reads_dumps};
 
 /// Worlds of a usual run.
 const WORLDS: u64 = 40;
@@ -74,7 +75,7 @@ fn some_steps(rng: &mut Rng) -> u64 {
     rng.below(1 << bits) as u64
 }
 
-pub fn goes(seed: u64, wrap: Option<Wrap>, seen: Rc<RefCell<Seen>>) {
+pub fn goes(seed: u64, seen: Rc<RefCell<Seen>>, prepare: impl FnOnce(&mut Site, &mut Rng) + 'static) {
     let _says = Says(seed, "cut");
     let world = World::new(seed);
     let (env, mut rng) = (world.env(), world.rng());
@@ -84,9 +85,7 @@ pub fn goes(seed: u64, wrap: Option<Wrap>, seen: Rc<RefCell<Seen>>) {
         let worm = worms[rng.below(worms.len())];
         let (c_mib, w_mib) = ([8, 16, 32][rng.below(3)], [64, 128][rng.below(2)]);
         let mut site = Site::new(&env, &mut rng, worm, c_mib, w_mib);
-        if let Some(wrap) = wrap {
-            site.wrap = wrap;
-        }
+        prepare(&mut site, &mut rng);
         let oracle = Rc::new(Oracle::new());
         makes(&mut site, &mut rng, &seen).await;
         for _ in 0..3 + rng.below(5) {
@@ -107,8 +106,8 @@ async fn makes(site: &mut Site, rng: &mut Rng, seen: &RefCell<Seen>) {
     site.makes_worm().await;
     if matches!(site.worm, Worm::Plain | Worm::InPlace) && rng.one_in(3) {
         let mains = site.mains.clone();
-        mains.lasts(Some(rng.below(30) as u64));
         let (c, w) = site.devices().await.expect("they are there");
+        mains.lasts(Some(rng.below(30) as u64));
         let made = mains.with(Archive::ream(c, w, &site.ream, &site.settings)).await;
         match made {
             Some(made) => made.expect("it is made"),
@@ -363,11 +362,31 @@ impl Seen {
     }
 }
 
+/// The same on devices that are made of others, members of which go and come back.
+#[test]
+fn a_cut_leaves_one_moment_on_every_device_expression() {
+    let (seen, shapes) = (Rc::new(RefCell::new(Seen::default())), Rc::new(RefCell::new(BTreeMap::new())));
+    for seed in seeds(WORLDS) {
+        let shapes = shapes.clone();
+        goes(seed, seen.clone(), move |site, rng| {
+            let may = [site.worm != Worm::InPlace, matches!(site.worm, Worm::Plain | Worm::InPlace)];
+            // Each part of them is an eighth.
+            site.c.grow(256 << 11);
+            site.w.grow(1024 << 11);
+            site.made = may.map(|may| may.then(|| Made::new(rng)));
+            for made in site.made.iter().flatten() {
+                *shapes.borrow_mut().entry(made.shape()).or_insert(0_u64) += 1;
+            }
+        });
+    }
+    println!("{} cuts: {:?}", seen.borrow().all_cuts(), shapes.borrow());
+}
+
 #[test]
 fn a_cut_leaves_one_moment_and_loses_nothing_that_was_answered() {
     let (seen, said) = (Rc::new(RefCell::new(Seen::default())), Said::listen());
     for seed in seeds(WORLDS) {
-        goes(seed, None, seen.clone());
+        goes(seed, seen.clone(), |_, _| ());
     }
     let seen = &mut *seen.borrow_mut();
     seen.not_whole = said.not_whole();

@@ -6,6 +6,7 @@
 mod canary;
 mod client;
 mod cuts;
+mod devices;
 mod faults;
 mod full;
 mod model;

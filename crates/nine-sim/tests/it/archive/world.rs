@@ -24,6 +24,7 @@ use nine_store::memory::{self as store, Memory, Request};
 use nine_store::{Patience, Store};
 
 use crate::archive::client::reads;
+use crate::archive::devices::Made;
 use crate::archive::model::Tree;
 use crate::archive::oracle::Oracle;
 
@@ -150,6 +151,10 @@ pub struct Site {
     /// How long a step of a disk takes at most, microseconds.
     pub pace: Rc<Cell<usize>>,
     pub wrap: Wrap,
+    /// What c and w are made of, if that is more than a disk.
+    pub made: [Option<Made>; 2],
+    /// What these do beside operations.
+    beside: Option<Life>,
 }
 
 /// What is under way ends with its world: it would hold its archive, and that the disks.
@@ -211,6 +216,8 @@ impl Site {
             clock,
             pace,
             wrap: Rc::new(|device, _| device),
+            made: [None, None],
+            beside: None,
         };
         env.spawn(Box::pin(steps(
             env.clone(),
@@ -225,6 +232,8 @@ impl Site {
     /// The devices for the next life.
     pub async fn devices(&mut self) -> nine_block::Result<(Arc<dyn Device>, Arc<dyn Device>)> {
         (self.c, self.w) = (self.c.reopen(), self.w.reopen());
+        let beside = Life { env: self.env.clone(), over: Rc::default() };
+        self.beside.replace(beside.clone()).iter().for_each(Life::ends);
         let c: Arc<dyn Device> = match self.worm {
             Worm::InPlace => Arc::new(Nothing),
             _ => Arc::new(self.c.clone()),
@@ -232,6 +241,15 @@ impl Site {
         let w: Arc<dyn Device> = match self.worm {
             Worm::Store => self.in_store(self.w.shape().sectors, false).await?,
             _ => Arc::new(self.w.clone()),
+        };
+        let [of_c, of_w] = &mut self.made;
+        let c = match of_c {
+            Some(made) => made.over(c, Some(&beside)).await?,
+            None => c,
+        };
+        let w = match of_w {
+            Some(made) => made.over(w, Some(&beside)).await?,
+            None => w,
         };
         let c = if self.worm == Worm::InPlace { c } else { (self.wrap)(c, true) };
         let w = (self.wrap)(w, false);
@@ -265,6 +283,15 @@ impl Site {
         }
         // What is not finished stays so.
         let c: Arc<dyn Device> = if self.worm == Worm::InPlace { Arc::new(Nothing) } else { Arc::new(c) };
+        let said = |error: nine_block::Error| error.to_string();
+        let c = match &self.made[0] {
+            Some(made) => made.copy().over(c, None).await.map_err(said)?,
+            None => c,
+        };
+        let w = match &self.made[1] {
+            Some(made) => made.copy().over(w, None).await.map_err(said)?,
+            None => w,
+        };
         let opened = Archive::look(c, w, &self.settings).await;
         let (archive, _driver) = opened.map_err(|error| error.to_string())?;
         let checked = archive.check(Depth::Dumps).await.map_err(|error| error.to_string())?;
@@ -286,8 +313,14 @@ impl Site {
     pub async fn opens(&mut self, rng: &mut Rng) -> nine_block::Result<Running> {
         let life = Life { env: self.env.clone(), over: Rc::default() };
         *self.mains.over.borrow_mut() = life.over.clone();
-        let (c, w) = self.devices().await?;
-        let (archive, driver) = Archive::open(c, w, &self.settings).await?;
+        let mut opened = self.opens_once().await;
+        if opened.is_err() && self.made.iter().flatten().any(Made::is_away) {
+            // Whether it has something newer is not known.
+            self.made.iter().flatten().for_each(Made::comes);
+            opened = self.opens_once().await;
+        }
+        let (archive, driver) = opened?;
+        self.members_go(&life, rng);
         life.spawn(Box::pin(driver));
         let (ticked, env, mut rng) = (archive.clone(), life.clone(), rng.fork());
         life.spawn(Box::pin(async move {
@@ -304,6 +337,29 @@ impl Site {
         let main = client.attach("root", NOUID, "").await.expect("main is there");
         let dump = client.attach("root", NOUID, "dump").await.expect("dump is there");
         Ok(Running { life, archive, main, dump })
+    }
+
+    async fn opens_once(&mut self) -> nine_block::Result<(Archive, nine_fs::Driver)> {
+        let (c, w) = self.devices().await?;
+        Archive::open(c, w, &self.settings).await
+    }
+
+    /// Now and then a member of a mirror goes, and comes back.
+    fn members_go(&self, life: &Life, rng: &mut Rng) {
+        for made in self.made.iter().flatten() {
+            let (made, env, mut rng) = (made.copy(), life.clone(), rng.fork());
+            life.spawn(Box::pin(async move {
+                loop {
+                    env.sleep_until(env.now() + MS * rng.below(2000) as u32).await;
+                    match rng.below(3) {
+                        0 => made.goes(),
+                        1 => made.comes(),
+                        _ if made.is_away() => {}
+                        _ => made.returns(),
+                    }
+                }
+            }));
+        }
     }
 }
 
