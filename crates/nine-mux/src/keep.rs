@@ -62,18 +62,16 @@ pub(crate) struct Kept {
     /// Where it was after so many of them.
     place: Mutex<(Place, u64)>,
     marks: AtomicU8,
+    /// Reports of lost changes that its Tfsyncs need not repeat: see [`UnsyncedChanges`](crate::unsynced).
+    pub(crate) reports_seen: AtomicU64,
     /// As it was when it was opened, where there are equal servers.
     seen: OnceLock<Seen>,
 }
 
 /// It holds locks, or may.
 pub(crate) const LOCKED: u8 = 1;
-/// What was written has not been synced.
-pub(crate) const UNSYNCED: u8 = 2;
-/// And the connection went meanwhile.
-const DOUBTFUL: u8 = 4;
 /// It has been listed.
-pub(crate) const LISTED: u8 = 8;
+pub(crate) const LISTED: u8 = 2;
 
 /// What equal servers must agree on.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -103,6 +101,7 @@ impl Kept {
             since,
             place: Mutex::new((place, since)),
             marks: AtomicU8::new(0),
+            reports_seen: AtomicU64::new(root.tree.upstream.unsynced.reported()),
             seen: OnceLock::new(),
         }))
     }
@@ -133,8 +132,8 @@ impl Kept {
         self.marks.fetch_or(mark, Ordering::Relaxed);
     }
 
-    pub(crate) fn unmark(&self, mark: u8) -> bool {
-        self.marks.fetch_and(!mark, Ordering::Relaxed) & mark != 0
+    fn unmark(&self, mark: u8) {
+        self.marks.fetch_and(!mark, Ordering::Relaxed);
     }
 
     fn is(&self, mark: u8) -> bool {
@@ -145,16 +144,11 @@ impl Kept {
     pub(crate) fn locked(&self, lock: &LockRequest<'_>, status: LockStatus) {
         if status == LockStatus::Success {
             match lock.ty {
-                LockType::Unlock if lock.start == 0 && lock.length == 0 => _ = self.unmark(LOCKED),
+                LockType::Unlock if lock.start == 0 && lock.length == 0 => self.unmark(LOCKED),
                 LockType::Unlock => {}
                 _ => self.mark(LOCKED),
             }
         }
-    }
-
-    /// Whether what was written may have been lost, asked once.
-    pub(crate) fn is_doubtful(&self) -> bool {
-        self.unmark(DOUBTFUL)
     }
 
     pub(crate) fn see(&self, attr: &Attr) {
@@ -255,14 +249,15 @@ impl Keeping {
         }
     }
 
-    /// The connection is there.
-    pub(crate) fn is_back(&self, peer: &Arc<str>) {
-        {
+    /// The connection is there. Returns whether there was an earlier one.
+    pub(crate) fn is_back(&self, peer: &Arc<str>) -> bool {
+        let is_again = {
             let mut state = lock(&self.state);
             (state.failed, state.trying) = (None, false);
-            state.peer = Some(peer.clone());
-        }
+            state.peer.replace(peer.clone()).is_some()
+        };
         self.wake();
+        is_again
     }
 
     /// Fids, who waits, and why it is not there.
@@ -511,9 +506,6 @@ impl Core {
         }
         match self.again(cfid, kept, &old, &root).await {
             Ok(live) => {
-                if kept.unmark(UNSYNCED) {
-                    kept.mark(DOUBTFUL);
-                }
                 kept.now.store(Some(Arc::new(live)));
                 Ok(())
             }

@@ -38,6 +38,7 @@ mod space;
 mod stream;
 mod translate;
 mod union;
+mod unsynced;
 mod upstream;
 mod views;
 mod walk;

@@ -23,7 +23,7 @@ use crate::ahead::Ahead;
 use crate::auth::Afid;
 use crate::cfid::{CFid, Held, Live, Open, Step, Walker};
 use crate::core::{Core, refused};
-use crate::keep::{Kept, LISTED, Patience, SHORT, UNSYNCED};
+use crate::keep::{Kept, LISTED, Patience, SHORT};
 use crate::message::{data, message, newfid};
 use crate::named::Named;
 use crate::space::Place;
@@ -293,8 +293,7 @@ impl Core {
             let is_kept = later.node::<CFid>().is_ok_and(|cfid| cfid.kept.is_some());
             let result = match is_kept {
                 true => core.persist(&later, None).await,
-                // What was not sent was one of several steps.
-                false => match core.steps(&later).await.map_err(Failed::sent) {
+                false => match core.recorded_steps(&later).await {
                     Err(error) if core.keeps(&error) => core.persist(&later, Some(error)).await,
                     result => result,
                 },
@@ -323,10 +322,22 @@ impl Core {
         match way {
             Way::Done => Ok(Reply::Done),
             Way::Refused(error) => Err(Failed::Remote(error)),
-            Way::Forward(passed) => self.asked(req, &passed).await,
-            // What was not sent was one of several steps.
-            Way::Job | Way::Later => self.steps(req).await.map_err(Failed::sent),
+            Way::Forward(passed) => {
+                let reply = self.asked(req, &passed).await?;
+                self.record_change(req, &passed.cfid, &passed.live().root, &reply);
+                Ok(reply)
+            }
+            Way::Job | Way::Later => self.recorded_steps(req).await,
         }
+    }
+
+    /// A request of several steps, and the record of its changes.
+    async fn recorded_steps(&self, req: &Later) -> Result<Reply, Failed> {
+        let begun = req.node::<CFid>().ok().map(|cfid| (cfid.live().root.clone(), cfid));
+        // What was not sent was one of several steps.
+        let reply = self.steps(req).await.map_err(Failed::sent)?;
+        begun.iter().for_each(|(root, cfid)| self.record_change(req, cfid, root, &reply));
+        Ok(reply)
     }
 
     /// What is passed on, by somebody who waits for the answer.
@@ -582,7 +593,6 @@ impl Core {
         made: Option<Fid>,
     ) -> Result<Reply> {
         let live = cfid.live();
-        let mark = |mark| cfid.kept.iter().for_each(|kept| kept.mark(mark));
         let open = |raw, open| {
             let open = self.opened(cfid, raw, open);
             (open.qid.qid, node(open))
@@ -613,15 +623,10 @@ impl Core {
                 }
                 Reply::Read(Payload::Bytes(data))
             }
-            (Op::Write { .. }, Got::Wrote(n)) => {
-                if !matches!(cfid.open, Some(Open::There(flags)) if flags.has(OpenFlags::DSYNC)) {
-                    mark(UNSYNCED);
-                }
-                Reply::Wrote(n)
-            }
+            (Op::Write { .. }, Got::Wrote(n)) => Reply::Wrote(n),
             (Op::Getattr { mask }, Got::Attr(attr)) => Reply::Attr(self.attr(cfid, attr, mask)),
             (Op::Readdir { .. }, Got::Data(data)) => {
-                mark(LISTED);
+                cfid.kept.iter().for_each(|kept| kept.mark(LISTED));
                 let mut buf = req.dir_buf(self.names.clone());
                 self.entries(cfid, &live, &data, &mut buf)?;
                 Reply::Dir(buf)
@@ -716,7 +721,9 @@ impl Forward for Root {
     fn answered(self: Arc<Self>, later: Later, answer: Result<Got, Failed>, made: Option<Fid>) {
         let Some(core) = self.tree.core.upgrade() else { return };
         let result = match (answer, later.node::<CFid>()) {
-            (Ok(got), Ok(cfid)) => core.reply(&later, &cfid, &self, got, made),
+            (Ok(got), Ok(cfid)) => core
+                .reply(&later, &cfid, &self, got, made)
+                .inspect(|reply| core.record_change(&later, &cfid, &self, reply)),
             (Err(error), Ok(cfid)) if error.is_disconnect() && cfid.kept.is_some() => {
                 return core.later(later, Some(error));
             }

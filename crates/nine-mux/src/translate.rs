@@ -11,7 +11,6 @@ use nine_proto::{Base, Errno, GetMask, Make, Op, OpenFlags, Perm, Qid, SetAttr, 
 
 use crate::cfid::{CFid, Live, Open, Step};
 use crate::core::{Core, refused};
-use crate::keep::UNSYNCED;
 use crate::message::may_exist;
 use crate::serve::second;
 use crate::space::Place;
@@ -222,13 +221,15 @@ impl Core {
             }
             Op::Write { offset, .. } => Reply::Wrote(self.write(cfid, &live, offset, req).await?),
             Op::Fsync { datasync } => {
-                let kept = cfid.kept.as_ref();
-                if kept.is_some_and(|kept| kept.is_doubtful()) {
-                    let text = "the connection went after writes that were not synced: they may be lost";
-                    return Err(refused(Errno::EIO, text));
-                }
-                // What is written from now on is not synced by this.
-                let unsynced = kept.is_some_and(|kept| kept.unmark(UNSYNCED));
+                let (unsynced, key) = (&live.root.tree.upstream.unsynced, (live.root.member, live.raw.path));
+                let number = match &cfid.kept {
+                    None => None,
+                    Some(kept) => Some(unsynced.begin_sync(key, &kept.reports_seen).ok_or_else(|| {
+                        let text = "the connection was lost after changes that were not synced: \
+                            the server may have lost them";
+                        refused(Errno::EIO, text)
+                    })?),
+                };
                 let mut synced = file.fsync(datasync).await;
                 let is_open = matches!(cfid.open, Some(Open::There(_)));
                 if let Err(error) = &synced
@@ -240,10 +241,8 @@ impl Core {
                     // Any fid may be meant by a Twstat, only an open one by a Tfsync.
                     synced = async { file.open("", OpenFlags::READ).await?.fsync(datasync).await }.await;
                 }
-                if let Err(error) = synced {
-                    kept.filter(|_| unsynced).inspect(|kept| kept.mark(UNSYNCED));
-                    return Err(error);
-                }
+                synced?;
+                number.iter().for_each(|&number| unsynced.finish_sync(key, number, datasync));
                 Reply::Done
             }
             // No file of it is a link (readlink(2)).
@@ -318,8 +317,6 @@ impl Core {
         };
         if flags.has(OpenFlags::DSYNC) {
             file.fsync(true).await?;
-        } else {
-            cfid.kept.iter().for_each(|kept| kept.mark(UNSYNCED));
         }
         Ok(wrote)
     }

@@ -30,6 +30,7 @@ use crate::outside::{Outside, Place};
 use crate::pushed::{self, Words};
 use crate::qid::{Map, Qids};
 use crate::space::TreeId;
+use crate::unsynced::UnsyncedChanges;
 
 /// A future of a library's user.
 pub type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -117,6 +118,8 @@ pub(crate) struct Upstream {
     pub(crate) dials: AtomicU32,
     /// What is read ahead.
     pub(crate) ahead: Files,
+    /// Changes that it may lose with its connections.
+    pub(crate) unsynced: UnsyncedChanges,
     /// Whoever writes to the end of a file where no open can ask for that: one after the other, by the path of its qid.
     appends: Mutex<HashMap<(u16, u64), Weak<Turn>>>,
 }
@@ -231,6 +234,7 @@ impl Upstream {
             is_mux,
             dials: AtomicU32::new(0),
             ahead: Files::default(),
+            unsynced: UnsyncedChanges::default(),
             appends: Mutex::default(),
         }
     }
@@ -343,7 +347,9 @@ impl Lane {
                     self.now.store(Some(client.clone()));
                     (state.client, state.member) = (Some(client.clone()), member);
                     (state.failed, state.told) = (None, false);
-                    self.keeping.is_back(client.peer());
+                    if self.keeping.is_back(client.peer()) {
+                        upstream.unsynced.reconnected(member != first);
+                    }
                     return Ok((client, member));
                 }
                 Err(error) => failed = Some(error),

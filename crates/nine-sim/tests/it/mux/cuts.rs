@@ -1201,13 +1201,10 @@ impl Worker {
                 if error.errno() == Errno::EIO
                     && (self.dialect.is_l() || error.to_string().contains("not synced")) =>
             {
-                assert!(
-                    wrote.is_some_and(|(first, _)| first < after),
-                    "client {}: n{n} was not synced",
-                    self.n
-                );
-                // Once; what was written since is not synced yet.
-                handle.unsynced = wrote.map(|(_, last)| (last, last)).filter(|(last, _)| *last == after);
+                // The change may be one of attributes, by an earlier fid, or of some file of the server.
+                assert!(after > 1, "client {}: n{n} was not lost", self.n);
+                // It is not synced yet: another loss is another error.
+                handle.unsynced = wrote.map(|_| (after, after));
             }
             Err(_) => {
                 self.open[n] = None;
