@@ -6,6 +6,7 @@ mod attach;
 mod changes;
 mod clients;
 mod cuts;
+mod durable;
 mod fair;
 mod flush;
 mod loops;

@@ -45,7 +45,7 @@ pub enum Fate {
 }
 
 impl Place {
-    pub fn new(m: &Muxed, server: &Arc<Ram>, shape: Shape) -> Self {
+    pub fn new(m: &Muxed, server: &Arc<impl FileServer>, shape: Shape) -> Self {
         let state = State {
             service: Some(served(server.clone())),
             links: m.links.clone(),
@@ -80,7 +80,7 @@ impl Place {
         self.become_of(Fate::Cut);
     }
 
-    pub fn up(&self, server: &Arc<Ram>) {
+    pub fn up(&self, server: &Arc<impl FileServer>) {
         self.0.lock().unwrap().service = Some(served(server.clone()));
     }
 
