@@ -68,7 +68,7 @@ fn work(program: &Program, all: bool, only: &str) -> Result<(), Trouble> {
     guest.command.extend(ports);
     guest.command.push(only.to_string());
     guest.share = Some(share.clone());
-    guest.limit = Duration::from_secs(if all { 3600 } else { 300 });
+    guest.limit = Duration::from_secs(if all { 3600 } else { 720 });
     let ended = match &mut mux {
         Some(mux) => mux.beside(|| guest.run()),
         None => guest.run(),
