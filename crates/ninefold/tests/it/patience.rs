@@ -5,6 +5,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
+use rustix::fs::FallocateFlags;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::common::{Server, ended_within};
@@ -70,10 +71,12 @@ fn a_second_signal_ends_a_copy_that_waits_for_a_pipe() {
 #[test]
 fn a_silent_server_is_waited_for_aloud_and_with_patience_not_for_ever() {
     let server = Server::start();
-    endless(&server);
+    // Its zeros are no holes: what comes of them is written, and makes the copy longer.
+    let large = std::fs::File::create(server.files().join("large")).unwrap();
+    rustix::fs::fallocate(&large, FallocateFlags::empty(), 0, 2 << 30).unwrap();
     let get = |words: &[&str], to: &str| {
         let mut get = server.client();
-        get.args(["get", "/endless", to]).args(words).stderr(Stdio::piped());
+        get.args(["get", "/large", to]).args(words).stderr(Stdio::piped());
         get.spawn().unwrap()
     };
     let (mut waits, mut gives_up) = (get(&[], "a"), get(&["-q", "--patience", "2"], "b"));
