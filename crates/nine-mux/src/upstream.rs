@@ -344,12 +344,13 @@ impl Lane {
                         tracing::info!(upstream = %upstream.server.name, %peer, dialect, "connected");
                     }
                     let client = Arc::new(client);
-                    self.now.store(Some(client.clone()));
-                    (state.client, state.member) = (Some(client.clone()), member);
-                    (state.failed, state.told) = (None, false);
+                    // Before anybody has the new connection, who could sync over it what the server has lost.
                     if self.keeping.is_back(client.peer()) {
                         upstream.unsynced.reconnected(member != first);
                     }
+                    self.now.store(Some(client.clone()));
+                    (state.client, state.member) = (Some(client.clone()), member);
+                    (state.failed, state.told) = (None, false);
                     return Ok((client, member));
                 }
                 Err(error) => failed = Some(error),
