@@ -3,7 +3,7 @@
 //! In: chance. Out: devices, and what they do beside operations. At most one member of each mirror is away at a time.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use nine_block::{Device, How, Io, Kind, OpenMirrors, Part, Result, Shape, Start, Table};
 use nine_net::Env;
@@ -25,6 +25,8 @@ pub struct Made {
     away: Option<(usize, Arc<AtomicBool>)>,
     /// What was made of it last.
     device: Option<Arc<dyn Device>>,
+    /// How often a member went.
+    pub losses: Arc<AtomicU64>,
 }
 
 /// A part, which may be away.
@@ -57,10 +59,11 @@ fn expression(rng: &mut Rng, depth: usize, next: &mut usize, mirrored: &mut Vec<
         return format!("d{}", *next - 1);
     }
     let mut inner = |rng: &mut Rng, next: &mut usize| expression(rng, depth - 1, next, mirrored);
-    match rng.below(7) {
+    match rng.below(8) {
         0 => format!("({}{})", inner(rng, next), inner(rng, next)),
         1 => format!("[{}{}]", inner(rng, next), inner(rng, next)),
         2 => format!("p({})5.90", inner(rng, next)),
+        3 => format!("(buffer 256K {})", inner(rng, next)),
         _ => {
             let first = inner(rng, next);
             let from = *next;
@@ -78,22 +81,21 @@ impl Made {
         let depth = 1 + rng.below(3);
         let text = expression(rng, depth, &mut next, &mut mirrored);
         let away = (!mirrored.is_empty()).then(|| (mirrored[rng.below(mirrored.len())], Arc::default()));
-        Self { text, is_made: false, away, device: None }
+        Self { text, is_made: false, away, device: None, losses: Arc::default() }
     }
 
     /// The same one, for another who uses it.
     pub fn copy(&self) -> Self {
-        Self { text: self.text.clone(), away: self.away.clone(), device: self.device.clone(), ..*self }
-    }
-
-    /// What a world counts: the operators, from outside in.
-    pub fn shape(&self) -> String {
-        self.text.chars().filter(|c| "([{p".contains(*c)).collect()
+        let (text, away, device) = (self.text.clone(), self.away.clone(), self.device.clone());
+        Self { text, is_made: self.is_made, away, device, losses: self.losses.clone() }
     }
 
     /// A member goes, if one may.
     pub fn goes(&self) {
-        self.away.iter().for_each(|(_, away)| away.store(true, Relaxed));
+        for (_, away) in &self.away {
+            away.store(true, Relaxed);
+            self.losses.fetch_add(1, Relaxed);
+        }
     }
 
     /// Whether a member is away.
