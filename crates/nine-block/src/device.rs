@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::error::{Error, Kind, Result};
-use crate::owner::Owner;
+use crate::owner::SectorOwner;
 
 /// Bytes of a sector: the unit of all addresses and counts.
 pub const SECTOR: u64 = 512;
@@ -49,7 +49,7 @@ pub trait Device: Send + Sync + 'static {
 
     /// From now on this owner is asked which copy is right before copies are made equal. A device that has one copy of
     /// everything has no use for it. Several may own parts of a device.
-    fn owned_by(&self, owner: Arc<dyn Owner>) {
+    fn owned_by(&self, owner: Arc<dyn SectorOwner>) {
         let _ = owner;
     }
 

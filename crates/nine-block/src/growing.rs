@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::device::{Device, Io, Shape};
 use crate::error::{Error, Kind, Result};
 use crate::join::Concat;
-use crate::owner::Owner;
+use crate::owner::SectorOwner;
 use crate::sync::{Mutex, lock};
 
 /// See the module.
@@ -18,7 +18,7 @@ pub struct Growing(Mutex<State>);
 struct State {
     of: Vec<Arc<dyn Device>>,
     now: Arc<dyn Device>,
-    owners: Vec<Arc<dyn Owner>>,
+    owners: Vec<Arc<dyn SectorOwner>>,
 }
 
 impl Growing {
@@ -76,7 +76,7 @@ impl Device for Growing {
         self.now().status()
     }
 
-    fn owned_by(&self, owner: Arc<dyn Owner>) {
+    fn owned_by(&self, owner: Arc<dyn SectorOwner>) {
         let mut state = lock(&self.0);
         state.now.owned_by(owner.clone());
         state.owners.push(owner);

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use crate::device::{Device, Io, Op, Shape};
 use crate::error::{Error, Kind, Result};
-use crate::owner::Owner;
+use crate::owner::SectorOwner;
 use crate::sync::{Mutex, lock};
 
 /// The time since any moment, by a clock that goes on while the machine sleeps, and never goes back.
@@ -230,7 +230,7 @@ impl Device for Guard {
         self.of.status()
     }
 
-    fn owned_by(&self, owner: Arc<dyn Owner>) {
+    fn owned_by(&self, owner: Arc<dyn SectorOwner>) {
         self.of.owned_by(owner);
     }
 

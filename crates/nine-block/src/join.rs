@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 
 use crate::device::{Device, Io, Op, SECTOR, Shape};
 use crate::error::{Error, Kind, Result};
-use crate::owner::{Owner, Shifted, Striped};
+use crate::owner::{SectorOwner, ShiftedOwner, StripedOwner};
 use crate::plain::{above, control_one};
 use crate::whole::{in_order, split};
 
@@ -85,11 +85,11 @@ impl Device for Concat {
         above(self, &self.of.iter().collect::<Vec<_>>())
     }
 
-    fn owned_by(&self, owner: Arc<dyn Owner>) {
+    fn owned_by(&self, owner: Arc<dyn SectorOwner>) {
         // The last one may grow.
         let ends = self.starts.iter().skip(1).copied().chain([u64::MAX]);
         for ((device, here), end) in self.of.iter().zip(self.starts.iter().copied()).zip(ends) {
-            device.owned_by(Arc::new(Shifted { owner: owner.clone(), below: 0..end - here, here }));
+            device.owned_by(Arc::new(ShiftedOwner { owner: owner.clone(), below: 0..end - here, here }));
         }
     }
 
@@ -188,11 +188,11 @@ impl Device for Interleave {
         above(self, &self.of.iter().collect::<Vec<_>>())
     }
 
-    fn owned_by(&self, owner: Arc<dyn Owner>) {
+    fn owned_by(&self, owner: Arc<dyn SectorOwner>) {
         let members = self.of.len() as u64;
         for (device, index) in self.of.iter().zip(0..) {
             let owner = owner.clone();
-            device.owned_by(Arc::new(Striped { owner, index, members, stripe: self.block }));
+            device.owned_by(Arc::new(StripedOwner { owner, index, members, stripe: self.block }));
         }
     }
 

@@ -49,7 +49,7 @@ pub use guard::{Guard, Now, Right};
 pub use join::{Concat, Interleave};
 pub use mirror::{Bare, Event, Happening, MEMBERS_MOST, Mirror, Pause, Place, Rest, Start, Told, Watched};
 pub use moving::Moving;
-pub use owner::Owner;
+pub use owner::SectorOwner;
 pub use part::Part;
 pub use plain::{Nothing, ReadOnly};
 pub use ram::Ram;

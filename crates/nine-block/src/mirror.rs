@@ -37,7 +37,7 @@ use crate::call::Call;
 use crate::device::{Device, Io, Op, Proof, SECTOR, Shape};
 use crate::error::{Error, Kind, Result};
 use crate::locks::Locks;
-use crate::owner::{Owner, Shifted};
+use crate::owner::{SectorOwner, ShiftedOwner};
 use crate::plain::within;
 use crate::sync::{Mutex, MutexGuard, lock};
 use crate::task::Tasks;
@@ -620,10 +620,10 @@ impl Device for Mirror {
         text
     }
 
-    fn owned_by(&self, owner: Arc<dyn Owner>) {
+    fn owned_by(&self, owner: Arc<dyn SectorOwner>) {
         for member in &self.0.members {
             // What a member is made of has copies of its own.
-            member.owned_by(Arc::new(Shifted { owner: owner.clone(), below: HEAD..u64::MAX, here: 0 }));
+            member.owned_by(Arc::new(ShiftedOwner { owner: owner.clone(), below: HEAD..u64::MAX, here: 0 }));
         }
         let mut state = self.0.state();
         state.waits_for_owner = false;

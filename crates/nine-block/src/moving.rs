@@ -17,7 +17,7 @@ use crate::device::{Device, Io, Op, SECTOR, Shape};
 use crate::error::{Error, Kind, Result};
 use crate::locks::Locks;
 use crate::mirror::{Pause, Rest};
-use crate::owner::Owner;
+use crate::owner::SectorOwner;
 use crate::plain::within;
 use crate::sync::{Mutex, lock};
 use crate::task::Tasks;
@@ -313,7 +313,7 @@ impl Device for Moving {
         }
     }
 
-    fn owned_by(&self, owner: Arc<dyn Owner>) {
+    fn owned_by(&self, owner: Arc<dyn SectorOwner>) {
         self.0.now().owned_by(owner);
     }
 

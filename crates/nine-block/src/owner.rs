@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// See the module.
 ///
 /// Concurrency: asked from any thread, many at once. It must not wait.
-pub trait Owner: Send + Sync + 'static {
+pub trait SectorOwner: Send + Sync + 'static {
     /// The block that this sector is part of: its sectors, of which it can say whether they are right. `None`: of this
     /// one nothing is known.
     fn block(&self, sector: u64) -> Option<Range<u64>>;
@@ -20,13 +20,13 @@ pub trait Owner: Send + Sync + 'static {
 }
 
 /// The owner of a device of which sectors are others of the device below: there `below`, here from `here` on.
-pub(crate) struct Shifted {
-    pub(crate) owner: Arc<dyn Owner>,
+pub(crate) struct ShiftedOwner {
+    pub(crate) owner: Arc<dyn SectorOwner>,
     pub(crate) below: Range<u64>,
     pub(crate) here: u64,
 }
 
-impl Owner for Shifted {
+impl SectorOwner for ShiftedOwner {
     fn block(&self, sector: u64) -> Option<Range<u64>> {
         let at = self.below.contains(&sector).then(|| sector - self.below.start + self.here)?;
         let block = self.owner.block(at)?;
@@ -43,22 +43,22 @@ impl Owner for Shifted {
 }
 
 /// The owner of an interleave, for its member of this index.
-pub(crate) struct Striped {
-    pub(crate) owner: Arc<dyn Owner>,
+pub(crate) struct StripedOwner {
+    pub(crate) owner: Arc<dyn SectorOwner>,
     pub(crate) index: u64,
     pub(crate) members: u64,
     /// Sectors of a stripe.
     pub(crate) stripe: u64,
 }
 
-impl Striped {
+impl StripedOwner {
     /// The sector of the interleave that is this one of the member.
     fn above(&self, sector: u64) -> u64 {
         (sector / self.stripe * self.members + self.index) * self.stripe + sector % self.stripe
     }
 }
 
-impl Owner for Striped {
+impl SectorOwner for StripedOwner {
     fn block(&self, sector: u64) -> Option<Range<u64>> {
         let at = self.above(sector);
         let block = self.owner.block(at)?;
@@ -81,7 +81,7 @@ mod tests {
     /// Blocks of 4 sectors, each of which holds its number.
     struct Numbered;
 
-    impl Owner for Numbered {
+    impl SectorOwner for Numbered {
         fn block(&self, sector: u64) -> Option<Range<u64>> {
             Some(sector / 4 * 4..sector / 4 * 4 + 4)
         }
@@ -94,19 +94,19 @@ mod tests {
     #[test]
     fn a_part_is_asked_for_its_own_blocks_and_for_no_others() {
         // Sectors 10 to 30 of the disk are 0 to 20 of the part.
-        let part = Shifted { owner: Arc::new(Numbered), below: 10..30, here: 0 };
+        let part = ShiftedOwner { owner: Arc::new(Numbered), below: 10..30, here: 0 };
         assert_eq!((part.block(9), part.block(30)), (None, None));
         assert_eq!((part.block(10), part.block(17)), (Some(10..14), Some(14..18)));
         assert!(part.holds(14..18, &[1]) && !part.holds(14..18, &[2]));
         // The second disk of a concatenation has the sectors from 6 on: block 1 begins on the first.
-        let second = Shifted { owner: Arc::new(Numbered), below: 0..9, here: 6 };
+        let second = ShiftedOwner { owner: Arc::new(Numbered), below: 0..9, here: 6 };
         assert_eq!((second.block(0), second.block(2), second.block(8)), (None, Some(2..6), None));
         assert!(second.holds(2..6, &[2]));
     }
 
     #[test]
     fn a_member_of_an_interleave_is_asked_for_blocks_within_a_stripe() {
-        let of = |stripe| Striped { owner: Arc::new(Numbered), index: 1, members: 2, stripe };
+        let of = |stripe| StripedOwner { owner: Arc::new(Numbered), index: 1, members: 2, stripe };
         // Stripes of 8: the member's second one has the sectors 24 to 32.
         assert_eq!(of(8).block(13), Some(12..16));
         assert!(of(8).holds(12..16, &[7]) && !of(8).holds(12..16, &[3]));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::device::{Device, Io, Op, SECTOR, Shape};
 use crate::error::{Error, Kind, Result};
-use crate::owner::{Owner, Shifted};
+use crate::owner::{SectorOwner, ShiftedOwner};
 use crate::plain::above;
 
 /// Sectors of another device, in a row. It does not grow.
@@ -104,9 +104,9 @@ impl Device for Part {
         above(self, &[&self.of])
     }
 
-    fn owned_by(&self, owner: Arc<dyn Owner>) {
+    fn owned_by(&self, owner: Arc<dyn SectorOwner>) {
         let below = self.start..self.start + self.sectors;
-        self.of.owned_by(Arc::new(Shifted { owner, below, here: 0 }));
+        self.of.owned_by(Arc::new(ShiftedOwner { owner, below, here: 0 }));
     }
 
     fn trouble(&self) -> Vec<String> {

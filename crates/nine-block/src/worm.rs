@@ -8,7 +8,7 @@ use crate::bits::{Bits, PER_SECTOR, sum};
 use crate::device::{Device, Io, Op, SECTOR, Shape};
 use crate::error::{Error, Kind, Result};
 use crate::locks::Locks;
-use crate::owner::{Owner, Shifted};
+use crate::owner::{SectorOwner, ShiftedOwner};
 use crate::part::Part;
 use crate::plain::above;
 use crate::sync::{Mutex, lock};
@@ -226,9 +226,9 @@ impl Device for FakeWorm {
         format!("{}  {written} blocks of {} are written\n", above(self, &[&self.0.of]), self.0.blocks)
     }
 
-    fn owned_by(&self, owner: Arc<dyn Owner>) {
+    fn owned_by(&self, owner: Arc<dyn SectorOwner>) {
         let (head, sectors) = (self.0.head(), self.shape().sectors);
-        self.0.of.owned_by(Arc::new(Shifted { owner, below: head..head + sectors, here: 0 }));
+        self.0.of.owned_by(Arc::new(ShiftedOwner { owner, below: head..head + sectors, here: 0 }));
     }
 
     fn trouble(&self) -> Vec<String> {

@@ -20,8 +20,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 use futures_util::future::{AbortHandle, abortable};
 use nine_aoe::driver::Disk;
 use nine_block::{
-    Arg, Device, Error, Guard, Happening, How, Io, Kind, Moving, OpenMirrors, Owner, Pause, Rest, Right,
-    SECTOR, Shape, Start, Table, Tree, What, Wrong,
+    Arg, Device, Error, Guard, Happening, How, Io, Kind, Moving, OpenMirrors, Pause, Rest, Right, SECTOR,
+    SectorOwner, Shape, Start, Table, Tree, What, Wrong,
 };
 use nine_fs::Log;
 use nine_net::{Env, rt};
@@ -726,7 +726,7 @@ impl Device for File {
         self.moving.status()
     }
 
-    fn owned_by(&self, owner: Arc<dyn Owner>) {
+    fn owned_by(&self, owner: Arc<dyn SectorOwner>) {
         self.moving.owned_by(owner);
     }
 

@@ -9,7 +9,7 @@ use super::cached::Cached;
 use super::{Write, disk::Disk};
 use crate::device::{Device, Done, Io, Op, SECTOR, Shape};
 use crate::error::{Error, Kind, Result};
-use crate::owner::Owner;
+use crate::owner::SectorOwner;
 use crate::sync::{Mutex, lock};
 
 impl Device for Cached {
@@ -45,7 +45,7 @@ impl Device for Cached {
         text
     }
 
-    fn owned_by(&self, owner: Arc<dyn Owner>) {
+    fn owned_by(&self, owner: Arc<dyn SectorOwner>) {
         self.0.device.owned_by(owner);
     }
 

@@ -11,7 +11,7 @@ use std::task::{Poll, Waker};
 use super::{Built, Driver};
 use crate::device::{Device, Io, Op, Shape};
 use crate::error::{Error, Kind, Result};
-use crate::owner::Owner;
+use crate::owner::SectorOwner;
 use crate::plain::Nothing;
 use crate::sync::{Mutex, lock};
 
@@ -24,7 +24,7 @@ pub(super) struct Absent {
 struct State {
     device: Option<Arc<dyn Device>>,
     /// For the device, when it is there.
-    owners: Vec<Arc<dyn Owner>>,
+    owners: Vec<Arc<dyn SectorOwner>>,
     /// Why it is not there.
     why: Error,
     /// Nobody has been told why: it has just been tried.
@@ -139,7 +139,7 @@ impl Device for Absent {
         }
     }
 
-    fn owned_by(&self, owner: Arc<dyn Owner>) {
+    fn owned_by(&self, owner: Arc<dyn SectorOwner>) {
         let mut state = lock(&self.state);
         match state.device.clone() {
             Some(device) => device.owned_by(owner),

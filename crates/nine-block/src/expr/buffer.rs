@@ -8,7 +8,7 @@ use crate::cache::{Cache, Cached, Options};
 use crate::device::{Device, Io, SECTOR, Shape};
 use crate::error::{Error, Kind, Result};
 use crate::mirror::{Pause, Rest};
-use crate::owner::Owner;
+use crate::owner::SectorOwner;
 use crate::plain::within;
 
 /// See the module.
@@ -75,7 +75,7 @@ impl Device for Buffer {
         head + &within(&format!("{}{lost}{}", self.cache.stats(), self.cached.status()))
     }
 
-    fn owned_by(&self, owner: Arc<dyn Owner>) {
+    fn owned_by(&self, owner: Arc<dyn SectorOwner>) {
         self.cached.owned_by(owner);
     }
 

@@ -9,7 +9,7 @@ use crate::device::{Device, Io, Op, Shape};
 use crate::error::Result;
 use crate::join::common;
 use crate::locks::Locks;
-use crate::owner::Owner;
+use crate::owner::SectorOwner;
 use crate::plain::{above, control_one};
 use crate::task::Tasks;
 
@@ -96,7 +96,7 @@ impl Device for Bare {
         above(self, &self.0.of.iter().collect::<Vec<_>>())
     }
 
-    fn owned_by(&self, owner: Arc<dyn Owner>) {
+    fn owned_by(&self, owner: Arc<dyn SectorOwner>) {
         self.0.of.iter().for_each(|member| member.owned_by(owner.clone()));
     }
 

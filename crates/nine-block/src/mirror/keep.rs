@@ -15,7 +15,7 @@ use crate::bits::Bits;
 use crate::call::Call;
 use crate::device::SECTOR;
 use crate::error::{Error, Kind, Result};
-use crate::owner::Owner;
+use crate::owner::SectorOwner;
 
 /// Sectors that are copied, or compared, at once: they are held against writes as long as it takes.
 pub(super) const PIECE: u64 = 1024;
@@ -485,7 +485,7 @@ impl Inner {
     async fn right_block(
         &self,
         number: usize,
-        owner: &dyn Owner,
+        owner: &dyn SectorOwner,
         block: &Range<u64>,
     ) -> std::result::Result<Option<(Bytes, Vec<usize>)>, (bool, Error)> {
         let (mut right, mut wrong) = (None::<Bytes>, Vec::new());

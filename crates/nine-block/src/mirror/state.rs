@@ -10,7 +10,7 @@ use super::passes;
 use crate::bits::Bits;
 use crate::device::Shape;
 use crate::error::Error;
-use crate::owner::Owner;
+use crate::owner::SectorOwner;
 
 /// All of it.
 pub(super) struct State {
@@ -33,7 +33,7 @@ pub(super) struct State {
     /// Of the members that are in.
     pub shape: Shape,
     /// Who can say what is right where members differ.
-    pub owners: Vec<Arc<dyn Owner>>,
+    pub owners: Vec<Arc<dyn SectorOwner>>,
     /// The first of these is to come: nothing is copied before.
     pub waits_for_owner: bool,
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use nine_block::{How, Owner};
+use nine_block::{How, SectorOwner};
 
 use crate::common::*;
 use crate::expr::{build, disks, how};
@@ -12,7 +12,7 @@ use crate::expr::{build, disks, how};
 /// Knows each block of two sectors.
 struct Knows;
 
-impl Owner for Knows {
+impl SectorOwner for Knows {
     fn block(&self, sector: u64) -> Option<Range<u64>> {
         Some(sector / 2 * 2..sector / 2 * 2 + 2)
     }

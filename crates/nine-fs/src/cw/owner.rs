@@ -5,7 +5,7 @@
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
-use nine_block::Owner;
+use nine_block::SectorOwner;
 
 use super::layout::is_sector;
 use super::tag::{Identity, Tag};
@@ -47,7 +47,7 @@ impl OfCache {
     }
 }
 
-impl Owner for OfCache {
+impl SectorOwner for OfCache {
     fn block(&self, sector: u64) -> Option<Range<u64>> {
         if self.in_table(sector).is_some() {
             return Some(sector..sector + 1);
@@ -69,7 +69,7 @@ impl Owner for OfCache {
     }
 }
 
-impl Owner for OfWorm {
+impl SectorOwner for OfWorm {
     fn block(&self, sector: u64) -> Option<Range<u64>> {
         let start = sector / self.per_block * self.per_block;
         Some(start..start + self.per_block)

@@ -385,24 +385,24 @@ impl Source {
 
 /// A piece of a file that may have holes.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Piece {
+pub enum FilePiece {
     Data(Bytes),
     /// So many zeros.
     Hole(u64),
 }
 
-impl Piece {
+impl FilePiece {
     fn len(&self) -> u64 {
         match self {
-            Piece::Data(data) => data.len() as u64,
-            Piece::Hole(len) => *len,
+            FilePiece::Data(data) => data.len() as u64,
+            FilePiece::Hole(len) => *len,
         }
     }
 }
 
 /// Bytes that begin at `at` of a file, taken apart at its pages: those that are all zeros are holes. Of a page that is
 /// there only in part, that part counts.
-fn split_zeros(data: &Bytes, at: u64) -> Vec<Piece> {
+fn split_zeros(data: &Bytes, at: u64) -> Vec<FilePiece> {
     let (mut pieces, mut from) = (Vec::new(), 0);
     let page_end = |from: usize| data.len().min(from + PAGE - (at as usize + from) % PAGE);
     let is_zero = |from: usize| data[from..page_end(from)] == ZEROS[..page_end(from) - from];
@@ -412,9 +412,9 @@ fn split_zeros(data: &Bytes, at: u64) -> Vec<Piece> {
             from = page_end(from);
         }
         pieces.push(if zero {
-            Piece::Hole((from - begin) as u64)
+            FilePiece::Hole((from - begin) as u64)
         } else {
-            Piece::Data(data.slice(begin..from))
+            FilePiece::Data(data.slice(begin..from))
         });
     }
     pieces
@@ -479,10 +479,10 @@ impl<'f> Reading<'f> {
 
     /// The next bytes, or the next zeros that need not be stored. This machine knows the holes of its files; in bytes
     /// of a server, which begin at `at`, zeros are looked for.
-    async fn next_sparse(&mut self, at: u64) -> Result<Vec<Piece>> {
+    async fn next_sparse(&mut self, at: u64) -> Result<Vec<FilePiece>> {
         if let (true, Rest::Local { file, at, size, .. }) = (self.first.is_empty(), &mut self.rest) {
             let piece = local::next_sparse(file, *at, *size)?;
-            *at += piece.as_ref().map_or(0, Piece::len);
+            *at += piece.as_ref().map_or(0, FilePiece::len);
             return Ok(piece.into_iter().collect());
         }
         Ok(self.next().await?.map_or_else(Vec::new, |data| split_zeros(&data, at)))
@@ -696,11 +696,11 @@ async fn move_sparse(source: &Source, sink: &Sink, mut also: Pumped<'_, impl FnM
             let from = at;
             at += piece.len();
             let data = match piece {
-                Piece::Hole(len) => {
+                FilePiece::Hole(len) => {
                     also.zeros(len);
                     continue;
                 }
-                Piece::Data(data) => data,
+                FilePiece::Data(data) => data,
             };
             also.seen(&data);
             match (sink, &mut stream) {
@@ -765,15 +765,15 @@ mod tests {
 
     #[test]
     fn zeros_are_taken_out_of_a_piece_at_the_pages_of_its_file() {
-        let text = |from: usize, to: usize| Piece::Data(Bytes::from(vec![7; to - from]));
+        let text = |from: usize, to: usize| FilePiece::Data(Bytes::from(vec![7; to - from]));
         let mut data = vec![0; 20_000];
         data[5000] = 7;
-        let page = |from: usize, to: usize| Piece::Data(Bytes::copy_from_slice(&data[from..to]));
+        let page = |from: usize, to: usize| FilePiece::Data(Bytes::copy_from_slice(&data[from..to]));
         let all = split_zeros(&Bytes::copy_from_slice(&data), 0);
-        assert_eq!(all, [Piece::Hole(4096), page(4096, 8192), Piece::Hole(11_808)]);
+        assert_eq!(all, [FilePiece::Hole(4096), page(4096, 8192), FilePiece::Hole(11_808)]);
         // A piece that begins within a page.
         let all = split_zeros(&Bytes::copy_from_slice(&data), 8000);
-        assert_eq!(all, [Piece::Hole(4288), page(4288, 8384), Piece::Hole(11_616)]);
+        assert_eq!(all, [FilePiece::Hole(4288), page(4288, 8384), FilePiece::Hole(11_616)]);
         assert_eq!(split_zeros(&Bytes::from(vec![7; 9000]), 4000), [text(0, 9000)]);
         assert_eq!(split_zeros(&Bytes::new(), 0), []);
     }

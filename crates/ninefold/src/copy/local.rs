@@ -17,7 +17,7 @@ use nine_proto::Time;
 use rustix::fs::{self, AtFlags, CWD, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT, Uid, XattrFlags};
 use rustix::io::Errno;
 
-use super::end::{Aside, Found, Kind, Meta, Piece, Xattr, is_sparse};
+use super::end::{Aside, FilePiece, Found, Kind, Meta, Xattr, is_sparse};
 use super::{some_more, temp_name};
 
 /// Read at once, bytes.
@@ -309,14 +309,14 @@ pub fn read_at(file: &File, at: u64, size: u64) -> Result<Option<Bytes>> {
 }
 
 /// The next piece of a file that may have holes, or the hole that is next; `None` at its end.
-pub fn next_sparse(file: &File, at: u64, size: u64) -> Result<Option<Piece>> {
+pub fn next_sparse(file: &File, at: u64, size: u64) -> Result<Option<FilePiece>> {
     let data_end = match fs::seek(file, fs::SeekFrom::Data(at)) {
-        Ok(data) if data > at => return Ok(Some(Piece::Hole(data - at))),
+        Ok(data) if data > at => return Ok(Some(FilePiece::Hole(data - at))),
         Ok(_) => fs::seek(file, fs::SeekFrom::Hole(at)).unwrap_or(u64::MAX),
         // No data follow.
         Err(Errno::NXIO) => {
             let end = stat(file)?.size;
-            return Ok((end > at).then(|| Piece::Hole(end - at)));
+            return Ok((end > at).then(|| FilePiece::Hole(end - at)));
         }
         // It does not say.
         Err(_) => u64::MAX,
@@ -325,7 +325,7 @@ pub fn next_sparse(file: &File, at: u64, size: u64) -> Result<Option<Piece>> {
     if let Some(data) = &mut data {
         data.truncate(data_end.saturating_sub(at).clamp(1, data.len() as u64) as usize);
     }
-    Ok(data.map(Piece::Data))
+    Ok(data.map(FilePiece::Data))
 }
 
 fn meta(st: &fs::Stat) -> Meta {

@@ -13,7 +13,7 @@ use nine_sim::disk::{Counts, Fate};
 use nine_sim::{Rng, World, seeds, tries_all};
 
 use crate::archive::client::{Allowed, Worker};
-use crate::archive::devices::Made;
+use crate::archive::devices::DeviceExpression;
 use crate::archive::oracle::{DIRS, Oracle};
 use crate::archive::said::Said;
 use crate::archive::world::{MS, Mains, Running, Site, Worm, reads_dumps};
@@ -375,8 +375,8 @@ fn a_cut_leaves_one_moment_on_every_device_expression() {
             // Each part of them is an eighth.
             site.c.grow(256 << 11);
             site.w.grow(1024 << 11);
-            site.made = may.map(|may| may.then(|| Made::new(rng)));
-            all.borrow_mut().extend(site.made.iter().flatten().map(Made::copy));
+            site.made = may.map(|may| may.then(|| DeviceExpression::new(rng)));
+            all.borrow_mut().extend(site.made.iter().flatten().map(DeviceExpression::copy));
         });
     }
     let all = all.borrow();

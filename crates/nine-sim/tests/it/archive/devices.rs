@@ -17,7 +17,7 @@ const PARTS: usize = 8;
 const BLOCK: u32 = 32;
 
 /// An expression over the parts of a disk, `d0` to `d7`.
-pub struct Made {
+pub struct DeviceExpression {
     pub text: String,
     /// Mirrors and their labels are there.
     is_made: bool,
@@ -75,7 +75,7 @@ fn expression(rng: &mut Rng, depth: usize, next: &mut usize, mirrored: &mut Vec<
     }
 }
 
-impl Made {
+impl DeviceExpression {
     pub fn new(rng: &mut Rng) -> Self {
         let (mut next, mut mirrored) = (0, Vec::new());
         let depth = 1 + rng.below(3);
@@ -92,7 +92,7 @@ impl Made {
 
     /// A member goes, if one may.
     pub fn goes(&self) {
-        for (_, away) in &self.away {
+        if let Some((_, away)) = &self.away {
             away.store(true, Relaxed);
             self.losses.fetch_add(1, Relaxed);
         }

@@ -24,7 +24,7 @@ use nine_store::memory::{self as store, Memory, Request};
 use nine_store::{Patience, Store};
 
 use crate::archive::client::reads;
-use crate::archive::devices::Made;
+use crate::archive::devices::DeviceExpression;
 use crate::archive::model::Tree;
 use crate::archive::oracle::Oracle;
 
@@ -152,7 +152,7 @@ pub struct Site {
     pub pace: Rc<Cell<usize>>,
     pub wrap: Wrap,
     /// What c and w are made of, if that is more than a disk.
-    pub made: [Option<Made>; 2],
+    pub made: [Option<DeviceExpression>; 2],
     /// What these do beside operations.
     beside: Option<Life>,
 }
@@ -314,9 +314,9 @@ impl Site {
         let life = Life { env: self.env.clone(), over: Rc::default() };
         *self.mains.over.borrow_mut() = life.over.clone();
         let mut opened = self.opens_once().await;
-        if opened.is_err() && self.made.iter().flatten().any(Made::is_away) {
+        if opened.is_err() && self.made.iter().flatten().any(DeviceExpression::is_away) {
             // Whether it has something newer is not known.
-            self.made.iter().flatten().for_each(Made::comes);
+            self.made.iter().flatten().for_each(DeviceExpression::comes);
             opened = self.opens_once().await;
         }
         let (archive, driver) = opened?;
