@@ -42,13 +42,13 @@ pub trait Device: Send + Sync + 'static {
         format!("{} {sectors} sectors{}\n", self.name(), if read_only { ", read only" } else { "" })
     }
 
-    /// For people: what is wrong with it now, and with what it is made of, a line each; none where all is well.
+    /// For people: the present faults of the device and of the devices it is made of, one line each.
     fn trouble(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// From now on this owner is asked which copy is right before copies are made equal. A device that has one copy of
-    /// everything has no use for it. Several may own parts of a device.
+    /// Adds an owner, whom mirrors ask from now on which copy of a block is right. Devices without copies ignore it;
+    /// devices made of others pass it on. Several owners may each own a part.
     fn owned_by(&self, owner: Arc<dyn SectorOwner>) {
         let _ = owner;
     }

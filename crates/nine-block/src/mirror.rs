@@ -77,7 +77,7 @@ pub enum Happening {
     Unreadable(Error),
     /// It has everything but so many sectors, which nobody can read.
     Lacking(u64),
-    /// What was copied to it was not judged: so many sectors differed, of which nobody knows what is right.
+    /// It was made equal to the first member, and so many sectors differed that no owner could verify.
     Unjudged(u64),
     /// It was not set aside, as it was told to be.
     Stays(Error),

@@ -1,8 +1,7 @@
-//! Who knows what the sectors of a device hold: the file system on it.
+//! The owner of a device's sectors, the file system on it, which can verify copies of its blocks.
 //!
-//! In: sectors, bytes. Out: whether these are the bytes that were written there. Where copies of sectors differ a
-//! mirror asks before it makes them equal ([`Device::owned_by`](crate::Device::owned_by)); devices between both
-//! translate.
+//! In: sectors, bytes. Out: whether the bytes are that block. A mirror whose members differ asks before it makes them
+//! equal ([`Device::owned_by`](crate::Device::owned_by)); the devices in between translate sector numbers.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,15 +10,18 @@ use std::sync::Arc;
 ///
 /// Concurrency: asked from any thread, many at once. It must not wait.
 pub trait SectorOwner: Send + Sync + 'static {
-    /// The block that this sector is part of: its sectors, of which it can say whether they are right. `None`: of this
-    /// one nothing is known.
+    /// The sectors of the block that contains `sector`. `None`: the owner cannot verify this sector.
     fn block(&self, sector: u64) -> Option<Range<u64>>;
 
-    /// Whether these are the bytes of that block as it was written.
+    /// Whether the bytes are a version of this block that was once written whole.
     fn holds(&self, block: Range<u64>, bytes: &[u8]) -> bool;
+
+    /// Whether the bytes are the latest version of this block. `false` if the owner cannot tell. Asked of a copy that
+    /// may have missed writes, where an old version would pass [`SectorOwner::holds`].
+    fn holds_latest(&self, block: Range<u64>, bytes: &[u8]) -> bool;
 }
 
-/// The owner of a device of which sectors are others of the device below: there `below`, here from `here` on.
+/// Translates for a device that has the sectors `below` of the device under it, as its own sectors from `here` on.
 pub(crate) struct ShiftedOwner {
     pub(crate) owner: Arc<dyn SectorOwner>,
     pub(crate) below: Range<u64>,
@@ -37,12 +39,23 @@ impl SectorOwner for ShiftedOwner {
     }
 
     fn holds(&self, block: Range<u64>, bytes: &[u8]) -> bool {
-        let shifted = |sector: u64| sector - self.below.start + self.here;
-        self.owner.holds(shifted(block.start)..shifted(block.end), bytes)
+        self.owner.holds(self.above(block), bytes)
+    }
+
+    fn holds_latest(&self, block: Range<u64>, bytes: &[u8]) -> bool {
+        self.owner.holds_latest(self.above(block), bytes)
     }
 }
 
-/// The owner of an interleave, for its member of this index.
+impl ShiftedOwner {
+    /// The sectors of the owner that are these of the device below.
+    fn above(&self, block: Range<u64>) -> Range<u64> {
+        let shifted = |sector: u64| sector - self.below.start + self.here;
+        shifted(block.start)..shifted(block.end)
+    }
+}
+
+/// Translates for the member of this index of an interleave.
 pub(crate) struct StripedOwner {
     pub(crate) owner: Arc<dyn SectorOwner>,
     pub(crate) index: u64,
@@ -55,6 +68,11 @@ impl StripedOwner {
     /// The sector of the interleave that is this one of the member.
     fn above(&self, sector: u64) -> u64 {
         (sector / self.stripe * self.members + self.index) * self.stripe + sector % self.stripe
+    }
+
+    fn block_above(&self, block: Range<u64>) -> Range<u64> {
+        let start = self.above(block.start);
+        start..start + (block.end - block.start)
     }
 }
 
@@ -69,8 +87,11 @@ impl SectorOwner for StripedOwner {
     }
 
     fn holds(&self, block: Range<u64>, bytes: &[u8]) -> bool {
-        let start = self.above(block.start);
-        self.owner.holds(start..start + (block.end - block.start), bytes)
+        self.owner.holds(self.block_above(block), bytes)
+    }
+
+    fn holds_latest(&self, block: Range<u64>, bytes: &[u8]) -> bool {
+        self.owner.holds_latest(self.block_above(block), bytes)
     }
 }
 
@@ -88,6 +109,10 @@ mod tests {
 
         fn holds(&self, block: Range<u64>, bytes: &[u8]) -> bool {
             block.end - block.start == 4 && block.start / 4 == u64::from(bytes[0])
+        }
+
+        fn holds_latest(&self, block: Range<u64>, bytes: &[u8]) -> bool {
+            self.holds(block, bytes)
         }
     }
 

@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use crate::device::{Device, Io, Op, Shape};
 use crate::error::{Error, Kind, Result};
+use crate::owner::SectorOwner;
 
 /// No sectors.
 pub struct Nothing;
@@ -55,6 +56,10 @@ impl Device for ReadOnly {
 
     fn status(&self) -> String {
         above(self, &[&self.0])
+    }
+
+    fn owned_by(&self, owner: Arc<dyn SectorOwner>) {
+        self.0.owned_by(owner);
     }
 
     fn trouble(&self) -> Vec<String> {

@@ -98,8 +98,7 @@ impl Mirror {
         result
     }
 
-    /// Copies nothing before somebody owns its sectors ([`Device::owned_by`](crate::Device::owned_by)), who is asked
-    /// where members differ.
+    /// Copies nothing between members until the first call of [`Device::owned_by`](crate::Device::owned_by).
     pub fn wait_for_owner(&self) {
         let mut state = self.0.state();
         state.waits_for_owner = state.owners.is_empty();
@@ -362,9 +361,9 @@ impl Inner {
         count: u64,
     ) -> std::result::Result<(), (bool, Error)> {
         let mut source = self.read_right(at, count).await;
-        let has =
-            if self.state().members[number].new { None } else { Some(self.read_of(number, at, count).await) };
-        let has = has.transpose().map_err(|error| (true, error))?.flatten();
+        let is_new = self.state().members[number].new;
+        let has = if is_new { Ok(None) } else { self.read_of(number, at, count).await };
+        let has = has.map_err(|error| (true, error))?;
         if source.as_ref().ok() != has.as_ref()
             && self.judge(number, at, count, source.as_ref().ok(), has.as_ref()).await?
         {
@@ -401,7 +400,7 @@ impl Inner {
         Ok(())
     }
 
-    /// What a member has there. `None`: it cannot be read.
+    /// Reads from one member. `None`: the sectors cannot be read.
     async fn read_of(&self, number: usize, at: u64, count: u64) -> Result<Option<Bytes>> {
         match self.members[number].read(HEAD + at, count).await {
             Ok(data) => Ok(Some(data)),
@@ -410,7 +409,7 @@ impl Inner {
         }
     }
 
-    /// The sectors of all blocks that these are of, as their owners know them.
+    /// These sectors, extended to whole blocks of their owners.
     fn whole_blocks(&self, at: u64, count: u64) -> Range<u64> {
         let (owners, sectors) = {
             let state = self.state();
@@ -422,9 +421,8 @@ impl Inner {
         start..end.min(sectors)
     }
 
-    /// Sectors that are held differ, or one of both cannot be read: whoever knows which block is right is asked. One
-    /// that only the member itself has right, or only another that is not the first, is written to all others. Whether
-    /// there was one.
+    /// Asks the owners about blocks that differ from what is to be copied, or that cannot be read. If the first copy of
+    /// a block is wrong and another is right, the right one is written to all members. Whether there was such a block.
     async fn judge(
         &self,
         number: usize,
@@ -461,9 +459,8 @@ impl Inner {
                 self.state().written.copies(None, block.start, block.end);
                 match self.members[member].write(HEAD + block.start, right.clone()).await {
                     Ok(_) => {
-                        let text = block.end - block.start;
                         self.state().members[member].counts.mended += 1;
-                        self.tell(member, Happening::Mended(block.start, text));
+                        self.tell(member, Happening::Mended(block.start, block.end - block.start));
                     }
                     Err(error) if member == number => return Err((true, error)),
                     Err(error) => self.not_written(member, error).await,
@@ -480,21 +477,31 @@ impl Inner {
         Ok(healed)
     }
 
-    /// A block as its owner has written it, and which members have something else there: none, if the first that is
-    /// asked is right, since what is copied is his anyway. `None`: nobody has it right.
+    /// Reads every copy of a block. The bytes that the owner verifies, and the members that have others; no members if
+    /// the first copy is right, because that one is copied anyway. `None`: no copy is right.
+    ///
+    /// A member that returns may have an old version, which counts only if the owner knows it to be the latest.
     async fn right_block(
         &self,
         number: usize,
         owner: &dyn SectorOwner,
         block: &Range<u64>,
     ) -> std::result::Result<Option<(Bytes, Vec<usize>)>, (bool, Error)> {
+        let (mut members, may_be_old) = {
+            let state = self.state();
+            (state.readable(block.start, block.end), state.place(number) == Place::Returning)
+        };
+        if !members.contains(&number) {
+            members.push(number);
+        }
         let (mut right, mut wrong) = (None::<Bytes>, Vec::new());
-        let mut members = self.state().readable(block.start, block.end);
-        members.push(number);
         for (n, member) in members.into_iter().enumerate() {
             let read = self.read_of(member, block.start, block.end - block.start).await;
-            let read = read.map_err(|error| (member == number, error))?;
-            match read.filter(|data| owner.holds(block.clone(), data)) {
+            let holds = |data: &Bytes| match member == number && may_be_old {
+                true => owner.holds_latest(block.clone(), data),
+                false => owner.holds(block.clone(), data),
+            };
+            match read.map_err(|error| (member == number, error))?.filter(holds) {
                 Some(data) if n == 0 => return Ok(Some((data, Vec::new()))),
                 Some(data) => right = right.or(Some(data)),
                 None => wrong.push(member),
@@ -503,7 +510,7 @@ impl Inner {
         Ok(right.map(|right| (right, wrong)))
     }
 
-    /// Writes the runs of sectors that a member has otherwise, or all where it is not known what it has.
+    /// Writes the sectors of `data` that differ from what the member `has`; all of them if that is not known.
     async fn put_unlike(&self, number: usize, at: u64, data: &Bytes, has: Option<&Bytes>) -> Result<()> {
         let Some(has) = has else { return self.put(number, at, data.clone()).await };
         let sector = |n: u64| (n * SECTOR) as usize..((n + 1) * SECTOR) as usize;
@@ -566,7 +573,7 @@ impl Inner {
         done
     }
 
-    /// Tells what nobody could judge, when all of it is copied.
+    /// Reports the unjudged sectors of members that have got everything.
     fn tell_unjudged(&self) {
         for number in 0..self.members.len() {
             let count = {

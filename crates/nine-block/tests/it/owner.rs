@@ -1,15 +1,16 @@
-//! Mirrors that make their members equal after a crash ask the owner of the sectors which of them is right.
+//! Mirrors ask the owner of the sectors which copy is right before they make members equal.
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 
-use nine_block::{How, SectorOwner};
+use nine_block::{Device, How, Io, Kind, SectorOwner, Shape, Table};
 
 use crate::common::*;
 use crate::expr::{build, disks, how};
 
-/// Knows each block of two sectors.
+/// Verifies blocks of two sectors, of two versions.
 struct Knows;
 
 impl SectorOwner for Knows {
@@ -18,16 +19,25 @@ impl SectorOwner for Knows {
     }
 
     fn holds(&self, block: Range<u64>, bytes: &[u8]) -> bool {
-        bytes == tagged(1, block.start, block.end - block.start)
+        (1..3).any(|version| bytes == tagged(version, block.start, 2))
+    }
+
+    fn holds_latest(&self, block: Range<u64>, bytes: &[u8]) -> bool {
+        let version = if REWRITTEN.contains(&block.start) { 2 } else { 1 };
+        bytes == tagged(version, block.start, 2)
     }
 }
+
+/// Sectors whose blocks have a second version in some tests.
+const REWRITTEN: Range<u64> = 0..8;
 
 /// What a mirror is in, and what its members are: those of the first are spoilt.
 const AROUND: [&str; 7] = ["_", "(_w3)", "(w3_)", "[_w3]", "p(_)10.50", "f_", "(buffer 64K _)"];
 const FIRST: [&str; 5] = ["w0", "(w0w1)", "[w0w1]", "p(w0)10.90", "(buffer 64K w0)"];
 const SECOND: [&str; 3] = ["w2", "p(w2)5.90", "(buffer 64K w2)"];
 
-/// Writes all of it, spoils some of the first member, and opens it again after a crash. What is wrong then.
+/// Writes all sectors, spoils some of the first member, and opens the device again after a crash. An error: a sector is
+/// wrong then.
 fn crash(seed: u64, text: &str, is_owned: bool) -> Result<(), String> {
     let (mut rng, mut world) = (Rng(seed), disks());
     let built = build(&mut world, text, &how(true)).map_err(|wrong| wrong.to_string())?;
@@ -88,4 +98,94 @@ fn the_right_copy_is_taken_and_not_the_first() {
         }
     }
     assert_eq!(without, all, "without an owner what the first has is right");
+}
+
+/// A member that was out has old versions. They heal a rotten block of the others only where they are the latest.
+#[test]
+fn an_old_version_of_a_member_that_returns_heals_nothing() {
+    let mut world = disks();
+    let built = build(&mut world, "{w0w1}", &how(true)).unwrap_or_else(|wrong| panic!("{wrong}"));
+    world.beside.extend(built.drivers);
+    let device = built.device;
+    device.owned_by(Arc::new(Knows));
+    (0..10_000).for_each(|_| assert!(world.turn()));
+    world.run(device.write(0, tagged(1, 0, 16))).unwrap().unwrap();
+    world.run(device.flush()).unwrap().unwrap();
+    device.control(&["aside", "1"]).unwrap();
+    (0..1_000).for_each(|_| assert!(world.turn()));
+    // The second write marks the region of both.
+    world.run(device.write(0, tagged(2, 0, 8))).unwrap().unwrap();
+    world.run(device.flush()).unwrap().unwrap();
+    let at = |sector| 128 + sector;
+    for sector in [2, 10] {
+        world.disks[0].lie(at(sector), 9);
+    }
+    device.control(&["return", "1"]).unwrap();
+    (0..20_000).for_each(|_| assert!(world.turn()));
+    assert!(device.trouble().is_empty(), "{:?}", device.trouble());
+    let first = |sector: u64| world.disks[0].peek(at(sector));
+    assert_eq!(first(2), [9; 512], "an old version is not taken for the block");
+    assert_eq!(first(10)[..], tagged(1, 10, 1)[..], "the latest version heals");
+    assert!((0..16).all(|sector| world.disks[1].peek(at(sector)) == first(sector)), "they are equal");
+}
+
+/// A device that reports what it was told, for expressions around it.
+struct Leaf(AtomicUsize);
+
+impl Device for Leaf {
+    fn shape(&self) -> Shape {
+        Shape { sectors: 400, atom: 1, most: 8, read_only: false, durable: true }
+    }
+
+    fn submit(&self, io: Io) {
+        io.fail(Kind::Failed, "it is not used");
+    }
+
+    fn name(&self) -> String {
+        "o".into()
+    }
+
+    fn unbacked(&self) -> u64 {
+        512
+    }
+
+    fn trouble(&self) -> Vec<String> {
+        vec!["leaf".into()]
+    }
+
+    fn owned_by(&self, _: Arc<dyn SectorOwner>) {
+        self.0.fetch_add(1, Relaxed);
+    }
+}
+
+#[test]
+fn expressions_pass_owners_on_and_report_what_their_devices_report() {
+    for (text, leaves) in [
+        ("o", 1),
+        ("(oo)", 2),
+        ("[oo]", 2),
+        ("p(o)5.50", 1),
+        ("p(o)5.120", 1),
+        ("bare{oo}", 2),
+        ("roo", 1),
+        ("(buffer 64K o)", 1),
+        ("([p(o)5.50o]bare{o(buffer 64K o)})", 4),
+    ] {
+        let made: Arc<Mutex<Vec<Arc<Leaf>>>> = Arc::default();
+        let mut table = Table::default();
+        let all = made.clone();
+        table.letter("o", move |_| {
+            let leaf = Arc::new(Leaf(AtomicUsize::new(0)));
+            all.lock().unwrap().push(leaf.clone());
+            Box::pin(async move { Ok(leaf as Arc<dyn Device>) })
+        });
+        let built = disks().run(table.build(text, &how(false))).expect("the power is there");
+        let device = built.unwrap_or_else(|wrong| panic!("{wrong}")).device;
+        device.owned_by(Arc::new(Knows));
+        let made = made.lock().unwrap();
+        assert_eq!(made.len(), leaves, "{text}");
+        assert!(made.iter().all(|leaf| leaf.0.load(Relaxed) == 1), "{text}: an owner is not passed on");
+        assert_eq!(device.trouble(), vec!["leaf"; leaves], "{text}");
+        assert_eq!(device.unbacked() > 0, !text.starts_with("ro"), "{text}");
+    }
 }

@@ -1,6 +1,7 @@
-//! What the archive knows of sectors of its devices, for mirrors whose members differ: the sums of its blocks.
+//! The archive as the owner of its devices' sectors: it verifies blocks that members of a mirror have otherwise.
 //!
-//! In: bytes that some member of a mirror has in the place of a block. Out: whether they are the block.
+//! In: the bytes of one copy of a block. Out: whether they are the block, by its tag, the sum of its row, or the sum of
+//! a table's sector.
 
 use std::ops::Range;
 use std::sync::{Arc, Weak};
@@ -11,44 +12,64 @@ use super::layout::is_sector;
 use super::tag::{Identity, Tag};
 use super::{Cw, Inner, Layout};
 
-/// The owner of c.
-struct OfCache {
+/// The owner of c, as long as the archive is open.
+struct CacheOwner {
     layout: Layout,
     identity: Identity,
-    /// What is durable by now, as long as somebody has it.
     cw: Weak<Inner>,
 }
 
-/// The owner of w.
-struct OfWorm {
-    per_block: u64,
+/// The owner of w, as long as the archive is open.
+struct WormOwner {
+    layout: Layout,
     identity: Identity,
+    cw: Weak<Inner>,
 }
 
 impl Cw {
-    /// From now on mirrors below ask it where their members differ.
+    /// Becomes the owner of c and w.
     pub(super) fn owns_devices(&self) {
         let Inner { c, w, layout, identity, .. } = &*self.0;
         let (layout, identity, cw) = (layout.clone(), *identity, Arc::downgrade(&self.0));
-        w.owned_by(Arc::new(OfWorm { per_block: layout.per_block(), identity }));
+        w.owned_by(Arc::new(WormOwner { layout: layout.clone(), identity, cw: cw.clone() }));
         if !layout.in_place {
-            c.owned_by(Arc::new(OfCache { layout, identity, cw }));
+            c.owned_by(Arc::new(CacheOwner { layout, identity, cw }));
         }
+    }
+
+    /// The sum that the row of the block `at` expects in the slot at this sector of c. `None`: its row is not in
+    /// memory, or names another slot.
+    fn expected_sum(&self, sector: u64, at: u64) -> Option<u32> {
+        let state = &mut *self.state();
+        let row = state.rows.get(at.checked_sub(crate::ptr::NEW)?)?;
+        row.place.slot().filter(|slot| self.slot_at(*slot) == sector).map(|_| row.sum)
     }
 }
 
-impl OfCache {
-    /// The number of a sector in the table of rows or of copies that it is of.
+impl CacheOwner {
+    /// The number of this sector in the table of rows or of copies.
     fn in_table(&self, sector: u64) -> Option<u64> {
         let per = self.layout.per_block();
         let Layout { rows, used_slots, copies, slots, .. } = &self.layout;
         let tables = [(rows.0 * per, used_slots * per), (copies * per, slots.0 * per)];
         tables.iter().find(|(from, to)| (*from..*to).contains(&sector)).map(|(from, _)| sector - from)
     }
+
+    /// Whether it is a whole block of this archive; and whether its row says that it is the latest one, if it says
+    /// anything.
+    fn verify(&self, block: Range<u64>, bytes: &[u8]) -> (bool, Option<bool>) {
+        let Ok(tag) = Tag::open(bytes, &self.identity) else { return (false, None) };
+        let sum = super::get32(bytes, bytes.len() - 4);
+        let expected = self.cw.upgrade().and_then(|inner| Cw(inner).expected_sum(block.start, tag.at));
+        (true, expected.map(|expected| expected == sum))
+    }
 }
 
-impl SectorOwner for OfCache {
+impl SectorOwner for CacheOwner {
     fn block(&self, sector: u64) -> Option<Range<u64>> {
+        if self.cw.strong_count() == 0 {
+            return None;
+        }
         if self.in_table(sector).is_some() {
             return Some(sector..sector + 1);
         }
@@ -59,34 +80,34 @@ impl SectorOwner for OfCache {
     }
 
     fn holds(&self, block: Range<u64>, bytes: &[u8]) -> bool {
-        if let Some(number) = self.in_table(block.start) {
-            return is_sector(bytes, number);
+        match self.in_table(block.start) {
+            Some(number) => is_sector(bytes, number),
+            None => {
+                let (is_whole, is_latest) = self.verify(block, bytes);
+                is_whole && is_latest != Some(false)
+            }
         }
-        let Ok(tag) = Tag::open(bytes, &self.identity) else { return false };
-        // A whole block may be an older one, which a member has kept.
-        let sum = super::get32(bytes, bytes.len() - 4);
-        self.cw.upgrade().is_none_or(|inner| Cw(inner).may_be_at(block.start, tag.at, sum))
+    }
+
+    fn holds_latest(&self, block: Range<u64>, bytes: &[u8]) -> bool {
+        // A table's sector does not say how old it is.
+        self.in_table(block.start).is_none() && self.verify(block, bytes).1 == Some(true)
     }
 }
 
-impl SectorOwner for OfWorm {
+impl SectorOwner for WormOwner {
     fn block(&self, sector: u64) -> Option<Range<u64>> {
-        let start = sector / self.per_block * self.per_block;
-        Some(start..start + self.per_block)
+        let start = sector / self.layout.per_block() * self.layout.per_block();
+        (self.cw.strong_count() > 0).then_some(start..start + self.layout.per_block())
     }
 
     fn holds(&self, _: Range<u64>, bytes: &[u8]) -> bool {
         Tag::open(bytes, &self.identity).is_ok()
     }
-}
 
-impl Cw {
-    /// Whether the block of this address, with that sum, may lie at this sector of c, as far as its row is known.
-    fn may_be_at(&self, sector: u64, at: u64, sum: u32) -> bool {
-        let state = &mut *self.state();
-        match at.checked_sub(crate::ptr::NEW).and_then(|row| state.rows.get(row)) {
-            Some(row) => row.place.slot().is_none_or(|slot| self.slot_at(slot) != sector || row.sum == sum),
-            None => true,
-        }
+    fn holds_latest(&self, block: Range<u64>, bytes: &[u8]) -> bool {
+        // Behind a cache a place of w is written once; in place it is used again.
+        let place = block.start / self.layout.per_block();
+        !self.layout.in_place && Tag::open(bytes, &self.identity).is_ok_and(|tag| tag.at == place)
     }
 }
