@@ -24,7 +24,7 @@ fail() {
 # lists, who changes users keeps one of theirs, and man(1) formats what it shows.
 written() {
     (cd "$dir/files" && find . -mindepth 1 ! -type d -printf '%p %y %m %U\n' |
-        grep -Ev '^\./(package\.deb|run/systemd/|var/log/|var/lib/dpkg/(lock|triggers/|[a-z-]*-old)|var/cache/(man|ldconfig)/|etc/(passwd|group|shadow|gshadow)- )' | sort)
+        grep -Ev '^\./(package\.deb|run/systemd/systemd-units-load |var/log/|var/lib/dpkg/(lock|triggers/|[a-z-]*-old)|var/cache/(man|ldconfig)/|etc/(passwd|group|shadow|gshadow)- )' | sort)
 }
 same() {
     cmp -s "$1" "$dir/root$1"

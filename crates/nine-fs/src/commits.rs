@@ -1,9 +1,9 @@
-//! Commits of an archive, one after the other: when one begins, and what becomes of its errors.
+//! The commit loop of an archive: when a commit begins, and how its errors are handled.
 //!
-//! In: what has changed, who waits for it to be durable. Out: moments that are durable ([`crate::cw`] writes them).
+//! In: changes in memory, and requests to make them durable. Out: durable changes, written by [`crate::cw`].
 //!
-//! Always holds: one commit at a time; an error that passes by itself is waited for and loses nothing, any other one
-//! stops the archive after a few tries.
+//! Always holds: one commit at a time. An error that passes by itself is retried until it does, and loses nothing; any
+//! other error stops the archive after a few tries.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -14,15 +14,15 @@ use nine_proto::Result;
 use crate::archive::{Archive, State, errno};
 use crate::cw::Changes;
 
-/// After so many errors that do not pass by themselves nothing is tried any more.
-const TRIES: u32 = 3;
+/// Retries after errors that do not pass by themselves.
+const RETRIES: u32 = 3;
 
-/// How something has been tried.
+/// The failed tries of one operation.
 #[derive(Default)]
-struct Tries {
-    /// Tries that have failed with an error that does not pass by itself.
-    failed: u32,
-    /// What it was last seen to wait for.
+struct FailedTries {
+    /// Errors that do not pass by themselves.
+    count: u32,
+    /// The kind of the latest error that passes by itself.
     waits_for: Option<Kind>,
 }
 
@@ -30,8 +30,8 @@ impl Archive {
     /// All that has changed up to now is durable when this ends well.
     ///
     /// # Errors
-    /// ENOSPC: the devices have no room below, and it is made durable once they have ([`Kind::Full`]). Any other: it is
-    /// not, and nothing can be made durable any more.
+    /// ENOSPC: a device has no storage left below ([`Kind::Full`]); the changes become durable when it has some. Any
+    /// other error: they are not durable, and nothing can be made durable any more.
     pub async fn sync(&self) -> Result<()> {
         let (epoch, tried) = {
             let state = &mut *self.state();
@@ -110,7 +110,7 @@ impl Archive {
                 state.close(self.0.cw.entries_most() / 4)
             }
         };
-        let mut tries = Tries::default();
+        let mut tries = FailedTries::default();
         while self.retries("commit", self.0.cw.commit(&changes).await, &mut tries).await? {}
         {
             let state = &mut *self.state();
@@ -118,27 +118,30 @@ impl Archive {
             state.durable = epoch;
             state.waiters.wake();
         }
-        let mut tries = Tries::default();
+        let mut tries = FailedTries::default();
         while self.retries("checkpoint", self.0.cw.tidy(false).await, &mut tries).await? {}
         Ok(())
     }
 
-    /// Whether what has ended so is to be done once more, when it is time for that: as long as devices are down, busy
-    /// or full, and a few times after any other error.
+    /// Whether an operation with this result is to be tried again; returns when it is time for that. Devices that are
+    /// down, busy or full are retried until they are not, any other error [`RETRIES`] times.
     ///
     /// # Errors
-    /// That of the last try.
+    /// The error of the last try.
     async fn retries(
         &self,
         what: &str,
         result: nine_block::Result<()>,
-        tries: &mut Tries,
+        tries: &mut FailedTries,
     ) -> nine_block::Result<bool> {
         let is_full = matches!(&result, Err(error) if error.kind == Kind::Full);
-        if !is_full && self.state().fs.full.take().is_some() {
-            self.info(format_args!("there is room again: the {what} goes on"));
-        }
-        let Err(error) = result else { return Ok(false) };
+        let was_full = if is_full { None } else { self.state().fs.full.take() };
+        let Err(error) = result else {
+            if was_full.is_some() {
+                self.info(format_args!("there is room again: the {what} goes on"));
+            }
+            return Ok(false);
+        };
         let passes = matches!(error.kind, Kind::Down | Kind::Busy | Kind::Full);
         if passes && !self.state().ends() {
             if tries.waits_for.replace(error.kind) != Some(error.kind) {
@@ -152,17 +155,17 @@ impl Archive {
             self.next_tick().await;
             return Ok(true);
         }
-        if error.kind == Kind::Poisoned || tries.failed >= TRIES {
+        if error.kind == Kind::Poisoned || tries.count >= RETRIES {
             return Err(error);
         }
-        tries.failed += 1;
+        tries.count += 1;
         self.warn(format_args!("{error}: the {what} is tried again"));
         Ok(true)
     }
 }
 
 impl State {
-    /// What the next commit takes, and its epoch. What comes now is the one's behind it.
+    /// Takes the changes for the next commit; its epoch. Later changes belong to the commit after it.
     fn close(&mut self, most: usize) -> (Changes, u64) {
         // What this takes is wanted no more.
         (self.wanted, self.dirty_since, self.noted) = (false, None, false);

@@ -260,7 +260,7 @@ impl Archive {
         text
     }
 
-    /// What is wrong now, worst first.
+    /// The present faults of the archive and its devices, the worst first.
     fn trouble(&self, state: &State) -> Vec<String> {
         let mut all = Vec::new();
         if let Some(error) = state.stopped.as_ref().filter(|_| state.follows.is_none()) {
@@ -276,8 +276,12 @@ impl Archive {
             all.push(format!("{} files cannot be read whole: see `hurt`", state.scrubber.hurt()));
         }
         let (c, w) = self.0.cw.devices();
-        all.extend(c.trouble());
-        all.extend(w.trouble());
+        for line in c.trouble().into_iter().chain(w.trouble()) {
+            // Both may be parts of one mirror.
+            if !all.contains(&line) {
+                all.push(line);
+            }
+        }
         all
     }
 }

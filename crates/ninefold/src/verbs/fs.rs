@@ -40,7 +40,7 @@ use crate::fail::{self, Program, Tally};
 use crate::operand;
 use crate::output::{Output, date, table};
 
-/// Who does not wait for a dump is told for so long that it cannot be copied.
+/// Between two looks whether a dump is on the worm; without `--wait`, for how long it is looked.
 const SECOND: Duration = Duration::from_secs(1);
 /// The status of `fs dump` where the dump is made, and cannot be copied to the worm now.
 const WAITS: u8 = 3;
@@ -379,11 +379,11 @@ async fn dump(sessions: &Sessions, dir: &File, wait: bool) -> Result<()> {
                 said = why.into();
             }
         }
-        env.sleep_until(env.now() + SECOND / 10).await;
+        env.sleep_until(env.now() + if wait { SECOND } else { SECOND / 10 }).await;
     }
 }
 
-/// What a status says is wrong.
+/// The faults that a status lists.
 fn troubles(status: &str) -> impl Iterator<Item = &str> {
     status.lines().filter_map(|line| line.strip_prefix("trouble: "))
 }
