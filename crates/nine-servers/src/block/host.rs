@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use nine_block::{Device, Error, Io, Kind, Op, SECTOR, Shape};
@@ -49,6 +49,10 @@ struct Inner {
     /// Sectors written whole or not at all.
     atom: u32,
     sectors: AtomicU64,
+    /// See [`Device::unbacked`], as of the latest look.
+    unbacked: AtomicU64,
+    /// A thread looks at it.
+    is_looking: AtomicBool,
     flushes: Flushes,
     probe: Probe,
 }
@@ -110,6 +114,7 @@ impl HostDisk {
         let sync = move || {
             let wrong = |text: &str| inner.wrong(Kind::Poisoned, text);
             inner.flushes.run(|| Ok(rustix::fs::fdatasync(&inner.fd)?), wrong);
+            inner.look_at_storage();
         };
         if self.pool.push(0, Box::new(sync)).is_err() {
             self.inner.flushes.give_up();
@@ -170,10 +175,13 @@ impl Inner {
             read_only,
             atom: atom.max(1),
             sectors: AtomicU64::new(0),
+            unbacked: AtomicU64::new(0),
+            is_looking: AtomicBool::new(false),
             flushes: Flushes::default(),
             probe: Probe::default(),
         };
         inner.look()?;
+        inner.look_at_storage();
         Ok(inner)
     }
 
@@ -249,14 +257,16 @@ impl Inner {
         Some(Ok(Bytes::new()))
     }
 
-    /// Bytes of holes beyond what its file system has room for.
-    fn unbacked(&self) -> rustix::io::Result<u64> {
+    /// Finds out how many bytes of holes its file system has no room for.
+    fn look_at_storage(&self) {
         if self.is_device || self.read_only {
-            return Ok(0);
+            return;
         }
-        let (stat, fs) = (rustix::fs::fstat(&self.fd)?, rustix::fs::fstatvfs(&self.fd)?);
-        let holes = (stat.st_size as u64).saturating_sub(stat.st_blocks as u64 * SECTOR);
-        Ok(holes.saturating_sub(fs.f_bavail.saturating_mul(fs.f_frsize)))
+        if let (Ok(stat), Ok(fs)) = (rustix::fs::fstat(&self.fd), rustix::fs::fstatvfs(&self.fd)) {
+            let holes = (stat.st_size as u64).saturating_sub(stat.st_blocks as u64 * SECTOR);
+            let unbacked = holes.saturating_sub(fs.f_bavail.saturating_mul(fs.f_frsize));
+            self.unbacked.store(unbacked, Ordering::Release);
+        }
     }
 
     fn discard(&self, io: &Io) -> nine_block::Result<Bytes> {
@@ -283,9 +293,19 @@ impl Device for HostDisk {
         format!("w\"{}\"", self.inner.path.display())
     }
 
+    /// The value of the latest look; a new look begins on a thread, since a file system may let it wait.
     fn unbacked(&self) -> u64 {
-        // Who cannot be asked says nothing.
-        self.inner.unbacked().unwrap_or(0)
+        if !self.inner.is_looking.swap(true, Ordering::AcqRel) {
+            let inner = self.inner.clone();
+            let look = move || {
+                inner.look_at_storage();
+                inner.is_looking.store(false, Ordering::Release);
+            };
+            if self.pool.push(0, Box::new(look)).is_err() {
+                self.inner.is_looking.store(false, Ordering::Release);
+            }
+        }
+        self.inner.unbacked.load(Ordering::Acquire)
     }
 
     fn submit(&self, io: Io) {
@@ -359,6 +379,24 @@ mod tests {
         let (_dir, _, disk) = disk(100);
         let judged = nine_net::rt::block_on(async |_| nine_block::conform::check(&*disk, 40).await);
         assert_eq!(judged.unwrap(), Ok(()));
+    }
+
+    #[test]
+    fn a_sparse_file_says_what_its_file_system_has_no_room_for() {
+        let (dir, _, small) = disk(10);
+        assert_eq!(small.unbacked(), 0);
+        let free = rustix::fs::statvfs(dir.path()).map(|fs| fs.f_bavail * fs.f_frsize).unwrap();
+        let path = dir.path().join("large");
+        File::create(&path).unwrap().set_len(free + (64 << 30)).unwrap();
+        let large: Arc<dyn Device> = Arc::new(HostDisk::open(&path, false).unwrap());
+        // Others may use some of it meanwhile.
+        assert!(large.unbacked() > 32 << 30, "{}", large.unbacked());
+        assert_eq!(
+            HostDisk::open(&path, true).err().map(|error| error.kind()),
+            Some(io::ErrorKind::ResourceBusy)
+        );
+        drop(large);
+        assert_eq!(HostDisk::open(&path, true).unwrap().unbacked(), 0, "it is not written");
     }
 
     #[test]
