@@ -322,11 +322,17 @@ def test_a_write_of_a_stream_that_is_cancelled_is_told_when_it_is_closed(served:
         async with await aio.connect(served.url) as conn:
             file = await conn.open("torn", "wb")
             stream = file.stream(write=True)
-            task = asyncio.ensure_future(stream.write(bytes(256 << 20)))
-            await conn.stat("/")
+            task = asyncio.ensure_future(stream.write(bytes(1 << 30)))
+            # It has begun, and from here on the server takes no more of it.
+            while not (served.tree / "torn").stat().st_size:
+                await asyncio.sleep(0)
+            served.process.send_signal(signal.SIGSTOP)
             task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
+            try:
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+            finally:
+                served.process.send_signal(signal.SIGCONT)
             with pytest.raises(OSError) as raised:
                 await stream.write(b"more")
             assert raised.value.errno == errno.ECANCELED
