@@ -450,7 +450,7 @@ impl Target {
                 }
                 (Ata { feature: 0, count: 0, command: ata::READY, ..ata }, data)
             }
-            // AoE has no word for a full disk. Who hears this may ask again.
+            // AoE has no error for a full disk; on this one initiators retry.
             Err(Error { kind: Kind::Down | Kind::Full, .. }) => {
                 return self.refuse(port, to, header, error::UNAVAILABLE, &ata.bytes());
             }

@@ -26,9 +26,8 @@ pub trait Device: Send + Sync + 'static {
     /// does. A read fails only if no copy could be read. So whoever reads judges the bytes, whatever the device is.
     fn submit(&self, io: Io);
 
-    /// Bytes of its sectors that have no storage below, as far as is known now: those of a sparse file that its file
-    /// system has no room for. Writes there end with [`Kind::Full`]. 0 for a device that has all its storage. Waits for
-    /// no disk.
+    /// Bytes of sectors without storage, as far as is known now: the holes of a sparse file beyond the free space of
+    /// its file system. Writes there fail with [`Kind::Full`]. 0 for other devices. Does not block.
     fn unbacked(&self) -> u64 {
         0
     }

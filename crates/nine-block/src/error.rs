@@ -24,8 +24,8 @@ pub enum Kind {
     Down,
     /// Too much waits for it: nothing was done, and the same may be asked again. Never a reason to set a member aside.
     Busy,
-    /// There is no room below for what was to be written, such as on a host's disk that is full. What the sectors hold
-    /// is either the old bytes or the new ones; the same may be asked again, and ends well when there is room.
+    /// No storage is left for the write, for example on a full disk of the host. Each sector has its old or its new
+    /// bytes. The write may be retried; it succeeds when there is room.
     Full,
     /// Another has it to himself (AoE error 6). Never a reason to set a member aside: whoever writes here is not the
     /// one who may.

@@ -622,7 +622,7 @@ impl Device for Mirror {
 
     fn owned_by(&self, owner: Arc<dyn SectorOwner>) {
         for member in &self.0.members {
-            // What a member is made of has copies of its own.
+            // A member may contain mirrors, too.
             member.owned_by(Arc::new(ShiftedOwner { owner: owner.clone(), below: HEAD..u64::MAX, here: 0 }));
         }
         let mut state = self.0.state();

@@ -35,7 +35,7 @@ impl Archive {
     pub async fn sync(&self) -> Result<()> {
         let (epoch, tried) = {
             let state = &mut *self.state();
-            // What a commit under way has is durable with that one.
+            // A commit under way covers its own changes.
             let changes = state.has_changes();
             if changes {
                 self.want_commit(state);
@@ -95,7 +95,7 @@ impl Archive {
     }
 
     async fn commit(&self) -> nine_block::Result<()> {
-        // Who uses how much goes with what they have written: in one hold of the lock, if it can be.
+        // Quotas are updated with the data, under one hold of the lock if possible.
         let taken = self.attempt(|state| {
             state.fs.settle()?;
             Ok(state.close(self.0.cw.entries_most() / 4))
@@ -103,7 +103,7 @@ impl Archive {
         let (changes, epoch) = match taken.await {
             Ok(taken) => taken,
             Err(error) => {
-                // Who uses how much is worth less than what they write.
+                // Data is worth more than quotas.
                 self.error(format_args!("who uses how much could not be noted: {error}"));
                 let state = &mut *self.state();
                 state.fs.forget_used();
@@ -167,7 +167,7 @@ impl Archive {
 impl State {
     /// Takes the changes for the next commit; its epoch. Later changes belong to the commit after it.
     fn close(&mut self, most: usize) -> (Changes, u64) {
-        // What this takes is wanted no more.
+        // This commit serves all requests so far.
         (self.wanted, self.dirty_since, self.noted) = (false, None, false);
         let (blocks, freed) = self.fs.mem.close();
         let forward: Vec<_> = self.forward.drain(..self.forward.len().min(most)).collect();

@@ -344,7 +344,7 @@ impl Lane {
                         tracing::info!(upstream = %upstream.server.name, %peer, dialect, "connected");
                     }
                     let client = Arc::new(client);
-                    // Before anybody has the new connection, who could sync over it what the server has lost.
+                    // Before the new connection is in use: a sync over it must see the loss.
                     if self.keeping.is_back(client.peer()) {
                         upstream.unsynced.reconnected(member != first);
                     }

@@ -507,7 +507,7 @@ pub struct FsReam {
     /// half of what is free]
     #[arg(long, value_name = "SIZE", value_parser = bytes)]
     pub size: Option<u64>,
-    /// Take all bytes of the file on its disk now: else it is sparse, and writes fail when others have filled the disk
+    /// Allocate the whole file now; a sparse file's writes fail when its disk is full
     #[arg(long)]
     pub reserve: bool,
     /// What is read from the worm is kept on the cache: right where the worm is slower
@@ -582,7 +582,7 @@ pub struct FsOf {
 
 /// Keep all there is now for ever, and print the name by which it is found below /dump
 ///
-/// Ends with 3 where the dump is made, and has to wait on the cache device because the worm is full or fails.
+/// Exits with 3 if the dump is made but must wait on the cache device, because the worm is full or fails.
 #[derive(Debug, Args)]
 pub struct FsDump {
     /// Until it is on the worm
@@ -592,10 +592,10 @@ pub struct FsDump {
     pub of: FsOf,
 }
 
-/// Show what an archive has, and what it is doing; what is wrong comes first
+/// Show an archive's size, use and work in progress; faults come first
 #[derive(Debug, Args)]
 pub struct FsStatus {
-    /// Only what is wrong: prints nothing and ends with 0 where all is well, else with 1
+    /// Print only faults, and exit with 1 if there are any
     #[arg(long)]
     pub check: bool,
     #[command(flatten)]

@@ -50,7 +50,7 @@ pub struct How {
     pub told: Told,
     /// Pauses of the work that mirrors and buffers do.
     pub rest: Rest,
-    /// Somebody will own what is built ([`Device::owned_by`]): mirrors copy nothing before.
+    /// The caller will call [`Device::owned_by`]; mirrors copy nothing before that.
     pub owned: bool,
     /// Gets each mirror that is opened, for an orderly end.
     pub mirrors: OpenMirrors,

@@ -351,8 +351,8 @@ impl Inner {
         }
     }
 
-    /// Copies sectors that are held, as far as they are not the same already. Those that nobody can read are
-    /// remembered, and it goes on without them. What went wrong, and whether on the member itself.
+    /// Copies locked sectors that differ. Unreadable sectors are recorded and skipped. An error says whether it is the
+    /// member's own.
     async fn copy_piece(
         &self,
         number: usize,
@@ -421,7 +421,7 @@ impl Inner {
         start..end.min(sectors)
     }
 
-    /// Asks the owners about blocks that differ from what is to be copied, or that cannot be read. If the first copy of
+    /// Asks the owners about blocks that differ or cannot be read. If the first copy of
     /// a block is wrong and another is right, the right one is written to all members. Whether there was such a block.
     async fn judge(
         &self,
@@ -469,7 +469,7 @@ impl Inner {
         }
         let mut state = self.state();
         if state.place(number) == Place::In {
-            // Of one that returns it is known that it lacks something.
+            // A returning member is expected to differ.
             let member = &mut state.members[number];
             member.counts.unjudged += unjudged;
             member.unjudged += unjudged;
@@ -510,7 +510,7 @@ impl Inner {
         Ok(right.map(|right| (right, wrong)))
     }
 
-    /// Writes the sectors of `data` that differ from what the member `has`; all of them if that is not known.
+    /// Writes the sectors of `data` that differ from `has`, the member's present bytes; all sectors if it is `None`.
     async fn put_unlike(&self, number: usize, at: u64, data: &Bytes, has: Option<&Bytes>) -> Result<()> {
         let Some(has) = has else { return self.put(number, at, data.clone()).await };
         let sector = |n: u64| (n * SECTOR) as usize..((n + 1) * SECTOR) as usize;

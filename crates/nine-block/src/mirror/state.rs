@@ -32,9 +32,9 @@ pub(super) struct State {
     pub unsure: bool,
     /// Of the members that are in.
     pub shape: Shape,
-    /// Who can say what is right where members differ.
+    /// They verify blocks where members differ.
     pub owners: Vec<Arc<dyn SectorOwner>>,
-    /// The first of these is to come: nothing is copied before.
+    /// Nothing is copied until there is one.
     pub waits_for_owner: bool,
 }
 
@@ -56,9 +56,9 @@ pub(super) struct Member {
     pub lacks: BTreeSet<u64>,
     /// That it has everything but these was told.
     pub lacking: bool,
-    /// Sectors of it that differed and nobody could judge, since that was last told.
+    /// Sectors that no owner could verify, and that are not reported yet.
     pub unjudged: u64,
-    /// Nothing of the mirror's is on it that was not copied since: it is not compared.
+    /// A new disk: it is not compared before it is written.
     pub new: bool,
     /// A flush has failed, and it could not be set aside: what was written before may not be on it.
     pub unflushed: Option<Error>,
@@ -79,7 +79,7 @@ pub(super) struct Counts {
     pub flushes_failed: u64,
     /// Sectors that were copied to it.
     pub copied: u64,
-    /// Of these, those that differed and of which nobody knew what is right.
+    /// Sectors that differed and that no owner could verify.
     pub unjudged: u64,
 }
 

@@ -797,7 +797,7 @@ fn words_stop_and_slow_down_what_runs_and_status_counts() {
         status.lines().filter_map(|line| line.split_once("mended; ")).map(|line| line.1).collect();
     let all = [
         "1 reads, 2 writes, 0 failed, 0 flushes failed, 0 sectors copied",
-        // What is compared and the same is not written.
+        // Equal sectors are not written.
         "0 reads, 1 writes, 1 failed, 1 flushes failed, 0 sectors copied",
     ];
     assert_eq!(lines, all, "{status}");

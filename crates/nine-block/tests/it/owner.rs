@@ -31,7 +31,7 @@ impl SectorOwner for Knows {
 /// Sectors whose blocks have a second version in some tests.
 const REWRITTEN: Range<u64> = 0..8;
 
-/// What a mirror is in, and what its members are: those of the first are spoilt.
+/// Expressions around a mirror, for its first member (which is spoilt), and for its second.
 const AROUND: [&str; 7] = ["_", "(_w3)", "(w3_)", "[_w3]", "p(_)10.50", "f_", "(buffer 64K _)"];
 const FIRST: [&str; 5] = ["w0", "(w0w1)", "[w0w1]", "p(w0)10.90", "(buffer 64K w0)"];
 const SECOND: [&str; 3] = ["w2", "p(w2)5.90", "(buffer 64K w2)"];
@@ -67,7 +67,7 @@ fn crash(seed: u64, text: &str, is_owned: bool) -> Result<(), String> {
     let built = build(&mut world, text, &how).map_err(|wrong| wrong.to_string())?;
     world.beside.extend(built.drivers);
     if is_owned {
-        // Nothing is copied before it is known who owns it.
+        // Nothing is copied without an owner.
         (0..1_000).for_each(|_| assert!(world.turn()));
         built.device.owned_by(Arc::new(Knows));
     }

@@ -380,7 +380,7 @@ impl Archive {
         // from there.
         let left = self.0.cw.worm_left(state.next_worm);
         let on_c = (slots - used).saturating_sub(self.0.cw.kept_back());
-        // And what has storage below both.
+        // And only as far as the devices have storage.
         let (c, w) = self.0.cw.devices();
         let [c_lacks, w_lacks] = [c, w].map(|device| device.unbacked().div_ceil(block));
         let (left, on_c) = (left.saturating_sub(w_lacks), on_c.saturating_sub(c_lacks));

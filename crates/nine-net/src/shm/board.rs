@@ -50,9 +50,9 @@ impl Board {
         tell(&ours, GUEST, None)?;
         let bells_of =
             |peer, bells: &[Bell]| bells.iter().try_for_each(|bell| tell(&ours, peer, Some(bell.as_fd())));
-        // QEMU starts the guest once it has the memory and reads what follows when it gets to it. A guest that rings a
-        // bell that QEMU does not have yet rings in vain, so the host's come first. The guest's may only come after the
-        // memory, and lose nothing: a bell that was rung is heard when QEMU begins to watch it.
+        // QEMU starts the guest once it has the memory, and reads later messages from its main loop. A ring of a bell
+        // that QEMU does not have yet is lost, so the host's bells come first. QEMU takes the guest's bells only after
+        // the memory, and loses nothing: an eventfd that is signalled already wakes QEMU when it begins to watch it.
         bells_of(HOST, &host)?;
         tell(&ours, MEMORY, Some(file.as_fd()))?;
         bells_of(GUEST, &guest)?;
@@ -148,7 +148,7 @@ mod tests {
                 assert_eq!(number, peer);
                 Bell::from(bell.unwrap())
             };
-            // A guest may ring as soon as the device has the memory: it must have the host's bells before.
+            // A guest may ring as soon as the device has the memory, so the host's bells come before it.
             let [_, ours] = [bell(HOST), bell(HOST)];
             let (number, file) = heard(&board.socket);
             assert_eq!(number, MEMORY);

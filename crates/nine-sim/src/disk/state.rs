@@ -245,7 +245,7 @@ impl State {
                     };
                     let left = storage.saturating_sub(disk.now.sectors());
                     if holes(end) > left {
-                        // What is written once is written whole.
+                        // A worm writes all of it or nothing.
                         let most = if disk.setting.worm { at } else { end };
                         let room = (at..most).take_while(|sector| holes(sector + 1) <= left).count() as u64;
                         self.change(index, at, room, Some(part(&data, 0, room)));

@@ -423,7 +423,7 @@ fn split_zeros(data: &Bytes, at: u64) -> Vec<FilePiece> {
 /// So many zeros are a hole of a file of this machine, bytes.
 const PAGE: usize = 4096;
 /// So many zeros are not sent to a server, bytes: behind a hole the next write waits for those before it, so that the
-/// length of a part shows what has come.
+/// length of a part is the number of bytes received.
 const HOLE_MIN: u64 = 64 * 1024;
 static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
 

@@ -243,7 +243,7 @@ impl Temp {
         Ok(self.file.write_all_at(data, at)?)
     }
 
-    /// What follows the last bytes written is zeros, up to here.
+    /// Sets the length: zeros follow the last bytes written.
     pub fn set_len(&self, len: u64) -> Result<()> {
         Ok(self.file.set_len(len)?)
     }

@@ -515,7 +515,7 @@ impl Temp {
         matches!(self.fate, Fate::Renamed(_) | Fate::New)
     }
 
-    /// What follows the last bytes written is zeros, up to here.
+    /// Sets the length: zeros follow the last bytes written.
     pub async fn set_len(&self, len: u64) -> Result<()> {
         self.ready().await?;
         let size = SetAttr { size: Some(len), ..SetAttr::default() };

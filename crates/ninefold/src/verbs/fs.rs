@@ -42,7 +42,7 @@ use crate::output::{Output, date, table};
 
 /// Between two looks whether a dump is on the worm; without `--wait`, for how long it is looked.
 const SECOND: Duration = Duration::from_secs(1);
-/// The status of `fs dump` where the dump is made, and cannot be copied to the worm now.
+/// The exit status of `fs dump` if the dump must wait on the cache device.
 const WAITS: u8 = 3;
 
 pub fn run(args: cli::Fs, config: &Config) -> Result<Tally> {

@@ -71,7 +71,7 @@ fn a_second_signal_ends_a_copy_that_waits_for_a_pipe() {
 #[test]
 fn a_silent_server_is_waited_for_aloud_and_with_patience_not_for_ever() {
     let server = Server::start();
-    // Its zeros are no holes: what comes of them is written, and makes the copy longer.
+    // Its zeros are no holes, so the copy grows as they arrive.
     let large = std::fs::File::create(server.files().join("large")).unwrap();
     rustix::fs::fallocate(&large, FallocateFlags::empty(), 0, 2 << 30).unwrap();
     let get = |words: &[&str], to: &str| {

@@ -123,7 +123,7 @@ async fn makes(site: &mut Site, rng: &mut Rng, seen: &RefCell<Seen>) {
         }
     }
     site.mains.lasts(None);
-    // As `ninefold` does it: what the first one has left in the journal is not the second one's.
+    // As in `ninefold`: a new identity, so that the journal of the first one is not replayed.
     site.ream.identity = std::array::from_fn(|_| rng.below(256) as u8);
     let (c, w) = site.devices().await.expect("they are there");
     Archive::ream(c, w, &site.ream, &site.settings).await.expect("it is made");

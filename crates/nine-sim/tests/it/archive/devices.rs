@@ -1,6 +1,6 @@
-//! What c and w are made of in a world: expressions over parts of a disk, whose members go and come back.
+//! Generated device expressions for c and w, over parts of a disk; members of mirrors fail and come back.
 //!
-//! In: chance. Out: devices, and what they do beside operations. At most one member of each mirror is away at a time.
+//! In: chance. Out: devices and their drivers. At most one member of each expression is away at a time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -23,7 +23,7 @@ pub struct DeviceExpression {
     is_made: bool,
     /// A part that may be away, and whether it is.
     away: Option<(usize, Arc<AtomicBool>)>,
-    /// What was made of it last.
+    /// The device that was built last.
     device: Option<Arc<dyn Device>>,
     /// How often a member went.
     pub losses: Arc<AtomicU64>,
@@ -84,7 +84,7 @@ impl DeviceExpression {
         Self { text, is_made: false, away, device: None, losses: Arc::default() }
     }
 
-    /// The same one, for another who uses it.
+    /// The same expression, with the same members.
     pub fn copy(&self) -> Self {
         let (text, away, device) = (self.text.clone(), self.away.clone(), self.device.clone());
         Self { text, is_made: self.is_made, away, device, losses: self.losses.clone() }

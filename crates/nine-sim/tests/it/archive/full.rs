@@ -103,7 +103,7 @@ fn goes(seed: u64) {
     });
 }
 
-/// One who writes in his directory.
+/// A client that writes in a directory of its own.
 fn worker(root: File, oracle: &Rc<Oracle>, rng: &mut Rng) -> Worker {
     let (allowed, most, held) = (Allowed { full: true, failing: false }, 200_000, Vec::new());
     Worker {
@@ -141,7 +141,7 @@ fn fills_below(seed: u64) {
         // Either the cache's disk fills up, or that of the worm while a dump is copied.
         let fills_worm = worm != Worm::InPlace && rng.one_in(2);
         let disk = if fills_worm || worm == Worm::InPlace { site.w.clone() } else { site.c.clone() };
-        // Less than a block, or what clients soon write.
+        // Less than a block, or soon written by clients.
         let sectors = if fills_worm { 16 } else { 512 };
         disk.storage(Some(disk.stored() + rng.below(sectors) as u64));
         let begun = oracle.tick();
@@ -175,7 +175,7 @@ fn fills_below(seed: u64) {
         }
         let cut = rng.one_in(2);
         let running = if cut {
-            // What was answered as durable is there, and all goes on from it.
+            // Durable changes are there, and work goes on from them.
             site.mains.cut(&site.power);
             site.mains.lasts(None);
             running.life.ends();

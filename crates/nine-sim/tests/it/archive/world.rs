@@ -151,9 +151,9 @@ pub struct Site {
     /// How long a step of a disk takes at most, microseconds.
     pub pace: Rc<Cell<usize>>,
     pub wrap: Wrap,
-    /// What c and w are made of, if that is more than a disk.
+    /// The expressions of c and w, if they are more than a disk.
     pub made: [Option<DeviceExpression>; 2],
-    /// What these do beside operations.
+    /// The life of their drivers.
     beside: Option<Life>,
 }
 
@@ -315,7 +315,7 @@ impl Site {
         *self.mains.over.borrow_mut() = life.over.clone();
         let mut opened = self.opens_once().await;
         if opened.is_err() && self.made.iter().flatten().any(DeviceExpression::is_away) {
-            // Whether it has something newer is not known.
+            // The mirror cannot know whether the absent member is newer.
             self.made.iter().flatten().for_each(DeviceExpression::comes);
             opened = self.opens_once().await;
         }

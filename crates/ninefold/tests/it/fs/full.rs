@@ -53,7 +53,7 @@ fn a_full_disk_of_the_host_is_enospc_and_the_archive_goes_on_when_there_is_room(
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.code() == Some(1) && said.starts_with("full, "), "{said}");
     assert!(server.ok(["fs", "status"]).starts_with("trouble: full, "));
-    // Removals go on, and what is read is read.
+    // Removals and reads go on.
     server.run(["rm", "/archive/big"]);
     assert_eq!(server.ok(["cat", "/archive/kept"]), "kept\n");
     fs::remove_file(small.join("other")).unwrap();
