@@ -162,7 +162,7 @@ impl Step {
 
     /// The name that was walked.
     pub(crate) fn name(&self) -> &[u8] {
-        self.covered.path.rsplit(|&b| b == b'/').next().unwrap_or_default()
+        self.covered.name()
     }
 
     /// Its name now.

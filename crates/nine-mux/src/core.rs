@@ -591,35 +591,18 @@ impl Core {
         }
     }
 
-    /// A file of an upstream has another name, and took the place of what had that name.
+    /// A file of an upstream has another name: what is mounted in it, and what was bound of it, follows. What was bound
+    /// of the file that it has replaced stays bound, and shows the new one.
     pub(crate) fn moved(&self, old: &Place, new: &Place) {
         if old == new {
             return;
         }
-        self.removed(new);
         let tree = self.tree_of(old.tree).filter(|tree| tree.wait.is_some());
         tree.inspect(|tree| tree.moves.push(old, new));
         for named in self.all_shown() {
             if named.space().trees().contains(&old.tree) {
                 let moved = named.change(|space| if space.moved(old, new) { Ok(()) } else { Err(()) });
                 moved.iter().for_each(|()| named.heralds.changed());
-            }
-        }
-    }
-
-    /// A file of an upstream has been removed: nothing is mounted from it any more.
-    pub(crate) fn removed(&self, place: &Place) {
-        for named in self.all_shown() {
-            if named.space().trees().contains(&place.tree) {
-                let forgotten = named.change(|space| match space.forget(place) {
-                    true => Ok(()),
-                    false => Err(()),
-                });
-                if forgotten.is_ok() {
-                    tracing::info!("{} is gone: its mounts are, too", crate::space::show_path(&place.path));
-                    self.prune();
-                    named.heralds.changed();
-                }
             }
         }
     }

@@ -15,7 +15,7 @@ use nine_io::{Called, Direct, Payload};
 use nine_net::lock::lock;
 use nine_proto::{
     Attr, Dialect, DirBuf, Dirent, Entries, Errno, Error, Fid, GetMask, LockStatus, Make, NOFID, Names, Op,
-    OpenFlags, Qid, Result, Texts, Walked,
+    OpenFlags, Qid, Result, SetAttr, Texts, Walked,
 };
 
 use crate::Mux;
@@ -132,13 +132,18 @@ impl Core {
             return Way::Done;
         }
         let target = req.node2::<CFid>();
-        let into_union = target.as_ref().is_ok_and(|target| target.is_union());
+        let takes_target = target.as_ref().is_ok_and(|target| {
+            let (Op::Rename { name } | Op::RenameAt { new: name, .. }) = op else { return target.is_union() };
+            target.is_union() || self.is_bound(&cfid, &target.place().child(name))
+        });
         let live = cfid.live();
         let other = match target.as_ref().map(|other| other.live()) {
             Ok(other) if Arc::ptr_eq(&other.root.client, &live.root.client) => Some(other.file.fid()),
             Ok(other) if cfid.kept.is_some() && Arc::ptr_eq(&other.root.lane, &live.root.lane) => {
                 return Way::Later;
             }
+            // What it is moved to may be another member.
+            Ok(_) if takes_target => None,
             Ok(_) => return Way::Refused(Error::new(Errno::EXDEV, "the files are on different servers")),
             Err(_) => None,
         };
@@ -153,7 +158,7 @@ impl Core {
                 | Op::Clunk
         );
         let has_message = || everywhere || message(req, &live, other, NOFID).is_some();
-        if self.is_simple(&op, &cfid, &live, req.dialect()) && !into_union && has_message() {
+        if self.is_simple(&op, &cfid, &live, req.dialect()) && !takes_target && has_message() {
             let later = live.later();
             return Way::Forward(Passed { cfid, later, other });
         }
@@ -172,6 +177,8 @@ impl Core {
             let what = if head.from == *place { "is a mount point" } else { "has a mount point below it" };
             Some(Error::new(Errno::EBUSY, what))
         };
+        // What is bound on a file may be replaced: see `target`.
+        let busy_target = |place: &Place| busy(place).filter(|_| !self.is_bound(cfid, place));
         match op {
             Op::Open { flags } if flags.has(OpenFlags::DIRECTORY) && !cfid.is_dir() => {
                 Some(Errno::ENOTDIR.into())
@@ -179,18 +186,26 @@ impl Core {
             Op::Remove => busy(&cfid.step().covered),
             Op::Rename { name } => {
                 let to = req.node2::<CFid>().ok()?;
-                busy(&cfid.step().covered).or_else(|| busy(&to.place().child(name)))
+                busy(&cfid.step().covered).or_else(|| busy_target(&to.place().child(name)))
             }
-            Op::Setattr { set } if set.name.is_some() => busy(&cfid.step().covered),
+            Op::Setattr { set: SetAttr { name: Some(name), .. } } => {
+                let here = &cfid.step().covered;
+                busy(here).or_else(|| busy(&here.parent().child(name)))
+            }
             // In a union only the walk tells whose name it is: see `unlink`.
             Op::Unlink { name, .. } if !cfid.is_union() => busy(&cfid.place().child(name)),
             // Likewise: see `rename_at`.
             Op::RenameAt { old, new } if !cfid.is_union() => {
                 let to = req.node2::<CFid>().ok()?;
-                busy(&cfid.place().child(old)).or_else(|| busy(&to.place().child(new)))
+                busy(&cfid.place().child(old)).or_else(|| busy_target(&to.place().child(new)))
             }
             _ => None,
         }
+    }
+
+    /// Whether one thing alone is mounted or bound there.
+    fn is_bound(&self, cfid: &CFid, place: &Place) -> bool {
+        cfid.by.named.space().head(place).is_some_and(|head| head.members.len() == 1)
     }
 
     /// Whether one message to one upstream does it.
@@ -214,6 +229,8 @@ impl Core {
             // Whether what was written may be lost is told once.
             Op::Fsync { .. } => cfid.kept.is_none() && (spoken.is_l() || cfid.open.is_some()),
             Op::Write { .. } => !follows(cfid, live),
+            // No other member may have the new name.
+            Op::Setattr { set } if set.name.is_some() => self.union_above(cfid).is_none(),
             Op::Readdir { .. } => matches!(cfid.open, Some(Open::There(_))),
             Op::Create { .. } | Op::Make { .. } | Op::Unlink { .. } | Op::RenameAt { .. } => !cfid.is_union(),
             // An attribute is stored by its clunk, and a file that is written may fail there.
@@ -526,12 +543,10 @@ impl Core {
             (false, true) => return Err(refused(Errno::ENOTDIR, "not a directory")),
             _ => {}
         }
-        let covered = pos.step.covered.clone();
         match Arc::try_unwrap(pos.file) {
             Ok(file) => file.remove().await?,
             Err(_) => return Err(Failed::Remote(Errno::EIO.into())),
         }
-        self.removed(&covered);
         Ok(Reply::Done)
     }
 
@@ -674,10 +689,6 @@ impl Core {
             }
             (Op::XattrCreate { .. }, _) => Reply::Moved(open(live.raw, Open::Attribute).1),
             (Op::Statfs, Got::Statfs(statfs)) => Reply::Statfs(statfs),
-            (Op::Remove, _) => {
-                self.removed(&cfid.place());
-                Reply::Done
-            }
             (Op::Rename { name }, _) => {
                 if let Ok(to) = req.node2::<CFid>() {
                     self.moved(&cfid.step().covered, &to.place().child(name));
@@ -688,10 +699,6 @@ impl Core {
                 if let Ok(to) = req.node2::<CFid>() {
                     self.moved(&cfid.place().child(old), &to.place().child(new));
                 }
-                Reply::Done
-            }
-            (Op::Unlink { name, .. }, _) => {
-                self.removed(&cfid.place().child(name));
                 Reply::Done
             }
             _ => Reply::Done,

@@ -45,6 +45,11 @@ impl Place {
         self.path.split(|&b| b == b'/').filter(|name| !name.is_empty()).collect()
     }
 
+    /// The last of the names; empty for a root.
+    pub fn name(&self) -> &[u8] {
+        self.path.rsplit(|&b| b == b'/').next().unwrap_or_default()
+    }
+
     /// Whether it is `other` or below it.
     pub fn is_within(&self, other: &Self) -> bool {
         let below = || match self.path.strip_prefix(&*other.path) {
@@ -320,19 +325,6 @@ impl Space {
         Ok(())
     }
 
-    /// A file is gone: so is what was mounted from it. Whether anything was.
-    pub fn forget(&mut self, to: &Place) -> bool {
-        let is = |head: &&Arc<Head>| head.members.iter().any(|member| member.id != 0 && member.to == *to);
-        let concerned: Vec<Head> =
-            self.heads.values().flat_map(HashMap::values).filter(is).map(|head| Head::clone(head)).collect();
-        let any = !concerned.is_empty();
-        for mut head in concerned {
-            head.members.retain(|member| member.id == 0 || member.to != *to);
-            self.replace(head);
-        }
-        any
-    }
-
     /// A file and all below it have another name: mounts follow them. Whether there were any.
     pub fn moved(&mut self, old: &Place, new: &Place) -> bool {
         let concerns = |head: &&Arc<Head>| {
@@ -444,19 +436,6 @@ mod tests {
         space.mount(union, "u", from.clone(), "/to", Flags::REPLACE).unwrap();
         assert_eq!(members(&space, &from), [(place(1, ""), false), (place(2, ""), false)]);
         assert_eq!(space.head(&from).unwrap().creates(), None);
-    }
-
-    #[test]
-    fn a_removed_file_is_mounted_nowhere() {
-        let mut space = space();
-        let (from, other) = (place(0, "a"), place(0, "b"));
-        space.mount(vec![place(1, "f")], "f", from.clone(), "/a", Flags::REPLACE).unwrap();
-        space.mount(vec![place(1, "f")], "f", other.clone(), "/b", Flags::AFTER).unwrap();
-        space.mount(vec![place(1, "g")], "g", other.clone(), "/b", Flags::AFTER).unwrap();
-        assert!(space.forget(&place(1, "f")));
-        assert!(!space.forget(&place(1, "f")));
-        assert!(space.head(&from).is_none());
-        assert_eq!(members(&space, &other), [(other.clone(), false), (place(1, "g"), false)]);
     }
 
     #[test]

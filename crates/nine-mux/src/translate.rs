@@ -9,11 +9,12 @@ use nine_io::server::{Later, Reply};
 use nine_proto::msg::{Data, Tmsg};
 use nine_proto::{Base, Errno, GetMask, Make, Op, OpenFlags, Perm, Qid, SetAttr, Texts, Time, TimeSet, mode};
 
-use crate::cfid::{CFid, Live, Open, Step};
+use crate::cfid::{CFid, Live, Open, Step, Walker};
 use crate::core::{Core, refused};
+use crate::keep::Patience;
 use crate::message::may_exist;
 use crate::serve::second;
-use crate::space::Place;
+use crate::space::{Head, Place};
 use crate::union::Listing;
 use crate::walk::{Last, Pos};
 
@@ -194,6 +195,9 @@ impl Core {
                 }
                 Reply::Attr(self.attr(cfid, Box::new(attr), mask))
             }
+            Op::Setattr { set: SetAttr { name: Some(name), .. } } if self.has_sibling(cfid, name).await? => {
+                return Err(Failed::Remote(Errno::EEXIST.into()));
+            }
             Op::Setattr { set } if set.name.is_some() && file.client().dialect().is_l() => {
                 let name = set.name.unwrap_or_default();
                 let rest = SetAttr { name: None, ..set };
@@ -262,7 +266,6 @@ impl Core {
             }
             Op::Unlink { name, dir } => {
                 file.unlink(name, dir).await?;
-                self.removed(&cfid.place().child(name));
                 Reply::Done
             }
             Op::Lock(lock) => {
@@ -321,24 +324,22 @@ impl Core {
         Ok(wrote)
     }
 
-    /// Moves a file into a union, or where there is no Trename.
+    /// Moves a file into a union, onto a bound name, or where there is no Trename.
     async fn rename(&self, cfid: &CFid, to: &CFid, name: &[u8]) -> Result<(), Failed> {
         let from = &cfid.step().covered;
-        let (place, into) = self.target(from, to).await?;
-        if cfid.by.named.space().within(&place.child(name)).is_some() {
-            return Err(refused(Errno::EBUSY, "is a mount point, or has one below it"));
-        }
+        let (place, into) = self.target(from, to, name).await?;
         let live = cfid.live();
         let client = &live.root.client;
-        if !into.client().is_same(client) || (!client.dialect().is_l() && place != from.parent()) {
+        if !into.client().is_same(client) || (!client.dialect().is_l() && place.parent() != from.parent()) {
             return Err(refused(Errno::EXDEV, "this server cannot move the file there"));
         }
+        let name = place.name();
         if client.dialect().is_l() {
             client.ask(Tmsg::Rename { fid: live.file.fid(), dfid: into.fid(), name }).await?;
         } else {
-            live.file.rename_here(name).await?;
+            live.file.rename_here(name).await.map_err(cannot_replace)?;
         }
-        self.moved(from, &place.child(name));
+        self.moved(from, &place);
         Ok(())
     }
 
@@ -347,29 +348,79 @@ impl Core {
         let space = cfid.by.named.space();
         let found = self.walk_pos(&space, &cfid.by, Pos::of(cfid), &[old], Last::Covered, |_| {}).await?;
         let from = &found.step.covered;
-        let (_, dir, _) = self.enter_place(&cfid.by, &from.parent()).await?;
-        let (place, into) = self.target(from, to).await?;
-        let place = place.child(new);
-        if [from, &place].iter().any(|place| space.within(place).is_some()) {
-            return Err(refused(Errno::EBUSY, "is a mount point, or has one below it"));
+        if space.within(from).is_some() {
+            return Err(busy());
         }
+        let (_, dir, _) = self.enter_place(&cfid.by, &from.parent()).await?;
+        let (place, into) = self.target(from, to, new).await?;
         if !into.client().is_same(dir.client()) {
             return Err(refused(Errno::EXDEV, "the files are on different servers"));
         }
-        dir.rename(old, &into, new).await?;
+        dir.rename(old, &into, place.name()).await.map_err(cannot_replace)?;
         self.moved(from, &place);
         Ok(())
     }
 
-    /// The directory that a file is moved to: of a union the one that it is in, else the one that takes new files.
-    async fn target(&self, from: &Place, to: &CFid) -> Result<(Place, Arc<File>), Failed> {
-        let here = from.parent();
-        if to.is_union() && Pos::of(to).places().contains(&here) {
-            let (_, file, _) = self.enter_place(&to.by, &here).await?;
-            return Ok((here, file));
+    /// Where a file is when it has been renamed to `name`, and the directory there. In a union it is the member that
+    /// shows the name, else the member that the file is in, else the one that takes new files: so a rename never leaves
+    /// the new name hidden. A name on which a file is bound stands for that file.
+    async fn target(&self, from: &Place, to: &CFid, name: &[u8]) -> Result<(Place, Arc<File>), Failed> {
+        let space = to.by.named.space();
+        let pos = Pos::of(to);
+        let shown = match to.is_union() {
+            true => self.find(&to.by, pos.clone(), name).await?.map(|there| there.step.covered.clone()),
+            false => None,
+        };
+        let here = || Some(from.parent()).filter(|here| to.is_union() && pos.places().contains(here));
+        let mut place = match shown.or_else(|| Some(here()?.child(name))) {
+            Some(place) => place,
+            None => {
+                let creating = self.creating(to).await?;
+                let place = creating.place().child(name);
+                if space.within(&place).is_none() {
+                    return Ok((place, creating.file));
+                }
+                place
+            }
+        };
+        if let Some(head) = space.head(&place)
+            && let [bound] = &*head.members
+        {
+            let (_, _, raw) = self.enter_place(&to.by, &bound.to).await?;
+            if raw.is_dir() {
+                return Err(busy());
+            }
+            place = bound.to.clone();
+        } else if space.within(&place).is_some() {
+            return Err(busy());
         }
-        let pos = self.creating(to).await?;
-        Ok((pos.place().clone(), pos.file))
+        let (_, dir, _) = self.enter_place(&to.by, &place.parent()).await?;
+        Ok((place, dir))
+    }
+
+    /// The place of a name in a directory, without what is mounted there; `None`: there is none in any of its members.
+    async fn find(&self, by: &Walker, dir: Pos, name: &[u8]) -> Result<Option<Pos>, Failed> {
+        match self.walk_pos(&by.named.space(), by, dir, &[name], Last::Covered, |_| {}).await {
+            Ok(pos) => Ok(Some(pos)),
+            Err(error) if error.errno() == Errno::ENOENT => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether the directory that a file was walked to in is a union now, in which another file has this name: a Twstat
+    /// never replaces (stat(5)).
+    async fn has_sibling(&self, cfid: &CFid, name: &[u8]) -> Result<bool, Failed> {
+        let Some((parent, head)) = self.union_above(cfid) else { return Ok(false) };
+        let dir = self.cross(&cfid.by, parent, head, &mut Patience::default()).await?;
+        let there = self.find(&cfid.by, dir, name).await?;
+        Ok(there.is_some_and(|there| there.step.covered != cfid.step().covered))
+    }
+
+    /// The directory that a file was walked to in, if it is a union now.
+    pub(crate) fn union_above(&self, cfid: &CFid) -> Option<(Arc<Step>, Arc<Head>)> {
+        let parent = cfid.step().parent.clone()?;
+        let head = cfid.by.named.space().head(&parent.covered)?.clone();
+        (head.members.len() > 1).then_some((parent, head))
     }
 
     /// Gives a file another name in its directory, where there is no Twstat.
@@ -405,6 +456,20 @@ pub(crate) fn follows(cfid: &CFid, live: &Live) -> bool {
     };
     let said = live.root.client.dialect().is_l();
     !said && (flags.has(OpenFlags::APPEND) || flags.has(OpenFlags::DSYNC))
+}
+
+fn busy() -> Failed {
+    refused(Errno::EBUSY, "is a mount point, or has one below it")
+}
+
+/// Of a rename onto a name that exists, which the server's dialect cannot do: EXDEV has programs copy the file.
+fn cannot_replace(error: Failed) -> Failed {
+    match error.errno() {
+        Errno::EOPNOTSUPP => {
+            refused(Errno::EXDEV, "the name exists, and the server's dialect cannot replace it")
+        }
+        _ => error,
+    }
 }
 
 /// Gives a new file the permissions that it was to have. If the server lets nobody do that, it has fewer.

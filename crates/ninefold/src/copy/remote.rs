@@ -463,6 +463,16 @@ async fn remove(dir: &File, file: &Written, name: &[u8]) {
     }
 }
 
+/// How a temporary file has taken the place of another one.
+#[derive(PartialEq)]
+enum InPlace {
+    Renamed,
+    Copied,
+}
+
+/// What is copied at once from a temporary file, bytes.
+const COPY: u32 = 1 << 20;
+
 /// What becomes of a file.
 enum Fate {
     /// It gets its name at the end, or is removed under this one.
@@ -538,7 +548,9 @@ impl Temp {
         match &self.fate {
             Fate::Renamed(temp) if self.calm => {
                 dress(self.file(), meta, preserve).await?;
-                self.rename(temp).await?;
+                if self.rename(temp).await? == InPlace::Copied {
+                    dress(&self.dir.walk(&self.name).await?, meta, preserve).await?;
+                }
                 self.fate = Fate::AsItIs;
                 Ok(())
             }
@@ -546,9 +558,12 @@ impl Temp {
                 // Neither needs the other, and both are one round trip.
                 let renamed = self.rename(temp);
                 let (dressed, renamed) = join(dress(self.file(), meta, preserve), renamed).await;
-                renamed?;
+                let copied = renamed? == InPlace::Copied;
                 self.fate = Fate::AsItIs;
-                dressed
+                match copied {
+                    true => dress(&self.dir.walk(&self.name).await?, meta, preserve).await,
+                    false => dressed,
+                }
             }
             Fate::New | Fate::Old => {
                 dress(self.file(), meta, preserve).await?;
@@ -559,7 +574,7 @@ impl Temp {
         }
     }
 
-    async fn rename(&self, temp: &[u8]) -> Result<(), Error> {
+    async fn rename(&self, temp: &[u8]) -> Result<InPlace, Error> {
         let rename = || self.dir.rename(temp, &self.dir, &self.name);
         match rename().await {
             // The older dialects replace nothing. What stays if the next step fails is whole.
@@ -569,12 +584,37 @@ impl Temp {
                     self.stays.set(stays);
                     return Err(e);
                 }
-                rename().await
+                rename().await?;
+            }
+            // In a union the old file may be on another server.
+            Err(e) if e.errno() == Errno::EXDEV => {
+                self.copy(temp).await?;
+                return Ok(InPlace::Copied);
             }
             // Another copy of the same source, into the same part, has been faster.
-            Err(e) if e.errno() == Errno::ENOENT && self.is_there().await => Ok(()),
-            renamed => renamed,
+            Err(e) if e.errno() == Errno::ENOENT && self.is_there().await => {}
+            renamed => renamed?,
         }
+        Ok(InPlace::Renamed)
+    }
+
+    /// Copies the content over the file that has the name, and removes the temporary file. If that fails in the middle,
+    /// the temporary file stays: it is whole, and the other one may not be.
+    async fn copy(&self, temp: &[u8]) -> Result<(), Error> {
+        let from = self.dir.open(temp, OpenFlags::READ).await?;
+        let to = self.dir.open(&self.name, OpenFlags::WRITE | OpenFlags::TRUNC).await?;
+        let stays = self.stays.replace(true);
+        let mut at = 0;
+        loop {
+            let data = from.read(at, COPY).await?;
+            if data.is_empty() {
+                break;
+            }
+            to.write_all_at(at, &data).await?;
+            at += data.len() as u64;
+        }
+        self.stays.set(stays);
+        self.dir.unlink(temp, false).await
     }
 
     async fn is_there(&self) -> bool {

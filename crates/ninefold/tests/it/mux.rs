@@ -125,6 +125,55 @@ fn a_union_lists_a_name_once_and_takes_new_files_where_it_is_told() {
 }
 
 #[test]
+fn a_file_that_is_put_or_moved_onto_a_name_of_a_union_is_seen_there() {
+    // The name is seen in an earlier or a later member than the one that takes new files.
+    let far = Server::start();
+    let far_addr = format!("unix!{}", far.socket().display());
+    for lines in [
+        "mount disk:a /u\nmount -ac ram: /u\n".into(),
+        "mount -c ram: /u\nmount -a disk:a /u\n".into(),
+        format!("mount disk:a /u\nmount -ac {far_addr} /u\n"),
+        format!("mount {far_addr} /far\nmount disk:a /u\nmount -bc {far_addr} /u\n"),
+    ] {
+        let server = serve(&lines);
+        for dialect in DIALECTS {
+            fs::write(server.dir.path().join("new"), "new\n").unwrap();
+            fs::write(server.dir.path().join("a/both"), "a\n").unwrap();
+            server.ok(["put", "-q", "--dialect", dialect, "new", "/u/both"]);
+            assert_eq!(server.ok(["cat", "/u/both"]), "new\n", "{lines}");
+            server.fed(&["write", "--dialect", dialect, "--create", "/u/x"], b"moved\n");
+            let moved = server.run(["mv", "--dialect", dialect, "/u/x", "/u/both"]);
+            let (x, both) = if moved.status.success() { ("", "moved\n") } else { ("moved\n", "new\n") };
+            assert_eq!(server.ok(["cat", "/u/both"]), both, "{lines}{dialect}");
+            if !moved.status.success() {
+                assert_eq!(server.ok(["cat", "/u/x"]), x, "{lines}{dialect}");
+                server.ok(["rm", "/u/x"]);
+            }
+            assert_eq!(server.ok(["ls", "/u"]), "both\nonly-a\n", "{lines}{dialect}: nothing else is left");
+        }
+    }
+}
+
+#[test]
+fn a_file_that_is_replaced_stays_bound() {
+    let server = serve("mount disk:a /a\nmount ram: /r\nbind /a/both /a/only-a\n");
+    fs::write(server.dir.path().join("new"), "new\n").unwrap();
+    let before = mounts(&server);
+    server.ok(["put", "-q", "new", "/a/both"]);
+    assert_eq!(server.ok(["cat", "/a/only-a"]), "new\n");
+    // By the bound name, too.
+    fs::write(server.dir.path().join("new"), "newer\n").unwrap();
+    server.ok(["put", "-q", "new", "/a/only-a"]);
+    assert_eq!(server.ok(["cat", "/a/only-a", "/a/both"]), "newer\nnewer\n");
+    server.ok(["rm", "/a/both"]);
+    assert!(server.fails(["cat", "/a/only-a"]).contains("No such file"));
+    server.ok(["put", "-q", "new", "/a/both"]);
+    assert_eq!(server.ok(["cat", "/a/only-a"]), "newer\n");
+    assert_eq!(mounts(&server), before);
+    assert_eq!(fs::read_to_string(server.dir.path().join("a/only-a")).unwrap(), "a\n", "it is only covered");
+}
+
+#[test]
 fn what_is_mounted_on_the_root_may_be_a_disk_beside_the_mount_points_or_memory() {
     let server = serve("mount -c ram: /\nmount disk:a /x/a\n");
     assert_eq!(server.ok(["ls", "/", "/x/a"]), "/:\nmux\nx\n\n/x/a:\nboth\nonly-a\n");

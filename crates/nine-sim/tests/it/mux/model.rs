@@ -1,7 +1,9 @@
 //! What each path of a name space means: the oracle, written from bind(2), mount(2) and walk(5) alone.
 //!
-//! Servers are trees of maps, and a file is a number that it keeps for life. A mount point is a file, and so is what
-//! is mounted there: the names that led to them do not matter afterwards. Nothing here is shared with the mux.
+//! Servers are trees of maps. A mount point is a file, and so is what is mounted there: the names in the name space that
+//! led to them do not matter afterwards. A file is a number. It keeps it when it is renamed, and whatever replaces it or
+//! is made in its place when it is gone gets it: so a mount survives an atomic replacement. Nothing here is shared with
+//! the mux.
 
 use std::collections::BTreeMap;
 
@@ -35,6 +37,8 @@ struct Entry {
 enum Kind {
     File(Vec<u8>),
     Dir(BTreeMap<String, Id>),
+    /// It was removed, and something is still mounted from this name of its parent, or below it.
+    Gone(String),
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -55,7 +59,8 @@ pub enum Op {
     Create(String, String),
     Mkdir(String, String),
     Remove(String),
-    Rename(String, String, String),
+    /// A name of a directory becomes a name of another one.
+    Rename([String; 2], [String; 2]),
     Mount(usize, String, Flags),
     Bind(String, String, Flags),
     Unmount(Option<String>, String),
@@ -110,7 +115,8 @@ impl Model {
             Some(bytes) => Kind::File(bytes.into()),
             None => Kind::Dir(BTreeMap::new()),
         };
-        let id = self.files.keys().max().expect("there is a root") + 1;
+        let gone = self.gone(dir, name);
+        let id = gone.unwrap_or_else(|| self.next());
         let server = self.files[&dir].server;
         self.files.insert(id, Entry { server, parent: dir, kind });
         self.dir_mut(dir).expect("a directory").insert(name.into(), id);
@@ -131,16 +137,26 @@ impl Model {
         (saw, states)
     }
 
+    /// Whether an operation may be refused so, with nothing changed, where the model says that it is done: not every
+    /// dialect has a rename that replaces, or leaves the directory.
+    pub fn may_refuse(&self, op: &Op, errno: Errno) -> bool {
+        let Op::Rename([dir, _], [to, new]) = op else { return false };
+        let is_there = self.walk(to).is_ok_and(|place| self.first(&place, new).is_ok());
+        let replaces = [Errno::EEXIST, Errno::EXDEV, Errno::EISDIR, Errno::ENOTDIR, Errno::ENOTEMPTY];
+        is_there && replaces.contains(&errno) || dir != to && [Errno::EXDEV, Errno::EINVAL].contains(&errno)
+    }
+
     /// What somebody sees who walked there in this state, and looked in a later one.
     pub fn look(&self, op: &Op, later: &Self) -> Answer<Saw> {
         let (Op::Read(path) | Op::List(path)) = op else { unreachable!("the others are no looks") };
         let mut place = self.walk(path)?;
-        place.at.retain(|file| later.files.contains_key(file));
+        place.at.retain(|&file| later.is_there(file));
         let first = place.at.first().ok_or(Errno::ENOENT)?;
         match (op, &later.files[first].kind) {
             (Op::List(_), _) => later.list(&place).map(Saw::Names),
             (_, Kind::File(bytes)) => Ok(Saw::Bytes(bytes.clone())),
             (_, Kind::Dir(_)) => Err(Errno::EISDIR),
+            (_, Kind::Gone(_)) => unreachable!("it is there"),
         }
     }
 
@@ -161,6 +177,7 @@ impl Model {
                         Ok(Saw::Done)
                     }
                     Kind::Dir(_) => Err(Errno::EISDIR),
+                    Kind::Gone(_) => unreachable!("it was walked to"),
                 }
             }
             Op::Create(dir, name) | Op::Mkdir(dir, name) => {
@@ -175,18 +192,8 @@ impl Model {
                 self.plant(into, name, matches!(op, Op::Create(..)).then_some(b""));
                 Ok(Saw::Done)
             }
-            Op::Remove(path) => self.remove(path, states),
-            Op::Rename(dir, old, new) => {
-                let place = self.walk(dir)?;
-                let (file, in_dir) = self.first(&place, old)?;
-                if self.is_busy(file) {
-                    return Err(Errno::EBUSY);
-                }
-                let names = self.dir_mut(in_dir)?;
-                names.remove(old);
-                names.insert(new.clone(), file);
-                Ok(Saw::Done)
-            }
+            Op::Remove(path) => self.remove(path),
+            Op::Rename(from, to) => self.rename(from, to, states),
             Op::Mount(server, old, flags) => {
                 let from = self.covered(old, Some(true), true, states)?;
                 let by = self.names[*server].clone();
@@ -236,7 +243,7 @@ impl Model {
         if from.is_empty() { Err(covered.err().unwrap_or(Errno::EINVAL)) } else { Ok(Saw::Done) }
     }
 
-    fn remove(&mut self, path: &str, states: &mut Vec<Self>) -> Answer<Saw> {
+    fn remove(&mut self, path: &str) -> Answer<Saw> {
         let place = self.walk(path)?;
         let Some(&file) = place.way.last() else { return Err(Errno::EBUSY) };
         if self.is_busy(file) {
@@ -246,13 +253,124 @@ impl Model {
             return Err(Errno::ENOTEMPTY);
         }
         let parent = self.files[&file].parent;
-        self.dir_mut(parent)?.retain(|_, id| *id != file);
-        self.files.remove(&file);
-        // A file that is gone is mounted nowhere, as soon as that is known.
-        states.push(self.clone());
-        self.mounts.values_mut().for_each(|members| members.retain(|m| m.by.is_none() || m.to != file));
-        self.tidy();
+        let name = self.name(file);
+        self.dir_mut(parent)?.remove(&name);
+        self.files.get_mut(&file).expect("it was walked to").kind = Kind::Gone(name);
+        self.bury();
         Ok(Saw::Done)
+    }
+
+    fn rename(
+        &mut self,
+        [dir, old]: &[String; 2],
+        [to, new]: &[String; 2],
+        states: &mut Vec<Self>,
+    ) -> Answer<Saw> {
+        let (place, to) = (self.walk(dir)?, self.walk(to)?);
+        let (file, in_dir) = self.first(&place, old)?;
+        let there = match self.first(&to, new) {
+            Ok(there) => Some(there),
+            Err(Errno::ENOENT) => None,
+            Err(errno) => return Err(errno),
+        };
+        if self.is_busy(file) {
+            return Err(Errno::EBUSY);
+        }
+        // A name on which a file is bound stands for that file.
+        let there = match there {
+            Some((there, _)) if self.is_busy(there) => match self.mounts.get(&there).map(Vec::as_slice) {
+                Some([bound]) if !self.is_there(bound.to) => return Err(Errno::ENOENT),
+                Some([bound]) if !self.is_dir(bound.to) => Some((bound.to, self.files[&bound.to].parent)),
+                _ => return Err(Errno::EBUSY),
+            },
+            there => there,
+        };
+        // A name that a member has stays in that member; else a file stays in the member in which it is.
+        let into = match there {
+            Some((_, dir)) => dir,
+            None if to.at.contains(&in_dir) => in_dir,
+            None => self.creates(&to).ok_or(Errno::EPERM)?,
+        };
+        if self.files[&into].server != self.files[&file].server {
+            return Err(Errno::EXDEV);
+        }
+        if self.is_within(into, file) {
+            return Err(Errno::EINVAL);
+        }
+        if let Some((there, _)) = there {
+            match (self.is_dir(file), self.dir(there)) {
+                _ if there == file => return Ok(Saw::Done),
+                (true, Err(_)) => return Err(Errno::ENOTDIR),
+                (false, Ok(_)) => return Err(Errno::EISDIR),
+                (true, Ok(names)) if !names.is_empty() => return Err(Errno::ENOTEMPTY),
+                _ => {}
+            }
+        }
+        let name = there.map_or(new.clone(), |(there, _)| self.name(there));
+        let replaced = there.map(|(there, _)| there).or_else(|| self.gone(into, new));
+        self.dir_mut(in_dir)?.remove(old);
+        self.dir_mut(into)?.insert(name, file);
+        self.files.get_mut(&file).expect("it was walked to").parent = into;
+        let members = |model: &mut Self, f: &dyn Fn(&mut Id)| {
+            model.mounts.values_mut().flatten().filter(|m| m.by.is_some()).for_each(|m| f(&mut m.to));
+        };
+        if let Some(replaced) = replaced {
+            members(self, &|to| *to = if *to == replaced { file } else { *to });
+            let below: Vec<Id> =
+                self.files.keys().copied().filter(|&id| self.files[&id].parent == replaced).collect();
+            below.iter().for_each(|id| self.files.get_mut(id).expect("it was found").parent = file);
+            self.files.remove(&replaced);
+        }
+        // Until the mux knows, what was mounted from it, or from below it, is not found.
+        let mut unknown = self.clone();
+        let moved: Vec<Id> = self.files.keys().copied().filter(|&id| self.is_within(id, file)).collect();
+        let limbo = self.next();
+        let entry = Entry { server: 0, parent: 0, kind: Kind::Gone("?".into()) };
+        unknown.files.insert(limbo, entry);
+        let was = |to: Id| moved.contains(&to) && replaced.is_none_or(|_| to != file);
+        members(&mut unknown, &|to| *to = if was(*to) { limbo } else { *to });
+        states.push(unknown);
+        self.bury();
+        Ok(Saw::Done)
+    }
+
+    /// What was at a name, if something is still mounted from there.
+    fn gone(&self, dir: Id, name: &str) -> Option<Id> {
+        let is = |entry: &Entry| entry.parent == dir && matches!(&entry.kind, Kind::Gone(of) if of == name);
+        self.files.iter().find(|(_, entry)| is(entry)).map(|(&id, _)| id)
+    }
+
+    fn next(&self) -> Id {
+        self.files.keys().max().expect("there is a root") + 1
+    }
+
+    fn name(&self, file: Id) -> String {
+        let Ok(names) = self.dir(self.files[&file].parent) else { return String::new() };
+        names.iter().find(|(_, id)| **id == file).map_or(String::new(), |(name, _)| name.clone())
+    }
+
+    /// Forgets files that are gone and from which nothing is mounted.
+    fn bury(&mut self) {
+        let mounted: Vec<Id> = self.mounts.values().flatten().map(|member| member.to).collect();
+        let needed: Vec<Id> = self
+            .files
+            .keys()
+            .copied()
+            .filter(|&id| mounted.iter().any(|&to| self.is_within(to, id)))
+            .collect();
+        self.files.retain(|id, entry| !matches!(entry.kind, Kind::Gone(_)) || needed.contains(id));
+    }
+
+    /// It is `dir`, or below it.
+    fn is_within(&self, mut at: Id, dir: Id) -> bool {
+        while at != dir && self.files[&at].parent != at {
+            at = self.files[&at].parent;
+        }
+        at == dir
+    }
+
+    fn is_there(&self, file: Id) -> bool {
+        self.files.get(&file).is_some_and(|entry| !matches!(entry.kind, Kind::Gone(_)))
     }
 
     /// bind(2): early, and with all members of what is bound.
@@ -281,7 +399,7 @@ impl Model {
     /// missing in the backbone are made.
     fn covered(&mut self, old: &str, is_dir: Option<bool>, make: bool, states: &mut Vec<Self>) -> Answer<Id> {
         let names: Vec<&str> = names(old).collect();
-        let mut place = self.root();
+        let mut place = self.root()?;
         for (i, name) in names.iter().enumerate() {
             let is_last = i + 1 == names.len();
             let may_make = make && !(is_last && is_dir == Some(false));
@@ -307,12 +425,13 @@ impl Model {
         }
     }
 
-    fn root(&self) -> Place {
-        Place { way: Vec::new(), at: self.shown(self.roots[0]) }
+    fn root(&self) -> Answer<Place> {
+        let at = self.shown(self.roots[0]);
+        if at.is_empty() { Err(Errno::ENOENT) } else { Ok(Place { way: Vec::new(), at }) }
     }
 
     fn walk(&self, path: &str) -> Answer<Place> {
-        let mut place = self.root();
+        let mut place = self.root()?;
         for name in names(path) {
             place = if name == ".." { self.up(&place)? } else { self.step(&place, name)? };
         }
@@ -325,7 +444,8 @@ impl Model {
         let mut way = place.way.clone();
         way.pop();
         let covered = way.last().copied().unwrap_or(self.roots[0]);
-        Ok(Place { way, at: self.shown(covered) })
+        let at = self.shown(covered);
+        if at.is_empty() { Err(Errno::ENOENT) } else { Ok(Place { way, at }) }
     }
 
     /// One name, into what is mounted there.
@@ -352,20 +472,20 @@ impl Model {
     /// What is to be seen at a file.
     fn shown(&self, file: Id) -> Vec<Id> {
         match self.mounts.get(&file) {
-            Some(members) => {
-                members.iter().map(|member| member.to).filter(|to| self.files.contains_key(to)).collect()
-            }
+            Some(members) => members.iter().map(|member| member.to).filter(|&to| self.is_there(to)).collect(),
             None => vec![file],
         }
     }
 
     /// Where new files of a directory go.
     fn creates(&self, place: &Place) -> Option<Id> {
-        if let [alone] = *place.at {
-            return Some(alone);
-        }
         let covered = place.way.last().copied().unwrap_or(self.roots[0]);
-        self.mounts[&covered].iter().find(|member| member.create).map(|member| member.to)
+        match self.mounts.get(&covered) {
+            Some(members) if members.len() > 1 => {
+                members.iter().find(|member| member.create).map(|member| member.to)
+            }
+            _ => place.at.first().copied(),
+        }
     }
 
     /// Each name once, with the kind of what a walk leads to.
@@ -383,19 +503,14 @@ impl Model {
 
     /// It is a mount point, or one is below it.
     fn is_busy(&self, file: Id) -> bool {
-        self.mounts.keys().any(|&from| {
-            let mut at = from;
-            while at != file && self.files[&at].parent != at {
-                at = self.files[&at].parent;
-            }
-            at == file
-        })
+        self.mounts.keys().any(|&from| self.is_within(from, file))
     }
 
     /// A mount point at which nothing is mounted is none.
     fn tidy(&mut self) {
         self.mounts.retain(|_, members| members.iter().any(|member| member.by.is_some()));
         self.called.retain(|from, _| self.mounts.contains_key(from));
+        self.bury();
     }
 
     fn is_dir(&self, file: Id) -> bool {
@@ -406,6 +521,7 @@ impl Model {
         match &self.files[&file].kind {
             Kind::Dir(names) => Ok(names),
             Kind::File(_) => Err(Errno::ENOTDIR),
+            Kind::Gone(_) => Err(Errno::ENOENT),
         }
     }
 
@@ -413,6 +529,7 @@ impl Model {
         match &mut self.files.get_mut(&file).ok_or(Errno::ENOENT)?.kind {
             Kind::Dir(names) => Ok(names),
             Kind::File(_) => Err(Errno::ENOTDIR),
+            Kind::Gone(_) => Err(Errno::ENOENT),
         }
     }
 }
@@ -423,6 +540,7 @@ impl std::fmt::Display for Model {
         for (id, Entry { server, kind, .. }) in &self.files {
             match kind {
                 Kind::Dir(names) => write!(f, "\n{id} on {server}: {names:?}")?,
+                Kind::Gone(name) => write!(f, "\n{id} on {server}: {name} is gone")?,
                 Kind::File(bytes) => write!(f, "\n{id} on {server}: {:?}", String::from_utf8_lossy(bytes))?,
             }
         }

@@ -234,7 +234,7 @@ impl Run {
     }
 
     fn tree_op(&mut self, only_write: bool) -> Op {
-        let kind = if only_write { 0 } else { self.rng.below(8) };
+        let kind = if only_write { 0 } else { self.rng.below(10) };
         match kind {
             0 | 1 => Op::Write(self.path(Some(false)), self.rng.bits().to_le_bytes()),
             2 | 3 => Op::Create(self.path(Some(true)), file_name(&mut self.rng)),
@@ -243,12 +243,17 @@ impl Run {
             _ => {
                 let dir = self.path(Some(true));
                 let names = self.beliefs[0].seen(&dir);
-                let new = format!("n{}", self.rng.below(5));
-                // What replaces what is a matter of dialects.
-                if names.is_empty() || self.beliefs.iter().any(|b| b.seen(&dir).iter().any(|n| n.0 == new)) {
+                if names.is_empty() {
                     return Op::Mkdir(dir, dir_name(&mut self.rng));
                 }
-                Op::Rename(dir, names[self.rng.below(names.len())].0.clone(), new)
+                let old = names[self.rng.below(names.len())].0.clone();
+                let to = if self.rng.one_in(2) { dir.clone() } else { self.path(Some(true)) };
+                let taken = self.beliefs[0].seen(&to);
+                let new = match self.rng.one_in(2) && !taken.is_empty() {
+                    true => taken[self.rng.below(taken.len())].0.clone(),
+                    false => format!("n{}", self.rng.below(5)),
+                };
+                Op::Rename([dir, old], [to, new])
             }
         }
     }
@@ -338,8 +343,10 @@ fn explain(belief: &Model, deeds: &[Deed]) -> Vec<Model> {
         for deed in order {
             let mut longer = Vec::new();
             for way in ways {
-                let (saw, states) = way.last().expect("it has a beginning").apply(&deed.op);
+                let before = way.last().expect("it has a beginning");
+                let (saw, states) = before.apply(&deed.op);
                 match &deed.saw {
+                    Some(Saw::Failed(errno)) if before.may_refuse(&deed.op, *errno) => longer.push(way),
                     Some(seen) if alike(seen, &saw) => longer.push([way, states].concat()),
                     Some(_) => {}
                     None => {
@@ -396,6 +403,8 @@ fn errno(error: &Error) -> Errno {
     match text {
         _ if text.contains("mount point") => Errno::EBUSY,
         _ if text.contains("forbids creation") => Errno::EPERM,
+        // The client's word for the EEXIST of a Twstat.
+        _ if error.errno() == Errno::EOPNOTSUPP => Errno::EEXIST,
         _ => error.errno(),
     }
 }
@@ -446,9 +455,9 @@ async fn perform(client: &Client, op: &Op) -> Result<Saw, Error> {
             root.walk(path).await?.remove().await?;
             Saw::Done
         }
-        Op::Rename(dir, old, new) => {
-            let dir = root.walk(dir).await?;
-            dir.rename(old, &dir, new).await?;
+        Op::Rename([dir, old], [to, new]) => {
+            let (dir, to) = (root.walk(dir).await?, root.walk(to).await?);
+            dir.rename(old, &to, new).await?;
             Saw::Done
         }
         Op::Mount(..) | Op::Bind(..) | Op::Unmount(..) => unreachable!("that is not for clients"),
