@@ -3,6 +3,7 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arc_swap::ArcSwapOption;
 use futures_util::lock::Mutex as AsyncMutex;
@@ -39,6 +40,8 @@ pub(crate) struct CFid {
     pub(crate) crossed: Option<(Arc<Head>, usize)>,
     /// What stands for it until its connection goes.
     pub(crate) first: Live,
+    /// It is a mount point whose server was away: `first` is the covered file.
+    pub(crate) away: Option<Box<Away>>,
     /// As clients see it.
     pub(crate) qid: Held,
     pub(crate) open: Option<Open>,
@@ -48,6 +51,38 @@ pub(crate) struct CFid {
     pub(crate) ahead: Option<Arc<Ahead>>,
     /// The open file itself, if its server is in this process.
     pub(crate) direct: Option<Arc<dyn Direct>>,
+}
+
+/// What is mounted at a place that was walked to while the server was away. Only its attributes can be had without it,
+/// those of the covered file; everything else goes to the server, and waits for it or fails.
+pub(crate) struct Away {
+    pub(crate) head: Arc<Head>,
+    /// What stands for it since the server has answered, and which member of the mount point it is.
+    arrived: ArcSwapOption<Live>,
+    member: AtomicUsize,
+}
+
+impl Away {
+    pub(crate) fn new(head: Arc<Head>) -> Box<Self> {
+        Box::new(Self { head, arrived: ArcSwapOption::empty(), member: AtomicUsize::new(0) })
+    }
+
+    /// The server is there. The first who says so counts: others may have the file already.
+    pub(crate) fn arrive(&self, live: Live, member: usize) {
+        // One core at a time decides, by the exchange; the number is read only behind it.
+        let live = Some(Arc::new(live));
+        self.arrived.rcu(|now| match now {
+            Some(now) => Some(now.clone()),
+            None => {
+                self.member.store(member, Ordering::Release);
+                live.clone()
+            }
+        });
+    }
+
+    fn crossed(&self) -> Option<(Arc<Head>, usize)> {
+        self.arrived.load().as_ref().map(|_| (self.head.clone(), self.member.load(Ordering::Acquire)))
+    }
 }
 
 /// The fid of an upstream.
@@ -87,6 +122,7 @@ impl Deref for Now<'_> {
 }
 
 /// What all fids of one attach share.
+#[derive(Clone)]
 pub(crate) struct Walker {
     pub(crate) named: Arc<Named>,
     pub(crate) ident: Arc<Ident>,
@@ -186,9 +222,9 @@ impl Step {
 impl CFid {
     /// Where it really is: where the moves of its tree are remembered, also if it was moved since it was walked to.
     pub(crate) fn place(&self) -> Place {
-        match (&self.kept, &self.crossed) {
+        match (&self.kept, self.crossed_first()) {
             (Some(kept), _) => kept.place(&self.first.root.tree),
-            (None, Some((head, member))) => head.members[*member].to.clone(),
+            (None, Some((head, member))) => head.members[member].to.clone(),
             (None, None) => self.step.covered.clone(),
         }
     }
@@ -204,24 +240,40 @@ impl CFid {
 
     /// The mount point it is, likewise, with its members where they are now.
     pub(crate) fn crossed(&self) -> Option<(Arc<Head>, usize)> {
-        let (head, held) = self.crossed.as_ref()?;
-        let Some(kept) = &self.kept else { return self.crossed.clone() };
-        let mut now = Head::clone(head);
+        let (head, held) = self.crossed_first()?;
+        let Some(kept) = &self.kept else { return Some((head, held)) };
+        let mut now = Head::clone(&head);
         let many = now.members.len() > 1;
         for member in &mut now.members {
             member.to = if many { kept.moved(&self.first.root.tree, &member.to) } else { self.place() };
         }
-        Some((if now == **head { head.clone() } else { Arc::new(now) }, *held))
+        Some((if now == *head { head } else { Arc::new(now) }, held))
+    }
+
+    /// The same, with its members where they were.
+    fn crossed_first(&self) -> Option<(Arc<Head>, usize)> {
+        self.away.as_ref().map_or_else(|| self.crossed.clone(), |away| away.crossed())
+    }
+
+    /// What is mounted here, if its server was away and has not answered since.
+    pub(crate) fn away(&self) -> Option<&Away> {
+        self.away.as_deref().filter(|away| away.arrived.load().is_none())
+    }
+
+    /// Whether it is a mount point: what is mounted there, or the covered file while that is away.
+    pub(crate) fn is_mount(&self) -> bool {
+        self.away.is_some() || self.crossed.is_some()
     }
 
     /// Whether it stands for several directories.
     pub(crate) fn is_union(&self) -> bool {
-        self.crossed.as_ref().is_some_and(|(head, _)| head.members.len() > 1)
+        self.crossed_first().is_some_and(|(head, _)| head.members.len() > 1)
     }
 
     /// What stands for it now.
     pub(crate) fn live(&self) -> Now<'_> {
-        match self.kept.as_ref().and_then(|kept| kept.now()) {
+        let arrived = || self.away.as_ref().and_then(|away| away.arrived.load_full());
+        match self.kept.as_ref().and_then(|kept| kept.now()).or_else(arrived) {
             Some(live) => Now::Later(live),
             None => Now::First(&self.first),
         }

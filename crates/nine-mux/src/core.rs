@@ -7,10 +7,10 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use nine_io::client::{Client, Error, File, heed};
+use nine_io::client::{Client, Error, File, FlushLimits, heed};
 use nine_net::Env;
 use nine_net::lock::{Mutex, lock};
-use nine_proto::{Errno, Names};
+use nine_proto::{Errno, Names, OpenFlags};
 
 use crate::ahead::Runs;
 use crate::cfid::{Step, Walker};
@@ -20,7 +20,7 @@ use crate::named::Named;
 use crate::outside::Outside;
 use crate::pushed::Pushed;
 use crate::qid::Qids;
-use crate::space::{Flags, Mount, Place, Space, TreeId};
+use crate::space::{Flags, Place, Space, TreeId, names_of};
 use crate::upstream::{As, GREETING, Ident, Root, Server, Standing, Tree, Upstream};
 use crate::walk::{Last, Pos};
 
@@ -353,7 +353,8 @@ impl Core {
         self.backbone.get_or_init(|| id);
     }
 
-    /// Mounts the root of a tree on `old` (mount(2)).
+    /// Mounts the root of a tree on `old` (mount(2)). What comes out is the number of the call, and why the server does
+    /// not answer now, if so.
     pub(crate) async fn mount(
         &self,
         by: &Walker,
@@ -361,31 +362,45 @@ impl Core {
         what: &str,
         old: &str,
         flags: Flags,
-    ) -> Result<u64, Error> {
-        let from = self.mount_point(by, &tree, what, old).await;
+        limit: Duration,
+    ) -> Result<(u64, Option<Error>), Error> {
+        let point = self.mount_point(by, &tree, what, old, limit).await;
+        let (from, away) = match point {
+            Ok((from, away)) => (Ok(from), away),
+            Err(error) => (Err(error), None),
+        };
         // Also if it fails: nobody else would let go of the root.
         let to = vec![Place::root(tree.id)];
-        self.change(by, &[tree.id], |space| space.mount(to, what, from?, old, flags).map_err(Error::Refused))
+        let mount = |space: &mut Space| space.mount(to, what, from?, old, flags).map_err(Error::Refused);
+        Ok((self.change(by, &[tree.id], mount)?, away))
     }
 
-    /// Where a tree is mounted, if that can be.
-    async fn mount_point(&self, by: &Walker, tree: &Tree, what: &str, old: &str) -> Result<Place, Error> {
+    /// Where a tree is mounted, if that can be, and why its server does not answer, if so.
+    async fn mount_point(
+        &self,
+        by: &Walker,
+        tree: &Tree,
+        what: &str,
+        old: &str,
+        limit: Duration,
+    ) -> Result<(Place, Option<Error>), Error> {
         // A server that is not there now is mounted when somebody walks to it; one that refuses is refused,
         // and one of this process that does not open.
         let late = || {
             let error = std::io::Error::new(std::io::ErrorKind::TimedOut, "it answers no Tattach");
             Err(Error::Transport { peer: tree.upstream.server.name.clone(), error: Arc::new(error) })
         };
-        let root = self.within(2 * GREETING, self.root(by, tree.id, None)).await;
-        let is_dir = match root.unwrap_or_else(late) {
-            Ok(root) => Some(root.qid().is_dir()),
-            Err(error) if is_unreachable(&error) && !tree.upstream.server.local => {
-                tracing::warn!("{what} is mounted, but not reached yet: {error}");
-                None
+        let limit = if tree.upstream.server.local { 2 * GREETING } else { limit };
+        let root = self.within(limit, self.root(by, tree.id, None)).await;
+        let (is_dir, away) = match root.unwrap_or_else(late) {
+            Ok(root) => (Some(root.qid().is_dir()), None),
+            Err(error) if is_away(&error) && !tree.upstream.server.local => {
+                tracing::warn!("{what} is mounted, but away: {error}");
+                (None, Some(error))
             }
             Err(error) => return Err(error),
         };
-        self.soon(self.covered(by, old, is_dir, true)).await
+        Ok((self.soon(limit, self.covered(by, old, is_dir, true)).await?, away))
     }
 
     /// What a future comes to, unless `limit` passes before. What it has asked then may never be answered.
@@ -398,9 +413,16 @@ impl Core {
     }
 
     /// A walk of our own, which nobody would flush.
-    async fn soon<T>(&self, walk: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-        let late = || Err(refused(Errno::ETIMEDOUT, "a server on the way has not answered within 20 s"));
-        self.within(2 * GREETING, walk).await.unwrap_or_else(late)
+    async fn soon<T>(
+        &self,
+        limit: Duration,
+        walk: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let late = || {
+            let text = format!("a server on the way has not answered within {} s", limit.as_secs());
+            Err(refused(Errno::ETIMEDOUT, &text))
+        };
+        self.within(limit, walk).await.unwrap_or_else(late)
     }
 
     /// Changes a name space in which `trees` are to be seen from now on, and lets go of what is seen no more.
@@ -430,9 +452,17 @@ impl Core {
     }
 
     /// Makes `new` be seen at `old` (bind(2)): what is there now, whatever happens to its name later.
-    pub(crate) async fn bind(&self, by: &Walker, new: &str, old: &str, flags: Flags) -> Result<u64, Error> {
-        let pos = self.soon(self.resolve(by, new)).await?;
-        let from = self.soon(self.covered(by, old, Some(pos.raw.is_dir()), true)).await?;
+    /// What comes out is the number of the call, and whether it is a directory.
+    pub(crate) async fn bind(
+        &self,
+        by: &Walker,
+        new: &str,
+        old: &str,
+        flags: Flags,
+        limit: Duration,
+    ) -> Result<(u64, bool), Error> {
+        let pos = self.soon(limit, self.resolve(by, new)).await?;
+        let from = self.soon(limit, self.covered(by, old, Some(pos.raw.is_dir()), true)).await?;
         let to: Vec<Place> = match &pos.crossed {
             Some((head, _)) => head.members.iter().map(|member| member.to.clone()).collect(),
             None => vec![pos.place().clone()],
@@ -444,23 +474,26 @@ impl Core {
             ));
         }
         let trees: Vec<TreeId> = to.iter().map(|place| place.tree).collect();
-        self.change(by, &trees, |space| space.mount(to, new, from, old, flags).map_err(Error::Refused))
+        let id =
+            self.change(by, &trees, |space| space.mount(to, new, from, old, flags).map_err(Error::Refused))?;
+        Ok((id, pos.raw.is_dir()))
     }
 
-    /// Takes `new` away from `old`, or with no `new` everything (bind(2)). The words of the calls are enough: servers
-    /// may be gone, and what `old` was may be hidden by now.
+    /// Takes away what call `id` has mounted or bound.
+    pub(crate) fn unmount_call(&self, by: &Walker, id: u64) -> Result<(), Error> {
+        self.change(by, &[], |space| space.unmount_call(id).map_err(Error::Refused))
+    }
+
+    /// Takes from `old` what was mounted or bound last as `new`, or with no `new` everything (bind(2)). The words of
+    /// the calls are enough: servers may be gone, and what `old` was may be hidden by now.
     pub(crate) async fn unmount(&self, by: &Walker, new: Option<&str>, old: &str) -> Result<(), Error> {
-        let covered = self.soon(self.covered(by, old, None, false)).await;
+        let covered = self.soon(2 * GREETING, self.covered(by, old, None, false)).await;
         let places = match new {
-            None => None,
-            Some(new) => match self.soon(self.resolve(by, new)).await {
-                Ok(pos) => Some(vec![pos.step.covered.clone(), pos.place().clone()]),
-                Err(_) => Some(Vec::new()),
+            None => Vec::new(),
+            Some(new) => match self.soon(2 * GREETING, self.resolve(by, new)).await {
+                Ok(pos) => vec![pos.step.covered.clone(), pos.place().clone()],
+                Err(_) => Vec::new(),
             },
-        };
-        let is = |mount: &Mount| match (&places, new) {
-            (Some(places), Some(new)) => &*mount.what == new || places.contains(&mount.to),
-            _ => true,
         };
         let missing = covered.as_ref().err().cloned();
         self.change(by, &[], |space| {
@@ -471,7 +504,15 @@ impl Core {
             if from.is_empty() {
                 return Err(missing.unwrap_or_else(|| refused(Errno::EINVAL, "nothing is mounted there")));
             }
-            from.iter().try_for_each(|from| space.unmount(from, is).map_err(Error::Refused))
+            let Some(new) = new else {
+                return from.iter().try_for_each(|from| space.unmount(from).map_err(Error::Refused));
+            };
+            let members = from.iter().filter_map(|from| space.head(from)).flat_map(|head| &head.members);
+            let named = members.filter(|m| &*m.what == new || places.contains(&m.to));
+            match named.map(|member| member.id).max() {
+                Some(id) if id > 0 => space.unmount_call(id).map_err(Error::Refused),
+                _ => Err(refused(Errno::EINVAL, "that is not mounted there")),
+            }
         })
     }
 
@@ -492,11 +533,11 @@ impl Core {
             return self.cross(by, step, head.clone(), &mut Patience::default()).await;
         }
         let (root, file, raw) = self.enter_place(by, space.root()).await?;
-        Ok(Pos { step, crossed: None, root, file, raw })
+        Ok(Pos { step, crossed: None, away: None, root, file, raw })
     }
 
     /// The place that a mount on `old` covers: its last name is not looked up among the mount points. `make`: what is
-    /// missing and shall be a directory is made, in the backbone and nowhere else.
+    /// missing is made, in the backbone and nowhere else.
     async fn covered(
         &self,
         by: &Walker,
@@ -517,10 +558,11 @@ impl Core {
         }
         let mut pos = self.begin(&space, by).await?;
         for name in up {
-            let next = self.step(&space, by, pos, name, Last::Crossed, make).await;
+            let next = self.step(&space, by, pos, name, Last::Crossed, make.then_some(true)).await;
             pos = next.map_err(|error| at_path(old, error))?;
         }
-        let next = self.step(&space, by, pos, last, Last::Covered, make && is_dir != Some(false)).await;
+        let next =
+            self.step(&space, by, pos, last, Last::Covered, make.then_some(is_dir != Some(false))).await;
         let next = next.map_err(|error| at_path(old, error))?;
         if is_dir.is_some_and(|is_dir| is_dir != next.raw.is_dir()) {
             return Err(inconsistent());
@@ -528,8 +570,8 @@ impl Core {
         Ok(next.step.covered.clone())
     }
 
-    /// One name on the way to a mount point; a directory that is missing is made where that may be: in the backbone,
-    /// and in other trees in memory.
+    /// One name on the way to a mount point; what is missing is made (`Some(true)`: as a directory, `Some(false)`: as a
+    /// file) where that may be: in the backbone, and in other trees in memory.
     async fn step(
         &self,
         space: &Space,
@@ -537,12 +579,19 @@ impl Core {
         pos: Pos,
         name: &[u8],
         last: Last,
-        make: bool,
+        make: Option<bool>,
     ) -> Result<Pos, Error> {
         match self.walk_pos(space, by, pos.clone(), &[name], last, |_| {}).await {
-            Err(error) if error.errno() == Errno::ENOENT && make => {
+            Err(error) if error.errno() == Errno::ENOENT && make.is_some() => {
                 let dir = self.scratch(space, by, &pos).await?;
-                match dir.mkdir(name, 0o755, nine_proto::NOGID).await {
+                let made = match make {
+                    Some(false) => {
+                        let flags = OpenFlags::READ | OpenFlags::EXCL;
+                        dir.create(name, flags, 0o644, nine_proto::NOGID).await.map(drop)
+                    }
+                    _ => dir.mkdir(name, 0o755, nine_proto::NOGID).await.map(drop),
+                };
+                match made {
                     Err(error) if error.errno() != Errno::EEXIST => return Err(error),
                     _ => {}
                 }
@@ -608,6 +657,11 @@ impl Core {
     }
 }
 
+/// Whether a server is not there, or does not answer.
+pub(crate) fn is_away(error: &Error) -> bool {
+    is_unreachable(error) || matches!(error, Error::Refused(error) if error.errno == Errno::ETIMEDOUT)
+}
+
 /// Whether a server could not be asked at all.
 fn is_unreachable(error: &Error) -> bool {
     matches!(error, Error::Transport { .. } | Error::Unsent { .. })
@@ -628,12 +682,8 @@ fn at_path(path: &str, error: Error) -> Error {
     }
 }
 
-fn names_of(path: &str) -> Vec<&[u8]> {
-    path.as_bytes().split(|&b| b == b'/').filter(|name| !matches!(*name, b"" | b".")).collect()
-}
-
-/// How long an Rflush is waited for: so many ticks.
-const PATIENCE: u32 = 10;
+/// How long an Rflush is waited for, in ticks.
+const PATIENCE: FlushLimits = FlushLimits { reads: 1, changes: 3, overdue: 10 };
 /// Of this length.
 const TICK: Duration = Duration::from_secs(1);
 /// Overdue Rflushes with which an upstream is given up.

@@ -474,7 +474,7 @@ impl Core {
 
     /// Brings a fid back after its connection has gone. Who is patient waits for the server, and for others who bring
     /// the same fid back.
-    async fn revive(&self, cfid: &CFid, patience: Option<&mut Patience>) -> Result<(), Error> {
+    pub(crate) async fn revive(&self, cfid: &CFid, patience: Option<&mut Patience>) -> Result<(), Error> {
         let Some(kept) = &cfid.kept else { return Ok(()) };
         let old = cfid.live();
         let (tree, is_dead) = (old.root.tree.clone(), old.root.client.dead().is_some());

@@ -25,6 +25,7 @@ mod herald;
 mod jobs;
 mod keep;
 mod live;
+mod made;
 mod message;
 mod metrics;
 mod named;
@@ -45,6 +46,7 @@ mod walk;
 
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use nine_io::client::Error;
 use nine_io::server::Seat;
@@ -55,7 +57,7 @@ use nine_proto::Names;
 pub use ahead::TOTAL as AHEAD_MAX;
 pub use attach::{Con, Local, Received, UNSENT_MAX};
 pub use keep::{BEAT, REPLAY, Wait};
-pub use live::{CLIENTS, Draft, Kinds, Live};
+pub use live::{AWAY, CLIENTS, Draft, Kinds, Live};
 pub use qid::SLOTS_EACH;
 pub use show::{ConnectionStatus, MountStatus, Status, UpstreamStatus};
 pub use space::{Flags, MEMBERS_MAX, Order};
@@ -111,7 +113,7 @@ impl Mux {
     fn space_of(&self, named: Arc<named::Named>, owner: &Owner) -> Space {
         let ident = self.0.ident(&owner.name, owner.uid, upstream::Standing::Proven, false);
         let by = Arc::new(Walker { named, ident, hops: 0, client: 0, base: b"/"[..].into() });
-        Space { core: self.0.clone(), by }
+        Space { core: self.0.clone(), by, limit: 2 * GREETING }
     }
 }
 
@@ -123,6 +125,8 @@ impl Mux {
 pub struct Space {
     core: Arc<Core>,
     by: Arc<Walker>,
+    /// How long a call waits for each server on its way.
+    limit: Duration,
 }
 
 impl Space {
@@ -140,6 +144,18 @@ impl Space {
         old: &str,
         flags: Flags,
     ) -> Result<u64, Error> {
+        Ok(self.mounted(server, aname, user, old, flags).await?.0)
+    }
+
+    /// The same; beside the number of the call, why the server does not answer now.
+    pub(crate) async fn mounted(
+        &self,
+        server: Server,
+        aname: &str,
+        user: &As,
+        old: &str,
+        flags: Flags,
+    ) -> Result<(u64, Option<Error>), Error> {
         let what: Arc<str> = match aname {
             "" => server.name.clone(),
             aname => format!("{} {aname}", server.name).into(),
@@ -147,17 +163,17 @@ impl Space {
         let (wait, ahead) = (server.wait, server.ahead);
         let upstream = self.core.upstream(server);
         let tree = self.core.tree(&upstream, aname, user, wait, ahead);
-        self.core.mount(&self.by, tree, &what, old, flags).await
+        self.core.mount(&self.by, tree, &what, old, flags, self.limit).await
     }
 
     /// Makes what is at `new` be seen at `old`, too (muxbind of the seed, bind(2)): early, what becomes of the name
     /// `new` later does not matter.
     pub async fn bind(&self, new: &str, old: &str, flags: Flags) -> Result<u64, Error> {
-        self.core.bind(&self.by, new, old, flags).await
+        Ok(self.core.bind(&self.by, new, old, flags, self.limit).await?.0)
     }
 
     /// Takes away what was mounted or bound on `old`: `new`, in the words of that call or by a path that leads
-    /// there, or everything.
+    /// there, the latest one of several; or everything.
     pub async fn unmount(&self, new: Option<&str>, old: &str) -> Result<(), Error> {
         self.core.unmount(&self.by, new, old).await
     }

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! /mux/ctl               read: what may be written; written by the owner: lines of a script
-//! /mux/mounts            lines that would make the name space again
+//! /mux/mounts            lines that make the name space again
+//! /mux/pending           lines that wait for a server, and why
 //! /mux/clients           who is connected: a line of column names, then a line each, with tabs between
 //! /mux/metrics           figures of the servers, for Prometheus
 //! /mux/servers/N/status  a server: its address, connections, what is under way
@@ -13,8 +14,10 @@
 //!
 //! Always holds: only the owner writes, and only the owner sees other name spaces and other users' connections.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -25,12 +28,13 @@ use nine_io::synth::{Ask, Dir, File, Node, Tree, Visitor};
 use nine_net::lock::{Mutex, lock};
 use nine_proto::{Dialect, Errno, show};
 
-use crate::core::refused;
+use crate::core::{is_away, refused};
+use crate::made::{Made, Record};
 use crate::named::Named;
 use crate::script::{self, Alone, Mount, Statement, User, quote};
 use crate::show::{MountStatus, UpstreamStatus};
-use crate::space::{Flags, Order};
-use crate::upstream::{As, Server, is_owner};
+use crate::space::{Flags, Order, names_of};
+use crate::upstream::{As, RETRY, Server, is_owner};
 use crate::{Local, MAIN, Mux, Owner, Space, metrics};
 
 /// What words mean, in the program that runs a mux.
@@ -55,7 +59,10 @@ pub struct Draft {
     live: Live,
     named: BTreeMap<Arc<str>, Arc<Named>>,
     spaces: BTreeMap<Arc<str>, Vec<String>>,
-    made: HashMap<(Box<str>, u64), Made>,
+    record: Record,
+    /// Mounts of the running name spaces whose servers lines of the draft have taken over.
+    claimed: BTreeMap<Box<str>, BTreeSet<u64>>,
+    pending: Vec<Pending>,
     /// How many modules its lines have named, by server.
     pushed: HashMap<Arc<str>, usize>,
 }
@@ -66,29 +73,31 @@ struct State {
     kinds: Box<dyn Kinds>,
     /// Who is connected.
     clients: Clients,
-    /// What was mounted and bound, by name space and the number of the call.
-    made: Mutex<HashMap<(Box<str>, u64), Made>>,
+    /// What was mounted and bound.
+    record: Mutex<Record>,
+    /// Lines that wait for a server.
+    pending: Mutex<Vec<Pending>>,
+    /// Somebody tries them again.
+    retries: AtomicBool,
     /// Name spaces other than [`MAIN`], and their users.
     spaces: Mutex<BTreeMap<Arc<str>, Vec<String>>>,
     /// How the latest message to `ctl` ended.
     latest: Mutex<String>,
 }
 
-/// A statement that holds, its SERVER word as it is shown, and what the mux calls what it has mounted.
-struct Made {
+/// A line that could not be done, because a server on its way did not answer.
+struct Pending {
+    space: Box<str>,
     statement: Statement,
-    what: String,
-    /// The SERVER word as it was written.
-    word: String,
-    /// The server, of a mount.
-    server: Option<Arc<str>>,
+    why: String,
 }
 
 impl Live {
     /// Nothing is mounted yet. `clients` is the core that serves the mux to others.
     pub fn new(mux: Mux, owner: Owner, kinds: impl Kinds, clients: Clients) -> Self {
-        let (made, spaces, latest) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Self(Arc::new(State { mux, owner, kinds: Box::new(kinds), clients, made, spaces, latest }))
+        let (record, pending, retries) = Default::default();
+        let (spaces, latest, kinds) = (Mutex::default(), Mutex::default(), Box::new(kinds));
+        Self(Arc::new(State { mux, owner, kinds, clients, record, pending, retries, spaces, latest }))
     }
 
     /// Whether there is a name space of this name.
@@ -97,30 +106,45 @@ impl Live {
     }
 
     /// Does what a statement says in a name space.
+    ///
+    /// # Errors
+    /// A server refuses, a path leads nowhere, or a server on the way to a path does not answer.
     pub async fn apply(&self, space: &str, statement: &Statement) -> Result<(), Error> {
+        self.done(space, statement).await.map(drop)
+    }
+
+    /// The same; what comes out is why a server that was mounted does not answer now.
+    async fn done(&self, space: &str, statement: &Statement) -> Result<Option<Error>, Error> {
         let state = &*self.0;
         let changed = state.mux.space(space, state.owner.clone());
         match statement {
             Statement::Mount(mount) => {
                 let named = state.kinds.server(&mount.server).map_err(invalid)?;
-                let (id, made) = state.mount(&changed, mount, named).await?;
-                self.remember(space, id, made);
+                let (id, made, away) = state.mount(&changed, mount, named).await?;
+                lock(&state.record).insert(space, &changed.by.named.space(), id, made);
+                return Ok(away);
             }
             Statement::Bind { flags, new, old } => {
-                let id = changed.bind(new, old, *flags).await?;
-                self.remember(space, id, Made::bound(statement, new));
+                let (id, made) = bound(&changed, statement, new, old, *flags).await?;
+                lock(&state.record).insert(space, &changed.by.named.space(), id, made);
             }
             Statement::Unmount { new, old } => {
-                let is = |mount: &Mount, new: &str| mount.server == new && mount.old == *old;
-                let what = new.as_ref().map(|new| {
-                    let made = self.find(space, |mount| is(mount, new), |made| made.what.clone());
-                    made.unwrap_or_else(|| new.clone())
+                if forget(&mut lock(&state.pending), space, new.as_deref(), old) && new.is_some() {
+                    return Ok(None);
+                }
+                let call = new.as_ref().and_then(|new| {
+                    let mut record = lock(&state.record);
+                    record.prune(space, &changed.by.named.space());
+                    record.call(space, new, old)
                 });
-                changed.unmount(what.as_deref(), old).await?;
+                match call {
+                    Some(id) => changed.core.unmount_call(&changed.by, id)?,
+                    None => changed.unmount(new.as_deref(), old).await?,
+                }
             }
             Statement::Hangup { server } => {
-                let name = self.find(space, |mount| mount.server == *server, |made| made.server.clone());
-                let name = name.flatten().unwrap_or_else(|| server.as_str().into());
+                let name = lock(&state.record).server(space, server);
+                let name = name.unwrap_or_else(|| server.as_str().into());
                 if !state.mux.hangup(&name, "hung up by the owner of the mux") {
                     return Err(invalid(format!("{server} is no server here; /mux/mounts names them")));
                 }
@@ -141,26 +165,49 @@ impl Live {
             Statement::Listen { .. }
             | Statement::Web { .. }
             | Statement::Console { .. }
+            | Statement::NoListen
             | Statement::NoMux => {
                 return Err(invalid("it stands only in a name space file, and counts at the start".into()));
             }
         }
-        Ok(())
+        Ok(None)
+    }
+
+    /// The same for the owner, who goes on changing the name space through /mux.
+    async fn ordered(&self, space: &str, statement: &Statement) -> Result<Option<Error>, Error> {
+        let (old, flags) = match statement {
+            Statement::Mount(mount) => (&mount.old, Some(mount.flags)),
+            Statement::Bind { old, flags, .. } => (old, Some(*flags)),
+            Statement::Unmount { old, .. } => (old, None),
+            _ => return self.done(space, statement).await,
+        };
+        if names_of(old).first() == Some(&&b"mux"[..]) {
+            let text = format!("{old}: this is where the name space is changed, and stays as it is");
+            return Err(refused(Errno::EBUSY, &text));
+        }
+        let done = self.done(space, statement).await?;
+        let hides = names_of(old).is_empty() && flags.is_some_and(|flags| flags.order == Order::Replace);
+        if hides && let Err(error) = self.mount_files(space, self.0.mux.0.outside.wall().await).await {
+            self.0.mux.space(space, self.0.owner.clone()).unmount(None, old).await?;
+            let text =
+                format!("there would be no /mux ({error}): make a directory `mux` there, or say -a or -b");
+            return Err(refused(Errno::EBUSY, &text));
+        }
+        Ok(done)
     }
 
     /// Begins to make all name spaces anew.
     pub fn draft(&self) -> Draft {
-        let (named, spaces) = Default::default();
-        let mut draft =
-            Draft { live: self.clone(), named, spaces, made: HashMap::new(), pushed: HashMap::new() };
+        let (named, spaces, record, claimed, pending, pushed) = Default::default();
+        let mut draft = Draft { live: self.clone(), named, spaces, record, claimed, pending, pushed };
         draft.space(MAIN);
         draft
     }
 
     /// The server that is mounted by this word, or would be.
     fn named(&self, space: &str, word: &str) -> Result<Server, Error> {
-        let name = self.find(space, |mount| mount.server == word, |made| made.server.clone());
-        match name.flatten().and_then(|name| self.0.mux.server(&name)) {
+        let name = lock(&self.0.record).server(space, word);
+        match name.and_then(|name| self.0.mux.server(&name)) {
             Some(server) => Ok(server),
             None => self.0.kinds.server(word).map(|(server, _)| server).map_err(invalid),
         }
@@ -200,6 +247,7 @@ impl Live {
         let root = Dir::new()
             .file("ctl", ctl)
             .file("mounts", of(|live, space, visitor| live.mounts((!visitor.owner).then_some(space))))
+            .file("pending", of(|live, space, visitor| live.pending((!visitor.owner).then_some(space))))
             .file("clients", of(|live, _, visitor| live.clients(visitor)))
             .file("load", of(|live, space, visitor| live.load(space, visitor)))
             .file("metrics", of(|live, space, visitor| live.metrics(space, visitor)))
@@ -218,17 +266,19 @@ impl Live {
                     Err(error) => Err(error),
                 };
                 let latest = match &result {
-                    Ok(()) => "# the latest message was understood\n".into(),
+                    Ok(None) => "# the latest message was understood\n".into(),
+                    Ok(Some(away)) => format!("{AWAY}{away}\n"),
                     Err(error) => format!("# the latest message was refused: {error}\n"),
                 };
+                ask.leave(latest.clone());
                 *lock(&live.0.latest) = latest;
-                ask.done(result);
+                ask.done(result.map(drop));
             }),
         );
     }
 
     /// Lines of a script, one after the other; the first that fails ends them.
-    async fn message(&self, space: &str, text: &str, visitor: &Visitor) -> nine_proto::Result<()> {
+    async fn message(&self, space: &str, text: &str, visitor: &Visitor) -> nine_proto::Result<Option<Error>> {
         // What a line is about stands before it: `space`, or where this ctl is.
         let script = script::parse("line ", text, &mut Alone);
         if let Some(wrong) = script.wrong.first() {
@@ -236,7 +286,7 @@ impl Live {
             tell(visitor, space, text, Some(&error));
             return Err(error);
         }
-        let mut named = false;
+        let (mut named, mut away) = (false, None);
         for line in &script.lines {
             if let Statement::Space { users } = &line.statement {
                 named = true;
@@ -247,38 +297,26 @@ impl Live {
                 continue;
             }
             let about = if named { &*line.space } else { space };
-            let done = self.apply(about, &line.statement).await.map_err(spoken);
+            let done = self.ordered(about, &line.statement).await.map_err(spoken);
             tell(visitor, about, &line.statement.to_string(), done.as_ref().err());
-            done?;
+            away = done?.or(away);
         }
-        Ok(())
+        Ok(away)
     }
 
-    /// The lines that would make this name space again, or all of them.
+    /// Lines that make this name space again, or all of them: those that wait for a server at the end of each.
     pub fn mounts(&self, only: Option<&str>) -> String {
         let status = self.0.mux.status();
-        let mut lines: BTreeMap<&str, Vec<(u64, String)>> = BTreeMap::new();
-        let mut made = lock(&self.0.made);
-        made.retain(|(space, id), _| status.mounts.iter().any(|m| m.space == *space && m.id == *id));
-        let mut rest = &*status.mounts;
-        while let Some(first) = rest.first() {
-            let same = |m: &&MountStatus| m.space == first.space && m.head == first.head;
-            let (head, after) = rest.split_at(rest.iter().take_while(same).count());
-            rest = after;
-            for id in head.iter().map(|m| m.id).collect::<std::collections::BTreeSet<_>>() {
-                if let Some(made) = made.get(&(first.space.clone(), id)) {
-                    let line = again(&made.statement, head, id).to_string();
-                    lines.entry(&first.space).or_default().push((id, line));
-                }
-            }
-        }
+        let mut record = lock(&self.0.record);
+        let named = self.0.mux.0.all_named();
+        record.prune_all(named.iter().map(|named| (&*named.name, named.space())));
         // What a server's connections have, they have from their beginning: these lines stand before the others.
         let mut text = String::new();
         for (server, modules) in self.0.mux.pushed() {
             let of = |m: &MountStatus| only.is_none_or(|only| *m.space == *only) && m.server == server;
             let Some(mounted) = status.mounts.iter().find(|m| of(m)) else { continue };
-            let of = |m: &MountStatus| made.get(&(m.space.clone(), m.id));
-            let word = of(mounted).and_then(|made| match &made.statement {
+            let word = record.calls(&mounted.space).find(|(id, _)| *id == mounted.id);
+            let word = word.and_then(|(_, made)| match &made.statement {
                 Statement::Mount(mount) => Some(mount.server.clone()),
                 _ => None,
             });
@@ -288,7 +326,7 @@ impl Live {
                 put(&mut text, format_args!("{line}\n"));
             }
         }
-        drop(made);
+        let pending = lock(&self.0.pending);
         let mut spaces = lock(&self.0.spaces).clone();
         spaces.entry(MAIN.into()).or_default();
         // Lines before any `space` are about the main one.
@@ -301,11 +339,69 @@ impl Live {
                 let users: String = users.iter().map(|user| format!(" {}", quote(user))).collect();
                 put(&mut text, format_args!("space {}{users}\n", quote(space)));
             }
-            let mut lines = lines.remove(&**space).unwrap_or_default();
-            lines.sort_unstable_by_key(|(id, _)| *id);
-            lines.iter().for_each(|(_, line)| put(&mut text, format_args!("{line}\n")));
+            let value = named.iter().find(|named| *named.name == **space).map(|named| named.space());
+            let lines = value.map_or(Vec::new(), |value| record.lines(space, &value));
+            lines.iter().for_each(|line| put(&mut text, format_args!("{line}\n")));
+            for line in pending.iter().filter(|line| *line.space == **space) {
+                put(&mut text, format_args!("{}\n", line.statement));
+            }
         }
         text
+    }
+
+    /// Lines that wait for a server, each with the reason behind it as a comment.
+    fn pending(&self, only: Option<&str>) -> String {
+        let mut text = String::new();
+        for Pending { space, statement, why } in lock(&self.0.pending).iter() {
+            if only.is_none_or(|only| *only == **space) {
+                put(&mut text, format_args!("{statement} # {}\n", show(why.as_bytes())));
+            }
+        }
+        text
+    }
+
+    /// Tries lines that wait for a server again, until there are none.
+    fn retry(&self) {
+        if lock(&self.0.pending).is_empty() || self.0.retries.swap(true, Relaxed) {
+            return;
+        }
+        let (state, outside) = (Arc::downgrade(&self.0), self.0.mux.0.outside.clone());
+        let work = async move {
+            let mut rest = RETRY;
+            loop {
+                outside.within(rest, std::future::pending::<()>()).await;
+                rest = (rest * 2).min(RETRY_MAX);
+                let Some(live) = live(&state) else { return };
+                let lines: Vec<_> = lock(&live.0.pending)
+                    .iter()
+                    .map(|line| (line.space.clone(), line.statement.clone()))
+                    .collect();
+                for (space, statement) in lines {
+                    live.try_again(&space, &statement).await;
+                }
+                // Whoever leaves one from now on finds that nobody tries.
+                let pending = lock(&live.0.pending);
+                if pending.is_empty() {
+                    live.0.retries.store(false, Relaxed);
+                    return;
+                }
+            }
+        };
+        self.0.mux.0.jobs.begin(None, Box::pin(work));
+    }
+
+    async fn try_again(&self, space: &str, statement: &Statement) {
+        let is = |line: &Pending| *line.space == *space && line.statement == *statement;
+        let done = self.apply(space, statement).await;
+        let mut pending = lock(&self.0.pending);
+        let Some(at) = pending.iter().position(is) else { return };
+        match done {
+            Ok(()) => {
+                tracing::info!("{statement}: done, now that its server is there");
+                pending.remove(at);
+            }
+            Err(error) => pending[at].why = error.to_string(),
+        }
     }
 
     fn clients(&self, visitor: &Visitor) -> String {
@@ -382,17 +478,6 @@ impl Live {
         };
         self.upstreams(space, visitor).iter().map(dir).collect()
     }
-
-    fn remember(&self, space: &str, id: u64, made: Made) {
-        lock(&self.0.made).insert((space.into(), id), made);
-    }
-
-    /// Of a mount that a line has made.
-    fn find<T>(&self, space: &str, is: impl Fn(&Mount) -> bool, f: impl Fn(&Made) -> T) -> Option<T> {
-        let made = lock(&self.0.made);
-        let mut of_space = made.iter().filter(|((of, _), _)| **of == *space).map(|(_, made)| made);
-        of_space.find(|made| matches!(&made.statement, Statement::Mount(mount) if is(mount))).map(f)
-    }
 }
 
 impl State {
@@ -402,7 +487,7 @@ impl State {
         on: &Space,
         mount: &Mount,
         (mut server, shown): (Server, String),
-    ) -> Result<(u64, Made), Error> {
+    ) -> Result<(u64, Made, Option<Error>), Error> {
         (server.lanes, server.wait, server.ahead) = (mount.lanes, mount.wait, mount.ahead);
         if server.wait.is_none() && !server.others.is_empty() {
             return Err(invalid(format!("{}: equal servers are mounted with -r", server.name)));
@@ -413,21 +498,11 @@ impl State {
             Some(User::Client) => As::Client,
             Some(User::Name(name)) => As::User { name: name.as_str().into(), uid: name.parse().ok() },
         };
-        let what = match &*mount.aname {
-            "" => server.name.to_string(),
-            aname => format!("{} {aname}", server.name),
-        };
         let name = Some(server.name.clone());
-        let id = on.mount(server, &mount.aname, &user, &mount.old, mount.flags).await?;
-        let word = mount.server.clone();
+        let (id, away) = on.mounted(server, &mount.aname, &user, &mount.old, mount.flags).await?;
+        let word = mount.word.clone();
         let statement = Statement::Mount(Mount { server: shown, ..mount.clone() });
-        Ok((id, Made { statement, what, word, server: name }))
-    }
-}
-
-impl Made {
-    fn bound(statement: &Statement, new: &str) -> Self {
-        Self { statement: statement.clone(), what: new.into(), word: String::new(), server: None }
+        Ok((id, Made { statement, word, server: name, is_dir: true }, away))
     }
 }
 
@@ -447,21 +522,22 @@ impl Draft {
                     Some(known) => known,
                     None => live.0.kinds.server(&mount.server).map_err(invalid)?,
                 };
-                let (id, made) = live.0.mount(&changed, mount, named).await?;
-                self.made.insert((space.into(), id), made);
+                let (id, made, _) = live.0.mount(&changed, mount, named).await?;
+                self.record.insert(space, &changed.by.named.space(), id, made);
             }
             Statement::Bind { flags, new, old } => {
-                let id = changed.bind(new, old, *flags).await?;
-                self.made.insert((space.into(), id), Made::bound(statement, new));
+                let (id, made) = bound(&changed, statement, new, old, *flags).await?;
+                self.record.insert(space, &changed.by.named.space(), id, made);
             }
             Statement::Unmount { new, old } => {
-                let is = |made: &&Made| match (&made.statement, new) {
-                    (Statement::Mount(mount), Some(new)) => mount.server == *new && mount.old == *old,
-                    _ => false,
-                };
-                let of_space = self.made.iter().filter(|((of, _), _)| **of == *space).map(|(_, made)| made);
-                let what = of_space.clone().find(is).map(|made| made.what.clone()).or_else(|| new.clone());
-                changed.unmount(what.as_deref(), old).await?;
+                if forget(&mut self.pending, space, new.as_deref(), old) && new.is_some() {
+                    return Ok(());
+                }
+                self.record.prune(space, &changed.by.named.space());
+                match new.as_ref().and_then(|new| self.record.call(space, new, old)) {
+                    Some(id) => changed.core.unmount_call(&changed.by, id)?,
+                    None => changed.unmount(new.as_deref(), old).await?,
+                }
             }
             Statement::Push { server, module } => self.push(space, server, module).await?,
             Statement::Space { users } => {
@@ -476,6 +552,17 @@ impl Draft {
             other => return live.apply(space, other).await,
         }
         Ok(())
+    }
+
+    /// Keeps a mount or a bind that could not be done because a server did not answer: it is tried again once the draft
+    /// is there, until it is done or unmounted. `false`: that was not why, or it is no such statement.
+    pub fn keep(&mut self, space: &str, statement: &Statement, error: &Error) -> bool {
+        let can_wait = matches!(statement, Statement::Mount(_) | Statement::Bind { .. }) && is_away(error);
+        if can_wait {
+            let (statement, why) = (statement.clone(), error.to_string());
+            self.pending.push(Pending { space: space.into(), statement, why });
+        }
+        can_wait
     }
 
     /// Mounts the files on `/mux`, as [`Live::mount_files`] does.
@@ -494,32 +581,31 @@ impl Draft {
             *spaces = std::mem::take(&mut self.spaces);
             gone
         };
-        *lock(&state.made) = std::mem::take(&mut self.made);
+        *lock(&state.record) = std::mem::take(&mut self.record);
+        *lock(&state.pending) = std::mem::take(&mut self.pending);
         let named: Vec<_> = std::mem::take(&mut self.named).into_values().collect();
         state.mux.0.replace(&named, &gone);
+        self.live.retry();
     }
 
     fn space(&mut self, name: &str) -> Space {
         let mux = &self.live.0.mux;
         let named = self.named.entry(name.into()).or_insert_with(|| mux.0.draft(name)).clone();
-        mux.space_of(named, &self.live.0.owner)
+        Space { limit: CONTACT, ..mux.space_of(named, &self.live.0.owner) }
     }
 
-    /// The server that a line like this one has mounted there already, and how it is shown.
-    fn known(&self, space: &str, mount: &Mount) -> Option<(Server, String)> {
+    /// The server that a line like this one has mounted there already, and how it is shown: each line has one of its
+    /// own.
+    fn known(&mut self, space: &str, mount: &Mount) -> Option<(Server, String)> {
         let state = &self.live.0;
-        let made = lock(&state.made);
-        let mut of_space = made.iter().filter(|((of, _), _)| **of == *space).map(|(_, made)| made);
-        let (name, shown) = of_space.find_map(|made| match &made.statement {
-            Statement::Mount(before)
-                if (&made.word, &before.old, &before.aname) == (&mount.server, &mount.old, &mount.aname) =>
-            {
-                Some((made.server.clone()?, before.server.clone()))
-            }
-            _ => None,
-        })?;
-        drop(made);
-        Some((state.mux.server(&name)?, shown))
+        let mut record = lock(&state.record);
+        let named = state.mux.0.all_named();
+        record.prune_all(named.iter().map(|named| (&*named.name, named.space())));
+        let claimed = self.claimed.entry(space.into()).or_default();
+        let (id, made) = record.claim(space, mount, claimed)?;
+        claimed.insert(id);
+        let Statement::Mount(before) = &made.statement else { return None };
+        Some((state.mux.server(made.server.as_ref()?)?, before.server.clone()))
     }
 
     /// Connections that are in use keep what they have.
@@ -550,6 +636,37 @@ impl Drop for Draft {
     }
 }
 
+/// Binds, and says what that has made.
+async fn bound(
+    on: &Space,
+    statement: &Statement,
+    new: &str,
+    old: &str,
+    flags: Flags,
+) -> Result<(u64, Made), Error> {
+    let (id, is_dir) = on.core.bind(&on.by, new, old, flags, on.limit).await?;
+    Ok((id, Made { statement: statement.clone(), word: String::new(), server: None, is_dir }))
+}
+
+/// Takes lines out of those that wait for a server: the last one with these words, or all about `old`. Whether there
+/// were any.
+fn forget(pending: &mut Vec<Pending>, space: &str, new: Option<&str>, old: &str) -> bool {
+    let is = |line: &Pending| {
+        let (of, at) = match &line.statement {
+            Statement::Mount(mount) => (&mount.server, &mount.old),
+            Statement::Bind { new, old, .. } => (new, old),
+            _ => return false,
+        };
+        *line.space == *space && names_of(at) == names_of(old) && new.is_none_or(|new| *of == *new)
+    };
+    let before = pending.len();
+    match new {
+        None => pending.retain(|line| !is(line)),
+        Some(_) => drop(pending.iter().rposition(is).map(|at| pending.remove(at))),
+    }
+    pending.len() < before
+}
+
 /// Tells of a line for `ctl`, and whether it was done.
 fn tell(visitor: &Visitor, space: &str, line: &str, error: Option<&nine_proto::Error>) {
     let (user, text) = (audit::line(visitor.who.name.as_bytes()), audit::line(line.as_bytes()));
@@ -566,24 +683,6 @@ fn tell(visitor: &Visitor, space: &str, line: &str, error: Option<&nine_proto::E
 
 fn live(state: &Weak<State>) -> Option<Live> {
     state.upgrade().map(Live)
-}
-
-/// The statement that puts what call `id` has made where it is among the members of its mount point.
-fn again(statement: &Statement, head: &[MountStatus], id: u64) -> Statement {
-    let at = head.iter().position(|m| m.id == id).unwrap_or(0);
-    let older = |m: &MountStatus| m.id < id;
-    let order = match (head[..at].iter().any(older), head[at..].iter().any(older)) {
-        (true, _) => Order::After,
-        (_, true) => Order::Before,
-        _ => Order::Replace,
-    };
-    let create = head.iter().any(|m| m.id == id && m.create);
-    let again = Flags { order, create, duplicates: head[at].duplicates };
-    match statement.clone() {
-        Statement::Mount(mount) => Statement::Mount(Mount { flags: again, ..mount }),
-        Statement::Bind { new, old, .. } => Statement::Bind { flags: again, new, old },
-        other => other,
-    }
 }
 
 fn status_text(upstream: &UpstreamStatus) -> String {
@@ -624,6 +723,8 @@ fn put(text: &mut String, line: std::fmt::Arguments<'_>) {
     text.write_fmt(line).expect("a String takes whatever is written to it");
 }
 
+/// How what is read behind a message begins if a server that it mounts does not answer: the reason follows.
+pub const AWAY: &str = "# mounted, but away: ";
 /// The columns of `clients`.
 pub const CLIENTS: [&str; 10] =
     ["id", "address", "user", "dialect", "since", "requests", "in-flight", "fids", "received", "sent"];
@@ -641,6 +742,10 @@ pub const LOAD: [&str; 11] = [
     "times",
     "away",
 ];
+/// How long a start or a reload waits for a server of each line.
+const CONTACT: Duration = Duration::from_secs(2);
+/// Between two tries of a line that waits for a server, at most.
+const RETRY_MAX: Duration = Duration::from_secs(5);
 /// How the servers of the files are called.
 const FILES: &str = "mux:";
 const USAGE: &str = "\

@@ -122,6 +122,8 @@ pub enum Statement {
     },
     /// `nomux`: there shall be no /mux.
     NoMux,
+    /// `nolisten`: `listen` lines are all there is; the socket of the owner is not there beside them.
+    NoListen,
     /// `hangup SERVER`: its connections end.
     Hangup {
         /// Its address.
@@ -156,6 +158,8 @@ pub struct Mount {
     pub user: Option<User>,
     /// One word: an address or `kind:argument`.
     pub server: String,
+    /// The same as it was written, where that is not what it means: a path from where the file is.
+    pub word: String,
     /// The mount point.
     pub old: String,
     /// Which tree of the server.
@@ -326,7 +330,8 @@ fn statement(verb: &str, words: &[Word], space: &mut Arc<str>) -> Result<Stateme
             };
             let Options { flags, lanes, wait, ahead, user } = options;
             let (server, old, aname) = (filled("SERVER", server)?, path("OLD", old)?, aname.into());
-            Ok(Statement::Mount(Mount { flags, lanes, wait, ahead, user, server, old, aname }))
+            let word = server.clone();
+            Ok(Statement::Mount(Mount { flags, lanes, wait, ahead, user, server, word, old, aname }))
         }
         "bind" => {
             let (Options { flags, .. }, rest) = Options::parse("bind", words)?;
@@ -376,7 +381,8 @@ fn statement(verb: &str, words: &[Word], space: &mut Arc<str>) -> Result<Stateme
             Ok(Statement::Space { users: users.iter().map(|user| user.text.clone()).collect() })
         }
         "nomux" if words.is_empty() => Ok(Statement::NoMux),
-        "nomux" => Err("`nomux` stands alone".into()),
+        "nolisten" if words.is_empty() => Ok(Statement::NoListen),
+        "nomux" | "nolisten" => Err(format!("`{verb}` stands alone")),
         "hangup" => {
             let [server] = words else {
                 return Err(format!("`hangup` with {}; write: hangup SERVER", count(words)));
@@ -535,7 +541,7 @@ impl fmt::Display for Statement {
     /// Of `space` only the users: the name is its [`Line`]'s.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Mount(Mount { flags, lanes, wait, ahead, user, server, old, aname }) => {
+            Self::Mount(Mount { flags, lanes, wait, ahead, user, server, old, aname, word: _ }) => {
                 write!(f, "mount{flags}")?;
                 match wait {
                     None => {}
@@ -569,6 +575,7 @@ impl fmt::Display for Statement {
                 users.iter().try_for_each(|user| write!(f, " {}", quote(user)))
             }
             Self::NoMux => f.write_str("nomux"),
+            Self::NoListen => f.write_str("nolisten"),
             Self::Hangup { server } => write!(f, "hangup {}", quote(server)),
             Self::Push { server, module } => {
                 write!(f, "push {}", quote(server))?;
@@ -594,7 +601,7 @@ impl fmt::Display for Flags {
     }
 }
 
-const VERBS: &str = "mount, bind, unmount, listen, push, space, nomux, `.` or NAME=";
+const VERBS: &str = "mount, bind, unmount, listen, push, space, nomux, nolisten, `.` or NAME=";
 const MOUNT: &str = "write: mount [-abcdrP] [-t SECONDS] [-n N] [-u USER] SERVER OLD [ANAME]";
 const BIND: &str = "write: bind [-abcd] NEW OLD";
 const LISTEN: &str = "listen ADDR [-insecure] [-poll|-interrupt|-adaptive]";

@@ -22,7 +22,7 @@ use crate::Mux;
 use crate::ahead::Ahead;
 use crate::auth::Afid;
 use crate::cfid::{CFid, Held, Live, Open, Step, Walker};
-use crate::core::{Core, refused};
+use crate::core::{Core, is_away, refused};
 use crate::keep::{Kept, LISTED, Patience, SHORT};
 use crate::message::{data, message, newfid};
 use crate::named::Named;
@@ -31,7 +31,7 @@ use crate::stream;
 use crate::translate::follows;
 use crate::union::Listing;
 use crate::upstream::{HOPS, HOPS_MAX, Root, Standing};
-use crate::walk::{Pos, run_of};
+use crate::walk::{LOOK, Pos, run_of};
 
 /// What becomes of a request.
 pub(crate) enum Way {
@@ -132,6 +132,10 @@ impl Core {
             return Way::Done;
         }
         let target = req.node2::<CFid>();
+        let is_away = cfid.away().is_some() || target.as_ref().is_ok_and(|target| target.away().is_some());
+        if is_away && !matches!(op, Op::Clunk) {
+            return Way::Job;
+        }
         let takes_target = target.as_ref().is_ok_and(|target| {
             let (Op::Rename { name } | Op::RenameAt { new: name, .. }) = op else { return target.is_union() };
             target.is_union() || self.is_bound(&cfid, &target.place().child(name))
@@ -235,6 +239,8 @@ impl Core {
             Op::Create { .. } | Op::Make { .. } | Op::Unlink { .. } | Op::RenameAt { .. } => !cfid.is_union(),
             // An attribute is stored by its clunk, and a file that is written may fail there.
             Op::Clunk => cfid.open.is_some(),
+            // Whoever lists a directory with a mount point is not kept waiting: see `mount_attr`.
+            Op::Getattr { .. } if cfid.is_mount() && !live.root.tree.upstream.server.local => false,
             Op::Getattr { mask } => {
                 let wants_target = mask.has(GetMask::TEXTS) && dialect.is_l();
                 !(wants_target && live.raw.is_symlink())
@@ -307,19 +313,99 @@ impl Core {
         let (id, core) = (req.id(), self.arc());
         let (answer, later) = req.later();
         let job = async move {
-            let is_kept = later.node::<CFid>().is_ok_and(|cfid| cfid.kept.is_some());
-            let result = match is_kept {
-                true => core.persist(&later, None).await,
-                false => match core.recorded_steps(&later).await {
-                    Err(error) if core.keeps(&error) => core.persist(&later, Some(error)).await,
-                    result => result,
+            let result = match later.node::<CFid>() {
+                Ok(cfid) if cfid.is_mount() && matches!(later.op(), Op::Getattr { .. }) => {
+                    // Boxed, here and below: every job would be as large as the largest.
+                    Box::pin(core.mount_attr(&later, &cfid)).await
+                }
+                Ok(cfid) => match core.have(&later, &cfid).await {
+                    Ok(()) => core.patiently(&later).await,
+                    Err(error) => Err(error),
                 },
+                _ => core.patiently(&later).await,
             };
             core.changed(&later, result.as_ref().ok());
             later.respond(result.map_err(Failed::into_reply));
         };
         self.jobs.begin(Some(id), Box::pin(job));
         answer
+    }
+
+    /// A request of several steps, asked again after a reconnection.
+    async fn patiently(&self, req: &Later) -> Result<Reply, Failed> {
+        if req.node::<CFid>().is_ok_and(|cfid| cfid.kept.is_some()) {
+            return self.persist(req, None).await;
+        }
+        let way = match self.way(req) {
+            Way::Forward(passed) => Way::Forward(passed),
+            _ => Way::Job,
+        };
+        match self.once(req, way).await {
+            Err(error) if self.keeps(&error) => self.persist(req, Some(error)).await,
+            result => result,
+        }
+    }
+
+    /// Has the files of a request stand for what is mounted there, if its servers were away.
+    async fn have(&self, req: &Later, cfid: &CFid) -> Result<(), Failed> {
+        match req.op() {
+            // Another fid for the same.
+            Op::Walk { names } if names.iter().next().is_none() => return Ok(()),
+            _ if cfid.away().is_some() => Box::pin(self.arrive(cfid)).await?,
+            _ => {}
+        }
+        match req.node2::<CFid>() {
+            Ok(other) if other.away().is_some() => Box::pin(self.arrive(&other)).await,
+            Ok(_) => Ok(()),
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// The attributes of a mount point: after [`LOOK`] those of the covered file, without links.
+    async fn mount_attr(&self, req: &Later, cfid: &Arc<CFid>) -> Result<Reply, Failed> {
+        let Op::Getattr { mask } = req.op() else { return Err(Failed::Remote(Errno::EIO.into())) };
+        if let Some(away) = cfid.away()
+            && let Some(pos) = self.look(&cfid.by, &cfid.step, &away.head).await?
+        {
+            self.arrived(away, pos);
+        }
+        if cfid.away().is_none() {
+            let upstream = cfid.live().root.tree.upstream.clone();
+            if !upstream.is_silent() {
+                match self.within(LOOK, Box::pin(self.attr_there(cfid, mask))).await {
+                    Some(Err(error)) if is_away(&error) || error.is_disconnect() => {}
+                    Some(attr) => return Ok(Reply::Attr(attr?)),
+                    None => {}
+                }
+                upstream.set_silent(!upstream.server.local);
+            }
+            if let Some((head, _)) = cfid.crossed() {
+                self.look_again(&upstream, &cfid.by, &cfid.step, &head);
+            }
+        }
+        let covered = async {
+            let (_, file, _) = self.enter_place(&cfid.by, &cfid.step.covered).await?;
+            file.getattr(mask).await
+        };
+        let late = || Err(refused(Errno::ETIMEDOUT, "its server does not answer"));
+        let attr = self.within(LOOK, covered).await.unwrap_or_else(late)?;
+        let qid = cfid.qid.qid;
+        let mut attr = self.attr(cfid, Box::new(attr), mask);
+        (attr.qid, attr.nlink) = (qid, 0);
+        Ok(Reply::Attr(attr))
+    }
+
+    /// The attributes of what is mounted at a mount point, by a new connection if its server comes back.
+    async fn attr_there(&self, cfid: &Arc<CFid>, mask: GetMask) -> Result<Box<Attr>, Failed> {
+        let mut patience = Patience::default();
+        loop {
+            self.revive(cfid, Some(&mut patience)).await?;
+            let live = Live::clone(&cfid.live());
+            match live.file.getattr(mask).await {
+                Err(error) if error.is_disconnect() && cfid.kept.is_some() => {}
+                attr => return Ok(self.attr(cfid, Box::new(attr?), mask)),
+            }
+        }
     }
 
     /// A request that was passed on, or should have been, when the connection went: `lost` if it was sent.
@@ -463,7 +549,7 @@ impl Core {
             Some(head) => self.cross(&by, step, head.clone(), &mut Patience::default()).await?,
             None => {
                 let (root, file, raw) = self.enter_place(&by, &step.covered).await?;
-                Pos { step, crossed: None, root, file, raw }
+                Pos { step, crossed: None, away: None, root, file, raw }
             }
         };
         let cfid = self.cfid(&by, self.clone_pos(pos).await?);
@@ -491,6 +577,7 @@ impl Core {
             crossed: cfid.crossed(),
             qid: Held::new(&self.qids, &root, raw),
             kept: Kept::of(&root, cfid.place()),
+            away: None,
             first: Live { root, file, raw },
             open: Some(open),
             ahead: None,
@@ -527,7 +614,7 @@ impl Core {
         }
         let (root, file, raw) = self.enter_place(&cfid.by, &head.members[index].to).await?;
         let crossed = Some((head.clone(), index));
-        Ok(Pos { step: cfid.step(), crossed, root, file, raw })
+        Ok(Pos { step: cfid.step(), crossed, away: None, root, file, raw })
     }
 
     /// Removes a name from the first member that has it.
@@ -591,7 +678,7 @@ impl Core {
             // A root is called "/" by its server: here it has a name.
             if cfid.step.parent.is_none() {
                 texts.name = b"/"[..].into();
-            } else if cfid.crossed.is_some() || texts.name.is_empty() {
+            } else if cfid.is_mount() || texts.name.is_empty() {
                 texts.name = cfid.step.called();
             }
         }
@@ -627,7 +714,8 @@ impl Core {
                     }
                     let crossed = if names.is_empty() { cfid.crossed() } else { None };
                     let root = root.clone();
-                    node(self.cfid(&cfid.by, Pos { step, crossed, root, file, raw })) as Node
+                    let pos = Pos { step, crossed, away: None, root, file, raw };
+                    node(self.cfid(&cfid.by, pos)) as Node
                 });
                 Reply::Walk { qids, node }
             }
@@ -656,7 +744,8 @@ impl Core {
             (Op::Create { name, flags, .. }, Got::Open { qid, iounit }) => {
                 let step = Step::child(&cfid.step(), cfid.place().child(name));
                 let (file, own) = (live.file.clone(), live.root.clone());
-                let made = self.cfid(&cfid.by, Pos { step, crossed: None, root: own, file, raw: qid });
+                let pos = Pos { step, crossed: None, away: None, root: own, file, raw: qid };
+                let made = self.cfid(&cfid.by, pos);
                 let made = CFid { open: Some(Open::There(flags)), ..made };
                 Reply::Open { qid: made.qid.qid, iounit: root.iounit(iounit), node: node(made) }
             }
@@ -739,6 +828,10 @@ impl Forward for Root {
         };
         core.changed(&later, result.as_ref().ok());
         later.respond(result);
+    }
+
+    fn takes(&self, later: &Later) -> bool {
+        later.node::<CFid>().is_ok_and(|cfid| cfid.first.raw.is_event())
     }
 
     fn refused(self: Arc<Self>, later: Later, error: Failed) {

@@ -257,7 +257,8 @@ impl Space {
 
     /// The mount points that were called so when they were made.
     pub fn called(&self, old: &str) -> Vec<Place> {
-        let heads = self.heads.values().flat_map(HashMap::values).filter(|head| *head.old == *old);
+        let is = |head: &&Arc<Head>| names_of(&head.old) == names_of(old);
+        let heads = self.heads.values().flat_map(HashMap::values).filter(is);
         heads.map(|head| head.from.clone()).collect()
     }
 
@@ -312,15 +313,20 @@ impl Space {
         Ok(id)
     }
 
-    /// Takes away what `is` names from what is mounted at `from`.
-    pub fn unmount(&mut self, from: &Place, is: impl Fn(&Mount) -> bool) -> Result<()> {
-        let head = self.head(from).ok_or_else(|| Error::new(Errno::EINVAL, "nothing is mounted there"))?;
+    /// Takes away everything that is mounted at `from`.
+    pub fn unmount(&mut self, from: &Place) -> Result<()> {
+        self.head(from).ok_or_else(|| Error::new(Errno::EINVAL, "nothing is mounted there"))?;
+        self.remove(from);
+        Ok(())
+    }
+
+    /// Takes away what one call has mounted or bound.
+    pub fn unmount_call(&mut self, id: u64) -> Result<()> {
+        let of = |head: &&Arc<Head>| head.members.iter().any(|member| member.id == id);
+        let head = self.heads.values().flat_map(HashMap::values).find(of);
+        let head = head.ok_or_else(|| Error::new(Errno::EINVAL, "that is not mounted there"))?;
         let mut head = Head::clone(head);
-        let before = head.members.len();
-        head.members.retain(|member| member.id == 0 || !is(member));
-        if head.members.len() == before {
-            return Err(Error::new(Errno::EINVAL, "that is not mounted there"));
-        }
+        head.members.retain(|member| member.id != id);
         self.replace(head);
         Ok(())
     }
@@ -376,6 +382,11 @@ impl Space {
     }
 }
 
+/// The names of a path, without those that lead nowhere.
+pub(crate) fn names_of(path: &str) -> Vec<&[u8]> {
+    path.as_bytes().split(|&b| b == b'/').filter(|name| !matches!(*name, b"" | b".")).collect()
+}
+
 /// What a member is called in messages.
 pub(crate) fn show_path(path: &[u8]) -> String {
     format!("/{}", show(path))
@@ -420,10 +431,10 @@ mod tests {
         space.mount(vec![place(1, "")], "a", from.clone(), "/n", Flags::AFTER).unwrap();
         space.mount(vec![place(2, "x")], "b", from.clone(), "/n", Flags::REPLACE).unwrap();
         assert_eq!(members(&space, &from), [(place(2, "x"), false)]);
-        assert!(space.unmount(&from, |member| member.to == place(1, "")).is_err());
-        space.unmount(&from, |member| member.to == place(2, "x")).unwrap();
+        assert!(space.unmount_call(1).is_err());
+        space.unmount_call(2).unwrap();
         assert!(space.head(&from).is_none() && !space.is_covered(TreeId(0)));
-        assert!(space.unmount(&from, |_| true).is_err());
+        assert!(space.unmount(&from).is_err());
     }
 
     #[test]

@@ -53,7 +53,8 @@ impl Core {
             }
         };
         let raw = file.qid();
-        let pos = Pos { step, crossed: None, root: dir.root.clone(), file: Arc::new(file), raw };
+        let (root, file) = (dir.root.clone(), Arc::new(file));
+        let pos = Pos { step, crossed: None, away: None, root, file, raw };
         if make != Make::Dir {
             return Ok(self.made(cfid, pos, flags));
         }

@@ -12,7 +12,6 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::future::join_all;
 use nine_io::client::{Entry, Error, File};
@@ -20,14 +19,12 @@ use nine_proto::{Attr, DirBuf, Dirent, Errno, GetMask, OpenFlags, Qid, mode};
 
 use crate::cfid::{CFid, Step};
 use crate::core::{Core, refused};
-use crate::keep::Patience;
 use crate::space::{Head, Place};
 use crate::upstream::Root;
+use crate::walk::LOOK;
 
 /// Names of one open directory that are remembered.
 pub const SEEN_MAX: usize = 1 << 20;
-/// How long a listing waits for what is mounted in it; then what is covered there is shown.
-const LOOK: Duration = Duration::from_secs(1);
 /// Directory data asked of a member at once, bytes.
 const BLOCK: u32 = 64 * 1024;
 
@@ -181,7 +178,7 @@ impl Listing {
         let space = cfid.by.named.space();
         let covered: HashMap<&[u8], &Arc<Head>> = space.covered_names(&place).collect();
         // All at once: several that are silent are waited for as long as one.
-        let instead = entries.iter().map(async |entry| match covered.get(&*entry.name) {
+        let instead = entries.iter_mut().map(async |entry| match covered.get(&*entry.name) {
             Some(head) => mounted(core, cfid, &place, head, entry, attrs).await,
             None => Ok(None),
         });
@@ -222,7 +219,7 @@ impl Listing {
             member.place = place;
         }
         if member.dir.is_none() {
-            let is_here = cfid.crossed.as_ref().is_none_or(|(_, held)| *held == index);
+            let is_here = cfid.crossed().is_none_or(|(_, held)| held == index);
             let (root, file) = if is_here {
                 let live = cfid.live();
                 (live.root.clone(), live.file.clone())
@@ -288,18 +285,19 @@ async fn attributes(dir: &File, entries: &mut [Entry]) -> Result<(), Error> {
     Ok(())
 }
 
-/// What is mounted over an entry, if it can be had.
+/// What is mounted over an entry; `None`: that cannot be had, and the covered file is shown. A listing is no walk: it
+/// does not wait long for a server that only has a name in it.
 async fn mounted(
     core: &Core,
     cfid: &CFid,
     dir: &Place,
     head: &Arc<Head>,
-    entry: &Entry,
+    entry: &mut Entry,
     attrs: bool,
 ) -> Result<Option<Shown>, Error> {
     let step = Step::child(&cfid.step, dir.child(&entry.name));
     let shown = async {
-        let pos = core.cross(&cfid.by, step, head.clone(), &mut Patience::default()).await?;
+        let Some(pos) = Box::pin(core.look(&cfid.by, &step, head)).await? else { return Ok(None) };
         let map = |qid| core.qids.map(pos.root.map(), qid);
         let attr = match attrs {
             true => {
@@ -309,11 +307,19 @@ async fn mounted(
             false => None,
         };
         let ty = if pos.raw.is_dir() { 4 } else { entry.ty };
-        Ok(Shown { name: entry.name.clone(), qid: map(pos.raw), ty, attr })
+        Ok(Some(Shown { name: entry.name.clone(), qid: map(pos.raw), ty, attr }))
     };
-    // A listing is no walk: it does not wait long for a server that only has a name in it.
     match core.within(LOOK, shown).await {
         Some(Err(error)) if Error::errno(&error) == Errno::EINTR => Err(error),
-        shown => Ok(shown.and_then(Result::ok)),
+        Some(Ok(Some(shown))) => Ok(Some(shown)),
+        Some(Err(_)) => Ok(None),
+        shown => {
+            if shown.is_none() {
+                core.has_been_silent(head);
+            }
+            // As the attributes of a mount point that is away: see `mount_attr`.
+            entry.attr.iter_mut().for_each(|attr| attr.nlink = 0);
+            Ok(None)
+        }
     }
 }

@@ -118,6 +118,10 @@ pub(crate) struct Upstream {
     pub(crate) dials: AtomicU32,
     /// What is read ahead.
     pub(crate) ahead: Files,
+    /// It has not answered in time, and not since: listings do not wait for it.
+    silent: AtomicBool,
+    /// Somebody sees whether it answers again.
+    pub(crate) is_looked_at: AtomicBool,
     /// Changes that it may lose with its connections.
     pub(crate) unsynced: UnsyncedChanges,
     /// Whoever writes to the end of a file where no open can ask for that: one after the other, by the path of its qid.
@@ -185,7 +189,14 @@ pub(crate) struct Ident {
 }
 
 /// A root, or the place for one: whoever attaches it holds the lock.
-type RootPlace = Arc<AsyncMutex<Option<Arc<Root>>>>;
+type RootPlace = Arc<AsyncMutex<RootState>>;
+
+#[derive(Default)]
+struct RootState {
+    root: Option<Arc<Root>>,
+    /// The server did not answer the attach, and until when that counts.
+    failed: Option<(Duration, Error)>,
+}
 
 pub(crate) struct Root {
     pub(crate) tree: Arc<Tree>,
@@ -234,9 +245,19 @@ impl Upstream {
             is_mux,
             dials: AtomicU32::new(0),
             ahead: Files::default(),
+            silent: AtomicBool::new(false),
+            is_looked_at: AtomicBool::new(false),
             unsynced: UnsyncedChanges::default(),
             appends: Mutex::default(),
         }
+    }
+
+    pub(crate) fn is_silent(&self) -> bool {
+        self.silent.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_silent(&self, silent: bool) {
+        self.silent.store(silent, Ordering::Relaxed);
     }
 
     /// The lane for requests that have come over so many muxes, of the clients of this number.
@@ -377,10 +398,11 @@ impl Upstream {
         self.dials.fetch_add(1, Ordering::Relaxed);
         let failed = |error: io::Error| Error::Transport { peer: name.clone(), error: Arc::new(error) };
         let late = |text: &str| failed(io::Error::new(io::ErrorKind::TimedOut, text));
-        // Dialers have limits of their own; this one is for those that forget.
-        let dialled = outside.within(2 * GREETING, dial.dial(&place)).await;
-        let transport = dialled.ok_or_else(|| late("no connection within 20 s"))?.map_err(failed)?;
-        let greeted = outside.within(GREETING, Client::connect(transport, options.clone())).await;
+        let begun = outside.now().await;
+        let dialled = outside.within(GREETING, dial.dial(&place)).await;
+        let transport = dialled.ok_or_else(|| late("no connection within 10 s"))?.map_err(failed)?;
+        let rest = GREETING.saturating_sub(outside.now().await.saturating_sub(begun)).max(RETRY);
+        let greeted = outside.within(rest, Client::connect(transport, options.clone())).await;
         let (client, mut driver) = greeted.ok_or_else(|| late("connected, but no answer within 10 s"))??;
         let pushed = pushed::begin(&self, outside, &client, &mut driver).await?;
         Ok((client, driver, pushed))
@@ -457,13 +479,39 @@ impl Ident {
             }
         };
         let mut place = place.lock().await;
-        if let Some(root) = &*place
+        if let Some(root) = &place.root
             && root.client.dead().is_none()
         {
             return Ok(root.clone());
         }
-        *place = None;
+        place.root = None;
+        let begun = outside.now().await;
+        if let Some((_, error)) = place.failed.as_ref().filter(|(until, _)| begun < *until) {
+            return Err(error.clone());
+        }
         let (client, member) = lane.connect(&tree.upstream, outside).await?;
+        let rest = GREETING.saturating_sub(outside.now().await.saturating_sub(begun)).max(RETRY);
+        let attached = self.attach(tree, &lane, &client, hops, outside);
+        let Some(file) = outside.within(rest, attached).await else {
+            let error = refused(Errno::ETIMEDOUT, "the server is connected, and does not answer the attach");
+            place.failed = Some((outside.now().await + RETRY, error.clone()));
+            tree.core.upgrade().iter().for_each(|core| core.flushed());
+            return Err(error);
+        };
+        let root = Arc::new(Root::new(tree, &lane, (client, member), file?));
+        *place = RootState { root: Some(root.clone()), failed: None };
+        tree.upstream.set_silent(false);
+        Ok(root)
+    }
+
+    async fn attach(
+        &self,
+        tree: &Tree,
+        lane: &Lane,
+        client: &Client,
+        hops: u8,
+        outside: &Outside,
+    ) -> Result<File, Error> {
         let begun = outside.now().await;
         // Where a mount has an aname, that tells of everybody but the owner.
         let tells = self.standing == Standing::Owner || tree.aname.is_empty();
@@ -473,16 +521,14 @@ impl Ident {
         let file = client.attach(&self.name, self.uid.unwrap_or(NOUID), aname).await?;
         let took = outside.now().await.saturating_sub(begun).as_micros();
         lane.rtt_us.store(u64::try_from(took).unwrap_or(u64::MAX).max(1), Ordering::Relaxed);
-        let file = hop(&tree.upstream, file, hops + 1).await?;
-        let root = Arc::new(Root::new(tree, &lane, (client, member), file));
-        *place = Some(root.clone());
-        Ok(root)
+        hop(&tree.upstream, file, hops + 1).await
     }
 
     /// Gives it a root that it has been attached to already.
     pub(crate) fn admit(&self, tree: &Arc<Tree>, lane: &Arc<Lane>, client: (Arc<Client>, u16), file: File) {
         let root = Root::new(tree, lane, client, file);
-        lock(&self.roots).insert((tree.id, lane.key), Arc::new(AsyncMutex::new(Some(Arc::new(root)))));
+        let state = RootState { root: Some(Arc::new(root)), failed: None };
+        lock(&self.roots).insert((tree.id, lane.key), Arc::new(AsyncMutex::new(state)));
     }
 
     /// Forgets the roots of a tree that is mounted no more.
@@ -503,20 +549,16 @@ async fn hop(upstream: &Upstream, root: File, hops: u8) -> Result<File, Error> {
             upstream.is_mux.get_or_init(|| true);
             Ok(again)
         }
-        // A mux whose own servers are not there now says what they say: the next root asks again.
-        Err(error) if error.is_disconnect() || !is_no_such_name(error.errno()) => Err(error),
+        Err(error) if error.is_disconnect() => Err(error),
+        Err(error) if error.errno() == Errno::ELOOP => {
+            Err(refused(Errno::ELOOP, "the mounts lead round in a loop"))
+        }
+        // Whatever words a server has for a name that it does not have.
         _ => {
             upstream.is_mux.get_or_init(|| false);
             Ok(root)
         }
     }
-}
-
-/// What servers say of a name that they do not have, or cannot.
-fn is_no_such_name(errno: Errno) -> bool {
-    let known =
-        [Errno::ENOENT, Errno::ENOTDIR, Errno::EINVAL, Errno::EACCES, Errno::EPERM, Errno::EOPNOTSUPP];
-    known.contains(&errno)
 }
 
 impl Root {
@@ -573,7 +615,7 @@ pub const HOPS_MAX: u8 = 8;
 /// Bytes that requests to an upstream and their answers may need together: eight of the largest, so that the quarter of
 /// one client is two of them.
 pub const BUDGET: usize = 8 * ((1 << 20) + 1024);
-/// Time for the answer to Tversion.
+/// Time for a first contact: the connection and Tversion, or the attach.
 pub const GREETING: Duration = Duration::from_secs(10);
 /// Servers of the same content beside the first.
 pub const OTHERS_MAX: u32 = 15;

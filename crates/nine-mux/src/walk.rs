@@ -6,23 +6,32 @@
 //!
 //! Always holds: what is not walked whole leaves no fid; which mount points count is read once, at the beginning.
 
+use std::future::pending;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use nine_io::client::{Answer, Error, File};
 use nine_proto::msg::{MAXWELEM, Names, Tmsg};
-use nine_proto::{Errno, Qid, Walked};
+use nine_proto::{Errno, GetMask, Qid, Walked};
 
-use crate::cfid::{CFid, Held, Live, Step, Walker};
-use crate::core::Core;
+use crate::cfid::{Away, CFid, Held, Live, Step, Walker};
+use crate::core::{Core, is_away};
 use crate::keep::{Kept, Patience};
 use crate::space::{Head, Place, Space, push};
-use crate::upstream::Root;
+use crate::upstream::{GREETING, RETRY, Root, Upstream};
+
+/// How long a walk that ends at a mount point, and a listing that has one, wait for the server: then the covered file
+/// is shown.
+pub(crate) const LOOK: Duration = Duration::from_secs(1);
 
 /// What becomes of the last name of a walk if it is a mount point.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Last {
     /// What is mounted there counts.
     Crossed,
+    /// The same, but a server that is away is not waited for: see [`Pos::away`].
+    Soon,
     /// What is covered there counts.
     Covered,
 }
@@ -32,6 +41,8 @@ pub(crate) enum Last {
 pub(crate) struct Pos {
     pub(crate) step: Arc<Step>,
     pub(crate) crossed: Option<(Arc<Head>, usize)>,
+    /// What is mounted here is away: it is the covered file.
+    pub(crate) away: Option<Arc<Head>>,
     pub(crate) root: Arc<Root>,
     pub(crate) file: Arc<File>,
     /// As the upstream says.
@@ -47,7 +58,8 @@ pub(crate) struct Stop {
 impl Pos {
     pub(crate) fn of(cfid: &CFid) -> Self {
         let Live { root, file, raw } = Live::clone(&cfid.live());
-        Self { step: cfid.step(), crossed: cfid.crossed(), root, file, raw }
+        let away = cfid.away().map(|away| away.head.clone());
+        Self { step: cfid.step(), crossed: cfid.crossed(), away, root, file, raw }
     }
 
     /// Where it really is.
@@ -83,9 +95,7 @@ impl Core {
     pub(crate) async fn walk(&self, from: &CFid, names: &[&[u8]]) -> Result<(Walked, Option<CFid>), Error> {
         let space = from.by.named.space();
         let mut walked = Walked::new();
-        match self
-            .walk_pos(&space, &from.by, Pos::of(from), names, Last::Crossed, |qid| walked.push(qid))
-            .await
+        match self.walk_pos(&space, &from.by, Pos::of(from), names, Last::Soon, |qid| walked.push(qid)).await
         {
             Ok(pos) => {
                 // A fid is its own: not the one walked from, not a root's.
@@ -102,11 +112,14 @@ impl Core {
     /// The fid of a client for where a walk has ended.
     pub(crate) fn cfid(&self, by: &Arc<Walker>, pos: Pos) -> CFid {
         let place = pos.place().clone();
-        let Pos { step, crossed, root, file, raw } = pos;
+        let Pos { step, crossed, away, root, file, raw } = pos;
         let qid = Held::new(&self.qids, &root, raw);
-        let kept = Kept::of(&root, place);
+        let away = away.map(Away::new);
+        // What arrives has another server than the covered file.
+        let kept = if away.is_none() { Kept::of(&root, place) } else { None };
         let first = Live { root, file, raw };
-        CFid { by: by.clone(), step, crossed, first, qid, open: None, kept, ahead: None, direct: None }
+        let (open, ahead, direct) = (None, None, None);
+        CFid { by: by.clone(), step, crossed, first, away, qid, open, kept, ahead, direct }
     }
 
     /// Walks; `seen` is told the qid that a client sees of each name walked.
@@ -129,21 +142,21 @@ impl Core {
             }
             let run = &names[at..];
             let end = run.iter().position(|name| *name == b"..").unwrap_or(run.len());
-            let stays = last == Last::Covered && end == run.len();
-            let (next, n) = self.down((space, by), pos, &run[..end], stays, &mut patience, &mut seen).await?;
+            let last = if end == run.len() { last } else { Last::Crossed };
+            let (next, n) = self.down((space, by), pos, &run[..end], last, &mut patience, &mut seen).await?;
             (pos, at) = (next, at + n);
         }
         Ok(pos)
     }
 
-    /// One run of names, from whichever member has the first; says how many they were. `stays`: the last of the names
-    /// is not looked up among the mount points.
+    /// One run of names, from whichever member has the first; says how many they were. `last` is about the last of the
+    /// names, if it is a mount point.
     async fn down(
         &self,
         (space, by): (&Space, &Walker),
         pos: Pos,
         names: &[&[u8]],
-        stays: bool,
+        last: Last,
         patience: &mut Patience,
         seen: &mut impl FnMut(Qid),
     ) -> Result<(Pos, usize), Error> {
@@ -162,7 +175,8 @@ impl Core {
                 _ => (pos.root.clone(), pos.file.clone()),
             };
             let (run, head) = run_of(space, &place, names);
-            let head = head.filter(|_| !(stays && run == names.len()));
+            let last = if run == names.len() { last } else { Last::Crossed };
+            let head = head.filter(|_| last != Last::Covered);
             match steps(&here.1, &names[..run]).await {
                 Ok((file, qids)) => {
                     let raw = *qids.last().expect("a run has names");
@@ -176,9 +190,16 @@ impl Core {
                         covered = covered.child(name);
                         step = Step::child(&step, covered.clone());
                     }
-                    let mut next = Pos { step, crossed: None, root: here.0, file: Arc::new(file), raw };
+                    let file = Arc::new(file);
+                    let mut next = Pos { step, crossed: None, away: None, root: here.0, file, raw };
                     if let Some(head) = head {
-                        next = self.cross(by, next.step, head, patience).await?;
+                        next = match last {
+                            Last::Soon => match Box::pin(self.look(by, &next.step, &head)).await? {
+                                Some(pos) => pos,
+                                None => Pos { away: Some(head), ..next },
+                            },
+                            _ => self.cross(by, next.step, head, patience).await?,
+                        };
                         seen(next.qid(self));
                     }
                     return Ok((next, run));
@@ -213,11 +234,11 @@ impl Core {
                 // The upstream knows where it is now, also if somebody has renamed it.
                 let (file, qids) = steps(&pos.file, &[b".."]).await.map_err(|stop| stop.error)?;
                 let raw = qids.last().copied().unwrap_or_default();
-                Ok(Pos { step: parent, crossed: None, root: pos.root, file: Arc::new(file), raw })
+                Ok(Pos { step: parent, crossed: None, away: None, root: pos.root, file: Arc::new(file), raw })
             }
             None => {
                 let (root, file, raw) = self.enter_patiently(by, &parent.covered, patience).await?;
-                Ok(Pos { step: parent, crossed: None, root, file, raw })
+                Ok(Pos { step: parent, crossed: None, away: None, root, file, raw })
             }
             Some(head) => self.cross(by, parent, head.clone(), patience).await,
         }
@@ -235,12 +256,104 @@ impl Core {
         for (index, member) in head.members.iter().enumerate() {
             match self.enter_patiently(by, &member.to, patience).await {
                 Ok((root, file, raw)) => {
-                    return Ok(Pos { step, crossed: Some((head, index)), root, file, raw });
+                    return Ok(Pos { step, crossed: Some((head, index)), away: None, root, file, raw });
                 }
                 Err(error) => failed = Some(worse(failed, error)),
             }
         }
         Err(failed.unwrap_or_else(not_found))
+    }
+
+    /// The same with a fid of its own, if the server answers within [`LOOK`]; `None`: it is away. Then others are not
+    /// kept waiting by it, until it has answered again.
+    pub(crate) async fn look(
+        &self,
+        by: &Walker,
+        step: &Arc<Step>,
+        head: &Arc<Head>,
+    ) -> Result<Option<Pos>, Error> {
+        let far = self.far(head);
+        if let Some(upstream) = far.first().filter(|upstream| upstream.is_silent()) {
+            self.look_again(upstream, by, step, head);
+            return Ok(None);
+        }
+        let pos = match &*far {
+            [] => Some(self.cross_over(by, step, head).await),
+            _ => self.within(LOOK, self.cross_over(by, step, head)).await,
+        };
+        match pos {
+            Some(Err(error)) if !is_away(&error) => Err(error),
+            Some(Ok(pos)) => Ok(Some(pos)),
+            None | Some(Err(_)) => {
+                self.has_been_silent(head);
+                Ok(None)
+            }
+        }
+    }
+
+    /// What is mounted at a place did not answer in time.
+    pub(crate) fn has_been_silent(&self, head: &Head) {
+        self.far(head).first().inspect(|upstream| upstream.set_silent(true));
+    }
+
+    /// The servers of other processes among those that are mounted at a place.
+    fn far(&self, head: &Head) -> Vec<Arc<Upstream>> {
+        let trees = head.members.iter().filter_map(|member| self.tree_of(member.to.tree));
+        trees.map(|tree| tree.upstream.clone()).filter(|upstream| !upstream.server.local).collect()
+    }
+
+    async fn cross_over(&self, by: &Walker, step: &Arc<Step>, head: &Arc<Head>) -> Result<Pos, Error> {
+        let pos = self.cross(by, step.clone(), head.clone(), &mut Patience::default()).await?;
+        self.clone_pos(pos).await
+    }
+
+    /// Sees whether a server that was silent answers again, while nobody waits for that.
+    pub(crate) fn look_again(
+        &self,
+        upstream: &Arc<Upstream>,
+        by: &Walker,
+        step: &Arc<Step>,
+        head: &Arc<Head>,
+    ) {
+        if upstream.is_looked_at.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let (core, outside, upstream) = (self.me.clone(), self.outside.clone(), Arc::downgrade(upstream));
+        let (by, step, head) = (by.clone(), step.clone(), head.clone());
+        self.jobs.begin(
+            None,
+            Box::pin(async move {
+                let Some(core) = core.upgrade() else { return };
+                let answers = async {
+                    let pos = core.cross_over(&by, &step, &head).await?;
+                    pos.file.getattr(GetMask::BASIC).await
+                };
+                let answers = matches!(core.within(2 * GREETING, answers).await, Some(Ok(_)));
+                drop(core);
+                if !answers {
+                    outside.within(RETRY, pending::<()>()).await;
+                }
+                if let Some(upstream) = upstream.upgrade() {
+                    if answers {
+                        upstream.set_silent(false);
+                    }
+                    upstream.is_looked_at.store(false, Ordering::Relaxed);
+                }
+            }),
+        );
+    }
+
+    /// Has a fid whose server was away stand for what is mounted there, waiting for it as its mount asks for.
+    pub(crate) async fn arrive(&self, cfid: &CFid) -> Result<(), Error> {
+        let Some(away) = cfid.away() else { return Ok(()) };
+        let pos = self.cross_over(&cfid.by, &cfid.step, &away.head).await?;
+        self.arrived(away, pos);
+        Ok(())
+    }
+
+    pub(crate) fn arrived(&self, away: &Away, pos: Pos) {
+        let member = pos.crossed.map_or(0, |(_, member)| member);
+        away.arrive(Live { root: pos.root, file: pos.file, raw: pos.raw }, member);
     }
 
     /// A fid for a place, from the root of its tree.

@@ -176,6 +176,11 @@ pub struct Serving {
     /// read; SIGHUP opens it again
     #[arg(long, value_name = "FILE", env = "NINEFOLD_AUDIT")]
     pub audit: Option<PathBuf>,
+    /// Of a name space file: a server that does not answer is an error, at the start and when the file is read again;
+    /// else its lines wait for it
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL",
+        env = "NINEFOLD_STRICT", value_parser = BoolishValueParser::new())]
+    pub strict: Option<bool>,
     /// Keep the token in this file, so that it stays the same; made if it does not exist
     #[arg(long, value_name = "FILE", env = "NINEFOLD_SERVE_TOKEN_FILE", conflicts_with = "no_token")]
     pub token_file: Option<PathBuf>,

@@ -25,6 +25,23 @@ pub trait Forward: Send + Sync + 'static {
 
     /// It was not sent: the connection is gone, or the message does not fit. May use the client.
     fn refused(self: Arc<Self>, later: Later, error: Error);
+
+    /// Whether it is lost if a read was answered and nobody took the answer, as of a pipe.
+    fn takes(&self, later: &Later) -> bool {
+        let _ = later;
+        false
+    }
+}
+
+/// For how many calls of [`Client::tick`] somebody waits for an Rflush.
+#[derive(Clone, Copy, Debug)]
+pub struct FlushLimits {
+    /// Until a request that changes nothing is answered EINTR.
+    pub reads: u32,
+    /// The same for one that may have changed something: the server's word for what became of it is worth a wait.
+    pub changes: u32,
+    /// Until the Rflush is overdue.
+    pub overdue: u32,
 }
 
 /// See the module.
@@ -34,6 +51,11 @@ pub(crate) struct Forwarded {
 }
 
 impl Forwarded {
+    /// See [`Forward::takes`].
+    pub(crate) fn takes(&self) -> bool {
+        self.by.takes(&self.later)
+    }
+
     /// The client whose request it is.
     pub(crate) fn client(&self) -> u64 {
         self.later.id().conn
@@ -75,11 +97,11 @@ impl Client {
     }
 
     /// To be called from time to time after a request was taken back, until it says that nothing is flushed any more:
-    /// whoever has waited for an Rflush for `patience` calls of this is answered EINTR. How many are so overdue, and
-    /// how many not yet. The tags and fids of the first stay taken, and if they become many the server is better given
-    /// up ([`Client::abort`]).
-    pub fn tick(&self, patience: u32) -> (usize, usize) {
-        self.0.shared.with(|state| state.tick(patience))
+    /// whoever has waited for an Rflush too long by `limits` is answered EINTR. How many Rflushes are overdue, and how
+    /// many are waited for. The tags and fids of the first stay taken, and if they become many the server is better
+    /// given up ([`Client::abort`]).
+    pub fn tick(&self, limits: FlushLimits) -> (usize, usize) {
+        self.0.shared.with(|state| state.tick(limits))
     }
 
     /// A number for a fid that a message of [`Client::forward`] makes. If it is not used in one, it is lost until the

@@ -75,7 +75,7 @@ pub use driver::Driver;
 pub use error::{Error, Result};
 pub use file::{File, Opening};
 pub use flow::{Reader, WIDER, Writer, copy};
-pub use forward::Forward;
+pub use forward::{FlushLimits, Forward};
 pub use meter::{LOOKED, Load, Meter, TIMES};
 pub use resolve::may_be_link;
 pub use side::{Dial, Dialing, offered};

@@ -16,12 +16,12 @@ use std::task::{Poll, Waker, ready};
 use bytes::Bytes;
 use nine_proto::msg::{Data, Tmsg};
 use nine_proto::session::client::{ClientSession, Event, Intent};
-use nine_proto::{Dialect, Errno, Fid, NOTAG, Names, Tag, WireError};
+use nine_proto::{Dialect, Errno, Fid, NOTAG, Names, OpenFlags, Tag, WireError};
 
 use super::Options;
 use super::answer::Answer;
 use super::error::{Error, Result};
-use super::forward::Forwarded;
+use super::forward::{FlushLimits, Forwarded};
 use super::meter::Meter;
 use super::out::Out;
 use super::share::{Ledger, Shares, Size};
@@ -121,8 +121,10 @@ struct Sent {
     cost: usize,
     /// The most data that the answer may carry, or say that it took.
     count: u32,
-    /// When it was flushed by somebody who still waits.
+    /// When it was flushed.
     flushed: Option<u32>,
+    /// It may change something.
+    changes: bool,
     /// For which client; 0: for us.
     share: u64,
     /// When it was asked, for the meter; 0: nobody looks.
@@ -284,7 +286,8 @@ impl State {
         let share = waiter.share();
         let (cost, count) = (self.cost(message), asked(message));
         let begun = self.meter.as_ref().map_or(0, |meter| meter.begun());
-        let sent = Sent { call: Some(call), cost, count, flushed: None, share, begun };
+        let changes = changes(message);
+        let sent = Sent { call: Some(call), cost, count, flushed: None, changes, share, begun };
         let passes = !self.full || sent.cost <= OVERTAKES;
         let room = match self.border {
             Border::Far => passes && !self.shares.waits(share) && self.fits(sent.cost) && self.may(&sent),
@@ -368,24 +371,24 @@ impl State {
         any
     }
 
-    /// Some time has passed: who has waited for an Rflush for `patience` of these waits no longer. The tag stays
-    /// taken until the server says something. How many are so by now, and how many may become so.
-    pub(crate) fn tick(&mut self, patience: u32) -> (usize, usize) {
+    /// Some time has passed: requests whose Rflush is late by `limits` are answered EINTR. Their tags stay taken until
+    /// the server answers. How many Rflushes are overdue, and how many are not yet.
+    pub(crate) fn tick(&mut self, limits: FlushLimits) -> (usize, usize) {
         self.now = self.now.wrapping_add(1);
-        let (mut forsaken, mut waiting) = (0, 0);
+        let (mut overdue, mut waiting) = (0, 0);
         for index in 0..self.sent.len() {
-            let sent = &mut self.sent[index];
-            let Some(since) = sent.flushed else { continue };
-            if self.now.wrapping_sub(since) < patience {
-                waiting += 1;
-                continue;
-            }
-            forsaken += 1;
-            if let Some(call) = sent.call.take() {
+            let Some(since) = self.sent[index].flushed else { continue };
+            let waited = self.now.wrapping_sub(since);
+            *(if waited < limits.overdue { &mut waiting } else { &mut overdue }) += 1;
+            let Some(call) = self.sent[index].call else { continue };
+            let changes = self.sent[index].changes
+                || matches!(&self.calls[call], Slot::Waits { waiter: Waiter::Forward(by), .. } if by.takes());
+            if waited >= (if changes { limits.changes } else { limits.reads }) {
+                self.sent[index].call = None;
                 self.complete(call, Err(interrupted()), None);
             }
         }
-        (forsaken, waiting)
+        (overdue, waiting)
     }
 
     /// Some time has passed, and something has `moved` meanwhile or not: asks for a sign of life if not. Says how often
@@ -809,6 +812,27 @@ fn asked(message: &Tmsg<'_>) -> u32 {
         Tmsg::Read { count, .. } | Tmsg::Readdir { count, .. } => *count,
         Tmsg::Write { data, .. } => data_len(data),
         _ => 0,
+    }
+}
+
+/// Whether it may change something at the server.
+fn changes(message: &Tmsg<'_>) -> bool {
+    let once = |flags: OpenFlags| flags.has(OpenFlags::TRUNC) || flags.has(OpenFlags::RCLOSE);
+    match message {
+        Tmsg::Open { mode, .. } => once(OpenFlags::from_mode(*mode)),
+        Tmsg::Lopen { flags, .. } => once(OpenFlags(*flags)),
+        Tmsg::Version { .. }
+        | Tmsg::Walk { .. }
+        | Tmsg::Read { .. }
+        | Tmsg::Readdir { .. }
+        | Tmsg::Readlink { .. }
+        | Tmsg::Stat { .. }
+        | Tmsg::Getattr { .. }
+        | Tmsg::Getlock { .. }
+        | Tmsg::Statfs { .. }
+        | Tmsg::Xattrwalk { .. }
+        | Tmsg::Attach { .. } => false,
+        _ => true,
     }
 }
 

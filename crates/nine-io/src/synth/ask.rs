@@ -23,6 +23,8 @@ pub struct Ask {
     pub count: u32,
     /// Of a write: its bytes.
     pub data: Bytes,
+    /// Of a write to a text file: what is read by the same open file from now on.
+    pub(super) text: Option<Arc<Mutex<Bytes>>>,
     id: ReqId,
     asks: Arc<Asks>,
 }
@@ -46,6 +48,11 @@ impl Ask {
     /// Whether the client still wants the answer.
     pub fn is_wanted(&self) -> bool {
         lock(&self.asks.0).contains_key(&self.id)
+    }
+
+    /// Of a write to a text file: has the same open file read as `text` from now on, and no other one.
+    pub fn leave(&self, text: String) {
+        self.text.iter().for_each(|of| *lock(of) = text.clone().into());
     }
 
     /// Answers a write: all of it was taken, or none.
@@ -182,7 +189,7 @@ impl Asks {
         };
         let id = later.id();
         lock(&self.0).insert(id, (later, told));
-        Ask { visitor, offset, count, data, id, asks: self.clone() }
+        Ask { visitor, offset, count, data, text: None, id, asks: self.clone() }
     }
 
     pub(super) fn opening(

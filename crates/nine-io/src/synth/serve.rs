@@ -17,6 +17,7 @@ use crate::direct::Direct;
 use crate::server::{
     Answer, FileServer, Fill, Node as AnyNode, Passage, Reply, Req, ReqId, Request, StreamRequest, Who,
 };
+use crate::sync::{Mutex, lock};
 
 /// What stands behind a fid.
 pub(super) struct Held {
@@ -209,6 +210,7 @@ impl Tree {
             Node::File(file) => match &file.opens {
                 Opens::Text(text, on_write) => {
                     let text = if flags.reads() { text(visitor).into() } else { Bytes::new() };
+                    let text = Arc::new(Mutex::new(text));
                     Ok(Open::File(Arc::new(TextHandle { text, on_write: on_write.clone() })))
                 }
                 Opens::Handle(..) => Err(Errno::EIO.into()),
@@ -360,18 +362,20 @@ impl At {
     }
 }
 
-/// Content as of the open, and what is done with what is written.
+/// Content as of the open, or what the latest write has left to read; and what is done with what is written.
 struct TextHandle {
-    text: Bytes,
+    text: Arc<Mutex<Bytes>>,
     on_write: Option<OnWrite>,
 }
 
 impl Handle for TextHandle {
     fn read(&self, ask: Ask) {
-        ask.give_from(&self.text);
+        let text = lock(&self.text).clone();
+        ask.give_from(&text);
     }
 
-    fn write(&self, ask: Ask) {
+    fn write(&self, mut ask: Ask) {
+        ask.text = Some(self.text.clone());
         match &self.on_write {
             Some(on_write) => on_write(ask),
             None => ask.fail(Errno::EPERM.into()),

@@ -16,6 +16,9 @@ pub struct Mux {
     /// The server; the default one if not given
     #[arg(value_name = "ADDR")]
     pub addr: Option<OsString>,
+    /// The name space of this name; the one that this user gets if not given
+    #[arg(long, value_name = "NAME", conflicts_with = "aname")]
+    pub space: Option<String>,
     /// One JSON object
     #[arg(long)]
     pub json: bool,

@@ -150,11 +150,21 @@ fn is_at(host: &str, port: u16, place: &(String, u16)) -> bool {
     port == place.1 && (host == place.0 || host.parse::<IpAddr>().is_err() && named())
 }
 
-/// Opens every door, or none.
-pub fn open(env: &rt::Real, serving: &Serving) -> Result<Vec<Open>> {
+/// Opens every door, or none. `with_socket`: that of the owner, too, unless another server has it.
+pub fn open(env: &rt::Real, serving: &Serving, with_socket: bool) -> Result<Vec<Open>> {
     let mut token = None;
     if !serving.listen.is_empty() {
-        return serving.listen.iter().map(|listen| open_one(env, serving, listen, &mut token)).collect();
+        let open = serving.listen.iter().map(|listen| open_one(env, serving, listen, &mut token));
+        let mut open = open.collect::<Result<Vec<_>>>()?;
+        let own = if with_socket { default_socket().ok() } else { None };
+        let own = own.map(|path| Listen::at(Addr::Unix { path }));
+        if let Some(own) = own.filter(|own| serving.listen.iter().all(|listen| listen.addr != own.addr)) {
+            match make_socket_dir().and_then(|()| open_one(env, serving, &own, &mut token)) {
+                Ok(socket) => open.push(socket),
+                Err(error) => fail::note(format_args!("{}: not there for this server: {error}", own.addr)),
+            }
+        }
+        return Ok(open);
     }
     make_socket_dir()?;
     let unix = Listen::at(Addr::Unix { path: default_socket()? });

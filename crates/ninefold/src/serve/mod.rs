@@ -113,6 +113,13 @@ enum Served {
 }
 
 impl Served {
+    /// Whether the socket of the owner is there beside the listeners that its lines name.
+    fn has_socket(&self) -> bool {
+        matches!(self, Self::Space(space, _) if !space.listen.is_empty() && !space.no_socket)
+    }
+}
+
+impl Served {
     /// A name space file says where to listen, too.
     fn prepare(export: Export, config: &Config, serving: &mut Serving) -> Result<Self> {
         let remote = config.remote_of_server()?;
@@ -234,7 +241,8 @@ async fn serve(
     };
     let exports = Exports::of(&env, serving)?;
     let audit = serving.audit.as_deref().map(Access::audit).transpose()?;
-    let mut open = listen::open(&env, serving)?;
+    let mut open = listen::open(&env, serving, served.has_socket())?;
+    let strict = serving.strict.unwrap_or(false);
     if let Some(exports) = &exports {
         exports.judges(core.clone());
         open.iter_mut().for_each(|open| open.gate.policy = Some(exports.clone()));
@@ -288,7 +296,7 @@ async fn serve(
     env.spawn(Box::pin(manager.clone().live(env)));
     {
         let reread = || async {
-            let done = reread(env, general, served, opened.live.as_ref(), archives).await;
+            let done = reread(env, general, served, opened.live.as_ref(), archives, strict).await;
             exports.iter().for_each(|exports| exports.look(&env));
             access.iter().chain(&audit).for_each(|file| file.reopen());
             done
@@ -364,6 +372,7 @@ async fn reread(
     served: &Served,
     live: Option<&Live>,
     archives: &Arc<Archives>,
+    strict: bool,
 ) -> Result<()> {
     let config = Config::load(general).inspect_err(|e| {
         tracing::error!("the old configuration stays: {e:#}");
@@ -374,7 +383,7 @@ async fn reread(
         tracing::info!(?level, "the configuration is read again; addresses and limits need a new start");
     }
     if let (Served::Space(space, remote), Some(live)) = (served, live) {
-        space.again(live, env, remote, archives).await.inspect_err(|e| {
+        space.again(live, env, remote, archives, strict).await.inspect_err(|e| {
             tracing::error!("the old name space stays: {e:#}");
         })?;
     }

@@ -45,6 +45,8 @@ pub struct Space {
     pub webs: Vec<Web>,
     /// And on which Ethernets there are consoles.
     pub consoles: Vec<Console>,
+    /// It does not listen on the socket of its owner where lines say where to listen.
+    pub no_socket: bool,
 }
 
 impl Space {
@@ -68,7 +70,9 @@ impl Space {
     fn parse(name: Arc<str>, text: &str, remote: &Remote) -> Result<Self> {
         let Script { lines, mut wrong } = script::parse(&name, text, &mut Files);
         let (listen, webs, consoles) = (Vec::new(), Vec::new(), Vec::new());
-        let mut space = Self { name: name.clone(), path: None, lines: Vec::new(), listen, webs, consoles };
+        let (path, no_socket) = (None, false);
+        let mut space =
+            Self { name: name.clone(), path, lines: Vec::new(), listen, webs, consoles, no_socket };
         // What a server's connections have, they have from their beginning.
         let is_push = |line: &Line| matches!(line.statement, Statement::Push { .. });
         let (pushes, others): (Vec<_>, Vec<_>) = lines.into_iter().partition(is_push);
@@ -137,6 +141,7 @@ impl Space {
                     _ => {}
                 }
             }
+            Statement::NoListen => self.no_socket = true,
             Statement::Web { listener } => self.webs.push(listener.parse()?),
             Statement::Console { listener } => self.consoles.push(listener.parse::<Console>()?.within(dir)),
             Statement::Listen { addr, insecure, waits } => {
@@ -249,16 +254,25 @@ impl Space {
         servers.serve_guests(&server, clients.clone());
         let (name, uid) = dial::user(remote);
         let live = Live::new(mux.clone(), Owner { name: name.into(), uid: Some(uid) }, servers, clients);
-        self.lay(&live, env, archives).await?;
+        self.lay(&live, env, archives, serving.strict.unwrap_or(false)).await?;
         Ok((server, mux, live))
     }
 
     /// Has the name spaces be what the lines say, all at once; where one fails they stay as they are.
-    pub async fn lay(&self, live: &Live, env: rt::Real, archives: &Arc<Archives>) -> Result<()> {
+    /// `strict`: a server that does not answer is a failure, too.
+    pub async fn lay(
+        &self,
+        live: &Live,
+        env: rt::Real,
+        archives: &Arc<Archives>,
+        strict: bool,
+    ) -> Result<()> {
         let mut draft = live.draft();
         self.mount_files(&mut draft, MAIN, env).await?;
         for line in &self.lines {
-            if is_listener(&line.statement) || line.statement == Statement::NoMux {
+            if is_listener(&line.statement)
+                || matches!(line.statement, Statement::NoMux | Statement::NoListen)
+            {
                 continue;
             }
             if let Statement::Mount(mount) = &line.statement
@@ -270,7 +284,16 @@ impl Space {
             let is_new = !draft.has(&line.space);
             let done = within(&env, PATIENCE, draft.apply(&line.space, &line.statement)).await;
             let done = done.ok_or_else(|| anyhow!("no answer within {} s", PATIENCE.as_secs()))?;
-            done.map_err(|error| anyhow!("{}: {}: {error}", line.at, hidden(line)))?;
+            match done {
+                Err(error) if !strict && draft.keep(&line.space, &line.statement, &error) => {
+                    fail::note(format_args!(
+                        "{}: {}: not yet: {error}; it is done when its server answers",
+                        line.at,
+                        hidden(line)
+                    ));
+                }
+                done => done.map_err(|error| anyhow!("{}: {}: {error}", line.at, hidden(line)))?,
+            }
             // There from the beginning, to be bound elsewhere; and again on another root.
             if is_new || covers_root(&line.statement) {
                 self.mount_files(&mut draft, &line.space, env).await?;
@@ -287,10 +310,11 @@ impl Space {
         env: rt::Real,
         remote: &Remote,
         archives: &Arc<Archives>,
+        strict: bool,
     ) -> Result<()> {
         let Some(path) = &self.path else { return Ok(()) };
         let space = Self::read(path, remote)?;
-        space.lay(live, env, archives).await?;
+        space.lay(live, env, archives, strict).await?;
         if (&space.listen, &space.webs, &space.consoles) != (&self.listen, &self.webs, &self.consoles) {
             tracing::warn!("{}: its `listen` lines have changed: they need a new start", space.name);
         }
@@ -328,7 +352,8 @@ impl fmt::Display for Space {
                 space = line.space.clone();
                 write!(f, "\n    space {}", script::quote(&space))?;
             }
-            let is_other = matches!(line.statement, Statement::NoMux | Statement::Space { .. });
+            let is_other =
+                matches!(line.statement, Statement::NoMux | Statement::NoListen | Statement::Space { .. });
             if !is_other && !is_listener(&line.statement) {
                 write!(f, "\n    {}", hidden(line))?;
             }

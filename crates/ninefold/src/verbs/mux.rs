@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Result, anyhow, bail};
 use nine_io::client::{Error, File};
 use nine_mux::script::{self, Alone, Statement};
-use nine_mux::{MAIN, Order};
+use nine_mux::{AWAY, MAIN, Order, Wait};
 use nine_net::Env;
 use nine_proto::{Errno, OpenFlags, Time};
 use serde_json::{Map, Value, json};
@@ -19,7 +19,7 @@ use super::{sorted, text};
 use crate::cli::{self, MuxVerb};
 use crate::config::{Config, DialectChoice};
 use crate::dial::{self, Sessions};
-use crate::fail::Tally;
+use crate::fail::{Program, Tally};
 use crate::operand::Place;
 use crate::output::{Output, date, table};
 
@@ -28,6 +28,9 @@ const SECOND: Duration = Duration::from_secs(1);
 
 pub fn run(args: cli::Mux, config: &Config) -> Result<Tally> {
     let mut remote = config.remote(&args.remote)?;
+    if let Some(space) = &args.space {
+        remote.aname = Some(space.clone());
+    }
     let line = args.verb.as_ref().map(line).transpose()?;
     if line.is_some() && remote.dialect.is_none() {
         // .L has no room for what is wrong with a line.
@@ -68,15 +71,24 @@ fn line(verb: &MuxVerb) -> Result<String> {
 
 async fn say(sessions: &Sessions, place: &Place, line: &str) -> Result<()> {
     let mux = dir(sessions, place).await?;
-    let ctl = mux.open("ctl", OpenFlags::WRITE).await.map_err(|error| match error.errno() {
+    let ctl = mux.open("ctl", OpenFlags::RDWR).await.map_err(|error| match error.errno() {
         Errno::EACCES | Errno::EROFS | Errno::EPERM => anyhow!(
             "only its owner changes this name space: over the unix socket as the user who serves, or with the token"
         ),
         _ => error.into(),
     })?;
     ctl.write(0, line.as_bytes()).await?;
-    Ok(ctl.close().await?)
+    let said = ctl.read(0, 64 * 1024).await?;
+    ctl.close().await?;
+    if let Some(why) = String::from_utf8_lossy(&said).strip_prefix(AWAY) {
+        let error = Some(format!("mounted, but away: {}", why.trim_end()));
+        return Err(Program { status: MOUNTED_AWAY, error }.into());
+    }
+    Ok(())
 }
+
+/// The exit status if a server is mounted and does not answer.
+const MOUNTED_AWAY: u8 = 3;
 
 /// The directory of the files.
 async fn dir(sessions: &Sessions, place: &Place) -> Result<File> {
@@ -92,7 +104,10 @@ async fn show(sessions: &Sessions, place: &Place, args: &cli::Mux) -> Result<()>
     let mux = dir(sessions, place).await?;
     let mut out = Output::new();
     loop {
-        let seen = Seen::read(&mux).await?;
+        let mut seen = Seen::read(&mux).await?;
+        if let Some(space) = &args.space {
+            seen.mounts.retain(|line| *line.space == **space);
+        }
         if args.json {
             out.json(&seen.json())?;
         } else {
@@ -112,6 +127,8 @@ async fn show(sessions: &Sessions, place: &Place, args: &cli::Mux) -> Result<()>
 /// What the files say at one time.
 struct Seen {
     mounts: Vec<script::Line>,
+    /// Lines that wait for a server, each with the reason.
+    pending: Vec<(String, String)>,
     /// By number: keys and values.
     servers: BTreeMap<u64, Row>,
     clients: Vec<Row>,
@@ -122,6 +139,9 @@ type Row = Vec<(String, String)>;
 impl Seen {
     async fn read(mux: &File) -> Result<Self> {
         let mounts = script::parse("mounts", &text(mux, "mounts").await?, &mut Alone).lines;
+        let pending = text(mux, "pending").await.unwrap_or_default();
+        let pending = pending.lines().filter_map(|line| line.rsplit_once(" # "));
+        let pending: Vec<_> = pending.map(|(line, why)| (line.into(), why.into())).collect();
         let mut servers = BTreeMap::new();
         let dir = mux.walk("servers").await?;
         for entry in sorted(&dir, None).await? {
@@ -137,7 +157,7 @@ impl Seen {
         let mut lines = clients.lines().map(|line| line.split('\t').map(String::from));
         let columns: Vec<String> = lines.next().map(Iterator::collect).unwrap_or_default();
         let clients = lines.map(|line| columns.iter().cloned().zip(line).collect()).collect();
-        Ok(Self { mounts, servers, clients })
+        Ok(Self { mounts: shown(mounts, &pending), pending, servers, clients })
     }
 
     fn json(&self) -> Value {
@@ -167,6 +187,7 @@ impl Seen {
         });
         json!({
             "mounts": mounts.collect::<Vec<_>>(),
+            "pending": self.pending.iter().map(|(line, why)| json!({"line": line, "why": why})).collect::<Vec<_>>(),
             "servers": servers.collect::<Vec<_>>(),
             "clients": self.clients.iter().map(object).collect::<Vec<_>>(),
         })
@@ -187,9 +208,16 @@ impl Seen {
                 mounts.push(vec![format!("space {space}:"), String::new(), String::new()]);
             }
             let create = if flags.create { ", takes new files" } else { "" };
-            mounts.push(vec![old.clone(), what.trim_end().into(), format!("{}{create}", order(flags.order))]);
+            let how = format!("{}{create}{}", order(flags.order), options(&line.statement));
+            mounts.push(vec![old.clone(), what.trim_end().into(), how]);
         }
         text += &table(&mounts);
+        if !self.pending.is_empty() {
+            let mut pending = vec![["NOT YET", "WHY"].map(String::from).to_vec()];
+            pending.extend(self.pending.iter().map(|(line, why)| vec![line.clone(), why.clone()]));
+            text += "\n";
+            text += &table(&pending);
+        }
         const SERVERS: [&str; 10] = [
             "name",
             "dialect",
@@ -224,6 +252,46 @@ impl Seen {
         text += &table(&clients);
         text
     }
+}
+
+/// The lines that are done, without mounts that are there only until the next bind is done.
+fn shown(lines: Vec<script::Line>, pending: &[(String, String)]) -> Vec<script::Line> {
+    let mut shown: Vec<script::Line> = Vec::new();
+    for line in lines {
+        if let Statement::Unmount { new: Some(new), old } = &line.statement {
+            let at = shown.iter().rposition(|line| match &line.statement {
+                Statement::Mount(mount) => mount.server == *new && mount.old == *old,
+                _ => false,
+            });
+            at.map(|at| shown.remove(at));
+        } else if pending.iter().all(|(waits, _)| *waits != line.statement.to_string()) {
+            shown.push(line);
+        }
+    }
+    shown
+}
+
+/// The other options of a mount.
+fn options(statement: &Statement) -> String {
+    let Statement::Mount(mount) = statement else { return String::new() };
+    let mut text = String::new();
+    match mount.wait {
+        Some(Wait::Ever) => text += ", comes back",
+        Some(Wait::AtMost(limit)) => text += &format!(", comes back, waits {} s", limit.as_secs()),
+        None => {}
+    }
+    if mount.ahead {
+        text += ", reads ahead";
+    }
+    if mount.lanes > 1 {
+        text += &format!(", {} connections", mount.lanes);
+    }
+    match &mount.user {
+        Some(script::User::Client) => text += ", as each client",
+        Some(script::User::Name(name)) => text += &format!(", as {name}"),
+        None => {}
+    }
+    text
 }
 
 fn order(order: Order) -> &'static str {

@@ -242,6 +242,83 @@ fn a_running_name_space_is_shown_and_changed() {
 }
 
 #[test]
+fn each_unmount_takes_the_call_that_was_made_last() {
+    let server = serve("mount ram: /u\nmount disk:a /d\n");
+    let before = mounts(&server);
+    for word in ["ram:", "disk:/work", "/d"] {
+        let word = if word == "disk:/work" {
+            format!("disk:{}/b", server.dir.path().canonicalize().unwrap().display())
+        } else {
+            word.into()
+        };
+        for order in ["-b", "-a", "-bc"] {
+            for _ in 0..3 {
+                let verb = if word == "/d" { "bind" } else { "mount" };
+                server.ok(["mux", verb, order, &word, "/u"]);
+                server.ok(["mux", "unmount", &word, "/u/"]);
+                assert_eq!(mounts(&server), before, "{verb} {order} {word}");
+            }
+        }
+    }
+    // As it was written, too.
+    server.ok(["mux", "unmount", "disk:a", "/d"]);
+    assert_eq!(mounts(&server), "mount ram: /u\n");
+}
+
+#[test]
+fn the_owner_keeps_the_files_that_change_the_name_space() {
+    let server = serve("mount ram: /t\nmount disk:a /a\n");
+    for words in [&["mount", "ram:", "/mux"][..], &["bind", "/t", "/mux"], &["unmount", "/mux"]] {
+        let said = server.fails([&["mux"], words].concat());
+        assert!(said.contains("this is where the name space is changed"), "{said}");
+    }
+    // A disk has no directory for them.
+    let disk = format!("disk:{}/a", server.dir.path().display());
+    assert!(server.fails(["mux", "mount", &disk, "/"]).contains("there would be no /mux"));
+    assert_eq!(server.ok(["ls", "/"]), "a\nmux\nt\n");
+    server.ok(["mux", "mount", "ram:", "/"]);
+    assert_eq!(server.ok(["ls", "/"]), "mux\n");
+    server.ok(["mux", "unmount", "/"]);
+    assert_eq!(server.ok(["ls", "/"]), "a\nmux\nt\n");
+}
+
+#[test]
+fn lines_wait_for_their_server_and_are_done_when_it_comes() {
+    let dir = tempfile::tempdir().unwrap();
+    let far = dir.path().join("far");
+    let lines = format!("mount ram: /r\nmount unix!{} /far\nbind -ac /far/bin /bin\n", far.display());
+    let strict = scratch(&lines);
+    let output = ninefold(strict.path())
+        .args(["serve", "home.ns", "--strict", "--listen", "unix!s"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && said.contains("home.ns:3: bind -ac /far/bin /bin"), "{said}");
+    let server = serve(&lines);
+    assert!(server.log().contains("bind -ac /far/bin /bin: not yet: "), "{}", server.log());
+    assert_eq!(server.ok(["ls", "/"]), "far\nmux\nr\n");
+    let shown = server.ok(["mux"]);
+    assert!(shown.contains("NOT YET") && shown.contains("bind -ac /far/bin /bin"), "{shown}");
+    assert!(mounts(&server).ends_with("bind -ac /far/bin /bin\n"));
+    fs::create_dir_all(dir.path().join("files/bin")).unwrap();
+    fs::write(dir.path().join("files/bin/tool"), "tool\n").unwrap();
+    let _there = Server::in_dir(dir, &["serve", "files", "--listen", &format!("unix!{}", far.display())]);
+    let begun = Instant::now();
+    while !server.run(["cat", "/bin/tool"]).status.success() {
+        assert!(begun.elapsed() < Duration::from_secs(30), "{}", server.log());
+    }
+    assert!(!server.ok(["mux"]).contains("NOT YET"));
+    // Who is waited for may be unmounted.
+    let server = serve("mount unix!/none /far\nbind /far/bin /bin\n");
+    server.ok(["mux", "unmount", "/far/bin", "/bin"]);
+    assert_eq!(mounts(&server), "mount unix!/none /far\n");
+    // Whoever mounts it while the server runs is told.
+    let output = server.run(["mux", "mount", "unix!/none", "/other"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(3) && said.contains("mounted, but away: "), "{said}");
+}
+
+#[test]
 fn a_server_that_is_read_ahead_is_mounted_so_and_says_how_much() {
     let far = Server::start();
     let text: String = (0..200_000).map(|n| format!("{n:07}\n")).collect();
@@ -372,6 +449,8 @@ fn users_have_name_spaces_of_their_own() {
     server.fed(&["write", "/mux/ctl"], b"space guest\nmount ram: /more\n");
     assert_eq!(server.ok(["ls", "--user", "4711", "/"]), "left\nmore\nmux\ntheirs\n");
     assert!(server.ok(["mux"]).contains("space guest:"));
+    let open = server.ok(["mux", "--space", "open", "--json"]);
+    assert!(open.contains("mount ram: /tmp") && !open.contains("/theirs"), "{open}");
 }
 
 #[test]
@@ -380,7 +459,7 @@ fn a_server_that_is_not_there_is_mounted_and_found_later() {
     let socket = dir.path().join("late");
     let addr = format!("unix!{}", socket.display());
     let server = serve(&format!("mount {addr} /late\nmount disk:a /a\n"));
-    assert!(server.log().contains(&format!("{addr} is mounted, but not reached yet")), "{}", server.log());
+    assert!(server.log().contains(&format!("{addr} is mounted, but away")), "{}", server.log());
     assert_eq!(server.ok(["ls", "/", "/a"]), "/:\na\nlate\nmux\n\n/a:\nboth\nonly-a\n");
     for dialect in DIALECTS {
         let said = server.fails(["ls", "--dialect", dialect, "/late"]);

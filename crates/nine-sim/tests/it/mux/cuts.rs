@@ -666,7 +666,7 @@ fn a_mux_that_ends_waits_for_no_server_that_is_away() {
             site.down();
             raw.send(5, raw_read()).await.unwrap();
             raw.send(6, Tmsg::Mkdir { dfid: Fid(3), name: b"new", mode: 0o755, gid: 0 }).await.unwrap();
-            raw.send(7, Tmsg::Walk { fid: Fid(1), newfid: Fid(4), names: Names::Slice(&[b"far"]) })
+            raw.send(7, Tmsg::Walk { fid: Fid(1), newfid: Fid(4), names: Names::Slice(&[b"far", b"f"]) })
                 .await
                 .unwrap();
             pause(&m, 2_500).await;

@@ -3,12 +3,14 @@
 mod again;
 mod ahead;
 mod attach;
+mod away;
 mod changes;
 mod clients;
 mod cuts;
 mod durable;
 mod fair;
 mod flush;
+mod lines;
 mod loops;
 mod model;
 mod oracle;

@@ -1,9 +1,9 @@
 //! What each path of a name space means: the oracle, written from bind(2), mount(2) and walk(5) alone.
 //!
-//! Servers are trees of maps. A mount point is a file, and so is what is mounted there: the names in the name space that
-//! led to them do not matter afterwards. A file is a number. It keeps it when it is renamed, and whatever replaces it or
-//! is made in its place when it is gone gets it: so a mount survives an atomic replacement. Nothing here is shared with
-//! the mux.
+//! Servers are trees of maps. A mount point is a file, and so is what is mounted there: the path of the name space that
+//! led to it does not matter afterwards. A file is a number. It keeps the number when it is renamed; a file that
+//! replaces it, or is made at its name after it was removed, gets the number: so a mount survives an atomic
+//! replacement. Nothing here is shared with the mux.
 
 use std::collections::BTreeMap;
 
@@ -22,6 +22,8 @@ pub struct Model {
     mounts: BTreeMap<Id, Vec<Member>>,
     /// In the words of the call that made them.
     called: BTreeMap<Id, String>,
+    /// Calls so far that have mounted or bound something.
+    calls: usize,
     /// Planted by the canary: unions are searched from the wrong end.
     pub backwards: bool,
 }
@@ -47,6 +49,8 @@ struct Member {
     create: bool,
     /// By the words of which call; `None`: the directory itself.
     by: Option<String>,
+    /// The number of the call.
+    call: usize,
 }
 
 /// What somebody does. Paths have names with '/' between.
@@ -105,6 +109,7 @@ impl Model {
             names: names.iter().map(|name| (*name).into()).collect(),
             mounts: BTreeMap::new(),
             called: BTreeMap::new(),
+            calls: 0,
             backwards: false,
         }
     }
@@ -158,6 +163,22 @@ impl Model {
             (_, Kind::Dir(_)) => Err(Errno::EISDIR),
             (_, Kind::Gone(_)) => unreachable!("it is there"),
         }
+    }
+
+    /// The same by a path with "..", if it leads somewhere in this state: lexically, in the later one.
+    pub fn look_back(&self, op: &Op, later: &Self) -> Option<Answer<Saw>> {
+        let (Op::Read(path) | Op::List(path)) = op else { return None };
+        let mut lexical = Vec::new();
+        for name in names(path) {
+            match name {
+                ".." => lexical.truncate(lexical.len().saturating_sub(1)),
+                name => lexical.push(name),
+            }
+        }
+        let is_back = path.contains("..") && self.walk(path).is_ok();
+        let lexical = lexical.join("/");
+        let op = if let Op::Read(_) = op { Op::Read(lexical) } else { Op::List(lexical) };
+        is_back.then(|| later.look(&op, later))
     }
 
     /// The names to be seen in a directory; none if it is none.
@@ -225,19 +246,18 @@ impl Model {
             // Hidden by now, or out of reach: its words are enough.
             _ => self.called.iter().filter(|(_, called)| *called == old).map(|(&from, _)| from).collect(),
         };
-        let before = self.clone();
+        // One call: the latest of those that are named.
+        let is_named = |member: &&Member| match (&member.by, new) {
+            (Some(by), Some(new)) => by == new || is.contains(&member.to),
+            (by, _) => by.is_some(),
+        };
+        let latest = from.iter().flat_map(|from| &self.mounts[from]).filter(is_named).map(|m| m.call).max();
+        if latest.is_none() && !from.is_empty() {
+            return Err(Errno::EINVAL);
+        }
         for from in &from {
             let members = self.mounts.get_mut(from).expect("it is a mount point");
-            let len = members.len();
-            members.retain(|member| match (&member.by, new) {
-                (None, _) => true,
-                (Some(_), None) => false,
-                (Some(by), Some(new)) => by != new && !is.contains(&member.to),
-            });
-            if members.len() == len {
-                *self = before;
-                return Err(Errno::EINVAL);
-            }
+            members.retain(|m| m.by.is_none() || new.is_some() && Some(m.call) != latest);
         }
         self.tidy();
         if from.is_empty() { Err(covered.err().unwrap_or(Errno::EINVAL)) } else { Ok(Saw::Done) }
@@ -378,9 +398,11 @@ impl Model {
         if new.len() > 1 && flags.create {
             return Err(Errno::EINVAL);
         }
-        let new = new.iter().map(|&to| Member { to, create: flags.create, by: Some(by.into()) });
+        self.calls += 1;
+        let call = self.calls;
+        let new = new.iter().map(|&to| Member { to, create: flags.create, by: Some(by.into()), call });
         let mut new: Vec<_> = new.collect();
-        let itself = || vec![Member { to: from, create: false, by: None }];
+        let itself = || vec![Member { to: from, create: false, by: None, call: 0 }];
         let mut members = self.mounts.remove(&from).unwrap_or_else(itself);
         match flags.order {
             Order::Replace => members = new,
@@ -395,18 +417,18 @@ impl Model {
         Ok(Saw::Done)
     }
 
-    /// What a mount on `old` covers: its last name is not looked up among the mount points. Directories that are
-    /// missing in the backbone are made.
+    /// What a mount on `old` covers: its last name is not looked up among the mount points. What is missing in the
+    /// backbone is made.
     fn covered(&mut self, old: &str, is_dir: Option<bool>, make: bool, states: &mut Vec<Self>) -> Answer<Id> {
         let names: Vec<&str> = names(old).collect();
         let mut place = self.root()?;
         for (i, name) in names.iter().enumerate() {
             let is_last = i + 1 == names.len();
-            let may_make = make && !(is_last && is_dir == Some(false));
             match self.first(&place, name) {
-                Err(Errno::ENOENT) if may_make => {
+                Err(Errno::ENOENT) if make => {
                     let here = place.at.iter().find(|member| self.files[member].server == 0);
-                    self.plant(*here.ok_or(Errno::ENOENT)?, name, None);
+                    let is_file = is_last && is_dir == Some(false);
+                    self.plant(*here.ok_or(Errno::ENOENT)?, name, is_file.then_some(b""));
                     states.push(self.clone());
                 }
                 _ => {}

@@ -251,7 +251,7 @@ impl Books {
             }
             Tmsg::Mkdir { name, .. } => Rmsg::Mkdir { qid: qid(name) },
             Tmsg::Getattr { fid, .. } => {
-                let attr = Attr { valid: GetMask::BASIC, qid: self.qid(fid), ..Attr::default() };
+                let attr = Attr { valid: GetMask::BASIC, qid: self.qid(fid), nlink: 1, ..Attr::default() };
                 Rmsg::Getattr { attr }
             }
             Tmsg::Read { offset, count, .. } => {

@@ -1,0 +1,304 @@
+//! The record of a name space's statements: which mount or bind call each one was, and a script that makes the name
+//! space again.
+//!
+//! In: statements that were done, by name space and number of the call; the name space as it is. Out: the call that a
+//! statement names; a script.
+//!
+//! Always holds: of several calls with the same words the latest is found; the script makes what is seen now, also
+//! after a rename, or when what was bound is mounted nowhere else any more. What no statement can make is a comment.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::Arc;
+
+use crate::script::{Mount, Statement};
+use crate::space::{Flags, Head, Order, Place, Space, TreeId, names_of};
+use crate::views::Views;
+
+/// A statement that holds, its SERVER word as it is shown.
+pub(crate) struct Made {
+    pub(crate) statement: Statement,
+    /// The SERVER word as it was written.
+    pub(crate) word: String,
+    /// The server, of a mount.
+    pub(crate) server: Option<Arc<str>>,
+    /// What is mounted or bound is a directory.
+    pub(crate) is_dir: bool,
+}
+
+/// By the number of the call.
+pub(crate) type Calls = BTreeMap<u64, Made>;
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Record {
+    spaces: BTreeMap<Box<str>, Calls>,
+    /// How trees were mounted that are still to be seen.
+    trees: BTreeMap<TreeId, Mount>,
+}
+
+impl Record {
+    pub(crate) fn insert(&mut self, space: &str, value: &Space, id: u64, made: Made) {
+        if let Statement::Mount(mount) = &made.statement
+            && let Some(member) = value.heads().iter().flat_map(|head| &head.members).find(|m| m.id == id)
+        {
+            self.trees.insert(member.to.tree, mount.clone());
+        }
+        self.spaces.entry(space.into()).or_default().insert(id, made);
+    }
+
+    /// Forgets what is not there any more.
+    pub(crate) fn prune(&mut self, space: &str, value: &Space) {
+        let ids: HashSet<u64> = value.heads().iter().flat_map(|head| &head.members).map(|m| m.id).collect();
+        self.spaces.entry(space.into()).or_default().retain(|id, _| ids.contains(id));
+    }
+
+    /// The same for name spaces as a whole.
+    pub(crate) fn prune_all<'s>(&mut self, spaces: impl Iterator<Item = (&'s str, Arc<Space>)>) {
+        let spaces: Vec<_> = spaces.collect();
+        self.spaces.retain(|name, _| spaces.iter().any(|(of, _)| **of == **name));
+        let mut trees = HashSet::new();
+        for (name, value) in spaces {
+            self.prune(name, &value);
+            trees.extend(value.trees());
+        }
+        self.trees.retain(|tree, _| trees.contains(tree));
+    }
+
+    pub(crate) fn calls(&self, space: &str) -> impl Iterator<Item = (u64, &Made)> {
+        self.spaces.get(space).into_iter().flatten().map(|(&id, made)| (id, made))
+    }
+
+    /// The latest call that mounted or bound `new` on `old`, in its words.
+    pub(crate) fn call(&self, space: &str, new: &str, old: &str) -> Option<u64> {
+        let is = |(_, made): &(u64, &Made)| match &made.statement {
+            Statement::Mount(m) => (m.server == new || made.word == new) && is_same_path(&m.old, old),
+            Statement::Bind { new: of, old: at, .. } => is_same_path(of, new) && is_same_path(at, old),
+            _ => false,
+        };
+        self.calls(space).filter(is).last().map(|(id, _)| id)
+    }
+
+    /// The server of the latest mount by this word.
+    pub(crate) fn server(&self, space: &str, word: &str) -> Option<Arc<str>> {
+        let is = |made: &Made| matches!(&made.statement, Statement::Mount(m) if m.server == word || made.word == word);
+        self.calls(space).filter(|(_, made)| is(made)).last().and_then(|(_, made)| made.server.clone())
+    }
+
+    /// The earliest mount that a line like this has made, but for those of `claimed`: a line is about one of them.
+    pub(crate) fn claim(&self, space: &str, line: &Mount, claimed: &BTreeSet<u64>) -> Option<(u64, &Made)> {
+        let is = |(id, made): &(u64, &Made)| match &made.statement {
+            Statement::Mount(before) => {
+                made.word == line.word
+                    && before.aname == line.aname
+                    && is_same_path(&before.old, &line.old)
+                    && !claimed.contains(id)
+            }
+            _ => false,
+        };
+        self.calls(space).find(is)
+    }
+
+    /// Lines that make a name space again; what no line can say is a comment.
+    pub(crate) fn lines(&self, space: &str, value: &Space) -> Vec<String> {
+        let mut again = Again { record: self, made: Space::new(value.root().clone()), lines: Vec::new() };
+        let heads = value.heads();
+        let calls = heads.iter().flat_map(|head| head.members.iter().map(move |member| (member.id, *head)));
+        let calls: BTreeMap<u64, &Arc<Head>> = calls.filter(|(id, _)| *id > 0).collect();
+        for (id, head) in calls {
+            match self.spaces.get(space).and_then(|calls| calls.get(&id)) {
+                Some(made) => again.call(head, id, made),
+                // It is there before all lines, as a name space's own root is.
+                None => again.done(head, id, flags(head, id)),
+            }
+        }
+        again.lines
+    }
+}
+
+/// A script that is being written, and what it has made so far.
+struct Again<'r> {
+    record: &'r Record,
+    made: Space,
+    lines: Vec<String>,
+}
+
+impl Again<'_> {
+    /// Writes what puts the members that call `id` has made where they are.
+    fn call(&mut self, head: &Head, id: u64, made: &Made) {
+        let (old, new) = match &made.statement {
+            Statement::Mount(mount) => (&mount.old, None),
+            Statement::Bind { new, old, .. } => (old, Some(new)),
+            _ => return,
+        };
+        let places = places(head, id);
+        let flags = flags(head, id);
+        let Some(old) = self.path_of(&head.from, Some(old)) else {
+            self.lines
+                .push(format!("# not made again, its mount point is not to be seen: {}", made.statement));
+            return;
+        };
+        match (&made.statement, new) {
+            (Statement::Mount(mount), _) => {
+                let mount = Mount { flags, old: old.clone(), ..mount.clone() };
+                self.lines.push(Statement::Mount(mount).to_string());
+            }
+            (_, Some(new)) if may_lead(&self.made, new, &places) => self.bind(new, &old, flags),
+            _ => {
+                // One by one, each as it can be had; those before the others from the last one on.
+                let mut order: Vec<_> = places.iter().collect();
+                if flags.order == Order::Before {
+                    order.reverse();
+                }
+                for (n, place) in order.into_iter().enumerate() {
+                    let order = match flags.order {
+                        Order::Replace if n > 0 => Order::After,
+                        order => order,
+                    };
+                    let flags = Flags { order, ..flags };
+                    self.place(place, head, &old, flags, made);
+                    let _ = self.made.mount(vec![place.clone()], "", head.from.clone(), &old, flags);
+                }
+                return;
+            }
+        }
+        self.done(head, id, flags);
+    }
+
+    /// A call is done again.
+    fn done(&mut self, head: &Head, id: u64, flags: Flags) {
+        // It was possible once, so it is.
+        let _ = self.made.mount(places(head, id), "", head.from.clone(), &head.old, flags);
+    }
+
+    /// Binds one place.
+    fn place(&mut self, place: &Place, head: &Head, old: &str, flags: Flags, made: &Made) {
+        if let Some(path) = self.path_of(place, None) {
+            return self.bind(&path, old, flags);
+        }
+        let Some(mount) = self.record.trees.get(&place.tree) else {
+            return self
+                .lines
+                .push(format!("# not made again, its server is not mounted by a line: {}", made.statement));
+        };
+        let Ok(below) = std::str::from_utf8(&place.path) else {
+            return self.lines.push(format!("# not made again, its name is no text: {}", made.statement));
+        };
+        let mount = |flags| Mount { flags, old: old.into(), ..mount.clone() };
+        if below.is_empty() {
+            return self.lines.push(Statement::Mount(mount(flags)).to_string());
+        }
+        // Its server is mounted there for a moment.
+        let first = if flags.order == Order::Replace { Flags::REPLACE } else { Flags::BEFORE };
+        let new = format!("{}/{below}", old.trim_end_matches('/'));
+        let mut then = self.made.clone();
+        let root = vec![Place::root(place.tree)];
+        let there = made.is_dir && then.mount(root, "", head.from.clone(), old, first).is_ok();
+        if !there || leads(&then, &new) != [place.clone()] {
+            let why = "no path leads to what it shows";
+            return self.lines.push(format!("# not made again, {why}: {}", made.statement));
+        }
+        let first = mount(first);
+        let (server, at) = (first.server.clone(), old.to_string());
+        self.lines.push(Statement::Mount(first).to_string());
+        self.bind(&new, old, flags);
+        if flags.order != Order::Replace {
+            self.lines.push(Statement::Unmount { new: Some(server), old: at }.to_string());
+        }
+    }
+
+    fn bind(&mut self, new: &str, old: &str, flags: Flags) {
+        self.lines.push(Statement::Bind { flags, new: new.into(), old: old.into() }.to_string());
+    }
+
+    /// A path that leads to a place, without what is mounted on its last name: this one, if it does.
+    fn path_of(&self, place: &Place, first: Option<&str>) -> Option<String> {
+        let is_it = |path: &str| match first {
+            Some(_) => self.covers(path).as_ref() == Some(place),
+            None => leads(&self.made, path) == [place.clone()],
+        };
+        if let Some(path) = first.filter(|path| is_it(path)) {
+            return Some(path.into());
+        }
+        let views = Views::of(&self.made);
+        let mut paths: Vec<String> = views
+            .of_tree(place.tree)
+            .filter(|view| place.is_within(&view.place))
+            .filter_map(|view| {
+                let below = &place.names()[view.place.names().len()..];
+                let names = view
+                    .at
+                    .split(|&b| b == b'/')
+                    .filter(|name| !name.is_empty())
+                    .chain(below.iter().copied());
+                let names: Option<Vec<&str>> = names.map(|name| std::str::from_utf8(name).ok()).collect();
+                Some(format!("/{}", names?.join("/")))
+            })
+            .filter(|path| is_it(path))
+            .collect();
+        paths.sort_by_key(|path| (path.len(), path.clone()));
+        paths.into_iter().next()
+    }
+
+    /// The place that a mount on a path covers, if each union on the way has the next name in its first member.
+    fn covers(&self, path: &str) -> Option<Place> {
+        let names = names_of(path);
+        let Some((last, up)) = names.split_last() else { return Some(self.made.root().clone()) };
+        Some(walk(&self.made, up).first()?.child(last))
+    }
+}
+
+/// The places to which a path leads, if each union on the way has the next name in its first member.
+fn leads(space: &Space, path: &str) -> Vec<Place> {
+    walk(space, &names_of(path))
+}
+
+fn walk(space: &Space, names: &[&[u8]]) -> Vec<Place> {
+    let mut at = shown(space, space.root().clone());
+    for name in names {
+        let Some(first) = at.first() else { return at };
+        at = shown(space, first.child(name));
+    }
+    at
+}
+
+/// Whether a path may lead to these places, as it did once: whichever member of a union has the next name.
+fn may_lead(space: &Space, path: &str, places: &[Place]) -> bool {
+    let mut all = vec![shown(space, space.root().clone())];
+    for name in names_of(path) {
+        let next = all.iter().flatten().map(|place| shown(space, place.child(name)));
+        all = next.take(WAYS_MAX).collect();
+    }
+    all.iter().any(|at| at == places)
+}
+
+fn shown(space: &Space, place: Place) -> Vec<Place> {
+    match space.head(&place) {
+        Some(head) => head.members.iter().map(|member| member.to.clone()).collect(),
+        None => vec![place],
+    }
+}
+
+/// Ways through unions that are looked at.
+const WAYS_MAX: usize = 4096;
+
+/// What call `id` has mounted or bound there.
+fn places(head: &Head, id: u64) -> Vec<Place> {
+    head.members.iter().filter(|member| member.id == id).map(|member| member.to.clone()).collect()
+}
+
+/// How call `id` is to be made again, so that its members come where they are among those of earlier calls.
+fn flags(head: &Head, id: u64) -> Flags {
+    let at = head.members.iter().position(|m| m.id == id).unwrap_or(0);
+    let older = |m: &crate::space::Mount| m.id < id;
+    let order = match (head.members[..at].iter().any(older), head.members[at..].iter().any(older)) {
+        (true, _) => Order::After,
+        (_, true) => Order::Before,
+        _ => Order::Replace,
+    };
+    let create = head.members.iter().any(|m| m.id == id && m.create);
+    Flags { order, create, duplicates: head.duplicates }
+}
+
+fn is_same_path(a: &str, b: &str) -> bool {
+    names_of(a) == names_of(b)
+}
