@@ -27,14 +27,14 @@ use futures_util::stream::{self, StreamExt};
 use nine_io::client::{Client, Error, heed};
 use nine_io::server::{Later, Reply};
 use nine_net::lock::{Mutex, lock};
-use nine_proto::{Attr, Errno, GetMask, LockRequest, LockStatus, LockType, Op, OpenFlags, Qid};
+use nine_proto::{Attr, Errno, GetMask, LockRequest, LockStatus, LockType, Op, OpenFlags, Qid, Time};
 
 use crate::cfid::{CFid, Live, Open};
 use crate::core::{Core, refused};
 use crate::outside::Outside;
 use crate::serve::Way;
 use crate::space::Place;
-use crate::upstream::{Lane, RETRY, Root, Tree};
+use crate::upstream::{Lane, REFUSED_MAX, Root, Tree, is_refusal};
 use crate::walk::steps;
 
 /// How long a request waits for a server that is away and mounted with `-r`.
@@ -66,6 +66,8 @@ pub(crate) struct Kept {
     pub(crate) reports_seen: AtomicU64,
     /// As it was when it was opened, where there are equal servers.
     seen: OnceLock<Seen>,
+    /// When an open file was made, by its server.
+    birth: OnceLock<Time>,
 }
 
 /// It holds locks, or may.
@@ -77,7 +79,7 @@ pub(crate) const LISTED: u8 = 2;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Seen {
     length: u64,
-    mtime: nine_proto::Time,
+    mtime: Time,
     vers: u32,
 }
 
@@ -103,6 +105,7 @@ impl Kept {
             marks: AtomicU8::new(0),
             reports_seen: AtomicU64::new(root.tree.upstream.unsynced.reported()),
             seen: OnceLock::new(),
+            birth: OnceLock::new(),
         }))
     }
 
@@ -240,7 +243,7 @@ impl Keeping {
     pub(crate) fn failed(&self, error: &Error, until: Duration) {
         let is_first = {
             let mut state = lock(&self.state);
-            let is_first = state.failed.is_none() || state.trying;
+            let is_first = state.failed.is_none() || state.trying || is_refusal(error);
             (state.failed, state.trying) = (Some((error.clone(), until)), false);
             is_first
         };
@@ -329,6 +332,13 @@ impl Keeping {
         is_new
     }
 
+    /// That the server refuses us, for those who would wait in vain.
+    fn refusal(&self) -> Option<Error> {
+        let known = lock(&self.state).failed.clone();
+        let (error, _) = known.filter(|(error, _)| is_refusal(error))?;
+        Some(refused(Errno::EACCES, &error.to_string()))
+    }
+
     fn is_trying(&self) -> bool {
         let state = lock(&self.state);
         state.trying || (state.mending && state.failed.is_none())
@@ -410,7 +420,7 @@ impl Core {
             None if tree.unmounted.load(Ordering::SeqCst) => {
                 Some(Err(refused(Errno::ESTALE, "the server is not there, and was unmounted")))
             }
-            None => None,
+            None => lane.keeping.refusal().map(Err),
         };
         let back = poll_fn(|cx| waits.poll(cx, look));
         match wait {
@@ -445,7 +455,7 @@ impl Core {
         let Ok((client, _)) = lane.connect(&upstream, &self.outside).await else {
             let until = lock(&lane.keeping.state).failed.as_ref().map(|(_, until)| *until);
             let rest = until.unwrap_or_default().saturating_sub(self.outside.now().await);
-            return Some(rest.clamp(SHORT, RETRY));
+            return Some(rest.clamp(SHORT, REFUSED_MAX));
         };
         self.replay(lane, &client).await;
         lane.keeping.stop();
@@ -554,6 +564,13 @@ impl Core {
         }
         let live = Live { root: root.clone(), file, raw };
         let Some(flags) = flags else { return Ok(live) };
+        if let Some(birth) = kept.birth.get().filter(|_| is_same) {
+            // A number may be that of another file by now.
+            let attr = live.file.getattr(GetMask::BASIC | GetMask::BTIME).await?;
+            if attr.valid.has(GetMask::BTIME) && attr.btime != *birth {
+                return Err(stale("the server is back, and has another file there, made later"));
+            }
+        }
         if !is_same && !cfid.is_dir() {
             let attr = live.file.getattr(GetMask::BASIC).await?;
             if kept.seen.get() != Some(&Seen::of(&attr)) {
@@ -567,6 +584,28 @@ impl Core {
             return Err(stale("the server is back, and opens another file"));
         }
         Ok(Live { file: Arc::new(file), raw, ..live })
+    }
+
+    /// Remembers when a file was made that has just been opened and is to come back. Nobody waits for it.
+    pub(crate) fn learn_birth(&self, reply: &Reply) {
+        let Reply::Open { node, .. } = reply else { return };
+        let Ok(cfid) = node.clone().downcast::<CFid>() else { return };
+        let live = Live::clone(&cfid.live());
+        if cfid.kept.is_none() || !live.root.client.dialect().is_l() || live.raw.is_event() {
+            return;
+        }
+        let cfid = Arc::downgrade(&cfid);
+        let learn = async move {
+            let attr = live.file.getattr(GetMask::BASIC | GetMask::BTIME).await;
+            drop(live);
+            if let (Ok(attr), Some(cfid)) = (attr, cfid.upgrade())
+                && let Some(kept) = &cfid.kept
+                && attr.valid.has(GetMask::BTIME)
+            {
+                kept.birth.get_or_init(|| attr.btime);
+            }
+        };
+        self.jobs.begin(None, Box::pin(learn));
     }
 
     /// A request whose connection went: with this reason after it was sent, or before. Asks again where that is safe,

@@ -427,6 +427,7 @@ impl Core {
             Way::Refused(error) => Err(Failed::Remote(error)),
             Way::Forward(passed) => {
                 let reply = self.asked(req, &passed).await?;
+                self.learn_birth(&reply);
                 self.record_change(req, &passed.cfid, &passed.live().root, &reply);
                 Ok(reply)
             }
@@ -439,6 +440,7 @@ impl Core {
         let begun = req.node::<CFid>().ok().map(|cfid| (cfid.live().root.clone(), cfid));
         // What was not sent was one of several steps.
         let reply = self.steps(req).await.map_err(Failed::sent)?;
+        self.learn_birth(&reply);
         begun.iter().for_each(|(root, cfid)| self.record_change(req, cfid, root, &reply));
         Ok(reply)
     }
@@ -819,7 +821,8 @@ impl Forward for Root {
         let result = match (answer, later.node::<CFid>()) {
             (Ok(got), Ok(cfid)) => core
                 .reply(&later, &cfid, &self, got, made)
-                .inspect(|reply| core.record_change(&later, &cfid, &self, reply)),
+                .inspect(|reply| core.record_change(&later, &cfid, &self, reply))
+                .inspect(|reply| core.learn_birth(reply)),
             (Err(error), Ok(cfid)) if error.is_disconnect() && cfid.kept.is_some() => {
                 return core.later(later, Some(error));
             }

@@ -156,6 +156,8 @@ struct Connection {
     since: Duration,
     /// Why it could not be dialled, and until when that counts.
     failed: Option<(Duration, Error)>,
+    /// The last pause after a refusal.
+    pause: Duration,
     /// Who reads the log knows that.
     told: bool,
 }
@@ -371,7 +373,7 @@ impl Lane {
                     }
                     self.now.store(Some(client.clone()));
                     (state.client, state.member) = (Some(client.clone()), member);
-                    (state.failed, state.told) = (None, false);
+                    (state.failed, state.told, state.pause) = (None, false, Duration::ZERO);
                     return Ok((client, member));
                 }
                 Err(error) => failed = Some(error),
@@ -382,7 +384,12 @@ impl Lane {
         if !std::mem::replace(&mut state.told, true) && upstream.dials.load(Ordering::Relaxed) > 1 {
             tracing::warn!(upstream = %upstream.server.name, "not reached: {error}");
         }
-        let until = outside.now().await + RETRY;
+        // Absence passes; who refuses us is asked seldom.
+        state.pause = match is_refusal(&error) {
+            true => (state.pause * 2).clamp(RETRY, REFUSED_MAX),
+            false => Duration::ZERO,
+        };
+        let until = outside.now().await + state.pause.max(RETRY);
         self.keeping.failed(&error, until);
         state.failed = Some((until, error.clone()));
         Err(error)
@@ -406,6 +413,16 @@ impl Upstream {
         let (client, mut driver) = greeted.ok_or_else(|| late("connected, but no answer within 10 s"))??;
         let pushed = pushed::begin(&self, outside, &client, &mut driver).await?;
         Ok((client, driver, pushed))
+    }
+}
+
+/// Whether a server is there and lets nobody in as we come: waiting does not change that.
+pub(crate) fn is_refusal(error: &Error) -> bool {
+    match error {
+        Error::Transport { error, .. } | Error::Unsent { error, .. } => {
+            error.kind() == io::ErrorKind::PermissionDenied
+        }
+        error => matches!(error, Error::Version { .. } | Error::Remote(_)),
     }
 }
 
@@ -619,5 +636,7 @@ pub const BUDGET: usize = 8 * ((1 << 20) + 1024);
 pub const GREETING: Duration = Duration::from_secs(10);
 /// Servers of the same content beside the first.
 pub const OTHERS_MAX: u32 = 15;
+/// The longest pause between two tries of a server that refuses us.
+pub const REFUSED_MAX: Duration = Duration::from_secs(60);
 /// For how long an upstream that cannot be reached is not tried again.
 pub const RETRY: Duration = Duration::from_secs(1);

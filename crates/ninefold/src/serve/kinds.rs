@@ -635,7 +635,10 @@ impl Dial for Reach {
             let Addr::Tls { host, .. } = &addr else {
                 return Ok(Box::new(socket) as Box<dyn Transport>);
             };
-            let tls = dial::trust(&remote).map_err(|error| io::Error::other(format!("{error:#}")))?;
+            // A refusal, as one of the server is: waiting does not mend the files.
+            let own =
+                |error| io::Error::new(io::ErrorKind::PermissionDenied, format!("our certificates: {error}"));
+            let tls = dial::trust(&remote).map_err(own)?;
             let tls = tls.ok_or_else(|| io::Error::new(io::ErrorKind::PermissionDenied, dial::UNKNOWN))?;
             let late = env.sleep_until(env.now() + CONNECT);
             let tls = tls.connect(socket, host, late).await.map_err(|error| bare(&addr, error))?;

@@ -286,7 +286,7 @@ fn a_server_that_says_nothing_any_more_is_given_up_and_dialled_again() {
         let begun = m.env.now();
         assert_eq!(text(&file).await, Ok("text".into()));
         let took = m.env.now() - begun;
-        assert!(took <= nine_mux::BEAT * 4, "{took:?}");
+        assert!(took <= nine_mux::BEAT * 4 + Duration::from_millis(10), "{took:?}");
         drop(file);
         m.quiet(&client).await;
     });
