@@ -6,7 +6,7 @@
 //!
 //! Numbers are those of Linux, for users and groups together: who has no line has his number for a name. Names with a
 //! meaning have it whatever their numbers are: `none` has only what all have, and members of `noworld` have less than
-//! that. `adm` is -1 in the text, as Ken's; no user of Linux has that number.
+//! that. `adm` is -1 in the text, as Ken's, and `none` is -2; no user of Linux has these numbers.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -15,6 +15,12 @@ use nine_proto::{NOUID, Names, Numeric, mode};
 
 /// The number that is -1 in the text. It cannot be asked for as a number.
 pub(crate) const ADM: u32 = NOUID - 1;
+
+/// The number of `none`, -2 in the text. It cannot be asked for as a number either.
+pub(crate) const NONE: u32 = ADM - 1;
+
+/// The number that `none` had in the tables of older archives: it is Linux' `nobody`, a user who owns files.
+const OLD_NONE: u32 = 65534;
 
 /// Lines of a table.
 const USERS_MOST: usize = 1 << 16;
@@ -28,7 +34,7 @@ const NEW_GROUP: u32 = 10_000;
 
 const DEFAULT: &str = "\
 -1:adm:adm:
-65534:none::
+-2:none::
 0:root:root:
 10000:sys::
 9999:noworld::
@@ -96,7 +102,7 @@ impl Users {
 
     /// Whether this is `none`'s number.
     pub(crate) fn is_none(&self, id: u32) -> bool {
-        id == NOUID || self.known("none") == Some(id)
+        id == NOUID || id == NONE || self.known("none") == Some(id)
     }
 
     /// Whether a user is a member of `noworld`.
@@ -139,8 +145,13 @@ impl Users {
         if fields.len() > 4 {
             return Err(format!("{} fields; write id:name:leader:members", fields.len()));
         }
-        let wrong = || format!("`{id}` is no number: -1, or 0 to {}", ADM - 1);
-        let id = if id == "-1" { ADM } else { number(id).ok_or_else(wrong)? };
+        let wrong = || format!("`{id}` is no number: -1, -2, or 0 to {}", NONE - 1);
+        let id = match id {
+            "-1" => ADM,
+            "-2" => NONE,
+            id => number(id).ok_or_else(wrong)?,
+        };
+        let id = if (id, name) == (OLD_NONE, "none") { NONE } else { id };
         if let Some(other) = self.name(id) {
             return Err(format!("{} is `{other}` already", Id(id)));
         }
@@ -184,7 +195,7 @@ impl Users {
     /// A user leads himself; a group each member.
     fn add(&mut self, name: &str, from: u32) -> Result<usize, String> {
         // There are more numbers than users.
-        let id = (from..ADM).find(|id| !self.ids.contains_key(id)).ok_or("no number is free")?;
+        let id = (from..NONE).find(|id| !self.ids.contains_key(id)).ok_or("no number is free")?;
         self.push(id, name, (from == NEW_USER).then_some(id))?;
         Ok(self.list.len() - 1)
     }
@@ -267,13 +278,17 @@ struct Id(u32);
 
 impl fmt::Display for Id {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0 == ADM { f.write_str("-1") } else { self.0.fmt(f) }
+        match self.0 {
+            ADM => f.write_str("-1"),
+            NONE => f.write_str("-2"),
+            id => id.fmt(f),
+        }
     }
 }
 
 /// The number that these digits are, if they are the ones that it is written with.
 fn number(text: &str) -> Option<u32> {
-    text.parse().ok().filter(|id: &u32| *id < ADM && id.to_string() == text)
+    text.parse().ok().filter(|id: &u32| *id < NONE && id.to_string() == text)
 }
 
 /// Says what is wrong with a name.
@@ -351,7 +366,7 @@ mod tests {
 
     const SOME: &str = "\
 -1:adm:adm:ken
-65534:none::
+-2:none::
 0:root:root:
 1000:ken:ken:
 1001:rob:rob:
@@ -368,14 +383,14 @@ mod tests {
     #[test]
     fn the_table_of_a_new_file_system() {
         let users = Users::default();
-        let text = "-1:adm:adm:\n65534:none::\n0:root:root:\n10000:sys::\n9999:noworld::\n";
+        let text = "-1:adm:adm:\n-2:none::\n0:root:root:\n10000:sys::\n9999:noworld::\n";
         assert_eq!(users.to_string(), text);
         assert_eq!(users.id("adm"), Some(0xffff_fffe));
         assert_eq!(
             (users.id("none"), users.id("root"), users.id("sys")),
-            (Some(65534), Some(0), Some(10_000))
+            (Some(NONE), Some(0), Some(10_000))
         );
-        assert!(users.is_none(65534) && users.is_none(NOUID) && !users.is_none(0));
+        assert!(users.is_none(NONE) && users.is_none(NOUID) && !users.is_none(0) && !users.is_none(65534));
     }
 
     #[test]
@@ -415,14 +430,15 @@ mod tests {
             ("1000:ken\n1001:ken", "line 2: there is a `ken` already: 1000".into()),
             ("1000", "line 1: `1000` has no name; write id:name:leader:members".into()),
             ("1000:ken:ken::", "line 1: 5 fields; write id:name:leader:members".into()),
-            ("ken:1000", "line 1: `ken` is no number: -1, or 0 to 4294967293".into()),
-            (":ken", "line 1: `` is no number: -1, or 0 to 4294967293".into()),
-            ("-2:ken", "line 1: `-2` is no number: -1, or 0 to 4294967293".into()),
-            ("+2:ken", "line 1: `+2` is no number: -1, or 0 to 4294967293".into()),
-            ("007:ken", "line 1: `007` is no number: -1, or 0 to 4294967293".into()),
-            ("4294967294:ken", "line 1: `4294967294` is no number: -1, or 0 to 4294967293".into()),
-            ("4294967295:ken", "line 1: `4294967295` is no number: -1, or 0 to 4294967293".into()),
-            ("4294967296:ken", "line 1: `4294967296` is no number: -1, or 0 to 4294967293".into()),
+            ("ken:1000", "line 1: `ken` is no number: -1, -2, or 0 to 4294967292".into()),
+            (":ken", "line 1: `` is no number: -1, -2, or 0 to 4294967292".into()),
+            ("-3:ken", "line 1: `-3` is no number: -1, -2, or 0 to 4294967292".into()),
+            ("+2:ken", "line 1: `+2` is no number: -1, -2, or 0 to 4294967292".into()),
+            ("007:ken", "line 1: `007` is no number: -1, -2, or 0 to 4294967292".into()),
+            ("4294967293:ken", "line 1: `4294967293` is no number: -1, -2, or 0 to 4294967292".into()),
+            ("4294967294:ken", "line 1: `4294967294` is no number: -1, -2, or 0 to 4294967292".into()),
+            ("4294967295:ken", "line 1: `4294967295` is no number: -1, -2, or 0 to 4294967292".into()),
+            ("4294967296:ken", "line 1: `4294967296` is no number: -1, -2, or 0 to 4294967292".into()),
             ("1000:ken:rob:", "line 1: no leader `rob`".into()),
             ("1000:ken\n10000:sys::ken,rob", "line 2: no member `rob`".into()),
             ("1000:ken\n10000:sys::ken,", "line 2: no member ``".into()),
@@ -462,13 +478,24 @@ mod tests {
         let users = some();
         assert_eq!((users.id("ken"), users.name(1000)), (Some(1000), Some("ken")));
         assert_eq!((users.id("1500"), users.name(1500)), (Some(1500), None));
-        for name in ["adm", "none", "ken", "sys", "1500", "4294967293"] {
+        for name in ["adm", "none", "ken", "sys", "1500", "4294967292"] {
             let id = users.uid(name.as_bytes()).unwrap();
             assert_eq!(users.gid(name.as_bytes()), Some(id));
             assert_eq!((users.user(id), users.group(id)), (name.into(), name.into()));
         }
         assert_eq!(users.id("1000"), Some(1000));
-        for name in [&b""[..], b"nobody", b"+5", b"05", b"-1", b"4294967294", b"4294967295", b"\xff"] {
+        for name in [
+            &b""[..],
+            b"nobody",
+            b"+5",
+            b"05",
+            b"-1",
+            b"-2",
+            b"4294967293",
+            b"4294967294",
+            b"4294967295",
+            b"\xff",
+        ] {
             assert_eq!(users.uid(name), None, "{name:?}");
         }
         assert_eq!(users.user(NOUID), "none");
@@ -494,8 +521,8 @@ mod tests {
                 && !users.in_noworld(ken)
                 && !users.in_noworld(none)
         );
-        let listed = Users::parse("65534:none\n10000:sys::none").unwrap();
-        assert!(!listed.is_member(65534, 10_000) && !listed.leads(65534, 10_000) && !listed.in_noworld(0));
+        let listed = Users::parse("700:none\n10000:sys::none").unwrap();
+        assert!(!listed.is_member(700, 10_000) && !listed.leads(700, 10_000) && !listed.in_noworld(0));
     }
 
     #[test]
@@ -573,8 +600,10 @@ mod tests {
                     // Whom nobody knows.
                     (Some(5000), other),
                     // none, and no number.
-                    (Some(65534), other),
+                    (Some(NONE), other),
                     (Some(NOUID), other),
+                    // Linux' nobody is a user as any other.
+                    (Some(65534), other),
                     (None, other),
                     // eve: in noworld.
                     (Some(1002), search),
@@ -606,8 +635,26 @@ mod tests {
     #[test]
     fn none_owns_nothing() {
         let users = some();
-        let none = Person { id: Some(65534), users: &users, power: false };
-        assert!(!may(&Mode { mode: 0o100_770, uid: 65534, gid: 65534 }, none, READ));
-        assert!(may(&Mode { mode: 0o100_774, uid: 65534, gid: 65534 }, none, READ));
+        let none = Person { id: Some(NONE), users: &users, power: false };
+        assert!(!may(&Mode { mode: 0o100_770, uid: NONE, gid: NONE }, none, READ));
+        assert!(may(&Mode { mode: 0o100_774, uid: NONE, gid: NONE }, none, READ));
+    }
+
+    #[test]
+    fn nobody_of_linux_owns_files_and_is_no_none() {
+        let old =
+            "-1:adm:adm:\n65534:none::\n0:root:root:\n10000:sys::none,ken\n1000:ken:ken:\n9999:noworld::\n";
+        let users = Users::parse(old).unwrap();
+        assert_eq!((users.id("none"), users.id("65534")), (Some(NONE), Some(65534)));
+        assert_eq!(users.to_string(), old.replace("65534", "-2"));
+        let nobody = Person { id: Some(65534), users: &users, power: false };
+        assert!(may(&Mode { mode: 0o100_600, uid: 65534, gid: 0 }, nobody, READ | WRITE));
+        assert!(may(&Mode { mode: 0o100_060, uid: 0, gid: 65534 }, nobody, READ | WRITE));
+        assert!(!may(&Mode { mode: 0o100_770, uid: NONE, gid: 10_000 }, nobody, READ));
+        // Another one may have the number that was `none`'s.
+        let named = Users::parse(&format!("{old}65534:nobody:nobody:")).unwrap();
+        assert_eq!((named.id("nobody"), named.name(65534)), (Some(65534), Some("nobody")));
+        // A table that gives `none` a number of its own choice takes all rights from that number.
+        assert!(Users::parse("700:none::").unwrap().is_none(700));
     }
 }

@@ -146,6 +146,7 @@ impl Archive {
             },
             Make::File => mode::S_IFREG,
         };
+        person.may_create()?;
         let bits = perm.in_dir(parent.mode, make == Make::Dir) & 0o7777;
         let bits = if let Make::Symlink(_) = make { 0o777 } else { bits };
         // The rule of Linux: a directory with this bit gives its group to what is made in it.

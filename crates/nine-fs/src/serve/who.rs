@@ -9,7 +9,7 @@ use super::node::File;
 use crate::archive::{Archive, State};
 use crate::fs::Op;
 use crate::item::Attributes;
-use crate::users::{self, ADM, Mode, Users};
+use crate::users::{self, ADM, Mode, NONE, Users};
 
 /// Whoever asks.
 pub(super) struct Person {
@@ -42,7 +42,12 @@ impl Person {
 
     /// His number, for what he makes and changes.
     pub(super) fn number(&self) -> u32 {
-        self.id.or_else(|| self.users.id("none")).unwrap_or(65534)
+        self.id.or_else(|| self.users.id("none")).unwrap_or(NONE)
+    }
+
+    /// Refuses new files to `none`: their owner could not even change their times.
+    pub(super) fn may_create(&self) -> Op<()> {
+        if self.id.is_some() || self.power { Ok(()) } else { Err(Errno::EPERM.into()) }
     }
 
     pub(super) fn has_power(&self) -> bool {

@@ -8,6 +8,7 @@ mod mend;
 mod pace;
 mod recover;
 mod rot;
+mod served;
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
