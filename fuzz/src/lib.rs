@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod acl;
 mod aoe;
 mod block;
 mod cec;
@@ -51,6 +52,7 @@ pub const TARGETS: &[Target] = &[
     ("expr", expr, 1),
     ("part", part, 1),
     ("labels", labels, 20),
+    ("acl", acl, 1),
     ("archive-formats", archive_formats, 4),
     ("archive-image", archive_image, 500),
     ("archive-lease", archive_lease, 20),
@@ -65,6 +67,7 @@ pub const TARGETS: &[Target] = &[
     ("guest", guest, 10),
 ];
 
+pub use acl::acl;
 pub use aoe::{aoe_frame, aoe_initiator, aoe_target};
 pub use block::{expr, labels};
 pub use cec::{cec, cec_frame};

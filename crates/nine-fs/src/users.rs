@@ -11,6 +11,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 
+use nine_io::server::acl::{Acl, AclClient};
 use nine_proto::{NOUID, Names, Numeric, mode};
 
 /// The number that is -1 in the text. It cannot be asked for as a number.
@@ -342,14 +343,27 @@ pub(crate) struct Person<'a> {
 /// As in Plan 9 permissions add up: he has those of the owner if he is that, and those of the group if he is a member,
 /// and those of all others too. Linux takes only the first that fits, and does so before it asks us. `none`
 /// has those of all others. Members of `noworld` have not even these, but that they search directories.
-pub(crate) fn may(file: &Mode, who: Person<'_>, want: u8) -> bool {
+///
+/// A file with an access control list is an exception: there the first entry that applies decides (acl(5)), because a
+/// list is also used to shut somebody out.
+pub(crate) fn may(file: &Mode, acl: Option<&Acl>, who: Person<'_>, want: u8) -> bool {
     let bits = |class: u32| (file.mode >> class) as u8 & (READ | WRITE | EXECUTE);
     let is_dir = file.mode & mode::S_IFMT == mode::S_IFDIR;
-    let mut has = bits(0);
-    if let Some(id) = who.id.filter(|id| !who.users.is_none(*id)) {
-        if who.users.in_noworld(id) {
-            has &= if is_dir { EXECUTE } else { 0 };
-        }
+    let uid = who.id.filter(|id| !who.users.is_none(*id));
+    let of_others = match uid {
+        Some(id) if who.users.in_noworld(id) => bits(0) & if is_dir { EXECUTE } else { 0 },
+        _ => bits(0),
+    };
+    if who.power {
+        return true;
+    }
+    if let Some(acl) = acl {
+        let is_member = |gid| uid.is_some_and(|id| who.users.is_member(id, gid));
+        let client = AclClient { uid, is_member };
+        return acl.allows((file.uid, file.gid), &client, of_others, want);
+    }
+    let mut has = of_others;
+    if let Some(id) = uid {
         if id == file.uid {
             has |= bits(6);
         }
@@ -357,7 +371,7 @@ pub(crate) fn may(file: &Mode, who: Person<'_>, want: u8) -> bool {
             has |= bits(3);
         }
     }
-    who.power || want & !has == 0
+    want & !has == 0
 }
 
 #[cfg(test)]
@@ -412,6 +426,7 @@ mod tests {
         assert!(users.is_none(0) && !users.is_none(65534));
         assert!(!may(
             &Mode { mode: 0o700, uid: 0, gid: 0 },
+            None,
             Person { id: Some(0), users: &users, power: false },
             4
         ));
@@ -610,11 +625,11 @@ mod tests {
                 ] {
                     for want in 0..8 {
                         assert_eq!(
-                            may(&file, person(id), want),
+                            may(&file, None, person(id), want),
                             has & want == want,
                             "{bits:o}, {id:?}, {want}"
                         );
-                        assert!(may(&file, Person { power: true, ..person(id) }, want));
+                        assert!(may(&file, None, Person { power: true, ..person(id) }, want));
                     }
                 }
             }
@@ -625,19 +640,19 @@ mod tests {
     fn who_is_in_noworld_has_what_is_his() {
         let users = some();
         let eve = Person { id: Some(1002), users: &users, power: false };
-        assert!(may(&Mode { mode: 0o100_600, uid: 1002, gid: 0 }, eve, READ | WRITE));
-        assert!(may(&Mode { mode: 0o100_040, uid: 0, gid: 10_001 }, eve, READ));
-        assert!(!may(&Mode { mode: 0o100_007, uid: 0, gid: 0 }, eve, EXECUTE));
-        assert!(may(&Mode { mode: 0o040_001, uid: 0, gid: 0 }, eve, EXECUTE));
-        assert!(!may(&Mode { mode: 0o040_007, uid: 0, gid: 0 }, eve, READ));
+        assert!(may(&Mode { mode: 0o100_600, uid: 1002, gid: 0 }, None, eve, READ | WRITE));
+        assert!(may(&Mode { mode: 0o100_040, uid: 0, gid: 10_001 }, None, eve, READ));
+        assert!(!may(&Mode { mode: 0o100_007, uid: 0, gid: 0 }, None, eve, EXECUTE));
+        assert!(may(&Mode { mode: 0o040_001, uid: 0, gid: 0 }, None, eve, EXECUTE));
+        assert!(!may(&Mode { mode: 0o040_007, uid: 0, gid: 0 }, None, eve, READ));
     }
 
     #[test]
     fn none_owns_nothing() {
         let users = some();
         let none = Person { id: Some(NONE), users: &users, power: false };
-        assert!(!may(&Mode { mode: 0o100_770, uid: NONE, gid: NONE }, none, READ));
-        assert!(may(&Mode { mode: 0o100_774, uid: NONE, gid: NONE }, none, READ));
+        assert!(!may(&Mode { mode: 0o100_770, uid: NONE, gid: NONE }, None, none, READ));
+        assert!(may(&Mode { mode: 0o100_774, uid: NONE, gid: NONE }, None, none, READ));
     }
 
     #[test]
@@ -648,9 +663,9 @@ mod tests {
         assert_eq!((users.id("none"), users.id("65534")), (Some(NONE), Some(65534)));
         assert_eq!(users.to_string(), old.replace("65534", "-2"));
         let nobody = Person { id: Some(65534), users: &users, power: false };
-        assert!(may(&Mode { mode: 0o100_600, uid: 65534, gid: 0 }, nobody, READ | WRITE));
-        assert!(may(&Mode { mode: 0o100_060, uid: 0, gid: 65534 }, nobody, READ | WRITE));
-        assert!(!may(&Mode { mode: 0o100_770, uid: NONE, gid: 10_000 }, nobody, READ));
+        assert!(may(&Mode { mode: 0o100_600, uid: 65534, gid: 0 }, None, nobody, READ | WRITE));
+        assert!(may(&Mode { mode: 0o100_060, uid: 0, gid: 65534 }, None, nobody, READ | WRITE));
+        assert!(!may(&Mode { mode: 0o100_770, uid: NONE, gid: 10_000 }, None, nobody, READ));
         // Another one may have the number that was `none`'s.
         let named = Users::parse(&format!("{old}65534:nobody:nobody:")).unwrap();
         assert_eq!((named.id("nobody"), named.name(65534)), (Some(65534), Some("nobody")));

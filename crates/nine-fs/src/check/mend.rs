@@ -26,6 +26,8 @@ pub(crate) enum Mend {
     Cookies(u64, u64),
     /// Where a directory is.
     Parent(u64, u64),
+    /// The flags of an inode that say which access control lists it has.
+    Acls(u64, u32),
     /// Blocks of an inode.
     Blocks(u64, u64),
     /// Whether it is noted as one of which something is to be removed.
@@ -62,7 +64,7 @@ impl Mend {
             Self::Links(ino, _) | Self::Entries(ino, _) | Self::Cookies(ino, _) | Self::Parent(ino, _) => {
                 Some(ino)
             }
-            Self::Blocks(ino, _) | Self::Noted(ino, _) | Self::Found(ino) => Some(ino),
+            Self::Acls(ino, _) | Self::Blocks(ino, _) | Self::Noted(ino, _) | Self::Found(ino) => Some(ino),
             Self::Pair(dir, _) | Self::Name(dir, _) => Some(dir),
             Self::Attributes { ino, .. } => Some(ino),
             Self::Cell(_) | Self::Usage(..) | Self::All(_) | Self::Next(_) | Self::Row(_) => None,
@@ -78,6 +80,8 @@ impl fmt::Display for Mend {
             Self::Cookies(ino, last) => write!(f, "the last cookie of inode {ino} is {last}"),
             Self::Parent(ino, parent) => write!(f, "inode {ino} is in inode {parent}"),
             Self::Blocks(ino, blocks) => write!(f, "inode {ino} has {blocks} blocks"),
+            Self::Acls(ino, 0) => write!(f, "inode {ino} has no access control lists"),
+            Self::Acls(ino, flags) => write!(f, "inode {ino} has the access control lists of flags {flags}"),
             Self::Noted(ino, true) => {
                 write!(f, "inode {ino}: what is behind its size goes at the next start")
             }

@@ -9,13 +9,14 @@ mod rows;
 
 use std::collections::BTreeMap;
 
+use nine_io::server::acl::AclKind;
 use nine_proto::{Errno, Error, Result, mode};
 
 use crate::archive::Archive;
 use crate::cw::{Held, TAG, Tag};
 use crate::fs::ROOT;
 use crate::hash::Map;
-use crate::item::{Attributes, Entry, Extent, Key, Named, What};
+use crate::item::{ACCESS_ACL, Attributes, DEFAULT_ACL, Entry, Extent, Key, Named, What};
 use crate::ptr::Ptr;
 use crate::tree::node::{self, Node};
 
@@ -120,6 +121,8 @@ struct Known {
     next: u64,
     inline: u64,
     orphan: bool,
+    /// [`ACCESS_ACL`] and [`DEFAULT_ACL`], as its attributes have them.
+    acls: u32,
     /// Bytes of its attributes' names and values.
     xattrs: u64,
 }
@@ -420,6 +423,9 @@ impl<'a> Walk<'a> {
                 self.usage.extend(usage.map(|usage| (uid, usage.bytes)));
             }
             What::Xattr(ino, name, piece) => {
+                if let Some(kind) = AclKind::of(name).filter(|_| piece == 0) {
+                    self.known(ino).acls |= crate::fs::acl_flag(kind);
+                }
                 let name = if piece == 0 { name.len() } else { 0 };
                 self.known(ino).xattrs += (name + value.len()) as u64;
             }
@@ -620,6 +626,13 @@ impl<'a> Walk<'a> {
             self.wrong(
                 || format!("inode {ino}: it is in inode {}, {} said", known.first.0, it.parent),
                 Mend::Parent(ino, known.first.0),
+            );
+        }
+        let said = it.flags & (ACCESS_ACL | DEFAULT_ACL);
+        if said != known.acls {
+            self.wrong(
+                || format!("inode {ino}: flags {} of access control lists, {said} said", known.acls),
+                Mend::Acls(ino, known.acls),
             );
         }
         if it.blocks != known.blocks {

@@ -2,7 +2,7 @@
 
 use nine_proto::{Errno, Time, mode};
 
-use super::{Fs, OWN, Op, Stop, broken};
+use super::{Fs, NewAcls, OWN, Op, Stop, acl, broken};
 use crate::item::{Attributes, Entry, Key, LONG_TARGET, Named, What};
 use crate::ptr::Ptr;
 use crate::tree;
@@ -58,6 +58,18 @@ impl Fs {
 
     /// Makes a file and enters it. Its number. `content`: what a symbolic link says.
     pub(crate) fn make(&mut self, dir: u64, name: &[u8], it: Attributes, content: &[u8]) -> Op<u64> {
+        self.make_with(dir, name, it, content, &NewAcls::default())
+    }
+
+    /// The same with access control lists.
+    pub(crate) fn make_with(
+        &mut self,
+        dir: u64,
+        name: &[u8],
+        it: Attributes,
+        content: &[u8],
+        acls: &NewAcls,
+    ) -> Op<u64> {
         let mut parent = self.directory(dir)?;
         if self.lookup(self.mem.root, dir, name)?.is_some() {
             return Err(Errno::EEXIST.into());
@@ -70,7 +82,8 @@ impl Fs {
             true => content.len().div_ceil(self.mem.content()) as u64,
             false => 0,
         };
-        self.quota(it.uid, OWN + blocks * self.block())?;
+        let lists: usize = acls.0.iter().map(|(kind, list)| kind.name().len() + list.len()).sum();
+        self.quota(it.uid, OWN + lists as u64 + blocks * self.block())?;
         let ino = self.next_inode;
         if ino >= super::INODES {
             return Err(Errno::ENOSPC.into());
@@ -78,7 +91,10 @@ impl Fs {
         let (own, inline) = (Key::attributes(ino), Key::inline(ino));
         let extent = Key::extent(ino, 0);
         self.touch(&[&own, &inline, &extent, &Key::name(dir, name), &Key::cookie(dir, parent.cookies + 1)])?;
-        self.room(8 + 2 * blocks)?;
+        for (kind, list) in &acls.0 {
+            self.touch_pieces(ino, kind.name(), list.len())?;
+        }
+        self.room(8 + 2 * blocks + 8 * acls.0.len() as u64)?;
 
         self.next_inode += 1;
         let (links, cookies) = if it.is_dir() { (2, 2) } else { (1, 0) };
@@ -87,11 +103,15 @@ impl Fs {
             it.flags |= LONG_TARGET;
             self.fill(ino, &mut it, content);
         }
+        for (kind, list) in &acls.0 {
+            it.flags |= acl::flag(*kind);
+            self.put_pieces(ino, kind.name(), list);
+        }
         self.set(ino, &it);
         if !content.is_empty() && blocks == 0 {
             self.put(&inline, content);
         }
-        self.charge(it.uid, OWN, 0);
+        self.charge(it.uid, OWN + lists as u64, 0);
         self.enter(dir, &mut parent, name, ino, it.kind(), it.btime);
         Ok(ino)
     }

@@ -6,7 +6,7 @@ use nine_proto::{Errno, Error, Time, mode};
 
 use super::{Fs, Op, ROOT, Stop, TARGET_MOST};
 use crate::check::Mend;
-use crate::item::{Attributes, Entry, Key, Kind, LONG_TARGET, Named, Usage, What};
+use crate::item::{ACCESS_ACL, Attributes, DEFAULT_ACL, Entry, Key, Kind, LONG_TARGET, Named, Usage, What};
 use crate::tree;
 
 /// Where what has lost its name is put.
@@ -22,6 +22,9 @@ impl Fs {
             Mend::Entries(ino, entries) => self.amend(ino, |it| it.size = entries),
             Mend::Cookies(ino, last) => self.amend(ino, |it| it.cookies = last),
             Mend::Parent(ino, parent) => self.amend(ino, |it| it.parent = parent),
+            Mend::Acls(ino, flags) => {
+                self.amend(ino, |it| it.flags = it.flags & !(ACCESS_ACL | DEFAULT_ACL) | flags)
+            }
             Mend::Blocks(ino, blocks) => self.amend(ino, |it| it.blocks = blocks),
             Mend::Noted(ino, is_noted) => {
                 let key = Key::orphan(ino);

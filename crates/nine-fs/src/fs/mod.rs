@@ -6,6 +6,7 @@
 //! Always holds: an operation is done or not done, and a commit has all of it or nothing; everything it needs is in
 //! memory and all it takes has room before its first change.
 
+mod acl;
 mod dir;
 mod file;
 mod gone;
@@ -14,6 +15,7 @@ mod xattr;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use nine_io::server::acl::ACCESS;
 use nine_proto::{Errno, Error, SetAttr, Time, TimeSet, mode};
 
 use crate::archive::errno;
@@ -23,8 +25,9 @@ use crate::ptr::Ptr;
 use crate::tree::{self, Miss};
 use crate::users::ADM;
 
+pub(crate) use acl::{NewAcls, flag as acl_flag};
 pub(crate) use file::{SIZE_MOST, TARGET_MOST};
-pub(crate) use xattr::VALUE_MOST as XATTR_MOST;
+pub(crate) use xattr::{CREATE as XATTR_CREATE, REPLACE as XATTR_REPLACE, VALUE_MOST as XATTR_MOST};
 
 /// The root directory.
 pub(crate) const ROOT: u64 = 1;
@@ -320,6 +323,11 @@ impl Fs {
             None => 0,
         };
         taker.map_or(Ok(()), |uid| self.quota(uid, beside + it.blocks * self.block()))?;
+        let acl = set.mode.map_or(Ok(None), |bits| self.acl_with_mode(ino, &it, bits))?;
+        if let Some(acl) = &acl {
+            self.touch_pieces(ino, ACCESS, acl.len())?;
+            self.room(16)?;
+        }
         match set.size.filter(|size| *size != it.size) {
             Some(size) => self.resize(ino, &mut it, size)?,
             None => self.room(1)?,
@@ -331,6 +339,7 @@ impl Fs {
             it.uid = uid;
         }
         it.mode = set.mode.map_or(it.mode, |bits| it.mode & mode::S_IFMT | bits & 0o7777);
+        acl.into_iter().for_each(|acl| self.put_pieces(ino, ACCESS, &acl));
         set.special.into_iter().for_each(|bits| it.set_special(bits));
         it.gid = set.gid.unwrap_or(it.gid);
         let mtime = set.mtime.or(set.size.map(|_| TimeSet::Now));

@@ -3,7 +3,7 @@
 use nine_proto::{Errno, Time};
 
 use super::{Fs, Op, broken};
-use crate::item::{Key, PIECE, PIECES_MOST, What};
+use crate::item::{Attributes, Key, PIECE, PIECES_MOST, What};
 use crate::ptr::Ptr;
 use crate::tree;
 
@@ -13,9 +13,9 @@ pub(crate) const VALUE_MOST: usize = PIECE * PIECES_MOST as usize;
 const ALL_MOST: u64 = 256 << 10;
 
 /// XATTR_CREATE
-const CREATE: u32 = 1;
+pub(crate) const CREATE: u32 = 1;
 /// XATTR_REPLACE
-const REPLACE: u32 = 2;
+pub(crate) const REPLACE: u32 = 2;
 
 impl Fs {
     /// The value of an attribute, if there is one.
@@ -73,45 +73,72 @@ impl Fs {
         if value.len() > VALUE_MOST {
             return Err(Errno::E2BIG.into());
         }
-        let mut it = self.own(ino)?;
         let old = self.xattr(self.mem.root, ino, name)?;
         match (&old, flags) {
             (None, REPLACE) => return Err(Errno::ENODATA.into()),
             (Some(_), CREATE) => return Err(Errno::EEXIST.into()),
             _ => {}
         }
-        let pieces = |len: usize| len.div_ceil(PIECE).max(1) as u16;
-        let before = old.as_ref().map_or(0, |old| pieces(old.len()));
-        let removed = value.is_empty() && flags == REPLACE;
+        let is_removed = value.is_empty() && flags == REPLACE;
+        self.replace_xattr(ino, name, (!is_removed).then_some(value), now, |_| ())
+    }
+
+    /// Sets or (no value) removes one, whether or not it is there. `amend` changes the attributes in the same step.
+    pub(super) fn replace_xattr(
+        &mut self,
+        ino: u64,
+        name: &[u8],
+        value: Option<&[u8]>,
+        now: Time,
+        amend: impl FnOnce(&mut Attributes),
+    ) -> Op<()> {
+        let mut it = self.own(ino)?;
+        let old = self.xattr(self.mem.root, ino, name)?;
+        let (before, after) =
+            (old.as_ref().map_or(0, |old| pieces(old.len())), value.map_or(0, |v| pieces(v.len())));
         let cost = |value: usize| (name.len() + value) as u64;
         let before_cost = old.as_ref().map_or(0, |old| cost(old.len()));
-        let after_cost = if removed { 0 } else { cost(value.len()) };
+        let after_cost = value.map_or(0, |value| cost(value.len()));
         let all = self.xattr_bytes(self.mem.root, ino)?;
-        if !removed && all - before_cost + after_cost > ALL_MOST {
+        if value.is_some() && all - before_cost + after_cost > ALL_MOST {
             return Err(Errno::ENOSPC.into());
         }
         self.quota(it.uid, after_cost.saturating_sub(before_cost))?;
-        let after = if removed { 0 } else { pieces(value.len()) };
         for piece in 0..before.max(after) {
             self.touch(&[&Key::xattr(ino, name, piece)])?;
         }
-        if removed {
-            self.room_to_remove()?
-        } else {
-            self.room(u64::from(after) + 8)?
+        match value {
+            Some(_) => self.room(u64::from(after) + 8)?,
+            None => self.room_to_remove()?,
         }
-        for piece in 0..before.max(after) {
-            let key = Key::xattr(ino, name, piece);
-            if piece < after {
-                let from = usize::from(piece) * PIECE;
-                self.put(&key, &value[from..value.len().min(from + PIECE)]);
-            } else if !self.delete(&key) {
+        value.into_iter().for_each(|value| self.put_pieces(ino, name, value));
+        for piece in after..before {
+            if !self.delete(&Key::xattr(ino, name, piece)) {
                 return Err(broken(ino, "a piece of an attribute is missing"));
             }
         }
         self.charge(it.uid, after_cost, before_cost);
         it.ctime = now;
+        amend(&mut it);
         self.set(ino, &it);
         Ok(())
     }
+
+    /// Everything on the way to an attribute of this length is in memory.
+    pub(super) fn touch_pieces(&self, ino: u64, name: &[u8], len: usize) -> Op<()> {
+        (0..pieces(len)).try_for_each(|piece| self.touch(&[&Key::xattr(ino, name, piece)]))
+    }
+
+    /// Writes a value, for which there is room and whose way is in memory.
+    pub(super) fn put_pieces(&mut self, ino: u64, name: &[u8], value: &[u8]) {
+        for piece in 0..pieces(value.len()) {
+            let from = usize::from(piece) * PIECE;
+            self.put(&Key::xattr(ino, name, piece), &value[from..value.len().min(from + PIECE)]);
+        }
+    }
+}
+
+/// Pieces of a value of this length.
+fn pieces(len: usize) -> u16 {
+    len.div_ceil(PIECE).max(1) as u16
 }

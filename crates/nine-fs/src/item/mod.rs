@@ -13,5 +13,6 @@ mod tests;
 
 pub(crate) use key::{Key, Kind, PIECE, PIECES_MOST, What};
 pub(crate) use value::{
-    APPEND, Attributes, DumpRecord, EXCLUSIVE, EXTENT_MOST, Entry, Extent, LONG_TARGET, Named, Usage,
+    ACCESS_ACL, APPEND, Attributes, DEFAULT_ACL, DumpRecord, EXCLUSIVE, EXTENT_MOST, Entry, Extent,
+    LONG_TARGET, Named, Usage,
 };

@@ -50,7 +50,7 @@ impl Dice {
             gid: self.u32(),
             muid: self.u32(),
             links: self.u32() >> 2,
-            flags: self.below(16) as u32,
+            flags: self.below(64) as u32,
             size: self.u64() >> 1,
             version: self.u64() >> 1,
             parent: self.u64(),
@@ -297,7 +297,7 @@ fn what_was_never_written_is_nothing() {
     bad(|a| a.mode = 0o644);
     bad(|a| a.mode = 0o030_644);
     bad(|a| a.mode |= 1 << 16);
-    bad(|a| a.flags = 16);
+    bad(|a| a.flags = 64);
     bad(|a| a.size = 1 << 63);
     bad(|a| a.btime.nsec = 1_000_000_000);
     assert_eq!(Attributes::decode(&attributes.encode()[..119]), None);

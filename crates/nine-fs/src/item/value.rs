@@ -24,6 +24,13 @@ pub(crate) const TEMPORARY: u32 = 4;
 /// Flag of a symbolic link: its target is in blocks. An older program, which would find no target, does not know it and
 /// refuses the inode.
 pub(crate) const LONG_TARGET: u32 = 8;
+/// Flag of an inode: it has an access control list, without which its mode says too much or too little. An older
+/// program, which would not heed the list, does not know the flag and refuses the inode.
+pub(crate) const ACCESS_ACL: u32 = 16;
+/// Flag of a directory: it has a default access control list.
+pub(crate) const DEFAULT_ACL: u32 = 32;
+/// All that are known.
+const FLAGS: u32 = APPEND | EXCLUSIVE | TEMPORARY | LONG_TARGET | ACCESS_ACL | DEFAULT_ACL;
 
 /// Flags, and the bits of a qid's type that say the same.
 const SPECIAL: [(u32, u8); 3] = [(APPEND, Qid::APPEND), (EXCLUSIVE, Qid::EXCL), (TEMPORARY, Qid::TMP)];
@@ -41,7 +48,7 @@ pub(crate) struct Attributes {
     pub(crate) muid: u32,
     /// Names that it has.
     pub(crate) links: u32,
-    /// [`APPEND`], [`EXCLUSIVE`], [`TEMPORARY`], [`LONG_TARGET`].
+    /// [`APPEND`], [`EXCLUSIVE`], [`TEMPORARY`], [`LONG_TARGET`], [`ACCESS_ACL`], [`DEFAULT_ACL`].
     pub(crate) flags: u32,
     /// Bytes, below 2^63; of a directory entries.
     pub(crate) size: u64,
@@ -113,8 +120,7 @@ impl Attributes {
             btime: rest.time()?,
             blocks: rest.u64()?,
         };
-        let known =
-            attributes.mode >> 16 == 0 && attributes.flags <= (APPEND | EXCLUSIVE | TEMPORARY | LONG_TARGET);
+        let known = attributes.mode >> 16 == 0 && attributes.flags & !FLAGS == 0;
         // What is counted can be counted further.
         let counted = [attributes.size, attributes.version, attributes.cookies, attributes.blocks];
         let can_be = counted.iter().all(|count| *count < 1 << 63) && attributes.blocks < NEW;
@@ -136,8 +142,9 @@ impl Attributes {
     pub(crate) fn set_special(&mut self, bits: u8) {
         let bits = if bits & Qid::EVENT == Qid::EVENT { bits & !Qid::TMP } else { bits };
         if self.mode & mode::S_IFMT == mode::S_IFREG {
-            self.flags =
-                SPECIAL.iter().filter(|(_, bit)| bits & bit != 0).fold(0, |flags, (flag, _)| flags | flag);
+            for (flag, bit) in SPECIAL {
+                self.flags = self.flags & !flag | if bits & bit != 0 { flag } else { 0 };
+            }
         }
     }
 

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use nine_io::server::acl::{Acl, AclKind};
 use nine_io::server::{Reply, Request};
 use nine_proto::{Errno, Make, NOGID, Op as Asked, OpenFlags, Perm, Qid, SetAttr, TimeSet, mode};
 
 use super::node::{File, NewXattr, Node, Opened, View};
 use crate::archive::{Archive, State, errno};
-use crate::fs::{Fs, Op, Stop, TARGET_MOST};
+use crate::fs::{Fs, NewAcls, Op, Stop, TARGET_MOST, XATTR_CREATE, XATTR_REPLACE};
 use crate::item::{APPEND, Attributes};
 use crate::users::{EXECUTE, WRITE};
 
@@ -37,9 +38,10 @@ impl Archive {
             }
             Asked::Create { name, make, flags, perm, gid } => {
                 let reuse = make == Make::File && flags.has(OpenFlags::CREAT) && !flags.has(OpenFlags::EXCL);
-                let parent = state.fs.attributes(state.fs.mem.root, file.ino)?;
-                person.may(&parent, EXECUTE)?;
-                let there = state.fs.lookup(state.fs.mem.root, file.ino, name)?;
+                let root = state.fs.mem.root;
+                let parent = state.fs.attributes(root, file.ino)?;
+                person.may(&state.fs, (root, file.ino), &parent, EXECUTE)?;
+                let there = state.fs.lookup(root, file.ino, name)?;
                 if let Some(old) = there.filter(|_| reuse) {
                     let Node::File(old) = &*state.meet(View::Main, old.ino, file.ino, name)? else {
                         unreachable!("what is met is a file")
@@ -93,11 +95,25 @@ impl Archive {
             Asked::XattrCreate { name, .. } if name.is_empty() || name.len() > 255 || name.contains(&0) => {
                 Err(Errno::ERANGE.into())
             }
-            // They mean something: permissions, which we do not have as lists (xattr(7)).
-            Asked::XattrCreate { name, .. } if name.starts_with(b"system.") => Err(Errno::EOPNOTSUPP.into()),
+            // They mean something (xattr(7)): those that mean nothing here are not kept.
+            Asked::XattrCreate { name, .. }
+                if name.starts_with(b"system.") && AclKind::of(name).is_none() =>
+            {
+                Err(Errno::EOPNOTSUPP.into())
+            }
             Asked::XattrCreate { flags, .. } if flags > 2 => Err(Errno::EINVAL.into()),
             Asked::XattrCreate { name, size, flags } => {
-                person.may(&state.fs.attributes(state.fs.mem.root, file.ino)?, WRITE)?;
+                let root = state.fs.mem.root;
+                let it = state.fs.attributes(root, file.ino)?;
+                match AclKind::of(name) {
+                    Some(_) if it.mode & mode::S_IFMT == mode::S_IFLNK => {
+                        return Err(Errno::EOPNOTSUPP.into());
+                    }
+                    // As chmod(2).
+                    Some(_) if !person.leads(&it) => return Err(Errno::EPERM.into()),
+                    Some(_) => {}
+                    None => person.may(&state.fs, (root, file.ino), &it, WRITE)?,
+                }
                 let new = NewXattr::new(file, name, size, flags);
                 Ok(Reply::Moved(Arc::new(Node::NewXattr(new))))
             }
@@ -123,8 +139,9 @@ impl Archive {
         (make, perm, gid): (Make<'_>, Perm, u32),
     ) -> Op<u64> {
         let (person, now) = (self.person(req, state), self.time());
-        let parent = state.fs.attributes(state.fs.mem.root, dir)?;
-        person.may(&parent, WRITE | EXECUTE)?;
+        let root = state.fs.mem.root;
+        let parent = state.fs.attributes(root, dir)?;
+        person.may(&state.fs, (root, dir), &parent, WRITE | EXECUTE)?;
         let ty = match make {
             Make::Link => {
                 let linked = self.second(req)?;
@@ -147,8 +164,16 @@ impl Archive {
             Make::File => mode::S_IFREG,
         };
         person.may_create()?;
-        let bits = perm.in_dir(parent.mode, make == Make::Dir) & 0o7777;
-        let bits = if let Make::Symlink(_) = make { 0o777 } else { bits };
+        let list = match ty {
+            mode::S_IFLNK => None,
+            _ => state.fs.acl(root, dir, &parent, AclKind::Default)?,
+        };
+        let (acls, bits) = match (make, &list) {
+            (Make::Symlink(_), _) => (NewAcls::default(), 0o777),
+            // The list decides instead of the directory's permissions (and of a umask: the client's affair).
+            (_, Some(list)) => NewAcls::inherit(list, perm.bits & 0o7777, make == Make::Dir),
+            (_, None) => (NewAcls::default(), perm.in_dir(parent.mode, make == Make::Dir) & 0o7777),
+        };
         // The rule of Linux: a directory with this bit gives its group to what is made in it.
         let set_gid = parent.mode & 0o2000 != 0;
         let bits = if set_gid && make == Make::Dir { bits | 0o2000 } else { bits };
@@ -170,7 +195,7 @@ impl Archive {
         };
         it.set_special(perm.special);
         let content = if let Make::Symlink(target) = make { target } else { b"" };
-        let made = state.fs.make(dir, name, it, content)?;
+        let made = state.fs.make_with(dir, name, it, content, &acls)?;
         self.renamed(state, name);
         Ok(made)
     }
@@ -178,8 +203,9 @@ impl Archive {
     /// Whether he may take a name out of a directory: a sticky one gives it only to the owners of either.
     fn may_take(&self, req: &Request, state: &State, dir: u64, name: &[u8]) -> Op<()> {
         let person = self.person(req, state);
-        let parent = state.fs.attributes(state.fs.mem.root, dir)?;
-        person.may(&parent, WRITE | EXECUTE)?;
+        let root = state.fs.mem.root;
+        let parent = state.fs.attributes(root, dir)?;
+        person.may(&state.fs, (root, dir), &parent, WRITE | EXECUTE)?;
         if parent.mode & STICKY == 0 || person.owns(&parent) {
             return Ok(());
         }
@@ -239,7 +265,7 @@ impl Archive {
             }
             // Who has it open for writing may have lost the right since; ftruncate(2) asks only the former.
             if !file.open.is_some_and(|open| open.writes) {
-                person.may(&it, WRITE)?;
+                person.may(&state.fs, (root, file.ino), &it, WRITE)?;
             }
         }
         let explicit = |set: Option<TimeSet>| matches!(set, Some(TimeSet::To(_)));
@@ -256,7 +282,7 @@ impl Archive {
             return Err(Errno::EPERM.into());
         }
         if (set.atime.is_some() || set.mtime.is_some()) && !person.leads(&it) {
-            person.may(&it, WRITE)?;
+            person.may(&state.fs, (root, file.ino), &it, WRITE)?;
         }
         let mut place = None;
         if let Some(new) = set.name {
@@ -314,13 +340,27 @@ impl Archive {
     }
 
     /// What the clunk of a new attribute does: a value that is not whole changes nothing.
-    pub(super) fn store_xattr(&self, state: &mut State, new: &NewXattr) -> Op<Reply> {
+    pub(super) fn store_xattr(&self, req: &Request, state: &mut State, new: &NewXattr) -> Op<Reply> {
         self.is_well(state)?;
         let value = new.value();
         if value.len() as u64 != new.size {
             return Err(nine_proto::Error::new(Errno::EINVAL, "the attribute was not written whole").into());
         }
-        state.fs.set_xattr(new.ino, &new.name, &value, new.flags, self.time())?;
+        let Some(kind) = AclKind::of(&new.name) else {
+            state.fs.set_xattr(new.ino, &new.name, &value, new.flags, self.time())?;
+            return Ok(Reply::Done);
+        };
+        let list = Acl::parse(&value)?;
+        let it = state.fs.attributes(state.fs.mem.root, new.ino)?;
+        match state.fs.acl(state.fs.mem.root, new.ino, &it, kind)? {
+            Some(_) if new.flags == XATTR_CREATE => return Err(Errno::EEXIST.into()),
+            None if new.flags == XATTR_REPLACE && list.is_some() => return Err(Errno::ENODATA.into()),
+            // As in Linux it is no error to remove a list that is not there.
+            None if list.is_none() => return Ok(Reply::Done),
+            _ => {}
+        }
+        let keeps_set_gid = self.person(req, state).is_member(it.gid);
+        state.fs.set_acl(new.ino, kind, list.as_ref(), keeps_set_gid, self.time())?;
         Ok(Reply::Done)
     }
 }

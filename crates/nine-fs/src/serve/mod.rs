@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use nine_io::Payload;
 use nine_io::changes::Tap;
+use nine_io::server::acl::AclKind;
 use nine_io::server::locks::Wanted;
 use nine_io::server::{Answer, FileServer, Reply, Req, Request};
 use nine_proto::{
@@ -143,7 +144,7 @@ impl Archive {
                 return Ok(Reply::Read(Payload::Bytes(value.slice(from..to))));
             }
             (Node::NewXattr(new), Asked::Write { offset, data }) => return new.write(*offset, data),
-            (Node::NewXattr(new), Asked::Clunk) => return self.store_xattr(state, new),
+            (Node::NewXattr(new), Asked::Clunk) => return self.store_xattr(req, state, new),
             (Node::Xattr(_) | Node::NewXattr(_), Asked::Clunk | Asked::Remove) => return Ok(Reply::Done),
             (Node::Xattr(_) | Node::NewXattr(_), _) => return Err(Errno::EBADF.into()),
             _ => {}
@@ -174,7 +175,10 @@ impl Archive {
                     b"" => state.fs.xattrs(root, file.ino)?,
                     name if name.len() > 255 || name.contains(&0) => return Err(Errno::ENODATA.into()),
                     name => {
-                        self.may(req, state, file, READ)?;
+                        // As in Linux, who sees a file sees its access control lists.
+                        if AclKind::of(name).is_none() {
+                            self.may(req, state, file, READ)?;
+                        }
                         state.fs.xattr(root, file.ino, name)?.ok_or(Errno::ENODATA)?
                     }
                 };
@@ -263,7 +267,7 @@ impl Archive {
         if !it.is_dir() {
             return Err(Errno::ENOTDIR.into());
         }
-        self.person(req, state).may(&it, EXECUTE)?;
+        self.person(req, state).may(&state.fs, (root, file.ino), &it, EXECUTE)?;
         if name == b".." {
             return match (file.view, file.ino) {
                 (View::Dump(generation), ROOT) => Ok(self.above_dump(state, generation)),
@@ -296,7 +300,7 @@ impl Archive {
             _ => READ | WRITE,
         };
         let want = if flags.has(OpenFlags::TRUNC) { want | WRITE } else { want };
-        self.person(req, state).may(&it, want)?;
+        self.person(req, state).may(&state.fs, (root, file.ino), &it, want)?;
         let alone = file.live.as_ref().filter(|_| it.flags & EXCLUSIVE != 0);
         if alone.is_some_and(|live| live.is_taken()) {
             return Err(nine_proto::Error::new(Errno::EBUSY, "exclusive use: somebody has it open").into());

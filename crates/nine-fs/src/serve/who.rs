@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use nine_io::server::Request;
+use nine_io::server::acl::AclKind;
 use nine_proto::Errno;
 
 use super::node::File;
 use crate::archive::{Archive, State};
-use crate::fs::Op;
+use crate::fs::{Fs, Op};
 use crate::item::Attributes;
+use crate::ptr::Ptr;
 use crate::users::{self, ADM, Mode, NONE, Users};
 
 /// Whoever asks.
@@ -29,8 +31,9 @@ impl Archive {
 
     /// Whether he may do this with the file.
     pub(super) fn may(&self, req: &Request, state: &State, file: &File, want: u8) -> Op<()> {
-        let it = state.fs.attributes(state.root(file.view)?, file.ino)?;
-        self.person(req, state).may(&it, want)
+        let root = state.root(file.view)?;
+        let it = state.fs.attributes(root, file.ino)?;
+        self.person(req, state).may(&state.fs, (root, file.ino), &it, want)
     }
 }
 
@@ -67,9 +70,11 @@ impl Person {
         self.power || self.id.is_some_and(|id| self.users.is_member(id, gid))
     }
 
-    pub(super) fn may(&self, it: &Attributes, want: u8) -> Op<()> {
+    /// `at`: the inode of these attributes, and the root of its tree.
+    pub(super) fn may(&self, fs: &Fs, at: (Ptr, u64), it: &Attributes, want: u8) -> Op<()> {
         let mode = Mode { mode: it.mode, uid: it.uid, gid: it.gid };
+        let acl = if self.power { None } else { fs.acl(at.0, at.1, it, AclKind::Access)? };
         let person = users::Person { id: self.id, users: &self.users, power: self.power };
-        if users::may(&mode, person, want) { Ok(()) } else { Err(Errno::EACCES.into()) }
+        if users::may(&mode, acl.as_ref(), person, want) { Ok(()) } else { Err(Errno::EACCES.into()) }
     }
 }

@@ -256,13 +256,14 @@ fn the_console_checks_beside_all_else() {
 fn counts_of_an_inode_are_set_right() {
     let ino = |bench: &mut Bench, path| find(bench, path).unwrap();
     type Makes = fn(u64) -> Mend;
-    let all: [(&str, Makes, &str, &str); 8] = [
+    let all: [(&str, Makes, &str, &str); 9] = [
         ("d/f5", |ino| Mend::Links(ino, 7), "7 links, where there are 2", "/d/e/l: inode"),
         ("d", |ino| Mend::Links(ino, 2), "2 links, where there are 3", "/d: inode"),
         ("d", |ino| Mend::Entries(ino, 1), "7 entries, 7 cookies, 1 said", "has 7 entries"),
         ("d", |ino| Mend::Cookies(ino, 3), "3 said", "the last cookie of inode"),
         ("d/e", |ino| Mend::Parent(ino, ROOT), "1 said", "is in inode"),
         ("d/f4", |ino| Mend::Blocks(ino, 2), "8 blocks, 2 said", "has 8 blocks"),
+        ("d/f4", |ino| Mend::Acls(ino, 16), "control lists, 16 said", "has no access control lists"),
         ("d/f4", |ino| Mend::Noted(ino, true), "it would be cut, and is", "nothing of it is to go"),
         ("d", |ino| Mend::Noted(ino, true), "it would be cut, and is", "nothing of it is to go"),
     ];

@@ -67,6 +67,7 @@ pub(super) mod init {
     pub const POSIX_LOCKS: u64 = 1 << 1;
     pub const ATOMIC_O_TRUNC: u64 = 1 << 3;
     pub const BIG_WRITES: u64 = 1 << 5;
+    pub const DONT_MASK: u64 = 1 << 6;
     pub const FLOCK_LOCKS: u64 = 1 << 10;
     pub const AUTO_INVAL_DATA: u64 = 1 << 12;
     pub const DO_READDIRPLUS: u64 = 1 << 13;
@@ -74,10 +75,12 @@ pub(super) mod init {
     pub const ASYNC_DIO: u64 = 1 << 15;
     pub const WRITEBACK_CACHE: u64 = 1 << 16;
     pub const PARALLEL_DIROPS: u64 = 1 << 18;
+    pub const POSIX_ACL: u64 = 1 << 20;
     pub const MAX_PAGES: u64 = 1 << 22;
     pub const CACHE_SYMLINKS: u64 = 1 << 23;
     pub const EXPLICIT_INVAL_DATA: u64 = 1 << 25;
     pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
+    pub const SETXATTR_EXT: u64 = 1 << 29;
     pub const INIT_EXT: u64 = 1 << 30;
     pub const HAS_EXPIRE_ONLY: u64 = 1 << 35;
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
@@ -113,6 +116,8 @@ pub(super) const GETATTR_FH: u32 = 1;
 pub(super) const WRITE_CACHE: u32 = 1;
 /// WRITE: set-id bits are to go.
 pub(super) const WRITE_KILL_SUIDGID: u32 = 4;
+/// SETXATTR: the set-group-id bit goes, because the list's setter is no member of the file's group.
+pub(super) const SETXATTR_KILL_SGID: u32 = 1;
 /// RELEASE: the locks of flock(2) end.
 pub(super) const RELEASE_FLOCK_UNLOCK: u32 = 2;
 /// FSYNC: only what is needed to read the data again.

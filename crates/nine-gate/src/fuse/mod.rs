@@ -21,6 +21,7 @@ mod running;
 pub mod space;
 mod sys;
 mod told;
+mod xattr;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -76,6 +77,8 @@ pub struct Options {
     pub write_back: bool,
     /// Others than the mounter come, and the kernel checks their permissions: what they make is to be theirs.
     pub all_users: bool,
+    /// The kernel checks permissions, for the mounter too.
+    pub checked: bool,
     /// All files are shown as of this user and this group. A mount of a user's own name space knows no others: what it
     /// cannot name, its kernel lets nobody write.
     pub owner: Option<(u32, u32)>,
@@ -129,6 +132,8 @@ pub async fn serve<E: Env>(env: E, device: OwnedFd, root: File, options: Options
         wishes: RefCell::default(),
         has_locks,
         passes: Cell::new(false),
+        has_long_setxattr: Cell::new(false),
+        checks_lists: Cell::new(false),
         told,
         scratch: RefCell::default(),
         name: format!("fuse-{:016x}", u64::from_ne_bytes(seed)),
@@ -165,6 +170,10 @@ struct Gate {
     told: Option<Told>,
     /// The kernel takes files of the host.
     passes: Cell<bool>,
+    /// SETXATTR has two more words.
+    has_long_setxattr: Cell<bool>,
+    /// The kernel asks for access control lists and checks permissions by them.
+    checks_lists: Cell<bool>,
     /// For what is read at once.
     scratch: RefCell<Vec<u8>>,
     /// Whose locks these are, to the server.
@@ -321,6 +330,8 @@ impl Gate {
             | init::ASYNC_DIO
             | init::PARALLEL_DIROPS
             | init::MAX_PAGES
+            | init::DONT_MASK
+            | init::SETXATTR_EXT
             | init::CACHE_SYMLINKS
             | init::HANDLE_KILLPRIV_V2
             | init::INIT_EXT
@@ -333,6 +344,10 @@ impl Gate {
         // Who is told of changes needs not guess from times, and so not forget what he writes himself.
         wanted |=
             if told.is_some_and(Told::is_on) { init::EXPLICIT_INVAL_DATA } else { init::AUTO_INVAL_DATA };
+        // Whoever checks modes must check access control lists too: the group's bits of a mode are the list's mask.
+        if self.options.all_users || self.options.checked {
+            wanted |= init::POSIX_ACL;
+        }
         if self.has_locks {
             wanted |= init::POSIX_LOCKS | init::FLOCK_LOCKS;
         }
@@ -343,6 +358,8 @@ impl Gate {
         }
         let agreed = offered & wanted;
         self.passes.set(agreed & init::PASSTHROUGH != 0);
+        self.has_long_setxattr.set(agreed & init::SETXATTR_EXT != 0);
+        self.checks_lists.set(agreed & init::POSIX_ACL != 0);
         let stacked = u32::from(self.passes.get());
         let out = Out::default()
             .u32(abi::MAJOR)

@@ -50,6 +50,8 @@ pub(super) struct Node {
     pub stale: Cell<bool>,
     /// Until when it is believed to have no [`CAPABILITY`].
     pub incapable: Cell<Duration>,
+    /// Until when it is believed to be a directory without a default access control list.
+    pub no_default_acl: Cell<Duration>,
     /// Written from here since the server told of a change of it.
     pub written: Cell<bool>,
     /// How the kernel has it open.
@@ -165,6 +167,7 @@ impl Nodes {
             was_open: Cell::new(false),
             stale: Cell::new(false),
             incapable: Cell::default(),
+            no_default_acl: Cell::default(),
             written: Cell::new(false),
             mode_of_io: RefCell::default(),
             locks: RefCell::default(),

@@ -17,7 +17,7 @@ use nine_proto::{Attr, LockRequest, LockStatus, LockType, Qid, SetAttr, Time, Ti
 
 use super::abi::{self, fattr, fopen};
 use super::dir::DOTS;
-use super::nodes::{CAPABILITY, Io, WANTED};
+use super::nodes::{Io, WANTED};
 use super::running::Work;
 use super::*;
 
@@ -45,7 +45,7 @@ pub(super) async fn has_locks(file: &File) -> bool {
     }
 }
 
-fn errno(error: Error) -> Errno {
+pub(super) fn errno(error: Error) -> Errno {
     error.errno()
 }
 
@@ -53,7 +53,7 @@ fn work(future: impl Future<Output = Outcome> + 'static) -> Option<Work> {
     Some(Work { future: Box::pin(future), grace: GRACE })
 }
 
-fn done(bytes: Out) -> Outcome {
+pub(super) fn done(bytes: Out) -> Outcome {
     Ok(Reply { bytes: bytes.0, ..Reply::default() })
 }
 
@@ -123,9 +123,10 @@ impl Gate {
                 })
             }
             op::MKNOD => {
-                let (st_mode, rdev, _) = (f.u32()?, f.u32()?, f.u64()?);
+                let (st_mode, rdev, umask, _) = (f.u32()?, f.u32()?, f.u32()?, f.u32()?);
                 let name = Box::from(f.text()?);
                 work(async move {
+                    let st_mode = st_mode & !gate.umask(id, umask).await?;
                     let dir = gate.file(id).await?;
                     let device = ((rdev >> 8) & 0xfff, (rdev & 0xff) | ((rdev >> 12) & 0xfff00));
                     dir.mknod(&name, st_mode, device, head.gid).await.map_err(errno)?;
@@ -133,9 +134,10 @@ impl Gate {
                 })
             }
             op::MKDIR => {
-                let (perm, _) = (f.u32()?, f.u32()?);
+                let (perm, umask) = (f.u32()?, f.u32()?);
                 let name = Box::from(f.text()?);
                 work(async move {
+                    let perm = perm & !gate.umask(id, umask).await?;
                     let dir = gate.file(id).await?;
                     dir.mkdir(&name, perm & 0o7777, head.gid).await.map_err(errno)?;
                     gate.made(head, name, 0).await
@@ -185,9 +187,12 @@ impl Gate {
                 work(async move { gate.open(id, flags).await })
             }
             op::CREATE => {
-                let (flags, perm, _) = (f.u32()?, f.u32()?, f.u64()?);
+                let (flags, perm, umask, _) = (f.u32()?, f.u32()?, f.u32()?, f.u32()?);
                 let name = Box::from(f.text()?);
-                work(async move { gate.create(head, flags, perm, name).await })
+                work(async move {
+                    let perm = perm & !gate.umask(id, umask).await?;
+                    gate.create(head, flags, perm, name).await
+                })
             }
             op::READ => {
                 let (handle, offset, size) = (f.u64()?, f.u64()?, f.u32()?);
@@ -232,52 +237,20 @@ impl Gate {
             }
             op::SETXATTR => {
                 let (size, flags) = (f.u32()?, f.u32()?);
+                let more = if self.has_long_setxattr.get() { (f.u32()?, f.u32()?).0 } else { 0 };
                 let name = Box::<[u8]>::from(f.text()?);
                 let value = Box::<[u8]>::from(f.0.get(..size as usize)?);
-                work(async move {
-                    let node = gate.node(id)?;
-                    node.incapable.take();
-                    let file = gate.file_of(&node).await?;
-                    file.set_xattr(&name, &value, flags).await.map_err(errno)?;
-                    Ok(Reply::default())
-                })
+                let kills_set_gid = more & abi::SETXATTR_KILL_SGID != 0;
+                work(async move { gate.set_xattr(id, &name, &value, flags, kills_set_gid).await })
             }
             op::GETXATTR | op::LISTXATTR => {
                 let (size, _) = (f.u32()?, f.u32()?);
                 let name = if head.op == op::GETXATTR { Some(Box::<[u8]>::from(f.text()?)) } else { None };
-                work(async move {
-                    let node = gate.node(id)?;
-                    let is_capability = name.as_deref() == Some(CAPABILITY);
-                    if is_capability && gate.clock.now() < node.incapable.get() {
-                        return Err(Errno::ENODATA);
-                    }
-                    let file = gate.file_of(&node).await?;
-                    let bytes = match name {
-                        Some(name) => match file.xattr(&name).await {
-                            Err(error) if is_capability && error.errno() == Errno::ENODATA => {
-                                gate.seen_without_capability(&node);
-                                return Err(Errno::ENODATA);
-                            }
-                            value => value.map_err(errno)?,
-                        },
-                        None => {
-                            let names = file.xattrs().await.map_err(errno)?;
-                            names.iter().flat_map(|name| name.iter().copied().chain([0])).collect()
-                        }
-                    };
-                    match size as usize {
-                        0 => done(Out::default().u32(bytes.len() as u32).u32(0)),
-                        room if room < bytes.len() => Err(Errno::ERANGE),
-                        _ => done(Out(bytes)),
-                    }
-                })
+                work(async move { gate.xattr(id, name.as_deref(), size as usize).await })
             }
             op::REMOVEXATTR => {
                 let name = Box::<[u8]>::from(f.text()?);
-                work(async move {
-                    gate.file(id).await?.remove_xattr(&name).await.map_err(errno)?;
-                    Ok(Reply::default())
-                })
+                work(async move { gate.remove_xattr(id, &name).await })
             }
             op::OPENDIR => work(async move {
                 let dir = gate.file(id).await?.open("", OpenFlags::READ).await.map_err(errno)?;
@@ -303,16 +276,6 @@ impl Gate {
             }
             _ => work(async { Err(Errno::ENOSYS) }),
         }
-    }
-
-    /// It has no [`CAPABILITY`], which is believed as long as other attributes, a second at most.
-    fn seen_without_capability(&self, node: &Node) {
-        let good = match self.options.cache {
-            Cache::Never => Duration::ZERO,
-            Cache::For(time) => time.min(SHORT),
-            Cache::Told => SHORT,
-        };
-        node.incapable.set(self.clock.now() + good);
     }
 
     async fn lookup(&self, dir: u64, name: Box<[u8]>) -> Outcome {

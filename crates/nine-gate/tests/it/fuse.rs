@@ -274,6 +274,7 @@ impl Mounted {
                     cache: Cache::Told,
                     write_back: false,
                     all_users: false,
+                    checked: false,
                     owner: None,
                     passthrough: true,
                     patience: PATIENCE,

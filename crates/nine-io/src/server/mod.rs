@@ -6,6 +6,7 @@
 //! A [`Service`] is what a listener hands out: which server, through which [`Gate`], within which limits. Its
 //! [`Core`] is shared by its connections: buffers, the memory budget, who is connected.
 
+pub mod acl;
 mod conn;
 mod desk;
 mod gate;

@@ -4,10 +4,11 @@
 //! A rename holds the tree (`moving`) from its look at the names until the dents have moved, so that nobody descends
 //! through a half-made move; renames by others on the host are noticed and answered with ESTALE.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use nine_io::server::Reply;
+use nine_io::server::acl::DEFAULT;
 use nine_proto::{Errno, Make, NOGID, Perm, Qid};
 use rustix::fs::{Mode, OFlags, RenameFlags};
 
@@ -51,14 +52,25 @@ impl<H: HostFs> Inner<H> {
         }
         let st = self.host.stat(dir, name)?;
         // What the umask took away; mkdir also ignores set-id bits, but may have inherited one from its parent.
-        let lost = bits & if is_dir { self.umask | 0o6000 } else { self.umask };
+        let umask = self.umask_in(dir);
+        let lost = bits & if is_dir { umask | 0o6000 } else { umask };
         if lost != 0 && !matches!(make, Make::Symlink(_) | Make::Link) {
             let open = || self.host.open(dir, name, OFlags::PATH, Mode::empty(), false);
             let fd = self.tree.with_room(How::Pool, open)?;
+            // Where the umask does not count, the kernel has applied a default list.
+            let bits = if umask == 0 { st.mode & 0o777 | bits & 0o7000 } else { bits };
             self.host.chmod(fd.as_fd(), st.mode & 0o7000 | bits)?;
             return Ok(self.qid(&self.host.stat(fd.as_fd(), b"")?));
         }
         Ok(self.qid(&st))
+    }
+
+    /// The bits that the umask takes from new files in a directory: none if the directory has a default access control
+    /// list, which counts instead (acl(5)).
+    pub(super) fn umask_in(&self, dir: BorrowedFd<'_>) -> u32 {
+        // A list has more bytes than this; which ones does not matter.
+        let has_list = || matches!(self.host.getxattr(dir, DEFAULT, &mut [0]), Err(host::Errno::RANGE));
+        if self.umask == 0 || has_list() { 0 } else { self.umask }
     }
 
     pub(super) fn rename(&self, node: &Node, dir: &Node, name: &[u8]) -> Done<Reply> {

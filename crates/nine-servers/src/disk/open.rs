@@ -109,7 +109,7 @@ impl<H: HostFs> Inner<H> {
         let exclusive = flags.has(OpenFlags::EXCL) || !flags.has(OpenFlags::CREAT);
         let fd = match self.tree.with_room(How::Pool, open) {
             Ok(fd) => {
-                if bits & self.umask != 0 {
+                if bits & self.umask_in(dir_fd.as_fd()) != 0 {
                     self.host.chmod(fd.as_fd(), bits)?;
                 }
                 fd

@@ -15,9 +15,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use bytes::Bytes;
 use nine_io::Payload;
 use nine_io::changes::{Changes, Tap};
+use nine_io::server::acl::{Acl, AclKind};
 use nine_io::server::{Answer, FileServer, Reply, Req, Request};
 use nine_proto::mode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
-use nine_proto::{Errno, Error, LockStatus, Make, NOGID, Op, OpenFlags, Result, Walked};
+use nine_proto::{Errno, Error, LockStatus, Make, NOGID, Op, OpenFlags, Perm, Result, Walked};
 
 use nine_io::server::locks::Wanted;
 use tree::{Inode, Place, Space, now, part};
@@ -123,9 +124,7 @@ impl Ram {
                 let reuse = make == Make::File && flags.has(OpenFlags::CREAT) && !flags.has(OpenFlags::EXCL);
                 let made = match inode.child(name) {
                     Ok(old) if reuse => old,
-                    _ => {
-                        self.make(req, inode, name, make, perm.in_dir(inode.mode(), make == Make::Dir), gid)?
-                    }
+                    _ => self.make(req, inode, name, make, perm, gid)?,
                 };
                 let at = (Arc::downgrade(inode), name.into());
                 match make {
@@ -135,8 +134,7 @@ impl Ram {
                 }
             }
             Op::Make { name, make, perm, gid } => {
-                let bits = perm.in_dir(inode.mode(), make == Make::Dir);
-                Ok(Reply::Made(self.make(req, inode, name, make, bits, gid)?.qid()))
+                Ok(Reply::Made(self.make(req, inode, name, make, perm, gid)?.qid()))
             }
             Op::Rename { name } => {
                 let to = req.node2::<Node>()?;
@@ -188,8 +186,15 @@ impl Ram {
             }
             Op::XattrCreate { size, .. } if size > XATTR_MAX => Err(Errno::E2BIG.into()),
             Op::XattrCreate { name, .. } if name.is_empty() || name.len() > 255 => Err(Errno::ERANGE.into()),
-            // They mean something: permissions, which we do not have as lists (xattr(7)).
-            Op::XattrCreate { name, .. } if name.starts_with(b"system.") => Err(Errno::EOPNOTSUPP.into()),
+            // They mean something (xattr(7)): those that mean nothing here are not kept.
+            Op::XattrCreate { name, .. } if name.starts_with(b"system.") && AclKind::of(name).is_none() => {
+                Err(Errno::EOPNOTSUPP.into())
+            }
+            Op::XattrCreate { name, .. }
+                if AclKind::of(name).is_some() && inode.mode() & S_IFMT == S_IFLNK =>
+            {
+                Err(Errno::EOPNOTSUPP.into())
+            }
             Op::XattrCreate { flags, .. } if flags > XATTR_REPLACE => Err(Errno::EINVAL.into()),
             Op::XattrCreate { name, size, flags } => {
                 let (inode, name, value) = (inode.clone(), name.into(), Mutex::default());
@@ -225,7 +230,7 @@ impl Ram {
         dir: &Arc<Inode>,
         name: &[u8],
         make: Make<'_>,
-        bits: u32,
+        perm: Perm,
         gid: u32,
     ) -> Result<Arc<Inode>> {
         if make == Make::Link {
@@ -239,7 +244,18 @@ impl Ram {
             dir.link(name, &linked)?;
             return Ok(linked);
         }
-        let bits = if let Make::Symlink(_) = make { 0o777 } else { bits };
+        let (acls, bits) = match (make, dir.acl(AclKind::Default)?) {
+            (Make::Symlink(_), _) => (Vec::new(), 0o777),
+            (_, None) => (Vec::new(), perm.in_dir(dir.mode(), make == Make::Dir)),
+            (_, Some(list)) => {
+                let (own, bits) = list.inherit(perm.bits);
+                let own = own.is_extended().then_some((AclKind::Access, own));
+                (
+                    own.into_iter().chain((make == Make::Dir).then_some((AclKind::Default, list))).collect(),
+                    bits,
+                )
+            }
+        };
         let ty = match make {
             Make::Dir => S_IFDIR,
             Make::Symlink(b"") => return Err(Errno::ENOENT.into()),
@@ -257,6 +273,9 @@ impl Ram {
             Make::Symlink(target) => drop(made.write(false, 0, target)?),
             Make::Node { major, minor, .. } => made.lock().attr.rdev = rustix::fs::makedev(major, minor),
             _ => {}
+        }
+        for (kind, list) in acls {
+            made.store_xattr(kind.name(), Some(list.encode().into()))?;
         }
         dir.link(name, &made)?;
         Ok(made)
@@ -312,20 +331,25 @@ impl Node {
         if value.len() as u64 != *size {
             return Err(Error::new(Errno::EINVAL, "the attribute was not written whole"));
         }
-        let mut state = inode.lock();
-        let old = state.xattrs.get(name).map(|value| (name.len() + value.len()) as u64);
-        match (old, *size, *flags) {
-            (None, _, XATTR_REPLACE) => return Err(Errno::ENODATA.into()),
-            (Some(_), _, XATTR_CREATE) => return Err(Errno::EEXIST.into()),
-            // Nothing that must replace something: a Linux client's removexattr(2).
-            (_, 0, XATTR_REPLACE) => drop(state.xattrs.remove(name)),
-            _ => {
-                inode.space.charge(name.len() as u64 + size)?;
-                state.xattrs.insert(name.clone(), value.into());
-            }
+        let has = inode.lock().xattrs.contains_key(name);
+        let acl = match AclKind::of(name) {
+            Some(kind) => Some((kind, Acl::parse(&value)?)),
+            None => None,
+        };
+        // Nothing that must replace something: a Linux client's removexattr(2).
+        let is_removed = *size == 0 && *flags == XATTR_REPLACE || matches!(acl, Some((_, None)));
+        match (has, *flags) {
+            // As in Linux it is no error to remove a list that is not there.
+            (false, _) if is_removed && acl.is_some() => return Ok(Reply::Done),
+            (false, XATTR_REPLACE) => return Err(Errno::ENODATA.into()),
+            (true, XATTR_CREATE) => return Err(Errno::EEXIST.into()),
+            _ => {}
         }
-        inode.space.release(old.unwrap_or(0));
-        state.attr.ctime = now();
+        match acl {
+            Some((kind, list)) => inode.set_acl(kind, list.as_ref())?,
+            None => inode.store_xattr(name, (!is_removed).then(|| value.into()))?,
+        }
+        inode.lock().attr.ctime = now();
         Ok(Reply::Done)
     }
 }

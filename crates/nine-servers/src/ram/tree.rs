@@ -15,6 +15,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use nine_io::Payload;
 use nine_io::server::Reply;
+use nine_io::server::acl::{ACCESS, Acl, AclKind};
 use nine_proto::mode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
 use nine_proto::{
     Attr, DirBuf, Dirent, Errno, Error, GetMask, Qid, Result, SetAttr, Statfs, Texts, Time, TimeSet,
@@ -183,6 +184,12 @@ impl Inode {
             dir.rename(&old, &dir, new)?;
         }
         let mut state = self.lock();
+        if let Some(bits) = set.mode
+            && let Some(mut list) = state.acl(AclKind::Access)?
+        {
+            list.set_mode(bits);
+            state.xattrs.insert(ACCESS.into(), list.encode().into());
+        }
         let attr = &mut state.attr;
         attr.mode = set.mode.map_or(attr.mode, |bits| attr.mode & S_IFMT | bits & 0o7777);
         (attr.uid, attr.gid) = (set.uid.unwrap_or(attr.uid), set.gid.unwrap_or(attr.gid));
@@ -194,6 +201,39 @@ impl Inode {
             }
         }
         attr.ctime = now();
+        Ok(())
+    }
+
+    /// An access control list of the file.
+    pub(super) fn acl(&self, kind: AclKind) -> Result<Option<Acl>> {
+        self.lock().acl(kind)
+    }
+
+    /// Sets or removes a list, and the mode bits that follow from an access list. One that says no more than mode bits
+    /// is not stored.
+    pub(super) fn set_acl(&self, kind: AclKind, list: Option<&Acl>) -> Result<()> {
+        if kind == AclKind::Default && !self.is_dir() {
+            return if list.is_some() { Err(Errno::EACCES.into()) } else { Ok(()) };
+        }
+        let stored = list.filter(|list| kind == AclKind::Default || list.is_extended());
+        self.store_xattr(kind.name(), stored.map(|list| list.encode().into()))?;
+        if let (AclKind::Access, Some(list)) = (kind, list) {
+            let attr = &mut self.lock().attr;
+            attr.mode = attr.mode & !0o777 | list.mode_bits();
+        }
+        Ok(())
+    }
+
+    /// Sets or (no value) removes an attribute, whether or not it is there.
+    pub(super) fn store_xattr(&self, name: &[u8], value: Option<Bytes>) -> Result<()> {
+        let mut state = self.lock();
+        let cost = |value: &Bytes| (name.len() + value.len()) as u64;
+        self.space.charge(value.as_ref().map_or(0, cost))?;
+        let old = match value {
+            Some(value) => state.xattrs.insert(name.into(), value),
+            None => state.xattrs.remove(name),
+        };
+        self.space.release(old.as_ref().map_or(0, cost));
         Ok(())
     }
 
@@ -341,6 +381,10 @@ impl Drop for Inode {
 }
 
 impl State {
+    fn acl(&self, kind: AclKind) -> Result<Option<Acl>> {
+        self.xattrs.get(kind.name()).map_or(Ok(None), |value| Acl::parse(value))
+    }
+
     fn touch(&mut self) {
         (self.attr.mtime, self.attr.ctime) = (now(), now());
         self.attr.qid.vers = self.attr.qid.vers.wrapping_add(1).max(1);

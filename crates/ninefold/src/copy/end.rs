@@ -249,10 +249,11 @@ impl Dir {
     }
 
     /// Gives it these; how many it did not take.
-    pub async fn set_xattrs(&self, all: &[Xattr]) -> Result<usize> {
+    /// `inherited`: it is new, and has no access control lists but these.
+    pub async fn set_xattrs(&self, all: &[Xattr], inherited: bool) -> Result<usize> {
         match self {
-            Dir::Local(dir) => Ok(dir.set_xattrs(all)),
-            Dir::Remote(dir) => dir.set_xattrs(all).await,
+            Dir::Local(dir) => Ok(dir.set_xattrs(all, inherited)),
+            Dir::Remote(dir) => dir.set_xattrs(all, inherited).await,
         }
     }
 
@@ -569,8 +570,8 @@ impl Sink {
     /// Gives it these; how many it did not take.
     pub async fn set_xattrs(&self, all: &[Xattr]) -> Result<usize> {
         match self {
-            Sink::Local(temp) => Ok(local::set_xattrs(temp.file(), all)),
-            Sink::Remote(temp) => remote::set_xattrs(temp.file(), all).await,
+            Sink::Local(temp) => Ok(local::set_xattrs(temp.file(), all, Some(false))),
+            Sink::Remote(temp) => remote::set_xattrs(temp.file(), all, true).await,
         }
     }
 

@@ -293,7 +293,7 @@ impl Engine<'_> {
             try_join(from.listing(), to.dir.make_dir(new)).await?
         };
         if self.xattrs {
-            self.lacks(&item.path(), dir.set_xattrs(&from.xattrs().await?).await?);
+            self.lacks(&item.path(), dir.set_xattrs(&from.xattrs().await?, !was_there).await?);
         }
         let mut there = self.resume.then(There::default);
         if let (Some(there), true) = (&mut there, was_there) {

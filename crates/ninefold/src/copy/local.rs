@@ -18,6 +18,7 @@ use rustix::fs::{self, AtFlags, CWD, Gid, Mode, OFlags, Timespec, Timestamps, UT
 use rustix::io::Errno;
 
 use super::end::{Aside, FilePiece, Found, Kind, Meta, Xattr, is_sparse};
+use super::remote::lists_not_in;
 use super::{some_more, temp_name};
 
 /// Read at once, bytes.
@@ -167,8 +168,8 @@ impl Dir {
         dress(self.open(name)?, meta, true)
     }
 
-    pub fn set_xattrs(&self, all: &[Xattr]) -> usize {
-        set_xattrs(&self.0, all)
+    pub fn set_xattrs(&self, all: &[Xattr], inherited: bool) -> usize {
+        set_xattrs(&self.0, all, inherited.then_some(true))
     }
 
     pub fn finish(&self, meta: &Meta, preserve: bool) -> Result<()> {
@@ -278,8 +279,14 @@ fn is_at(file: &File, dir: &OwnedFd, name: &[u8]) -> bool {
     here.is_ok() && here == there
 }
 
-/// Gives an open file these; how many it did not take.
-pub fn set_xattrs(fd: impl rustix::fd::AsFd, all: &[Xattr]) -> usize {
+/// Gives an open file these, and takes what it has inherited of access control lists; how many it did not take.
+/// `inherited`: it is new, and whether it is a directory.
+pub fn set_xattrs(fd: impl rustix::fd::AsFd, all: &[Xattr], inherited: Option<bool>) -> usize {
+    let lists = inherited.map_or(Vec::new(), |is_dir| lists_not_in(all, is_dir));
+    // Of those that cannot be taken there are none: a new file's list is its owner's.
+    for list in lists {
+        let _ = fs::fremovexattr(&fd, list);
+    }
     let set = |(name, value): &&Xattr| fs::fsetxattr(&fd, &**name, value, XattrFlags::empty()).is_err();
     all.iter().filter(set).count()
 }

@@ -19,6 +19,7 @@ use bytes::Bytes;
 use futures_util::future::{join, join_all};
 use futures_util::lock::Mutex as AsyncMutex;
 use nine_io::client::{Entry, Error, File, Opening, WIDER};
+use nine_io::server::acl;
 use nine_net::{Env, rt};
 use nine_proto::{Errno, GetMask, NOGID, OpenFlags, Qid, SetAttr, TimeSet};
 
@@ -237,8 +238,8 @@ impl Dir {
         xattrs(&self.0).await
     }
 
-    pub async fn set_xattrs(&self, all: &[Xattr]) -> Result<usize> {
-        set_xattrs(&self.0, all).await
+    pub async fn set_xattrs(&self, all: &[Xattr], inherited: bool) -> Result<usize> {
+        set_xattrs(&self.0, all, inherited).await
     }
 
     pub async fn finish(&self, meta: &Meta, preserve: bool) -> Result<()> {
@@ -394,9 +395,17 @@ pub async fn xattrs(file: &File) -> Result<Vec<Xattr>> {
     Ok(all)
 }
 
-/// Gives a file these; how many it did not take.
-pub async fn set_xattrs(file: &File, all: &[Xattr]) -> Result<usize> {
+/// Gives a file these, and takes what it has `inherited` of access control lists; how many it did not take.
+pub async fn set_xattrs(file: &File, all: &[Xattr], inherited: bool) -> Result<usize> {
     let mut lost = 0;
+    let lists = if inherited { lists_not_in(all, file.qid().is_dir()) } else { Vec::new() };
+    for name in lists {
+        match file.remove_xattr(name).await {
+            Err(e) if e.is_disconnect() => return Err(e.into()),
+            Err(e) => lost += usize::from(!matches!(e.errno(), Errno::ENODATA | Errno::EOPNOTSUPP)),
+            Ok(()) => {}
+        }
+    }
     for (name, value) in all {
         match file.set_xattr(name, value, 0).await {
             Err(e) if e.is_disconnect() => return Err(e.into()),
@@ -404,6 +413,12 @@ pub async fn set_xattrs(file: &File, all: &[Xattr]) -> Result<usize> {
         }
     }
     Ok(lost)
+}
+
+/// The access control lists that are not among these.
+pub fn lists_not_in(all: &[Xattr], is_dir: bool) -> Vec<&'static [u8]> {
+    let lists = [acl::ACCESS, acl::DEFAULT].into_iter().take(if is_dir { 2 } else { 1 });
+    lists.filter(|list| all.iter().all(|(name, _)| name != list)).collect()
 }
 
 /// Whether a file is more than its content, so that another one in its place would not do.

@@ -116,6 +116,7 @@ pub fn run(mut args: cli::Mount, config: &Config) -> Result<()> {
         cache: args.cache,
         write_back: args.write_back,
         all_users: to.others,
+        checked: to.checked,
         owner: None,
         passthrough: args.passthrough == Passthrough::Auto,
         patience: remote.patience.map_or(PATIENCE, |seconds| Duration::from_secs(seconds.into())),

@@ -34,6 +34,7 @@ pub fn run(args: cli::Ns, config: &Config) -> Result<()> {
         cache: args.cache,
         write_back: false,
         all_users: geteuid().is_root(),
+        checked: false,
         owner: (!geteuid().is_root()).then(|| (geteuid().as_raw(), getegid().as_raw())),
         passthrough: true,
         patience: mount::PATIENCE,

@@ -286,6 +286,77 @@ fn a_name_space_is_mounted() {
     assert!(mounted.dir.join("else").is_dir() && !mounted.dir.join("n").exists());
 }
 
+/// The value of `u::OWNER,u:1235:rw,g::GROUP,m::MASK,o::OTHER` as an extended attribute.
+fn list_for_1235(owner: u16, group: u16, mask: u16, other: u16) -> Vec<u8> {
+    let nobody = u32::MAX;
+    let entries =
+        [(1u16, owner, nobody), (2, 6, 1235), (4, group, nobody), (16, mask, nobody), (32, other, nobody)];
+    let mut value = 2u32.to_le_bytes().to_vec();
+    for (tag, perm, id) in entries {
+        value.extend([tag.to_le_bytes(), perm.to_le_bytes()].concat());
+        value.extend(id.to_le_bytes());
+    }
+    value
+}
+
+#[test]
+fn access_control_lists_count_in_a_mount() {
+    if !may_mount() {
+        return;
+    }
+    let world = World::new();
+    let set = |path: &Path, name: &str, value: &[u8]| {
+        rustix::fs::setxattr(path, name, value, rustix::fs::XattrFlags::empty())
+    };
+    if set(&world.path("files/motd"), "system.posix_acl_access", &list_for_1235(6, 4, 6, 4)).is_err() {
+        return not_covered("access control lists: the temporary directory's file system has none");
+    }
+    world.write("home.ns", "mount disk:files /disk\nmount ram: /ram\n");
+    let mode_of = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
+    for options in [&["home.ns", "mnt"][..], &["home.ns", "mnt", "--allow-other"]] {
+        let mounted = world.mounted(options);
+        for server in ["disk", "ram"] {
+            let dir = mounted.dir.join(server).join(options.len().to_string());
+            fs::create_dir(&dir).unwrap();
+            chmod(&dir, 0o755);
+            // The new mode is seen at once, though the kernel keeps attributes.
+            let file = dir.join("f");
+            fs::write(&file, "secret\n").unwrap();
+            std::os::unix::fs::chown(&file, Some(1234), Some(50)).unwrap();
+            chmod(&file, 0o600);
+            assert_eq!(mode_of(&file), 0o600);
+            set(&file, "system.posix_acl_access", &list_for_1235(6, 0, 6, 0)).unwrap();
+            assert_eq!(mode_of(&file), 0o660, "{server} {options:?}");
+            chmod(&file, 0o640);
+            let mut value = [0; 100];
+            let len = rustix::fs::getxattr(&file, "system.posix_acl_access", &mut value).unwrap();
+            assert_eq!(value[..len], list_for_1235(6, 0, 4, 0));
+            if options.contains(&"--allow-other") {
+                let reads = |uid: &str, gid: &str| {
+                    let mut command = Command::new("setpriv");
+                    command.args(["--reuid", uid, "--regid", gid, "--clear-groups", "cat"]).arg(&file);
+                    command.output().unwrap().status.success()
+                };
+                // A member of the group, whom the list shuts out; one who is named; the owner; somebody else.
+                let all = [("1236", "50"), ("1235", "1235"), ("1234", "1234"), ("1237", "1237")];
+                assert_eq!(all.map(|(uid, gid)| reads(uid, gid)), [false, true, true, false], "{server}");
+            }
+            // The umask counts where there is no default list.
+            let script = "umask 077; mkdir d; : >d/before; mkdir d/without";
+            let made = |script: &str| {
+                let output = Command::new("sh").args(["-ec", script]).current_dir(&dir).output().unwrap();
+                out(&output)
+            };
+            made(script);
+            set(&dir.join("d"), "system.posix_acl_default", &list_for_1235(7, 5, 7, 1)).unwrap();
+            made("umask 077; : >d/f; mkdir d/d; mkfifo d/p; mkdir d/without/d");
+            let modes = ["before", "without", "without/d", "f", "d", "p"]
+                .map(|name| mode_of(&dir.join("d").join(name)));
+            assert_eq!(modes, [0o600, 0o700, 0o700, 0o660, 0o771, 0o660], "{server} {options:?}");
+        }
+    }
+}
+
 #[test]
 fn it_ends_when_it_is_unmounted() {
     if !may_mount() {

@@ -10,7 +10,7 @@ use nine_proto::{
 };
 use nine_servers::{Disk, DiskOptions, Ram};
 
-use crate::files::world::{ALL, content, errno, list, raw, serve};
+use crate::files::world::{ALL, content, errno, list, not_covered, raw, serve};
 
 const RDWR: OpenFlags = OpenFlags::RDWR;
 
@@ -271,6 +271,89 @@ fn attributes_are_stored_by_the_clunk_and_only_whole() {
         assert_eq!(errno(f.xattr("user.a").await), Errno::ENODATA);
         let large = vec![0; 64 * 1024 + 1];
         assert_eq!(errno(f.set_xattr("user.large", &large, 0).await), Errno::E2BIG);
+    });
+}
+
+/// The value of an access control list: tag, permissions, number.
+fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
+    let mut value = 2u32.to_le_bytes().to_vec();
+    for (tag, perm, id) in entries {
+        value.extend_from_slice(&tag.to_le_bytes());
+        value.extend_from_slice(&perm.to_le_bytes());
+        value.extend_from_slice(&id.to_le_bytes());
+    }
+    value
+}
+
+/// `u::PERM,u:1235:rw,g::PERM,m::PERM,o::PERM`
+fn list_for_1235(owner: u16, group: u16, mask: u16, other: u16) -> Vec<u8> {
+    let nobody = u32::MAX;
+    acl(&[(1, owner, nobody), (2, 6, 1235), (4, group, nobody), (16, mask, nobody), (32, other, nobody)])
+}
+
+/// The host's file system is the oracle of the tree in memory here.
+#[test]
+fn access_control_lists_and_modes_follow_each_other() {
+    const ACCESS: &str = "system.posix_acl_access";
+    const DEFAULT: &str = "system.posix_acl_default";
+    let chmod = |mode| SetAttr { mode: Some(mode), ..SetAttr::default() };
+    each(&[Dialect::L], async |root| {
+        let mode_of = async |name: &str| {
+            root.walk(name).await.unwrap().getattr(GetMask::BASIC).await.unwrap().mode & 0o7777
+        };
+        put(root, "f", b"").await;
+        let f = root.walk("f").await.unwrap();
+        f.setattr(&chmod(0o644)).await.unwrap();
+        match f.set_xattr(ACCESS, &list_for_1235(6, 0, 6, 0), 0).await {
+            Err(error) if error.errno() == Errno::EOPNOTSUPP => {
+                return not_covered("access control lists: the temporary directory's file system has none");
+            }
+            done => done.unwrap(),
+        }
+        // The mode shows the mask as the group's bits, and chmod(2) changes it.
+        assert_eq!(mode_of("f").await, 0o660);
+        assert!(f.xattrs().await.unwrap().iter().any(|name| name == ACCESS.as_bytes()));
+        f.setattr(&chmod(0o4751)).await.unwrap();
+        assert_eq!(f.xattr(ACCESS).await.unwrap(), list_for_1235(7, 0, 5, 1));
+        // A list that says no more than a mode becomes one.
+        let nobody = u32::MAX;
+        f.set_xattr(ACCESS, &acl(&[(1, 6, nobody), (4, 4, nobody), (32, 0, nobody)]), 0).await.unwrap();
+        assert_eq!((mode_of("f").await & 0o777, errno(f.xattr(ACCESS).await)), (0o640, Errno::ENODATA));
+        f.set_xattr(ACCESS, &list_for_1235(6, 0, 6, 0), 0).await.unwrap();
+        f.remove_xattr(ACCESS).await.unwrap();
+        assert_eq!((mode_of("f").await & 0o777, errno(f.xattr(ACCESS).await)), (0o660, Errno::ENODATA));
+        f.remove_xattr(ACCESS).await.unwrap();
+        for bad in [&b"x"[..], &list_for_1235(6, 0, 6, 0)[..20], &list_for_1235(8, 0, 6, 0)] {
+            assert_eq!(errno(f.set_xattr(ACCESS, bad, 0).await), Errno::EINVAL);
+        }
+        assert_eq!(errno(f.set_xattr(DEFAULT, &list_for_1235(6, 0, 6, 0), 0).await), Errno::EACCES);
+
+        // What is created in a directory with a default list gets it, within the mode that is asked for.
+        root.mkdir("d", 0o755, NOGID).await.unwrap();
+        let d = root.walk("d").await.unwrap();
+        let before = mode_of("d").await;
+        d.set_xattr(DEFAULT, &list_for_1235(7, 5, 7, 1), 0).await.unwrap();
+        assert_eq!(mode_of("d").await, before);
+        d.create("f", RDWR, 0o666, NOGID).await.unwrap();
+        d.mkdir("d", 0o777, NOGID).await.unwrap();
+        d.symlink("s", "f", NOGID).await.unwrap();
+        d.mknod("p", mode::S_IFIFO | 0o622, (0, 0), NOGID).await.unwrap();
+        for (name, mode, own) in [
+            ("d/f", 0o660, list_for_1235(6, 5, 6, 0)),
+            ("d/d", 0o771, list_for_1235(7, 5, 7, 1)),
+            ("d/p", 0o620, list_for_1235(6, 5, 2, 0)),
+        ] {
+            let made = root.walk(name).await.unwrap();
+            assert_eq!((mode_of(name).await, made.xattr(ACCESS).await.unwrap()), (mode, own), "{name}");
+        }
+        let below = root.walk("d/d").await.unwrap();
+        assert_eq!(below.xattr(DEFAULT).await.unwrap(), list_for_1235(7, 5, 7, 1));
+        assert_eq!(errno(root.walk("d/f").await.unwrap().xattr(DEFAULT).await), Errno::ENODATA);
+        let link = root.walk("d/s").await.unwrap();
+        assert_eq!(errno(link.set_xattr(ACCESS, &list_for_1235(7, 5, 7, 1), 0).await), Errno::EOPNOTSUPP);
+        d.remove_xattr(DEFAULT).await.unwrap();
+        d.create("plain", RDWR, 0o640, NOGID).await.unwrap();
+        assert_eq!(errno(root.walk("d/plain").await.unwrap().xattr(ACCESS).await), Errno::ENODATA);
     });
 }
 

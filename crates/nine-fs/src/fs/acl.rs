@@ -1,0 +1,78 @@
+//! Access control lists: extended attributes that mode bits follow, and that new files inherit.
+
+use nine_io::server::acl::{Acl, AclKind};
+use nine_proto::{Errno, Time};
+
+use super::{Fs, Op, broken};
+use crate::item::{ACCESS_ACL, Attributes, DEFAULT_ACL};
+use crate::ptr::Ptr;
+
+/// The lists of a new file.
+#[derive(Default)]
+pub(crate) struct NewAcls(pub(super) Vec<(AclKind, Vec<u8>)>);
+
+/// The flag of an inode that has such a list.
+pub(crate) fn flag(kind: AclKind) -> u32 {
+    match kind {
+        AclKind::Access => ACCESS_ACL,
+        AclKind::Default => DEFAULT_ACL,
+    }
+}
+
+impl NewAcls {
+    /// What a new file or directory inherits from a directory's default list, and its mode.
+    pub(crate) fn inherit(list: &Acl, mode: u32, is_dir: bool) -> (Self, u32) {
+        let (own, mode) = list.inherit(mode);
+        let own = own.is_extended().then(|| (AclKind::Access, own.encode()));
+        let default = is_dir.then(|| (AclKind::Default, list.encode()));
+        (Self(own.into_iter().chain(default).collect()), mode)
+    }
+}
+
+impl Fs {
+    /// A list of an inode, in the tree of this root.
+    pub(crate) fn acl(&self, root: Ptr, ino: u64, it: &Attributes, kind: AclKind) -> Op<Option<Acl>> {
+        if it.flags & flag(kind) == 0 {
+            return Ok(None);
+        }
+        match self.xattr(root, ino, kind.name())?.map(|value| Acl::parse(&value)) {
+            Some(Ok(Some(list))) => Ok(Some(list)),
+            _ => Err(broken(ino, "its access control list makes no sense")),
+        }
+    }
+
+    /// Sets or removes a list, and the mode bits that follow from an access list. One that says no more than mode bits
+    /// is not stored. `keeps_set_gid`: whoever sets it may give the file's group his rights.
+    pub(crate) fn set_acl(
+        &mut self,
+        ino: u64,
+        kind: AclKind,
+        list: Option<&Acl>,
+        keeps_set_gid: bool,
+        now: Time,
+    ) -> Op<()> {
+        let it = self.own(ino)?;
+        if kind == AclKind::Default && !it.is_dir() {
+            return if list.is_some() { Err(Errno::EACCES.into()) } else { Ok(()) };
+        }
+        let bits = list.filter(|_| kind == AclKind::Access).map(Acl::mode_bits);
+        let stored = list.filter(|list| kind == AclKind::Default || list.is_extended()).map(Acl::encode);
+        self.replace_xattr(ino, kind.name(), stored.as_deref(), now, |it| {
+            it.flags = it.flags & !flag(kind) | if stored.is_some() { flag(kind) } else { 0 };
+            if let Some(bits) = bits {
+                it.mode = it.mode & !0o777 | bits;
+                it.mode &= !if keeps_set_gid { 0 } else { 0o2000 };
+            }
+        })
+    }
+
+    /// The access list as it will be with this mode, if there is one and it changes.
+    pub(super) fn acl_with_mode(&self, ino: u64, it: &Attributes, mode: u32) -> Op<Option<Vec<u8>>> {
+        let Some(mut list) = self.acl(self.mem.root, ino, it, AclKind::Access)? else { return Ok(None) };
+        if list.mode_bits() == mode & 0o777 {
+            return Ok(None);
+        }
+        list.set_mode(mode);
+        Ok(Some(list.encode()))
+    }
+}
