@@ -24,6 +24,7 @@ use nine_proto::{Errno, Error, Names, Result};
 use crate::archive::{Archive, State};
 use crate::check::Depth;
 use crate::dump::Dumped;
+use crate::forecast::{at_this_rate, bytes, days_left, percent};
 use crate::users::Users;
 
 const HELP: &str = "\
@@ -223,21 +224,37 @@ impl Archive {
         let mut text: String =
             self.trouble(state).into_iter().map(|line| format!("trouble: {line}\n")).collect();
         let (name, zone) = (&self.0.label.name, &self.0.zone);
-        let _ = writeln!(text, "name {name}\nblock {block} bytes\nzone {zone}");
+        let size = |blocks: u64| bytes(blocks * block);
+        let _ = writeln!(text, "name {name}\nblock {}\nzone {zone}", bytes(block));
         let written = self.0.cw.written(state.next_worm);
+        let left = self.0.cw.worm_left(state.next_worm);
+        let is_copied = |generation| state.waiting.iter().all(|dump| dump.generation != generation);
+        let copied = state.dumps.iter().filter(|(generation, _)| is_copied(**generation));
+        let sizes = copied.map(|(_, dump)| (dump.record.time.sec, dump.record.blocks));
+        let forecast = match days_left(sizes, self.time().sec, left) {
+            Some(days) => format!(", full in {}", at_this_rate(days)),
+            None => String::new(),
+        };
+        let (all, share) = (size(worm), percent(written, worm));
         if self.0.cw.in_place() {
-            let left = self.0.cw.worm_left(state.next_worm);
-            let _ = writeln!(text, "cache none, {used} of {slots} blocks in no dump yet");
-            let _ = writeln!(text, "worm {written} of {worm} blocks in use, {left} left");
+            let _ = writeln!(text, "cache none, {} of {} in no dump yet", size(used), size(slots));
+            let left = size(left);
+            let _ = writeln!(text, "worm {} of {all} in use ({share}), {left} left{forecast}", size(written));
         } else {
-            let _ = writeln!(text, "cache {used} of {slots} blocks not on w");
-            let _ = writeln!(text, "worm {written} of {worm} blocks written");
+            let (used, slots, share_used) = (size(used), size(slots), percent(used, slots));
+            let _ = writeln!(text, "cache {used} of {slots} not on the worm ({share_used})");
+            let _ = writeln!(text, "worm {} of {all} written ({share}){forecast}", size(written));
         }
-        let _ = writeln!(text, "files {} blocks, next inode {}", state.fs.blocks, state.fs.next_inode);
+        let _ = writeln!(text, "files {}, next inode {}", size(state.fs.blocks), state.fs.next_inode);
         let (open, freed) = state.fs.mem.changed();
-        let _ = writeln!(text, "changed {open} blocks, {freed} to be freed, in memory");
-        let _ = writeln!(text, "dumps {}, {} on their way", state.dumps.len(), state.waiting.len());
-        let _ = writeln!(text, "memory {} blocks, {} hits, {} misses", stats.held, stats.hits, stats.misses);
+        let (open, freed) = (size(open as u64), size(freed as u64));
+        let _ = writeln!(text, "changed {open}, {freed} to be freed, in memory");
+        let newest = state.dumps.values().next_back().map(|dump| self.0.zone.time(dump.record.time.sec));
+        let newest = newest.map_or(String::new(), |time| format!(", the newest of {time}"));
+        let _ = writeln!(text, "dumps {}, {} on their way{newest}", state.dumps.len(), state.waiting.len());
+        let (hits, misses) = (stats.hits, stats.misses);
+        let share = percent(hits, hits + misses);
+        let _ = writeln!(text, "memory {}, {hits} hits ({share}), {misses} misses", size(stats.held));
         if state.closed_to_new {
             let _ = writeln!(text, "attach off: nobody new comes in");
         }

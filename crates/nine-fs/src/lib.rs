@@ -13,6 +13,7 @@ mod cw;
 mod date;
 mod dump;
 mod follow;
+mod forecast;
 mod fs;
 #[cfg(any(test, feature = "fuzz"))]
 #[doc(hidden)]

@@ -112,11 +112,13 @@ fn first_dump(stand: &Stand, file: &str) -> io::Result<f64> {
 
 /// MiB of what is written of the worm.
 fn written(stand: &Stand) -> io::Result<f64> {
-    let status = stand.ask("status")?;
-    let number = |line: &str| line.split(' ').nth(1).and_then(|word| word.parse::<f64>().ok());
-    let of = |name: &str| status.lines().find(|line| line.starts_with(name)).and_then(number);
-    match (of("worm "), of("block ")) {
+    let stats = stand.ask("stats")?;
+    let of = |name: &str| {
+        let words = stats.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        words.filter(|words| words.first() == Some(&name)).find_map(|words| words.get(1)?.parse::<f64>().ok())
+    };
+    match (of("worm_written_blocks"), of("block_bytes")) {
         (Some(blocks), Some(bytes)) => Ok(blocks * bytes / f64::from(1 << 20)),
-        _ => Err(io::Error::other("the status does not say what is written")),
+        _ => Err(io::Error::other("the archive does not say how much is written")),
     }
 }

@@ -31,7 +31,7 @@ pub(crate) struct Bench {
     pub(crate) c: Arc<dyn Device>,
     pub(crate) w: Arc<dyn Device>,
     settings: Settings,
-    clock: Arc<AtomicI64>,
+    pub(crate) clock: Arc<AtomicI64>,
 }
 
 /// A disk on which somebody sees each write first: he gives it back, or ends it himself.
@@ -241,7 +241,7 @@ fn root_of(state: &crate::archive::State, dump: Option<u32>) -> Ptr {
     dump.map_or(state.fs.mem.root, |generation| state.dumps[&generation].record.root)
 }
 
-fn noise(seed: u64, len: usize) -> Vec<u8> {
+pub(crate) fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut bytes = Vec::with_capacity(len + 8);
     while bytes.len() < len {

@@ -68,7 +68,16 @@ pub fn run(args: cli::Fs, config: &Config) -> Result<Tally> {
                 let status = text(dir, "status").await?;
                 let trouble: Vec<&str> = troubles(&status).collect();
                 if !check {
-                    return show(&status);
+                    // As they were written where it is mounted.
+                    let devices = text(dir, "server").await.unwrap_or_default();
+                    let (faults, rest): (Vec<&str>, Vec<&str>) =
+                        status.lines().partition(|line| line.starts_with(TROUBLE));
+                    let devices = devices.lines().map(|line| format!("devices {line}\n"));
+                    let line = |line: &str| format!("{line}\n");
+                    let faults = faults.into_iter().map(line);
+                    return show(
+                        &faults.chain(devices).chain(rest.into_iter().map(line)).collect::<String>(),
+                    );
                 }
                 tally.add(trouble.len());
                 show(&trouble.iter().map(|line| format!("{line}\n")).collect::<String>())
@@ -383,9 +392,12 @@ async fn dump(sessions: &Sessions, dir: &File, wait: bool) -> Result<()> {
     }
 }
 
+/// Before each fault in a status.
+const TROUBLE: &str = "trouble: ";
+
 /// The faults that a status lists.
 fn troubles(status: &str) -> impl Iterator<Item = &str> {
-    status.lines().filter_map(|line| line.strip_prefix("trouble: "))
+    status.lines().filter_map(|line| line.strip_prefix(TROUBLE))
 }
 
 async fn dumps(dir: &File, json: bool) -> Result<()> {

@@ -78,12 +78,12 @@ fn a_disk_without_a_cache_grows_is_followed_and_is_no_worm() {
     server.fed(&["write", "/archive/note"], b"two");
     server.ok(["fs", "sync"]);
     let status = server.ok(["fs", "status"]);
-    assert!(status.contains("cache none, ") && status.contains(" of 3840 blocks in use, "), "{status}");
+    assert!(status.contains("cache none, ") && status.contains(" of 60.0 MiB in use ("), "{status}");
     let file = fs::File::options().write(true).open(server.dir.path().join("a")).unwrap();
     file.set_len(100 << 20).unwrap();
     server.ok(["fs", "grow"]);
     let status = server.ok(["fs", "status"]);
-    assert!(status.contains(" of 6400 blocks in use, "), "{status}");
+    assert!(status.contains(" of 100.0 MiB in use ("), "{status}");
     server.signal(rustix::process::Signal::KILL);
     server.child.wait().unwrap();
     site.dir = crate::fs::site::taken(&mut server);
