@@ -57,6 +57,8 @@ fn a_full_disk_of_the_host_is_enospc_and_the_archive_goes_on_when_there_is_room(
     server.run(["rm", "/archive/big"]);
     assert_eq!(server.ok(["cat", "/archive/kept"]), "kept\n");
     fs::remove_file(small.join("other")).unwrap();
+    // It looks twice a second; a sync before that hears that the disk is full.
+    common::until("it goes on", || server.run(["fs", "status", "--check"]).status.success());
     server.ok(["fs", "sync"]);
     server.fed(&["write", "--create", "/archive/later"], b"later\n");
     server.ok(["fs", "sync"]);
