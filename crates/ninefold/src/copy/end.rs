@@ -257,6 +257,23 @@ impl Dir {
         }
     }
 
+    /// Lets its owner write in it, until it gets its mode again: that mode, if it has changed. Only the owner can.
+    pub async fn lift(&self) -> Option<u32> {
+        let mode = self.stat(b"").await.ok()?.mode & 0o7777;
+        if mode & OWNER_WRITES == OWNER_WRITES {
+            return None;
+        }
+        self.set_mode(mode | OWNER_WRITES).await.ok().map(|()| mode)
+    }
+
+    /// Gives the directory itself this mode.
+    pub async fn set_mode(&self, mode: u32) -> Result<()> {
+        match self {
+            Dir::Local(dir) => dir.set_mode(mode),
+            Dir::Remote(dir) => dir.set_mode(mode).await,
+        }
+    }
+
     /// Gives the directory itself its mode and time, once it is filled.
     pub async fn finish(&self, meta: &Meta, preserve: bool) -> Result<()> {
         match self {
@@ -265,6 +282,9 @@ impl Dir {
         }
     }
 }
+
+/// What a directory's owner needs to make, rename and remove names in it.
+const OWNER_WRITES: u32 = 0o300;
 
 /// An extended attribute: its name and its value.
 pub type Xattr = (Vec<u8>, Vec<u8>);

@@ -277,6 +277,8 @@ impl Engine<'_> {
         }
         let from = item.from.dir(name).await?;
         self.refuse_own(&from, name, meta).await?;
+        // One that was named as the destination itself keeps its mode; others get theirs when they are filled.
+        let lifts = |was_there: bool| was_there && !new.is_empty();
         let (listing, (dir, was_there)) = if *depth == 0 {
             if let Some(mark) = &item.mark {
                 let aside = Aside { part: Some(mark.clone()), ..Aside::default() };
@@ -287,11 +289,21 @@ impl Engine<'_> {
             // What is made from now on lies in it, and whatever finds that comes through it.
             let top = Top { dir: dir.clone(), name: new.to_vec(), meta: dir.stat(b"").await? };
             self.tops.borrow_mut().push(top);
-            self.refuse_own(&from, name, meta).await?;
+            // To find out whether it is the source a file is made in it.
+            let lifted = if lifts(was_there) { dir.lift().await } else { None };
+            if let Err(error) = self.refuse_own(&from, name, meta).await {
+                if let Some(mode) = lifted {
+                    let _ = dir.set_mode(mode).await;
+                }
+                return Err(error);
+            }
             (from.listing().await?, (dir, was_there))
         } else {
             try_join(from.listing(), to.dir.make_dir(new)).await?
         };
+        if *depth > 0 && lifts(was_there) {
+            dir.lift().await;
+        }
         if self.xattrs {
             self.lacks(&item.path(), dir.set_xattrs(&from.xattrs().await?, !was_there).await?);
         }

@@ -172,6 +172,10 @@ impl Dir {
         set_xattrs(&self.0, all, inherited.then_some(true))
     }
 
+    pub fn set_mode(&self, mode: u32) -> Result<()> {
+        Ok(fs::fchmod(&self.0, Mode::from_raw_mode(mode))?)
+    }
+
     pub fn finish(&self, meta: &Meta, preserve: bool) -> Result<()> {
         dress(&self.0, meta, preserve)
     }

@@ -242,6 +242,10 @@ impl Dir {
         set_xattrs(&self.0, all, inherited).await
     }
 
+    pub async fn set_mode(&self, mode: u32) -> Result<()> {
+        Ok(self.0.setattr(&SetAttr { mode: Some(mode), ..SetAttr::default() }).await?)
+    }
+
     pub async fn finish(&self, meta: &Meta, preserve: bool) -> Result<()> {
         dress(&self.0, meta, preserve).await
     }

@@ -7,7 +7,7 @@
 //! once, whatever there is to do.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
 use anyhow::{Context as _, Result, anyhow, bail};
@@ -56,6 +56,8 @@ pub struct Restored {
 struct Goal {
     dir: Rc<Dir>,
     name: Vec<u8>,
+    /// Its owner may write in the directory for the time, whatever its mode is.
+    lifts: bool,
 }
 
 impl Restoring<'_> {
@@ -65,13 +67,18 @@ impl Restoring<'_> {
         let source = self.source(from).await?;
         let Some((_, name)) = to.split() else {
             let dir = Rc::new(Dir::Remote(self.sessions.root(to).await?.into()));
-            return self.restore(source, Goal { dir, name: Vec::new() }, &to.to_string(), tally).await;
+            return self
+                .restore(source, Goal { dir, name: Vec::new(), lifts: true }, &to.to_string(), tally)
+                .await;
         };
-        let (dir, made) = self.parents(from, to).await?;
-        let goal = Goal { dir: Rc::new(dir), name: name.to_vec() };
+        let (dir, made, lifted) = self.parents(from, to).await?;
+        let goal = Goal { dir: Rc::new(dir), name: name.to_vec(), lifts: true };
         let restored = self.restore(source, goal, &to.to_string(), tally).await;
         for (dir, meta) in made.iter().rev() {
             dir.finish(meta, true).await?;
+        }
+        if let Some((dir, mode)) = lifted {
+            dir.set_mode(mode).await?;
         }
         restored
     }
@@ -94,7 +101,7 @@ impl Restoring<'_> {
             None => below(&to.to_string(), &source.name),
         };
         let name = new.unwrap_or_else(|| source.name.clone());
-        let goal = Goal { dir: Rc::new(target.dir().clone()), name };
+        let goal = Goal { dir: Rc::new(target.dir().clone()), name, lifts: self.force };
         self.restore(source, goal, &shown, tally).await
     }
 
@@ -103,8 +110,8 @@ impl Restoring<'_> {
     }
 
     /// The directory that something is to go to; and those on the way that were not there and have been made, which get
-    /// their modes and times when they are filled.
-    async fn parents(&self, from: &Place, to: &Place) -> Result<(Dir, Vec<(Dir, Meta)>)> {
+    /// their modes and times when they are filled; and the one that they are in with its mode, if that has changed.
+    async fn parents(&self, from: &Place, to: &Place) -> Result<Parents> {
         let root = self.sessions.root(to).await?;
         let all = names(&to.path);
         let (_, above) = all.split_last().context("it has no directory")?;
@@ -123,6 +130,8 @@ impl Restoring<'_> {
             }
         };
         let (mut dir, mut all_made) = (Dir::Remote(remote::Dir::new(dir)), Vec::new());
+        let mode = if at < above.len() { dir.lift().await } else { None };
+        let lifted = mode.map(|mode| (dir.clone(), mode));
         for (n, name) in above.iter().enumerate().skip(at) {
             let like = from.at(&was[..was.len().saturating_sub(all.len() - n - 1)]);
             let meta = self.source(&like).await?.meta;
@@ -130,7 +139,7 @@ impl Restoring<'_> {
             all_made.push((made.clone(), meta));
             dir = made;
         }
-        Ok((dir, all_made))
+        Ok((dir, all_made, lifted))
     }
 
     async fn restore(&self, source: Side, goal: Goal, to: &str, tally: &mut Tally) -> Result<Restored> {
@@ -144,27 +153,52 @@ impl Restoring<'_> {
         }
         let steps = Steps::new(true, "", None);
         let mut comparison = Comparison::new(there, Some(source), false, &steps);
-        let (progress, links) = (Progress::new(self.quiet, None), Links::default());
+        let progress = Progress::new(self.quiet, None);
         let (mut restored, mut batch, before) = (Restored::default(), Batch::default(), tally.failed());
+        let fill = self.fill(&mut comparison, &goal, to, &mut batch, &mut restored, &progress, tally);
+        let filled = fill.await;
+        progress.end();
+        // What was to be in it is, or it has failed: no directory stays as open as it was for that.
+        for (dir, like) in batch.dirs.into_values() {
+            let _ = dir.finish(&like.meta, true).await;
+        }
+        if let Some(mode) = batch.top {
+            goal.dir.set_mode(mode).await?;
+        }
+        filled?;
+        restored.files = progress.files();
+        restored.failed = tally.failed() - before;
+        Ok(restored)
+    }
+
+    /// Does what the comparison finds.
+    #[expect(clippy::too_many_arguments, reason = "one half of one function")]
+    async fn fill(
+        &self,
+        comparison: &mut Comparison<'_>,
+        goal: &Goal,
+        to: &str,
+        batch: &mut Batch,
+        restored: &mut Restored,
+        progress: &Progress,
+        tally: &mut Tally,
+    ) -> Result<()> {
+        let links = Links::default();
         loop {
             let change = comparison.next().await?;
             let is_last = change.is_none();
             if let Some(change) = change {
                 let path = below(to, &change.path);
-                let added = self.add(change, &goal, &path, &mut batch, &mut restored).await;
+                let added = self.add(change, goal, &path, batch, restored).await;
                 tally.check(show(path.as_bytes()), added)?;
             }
             if is_last || batch.items.len() >= BATCH || batch.dirs.len() >= BATCH {
-                self.copy(std::mem::take(&mut batch), to, &progress, &links, tally).await?;
+                self.copy(batch, to, progress, &links, tally).await?;
             }
             if is_last {
-                break;
+                return Ok(());
             }
         }
-        progress.end();
-        restored.files = progress.files();
-        restored.failed = tally.failed() - before;
-        Ok(restored)
     }
 
     /// An error if something would be overwritten that differs.
@@ -229,6 +263,7 @@ impl Restoring<'_> {
             }
             (What::Kind, Some(new)) => {
                 let old = old.context("it is there")?;
+                self.lift(old_dir.as_deref(), &rest, goal, &new, batch).await?;
                 if old.meta.kind == Kind::Dir {
                     bail!("a directory is there now: rename or remove it first");
                 }
@@ -239,30 +274,51 @@ impl Restoring<'_> {
             }
             (What::Added | What::Content, Some(new)) => new,
         };
+        self.lift(old_dir.as_deref(), &rest, goal, &new, batch).await?;
         let (dir, name) = match old_dir {
-            Some(dir) => {
-                let above = rest.iter().rposition(|byte| *byte == b'/').map_or(&[][..], |at| &rest[..at]);
-                // It gets its time again when all is in it.
-                if !batch.dirs.contains_key(above) {
-                    let mut meta = new.dir.stat(b"").await?;
-                    if !self.force {
-                        let Meta { mode, uid, gid, .. } = dir.stat(b"").await?;
-                        meta = Meta { mode, uid, gid, ..meta };
-                    }
-                    let like = Side { dir: new.dir.clone(), name: Vec::new(), meta };
-                    batch.dirs.insert(above.to_vec(), ((*dir).clone(), like));
-                }
-                (dir, new.name.clone())
-            }
+            Some(dir) => (dir, new.name.clone()),
             None => (goal.dir.clone(), goal.name.clone()),
         };
         batch.items.push(item(dir, &name, new, path));
         Ok(())
     }
 
+    /// Lets its owner write in the directory to which something goes, and notes what that is to be again when all is
+    /// in it. `old_dir`: it is below the goal, and `rest` is the path there.
+    async fn lift(
+        &self,
+        old_dir: Option<&Dir>,
+        rest: &[u8],
+        goal: &Goal,
+        new: &Side,
+        batch: &mut Batch,
+    ) -> Result<()> {
+        let Some(dir) = old_dir else {
+            if goal.lifts && batch.top.is_none() {
+                batch.top = goal.dir.lift().await;
+            }
+            return Ok(());
+        };
+        let above = rest.iter().rposition(|byte| *byte == b'/').map_or(&[][..], |at| &rest[..at]);
+        // It gets its time again, too.
+        if !batch.dirs.contains_key(above) {
+            let mut meta = new.dir.stat(b"").await?;
+            if !self.force {
+                let Meta { mode, uid, gid, .. } = dir.stat(b"").await?;
+                meta = Meta { mode, uid, gid, ..meta };
+            }
+            let like = Side { dir: new.dir.clone(), name: Vec::new(), meta };
+            batch.dirs.insert(above.to_vec(), (dir.clone(), like));
+        }
+        if batch.lifted.insert(above.to_vec()) {
+            dir.lift().await;
+        }
+        Ok(())
+    }
+
     async fn copy(
         &self,
-        batch: Batch,
+        batch: &mut Batch,
         to: &str,
         progress: &Progress,
         links: &Links,
@@ -282,8 +338,9 @@ impl Restoring<'_> {
             tops: RefCell::default(),
             marks: RefCell::default(),
         };
-        tally.add(engine.run(batch.items).await?);
-        for (path, (dir, like)) in batch.dirs {
+        tally.add(engine.run(std::mem::take(&mut batch.items)).await?);
+        batch.lifted.clear();
+        for (path, (dir, like)) in std::mem::take(&mut batch.dirs) {
             tally.check(below(to, &path), dir.finish(&like.meta, true).await)?;
         }
         Ok(())
@@ -296,7 +353,14 @@ struct Batch {
     items: Vec<Item>,
     /// Directories that are there, which get mode, owner and time of others.
     dirs: HashMap<Vec<u8>, (Dir, Side)>,
+    /// Of these, those in which their owners may write until then.
+    lifted: HashSet<Vec<u8>>,
+    /// The mode that the goal's directory is to have again in the end.
+    top: Option<u32>,
 }
+
+/// A directory, those that were made below it, and the mode that it is to have again.
+type Parents = (Dir, Vec<(Dir, Meta)>, Option<(Dir, u32)>);
 
 fn item(dir: Rc<Dir>, name: &[u8], from: Side, path: &str) -> Item {
     Item {

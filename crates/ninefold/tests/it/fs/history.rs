@@ -5,6 +5,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::process::CommandExt;
 
 use nine_proto::{GetMask, OpenFlags, Qid, SetAttr, Time, TimeSet};
 
@@ -458,4 +459,142 @@ fn thousands_of_dumps_of_any_server_are_looked_through() {
     assert_eq!(server.ok(["fs", "yesterday", "2025-12-31", "/archive/g"]), "/dump/2025/1231/g\n");
     let said = server.ok(["fs", "restore", "2025/1231", "/archive/g"]);
     assert_eq!(said, "/dump/2025/1231/g -> /archive/g: 1 file is back\n");
+}
+
+/// A command line of nobody's in the server's directory, with what it says; it must end so.
+#[track_caller]
+fn as_nobody(server: &Server, words: &[&str], status: i32) -> String {
+    let mut command = server.client();
+    let output = command.args(words).uid(65_534).gid(65_534).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(status), "{words:?}: {said}");
+    said.into_owned()
+}
+
+/// The modes and names below a directory of the server, as `tree` and `ls -l` show them.
+fn modes(server: &Server, dirs: &[&str]) -> Vec<String> {
+    let all = dirs.iter().flat_map(|dir| {
+        let said = server.ok(["ls", "-l", dir]);
+        let lines: Vec<String> = said
+            .lines()
+            .filter_map(|line| {
+                let words: Vec<&str> = line.split_whitespace().collect();
+                Some(format!("{} {}", words.first()?, words.last()?))
+            })
+            .collect();
+        lines
+    });
+    all.collect()
+}
+
+#[test]
+fn a_directory_that_its_owner_may_not_write_is_restored_by_him() {
+    if !rustix::process::geteuid().is_root() {
+        common::not_covered("files of another user: only root can be another user");
+        return;
+    }
+    let mut site = Site::new();
+    site.ok("fs ream ./disk --size 200M");
+    let dir = std::mem::replace(&mut site.dir, tempfile::tempdir().unwrap());
+    common::chmod(dir.path(), 0o777);
+    let socket = format!("unix!{}", dir.path().join("s").display());
+    let serve = ["serve", "fs:./disk,schedule=off", "--as", "client", "--socket-mode", "666"];
+    let server = Server::in_dir(dir, &[&serve[..], &["--listen", &socket]].concat());
+    server.ok(["mkdir", "-m", "777", "/archive/pub"]);
+    let tree = server.dir.path().join("t");
+    fs::create_dir_all(tree.join("d/e")).unwrap();
+    for name in ["d/f", "d/e/g"] {
+        fs::write(tree.join(name), "x\n").unwrap();
+    }
+    for name in ["d/e", "d", ""] {
+        common::chmod(&tree.join(name), 0o555);
+    }
+    let closed = ["dr-xr-xr-x t", "dr-xr-xr-x d", "dr-xr-xr-x e", "-rw-r--r-- f", "-rw-r--r-- g"];
+    let dirs = ["/archive/pub", "/archive/pub/t", "/archive/pub/t/d", "/archive/pub/t/d/e"];
+    as_nobody(&server, &["put", "-q", "-r", "t", "/archive/pub/t"], 0);
+    assert_eq!(modes(&server, &dirs), closed);
+    let first = dump(&server);
+    let restore = ["fs", "restore", &first];
+
+    // All of it, a directory in one that is there, a file, and a file whose directory is gone too.
+    for (gone, what) in [
+        ("/archive/pub/t", "/archive/pub/t"),
+        ("/archive/pub/t/d", "/archive/pub/t"),
+        ("/archive/pub/t/d/f", "/archive/pub/t"),
+        ("/archive/pub/t/d/e", "/archive/pub/t/d/e"),
+        ("/archive/pub/t/d/f", "/archive/pub/t/d/f"),
+        ("/archive/pub/t/d/e", "/archive/pub/t/d/e/g"),
+    ] {
+        server.ok(["rm", "-r", gone]);
+        as_nobody(&server, &[&restore[..], &[what]].concat(), 0);
+        assert_eq!(modes(&server, &dirs), closed, "{gone}");
+    }
+    // What differs in it, and a file where a directory was.
+    server.fed(&["write", "/archive/pub/t/d/f"], b"other\n");
+    server.ok(["rm", "-r", "/archive/pub/t/d/e"]);
+    server.fed(&["write", "--create", "/archive/pub/t/d/e"], b"a file\n");
+    as_nobody(&server, &[&restore[..], &["/archive/pub/t"]].concat(), 1);
+    as_nobody(&server, &[&restore[..], &["--force", "/archive/pub/t"]].concat(), 0);
+    assert_eq!(modes(&server, &dirs), closed);
+    assert_eq!(server.ok(["cat", "/archive/pub/t/d/f"]), "x\n");
+    // Elsewhere: into a directory that is there, only if he insists.
+    let to = ["--to", ":/archive/pub/t", "/archive/pub/t/d/e"];
+    let said = as_nobody(&server, &[&restore[..], &to].concat(), 1);
+    assert!(said.contains("Permission denied"), "{said}");
+    as_nobody(&server, &[&restore[..], &["--force"], &to].concat(), 0);
+    assert_eq!(modes(&server, &dirs[..2]), ["dr-xr-xr-x t", "dr-xr-xr-x d", "dr-xr-xr-x e"]);
+    // Copies onto what is there, on both sides; what is named as the destination must let him in by itself.
+    server.ok(["rm", "-r", "/archive/pub/t/e"]);
+    server.ok(["mkdir", "-m", "777", "/archive/pub/into"]);
+    fs::create_dir(server.dir.path().join("into")).unwrap();
+    common::chmod(&server.dir.path().join("into"), 0o777);
+    for _ in 0..2 {
+        as_nobody(&server, &["get", "-q", "-r", "/archive/pub/t", "into"], 0);
+        as_nobody(&server, &["cp", "-q", "-r", ":/archive/pub/t", ":/archive/pub/into"], 0);
+        as_nobody(&server, &["put", "-q", "-r", "t", "/archive/pub"], 0);
+    }
+    as_nobody(&server, &["cp", "-q", "-r", ":/archive/pub/t", ":/archive/pub/into/t"], 1);
+    let here = server.dir.path().join("into/t");
+    for name in ["", "d", "d/e"] {
+        assert_eq!(fs::metadata(here.join(name)).unwrap().mode() & 0o777, 0o555, "{name}");
+    }
+    assert_eq!(
+        modes(&server, &["/archive/pub/into", "/archive/pub/into/t/d"]),
+        [closed[0], closed[2], closed[3]]
+    );
+    server.ok(["rm", "-r", "/archive/pub/into"]);
+    assert_eq!(modes(&server, &dirs), closed);
+    // Who does not own it may not.
+    server.ok(["rm", "/archive/pub/t/d/f"]);
+    let mut other = server.client();
+    other.args([&restore[..], &["/archive/pub/t"]].concat()).uid(1).gid(1);
+    let output = other.output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert_eq!(modes(&server, &dirs[..3]), closed[..3]);
+}
+
+#[test]
+fn access_control_lists_come_back_and_no_others() {
+    let server = served();
+    let list = |other: u8| {
+        let entry = |tag: u8, perm: u8, id: u32| [&[tag, 0, perm, 0][..], &id.to_le_bytes()].concat();
+        let entries = [(1, 6, u32::MAX), (2, 6, 1235), (4, 4, u32::MAX), (16, 6, u32::MAX)];
+        let mut value = vec![2, 0, 0, 0];
+        entries.into_iter().for_each(|(tag, perm, id)| value.extend(entry(tag, perm, id)));
+        value.extend(entry(32, other, u32::MAX));
+        value
+    };
+    let (access, default) = ("system.posix_acl_access", "system.posix_acl_default");
+    let root = archive(&server);
+    let file = root.walk("t/a").unwrap();
+    file.set_xattr(access, &list(0), 0).unwrap();
+    let first = dump(&server);
+    // Both are removed, and the directory gets a default list that the dump has not.
+    server.ok(["rm", "/archive/t/a"]);
+    server.ok(["rm", "/archive/t/b"]);
+    root.walk("t").unwrap().set_xattr(default, &list(4), 0).unwrap();
+    server.ok(["fs", "restore", &first, "/archive/t"]);
+    let of = |name: &str| root.walk(format!("t/{name}")).unwrap().xattr(access);
+    assert_eq!(of("a").unwrap(), list(0));
+    assert!(of("b").is_err());
 }
