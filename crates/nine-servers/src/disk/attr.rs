@@ -72,6 +72,7 @@ impl<H: HostFs> Inner<H> {
         let dent = node.dent()?;
         let fd = self.any_fd(node, How::Pool)?;
         let before = self.host.stat(fd.as_fd(), b"")?;
+        super::change::plain(set.special.unwrap_or_default())?;
         match (set.size, before.mode & S_IFMT) {
             (None, _) | (_, S_IFREG) => {}
             (_, S_IFDIR) => return Err(Errno::EISDIR.into()),

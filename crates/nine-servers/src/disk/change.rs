@@ -30,6 +30,7 @@ impl<H: HostFs> Inner<H> {
     /// Makes something that is not opened.
     pub(super) fn make(&self, node: &Node, new: &New<'_>) -> Done<Qid> {
         let &New { name, make, ref other, perm, gid } = new;
+        plain(perm.special)?;
         let dir_fd = self.any_fd(node, How::Pool)?;
         let linked = match (make, other) {
             (Make::Link, Some(other)) => Some(self.any_fd(other, How::Pool)?),
@@ -198,4 +199,14 @@ impl<H: HostFs> Inner<H> {
         }
         Some(dent)
     }
+}
+
+/// The host keeps no files that only grow, or are open once: who asks for one is told, for a plain file would be
+/// overwritten. Temporary files (DMTMP) are kept as any other.
+pub(super) fn plain(special: u8) -> Result<(), nine_proto::Error> {
+    if special & (Qid::APPEND | Qid::EXCL) != 0 {
+        let text = "a disk keeps no append-only and no exclusive files";
+        return Err(nine_proto::Error::new(Errno::EOPNOTSUPP, text));
+    }
+    Ok(())
 }

@@ -99,6 +99,7 @@ impl<H: HostFs> Inner<H> {
             return self.create_other(node, new, flags);
         }
         let &New { name, perm, gid, .. } = new;
+        super::change::plain(perm.special)?;
         let Kind::Path(dir) = &node.kind else { return Err(Errno::EBADF.into()) };
         let dir_fd = self.tree.handle(&self.host, How::Pool, dir)?;
         let bits = perm.in_dir(self.host.stat(dir_fd.as_fd(), b"")?.mode, false);

@@ -2,7 +2,8 @@
 //!
 //! In: requests. Out: answers, all of them at once. Files live as long as a name or a fid leads to them. Nobody's
 //! permissions are checked: who may attach may do everything. What is stored is charged against a limit in bytes;
-//! beyond it, and beyond 2^20 files, ENOSPC.
+//! beyond it, and beyond 2^20 files, ENOSPC. Append-only files only grow, and files for exclusive use are open once
+//! (open(5)).
 //!
 //! Concurrency: one request at a time, under one lock.
 
@@ -18,7 +19,7 @@ use nine_io::changes::{Changes, Tap};
 use nine_io::server::acl::{Acl, AclKind};
 use nine_io::server::{Answer, FileServer, Reply, Req, Request};
 use nine_proto::mode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
-use nine_proto::{Errno, Error, LockStatus, Make, NOGID, Op, OpenFlags, Perm, Result, Walked};
+use nine_proto::{Errno, Error, LockStatus, Make, NOGID, Op, OpenFlags, Perm, Qid, Result, Walked};
 
 use nine_io::server::locks::Wanted;
 use tree::{Inode, Place, Space, now, part};
@@ -210,9 +211,14 @@ impl Ram {
     }
 
     fn open(&self, inode: Arc<Inode>, at: Place, flags: OpenFlags) -> Result<Reply> {
+        let special = inode.qid().ty;
+        if special & Qid::EXCL != 0 && inode.lock().taken.is_some() {
+            return Err(Error::new(Errno::EBUSY, "exclusive use: somebody has it open"));
+        }
         match inode.mode() & S_IFMT {
             ty if ty != S_IFDIR && flags.has(OpenFlags::DIRECTORY) => return Err(Errno::ENOTDIR.into()),
-            S_IFREG if flags.has(OpenFlags::TRUNC) => inode.resize(0)?,
+            // What only grows is not cut, and that is no error (open(5)).
+            S_IFREG if flags.has(OpenFlags::TRUNC) && special & Qid::APPEND == 0 => inode.resize(0)?,
             S_IFREG => {}
             S_IFDIR if flags.changes() => return Err(Errno::EISDIR.into()),
             S_IFDIR => {}
@@ -220,6 +226,9 @@ impl Ram {
             _ => return Err(Errno::ENXIO.into()),
         }
         let number = self.next.fetch_add(1, Ordering::Relaxed);
+        if special & Qid::EXCL != 0 && !inode.is_dir() {
+            inode.lock().taken = Some(number);
+        }
         let (qid, open) = (inode.qid(), Some((number, flags.has(OpenFlags::APPEND))));
         Ok(Reply::Open { qid, iounit: 0, node: Arc::new(Node::File { inode, at, open }) })
     }
@@ -272,7 +281,8 @@ impl Ram {
         match make {
             Make::Symlink(target) => drop(made.write(false, 0, target)?),
             Make::Node { major, minor, .. } => made.lock().attr.rdev = rustix::fs::makedev(major, minor),
-            _ => {}
+            Make::File | Make::Dir => made.lock().attr.qid.ty |= perm.special & Qid::SPECIAL,
+            Make::Link => {}
         }
         for (kind, list) in acls {
             made.store_xattr(kind.name(), Some(list.encode().into()))?;
@@ -320,7 +330,9 @@ impl Node {
 
     fn release_locks(&self) {
         if let Self::File { inode, open: Some((number, _)), .. } = self {
-            inode.lock().locks.release(*number);
+            let mut state = inode.lock();
+            state.locks.release(*number);
+            state.taken = state.taken.filter(|taken| taken != number);
         }
     }
 

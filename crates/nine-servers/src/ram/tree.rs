@@ -56,6 +56,8 @@ pub(super) struct State {
     cookies: u64,
     pub(super) xattrs: BTreeMap<Box<[u8]>, Bytes>,
     pub(super) locks: Ranges,
+    /// Of a file for exclusive use: the open that has it.
+    pub(super) taken: Option<u64>,
     /// Where it was made or moved to last; of the root, nowhere.
     pub(super) place: Place,
 }
@@ -101,6 +103,7 @@ impl Inode {
             cookies: 2,
             xattrs: BTreeMap::new(),
             locks: Ranges::default(),
+            taken: None,
             place,
         };
         Ok(Arc::new(Self { path, space: space.clone(), state: Mutex::new(state) }))
@@ -178,6 +181,13 @@ impl Inode {
             return Err(Errno::EEXIST.into());
         }
         if let Some(size) = set.size {
+            let state = self.lock();
+            let grows = state.attr.qid.ty & Qid::APPEND != 0
+                && set.special.is_none_or(|bits| bits & Qid::APPEND != 0);
+            if grows && size < state.data.len() as u64 {
+                return Err(Error::new(Errno::EPERM, "the file is append-only"));
+            }
+            drop(state);
             self.resize(size)?;
         }
         if let Some(((dir, old), new)) = place {
@@ -191,6 +201,8 @@ impl Inode {
             state.xattrs.insert(ACCESS.into(), list.encode().into());
         }
         let attr = &mut state.attr;
+        attr.qid.ty =
+            set.special.map_or(attr.qid.ty, |bits| attr.qid.ty & !Qid::SPECIAL | bits & Qid::SPECIAL);
         attr.mode = set.mode.map_or(attr.mode, |bits| attr.mode & S_IFMT | bits & 0o7777);
         (attr.uid, attr.gid) = (set.uid.unwrap_or(attr.uid), set.gid.unwrap_or(attr.gid));
         for (field, set) in [(&mut attr.atime, set.atime), (&mut attr.mtime, set.mtime)] {
@@ -344,6 +356,7 @@ impl Inode {
             return Ok(Reply::Wrote(0));
         }
         let mut state = self.lock();
+        let append = append || state.attr.qid.ty & Qid::APPEND != 0;
         let offset = if append { state.data.len() as u64 } else { offset };
         let end = offset.checked_add(data.len() as u64).ok_or(Errno::EFBIG)?;
         if end > state.data.len() as u64 {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use nine_io::client::File;
 use nine_io::server::FileServer;
 use nine_proto::{
-    Dialect, Errno, GetMask, LockRequest, LockStatus, LockType, NOGID, OpenFlags, SetAttr, Statfs, Time,
+    Dialect, Errno, GetMask, LockRequest, LockStatus, LockType, NOGID, OpenFlags, Qid, SetAttr, Statfs, Time,
     TimeSet, mode,
 };
 use nine_servers::{Disk, DiskOptions, Ram};
@@ -473,5 +473,38 @@ fn who_asks_for_authentication_is_told_that_there_is_none() {
         let auth = b"\x13\0\0\0\x66\0\0\x01\0\0\0\0\0\0\0\0\0\0\0";
         let answers = raw(server, [&version[..], auth].concat(), version.len() + 11);
         assert_eq!(answers[version.len()..], *b"\x0b\0\0\0\x07\0\0\x02\0\0\0");
+    }
+}
+
+#[test]
+fn what_is_made_append_only_only_grows_or_is_refused() {
+    for dialect in ALL {
+        let bits = 0o644 | u32::from(Qid::APPEND) << 24;
+        serve(Ram::new(64 << 20), dialect, async |root| {
+            let log = root.create("log", RDWR | OpenFlags::EXCL, bits, NOGID).await.unwrap();
+            assert!(log.qid().ty & Qid::APPEND != 0);
+            for text in ["one ", "two"] {
+                log.write(0, text.as_bytes()).await.unwrap();
+            }
+            log.close().await.unwrap();
+            let cut = root.open("log", RDWR | OpenFlags::TRUNC).await.unwrap();
+            assert_eq!(content(&cut).await, b"one two");
+            let shorter = SetAttr { size: Some(1), ..SetAttr::default() };
+            assert!(cut.setattr(&shorter).await.is_err());
+            let exclusive = 0o644 | u32::from(Qid::EXCL) << 24;
+            let lock = root.create("lock", RDWR | OpenFlags::EXCL, exclusive, NOGID).await.unwrap();
+            assert!(root.open("lock", OpenFlags::READ).await.is_err());
+            lock.close().await.unwrap();
+            root.open("lock", OpenFlags::READ).await.unwrap();
+        });
+        let dir = tempfile::tempdir().unwrap();
+        let disk = Disk::open(dir.path(), DiskOptions::default()).unwrap();
+        serve(disk, dialect, async |root| {
+            assert!(root.create("log", RDWR | OpenFlags::EXCL, bits, NOGID).await.is_err());
+            assert!(list(&root).await.is_empty());
+            put(&root, "plain", b"").await;
+            let append = SetAttr { special: Some(Qid::APPEND), mode: Some(0o644), ..SetAttr::default() };
+            assert!(root.walk("plain").await.unwrap().setattr(&append).await.is_err());
+        });
     }
 }
