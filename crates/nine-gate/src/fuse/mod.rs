@@ -195,6 +195,34 @@ struct Open {
     locker: RefCell<Option<Rc<File>>>,
     /// Reads deliver events: one Tread each, and they wait.
     is_event: bool,
+    /// Where the kernel keeps no position.
+    stream: Option<StreamPosition>,
+}
+
+/// The positions of an open file for which the kernel sends offset 0 with every request (`FOPEN_STREAM`). The kernel's
+/// own position would have a read that waits hold up a write to the same descriptor.
+///
+/// Servers count a text by offset: a read goes on behind the last one, and ends. A write begins a new question: the
+/// next read has the answer from its beginning, as if the program had seeked, which it cannot do here.
+#[derive(Default)]
+struct StreamPosition {
+    read: Cell<u64>,
+    write: Cell<u64>,
+}
+
+impl StreamPosition {
+    /// A read at `offset` has brought so many bytes. A write meanwhile has set the position anew.
+    fn has_read(&self, offset: u64, bytes: usize) {
+        if self.read.get() == offset {
+            self.read.set(offset.saturating_add(bytes as u64));
+        }
+    }
+
+    /// A write at `offset` has taken so many bytes.
+    fn has_written(&self, offset: u64, bytes: usize) {
+        self.write.set(offset.saturating_add(bytes as u64));
+        self.read.set(0);
+    }
 }
 
 /// What is answered, and what that has told the kernel.

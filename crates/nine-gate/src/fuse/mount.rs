@@ -185,8 +185,8 @@ impl Drop for Mount {
 /// # Errors
 /// Nothing is mounted there, or it is another file system; it is in use; it is another user's.
 pub fn unmount(dir: &Path, lazy: bool) -> io::Result<()> {
-    let whole = whole(dir)?;
     let text = std::fs::read("/proc/self/mountinfo")?;
+    let whole = whole(dir, |path| kind(&text, path).is_some())?;
     match kind(&text, &whole) {
         None => {
             let there = std::fs::symlink_metadata(&whole).map_err(|error| why(dir, &error));
@@ -224,18 +224,25 @@ fn unescaped(mut text: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The whole path of a directory; it itself is not asked for anything.
-fn whole(dir: &Path) -> io::Result<PathBuf> {
-    let found = match (dir.parent(), dir.file_name()) {
-        (Some(parent), Some(name)) => {
-            let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
-            let named = parent.canonicalize().map(|parent| parent.join(name));
-            // A link leads elsewhere.
-            named.map(|path| if path.is_symlink() { path.canonicalize().unwrap_or(path) } else { path })
+/// The whole path of a directory, through links. A mount point is not looked at: its server may not answer.
+fn whole(dir: &Path, is_mounted: impl Fn(&Path) -> bool) -> io::Result<PathBuf> {
+    let mut path = dir.to_owned();
+    for _ in 0..LINKS_MAX {
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+            return path.canonicalize().map_err(|error| why(dir, &error));
+        };
+        let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+        let parent = parent.canonicalize().map_err(|error| why(dir, &error))?;
+        let named = parent.join(name);
+        if is_mounted(&named) {
+            return Ok(named);
         }
-        _ => dir.canonicalize(),
-    };
-    found.map_err(|error| why(dir, &error))
+        match named.read_link() {
+            Ok(target) => path = parent.join(target),
+            Err(_) => return Ok(named),
+        }
+    }
+    Err(why(dir, &Errno::LOOP.into()))
 }
 
 /// The whole path of a directory that may be mounted on.
@@ -393,6 +400,8 @@ fn said(errno: Errno, path: &Path, why: &str) -> io::Error {
 
 const DEVICE: &str = "/dev/fuse";
 const KIND: &str = "fuse.ninefold";
+/// Links that lead on to others (path_resolution(7)).
+const LINKS_MAX: usize = 40;
 const PROGRAM: &str = "fusermount3";
 const NO_MODULE: &str =
     "the kernel's fuse is not there: `modprobe fuse`, or let the container have /dev/fuse";
@@ -426,6 +435,22 @@ mod tests {
         assert_eq!(kind(text, Path::new("/a b")), Some(&b"ext4"[..]));
         assert_eq!(kind(text, Path::new("/m")), Some(&b"fuse.ninefold"[..]));
         assert_eq!(kind(text, Path::new("/m/x")), None);
+    }
+
+    #[test]
+    fn links_lead_to_mount_points_and_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let base = dir.path().canonicalize().unwrap();
+        let link = |to: &str, name: &str| std::os::unix::fs::symlink(to, base.join(name)).unwrap();
+        link("two", "one");
+        link("point", "two");
+        link("round", "round");
+        // What is mounted there may be a link to nobody: it is not read.
+        link("nowhere", "point");
+        let found = whole(&base.join("one"), |path| path == base.join("point"));
+        assert_eq!(found.unwrap(), base.join("point"));
+        assert!(whole(&base.join("round"), |_| false).is_err());
+        assert_eq!(whole(&base.join("none"), |_| false).unwrap(), base.join("none"));
     }
 
     #[test]

@@ -414,7 +414,7 @@ impl Gate {
         let node = self.node(id)?;
         let file = self.file_of(&node).await?.open("", self.flags(flags)).await.map_err(errno)?;
         let (fopen, backing) = self.how(&node, &file, flags);
-        let open = Open::new(node, file, fopen & fopen::DIRECT_IO != 0);
+        let open = Open::new(node, file, fopen);
         self.opened(Handle::File(open), Out::default(), fopen, backing)
     }
 
@@ -530,7 +530,7 @@ impl Gate {
         let (fopen, backing) = self.how(&node, &file, flags);
         let entry = self.entry(Out::default(), asked, head.node, &name, &node, &attr);
         let told = vec![node.id];
-        let open = Open::new(node, file, fopen & fopen::DIRECT_IO != 0);
+        let open = Open::new(node, file, fopen);
         let reply = self.opened(Handle::File(open), entry, fopen, backing)?;
         Ok(Reply { told, ..reply })
     }
@@ -711,8 +711,11 @@ fn ino(qid: Qid) -> u64 {
 const DIRECTORY: u8 = 4;
 
 impl Open {
-    fn new(node: Rc<Node>, file: File, is_event: bool) -> Self {
-        Self { node, file, plain: RefCell::default(), locker: RefCell::default(), is_event }
+    /// `fopen`: how the kernel has it open.
+    fn new(node: Rc<Node>, file: File, fopen: u32) -> Self {
+        let is_event = fopen & fopen::DIRECT_IO != 0;
+        let stream = (fopen & fopen::STREAM != 0).then(StreamPosition::default);
+        Self { node, file, plain: RefCell::default(), locker: RefCell::default(), is_event, stream }
     }
 
     /// The file open for writing, where the handle is not: flock(2) wants no such thing, the server's locks do.
@@ -744,7 +747,11 @@ impl Open {
 async fn read(handle: Rc<Handle>, offset: u64, size: u32) -> Outcome {
     let Handle::File(open) = &*handle else { return Err(Errno::EISDIR) };
     if open.is_event {
+        let offset = open.stream.as_ref().map_or(offset, |stream| stream.read.get());
         let bytes = open.file.read(offset, size).await.map_err(errno)?;
+        if let Some(stream) = &open.stream {
+            stream.has_read(offset, bytes.len());
+        }
         return Ok(Reply { bytes: bytes.into(), ..Reply::default() });
     }
     let mut bytes = vec![0; size as usize];
@@ -766,11 +773,15 @@ async fn write(gate: &Gate, handle: Rc<Handle>, offset: u64, flags: u32, written
     let plain = if flags & abi::WRITE_CACHE != 0 && appends { Some(open.plain(gate).await?) } else { None };
     let file = plain.as_deref().unwrap_or(&open.file);
     node.written.set(true);
+    let offset = open.stream.as_ref().map_or(offset, |stream| stream.write.get());
     let n = match file.write_now(offset, &Payload::Bytes(written.data.clone())) {
         Some(n) => n,
         None => file.write_at(offset, &written.data).await,
     };
     let n = n.map_err(errno)?;
+    if let Some(stream) = &open.stream {
+        stream.has_written(offset, n);
+    }
     done(Out::default().u32(n as u32).u32(0))
 }
 

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::future::{AbortHandle, abortable};
-use nine_gate::fuse::{Cache, GRACE, Mount, MountOptions, Options, serve};
+use nine_gate::fuse::{Cache, GRACE, Mount, MountOptions, Options, serve, unmount};
 use nine_io::Payload;
 use nine_io::changes::{Change, Changes, Tap};
 use nine_io::client::{self, Client};
@@ -681,4 +681,50 @@ fn what_is_below_a_blind_directory_gets_old() {
     until("it is found", || mounted.read("e/f") == Ok("moved".into()));
     mounted.server.set("/e/f", plain(3, "longer yet"));
     until("it is found again", || mounted.stat("e/f").unwrap().len() == 10);
+}
+
+/// A file that says to be made when it is opened.
+fn event(number: u64, data: &str) -> Lie {
+    let mut lie = plain(number, data);
+    (lie.attr.qid.ty, lie.attr.size) = (Qid::EVENT, 0);
+    lie
+}
+
+#[test]
+fn a_file_of_events_is_read_on_from_where_a_read_has_ended() {
+    let Some(mounted) = Mounted::new(Liar::with([("/clone", event(2, "42\n"))])) else { return };
+    let (read, asked) = mounted.ends("clone", |path| {
+        let mut file = File::options().read(true).write(true).open(path).unwrap();
+        let (mut text, mut byte) = (Vec::new(), [0]);
+        // As a shell reads a line, and at most as often as there are bytes, and an end.
+        while text.len() < 10 && file.read(&mut byte).unwrap() == 1 {
+            text.push(byte[0]);
+        }
+        // A question, and its answer from the beginning; the next one behind the first.
+        file.write_all(b"43").unwrap();
+        let mut answer = [0; 3];
+        file.read_exact(&mut answer).unwrap();
+        file.write_all(b"4\n").unwrap();
+        let mut all = [0; 100];
+        let n = file.read(&mut all).unwrap();
+        (text, [answer.to_vec(), all[..n].to_vec()])
+    });
+    assert_eq!(read, b"42\n");
+    assert_eq!(asked, [b"43\n".to_vec(), b"434\n".to_vec()]);
+    assert_eq!(mounted.read("clone"), Ok("434\n".into()));
+}
+
+#[test]
+fn a_mount_is_taken_away_without_its_server() {
+    for (lazy, by) in [(false, "."), (true, "."), (false, "link")] {
+        let Some(mounted) = Mounted::new(Liar::with([])) else { return };
+        assert!(mounted.stat("none").is_err());
+        mounted.server.set("", Lie { keeps: Some("getattr"), ..dir(1, &[]) });
+        let (point, beside) = (mounted.dir.path().to_owned(), tempfile::tempdir().unwrap());
+        std::os::unix::fs::symlink(&point, beside.path().join("link")).unwrap();
+        let path = if by == "." { point.clone() } else { beside.path().join(by) };
+        mounted.ends("", move |_| unmount(&path, lazy)).unwrap();
+        assert_eq!(unmount(&point, false).unwrap_err().kind(), std::io::ErrorKind::InvalidInput);
+        assert!(lock(&mounted.server.kept).is_empty(), "nobody asks the server");
+    }
 }
