@@ -338,7 +338,7 @@ impl Core {
         if client.dialect().is_l() {
             client.ask(Tmsg::Rename { fid: live.file.fid(), dfid: into.fid(), name }).await?;
         } else {
-            live.file.rename_here(name).await.map_err(cannot_replace)?;
+            live.file.rename_here(name).await?;
         }
         self.moved(from, &place);
         Ok(())
@@ -357,7 +357,7 @@ impl Core {
         if !into.client().is_same(dir.client()) {
             return Err(refused(Errno::EXDEV, "the files are on different servers"));
         }
-        dir.rename(old, &into, place.name()).await.map_err(cannot_replace)?;
+        dir.rename(old, &into, place.name()).await?;
         self.moved(from, &place);
         Ok(())
     }
@@ -461,16 +461,6 @@ pub(crate) fn follows(cfid: &CFid, live: &Live) -> bool {
 
 fn busy() -> Failed {
     refused(Errno::EBUSY, "is a mount point, or has one below it")
-}
-
-/// Of a rename onto a name that exists, which the server's dialect cannot do: EXDEV has programs copy the file.
-fn cannot_replace(error: Failed) -> Failed {
-    match error.errno() {
-        Errno::EOPNOTSUPP => {
-            refused(Errno::EXDEV, "the name exists, and the server's dialect cannot replace it")
-        }
-        _ => error,
-    }
 }
 
 /// Gives a new file the permissions that it was to have. If the server lets nobody do that, it has fewer.

@@ -7,7 +7,7 @@ use nine_servers::{Disk, DiskOptions, Ram};
 
 use crate::common::{not_covered, options, real, simulated};
 
-/// Ours have no files of these kinds.
+/// A disk has no files of these kinds.
 const SKIPPED: &[&str] = &[
     "9P2000 open/exclusive_use_opens_once",
     "9P2000 open/append_only_appends",
@@ -21,7 +21,7 @@ const SKIPPED: &[&str] = &[
 
 #[test]
 fn ram_passes() {
-    simulated(Ram::new(64 << 20), options()).is_good_but_for(SKIPPED);
+    simulated(Ram::new(64 << 20), options()).is_good_but_for(&[]);
 }
 
 #[test]

@@ -605,8 +605,8 @@ impl Temp {
                 }
                 rename().await?;
             }
-            // In a union the old file may be on another server.
-            Err(e) if e.errno() == Errno::EXDEV => {
+            // In a union the old file may be on another server, or on one of an older dialect.
+            Err(e) if matches!(e.errno(), Errno::EXDEV | Errno::EOPNOTSUPP) => {
                 self.copy(temp).await?;
                 return Ok(InPlace::Copied);
             }
