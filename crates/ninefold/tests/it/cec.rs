@@ -85,7 +85,7 @@ fn an_archive_is_asked_by_lines() {
         assert_eq!(status, Some(0), "{out}{err}{}", log_of(&site));
         assert!(out.starts_with("password: ###########\nmars> status\n"), "{out}");
         for part in [
-            "block 16384 bytes\n",
+            "block 16.0 KiB\n",
             "quota USER BYTES",
             "dump wait\nok\nmars> \nmars> dumps\n20",
             " is no command",
