@@ -1,20 +1,20 @@
 //! Values of access control lists.
 
-use nine_io::server::acl::{Acl, AclClient, ENTRIES_MAX};
+use nine_io::server::acl::{PosixAcl, AclClient, ENTRIES_MAX};
 
 /// Any bytes are a list or none; a list is written as the bytes it was read from would be read again, its mode bits are
 /// those that it is given, and what a new file inherits is no more than it asks for.
 pub fn acl(data: &[u8]) {
     let Some((&first, data)) = data.split_first() else { return };
-    let Ok(Some(mut list)) = Acl::parse(data) else { return };
+    let Ok(Some(mut list)) = PosixAcl::parse(data) else { return };
     let value = list.encode();
     assert!(value.len() <= 4 + 8 * ENTRIES_MAX);
-    assert_eq!(Acl::parse(&value), Ok(Some(list.clone())));
+    assert_eq!(PosixAcl::parse(&value), Ok(Some(list.clone())));
     let mode = u32::from(first) << 1;
     let (new, given) = list.inherit(0o100_000 | mode);
     assert_eq!(given & !0o100_777 | given & !mode & 0o777, 0);
     assert_eq!(new.mode_bits(), given & 0o777);
-    assert_eq!(Acl::parse(&new.encode()), Ok(Some(new)));
+    assert_eq!(PosixAcl::parse(&new.encode()), Ok(Some(new)));
     for want in 0..8 {
         let client = AclClient { uid: Some(u32::from(first)), is_member: |gid| gid & 1 == 0 };
         let _ = list.allows((1, 2), &client, 7, want);

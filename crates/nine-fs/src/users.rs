@@ -11,7 +11,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 
-use nine_io::server::acl::{Acl, AclClient};
+use nine_io::server::acl::{AclClient, PosixAcl};
 use nine_proto::{NOUID, Names, Numeric, mode};
 
 /// The number that is -1 in the text. It cannot be asked for as a number.
@@ -346,7 +346,7 @@ pub(crate) struct Person<'a> {
 ///
 /// A file with an access control list is an exception: there the first entry that applies decides (acl(5)), because a
 /// list is also used to shut somebody out.
-pub(crate) fn may(file: &Mode, acl: Option<&Acl>, who: Person<'_>, want: u8) -> bool {
+pub(crate) fn may(file: &Mode, acl: Option<&PosixAcl>, who: Person<'_>, want: u8) -> bool {
     let bits = |class: u32| (file.mode >> class) as u8 & (READ | WRITE | EXECUTE);
     let is_dir = file.mode & mode::S_IFMT == mode::S_IFDIR;
     let uid = who.id.filter(|id| !who.users.is_none(*id));

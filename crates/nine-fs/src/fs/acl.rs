@@ -1,6 +1,6 @@
 //! Access control lists: extended attributes that mode bits follow, and that new files inherit.
 
-use nine_io::server::acl::{Acl, AclKind};
+use nine_io::server::acl::{AclKind, PosixAcl};
 use nine_proto::{Errno, Time};
 
 use super::{Fs, Op, broken};
@@ -21,7 +21,7 @@ pub(crate) fn flag(kind: AclKind) -> u32 {
 
 impl NewAcls {
     /// What a new file or directory inherits from a directory's default list, and its mode.
-    pub(crate) fn inherit(list: &Acl, mode: u32, is_dir: bool) -> (Self, u32) {
+    pub(crate) fn inherit(list: &PosixAcl, mode: u32, is_dir: bool) -> (Self, u32) {
         let (own, mode) = list.inherit(mode);
         let own = own.is_extended().then(|| (AclKind::Access, own.encode()));
         let default = is_dir.then(|| (AclKind::Default, list.encode()));
@@ -31,11 +31,11 @@ impl NewAcls {
 
 impl Fs {
     /// A list of an inode, in the tree of this root.
-    pub(crate) fn acl(&self, root: Ptr, ino: u64, it: &Attributes, kind: AclKind) -> Op<Option<Acl>> {
+    pub(crate) fn acl(&self, root: Ptr, ino: u64, it: &Attributes, kind: AclKind) -> Op<Option<PosixAcl>> {
         if it.flags & flag(kind) == 0 {
             return Ok(None);
         }
-        match self.xattr(root, ino, kind.name())?.map(|value| Acl::parse(&value)) {
+        match self.xattr(root, ino, kind.name())?.map(|value| PosixAcl::parse(&value)) {
             Some(Ok(Some(list))) => Ok(Some(list)),
             _ => Err(broken(ino, "its access control list makes no sense")),
         }
@@ -47,7 +47,7 @@ impl Fs {
         &mut self,
         ino: u64,
         kind: AclKind,
-        list: Option<&Acl>,
+        list: Option<&PosixAcl>,
         keeps_set_gid: bool,
         now: Time,
     ) -> Op<()> {
@@ -55,8 +55,8 @@ impl Fs {
         if kind == AclKind::Default && !it.is_dir() {
             return if list.is_some() { Err(Errno::EACCES.into()) } else { Ok(()) };
         }
-        let bits = list.filter(|_| kind == AclKind::Access).map(Acl::mode_bits);
-        let stored = list.filter(|list| kind == AclKind::Default || list.is_extended()).map(Acl::encode);
+        let bits = list.filter(|_| kind == AclKind::Access).map(PosixAcl::mode_bits);
+        let stored = list.filter(|list| kind == AclKind::Default || list.is_extended()).map(PosixAcl::encode);
         self.replace_xattr(ino, kind.name(), stored.as_deref(), now, |it| {
             it.flags = it.flags & !flag(kind) | if stored.is_some() { flag(kind) } else { 0 };
             if let Some(bits) = bits {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nine_io::server::acl::{Acl, AclKind};
+use nine_io::server::acl::{AclKind, PosixAcl};
 use nine_io::server::{Reply, Request};
 use nine_proto::{Errno, Make, NOGID, Op as Asked, OpenFlags, Perm, Qid, SetAttr, TimeSet, mode};
 
@@ -350,7 +350,7 @@ impl Archive {
             state.fs.set_xattr(new.ino, &new.name, &value, new.flags, self.time())?;
             return Ok(Reply::Done);
         };
-        let list = Acl::parse(&value)?;
+        let list = PosixAcl::parse(&value)?;
         let it = state.fs.attributes(state.fs.mem.root, new.ino)?;
         match state.fs.acl(state.fs.mem.root, new.ino, &it, kind)? {
             Some(_) if new.flags == XATTR_CREATE => return Err(Errno::EEXIST.into()),

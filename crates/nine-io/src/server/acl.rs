@@ -73,7 +73,7 @@ struct AclEntry {
 
 /// See the module.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Acl(Vec<AclEntry>);
+pub struct PosixAcl(Vec<AclEntry>);
 
 /// A client whose access is checked.
 pub struct AclClient<F> {
@@ -83,7 +83,7 @@ pub struct AclClient<F> {
     pub is_member: F,
 }
 
-impl Acl {
+impl PosixAcl {
     /// Reads the value of an attribute. `None`: it has no entries, and so removes the list.
     ///
     /// # Errors
@@ -245,8 +245,8 @@ mod tests {
         value
     }
 
-    fn acl(entries: &[(u16, u16, u32)]) -> Acl {
-        Acl::parse(&value(entries)).unwrap().unwrap()
+    fn acl(entries: &[(u16, u16, u32)]) -> PosixAcl {
+        PosixAcl::parse(&value(entries)).unwrap().unwrap()
     }
 
     const NONE: u32 = NO_ID;
@@ -260,13 +260,13 @@ mod tests {
         for entries in [&MINIMAL[..], &EXTENDED] {
             assert_eq!(acl(entries).encode(), value(entries));
         }
-        assert_eq!(Acl::parse(b""), Ok(None));
-        assert_eq!(Acl::parse(&value(&[])), Ok(None));
+        assert_eq!(PosixAcl::parse(b""), Ok(None));
+        assert_eq!(PosixAcl::parse(&value(&[])), Ok(None));
         // As `getfattr -e hex` shows what `setfacl -m u:1235:rw` stores.
         let linux =
             b"\x02\0\0\0\x01\0\x06\0\xff\xff\xff\xff\x02\0\x06\0\xd3\x04\0\0\x04\0\x04\0\xff\xff\xff\xff\
             \x10\0\x06\0\xff\xff\xff\xff\x20\0\x04\0\xff\xff\xff\xff";
-        let read = Acl::parse(linux).unwrap().unwrap();
+        let read = PosixAcl::parse(linux).unwrap().unwrap();
         assert_eq!((read.encode().as_slice(), read.mode_bits()), (&linux[..], 0o664));
     }
 
@@ -293,15 +293,15 @@ mod tests {
             value(&[MINIMAL[0], (2, 7, NONE), MINIMAL[1], (0x10, 7, NONE), MINIMAL[2]]),
         ];
         for value in bad {
-            assert_eq!(Acl::parse(&value).unwrap_err().errno, Errno::EINVAL, "{value:x?}");
+            assert_eq!(PosixAcl::parse(&value).unwrap_err().errno, Errno::EINVAL, "{value:x?}");
         }
         let version = [&3u32.to_le_bytes()[..], &value(&MINIMAL)[4..]].concat();
-        assert_eq!(Acl::parse(&version).unwrap_err().errno, Errno::EOPNOTSUPP);
+        assert_eq!(PosixAcl::parse(&version).unwrap_err().errno, Errno::EOPNOTSUPP);
         let many = |named: usize| {
             let mut entries = vec![MINIMAL[0]];
             entries.extend((0..named as u32).map(|id| (2, 7, id)));
             entries.extend([MINIMAL[1], (0x10, 7, NONE), MINIMAL[2]]);
-            Acl::parse(&value(&entries))
+            PosixAcl::parse(&value(&entries))
         };
         assert!(many(ENTRIES_MAX - 4).is_ok());
         assert_eq!(many(ENTRIES_MAX - 3).unwrap_err().errno, Errno::E2BIG);
@@ -311,11 +311,11 @@ mod tests {
     fn no_bytes_make_it_panic() {
         let whole = value(&EXTENDED);
         for len in 0..whole.len() {
-            let _ = Acl::parse(&whole[..len]);
+            let _ = PosixAcl::parse(&whole[..len]);
             for byte in 0..=255 {
                 let mut bytes = whole.clone();
                 bytes[len] = byte;
-                if let Ok(Some(acl)) = Acl::parse(&bytes) {
+                if let Ok(Some(acl)) = PosixAcl::parse(&bytes) {
                     assert!(acl.is_valid());
                 }
             }
@@ -356,7 +356,7 @@ mod tests {
     #[test]
     fn the_first_entry_that_applies_decides() {
         // Owner 1, group 5.
-        let check = |acl: &Acl, uid: Option<u32>, groups: &[u32], want| {
+        let check = |acl: &PosixAcl, uid: Option<u32>, groups: &[u32], want| {
             acl.allows((1, 5), &AclClient { uid, is_member: |gid| groups.contains(&gid) }, 1, want)
         };
         let list = acl(&[

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use bytes::Bytes;
 use nine_io::Payload;
 use nine_io::changes::{Changes, Tap};
-use nine_io::server::acl::{Acl, AclKind};
+use nine_io::server::acl::{AclKind, PosixAcl};
 use nine_io::server::{Answer, FileServer, Reply, Req, Request};
 use nine_proto::mode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
 use nine_proto::{Errno, Error, LockStatus, Make, NOGID, Op, OpenFlags, Perm, Qid, Result, Walked};
@@ -345,7 +345,7 @@ impl Node {
         }
         let has = inode.lock().xattrs.contains_key(name);
         let acl = match AclKind::of(name) {
-            Some(kind) => Some((kind, Acl::parse(&value)?)),
+            Some(kind) => Some((kind, PosixAcl::parse(&value)?)),
             None => None,
         };
         // Nothing that must replace something: a Linux client's removexattr(2).

@@ -15,7 +15,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use nine_io::Payload;
 use nine_io::server::Reply;
-use nine_io::server::acl::{ACCESS, Acl, AclKind};
+use nine_io::server::acl::{ACCESS, AclKind, PosixAcl};
 use nine_proto::mode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
 use nine_proto::{
     Attr, DirBuf, Dirent, Errno, Error, GetMask, Qid, Result, SetAttr, Statfs, Texts, Time, TimeSet,
@@ -217,13 +217,13 @@ impl Inode {
     }
 
     /// An access control list of the file.
-    pub(super) fn acl(&self, kind: AclKind) -> Result<Option<Acl>> {
+    pub(super) fn acl(&self, kind: AclKind) -> Result<Option<PosixAcl>> {
         self.lock().acl(kind)
     }
 
     /// Sets or removes a list, and the mode bits that follow from an access list. One that says no more than mode bits
     /// is not stored.
-    pub(super) fn set_acl(&self, kind: AclKind, list: Option<&Acl>) -> Result<()> {
+    pub(super) fn set_acl(&self, kind: AclKind, list: Option<&PosixAcl>) -> Result<()> {
         if kind == AclKind::Default && !self.is_dir() {
             return if list.is_some() { Err(Errno::EACCES.into()) } else { Ok(()) };
         }
@@ -394,8 +394,8 @@ impl Drop for Inode {
 }
 
 impl State {
-    fn acl(&self, kind: AclKind) -> Result<Option<Acl>> {
-        self.xattrs.get(kind.name()).map_or(Ok(None), |value| Acl::parse(value))
+    fn acl(&self, kind: AclKind) -> Result<Option<PosixAcl>> {
+        self.xattrs.get(kind.name()).map_or(Ok(None), |value| PosixAcl::parse(value))
     }
 
     fn touch(&mut self) {
