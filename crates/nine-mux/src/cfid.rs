@@ -3,7 +3,6 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arc_swap::ArcSwapOption;
 use futures_util::lock::Mutex as AsyncMutex;
@@ -41,7 +40,7 @@ pub(crate) struct CFid {
     /// What stands for it until its connection goes.
     pub(crate) first: Live,
     /// It is a mount point whose server was away: `first` is the covered file.
-    pub(crate) away: Option<Box<Away>>,
+    pub(crate) away: Option<Box<AwayMount>>,
     /// As clients see it.
     pub(crate) qid: Held,
     pub(crate) open: Option<Open>,
@@ -53,35 +52,38 @@ pub(crate) struct CFid {
     pub(crate) direct: Option<Arc<dyn Direct>>,
 }
 
-/// What is mounted at a place that was walked to while the server was away. Only its attributes can be had without it,
-/// those of the covered file; everything else goes to the server, and waits for it or fails.
-pub(crate) struct Away {
+/// A mount point that was walked to while its server was away. Until the server answers, the fid has the attributes of
+/// the covered file; every other request goes to the server, and waits or fails as its mount says.
+pub(crate) struct AwayMount {
     pub(crate) head: Arc<Head>,
-    /// What stands for it since the server has answered, and which member of the mount point it is.
-    arrived: ArcSwapOption<Live>,
-    member: AtomicUsize,
+    arrived: ArcSwapOption<Arrived>,
 }
 
-impl Away {
+/// The mounted file, and the number of its member.
+struct Arrived {
+    live: Arc<Live>,
+    member: usize,
+}
+
+impl AwayMount {
     pub(crate) fn new(head: Arc<Head>) -> Box<Self> {
-        Box::new(Self { head, arrived: ArcSwapOption::empty(), member: AtomicUsize::new(0) })
+        Box::new(Self { head, arrived: ArcSwapOption::empty() })
     }
 
-    /// The server is there. The first who says so counts: others may have the file already.
+    /// The server has answered. Of several callers the first counts.
     pub(crate) fn arrive(&self, live: Live, member: usize) {
-        // One core at a time decides, by the exchange; the number is read only behind it.
-        let live = Some(Arc::new(live));
-        self.arrived.rcu(|now| match now {
-            Some(now) => Some(now.clone()),
-            None => {
-                self.member.store(member, Ordering::Release);
-                live.clone()
-            }
-        });
+        let new = Arc::new(Arrived { live: Arc::new(live), member });
+        self.arrived.rcu(|now| Some(now.as_ref().filter(|now| !self.is_lost(now)).unwrap_or(&new).clone()));
     }
 
-    fn crossed(&self) -> Option<(Arc<Head>, usize)> {
-        self.arrived.load().as_ref().map(|_| (self.head.clone(), self.member.load(Ordering::Acquire)))
+    fn arrived(&self) -> Option<Arc<Arrived>> {
+        self.arrived.load_full().filter(|now| !self.is_lost(now))
+    }
+
+    /// Whether the connection has ended, so that the server is away again. A union keeps its member for good: requests
+    /// read the member and the file one after the other.
+    fn is_lost(&self, now: &Arrived) -> bool {
+        self.head.members.len() == 1 && now.live.root.client.dead().is_some()
     }
 }
 
@@ -252,12 +254,15 @@ impl CFid {
 
     /// The same, with its members where they were.
     fn crossed_first(&self) -> Option<(Arc<Head>, usize)> {
-        self.away.as_ref().map_or_else(|| self.crossed.clone(), |away| away.crossed())
+        match &self.away {
+            Some(away) => away.arrived().map(|now| (away.head.clone(), now.member)),
+            None => self.crossed.clone(),
+        }
     }
 
-    /// What is mounted here, if its server was away and has not answered since.
-    pub(crate) fn away(&self) -> Option<&Away> {
-        self.away.as_deref().filter(|away| away.arrived.load().is_none())
+    /// The mount point, if its server is away.
+    pub(crate) fn away(&self) -> Option<&AwayMount> {
+        self.away.as_deref().filter(|away| away.arrived().is_none())
     }
 
     /// Whether it is a mount point: what is mounted there, or the covered file while that is away.
@@ -272,7 +277,7 @@ impl CFid {
 
     /// What stands for it now.
     pub(crate) fn live(&self) -> Now<'_> {
-        let arrived = || self.away.as_ref().and_then(|away| away.arrived.load_full());
+        let arrived = || self.away.as_ref()?.arrived().map(|now| now.live.clone());
         match self.kept.as_ref().and_then(|kept| kept.now()).or_else(arrived) {
             Some(live) => Now::Later(live),
             None => Now::First(&self.first),

@@ -479,6 +479,15 @@ impl Core {
         Ok((id, pos.raw.is_dir()))
     }
 
+    /// Puts an earlier value of a name space back in its place. The caller has kept that value, and so its trees.
+    pub(crate) fn restore(&self, by: &Walker, earlier: &Space) -> Result<(), Error> {
+        let trees: Vec<TreeId> = earlier.trees().into_iter().collect();
+        self.change(by, &trees, |space| {
+            space.restore(earlier);
+            Ok(())
+        })
+    }
+
     /// Takes away what call `id` has mounted or bound.
     pub(crate) fn unmount_call(&self, by: &Walker, id: u64) -> Result<(), Error> {
         self.change(by, &[], |space| space.unmount_call(id).map_err(Error::Refused))

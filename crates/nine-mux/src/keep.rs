@@ -66,7 +66,7 @@ pub(crate) struct Kept {
     pub(crate) reports_seen: AtomicU64,
     /// As it was when it was opened, where there are equal servers.
     seen: OnceLock<Seen>,
-    /// When an open file was made, by its server.
+    /// The file's birth time, once its server has told it (9P2000.L).
     birth: OnceLock<Time>,
 }
 
@@ -157,6 +157,20 @@ impl Kept {
     pub(crate) fn see(&self, attr: &Attr) {
         self.seen.get_or_init(|| Seen::of(attr));
     }
+
+    /// Remembers the birth time, if these attributes have one.
+    pub(crate) fn see_birth(&self, attr: &Attr) {
+        if attr.valid.has(GetMask::BTIME) {
+            self.birth.get_or_init(|| attr.btime);
+        }
+    }
+
+    /// Another fid for the same file has the same birth time.
+    pub(crate) fn same_birth(&self, of: &Self) {
+        if let Some(&birth) = of.birth.get() {
+            self.birth.get_or_init(|| birth);
+        }
+    }
 }
 
 impl Drop for Kept {
@@ -241,13 +255,13 @@ impl Keeping {
     }
 
     pub(crate) fn failed(&self, error: &Error, until: Duration) {
-        let is_first = {
+        let is_news = {
             let mut state = lock(&self.state);
-            let is_first = state.failed.is_none() || state.trying || is_refusal(error);
+            let is_news = state.failed.is_none() || state.trying || is_refusal(error);
             (state.failed, state.trying) = (Some((error.clone(), until)), false);
-            is_first
+            is_news
         };
-        if is_first {
+        if is_news {
             self.wake();
         }
     }
@@ -332,7 +346,7 @@ impl Keeping {
         is_new
     }
 
-    /// That the server refuses us, for those who would wait in vain.
+    /// The error for requests that would wait in vain, if the server refuses us.
     fn refusal(&self) -> Option<Error> {
         let known = lock(&self.state).failed.clone();
         let (error, _) = known.filter(|(error, _)| is_refusal(error))?;
@@ -563,14 +577,14 @@ impl Core {
             return Err(stale("the server is back, and has another file there"));
         }
         let live = Live { root: root.clone(), file, raw };
-        let Some(flags) = flags else { return Ok(live) };
         if let Some(birth) = kept.birth.get().filter(|_| is_same) {
-            // A number may be that of another file by now.
+            // The server may have given the qid's number to another file.
             let attr = live.file.getattr(GetMask::BASIC | GetMask::BTIME).await?;
             if attr.valid.has(GetMask::BTIME) && attr.btime != *birth {
                 return Err(stale("the server is back, and has another file there, made later"));
             }
         }
+        let Some(flags) = flags else { return Ok(live) };
         if !is_same && !cfid.is_dir() {
             let attr = live.file.getattr(GetMask::BASIC).await?;
             if kept.seen.get() != Some(&Seen::of(&attr)) {
@@ -586,23 +600,22 @@ impl Core {
         Ok(Live { file: Arc::new(file), raw, ..live })
     }
 
-    /// Remembers when a file was made that has just been opened and is to come back. Nobody waits for it.
+    /// Asks for the birth time of a file that has just been opened, if it is not known. The client does not wait for
+    /// it.
     pub(crate) fn learn_birth(&self, reply: &Reply) {
         let Reply::Open { node, .. } = reply else { return };
         let Ok(cfid) = node.clone().downcast::<CFid>() else { return };
         let live = Live::clone(&cfid.live());
-        if cfid.kept.is_none() || !live.root.client.dialect().is_l() || live.raw.is_event() {
+        let is_unknown = cfid.kept.as_ref().is_some_and(|kept| kept.birth.get().is_none());
+        if !is_unknown || !live.root.client.dialect().is_l() || live.raw.is_event() {
             return;
         }
         let cfid = Arc::downgrade(&cfid);
         let learn = async move {
             let attr = live.file.getattr(GetMask::BASIC | GetMask::BTIME).await;
             drop(live);
-            if let (Ok(attr), Some(cfid)) = (attr, cfid.upgrade())
-                && let Some(kept) = &cfid.kept
-                && attr.valid.has(GetMask::BTIME)
-            {
-                kept.birth.get_or_init(|| attr.btime);
+            if let (Ok(attr), Some(cfid)) = (attr, cfid.upgrade()) {
+                cfid.kept.iter().for_each(|kept| kept.see_birth(&attr));
             }
         };
         self.jobs.begin(None, Box::pin(learn));
@@ -642,6 +655,9 @@ impl Core {
                     continue;
                 }
                 revived => revived?,
+            }
+            if let Some(cfid) = &cfid {
+                self.arrive_for(req, cfid).await?;
             }
             match self.way(req) {
                 // One of its files has gone again.
@@ -708,7 +724,7 @@ fn is_file(raw: Qid, old: Qid) -> bool {
 }
 
 /// Whether another attempt on the same connection may do better.
-fn is_passing(errno: Errno) -> bool {
+pub(crate) fn is_passing(errno: Errno) -> bool {
     [Errno::EINTR, Errno::EMFILE, Errno::ENFILE, Errno::ENOMEM, Errno::EAGAIN].contains(&errno)
 }
 

@@ -29,7 +29,7 @@ use nine_net::lock::{Mutex, lock};
 use nine_proto::{Dialect, Errno, show};
 
 use crate::core::{is_away, refused};
-use crate::made::{Made, Record};
+use crate::made::{CallRecord, StatementCall};
 use crate::named::Named;
 use crate::script::{self, Alone, Mount, Statement, User, quote};
 use crate::show::{MountStatus, UpstreamStatus};
@@ -59,8 +59,8 @@ pub struct Draft {
     live: Live,
     named: BTreeMap<Arc<str>, Arc<Named>>,
     spaces: BTreeMap<Arc<str>, Vec<String>>,
-    record: Record,
-    /// Mounts of the running name spaces whose servers lines of the draft have taken over.
+    record: CallRecord,
+    /// Mounts of the running name spaces whose servers the draft mounts again, by name space.
     claimed: BTreeMap<Box<str>, BTreeSet<u64>>,
     pending: Vec<Pending>,
     /// How many modules its lines have named, by server.
@@ -73,11 +73,10 @@ struct State {
     kinds: Box<dyn Kinds>,
     /// Who is connected.
     clients: Clients,
-    /// What was mounted and bound.
-    record: Mutex<Record>,
-    /// Lines that wait for a server.
+    /// The statements that hold.
+    record: Mutex<CallRecord>,
     pending: Mutex<Vec<Pending>>,
-    /// Somebody tries them again.
+    /// Whether there is a job that tries them again.
     retries: AtomicBool,
     /// Name spaces other than [`MAIN`], and their users.
     spaces: Mutex<BTreeMap<Arc<str>, Vec<String>>>,
@@ -85,10 +84,12 @@ struct State {
     latest: Mutex<String>,
 }
 
-/// A line that could not be done, because a server on its way did not answer.
+/// A mount or a bind that could not be done because a server on its path did not answer.
 struct Pending {
     space: Box<str>,
     statement: Statement,
+    /// The same without a token.
+    shown: Statement,
     why: String,
 }
 
@@ -129,18 +130,13 @@ impl Live {
                 lock(&state.record).insert(space, &changed.by.named.space(), id, made);
             }
             Statement::Unmount { new, old } => {
-                if forget(&mut lock(&state.pending), space, new.as_deref(), old) && new.is_some() {
-                    return Ok(None);
-                }
-                let call = new.as_ref().and_then(|new| {
+                let forgotten = forget(&mut lock(&state.pending), space, new.as_deref(), old);
+                let call = {
                     let mut record = lock(&state.record);
                     record.prune(space, &changed.by.named.space());
-                    record.call(space, new, old)
-                });
-                match call {
-                    Some(id) => changed.core.unmount_call(&changed.by, id)?,
-                    None => changed.unmount(new.as_deref(), old).await?,
-                }
+                    new.as_ref().and_then(|new| record.call(space, new, old))
+                };
+                unmount(&changed, forgotten, call, new.as_deref(), old).await?;
             }
             Statement::Hangup { server } => {
                 let name = lock(&state.record).server(space, server);
@@ -185,10 +181,12 @@ impl Live {
             let text = format!("{old}: this is where the name space is changed, and stays as it is");
             return Err(refused(Errno::EBUSY, &text));
         }
+        let on = self.0.mux.space(space, self.0.owner.clone());
+        let before = on.by.named.space();
         let done = self.done(space, statement).await?;
         let hides = names_of(old).is_empty() && flags.is_some_and(|flags| flags.order == Order::Replace);
         if hides && let Err(error) = self.mount_files(space, self.0.mux.0.outside.wall().await).await {
-            self.0.mux.space(space, self.0.owner.clone()).unmount(None, old).await?;
+            on.core.restore(&on.by, &before)?;
             let text =
                 format!("there would be no /mux ({error}): make a directory `mux` there, or say -a or -b");
             return Err(refused(Errno::EBUSY, &text));
@@ -198,6 +196,8 @@ impl Live {
 
     /// Begins to make all name spaces anew.
     pub fn draft(&self) -> Draft {
+        let named = self.0.mux.0.all_named();
+        lock(&self.0.record).prune_all(named.iter().map(|named| (&*named.name, named.space())));
         let (named, spaces, record, claimed, pending, pushed) = Default::default();
         let mut draft = Draft { live: self.clone(), named, spaces, record, claimed, pending, pushed };
         draft.space(MAIN);
@@ -343,24 +343,24 @@ impl Live {
             let lines = value.map_or(Vec::new(), |value| record.lines(space, &value));
             lines.iter().for_each(|line| put(&mut text, format_args!("{line}\n")));
             for line in pending.iter().filter(|line| *line.space == **space) {
-                put(&mut text, format_args!("{}\n", line.statement));
+                put(&mut text, format_args!("{}\n", line.shown));
             }
         }
         text
     }
 
-    /// Lines that wait for a server, each with the reason behind it as a comment.
+    /// Pending statements, each with the reason behind it as a comment.
     fn pending(&self, only: Option<&str>) -> String {
         let mut text = String::new();
-        for Pending { space, statement, why } in lock(&self.0.pending).iter() {
+        for Pending { space, shown, why, .. } in lock(&self.0.pending).iter() {
             if only.is_none_or(|only| *only == **space) {
-                put(&mut text, format_args!("{statement} # {}\n", show(why.as_bytes())));
+                put(&mut text, format_args!("{shown} # {}\n", show(why.as_bytes())));
             }
         }
         text
     }
 
-    /// Tries lines that wait for a server again, until there are none.
+    /// Tries pending statements again until there are none.
     fn retry(&self) {
         if lock(&self.0.pending).is_empty() || self.0.retries.swap(true, Relaxed) {
             return;
@@ -379,7 +379,6 @@ impl Live {
                 for (space, statement) in lines {
                     live.try_again(&space, &statement).await;
                 }
-                // Whoever leaves one from now on finds that nobody tries.
                 let pending = lock(&live.0.pending);
                 if pending.is_empty() {
                     live.0.retries.store(false, Relaxed);
@@ -392,15 +391,30 @@ impl Live {
 
     async fn try_again(&self, space: &str, statement: &Statement) {
         let is = |line: &Pending| *line.space == *space && line.statement == *statement;
+        if !lock(&self.0.pending).iter().any(is) {
+            return;
+        }
         let done = self.apply(space, statement).await;
-        let mut pending = lock(&self.0.pending);
-        let Some(at) = pending.iter().position(is) else { return };
-        match done {
-            Ok(()) => {
-                tracing::info!("{statement}: done, now that its server is there");
-                pending.remove(at);
+        let unwanted = {
+            let mut pending = lock(&self.0.pending);
+            match (pending.iter().position(is), &done) {
+                (Some(at), Ok(())) => {
+                    tracing::info!("{}: done, its server answers", pending[at].shown);
+                    pending.remove(at);
+                    None
+                }
+                (Some(at), Err(error)) => {
+                    pending[at].why = error.to_string();
+                    None
+                }
+                (None, done) => done.is_ok().then(|| undo(statement)).flatten(),
             }
-            Err(error) => pending[at].why = error.to_string(),
+        };
+        // It was unmounted meanwhile.
+        if let Some(undo) = unwanted
+            && let Err(error) = self.apply(space, &undo).await
+        {
+            tracing::warn!("{undo}: {error}");
         }
     }
 
@@ -487,7 +501,7 @@ impl State {
         on: &Space,
         mount: &Mount,
         (mut server, shown): (Server, String),
-    ) -> Result<(u64, Made, Option<Error>), Error> {
+    ) -> Result<(u64, StatementCall, Option<Error>), Error> {
         (server.lanes, server.wait, server.ahead) = (mount.lanes, mount.wait, mount.ahead);
         if server.wait.is_none() && !server.others.is_empty() {
             return Err(invalid(format!("{}: equal servers are mounted with -r", server.name)));
@@ -502,7 +516,7 @@ impl State {
         let (id, away) = on.mounted(server, &mount.aname, &user, &mount.old, mount.flags).await?;
         let word = mount.word.clone();
         let statement = Statement::Mount(Mount { server: shown, ..mount.clone() });
-        Ok((id, Made { statement, word, server: name, is_dir: true }, away))
+        Ok((id, StatementCall { statement, word, server: name, is_dir: true }, away))
     }
 }
 
@@ -530,14 +544,10 @@ impl Draft {
                 self.record.insert(space, &changed.by.named.space(), id, made);
             }
             Statement::Unmount { new, old } => {
-                if forget(&mut self.pending, space, new.as_deref(), old) && new.is_some() {
-                    return Ok(());
-                }
+                let forgotten = forget(&mut self.pending, space, new.as_deref(), old);
                 self.record.prune(space, &changed.by.named.space());
-                match new.as_ref().and_then(|new| self.record.call(space, new, old)) {
-                    Some(id) => changed.core.unmount_call(&changed.by, id)?,
-                    None => changed.unmount(new.as_deref(), old).await?,
-                }
+                let call = new.as_ref().and_then(|new| self.record.call(space, new, old));
+                unmount(&changed, forgotten, call, new.as_deref(), old).await?;
             }
             Statement::Push { server, module } => self.push(space, server, module).await?,
             Statement::Space { users } => {
@@ -559,8 +569,14 @@ impl Draft {
     pub fn keep(&mut self, space: &str, statement: &Statement, error: &Error) -> bool {
         let can_wait = matches!(statement, Statement::Mount(_) | Statement::Bind { .. }) && is_away(error);
         if can_wait {
+            let mut shown = statement.clone();
+            if let Statement::Mount(mount) = &mut shown
+                && let Ok((_, server)) = self.live.0.kinds.server(&mount.server)
+            {
+                mount.server = server;
+            }
             let (statement, why) = (statement.clone(), error.to_string());
-            self.pending.push(Pending { space: space.into(), statement, why });
+            self.pending.push(Pending { space: space.into(), statement, shown, why });
         }
         can_wait
     }
@@ -598,9 +614,7 @@ impl Draft {
     /// own.
     fn known(&mut self, space: &str, mount: &Mount) -> Option<(Server, String)> {
         let state = &self.live.0;
-        let mut record = lock(&state.record);
-        let named = state.mux.0.all_named();
-        record.prune_all(named.iter().map(|named| (&*named.name, named.space())));
+        let record = lock(&state.record);
         let claimed = self.claimed.entry(space.into()).or_default();
         let (id, made) = record.claim(space, mount, claimed)?;
         claimed.insert(id);
@@ -643,21 +657,37 @@ async fn bound(
     new: &str,
     old: &str,
     flags: Flags,
-) -> Result<(u64, Made), Error> {
+) -> Result<(u64, StatementCall), Error> {
     let (id, is_dir) = on.core.bind(&on.by, new, old, flags, on.limit).await?;
-    Ok((id, Made { statement: statement.clone(), word: String::new(), server: None, is_dir }))
+    Ok((id, StatementCall { statement: statement.clone(), word: String::new(), server: None, is_dir }))
 }
 
-/// Takes lines out of those that wait for a server: the last one with these words, or all about `old`. Whether there
-/// were any.
+/// Unmounts `call`, or `new` from `old` in other words, or everything. A statement that was still pending, and is
+/// `forgotten`, was enough.
+async fn unmount(
+    on: &Space,
+    forgotten: bool,
+    call: Option<u64>,
+    new: Option<&str>,
+    old: &str,
+) -> Result<(), Error> {
+    match (call, new) {
+        (_, Some(_)) if forgotten => Ok(()),
+        (Some(id), _) => on.core.unmount_call(&on.by, id),
+        _ => on.unmount(new, old).await.or_else(|error| if forgotten { Ok(()) } else { Err(error) }),
+    }
+}
+
+/// Removes pending statements: the last one with these words, or all about `old`. Whether there were any.
 fn forget(pending: &mut Vec<Pending>, space: &str, new: Option<&str>, old: &str) -> bool {
     let is = |line: &Pending| {
         let (of, at) = match &line.statement {
-            Statement::Mount(mount) => (&mount.server, &mount.old),
-            Statement::Bind { new, old, .. } => (new, old),
+            Statement::Mount(mount) => ([&mount.server, &mount.word], &mount.old),
+            Statement::Bind { new, old, .. } => ([new, new], old),
             _ => return false,
         };
-        *line.space == *space && names_of(at) == names_of(old) && new.is_none_or(|new| *of == *new)
+        let is_named = new.is_none_or(|new| of.iter().any(|of| **of == *new));
+        *line.space == *space && names_of(at) == names_of(old) && is_named
     };
     let before = pending.len();
     match new {
@@ -665,6 +695,16 @@ fn forget(pending: &mut Vec<Pending>, space: &str, new: Option<&str>, old: &str)
         Some(_) => drop(pending.iter().rposition(is).map(|at| pending.remove(at))),
     }
     pending.len() < before
+}
+
+/// The statement that takes away the result of this one.
+fn undo(statement: &Statement) -> Option<Statement> {
+    let (new, old) = match statement {
+        Statement::Mount(mount) => (&mount.word, &mount.old),
+        Statement::Bind { new, old, .. } => (new, old),
+        _ => return None,
+    };
+    Some(Statement::Unmount { new: Some(new.clone()), old: old.clone() })
 }
 
 /// Tells of a line for `ctl`, and whether it was done.

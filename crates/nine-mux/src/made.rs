@@ -15,7 +15,7 @@ use crate::space::{Flags, Head, Order, Place, Space, TreeId, names_of};
 use crate::views::Views;
 
 /// A statement that holds, its SERVER word as it is shown.
-pub(crate) struct Made {
+pub(crate) struct StatementCall {
     pub(crate) statement: Statement,
     /// The SERVER word as it was written.
     pub(crate) word: String,
@@ -25,19 +25,16 @@ pub(crate) struct Made {
     pub(crate) is_dir: bool,
 }
 
-/// By the number of the call.
-pub(crate) type Calls = BTreeMap<u64, Made>;
-
 /// See the module.
 #[derive(Default)]
-pub(crate) struct Record {
-    spaces: BTreeMap<Box<str>, Calls>,
+pub(crate) struct CallRecord {
+    spaces: BTreeMap<Box<str>, BTreeMap<u64, StatementCall>>,
     /// How trees were mounted that are still to be seen.
     trees: BTreeMap<TreeId, Mount>,
 }
 
-impl Record {
-    pub(crate) fn insert(&mut self, space: &str, value: &Space, id: u64, made: Made) {
+impl CallRecord {
+    pub(crate) fn insert(&mut self, space: &str, value: &Space, id: u64, made: StatementCall) {
         if let Statement::Mount(mount) = &made.statement
             && let Some(member) = value.heads().iter().flat_map(|head| &head.members).find(|m| m.id == id)
         {
@@ -64,13 +61,13 @@ impl Record {
         self.trees.retain(|tree, _| trees.contains(tree));
     }
 
-    pub(crate) fn calls(&self, space: &str) -> impl Iterator<Item = (u64, &Made)> {
+    pub(crate) fn calls(&self, space: &str) -> impl Iterator<Item = (u64, &StatementCall)> {
         self.spaces.get(space).into_iter().flatten().map(|(&id, made)| (id, made))
     }
 
     /// The latest call that mounted or bound `new` on `old`, in its words.
     pub(crate) fn call(&self, space: &str, new: &str, old: &str) -> Option<u64> {
-        let is = |(_, made): &(u64, &Made)| match &made.statement {
+        let is = |(_, made): &(u64, &StatementCall)| match &made.statement {
             Statement::Mount(m) => (m.server == new || made.word == new) && is_same_path(&m.old, old),
             Statement::Bind { new: of, old: at, .. } => is_same_path(of, new) && is_same_path(at, old),
             _ => false,
@@ -80,13 +77,21 @@ impl Record {
 
     /// The server of the latest mount by this word.
     pub(crate) fn server(&self, space: &str, word: &str) -> Option<Arc<str>> {
-        let is = |made: &Made| matches!(&made.statement, Statement::Mount(m) if m.server == word || made.word == word);
+        let is = |made: &StatementCall| match &made.statement {
+            Statement::Mount(mount) => mount.server == word || made.word == word,
+            _ => false,
+        };
         self.calls(space).filter(|(_, made)| is(made)).last().and_then(|(_, made)| made.server.clone())
     }
 
     /// The earliest mount that a line like this has made, but for those of `claimed`: a line is about one of them.
-    pub(crate) fn claim(&self, space: &str, line: &Mount, claimed: &BTreeSet<u64>) -> Option<(u64, &Made)> {
-        let is = |(id, made): &(u64, &Made)| match &made.statement {
+    pub(crate) fn claim(
+        &self,
+        space: &str,
+        line: &Mount,
+        claimed: &BTreeSet<u64>,
+    ) -> Option<(u64, &StatementCall)> {
+        let is = |(id, made): &(u64, &StatementCall)| match &made.statement {
             Statement::Mount(before) => {
                 made.word == line.word
                     && before.aname == line.aname
@@ -117,14 +122,14 @@ impl Record {
 
 /// A script that is being written, and what it has made so far.
 struct Again<'r> {
-    record: &'r Record,
+    record: &'r CallRecord,
     made: Space,
     lines: Vec<String>,
 }
 
 impl Again<'_> {
     /// Writes what puts the members that call `id` has made where they are.
-    fn call(&mut self, head: &Head, id: u64, made: &Made) {
+    fn call(&mut self, head: &Head, id: u64, made: &StatementCall) {
         let (old, new) = match &made.statement {
             Statement::Mount(mount) => (&mount.old, None),
             Statement::Bind { new, old, .. } => (old, Some(new)),
@@ -171,7 +176,7 @@ impl Again<'_> {
     }
 
     /// Binds one place.
-    fn place(&mut self, place: &Place, head: &Head, old: &str, flags: Flags, made: &Made) {
+    fn place(&mut self, place: &Place, head: &Head, old: &str, flags: Flags, made: &StatementCall) {
         if let Some(path) = self.path_of(place, None) {
             return self.bind(&path, old, flags);
         }

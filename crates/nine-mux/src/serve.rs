@@ -318,7 +318,7 @@ impl Core {
                     // Boxed, here and below: every job would be as large as the largest.
                     Box::pin(core.mount_attr(&later, &cfid)).await
                 }
-                Ok(cfid) => match core.have(&later, &cfid).await {
+                Ok(cfid) => match core.arrive_for(&later, &cfid).await {
                     Ok(()) => core.patiently(&later).await,
                     Err(error) => Err(error),
                 },
@@ -343,21 +343,6 @@ impl Core {
         match self.once(req, way).await {
             Err(error) if self.keeps(&error) => self.persist(req, Some(error)).await,
             result => result,
-        }
-    }
-
-    /// Has the files of a request stand for what is mounted there, if its servers were away.
-    async fn have(&self, req: &Later, cfid: &CFid) -> Result<(), Failed> {
-        match req.op() {
-            // Another fid for the same.
-            Op::Walk { names } if names.iter().next().is_none() => return Ok(()),
-            _ if cfid.away().is_some() => Box::pin(self.arrive(cfid)).await?,
-            _ => {}
-        }
-        match req.node2::<CFid>() {
-            Ok(other) if other.away().is_some() => Box::pin(self.arrive(&other)).await,
-            Ok(_) => Ok(()),
-            Err(_) => Ok(()),
         }
     }
 
@@ -572,13 +557,17 @@ impl Core {
 
     /// The fid after its open: perhaps for another file (a clone file).
     fn opened(&self, cfid: &CFid, raw: Qid, open: Open) -> CFid {
-        let Live { root, file, .. } = Live::clone(&cfid.live());
+        let Live { root, file, raw: before } = Live::clone(&cfid.live());
+        let kept = Kept::of(&root, cfid.place());
+        if let (Some(new), Some(old), true) = (&kept, &cfid.kept, raw.path == before.path) {
+            new.same_birth(old);
+        }
         CFid {
             by: cfid.by.clone(),
             step: cfid.step(),
             crossed: cfid.crossed(),
             qid: Held::new(&self.qids, &root, raw),
-            kept: Kept::of(&root, cfid.place()),
+            kept,
             away: None,
             first: Live { root, file, raw },
             open: Some(open),
@@ -674,6 +663,7 @@ impl Core {
     pub(crate) fn attr(&self, cfid: &CFid, mut attr: Box<Attr>, mask: GetMask) -> Box<Attr> {
         let live = cfid.live();
         live.root.tree.upstream.ahead.seen(&live.root, attr.qid, Some(&attr));
+        cfid.kept.iter().filter(|_| attr.qid.path == live.raw.path).for_each(|kept| kept.see_birth(&attr));
         attr.qid = cfid.map(&live, attr.qid);
         if mask.has(GetMask::TEXTS) {
             let texts = attr.texts.get_or_insert_with(Box::<Texts>::default);
@@ -716,8 +706,11 @@ impl Core {
                     }
                     let crossed = if names.is_empty() { cfid.crossed() } else { None };
                     let root = root.clone();
-                    let pos = Pos { step, crossed, away: None, root, file, raw };
-                    node(self.cfid(&cfid.by, pos)) as Node
+                    let made = self.cfid(&cfid.by, Pos { step, crossed, away: None, root, file, raw });
+                    if let (Some(new), Some(old), true) = (&made.kept, &cfid.kept, names.is_empty()) {
+                        new.same_birth(old);
+                    }
+                    node(made) as Node
                 });
                 Reply::Walk { qids, node }
             }

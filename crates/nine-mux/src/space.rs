@@ -204,6 +204,12 @@ impl Space {
         Self { next: self.next + (1 << 32), ..Self::new(self.root.clone()) }
     }
 
+    /// Becomes an earlier value of the same name space again; numbers of calls are not used twice.
+    pub fn restore(&mut self, earlier: &Self) {
+        let next = self.next;
+        *self = Self { next, ..earlier.clone() };
+    }
+
     /// Where everybody begins, if nothing is mounted there.
     pub fn root(&self) -> &Place {
         &self.root

@@ -25,7 +25,7 @@ use nine_proto::{Errno, NOUID, Qid};
 
 use crate::ahead::Files;
 use crate::core::{Core, refused};
-use crate::keep::{Keeping, Moves, Wait, pulse};
+use crate::keep::{Keeping, Moves, Wait, is_passing, pulse};
 use crate::outside::{Outside, Place};
 use crate::pushed::{self, Words};
 use crate::qid::{Map, Qids};
@@ -566,7 +566,8 @@ async fn hop(upstream: &Upstream, root: File, hops: u8) -> Result<File, Error> {
             upstream.is_mux.get_or_init(|| true);
             Ok(again)
         }
-        Err(error) if error.is_disconnect() => Err(error),
+        // These say nothing about the name.
+        Err(error) if error.is_disconnect() || is_passing(error.errno()) => Err(error),
         Err(error) if error.errno() == Errno::ELOOP => {
             Err(refused(Errno::ELOOP, "the mounts lead round in a loop"))
         }

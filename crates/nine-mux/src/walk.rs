@@ -12,10 +12,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use nine_io::client::{Answer, Error, File};
+use nine_io::server::Later;
 use nine_proto::msg::{MAXWELEM, Names, Tmsg};
-use nine_proto::{Errno, GetMask, Qid, Walked};
+use nine_proto::{Errno, GetMask, Op, Qid, Walked};
 
-use crate::cfid::{Away, CFid, Held, Live, Step, Walker};
+use crate::cfid::{AwayMount, CFid, Held, Live, Step, Walker};
 use crate::core::{Core, is_away};
 use crate::keep::{Kept, Patience};
 use crate::space::{Head, Place, Space, push};
@@ -114,7 +115,7 @@ impl Core {
         let place = pos.place().clone();
         let Pos { step, crossed, away, root, file, raw } = pos;
         let qid = Held::new(&self.qids, &root, raw);
-        let away = away.map(Away::new);
+        let away = away.map(AwayMount::new);
         // What arrives has another server than the covered file.
         let kept = if away.is_none() { Kept::of(&root, place) } else { None };
         let first = Live { root, file, raw };
@@ -351,7 +352,21 @@ impl Core {
         Ok(())
     }
 
-    pub(crate) fn arrived(&self, away: &Away, pos: Pos) {
+    /// Lets the servers of the files of a request that were away arrive.
+    pub(crate) async fn arrive_for(&self, req: &Later, cfid: &CFid) -> Result<(), Error> {
+        match req.op() {
+            // Another fid for the same file needs no server.
+            Op::Walk { names } if names.iter().next().is_none() => return Ok(()),
+            _ if cfid.away().is_some() => Box::pin(self.arrive(cfid)).await?,
+            _ => {}
+        }
+        match req.node2::<CFid>() {
+            Ok(other) if other.away().is_some() => Box::pin(self.arrive(&other)).await,
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn arrived(&self, away: &AwayMount, pos: Pos) {
         let member = pos.crossed.map_or(0, |(_, member)| member);
         away.arrive(Live { root: pos.root, file: pos.file, raw: pos.raw }, member);
     }

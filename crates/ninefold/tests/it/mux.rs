@@ -276,6 +276,13 @@ fn the_owner_keeps_the_files_that_change_the_name_space() {
     let disk = format!("disk:{}/a", server.dir.path().display());
     assert!(server.fails(["mux", "mount", &disk, "/"]).contains("there would be no /mux"));
     assert_eq!(server.ok(["ls", "/"]), "a\nmux\nt\n");
+    // Nor does the attempt cost the memory that was there.
+    let on_ram = serve("mount -c ram: /\n");
+    on_ram.fed(&["write", "--create", "/kept"], b"kept\n");
+    let before = mounts(&on_ram);
+    assert!(on_ram.fails(["mux", "mount", &disk, "/"]).contains("there would be no /mux"));
+    assert_eq!((on_ram.ok(["cat", "/kept"]), mounts(&on_ram)), ("kept\n".into(), before));
+    on_ram.fed(&["write", "--create", "/more"], b"more\n");
     server.ok(["mux", "mount", "ram:", "/"]);
     assert_eq!(server.ok(["ls", "/"]), "mux\n");
     server.ok(["mux", "unmount", "/"]);
@@ -308,7 +315,15 @@ fn lines_wait_for_their_server_and_are_done_when_it_comes() {
         assert!(begun.elapsed() < Duration::from_secs(30), "{}", server.log());
     }
     assert!(!server.ok(["mux"]).contains("NOT YET"));
-    // Who is waited for may be unmounted.
+    // A token is not shown.
+    let lines = "mount unix!/none /far\nmount 9p://0123456789abcdef@127.0.0.1:9 /far/deep\n";
+    let server = serve(lines);
+    let shown = [mounts(&server), server.ok(["mux"]), server.ok(["cat", "/mux/pending"]), server.log()];
+    assert!(shown[2].starts_with("mount tcp!127.0.0.1!9 /far/deep # "), "{}", shown[2]);
+    assert!(shown.iter().all(|text| !text.contains("0123456789abcdef")), "{shown:?}");
+    server.ok(["mux", "unmount", "/far/deep"]);
+    assert_eq!(mounts(&server), "mount unix!/none /far\n");
+    // A pending statement may be unmounted.
     let server = serve("mount unix!/none /far\nbind /far/bin /bin\n");
     server.ok(["mux", "unmount", "/far/bin", "/bin"]);
     assert_eq!(mounts(&server), "mount unix!/none /far\n");

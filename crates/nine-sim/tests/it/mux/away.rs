@@ -113,6 +113,11 @@ async fn fifty(m: Muxed, silent: fn(&Tmsg<'_>) -> bool, wait: Option<Wait>, late
     let before = puppet.count("Tlcreate");
     dir.create("new", OpenFlags::RDWR, 0o644, NOGID).await.unwrap();
     assert_eq!(puppet.count("Tlcreate"), before + 1, "it is made on the server");
+    // After the end of its connection the same fid is for the next one.
+    puppet.hang_up();
+    m.env.sleep_until(m.env.now() + Duration::from_secs(3)).await;
+    dir.create("again", OpenFlags::RDWR, 0o644, NOGID).await.unwrap();
+    assert_eq!(puppet.count("Tlcreate"), before + 2);
     m.space.unmount(None, &format!("/{path}")).await.unwrap();
     assert!(ls(&root, path).await.unwrap().is_empty(), "nothing was made in the covered directory");
 }

@@ -100,7 +100,7 @@ async fn again(seed: u64, first: Muxed, second: Muxed, mut rng: Rng) -> (usize, 
         }
     }
     let text = made.mounts(None);
-    let (remade, other) = live(&second, &far).await;
+    let (remade, _) = live(&second, &far).await;
     let script = script::parse("mounts", &text, &mut Alone);
     for line in &script.lines {
         let applied = remade.apply(MAIN, &line.statement).await;
@@ -111,7 +111,8 @@ async fn again(seed: u64, first: Muxed, second: Muxed, mut rng: Rng) -> (usize, 
         let (_, root) = first.client(Dialect::L).await;
         let (mut was, mut is) = (Vec::new(), Vec::new());
         tree(&root, "", DEPTH, &mut was).await;
-        let (_, _) = (&other, tree(&second.client(Dialect::L).await.1, "", DEPTH, &mut is).await);
+        let (_, root) = second.client(Dialect::L).await;
+        tree(&root, "", DEPTH, &mut is).await;
         assert!(was == is, "NINE_SEED={seed}: after {done:#?}\nmounts has\n{text}\nwas {was:#?}\nis {is:#?}");
     }
     first.clear().await;
@@ -163,7 +164,7 @@ async fn path(root: &File, rng: &mut Rng, dir: bool) -> String {
 }
 
 async fn rename(root: &File, rng: &mut Rng, step: usize) {
-    let from = path(root, rng, rng_dir(step)).await;
+    let from = path(root, rng, !step.is_multiple_of(3)).await;
     let Some((dir, name)) = from.rsplit_once('/') else { return };
     if let Ok(dir) = root.walk(dir).await {
         // What the root has was made for the mount points, and is not of a server.
@@ -172,10 +173,6 @@ async fn rename(root: &File, rng: &mut Rng, step: usize) {
             let _ = dir.rename(name, &dir, format!("r{step}")).await;
         }
     }
-}
-
-fn rng_dir(step: usize) -> bool {
-    !step.is_multiple_of(3)
 }
 
 async fn names(root: &File, path: &str) -> Vec<(String, bool)> {

@@ -1,6 +1,7 @@
 //! Servers that go away and come back, mounted with `-r`.
 
 use std::io::{self, IoSlice};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -10,10 +11,14 @@ use nine_io::client::{Client, File};
 use nine_io::server::{Core, FileServer, Gate, Service};
 use nine_mux::{Boxed, Dial, Flags, Server, Spawn, Wait};
 use nine_net::{Env, Peer, Transport};
-use nine_proto::{Dialect, Errno, LockRequest, LockStatus, LockType, OpenFlags, SetAttr, Time};
+use nine_proto::msg::{Rmsg, Tmsg};
+use nine_proto::{
+    Attr, Dialect, Errno, GetMask, LockRequest, LockStatus, LockType, OpenFlags, SetAttr, Time,
+};
 use nine_servers::Ram;
 use nine_sim::{Links, Shape, World, seeds};
 
+use crate::mux::puppet::{Act, Puppet, qid, reply};
 use crate::mux::world::{Muxed, cat, ls, owner, put, ram};
 
 /// A server that can be taken away, and the connections to it.
@@ -27,6 +32,8 @@ struct State {
     shape: Shape,
     wires: Vec<Arc<Mutex<Wire>>>,
     dials: u32,
+    /// Every dial is refused, as by a server that does not accept our certificate.
+    refuses: bool,
 }
 
 #[derive(Default)]
@@ -52,6 +59,7 @@ impl Place {
             shape,
             wires: Vec::new(),
             dials: 0,
+            refuses: false,
         };
         Self(Arc::new(Mutex::new(state)))
     }
@@ -84,6 +92,12 @@ impl Place {
         self.0.lock().unwrap().service = Some(served(server.clone()));
     }
 
+    /// The connections end, and whoever dials is refused or not.
+    fn refuse(&self, refuses: bool) {
+        self.0.lock().unwrap().refuses = refuses;
+        self.become_of(Fate::Cut);
+    }
+
     pub fn cut(&self) {
         self.become_of(Fate::Cut);
     }
@@ -101,6 +115,9 @@ impl Dial for Place {
     fn dial(&self, spawn: &dyn Spawn) -> Boxed<io::Result<Box<dyn Transport>>> {
         let mut state = self.0.lock().unwrap();
         state.dials += 1;
+        if state.refuses {
+            return Box::pin(async { Err(io::Error::new(io::ErrorKind::PermissionDenied, "revoked")) });
+        }
         let Some(service) = &state.service else {
             return Box::pin(async { Err(io::Error::from_raw_os_error(111)) });
         };
@@ -272,6 +289,81 @@ fn who_does_not_want_to_wait_is_told_why() {
             assert_eq!(text(&file).await, Ok("text".into()));
             drop(file);
             m.quiet(&client).await;
+        });
+    }
+}
+
+#[test]
+fn a_refusal_is_an_error_at_once_with_growing_pauses_between_dials() {
+    for (seed, wait) in seeds(2).zip([Wait::Ever, Wait::AtMost(Duration::from_secs(300))]) {
+        world(seed, wait, Dialect::L, move |m, place, _server, client, root| async move {
+            let file = root.open("far/f", OpenFlags::READ).await.unwrap();
+            pause(&m, 2_000).await;
+            place.refuse(true);
+            let before = place.dials();
+            for _ in 0..40 {
+                let begun = m.env.now();
+                assert_eq!(text(&file).await, Err(Errno::EACCES));
+                assert_eq!(root.walk("far/f").await.unwrap_err().errno(), Errno::EACCES);
+                assert!(m.env.now() - begun < Duration::from_millis(100));
+                pause(&m, 3_000).await;
+            }
+            // 120 s: after 1, 2, 4, 8, 16, 32 and 60.
+            let dials = place.dials() - before;
+            assert!((5..=8).contains(&dials), "{dials} dials");
+            place.refuse(false);
+            pause(&m, 61_000).await;
+            assert_eq!(text(&file).await, Ok("text".into()));
+            drop(file);
+            m.quiet(&client).await;
+        });
+    }
+}
+
+#[test]
+fn a_file_with_the_same_qid_and_a_later_birth_is_stale() {
+    for is_open in [true, false] {
+        let world = World::new(0);
+        let m = Muxed::new(&world);
+        world.run(async move {
+            let birth = Arc::new(AtomicI64::new(1));
+            let born = birth.clone();
+            let puppet = Puppet::new(&m, move |message, tag| match message {
+                Tmsg::Getattr { .. } => {
+                    let btime = Time { sec: born.load(Ordering::Relaxed), nsec: 0 };
+                    let valid = GetMask::BASIC | GetMask::BTIME;
+                    let attr = Attr { valid, qid: qid(b"f1"), btime, nlink: 1, ..Attr::default() };
+                    Act::Say(reply(tag, &Rmsg::Getattr { attr }))
+                }
+                _ => Act::Honest,
+            });
+            let server = Server { wait: Some(Wait::Ever), ..puppet.server(&m, "far") };
+            m.space.mount(server, "", &owner(), "/far", Flags::REPLACE).await.unwrap();
+            let (client, root) = m.client(Dialect::L).await;
+            let file = match is_open {
+                true => root.open("far/f1", OpenFlags::RDWR).await.unwrap(),
+                false => root.walk("far/f1").await.unwrap(),
+            };
+            if !is_open {
+                file.getattr(GetMask::BASIC).await.unwrap();
+            }
+            pause(&m, 100).await;
+            let used = async || match is_open {
+                true => file.write(0, b"text").await.map(drop),
+                false => file.getattr(GetMask::BASIC).await.map(drop),
+            };
+            puppet.hang_up();
+            pause(&m, 2_000).await;
+            used().await.expect("the same file");
+            birth.store(2, Ordering::Relaxed);
+            let writes = puppet.count("Twrite");
+            puppet.hang_up();
+            pause(&m, 2_000).await;
+            assert_eq!(used().await.unwrap_err().errno(), Errno::ESTALE);
+            assert_eq!(puppet.count("Twrite"), writes, "nothing is written to the other file");
+            drop(file);
+            m.quiet(&client).await;
+            m.clear().await;
         });
     }
 }
