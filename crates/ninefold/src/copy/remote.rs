@@ -632,6 +632,8 @@ impl Temp {
             to.write_all_at(at, &data).await?;
             at += data.len() as u64;
         }
+        // An error of the close, too, leaves the temporary file.
+        to.close().await?;
         self.stays.set(stays);
         self.dir.unlink(temp, false).await
     }
