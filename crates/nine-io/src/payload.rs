@@ -18,8 +18,8 @@ pub enum Payload {
     /// Bytes that lie with a client, who may change them at any time: for whoever only hands them on.
     Placed(Placed),
     /// A range of a file of the host, found resident in the page cache just now. A socket sends it without a copy
-    /// in user space. The reply announces `len` first: if the file has become shorter by then, the connection is
-    /// cut, never padded.
+    /// in user space. If the file has become shorter by then, an Rread carries the bytes that are left. Where the
+    /// length is out already (HTTP), the connection is cut. Nothing is padded.
     File {
         /// The open file.
         file: Arc<OwnedFd>,
@@ -164,6 +164,21 @@ pub(crate) fn read_exact(file: &OwnedFd, mut offset: u64, mut into: &mut [u8]) -
         }
     }
     Ok(())
+}
+
+/// Reads until `into` is full or the file ends: how many bytes. An error counts only before the first byte.
+pub(crate) fn read_until_eof(file: &OwnedFd, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+    let mut done = 0;
+    while done < into.len() {
+        match rustix::io::pread(file, &mut into[done..], offset + done as u64) {
+            Ok(0) => break,
+            Ok(n) => done += n,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(_) if done > 0 => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(done)
 }
 
 /// The file has become shorter than what was announced.

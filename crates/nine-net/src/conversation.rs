@@ -412,6 +412,20 @@ impl<T: Transport> Transport for Conversation<T> {
         self.end.poll_sendfile(cx, file, offset, len)
     }
 
+    fn poll_read_placed(
+        &mut self,
+        cx: &mut Context<'_>,
+        head: &[u8; 11],
+        file: BorrowedFd<'_>,
+        offset: u64,
+        len: usize,
+    ) -> Poll<io::Result<Option<usize>>> {
+        if self.piped.is_some() {
+            return Poll::Ready(Ok(None));
+        }
+        self.end.poll_read_placed(cx, head, file, offset, len)
+    }
+
     fn cork(&mut self, more: bool) {
         self.end.cork(more);
     }

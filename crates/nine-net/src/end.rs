@@ -165,6 +165,23 @@ pub fn kernel_pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((out, inlet))
 }
 
+/// Moves pages of a file into an empty pipe, without a copy, until it has `len` bytes, is full, or the file ends.
+/// Returns the number of bytes, 0 if the file system cannot do it. They stay there if the file becomes shorter.
+pub fn fill_pipe(file: BorrowedFd<'_>, mut offset: u64, inlet: &OwnedFd, len: usize) -> usize {
+    let mut filled = 0;
+    while filled < len {
+        let flags = SpliceFlags::NONBLOCK | SpliceFlags::MOVE;
+        let moved = rustix::pipe::splice(file, Some(&mut offset), inlet, None, len - filled, flags);
+        match moved {
+            Ok(0) => break,
+            Ok(n) => filled += n,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(_) => break,
+        }
+    }
+    filled
+}
+
 /// Bytes of a [`kernel_pipe`].
 pub const PIPE_SIZE: usize = 1 << 20;
 

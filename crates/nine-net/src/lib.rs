@@ -31,7 +31,7 @@ mod waited;
 
 pub use conversation::{Conversation, Pushed};
 pub use dial::{Addr, DialError, IL_PORT, PORT, TLS_PORT, Target, UNIX_PATH_MAX, VSOCK_ANY, is_socket};
-pub use end::{PIPE_SIZE, kernel_pipe};
+pub use end::{PIPE_SIZE, fill_pipe, kernel_pipe};
 pub use env::{Clock, Env, Task, Timer};
 pub use inherited::{Inherited, inherited};
 pub use nine_stream::{DEEPEST, Fault, ModuleKind, Modules};

@@ -68,6 +68,22 @@ pub trait Transport: Send + Unpin + 'static {
         Poll::Ready(Err(io::ErrorKind::Unsupported.into()))
     }
 
+    /// Answers a read in memory that the other side has set aside for the answer (a channel). Reads up to `len` bytes
+    /// of `file` from `offset` into it, then sends `head`, the first 11 bytes of an Rread, with the number of bytes
+    /// that were read: fewer at the end of the file. `Ok(None)`: no memory is set aside, and nothing was done. The call
+    /// may block as [`Transport::poll_sendfile`] does.
+    fn poll_read_placed(
+        &mut self,
+        cx: &mut Context<'_>,
+        head: &[u8; 11],
+        file: BorrowedFd<'_>,
+        offset: u64,
+        len: usize,
+    ) -> Poll<io::Result<Option<usize>>> {
+        let _ = (cx, head, file, offset, len);
+        Poll::Ready(Ok(None))
+    }
+
     /// While `more` will follow at once, a socket may hold back what does not fill a segment, for at most 200 ms; what
     /// it holds goes when no more follows, and with [`Transport::poll_close`].
     fn cork(&mut self, more: bool) {
@@ -180,6 +196,17 @@ impl<T: Transport + ?Sized> Transport for Box<T> {
         len: usize,
     ) -> Poll<io::Result<usize>> {
         (**self).poll_sendfile(cx, file, offset, len)
+    }
+
+    fn poll_read_placed(
+        &mut self,
+        cx: &mut Context<'_>,
+        head: &[u8; 11],
+        file: BorrowedFd<'_>,
+        offset: u64,
+        len: usize,
+    ) -> Poll<io::Result<Option<usize>>> {
+        (**self).poll_read_placed(cx, head, file, offset, len)
     }
 
     fn cork(&mut self, more: bool) {

@@ -197,39 +197,44 @@ impl Transport for Serving {
         self.channel.poll_gone(cx)
     }
 
-    fn can_sendfile(&self) -> bool {
-        true
-    }
-
-    fn poll_sendfile(
+    fn poll_read_placed(
         &mut self,
         cx: &mut Context<'_>,
+        head: &[u8; READ_HEAD],
         file: BorrowedFd<'_>,
         offset: u64,
         len: usize,
-    ) -> Poll<io::Result<usize>> {
-        loop {
-            match &mut self.going {
-                Going::Arena { place, done, .. } if *done < place.count as usize => {
-                    let n = (place.count as usize - *done).min(len);
-                    let (memory, at) = self.channel.place(*place).expect("looked at when it came");
-                    let n = memory.read_at(at + *done, n, file, offset, false)?;
-                    *done += n;
-                    return Poll::Ready(Ok(n));
-                }
-                Going::Ring(left) if self.staged < MOST => {
-                    let n = (*left).min(len).min(MOST - self.staged);
-                    let n = rustix::io::pread(file, &mut self.stage[self.staged..self.staged + n], offset)?;
-                    (self.staged, *left) = (self.staged + n, *left - n);
-                    if *left == 0 {
-                        self.going = Going::NEXT;
-                    }
-                    return Poll::Ready(Ok(n));
-                }
-                Going::Head(..) => unreachable!("the data of a message follows its head"),
-                _ => ready!(self.poll_push(cx))?,
+    ) -> Poll<io::Result<Option<usize>>> {
+        ready!(self.poll_push(cx))?;
+        let Going::Head(_, 0) = self.going else { return Poll::Ready(Ok(None)) };
+        let tag = u16::from_le_bytes([head[5], head[6]]);
+        let Some(&room) = self.rooms.get(&tag) else { return Poll::Ready(Ok(None)) };
+        if len > room.count as usize || len < SMALL {
+            return Poll::Ready(Ok(None));
+        }
+        let (memory, at) = self.channel.place(room).expect("looked at when it came");
+        let mut done = 0;
+        while done < len {
+            match memory.read_at(at + done, len - done, file, offset + done as u64, false) {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                // It is seen again where it can be told.
+                Err(_) if done == 0 => return Poll::Ready(Ok(None)),
+                Err(_) => break,
             }
         }
+        self.rooms.remove(&tag);
+        let mut head = *head;
+        head[..4].copy_from_slice(&((READ_HEAD + done) as u32).to_le_bytes());
+        head[7..].copy_from_slice(&(done as u32).to_le_bytes());
+        if done > 0 {
+            let count = done as u32;
+            self.going = Going::Arena { head, place: Place { count, ..room }, done };
+        } else {
+            self.stage[..READ_HEAD].copy_from_slice(&head);
+            self.staged = READ_HEAD;
+        }
+        Poll::Ready(Ok(Some(done)))
     }
 
     fn peer(&self) -> &Peer {

@@ -190,24 +190,33 @@ fn a_file_goes_from_the_page_cache_into_the_room_for_it() {
     let file: OwnedFd = rustix::fs::memfd_create("file", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
     rustix::io::pwrite(&file, &some(20_000), 0).unwrap();
     rt::block_on(async |_| {
-        for (pages, len) in [(64, 20_000), (64, 300), (0, 20_000)] {
+        // Pages of the arena, bytes of the read, bytes that the file has from its offset on.
+        for (pages, len, rest) in [(64, 20_000, 20_000), (64, 300, 300), (0, 20_000, 20_000)]
+            .into_iter()
+            .chain([19_999, 300, 1, 0].map(|rest| (64, 20_000, rest)))
+        {
+            rustix::fs::ftruncate(&file, rest).unwrap();
             let (mut server, mut client) = joined(pages).await;
             send(&mut client, &tread(7, 20_000), usize::MAX).await;
             receive(&mut server, 23, 4096).await;
-            let answer = rread(7, &some(len));
+            let head: [u8; 11] = rread(7, &some(len))[..11].try_into().unwrap();
+            let answer = rread(7, &some(rest as usize));
             let sending = async {
-                poll_fn(|cx| server.poll_write(cx, &[IoSlice::new(&answer[..11])])).await.unwrap();
-                let mut sent = 0;
-                while sent < len {
-                    let left = len - sent;
-                    sent += poll_fn(|cx| server.poll_sendfile(cx, file.as_fd(), sent as u64, left))
-                        .await
-                        .unwrap();
+                let read =
+                    poll_fn(|cx| server.poll_read_placed(cx, &head, file.as_fd(), 0, len)).await.unwrap();
+                let has_room = pages > 0 && len >= super::SMALL;
+                assert_eq!(read, has_room.then_some(rest as usize));
+                if !has_room {
+                    assert_eq!(
+                        poll_fn(|cx| server.poll_write(cx, &[IoSlice::new(&answer)])).await.unwrap(),
+                        answer.len()
+                    );
                 }
                 poll_fn(|cx| server.poll_flush(cx)).await.unwrap();
             };
             let (_, came) = both(sending, receive(&mut client, answer.len(), 65_536)).await;
-            assert!(came == answer);
+            assert!(came == answer, "{pages} pages, {rest} bytes");
+            rustix::io::pwrite(&file, &some(20_000), 0).unwrap();
         }
     })
     .unwrap();

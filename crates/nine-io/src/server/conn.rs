@@ -650,6 +650,7 @@ impl Connection {
 
     fn respond(&mut self, id: CallId, result: Result<ProtoReply<Held, Payload>>) {
         let before = self.tx.tail_len();
+        self.tx.dialect = self.session.dialect();
         let opens = self.directs.is_some() && matches!(result, Ok(ProtoReply::Open { .. }));
         let fid = self.session.fid_of(id).filter(|_| opens);
         if let Some(held) = self.session.respond(id, result, &mut self.tx) {

@@ -1,9 +1,13 @@
 //! The sending half of a connection: replies in, one vectored write for all of a batch out.
 //!
 //! Encoded messages gather in one buffer; file data joins them as a segment and is not copied unless it is small. A
-//! file range goes from the page cache to the socket by sendfile where the transport can, else through memory here.
+//! range of a file goes from the page cache to a socket without a copy: by a pipe if a message carries it, by sendfile
+//! on the data connection of a stream; over other transports through memory.
+//! Always holds: an Rread says the number of the bytes that follow it. A file may become shorter at any time, so its
+//! head is sent only when the pages are in the pipe, or the bytes in memory: then they cannot go away.
 //! Bounded by the connection's credit (see `conn`): what is queued was charged before it was asked for.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::num::NonZeroU64;
@@ -12,13 +16,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use nine_net::Transport;
+use nine_net::{Transport, fill_pipe, kernel_pipe};
 use nine_proto::frame::{self, Split};
-use nine_proto::msg::Rmsg;
+use nine_proto::msg::{OnlyU, Rmsg};
 use nine_proto::session::server::Out;
-use nine_proto::{Dialect, Tag};
+use nine_proto::{Base, Dialect, Errno, Error, Tag};
 
-use crate::payload::{Payload, Resident, read_exact, shrunk};
+use crate::payload::{Payload, Resident, read_exact, read_until_eof, shrunk};
 
 /// Data up to this size is copied behind its message: one segment less.
 const INLINE: usize = 2048;
@@ -31,6 +35,17 @@ const STALE: usize = 256 * 1024;
 const MISSES: u32 = 10_000;
 /// The buffer for encoded messages is kept between batches up to this capacity.
 const KEEP: usize = 64 * 1024;
+/// `size[4] type[1] tag[2] count[4]`: an Rread without its data, bytes.
+const READ_HEAD: usize = 11;
+/// Empty pipes that a thread keeps for its connections.
+const PIPES: usize = 4;
+
+thread_local! {
+    static FREE_PIPES: RefCell<Vec<Pipe>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Read end and write end.
+type Pipe = (OwnedFd, OwnedFd);
 
 #[derive(Default)]
 pub(crate) struct Tx {
@@ -50,13 +65,26 @@ pub(crate) struct Tx {
     queued: usize,
     /// Those of them that are in memory.
     held: usize,
+    /// Holds the bytes of [`Segment::Piped`].
+    pipe: Option<Pipe>,
+    /// In which errors are sent.
+    pub(crate) dialect: Option<Dialect>,
     /// Bytes that the transport has taken.
     pub(crate) total: u64,
 }
 
 enum Segment {
     Bytes(Bytes),
-    File { file: Arc<OwnedFd>, offset: u64, len: usize, resident: Resident },
+    /// A range of a file, and the head of the Rread that carries it; a stream has none.
+    File {
+        head: Option<[u8; READ_HEAD]>,
+        file: Arc<OwnedFd>,
+        offset: u64,
+        len: usize,
+        resident: Resident,
+    },
+    /// Bytes in the pipe. There is at most one of these.
+    Piped(usize),
 }
 
 impl Out<Payload> for Tx {
@@ -67,23 +95,33 @@ impl Out<Payload> for Tx {
     fn payload(&mut self, payload: Payload) {
         if payload.len() > INLINE || matches!(payload, Payload::File { .. }) {
             // Its head is on its way before `trace` could see it.
-            match self.last_tag() {
-                Some(tag) => tracing::trace!("-> {} bytes of data for tag {tag}", payload.len()),
-                None => tracing::trace!("-> {} bytes of a stream", payload.len()),
-            }
+            let tag = frame::tag_of(&self.tail[self.tail.len() - READ_HEAD..]);
+            tracing::trace!("-> {} bytes of data for tag {tag}", payload.len());
         }
         match payload {
-            Payload::Bytes(bytes) => self.payload_bytes(bytes),
-            Payload::Pieces(pieces) => pieces.into_iter().for_each(|piece| self.payload_bytes(piece)),
-            Payload::Placed(placed) => self.payload_bytes(placed.to_vec(placed.len()).into()),
             Payload::File { file, offset, len, resident } => {
-                self.push(Segment::File { file, offset, len: len as usize, resident });
+                let head = self.tail.split_off(self.tail.len() - READ_HEAD);
+                let head = Some(head.try_into().expect("as long as it was cut"));
+                self.push(Segment::File { head, file, offset, len: len as usize, resident });
             }
+            other => self.data(other),
         }
     }
 }
 
 impl Tx {
+    /// Queues bytes that no message carries.
+    pub(crate) fn data(&mut self, payload: Payload) {
+        match payload {
+            Payload::Bytes(bytes) => self.payload_bytes(bytes),
+            Payload::Pieces(pieces) => pieces.into_iter().for_each(|piece| self.payload_bytes(piece)),
+            Payload::Placed(placed) => self.payload_bytes(placed.to_vec(placed.len()).into()),
+            Payload::File { file, offset, len, resident } => {
+                self.push(Segment::File { head: None, file, offset, len: len as usize, resident });
+            }
+        }
+    }
+
     /// Whether nothing waits to be sent.
     pub(crate) fn is_empty(&self) -> bool {
         self.segments.is_empty() && self.tail.is_empty() && !self.unflushed
@@ -128,13 +166,16 @@ impl Tx {
     ) -> Poll<io::Result<()>> {
         while !(self.segments.is_empty() && self.tail.is_empty()) {
             let sent = match self.segments.front() {
-                Some(Segment::File { .. }) => self.send_file(cx, transport),
+                Some(Segment::File { head: Some(_), .. }) => self.answer_file(cx, transport),
+                Some(Segment::File { head: None, .. }) => self.send_file(cx, transport),
+                Some(Segment::Piped(_)) => self.send_piped(cx, transport),
                 _ => self.send_bytes(cx, transport),
             };
             self.stale |= sent.is_pending();
             ready!(sent)?;
         }
         self.stale = false;
+        self.pipe.take().into_iter().for_each(give_pipe);
         if self.tail.capacity() > KEEP {
             self.tail = Vec::new();
         }
@@ -148,13 +189,8 @@ impl Tx {
     /// The connection is idle: gives its memory back, but for what one small message needs.
     pub(crate) fn shrink(&mut self) {
         if self.is_empty() && (self.tail.capacity() > 1024 || self.segments.capacity() > 8) {
-            *self = Self::default();
+            *self = Self { dialect: self.dialect, ..Self::default() };
         }
-    }
-
-    /// The tag of the message whose head has just been encoded: `size[4] type[1] tag[2] count[4]`.
-    fn last_tag(&self) -> Option<Tag> {
-        Some(frame::tag_of(&self.tail[self.tail.len().checked_sub(11)?..]))
     }
 
     fn push(&mut self, segment: Segment) {
@@ -204,10 +240,10 @@ impl Tx {
         let mut slices = [IoSlice::new(&[]); SEGMENTS];
         let mut n = 0;
         let mut skip = self.sent;
-        let mut files = false;
+        let (mut files, mut piped) = (false, false);
         for segment in self.segments.iter().take(SEGMENTS - 1) {
             let Segment::Bytes(bytes) = segment else {
-                files = true;
+                (files, piped) = (true, matches!(segment, Segment::Piped(_)));
                 break;
             };
             slices[n] = IoSlice::new(&bytes[skip..]);
@@ -217,15 +253,96 @@ impl Tx {
             slices[n] = IoSlice::new(&self.tail[skip..]);
             n += 1;
         }
-        transport.poll_write(cx, &slices[..n])
+        match piped {
+            true => transport.poll_write_more(cx, &slices[..n]),
+            false => transport.poll_write(cx, &slices[..n]),
+        }
     }
 
-    fn send_file(&mut self, cx: &mut Context<'_>, transport: &mut dyn Transport) -> Poll<io::Result<()>> {
-        let Some(Segment::File { file, offset, len, resident }) = self.segments.front() else {
+    /// Fetches the file data of the Rread at the front, and puts the head before it that tells how much there is.
+    fn answer_file(&mut self, cx: &mut Context<'_>, transport: &mut dyn Transport) -> Poll<io::Result<()>> {
+        let Some(Segment::File { head: Some(head), file, offset, len, resident }) = self.segments.front()
+        else {
             unreachable!("asked for the file at the front")
         };
-        let (from, rest) = (offset + self.sent as u64, len - self.sent);
-        let part = if self.stale { rest.min(STALE) } else { rest };
+        let (mut head, file, offset, len) = (*head, file.clone(), *offset, *len);
+        let (resident, part) = (*resident, len.min(STALE));
+        ready!(self.poll_resident(cx, &file, offset, part, resident));
+        if let Some(read) = ready!(transport.poll_read_placed(cx, &head, file.as_fd(), offset, len))? {
+            self.unflushed = true;
+            self.total += (READ_HEAD + read) as u64;
+            self.replace_front([]);
+            return Poll::Ready(Ok(()));
+        }
+        let mut piped = 0;
+        if transport.can_splice()
+            && let Some(pipe) = self.pipe.take().or_else(take_pipe)
+        {
+            piped = fill_pipe(file.as_fd(), offset, &pipe.1, len);
+            self.pipe = Some(pipe);
+        }
+        // What has no room in the pipe, or no pipe.
+        let mut rest = vec![0; READ_HEAD + len - piped];
+        let read = read_until_eof(&file, offset + piped as u64, &mut rest[READ_HEAD..]);
+        let read = match read {
+            Err(error) if piped == 0 => {
+                let answer = self.refusal(frame::tag_of(&head), &error);
+                self.replace_front([Segment::Bytes(answer.into())]);
+                return Poll::Ready(Ok(()));
+            }
+            // The next read is answered with the error.
+            read => read.unwrap_or(0),
+        };
+        rest.truncate(READ_HEAD + read);
+        head[..4].copy_from_slice(&((READ_HEAD + piped + read) as u32).to_le_bytes());
+        head[7..].copy_from_slice(&((piped + read) as u32).to_le_bytes());
+        if piped == 0 {
+            rest[..READ_HEAD].copy_from_slice(&head);
+            self.replace_front([Segment::Bytes(rest.into())]);
+        } else {
+            let rest = Bytes::from(rest).split_off(READ_HEAD);
+            let head = Segment::Bytes(Bytes::copy_from_slice(&head));
+            self.replace_front([head, Segment::Piped(piped), Segment::Bytes(rest)]);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// An error in place of the data of a read.
+    fn refusal(&self, tag: Tag, error: &io::Error) -> Vec<u8> {
+        let errno = Errno(error.raw_os_error().map_or(Errno::EIO.0, |number| number as u32));
+        let dialect = self.dialect.unwrap_or(Dialect::P2000);
+        let error = Error::from(errno);
+        let mut answer = Vec::new();
+        match dialect.base {
+            Base::L => Rmsg::Lerror { ecode: errno.0 },
+            _ => Rmsg::Error { ename: error.ename().as_bytes(), errno: OnlyU(errno.0) },
+        }
+        .encode(tag, dialect, &mut answer);
+        answer
+    }
+
+    fn send_piped(&mut self, cx: &mut Context<'_>, transport: &mut dyn Transport) -> Poll<io::Result<()>> {
+        let (Some(Segment::Piped(len)), Some((out, _))) = (self.segments.front(), &self.pipe) else {
+            unreachable!("the bytes at the front are in the pipe")
+        };
+        let taken = ready!(transport.poll_splice_out(cx, out.as_fd(), len - self.sent))?;
+        if taken == 0 {
+            return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+        }
+        self.unflushed = true;
+        self.advance(taken);
+        Poll::Ready(Ok(()))
+    }
+
+    /// Waits until a range that has been queued for a while is in the page cache.
+    fn poll_resident(
+        &mut self,
+        cx: &mut Context<'_>,
+        file: &OwnedFd,
+        from: u64,
+        part: usize,
+        resident: Resident,
+    ) -> Poll<()> {
         if self.stale && !resident(file.as_fd(), from, part as u64) && self.missed < MISSES {
             // The kernel fetches it meanwhile, and we look again in our next turn.
             let many = NonZeroU64::new(part as u64);
@@ -235,11 +352,33 @@ impl Tx {
             return Poll::Pending;
         }
         self.missed = 0;
+        Poll::Ready(())
+    }
+
+    /// Puts others in the place of the first segment, of which nothing is sent; empty ones are left out.
+    fn replace_front<const N: usize>(&mut self, by: [Segment; N]) {
+        let old = self.segments.pop_front().expect("there is a first one");
+        self.queued -= old.len();
+        self.held -= old.held();
+        for segment in by.into_iter().rev().filter(|segment| segment.len() > 0) {
+            self.queued += segment.len();
+            self.held += segment.held();
+            self.segments.push_front(segment);
+        }
+    }
+
+    fn send_file(&mut self, cx: &mut Context<'_>, transport: &mut dyn Transport) -> Poll<io::Result<()>> {
+        let Some(Segment::File { file, offset, len, resident, .. }) = self.segments.front() else {
+            unreachable!("asked for the file at the front")
+        };
+        let (file, offset, len, resident) = (file.clone(), *offset, *len, *resident);
+        let (from, rest) = (offset + self.sent as u64, len - self.sent);
+        let part = if self.stale { rest.min(STALE) } else { rest };
+        ready!(self.poll_resident(cx, &file, from, part, resident));
         if !transport.can_sendfile() {
-            let mut bytes = vec![0; *len];
-            read_exact(file, *offset, &mut bytes)?;
-            self.held += bytes.len();
-            self.segments[0] = Segment::Bytes(bytes.into());
+            let mut bytes = vec![0; len];
+            read_exact(&file, offset, &mut bytes)?;
+            self.replace_front([Segment::Bytes(bytes.into())]);
             return Poll::Ready(Ok(()));
         }
         let taken = ready!(transport.poll_sendfile(cx, file.as_fd(), from, part))?;
@@ -279,16 +418,31 @@ impl Segment {
     fn len(&self) -> usize {
         match self {
             Self::Bytes(bytes) => bytes.len(),
-            Self::File { len, .. } => *len,
+            Self::File { head, len, .. } => head.map_or(0, |head| head.len()) + len,
+            Self::Piped(len) => *len,
         }
     }
 
+    /// Bytes of memory.
     fn held(&self) -> usize {
         match self {
             Self::Bytes(bytes) => bytes.len(),
-            Self::File { .. } => 0,
+            Self::File { .. } | Self::Piped(_) => 0,
         }
     }
+}
+
+fn take_pipe() -> Option<Pipe> {
+    FREE_PIPES.with_borrow_mut(|pipes| pipes.pop()).or_else(|| kernel_pipe().ok())
+}
+
+/// Keeps an empty pipe for the next connection.
+fn give_pipe(pipe: Pipe) {
+    FREE_PIPES.with_borrow_mut(|pipes| {
+        if pipes.len() < PIPES {
+            pipes.push(pipe);
+        }
+    });
 }
 
 #[cfg(test)]
@@ -352,6 +506,22 @@ mod tests {
             }
             self.take(&bytes[..n])
         }
+        fn can_splice(&self) -> bool {
+            self.files
+        }
+        fn poll_splice_out(
+            &mut self,
+            _: &mut Context<'_>,
+            pipe: BorrowedFd<'_>,
+            len: usize,
+        ) -> Poll<io::Result<usize>> {
+            let mut bytes = vec![0; len.min(self.room)];
+            if bytes.is_empty() {
+                return Poll::Pending;
+            }
+            let n = rustix::io::read(pipe, &mut bytes)?;
+            self.take(&bytes[..n])
+        }
         fn peer(&self) -> &Peer {
             &self.peer
         }
@@ -381,41 +551,98 @@ mod tests {
         Poll::Pending
     }
 
+    /// Queues an Rread of a range, with something before and behind it.
+    fn queue(tx: &mut Tx, file: Arc<OwnedFd>, offset: u64, len: u32, resident: Resident) {
+        tx.bytes().extend_from_slice(b"before");
+        let head = Rmsg::Read { data: nine_proto::msg::Data::Count(len) };
+        head.encode_before(len as usize, Tag(7), Dialect::L, tx.bytes());
+        tx.payload(Payload::File { file, offset, len, resident });
+        tx.bytes().extend_from_slice(b"behind");
+    }
+
+    /// What comes of it with this data.
+    fn rread(data: &[u8]) -> Vec<u8> {
+        let mut bytes = b"before".to_vec();
+        let head = Rmsg::Read { data: nine_proto::msg::Data::Bytes(data) };
+        head.encode(Tag(7), Dialect::L, &mut bytes);
+        [&bytes[..], b"behind"].concat()
+    }
+
     #[test]
     fn a_range_that_left_the_page_cache_is_waited_for_and_comes_whole() {
         static ASKED: AtomicU32 = AtomicU32::new(0);
         for files in [true, false] {
             let (data, mut tx, mut transport) = (content(), Tx::default(), Slow::new(files));
-            tx.bytes().extend_from_slice(b"head");
             let resident: Resident = |_, _, _| ASKED.fetch_add(1, Ordering::Relaxed) % 5 == 4;
-            tx.payload(Payload::File { file: file(&data), offset: 0, len: data.len() as u32, resident });
-            tx.bytes().extend_from_slice(b"tail");
+            queue(&mut tx, file(&data), 0, data.len() as u32, resident);
+            tx.data(Payload::File { file: file(&data), offset: 5, len: 500_000, resident });
             assert!(matches!(drain(&mut tx, &mut transport, 70_000, 1000), Poll::Ready(Ok(()))));
-            assert!(transport.taken == [b"head", &data[..], b"tail"].concat());
+            assert!(transport.taken == [&rread(&data), &data[5..500_005]].concat());
             assert!(tx.is_empty() && tx.queued() == 0 && tx.held() == 0);
+            assert_eq!(tx.total, transport.taken.len() as u64);
         }
         assert!(ASKED.load(Ordering::Relaxed) > 5);
     }
 
     #[test]
-    fn what_is_never_resident_is_sent_all_the_same() {
+    fn a_range_that_is_never_resident_is_sent() {
         let (data, mut tx, mut transport) = (content(), Tx::default(), Slow::new(true));
-        tx.payload(Payload::File { file: file(&data), offset: 100, len: 500_000, resident: |_, _, _| false });
+        tx.data(Payload::File { file: file(&data), offset: 100, len: 500_000, resident: |_, _, _| false });
         assert!(matches!(drain(&mut tx, &mut transport, 300_000, 5 * MISSES as usize), Poll::Ready(Ok(()))));
         assert!(transport.taken == data[100..500_100]);
     }
 
     #[test]
-    fn a_file_that_became_shorter_ends_the_connection_and_is_never_padded() {
+    fn an_rread_carries_what_is_left_of_a_file_that_becomes_shorter_at_any_time() {
+        // The file becomes shorter when so many bytes have been sent.
+        for (files, when) in
+            [true, false].into_iter().flat_map(|files| [0, 3, 10, 50_000].map(|when| (files, when)))
+        {
+            for left in [0, 1, 4096, 200_001] {
+                let (data, mut tx, mut transport) = (content(), Tx::default(), Slow::new(files));
+                let file = file(&data);
+                queue(&mut tx, file.clone(), 1, 500_000, |_, _, _| true);
+                queue(&mut tx, file.clone(), 1, 500_000, |_, _, _| true);
+                let _ = drain(&mut tx, &mut transport, when, 1);
+                std::fs::File::from(file.try_clone().unwrap()).set_len(left).unwrap();
+                assert!(matches!(drain(&mut tx, &mut transport, 70_000, 1000), Poll::Ready(Ok(()))));
+                let short = rread(data[..left as usize].get(1..).unwrap_or_default());
+                let whole = rread(&data[1..500_001]);
+                let got = &transport.taken;
+                // Pages in the pipe stay, but the last one is cut in place: zeros, as for mmap(2).
+                let is_whole = got.len() == whole.len() + short.len() && got.ends_with(&short);
+                assert!(
+                    *got == [&short[..], &short].concat() || is_whole,
+                    "{files} {when} {left}: {}",
+                    got.len()
+                );
+                assert_eq!(tx.total, got.len() as u64);
+            }
+        }
+    }
+
+    #[test]
+    fn an_error_of_the_disk_is_the_answer_to_one_read() {
+        let file = std::fs::File::from(file(&content()).try_clone().unwrap());
+        let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
+        let writes: Arc<OwnedFd> = Arc::new(std::fs::File::options().write(true).open(path).unwrap().into());
+        for files in [true, false] {
+            let (mut tx, mut transport) =
+                (Tx { dialect: Some(Dialect::L), ..Tx::default() }, Slow::new(files));
+            queue(&mut tx, writes.clone(), 0, 100_000, |_, _, _| true);
+            assert!(matches!(drain(&mut tx, &mut transport, 70_000, 100), Poll::Ready(Ok(()))));
+            let mut error = Vec::new();
+            Rmsg::Lerror { ecode: Errno::EBADF.0 }.encode(Tag(7), Dialect::L, &mut error);
+            assert_eq!(transport.taken, [b"before", &error[..], b"behind"].concat());
+        }
+    }
+
+    #[test]
+    fn a_stream_of_a_file_that_became_shorter_ends_and_is_never_padded() {
         for files in [true, false] {
             let (data, mut tx, mut transport) = (content(), Tx::default(), Slow::new(files));
             let file = file(&data);
-            tx.payload(Payload::File {
-                file: file.clone(),
-                offset: 0,
-                len: 600_000,
-                resident: |_, _, _| true,
-            });
+            tx.data(Payload::File { file: file.clone(), offset: 0, len: 600_000, resident: |_, _, _| true });
             std::fs::File::from(file.try_clone().unwrap()).set_len(200_000).unwrap();
             assert!(matches!(drain(&mut tx, &mut transport, 1 << 20, 100), Poll::Ready(Err(_))));
             assert!(data.starts_with(&transport.taken));

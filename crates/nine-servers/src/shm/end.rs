@@ -127,19 +127,18 @@ impl<T: Transport> Transport for Counted<T> {
         self.unless_ended(cx, polled, ())
     }
 
-    fn can_sendfile(&self) -> bool {
-        self.inner.can_sendfile()
-    }
-
-    fn poll_sendfile(
+    fn poll_read_placed(
         &mut self,
         cx: &mut Context<'_>,
+        head: &[u8; 11],
         file: BorrowedFd<'_>,
         offset: u64,
         len: usize,
-    ) -> Poll<io::Result<usize>> {
-        let polled = self.inner.poll_sendfile(cx, file, offset, len);
-        let polled = self.count(polled, |moved| &moved.went);
+    ) -> Poll<io::Result<Option<usize>>> {
+        let polled = self.inner.poll_read_placed(cx, head, file, offset, len);
+        if let Poll::Ready(Ok(Some(moved))) = &polled {
+            let _ = self.count(Poll::Ready(Ok(*moved + head.len())), |moved| &moved.went);
+        }
         self.unless_ended(cx, polled, Err(broken()))
     }
 

@@ -10,7 +10,6 @@ use std::io;
 use std::task::{Context, Poll};
 
 use nine_net::Transport;
-use nine_proto::session::server::Out;
 use nine_proto::{Errno, Error, Result};
 
 use super::super::TURN_BYTES;
@@ -116,7 +115,7 @@ impl Sending {
                         let rest = self.ask(offset + u64::from(n), len - n);
                         self.pieces.push_front(rest);
                     }
-                    self.tx.payload(data);
+                    self.tx.data(data);
                 }
             }
         }
