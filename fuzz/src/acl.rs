@@ -2,8 +2,8 @@
 
 use nine_io::server::acl::{PosixAcl, AclClient, ENTRIES_MAX};
 
-/// Any bytes are a list or none; a list is written as the bytes it was read from would be read again, its mode bits are
-/// those that it is given, and what a new file inherits is no more than it asks for.
+/// Any bytes parse as a list or are refused. An encoded list parses as the same list, its mode bits are those that were
+/// set, and a new file inherits no more permissions than it asks for.
 pub fn acl(data: &[u8]) {
     let Some((&first, data)) = data.split_first() else { return };
     let Ok(Some(mut list)) = PosixAcl::parse(data) else { return };

@@ -45,7 +45,7 @@ pub(crate) fn bytes(bytes: u64) -> String {
     let mut size = bytes as f64 / 1024.0;
     let mut units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"].into_iter();
     let mut unit = units.next().unwrap_or_default();
-    // What would be shown as 1024.0 has the next unit.
+    // A size that would be shown as 1024.0 gets the next unit.
     while size >= 1023.95
         && let Some(next) = units.next()
     {
@@ -54,7 +54,7 @@ pub(crate) fn bytes(bytes: u64) -> String {
     format!("{size:.1} {unit}")
 }
 
-/// `50 %`; what there is none of is not 0 % of it, and what is not full is not 100 %.
+/// `50 %`, or `-` if `all` is 0. A nonzero part is not shown as `0 %`, nor an incomplete one as `100 %`.
 pub(crate) fn percent(part: u64, all: u64) -> String {
     match (u128::from(part) * 100).checked_div(all.into()) {
         None => "-".into(),
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn a_worm_is_full_when_what_is_left_has_grown_away() {
-        // 10 blocks a day; what the first took came before.
+        // 10 blocks a day. The blocks of the first dump are older than the span.
         assert_eq!(days_left(of(&[(3, 999), (2, 10), (1, 10), (0, 10)]), NOW, 840), Some(84));
         assert_eq!(days_left(of(&[(20, 5), (10, 100)]), NOW, 95), Some(9));
         assert_eq!(days_left(of(&[(20, 5), (10, 100)]), NOW, 0), Some(0));

@@ -20,7 +20,7 @@ pub(crate) const ADM: u32 = NOUID - 1;
 /// The number of `none`, -2 in the text. It cannot be asked for as a number either.
 pub(crate) const NONE: u32 = ADM - 1;
 
-/// The number that `none` had in the tables of older archives: it is Linux' `nobody`, a user who owns files.
+/// The number of `none` in the tables of older archives. In Linux it is `nobody`, a user that owns files.
 const OLD_NONE: u32 = 65534;
 
 /// Lines of a table.

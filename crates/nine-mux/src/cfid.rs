@@ -39,7 +39,7 @@ pub(crate) struct CFid {
     pub(crate) crossed: Option<(Arc<Head>, usize)>,
     /// What stands for it until its connection goes.
     pub(crate) first: Live,
-    /// It is a mount point whose server was away: `first` is the covered file.
+    /// Set if the server of this mount point was away when it was walked to: `first` is the covered file.
     pub(crate) away: Option<Box<AwayMount>>,
     /// As clients see it.
     pub(crate) qid: Held,
@@ -265,7 +265,7 @@ impl CFid {
         self.away.as_deref().filter(|away| away.arrived().is_none())
     }
 
-    /// Whether it is a mount point: what is mounted there, or the covered file while that is away.
+    /// Whether it is a mount point. It is the mounted file, or the covered file while the server is away.
     pub(crate) fn is_mount(&self) -> bool {
         self.away.is_some() || self.crossed.is_some()
     }

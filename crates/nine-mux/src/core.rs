@@ -353,8 +353,8 @@ impl Core {
         self.backbone.get_or_init(|| id);
     }
 
-    /// Mounts the root of a tree on `old` (mount(2)). What comes out is the number of the call, and why the server does
-    /// not answer now, if so.
+    /// Mounts the root of a tree on `old` (mount(2)). Returns the number of the call and, if the server does not answer
+    /// now, the error.
     pub(crate) async fn mount(
         &self,
         by: &Walker,
@@ -451,8 +451,8 @@ impl Core {
         changed
     }
 
-    /// Makes `new` be seen at `old` (bind(2)): what is there now, whatever happens to its name later.
-    /// What comes out is the number of the call, and whether it is a directory.
+    /// Binds the file that is at `new` now on `old` (bind(2)), whatever happens to the name `new` later.
+    /// Returns the number of the call, and whether the file is a directory.
     pub(crate) async fn bind(
         &self,
         by: &Walker,
@@ -488,13 +488,13 @@ impl Core {
         })
     }
 
-    /// Takes away what call `id` has mounted or bound.
+    /// Removes the members that call `id` added.
     pub(crate) fn unmount_call(&self, by: &Walker, id: u64) -> Result<(), Error> {
         self.change(by, &[], |space| space.unmount_call(id).map_err(Error::Refused))
     }
 
-    /// Takes from `old` what was mounted or bound last as `new`, or with no `new` everything (bind(2)). The words of
-    /// the calls are enough: servers may be gone, and what `old` was may be hidden by now.
+    /// Removes from `old` the latest mount or bind of `new`, or everything if `new` is `None` (bind(2)). Calls are also
+    /// found by their arguments as text: their servers may be away, and another mount may hide `old` by now.
     pub(crate) async fn unmount(&self, by: &Walker, new: Option<&str>, old: &str) -> Result<(), Error> {
         let covered = self.soon(2 * GREETING, self.covered(by, old, None, false)).await;
         let places = match new {
@@ -579,8 +579,8 @@ impl Core {
         Ok(next.step.covered.clone())
     }
 
-    /// One name on the way to a mount point; what is missing is made (`Some(true)`: as a directory, `Some(false)`: as a
-    /// file) where that may be: in the backbone, and in other trees in memory.
+    /// Walks one name of the path of a mount point. Creates a missing name in the backbone and in other trees in
+    /// memory: a directory if `make` is `Some(true)`, a file if it is `Some(false)`.
     async fn step(
         &self,
         space: &Space,
@@ -649,8 +649,8 @@ impl Core {
         }
     }
 
-    /// A file of an upstream has another name: what is mounted in it, and what was bound of it, follows. What was bound
-    /// of the file that it has replaced stays bound, and shows the new one.
+    /// Follows a rename of a file of an upstream: mounts in the file and binds of it move to the new name. Binds of a
+    /// file that the rename replaced stay, and show the renamed file.
     pub(crate) fn moved(&self, old: &Place, new: &Place) {
         if old == new {
             return;

@@ -60,7 +60,7 @@ pub struct Draft {
     named: BTreeMap<Arc<str>, Arc<Named>>,
     spaces: BTreeMap<Arc<str>, Vec<String>>,
     record: CallRecord,
-    /// Mounts of the running name spaces whose servers the draft mounts again, by name space.
+    /// By name space: the running mounts that lines of the draft have claimed. The draft mounts their servers again.
     claimed: BTreeMap<Box<str>, BTreeSet<u64>>,
     pending: Vec<Pending>,
     /// How many modules its lines have named, by server.
@@ -114,7 +114,7 @@ impl Live {
         self.done(space, statement).await.map(drop)
     }
 
-    /// The same; what comes out is why a server that was mounted does not answer now.
+    /// The same. Returns the error of a mounted server that does not answer now.
     async fn done(&self, space: &str, statement: &Statement) -> Result<Option<Error>, Error> {
         let state = &*self.0;
         let changed = state.mux.space(space, state.owner.clone());
@@ -169,7 +169,7 @@ impl Live {
         Ok(None)
     }
 
-    /// The same for the owner, who goes on changing the name space through /mux.
+    /// The same for a message to `/mux/ctl`. Refuses a statement that changes `/mux` or hides it.
     async fn ordered(&self, space: &str, statement: &Statement) -> Result<Option<Error>, Error> {
         let (old, flags) = match statement {
             Statement::Mount(mount) => (&mount.old, Some(mount.flags)),
@@ -650,7 +650,7 @@ impl Drop for Draft {
     }
 }
 
-/// Binds, and says what that has made.
+/// Binds. Returns the number and the record of the call.
 async fn bound(
     on: &Space,
     statement: &Statement,
@@ -763,7 +763,7 @@ fn put(text: &mut String, line: std::fmt::Arguments<'_>) {
     text.write_fmt(line).expect("a String takes whatever is written to it");
 }
 
-/// How what is read behind a message begins if a server that it mounts does not answer: the reason follows.
+/// Start of the text that follows a message to `ctl` that mounted a server which does not answer. The error follows.
 pub const AWAY: &str = "# mounted, but away: ";
 /// The columns of `clients`.
 pub const CLIENTS: [&str; 10] =

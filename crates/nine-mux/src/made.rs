@@ -4,8 +4,9 @@
 //! In: statements that were done, by name space and number of the call; the name space as it is. Out: the call that a
 //! statement names; a script.
 //!
-//! Always holds: of several calls with the same words the latest is found; the script makes what is seen now, also
-//! after a rename, or when what was bound is mounted nowhere else any more. What no statement can make is a comment.
+//! Always holds: of several calls with the same words the latest is found. The script makes the tree that is seen now,
+//! also after a rename, or when a bound file is mounted nowhere else any more. A call that no statement can make again
+//! is a comment.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -21,7 +22,7 @@ pub(crate) struct StatementCall {
     pub(crate) word: String,
     /// The server, of a mount.
     pub(crate) server: Option<Arc<str>>,
-    /// What is mounted or bound is a directory.
+    /// The mounted or bound file is a directory.
     pub(crate) is_dir: bool,
 }
 
@@ -43,7 +44,7 @@ impl CallRecord {
         self.spaces.entry(space.into()).or_default().insert(id, made);
     }
 
-    /// Forgets what is not there any more.
+    /// Forgets calls that have no members any more.
     pub(crate) fn prune(&mut self, space: &str, value: &Space) {
         let ids: HashSet<u64> = value.heads().iter().flat_map(|head| &head.members).map(|m| m.id).collect();
         self.spaces.entry(space.into()).or_default().retain(|id, _| ids.contains(id));
@@ -103,7 +104,7 @@ impl CallRecord {
         self.calls(space).find(is)
     }
 
-    /// Lines that make a name space again; what no line can say is a comment.
+    /// Lines that make a name space again. A call that no line can make is a comment.
     pub(crate) fn lines(&self, space: &str, value: &Space) -> Vec<String> {
         let mut again = Again { record: self, made: Space::new(value.root().clone()), lines: Vec::new() };
         let heads = value.heads();
@@ -120,7 +121,7 @@ impl CallRecord {
     }
 }
 
-/// A script that is being written, and what it has made so far.
+/// A script that is being written, and the name space that its lines make so far.
 struct Again<'r> {
     record: &'r CallRecord,
     made: Space,
@@ -128,7 +129,7 @@ struct Again<'r> {
 }
 
 impl Again<'_> {
-    /// Writes what puts the members that call `id` has made where they are.
+    /// Writes the lines that make the members of call `id` again, at their present position.
     fn call(&mut self, head: &Head, id: u64, made: &StatementCall) {
         let (old, new) = match &made.statement {
             Statement::Mount(mount) => (&mount.old, None),
@@ -215,7 +216,8 @@ impl Again<'_> {
         self.lines.push(Statement::Bind { flags, new: new.into(), old: old.into() }.to_string());
     }
 
-    /// A path that leads to a place, without what is mounted on its last name: this one, if it does.
+    /// A path to a file, `first` if that fits. With `first` it is the path of a mount point: mounts on its last name do
+    /// not count. Without, they do.
     fn path_of(&self, place: &Place, first: Option<&str>) -> Option<String> {
         let is_it = |path: &str| match first {
             Some(_) => self.covers(path).as_ref() == Some(place),
@@ -286,7 +288,7 @@ fn shown(space: &Space, place: Place) -> Vec<Place> {
 /// Ways through unions that are looked at.
 const WAYS_MAX: usize = 4096;
 
-/// What call `id` has mounted or bound there.
+/// The files that call `id` mounted or bound on a mount point.
 fn places(head: &Head, id: u64) -> Vec<Place> {
     head.members.iter().filter(|member| member.id == id).map(|member| member.to.clone()).collect()
 }

@@ -158,7 +158,7 @@ pub struct Mount {
     pub user: Option<User>,
     /// One word: an address or `kind:argument`.
     pub server: String,
-    /// The same as it was written, where that is not what it means: a path from where the file is.
+    /// SERVER as it was written. `server` differs if this is a path relative to the file.
     pub word: String,
     /// The mount point.
     pub old: String,

@@ -146,7 +146,7 @@ impl Core {
             Ok(other) if cfid.kept.is_some() && Arc::ptr_eq(&other.root.lane, &live.root.lane) => {
                 return Way::Later;
             }
-            // What it is moved to may be another member.
+            // The destination may be in another member, on another server.
             Ok(_) if takes_target => None,
             Ok(_) => return Way::Refused(Error::new(Errno::EXDEV, "the files are on different servers")),
             Err(_) => None,
@@ -181,7 +181,7 @@ impl Core {
             let what = if head.from == *place { "is a mount point" } else { "has a mount point below it" };
             Some(Error::new(Errno::EBUSY, what))
         };
-        // What is bound on a file may be replaced: see `target`.
+        // A rename may replace a file that is bound on a file: see `target`.
         let busy_target = |place: &Place| busy(place).filter(|_| !self.is_bound(cfid, place));
         match op {
             Op::Open { flags } if flags.has(OpenFlags::DIRECTORY) && !cfid.is_dir() => {
@@ -380,7 +380,7 @@ impl Core {
         Ok(Reply::Attr(attr))
     }
 
-    /// The attributes of what is mounted at a mount point, by a new connection if its server comes back.
+    /// The attributes of the file mounted at a mount point. Reconnects if the mount does (`-r`).
     async fn attr_there(&self, cfid: &Arc<CFid>, mask: GetMask) -> Result<Box<Attr>, Failed> {
         let mut patience = Patience::default();
         loop {

@@ -326,7 +326,7 @@ impl Space {
         Ok(())
     }
 
-    /// Takes away what one call has mounted or bound.
+    /// Removes the members that one call added.
     pub fn unmount_call(&mut self, id: u64) -> Result<()> {
         let of = |head: &&Arc<Head>| head.members.iter().any(|member| member.id == id);
         let head = self.heads.values().flat_map(HashMap::values).find(of);

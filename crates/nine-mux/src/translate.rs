@@ -399,7 +399,7 @@ impl Core {
         Ok((place, dir))
     }
 
-    /// The place of a name in a directory, without what is mounted there; `None`: there is none in any of its members.
+    /// The file of this name in a directory, ignoring mounts on it. `None`: no member has the name.
     async fn find(&self, by: &Walker, dir: Pos, name: &[u8]) -> Result<Option<Pos>, Failed> {
         match self.walk_pos(&by.named.space(), by, dir, &[name], Last::Covered, |_| {}).await {
             Ok(pos) => Ok(Some(pos)),

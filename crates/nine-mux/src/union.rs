@@ -285,8 +285,8 @@ async fn attributes(dir: &File, entries: &mut [Entry]) -> Result<(), Error> {
     Ok(())
 }
 
-/// What is mounted over an entry; `None`: that cannot be had, and the covered file is shown. A listing is no walk: it
-/// does not wait long for a server that only has a name in it.
+/// The file that is mounted over an entry. `None`: its server cannot be reached, and the covered file is shown. Unlike
+/// a walk, a listing waits at most [`LOOK`] for a server that only has a name in it.
 async fn mounted(
     core: &Core,
     cfid: &CFid,

@@ -384,7 +384,7 @@ impl Lane {
         if !std::mem::replace(&mut state.told, true) && upstream.dials.load(Ordering::Relaxed) > 1 {
             tracing::warn!(upstream = %upstream.server.name, "not reached: {error}");
         }
-        // Absence passes; who refuses us is asked seldom.
+        // A server that is away may be back soon. One that refuses us is tried with growing pauses.
         state.pause = match is_refusal(&error) {
             true => (state.pause * 2).clamp(RETRY, REFUSED_MAX),
             false => Duration::ZERO,

@@ -42,7 +42,7 @@ pub(crate) enum Last {
 pub(crate) struct Pos {
     pub(crate) step: Arc<Step>,
     pub(crate) crossed: Option<(Arc<Head>, usize)>,
-    /// What is mounted here is away: it is the covered file.
+    /// The mount point, if its server is away: then this is the covered file.
     pub(crate) away: Option<Arc<Head>>,
     pub(crate) root: Arc<Root>,
     pub(crate) file: Arc<File>,
@@ -116,7 +116,7 @@ impl Core {
         let Pos { step, crossed, away, root, file, raw } = pos;
         let qid = Held::new(&self.qids, &root, raw);
         let away = away.map(AwayMount::new);
-        // What arrives has another server than the covered file.
+        // The mounted file is on another server than the covered file.
         let kept = if away.is_none() { Kept::of(&root, place) } else { None };
         let first = Live { root, file, raw };
         let (open, ahead, direct) = (None, None, None);
@@ -292,7 +292,7 @@ impl Core {
         }
     }
 
-    /// What is mounted at a place did not answer in time.
+    /// Marks the first remote server of a mount point as silent: it did not answer in time.
     pub(crate) fn has_been_silent(&self, head: &Head) {
         self.far(head).first().inspect(|upstream| upstream.set_silent(true));
     }
@@ -344,7 +344,7 @@ impl Core {
         );
     }
 
-    /// Has a fid whose server was away stand for what is mounted there, waiting for it as its mount asks for.
+    /// Moves a fid to the mounted file if its server was away. Waits for the server as the mount says.
     pub(crate) async fn arrive(&self, cfid: &CFid) -> Result<(), Error> {
         let Some(away) = cfid.away() else { return Ok(()) };
         let pos = self.cross_over(&cfid.by, &cfid.step, &away.head).await?;

@@ -20,7 +20,7 @@ pub(crate) fn flag(kind: AclKind) -> u32 {
 }
 
 impl NewAcls {
-    /// What a new file or directory inherits from a directory's default list, and its mode.
+    /// The lists and the mode of a new file or directory that inherits a directory's default list.
     pub(crate) fn inherit(list: &PosixAcl, mode: u32, is_dir: bool) -> (Self, u32) {
         let (own, mode) = list.inherit(mode);
         let own = own.is_extended().then(|| (AclKind::Access, own.encode()));

@@ -129,7 +129,7 @@ impl Fs {
         (0..pieces(len)).try_for_each(|piece| self.touch(&[&Key::xattr(ino, name, piece)]))
     }
 
-    /// Writes a value, for which there is room and whose way is in memory.
+    /// Writes a value. The caller has made room for it and loaded its path into memory.
     pub(super) fn put_pieces(&mut self, ino: u64, name: &[u8], value: &[u8]) {
         for piece in 0..pieces(value.len()) {
             let from = usize::from(piece) * PIECE;

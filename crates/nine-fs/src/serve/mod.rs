@@ -175,7 +175,7 @@ impl Archive {
                     b"" => state.fs.xattrs(root, file.ino)?,
                     name if name.len() > 255 || name.contains(&0) => return Err(Errno::ENODATA.into()),
                     name => {
-                        // As in Linux, who sees a file sees its access control lists.
+                        // As in Linux, access control lists can be read without read permission on the file.
                         if AclKind::of(name).is_none() {
                             self.may(req, state, file, READ)?;
                         }

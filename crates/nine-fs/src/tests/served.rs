@@ -193,7 +193,7 @@ fn an_access_control_list_decides_who_may() {
         };
         let (read, write) = (OpenFlags::READ, OpenFlags::WRITE);
         for (uid, reads, writes) in [
-            // The owner; a user whom the list names; one whom it shuts out.
+            // The owner; a user that the list names; a user that it denies.
             (1234, true, true),
             (1235, true, true),
             (1238, false, false),
@@ -213,7 +213,7 @@ fn an_access_control_list_decides_who_may() {
         // chmod(2) takes write permission from everybody but the owner: it changes the mask.
         f.setattr(&chmod(0o640)).await.unwrap();
         assert_eq!((opens(1235, read).await, opens(1235, write).await), (Ok(()), Err(Errno::EACCES)));
-        // A directory's list decides who searches it, and who creates in it.
+        // A directory's list controls searching it and creating files in it.
         own.mkdir("d", 0o700, NOGID).await.unwrap();
         let d = own.walk("d").await.unwrap();
         d.create("f", OpenFlags::RDWR, 0o666, NOGID).await.unwrap();
@@ -229,7 +229,7 @@ fn an_access_control_list_decides_who_may() {
             let made = dir.create(&name, OpenFlags::RDWR, 0o600, NOGID).await;
             assert_eq!(made.map(drop).map_err(|error| error.errno()), created, "{uid}");
         }
-        // Only the owner sets a list; who sees a file sees its list.
+        // Only the owner may set a list. A user without any permission on the file may read it.
         let other = served.attach(Dialect::L, "", 1238).await.unwrap().walk("pub/f").await.unwrap();
         let all = list(7, &[], 7, 7, 7);
         assert_eq!(errno(other.set_xattr(ACCESS, &all, 0).await), Errno::EPERM);

@@ -445,7 +445,7 @@ mod tests {
         link("two", "one");
         link("point", "two");
         link("round", "round");
-        // What is mounted there may be a link to nobody: it is not read.
+        // `point` is a mount point: `whole` does not read it, even if it is a dangling link.
         link("nowhere", "point");
         let found = whole(&base.join("one"), |path| path == base.join("point"));
         assert_eq!(found.unwrap(), base.join("point"));

@@ -1,4 +1,4 @@
-//! Extended attributes, and what the access control lists among them mean for modes and umasks.
+//! Extended attributes, and the effect of access control lists on modes and umasks.
 //!
 //! In: requests of the kernel. Out: their answers; the umask that counts in a directory.
 
@@ -77,8 +77,8 @@ impl Gate {
         node.incapable.set(self.clock.now() + self.good_without());
     }
 
-    /// The bits that a umask takes from what is created in a directory: none if the directory has a default access
-    /// control list, which counts instead (acl(5)). That it has none is believed as long as other attributes, a second
+    /// The umask bits that apply to a new file in a directory: none if the directory has a default access control
+    /// list, which replaces the umask (acl(5)). The absence of a list is cached as long as other attributes, a second
     /// at most.
     pub(super) async fn umask(&self, dir: u64, umask: u32) -> Result<u32, Errno> {
         let node = self.node(dir)?;
@@ -103,7 +103,8 @@ impl Gate {
         }
     }
 
-    /// What follows from a new access control list: other permissions. The kernel is told, if it does not know.
+    /// Updates the mode after a change of an access control list. The kernel's copy is invalidated, unless the kernel
+    /// handles lists itself.
     async fn list_changed(
         &self,
         node: &Node,
@@ -127,7 +128,7 @@ impl Gate {
         }
         node.seen(&attr);
         if !self.checks_lists.get() {
-            // What is told without having been asked has no number; from a negative offset on there are no pages.
+            // A notification has no request number. A negative offset invalidates attributes only, no pages.
             let told = Out::default().u64(node.id).u64(u64::MAX).u64(0);
             self.send(0, abi::INVAL_INODE, &told.0);
         }

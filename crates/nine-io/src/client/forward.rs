@@ -38,7 +38,8 @@ pub trait Forward: Send + Sync + 'static {
 pub struct FlushLimits {
     /// Until a request that changes nothing is answered EINTR.
     pub reads: u32,
-    /// The same for one that may have changed something: the server's word for what became of it is worth a wait.
+    /// Until a request that may have changed something is answered EINTR. It waits longer, because only the server's
+    /// answer tells whether the change happened.
     pub changes: u32,
     /// Until the Rflush is overdue.
     pub overdue: u32,

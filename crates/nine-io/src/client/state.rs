@@ -371,8 +371,8 @@ impl State {
         any
     }
 
-    /// Some time has passed: requests whose Rflush is late by `limits` are answered EINTR. Their tags stay taken until
-    /// the server answers. How many Rflushes are overdue, and how many are not yet.
+    /// Counts one tick. Answers EINTR to requests that have waited for their Rflush for as long as `limits` says; their
+    /// tags stay in use until the server answers. Returns how many Rflushes are overdue, and how many are not yet.
     pub(crate) fn tick(&mut self, limits: FlushLimits) -> (usize, usize) {
         self.now = self.now.wrapping_add(1);
         let (mut overdue, mut waiting) = (0, 0);

@@ -8,7 +8,7 @@
 
 use nine_proto::{Errno, Result};
 
-/// The attribute that decides who may access a file.
+/// The attribute with the list that controls access to a file.
 pub const ACCESS: &[u8] = b"system.posix_acl_access";
 /// The attribute of a directory that new files in it inherit.
 pub const DEFAULT: &[u8] = b"system.posix_acl_default";
@@ -51,7 +51,7 @@ impl AclKind {
     }
 }
 
-/// To whom an entry applies, in the order in which entries stand.
+/// The kind of client that an entry applies to. Entries are sorted in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum AclTag {
     Owner = 0x01,
@@ -75,9 +75,9 @@ struct AclEntry {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PosixAcl(Vec<AclEntry>);
 
-/// A client whose access is checked.
+/// The identity of a client, for an access check.
 pub struct AclClient<F> {
-    /// `None`: a client without a number, to whom only the entry for all others applies.
+    /// `None`: the client has no number, and only the permissions of all others apply to it.
     pub uid: Option<u32>,
     /// Whether the client is a member of a group.
     pub is_member: F,
@@ -145,7 +145,8 @@ impl PosixAcl {
         })
     }
 
-    /// What chmod(2) does to it.
+    /// Applies chmod(2): sets the permissions of the owner, of the mask (or of the owning group, if there is no mask)
+    /// and of all others.
     pub fn set_mode(&mut self, mode: u32) {
         for i in 0..self.0.len() {
             if let Some(shift) = self.class(self.0[i].tag) {
@@ -154,8 +155,8 @@ impl PosixAcl {
         }
     }
 
-    /// The access list of a new file in a directory whose default list this is, and the file's mode; `mode` is as the
-    /// program asked for it, without a umask. The new list may be one that is not [`is_extended`](Self::is_extended).
+    /// The access list and the mode of a new file in a directory with this default list. `mode` is the mode that the
+    /// program asked for, without a umask. The new list need not be [extended](Self::is_extended).
     pub fn inherit(&self, mode: u32) -> (Self, u32) {
         let mut new = self.clone();
         for i in 0..new.0.len() {
@@ -180,8 +181,8 @@ impl PosixAcl {
     }
 
     /// Whether a client has all of the permissions `want` (4 read, 2 write, 1 execute) on a file of this owner and
-    /// group: acl(5), "Access check algorithm". `others` is what a client has to whom no other entry applies, of the
-    /// entry for all others.
+    /// group: acl(5), "Access check algorithm". If no other entry applies, the client has the permissions `others`,
+    /// which replace the entry for all others.
     pub fn allows(
         &self,
         (owner, group): (u32, u32),
@@ -262,7 +263,7 @@ mod tests {
         }
         assert_eq!(PosixAcl::parse(b""), Ok(None));
         assert_eq!(PosixAcl::parse(&value(&[])), Ok(None));
-        // As `getfattr -e hex` shows what `setfacl -m u:1235:rw` stores.
+        // The value that `getfattr -e hex` shows after `setfacl -m u:1235:rw`.
         let linux =
             b"\x02\0\0\0\x01\0\x06\0\xff\xff\xff\xff\x02\0\x06\0\xd3\x04\0\0\x04\0\x04\0\xff\xff\xff\xff\
             \x10\0\x06\0\xff\xff\xff\xff\x20\0\x04\0\xff\xff\xff\xff";

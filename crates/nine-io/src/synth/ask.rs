@@ -23,7 +23,7 @@ pub struct Ask {
     pub count: u32,
     /// Of a write: its bytes.
     pub data: Bytes,
-    /// Of a write to a text file: what is read by the same open file from now on.
+    /// Of a write to a text file: the text that the same open file reads; see [`Ask::leave`].
     pub(super) text: Option<Arc<Mutex<Bytes>>>,
     id: ReqId,
     asks: Arc<Asks>,

@@ -362,7 +362,7 @@ impl At {
     }
 }
 
-/// Content as of the open, or what the latest write has left to read; and what is done with what is written.
+/// An open text file: its text as of the open or as the latest write left it, and the function that handles writes.
 struct TextHandle {
     text: Arc<Mutex<Bytes>>,
     on_write: Option<OnWrite>,

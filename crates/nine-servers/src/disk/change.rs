@@ -201,8 +201,8 @@ impl<H: HostFs> Inner<H> {
     }
 }
 
-/// The host keeps no files that only grow, or are open once: who asks for one is told, for a plain file would be
-/// overwritten. Temporary files (DMTMP) are kept as any other.
+/// Refuses append-only and exclusive-use files: the host has none, and clients would overwrite a plain file in their
+/// place. Temporary files (DMTMP) are kept like any other.
 pub(super) fn plain(special: u8) -> Result<(), nine_proto::Error> {
     if special & (Qid::APPEND | Qid::EXCL) != 0 {
         let text = "a disk keeps no append-only and no exclusive files";

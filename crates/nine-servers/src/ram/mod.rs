@@ -217,7 +217,7 @@ impl Ram {
         }
         match inode.mode() & S_IFMT {
             ty if ty != S_IFDIR && flags.has(OpenFlags::DIRECTORY) => return Err(Errno::ENOTDIR.into()),
-            // What only grows is not cut, and that is no error (open(5)).
+            // An append-only file is not truncated, which is not an error (open(5)).
             S_IFREG if flags.has(OpenFlags::TRUNC) && special & Qid::APPEND == 0 => inode.resize(0)?,
             S_IFREG => {}
             S_IFDIR if flags.changes() => return Err(Errno::EISDIR.into()),

@@ -283,7 +283,7 @@ impl Dir {
     }
 }
 
-/// What a directory's owner needs to make, rename and remove names in it.
+/// The mode bits that a directory's owner needs to create, rename and remove names in it.
 const OWNER_WRITES: u32 = 0o300;
 
 /// An extended attribute: its name and its value.

@@ -283,8 +283,8 @@ fn is_at(file: &File, dir: &OwnedFd, name: &[u8]) -> bool {
     here.is_ok() && here == there
 }
 
-/// Gives an open file these, and takes what it has inherited of access control lists; how many it did not take.
-/// `inherited`: it is new, and whether it is a directory.
+/// Sets these attributes of an open file, and removes inherited access control lists that are not among them. Returns
+/// how many attributes could not be set. `inherited`: the file is new; whether it is a directory.
 pub fn set_xattrs(fd: impl rustix::fd::AsFd, all: &[Xattr], inherited: Option<bool>) -> usize {
     let lists = inherited.map_or(Vec::new(), |is_dir| lists_not_in(all, is_dir));
     // Of those that cannot be taken there are none: a new file's list is its owner's.

@@ -399,7 +399,8 @@ pub async fn xattrs(file: &File) -> Result<Vec<Xattr>> {
     Ok(all)
 }
 
-/// Gives a file these, and takes what it has `inherited` of access control lists; how many it did not take.
+/// Sets these attributes of a file and, with `inherited`, removes access control lists that are not among them. Returns
+/// how many attributes could not be set and how many lists could not be removed.
 pub async fn set_xattrs(file: &File, all: &[Xattr], inherited: bool) -> Result<usize> {
     let mut lost = 0;
     let lists = if inherited { lists_not_in(all, file.qid().is_dir()) } else { Vec::new() };
@@ -489,7 +490,7 @@ enum InPlace {
     Copied,
 }
 
-/// What is copied at once from a temporary file, bytes.
+/// Bytes of one read when a temporary file is copied.
 const COPY: u32 = 1 << 20;
 
 /// What becomes of a file.

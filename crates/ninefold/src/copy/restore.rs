@@ -158,7 +158,7 @@ impl Restoring<'_> {
         let fill = self.fill(&mut comparison, &goal, to, &mut batch, &mut restored, &progress, tally);
         let filled = fill.await;
         progress.end();
-        // What was to be in it is, or it has failed: no directory stays as open as it was for that.
+        // Done or failed: directories that were made writable for it get their modes again.
         for (dir, like) in batch.dirs.into_values() {
             let _ = dir.finish(&like.meta, true).await;
         }
@@ -171,7 +171,7 @@ impl Restoring<'_> {
         Ok(restored)
     }
 
-    /// Does what the comparison finds.
+    /// Restores the differences that the comparison finds.
     #[expect(clippy::too_many_arguments, reason = "one half of one function")]
     async fn fill(
         &self,
@@ -283,8 +283,8 @@ impl Restoring<'_> {
         Ok(())
     }
 
-    /// Lets its owner write in the directory to which something goes, and notes what that is to be again when all is
-    /// in it. `old_dir`: it is below the goal, and `rest` is the path there.
+    /// Makes the directory that `new` goes to writable for its owner, and records the attributes that it gets again at
+    /// the end. `old_dir`: that directory, if it is below the goal; `rest` is the path of `new` there.
     async fn lift(
         &self,
         old_dir: Option<&Dir>,

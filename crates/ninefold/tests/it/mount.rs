@@ -337,7 +337,7 @@ fn access_control_lists_count_in_a_mount() {
                     command.args(["--reuid", uid, "--regid", gid, "--clear-groups", "cat"]).arg(&file);
                     command.output().unwrap().status.success()
                 };
-                // A member of the group, whom the list shuts out; one who is named; the owner; somebody else.
+                // A member of the group, which the list denies; a user that it names; the owner; another user.
                 let all = [("1236", "50"), ("1235", "1235"), ("1234", "1234"), ("1237", "1237")];
                 assert_eq!(all.map(|(uid, gid)| reads(uid, gid)), [false, true, true, false], "{server}");
             }

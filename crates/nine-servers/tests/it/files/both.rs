@@ -328,7 +328,7 @@ fn access_control_lists_and_modes_follow_each_other() {
         }
         assert_eq!(errno(f.set_xattr(DEFAULT, &list_for_1235(6, 0, 6, 0), 0).await), Errno::EACCES);
 
-        // What is created in a directory with a default list gets it, within the mode that is asked for.
+        // A new file inherits the default list of its directory, limited by the requested mode.
         root.mkdir("d", 0o755, NOGID).await.unwrap();
         let d = root.walk("d").await.unwrap();
         let before = mode_of("d").await;

@@ -113,7 +113,7 @@ const TWSTAT: &[&str] = &[
 
 /// What does not pass without a mux either: our servers have no such files, and one dialect is checked at a time.
 const NEVER: &[&str] = &["version/again_may_change_the_dialect"];
-/// What memory has and a disk has not.
+/// Cases that need files which a server in memory has and a disk does not.
 const SPECIAL: &[&str] = &["open/exclusive_use", "open/append_only"];
 
 /// Nothing fails; what is skipped stands in the table, and all that stands there is skipped.

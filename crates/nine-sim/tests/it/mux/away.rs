@@ -93,7 +93,7 @@ async fn fifty(m: Muxed, silent: fn(&Tmsg<'_>) -> bool, wait: Option<Wait>, late
     let (path, puppet) = &puppets[0];
     let dir = root.walk(path).await.unwrap();
     let below = m.soon(Duration::from_secs(60), cat(&root, &format!("{path}/f1"))).await;
-    // A first contact has a limit; who is connected may be long about an answer.
+    // A first contact has a time limit. A connected server may take long to answer.
     let is_contact = !later && silent(&Tmsg::Walk { fid: Fid(0), newfid: Fid(1), names: Names::Slice(&[]) });
     match below {
         Some(read) => assert!(read.is_err() || !is_contact, "{read:?}"),

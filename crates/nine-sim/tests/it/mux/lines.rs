@@ -30,7 +30,7 @@ fn the_lines_of_mounts_make_the_same_name_space_again() {
         let (made, said) = world.run(again(seed, first, second, rng));
         (lines, comments) = (lines + made, comments + said);
     }
-    // What cannot be said in lines is seldom.
+    // Comments, for calls that no line can make, are rare.
     assert!(lines > 40 && comments * 10 < lines, "{lines} lines, {comments} comments");
 }
 
@@ -135,7 +135,7 @@ async fn line(root: &File, rng: &mut Rng, done: &[String]) -> String {
             path(root, rng, false).await,
             if rng.one_in(2) { "/file".into() } else { path(root, rng, false).await }
         ),
-        // What has been done is undone, by its own words or all that is there.
+        // Undo an earlier line by its own words, or unmount everything from a path.
         6 if !done.is_empty() => {
             let words: Vec<&str> = done[rng.below(done.len())].split(' ').collect();
             format!("unmount {} {}", words[words.len() - 2], words[words.len() - 1])
@@ -167,7 +167,7 @@ async fn rename(root: &File, rng: &mut Rng, step: usize) {
     let from = path(root, rng, !step.is_multiple_of(3)).await;
     let Some((dir, name)) = from.rsplit_once('/') else { return };
     if let Ok(dir) = root.walk(dir).await {
-        // What the root has was made for the mount points, and is not of a server.
+        // The root's own files are mount points that the test created, not files of a mounted server.
         let keeps = ["m", "n", "o", "q", "file"].contains(&name);
         if !keeps {
             let _ = dir.rename(name, &dir, format!("r{step}")).await;

@@ -1,9 +1,9 @@
 //! What each path of a name space means: the oracle, written from bind(2), mount(2) and walk(5) alone.
 //!
-//! Servers are trees of maps. A mount point is a file, and so is what is mounted there: the path of the name space that
-//! led to it does not matter afterwards. A file is a number. It keeps the number when it is renamed; a file that
-//! replaces it, or is made at its name after it was removed, gets the number: so a mount survives an atomic
-//! replacement. Nothing here is shared with the mux.
+//! Servers are trees of maps. A mount point and its members are files: the path of the name space that led to them does
+//! not matter afterwards. A file is a number, which it keeps when it is renamed. A file that replaces another one, or
+//! is created at the name of a removed one, takes over its binds: so a bind survives an atomic replacement. Nothing
+//! here is shared with the mux.
 
 use std::collections::BTreeMap;
 
@@ -341,7 +341,7 @@ impl Model {
             below.iter().for_each(|id| self.files.get_mut(id).expect("it was found").parent = file);
             self.files.remove(&replaced);
         }
-        // Until the mux knows, what was mounted from it, or from below it, is not found.
+        // Until the mux learns of the rename, binds of the file, or of files below it, find nothing.
         let mut unknown = self.clone();
         let moved: Vec<Id> = self.files.keys().copied().filter(|&id| self.is_within(id, file)).collect();
         let limbo = self.next();
@@ -354,7 +354,7 @@ impl Model {
         Ok(Saw::Done)
     }
 
-    /// What was at a name, if something is still mounted from there.
+    /// The removed file of this name, if it is still bound somewhere.
     fn gone(&self, dir: Id, name: &str) -> Option<Id> {
         let is = |entry: &Entry| entry.parent == dir && matches!(&entry.kind, Kind::Gone(of) if of == name);
         self.files.iter().find(|(_, entry)| is(entry)).map(|(&id, _)| id)
@@ -417,8 +417,8 @@ impl Model {
         Ok(Saw::Done)
     }
 
-    /// What a mount on `old` covers: its last name is not looked up among the mount points. What is missing in the
-    /// backbone is made.
+    /// The file that a mount on `old` covers: mounts on its last name do not count. With `make`, names that are missing
+    /// in the backbone are created.
     fn covered(&mut self, old: &str, is_dir: Option<bool>, make: bool, states: &mut Vec<Self>) -> Answer<Id> {
         let names: Vec<&str> = names(old).collect();
         let mut place = self.root()?;

@@ -362,7 +362,7 @@ fn explain(belief: &Model, deeds: &[Deed]) -> Vec<Model> {
                 Some(seen) => (0..way.len()).any(|walked| {
                     way[walked..].iter().any(|later| {
                         let saw = way[walked].look(&deed.op, later);
-                        // Who attached before a change and walks after it comes by ".." to what is mounted now.
+                        // A client that attached before a change and walks ".." after it reaches the file mounted now.
                         let back = way[walked].look_back(&deed.op, later);
                         [Some(saw), back]
                             .into_iter()

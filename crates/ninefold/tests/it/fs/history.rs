@@ -461,7 +461,7 @@ fn thousands_of_dumps_of_any_server_are_looked_through() {
     assert_eq!(said, "/dump/2025/1231/g -> /archive/g: 1 file is back\n");
 }
 
-/// A command line of nobody's in the server's directory, with what it says; it must end so.
+/// Runs a command as the user nobody in the server's directory. Checks its exit status and returns its output.
 #[track_caller]
 fn as_nobody(server: &Server, words: &[&str], status: i32) -> String {
     let mut command = server.client();
@@ -516,7 +516,7 @@ fn a_directory_that_its_owner_may_not_write_is_restored_by_him() {
     let first = dump(&server);
     let restore = ["fs", "restore", &first];
 
-    // All of it, a directory in one that is there, a file, and a file whose directory is gone too.
+    // Restore the whole tree, a directory in an existing one, a file, and a file without its directory.
     for (gone, what) in [
         ("/archive/pub/t", "/archive/pub/t"),
         ("/archive/pub/t/d", "/archive/pub/t"),
@@ -529,7 +529,7 @@ fn a_directory_that_its_owner_may_not_write_is_restored_by_him() {
         as_nobody(&server, &[&restore[..], &[what]].concat(), 0);
         assert_eq!(modes(&server, &dirs), closed, "{gone}");
     }
-    // What differs in it, and a file where a directory was.
+    // A file with other content, and a file in place of a directory.
     server.fed(&["write", "/archive/pub/t/d/f"], b"other\n");
     server.ok(["rm", "-r", "/archive/pub/t/d/e"]);
     server.fed(&["write", "--create", "/archive/pub/t/d/e"], b"a file\n");
@@ -543,7 +543,7 @@ fn a_directory_that_its_owner_may_not_write_is_restored_by_him() {
     assert!(said.contains("Permission denied"), "{said}");
     as_nobody(&server, &[&restore[..], &["--force"], &to].concat(), 0);
     assert_eq!(modes(&server, &dirs[..2]), ["dr-xr-xr-x t", "dr-xr-xr-x d", "dr-xr-xr-x e"]);
-    // Copies onto what is there, on both sides; what is named as the destination must let him in by itself.
+    // Copy into existing directories, on both sides. The named destination itself must be writable.
     server.ok(["rm", "-r", "/archive/pub/t/e"]);
     server.ok(["mkdir", "-m", "777", "/archive/pub/into"]);
     fs::create_dir(server.dir.path().join("into")).unwrap();
@@ -564,7 +564,7 @@ fn a_directory_that_its_owner_may_not_write_is_restored_by_him() {
     );
     server.ok(["rm", "-r", "/archive/pub/into"]);
     assert_eq!(modes(&server, &dirs), closed);
-    // Who does not own it may not.
+    // Another user may not restore it.
     server.ok(["rm", "/archive/pub/t/d/f"]);
     let mut other = server.client();
     other.args([&restore[..], &["/archive/pub/t"]].concat()).uid(1).gid(1);
