@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use nine_proto::msg::{MAXWELEM, Names, OnlyIds, OnlyUStr, Rmsg, Tmsg};
+use nine_proto::msg::{MAXWELEM, Names, OnlyIds, OnlyUStr, OptionalU32, Rmsg, Tmsg};
 use nine_proto::{Base, Dialect, Dirent, Entries, Errno, Error, Fid, GetMask, NOFID, NOGID, NOTAG, NOUID};
 use nine_proto::{OpenFlags, Qid, Result, Stat, Tag, Time, frame, mode};
 use nine_ring::{Arena, Bad, Layout, Memory, Place};
@@ -395,7 +395,7 @@ impl<L: Line> Client<L> {
     pub fn fsync(&mut self, file: &File) -> Result<()> {
         let fid = Fid(self.number(file)?);
         self.done(&match self.dialect.base {
-            Base::L => Tmsg::Fsync { fid, datasync: 0 },
+            Base::L => Tmsg::Fsync { fid, datasync: OptionalU32(0) },
             _ => Tmsg::Wstat { fid, stat: Stat::DONT_TOUCH },
         })
     }

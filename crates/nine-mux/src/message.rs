@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use nine_io::client::{Answer, Client};
 use nine_io::server::Request;
-use nine_proto::msg::{Data, OnlyUStr, Tmsg};
+use nine_proto::msg::{Data, OnlyUStr, OptionalU32, Tmsg};
 use nine_proto::{Fid, Make, Op, OpenFlags, mode};
 
 use crate::cfid::Live;
@@ -76,7 +76,7 @@ pub(crate) fn message<'r>(
         Op::Setattr { set } if is_l && set.name.is_none() && set.special.is_none() => {
             (live.file.tsetattr(&set), None)
         }
-        Op::Fsync { datasync } if is_l => (Tmsg::Fsync { fid, datasync: datasync.into() }, None),
+        Op::Fsync { datasync } if is_l => (Tmsg::Fsync { fid, datasync: OptionalU32(datasync.into()) }, None),
         Op::Lock(lock) if is_l => {
             let nine_proto::LockRequest { ty, flags, start, length, proc_id, client_id } = lock;
             (Tmsg::Lock { fid, ty: ty as u8, flags, start, length, proc_id, client_id }, None)

@@ -66,6 +66,19 @@ pub struct Texts {
     pub owners: Option<[Box<[u8]>; 3]>,
 }
 
+impl Texts {
+    /// Bytes of all of them.
+    pub fn len(&self) -> usize {
+        let owners = self.owners.iter().flatten().map(|owner| owner.len()).sum::<usize>();
+        self.name.len() + self.target.len() + owners
+    }
+
+    /// Whether all of them are empty.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
 macro_rules! mask {
     ($(#[$doc:meta])* $mask:ident($int:ty) { $($(#[$fdoc:meta])* $name:ident = $value:expr;)* }) => {
         $(#[$doc])*

@@ -1,6 +1,6 @@
 //! Fids: numbers that the client gives to files.
 
-use nine_proto::msg::{Data, OnlyUStr, Tmsg};
+use nine_proto::msg::{Data, OnlyUStr, OptionalU32, Tmsg};
 use nine_proto::{Fid, NOFID, Stat};
 
 use crate::case::{Verdict, cases, fail, hold};
@@ -51,7 +51,7 @@ async fn an_unknown_one_is_refused_by_every_message(s: &Scene) -> Verdict {
             Tmsg::Xattrwalk { fid, newfid: A, name: b"user.x" },
             Tmsg::Xattrcreate { fid, name: b"user.x", size: 1, flags: 0 },
             Tmsg::Readdir { fid, offset: 0, count: 1000 },
-            Tmsg::Fsync { fid, datasync: 0 },
+            Tmsg::Fsync { fid, datasync: OptionalU32(0) },
             Tmsg::Lock { fid, ty: 0, flags: 0, start: 0, length: 0, proc_id: 1, client_id },
             Tmsg::Getlock { fid, ty: 0, start: 0, length: 0, proc_id: 1, client_id },
             Tmsg::Link { dfid, fid: ROOT, name },

@@ -1,7 +1,7 @@
 //! Tread and Twrite of plain files.
 
 use nine_proto::OpenFlags;
-use nine_proto::msg::{Data, Tmsg};
+use nine_proto::msg::{Data, OptionalU32, Tmsg};
 
 use crate::case::{Verdict, cases, hold, skip};
 use crate::conn::Conn;
@@ -187,7 +187,7 @@ async fn a_removed_file_can_still_be_read(s: &Scene) -> Verdict {
 async fn datasync_and_fsync(s: &Scene) -> Verdict {
     let mut c = file(s).await?;
     for datasync in [0, 1] {
-        c.supported(Tmsg::Fsync { fid: A, datasync }).await?;
+        c.supported(Tmsg::Fsync { fid: A, datasync: OptionalU32(datasync) }).await?;
     }
     Ok(())
 }

@@ -27,7 +27,6 @@ use crate::users::ADM;
 
 pub(crate) use acl::{NewAcls, flag as acl_flag};
 pub(crate) use file::{SIZE_MOST, TARGET_MOST};
-pub(crate) use xattr::{CREATE as XATTR_CREATE, REPLACE as XATTR_REPLACE, VALUE_MOST as XATTR_MOST};
 
 /// The root directory.
 pub(crate) const ROOT: u64 = 1;

@@ -1,5 +1,6 @@
 //! Extended attributes: values in pieces.
 
+use nine_io::server::xattr::{XATTR_CREATE, XATTR_REPLACE};
 use nine_proto::{Errno, Time};
 
 use super::{Fs, Op, broken};
@@ -8,14 +9,9 @@ use crate::ptr::Ptr;
 use crate::tree;
 
 /// The largest value, as in Linux, bytes.
-pub(crate) const VALUE_MOST: usize = PIECE * PIECES_MOST as usize;
+const VALUE_MOST: usize = PIECE * PIECES_MOST as usize;
 /// The most bytes of all names and values of a file: what a step may look at.
 const ALL_MOST: u64 = 256 << 10;
-
-/// XATTR_CREATE
-pub(crate) const CREATE: u32 = 1;
-/// XATTR_REPLACE
-pub(crate) const REPLACE: u32 = 2;
 
 impl Fs {
     /// The value of an attribute, if there is one.
@@ -75,11 +71,11 @@ impl Fs {
         }
         let old = self.xattr(self.mem.root, ino, name)?;
         match (&old, flags) {
-            (None, REPLACE) => return Err(Errno::ENODATA.into()),
-            (Some(_), CREATE) => return Err(Errno::EEXIST.into()),
+            (None, XATTR_REPLACE) => return Err(Errno::ENODATA.into()),
+            (Some(_), XATTR_CREATE) => return Err(Errno::EEXIST.into()),
             _ => {}
         }
-        let is_removed = value.is_empty() && flags == REPLACE;
+        let is_removed = value.is_empty() && flags == XATTR_REPLACE;
         self.replace_xattr(ino, name, (!is_removed).then_some(value), now, |_| ())
     }
 

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use nine_io::server::acl::{AclKind, PosixAcl};
+use nine_io::server::xattr::{XATTR_CREATE, XATTR_REPLACE, XattrInput};
 use nine_io::server::{Reply, Request};
 use nine_proto::{Errno, Make, NOGID, Op as Asked, OpenFlags, Perm, Qid, SetAttr, TimeSet, mode};
 
 use super::node::{File, NewXattr, Node, Opened, View};
 use crate::archive::{Archive, State, errno};
-use crate::fs::{Fs, NewAcls, Op, Stop, TARGET_MOST, XATTR_CREATE, XATTR_REPLACE};
+use crate::fs::{Fs, NewAcls, Op, Stop, TARGET_MOST};
 use crate::item::{APPEND, Attributes};
 use crate::users::{EXECUTE, WRITE};
 
@@ -89,20 +90,14 @@ impl Archive {
                 self.unlink(req, state, dir, &name, None)
             }
             Asked::Setattr { set } => self.setattr(req, state, file, &set),
-            Asked::XattrCreate { size, .. } if size > crate::fs::XATTR_MOST as u64 => {
-                Err(Errno::E2BIG.into())
-            }
-            Asked::XattrCreate { name, .. } if name.is_empty() || name.len() > 255 || name.contains(&0) => {
-                Err(Errno::ERANGE.into())
-            }
             // They mean something (xattr(7)): those that mean nothing here are not kept.
             Asked::XattrCreate { name, .. }
                 if name.starts_with(b"system.") && AclKind::of(name).is_none() =>
             {
                 Err(Errno::EOPNOTSUPP.into())
             }
-            Asked::XattrCreate { flags, .. } if flags > 2 => Err(Errno::EINVAL.into()),
             Asked::XattrCreate { name, size, flags } => {
+                let input = XattrInput::new(name, size, flags)?;
                 let root = state.fs.mem.root;
                 let it = state.fs.attributes(root, file.ino)?;
                 match AclKind::of(name) {
@@ -114,8 +109,7 @@ impl Archive {
                     Some(_) => {}
                     None => person.may(&state.fs, (root, file.ino), &it, WRITE)?,
                 }
-                let new = NewXattr::new(file, name, size, flags);
-                Ok(Reply::Moved(Arc::new(Node::NewXattr(new))))
+                Ok(Reply::Moved(Arc::new(Node::NewXattr(NewXattr::new(file, input)))))
             }
             _ => Err(Errno::EBADF.into()),
         }
@@ -342,19 +336,16 @@ impl Archive {
     /// What the clunk of a new attribute does: a value that is not whole changes nothing.
     pub(super) fn store_xattr(&self, req: &Request, state: &mut State, new: &NewXattr) -> Op<Reply> {
         self.is_well(state)?;
-        let value = new.value();
-        if value.len() as u64 != new.size {
-            return Err(nine_proto::Error::new(Errno::EINVAL, "the attribute was not written whole").into());
-        }
-        let Some(kind) = AclKind::of(&new.name) else {
-            state.fs.set_xattr(new.ino, &new.name, &value, new.flags, self.time())?;
+        let (name, flags, value) = (new.input.name(), new.input.flags(), new.input.value()?);
+        let Some(kind) = AclKind::of(name) else {
+            state.fs.set_xattr(new.ino, name, &value, flags, self.time())?;
             return Ok(Reply::Done);
         };
         let list = PosixAcl::parse(&value)?;
         let it = state.fs.attributes(state.fs.mem.root, new.ino)?;
         match state.fs.acl(state.fs.mem.root, new.ino, &it, kind)? {
-            Some(_) if new.flags == XATTR_CREATE => return Err(Errno::EEXIST.into()),
-            None if new.flags == XATTR_REPLACE && list.is_some() => return Err(Errno::ENODATA.into()),
+            Some(_) if flags == XATTR_CREATE => return Err(Errno::EEXIST.into()),
+            None if flags == XATTR_REPLACE && list.is_some() => return Err(Errno::ENODATA.into()),
             // As in Linux it is no error to remove a list that is not there.
             None if list.is_none() => return Ok(Reply::Done),
             _ => {}

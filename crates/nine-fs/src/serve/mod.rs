@@ -143,7 +143,9 @@ impl Archive {
                 let to = from.saturating_add(count as usize).min(value.len());
                 return Ok(Reply::Read(Payload::Bytes(value.slice(from..to))));
             }
-            (Node::NewXattr(new), Asked::Write { offset, data }) => return new.write(*offset, data),
+            (Node::NewXattr(new), Asked::Write { offset, data }) => {
+                return Ok(Reply::Wrote(new.input.write(*offset, data)?));
+            }
             (Node::NewXattr(new), Asked::Clunk) => return self.store_xattr(req, state, new),
             (Node::Xattr(_) | Node::NewXattr(_), Asked::Clunk | Asked::Remove) => return Ok(Reply::Done),
             (Node::Xattr(_) | Node::NewXattr(_), _) => return Err(Errno::EBADF.into()),

@@ -1,9 +1,9 @@
 //! What stands behind a fid, and how it looks.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
-use nine_io::server::Reply;
+use nine_io::server::xattr::XattrInput;
 use nine_proto::{Attr, Errno, GetMask, Qid, Texts, mode};
 
 use crate::archive::{Archive, State};
@@ -75,34 +75,17 @@ pub(super) struct NewXattr {
     pub(super) ino: u64,
     /// As long as it is written the file is not removed.
     live: Option<Arc<Live>>,
-    pub(super) name: Box<[u8]>,
-    pub(super) size: u64,
-    pub(super) flags: u32,
-    value: Mutex<Vec<u8>>,
+    pub(super) input: XattrInput,
 }
 
 impl NewXattr {
-    pub(super) fn new(file: &File, name: &[u8], size: u64, flags: u32) -> Self {
-        let (ino, live) = (file.ino, file.live.clone());
-        Self { ino, live, name: name.into(), size, flags, value: Mutex::default() }
-    }
-
-    pub(super) fn write(&self, offset: u64, data: &[u8]) -> Op<Reply> {
-        let mut value = self.value.lock().unwrap_or_else(PoisonError::into_inner);
-        if offset != value.len() as u64 || offset + data.len() as u64 > self.size {
-            return Err(Errno::EINVAL.into());
-        }
-        value.extend_from_slice(data);
-        Ok(Reply::Wrote(data.len() as u32))
+    pub(super) fn new(file: &File, input: XattrInput) -> Self {
+        Self { ino: file.ino, live: file.live.clone(), input }
     }
 
     /// The directory of its file and the name there, as it was met or moved last.
     pub(super) fn place(&self) -> Option<(u64, Box<[u8]>)> {
         (self.ino != ROOT).then(|| self.live.as_ref().map(|live| live.place())).flatten()
-    }
-
-    pub(super) fn value(&self) -> Vec<u8> {
-        self.value.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 

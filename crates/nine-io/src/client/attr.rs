@@ -1,6 +1,6 @@
 //! Attributes, locks, and what is known about the file system, in any dialect.
 
-use nine_proto::msg::Tmsg;
+use nine_proto::msg::{OptionalU32, Tmsg};
 use nine_proto::{
     Attr, Errno, GetMask, LockRequest, LockStatus, NOGID, NOUID, Qid, SetAttr, SetMask, Stat, StatIds,
     Statfs, Time, TimeSet, mode,
@@ -135,7 +135,7 @@ impl File {
     /// Answers when the file is on stable storage; `datasync`: its content only, where the dialect can say so.
     pub async fn fsync(&self, datasync: bool) -> Result<()> {
         if self.client().dialect().is_l() {
-            let message = Tmsg::Fsync { fid: self.fid(), datasync: datasync.into() };
+            let message = Tmsg::Fsync { fid: self.fid(), datasync: OptionalU32(datasync.into()) };
             return self.call(message).await.map(drop);
         }
         // A Twstat that changes nothing (stat(5)).

@@ -434,6 +434,9 @@ impl Connection {
             {
                 request.frame_mut().expect("just seen").gather(&Pool::here());
             }
+            if placed > 0 {
+                self.session.set_outside(&request, placed as u32);
+            }
             let cost = cost + placed;
             match self.ask(request, cost) {
                 Some(result) => self.respond(id, result),

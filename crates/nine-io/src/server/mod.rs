@@ -19,6 +19,7 @@ mod seen;
 mod stream;
 mod trees;
 mod tx;
+pub mod xattr;
 
 use std::collections::HashMap;
 use std::fmt;

@@ -92,6 +92,10 @@ impl Out<Payload> for Tx {
         &mut self.tail
     }
 
+    fn wrong_reply(&mut self, message: &'static str, why: &'static str) {
+        tracing::error!("the file server answered a {message} wrongly (fix the server): {why}");
+    }
+
     fn payload(&mut self, payload: Payload) {
         if payload.len() > INLINE || matches!(payload, Payload::File { .. }) {
             // Its head is on its way before `trace` could see it.

@@ -139,6 +139,22 @@ impl<'a> Field<'a> for OnlyU {
     }
 }
 
+/// A last number that older clients leave out (Tfsync's `datasync`): it reads as 0 then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OptionalU32(pub u32);
+
+impl<'a> Field<'a> for OptionalU32 {
+    fn get(r: &mut Reader<'a>) -> Result<Self, WireError> {
+        if r.rest().is_empty() { Ok(Self(0)) } else { r.u32().map(Self) }
+    }
+    fn put(&self, w: &mut Writer<'_>) {
+        w.u32(self.0);
+    }
+    fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
 /// A string that only .u has (Tcreate's `extension`): elsewhere it reads as empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OnlyUStr<'a>(pub Str<'a>);

@@ -16,7 +16,7 @@ use crate::stat::Stat;
 use crate::wire::{Reader, Str, WireError, Writer};
 
 use field::Field;
-pub use field::{Data, MAXWELEM, Names, OnlyIds, OnlyU, OnlyUStr, Qids};
+pub use field::{Data, MAXWELEM, Names, OnlyIds, OnlyU, OnlyUStr, OptionalU32, Qids};
 
 macro_rules! messages {
     (
@@ -75,6 +75,14 @@ macro_rules! messages {
                 }
             }
 
+            /// The name in the manual of a number on the wire.
+            pub fn label_of(number: u8) -> Option<&'static str> {
+                match number {
+                    $($number => Some($label),)*
+                    _ => None,
+                }
+            }
+
             /// Prints it with its tag: `Twalk tag 1 fid 7 newfid 9 names net/tcp`.
             pub fn with_tag(&self, tag: Tag) -> impl fmt::Display + use<'_, 'a> {
                 struct WithTag<'m, 'a>(&'m $enum<'a>, Tag);
@@ -112,7 +120,7 @@ messages! {
     Xattrwalk 30 "Txattrwalk" { fid: Fid, newfid: Fid, name: Str<'a> }
     Xattrcreate 32 "Txattrcreate" { fid: Fid, name: Str<'a>, size: u64, flags: u32 }
     Readdir 40 "Treaddir" { fid: Fid, offset: u64, count: u32 }
-    Fsync 50 "Tfsync" { fid: Fid, datasync: u32 }
+    Fsync 50 "Tfsync" { fid: Fid, datasync: OptionalU32 }
     Lock 52 "Tlock" {
         fid: Fid, ty: u8, flags: u32, start: u64, length: u64, proc_id: u32, client_id: Str<'a>
     }

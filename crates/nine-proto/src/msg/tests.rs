@@ -34,7 +34,7 @@ fn all_t() -> Vec<Tmsg<'static>> {
         Tmsg::Xattrwalk { fid: FID, newfid: Fid(8), name: b"user.x" },
         Tmsg::Xattrcreate { fid: FID, name: b"user.x", size: 3, flags: 1 },
         Tmsg::Readdir { fid: FID, offset: 9, count: 4096 },
-        Tmsg::Fsync { fid: FID, datasync: 1 },
+        Tmsg::Fsync { fid: FID, datasync: OptionalU32(1) },
         Tmsg::Lock { fid: FID, ty: 1, flags: 1, start: 0, length: 9, proc_id: 77, client_id: b"host" },
         Tmsg::Getlock { fid: FID, ty: 1, start: 0, length: 9, proc_id: 77, client_id: b"host" },
         Tmsg::Link { dfid: FID, fid: Fid(8), name: b"n" },
@@ -141,6 +141,12 @@ fn a_message_cut_anywhere_or_with_a_byte_too_many_is_refused() {
             let mut buf = Vec::new();
             message.encode(Tag(1), dialect, &mut buf);
             for end in HEADER..buf.len() {
+                if matches!(message, Tmsg::Fsync { .. }) && end == buf.len() - 4 {
+                    // Without its last field, as older clients send it.
+                    let without = Tmsg::Fsync { fid: FID, datasync: OptionalU32(0) };
+                    assert_eq!(Tmsg::decode(&buf[..end], dialect).unwrap().1, without);
+                    continue;
+                }
                 assert!(Tmsg::decode(&buf[..end], dialect).is_err(), "{} cut at {end}", message.label());
             }
             buf.push(0);

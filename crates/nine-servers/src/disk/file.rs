@@ -211,7 +211,9 @@ impl<H: HostFs> Inner<H> {
     pub(super) fn write(&self, node: &Node, offset: u64, data: Written<'_>, how: How) -> Done<Reply> {
         let file = match (&node.kind, data) {
             (Kind::File(file), _) => file,
-            (Kind::NewXattr(new), Written::Bytes(data)) => return new.write(offset, data),
+            (Kind::NewXattr(new), Written::Bytes(data)) => {
+                return Ok(Reply::Wrote(new.input.write(offset, data)?));
+            }
             _ => return Err(Errno::EBADF.into()),
         };
         if data.is_empty() {

@@ -4,25 +4,20 @@
 //! own limit, so a fid of this kind holds no more; and all of them together at most [`ALL_MAX`].
 
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use nine_io::server::Reply;
-use nine_proto::{Errno, Error, NOGID};
+use nine_io::server::xattr::{XATTR_REPLACE, XATTR_SIZE_MAX, XattrInput};
+use nine_proto::{Errno, NOGID};
 
 use super::dent::Dent;
 use super::host::{self, HostFs};
-use super::{Done, How, Inner, Kind, Node, locked};
-
-/// `XATTR_SIZE_MAX` and `XATTR_LIST_MAX` of Linux, bytes; more is refused with E2BIG.
-const SIZE_MAX: usize = 64 * 1024;
+use super::{Done, How, Inner, Kind, Node};
 
 /// Bytes that all fids on attributes hold together; what is more is refused with ENOMEM.
 const ALL_MAX: usize = 64 << 20;
-
-/// Nothing that must replace something: a Linux client's removexattr(2). An empty value comes with other flags.
-const XATTR_REPLACE: u32 = 2;
 
 /// The value of an attribute, or the list of names, as it was at the walk.
 pub(super) struct Xattr {
@@ -30,13 +25,10 @@ pub(super) struct Xattr {
     _charge: Charge,
 }
 
-/// An attribute on its way in.
+/// An attribute that is being written.
 pub(super) struct NewXattr {
     dent: Arc<Dent>,
-    name: Box<[u8]>,
-    size: usize,
-    flags: u32,
-    value: Mutex<Vec<u8>>,
+    pub(super) input: XattrInput,
     _charge: Charge,
 }
 
@@ -60,26 +52,11 @@ impl Drop for Charge {
     }
 }
 
-impl NewXattr {
-    /// Takes the next bytes; in order, and no more than announced.
-    pub(super) fn write(&self, offset: u64, data: &[u8]) -> Done<Reply> {
-        let mut value = locked(&self.value);
-        if offset != value.len() as u64 {
-            return Err(Error::new(Errno::EINVAL, "an attribute is written in order").into());
-        }
-        if data.len() > self.size - value.len() {
-            return Err(Errno::ENOSPC.into());
-        }
-        value.extend_from_slice(data);
-        Ok(Reply::Wrote(data.len() as u32))
-    }
-}
-
 impl<H: HostFs> Inner<H> {
     pub(super) fn xattr_walk(&self, node: &Node, name: &[u8]) -> Done<Reply> {
         let fd = self.any_fd(node, How::Pool)?;
         let _client = self.become_client(&node.view, NOGID)?;
-        let mut value = vec![0; SIZE_MAX];
+        let mut value = vec![0; XATTR_SIZE_MAX];
         let n = match name {
             b"" => self.host.listxattr(fd.as_fd(), &mut value)?,
             name => self.host.getxattr(fd.as_fd(), name, &mut value)?,
@@ -92,27 +69,22 @@ impl<H: HostFs> Inner<H> {
     }
 
     pub(super) fn xattr_create(&self, node: &Node, name: &[u8], size: u64, flags: u32) -> Done<Reply> {
-        let size = usize::try_from(size).ok().filter(|&size| size <= SIZE_MAX).ok_or(Errno::E2BIG)?;
-        if name.is_empty() || name.len() > 255 {
-            return Err(Errno::ERANGE.into());
-        }
-        let (dent, value) = (node.dent()?.clone(), Mutex::default());
-        let charge = Charge::new(&self.xattr_bytes, size)?;
-        let new = NewXattr { dent, name: name.into(), size, flags, value, _charge: charge };
+        let input = XattrInput::new(name, size, flags)?;
+        let dent = node.dent()?.clone();
+        let charge = Charge::new(&self.xattr_bytes, input.size())?;
+        let new = NewXattr { dent, input, _charge: charge };
         Ok(Reply::Moved(node.with(Kind::NewXattr(Box::new(new)))))
     }
 
     /// What the clunk does: a value that is not whole changes nothing.
     pub(super) fn store_xattr(&self, node: &Node, new: &NewXattr) -> Done<()> {
-        let value = std::mem::take(&mut *locked(&new.value));
-        if value.len() != new.size {
-            return Err(Error::new(Errno::EINVAL, "the attribute was not written whole").into());
-        }
+        let value = new.input.value()?;
         let fd = self.tree.handle(&self.host, How::Pool, &new.dent)?;
         let _client = self.become_client(&node.view, NOGID)?;
-        let result = match (new.size, new.flags) {
-            (0, XATTR_REPLACE) => self.host.removexattr(fd.as_fd(), &new.name),
-            _ => self.host.setxattr(fd.as_fd(), &new.name, &value, new.flags),
+        // An empty value that must replace one: a Linux client's removexattr(2).
+        let result = match (value.len(), new.input.flags()) {
+            (0, XATTR_REPLACE) => self.host.removexattr(fd.as_fd(), new.input.name()),
+            (_, flags) => self.host.setxattr(fd.as_fd(), new.input.name(), &value, flags),
         };
         Ok(result
             .map_err(|error| if error == host::Errno::NOSYS { host::Errno::OPNOTSUPP } else { error })?)

@@ -22,10 +22,8 @@ use nine_proto::mode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
 use nine_proto::{Errno, Error, LockStatus, Make, NOGID, Op, OpenFlags, Perm, Qid, Result, Walked};
 
 use nine_io::server::locks::Wanted;
+use nine_io::server::xattr::{XATTR_CREATE, XATTR_REPLACE, XattrInput};
 use tree::{Inode, Place, Space, now, part};
-
-/// The largest attribute, as in Linux, bytes.
-const XATTR_MAX: u64 = 64 * 1024;
 
 /// The longest target of a symbolic link, as in Linux, bytes.
 const TARGET_MAX: usize = 4095;
@@ -50,10 +48,7 @@ enum Node {
     Xattr(Bytes),
     NewXattr {
         inode: Arc<Inode>,
-        name: Box<[u8]>,
-        size: u64,
-        flags: u32,
-        value: Mutex<Vec<u8>>,
+        input: XattrInput,
     },
 }
 
@@ -86,13 +81,8 @@ impl Ram {
             (Node::Xattr(value), &Op::Read { offset, count }) => {
                 return Ok(Reply::Read(Payload::Bytes(value.slice_ref(part(value, offset, count)))));
             }
-            (Node::NewXattr { size, value, .. }, Op::Write { offset, data }) => {
-                let mut value = lock(value);
-                if *offset != value.len() as u64 || offset + data.len() as u64 > *size {
-                    return Err(Errno::EINVAL.into());
-                }
-                value.extend_from_slice(data);
-                return Ok(Reply::Wrote(data.len() as u32));
+            (Node::NewXattr { input, .. }, Op::Write { offset, data }) => {
+                return input.write(*offset, data).map(Reply::Wrote);
             }
             (Node::NewXattr { .. }, Op::Clunk) => return node.store_xattr(),
             (Node::File { .. }, _) => {}
@@ -185,8 +175,6 @@ impl Ram {
                 };
                 Ok(Reply::Xattr { size: value.len() as u64, node: Arc::new(Node::Xattr(value)) })
             }
-            Op::XattrCreate { size, .. } if size > XATTR_MAX => Err(Errno::E2BIG.into()),
-            Op::XattrCreate { name, .. } if name.is_empty() || name.len() > 255 => Err(Errno::ERANGE.into()),
             // They mean something (xattr(7)): those that mean nothing here are not kept.
             Op::XattrCreate { name, .. } if name.starts_with(b"system.") && AclKind::of(name).is_none() => {
                 Err(Errno::EOPNOTSUPP.into())
@@ -196,10 +184,9 @@ impl Ram {
             {
                 Err(Errno::EOPNOTSUPP.into())
             }
-            Op::XattrCreate { flags, .. } if flags > XATTR_REPLACE => Err(Errno::EINVAL.into()),
             Op::XattrCreate { name, size, flags } => {
-                let (inode, name, value) = (inode.clone(), name.into(), Mutex::default());
-                Ok(Reply::Moved(Arc::new(Node::NewXattr { inode, name, size, flags, value })))
+                let input = XattrInput::new(name, size, flags)?;
+                Ok(Reply::Moved(Arc::new(Node::NewXattr { inode: inode.clone(), input })))
             }
             Op::Statfs => Ok(Reply::Statfs(self.space.statfs())),
             Op::Clunk => {
@@ -338,19 +325,16 @@ impl Node {
 
     /// What the clunk of a new attribute does: a value that is not whole changes nothing.
     fn store_xattr(&self) -> Result<Reply> {
-        let Self::NewXattr { inode, name, size, flags, value } = self else { return Ok(Reply::Done) };
-        let value = std::mem::take(&mut *lock(value));
-        if value.len() as u64 != *size {
-            return Err(Error::new(Errno::EINVAL, "the attribute was not written whole"));
-        }
+        let Self::NewXattr { inode, input } = self else { return Ok(Reply::Done) };
+        let (name, flags, value) = (input.name(), input.flags(), input.value()?);
         let has = inode.lock().xattrs.contains_key(name);
         let acl = match AclKind::of(name) {
             Some(kind) => Some((kind, PosixAcl::parse(&value)?)),
             None => None,
         };
         // Nothing that must replace something: a Linux client's removexattr(2).
-        let is_removed = *size == 0 && *flags == XATTR_REPLACE || matches!(acl, Some((_, None)));
-        match (has, *flags) {
+        let is_removed = value.is_empty() && flags == XATTR_REPLACE || matches!(acl, Some((_, None)));
+        match (has, flags) {
             // As in Linux it is no error to remove a list that is not there.
             (false, _) if is_removed && acl.is_some() => return Ok(Reply::Done),
             (false, XATTR_REPLACE) => return Err(Errno::ENODATA.into()),
@@ -369,6 +353,3 @@ impl Node {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
-
-const XATTR_CREATE: u32 = 1;
-const XATTR_REPLACE: u32 = 2;

@@ -48,8 +48,14 @@ impl Connection {
                 return None;
             }
             let direct = self.server.direct(&held.node, flags)?;
-            let Called::Done(Ok(data)) = direct.read(None, offset, count.min(most)) else {
-                return Some(false);
+            let count = count.min(most);
+            let data = match direct.read(None, offset, count) {
+                Called::Done(Ok(data)) if data.len() <= count as usize => data,
+                Called::Done(Ok(_)) => {
+                    tracing::error!("the file server gives more bytes than were asked for (fix the server)");
+                    return Some(false);
+                }
+                _ => return Some(false),
             };
             let head = Rmsg::Read { data: Data::Count(data.len() as u32) };
             head.encode_before(data.len(), tag, dialect, self.tx.bytes());

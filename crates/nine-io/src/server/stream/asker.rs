@@ -6,7 +6,7 @@ use std::task::Waker;
 
 use nine_proto::msg::Tmsg;
 use nine_proto::session::server::{CallId, Request as SessionRequest};
-use nine_proto::{Dialect, NOFID, Result};
+use nine_proto::{Dialect, Errno, Error, NOFID, Result};
 
 use super::super::req::{Answer, Answered, Answers, FileServer, Held, Req, ReqId, Request};
 use super::super::{Core, FLOOR};
@@ -107,10 +107,16 @@ impl Drop for Asker {
     }
 }
 
+/// The error of a client, and a line in the log, for an answer that the trait of file servers forbids.
+pub(super) fn wrong(message: &str, why: &str) -> Error {
+    tracing::error!("the file server answered {message} of a stream wrongly (fix the server): {why}");
+    Error::new(Errno::EIO, format!("fault of the file server: {why}"))
+}
+
 fn got<N>(result: Result<nine_proto::Reply<N, Payload>>) -> Result<Got> {
     match result? {
         nine_proto::Reply::Read(data) => Ok(Got::Data(data)),
         nine_proto::Reply::Wrote(n) => Ok(Got::Wrote(n)),
-        _ => panic!("the file server gave an answer of another kind to a read or a write"),
+        _ => Err(wrong("a read or a write", "a reply of another kind")),
     }
 }

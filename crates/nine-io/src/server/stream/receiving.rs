@@ -15,7 +15,7 @@ use nine_proto::msg::{Data, Tmsg};
 use nine_proto::{Dialect, Errno, Error, NOFID, Result, Tag};
 
 use super::super::{FileServer, Node, TURN_BYTES};
-use super::asker::{Asker, Got, WRITE_HEAD};
+use super::asker::{Asker, Got, WRITE_HEAD, wrong};
 use super::fill::{Fill, Pipe};
 use super::sending::lost;
 use super::{Course, Passage, Way};
@@ -110,7 +110,7 @@ impl Receiving {
                 break;
             };
             self.under_way -= len as usize;
-            let Got::Wrote(n) = answer? else { panic!("the file server answers a write with data") };
+            let Got::Wrote(n) = answer? else { return Err(wrong("a write", "a reply of another kind")) };
             if n == 0 || n > len {
                 return Err(Error::new(Errno::EIO, "the file takes no more bytes"));
             }

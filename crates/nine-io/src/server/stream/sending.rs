@@ -14,7 +14,7 @@ use nine_proto::{Errno, Error, Result};
 
 use super::super::TURN_BYTES;
 use super::super::tx::Tx;
-use super::asker::{Asker, Got};
+use super::asker::{Asker, Got, wrong};
 use super::{Course, Passage, Way};
 use crate::payload::Payload;
 
@@ -99,6 +99,9 @@ impl Sending {
             match answer {
                 Err(error) => self.ended = Some(Err(error)),
                 Ok(data) if data.is_empty() => self.ended = Some(Ok(())),
+                Ok(data) if data.len() > len as usize => {
+                    self.ended = Some(Err(wrong("a read", "more bytes than were asked for")));
+                }
                 Ok(mut data) => {
                     let n = data.len() as u32;
                     data.truncate(until - self.taken);
@@ -248,6 +251,6 @@ pub fn lost(error: io::Error) -> Error {
 fn data(got: Result<Got>) -> Result<Payload> {
     match got? {
         Got::Data(data) => Ok(data),
-        Got::Wrote(_) => panic!("the file server gave an answer of another kind to a read"),
+        Got::Wrote(_) => Err(wrong("a read", "a reply of another kind")),
     }
 }

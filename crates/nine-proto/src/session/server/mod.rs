@@ -23,6 +23,7 @@ mod tests;
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
+use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -40,6 +41,7 @@ use crate::wire::WireError;
 use defer::{Deferred, fids_of};
 use number::*;
 use plan::{Plan, Use};
+use reply::wrong;
 pub use request::Request;
 
 /// File data that a reply carries and that is put on the wire elsewhere.
@@ -64,6 +66,10 @@ pub trait Out<P> {
     fn bytes(&mut self) -> &mut Vec<u8>;
     /// The end of the message whose beginning is in `bytes`.
     fn payload(&mut self, payload: P);
+    /// The file server gave an answer that its trait forbids: `why`. The client has got EIO. For a log.
+    fn wrong_reply(&mut self, message: &'static str, why: &'static str) {
+        let _ = (message, why);
+    }
 }
 
 /// Names a request among all of the session: a tag, and which use of it.
@@ -292,7 +298,8 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
         })
     }
 
-    /// Takes a whole frame. An error ends the connection.
+    /// Takes a whole frame. A request whose body is malformed is answered with an error. `Err`, which ends the
+    /// connection, is for messages that a client never sends, and for any but a Tversion at the start.
     pub fn receive<P: Data>(&mut self, frame: F, out: &mut impl Out<P>) -> Result<Step<N, F>, WireError> {
         let dialect = self.dialect.unwrap_or(Dialect::P2000);
         let tag = frame::tag_of(frame.as_ref());
@@ -301,6 +308,11 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
             // An even number we do not know, correctly framed: a later extension asks whether we have it.
             Err(WireError::Type(ty)) if ty % 2 == 0 && !matches!(ty, 6 | 106) && self.dialect.is_some() => {
                 self.refuse(tag, &Error::new(Errno::EOPNOTSUPP, "unknown message"), out);
+                return Ok(Step::Answered);
+            }
+            Err(WireError::Type(ty)) => return Err(WireError::Type(ty)),
+            Err(error) if self.dialect.is_some() => {
+                self.refuse(tag, &Error::new(Errno::EINVAL, format!("malformed message: {error}")), out);
                 return Ok(Step::Answered);
             }
             Err(error) => return Err(error),
@@ -386,6 +398,16 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
             && matches!(call.number, READ | READDIR)
         {
             call.count = request.count;
+        }
+    }
+
+    /// Says how many bytes a Twrite that is about to be served has outside its frame.
+    pub fn set_outside(&mut self, request: &Request<N, F>, bytes: u32) {
+        if let Some(call) = self.calls.get_mut(&request.id.tag)
+            && call.generation == request.id.generation
+            && call.number == WRITE
+        {
+            call.count = bytes;
         }
     }
 
@@ -509,7 +531,7 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
             extra: plan.extra,
             count: plan.count,
             is_dir,
-            changes: changes(number, plan.flags),
+            changes: !plan.is_sync && changes(number, plan.flags),
             rclose: rclose(plan.flags),
             users: 0,
             remove: ends_open.is_some_and(rclose),
@@ -545,8 +567,11 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
         Step::Serve(request)
     }
 
-    /// Takes the answer to a request. What is returned is a node that nobody will ever clunk, because its session
-    /// has ended: undo it ([`Session::silent`]).
+    /// Takes the answer to a request. Returns a node that no client will clunk, because its session has ended or the
+    /// answer was wrong: clunk it ([`Session::silent`]).
+    ///
+    /// An answer that the request does not allow is EIO for the client, and goes to [`Out::wrong_reply`]: another kind,
+    /// more bytes than asked for or given, qids that do not fit the names.
     ///
     /// An open, a create, an xattrcreate and a walk onto its own fid replace the fid's node: the old one is dropped
     /// without a clunk.
@@ -564,8 +589,16 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
         let call = self.calls.remove(&id.tag).expect("looked up just now");
         let fids = call.fids();
         let ends = matches!(call.number, CLUNK | REMOVE);
+        let mut unused = None;
         let result = match result {
-            Ok(reply) => self.apply(&call, reply, dialect),
+            Ok(reply) => match wrong(&call, &reply) {
+                None => self.apply(&call, reply, dialect),
+                Some(why) => {
+                    out.wrong_reply(Tmsg::label_of(call.number).unwrap_or("a message"), why);
+                    unused = reply.into_node();
+                    Err(Error::new(Errno::EIO, format!("fault of the file server: {why}")))
+                }
+            },
             Err(error) => Err(error),
         };
         if result.is_err() {
@@ -593,7 +626,7 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
         }
         self.answer_flushes(call.flushes, dialect, out);
         self.advance(fids, dialect, out);
-        None
+        unused
     }
 
     /// Enters into the tables what a success means.
@@ -615,8 +648,6 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
             Reply::Auth { qid, node } => install(call.newfid, node, *qid, Kind::Auth, Some(OpenFlags::RDWR)),
             Reply::Attach { qid, node } => install(call.newfid, node, *qid, Kind::File, None),
             Reply::Walk { qids, node } => {
-                let whole = qids.len() == call.count as usize;
-                assert_eq!(whole, node.is_some(), "a walk makes a node exactly if it is whole");
                 let to = if call.newfid == NOFID { call.fid } else { call.newfid };
                 match (node, qids.last().copied().or(from)) {
                     (Some(node), Some(qid)) => install(to, node, qid, Kind::File, None),

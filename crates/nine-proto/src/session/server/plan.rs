@@ -35,6 +35,8 @@ pub(super) struct Plan {
     pub(super) count: u32,
     /// For the request's view: the directory cookie of a 9P2000 read, or the group of a Twstat.
     pub(super) extra: u64,
+    /// A Twstat that asks for stable storage and changes nothing.
+    pub(super) is_sync: bool,
 }
 
 impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
@@ -70,6 +72,7 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
             offset: 0,
             count: 0,
             extra: 0,
+            is_sync: false,
         };
         match *message {
             Tmsg::Auth { afid, .. } => plan.newfid = new(afid)?,
@@ -181,7 +184,10 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
                 (plan.fid, plan.usage) = (fid, Use::Ends);
             }
             Tmsg::Wstat { fid, ref stat } => {
-                plan.extra = request::check_wstat(stat, self.file(fid)?.qid, dialect, &*self.names)?.into();
+                let qid = self.file(fid)?.qid;
+                let gid = request::check_wstat(stat, qid, dialect, &*self.names)?;
+                plan.is_sync = request::is_sync(stat, &request::set_of_stat(stat, gid, qid.is_dir()));
+                plan.extra = gid.into();
                 plan.fid = fid;
             }
             Tmsg::Lock { fid, ty, .. } | Tmsg::Getlock { fid, ty, .. } => {

@@ -25,7 +25,6 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
         let mut put = |message: Rmsg<'_>| message.encode(tag, dialect, buf);
         match (call.number, reply) {
             (READ, Reply::Read(data)) => {
-                assert!(data.len() <= call.count as usize, "a read gives no more than was asked");
                 Rmsg::Read { data: msg::Data::Count(data.len() as u32) }.encode_before(
                     data.len(),
                     tag,
@@ -78,9 +77,7 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
             (CLUNK, Reply::Done) => put(Rmsg::Clunk {}),
             (REMOVE, Reply::Done) => put(Rmsg::Remove {}),
             (WSTAT, Reply::Done) => put(Rmsg::Wstat {}),
-            (number, _) => {
-                panic!("the file server gave an answer of another kind to a message of type {number}")
-            }
+            (number, _) => unreachable!("a wrong answer to a message of type {number} has become an error"),
         }
         if out.bytes().len() - before > self.msize as usize {
             out.bytes().truncate(before);
@@ -154,6 +151,53 @@ impl<N, P> Reply<N, P> {
         }
     }
 }
+
+/// Why this is no answer to the request.
+pub(super) fn wrong<N: Clone, F: AsRef<[u8]>, P: Data>(
+    call: &Call<N, F>,
+    reply: &Reply<N, P>,
+) -> Option<&'static str> {
+    let count = call.count as usize;
+    let (is_wrong, why) = match (call.number, reply) {
+        (READ, Reply::Read(data)) => (data.len() > count, "more bytes than were asked for"),
+        (READ | READDIR, Reply::Dir(dir)) => (dir.bytes().len() > count, "more bytes than were asked for"),
+        (WRITE, Reply::Wrote(n)) => (*n as usize > count, "more bytes written than were given"),
+        (WALK, Reply::Walk { qids, .. }) if qids.len() > count => (true, "more qids than names"),
+        (WALK, Reply::Walk { qids, node }) => {
+            ((qids.len() == count) != node.is_some(), "a node without all qids, or all qids without a node")
+        }
+        (READLINK, Reply::Target(target)) => (target.len() > STRING_MAX, "a target above 65,535 bytes"),
+        (GETLOCK, Reply::Getlock { client_id, .. }) => {
+            (client_id.len() > STRING_MAX, "a client id above 65,535 bytes")
+        }
+        (STAT, Reply::Attr(attr)) => {
+            let texts = attr.texts.as_deref();
+            let bytes = texts.map_or(0, |texts| texts.len());
+            (bytes > STRING_MAX - STAT_FIXED, "a stat record above 65,535 bytes")
+        }
+        (STREAM, Reply::Stream(_))
+        | (SCLOSE, Reply::Sclosed { .. })
+        | (AUTH, Reply::Auth { .. })
+        | (ATTACH, Reply::Attach { .. })
+        | (OPEN | CREATE | LOPEN | LCREATE, Reply::Open { .. })
+        | (SYMLINK | MKNOD | MKDIR | LINK, Reply::Made(_))
+        | (GETATTR, Reply::Attr(_))
+        | (STATFS, Reply::Statfs(_))
+        | (LOCK, Reply::Lock(_))
+        | (XATTRWALK, Reply::Xattr { .. })
+        | (XATTRCREATE, Reply::Moved(_))
+        | (RENAME | SETATTR | FSYNC | LINK | RENAMEAT | UNLINKAT | CLUNK | REMOVE | WSTAT, Reply::Done) => {
+            (false, "")
+        }
+        _ => (true, "a reply of another kind"),
+    };
+    is_wrong.then_some(why)
+}
+
+/// Longest string, and longest stat record, bytes.
+const STRING_MAX: usize = u16::MAX as usize;
+/// More than the numbers and lengths of a stat record, bytes.
+const STAT_FIXED: usize = 128;
 
 fn cut(ename: &str) -> &[u8] {
     &ename.as_bytes()[..ename.floor_char_boundary(ERRMAX)]

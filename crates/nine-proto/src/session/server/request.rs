@@ -192,8 +192,7 @@ impl<N, F: AsRef<[u8]>> Request<N, F> {
                 Op::Setattr { set: set_of_l(valid, mode, uid, gid, size, atime, mtime) }
             }
             Tmsg::Wstat { stat, .. } => match set_of_stat(&stat, self.extra as u32, self.is_dir) {
-                // "All don't touch" asks for stable storage (stat(5)).
-                set if set == SetAttr::default() && stat.mode == u32::MAX => Op::Fsync { datasync: false },
+                set if is_sync(&stat, &set) => Op::Fsync { datasync: false },
                 set => Op::Setattr { set },
             },
             Tmsg::Read { .. } if self.is_dir => Op::Readdir { cookie: self.extra },
@@ -202,7 +201,7 @@ impl<N, F: AsRef<[u8]>> Request<N, F> {
             Tmsg::Write { offset, data, .. } => Op::Write { offset, data: data.bytes() },
             Tmsg::Stream { isread, offset, .. } => Op::Stream { read: isread == 1, offset },
             Tmsg::Sclose { count, .. } => Op::Sclose { count },
-            Tmsg::Fsync { datasync, .. } => Op::Fsync { datasync: datasync != 0 },
+            Tmsg::Fsync { datasync, .. } => Op::Fsync { datasync: datasync.0 != 0 },
             Tmsg::Lock { ty, flags, start, length, proc_id, client_id, .. } => {
                 Op::Lock(LockRequest { ty: lock_type(ty), flags, start, length, proc_id, client_id })
             }
@@ -250,7 +249,12 @@ pub(super) fn check_wstat(stat: &Stat<'_>, qid: Qid, dialect: Dialect, names: &d
     }
 }
 
-fn set_of_stat<'a>(stat: &Stat<'a>, gid: u32, is_dir: bool) -> SetAttr<'a> {
+/// Whether all fields of a Twstat are "don't touch": it asks for stable storage (stat(5)).
+pub(super) fn is_sync(stat: &Stat<'_>, set: &SetAttr<'_>) -> bool {
+    *set == SetAttr::default() && stat.mode == u32::MAX
+}
+
+pub(super) fn set_of_stat<'a>(stat: &Stat<'a>, gid: u32, is_dir: bool) -> SetAttr<'a> {
     let time = |sec: u32| (sec != u32::MAX).then(|| TimeSet::To(Time { sec: sec.into(), nsec: 0 }));
     let StatIds { uid, .. } = stat.ids;
     SetAttr {

@@ -699,3 +699,84 @@ fn what_a_fid_needs_beside_its_node_fits_into_fifty_bytes() {
     let node = size_of::<(Arc<()>, [usize; 2])>();
     assert!(size_of::<Entry<(Arc<()>, [usize; 2])>>() <= node + 48);
 }
+
+#[test]
+fn a_malformed_message_is_an_error_of_that_request() {
+    let mut world = World::opened(Dialect::L);
+    let mut frames: Vec<(Vec<u8>, &str)> = Vec::new();
+    for (cut, message) in [(1, read(2, 0, 10)), (4, read(2, 0, 10)), (3, Tmsg::Remove { fid: Fid(2) })] {
+        let mut frame = Vec::new();
+        message.encode(Tag(5), Dialect::L, &mut frame);
+        frame.truncate(frame.len() - cut);
+        frames.push((frame, "is cut short"));
+    }
+    let mut long = Vec::new();
+    clunk(2).encode_before(1, Tag(5), Dialect::L, &mut long);
+    long.push(0);
+    frames.push((long, "has bytes after its end"));
+    let mut walk_17 = Vec::new();
+    walk(2, 3, &[&b"n"[..]; 16]).encode(Tag(5), Dialect::L, &mut walk_17);
+    walk_17[15] = 17;
+    walk_17.extend([1, 0, b'n']);
+    frames.push((walk_17, "has a count beyond its limit"));
+    for (mut frame, why) in frames {
+        let size = (frame.len() as u32).to_le_bytes();
+        frame[..4].copy_from_slice(&size);
+        let step = world.session.receive(frame, &mut world.wire).unwrap();
+        assert!(matches!(step, Step::Answered), "{why}");
+        assert_eq!(world.sent(), "Rlerror tag 5 ecode 22\n", "{why}");
+    }
+    let id = world.serve(5, read(2, 0, 10));
+    world.answer(id, Ok(Reply::Read(vec![1])));
+    assert!(world.sent().starts_with("Rread tag 5"), "fid 2 is as it was");
+}
+
+#[test]
+fn tfsync_may_leave_out_datasync() {
+    let mut world = World::opened(Dialect::L);
+    let frame = vec![11, 0, 0, 0, 50, 5, 0, 2, 0, 0, 0];
+    let Step::Serve(request) = world.session.receive(frame, &mut world.wire).unwrap() else {
+        panic!("not served: {}", world.sent())
+    };
+    assert!(matches!(request.op(), Op::Fsync { datasync: false }));
+}
+
+#[test]
+fn a_wrong_answer_of_the_file_server_is_eio_of_that_request() {
+    type Wrong = (fn() -> Tmsg<'static>, fn() -> Reply<&'static str, Vec<u8>>, Option<&'static str>);
+    let cases: [Wrong; 9] = [
+        (|| read(2, 0, 3), || Reply::Read(vec![0; 4]), None),
+        (|| read(2, 0, 3), || Reply::Done, None),
+        (|| read(2, 0, 3), || Reply::Open { qid: FILE, iounit: 0, node: "new" }, Some("new")),
+        (|| Tmsg::Write { fid: Fid(2), offset: 0, data: msg::Data::Bytes(b"abc") }, || Reply::Wrote(4), None),
+        (|| walk(1, 3, &[b"a", b"b"]), || walked(&[FILE; 3], Some("new")), Some("new")),
+        (|| walk(1, 3, &[b"a", b"b"]), || walked(&[FILE; 20], Some("new")), Some("new")),
+        (|| walk(1, 3, &[b"a", b"b"]), || walked(&[FILE; 1], Some("new")), Some("new")),
+        (|| walk(1, 3, &[b"a", b"b"]), || walked(&[FILE; 2], None), None),
+        (|| Tmsg::Clunk { fid: Fid(2) }, || Reply::Wrote(0), None),
+    ];
+    for (message, reply, unused) in cases {
+        let mut world = World::opened(Dialect::L);
+        let id = world.serve(5, message());
+        assert_eq!(world.answer(id, Ok(reply())), unused);
+        assert_eq!(world.sent(), "Rlerror tag 5 ecode 5\n");
+        assert_eq!(world.session.fid_count(), if message().number() == CLUNK { 1 } else { 2 });
+        let id = world.serve(5, walk(1, 3, &[]));
+        world.answer(id, Ok(walked(&[], Some("again"))));
+        assert_eq!(world.sent(), "Rwalk tag 5 qids []\n");
+    }
+}
+
+#[test]
+fn a_wstat_that_asks_for_stable_storage_changes_nothing() {
+    for (mode, changes) in [(u32::MAX, false), (0o644, true)] {
+        let mut world = World::opened(Dialect::P2000);
+        let stat = Stat { mode, ..Stat::DONT_TOUCH };
+        let mut frame = Vec::new();
+        Tmsg::Wstat { fid: Fid(2), stat }.encode(Tag(5), Dialect::P2000, &mut frame);
+        let Step::Serve(request) = world.session.receive(frame, &mut world.wire).unwrap() else {
+            panic!("not served: {}", world.sent())
+        };
+        assert_eq!(request.changes(), changes);
+    }
+}

@@ -16,7 +16,7 @@ use nine_io::server::{Core, FileServer, Gate, Service};
 use nine_mux::{Boxed, Dial, Flags, Server, Spawn, Wait};
 use nine_net::{Env, Peer, Transport};
 use nine_proto::frame::{MSIZE_MAX, Split, split};
-use nine_proto::msg::{Names, Tmsg};
+use nine_proto::msg::{Names, OptionalU32, Tmsg};
 use nine_proto::{Dialect, Errno, Fid, NOGID, NOUID, OpenFlags, SetAttr, Tag};
 use nine_sim::{End, Links, Rng, Shape, World, seeds, tries_all};
 
@@ -470,7 +470,7 @@ fn what_waits_is_flushed_at_once_and_has_not_happened() {
                     Tmsg::Mkdir { dfid: Fid(3), name: b"new", mode: 0o755, gid: 0 },
                     Tmsg::Walk { fid: Fid(1), newfid: Fid(9), names: Names::Slice(&[b"far", b"f"]) },
                     Tmsg::Walk { fid: Fid(3), newfid: Fid(9), names: Names::Slice(&[b"g"]) },
-                    Tmsg::Fsync { fid: Fid(2), datasync: 0 },
+                    Tmsg::Fsync { fid: Fid(2), datasync: OptionalU32(0) },
                     Tmsg::Remove { fid: Fid(3) },
                 ] {
                     let removes = matches!(asked, Tmsg::Remove { .. });
