@@ -14,6 +14,7 @@
 
 mod abi;
 mod dir;
+mod locks;
 mod mount;
 mod nodes;
 mod ops;
@@ -119,7 +120,7 @@ pub async fn serve<E: Env>(env: E, device: OwnedFd, root: File, options: Options
     };
     let (told, watch) = told.unzip();
     let attr = root.getattr(WANTED).await.map_err(io::Error::from)?;
-    let has_locks = ops::has_locks(&root).await;
+    let has_locks = locks::has_locks(&root).await;
     let mut seed = [0; 8];
     env.entropy(&mut seed);
     let gate = Rc::new(Gate {
