@@ -228,6 +228,9 @@ impl Core {
                 let covered = cfid.by.named.space().covered_names(&cfid.place()).next().is_some();
                 is_l && !cfid.is_union() && !covered
             }
+            Op::Open { flags } if flags.has(OpenFlags::TRUNC) && !live.root.client.heeds_truncation() => {
+                false
+            }
             // What equal servers must agree on is looked at.
             Op::Open { .. } => cfid.kept.is_none() || live.root.tree.upstream.server.others.is_empty(),
             // Whether what was written may be lost is told once.
@@ -479,7 +482,7 @@ impl Core {
             {
                 self.open_dir(&cfid, flags).await
             }
-            Op::Open { .. } => self.open_seen(req, &cfid).await,
+            Op::Open { flags } => self.open_seen(req, &cfid, flags).await,
             Op::Readdir { cookie } => {
                 let mut buf = req.dir_buf(self.names.clone());
                 let Some(Open::Here(listing)) = &cfid.open else {
@@ -576,16 +579,19 @@ impl Core {
         }
     }
 
-    /// Opens a file that may be looked for on another server later.
-    async fn open_seen(&self, req: &Later, cfid: &Arc<CFid>) -> Result<Reply, Failed> {
+    /// Opens a file whose server may not heed O_TRUNC, or which may be looked for on another server later.
+    async fn open_seen(&self, req: &Later, cfid: &Arc<CFid>, flags: OpenFlags) -> Result<Reply, Failed> {
+        let file = cfid.live().file.clone();
+        let before = file.before_truncation(b"", flags).await;
         let passed = Passed { cfid: cfid.clone(), later: cfid.live().later(), other: None };
         let reply = self.asked(req, &passed).await?;
-        if let Reply::Open { node, .. } = &reply
-            && let Some(open) = node.downcast_ref::<CFid>()
-            && let Some(kept) = &open.kept
-        {
+        let Reply::Open { node, .. } = &reply else { return Ok(reply) };
+        let Some(open) = node.downcast_ref::<CFid>() else { return Ok(reply) };
+        let live = Live::clone(&open.live());
+        live.file.truncated(before).await?;
+        if let Some(kept) = open.kept.as_ref().filter(|_| !live.root.tree.upstream.server.others.is_empty()) {
             // It is open whatever this says; without it, it stays with its server.
-            if let Ok(attr) = open.live().file.getattr(GetMask::BASIC).await {
+            if let Ok(attr) = live.file.getattr(GetMask::BASIC).await {
                 kept.see(&attr);
             }
         }

@@ -149,8 +149,10 @@ impl File {
     /// The file at `path` below this one, open.
     pub async fn open(&self, path: impl AsRef<[u8]>, flags: OpenFlags) -> Result<Self> {
         self.refuse_flags(flags)?;
+        let before = self.before_truncation(path.as_ref(), flags).await;
         let (mut file, answer) = self.walk_then(path.as_ref(), |fid| self.topen(fid, flags)).await?;
         file.opened(answer?, flags);
+        file.truncated(before).await?;
         Ok(file)
     }
 
@@ -258,9 +260,11 @@ impl File {
     /// The file that is open may be another one than before (a `clone` file): see [`File::qid`].
     pub async fn open_here(mut self, flags: OpenFlags) -> Result<Self> {
         self.refuse_flags(flags)?;
+        let before = self.before_truncation(b"", flags).await;
         let open = self.topen(self.fid, flags);
         let answer = self.call(open).await?;
         self.opened(answer, flags);
+        self.truncated(before).await?;
         Ok(self)
     }
 

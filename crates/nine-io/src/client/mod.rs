@@ -47,6 +47,7 @@ mod share;
 mod side;
 mod state;
 mod stream;
+mod truncate;
 mod window;
 mod xattr;
 

@@ -25,6 +25,7 @@ use super::forward::{FlushLimits, Forwarded};
 use super::meter::Meter;
 use super::out::Out;
 use super::share::{Ledger, Shares, Size};
+use super::truncate::TruncationCheck;
 use crate::direct::Directs;
 use crate::sync::{Mutex, lock};
 
@@ -47,6 +48,7 @@ pub(crate) struct Shared {
     pub(crate) no_streams: AtomicU64,
     /// Something is pushed on the conversation.
     pub(crate) piped: AtomicBool,
+    pub(crate) truncation: TruncationCheck,
     /// Open files of a server in this process.
     pub(crate) directs: Option<Arc<Directs>>,
 }
@@ -219,7 +221,17 @@ impl Shared {
         });
         let [moved, border, piped] = [const { AtomicBool::new(false) }; 3];
         let meter = options.meter.clone();
-        Self { peer, meter, state, moved, border, no_streams: AtomicU64::new(0), piped, directs }
+        Self {
+            peer,
+            meter,
+            state,
+            moved,
+            border,
+            no_streams: AtomicU64::new(0),
+            truncation: TruncationCheck::default(),
+            piped,
+            directs,
+        }
     }
 
     /// Does something with the state, then wakes and tells whom it concerns: the driver if there is something new for

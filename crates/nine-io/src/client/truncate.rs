@@ -1,0 +1,63 @@
+//! Servers that do not heed O_TRUNC.
+//!
+//! Some servers of 9P2000.L do not truncate a file that is opened so, and nobody noticed, because Linux' own client
+//! sends a Tsetattr, too. A short text over a long one would keep the old end. So the first such open of a file with
+//! content is checked, and the result holds for the connection. Servers of this process are trusted.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use nine_proto::{GetMask, OpenFlags, SetAttr};
+
+use super::Client;
+use super::error::Result;
+use super::file::File;
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct TruncationCheck(AtomicU8);
+
+const UNKNOWN: u8 = 0;
+const HEEDED: u8 = 1;
+const IGNORED: u8 = 2;
+
+impl Client {
+    /// Whether the server is known to truncate a file that is opened with O_TRUNC.
+    pub fn heeds_truncation(&self) -> bool {
+        self.0.shared.directs.is_some() || self.0.shared.truncation.0.load(Ordering::Relaxed) == HEEDED
+    }
+}
+
+impl File {
+    /// Before the file at `path` is opened: its length, if [`File::truncated`] must check that it is truncated.
+    pub async fn before_truncation(&self, path: &[u8], flags: OpenFlags) -> Option<u64> {
+        if !flags.has(OpenFlags::TRUNC) || self.client().heeds_truncation() {
+            return None;
+        }
+        if self.client().0.shared.truncation.0.load(Ordering::Relaxed) == IGNORED {
+            return Some(u64::MAX);
+        }
+        // If there is no such file, the open says so.
+        let (_, attr) = self.walk_attr(path, GetMask::SIZE).await.ok()?;
+        Some(attr.size).filter(|&size| size > 0)
+    }
+
+    /// After the open, if there was something to check: truncates the file if the server has not.
+    pub async fn truncated(&self, before: Option<u64>) -> Result<()> {
+        if before.is_none() {
+            return Ok(());
+        }
+        let known = &self.client().0.shared.truncation.0;
+        if known.load(Ordering::Relaxed) == UNKNOWN {
+            if self.getattr(GetMask::SIZE).await?.size == 0 {
+                known.store(HEEDED, Ordering::Relaxed);
+                return Ok(());
+            }
+            known.store(IGNORED, Ordering::Relaxed);
+            tracing::info!(
+                "{}: the server does not heed O_TRUNC: files are truncated after the open",
+                self.client().peer()
+            );
+        }
+        self.setattr(&SetAttr { size: Some(0), ..SetAttr::default() }).await
+    }
+}
