@@ -53,6 +53,7 @@ pub(super) mod op {
     pub const GETLK: u32 = 31;
     pub const SETLK: u32 = 32;
     pub const SETLKW: u32 = 33;
+    pub const ACCESS: u32 = 34;
     pub const CREATE: u32 = 35;
     pub const INTERRUPT: u32 = 36;
     pub const DESTROY: u32 = 38;
@@ -106,6 +107,7 @@ pub(super) mod fopen {
     pub const DIRECT_IO: u32 = 1 << 0;
     pub const KEEP_CACHE: u32 = 1 << 1;
     pub const NONSEEKABLE: u32 = 1 << 2;
+    pub const CACHE_DIR: u32 = 1 << 3;
     pub const STREAM: u32 = 1 << 4;
     pub const PASSTHROUGH: u32 = 1 << 7;
 }
@@ -118,6 +120,12 @@ pub(super) const WRITE_CACHE: u32 = 1;
 pub(super) const WRITE_KILL_SUIDGID: u32 = 4;
 /// SETXATTR: the set-group-id bit goes, because the list's setter is no member of the file's group.
 pub(super) const SETXATTR_KILL_SGID: u32 = 1;
+/// ACCESS: to execute, to write, to read (access(2)).
+pub(super) mod access {
+    pub const EXECUTE: u32 = 1;
+    pub const WRITE: u32 = 2;
+    pub const READ: u32 = 4;
+}
 /// RELEASE: the locks of flock(2) end.
 pub(super) const RELEASE_FLOCK_UNLOCK: u32 = 2;
 /// FSYNC: only what is needed to read the data again.

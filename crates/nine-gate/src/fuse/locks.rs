@@ -45,7 +45,10 @@ impl Gate {
         let whose = (lock.owner, lock.is_flock);
         match lock.ty {
             // The kernel does not say whose it is.
-            LockType::Unlock => lock.pid = open.node.locks.borrow().get(&whose).copied().unwrap_or(lock.pid),
+            LockType::Unlock => {
+                self.unlocks(&open.node).await;
+                lock.pid = open.node.locks.borrow().get(&whose).copied().unwrap_or(lock.pid);
+            }
             // Whatever comes of it: closing asks for it to be let go.
             _ => drop(open.node.locks.borrow_mut().insert(whose, lock.pid)),
         }
@@ -54,7 +57,11 @@ impl Gate {
         let mut wait = LOCK_WAIT / 100;
         loop {
             match file.lock(&lock.request(&owner)).await.map_err(errno)? {
-                LockStatus::Success => return Ok(Reply::default()),
+                LockStatus::Success if lock.ty == LockType::Unlock => return Ok(Reply::default()),
+                LockStatus::Success => {
+                    self.locked(&open.node, &open.file).await?;
+                    return Ok(Reply::default());
+                }
                 LockStatus::Blocked | LockStatus::Grace if waits => {
                     let pause = self.clock.sleep_until(self.clock.now() + wait);
                     nine_io::client::heed(pause).await.map_err(errno)?;

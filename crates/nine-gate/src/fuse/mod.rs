@@ -14,9 +14,11 @@
 
 mod abi;
 mod dir;
+mod fresh;
 mod locks;
 mod mount;
 mod nodes;
+mod notifier;
 mod ops;
 mod running;
 pub mod space;
@@ -26,7 +28,7 @@ mod xattr;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::future::poll_fn;
+use std::future::{pending, poll_fn};
 use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
 use std::pin::pin;
@@ -48,6 +50,7 @@ pub use mount::{Mount, MountOptions, unmount};
 use abi::{Fields, Head, Out, init, op};
 use dir::Dir;
 use nodes::{Node, Nodes, WANTED};
+use notifier::Notifier;
 use running::{Running, Wish};
 use told::Told;
 
@@ -114,8 +117,9 @@ pub async fn serve<E: Env>(env: E, device: OwnedFd, root: File, options: Options
     let write = Rc::new(device.try_clone()?);
     let mut device = Device::new(device)?;
     let root = Rc::new(root);
+    let notifier = Rc::new(Notifier::new(write.try_clone()?)?);
     let told = match options.cache {
-        Cache::Told => Told::begin(&root, &write, &env.clock()).await?,
+        Cache::Told => Told::begin(&root, &notifier, &env.clock()).await?,
         Cache::Never | Cache::For(_) => None,
     };
     let (told, watch) = told.unzip();
@@ -135,6 +139,8 @@ pub async fn serve<E: Env>(env: E, device: OwnedFd, root: File, options: Options
         passes: Cell::new(false),
         has_long_setxattr: Cell::new(false),
         checks_lists: Cell::new(false),
+        notifier,
+        renames: Cell::new(0),
         told,
         scratch: RefCell::default(),
         name: format!("fuse-{:016x}", u64::from_ne_bytes(seed)),
@@ -142,15 +148,16 @@ pub async fn serve<E: Env>(env: E, device: OwnedFd, root: File, options: Options
     let mut buffers = Buffers::default();
     let mut running = FuturesUnordered::new();
     let turns = poll_fn(|cx| gate.turn(cx, &mut device, &mut buffers, &mut running));
-    match (&gate.told, watch) {
-        (Some(told), Some(watch)) => {
-            let listens = pin!(told.listen(root, watch, &gate.nodes, &gate.clock));
-            match select(turns, listens).await {
-                Either::Left((ended, _)) => ended,
-                Either::Right((never, _)) => match never {},
-            }
+    let listens = pin!(async {
+        match (&gate.told, watch) {
+            (Some(told), Some(watch)) => told.listen(root, watch, &gate.nodes, &gate.clock).await,
+            _ => pending().await,
         }
-        _ => turns.await,
+    });
+    let sweeps = pin!(nodes::sweep(&gate.nodes, &gate.clock));
+    match select(turns, select(listens, sweeps)).await {
+        Either::Left((ended, _)) => ended,
+        Either::Right((Either::Left((never, _)) | Either::Right((never, _)), _)) => match never {},
     }
 }
 
@@ -167,6 +174,9 @@ struct Gate {
     wishes: RefCell<HashMap<u64, Rc<Wish>, foldhash::fast::FixedState>>,
     /// The server has record locks.
     has_locks: bool,
+    notifier: Rc<Notifier>,
+    /// Renames from here: fids from before may be stale at a server whose fids are paths.
+    renames: Cell<u64>,
     /// What the server tells of changes, if it does.
     told: Option<Told>,
     /// The kernel takes files of the host.
@@ -190,8 +200,8 @@ enum Handle {
 struct Open {
     node: Rc<Node>,
     file: File,
-    /// The same without `APPEND`, for pages that programs have mapped: opened when there is one.
-    plain: RefCell<Option<Rc<File>>>,
+    /// The same without `APPEND`, or with it: for writes that ask for the other. Opened when there is one.
+    other: RefCell<Option<Rc<File>>>,
     /// The same for writing, for an exclusive lock of flock(2) on what is open for reading.
     locker: RefCell<Option<Rc<File>>>,
     /// Reads deliver events: one Tread each, and they wait.
@@ -489,17 +499,22 @@ impl Gate {
         if let Some(file) = node.held() {
             return Ok(file);
         }
-        let (dir, name) = self.nodes.borrow().names(node).into_iter().next().ok_or(Errno::ESTALE)?;
-        if self.nodes.borrow().path(node.id).is_none() {
-            // Names that lead round, or are no more.
-            return Err(Errno::ESTALE);
-        }
-        let parent = Box::pin(self.file(dir)).await?;
-        let (file, attr) = parent.walk_attr(&name, WANTED).await.map_err(|error| error.errno())?;
+        // Names that lead round, or are no more.
+        let (above, path) = self.nodes.borrow().path_from_held(node).ok_or(Errno::ESTALE)?;
+        let (file, attr) = match above.walk_attr(&path, WANTED).await {
+            Ok(found) => found,
+            // The directory's own fid may be stale: from the root, then.
+            Err(error) if error.errno() == Errno::ENOENT && self.renames.get() > 0 => {
+                let (root, path) = self.nodes.borrow().path_from_root(node).ok_or(Errno::ESTALE)?;
+                root.walk_attr(&path, WANTED).await.map_err(|error| error.errno())?
+            }
+            Err(error) => return Err(error.errno()),
+        };
         if !node.is(&attr) {
             return Err(Errno::ESTALE);
         }
         let file = Rc::new(file);
+        node.walked_after.set(self.renames.get());
         self.nodes.borrow_mut().hold(node, file.clone());
         Ok(file)
     }

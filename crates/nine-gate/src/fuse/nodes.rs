@@ -4,20 +4,29 @@
 //! for the same file, whatever its name, for as long as the kernel knows it.
 //!
 //! The kernel keeps more files in mind than a server gives fids: above [`HELD`], those that were not needed for the
-//! longest time let go of theirs, and are walked to again by their names.
+//! longest time let go of theirs, and are walked to again by their names. So do files that are not needed for some
+//! seconds, because a server keeps a removed file as long as somebody has a fid for it.
 //!
 //! Always holds: a number is never used again, so that what the kernel says late hits nobody else.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
+use std::convert::Infallible;
+use std::future::poll_fn;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use nine_io::client::File;
+use nine_net::Clock;
 use nine_proto::{Attr, GetMask, Time, mode};
 
 /// Fids of files that are not open. A server of this process gives 262,144 to a connection.
 const HELD: usize = 1 << 16;
+
+/// A file that the kernel does not ask about has a fid for so long, at least.
+const IDLE: Duration = Duration::from_secs(5);
 
 /// The extended attribute for which the kernel looks before it writes to a file: programs have it, and what is written
 /// hardly ever does (capabilities(7)).
@@ -42,16 +51,24 @@ pub(super) struct Node {
     pub size: Cell<u64>,
     /// Its names, as told last.
     pub links: Cell<u64>,
-    /// The version that the kernel's pages were read from, where the server counts.
-    pub version: Cell<Option<u32>>,
+    /// The version of these attributes; 0: the server does not count.
+    pub attr_version: Cell<u32>,
+    /// When it was changed last, as told last: seconds since 1970, by the clock of the server.
+    changed: Cell<i64>,
+    /// The version of the kernel's pages.
+    pages: Cell<PagesVersion>,
     /// It was open: the kernel may have pages of it.
     pub was_open: Cell<bool>,
     /// Its pages may not be what the file has.
     pub stale: Cell<bool>,
-    /// Until when it is believed to have no [`CAPABILITY`].
-    pub incapable: Cell<Duration>,
-    /// Until when it is believed to be a directory without a default access control list.
-    pub no_default_acl: Cell<Duration>,
+    /// Extended attributes that it is believed not to have, and until when: at most [`ABSENT`].
+    absent: AbsentNames,
+    /// A directory whose files are believed to have no attributes of these classes (`user`, `system`), and until when.
+    no_classes: AbsentNames,
+    /// A directory whose names the kernel may keep: until then.
+    pub listed: Cell<Duration>,
+    /// Renames that had been done when its fid was walked to.
+    pub walked_after: Cell<u64>,
     /// Written from here since the server told of a change of it.
     pub written: Cell<bool>,
     /// How the kernel has it open.
@@ -81,11 +98,67 @@ impl Node {
         self.file.borrow().clone()
     }
 
+    /// Gives a fid back, if it is this one.
+    pub(super) fn drop_fid(&self, file: &Rc<File>) {
+        let mut held = self.file.borrow_mut();
+        if held.as_ref().is_some_and(|held| Rc::ptr_eq(held, file)) {
+            *held = None;
+        }
+    }
+
     /// What is known of it now.
     pub(super) fn seen(&self, attr: &Attr) {
         self.mode.set(attr.mode);
         self.size.set(attr.size);
         self.links.set(attr.nlink);
+        self.attr_version.set(attr.qid.vers);
+        self.changed.set(attr.ctime.sec.max(attr.mtime.sec));
+    }
+
+    /// Whether the pages that the kernel has are those of this version of the file, which the server has told just
+    /// now. If not, the caller must have them dropped; from now on they are of this version.
+    ///
+    /// A version may come from a time of the server's disk, which does not see two changes within one tick. So pages
+    /// count only if they were read a while after the version was seen first, or if the last change was long before
+    /// that, by the `wall` clock.
+    pub(super) fn has_pages_of(&self, version: u32, now: Duration, wall: Duration) -> bool {
+        let pages = self.pages.get();
+        if version == 0 || pages.version != version {
+            let is_old = wall.as_secs() as i64 > self.changed.get().saturating_add(OLD);
+            let first = if is_old { now.saturating_sub(TICK) } else { now };
+            self.pages.set(PagesVersion { version, first, read: now });
+            return false;
+        }
+        let is_settled = pages.read >= pages.first + TICK;
+        if !is_settled {
+            self.pages.set(PagesVersion { read: now, ..pages });
+        }
+        is_settled
+    }
+
+    /// Whether an extended attribute of this name is believed to be absent.
+    pub(super) fn lacks(&self, name: &[u8], now: Duration) -> bool {
+        is_listed(&self.absent, name, now)
+    }
+
+    /// The attribute is absent, which is believed until then.
+    pub(super) fn seen_without(&self, name: &[u8], until: Duration) {
+        list(&self.absent, name, until);
+    }
+
+    /// Attributes may have been set.
+    pub(super) fn may_have_any(&self) {
+        self.absent.take();
+    }
+
+    /// Whether files in this directory are believed to have no attributes of this class.
+    pub(super) fn lacks_class(&self, name: &[u8], now: Duration) -> bool {
+        is_listed(&self.no_classes, class_of(name), now)
+    }
+
+    /// The server of a file in this directory keeps no attributes of this name's class.
+    pub(super) fn seen_without_class(&self, name: &[u8], until: Duration) {
+        list(&self.no_classes, class_of(name), until);
     }
 
     /// Whether it is a file with bytes.
@@ -97,6 +170,46 @@ impl Node {
     pub(super) fn is(&self, attr: &Attr) -> bool {
         self.key == key(attr)
     }
+}
+
+/// Extended attributes that a file is remembered not to have. Of one more the oldest is forgotten.
+const ABSENT: usize = 8;
+
+/// Names, or classes of names, and until when they are believed to be absent.
+type AbsentNames = RefCell<Vec<(Box<[u8]>, Duration)>>;
+
+fn is_listed(names: &AbsentNames, name: &[u8], now: Duration) -> bool {
+    names.borrow().iter().any(|(known, until)| **known == *name && now < *until)
+}
+
+fn list(names: &AbsentNames, name: &[u8], until: Duration) {
+    let mut names = names.borrow_mut();
+    names.retain(|(known, _)| **known != *name);
+    if names.len() == ABSENT {
+        names.remove(0);
+    }
+    names.push((name.into(), until));
+}
+
+/// `user` of `user.mime_type` (xattr(7)).
+fn class_of(name: &[u8]) -> &[u8] {
+    name.split(|&byte| byte == b'.').next().unwrap_or_default()
+}
+
+/// Longer than two changes of a file can have the same time: ticks of Linux' clock for files are 1 to 10 ms.
+const TICK: Duration = Duration::from_millis(100);
+/// A change that many seconds ago is not followed by another one within the same tick.
+const OLD: i64 = 2;
+
+/// Of pages in the kernel.
+#[derive(Clone, Copy, Default)]
+struct PagesVersion {
+    /// Of the file, when it was opened, or locked last; 0: unknown.
+    version: u32,
+    /// When this version was seen first.
+    first: Duration,
+    /// None of the pages was read before that.
+    read: Duration,
 }
 
 /// What makes a file the same one: its number at the server and its kind; and, since file systems use numbers again,
@@ -118,6 +231,8 @@ pub(super) struct Nodes {
     by_name: HashMap<(u64, Box<[u8]>), u64>,
     /// Those that have fids, and some that were forgotten meanwhile: the oldest first.
     held: VecDeque<u64>,
+    /// Waits until files other than directories have fids.
+    sweeper: Option<Waker>,
     next: u64,
 }
 
@@ -129,6 +244,7 @@ impl Nodes {
             by_key: HashMap::new(),
             by_name: HashMap::new(),
             held: VecDeque::new(),
+            sweeper: None,
             next: ROOT,
         };
         nodes.told(root, attr);
@@ -163,11 +279,15 @@ impl Nodes {
             mode: Cell::new(attr.mode),
             size: Cell::new(attr.size),
             links: Cell::new(attr.nlink),
-            version: Cell::new(None),
+            attr_version: Cell::new(attr.qid.vers),
+            changed: Cell::new(attr.ctime.sec.max(attr.mtime.sec)),
+            pages: Cell::default(),
             was_open: Cell::new(false),
             stale: Cell::new(false),
-            incapable: Cell::default(),
-            no_default_acl: Cell::default(),
+            absent: RefCell::default(),
+            no_classes: RefCell::default(),
+            listed: Cell::default(),
+            walked_after: Cell::new(0),
             written: Cell::new(false),
             mode_of_io: RefCell::default(),
             locks: RefCell::default(),
@@ -185,6 +305,7 @@ impl Nodes {
             return;
         }
         self.held.push_back(node.id);
+        self.sweeper.take().into_iter().for_each(Waker::wake);
         // Each is looked at twice at most: what was needed has another round.
         for _ in 0..2 * self.held.len() {
             if self.held.len() <= HELD {
@@ -198,6 +319,34 @@ impl Nodes {
                 node.file.replace(None);
             }
         }
+    }
+
+    /// Gives back the fids of files that were not needed since the last call, so that a server does not keep removed
+    /// files for us. Directories keep theirs: a program may work in one that has another name by now.
+    fn sweep(&mut self) {
+        let by_id = &self.by_id;
+        self.held.retain(|id| {
+            let Some(node) = by_id.get(id) else { return false };
+            let is_dir = node.mode.get() & mode::S_IFMT == mode::S_IFDIR;
+            let stays = is_dir || node.used.replace(false) || node.names.borrow().is_empty();
+            if !stays {
+                node.file.replace(None);
+            }
+            stays && node.file.borrow().is_some()
+        });
+    }
+
+    /// Ready when a file other than a directory has a fid.
+    fn poll_held(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let is_file = |id: &u64| match self.by_id.get(id) {
+            Some(node) => node.mode.get() & mode::S_IFMT != mode::S_IFDIR,
+            None => false,
+        };
+        if self.held.iter().any(is_file) {
+            return Poll::Ready(());
+        }
+        self.sweeper = Some(cx.waker().clone());
+        Poll::Pending
     }
 
     /// It was found in this directory under this name.
@@ -255,10 +404,17 @@ impl Nodes {
     }
 }
 
+/// Gives back fids that are not needed, for ever: within [`IDLE`] to twice as long.
+pub(super) async fn sweep(nodes: &RefCell<Nodes>, clock: &Arc<dyn Clock>) -> Infallible {
+    loop {
+        poll_fn(|cx| nodes.borrow_mut().poll_held(cx)).await;
+        clock.sleep_until(clock.now() + IDLE).await;
+        nodes.borrow_mut().sweep();
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use nine_io::client::{Client, Options};
     use nine_io::server::{Anonymous, Core, Gate, Service};
     use nine_net::{Peer, Proof, rt};
@@ -311,6 +467,63 @@ mod tests {
         let again = Attr { generation: 1, ..dir.clone() };
         let all = [attr(2, mode::S_IFREG), dir, later, again].map(|attr| nodes.told(file.clone(), &attr).id);
         assert_eq!(all, [2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn a_file_that_is_not_needed_gives_its_fid_back_and_a_directory_keeps_it() {
+        let root = file();
+        let mut nodes = Nodes::new(root.clone(), &attr(1, mode::S_IFDIR));
+        let [plain, dir, unnamed] = [(2, mode::S_IFREG), (3, mode::S_IFDIR), (4, mode::S_IFREG)]
+            .map(|(path, mode)| nodes.told(root.clone(), &attr(path, mode)));
+        nodes.named(ROOT, b"plain", &plain);
+        nodes.named(ROOT, b"dir", &dir);
+        let has_fid = |node: &Node| node.file.borrow().is_some();
+        plain.held();
+        nodes.sweep();
+        assert!(has_fid(&plain), "it was needed");
+        nodes.sweep();
+        assert!(!has_fid(&plain) && has_fid(&dir));
+        assert!(has_fid(&unnamed), "it could not be found again");
+        assert!(has_fid(&nodes.get(ROOT).unwrap()));
+        // It is given a fid again.
+        nodes.hold(&plain, root);
+        assert!(has_fid(&plain));
+    }
+
+    #[test]
+    fn pages_count_if_they_were_read_a_while_after_their_version_was_seen() {
+        let file = file();
+        let mut nodes = Nodes::new(file.clone(), &attr(1, mode::S_IFDIR));
+        let new = Attr { ctime: Time { sec: 1000, nsec: 0 }, ..attr(2, mode::S_IFREG) };
+        let node = nodes.told(file, &new);
+        let (ms, just, later) = (Duration::from_millis, Duration::from_secs(1001), Duration::from_secs(1003));
+        // A server without versions.
+        assert!(!node.has_pages_of(0, ms(1000), later) && !node.has_pages_of(0, ms(9000), later));
+        // Changed just before: a second change may have the same version.
+        assert!(!node.has_pages_of(7, ms(10_000), just));
+        assert!(!node.has_pages_of(7, ms(10_050), just));
+        assert!(!node.has_pages_of(7, ms(10_101), just), "pages of 10.05 s may be older");
+        assert!(node.has_pages_of(7, ms(10_102), just));
+        // Changed long before.
+        assert!(!node.has_pages_of(8, ms(11_000), later));
+        assert!(node.has_pages_of(8, ms(11_001), later));
+    }
+
+    #[test]
+    fn absent_attributes_are_remembered_for_a_time_and_some_of_them() {
+        let file = file();
+        let nodes = Nodes::new(file, &attr(1, mode::S_IFDIR));
+        let (node, s) = (nodes.get(ROOT).unwrap(), Duration::from_secs);
+        node.seen_without(b"user.a", s(5));
+        assert!(node.lacks(b"user.a", s(4)) && !node.lacks(b"user.a", s(5)) && !node.lacks(b"user.b", s(4)));
+        for n in 0..ABSENT {
+            node.seen_without(format!("user.{n}").as_bytes(), s(9));
+        }
+        assert!(!node.lacks(b"user.a", s(4)) && node.lacks(b"user.0", s(4)));
+        node.may_have_any();
+        assert!(!node.lacks(b"user.0", s(4)));
+        node.seen_without_class(b"user.a", s(5));
+        assert!(node.lacks_class(b"user.b", s(4)) && !node.lacks_class(b"system.b", s(4)));
     }
 
     #[test]

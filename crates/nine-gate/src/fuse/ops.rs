@@ -13,12 +13,12 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use nine_io::client::{Error, File};
-use nine_proto::{Attr, Qid, SetAttr, Time, TimeSet, mode};
+use nine_proto::{Attr, Qid, SetAttr, Statfs, Time, TimeSet, mode};
 
 use super::abi::{self, fattr, fopen};
 use super::dir::DOTS;
 use super::locks::Lock;
-use super::nodes::{Io, WANTED};
+use super::nodes::{CAPABILITY, Io, WANTED};
 use super::running::Work;
 use super::*;
 
@@ -105,8 +105,8 @@ impl Gate {
             op::SYMLINK => {
                 let (name, target) = (Box::from(f.text()?), Box::<[u8]>::from(f.text()?));
                 work(async move {
-                    let dir = gate.file(id).await?;
-                    dir.symlink(&name, &target, head.gid).await.map_err(errno)?;
+                    let dir = gate.node(id)?;
+                    gate.on(&dir, async |dir| dir.symlink(&name, &target, head.gid).await).await?;
                     gate.made(head, name, 0).await
                 })
             }
@@ -115,9 +115,9 @@ impl Gate {
                 let name = Box::from(f.text()?);
                 work(async move {
                     let st_mode = st_mode & !gate.umask(id, umask).await?;
-                    let dir = gate.file(id).await?;
+                    let dir = gate.node(id)?;
                     let device = ((rdev >> 8) & 0xfff, (rdev & 0xff) | ((rdev >> 12) & 0xfff00));
-                    dir.mknod(&name, st_mode, device, head.gid).await.map_err(errno)?;
+                    gate.on(&dir, async |dir| dir.mknod(&name, st_mode, device, head.gid).await).await?;
                     gate.made(head, name, st_mode).await
                 })
             }
@@ -126,8 +126,8 @@ impl Gate {
                 let name = Box::from(f.text()?);
                 work(async move {
                     let perm = perm & !gate.umask(id, umask).await?;
-                    let dir = gate.file(id).await?;
-                    dir.mkdir(&name, perm & 0o7777, head.gid).await.map_err(errno)?;
+                    let dir = gate.node(id)?;
+                    gate.on(&dir, async |dir| dir.mkdir(&name, perm & 0o7777, head.gid).await).await?;
                     gate.made(head, name, 0).await
                 })
             }
@@ -135,8 +135,11 @@ impl Gate {
                 let name = Box::<[u8]>::from(f.text()?);
                 let is_dir = head.op == op::RMDIR;
                 work(async move {
-                    gate.file(id).await?.unlink(&name, is_dir).await.map_err(errno)?;
+                    let dir = gate.node(id)?;
+                    gate.on(&dir, async |file| file.unlink(&name, is_dir).await).await?;
+                    let removed = gate.nodes.borrow().at(id, &name);
                     gate.nodes.borrow_mut().unnamed(id, &name);
+                    removed.filter(|node| node.links.get() > 1).inspect(|node| gate.renamed(node));
                     Ok(Reply::default())
                 })
             }
@@ -149,14 +152,23 @@ impl Gate {
                         // 9P cannot say "only if there is none", and "both at once".
                         return Err(Errno::EINVAL);
                     }
-                    let (from, into) = (gate.file(id).await?, gate.file(to).await?);
-                    from.rename(&old, &into, &new).await.map_err(errno)?;
+                    let into = gate.node(to)?;
+                    let dir = gate.node(id)?;
+                    gate.on(&dir, async |from| {
+                        let into = gate
+                            .file_of(&into)
+                            .await
+                            .map_err(|errno| Error::from(nine_proto::Error::from(errno)))?;
+                        from.rename(&old, &into, &new).await
+                    })
+                    .await?;
                     let mut nodes = gate.nodes.borrow_mut();
                     let moved = nodes.at(id, &old);
                     nodes.unnamed(id, &old);
                     nodes.unnamed(to, &new);
                     if let Some(moved) = moved {
                         nodes.named(to, &new, &moved);
+                        gate.renamed(&moved);
                     }
                     Ok(Reply::default())
                 })
@@ -165,8 +177,8 @@ impl Gate {
                 let old = f.u64()?;
                 let name = Box::<[u8]>::from(f.text()?);
                 work(async move {
-                    let (dir, target) = (gate.file(id).await?, gate.file(old).await?);
-                    dir.link(&name, &target).await.map_err(errno)?;
+                    let (dir, target) = (gate.node(id)?, gate.file(old).await?);
+                    gate.on(&dir, async |dir| dir.link(&name, &target).await).await?;
                     gate.lookup(id, name).await
                 })
             }
@@ -191,9 +203,19 @@ impl Gate {
                 Some(Work { grace, ..work(read)? })
             }
             op::STATFS => work(async move {
-                let about = gate.file(id).await?.statfs().await.map_err(errno)?;
+                let about = match gate.file(id).await?.statfs().await {
+                    // Programs expect no such error of statfs(2). The same as Linux' own client makes up.
+                    Err(error) if matches!(error.errno(), Errno::EOPNOTSUPP | Errno::ENOSYS) => {
+                        Statfs { bsize: 4096, namelen: 255, ..Statfs::default() }
+                    }
+                    about => about.map_err(errno)?,
+                };
                 done(Out::default().statfs(&about))
             }),
+            op::ACCESS => {
+                let asks = f.u32()?;
+                work(async move { gate.access(id, asks).await })
+            }
             op::RELEASE | op::RELEASEDIR => {
                 let (handle, _, flags, owner) = (f.u64()?, f.u32()?, f.u32()?, f.u64()?);
                 work(async move {
@@ -240,10 +262,7 @@ impl Gate {
                 let name = Box::<[u8]>::from(f.text()?);
                 work(async move { gate.remove_xattr(id, &name).await })
             }
-            op::OPENDIR => work(async move {
-                let dir = gate.file(id).await?.open("", OpenFlags::READ).await.map_err(errno)?;
-                gate.opened(Handle::Dir(Dir::new(dir)), Out::default(), 0, 0)
-            }),
+            op::OPENDIR => work(async move { gate.open_dir(id).await }),
             op::READDIR | op::READDIRPLUS => {
                 let (handle, place, size) = (f.u64()?, f.u64()?, f.u32()?);
                 let plus = head.op == op::READDIRPLUS;
@@ -267,18 +286,19 @@ impl Gate {
     }
 
     async fn lookup(&self, dir: u64, name: Box<[u8]>) -> Outcome {
-        let parent = self.file(dir).await?;
+        let parent = self.node(dir)?;
         let asked = self.asks();
-        match parent.walk_attr(&name, WANTED).await {
+        match self.on(&parent, async |parent| parent.walk_attr(&name, WANTED).await).await {
             Ok((file, attr)) => Ok(self.found(asked, dir, &name, file, &attr)),
-            Err(error) if error.errno() == Errno::ENOENT => {
-                // Of names that are not there nobody keeps a list, for the day when all is to be forgotten.
-                match self.good_name(asked, dir, &name).min(SHORT) {
+            Err(Errno::ENOENT) => {
+                // If changes are told, a loss of them invalidates all known names, and absent ones are not among them.
+                let good = self.good_name(asked, dir, &name);
+                match if self.told.is_some() { good.min(SHORT) } else { good } {
                     Duration::ZERO => Err(Errno::ENOENT),
                     good => done(Out::default().no_entry(good)),
                 }
             }
-            Err(error) => Err(error.errno()),
+            Err(error) => Err(error),
         }
     }
 
@@ -356,7 +376,13 @@ impl Gate {
         let asked = self.asks();
         let attr = match handle.as_deref() {
             Some(Handle::File(open)) => open.file.getattr(WANTED).await,
-            _ => self.file_of(&node).await?.getattr(WANTED).await,
+            _ => {
+                return self.attr(
+                    asked,
+                    &node,
+                    &self.on(&node, async |file| file.getattr(WANTED).await).await?,
+                );
+            }
         };
         self.attr(asked, &node, &attr.map_err(errno)?)
     }
@@ -377,31 +403,44 @@ impl Gate {
     async fn setattr(&self, id: u64, set: Set) -> Outcome {
         let node = self.node(id)?;
         let handle = set.handle.and_then(|handle| self.handle(handle).ok());
-        let known = self.file_of(&node).await?;
-        let file = match handle.as_deref() {
-            // ftruncate(2): what the open file may do, its name may not.
-            Some(Handle::File(open)) if set.attr.size.is_some() => &open.file,
-            _ => &*known,
+        // ftruncate(2): what the open file may do, its name may not.
+        let open = match handle.as_deref() {
+            Some(Handle::File(open)) if set.attr.size.is_some() => Some(&open.file),
+            _ => None,
         };
         let mut attr = set.attr;
         if set.kills && attr.mode.is_none() && node.is_plain() && node.mode.get() & 0o6000 != 0 {
             attr.mode = Some(without_set_id(node.mode.get()));
         }
         if attr != SetAttr::default() {
-            file.setattr(&attr).await.map_err(errno)?;
+            match open {
+                Some(file) => file.setattr(&attr).await.map_err(errno)?,
+                None => self.on(&node, async |file| file.setattr(&attr).await).await?,
+            }
         }
         if attr.size.is_some() {
             node.written.set(true);
         }
         let asked = self.asks();
-        let attr = file.getattr(WANTED).await.map_err(errno)?;
+        let attr = match open {
+            Some(file) => file.getattr(WANTED).await.map_err(errno)?,
+            None => self.on(&node, async |file| file.getattr(WANTED).await).await?,
+        };
         self.attr(asked, &node, &attr)
     }
 
     async fn open(&self, id: u64, flags: u32) -> Outcome {
         let node = self.node(id)?;
-        let file = self.file_of(&node).await?.open("", self.flags(flags)).await.map_err(errno)?;
+        let how = self.flags(flags);
+        let file = self.on(&node, async |file| file.open("", how).await).await?;
         let (fopen, backing) = self.how(&node, &file, flags);
+        // Close-to-open: whoever opens a file sees the length that it has now (nfs(5)).
+        let is_cached =
+            fopen & (fopen::KEEP_CACHE | fopen::DIRECT_IO) == 0 && self.options.cache != Cache::Never;
+        let version = file.qid().vers;
+        if is_cached && (version == 0 || version != node.attr_version.get()) {
+            self.forget_attr(&node);
+        }
         let open = Open::new(node, file, fopen);
         self.opened(Handle::File(open), Out::default(), fopen, backing)
     }
@@ -433,7 +472,9 @@ impl Gate {
             }
         }
         let mut io = node.mode_of_io.borrow_mut();
+        // The kernel does not let a program take O_APPEND away from a file that it writes itself.
         if self.passes.get()
+            && flags & OpenFlags::APPEND.0 == 0
             && matches!(*io, Io::Closed)
             && let Some(host) = file.backing()
         {
@@ -454,14 +495,13 @@ impl Gate {
             _ => Io::Asked(1),
         };
         drop(io);
-        let version = (qid.vers != 0).then_some(qid.vers);
-        let known = node.version.replace(version);
+        let has_pages = node.has_pages_of(qid.vers, self.clock.now(), self.clock.wall());
         let is_same = match &self.told {
-            // Who would have told has not.
-            Some(told) if told.keeps(&self.nodes.borrow(), node) => node.was_open.get(),
-            // By one of its names; and the kernel does not look at times here.
+            // A server without versions would have told of a change.
+            Some(told) if qid.vers == 0 && told.keeps(&self.nodes.borrow(), node) => node.was_open.get(),
+            // It tells of a change by one of its names; and the kernel does not look at times here.
             Some(_) if node.links.get() > 1 => false,
-            _ => version.is_some() && version == known,
+            _ => has_pages,
         };
         node.was_open.set(true);
         let keeps = is_same && !node.stale.replace(false) && flags & OpenFlags::TRUNC.0 == 0;
@@ -472,7 +512,7 @@ impl Gate {
     }
 
     /// A handle for the kernel, behind what `out` has already.
-    fn opened(&self, handle: Handle, out: Out, flags: u32, backing: u32) -> Outcome {
+    pub(super) fn opened(&self, handle: Handle, out: Out, flags: u32, backing: u32) -> Outcome {
         let number = self.next.get();
         self.next.set(number + 1);
         self.handles.borrow_mut().insert(number, Rc::new(handle));
@@ -497,10 +537,11 @@ impl Gate {
 
     async fn create(&self, head: Head, flags: u32, perm: u32, name: Box<[u8]>) -> Outcome {
         let dir = self.node(head.node)?;
-        let parent = self.file_of(&dir).await?;
         let how = OpenFlags(self.flags(flags).0 | flags & OpenFlags::EXCL.0);
-        let file = parent.create(&name, how, perm & 0o7777, head.gid).await.map_err(errno)?;
+        let make = async |parent: Rc<File>| parent.create(&name, how, perm & 0o7777, head.gid).await;
+        let file = self.on(&dir, make).await?;
         let asked = self.asks();
+        let parent = self.file_of(&dir).await?;
         let (walked, mut attr) = parent.walk_attr(&name, WANTED).await.map_err(errno)?;
         if attr.qid.path != file.qid().path {
             // Somebody has put another file there meanwhile.
@@ -513,7 +554,7 @@ impl Gate {
         self.give(&dir, &walked, &mut attr, head, perm).await?;
         let node = self.tell(head.node, &name, walked, &attr);
         if how.has(OpenFlags::EXCL) {
-            self.seen_without_capability(&node);
+            self.seen_without(&node, CAPABILITY);
         }
         let (fopen, backing) = self.how(&node, &file, flags);
         let entry = self.entry(Out::default(), asked, head.node, &name, &node, &attr);
@@ -555,10 +596,12 @@ impl Gate {
         let mut f = Fields(&buffer[abi::IN..len]);
         let fields = (|| {
             let (handle, offset, size, flags) = (f.u64()?, f.u64()?, f.u32()?, f.u32()?);
-            (len == abi::IN + abi::WRITE_IN + size as usize).then_some((handle, offset, flags))
+            let (_, open_flags) = (f.u64()?, f.u32()?);
+            let appends = open_flags & OpenFlags::APPEND.0 != 0 && flags & abi::WRITE_CACHE == 0;
+            (len == abi::IN + abi::WRITE_IN + size as usize).then_some((handle, offset, flags, appends))
         })();
         let at = abi::IN + abi::WRITE_IN..len;
-        let Some((handle, offset, flags)) = fields else {
+        let Some((handle, offset, flags, appends)) = fields else {
             buffers.give(buffer);
             return Work { future: Box::pin(async { Err(SHORT_OF_FIELDS) }), grace: GRACE };
         };
@@ -574,7 +617,7 @@ impl Gate {
         let is_event = matches!(handle.as_deref(), Ok(Handle::File(open)) if open.is_event);
         let grace = if is_event { Duration::ZERO } else { GRACE };
         let gate = self.clone();
-        let future = Box::pin(async move { write(&gate, handle?, offset, flags, written).await });
+        let future = Box::pin(async move { write(&gate, handle?, offset, flags, appends, written).await });
         Work { future, grace }
     }
 
@@ -645,18 +688,20 @@ impl Open {
     fn new(node: Rc<Node>, file: File, fopen: u32) -> Self {
         let is_event = fopen & fopen::DIRECT_IO != 0;
         let stream = (fopen & fopen::STREAM != 0).then(StreamPosition::default);
-        Self { node, file, plain: RefCell::default(), locker: RefCell::default(), is_event, stream }
+        Self { node, file, other: RefCell::default(), locker: RefCell::default(), is_event, stream }
     }
 
-    /// The file without `APPEND`: the kernel writes pages where they belong.
-    async fn plain(&self, gate: &Gate) -> Result<Rc<File>, Errno> {
-        if let Some(plain) = self.plain.borrow().clone() {
-            return Ok(plain);
+    /// The file open for writing without `APPEND` if it is open with it, and with it if it is not.
+    async fn other(&self, gate: &Gate, appends: bool) -> Result<Rc<File>, Errno> {
+        if let Some(other) = self.other.borrow().clone() {
+            return Ok(other);
         }
         let file = gate.file_of(&self.node).await?;
-        let plain = Rc::new(file.open("", OpenFlags::WRITE).await.map_err(errno)?);
-        self.plain.replace(Some(plain.clone()));
-        Ok(plain)
+        let append = if appends { OpenFlags::APPEND.0 } else { 0 };
+        let flags = OpenFlags(OpenFlags::WRITE.0 | append);
+        let other = Rc::new(file.open("", flags).await.map_err(errno)?);
+        self.other.replace(Some(other.clone()));
+        Ok(other)
     }
 }
 
@@ -676,7 +721,15 @@ async fn read(handle: Rc<Handle>, offset: u64, size: u32) -> Outcome {
     Ok(Reply { bytes, ..Reply::default() })
 }
 
-async fn write(gate: &Gate, handle: Rc<Handle>, offset: u64, flags: u32, written: Written) -> Outcome {
+/// `appends`: as O_APPEND is now. Pages are written where they belong, whatever it is.
+async fn write(
+    gate: &Gate,
+    handle: Rc<Handle>,
+    offset: u64,
+    flags: u32,
+    appends: bool,
+    written: Written,
+) -> Outcome {
     let Handle::File(open) = &*handle else { return Err(Errno::EISDIR) };
     let node = &open.node;
     if flags & abi::WRITE_KILL_SUIDGID != 0 && node.mode.get() & 0o6000 != 0 {
@@ -685,9 +738,11 @@ async fn write(gate: &Gate, handle: Rc<Handle>, offset: u64, flags: u32, written
         gate.file_of(node).await?.setattr(&set).await.map_err(errno)?;
         node.mode.set(node.mode.get() & !0o7777 | mode);
     }
-    let appends = open.file.flags().is_some_and(|flags| flags.has(OpenFlags::APPEND));
-    let plain = if flags & abi::WRITE_CACHE != 0 && appends { Some(open.plain(gate).await?) } else { None };
-    let file = plain.as_deref().unwrap_or(&open.file);
+    let is_append = open.file.flags().is_some_and(|flags| flags.has(OpenFlags::APPEND));
+    // If the kernel keeps writes, it knows where the end is.
+    let is_other = is_append != appends && !open.is_event && !gate.options.write_back;
+    let other = if is_other { Some(open.other(gate, appends).await?) } else { None };
+    let file = other.as_deref().unwrap_or(&open.file);
     node.written.set(true);
     let offset = open.stream.as_ref().map_or(offset, |stream| stream.write.get());
     let n = match file.write_now(offset, &Payload::Bytes(written.data.clone())) {

@@ -1,37 +1,30 @@
 //! What the server tells of changes (docs/changes.md), told on to the kernel: so what it keeps may be kept for long.
 //!
-//! In: lines of `#changes`. Out: invalidations, written by a thread of their own: the kernel may hold a directory for
-//! as long as a request for it waits for us. And how long an answer is good: not at all, where a change of what it is
-//! about came between the question and the answer.
+//! In: lines of `#changes`. Out: invalidations; and how long an answer is valid: not at all, if a change of its subject
+//! came between the question and the answer.
 //!
 //! What is written from here comes back as a change. It ends what is kept of the file's bytes only after [`SHORT`], and
 //! at its next open, since it may have been somebody else's.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::io::IoSlice;
-use std::os::fd::OwnedFd;
 use std::pin::pin;
 use std::rc::Rc;
-use std::sync::{Arc, PoisonError};
-use std::thread;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use nine_io::changes::{BLIND_MAX, Change, Line, NAME, Path, Watch, below, join};
 use nine_io::client::{File, Result};
 use nine_net::Clock;
-use nine_net::lock::{Condvar, Mutex, lock};
 use nine_proto::Errno;
 
-use super::abi::{self, Out};
 use super::nodes::{Node, Nodes, ROOT};
+use super::notifier::Notifier;
 use super::{LONG, SHORT};
 
 /// Changes that are remembered for answers under way: what was asked before them is not kept.
 const RECENT: usize = 256;
-/// Invalidations that wait for the kernel; then lines are left to the server, which says `lost` when they are too many.
-const WAITING: usize = 4096;
 /// For a server to begin with its changes: the kernel waits meanwhile.
 const BEGIN: Duration = Duration::from_secs(5);
 /// Between two tries to hear of changes again.
@@ -52,7 +45,7 @@ pub(super) struct Told {
     stale: RefCell<Vec<Rc<Node>>>,
     /// When they are forgotten.
     due: Cell<Duration>,
-    teller: Teller,
+    notifier: Rc<Notifier>,
 }
 
 /// What a change is about.
@@ -66,7 +59,7 @@ impl Told {
     /// Listens to the tree's changes, if its server tells any, and soon: from the answer on none is missed.
     pub(super) async fn begin(
         root: &File,
-        device: &OwnedFd,
+        notifier: &Rc<Notifier>,
         clock: &Arc<dyn Clock>,
     ) -> std::io::Result<Option<(Self, Watch)>> {
         let watch = pin!(async {
@@ -101,7 +94,7 @@ impl Told {
             blind: RefCell::default(),
             stale: RefCell::default(),
             due: Cell::default(),
-            teller: Teller::new(device.try_clone()?)?,
+            notifier: notifier.clone(),
         };
         for line in lines {
             if let Line::Change(_, Change::Blind(path)) = line {
@@ -207,7 +200,7 @@ impl Told {
             for line in lines {
                 self.take(line, &mut nodes.borrow_mut());
             }
-            while self.teller.is_full() {
+            while self.notifier.is_full() {
                 clock.sleep_until(clock.now() + AGAIN / 100).await;
             }
         }
@@ -222,7 +215,7 @@ impl Told {
             if now >= self.due.get() {
                 for node in self.stale.take() {
                     if node.stale.replace(false) {
-                        self.teller.inode(node.id, true);
+                        self.notifier.inode(node.id, true);
                     }
                 }
                 self.due.set(now + SHORT);
@@ -306,7 +299,7 @@ impl Told {
                 if let Some(node) = nodes.find(&path) {
                     self.attr(&node);
                     if !node.written.replace(false) {
-                        self.teller.inode(node.id, true);
+                        self.notifier.inode(node.id, true);
                     } else if !node.stale.replace(true) {
                         self.stale.borrow_mut().push(node);
                     }
@@ -346,14 +339,15 @@ impl Told {
 
     /// A name may be another file's, or nobody's, and its directory has changed.
     fn unname(&self, dir: u64, name: &[u8]) {
-        self.teller.entry(dir, name);
+        self.notifier.entry(dir, name);
         self.changed(dir, name);
     }
 
     /// A directory has changed, and answers about this name that are under way may say what was before.
     fn changed(&self, dir: u64, name: &[u8]) {
         self.about(Subject::Name(dir, name.into()));
-        self.teller.inode(dir, false);
+        // The names that the kernel keeps of a directory are its pages.
+        self.notifier.inode(dir, true);
     }
 
     /// The same of the answers alone.
@@ -365,85 +359,20 @@ impl Told {
 
     fn attr(&self, node: &Node) {
         self.about(Subject::File(node.id));
-        self.teller.inode(node.id, false);
+        self.notifier.inode(node.id, false);
     }
 
     /// Nothing that is kept is believed any more.
     fn forget_all(&self, nodes: &Nodes) {
         self.about(Subject::All);
         // It says all that waits.
-        lock(&self.teller.0.0).messages.clear();
+        self.notifier.clear();
         for node in nodes.all() {
-            self.teller.inode(node.id, true);
+            self.notifier.inode(node.id, true);
             for (dir, name) in nodes.names(node) {
-                self.teller.entry(dir, &name);
+                self.notifier.entry(dir, &name);
             }
         }
-    }
-}
-
-/// Tells the kernel, on a thread of its own.
-struct Teller(Arc<(Mutex<Waiting>, Condvar)>);
-
-#[derive(Default)]
-struct Waiting {
-    messages: VecDeque<Vec<u8>>,
-    ends: bool,
-}
-
-impl Teller {
-    fn new(device: OwnedFd) -> std::io::Result<Self> {
-        let shared = Arc::new((Mutex::new(Waiting::default()), Condvar::new()));
-        let told = shared.clone();
-        thread::Builder::new().name("fuse-told".into()).spawn(move || tell(&device, &told))?;
-        Ok(Self(shared))
-    }
-
-    fn is_full(&self) -> bool {
-        lock(&self.0.0).messages.len() >= WAITING
-    }
-
-    /// A file's attributes, and with `data` its bytes, are not what they were.
-    fn inode(&self, node: u64, data: bool) {
-        // From a negative offset on there are no pages.
-        let from = if data { 0 } else { u64::MAX };
-        self.send(abi::INVAL_INODE, Out::default().u64(node).u64(from).u64(0));
-    }
-
-    fn entry(&self, dir: u64, name: &[u8]) {
-        let mut out = Out::default().u64(dir).u32(name.len() as u32).u32(abi::EXPIRE_ONLY);
-        out.0.extend_from_slice(name);
-        out.0.push(0);
-        self.send(abi::INVAL_ENTRY, out);
-    }
-
-    fn send(&self, code: i32, out: Out) {
-        let head = Out::default().u32((abi::OUT + out.0.len()) as u32).u32(code as u32).u64(0);
-        lock(&self.0.0).messages.push_back([head.0, out.0].concat());
-        self.0.1.notify_one();
-    }
-}
-
-impl Drop for Teller {
-    fn drop(&mut self) {
-        lock(&self.0.0).ends = true;
-        self.0.1.notify_one();
-    }
-}
-
-fn tell(device: &OwnedFd, (waiting, more): &(Mutex<Waiting>, Condvar)) {
-    loop {
-        let mut guard = lock(waiting);
-        let message = loop {
-            match guard.messages.pop_front() {
-                _ if guard.ends => return,
-                Some(message) => break message,
-                None => guard = more.wait(guard).unwrap_or_else(PoisonError::into_inner),
-            }
-        };
-        drop(guard);
-        // ENOENT: the kernel does not know it, or no more.
-        let _ = rustix::io::writev(device, &[IoSlice::new(&message)]);
     }
 }
 
@@ -467,6 +396,29 @@ impl Nodes {
             b"/" => self.get(ROOT),
             _ => self.place(path).and_then(|(dir, name)| self.at(dir, name)),
         }
+    }
+
+    /// The nearest directory above a file that has a fid, and the path from there.
+    pub(super) fn path_from_held(&self, node: &Node) -> Option<(Rc<File>, Vec<u8>)> {
+        let mut path = Vec::new();
+        let (mut dir, name) = self.names(node).into_iter().next()?;
+        path.push(name);
+        while path.len() <= DEEPEST {
+            let above = self.get(dir)?;
+            if let Some(file) = above.held() {
+                path.reverse();
+                return Some((file, path.join(&b'/')));
+            }
+            let (next, name) = self.names(&above).into_iter().next()?;
+            path.push(name);
+            dir = next;
+        }
+        None
+    }
+
+    /// The root, and the path of a file from there.
+    pub(super) fn path_from_root(&self, node: &Node) -> Option<(Rc<File>, Vec<u8>)> {
+        Some((self.get(ROOT)?.held()?, self.path(node.id)?))
     }
 
     /// One path by which a file is known.

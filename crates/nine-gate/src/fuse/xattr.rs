@@ -4,9 +4,9 @@
 
 use nine_io::client::File;
 use nine_io::server::acl::{self, AclKind};
-use nine_proto::SetAttr;
+use nine_proto::{SetAttr, mode};
 
-use super::nodes::{CAPABILITY, WANTED};
+use super::nodes::WANTED;
 use super::ops::{done, errno};
 use super::*;
 
@@ -15,29 +15,10 @@ impl Gate {
     /// many there are.
     pub(super) async fn xattr(&self, id: u64, name: Option<&[u8]>, room: usize) -> Outcome {
         let node = self.node(id)?;
-        let is_capability = name == Some(CAPABILITY);
-        if is_capability && self.clock.now() < node.incapable.get() {
-            return Err(Errno::ENODATA);
-        }
-        let file = self.file_of(&node).await?;
         let bytes = match name {
-            Some(name) => match file.xattr(name).await {
-                Err(error) if is_capability && error.errno() == Errno::ENODATA => {
-                    self.seen_without_capability(&node);
-                    return Err(Errno::ENODATA);
-                }
-                // The kernel would refuse every access for want of a list.
-                Err(error)
-                    if self.checks_lists.get()
-                        && error.errno() == Errno::EOPNOTSUPP
-                        && AclKind::of(name).is_some() =>
-                {
-                    return Err(Errno::ENODATA);
-                }
-                value => value.map_err(errno)?,
-            },
+            Some(name) => self.named_xattr(&node, name).await?,
             None => {
-                let names = file.xattrs().await.map_err(errno)?;
+                let names = self.file_of(&node).await?.xattrs().await.map_err(errno)?;
                 names.iter().flat_map(|name| name.iter().copied().chain([0])).collect()
             }
         };
@@ -46,6 +27,44 @@ impl Gate {
             room if room < bytes.len() => Err(Errno::ERANGE),
             _ => done(Out(bytes)),
         }
+    }
+
+    /// The value of an attribute. Its absence is believed as long as other attributes: of this file, and if the server
+    /// keeps none of the class, of all files in the directory.
+    async fn named_xattr(&self, node: &Node, name: &[u8]) -> Result<Vec<u8>, Errno> {
+        // The kernel would refuse every access for want of a list.
+        let refusal = match self.checks_lists.get() && AclKind::of(name).is_some() {
+            true => Errno::ENODATA,
+            false => Errno::EOPNOTSUPP,
+        };
+        let now = self.clock.now();
+        if node.lacks(name, now) {
+            return Err(Errno::ENODATA);
+        }
+        // A directory may be the root of another server's files.
+        let is_dir = node.mode.get() & mode::S_IFMT == mode::S_IFDIR;
+        let dir = if is_dir { None } else { self.dir_of(node) };
+        if dir.as_ref().is_some_and(|dir| dir.lacks_class(name, now)) {
+            return Err(refusal);
+        }
+        match self.file_of(node).await?.xattr(name).await {
+            Ok(value) => Ok(value),
+            Err(error) if error.errno() == Errno::ENODATA => {
+                self.seen_without(node, name);
+                Err(Errno::ENODATA)
+            }
+            Err(error) if matches!(error.errno(), Errno::EOPNOTSUPP | Errno::ENOSYS) => {
+                dir.inspect(|dir| dir.seen_without_class(name, now + self.good_without()));
+                Err(refusal)
+            }
+            Err(error) => Err(error.errno()),
+        }
+    }
+
+    /// A directory in which it was found.
+    fn dir_of(&self, node: &Node) -> Option<Rc<Node>> {
+        let nodes = self.nodes.borrow();
+        nodes.names(node).first().and_then(|(dir, _)| nodes.get(*dir))
     }
 
     pub(super) async fn set_xattr(
@@ -57,9 +76,10 @@ impl Gate {
         kills_set_gid: bool,
     ) -> Outcome {
         let node = self.node(id)?;
-        node.incapable.take();
         let file = self.file_of(&node).await?;
-        file.set_xattr(name, value, flags).await.map_err(errno)?;
+        let set = file.set_xattr(name, value, flags).await.map_err(errno);
+        node.may_have_any();
+        set?;
         self.list_changed(&node, &file, name, kills_set_gid).await?;
         Ok(Reply::default())
     }
@@ -72,33 +92,33 @@ impl Gate {
         Ok(Reply::default())
     }
 
-    /// It has no [`CAPABILITY`], which is believed as long as other attributes, a second at most.
-    pub(super) fn seen_without_capability(&self, node: &Node) {
-        node.incapable.set(self.clock.now() + self.good_without());
+    /// The file has no such attribute.
+    pub(super) fn seen_without(&self, node: &Node, name: &[u8]) {
+        node.seen_without(name, self.clock.now() + self.good_without());
     }
 
     /// The umask bits that apply to a new file in a directory: none if the directory has a default access control
-    /// list, which replaces the umask (acl(5)). The absence of a list is cached as long as other attributes, a second
-    /// at most.
+    /// list, which replaces the umask (acl(5)). The absence of a list is cached as long as other attributes.
     pub(super) async fn umask(&self, dir: u64, umask: u32) -> Result<u32, Errno> {
         let node = self.node(dir)?;
-        if umask & 0o777 == 0 || self.clock.now() < node.no_default_acl.get() {
+        if umask & 0o777 == 0 || node.lacks(acl::DEFAULT, self.clock.now()) {
             return Ok(umask & 0o777);
         }
         match self.file_of(&node).await?.xattr(acl::DEFAULT).await {
             Ok(list) if !list.is_empty() => return Ok(0),
             Err(error) if error.is_disconnect() => return Err(error.errno()),
             // Also where the server does not say: then the umask is the safe side.
-            _ => node.no_default_acl.set(self.clock.now() + self.good_without()),
+            _ => self.seen_without(&node, acl::DEFAULT),
         }
         Ok(umask & 0o777)
     }
 
-    /// How long it is believed that a file has no attribute of a name.
+    /// How long it is believed that a file has no attribute of a name. Where the server tells of changes, these are not
+    /// among what is forgotten then.
     fn good_without(&self) -> Duration {
         match self.options.cache {
             Cache::Never => Duration::ZERO,
-            Cache::For(time) => time.min(SHORT),
+            Cache::For(time) => time,
             Cache::Told => SHORT,
         }
     }
@@ -114,10 +134,7 @@ impl Gate {
     ) -> Result<(), Errno> {
         match AclKind::of(name) {
             None => return Ok(()),
-            Some(AclKind::Default) => {
-                node.no_default_acl.take();
-                return Ok(());
-            }
+            Some(AclKind::Default) => return Ok(()),
             Some(AclKind::Access) => {}
         }
         let mut attr = file.getattr(WANTED).await.map_err(errno)?;
@@ -128,9 +145,7 @@ impl Gate {
         }
         node.seen(&attr);
         if !self.checks_lists.get() {
-            // A notification has no request number. A negative offset invalidates attributes only, no pages.
-            let told = Out::default().u64(node.id).u64(u64::MAX).u64(0);
-            self.send(0, abi::INVAL_INODE, &told.0);
+            self.forget_attr(node);
         }
         Ok(())
     }

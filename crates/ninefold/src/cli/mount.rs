@@ -36,9 +36,9 @@ pub struct Mount {
     /// no_read_ahead, uname=, aname=, dialect=, msize=, timeout=, ca=, pin=, cert=, key=, token_file=
     #[arg(short, value_name = "OPTION", value_delimiter = ',')]
     pub options: Vec<String>,
-    /// How long names and attributes are believed: seconds, `never`, or `auto`: an hour where the server tells of
-    /// changes, else a second
-    #[arg(long, value_name = "TIME", default_value = "1", value_parser = cache)]
+    /// How long names and attributes are cached: seconds, `never`, or `auto`: an hour if the server tells of changes,
+    /// else a second
+    #[arg(long, value_name = "TIME", default_value = "auto", value_parser = cache)]
     pub cache: Cache,
     /// Writes are kept in the kernel's cache for a while: faster in small pieces, seen late by others, lost in a crash
     #[arg(long)]
@@ -93,8 +93,8 @@ pub struct Ns {
     /// Nothing of it can be changed
     #[arg(short, long)]
     pub read_only: bool,
-    /// How long names and attributes are believed: seconds, `never` or `auto`
-    #[arg(long, value_name = "TIME", default_value = "1", value_parser = cache)]
+    /// How long names and attributes are cached: seconds, `never` or `auto`
+    #[arg(long, value_name = "TIME", default_value = "auto", value_parser = cache)]
     pub cache: Cache,
     /// The command and its arguments
     #[arg(value_name = "COMMAND", last = true, required = true)]

@@ -5,6 +5,7 @@ mod blocking;
 mod cec;
 mod channels;
 mod check;
+mod coherence;
 mod common;
 mod config;
 mod cons;

@@ -21,7 +21,7 @@ use crate::common::{Server, chmod, ended_within, ninefold, not_covered, until};
 const LIMIT: Duration = Duration::from_mins(1);
 
 /// Whether this user may mount, here.
-fn may_mount() -> bool {
+pub fn may_mount() -> bool {
     let device = File::options().read(true).write(true).open("/dev/fuse");
     let may = geteuid().is_root() && device.is_ok();
     if !may {
@@ -31,10 +31,10 @@ fn may_mount() -> bool {
 }
 
 /// Directories `files` and `mnt`, and name space files.
-struct World(tempfile::TempDir);
+pub struct World(tempfile::TempDir);
 
 impl World {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         chmod(dir.path(), 0o755);
         for name in ["files", "mnt"] {
@@ -44,11 +44,11 @@ impl World {
         Self(dir)
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
-    fn write(&self, name: &str, text: &str) {
+    pub fn write(&self, name: &str, text: &str) {
         fs::write(self.path(name), text).unwrap();
     }
 
@@ -71,15 +71,20 @@ impl World {
         said
     }
 
-    /// In the foreground, mounted.
+    /// In the foreground, mounted on `mnt`.
     fn mounted(&self, words: &[&str]) -> Mounted {
+        self.mounted_on("mnt", words)
+    }
+
+    /// The same on another directory, which is one of the words.
+    pub fn mounted_on(&self, dir: &str, words: &[&str]) -> Mounted {
         let log = File::create(self.path("log")).unwrap();
         let mut command = self.command(["mount", "-f"]);
         let mut child = command.args(words).stdout(Stdio::piped()).stderr(log).spawn().unwrap();
         let mut out = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
         out.read_line(&mut line).unwrap();
-        let dir = self.0.path().canonicalize().unwrap().join("mnt");
+        let dir = self.0.path().canonicalize().unwrap().join(dir);
         let mounted = Mounted { child, dir: dir.clone(), _out: out };
         let log = fs::read_to_string(self.path("log")).unwrap();
         assert_eq!(line, format!("mounted on {}\n", dir.display()), "{log}");
@@ -87,7 +92,7 @@ impl World {
     }
 
     /// A server of `files` at the socket `s`.
-    fn server(&self) -> Server {
+    pub fn server(&self) -> Server {
         let socket = format!("unix!{}", self.path("s").display());
         let files = self.path("files");
         let line = ["serve", files.to_str().unwrap(), "--listen", &socket];
@@ -106,9 +111,9 @@ impl Drop for World {
     }
 }
 
-struct Mounted {
+pub struct Mounted {
     child: Child,
-    dir: PathBuf,
+    pub dir: PathBuf,
     _out: BufReader<ChildStdout>,
 }
 

@@ -1,0 +1,121 @@
+//! The kernel's caches are compared with the server where programs count on it: at opens, at locks, at access(2); and
+//! fids that may be stale are walked to again.
+//!
+//! In: requests. Out: invalidations before their answers.
+
+use std::rc::Rc;
+
+use nine_io::client::{File, Result as Asked};
+use nine_proto::{OpenFlags, Qid};
+
+use super::abi::{self, access, fopen};
+use super::nodes::WANTED;
+use super::ops::errno;
+use super::*;
+
+impl Gate {
+    /// Has the kernel ask for a file's attributes again. The answer that follows is read after this.
+    pub(super) fn forget_attr(&self, node: &Node) {
+        // A notification has no request number.
+        self.send(0, abi::INVAL_INODE, &notifier::inode(node.id, false).0);
+    }
+
+    /// A lock was granted: what the last holder wrote must be seen now (as with NFS, for whoever locks counts on it).
+    pub(super) async fn locked(&self, node: &Node, file: &File) -> Result<(), Errno> {
+        let attr = file.getattr(WANTED).await.map_err(errno)?;
+        node.seen(&attr);
+        if self.options.cache == Cache::Never {
+            return Ok(());
+        }
+        match node.has_pages_of(attr.qid.vers, self.clock.now(), self.clock.wall()) {
+            true => self.forget_attr(node),
+            false => self.notifier.inode_now(node.id).await,
+        }
+        Ok(())
+    }
+
+    /// A lock is about to end: what was written under it must be at the server.
+    pub(super) async fn unlocks(&self, node: &Node) {
+        if self.options.write_back {
+            self.notifier.inode_now(node.id).await;
+        }
+    }
+
+    /// Answers ACCESS (access(2), chdir(2)), which the kernel sends if it does not check permissions itself: as far as
+    /// the server can be asked, the same as open(2).
+    pub(super) async fn access(&self, id: u64, asks: u32) -> Outcome {
+        let node = self.node(id)?;
+        if !node.is_plain() {
+            return Ok(Reply::default());
+        }
+        if asks & access::EXECUTE != 0 {
+            let attr = self.on(&node, async |file| file.getattr(WANTED).await).await?;
+            node.seen(&attr);
+            if attr.mode & 0o111 == 0 {
+                return Err(Errno::EACCES);
+            }
+        }
+        let how = match (asks & access::READ != 0, asks & access::WRITE != 0) {
+            (true, true) => OpenFlags::RDWR,
+            (true, false) => OpenFlags::READ,
+            (false, true) => OpenFlags::WRITE,
+            (false, false) => return Ok(Reply::default()),
+        };
+        // One that can be open only once is open somewhere, perhaps.
+        let file = self.file_of(&node).await?;
+        if file.qid().ty & (Qid::EXCL | Qid::TMP) == 0 && !file.qid().is_event() {
+            self.on(&node, async |file| file.open("", how).await).await?;
+        }
+        Ok(Reply::default())
+    }
+
+    /// Opens a directory. The kernel may keep its names as long as they are believed.
+    pub(super) async fn open_dir(&self, id: u64) -> Outcome {
+        let node = self.node(id)?;
+        let asked = self.asks();
+        let dir = self.on(&node, async |file| file.open("", OpenFlags::READ).await).await?;
+        let now = self.clock.now();
+        let good = self.good_attr(asked, id);
+        let flags = match (good.is_zero(), now < node.listed.get()) {
+            (true, _) => 0,
+            (false, true) => fopen::CACHE_DIR | fopen::KEEP_CACHE,
+            (false, false) => {
+                node.listed.set(now + good);
+                fopen::CACHE_DIR
+            }
+        };
+        self.opened(Handle::Dir(Dir::new(dir)), Out::default(), flags, 0)
+    }
+
+    /// Does something with the fid of a file. A server whose fids are paths (diod, unpfs) says ENOENT after a rename on
+    /// the path: then the file is walked to again by its name.
+    pub(super) async fn on<T>(
+        &self,
+        node: &Node,
+        act: impl AsyncFn(Rc<File>) -> Asked<T>,
+    ) -> Result<T, Errno> {
+        let file = self.file_of(node).await?;
+        match act(file.clone()).await {
+            Err(error) if self.may_be_stale(node, error.errno()) => {
+                node.drop_fid(&file);
+                let file = self.file_of(node).await?;
+                node.walked_after.set(self.renames.get());
+                act(file).await.map_err(errno)
+            }
+            done => done.map_err(errno),
+        }
+    }
+
+    /// Whether such an error may only mean that the fid of a node is from before a rename.
+    pub(super) fn may_be_stale(&self, node: &Node, error: Errno) -> bool {
+        matches!(error, Errno::ENOENT | Errno::ESTALE)
+            && node.id != nodes::ROOT
+            && node.walked_after.get() < self.renames.get()
+    }
+
+    /// A file has another name, or one name fewer: a fid that is a path may lead to another file by now.
+    pub(super) fn renamed(&self, node: &Node) {
+        self.renames.set(self.renames.get() + 1);
+        node.held().inspect(|file| node.drop_fid(file));
+    }
+}
