@@ -17,19 +17,21 @@ use crate::common::Raw;
 use crate::mux::world::{Muxed, owner, within};
 
 /// A server with one file, `f`, which counts what it is asked.
-struct Tape(Mutex<Books>);
+pub struct Tape(Mutex<Books>);
 
-struct Books {
-    data: Vec<u8>,
+pub struct Books {
+    pub data: Vec<u8>,
     qid: Qid,
     mode: u32,
     /// Told instead of the length.
     length: Option<u64>,
     /// Its version is told.
     versions: bool,
+    /// It heeds O_TRUNC.
+    pub truncates: bool,
     does: Box<dyn FnMut(u64, u32) -> Act + Send>,
     reads: Vec<(u64, u32)>,
-    getattrs: usize,
+    pub getattrs: usize,
     held: Vec<(ReqId, Later)>,
 }
 
@@ -44,13 +46,14 @@ enum Act {
 const ROOT: Qid = Qid { ty: Qid::DIR, vers: 0, path: 1 };
 
 impl Tape {
-    fn new(data: Vec<u8>) -> Arc<Self> {
+    pub fn new(data: Vec<u8>) -> Arc<Self> {
         Arc::new(Self(Mutex::new(Books {
             data,
             qid: Qid { ty: 0, vers: 1, path: 2 },
             mode: mode::S_IFREG | 0o666,
             length: None,
             versions: true,
+            truncates: true,
             does: Box::new(|_, _| Act::Honest),
             reads: Vec::new(),
             getattrs: 0,
@@ -58,7 +61,7 @@ impl Tape {
         })))
     }
 
-    fn books(&self) -> MutexGuard<'_, Books> {
+    pub fn books(&self) -> MutexGuard<'_, Books> {
         self.0.lock().expect("no panic while it is held")
     }
 
@@ -106,7 +109,7 @@ impl FileServer for Tape {
                 books.change(Vec::clear);
                 Reply::Open { qid: books.qid, iounit: 0, node: Arc::new(books.qid) }
             }
-            Op::Open { flags } if flags.has(OpenFlags::TRUNC) => {
+            Op::Open { flags } if flags.has(OpenFlags::TRUNC) && books.truncates => {
                 books.change(Vec::clear);
                 Reply::Open { qid: books.qid, iounit: 0, node: Arc::new(books.qid) }
             }

@@ -17,6 +17,7 @@ mod oracle;
 pub mod puppet;
 mod reconnect;
 mod space;
+mod truncate;
 mod upstreams;
 mod users;
 pub mod world;
