@@ -1,7 +1,5 @@
 //! What a browser says: heads, bodies, paths, ranges, conditions.
 
-use std::time::SystemTime;
-
 use nine_gate::http::body::Passing;
 use nine_gate::http::head::{Body, HEAD, Head, Parsed, parse};
 use nine_gate::http::path::{decode, encode};
@@ -47,8 +45,8 @@ fn judge(head: &Head, bytes: &[u8]) {
         }
     }
     let conditions = Conditions::of(head, bytes);
-    conditions.judge("\"1-2\"", SystemTime::UNIX_EPOCH);
-    is_same(&bytes[head.if_range.clone()], "\"1-2\"", SystemTime::UNIX_EPOCH);
+    conditions.judge("\"1-2\"", 0);
+    is_same(&bytes[head.if_range.clone()], "\"1-2\"");
     assert!(head.chunks || head.body != Body::Chunked);
 }
 

@@ -234,6 +234,10 @@ impl Conn {
             self.after = After::Closed;
             return Ok(Vec::new());
         }
+        if matches!(head.body, Body::Bytes(n) if n > body::MOST) {
+            self.input = input.to_vec();
+            self.refuse(Status::TOO_LARGE, LARGE).await?;
+        }
         let until = self.site.now() + self.site.options.patience;
         let mut passing = Passing::new(head.body);
         let mut came = behind.to_vec();
@@ -254,7 +258,7 @@ impl Conn {
                     }
                 }
                 Err(body::Bad::Chunks) => (Status::BAD_REQUEST, "the chunks of the body are malformed"),
-                Err(body::Bad::Large) => (Status::TOO_LARGE, "nobody wants so large a body"),
+                Err(body::Bad::Large) => (Status::TOO_LARGE, LARGE),
             };
             self.input = input.to_vec();
             self.refuse(wrong.0, wrong.1).await?;
@@ -313,7 +317,7 @@ impl Conn {
         {
             return self.versions(head, input, &path.names, past).await;
         }
-        let found = self.find(&path.names).await?;
+        let found = self.find(head, &path.names).await?;
         match found {
             Ok(Found::File(entry)) if !path.is_dir => self.file(head, input, entry).await,
             // A file has no files below it.
@@ -349,10 +353,12 @@ impl Conn {
     }
 
     /// What is there; who waits for an upstream has a time, too.
-    async fn find(&mut self, names: &[u8]) -> Result<Result<Found, Error>, End> {
+    async fn find(&mut self, head: &Head, names: &[u8]) -> Result<Result<Found, Error>, End> {
         let Some(files) = self.files.clone() else { return Ok(Err(Error::Remote(Errno::EACCES.into()))) };
         let now = self.site.now();
-        Ok(self.wait(pin!(files.find(names, now))).await?.unwrap_or_else(|Late| Err(late())))
+        // Parts of it are joined with those that the client has: its tag must be that of now.
+        let anew = !head.if_range.is_empty();
+        Ok(self.wait(pin!(files.find(names, now, anew))).await?.unwrap_or_else(|Late| Err(late())))
     }
 
     /// After the first bytes of a client it is known what he has proven.
@@ -372,7 +378,7 @@ impl Conn {
         let site = self.site.clone();
         for index in &site.options.index {
             let path = path::below(names, index.as_bytes());
-            if let Ok(Found::File(entry)) = self.find(&path).await? {
+            if let Ok(Found::File(entry)) = self.find(head, &path).await? {
                 return self.file(head, input, entry).await;
             }
         }
@@ -654,11 +660,10 @@ async fn items(site: &Site, names: &[u8], dir: File) -> Result<(Vec<Item>, bool)
                 break 'all;
             }
             let attr = entry.attr.as_ref();
-            let changed = attr.map_or(0, |attr| attr.mtime.sec.max(0) as u64);
             items.push(Item {
                 is_dir: entry.is_dir(),
                 size: attr.map_or(0, |attr| attr.size),
-                changed: Duration::from_secs(changed),
+                changed: attr.map(|attr| attr.mtime.sec),
                 name: entry.name,
             });
         }
@@ -699,6 +704,7 @@ fn asked<'q>(query: &'q [u8], name: &str) -> Option<&'q [u8]> {
     })
 }
 
+const LARGE: &str = "nobody wants so large a body";
 const LATE: &str = "the request did not come in time";
 const ALLOWED: &[u8] = b"GET, HEAD, OPTIONS";
 const HTML: &str = "text/html; charset=utf-8";

@@ -11,14 +11,14 @@ use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use bytes::Bytes;
 use nine_io::client::{Error, File, Result};
 use nine_proto::mode::{S_IFMT, S_IFREG};
 use nine_proto::{Attr, Errno, GetMask, OpenFlags, Qid};
 
-use super::answer::when;
+use super::civil::CivilTime;
 use super::squeeze::Coding;
 
 /// For so long nothing is asked about a file that was found.
@@ -53,11 +53,13 @@ pub(super) struct Entry {
     pub(super) size: u64,
     /// Its tag, with the quotes.
     tag: Box<str>,
-    /// When it was changed last.
-    pub(super) changed: SystemTime,
+    /// When it was changed last, in seconds since 1970.
+    pub(super) changed: i64,
+    /// The header that says so; empty: HTTP cannot name that time.
+    modified: Box<str>,
     /// What it is by its name.
     kind: Box<str>,
-    /// Headers that every answer has: type, tag, time.
+    /// Headers that every answer has: type and tag.
     lines: Box<[u8]>,
     /// It is worth compressing.
     pub(super) is_text: bool,
@@ -104,12 +106,12 @@ impl Files {
         &self.root
     }
 
-    /// What is there, by names with '/' between.
-    pub(super) async fn find(&self, path: &[u8], now: Duration) -> Result<Found> {
+    /// What is there, by names with '/' between; `anew`: what is known is not believed.
+    pub(super) async fn find(&self, path: &[u8], now: Duration, anew: bool) -> Result<Found> {
         let known = self.known(path);
         if let Some(entry) = &known {
             entry.asked.set(now);
-            if entry.looked.get().is_some_and(|looked| now < looked + FRESH) {
+            if !anew && entry.looked.get().is_some_and(|looked| now < looked + FRESH) {
                 return Ok(Found::File(entry.clone()));
             }
             // The others believe it as long as one looks.
@@ -278,23 +280,25 @@ impl Drop for Files {
 impl Entry {
     fn new(path: &[u8], file: File, attr: &Attr, now: Duration) -> Self {
         let tag = tag(attr);
-        let changed = when(attr.mtime.sec);
+        let changed = attr.mtime.sec;
+        let modified = modified(changed);
         let (kind, is_text) = kind(path);
         let vary = if is_text { "Vary: Accept-Encoding\r\n" } else { "" };
         let lines = format!(
-            "Content-Type: {kind}\r\nETag: {tag}\r\nLast-Modified: {}\r\nAccept-Ranges: bytes\r\n\
-             X-Content-Type-Options: nosniff\r\n{vary}",
-            httpdate::fmt_http_date(changed)
+            "Content-Type: {kind}\r\nETag: {tag}\r\nAccept-Ranges: bytes\r\n\
+             X-Content-Type-Options: nosniff\r\n{vary}"
         );
         let (looked, lately, asked) = (Cell::new(Some(now)), Cell::new(true), Cell::new(now));
         let (sent, answer) = (Cell::new(0), RefCell::default());
         let (tag, kind, lines) = (tag.into(), kind.into(), lines.into_bytes().into());
+        let modified = modified.into();
         Self {
             file,
             size: attr.size,
             kind,
             tag,
             changed,
+            modified,
             lines,
             is_text,
             looked,
@@ -314,7 +318,16 @@ impl Entry {
         &self.kind
     }
 
-    /// Headers that every answer has: type, tag, time. Coded, it is another sequence of bytes, with a tag of its own
+    /// The header that says when it was changed. No answer is older than its file: a time that is still to come is that
+    /// of the answer (RFC 9110, 8.8.2.1).
+    pub(super) fn modified(&self, wall: Duration) -> Cow<'_, str> {
+        match i64::try_from(wall.as_secs()) {
+            Ok(now) if now < self.changed => Cow::Owned(modified(now)),
+            _ => Cow::Borrowed(&self.modified),
+        }
+    }
+
+    /// Headers that every answer has: type and tag. Coded, it is another sequence of bytes, with a tag of its own
     /// and no ranges.
     pub(super) fn lines(&self, coding: Option<Coding>) -> Cow<'_, [u8]> {
         if coding.is_none() {
@@ -364,6 +377,11 @@ impl Entry {
     pub(super) fn doubt(&self) {
         self.looked.set(None);
     }
+}
+
+/// Nothing where HTTP cannot name the time.
+fn modified(seconds: i64) -> String {
+    CivilTime::of(seconds).map_or(String::new(), |time| format!("Last-Modified: {}\r\n", time.http()))
 }
 
 /// Which file, in which state: by its qid, and its length and time for servers whose qids do not tell.

@@ -88,13 +88,21 @@ pub enum Body {
     Chunked,
 }
 
-/// What a client reads.
+/// Codings that a client reads, with their weights in thousandths (RFC 9110, 12.5.3); 0: it does not read it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Codings {
     /// `gzip`.
-    pub gzip: bool,
+    pub gzip: u16,
     /// `zstd`.
-    pub zstd: bool,
+    pub zstd: u16,
+    /// None of them; `None`: acceptable, and not asked for.
+    pub identity: Option<u16>,
+}
+
+/// The weights that lines of a list give to names, as they are read.
+#[derive(Default)]
+struct Weights<'h> {
+    named: Vec<(&'h [u8], u16)>,
 }
 
 /// What the bytes that have come are.
@@ -221,6 +229,7 @@ fn judge(bytes: &[u8], request: &httparse::Request<'_, '_>, len: usize) -> Resul
         agent: 0..0,
     };
     let (mut hosts, mut lengths, mut codings) = (0, 0, Vec::new());
+    let (mut accepts, mut encodings) = (Weights::default(), Weights::default());
     for header in request.headers.iter() {
         let value = header.value;
         let is = |name: &str| header.name.eq_ignore_ascii_case(name);
@@ -236,7 +245,7 @@ fn judge(bytes: &[u8], request: &httparse::Request<'_, '_>, len: usize) -> Resul
                 }
             }
             5 if is("range") => head.ranges = Ranges::parse(value),
-            6 if is("accept") => head.json = prefers_json(value),
+            6 if is("accept") => accepts.read(value),
             6 if is("expect") => {
                 if !value.eq_ignore_ascii_case(b"100-continue") {
                     return Err((Status::EXPECTATION, "only 100-continue can be expected"));
@@ -265,7 +274,7 @@ fn judge(bytes: &[u8], request: &httparse::Request<'_, '_>, len: usize) -> Resul
                 lengths += 1;
                 head.body = Body::Bytes(number);
             }
-            15 if is("accept-encoding") => head.codings.read(value),
+            15 if is("accept-encoding") => encodings.read(value),
             17 if is("transfer-encoding") => {
                 codings.extend(words(value));
             }
@@ -288,6 +297,8 @@ fn judge(bytes: &[u8], request: &httparse::Request<'_, '_>, len: usize) -> Resul
     if hosts > 1 || (hosts == 0 && newer) {
         return Err(bad("a request has one host"));
     }
+    head.codings = encodings.codings();
+    head.json = accepts.prefer_json();
     Ok(head)
 }
 
@@ -329,38 +340,61 @@ pub(super) fn number(digits: &[u8]) -> Option<u64> {
     std::str::from_utf8(digits).ok().filter(|_| is_number)?.parse().ok()
 }
 
-/// A word of a list and its weight in thousandths (RFC 9110, 12.4.2).
-fn weighed(word: &[u8]) -> (&[u8], u32) {
+/// A word of a list and its weight in thousandths (RFC 9110, 12.4.2). A weight that is none is as if it were not there.
+fn weighed(word: &[u8]) -> (&[u8], u16) {
     let mut parts = word.split(|byte| *byte == b';').map(<[u8]>::trim_ascii);
     let name = parts.next().unwrap_or_default();
     let q = parts.find_map(|part| part.strip_prefix(b"q=").or(part.strip_prefix(b"Q=")));
-    let q =
-        q.and_then(|q| std::str::from_utf8(q).ok()?.parse::<f32>().ok()).filter(|q| (0.0..=1.0).contains(q));
-    (name, q.map_or(1000, |q| (q * 1000.0) as u32))
+    (name, q.and_then(weight).unwrap_or(1000))
 }
 
-impl Codings {
-    fn read(&mut self, value: &[u8]) {
-        for (name, q) in words(value).map(weighed) {
-            if name.eq_ignore_ascii_case(b"gzip") {
-                self.gzip = q > 0;
-            } else if name.eq_ignore_ascii_case(b"zstd") {
-                self.zstd = q > 0;
-            }
+/// `0`, `0.5`, `1.000`, in thousandths.
+fn weight(text: &[u8]) -> Option<u16> {
+    let (whole, digits) = match text {
+        [whole @ (b'0' | b'1')] => (*whole, &b""[..]),
+        [whole @ (b'0' | b'1'), b'.', digits @ ..] if digits.len() <= 3 => (*whole, digits),
+        _ => return None,
+    };
+    let mut weight = u16::from(whole - b'0');
+    for at in 0..3 {
+        let digit = digits.get(at).copied().unwrap_or(b'0');
+        if !digit.is_ascii_digit() {
+            return None;
         }
+        weight = 10 * weight + u16::from(digit - b'0');
     }
+    (weight <= 1000).then_some(weight)
 }
 
-fn prefers_json(value: &[u8]) -> bool {
-    let (mut json, mut html) = (0, 0);
-    for (name, q) in words(value).map(weighed) {
-        if name.eq_ignore_ascii_case(b"application/json") {
-            json = q;
-        } else if name.eq_ignore_ascii_case(b"text/html") {
-            html = q;
+impl<'h> Weights<'h> {
+    fn read(&mut self, value: &'h [u8]) {
+        self.named.extend(words(value).filter(|word| !word.is_empty()).map(weighed));
+    }
+
+    /// Of the first of these that the list has: the more exact one comes first.
+    fn of(&self, names: &[&str]) -> Option<u16> {
+        names.iter().find_map(|name| {
+            self.named
+                .iter()
+                .find(|(of, _)| of.eq_ignore_ascii_case(name.as_bytes()))
+                .map(|(_, weight)| *weight)
+        })
+    }
+
+    fn codings(&self) -> Codings {
+        let any = self.of(&["*"]);
+        Codings {
+            gzip: self.of(&["gzip", "x-gzip"]).or(any).unwrap_or(0),
+            zstd: self.of(&["zstd"]).or(any).unwrap_or(0),
+            // `*` asks for nothing, but it may refuse.
+            identity: self.of(&["identity"]).or(any.filter(|weight| *weight == 0)),
         }
     }
-    json > html
+
+    fn prefer_json(&self) -> bool {
+        let json = self.of(&["application/json", "application/*", "*/*"]).unwrap_or(0);
+        json > self.of(&["text/html", "text/*", "*/*"]).unwrap_or(0)
+    }
 }
 
 #[cfg(test)]
@@ -391,7 +425,7 @@ mod tests {
             assert_eq!(&text[head.query.clone()], "c=d");
             assert_eq!(&text[head.host.clone()], "x:80");
             assert_eq!(&text[head.len..], "GET /");
-            assert_eq!(head.codings, Codings { gzip: false, zstd: true });
+            assert_eq!(head.codings, Codings { gzip: 0, zstd: 1000, identity: None });
             assert!(head.keep && head.chunks && head.body == Body::Bytes(0));
             for len in blank.len()..head.len {
                 assert_eq!(parse(&text.as_bytes()[..len]), Parsed::Part, "{len}");
@@ -438,7 +472,7 @@ mod tests {
             [said(&whole(&matches).if_match, &matches), said(&whole(&none).if_none_match, &none)];
         assert!(both.iter().all(|said| said[..] == ["\"a\"", "\"b\""]), "{both:?}");
         let text = "GET / HTTP/1.1\r\nHost: x\r\nAccept-Encoding: gzip\r\nAccept-Encoding: zstd\r\n\r\n";
-        assert_eq!(whole(text).codings, Codings { gzip: true, zstd: true });
+        assert_eq!(whole(text).codings, Codings { gzip: 1000, zstd: 1000, identity: None });
     }
 
     #[test]
@@ -500,9 +534,34 @@ mod tests {
             ("text/html,application/json;q=0.9", false),
             ("text/html;q=0.5, application/json", true),
             ("*/*", false),
+            ("application/*", true),
+            ("application/json;q=0.5, */*;q=0.9", false),
+            ("text/html;q=0, */*", true),
+            ("text/html\r\nAccept: application/json;q=0.9", false),
         ] {
             let text = format!("GET / HTTP/1.1\r\nHost: x\r\nAccept: {accept}\r\n\r\n");
             assert_eq!(whole(&text).json, json, "{accept}");
+        }
+    }
+
+    #[test]
+    fn a_weight_has_three_digits_at_most() {
+        for (text, weight) in [
+            ("0", Some(0)),
+            ("0.", Some(0)),
+            ("0.001", Some(1)),
+            ("0.29", Some(290)),
+            ("1", Some(1000)),
+            ("1.000", Some(1000)),
+            ("1.001", None),
+            ("0.0001", None),
+            ("2", None),
+            (".5", None),
+            ("0.x", None),
+            ("NaN", None),
+            ("", None),
+        ] {
+            assert_eq!(super::weight(text.as_bytes()), weight, "{text}");
         }
     }
 }

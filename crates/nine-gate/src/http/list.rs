@@ -5,10 +5,9 @@
 //! Always holds: what a name says is text, and never markup.
 
 use std::fmt::Write;
-use std::time::{Duration, SystemTime};
 
-use super::answer::when;
 use super::calendar::Dump;
+use super::civil::CivilTime;
 use super::past::{Seen, Version, Versions};
 use super::path::encode;
 
@@ -24,8 +23,8 @@ pub struct Item {
     pub is_dir: bool,
     /// Bytes.
     pub size: u64,
-    /// Since 1970.
-    pub changed: Duration,
+    /// Seconds since 1970; `None`: nobody knows.
+    pub changed: Option<i64>,
 }
 
 /// Directories first, then by name.
@@ -44,7 +43,7 @@ pub fn json(path: &[u8], items: &[Item], complete: bool) -> Vec<u8> {
                 "href": href(item),
                 "type": if item.is_dir { "directory" } else { "file" },
                 "size": item.size,
-                "modified": item.changed.as_secs(),
+                "modified": item.changed,
             })
         })
         .collect();
@@ -162,7 +161,7 @@ fn version_row(page: &mut String, version: &Version, place: &impl Fn(Option<&Dum
         true => "<td class=\"n\">".into(),
         false => format!("<td class=\"n\" title=\"{} bytes\">{}", seen.size, size(seen.size)),
     };
-    let _ = write!(page, "</th>{size}</td><td>{}</td><td>", day(when(seen.changed.as_secs() as i64)));
+    let _ = write!(page, "</th>{size}</td><td>{}</td><td>", day(Some(seen.changed.sec)));
     if let (Some(href), Some(word)) = (version_href(version, place), word(seen)) {
         let _ = write!(page, "<a href=\"{href}\">{word}</a>");
     }
@@ -208,7 +207,7 @@ pub(super) fn versions_json(
             "last": name(last),
             "type": kind,
             "size": seen.size,
-            "modified": seen.changed.as_secs(),
+            "modified": seen.changed.sec,
             "href": version_href(version, &place),
         })
     });
@@ -232,7 +231,7 @@ fn entry(page: &mut String, item: &Item, versions: bool) {
         "<tr><th scope=\"row\"><a href=\"{0}\">{1}{slash}</a></th>{bytes}</td><td>{2}</td>{3}</tr>",
         href(item),
         escape(&String::from_utf8_lossy(&item.name)),
-        day(when(item.changed.as_secs() as i64)),
+        day(item.changed),
         match versions {
             true => format!("<td><a href=\"{}?versions\">versions</a></td>", href(item)),
             false => String::new(),
@@ -303,17 +302,14 @@ fn size(bytes: u64) -> String {
     unreachable!("the last unit takes all")
 }
 
-/// `2026-11-22 10:05`, UTC.
-fn day(time: SystemTime) -> String {
-    let date = httpdate::fmt_http_date(time);
-    // `Sun, 06 Nov 1994 08:49:37 GMT`
-    let words: Vec<&str> = date.split(' ').collect();
-    let &[_, day, month, year, time, _] = &*words else { return date };
-    let months = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-    let month = months.iter().position(|name| *name == month).map_or(0, |at| at + 1);
+/// `2026-11-22 10:05`, UTC; nothing where a year of four digits cannot name it.
+fn day(seconds: Option<i64>) -> String {
+    let Some(time) = seconds.and_then(CivilTime::of) else { return String::new() };
+    let CivilTime { year, month, day, hour, minute, second, .. } = time;
+    let date = format!("{year:04}-{month:02}-{day:02}");
     format!(
-        "<time datetime=\"{year}-{month:02}-{day}T{time}Z\">{year}-{month:02}-{day} <span>{}</span></time>",
-        &time[..5]
+        "<time datetime=\"{date}T{hour:02}:{minute:02}:{second:02}Z\">{date} \
+         <span>{hour:02}:{minute:02}</span></time>"
     )
 }
 
@@ -337,7 +333,7 @@ mod tests {
     use super::*;
 
     fn item(name: &[u8], is_dir: bool, size: u64) -> Item {
-        Item { name: name.into(), is_dir, size, changed: Duration::from_secs(784_111_777) }
+        Item { name: name.into(), is_dir, size, changed: Some(784_111_777) }
     }
 
     #[test]
@@ -355,10 +351,25 @@ mod tests {
     }
 
     #[test]
-    fn every_time_that_a_file_may_have_can_be_shown() {
-        for seconds in [0, u64::MAX, i64::MAX as u64, 253_402_300_800] {
-            let item = Item { changed: Duration::from_secs(seconds), ..item(b"f", false, 1) };
-            assert!(!html(b"", &[item], true, &Beside::default(), "").is_empty());
+    fn a_time_is_shown_as_it_is_or_not_at_all() {
+        for (seconds, shown) in [
+            (
+                Some(-1),
+                "<td><time datetime=\"1969-12-31T23:59:59Z\">1969-12-31 <span>23:59</span></time></td>",
+            ),
+            (
+                Some(0),
+                "<td><time datetime=\"1970-01-01T00:00:00Z\">1970-01-01 <span>00:00</span></time></td>",
+            ),
+            (Some(253_402_300_800), "<td></td></tr>"),
+            (Some(i64::MIN), "<td></td></tr>"),
+            (None, "<td></td></tr>"),
+        ] {
+            let items = [Item { changed: seconds, ..item(b"f", false, 1) }];
+            let page = String::from_utf8(html(b"", &items, true, &Beside::default(), "")).unwrap();
+            assert!(page.contains(shown), "{seconds:?}: {page}");
+            let all: serde_json::Value = serde_json::from_slice(&json(b"", &items, true)).unwrap();
+            assert_eq!(all["entries"][0]["modified"].as_i64(), seconds);
         }
     }
 

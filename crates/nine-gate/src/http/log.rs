@@ -4,7 +4,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use super::answer::when;
+use super::civil::CivilTime;
 
 /// What there is to say about an answer.
 pub struct Entry<'c> {
@@ -27,10 +27,11 @@ pub struct Entry<'c> {
 impl Entry<'_> {
     /// The line, with its end.
     pub fn text(&self) -> String {
-        let date = httpdate::fmt_http_date(when(self.wall.as_secs() as i64));
-        // `Sun, 06 Nov 1994 08:49:37 GMT`
-        let words: Vec<&str> = date.split(' ').collect();
-        let date = format!("{}/{}/{}:{} +0000", words[1], words[2], words[3], words[4]);
+        let date = CivilTime::of(self.wall.as_secs() as i64).map_or("-".into(), |time| {
+            let CivilTime { year, day, hour, minute, second, .. } = time;
+            let month = time.month_name();
+            format!("{day:02}/{month}/{year:04}:{hour:02}:{minute:02}:{second:02} +0000")
+        });
         let Self { remote, status, bytes, .. } = self;
         let mut text = format!("{remote} - - [{date}] ");
         quoted(&mut text, self.line);

@@ -16,6 +16,7 @@
 mod answer;
 pub mod body;
 pub mod calendar;
+mod civil;
 mod conn;
 mod count;
 mod files;

@@ -5,11 +5,9 @@
 //!
 //! Always holds: an answer looks into [`LOOKED`] dumps at most, and says where it goes on.
 
-use std::time::Duration;
-
 use nine_io::client::{Error, File, Result};
 use nine_proto::mode::{S_IFDIR, S_IFMT, S_IFREG};
-use nine_proto::{Attr, Errno, GetMask};
+use nine_proto::{Attr, Errno, GetMask, Time};
 
 use super::calendar::{Dump, year_of};
 use super::path::below;
@@ -63,7 +61,7 @@ pub(super) struct Seen {
     pub owners: (u32, u32),
     pub size: u64,
     /// Since 1970.
-    pub changed: Duration,
+    pub changed: Time,
     version: u32,
 }
 
@@ -170,7 +168,7 @@ fn seen(attr: Result<Attr>) -> Result<Option<Seen>> {
             mode: attr.mode,
             owners: (attr.uid, attr.gid),
             size: attr.size,
-            changed: Duration::new(attr.mtime.sec.max(0) as u64, attr.mtime.nsec.min(999_999_999)),
+            changed: attr.mtime,
             version: attr.qid.vers,
         })),
         Err(error) if is_absent(&error) => Ok(None),
@@ -266,7 +264,7 @@ mod tests {
     #[test]
     fn what_is_the_same_is_one_version() {
         let is =
-            |size| Some(Seen { mode: S_IFREG, owners: (0, 0), size, changed: Duration::ZERO, version: 0 });
+            |size| Some(Seen { mode: S_IFREG, owners: (0, 0), size, changed: Time::default(), version: 0 });
         let dump = |day| Some(Dump { year: 2026, month: 11, day, number: 0 });
         let mut runs = Runs::default();
         for (day, size) in [

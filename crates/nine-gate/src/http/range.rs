@@ -58,7 +58,9 @@ impl Ranges {
 
     /// What they are of a file of this size.
     pub fn of(&self, size: u64) -> Wanted {
-        if self.is_empty() {
+        // A Content-Range cannot name a part of a file without bytes. A suffix of it, and all from its first byte on, are
+        // nevertheless satisfied: by the whole file (RFC 9110, 14.1.2).
+        if self.is_empty() || size == 0 && self.0.iter().any(|spec| spec.takes_nothing()) {
             return Wanted::All;
         }
         let mut parts: Vec<(u64, u64)> = Vec::new();
@@ -90,6 +92,16 @@ impl Ranges {
         match &*parts {
             [] => Wanted::Nothing,
             _ => Wanted::Parts(parts),
+        }
+    }
+}
+
+impl Spec {
+    /// Whether it is satisfied by a file without bytes.
+    fn takes_nothing(self) -> bool {
+        match self {
+            Self::From(from, _) => from == 0,
+            Self::Last(n) => n > 0,
         }
     }
 }
@@ -142,8 +154,12 @@ mod tests {
         ] {
             assert_eq!(of(text, 10), wanted, "{text}");
         }
-        assert_eq!(of("bytes=0-", 0), Wanted::Nothing);
-        assert_eq!(of("bytes=-5", 0), Wanted::Nothing);
+        for all in ["bytes=0-", "bytes=0-99", "bytes=-1", "bytes=-500", "bytes=5-,-1"] {
+            assert_eq!(of(all, 0), Wanted::All, "{all} of an empty file");
+        }
+        for none in ["bytes=5-", "bytes=-0", "bytes=1-2,-0"] {
+            assert_eq!(of(none, 0), Wanted::Nothing, "{none} of an empty file");
+        }
         assert_eq!(of("bytes=1-18446744073709551615", u64::MAX), parts(&[(1, u64::MAX - 1)]));
     }
 

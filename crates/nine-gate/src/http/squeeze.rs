@@ -14,13 +14,11 @@ pub enum Coding {
 }
 
 impl Coding {
-    /// What a client gets that reads these.
+    /// The coding that a client would rather have than any other and than none, by its weights. Of equal ones zstd.
     pub fn of(codings: Codings) -> Option<Self> {
-        match codings {
-            Codings { zstd: true, .. } => Some(Self::Zstd),
-            Codings { gzip: true, .. } => Some(Self::Gzip),
-            _ => None,
-        }
+        let Codings { gzip, zstd, identity } = codings;
+        let (weight, coding) = if gzip > zstd { (gzip, Self::Gzip) } else { (zstd, Self::Zstd) };
+        (weight > 0 && identity.is_none_or(|identity| weight >= identity)).then_some(coding)
     }
 
     /// Its name.
@@ -109,6 +107,22 @@ mod tests {
                 assert!(chunks.is_empty());
                 return bytes;
             }
+        }
+    }
+
+    #[test]
+    fn a_client_gets_the_coding_that_it_prefers() {
+        for (gzip, zstd, identity, coding) in [
+            (0, 0, None, None),
+            (1000, 0, None, Some(Coding::Gzip)),
+            (1000, 1000, None, Some(Coding::Zstd)),
+            (1000, 500, None, Some(Coding::Gzip)),
+            (500, 1000, Some(0), Some(Coding::Zstd)),
+            (500, 0, Some(1000), None),
+            (500, 0, Some(500), Some(Coding::Gzip)),
+        ] {
+            let codings = Codings { gzip, zstd, identity };
+            assert_eq!(Coding::of(codings), coding, "{codings:?}");
         }
     }
 

@@ -109,7 +109,7 @@ impl Conn {
             }
         }
         let if_range = &input[head.if_range.clone()];
-        let wanted = match is_get && !head.ranges.is_empty() && is_same(if_range, &tag, entry.changed) {
+        let wanted = match is_get && !head.ranges.is_empty() && is_same(if_range, &tag) {
             true => head.ranges.of(size),
             false => Wanted::All,
         };
@@ -117,6 +117,7 @@ impl Conn {
             Wanted::All => {
                 let mut text = self.begin(Status::OK);
                 text.extend_from_slice(&lines);
+                text.extend_from_slice(entry.modified(self.site.clock.wall()).as_bytes());
                 match coding {
                     Some(coding) => {
                         answer::line(&mut text, "Content-Encoding", coding.name().as_bytes());
@@ -197,8 +198,10 @@ impl Conn {
         let range = |(from, len): (u64, u64)| format!("bytes {from}-{}/{size}", from + len - 1);
         let mut text = self.begin(Status::PARTIAL);
         let lines = entry.lines(None);
+        let modified = entry.modified(self.site.clock.wall());
         if let [part] = *parts {
             text.extend_from_slice(&lines);
+            text.extend_from_slice(modified.as_bytes());
             answer::line(&mut text, "Content-Range", range(part).as_bytes());
             answer::length(&mut text, part.1);
             answer::end(&mut text);
@@ -230,6 +233,7 @@ impl Conn {
             text.extend_from_slice(line.as_bytes());
             text.extend_from_slice(b"\r\n");
         }
+        text.extend_from_slice(modified.as_bytes());
         let kind = format!("multipart/byteranges; boundary={border}");
         answer::line(&mut text, "Content-Type", kind.as_bytes());
         answer::length(&mut text, length);

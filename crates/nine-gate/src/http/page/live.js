@@ -16,7 +16,7 @@ function listing(table) {
   const orders = [
     (a, b) => by(name(a), name(b)),
     (a, b) => (parseInt(a.cells[1].title) || 0) - (parseInt(b.cells[1].title) || 0),
-    (a, b) => by(a.querySelector('time').dateTime, b.querySelector('time').dateTime),
+    (a, b) => by(a.querySelector('time')?.dateTime ?? '', b.querySelector('time')?.dateTime ?? ''),
   ]
   const heads = [...table.tHead.rows[0].cells]
   // The last one may have links in it, and no order.

@@ -62,6 +62,13 @@ fn bodies_are_passed_over_and_bad_ones_refused() {
     let mut large = format!("{get}Content-Length: 99999999\r\n\r\n").into_bytes();
     large.extend(vec![b'x'; 3 << 20]);
     assert_eq!(status(&site.say(&large)), 413);
+    // It is told at once, whether the body comes or not.
+    for body in ["Content-Length: 99999999\r\n\r\n", "Content-Length: 1048577\r\n\r\nxx"] {
+        let mut stream = site.connect();
+        stream.write_all(format!("{get}{body}").as_bytes()).unwrap();
+        let answer = Answer::read(&mut stream, false);
+        assert_eq!((answer.status, answer.header("Connection")), (413, Some("close")), "{body}");
+    }
 }
 
 #[test]

@@ -146,6 +146,35 @@ fn parts_of_a_file_are_sent_alone() {
     // Of another file than the client has a part of, all is sent.
     let answer = site.get("/large.bin", "Range: bytes=0-0\r\nIf-Range: \"other\"\r\n");
     assert_eq!((answer.status, answer.body.len()), (200, all.len()));
+    // Of an empty file all that can be sent is sent.
+    for ranges in ["0-", "0-99", "-1"] {
+        let answer = site.get("/empty", &format!("Range: bytes={ranges}\r\n"));
+        assert_eq!((answer.status, answer.header("Content-Length")), (200, Some("0")), "{ranges}");
+    }
+    let answer = site.get("/empty", "Range: bytes=5-\r\n");
+    assert_eq!((answer.status, answer.header("Content-Range")), (416, Some("bytes */0")));
+}
+
+#[test]
+fn parts_of_two_versions_are_never_joined() {
+    let (dir, site) = site();
+    let path = dir.path().join("f");
+    fs::write(&path, "A".repeat(1000)).unwrap();
+    let first = site.get("/f", "");
+    let (tag, date) = (first.header("ETag").unwrap(), first.header("Last-Modified").unwrap());
+    let rest = |validator: &str| site.get("/f", &format!("Range: bytes=500-\r\nIf-Range: {validator}\r\n"));
+    assert_eq!((rest(tag).status, rest(date).status), (206, 200));
+    // In the same second, of the same length, and before what is known of the file is looked at again.
+    let times = fs::metadata(&path).unwrap();
+    fs::write(&path, "B".repeat(1000)).unwrap();
+    let changed = std::os::unix::fs::MetadataExt::mtime(&times);
+    let changed = rustix::fs::Timespec { tv_sec: changed, tv_nsec: 0 };
+    let changed = rustix::fs::Timestamps { last_access: changed, last_modification: changed };
+    rustix::fs::utimensat(rustix::fs::CWD, &path, &changed, rustix::fs::AtFlags::empty()).unwrap();
+    for validator in [tag, date] {
+        let answer = rest(validator);
+        assert_eq!((answer.status, &*answer.body), (200, &[b'B'; 1000][..]), "{validator}");
+    }
 }
 
 #[test]
@@ -253,6 +282,17 @@ fn text_is_compressed_for_who_reads_that() {
     let answer = site.get("/long.txt", "Accept-Encoding: gzip, zstd\r\n");
     assert!(zstd::stream::decode_all(&*answer.body).unwrap() == text);
     assert!(answer.header("ETag").unwrap().ends_with("-zstd\""));
+    // By the weights of the client (RFC 9110, 12.5.3).
+    for (accept, coding) in [
+        ("gzip;q=1.0, zstd;q=0.5", Some("gzip")),
+        ("*", Some("zstd")),
+        ("*;q=0.5, zstd;q=0", Some("gzip")),
+        ("identity, gzip;q=0.5", None),
+        ("gzip;q=0.000", None),
+    ] {
+        let answer = site.get("/long.txt", &format!("Accept-Encoding: {accept}\r\n"));
+        assert_eq!(answer.header("Content-Encoding"), coding, "{accept}");
+    }
     for (path, headers) in [
         ("/long.txt", ""),
         ("/a.txt", "Accept-Encoding: gzip\r\n"),
@@ -329,9 +369,13 @@ fn each_answer_is_a_line_of_the_log() {
 #[test]
 fn files_from_any_time_are_served() {
     let (dir, site) = site();
-    for (seconds, name) in
-        [(-1, "t1"), (0, "t2"), (253_402_300_800i64, "t3"), (i64::from(u32::MAX) * 50, "t4")]
-    {
+    for (seconds, name, said) in [
+        (-1, "t1", Some("Wed, 31 Dec 1969 23:59:59 GMT")),
+        (0, "t2", Some("Thu, 01 Jan 1970 00:00:00 GMT")),
+        // No answer is older than its file.
+        (253_402_300_800i64, "t3", None),
+        (i64::from(u32::MAX) * 50, "t4", None),
+    ] {
         let times = rustix::fs::Timestamps {
             last_access: rustix::fs::Timespec { tv_sec: 0, tv_nsec: 0 },
             last_modification: rustix::fs::Timespec { tv_sec: seconds, tv_nsec: 0 },
@@ -341,8 +385,10 @@ fn files_from_any_time_are_served() {
         // Not every file system knows every time.
         let _ = rustix::fs::utimensat(rustix::fs::CWD, &path, &times, rustix::fs::AtFlags::empty());
         let answer = site.get(&format!("/{name}"), "");
-        assert!(httpdate::parse_http_date(answer.header("Last-Modified").unwrap()).is_ok(), "{seconds}");
+        assert_eq!(answer.header("Last-Modified"), said.or(answer.header("Date")), "{seconds}");
         assert_eq!((answer.status, site.get("/", "").status), (200, 200), "{seconds}");
+        let since = format!("If-Modified-Since: {}\r\n", answer.header("Last-Modified").unwrap());
+        assert_eq!(site.get(&format!("/{name}"), &since).status, if said.is_some() { 304 } else { 200 });
     }
 }
 
