@@ -160,42 +160,20 @@ impl Net {
         clock: Arc<dyn Clock>,
         limits: impl Into<Limits>,
     ) -> (Self, Driver) {
-        let limits = limits.into();
-        let most = limits.conversations;
-        let queue = Arc::<Queue>::default();
-        let driver = Driver::new(&queue);
-        let wall = clock.wall();
-        let (modules, lingers) = (Shares::new(limits.modules), Shares::new(LINGERING));
-        let descriptors = descriptors();
-        let (policy, lingering) = (Watched::new(policy), Mutex::default());
-        let shared = Arc::new(Shared {
-            limits,
-            policy,
-            pushable,
-            clock,
-            queue,
-            modules,
-            lingers,
-            descriptors,
-            lingering,
-        });
-        let networks: Arc<[Arc<dyn Network>]> = networks.into();
-        let asks = |finds: Finds| {
-            let (shared, networks) = (shared.clone(), networks.clone());
-            let open = move |opening: Opening| {
-                // Nobody can have flushed it: it is being served.
-                let query = Query::new(&shared, &networks, &opening.visitor, finds);
-                let _ = opening.opened(query);
-            };
-            File::opened_later(open, |_| false).event()
-        };
-        let root = Dir::new().file("cs", asks(query::cs)).file("dns", asks(query::dns));
-        let root = networks.iter().fold(root, |root, network| {
-            let (network, shared) = (network.clone(), shared.clone());
-            let (name, shares, table) = (network.name(), Shares::new(most), Mutex::default());
-            root.dir(name, Arc::new(Protocol { network, shared, most, shares, table }).directory())
-        });
-        (Self { tree: Tree::new(root, wall).audited("net"), shared }, driver)
+        let (tree, shared, driver) = networked(networks, policy, pushable, clock, limits.into());
+        (Self { tree: tree.audited("net"), shared }, driver)
+    }
+
+    /// The same for a server within this program. Its own doings are nobody's, so they are no events for an audit.
+    pub fn unaudited(
+        networks: Vec<Arc<dyn Network>>,
+        policy: Policy,
+        pushable: Modules,
+        clock: Arc<dyn Clock>,
+        limits: impl Into<Limits>,
+    ) -> (Self, Driver) {
+        let (tree, shared, driver) = networked(networks, policy, pushable, clock, limits.into());
+        (Self { tree, shared }, driver)
     }
 
     /// What the aname tells of who attaches, as for [`Tree::set_told`]: whether he is the owner, has proven who he is,
@@ -204,6 +182,42 @@ impl Net {
         self.tree.set_told(told);
         self
     }
+}
+
+/// The tree of these networks, and what moves their bytes.
+fn networked(
+    networks: Vec<Arc<dyn Network>>,
+    policy: Policy,
+    pushable: Modules,
+    clock: Arc<dyn Clock>,
+    limits: Limits,
+) -> (Tree, Arc<Shared>, Driver) {
+    let most = limits.conversations;
+    let queue = Arc::<Queue>::default();
+    let driver = Driver::new(&queue);
+    let wall = clock.wall();
+    let (modules, lingers) = (Shares::new(limits.modules), Shares::new(LINGERING));
+    let descriptors = descriptors();
+    let (policy, lingering) = (Watched::new(policy), Mutex::default());
+    let shared =
+        Arc::new(Shared { limits, policy, pushable, clock, queue, modules, lingers, descriptors, lingering });
+    let networks: Arc<[Arc<dyn Network>]> = networks.into();
+    let asks = |finds: Finds| {
+        let (shared, networks) = (shared.clone(), networks.clone());
+        let open = move |opening: Opening| {
+            // Nobody can have flushed it: it is being served.
+            let query = Query::new(&shared, &networks, &opening.visitor, finds);
+            let _ = opening.opened(query);
+        };
+        File::opened_later(open, |_| false).event()
+    };
+    let root = Dir::new().file("cs", asks(query::cs)).file("dns", asks(query::dns));
+    let root = networks.iter().fold(root, |root, network| {
+        let (network, shared) = (network.clone(), shared.clone());
+        let (name, shares, table) = (network.name(), Shares::new(most), Mutex::default());
+        root.dir(name, Arc::new(Protocol { network, shared, most, shares, table }).directory())
+    });
+    (Tree::new(root, wall), shared, driver)
 }
 
 impl Drop for Net {

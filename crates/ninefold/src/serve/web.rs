@@ -256,7 +256,8 @@ async fn announce(env: rt::Real, shown: &Shown<'_>, webs: &[Web]) -> Result<Vec<
     };
     let policy: Policy = lines.join("\n").parse().map_err(anyhow::Error::msg)?;
     let networks: Vec<Arc<dyn Network>> = vec![Arc::new(Tcp)];
-    let (net, driver) = nine_servers::Net::new(networks, policy, pushed.modules.clone(), env.clock(), limits);
+    let (net, driver) =
+        nine_servers::Net::unaudited(networks, policy, pushed.modules.clone(), env.clock(), limits);
     env.spawn(Box::pin(driver));
     let mut net = Local::told("net", Arc::new(net.told_by(nine_mux::told)), core.clone());
     net.options.dialects = vec![Dialect::U];

@@ -116,6 +116,20 @@ fn answers_are_logged_and_the_file_may_be_renamed() {
 }
 
 #[test]
+fn visits_of_browsers_are_no_events_of_an_audit() {
+    let server = Server::with(&["--http=http!127.0.0.1!0", "--audit", "audit"]);
+    std::fs::write(server.files().join("a.txt"), "hello").unwrap();
+    for _ in 0..3 {
+        assert!(get(&server, "/a.txt").ends_with("hello"));
+    }
+    // Somebody's attach is one.
+    assert!(server.run(["cat", "/a.txt"]).status.success());
+    let told = || std::fs::read_to_string(server.dir.path().join("audit")).unwrap();
+    common::until("it is told", || told().contains("\"event\":\"attach\""));
+    assert!(!told().contains("\"event\":\"ctl\""), "{}", told());
+}
+
+#[test]
 fn over_tls_it_is_the_same() {
     let dir = tempfile::tempdir().unwrap();
     let made = rcgen::generate_simple_self_signed(["localhost".to_string()]).unwrap();
