@@ -17,7 +17,6 @@ use nine_io::Payload;
 use nine_io::client::{Error, File, Incoming};
 use nine_proto::{Errno, GetMask};
 
-use super::Site;
 use super::answer::{self, After};
 use super::body::{self, Passing};
 use super::calendar::{self, Dump, year_of};
@@ -30,6 +29,7 @@ use super::order::Card;
 use super::past::{self, Days, Past};
 use super::path;
 use super::status::Status;
+use super::{GRACE, Site};
 
 /// Bytes of one read of a connection.
 const READ: u32 = 16 << 10;
@@ -125,13 +125,11 @@ fn late() -> Error {
     Error::Remote(Errno::ETIMEDOUT.into())
 }
 
-/// Waits for it as long as the card says.
+/// Waits for it as long as the card says. What is there by then counts.
 async fn timely<F: Future + Unpin>(card: &Card, mut future: F) -> Result<F::Output, End> {
-    poll_fn(|cx| {
-        if card.late.get() {
-            return Poll::Ready(Err(End::Late));
-        }
-        Pin::new(&mut future).poll(cx).map(Ok)
+    poll_fn(|cx| match Pin::new(&mut future).poll(cx) {
+        Poll::Pending if card.late.get() => Poll::Ready(Err(End::Late)),
+        polled => polled.map(Ok),
     })
     .await
 }
@@ -170,10 +168,9 @@ impl Conn {
                 self.input.clear();
             }
             let is_new = self.input.is_empty();
-            if is_new && self.site.is_stopping() {
-                return Err(End::Closed);
-            }
             match is_new {
+                // Perhaps one was sent before the stop.
+                true if self.site.is_stopping() => self.due(GRACE),
                 // Who has to prove something or to agree on something before does so at once.
                 true if self.sent == 0 && self.site.options.push.is_some() => {
                     self.due(self.site.options.patience)
@@ -196,7 +193,7 @@ impl Conn {
             }
         };
         self.card.since.set(self.site.now());
-        self.after = match (head.keep && !self.site.is_stopping(), head.chunks) {
+        self.after = match (head.keep, head.chunks) {
             (false, _) => After::Closed,
             (true, true) => After::Stays,
             (true, false) => After::Kept,
@@ -204,8 +201,14 @@ impl Conn {
         let input = std::mem::take(&mut self.input);
         let before = self.sent + self.waits() as u64;
         let rest = self.pass_body(&head, &input).await?;
+        if self.site.is_stopping() && rest.is_empty() {
+            // No request that came behind it is left without an answer.
+            self.after = After::Closed;
+        }
         let answered = self.answer(&head, &input).await;
-        self.log(Some(&head), &input, before);
+        if !is_asked_by_page(&head, &input) {
+            self.log(Some(&head), &input, before);
+        }
         self.input = rest;
         answered?;
         self.card.left.set(0);
@@ -693,6 +696,11 @@ async fn calendar_of(
     let path = path::below(names, name.as_bytes());
     let (items, _) = self::items(site, &path, files.root().walk(&path).await?).await?;
     Ok(calendar::html(year, &dumps(name.as_bytes(), &items), &format!("./{name}/")))
+}
+
+/// Whether a page of ours asks by itself how the server is, as long as somebody looks at it: nobody has done anything.
+fn is_asked_by_page(head: &Head, input: &[u8]) -> bool {
+    &input[head.path.clone()] == b"/metrics" && &input[head.query.clone()] == b"live"
 }
 
 /// What a query says of this: `name`, or `name=VALUE`.

@@ -159,7 +159,12 @@ struct Site {
     clock: Arc<dyn Clock>,
     date: Date,
     counts: Counts,
-    stopping: Cell<bool>,
+    /// Since when it stops.
+    stopping: Cell<Option<Duration>>,
+    /// When the latest call came.
+    called: Cell<Duration>,
+    /// Nobody is accepted any more.
+    closed: Cell<bool>,
     /// Answers that are being compressed.
     squeezing: Cell<usize>,
     /// Large pages that are being sent.
@@ -193,7 +198,9 @@ impl Server {
             clock,
             date: Date::new(),
             counts: Counts::default(),
-            stopping: Cell::new(false),
+            stopping: Cell::new(None),
+            called: Cell::new(Duration::ZERO),
+            closed: Cell::new(false),
         };
         Ok(Self { site: Rc::new(site), announced, local })
     }
@@ -203,8 +210,8 @@ impl Server {
         &self.local
     }
 
-    /// Serves until `stop` is there; then nobody new comes in, and it ends when every answer that was asked for has
-    /// left, or after `within`.
+    /// Serves until `stop` is there. Then it answers every request that has come by that time, also on connections
+    /// which wait to be accepted, and ends when all answers have left, or after `within`.
     pub async fn run(self, env: &impl Env, stop: impl Future<Output = ()>, within: Duration) {
         let Self { site, announced, .. } = self;
         let threads = site.threads.clone();
@@ -214,7 +221,7 @@ impl Server {
         poll_fn(|cx| {
             let ended = stopping.as_mut().poll(cx);
             // With it the address is given up.
-            accepting.take_if(|accepting| site.is_stopping() || accepting.as_mut().poll(cx).is_ready());
+            accepting.take_if(|accepting| site.is_closed() || accepting.as_mut().poll(cx).is_ready());
             let _ = running.as_mut().poll(cx);
             ended
         })
@@ -223,7 +230,7 @@ impl Server {
     }
 }
 
-/// Once a second ends who is late, and closes files; after the stop, those to whom nothing is owed.
+/// Once a second ends those that are late, and closes files; after the stop more often.
 async fn stopping(env: &impl Env, site: &Site, stop: impl Future<Output = ()>, within: Duration) {
     let mut stop = pin!(stop);
     let mut end = None;
@@ -233,17 +240,19 @@ async fn stopping(env: &impl Env, site: &Site, stop: impl Future<Output = ()>, w
         poll_fn(|cx| {
             if end.is_none() && stop.as_mut().poll(cx).is_ready() {
                 end = Some(env.now() + within);
-                site.stopping.set(true);
+                site.stopping.set(Some(env.now()));
+                site.threads.hurry(env.now() + GRACE);
                 return Poll::Ready(());
             }
             sleep.as_mut().poll(cx)
         })
         .await;
-        site.threads.sweep(env.now(), site.is_stopping());
+        site.threads.sweep(env.now());
+        site.close_when_quiet(env.now(), within);
         site.files.iter().for_each(|files| files.sweep(env.now()));
         site.proven.sweep(env.now());
         if let Some(end) = end
-            && (site.threads.live() == 0 || env.now() >= end)
+            && (site.is_closed() && site.threads.live() == 0 || env.now() >= end)
         {
             return;
         }
@@ -252,6 +261,9 @@ async fn stopping(env: &impl Env, site: &Site, stop: impl Future<Output = ()>, w
 
 /// How often it is looked who is late.
 const SWEEP: Duration = Duration::from_secs(1);
+/// For so long after the stop a request is waited for where nothing is owed, and a call where none has come: what has
+/// reached this machine by the stop is here by then.
+const GRACE: Duration = Duration::from_millis(100);
 /// After an accept that failed.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -263,6 +275,7 @@ async fn accept(site: Rc<Site>, announced: Announced) {
             Ok(incoming) => {
                 lacks = false;
                 site.counts.called();
+                site.called.set(site.clock.now());
                 let site = site.clone();
                 let threads = site.threads.clone();
                 threads.spawn(|number, card| conn::converse(site, number, card, incoming));
@@ -300,7 +313,21 @@ impl Site {
     }
 
     fn is_stopping(&self) -> bool {
-        self.stopping.get()
+        self.stopping.get().is_some()
+    }
+
+    /// Whether the address has been given up.
+    fn is_closed(&self) -> bool {
+        self.closed.get()
+    }
+
+    /// After the stop, the address is given up when no more calls come: those that wait in the kernel were made before
+    /// it. One by one they might never end, so half of the time of the stop is for them.
+    fn close_when_quiet(&self, now: Duration, within: Duration) {
+        let Some(stop) = self.stopping.get() else { return };
+        if now >= stop.max(self.called.get()) + GRACE || now >= stop + within / 2 {
+            self.closed.set(true);
+        }
     }
 
     fn is_hidden(&self, names: &[u8]) -> bool {

@@ -46,7 +46,7 @@ pub struct Card {
     until: Cell<Duration>,
     /// It has not.
     pub late: Cell<bool>,
-    /// Nothing is owed: it may be ended at any time.
+    /// Nothing is owed: it may be ended when nothing has come.
     pub idle: Cell<bool>,
 }
 
@@ -55,6 +55,11 @@ impl Card {
     pub fn due(&self, until: Duration) {
         self.until.set(until);
         self.late.set(false);
+    }
+
+    /// The same, unless it must have happened before.
+    pub fn hurry(&self, until: Duration) {
+        self.until.set(self.until.get().min(until));
     }
 
     /// Whether it is late, and was not when this was asked last.

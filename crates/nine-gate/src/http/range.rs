@@ -58,8 +58,8 @@ impl Ranges {
 
     /// What they are of a file of this size.
     pub fn of(&self, size: u64) -> Wanted {
-        // A Content-Range cannot name a part of a file without bytes. A suffix of it, and all from its first byte on, are
-        // nevertheless satisfied: by the whole file (RFC 9110, 14.1.2).
+        // A Content-Range cannot name a part of a file without bytes. A suffix of it, and all from its first byte on,
+        // are nevertheless satisfied: by the whole file (RFC 9110, 14.1.2).
         if self.is_empty() || size == 0 && self.0.iter().any(|spec| spec.takes_nothing()) {
             return Wanted::All;
         }

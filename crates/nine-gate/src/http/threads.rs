@@ -135,13 +135,20 @@ impl Threads {
         bell.into_iter().for_each(Wake::wake);
     }
 
-    /// Wakes those who are late, or with `all` those to whom nothing is owed: they are to end.
-    pub(super) fn sweep(&self, now: Duration, all: bool) {
-        for slot in self.0.threads.borrow().iter() {
-            if slot.card.becomes_late(now) || all && slot.card.idle.get() && !slot.card.late.replace(true) {
-                slot.bell.wake_by_ref();
-            }
-        }
+    /// Wakes those that are late: they are to end.
+    pub(super) fn sweep(&self, now: Duration) {
+        let threads = self.0.threads.borrow();
+        threads.iter().filter(|slot| slot.card.becomes_late(now)).for_each(|slot| slot.bell.wake_by_ref());
+    }
+
+    /// Those to which nothing is owed are late after `until`, unless something is asked for before.
+    pub(super) fn hurry(&self, until: Duration) {
+        self.0
+            .threads
+            .borrow()
+            .iter()
+            .filter(|slot| slot.card.idle.get())
+            .for_each(|slot| slot.card.hurry(until));
     }
 
     /// Lets others go first who should.

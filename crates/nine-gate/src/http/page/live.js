@@ -97,7 +97,7 @@ let before, turn = 0
 async function look(mine = ++turn) {
   let said = ''
   try {
-    const answer = await fetch('/metrics', { cache: 'no-store', signal: AbortSignal.timeout(10000) })
+    const answer = await fetch('/metrics?live', { cache: 'no-store', signal: AbortSignal.timeout(10000) })
     if (!answer.ok) throw answer.status
     const all = figures(await answer.text())
     if (mine !== turn) return

@@ -350,7 +350,7 @@ fn each_answer_is_a_line_of_the_log() {
     let log: Log = Arc::new(move |entry| said.send(entry.text()).unwrap());
     let site = Site::disk(dir.path(), Options { log: Some(log), ..Options::default() });
     let mut stream = site.connect();
-    for path in ["/a.txt", "/none", "/large.bin"] {
+    for path in ["/a.txt", "/metrics?live", "/none", "/large.bin"] {
         site.ask(&mut stream, "GET", path, "User-Agent: me \"x\"\r\n");
     }
     site.say(b"GET x\r\n\r\n");
@@ -453,6 +453,32 @@ fn links_lead_on_within_the_tree_and_never_out_of_it() {
     assert_eq!(site.get("/here/", "").status, 200);
     for path in ["/whole", "/out", "/loop1"] {
         assert_eq!(site.get(path, "").status, 403, "{path}");
+    }
+}
+
+#[test]
+fn a_request_that_was_sent_before_the_stop_is_answered() {
+    let (_dir, mut site) = site();
+    let request = "GET /a.txt HTTP/1.1\r\nHost: x\r\n\r\n";
+    let mut streams: Vec<_> = (0..60).map(|_| site.connect()).collect();
+    // Of some an earlier request was answered; some have been accepted; some wait to be.
+    for stream in &mut streams[..20] {
+        assert_eq!(site.ask(stream, "GET", "/a.txt", "").status, 200);
+    }
+    streams.extend((0..20).map(|_| site.connect()));
+    let mut several = site.connect();
+    several.write_all(request.repeat(3).as_bytes()).unwrap();
+    for stream in &mut streams {
+        stream.write_all(request.as_bytes()).unwrap();
+    }
+    site.stop();
+    let of_several = (0..3).map(|_| Answer::read(&mut several, false));
+    let closes: Vec<_> = of_several.map(|answer| answer.header("Connection").map(String::from)).collect();
+    assert_eq!((&closes[2], several.read(&mut [0; 1]).unwrap()), (&Some("close".into()), 0));
+    for (at, mut stream) in streams.into_iter().enumerate() {
+        let answer = Answer::read(&mut stream, false);
+        assert_eq!((answer.status, &*answer.body), (200, &b"hello\n"[..]), "{at}");
+        assert_eq!(stream.read(&mut [0; 1]).unwrap(), 0);
     }
 }
 
