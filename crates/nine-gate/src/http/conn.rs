@@ -3,6 +3,7 @@
 //! Always holds: a length that was announced is what is sent, or the connection is cut; a connection without a request
 //! owns no buffer; who is slower than his time goes.
 
+mod dirs;
 mod send;
 
 use std::cell::Cell;
@@ -15,29 +16,28 @@ use std::time::Duration;
 
 use nine_io::Payload;
 use nine_io::client::{Error, File, Incoming};
-use nine_proto::{Errno, GetMask};
+use nine_proto::{Errno, OpenFlags};
 
 use super::answer::{self, After};
 use super::body::{self, Passing};
-use super::calendar::{self, Dump, year_of};
 use super::count;
 use super::files::{Files, Found};
 use super::head::{self, Body, Head, Method, Parsed};
-use super::list::{self, Beside, Item};
+use super::list;
 use super::log;
 use super::order::Card;
-use super::past::{self, Days, Past};
+use super::past;
 use super::path;
 use super::status::Status;
+use super::turns::ClientName;
 use super::{GRACE, Site};
 
 /// Bytes of one read of a connection.
 const READ: u32 = 16 << 10;
+/// Bytes of an address.
+const REMOTE: u32 = 256;
 /// Answers to requests that came together are gathered up to so many bytes.
 const GATHER: usize = 64 << 10;
-
-/// Listings that are made and sent at once: each may need some megabytes.
-const PAGES: usize = 256;
 
 /// Why a conversation is over.
 #[derive(Debug)]
@@ -64,8 +64,12 @@ pub(super) struct Conn {
     number: usize,
     card: Rc<Card>,
     data: File,
-    /// The directory of the conversation, of a client that may still prove who he is.
+    /// The directory of the conversation.
     dir: Option<File>,
+    /// The client may still prove who he is.
+    unproven: bool,
+    /// The client, as far as shares go, when it has asked for what is shared.
+    client: Option<ClientName>,
     /// What he may see, if anything.
     files: Option<Rc<Files>>,
     /// What has come and was not used.
@@ -102,13 +106,27 @@ pub(super) async fn converse(site: Rc<Site>, number: usize, card: Rc<Card>, inco
     };
     // The conversation lives as long as one of its files is open.
     let data = dialled.data;
-    let dir = Some(dialled.dir).filter(|_| site.options.trees.is_some());
+    let (dir, unproven, client) = (Some(dialled.dir), site.options.trees.is_some(), None);
     let files = site.files.clone();
     drop(dialled.ctl);
     let (input, out, after) = (Vec::new(), Vec::new(), After::Stays);
     let (status, sent) = (0, 0);
-    let mut conn =
-        Conn { site: site.clone(), number, card, data, dir, files, input, out, after, remote, status, sent };
+    let mut conn = Conn {
+        site: site.clone(),
+        number,
+        card,
+        data,
+        dir,
+        unproven,
+        client,
+        files,
+        input,
+        out,
+        after,
+        remote,
+        status,
+        sent,
+    };
     let end = conn.run().await;
     site.counts.ended(&end);
     match end {
@@ -300,11 +318,15 @@ impl Conn {
             }
             Err(path::Wrong::Nowhere) => return self.fails(head, &Error::Remote(Errno::ENOENT.into())),
         };
-        if let Some(dir) = self.dir.take()
-            && let Err(error) = self.prove(&dir).await?
+        if self.unproven
+            && let Some(dir) = self.dir.take()
         {
+            let proven = self.prove(&dir).await?;
             self.dir = Some(dir);
-            return self.fails(head, &error);
+            self.unproven = proven.is_err();
+            if let Err(error) = proven {
+                return self.fails(head, &error);
+            }
         }
         if self.files.is_none() {
             self.say(head, Status::FORBIDDEN, "show a certificate that this server knows", &[]);
@@ -375,108 +397,6 @@ impl Conn {
                 self.files = files;
             }
         }))
-    }
-
-    async fn directory(&mut self, head: &Head, input: &[u8], names: &[u8], dir: File) -> Result<(), End> {
-        let site = self.site.clone();
-        for index in &site.options.index {
-            let path = path::below(names, index.as_bytes());
-            if let Ok(Found::File(entry)) = self.find(head, &path).await? {
-                return self.file(head, input, entry).await;
-            }
-        }
-        if !self.site.options.listing {
-            return self.fails(head, &Error::Remote(Errno::EACCES.into()));
-        }
-        if site.pages.get() >= PAGES {
-            return self.fails(head, &Error::Remote(Errno::EAGAIN.into()));
-        }
-        let _one = One::more(&site, |site| &site.pages);
-        let (mut items, complete) = match self.wait(pin!(items(&site, names, dir))).await? {
-            Ok(Ok(listed)) => listed,
-            Ok(Err(error)) => return self.fails(head, &error),
-            Err(Late) => return self.fails(head, &late()),
-        };
-        let pairs = site.archives();
-        let days = past::days(&pairs, names);
-        if let (Some(Days::Year(_)), Some(day)) = (days, asked(&input[head.query.clone()], "day")) {
-            let is_of = |item: &Item| item.name.len() >= 4 && item.name[..4] == day[..];
-            items.retain(|item| day.len() == 4 && is_of(item));
-        }
-        if head.json {
-            return self.listed(head, list::json(names, &items, complete), None).await;
-        }
-        let versions = past::of(&pairs, names).is_some();
-        let calendar = match days {
-            Some(days) => {
-                let Some(files) = self.files.clone() else { return self.fails(head, &late()) };
-                match self.wait(pin!(calendar_of(&site, &files, days, names, &items))).await? {
-                    Ok(Ok(calendar)) => calendar,
-                    Ok(Err(error)) => return self.fails(head, &error),
-                    Err(Late) => return self.fails(head, &late()),
-                }
-            }
-            None => String::new(),
-        };
-        let nonce = site.word();
-        let page = list::html(names, &items, complete, &Beside { versions, calendar }, &nonce);
-        self.listed(head, page, Some(&nonce)).await
-    }
-
-    /// The versions of a file, there or removed.
-    async fn versions(&mut self, head: &Head, input: &[u8], names: &[u8], mut past: Past) -> Result<(), End> {
-        let site = self.site.clone();
-        past.now.take_if(|now| site.is_hidden(now));
-        let Some(files) = self.files.clone() else {
-            return self.fails(head, &Error::Remote(Errno::EACCES.into()));
-        };
-        if site.pages.get() >= PAGES {
-            return self.fails(head, &Error::Remote(Errno::EAGAIN.into()));
-        }
-        let _one = One::more(&site, |site| &site.pages);
-        let before = asked(&input[head.query.clone()], "before").map(|text| {
-            let text = String::from_utf8_lossy(text).replace("%2F", "/").replace("%2f", "/");
-            Dump::named(&text)
-        });
-        if before == Some(None) {
-            self.say(head, Status::BAD_REQUEST, "before: not the name of a dump, like 2026/1121", &[]);
-            return Ok(());
-        }
-        let found = match self.wait(pin!(past.versions(files.root(), before.flatten()))).await? {
-            Ok(Ok(found)) => found,
-            Ok(Err(error)) => return self.fails(head, &error),
-            Err(Late) => return self.fails(head, &late()),
-        };
-        let is_any = found.all.iter().any(|version| version.is.is_some());
-        if !is_any && before.is_none() && found.before.is_none() {
-            return self.fails(head, &Error::Remote(Errno::ENOENT.into()));
-        }
-        let place = |dump: Option<&Dump>| match dump {
-            Some(dump) => Some(past.in_dump(dump)),
-            None => past.now.clone(),
-        };
-        if head.json {
-            return self.listed(head, list::versions_json(names, &found, place), None).await;
-        }
-        let nonce = site.word();
-        self.listed(head, list::versions(names, &found, place, &nonce), Some(&nonce)).await
-    }
-
-    /// Sends a page for which only what has the nonce may run, or JSON.
-    async fn listed(&mut self, head: &Head, page: Vec<u8>, nonce: Option<&str>) -> Result<(), End> {
-        let vary = ("Vary", &b"Accept"[..]);
-        match nonce {
-            None => self.page(head.is_whole(), Status::OK, "application/json", page, &[vary]),
-            Some(nonce) => {
-                let safe = format!(
-                    "default-src 'none'; style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'; connect-src 'self'; \
-                     base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-                );
-                self.page(head.is_whole(), Status::OK, HTML, page, &[vary, (SAFE.0, safe.as_bytes())]);
-            }
-        }
-        // Large ones are not many at once.
-        if self.waits() > GATHER { self.flush().await } else { Ok(()) }
     }
 
     /// Tells of an answer before which so many bytes had been made, to what began with this.
@@ -599,6 +519,52 @@ impl Conn {
         Ok(timely(&self.card, future).await.map_err(|_| Late))
     }
 
+    /// The same for what waits for its turn, and says by itself how long it may take.
+    async fn wait_in_turn<F: Future + Unpin>(&mut self, future: F) -> Result<Result<F::Output, Late>, End> {
+        self.flush().await?;
+        Ok(timely(&self.card, future).await.map_err(|_| Late))
+    }
+
+    /// The client, as far as shares go: by its address; where nobody knows that, by its connection.
+    async fn client(&mut self) -> Result<ClientName, End> {
+        if let Some(client) = &self.client {
+            return Ok(client.clone());
+        }
+        let mut remote = std::mem::take(&mut self.remote);
+        if remote.is_empty()
+            && let Some(dir) = self.dir.take()
+        {
+            let read = async {
+                let file = dir.open("remote", OpenFlags::READ).await?;
+                file.read(0, REMOTE).await
+            };
+            if let Ok(Ok(read)) = self.wait(pin!(read)).await? {
+                let text = String::from_utf8_lossy(&read);
+                remote = text.split('!').next().unwrap_or_default().trim().to_owned();
+            }
+            self.dir = Some(dir);
+        }
+        let client: ClientName = match &*remote {
+            "" => format!("#{}", self.number).into(),
+            remote => remote.into(),
+        };
+        self.remote = remote;
+        self.client = Some(client.clone());
+        Ok(client)
+    }
+
+    /// Does long work on a thread beside this core, when it is the client's turn.
+    async fn work<T, F>(&mut self, job: F) -> Result<T, End>
+    where
+        T: Send + 'static,
+        F: FnOnce() -> T + Send + 'static,
+    {
+        let (site, client) = (self.site.clone(), self.client().await?);
+        self.card.due(Duration::MAX);
+        let _turn = site.working.turn(&client).await;
+        site.work.run(job).await.ok_or_else(|| End::Cut("its work failed".into()))
+    }
+
     /// Sends what there is.
     async fn flush(&mut self) -> Result<(), End> {
         while !self.out.is_empty() {
@@ -645,57 +611,6 @@ impl Drop for One {
         let count = self.1(&self.0);
         count.set(count.get() - 1);
     }
-}
-
-/// What is in a directory and is shown; whether it is all.
-async fn items(site: &Site, names: &[u8], dir: File) -> Result<(Vec<Item>, bool), Error> {
-    let dir = dir.open_here(nine_proto::OpenFlags::READ).await?;
-    let mut entries = dir.read_dir().await?;
-    let (mut items, mut complete) = (Vec::new(), true);
-    'all: while let Some(block) = entries.next_with_attrs(GetMask::BASIC).await {
-        for entry in block? {
-            let is_hidden = site.is_hidden(&path::below(names, &entry.name));
-            if matches!(&*entry.name, b"." | b"..") || is_hidden || entry.qid.is_event() {
-                continue;
-            }
-            if items.len() == list::MOST {
-                complete = false;
-                break 'all;
-            }
-            let attr = entry.attr.as_ref();
-            items.push(Item {
-                is_dir: entry.is_dir(),
-                size: attr.map_or(0, |attr| attr.size),
-                changed: attr.map(|attr| attr.mtime.sec),
-                name: entry.name,
-            });
-        }
-    }
-    list::sort(&mut items);
-    Ok((items, complete))
-}
-
-/// The calendar of a directory of dumps: of its year, or of the newest that is in it.
-async fn calendar_of(
-    site: &Site,
-    files: &Files,
-    days: Days,
-    names: &[u8],
-    items: &[Item],
-) -> Result<String, Error> {
-    let dumps = |year: &[u8], items: &[Item]| -> Vec<Dump> {
-        items.iter().filter_map(|item| Dump::parse(year, &item.name)).collect()
-    };
-    if let Days::Year(year) = days {
-        return Ok(calendar::html(year, &dumps(format!("{year:04}").as_bytes(), items), "./"));
-    }
-    let Some(year) = items.iter().filter_map(|item| year_of(&item.name)).max() else {
-        return Ok(String::new());
-    };
-    let name = format!("{year:04}");
-    let path = path::below(names, name.as_bytes());
-    let (items, _) = self::items(site, &path, files.root().walk(&path).await?).await?;
-    Ok(calendar::html(year, &dumps(name.as_bytes(), &items), &format!("./{name}/")))
 }
 
 /// Whether a page of ours asks by itself how the server is, as long as somebody looks at it: nobody has done anything.

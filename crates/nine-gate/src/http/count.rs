@@ -51,6 +51,11 @@ impl Counts {
         add(&self.calls, 1);
     }
 
+    /// Conversations so far.
+    pub(super) fn calls(&self) -> u64 {
+        self.calls.get()
+    }
+
     pub(super) fn answered(&self, status: Status) {
         add(&self.answers[usize::from(status.number() / 100).min(5)], 1);
     }

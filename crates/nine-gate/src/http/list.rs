@@ -11,8 +11,23 @@ use super::civil::CivilTime;
 use super::past::{Seen, Version, Versions};
 use super::path::encode;
 
-/// Entries that are shown; a directory that has more says so.
-pub const MOST: usize = 10_000;
+/// Entries of a page for people.
+pub const PAGE_ENTRIES: usize = 2000;
+/// Entries of an answer for programs.
+pub const JSON_ENTRIES: usize = 10_000;
+
+/// A directory, or a page of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DirListing {
+    /// Directories first, then by name.
+    pub items: Vec<Item>,
+    /// Entries of the directory.
+    pub total: u64,
+    /// Those before these.
+    pub before: u64,
+    /// Where the next page is; `None`: this is the last.
+    pub next: Option<String>,
+}
 
 /// One of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,14 +42,10 @@ pub struct Item {
     pub changed: Option<i64>,
 }
 
-/// Directories first, then by name.
-pub fn sort(items: &mut [Item]) {
-    items.sort_unstable_by(|a, b| b.is_dir.cmp(&a.is_dir).then_with(|| a.name.cmp(&b.name)));
-}
-
-/// `{"path": "/a/", "complete": true, "entries": [{"name", "type", "size", "modified"}]}`; what of a name is no UTF-8
-/// is U+FFFD there, and `href` has the bytes.
-pub fn json(path: &[u8], items: &[Item], complete: bool) -> Vec<u8> {
+/// `{"path": "/a/", "complete": true, "total": 1, "next": null, "entries": [{"name", "href", "type", "size",
+/// "modified"}]}`; what of a name is no UTF-8 is U+FFFD there, and `href` has the bytes.
+pub fn json(path: &[u8], listing: &DirListing) -> Vec<u8> {
+    let DirListing { items, total, next, .. } = listing;
     let entries: Vec<_> = items
         .iter()
         .map(|item| {
@@ -47,7 +58,10 @@ pub fn json(path: &[u8], items: &[Item], complete: bool) -> Vec<u8> {
             })
         })
         .collect();
-    let all = serde_json::json!({ "path": shown(path), "complete": complete, "entries": entries });
+    let complete = next.is_none();
+    let all = serde_json::json!({
+        "path": shown(path), "complete": complete, "total": total, "next": next, "entries": entries,
+    });
     let mut text = all.to_string().into_bytes();
     text.push(b'\n');
     text
@@ -63,7 +77,8 @@ pub struct Beside {
 }
 
 /// A page for people. Only what has this nonce may run on it, which is our own script (`page/live.js`).
-pub fn html(path: &[u8], items: &[Item], complete: bool, beside: &Beside, nonce: &str) -> Vec<u8> {
+pub fn html(path: &[u8], listing: &DirListing, beside: &Beside, nonce: &str) -> Vec<u8> {
+    let DirListing { items, total, before, next } = listing;
     let mut page = begin(&shown(path), nonce, 250 * items.len());
     crumbs(&mut page, path, true);
     page.push_str("</h1></nav>");
@@ -71,10 +86,12 @@ pub fn html(path: &[u8], items: &[Item], complete: bool, beside: &Beside, nonce:
         page.push_str("<p><a href=\"./?versions\">Versions of this directory</a></p>");
     }
     let _ = write!(page, "</header>\n<main>{}<table id=\"files\"><caption>", beside.calendar);
-    let _ = match (items.len(), complete) {
-        (0, _) => write!(page, "This directory is empty."),
+    let is_whole = *before == 0 && next.is_none();
+    let _ = match (items.len() as u64, is_whole) {
+        (0, true) => write!(page, "This directory is empty."),
         (n, true) => write!(page, "{n} {}", if n == 1 { "entry" } else { "entries" }),
-        (n, false) => write!(page, "The first {n} entries; there are more."),
+        (0, false) => write!(page, "No more entries of {total}"),
+        (n, false) => write!(page, "Entries {} to {} of {total}", before + 1, before + n),
     };
     page.push_str(
         "</caption><thead><tr><th scope=\"col\">Name</th><th scope=\"col\" class=\"n\">Size</th>\
@@ -93,10 +110,15 @@ pub fn html(path: &[u8], items: &[Item], complete: bool, beside: &Beside, nonce:
     for item in items {
         entry(&mut page, item, beside.versions);
     }
-    let _ = write!(
-        page,
-        "</tbody></table></main>\n{LIVE}<script nonce=\"{nonce}\">{SCRIPT}</script></body></html>\n"
-    );
+    page.push_str("</tbody></table>");
+    if !is_whole {
+        page.push_str("<nav aria-label=\"Pages\"><a rel=\"first\" href=\"./\">First page</a>");
+        if let Some(next) = next {
+            let _ = write!(page, " <a rel=\"next\" href=\"{}\">Next page</a>", escape(next));
+        }
+        page.push_str("</nav>");
+    }
+    let _ = write!(page, "</main>\n{LIVE}<script nonce=\"{nonce}\">{SCRIPT}</script></body></html>\n");
     page.into_bytes()
 }
 
@@ -336,12 +358,16 @@ mod tests {
         Item { name: name.into(), is_dir, size, changed: Some(784_111_777) }
     }
 
+    fn whole(items: &[Item]) -> DirListing {
+        DirListing { items: items.to_vec(), total: items.len() as u64, ..DirListing::default() }
+    }
+
     #[test]
     fn names_are_text_and_never_markup() {
         let evil = b"<script>alert('x')</script>\"&\n%";
         let attribute = b"\" onmouseover=\"alert(1)";
         let items = [item(evil, false, 3), item(attribute, true, 0)];
-        let page = String::from_utf8(html(evil, &items, true, &Beside::default(), "n0")).unwrap();
+        let page = String::from_utf8(html(evil, &whole(&items), &Beside::default(), "n0")).unwrap();
         assert!(
             !page.contains("<script>") && !page.contains("alert('x')") && !page.contains("\" onmouseover")
         );
@@ -366,20 +392,19 @@ mod tests {
             (None, "<td></td></tr>"),
         ] {
             let items = [Item { changed: seconds, ..item(b"f", false, 1) }];
-            let page = String::from_utf8(html(b"", &items, true, &Beside::default(), "")).unwrap();
+            let page = String::from_utf8(html(b"", &whole(&items), &Beside::default(), "")).unwrap();
             assert!(page.contains(shown), "{seconds:?}: {page}");
-            let all: serde_json::Value = serde_json::from_slice(&json(b"", &items, true)).unwrap();
+            let all: serde_json::Value = serde_json::from_slice(&json(b"", &whole(&items))).unwrap();
             assert_eq!(all["entries"][0]["modified"].as_i64(), seconds);
         }
     }
 
     #[test]
-    fn directories_stand_first_and_have_a_slash() {
-        let mut items = [item(b"b", false, 1536), item(b"z", true, 0), item(b"a:b", false, 5)];
-        sort(&mut items);
-        let names: Vec<_> = items.iter().map(|item| &*item.name).collect();
-        assert_eq!(names, [&b"z"[..], b"a:b", b"b"]);
-        let page = String::from_utf8(html(b"x/y z", &items, false, &Beside::default(), "n0")).unwrap();
+    fn a_page_says_which_part_it_is_and_where_the_next_is() {
+        let items = vec![item(b"z", true, 0), item(b"a:b", false, 5), item(b"b", false, 1536)];
+        let next = Some("/x/y%20z/?day=1121&after=b".into());
+        let listing = DirListing { items, total: 12, before: 6, next };
+        let page = String::from_utf8(html(b"x/y z", &listing, &Beside::default(), "n0")).unwrap();
         for part in [
             "href=\"./z/\">z/<",
             "href=\"./a%3Ab\">a:b<",
@@ -387,7 +412,9 @@ mod tests {
             "1994-11-06 <span>08:49<",
             "href=\"../\"",
             "<a href=\"/x/y%20z/\">y z/</a>",
-            "The first 3 entries",
+            "Entries 7 to 9 of 12",
+            "<a rel=\"first\" href=\"./\">",
+            "<a rel=\"next\" href=\"/x/y%20z/?day=1121&amp;after=b\">",
         ] {
             assert!(page.contains(part), "{part} in {page}");
         }
@@ -395,14 +422,19 @@ mod tests {
 
     #[test]
     fn programs_get_the_same_as_json() {
-        let text = json(b"a", &[item(b"d", true, 0), item(b"\xff\"", false, 7)], true);
+        let mut listing = whole(&[item(b"d", true, 0), item(b"\xff\"", false, 7)]);
+        let text = json(b"a", &listing);
         let all: serde_json::Value = serde_json::from_slice(&text).unwrap();
         assert_eq!((&all["path"], &all["complete"]), (&"/a/".into(), &true.into()));
+        assert_eq!((&all["total"], &all["next"]), (&2.into(), &serde_json::Value::Null));
         assert_eq!(all["entries"][0]["type"], "directory");
         assert_eq!(all["entries"][1]["href"], "./%FF%22");
         assert_eq!(
             (&all["entries"][1]["size"], &all["entries"][1]["modified"]),
             (&7.into(), &784_111_777.into())
         );
+        (listing.total, listing.next) = (5, Some("/a/?after=d/".into()));
+        let all: serde_json::Value = serde_json::from_slice(&json(b"a", &listing)).unwrap();
+        assert_eq!((&all["complete"], &all["next"]), (&false.into(), &"/a/?after=d/".into()));
     }
 }

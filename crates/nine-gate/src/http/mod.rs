@@ -26,12 +26,15 @@ pub mod log;
 mod order;
 mod past;
 pub mod path;
+pub mod pick;
 mod proven;
 pub mod range;
 pub mod since;
 mod squeeze;
 mod status;
 mod threads;
+mod turns;
+mod work;
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -41,6 +44,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use nine_io::client::{Announced, File, Net, Result};
 use nine_net::{Clock, Env};
 use nine_proto::Errno;
@@ -55,6 +59,8 @@ use count::Counts;
 use files::{FRESH, Files};
 use proven::Proven;
 use threads::Threads;
+use turns::ClientTurns;
+use work::WorkPool;
 
 /// Takes a line about each answer; must not wait.
 pub type Log = Arc<dyn Fn(&log::Entry<'_>) + Send + Sync>;
@@ -161,14 +167,19 @@ struct Site {
     counts: Counts,
     /// Since when it stops.
     stopping: Cell<Option<Duration>>,
-    /// When the latest call came.
-    called: Cell<Duration>,
+    /// How many calls had come when that was looked at last.
+    called: Cell<u64>,
     /// Nobody is accepted any more.
     closed: Cell<bool>,
     /// Answers that are being compressed.
     squeezing: Cell<usize>,
-    /// Large pages that are being sent.
-    pages: Cell<usize>,
+    /// Pages that are being made and sent.
+    pages: ClientTurns,
+    /// Directories that are being read.
+    listing: ClientTurns,
+    /// Long work that is being done beside this core, and what does it.
+    working: ClientTurns,
+    work: WorkPool,
     /// Where archives are, and when that was asked.
     archives: RefCell<Option<(Duration, Rc<[Pair]>)>>,
 }
@@ -185,13 +196,16 @@ impl Server {
     ) -> Result<Self> {
         let announced = net.announce(at).await?;
         let local = announced.local().await?;
-        let kept = Rc::default();
+        let (kept, workers) = (Rc::default(), WorkPool::default_size());
         let site = Site {
             files: root.map(|root| Rc::new(options.files(root, &kept))),
             kept,
             proven: Proven::default(),
             squeezing: Cell::new(0),
-            pages: Cell::new(0),
+            pages: ClientTurns::new(PAGES, PAGES / 2),
+            listing: ClientTurns::new(LISTING, LISTING),
+            working: ClientTurns::new(workers, workers),
+            work: WorkPool::new(workers),
             archives: RefCell::default(),
             threads: Threads::new(options.schedule, options.reads.max(1)),
             options,
@@ -199,7 +213,7 @@ impl Server {
             date: Date::new(),
             counts: Counts::default(),
             stopping: Cell::new(None),
-            called: Cell::new(Duration::ZERO),
+            called: Cell::new(0),
             closed: Cell::new(false),
         };
         Ok(Self { site: Rc::new(site), announced, local })
@@ -215,7 +229,10 @@ impl Server {
     pub async fn run(self, env: &impl Env, stop: impl Future<Output = ()>, within: Duration) {
         let Self { site, announced, .. } = self;
         let threads = site.threads.clone();
-        let mut accepting = Some(Box::pin(accept(site.clone(), announced)));
+        let announced = Rc::new(announced);
+        let accepts = (0..ACCEPTING).map(|_| accept(site.clone(), announced.clone()));
+        let mut accepting = Some(Box::pin(join_all(accepts)));
+        drop(announced);
         let mut running = pin!(threads.run(|| site.clock.now()));
         let mut stopping = pin!(stopping(env, &site, stop, within));
         poll_fn(|cx| {
@@ -247,8 +264,12 @@ async fn stopping(env: &impl Env, site: &Site, stop: impl Future<Output = ()>, w
             sleep.as_mut().poll(cx)
         })
         .await;
+        if end.is_some() {
+            // However busy this machine is, what has come by now is seen before anybody is called late.
+            rounds(ROUNDS).await;
+            site.close_when_quiet(env.now(), within);
+        }
         site.threads.sweep(env.now());
-        site.close_when_quiet(env.now(), within);
         site.files.iter().for_each(|files| files.sweep(env.now()));
         site.proven.sweep(env.now());
         if let Some(end) = end
@@ -259,6 +280,14 @@ async fn stopping(env: &impl Env, site: &Site, stop: impl Future<Output = ()>, w
     }
 }
 
+/// Turns of the executor after which it has looked at every socket.
+const ROUNDS: usize = 1000;
+/// Pages that are made and sent at once, of which one client may have half: each may need some megabytes.
+const PAGES: usize = 256;
+/// Directories that are read at once, a slice of each.
+const LISTING: usize = 2;
+/// Calls that are waited for at once: where the core is busy, to take one takes its time.
+const ACCEPTING: usize = 16;
 /// How often it is looked who is late.
 const SWEEP: Duration = Duration::from_secs(1);
 /// For so long after the stop a request is waited for where nothing is owed, and a call where none has come: what has
@@ -267,7 +296,20 @@ const GRACE: Duration = Duration::from_millis(100);
 /// After an accept that failed.
 const PAUSE: Duration = Duration::from_millis(100);
 
-async fn accept(site: Rc<Site>, announced: Announced) {
+/// Lets everything else on this core run so many times.
+async fn rounds(mut left: usize) {
+    poll_fn(|cx| {
+        if left == 0 {
+            return Poll::Ready(());
+        }
+        left -= 1;
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+async fn accept(site: Rc<Site>, announced: Rc<Announced>) {
     let mut lacks = false;
     loop {
         site.threads.fewer(site.options.connections).await;
@@ -275,7 +317,6 @@ async fn accept(site: Rc<Site>, announced: Announced) {
             Ok(incoming) => {
                 lacks = false;
                 site.counts.called();
-                site.called.set(site.clock.now());
                 let site = site.clone();
                 let threads = site.threads.clone();
                 threads.spawn(|number, card| conn::converse(site, number, card, incoming));
@@ -325,7 +366,8 @@ impl Site {
     /// it. One by one they might never end, so half of the time of the stop is for them.
     fn close_when_quiet(&self, now: Duration, within: Duration) {
         let Some(stop) = self.stopping.get() else { return };
-        if now >= stop.max(self.called.get()) + GRACE || now >= stop + within / 2 {
+        let calls = self.counts.calls();
+        if self.called.replace(calls) == calls && now >= stop + GRACE || now >= stop + within / 2 {
             self.closed.set(true);
         }
     }

@@ -28,6 +28,8 @@ const WHOLE: u64 = 16 << 10;
 const SQUEEZED: u64 = 256;
 /// Answers that are compressed at once: each needs memory of its own. The others are sent as they are.
 const SQUEEZING: usize = 256;
+/// Bytes of a file that is compressed by the core that serves.
+const INLINE: u64 = 16 << 10;
 /// Bytes that are compressed before others have their turn.
 const PRESSED: u64 = 32 << 10;
 
@@ -314,12 +316,13 @@ impl Conn {
     async fn squeezed(&mut self, entry: &Entry, first: Payload, coding: Coding) -> Result<(), End> {
         let cut = |error: std::io::Error| End::Cut(error.to_string());
         let _one = One::more(&self.site, |site| &site.squeezing);
-        let mut squeeze = Squeeze::new(coding, entry.size).map_err(cut)?;
-        let (mut at, mut part) = (0, first);
-        while at < entry.size {
-            self.card.left.set(entry.size - at);
+        // Little is done sooner than handed over.
+        let (size, is_little) = (entry.size, entry.size <= INLINE);
+        let (mut at, mut part, mut squeeze) = (0, first, None);
+        while at < size {
+            self.card.left.set(size - at);
             if part.is_empty() {
-                part = self.read_more(entry, at, PRESSED.min(entry.size - at)).await?;
+                part = self.read_more(entry, at, PRESSED.min(size - at)).await?;
             }
             if part.is_empty() {
                 return Err(End::Cut("a file has become shorter while it was sent".into()));
@@ -327,11 +330,23 @@ impl Conn {
             let bytes = part.read(PRESSED as usize).map_err(cut)?;
             part.advance(bytes.len());
             at += bytes.len() as u64;
-            self.out.push(Payload::from(squeeze.put(&bytes).map_err(cut)?));
+            let (begun, is_last) = (squeeze.take(), at >= size);
+            let press = move || -> std::io::Result<_> {
+                let mut squeeze = begun.map_or_else(|| Squeeze::new(coding, size), Ok)?;
+                let mut made = squeeze.put(&bytes)?;
+                if is_last {
+                    made.extend(squeeze.end()?);
+                    return Ok((None, made));
+                }
+                Ok((Some(squeeze), made))
+            };
+            let pressed = if is_little { press() } else { self.work(press).await? };
+            let (rest, made) = pressed.map_err(cut)?;
+            squeeze = rest;
+            self.out.push(Payload::from(made));
             self.flush().await?;
             self.site.threads.pass(self.number).await;
         }
-        self.out.push(Payload::from(squeeze.end().map_err(cut)?));
         Ok(())
     }
 }

@@ -225,6 +225,79 @@ fn directories_are_pages_and_json_and_redirects() {
 }
 
 #[test]
+fn a_long_directory_is_listed_page_by_page() {
+    const ALL: usize = 10_050;
+    let dir = tempfile::tempdir().unwrap();
+    let name = |n: usize| if n < 30 { format!("d {n:05}") } else { format!("f&{n:05}") };
+    for n in 0..ALL {
+        match n < 30 {
+            true => fs::create_dir(dir.path().join(name(n))).unwrap(),
+            false => fs::write(dir.path().join(name(n)), "x".repeat(n % 3)).unwrap(),
+        }
+    }
+    let site = Site::disk(dir.path(), Options::default());
+    let mut stream = site.connect();
+    let (mut names, mut next, mut pages) = (Vec::new(), Some("/".to_owned()), 0);
+    while let Some(path) = next {
+        let answer = site.ask(&mut stream, "GET", &path, "Accept: application/json\r\n");
+        let all: serde_json::Value = serde_json::from_slice(&answer.body).unwrap();
+        let entries = all["entries"].as_array().unwrap();
+        names.extend(entries.iter().map(|entry| entry["name"].as_str().unwrap().to_owned()));
+        assert_eq!((&all["total"], &all["complete"]), (&ALL.into(), &all["next"].is_null().into()));
+        next = all["next"].as_str().map(String::from);
+        let link = next.as_ref().map(|next| format!("<{next}>; rel=\"next\""));
+        assert_eq!(answer.header("Link"), link.as_deref());
+        pages += 1;
+    }
+    assert!(pages == 2 && (0..ALL).map(name).eq(names.iter().cloned()));
+    // For people the same, by links.
+    let (mut shown, mut next) = (0, Some("/".to_owned()));
+    while let Some(path) = next {
+        let page = String::from_utf8(site.ask(&mut stream, "GET", &path, "").body).unwrap();
+        let rows = page.matches("<tr><th scope=\"row\"><a href=\"./").count();
+        assert!(page.contains(&format!("Entries {} to {} of {ALL}", shown + 1, shown + rows)));
+        shown += rows;
+        let link =
+            page.split_once("<a rel=\"next\" href=\"").map(|(_, link)| link.split_once('"').unwrap().0);
+        next = link.map(String::from);
+    }
+    assert_eq!(shown, ALL);
+    // After an entry that has gone meanwhile it goes on with those behind it.
+    let rest = site.get("/?after=f%2610048x", "Accept: application/json\r\n");
+    let rest: serde_json::Value = serde_json::from_slice(&rest.body).unwrap();
+    assert_eq!((&rest["entries"][0]["name"], &rest["next"]), (&"f&10049".into(), &serde_json::Value::Null));
+    for wrong in ["/?after=", "/?after=a/b", "/?after=..", "/?after=%"] {
+        assert_eq!(site.get(wrong, "").status, 400, "{wrong}");
+    }
+}
+
+#[test]
+fn many_that_ask_for_much_work_get_all_of_it() {
+    let (dir, site) = site();
+    let text = fs::read(dir.path().join("long.txt")).unwrap();
+    let asks = [("/long.txt", "gzip"), ("/", "identity"), ("/long.txt", "zstd"), ("/d/", "identity")];
+    let mut streams: Vec<_> = (0..80).map(|_| site.connect()).collect();
+    for (at, stream) in streams.iter_mut().enumerate() {
+        let (path, coding) = asks[at % asks.len()];
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nAccept-Encoding: {coding}\r\n\r\n").unwrap();
+    }
+    // Some do not wait for it.
+    streams.drain(..20);
+    assert_eq!(site.get("/a.txt", "").body, b"hello\n");
+    for (at, stream) in streams.iter_mut().enumerate() {
+        let answer = Answer::read(stream, false);
+        assert_eq!(answer.status, 200);
+        let mut plain = Vec::new();
+        match asks[at % asks.len()].1 {
+            "gzip" => drop(flate2::read::GzDecoder::new(&*answer.body).read_to_end(&mut plain).unwrap()),
+            "zstd" => plain = zstd::stream::decode_all(&*answer.body).unwrap(),
+            _ => assert!(answer.body.ends_with(b"</html>\n")),
+        }
+        assert!(plain.is_empty() || plain == text);
+    }
+}
+
+#[test]
 fn on_a_page_nothing_runs_but_what_it_came_with() {
     let (dir, site) = site();
     fs::write(dir.path().join("<script>alert(1)<"), "").unwrap();

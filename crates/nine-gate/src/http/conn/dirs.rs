@@ -1,0 +1,372 @@
+//! Directories as answers: pages of them, and the versions of what an archive has.
+//!
+//! In: a request and a directory. Out: HTML or JSON, a page of it.
+//!
+//! Always holds: memory for one page, however large the directory is. Directories are read in slices of [`SLICE`], of
+//! which [`super::super::LISTING`] at once, client by client, so that neither a large one nor many hold up the core;
+//! pages are written beside it.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use nine_io::client::{Error, File};
+use nine_proto::{Errno, GetMask, OpenFlags};
+
+use super::{Conn, End, GATHER, HTML, Late, SAFE, asked, late};
+use crate::http::Site;
+use crate::http::calendar::{self, Dump, year_of};
+use crate::http::files::{Files, Found};
+use crate::http::head::Head;
+use crate::http::list::{self, Beside, DirListing, Item, JSON_ENTRIES, PAGE_ENTRIES};
+use crate::http::order::Card;
+use crate::http::past::{self, Days, Past};
+use crate::http::path;
+use crate::http::pick::{EntryKey, EntryPicker, PickedPage};
+use crate::http::status::Status;
+use crate::http::turns::{ClientName, TurnPermit};
+
+/// For so long a listing goes on before another client has its turn, or while it waits for somebody else.
+const SLICE: Duration = Duration::from_millis(50);
+/// Bytes of one read of a directory.
+const BLOCK: u32 = 32 << 10;
+/// Names whose attributes are asked for in one step: few where the answers cost this core its time, so that others are
+/// heard in between; many where they come from far away.
+const STATS: std::ops::RangeInclusive<usize> = 16..=256;
+/// Dumps of a year that its calendar shows.
+const DUMPS: usize = 100_000;
+
+/// There are too many pages at once.
+fn no_room() -> Error {
+    Error::Remote(Errno::EAGAIN.into())
+}
+
+/// The right to go on with a listing, which is given up when its time is over.
+struct TimeSlice<'s> {
+    site: &'s Site,
+    card: &'s Card,
+    client: ClientName,
+    turn: Option<TurnPermit>,
+    until: Duration,
+    number: usize,
+}
+
+impl<'s> TimeSlice<'s> {
+    fn new(site: &'s Site, card: &'s Card, number: usize, client: ClientName) -> Self {
+        Self { site, card, client, turn: None, until: Duration::ZERO, number }
+    }
+
+    /// Does a step when it is the client's turn. It has as long as an upstream may take; the wait before is nobody's
+    /// fault.
+    async fn step<F: Future>(&mut self, step: F) -> F::Output {
+        if self.turn.is_none() {
+            self.card.due(Duration::MAX);
+            self.turn = Some(self.site.listing.turn(&self.client).await);
+            self.until = self.site.clock.now() + SLICE;
+        }
+        self.card.due(self.site.now() + self.site.options.stall);
+        let mut step = pin!(step);
+        let mut over = self.site.clock.sleep_until(self.until);
+        let done = poll_fn(|cx| {
+            if let Poll::Ready(done) = step.as_mut().poll(cx) {
+                return Poll::Ready(done);
+            }
+            if self.turn.is_some() && over.as_mut().poll(cx).is_ready() {
+                // It waits for another server, or a disk.
+                self.turn = None;
+            }
+            Poll::Pending
+        })
+        .await;
+        if self.site.clock.now() >= self.until {
+            self.turn = None;
+        }
+        self.site.threads.pass(self.number).await;
+        done
+    }
+}
+
+/// Which part of a directory is wanted.
+struct Wanted<'q> {
+    after: Option<EntryKey>,
+    most: usize,
+    /// Only the dumps of this day.
+    day: Option<&'q [u8]>,
+    /// Which dumps the directory has.
+    days: Option<Days>,
+}
+
+/// What a directory has.
+struct Scanned {
+    page: PickedPage<Option<(u64, i64)>>,
+    /// The entries of the page.
+    items: Vec<Item>,
+    /// Of a year, all its dumps.
+    dumps: Vec<Dump>,
+    /// Of all years, the last one.
+    newest: Option<u16>,
+}
+
+impl Conn {
+    pub(super) async fn directory(
+        &mut self,
+        head: &Head,
+        input: &[u8],
+        names: &[u8],
+        dir: File,
+    ) -> Result<(), End> {
+        let site = self.site.clone();
+        for index in &site.options.index {
+            let path = path::below(names, index.as_bytes());
+            if let Ok(Found::File(entry)) = self.find(head, &path).await? {
+                return self.file(head, input, entry).await;
+            }
+        }
+        if !self.site.options.listing {
+            return self.fails(head, &Error::Remote(Errno::EACCES.into()));
+        }
+        let query = &input[head.query.clone()];
+        let after = match asked(query, "after").map(EntryKey::parse).transpose() {
+            Ok(after) => after,
+            Err(_) => {
+                self.say(head, Status::BAD_REQUEST, "after: not the name of an entry", &[]);
+                return Ok(());
+            }
+        };
+        let (most, pairs) = (if head.json { JSON_ENTRIES } else { PAGE_ENTRIES }, site.archives());
+        let days = past::days(&pairs, names);
+        let day = asked(query, "day").filter(|_| matches!(days, Some(Days::Year(_))));
+        let Some(_page) = self.page_turn().await? else { return self.fails(head, &no_room()) };
+        let client = self.client().await?;
+        let card = self.card.clone();
+        let slice = TimeSlice::new(&site, &card, self.number, client.clone());
+        let wanted = Wanted { after, most, day, days };
+        let scanned = self.wait_in_turn(Box::pin(scan(slice, names, &dir, &wanted))).await?;
+        let scanned = match scanned {
+            Ok(Ok(scanned)) => scanned,
+            Ok(Err(error)) => return self.fails(head, &error),
+            Err(Late) => return self.fails(head, &late()),
+        };
+        let page = scanned.page;
+        let next = page.last.as_ref().map(|last| {
+            let names: Vec<String> = names.split(|byte| *byte == b'/').map(path::encode).collect();
+            let slash = if names.concat().is_empty() { "" } else { "/" };
+            // It has been compared with the names of dumps, so it is digits where there is an entry at all.
+            let day = day.map_or(String::new(), |day| format!("day={}&", String::from_utf8_lossy(day)));
+            format!("/{}{slash}?{day}after={}", names.join("/"), last.text())
+        });
+        let (total, before) = (page.total, page.before);
+        let listing = DirListing { items: scanned.items, total, before, next };
+        let next = listing.next.clone();
+        let path = names.to_vec();
+        if head.json {
+            let page = self.work(move || list::json(&path, &listing)).await?;
+            return self.listed(head, page, None, next).await;
+        }
+        let calendar = match days {
+            Some(days) => {
+                let Some(files) = self.files.clone() else { return self.fails(head, &late()) };
+                let slice = TimeSlice::new(&site, &card, self.number, client);
+                let calendar = calendar_of(slice, &files, days, names, scanned.dumps, scanned.newest);
+                match self.wait_in_turn(Box::pin(calendar)).await? {
+                    Ok(Ok(calendar)) => calendar,
+                    Ok(Err(error)) => return self.fails(head, &error),
+                    Err(Late) => return self.fails(head, &late()),
+                }
+            }
+            None => String::new(),
+        };
+        let versions = past::of(&pairs, names).is_some();
+        let nonce = site.word();
+        let (beside, of_page) = (Beside { versions, calendar }, nonce.clone());
+        let page = self.work(move || list::html(&path, &listing, &beside, &of_page)).await?;
+        self.listed(head, page, Some(&nonce), next).await
+    }
+
+    /// One of the pages that are made and sent at once, in turn; `None`: there was none in time.
+    async fn page_turn(&mut self) -> Result<Option<TurnPermit>, End> {
+        let (site, client) = (self.site.clone(), self.client().await?);
+        Ok(self.wait(pin!(site.pages.turn(&client))).await?.ok())
+    }
+
+    /// The versions of a file, there or removed.
+    pub(super) async fn versions(
+        &mut self,
+        head: &Head,
+        input: &[u8],
+        names: &[u8],
+        mut past: Past,
+    ) -> Result<(), End> {
+        let site = self.site.clone();
+        past.now.take_if(|now| site.is_hidden(now));
+        let Some(files) = self.files.clone() else {
+            return self.fails(head, &Error::Remote(Errno::EACCES.into()));
+        };
+        let Some(_page) = self.page_turn().await? else { return self.fails(head, &no_room()) };
+        let before = asked(&input[head.query.clone()], "before").map(|text| {
+            let text = String::from_utf8_lossy(text).replace("%2F", "/").replace("%2f", "/");
+            Dump::named(&text)
+        });
+        if before == Some(None) {
+            self.say(head, Status::BAD_REQUEST, "before: not the name of a dump, like 2026/1121", &[]);
+            return Ok(());
+        }
+        let client = self.client().await?;
+        let card = self.card.clone();
+        let mut slice = TimeSlice::new(&site, &card, self.number, client);
+        let found =
+            self.wait_in_turn(Box::pin(slice.step(past.versions(files.root(), before.flatten())))).await?;
+        drop(slice);
+        let found = match found {
+            Ok(Ok(found)) => found,
+            Ok(Err(error)) => return self.fails(head, &error),
+            Err(Late) => return self.fails(head, &late()),
+        };
+        let is_any = found.all.iter().any(|version| version.is.is_some());
+        if !is_any && before.is_none() && found.before.is_none() {
+            return self.fails(head, &Error::Remote(Errno::ENOENT.into()));
+        }
+        let (path, nonce) = (names.to_vec(), site.word());
+        let of_page = (!head.json).then(|| nonce.clone());
+        let made = self.work(move || {
+            let place = |dump: Option<&Dump>| match dump {
+                Some(dump) => Some(past.in_dump(dump)),
+                None => past.now.clone(),
+            };
+            match of_page {
+                None => list::versions_json(&path, &found, place),
+                Some(nonce) => list::versions(&path, &found, place, &nonce),
+            }
+        });
+        let page = made.await?;
+        self.listed(head, page, (!head.json).then_some(&*nonce), None).await
+    }
+
+    /// Sends a page for which only what has the nonce may run, or JSON; and where the next one is.
+    async fn listed(
+        &mut self,
+        head: &Head,
+        page: Vec<u8>,
+        nonce: Option<&str>,
+        next: Option<String>,
+    ) -> Result<(), End> {
+        let next = next.map(|next| format!("<{next}>; rel=\"next\""));
+        let link = next.iter().map(|next| ("Link", next.as_bytes()));
+        let lines = [("Vary", &b"Accept"[..])].into_iter().chain(link);
+        match nonce {
+            None => {
+                let lines: Vec<_> = lines.collect();
+                self.page(head.is_whole(), Status::OK, "application/json", page, &lines);
+            }
+            Some(nonce) => {
+                let safe = format!(
+                    "default-src 'none'; style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'; connect-src 'self'; \
+                     base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+                );
+                let lines: Vec<_> = lines.chain([(SAFE.0, safe.as_bytes())]).collect();
+                self.page(head.is_whole(), Status::OK, HTML, page, &lines);
+            }
+        }
+        // Large ones are not many at once.
+        if self.waits() > GATHER { self.flush().await } else { Ok(()) }
+    }
+}
+
+/// Reads a directory: all its names, and the attributes of those that are wanted.
+async fn scan(
+    mut slice: TimeSlice<'_>,
+    names: &[u8],
+    dir: &File,
+    wanted: &Wanted<'_>,
+) -> Result<Scanned, Error> {
+    let site = slice.site;
+    let open = slice.step(dir.open("", OpenFlags::READ)).await?;
+    let mut picker = EntryPicker::new(wanted.after.clone(), wanted.most);
+    let (mut cookie, mut dumps, mut newest) = (0, Vec::new(), None);
+    while let Some((entries, next)) = slice.step(open.read_dir_block(cookie, BLOCK)).await? {
+        cookie = next;
+        for entry in entries {
+            let is_hidden = site.is_hidden(&path::below(names, &entry.name));
+            if matches!(&*entry.name, b"." | b"..") || is_hidden || entry.qid.is_event() {
+                continue;
+            }
+            if wanted.day.is_some_and(|day| day.len() != 4 || !entry.name.starts_with(day)) {
+                continue;
+            }
+            match wanted.days {
+                Some(Days::Year(year)) if dumps.len() < DUMPS => {
+                    dumps.extend(Dump::parse(format!("{year:04}").as_bytes(), &entry.name));
+                }
+                Some(Days::All) => newest = newest.max(year_of(&entry.name)),
+                _ => {}
+            }
+            let is_dir = entry.is_dir();
+            let known = entry.attr.as_ref().map(|attr| (attr.size, attr.mtime.sec));
+            picker.put(EntryKey::new(entry.name, is_dir), known);
+        }
+    }
+    let page = picker.end();
+    let mut items = Vec::with_capacity(page.entries.len());
+    let (mut rest, mut most) = (&page.entries[..], *STATS.start());
+    while !rest.is_empty() {
+        let (entries, behind) = rest.split_at(most.min(rest.len()));
+        rest = behind;
+        let begun = site.clock.now();
+        slice.step(items_of(dir, entries, &mut items)).await?;
+        let is_far = site.clock.now() - begun > SLICE;
+        most = if is_far { (most * 4).min(*STATS.end()) } else { *STATS.start() };
+    }
+    Ok(Scanned { page, items, dumps, newest })
+}
+
+/// Asks for what the directory did not say of its entries. One that has gone by now is left out.
+async fn items_of(
+    dir: &File,
+    entries: &[(EntryKey, Option<(u64, i64)>)],
+    items: &mut Vec<Item>,
+) -> Result<(), Error> {
+    let unknown = entries.iter().filter(|(_, known)| known.is_none()).map(|(key, _)| key.name.clone());
+    let mut stats = dir.stat_all(unknown.collect::<Vec<_>>(), GetMask::BASIC);
+    for (key, known) in entries {
+        let mut known = *known;
+        if known.is_none() {
+            known = match stats.next().await {
+                Some(Ok(attr)) => Some((attr.size, attr.mtime.sec)),
+                Some(Err(error)) if error.errno() == Errno::ENOENT => continue,
+                Some(Err(error)) if error.is_disconnect() => return Err(error),
+                _ => None,
+            };
+        }
+        items.push(Item {
+            name: key.name.clone(),
+            is_dir: key.is_dir(),
+            size: known.map_or(0, |(size, _)| size),
+            changed: known.map(|(_, changed)| changed),
+        });
+    }
+    Ok(())
+}
+
+/// The calendar of a directory of dumps: of its year, or of the newest that is in it.
+async fn calendar_of(
+    mut slice: TimeSlice<'_>,
+    files: &Files,
+    days: Days,
+    names: &[u8],
+    dumps: Vec<Dump>,
+    newest: Option<u16>,
+) -> Result<String, Error> {
+    let year = match (days, newest) {
+        (Days::Year(year), _) => return Ok(calendar::html(year, &dumps, "./")),
+        (Days::All, Some(year)) => year,
+        (Days::All, None) => return Ok(String::new()),
+    };
+    let name = format!("{year:04}");
+    let path = path::below(names, name.as_bytes());
+    let dir = slice.step(files.root().walk(&path)).await?;
+    // Names are enough.
+    let wanted = Wanted { after: None, most: 1, day: None, days: Some(Days::Year(year)) };
+    let scanned = scan(slice, &path, &dir, &wanted).await?;
+    Ok(calendar::html(year, &scanned.dumps, &format!("./{name}/")))
+}
