@@ -39,6 +39,8 @@ struct Inner {
     /// Those that may run.
     order: RefCell<Order>,
     live: Cell<usize>,
+    /// Those that go on when everything else on this core has had its turn.
+    later: RefCell<Vec<usize>>,
     /// Whoever waits until there are fewer.
     fewer: RefCell<Vec<Waker>>,
     slots: Cell<usize>,
@@ -93,6 +95,7 @@ impl Threads {
             free: RefCell::default(),
             order: RefCell::new(Order::of_wakes(schedule)),
             live: Cell::new(0),
+            later: RefCell::default(),
             fewer: RefCell::default(),
             slots: Cell::new(slots),
             waiting: RefCell::new(Order::new(schedule)),
@@ -164,6 +167,19 @@ impl Threads {
         .await;
     }
 
+    /// Lets everything else on this core go first, not only other threads.
+    pub(super) async fn yield_core(&self, number: usize) {
+        let mut passed = false;
+        poll_fn(|_| {
+            if std::mem::replace(&mut passed, true) {
+                return Poll::Ready(());
+            }
+            self.0.later.borrow_mut().push(number);
+            Poll::Pending
+        })
+        .await;
+    }
+
     /// Waits until there are fewer than `most`.
     pub(super) async fn fewer(&self, most: usize) {
         poll_fn(|cx| {
@@ -196,7 +212,17 @@ impl Threads {
 
     /// Polls them, as they are woken. It does not end.
     pub(super) async fn run(&self, now: impl Fn() -> Duration) {
-        poll_fn(|cx| self.0.turn(cx, now())).await
+        poll_fn(|cx| {
+            for number in self.0.later.take() {
+                self.wake(number);
+            }
+            let turn = self.0.turn(cx, now());
+            if !self.0.later.borrow().is_empty() {
+                cx.waker().wake_by_ref();
+            }
+            turn
+        })
+        .await
     }
 }
 

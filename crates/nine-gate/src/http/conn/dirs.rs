@@ -29,6 +29,8 @@ use crate::http::turns::{ClientName, TurnPermit};
 
 /// For so long a listing goes on before another client has its turn, or while it waits for somebody else.
 const SLICE: Duration = Duration::from_millis(50);
+/// How often everything else on this core goes first after a step.
+const YIELDS: usize = 4;
 /// Bytes of one read of a directory.
 const BLOCK: u32 = 32 << 10;
 /// Names whose attributes are asked for in one step: few where the answers cost this core its time, so that others are
@@ -82,7 +84,9 @@ impl<'s> TimeSlice<'s> {
         if self.site.clock.now() >= self.until {
             self.turn = None;
         }
-        self.site.threads.pass(self.number).await;
+        for _ in 0..YIELDS {
+            self.site.threads.yield_core(self.number).await;
+        }
         done
     }
 }
