@@ -40,6 +40,8 @@ pub struct Item {
     pub size: u64,
     /// Seconds since 1970; `None`: nobody knows.
     pub changed: Option<i64>,
+    /// Its server is away.
+    pub is_away: bool,
 }
 
 /// `{"path": "/a/", "complete": true, "total": 1, "next": null, "entries": [{"name", "href", "type", "size",
@@ -49,13 +51,17 @@ pub fn json(path: &[u8], listing: &DirListing) -> Vec<u8> {
     let entries: Vec<_> = items
         .iter()
         .map(|item| {
-            serde_json::json!({
+            let mut entry = serde_json::json!({
                 "name": String::from_utf8_lossy(&item.name),
                 "href": href(item),
                 "type": if item.is_dir { "directory" } else { "file" },
                 "size": item.size,
                 "modified": item.changed,
-            })
+            });
+            if item.is_away {
+                entry["away"] = true.into();
+            }
+            entry
         })
         .collect();
     let complete = next.is_none();
@@ -250,14 +256,15 @@ fn entry(page: &mut String, item: &Item, versions: bool) {
     };
     let _ = writeln!(
         page,
-        "<tr><th scope=\"row\"><a href=\"{0}\">{1}{slash}</a></th>{bytes}</td><td>{2}</td>{3}</tr>",
+        "<tr><th scope=\"row\"><a href=\"{0}\">{1}{slash}</a>{4}</th>{bytes}</td><td>{2}</td>{3}</tr>",
         href(item),
         escape(&String::from_utf8_lossy(&item.name)),
         day(item.changed),
         match versions {
             true => format!("<td><a href=\"{}?versions\">versions</a></td>", href(item)),
             false => String::new(),
-        }
+        },
+        if item.is_away { " (its server is away)" } else { "" },
     );
 }
 
@@ -355,7 +362,7 @@ mod tests {
     use super::*;
 
     fn item(name: &[u8], is_dir: bool, size: u64) -> Item {
-        Item { name: name.into(), is_dir, size, changed: Some(784_111_777) }
+        Item { name: name.into(), is_dir, size, changed: Some(784_111_777), is_away: false }
     }
 
     fn whole(items: &[Item]) -> DirListing {
@@ -374,6 +381,18 @@ mod tests {
         assert_eq!(page.matches("<script").count(), page.matches("<script nonce=\"n0\">").count());
         assert!(page.contains("./%3Cscript%3Ealert%28%27x%27%29%3C%2Fscript%3E%22%26%0A%25"));
         assert!(page.contains("&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;&quot;&amp;\u{FFFD}%"));
+    }
+
+    #[test]
+    fn an_entry_whose_server_is_away_is_marked() {
+        let items = [Item { is_away: true, ..item(b"far", true, 0) }, item(b"near", true, 0)];
+        let page = String::from_utf8(html(b"", &whole(&items), &Beside::default(), "n0")).unwrap();
+        assert!(
+            page.contains("far/</a> (its server is away)</th>") && page.contains("near/</a></th>"),
+            "{page}"
+        );
+        let text: serde_json::Value = serde_json::from_slice(&json(b"", &whole(&items))).unwrap();
+        assert_eq!((&text["entries"][0]["away"], &text["entries"][1]["away"]), (&true.into(), &().into()));
     }
 
     #[test]

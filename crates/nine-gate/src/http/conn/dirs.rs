@@ -12,7 +12,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use nine_io::client::{Error, File};
-use nine_proto::{Errno, GetMask, OpenFlags};
+use nine_proto::{Attr, Errno, GetMask, OpenFlags};
 
 use super::{Conn, End, GATHER, HTML, Late, SAFE, asked, late};
 use crate::http::Site;
@@ -103,7 +103,7 @@ struct Wanted<'q> {
 
 /// What a directory has.
 struct Scanned {
-    page: PickedPage<Option<(u64, i64)>>,
+    page: PickedPage<Option<ItemAttr>>,
     /// The entries of the page.
     items: Vec<Item>,
     /// Of a year, all its dumps.
@@ -306,7 +306,7 @@ async fn scan(
                 _ => {}
             }
             let is_dir = entry.is_dir();
-            let known = entry.attr.as_ref().map(|attr| (attr.size, attr.mtime.sec));
+            let known = entry.attr.as_ref().map(ItemAttr::of);
             picker.put(EntryKey::new(entry.name, is_dir), known);
         }
     }
@@ -324,10 +324,27 @@ async fn scan(
     Ok(Scanned { page, items, dumps, newest })
 }
 
+/// The attributes of an entry that a listing shows.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct ItemAttr {
+    size: u64,
+    /// Seconds since 1970.
+    changed: i64,
+    /// No links: a mount point whose server is away (docs/namespace.md).
+    is_away: bool,
+}
+
+impl ItemAttr {
+    fn of(attr: &Attr) -> Self {
+        let is_away = attr.valid.has(GetMask::NLINK) && attr.nlink == 0;
+        Self { size: attr.size, changed: attr.mtime.sec, is_away }
+    }
+}
+
 /// Asks for what the directory did not say of its entries. One that has gone by now is left out.
 async fn items_of(
     dir: &File,
-    entries: &[(EntryKey, Option<(u64, i64)>)],
+    entries: &[(EntryKey, Option<ItemAttr>)],
     items: &mut Vec<Item>,
 ) -> Result<(), Error> {
     let unknown = entries.iter().filter(|(_, known)| known.is_none()).map(|(key, _)| key.name.clone());
@@ -336,7 +353,7 @@ async fn items_of(
         let mut known = *known;
         if known.is_none() {
             known = match stats.next().await {
-                Some(Ok(attr)) => Some((attr.size, attr.mtime.sec)),
+                Some(Ok(attr)) => Some(ItemAttr::of(&attr)),
                 Some(Err(error)) if error.errno() == Errno::ENOENT => continue,
                 Some(Err(error)) if error.is_disconnect() => return Err(error),
                 _ => None,
@@ -345,8 +362,9 @@ async fn items_of(
         items.push(Item {
             name: key.name.clone(),
             is_dir: key.is_dir(),
-            size: known.map_or(0, |(size, _)| size),
-            changed: known.map(|(_, changed)| changed),
+            size: known.map_or(0, |attr| attr.size),
+            changed: known.map(|attr| attr.changed),
+            is_away: key.is_dir() && known.is_some_and(|attr| attr.is_away),
         });
     }
     Ok(())
