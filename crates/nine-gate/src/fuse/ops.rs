@@ -37,6 +37,11 @@ pub(super) fn errno(error: Error) -> Errno {
     error.errno()
 }
 
+/// As an error of a client.
+fn proto(errno: Errno) -> Error {
+    nine_proto::Error::from(errno).into()
+}
+
 fn work(future: impl Future<Output = Outcome> + 'static) -> Option<Work> {
     Some(Work { future: Box::pin(future), grace: GRACE })
 }
@@ -147,31 +152,7 @@ impl Gate {
                 let to = f.u64()?;
                 let flags = if head.op == op::RENAME2 { f.u64()? as u32 } else { 0 };
                 let (old, new) = (Box::<[u8]>::from(f.text()?), Box::<[u8]>::from(f.text()?));
-                work(async move {
-                    if flags != 0 {
-                        // 9P cannot say "only if there is none", and "both at once".
-                        return Err(Errno::EINVAL);
-                    }
-                    let into = gate.node(to)?;
-                    let dir = gate.node(id)?;
-                    gate.on(&dir, async |from| {
-                        let into = gate
-                            .file_of(&into)
-                            .await
-                            .map_err(|errno| Error::from(nine_proto::Error::from(errno)))?;
-                        from.rename(&old, &into, &new).await
-                    })
-                    .await?;
-                    let mut nodes = gate.nodes.borrow_mut();
-                    let moved = nodes.at(id, &old);
-                    nodes.unnamed(id, &old);
-                    nodes.unnamed(to, &new);
-                    if let Some(moved) = moved {
-                        nodes.named(to, &new, &moved);
-                        gate.renamed(&moved);
-                    }
-                    Ok(Reply::default())
-                })
+                work(async move { gate.rename((id, old), (to, new), flags).await })
             }
             op::LINK => {
                 let old = f.u64()?;
@@ -300,6 +281,46 @@ impl Gate {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Answers RENAME and RENAME2. 9P has no word for the flags of renameat2(2). A plain file is given a name that must
+    /// be new by a link, which no server makes over another file; then the old name is removed.
+    async fn rename(
+        &self,
+        (from, old): (u64, Box<[u8]>),
+        (to, new): (u64, Box<[u8]>),
+        flags: u32,
+    ) -> Outcome {
+        let (dir, into) = (self.node(from)?, self.node(to)?);
+        let known = self.nodes.borrow().at(from, &old);
+        match (flags, &known) {
+            (0, _) => {
+                let rename = async |dir: Rc<File>| {
+                    dir.rename(&old, &*self.file_of(&into).await.map_err(proto)?, &new).await
+                };
+                self.on(&dir, rename).await?;
+            }
+            (abi::RENAME_NOREPLACE, Some(node)) if node.is_plain() => {
+                let target = self.file_of(node).await?;
+                match self.on(&into, async |into| into.link(&new, &target).await).await {
+                    // There are no hard links here.
+                    Err(Errno::EPERM | Errno::EOPNOTSUPP | Errno::ENOSYS | Errno::EMLINK) => {
+                        return Err(Errno::EINVAL);
+                    }
+                    linked => linked?,
+                }
+                self.on(&dir, async |dir| dir.unlink(&old, false).await).await?;
+            }
+            _ => return Err(Errno::EINVAL),
+        }
+        let mut nodes = self.nodes.borrow_mut();
+        nodes.unnamed(from, &old);
+        nodes.unnamed(to, &new);
+        if let Some(moved) = known {
+            nodes.named(to, &new, &moved);
+            self.renamed(&moved);
+        }
+        Ok(Reply::default())
     }
 
     /// Tells the kernel of a file.

@@ -131,3 +131,24 @@ fn a_write_appends_if_its_descriptor_does_at_that_moment() {
         assert_eq!(fs::read_to_string(&path).unwrap(), "JELLO, world!+!", "{world}");
     });
 }
+
+#[test]
+fn a_rename_that_must_not_replace_moves_a_file_and_replaces_nothing() {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    each(|world, [dir, _]| {
+        let rename =
+            |old: &str, new: &str, flags| renameat_with(CWD, dir.join(old), CWD, dir.join(new), flags);
+        fs::write(dir.join("a"), "A").unwrap();
+        fs::write(dir.join("b"), "B").unwrap();
+        assert_eq!(rename("a", "b", RenameFlags::NOREPLACE), Err(rustix::io::Errno::EXIST), "{world}");
+        rename("a", "c", RenameFlags::NOREPLACE).unwrap();
+        let read = |name| fs::read_to_string(dir.join(name)).ok();
+        assert_eq!(["a", "b", "c"].map(read), [None, Some("B".into()), Some("A".into())], "{world}");
+        // 9P cannot say it.
+        assert_eq!(rename("b", "c", RenameFlags::EXCHANGE), Err(rustix::io::Errno::INVAL), "{world}");
+        fs::create_dir(dir.join("d")).unwrap();
+        assert_eq!(rename("d", "e", RenameFlags::NOREPLACE), Err(rustix::io::Errno::INVAL), "{world}");
+        fs::remove_dir(dir.join("d")).unwrap();
+        fs::remove_file(dir.join("c")).unwrap();
+    });
+}
