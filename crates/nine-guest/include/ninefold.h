@@ -1,7 +1,8 @@
 /*
  * ninefold.h: files of a host through memory that is shared with it, for programs in C (docs/channels.md).
  *
- * One header, nothing to link; C11 with the extensions of Linux (-std=gnu11), little-endian. A program that was
+ * One header, nothing to link; C11 with the extensions of Linux (-std=gnu11), little-endian, and not C++. It may come
+ * after any other header, and defines no feature macros. A program that was
  * started with a channel (ninefold partition run -- PROGRAM), or one that connects to a socket:
  *
  *	#include "ninefold.h"
@@ -27,9 +28,9 @@
 #ifndef NINEFOLD_H
 #define NINEFOLD_H
 
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
+#ifdef __cplusplus
+#error "ninefold.h is C11: include it in a file of C, or use ninefold_client.h, which C++ can include"
+#else
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -49,6 +50,14 @@
 #include <time.h>
 #include <unistd.h>
 
+#ifndef CLOCK_MONOTONIC
+#error "ninefold.h needs the extensions of Linux: compile with -std=gnu11, or define _DEFAULT_SOURCE in the first line"
+#endif
+#ifdef POLLRDHUP
+#define NF__POLLRDHUP POLLRDHUP
+#else
+#define NF__POLLRDHUP 0x2000	/* glibc declares it for _GNU_SOURCE only; Linux always has it */
+#endif
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "ninefold.h: a channel is little-endian, and so must be the machine"
 #endif
@@ -355,7 +364,7 @@ nf__pause(void)
 static inline int
 nf__sleep(ninefold *c, int limit)
 {
-	struct pollfd fds[2] = {{c->wait_fd, POLLIN, 0}, {c->life_fd, POLLRDHUP, 0}};
+	struct pollfd fds[2] = {{c->wait_fd, POLLIN, 0}, {c->life_fd, NF__POLLRDHUP, 0}};
 	while (poll(fds, 2, limit) < 0)
 		if (errno != EINTR)
 			return 0;
@@ -1337,4 +1346,5 @@ nf_write_from(ninefold *c, int fid, const nf_buffer *b, size_t at, size_t len, u
 	return nf__transfer(c, 118, fid, NULL, b, at, len, offset);
 }
 
-#endif
+#endif /* __cplusplus */
+#endif /* NINEFOLD_H */

@@ -139,6 +139,28 @@ fn programs_in_c_read_and_write_files_of_the_host() {
 }
 
 #[test]
+fn the_header_compiles_after_any_other_header() {
+    let dir = tempfile::tempdir().unwrap();
+    let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("include");
+    let compile = |name: &str, first: &str| {
+        let source = dir.path().join(name);
+        let text = format!("{first}\n#include <ninefold.h>\nint main(void) {{ return 0; }}\n");
+        std::fs::write(&source, text).unwrap();
+        let mut compiler = Command::new("cc");
+        compiler.args(["-Wall", "-Wextra", "-Werror", "-std=gnu11", "-fsyntax-only", "-I"]).arg(&include);
+        let output = compiler.arg(&source).output().unwrap();
+        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    for first in ["", "#include <err.h>", "#include <poll.h>", "#include <stdlib.h>", "#define _GNU_SOURCE"] {
+        let (compiles, errors) = compile("a.c", first);
+        assert!(compiles, "{first}: {errors}");
+    }
+    // A program that asks for strict C gets one sentence that names the flag.
+    let (compiles, errors) = compile("strict.c", "#define _POSIX_C_SOURCE 1\n#include <err.h>");
+    assert!(!compiles && errors.contains("compile with -std=gnu11"), "{errors}");
+}
+
+#[test]
 fn a_program_inherits_its_channel() {
     let in_c = compiled("examples/cat.c", PLAIN, "cat-inherits");
     for cat in [in_c, built("cat")] {
