@@ -24,32 +24,36 @@ pub enum KeysVerb {
         /// What it is called, as no other authority [default: ninefold- and eight digits]
         #[arg(long, value_name = "NAME")]
         name: Option<String>,
-        #[command(flatten)]
-        lasting: Lasting<3650>,
+        /// Days that it is good
+        #[arg(long, value_name = "N", default_value_t = 3650, value_parser = days())]
+        days: u32,
     },
     /// Make a server's key and certificate
     Server {
         /// Every name and address by which clients dial it; the first is what it is called
         #[arg(value_name = "NAME", required = true)]
         names: Vec<String>,
-        #[command(flatten)]
-        lasting: Lasting<365>,
+        /// Days that it is good
+        #[arg(long, value_name = "N", default_value_t = 365, value_parser = days())]
+        days: u32,
     },
     /// Make the key and certificate of a person, or of a program
     Client {
         /// Who it is to servers: a user's name, or an e-mail address
         #[arg(value_name = "USER")]
         user: String,
-        #[command(flatten)]
-        lasting: Lasting<365>,
+        /// Days that it is good
+        #[arg(long, value_name = "N", default_value_t = 365, value_parser = days())]
+        days: u32,
     },
     /// Make a new key and certificate in the place of one that ends soon; the old one stays good until it ends
     Renew {
         /// Which: NAME, or servers/NAME or clients/NAME where both are there
         #[arg(value_name = "NAME")]
         name: String,
-        #[command(flatten)]
-        lasting: Lasting<365>,
+        /// Days that it is good
+        #[arg(long, value_name = "N", default_value_t = 365, value_parser = days())]
+        days: u32,
     },
     /// Put the certificates of somebody on the list of those that are not good any more
     Revoke {
@@ -74,10 +78,41 @@ pub enum KeysVerb {
     },
 }
 
-/// How long a certificate is good.
-#[derive(Debug, Args)]
-pub struct Lasting<const DAYS: u32> {
-    /// Days that it is good
-    #[arg(long, value_name = "N", default_value_t = DAYS, value_parser = clap::value_parser!(u32).range(1..=36_500))]
-    pub days: u32,
+/// Days that a certificate may be good. A default belongs to its verb: a default of a generic struct is one static
+/// for all its instances, so the first verb's would be everyone's.
+fn days() -> clap::builder::RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(1..=36_500)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct KeysLine {
+        #[command(subcommand)]
+        verb: KeysVerb,
+    }
+
+    #[test]
+    fn each_verb_has_a_lifetime_of_its_own() {
+        let days = |line: &str| match KeysLine::try_parse_from(line.split(' ')).unwrap().verb {
+            KeysVerb::Init { days, .. }
+            | KeysVerb::Server { days, .. }
+            | KeysVerb::Client { days, .. }
+            | KeysVerb::Renew { days, .. } => days,
+            other => panic!("{other:?} has no lifetime"),
+        };
+        for (line, expected) in [
+            ("keys init", 3650),
+            ("keys server localhost", 365),
+            ("keys client glenda", 365),
+            ("keys renew glenda", 365),
+            ("keys renew glenda --days 30", 30),
+        ] {
+            assert_eq!(days(line), expected, "{line}");
+        }
+    }
 }

@@ -17,9 +17,9 @@ pub fn run(args: Args) -> Result<()> {
     let dir = || args.dir.clone().map_or_else(default_dir, Ok);
     let mut out = Output::new();
     match args.verb {
-        KeysVerb::Init { name, lasting } => {
+        KeysVerb::Init { name, days } => {
             let name = name.unwrap_or_else(own_name);
-            let keys = Keys::init(&dir()?, &name, lasting.days)?;
+            let keys = Keys::init(&dir()?, &name, days)?;
             let (at, until) = (keys.path("").display().to_string(), day(keys.authority.until));
             out.print(format_args!(
                 "{at} is the authority `{name}`, until {until}.\n\
@@ -30,19 +30,19 @@ pub fn run(args: Args) -> Result<()> {
                  \x20 ninefold keys client glenda\n"
             ))?;
         }
-        KeysVerb::Server { names, lasting } => {
+        KeysVerb::Server { names, days } => {
             let keys = Keys::open(&dir()?)?;
-            let made = keys.server(&names, lasting.days)?;
+            let made = keys.server(&names, days)?;
             made_server(&mut out, &keys, made)?;
         }
-        KeysVerb::Client { user, lasting } => {
+        KeysVerb::Client { user, days } => {
             let keys = Keys::open(&dir()?)?;
-            let made = keys.client(&user, lasting.days)?;
+            let made = keys.client(&user, days)?;
             made_client(&mut out, &keys, made)?;
         }
-        KeysVerb::Renew { name, lasting } => {
+        KeysVerb::Renew { name, days } => {
             let keys = Keys::open(&dir()?)?;
-            let made = keys.renew(&name, lasting.days)?;
+            let made = keys.renew(&name, days)?;
             let of = format!("{}/{}", made.kind.dir(), made.name);
             match made.kind {
                 Kind::Server => made_server(&mut out, &keys, made)?,
