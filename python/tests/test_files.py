@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import errno
+import importlib.metadata
 import io
 import os
 import pathlib
@@ -346,3 +347,21 @@ def test_what_ended_a_write_is_what_comes_out(
     if isinstance(why, OSError):
         assert isinstance(raised.value, OSError) and raised.value.errno == errno.ENOSPC
     assert file.closed
+
+
+def test_a_write_without_a_buffer_fails_when_it_fails(conn: ninefold.Connection, tree: pathlib.Path) -> None:
+    with conn.open("g", "wb", buffering=0) as raw:
+        assert raw.write(b"abc") == 3
+        assert (tree / "g").read_bytes() == b"abc"
+        raw.seek((1 << 63) - 1)
+        with pytest.raises(OSError):
+            raw.write(b"xy")
+        raw.seek(3)
+        assert raw.write(b"def") == 3
+    assert (tree / "g").read_bytes() == b"abcdef"
+
+
+def test_the_module_says_its_version() -> None:
+    assert ninefold.__version__ == importlib.metadata.version("ninefold")
+    with pytest.raises(AttributeError):
+        _ = ninefold.__nothing__

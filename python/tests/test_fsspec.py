@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import pathlib
 import pickle
 from collections.abc import Iterator
@@ -303,3 +304,97 @@ def test_tasks_of_an_event_loop_use_it_directly(fs: NinefoldFileSystem, served: 
         mine.close()
 
     asyncio.run(main())
+
+
+def test_a_name_with_wildcards_that_is_there_is_meant_by_itself(
+    fs: NinefoldFileSystem, tree: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    for name in ("a[1].txt", "what?", "all*"):
+        (tree / name).write_text("right")
+    for name in ("a1.txt", "whatx", "all of it"):
+        (tree / name).write_text("wrong")
+    (tree / "d[1]" / "deep").mkdir(parents=True)
+    (tree / "d[1]" / "deep" / "f").write_text("in")
+    for name in ("a[1].txt", "what?", "all*"):
+        assert fs.cat(f"/{name}") == fs.cat_file(f"/{name}") == b"right"
+        fs.get(f"/{name}", str(tmp_path / "got"))
+        assert (tmp_path / "got").read_text() == "right"
+        fs.copy(f"/{name}", "/copied")
+        assert fs.cat("/copied") == b"right"
+    # A list may have both.
+    assert fs.cat(["/a[1].txt", "/wh*x"]) == {"/a[1].txt": b"right", "/whatx": b"wrong"}
+    assert fs.expand_path("/[a]1.txt") == ["/a1.txt"]
+    with pytest.raises(FileNotFoundError):
+        fs.cat("/none[1]")
+    fs.get("/d[1]", str(tmp_path / "tree"), recursive=True)
+    assert (tmp_path / "tree" / "deep" / "f").read_text() == "in"
+    (tmp_path / "into").mkdir()
+    fs.get("/d[1]", str(tmp_path / "into"), recursive=True)
+    assert (tmp_path / "into" / "d[1]" / "deep" / "f").read_text() == "in"
+    fs.copy("/d[1]", "/e[1]", recursive=True)
+    fs.mv("/d[1]", "/f[1]", recursive=True)
+    assert fs.cat("/e[1]/deep/f") == fs.cat("/f[1]/deep/f") == b"in"
+    assert not fs.exists("/d[1]")
+    (tmp_path / "p[1]").write_text("put")
+    (tmp_path / "p1").write_text("wrong")
+    fs.put(str(tmp_path / "p[1]"), "/put")
+    assert fs.cat("/put") == b"put"
+    fs.put(str(tmp_path / "into"), "/tree[1]", recursive=True)
+    assert fs.cat("/tree[1]/d[1]/deep/f") == b"in"
+
+
+@pytest.mark.parametrize("kind", ["none", "readahead", "bytes", "blockcache", "all"])
+def test_a_file_is_read_through_each_cache_of_fsspec(
+    kind: str, fs: NinefoldFileSystem, tree: pathlib.Path
+) -> None:
+    data = bytes(range(256)) * 400
+    (tree / "f").write_bytes(data)
+    with fs.open("/f", cache_type=kind, block_size=1000) as file:
+        assert file.blocksize == 1000 and file.size == len(data)
+        assert file.read(5) == data[:5]
+        file.seek(50_000)
+        assert file.read(3000) == data[50_000:53_000]
+        there = pickle.loads(pickle.dumps(file))
+        assert there.tell() == 53_000 and there.read() == data[53_000:]
+
+
+def test_a_block_cache_keeps_what_was_read(
+    fs: NinefoldFileSystem, tree: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    data = bytes(range(256)) * 400
+    (tree / "f").write_bytes(data)
+    caching = fsspec.filesystem("blockcache", fs=fs, cache_storage=str(tmp_path / "cache"))
+    with caching.open("/f", block_size=1000) as file:
+        file.seek(2000)
+        assert file.read(1000) == data[2000:3000]
+    # From the blocks that are here: another content of the same length would be seen otherwise.
+    with open(tree / "f", "r+b") as there:
+        there.write(bytes(len(data)))
+    with caching.open("/f", block_size=1000) as file:
+        file.seek(2000)
+        assert file.read(1000) == data[2000:3000]
+
+
+def test_an_open_file_goes_to_another_process_at_its_position(
+    fs: NinefoldFileSystem, tree: pathlib.Path
+) -> None:
+    (tree / "f").write_bytes(b"0123456789")
+    with fs.open("/f") as file:
+        assert file.read(3) == b"012"
+        there = pickle.loads(pickle.dumps(file))
+        assert there.read() == b"3456789" and file.read() == b"3456789"
+        there.close()
+    with fs.open("/g", "wb") as file, pytest.raises(TypeError):
+        pickle.dumps(file)
+
+
+def test_a_touch_cuts_only_when_told(fs: NinefoldFileSystem, tree: pathlib.Path) -> None:
+    (tree / "f").write_text("kept")
+    os.utime(tree / "f", (1, 1))
+    fs.touch("/f", truncate=False)
+    assert (tree / "f").read_text() == "kept"
+    assert (tree / "f").stat().st_mtime > 1
+    fs.touch("/new", truncate=False)
+    assert (tree / "new").read_bytes() == b""
+    fs.touch("/f")
+    assert (tree / "f").read_bytes() == b""

@@ -123,6 +123,15 @@ class RawFile(io.RawIOBase):
                 most = None if most is None else most - len(piece)
         return whole.getvalue()
 
+    def pread(self, count: int, at: int) -> bytes:
+        """So many bytes from an offset on, fewer at the end; the position stays."""
+        self._check(reads=True)
+        pieces: list[bytes] = []
+        while count > 0 and (piece := self._handle.pread(min(count, WHOLE), at)):
+            pieces.append(piece)
+            count, at = count - len(piece), at + len(piece)
+        return b"".join(pieces)
+
     def _read_in_order(self, count: int) -> bytes:
         """The next bytes, none at the end: as a stream, where there are many."""
         if self._stream is None and self._streams and self._size - self._at > BUFFER:
@@ -156,6 +165,10 @@ class RawFile(io.RawIOBase):
             self._at = self._handle.stat()[5] if self._appends else self._at + count
             self._size = max(self._size, self._at)
             return count
+
+    def write_through(self) -> None:
+        """Each write waits for the server's answer from now on, so that it fails when it fails."""
+        self._streams = self._streams and not self._writes
 
     def _write_in_order(self, stream: _native.Stream, data: Any) -> int:
         try:
@@ -388,7 +401,10 @@ def layered(
     """What :func:`open` would make of a raw file, after :func:`check`; if it cannot, the file is closed."""
     try:
         if "b" in mode:
-            return raw if buffering == 0 else buffered(raw, mode, buffering)
+            if buffering != 0:
+                return buffered(raw, mode, buffering)
+            raw.write_through()
+            return raw
         below: Any = buffered(raw, mode, buffering)
         text = Text(below, encoding or "utf-8", errors, newline, line_buffering=buffering == 1)
         text.mode = mode

@@ -24,7 +24,9 @@ from typing import Any
 
 from fsspec.asyn import AsyncFileSystem, sync
 from fsspec.callbacks import DEFAULT_CALLBACK
-from fsspec.utils import stringify_path
+from fsspec.implementations.local import LocalFileSystem, make_path_posix, trailing_sep
+from fsspec.spec import AbstractBufferedFile
+from fsspec.utils import other_paths, stringify_path
 
 from ninefold import _files, _session, aio
 from ninefold._names import FILE_MODE, default_server, kind, open_flags, split_server, umask
@@ -288,6 +290,79 @@ class NinefoldFileSystem(AsyncFileSystem):
                     callback.relative_update(len(piece))
                 await stream.close()
 
+    # Names with wildcards in them. A file that is called so is meant by its name, and then nothing else is.
+
+    async def _is_literal(self, path: Any) -> bool:
+        if not isinstance(path, str) or not has_magic(path):
+            return False
+        try:
+            await self._lstat(self._strip_protocol(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    async def _expand_path(
+        self, path: Any, recursive: bool = False, maxdepth: int | None = None, assume_literal: bool = False
+    ) -> list[str]:
+        paths = path if isinstance(path, (list, tuple, set)) else [path]
+        literal: list[str] = []
+        patterns: list[str] = []
+        for name in map(self._strip_protocol, paths):
+            named = assume_literal or not has_magic(name) or await self._is_literal(name)
+            (literal if named else patterns).append(name)
+        found: set[str] = set()
+        for names, as_they_are in ((literal, True), (patterns, False)):
+            if names:
+                with contextlib.suppress(FileNotFoundError):
+                    found.update(await super()._expand_path(names, recursive, maxdepth, as_they_are))
+        if not found:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), ", ".join(literal + patterns))
+        return sorted(found)
+
+    @staticmethod
+    def _pairs(source: str, found: list[str], target: str, is_dir: bool) -> tuple[list[str], list[str]]:
+        """What was found of a tree, and where each of it goes: into a directory that is there, or in its place."""
+        return found, other_paths(found, target, exists=is_dir and not trailing_sep(source))
+
+    async def _found(self, path: str, recursive: bool, maxdepth: int | None) -> list[str]:
+        found = await self._expand_path(path, recursive, maxdepth, assume_literal=True)
+        if recursive and maxdepth is None:
+            return found
+        # Without recursion no directory is copied.
+        return [name for name in found if not await self._isdir(name)]
+
+    async def _get(
+        self, rpath: Any, lpath: Any, recursive: bool = False, maxdepth: int | None = None, **kwargs: Any
+    ) -> None:
+        if isinstance(lpath, (str, os.PathLike)) and await self._is_literal(rpath):
+            here = make_path_posix(lpath)
+            found = await self._found(rpath, recursive, maxdepth)
+            rpath, lpath = self._pairs(rpath, found, here, trailing_sep(here) or os.path.isdir(here))
+        await super()._get(rpath, lpath, recursive=recursive, maxdepth=maxdepth, **kwargs)
+
+    async def _put(
+        self, lpath: Any, rpath: Any, recursive: bool = False, maxdepth: int | None = None, **kwargs: Any
+    ) -> None:
+        if isinstance(rpath, str) and isinstance(lpath, (str, os.PathLike)):
+            here = make_path_posix(lpath)
+            if has_magic(here) and os.path.lexists(here):
+                fs = LocalFileSystem()
+                found = fs.expand_path([here], recursive, maxdepth, assume_literal=True)
+                if not recursive or maxdepth is not None:
+                    found = [name for name in found if not os.path.isdir(name)]
+                into = trailing_sep(rpath) or await self._isdir(rpath)
+                lpath, rpath = self._pairs(here, found, self._strip_protocol(rpath), into)
+        await super()._put(lpath, rpath, recursive=recursive, maxdepth=maxdepth, **kwargs)
+
+    async def _copy(
+        self, path1: Any, path2: Any, recursive: bool = False, maxdepth: int | None = None, **kwargs: Any
+    ) -> None:
+        if isinstance(path2, str) and await self._is_literal(path1):
+            found = await self._found(path1, recursive, maxdepth)
+            into = trailing_sep(path2) or await self._isdir(path2)
+            path1, path2 = self._pairs(path1, found, self._strip_protocol(path2), into)
+        await super()._copy(path1, path2, recursive=recursive, maxdepth=maxdepth, **kwargs)
+
     async def _cp_file(self, path1: str, path2: str, **kwargs: Any) -> None:
         path1, path2 = self._strip_protocol(path1), self._strip_protocol(path2)
         if (await self._info(path1))["type"] == "directory":
@@ -398,7 +473,8 @@ class NinefoldFileSystem(AsyncFileSystem):
     ) -> None:
         """Moves files: where that is only another name, nothing is copied."""
         one = isinstance(path1, str) and isinstance(path2, str)
-        if one and maxdepth is None and not has_magic(path1) and not path1.endswith("/"):
+        named = one and (not has_magic(path1) or sync(self.loop, self._is_literal, path1))
+        if named and maxdepth is None and not path1.endswith("/"):
             old, new = self._strip_protocol(path1), self._strip_protocol(path2)
             if path2.endswith("/") or self.isdir(new):
                 new = f"{new.rstrip('/')}/{old.rsplit('/', 1)[-1]}"
@@ -414,6 +490,16 @@ class NinefoldFileSystem(AsyncFileSystem):
                     raise
         super().mv(path1, path2, recursive=recursive, maxdepth=maxdepth, **kwargs)
 
+    def touch(self, path: str, truncate: bool = True, **kwargs: Any) -> None:
+        """Makes an empty file of it; or, unless it shall be cut, one that was changed now, and is made if missing."""
+        path = self._strip_protocol(path)
+        if not truncate:
+            with contextlib.suppress(FileNotFoundError):
+                self._opening().utime(path)
+                return
+        with self._raw(path, "wb" if truncate else "ab"):
+            pass
+
     # Open files
 
     def _open(
@@ -428,6 +514,10 @@ class NinefoldFileSystem(AsyncFileSystem):
         path = self._strip_protocol(path)
         if not autocommit and "r" not in mode:
             return self._open_part(path, mode, block_size)
+        if mode == "rb" and kwargs.get("cache_type") is not None:
+            return CachedFile(self, path, block_size=block_size, cache_options=cache_options, **kwargs)
+        if mode == "rb":
+            return OpenedFile(self, path, block_size)
         return _files.buffered(self._raw(path, mode), mode, block_size or -1)
 
     def _raw(self, path: str, mode: str) -> _files.RawFile:
@@ -460,6 +550,45 @@ class NinefoldFileSystem(AsyncFileSystem):
         above = self._parent(path).rstrip("/")
         part = f"{above}/{PART}{secrets.token_hex(8)}"
         return Part(self, self._raw(part, "xb"), part, path, block_size or _files.BUFFER, "x" in mode)
+
+
+class OpenedFile(_files.Reader):
+    """A file to read. Another process gets it at the same position, with a connection of its own."""
+
+    def __init__(self, fs: NinefoldFileSystem, path: str, block_size: int | None) -> None:
+        self.blocksize = block_size or _files.BUFFER
+        super().__init__(fs._raw(path, "rb"), self.blocksize)
+        self.fs, self.path = fs, path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _opened_at, (self.fs, self.path, self.blocksize, self.tell())
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return self.__reduce__()
+
+
+def _opened_at(fs: NinefoldFileSystem, path: str, block_size: int, at: int) -> OpenedFile:
+    file = OpenedFile(fs, path, block_size)
+    file.seek(at)
+    return file
+
+
+class CachedFile(AbstractBufferedFile):
+    """A file that is read through one of fsspec's caches, by offset."""
+
+    def __init__(self, fs: NinefoldFileSystem, path: str, **kwargs: Any) -> None:
+        self._raw = fs._raw(path, "rb")
+        # What a server makes up as it is read has no length until then.
+        self._whole = self._raw.read_up_to(None) if self._raw.size == 0 else b""
+        kwargs["size"] = len(self._whole) or self._raw.size
+        super().__init__(fs, path, "rb", **kwargs)
+
+    def _fetch_range(self, start: int, end: int) -> bytes:
+        return self._whole[start:end] if self._whole else self._raw.pread(end - start, start)
+
+    def close(self) -> None:
+        super().close()
+        self._raw.close()
 
 
 class Part(_files.Writer):
