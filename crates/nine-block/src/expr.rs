@@ -79,9 +79,6 @@ const LISTS: [(&str, char, char); 4] =
 /// What stands for a cache: the word, a number of bytes and a device.
 const BUFFER: &str = "buffer";
 
-/// What may stand behind the number, and powers of two.
-const UNITS: [(char, u32); 4] = [('K', 10), ('M', 20), ('G', 30), ('T', 40)];
-
 /// Letters that other devices can follow: no word begins with one.
 const OLD: &str = "cfjnopx";
 
@@ -102,13 +99,7 @@ impl fmt::Display for Tree {
             }
             What::Part(of, base, size) => write!(f, "p({of}){base}.{size}"),
             What::Named(of, name) => write!(f, "p({of})\"{name}\""),
-            What::Buffer(bytes, of) => {
-                let fits = |(_, power): &&(char, u32)| *bytes > 0 && bytes.trailing_zeros() >= *power;
-                match UNITS.iter().rev().find(fits) {
-                    Some((unit, power)) => write!(f, "{BUFFER} {}{unit} {of}", bytes >> power),
-                    None => write!(f, "{BUFFER} {bytes} {of}"),
-                }
-            }
+            What::Buffer(bytes, of) => write!(f, "{BUFFER} {} {of}", nine_text::show_size(*bytes)),
         }
     }
 }

@@ -127,7 +127,7 @@ impl Archive {
             ("schedule", words) if !words.is_empty() => self.schedule(words).map_err(wrong),
             ("quota", words) => match words.split_whitespace().collect::<Vec<_>>()[..] {
                 [user, most] => {
-                    let most = most.parse().map_err(|_| wrong(format!("`{most}` is no number of bytes")))?;
+                    let most = nine_text::parse_size(most).map_err(|error| wrong(error.to_string()))?;
                     let id = self.state().users.uid(user.as_bytes());
                     let id = id.ok_or_else(|| wrong(format!("there is no user `{user}`")))?;
                     self.state().fs.set_quota(id, most);

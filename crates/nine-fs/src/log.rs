@@ -51,7 +51,7 @@ impl Kept {
         let mut line = format!("{time} ");
         for char in text.chars() {
             // Names of files are anybody's, and who reads this has a terminal.
-            match char.is_control() {
+            match nine_text::is_deceptive(char) {
                 true => line.extend(char.escape_default()),
                 false => line.push(char),
             }

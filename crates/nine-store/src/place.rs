@@ -70,7 +70,8 @@ impl Place {
             Some(("region", name)) => self.region = Some(name.into()),
             Some(("profile", name)) => self.profile = Some(name.into()),
             Some(("size", size)) => {
-                let sectors = bytes(size).filter(|bytes| *bytes >= 1 << 20).map(|bytes| bytes / SECTOR);
+                let bytes = nine_text::parse_size(size).ok().filter(|bytes| *bytes >= 1 << 20);
+                let sectors = bytes.map(|bytes| bytes / SECTOR);
                 let sectors = sectors.filter(|sectors| *sectors <= crate::store::SECTORS_MOST);
                 self.sectors = Some(sectors.ok_or_else(|| format!("`{word}`: 1M to 131072T are expected"))?);
             }
@@ -105,21 +106,6 @@ impl Place {
         let is_loopback = host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback());
         self.insecure || is_loopback || host == "localhost"
     }
-}
-
-/// A number of bytes, as 64T.
-fn bytes(text: &str) -> Option<u64> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let power = match &text[digits.len()..] {
-        "" => 0,
-        "K" => 10,
-        "M" => 20,
-        "G" => 30,
-        "T" => 40,
-        "P" => 50,
-        _ => return None,
-    };
-    digits.parse::<u64>().ok()?.checked_mul(1 << power)
 }
 
 #[cfg(test)]

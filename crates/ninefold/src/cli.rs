@@ -21,7 +21,7 @@ use nine_net::ether::Mac;
 
 use crate::archive::Place;
 use crate::config::{General, Remote, Serving};
-use crate::serve::{Export, bytes};
+use crate::serve::Export;
 
 pub use history::{FsDiff, FsHistory, FsRestore, FsYesterday, Past};
 pub use keys::{Keys, KeysVerb};
@@ -501,11 +501,11 @@ pub struct FsReam {
     #[arg(long, value_name = "NAME", default_value = "main")]
     pub name: String,
     /// Bytes of a block: 8K, 16K, 32K or 64K
-    #[arg(long, value_name = "SIZE", default_value = "16K", value_parser = bytes)]
+    #[arg(long, value_name = "SIZE", default_value = "16K", value_parser = nine_text::parse_size)]
     pub block: u64,
     /// Of a file: a quarter for the cache, at most 16 GiB, the rest for the worm [default: the smaller of 64 GiB and
     /// half of what is free]
-    #[arg(long, value_name = "SIZE", value_parser = bytes)]
+    #[arg(long, value_name = "SIZE", value_parser = nine_text::parse_size)]
     pub size: Option<u64>,
     /// Allocate the whole file now; a sparse file's writes fail when its disk is full
     #[arg(long)]
@@ -789,11 +789,11 @@ pub struct AoeReserve {
 pub struct AoeRead {
     #[command(flatten)]
     pub disk: AoeDisk,
-    /// Where it begins: bytes, or 64K, 64M, 2G
-    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = bytes)]
+    /// Where it begins: bytes, or 64K, 64M, 2G, 4T
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = nine_text::parse_size)]
     pub offset: u64,
     /// How much; if not given, to the end
-    #[arg(long, value_name = "SIZE", value_parser = bytes)]
+    #[arg(long, value_name = "SIZE", value_parser = nine_text::parse_size)]
     pub length: Option<u64>,
     /// No progress
     #[arg(short, long)]
@@ -805,8 +805,8 @@ pub struct AoeRead {
 pub struct AoeWrite {
     #[command(flatten)]
     pub disk: AoeDisk,
-    /// Where it begins: bytes, or 64K, 64M, 2G; whole sectors of 512
-    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = bytes)]
+    /// Where it begins: bytes, or 64K, 64M, 2G, 4T; whole sectors of 512
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = nine_text::parse_size)]
     pub offset: u64,
     /// No progress
     #[arg(short, long)]

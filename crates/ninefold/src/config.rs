@@ -58,7 +58,7 @@ pub struct Remote {
     #[arg(long, hide_short_help = true, env = "NINEFOLD_DIALECT")]
     pub dialect: Option<DialectChoice>,
     /// Longest message to propose, bytes
-    #[arg(long, hide_short_help = true, value_name = "BYTES", env = "NINEFOLD_MSIZE", value_parser = msize())]
+    #[arg(long, hide_short_help = true, value_name = "SIZE", env = "NINEFOLD_MSIZE", value_parser = msize)]
     pub msize: Option<u32>,
     /// Longest wait for a connection, seconds
     #[arg(long, hide_short_help = true, value_name = "SECONDS",
@@ -189,7 +189,7 @@ pub struct Serving {
         env = "NINEFOLD_NO_TOKEN", value_parser = BoolishValueParser::new())]
     pub no_token: Option<bool>,
     /// Longest message to agree to, bytes
-    #[arg(long, value_name = "BYTES", env = "NINEFOLD_SERVE_MSIZE", value_parser = msize())]
+    #[arg(long, value_name = "SIZE", env = "NINEFOLD_SERVE_MSIZE", value_parser = msize)]
     pub msize: Option<u32>,
     /// Clients at a time; more are turned away
     #[arg(long, value_name = "N", env = "NINEFOLD_MAX_CLIENTS", value_parser = clap::value_parser!(u32).range(1..))]
@@ -330,8 +330,11 @@ fn layer<T: Serialize + DeserializeOwned>(under: &T, over: &T) -> Result<T> {
     Ok(table.try_into()?)
 }
 
-fn msize() -> clap::builder::RangedI64ValueParser<u32> {
-    clap::value_parser!(u32).range(512..=1 << 20)
+fn msize(text: &str) -> Result<u32, String> {
+    match nine_text::parse_size(text).map_err(|error| error.to_string())? {
+        size @ 512..=0x10_0000 => Ok(size as u32),
+        _ => Err("a message has 512 bytes to 1M".into()),
+    }
 }
 
 const GENERAL: &str = "General";

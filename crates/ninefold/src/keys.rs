@@ -417,7 +417,7 @@ fn check_host(name: &str) -> Result<()> {
     if name.len() > 253 || !name.split('.').all(is_label) {
         bail!(
             "`{}`: no name of a host and no address; write names as clients dial them: fs.lab, 192.0.2.7, ::1",
-            nine_proto::show(name.as_bytes())
+            nine_text::show_name(name.as_bytes())
         );
     }
     Ok(())
@@ -430,7 +430,7 @@ fn check_user(user: &str) -> Result<()> {
         bail!(
             "`{}`: no name of a user; it has 1 to {NAME_MAX} letters, digits and . _ - + @, and begins with a \
              letter, a digit or _: glenda, glenda@example.org",
-            nine_proto::show(user.as_bytes())
+            nine_text::show_name(user.as_bytes())
         );
     }
     Ok(())

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use nine_net::{Addr, Target, is_socket};
-use nine_proto::show;
+use nine_text::show_name;
 
 use crate::config::Remote;
 use crate::serve::default_socket;
@@ -141,14 +141,14 @@ impl Place {
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", show(hidden(self.typed.as_bytes()).as_ref()))
+        write!(f, "{}", show_name(hidden(self.typed.as_bytes()).as_ref()))
     }
 }
 
 impl fmt::Display for Operand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Operand::Local(path) => write!(f, "{}", show(path.as_os_str().as_bytes())),
+            Operand::Local(path) => write!(f, "{}", show_name(path.as_os_str().as_bytes())),
             Operand::Remote(place) => place.fmt(f),
         }
     }

@@ -1,13 +1,15 @@
 //! The standard output: buffered, and what is written there: names, modes, times, JSON.
 //!
-//! Always holds: a failure to write is a [`Stdout`], so that a reader who has gone ends the program quietly; on a
-//! terminal no name can move the cursor; elsewhere names are the bytes they are.
+//! Always holds: a failure to write is a [`Stdout`], so that a reader who has gone ends the program quietly; a name is
+//! one line, in which no character moves the cursor or turns text around; bytes that are no UTF-8 are escaped on a
+//! terminal only, and JSON has every name in full.
 
 use std::fmt;
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 
 use anyhow::Result;
-use nine_proto::{Attr, Time, mode, show};
+use nine_proto::{Attr, Time, mode};
+use nine_text::{is_deceptive, name_line, show_name};
 use serde_json::{Map, Value, json};
 
 use crate::fail::Stdout;
@@ -37,10 +39,10 @@ impl Output {
 
     /// A name, or a path.
     pub fn name(&mut self, name: &[u8]) -> Result<()> {
-        if self.terminal {
-            return self.print(show(name));
+        match self.terminal {
+            true => self.print(show_name(name)),
+            false => self.bytes(&name_line(name)),
         }
-        self.bytes(name)
     }
 
     /// A line of JSON.
@@ -70,7 +72,7 @@ pub fn calm(text: &str) -> String {
     for c in text.chars() {
         match c {
             '\n' | '\t' => calm.push(c),
-            c if c.is_control() => calm.extend(c.escape_default()),
+            c if is_deceptive(c) => calm.extend(c.escape_default()),
             c => calm.push(c),
         }
     }
@@ -138,7 +140,7 @@ pub fn date(time: Time) -> String {
 pub fn table(rows: &[Vec<String>]) -> String {
     let shown: Vec<Vec<String>> = rows
         .iter()
-        .map(|row| row.iter().map(|cell| nine_proto::show(cell.as_bytes()).to_string()).collect())
+        .map(|row| row.iter().map(|cell| nine_text::show_name(cell.as_bytes()).to_string()).collect())
         .collect();
     let columns = rows.first().map_or(0, Vec::len);
     let width = |i: usize| shown.iter().map(|row| row[i].chars().count()).max().unwrap_or(0);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{ALONE, Arg, BUFFER, DEPTH_MOST, DEVICES_MOST, LISTS, OLD, PREFIXES, TEXT_MOST};
-use super::{Tree, UNITS, What, Wrong};
+use super::{Tree, What, Wrong};
 
 /// Understands an expression. `words` are the devices that are words, `ram` among them or not.
 ///
@@ -105,9 +105,7 @@ impl Parser<'_> {
             self.blanks();
             let at = self.at;
             let number = self.number("a number of bytes, as 64M")?;
-            let unit = UNITS.iter().find(|(unit, _)| self.peek() == Some(*unit));
-            self.at += usize::from(unit.is_some());
-            let bytes = number.checked_mul(1 << unit.map_or(0, |(_, power)| *power));
+            let bytes = number.checked_mul(1 << self.unit());
             let bytes = bytes.ok_or_else(|| self.wrong(at, "more bytes than can be counted".into()))?;
             return Ok(What::Buffer(bytes, Box::new(self.device()?)));
         }
@@ -130,6 +128,18 @@ impl Parser<'_> {
             }
         };
         Ok(What::Leaf(word, arg))
+    }
+
+    /// The power of two of the unit behind a number of bytes; 0 without one.
+    fn unit(&mut self) -> u32 {
+        let mut rest = self.text[self.at..].chars();
+        let (Some(unit), after) = (rest.next(), rest.next()) else { return 0 };
+        // A small letter may begin the device that follows: `buffer 64p(w0)0.50`.
+        let is_argument = |c: char| c.is_ascii_alphanumeric() || "\"/<".contains(c);
+        let is_device = unit.is_ascii_lowercase() && (OLD.contains(unit) || after.is_some_and(is_argument));
+        let power = nine_text::size_unit(unit).filter(|_| !is_device);
+        self.at += usize::from(power.is_some());
+        power.unwrap_or(0)
     }
 
     /// The longest word that is known, or a character.
@@ -295,6 +305,10 @@ mod tests {
             ("[(w<0-1>)(w<2-3>)]", "[(w0w1)(w2w3)]"),
             ("b5", "b5"),
             ("buffer 64M{w1 w2}", "buffer 64M {w1w2}"),
+            ("buffer 64m{w1 w2}", "buffer 64M {w1w2}"),
+            ("buffer 2t w1", "buffer 2T w1"),
+            ("buffer 64m1", "buffer 64 m1"),
+            ("buffer 64p(w0)0.50", "buffer 64 p(w0)0.50"),
             ("bare{buffer1048576e1.0 buffer 3000 n}", "bare{buffer 1M e1.0buffer 3000 n}"),
             ("(buffer <1-2>K w0)", "(buffer 1K w0buffer 2K w0)"),
         ] {

@@ -283,16 +283,12 @@ pub(super) fn processes(word: &str) -> std::result::Result<u64, String> {
     most(word, PROCESSES_MAX)
 }
 
-/// Bytes: a number, or one with K, M or G behind it.
+/// Bytes of memory, at least one.
 pub(super) fn size(word: &str) -> std::result::Result<u64, String> {
-    let (number, shift) = match word.as_bytes().last() {
-        Some(b'K') => (&word[..word.len() - 1], 10),
-        Some(b'M') => (&word[..word.len() - 1], 20),
-        Some(b'G') => (&word[..word.len() - 1], 30),
-        _ => (word, 0),
-    };
-    let bytes = number.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
-    bytes.filter(|&bytes| bytes > 0).ok_or_else(|| format!("`{word}` is no size, like 64M"))
+    match nine_text::parse_size(word).map_err(|error| error.to_string())? {
+        0 => Err("a size of 0 leaves no memory at all".into()),
+        bytes => Ok(bytes),
+    }
 }
 
 /// Processors as the kernel lists them: `0-3,8`.
@@ -361,8 +357,8 @@ mod tests {
         assert_eq!(policy.programs, ["/bin", "/opt/a b"]);
         for (line, said) in [
             ("allow", "write allow USER"),
-            ("memory much", "is no size"),
-            ("memory 99999999999G", "is no size"),
+            ("memory much", "invalid size `much`"),
+            ("memory 99999999999G", "invalid size `99999999999G`"),
             ("cpu 0", "is no number above 0"),
             ("cpu 18446744073709551615", "at most 3155760000"),
             ("processes 99999999", "at most 4194304"),

@@ -19,7 +19,6 @@ use anyhow::{Context as _, Result};
 use nine_block::{Arg, Tree, What};
 
 use crate::disks::{self, CACHED};
-use crate::serve::bytes;
 
 pub use make::{Making, ream};
 pub use open::{Opened, copy_worm, look, open, over, recover, repair, work};
@@ -95,7 +94,7 @@ impl Options {
             "zone" => self.zone = Some(value.into()),
             "schedule" => self.schedule = Some(value.into()),
             "scrub" => self.scrub = Some(value.into()),
-            "memory" => self.memory = Some(bytes(value)?),
+            "memory" => self.memory = Some(nine_text::parse_size(value).map_err(|error| error.to_string())?),
             "arbiter" => {
                 disks::parse(value).map_err(|wrong| format!("the arbiter: {wrong}"))?;
                 self.arbiter = Some(value.into());
@@ -333,8 +332,9 @@ mod tests {
         }
         for (word, said) in [
             ("w\"/a\"", "c CACHE WORM"),
-            ("srv/a", "begins with `/`"),
-            ("/a,memory=x", "is no size"),
+            ("w1", "c CACHE WORM"),
+            ("c w1", "begins with `/`"),
+            ("/a,memory=x", "invalid size `x`"),
             ("/a,zone=", "without a value"),
             ("/a,mirrors=careful", "mirrors=anyway"),
             ("/a,arbiter=(w,machine=x", "the arbiter: "),

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use nine_servers::machine::{QEMU, ROOT, SELF};
 
 use crate::config::{Remote, Waiting};
-use crate::serve::{Export, bytes};
+use crate::serve::Export;
 
 /// Programs whose files are those of a name space, here or on other machines
 #[derive(Debug, Args)]
@@ -150,7 +150,7 @@ fn channel(text: &str) -> Result<(String, Export), String> {
 
 /// MiB.
 fn memory(text: &str) -> Result<u32, String> {
-    match bytes(text)? >> 20 {
+    match nine_text::parse_size(text).map_err(|error| error.to_string())? >> 20 {
         size @ 8..=2048 => Ok(size as u32),
         _ => Err("a machine has from 8M to 2G".into()),
     }

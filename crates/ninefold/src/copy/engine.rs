@@ -23,7 +23,7 @@ use futures_util::lock::Mutex;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use nine_io::client::Error;
 use nine_net::{Env, rt};
-use nine_proto::show;
+use nine_text::show_name;
 
 use super::end::{Aside, Dir, Found, Kind, Listing, Meta, Pumped, Sink, Source, pump};
 use super::part::{self, There};
@@ -226,7 +226,7 @@ impl Engine<'_> {
                     return Err(error);
                 }
                 count += 1;
-                fail::Tally::default().fail(show(&path), error);
+                fail::Tally::default().fail(show_name(&path), error);
             }
         }
         if count == 0 {
@@ -323,7 +323,7 @@ impl Engine<'_> {
     /// Says that some extended attributes could not be kept.
     fn lacks(&self, path: &[u8], attributes: usize) {
         if attributes > 0 {
-            fail::note(format_args!("{}: {attributes} extended attributes are not kept there", show(path)));
+            fail::note(format_args!("{}: {attributes} extended attributes are not kept there", show_name(path)));
         }
     }
 
@@ -387,12 +387,12 @@ impl Engine<'_> {
         match meta.kind {
             Kind::Special => {
                 let path = item.path();
-                fail::note(format_args!("{}: a pipe, socket or device is not copied", show(&path)));
+                fail::note(format_args!("{}: a pipe, socket or device is not copied", show_name(&path)));
                 return Ok(());
             }
             Kind::File if meta.is_event && item.depth > 0 => {
                 let path = item.path();
-                fail::note(format_args!("{}: an event is not copied: name it to read it", show(&path)));
+                fail::note(format_args!("{}: an event is not copied: name it to read it", show_name(&path)));
                 return Ok(());
             }
             _ if self.resume && !item.in_place && self.has_arrived(item).await? => {

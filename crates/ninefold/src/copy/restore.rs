@@ -12,7 +12,7 @@ use std::rc::Rc;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use nine_net::rt;
-use nine_proto::show;
+use nine_text::show_name;
 
 use super::compare::{Change, Comparison, Side, What, is_nowhere};
 use super::end::{Dir, Kind, Meta};
@@ -190,7 +190,7 @@ impl Restoring<'_> {
             if let Some(change) = change {
                 let path = below(to, &change.path);
                 let added = self.add(change, goal, &path, batch, restored).await;
-                tally.check(show(path.as_bytes()), added)?;
+                tally.check(show_name(path.as_bytes()), added)?;
             }
             if is_last || batch.items.len() >= BATCH || batch.dirs.len() >= BATCH {
                 self.copy(batch, to, progress, &links, tally).await?;
@@ -212,7 +212,7 @@ impl Restoring<'_> {
             }
             differ += 1;
             if differ <= NAMED {
-                fail::note(format_args!("{}: it differs", show(below(to, &path).as_bytes())));
+                fail::note(format_args!("{}: it differs", show_name(below(to, &path).as_bytes())));
             }
         }
         steps.end();
@@ -377,6 +377,6 @@ fn item(dir: Rc<Dir>, name: &[u8], from: Side, path: &str) -> Item {
 }
 
 fn below(top: &str, path: &[u8]) -> String {
-    let path = show(path).to_string();
+    let path = show_name(path).to_string();
     if path.is_empty() { top.into() } else { format!("{}/{path}", top.trim_end_matches('/')) }
 }

@@ -102,7 +102,7 @@ impl Disks {
             let links = ethers(&names)?;
             self.known.borrow_mut().insert(address);
             let this = self.clone();
-            let config = nine_proto::show(&config).to_string() + "\n";
+            let config = nine_text::show_name(&config).to_string() + "\n";
             let (disk, driver) = disk(links, address, self.patience, self.env.clock());
             let (disk, names) = (Arc::new(disk), names.clone());
             self.env.spawn(Box::pin(async move {

@@ -78,7 +78,7 @@ impl FromStr for Export {
             Some(("disk", "")) => Err("write disk:/PATH".into()),
             Some(("disk", path)) => Ok(Export::Disk(path.into())),
             Some(("ram", "")) => Ok(Export::Ram(RAM)),
-            Some(("ram", size)) => bytes(size).map(Export::Ram),
+            Some(("ram", size)) => ram_size(size).map(Export::Ram),
             Some(("fs", archive)) => archive.parse().map(Export::Archive),
             Some((kind, _)) if !kind.is_empty() && !kind.contains(['/', '.']) => Err(format!(
                 "`{kind}:` is no server; write disk:/PATH, ram:, ram:SIZE or fs:ARCHIVE (a path may begin with ./)"
@@ -90,18 +90,9 @@ impl FromStr for Export {
     }
 }
 
-/// `4096`, `64K`, `64M`, `2G`.
-pub fn bytes(text: &str) -> Result<u64, String> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let shift = match &text[digits.len()..] {
-        "" => Some(0),
-        "K" | "k" => Some(10),
-        "M" => Some(20),
-        "G" => Some(30),
-        _ => None,
-    };
-    let size = digits.parse::<u64>().ok().zip(shift).and_then(|(n, shift)| n.checked_mul(1 << shift));
-    size.ok_or_else(|| format!("`{text}` is no size; write bytes, or 64K, 64M, 2G"))
+/// The size of `ram:SIZE`.
+pub fn ram_size(text: &str) -> Result<u64, String> {
+    nine_text::parse_size(text).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]
@@ -117,6 +108,8 @@ mod tests {
             ("src", Export::Disk("src".into())),
             ("ram:", Export::Ram(RAM)),
             ("ram:64M", Export::Ram(64 << 20)),
+            ("ram:64m", Export::Ram(64 << 20)),
+            ("ram:2T", Export::Ram(2 << 40)),
             ("home.ns", Export::Space("home.ns".into())),
             ("Cargo.toml", Export::Space("Cargo.toml".into())),
             ("disk:x.ns", Export::Disk("x.ns".into())),

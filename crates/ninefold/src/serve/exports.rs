@@ -30,7 +30,8 @@ use arc_swap::ArcSwap;
 use nine_io::server::{Asks, Core, Policy, Right};
 use nine_io::{audit, near};
 use nine_net::{ClientJudge, Env, Proof, ServerTls, rt};
-use nine_proto::{Errno, Error, show};
+use nine_proto::{Errno, Error};
+use nine_text::show_name;
 use rustix::fs::OFlags;
 
 use super::listen;
@@ -341,7 +342,7 @@ impl fmt::Display for Tree {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self::At(Place { rooted, names }) = self else { return f.write_str("*") };
         let path = names.join(&b'/');
-        write!(f, "{}{}", if *rooted { "/" } else { "" }, show(&path))
+        write!(f, "{}{}", if *rooted { "/" } else { "" }, show_name(&path))
     }
 }
 

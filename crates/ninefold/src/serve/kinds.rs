@@ -110,7 +110,7 @@ impl FromStr for Kind {
             Some(("disk", "")) => Err("`disk:` without a path; write disk:/PATH".into()),
             Some(("disk", path)) => Ok(Kind::Disk(path.into())),
             Some(("ram", "")) => Ok(Kind::Ram(export::RAM)),
-            Some(("ram", size)) => export::bytes(size).map(Kind::Ram),
+            Some(("ram", size)) => export::ram_size(size).map(Kind::Ram),
             Some(("pipe", "")) => Ok(Kind::Pipe),
             Some(("cons", "")) => Ok(Kind::Cons),
             Some(("srv", "")) => Ok(Kind::Srv),
@@ -175,12 +175,7 @@ impl fmt::Display for Kind {
         match self {
             Kind::Disk(path) => write!(f, "disk:{}", path.display()),
             Kind::Ram(export::RAM) => f.write_str("ram:"),
-            Kind::Ram(size) => {
-                match [("G", 30), ("M", 20), ("K", 10)].iter().find(|(_, n)| size % (1 << n) == 0) {
-                    Some((unit, shift)) => write!(f, "ram:{}{unit}", size >> shift),
-                    None => write!(f, "ram:{size}"),
-                }
-            }
+            Kind::Ram(size) => write!(f, "ram:{}", nine_text::show_size(*size)),
             Kind::Pipe => f.write_str("pipe:"),
             Kind::Cons => f.write_str("cons:"),
             Kind::Srv => f.write_str("srv:"),
@@ -723,7 +718,7 @@ mod tests {
             ("/shm/", "write /shm/NAME"),
             ("/srv", "`/srv` is no server; write disk:/PATH"),
             ("disk:", "without a path"),
-            ("ram:x", "is no size"),
+            ("ram:x", "invalid size `x`"),
             ("tcp!h!x", "not a number"),
             ("tcp!h!5/dir", "tcp!h!5/dir: a server is mounted whole"),
             ("9p://a@h,9p://b@h2", "the same token"),

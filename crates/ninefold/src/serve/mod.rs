@@ -55,7 +55,7 @@ use access::Access;
 use exports::Exports;
 
 pub use cec::Console;
-pub use export::{Export, bytes};
+pub use export::Export;
 pub use exports::check as check_exports;
 pub use kinds::Kind;
 use kinds::Servers;

@@ -214,7 +214,7 @@ fn certificate(out: &mut Output, says: &Certificate) -> Result<()> {
 
 fn revocations(out: &mut Output, says: &Revocations) -> Result<()> {
     let Revocations { issuer, made, revoked } = says;
-    let (n, made, issuer) = (revoked.len(), date(time(*made)), nine_proto::show(issuer.as_bytes()));
+    let (n, made, issuer) = (revoked.len(), date(time(*made)), nine_text::show_name(issuer.as_bytes()));
     out.print(format_args!("the list of certificates that `{issuer}` has revoked: {n}, made {made}\n"))?;
     let rows: Vec<_> =
         revoked.iter().map(|(serial, at)| vec![format!("    {serial}"), date(time(*at))]).collect();

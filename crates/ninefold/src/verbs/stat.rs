@@ -1,7 +1,8 @@
 //! `stat`: what is known about a file, for people or as JSON.
 
 use anyhow::Result;
-use nine_proto::{Attr, GetMask, mode, show};
+use nine_proto::{Attr, GetMask, mode};
+use nine_text::show_name;
 
 use super::is_link;
 use crate::cli;
@@ -40,7 +41,7 @@ async fn known(sessions: &Sessions, place: &Place) -> Result<(Attr, Option<Box<[
 
 fn text(place: &Place, attr: &Attr, target: Option<&[u8]>) -> String {
     let mut lines = vec![match target {
-        Some(target) => format!("  File: {place} -> {}", show(target)),
+        Some(target) => format!("  File: {place} -> {}", show_name(target)),
         None => format!("  File: {place}"),
     }];
     lines.push(format!("  Type: {}", output::kind(attr.mode)));

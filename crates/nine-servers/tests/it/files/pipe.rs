@@ -496,7 +496,7 @@ fn a_text_that_is_wrong_says_so_and_changes_nothing() {
             ("push nothing", "no module is called \"nothing\": there are fault throttle zstd"),
             ("push", "no module"),
             ("push zstd 20", "\"20\" is no level"),
-            ("push throttle", "is no number of bytes"),
+            ("push throttle", "invalid size ``"),
             ("pop", "there is no module to pop"),
             ("pop it", "no module knows \"pop it\""),
             ("jump", "no module knows \"jump\""),

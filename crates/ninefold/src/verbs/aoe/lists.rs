@@ -33,7 +33,7 @@ pub async fn config(args: AoeConfig, env: rt::Real) -> Result<()> {
         answer => answer?,
     };
     let string = Config::parse(&body).map_or(&b""[..], |config| config.string);
-    let string = nine_proto::show(string);
+    let string = nine_text::show_name(string);
     match code {
         Some(error::PRESENT) => bail!("it has a config string already: {string}"),
         Some(code) => Err(refused(code)),
@@ -75,7 +75,7 @@ pub async fn reserve(args: AoeReserve, env: rt::Real) -> Result<()> {
 pub async fn show(disk: &Disk, out: &mut Output) -> Result<()> {
     let answer = disk.ask(command::CONFIG, Config::ask(config::READ, b"").bytes()).await?;
     if let Some(Config { string, .. }) = Config::parse(&answer.1) {
-        out.print(format_args!("config    {}\n", nine_proto::show(string)))?;
+        out.print(format_args!("config    {}\n", nine_text::show_name(string)))?;
     }
     // Old targets know neither of these.
     if let Ok(macs) = ask_mask(disk, Vec::new()).await {

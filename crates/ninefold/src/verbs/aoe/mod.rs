@@ -72,7 +72,7 @@ async fn find(args: AoeDiscover, env: rt::Real) -> Result<()> {
             put_text(&mut object, "config", &config);
             out.json(&object.into())?;
         } else {
-            let config = nine_proto::show(&config).to_string();
+            let config = nine_text::show_name(&config).to_string();
             let address = address.to_string();
             out.print(format_args!(
                 "{address:<10} {name:<12} {mac} {buffers:>5} buffers {sectors:>3} sectors  {config}\n"

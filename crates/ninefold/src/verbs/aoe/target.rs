@@ -141,7 +141,7 @@ async fn is_free(address: Address, links: Vec<Ether>, over: &Over) -> Result<()>
         Some(Found { port, mac, config, .. }) => bail!(
             "{address} is taken: {mac} answers on {}, its config string is \"{}\"",
             over.interfaces[*port],
-            nine_proto::show(config)
+            nine_text::show_name(config)
         ),
     }
 }

@@ -192,7 +192,7 @@ fn head(sign: &str, place: &Place, side: &Option<Side>, out: &mut Output) -> Res
     match side {
         Some(side) => {
             // A name with an end of line in it would be two lines.
-            out.print(nine_proto::show(&place.written()))?;
+            out.print(nine_text::show_name(&place.written()))?;
             out.print(format_args!("\t{}\n", date(side.meta.mtime)))
         }
         None => out.print("/dev/null\n"),

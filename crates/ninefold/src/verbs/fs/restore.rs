@@ -98,7 +98,7 @@ pub fn yesterday(args: FsYesterday, config: &Config) -> Result<Tally> {
                 out.print("\n")
             };
             let done = of.await;
-            tally.check(nine_proto::show(std::os::unix::ffi::OsStrExt::as_bytes(&**file)), done)?;
+            tally.check(nine_text::show_name(std::os::unix::ffi::OsStrExt::as_bytes(&**file)), done)?;
         }
         out.flush()?;
         Ok(tally)

@@ -1,6 +1,6 @@
 //! How it looks on a terminal, and as tables.
 
-use nine_proto::show;
+use nine_text::show_name;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Modifier, Style};
@@ -45,7 +45,7 @@ pub fn draw(frame: &mut Frame<'_>, seen: &Seen, around: &Around<'_>) {
     let [top, above, _, below, foot] = Layout::vertical(parts).areas(frame.area());
     let total = |of: fn(&super::seen::Client) -> f64| seen.clients.iter().map(of).fold(0.0, |sum, n| sum + n);
     let said = match around.away {
-        Some(why) => format!("away, tried again each second: {}", show(why.as_bytes())),
+        Some(why) => format!("away, tried again each second: {}", show_name(why.as_bytes())),
         None => format!(
             "{} clients, {} servers; {} requests/s, {} B/s from clients, {} B/s to them",
             seen.clients.len(),

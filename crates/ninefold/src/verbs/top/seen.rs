@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use nine_io::client::File;
-use nine_proto::show;
+use nine_text::show_name;
 use serde_json::{Value, json};
 
 /// One look.
@@ -156,7 +156,7 @@ fn count(row: &Row, key: &str) -> u64 {
 
 /// Whoever has written it: it moves no cursor.
 fn word(row: &Row, key: &str) -> String {
-    row.get(key).map_or("-".into(), |text| show(text.as_bytes()).to_string())
+    row.get(key).map_or("-".into(), |text| show_name(text.as_bytes()).to_string())
 }
 
 /// How many answers took less than 1, 2, 4 ... microseconds and no less than half of that.
