@@ -431,7 +431,7 @@ mod tests {
         for (text, said) in [
             ("tcp!h!1 -push", "write one address"),
             ("tcp!h!1 -push zstd", "pushed by whoever connects"),
-            ("tcp!h!1 -push throttle", "is no number"),
+            ("tcp!h!1 -push throttle", "invalid size"),
             ("tcp!h!1 -push trace 3", "no arguments"),
             ("tcp!h!1 -streams 5 -push trace", "would go past"),
         ] {
