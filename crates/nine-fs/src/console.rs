@@ -32,7 +32,7 @@ dump [wait]        a dump of all there is now; with `wait` answered when it is o
 sync               all that was changed is durable when this is answered
 dumpctl on|off     whether dumps are made by themselves
 attach on|off      whether anybody new comes in; who is in stays
-schedule WORDS     dumps by themselves: 05:00 | 05:00,17:30 | every 2h | off
+schedule WORDS     dumps by themselves: 05:00 | 05:00,17:30 | every 2h | every 7d | off
 quota USER BYTES   the most that a user's files may take; 0: any
 newuser WORDS      as Ken's: NAME | NAME : | NAME =LEADER | NAME +MEMBER | NAME -MEMBER | NAME NEWNAME
 verify DUMP        all of a dump (2026/1121) is read; answered when it is, with an error if something is wrong

@@ -130,28 +130,50 @@ pub(crate) fn parse_dump_name(name: &str) -> Option<(u8, u8, u32)> {
 /// A time of day is the first moment of that date at which clocks show it or later: one that the clocks leave out is
 /// the first moment after the gap, one that they show twice is the first of both. A date that was left out has none.
 ///
-/// `every` counts from the first moment of each date, in time that passes, and begins again with the next one: so two
-/// are never farther apart than it says, and on some days closer.
+/// `every` with minutes or hours counts from the first moment of each date, in time that passes, and begins again with
+/// the next one: so two are never farther apart than it says, and on some days closer. With days it is the first moment
+/// of each date that many days after the last one, counted from 1 January 1970.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Schedule {
     /// Never.
     Off,
     /// At these times of each day: minutes after midnight, rising.
     At(Vec<u16>),
-    /// Each so many hours or minutes.
+    /// Each so many minutes, hours or days.
     Every {
         /// How many.
         count: u16,
-        /// Hours; else minutes.
-        hours: bool,
+        /// Of which.
+        unit: ScheduleUnit,
     },
 }
 
+/// The unit of an interval between dumps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ScheduleUnit {
+    Minutes,
+    Hours,
+    Days,
+}
+
+impl ScheduleUnit {
+    const ALL: [(char, Self, u16); 3] =
+        [('m', Self::Minutes, MINUTES_OF_DAY), ('h', Self::Hours, 24), ('d', Self::Days, DAYS_MAX)];
+
+    fn letter(self) -> char {
+        Self::ALL.iter().find(|(_, unit, _)| *unit == self).map_or('?', |(letter, ..)| *letter)
+    }
+}
+
+/// The longest interval in days.
+const DAYS_MAX: u16 = 366;
+
 impl Schedule {
-    /// `05:00`, `05:00,17:30`, `every 15m`, `every 2h` or `off`.
+    /// `05:00`, `05:00,17:30`, `every 15m`, `every 2h`, `every 7d` or `off`.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let wrong = || {
-            format!("`{text}` is no schedule: write `05:00`, `05:00,17:30`, `every 15m`, `every 2h` or `off`")
+            let known = "`05:00`, `05:00,17:30`, `every 15m`, `every 2h`, `every 7d` or `off`";
+            format!("`{text}` is no schedule: write {known}")
         };
         let text = text.trim();
         if text == "off" {
@@ -164,24 +186,36 @@ impl Schedule {
             return Ok(Self::At(times));
         };
         let every = every.trim();
-        let hours = every.ends_with('h');
-        let count = every.strip_suffix(['h', 'm']).and_then(number).ok_or_else(wrong)?;
-        if !(1..=if hours { 24 } else { MINUTES_OF_DAY }).contains(&count) {
-            return Err(format!("`{text}`: from `every 1m` to `every 24h`"));
+        let found = ScheduleUnit::ALL.iter().find_map(|(letter, unit, most)| {
+            Some((every.strip_suffix(*letter).and_then(number)?, *unit, *most))
+        });
+        let (count, unit, most) = found.ok_or_else(wrong)?;
+        if !(1..=most).contains(&count) {
+            return Err(format!(
+                "`{text}`: from `every 1m` to `every 24h`, or `every 1d` to `every {DAYS_MAX}d`"
+            ));
         }
-        Ok(Self::Every { count, hours })
+        Ok(Self::Every { count, unit })
     }
 
     /// The first moment after this one.
     pub(crate) fn next(&self, after: i64, zone: &Zone) -> Option<i64> {
         // Those of earlier dates are not after it.
-        self.around(after, 0, 3, zone).find(|at| *at > after)
+        self.around(after, 0, 3 + self.days_apart(), zone).find(|at| *at > after)
     }
 
     /// The last moment up to this one.
     fn latest(&self, now: i64, zone: &Zone) -> Option<i64> {
         // The clocks may have gone back over midnight since a moment of the next date.
-        self.around(now, -2, 1, zone).take_while(|at| *at <= now).last()
+        self.around(now, -2 - self.days_apart(), 1, zone).take_while(|at| *at <= now).last()
+    }
+
+    /// Dates between two moments, beyond those of a schedule of each day.
+    fn days_apart(&self) -> i32 {
+        match self {
+            Self::Every { count, unit: ScheduleUnit::Days } => i32::from(*count),
+            _ => 0,
+        }
     }
 
     /// Moments of the dates from `from` to `to` days after that of `secs`. Never falling.
@@ -197,9 +231,13 @@ impl Schedule {
         match self {
             Self::Off => Vec::new(),
             Self::At(times) => times.iter().filter_map(|time| zone.first(date, *time)).collect(),
-            Self::Every { count, hours } => {
+            Self::Every { count, unit: ScheduleUnit::Days } => {
+                let day = date.duration_since(Date::constant(1970, 1, 1)).as_hours().div_euclid(24);
+                if day.rem_euclid(i64::from(*count)) == 0 { vec![midnight] } else { Vec::new() }
+            }
+            Self::Every { count, unit } => {
                 let tomorrow = date.series(1.day()).skip(1).take(3).find_map(|date| zone.midnight(date));
-                let step = usize::from(*count) * if *hours { 3600 } else { 60 };
+                let step = usize::from(*count) * if *unit == ScheduleUnit::Hours { 3600 } else { 60 };
                 (midnight..tomorrow.unwrap_or(midnight)).step_by(step).collect()
             }
         }
@@ -214,7 +252,7 @@ impl fmt::Display for Schedule {
                 let times = times.iter().map(|time| format!("{:02}:{:02}", time / 60, time % 60));
                 f.write_str(&times.collect::<Vec<_>>().join(","))
             }
-            Self::Every { count, hours } => write!(f, "every {count}{}", if *hours { 'h' } else { 'm' }),
+            Self::Every { count, unit } => write!(f, "every {count}{}", unit.letter()),
         }
     }
 }
@@ -404,6 +442,8 @@ mod tests {
             "every 2h",
             "every 24h",
             "every 1440m",
+            "every 1d",
+            "every 366d",
         ] {
             assert_eq!(schedule(text).to_string(), text);
         }
@@ -416,6 +456,8 @@ mod tests {
             "every 0m",
             "every 25h",
             "every 1441m",
+            "every 0d",
+            "every 367d",
             "every 5",
             "every 5s",
             "every 70000m",
@@ -476,6 +518,20 @@ mod tests {
         assert_eq!(moments("00:00", &johns, from, to), ["2010-11-07T02:30:00Z"]);
         assert_eq!(moments("23:30", &johns, from, to), ["2010-11-07T02:00:00Z"]);
         assert_eq!(moments("every 12h", &johns, from, to).len(), 2);
+    }
+
+    #[test]
+    fn every_so_many_days_is_the_first_moment_of_a_date() {
+        let berlin = zone("Europe/Berlin");
+        let (from, to) = (at("2026-03-26T12:00", &berlin), at("2026-04-04T12:00", &berlin));
+        // 28 March 2026 is day 20,540; the clocks go forward on the 29th.
+        assert_eq!(moments("every 4d", &berlin, from, to), ["2026-03-27T23:00:00Z", "2026-03-31T22:00:00Z"]);
+        assert_eq!(moments("every 1d", &berlin, from, to), moments("every 24h", &berlin, from, to));
+        let year = schedule("every 366d");
+        let next = year.next(from, &berlin).unwrap();
+        assert_eq!(year.latest(next + 365 * 24 * HOUR, &berlin), Some(next));
+        let after = year.next(next, &berlin).unwrap();
+        assert!((after - next - 366 * 24 * HOUR).abs() <= HOUR, "{next} {after}");
     }
 
     #[test]

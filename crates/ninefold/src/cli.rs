@@ -493,8 +493,8 @@ pub enum FsVerb {
 /// Make an archive: what is on its devices is lost
 #[derive(Debug, Args)]
 pub struct FsReam {
-    /// The path of a file, which begins with / or ./ and is made if it is not there; or `c CACHE WORM`, two devices as
-    /// in docs/block.md: 'c w"/dev/nvme0n1" {e1.0e2.0}'; or `c n DISK`, one without a cache
+    /// The path of a file, which is made if it is not there; or `c CACHE WORM`, two devices as in docs/block.md:
+    /// 'c w"/dev/nvme0n1" {e1.0e2.0}'; or `c n DISK`, one without a cache
     #[arg(value_name = "ARCHIVE")]
     pub archive: Place,
     /// What it is called

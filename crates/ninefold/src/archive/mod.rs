@@ -190,6 +190,16 @@ fn is_path(word: &str) -> bool {
     word.starts_with(['/', '.'])
 }
 
+/// Whether a word has nothing of an expression but letters and numbers, so that it may be a relative path.
+fn is_plain(word: &str) -> bool {
+    word.chars().all(|c| c.is_alphanumeric() || "._-+@%~:=/".contains(c))
+}
+
+/// The word of a server, `fs:/srv/a`, names the same archive as `/srv/a`.
+fn without_kind(word: &str) -> &str {
+    word.strip_prefix("fs:").unwrap_or(word)
+}
+
 fn utf8(path: PathBuf) -> Result<String> {
     path.into_os_string().into_string().ok().context("a path in an expression is UTF-8")
 }
@@ -217,6 +227,7 @@ impl FromStr for Place {
     type Err = String;
 
     fn from_str(word: &str) -> Result<Self, String> {
+        let word = without_kind(word);
         if word.is_empty() {
             return Ok(Self::Own);
         }
@@ -234,6 +245,9 @@ impl FromStr for Place {
         }
         match disks::parse(word) {
             Ok(Tree { what: What::Of("c", _), .. }) => Ok(Self::Devices(word.into())),
+            // `t/b` could be a device of the kind `t`, too, but no archive is one device.
+            Ok(_) if is_plain(word) && word.contains('/') => Ok(Self::File(word.into())),
+            Err(_) if is_plain(word) => Ok(Self::File(word.into())),
             Ok(_) => Err(format!("`{word}`: {CACHED}")),
             Err(wrong) => Err(format!("{CACHED}: {wrong}")),
         }
@@ -244,6 +258,7 @@ impl FromStr for Spec {
     type Err = String;
 
     fn from_str(word: &str) -> Result<Self, String> {
+        let word = without_kind(word);
         let begins = |at: usize| {
             let rest = word[at..].strip_prefix(',').or_else(|| (at == 0).then_some(word))?;
             let key = Options::KEYS.into_iter().find(|key| rest.starts_with(&format!("{key}=")))?;
@@ -322,6 +337,12 @@ mod tests {
         ] {
             assert_eq!(spec(word).unwrap().to_string(), word);
             assert_eq!(spec(&spec(word).unwrap().to_string()), spec(word));
+        }
+        for (word, same) in [("fs:/a", "/a"), ("fs:/a,zone=UTC", "/a,zone=UTC"), ("fs:", "")] {
+            assert_eq!(spec(word), spec(same), "{word}");
+        }
+        for word in ["srv/a", "t/b", "attic", "old-2026.fs"] {
+            assert_eq!(spec(word).unwrap().place, Place::File(word.into()));
         }
         let of = spec("/a,schedule=every 2h,memory=1G").unwrap();
         assert_eq!((of.options.schedule(), of.options.memory()), ("every 2h", 1 << 30));

@@ -224,17 +224,22 @@ async fn devices_now(spec: &Spec, how: Open, right: Option<&Arc<Right>>, env: rt
 }
 
 async fn file(path: &Path, how: Open, env: rt::Real, over: &Over) -> Result<Both> {
+    if matches!(path.try_exists(), Ok(false)) {
+        bail!(no_archive(path));
+    }
     let whole = Parts::open(path.as_os_str(), how, over)?.build(env, None).await?.device;
     cut(path, &whole).await
+}
+
+fn no_archive(path: &Path) -> String {
+    format!("there is no archive in {}; `ninefold fs ream` makes one", path.display())
 }
 
 /// Both devices of a single file.
 pub async fn cut(path: &Path, whole: &Arc<dyn Device>) -> Result<Both> {
     let part = async |name: &str| -> Result<Arc<dyn Device>> {
         let part = Part::named(whole.clone(), name).await;
-        let part = part.with_context(|| {
-            format!("there is no archive in {}; `ninefold fs ream` makes one", path.display())
-        })?;
+        let part = part.with_context(|| no_archive(path))?;
         Ok(Arc::new(part) as Arc<dyn Device>)
     };
     let whole = Some((path.into(), whole.clone()));

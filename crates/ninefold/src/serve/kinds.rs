@@ -710,7 +710,7 @@ mod tests {
         for (word, said) in [
             ("fish:", "`fish:` is no kind of server; write disk:/PATH, ram:"),
             ("pipe:x", "leave `x` out"),
-            ("fs:x", "an archive is the path of a file"),
+            ("fs:c x", "an archive is the path of a file"),
             ("fsctl:x", "leave `x` out"),
             ("cons:x", "`cons:` takes nothing behind it"),
             ("/srv/", "write /srv/NAME"),
