@@ -33,6 +33,12 @@ impl Tally {
         self.failed += 1;
     }
 
+    /// The same of an error that names its operand already.
+    pub fn fail_there(&mut self, error: anyhow::Error) {
+        say(&error);
+        self.failed += 1;
+    }
+
     /// How many have failed so far.
     pub fn failed(&self) -> usize {
         self.failed
@@ -122,10 +128,17 @@ fn say(error: &anyhow::Error) {
     }
 }
 
-/// Causes whose text the one before has already said are left out.
+/// Each name once: causes whose text the one before has already said are left out, and so is a name with which its
+/// cause begins.
 fn without_echo(reasons: &[String]) -> Vec<&str> {
     let mut said: Vec<&str> = Vec::new();
     for reason in reasons {
+        // One that names what the one before has named says both.
+        if let Some(last) = said.last()
+            && reason.strip_prefix(last).is_some_and(|rest| rest.starts_with(": "))
+        {
+            said.pop();
+        }
         if !said.last().is_some_and(|last| last.ends_with(reason.as_str())) {
             said.push(reason);
         }

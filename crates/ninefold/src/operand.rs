@@ -133,6 +133,17 @@ impl Place {
         let bytes = word.as_bytes();
         let path = bytes.strip_prefix(b":").unwrap_or(bytes);
         let base = target.path.trim_end_matches('/').as_bytes();
+    /// The directory it is in, as it was typed.
+    pub fn written_dir(&self) -> Vec<u8> {
+        let typed = self.written();
+        let typed = typed.trim_suffix_slashes();
+        match typed.iter().rposition(|&b| b == b'/') {
+            Some(0) => b"/".to_vec(),
+            Some(at) => typed[..at].to_vec(),
+            None => Vec::new(),
+        }
+    }
+
         let path = [base, b"/", path].concat();
         let base = Some(base.to_vec());
         Ok(Place { addr: target.addr, token: target.token, path, typed: word.into(), base })

@@ -629,22 +629,58 @@ pub struct Pumped<'a, F> {
     pub part: bool,
 }
 
+/// Why data could not be moved, and on which side.
+#[derive(Debug)]
+pub struct PumpError {
+    pub at_sink: bool,
+    pub error: anyhow::Error,
+}
+
+impl From<anyhow::Error> for PumpError {
+    /// One of the source.
+    fn from(error: anyhow::Error) -> Self {
+        Self { at_sink: false, error }
+    }
+}
+
+trait AtSink<T> {
+    /// An error is one of the sink.
+    fn at_sink(self) -> Result<T, PumpError>;
+}
+
+impl<T, E: Into<anyhow::Error>> AtSink<T> for Result<T, E> {
+    fn at_sink(self) -> Result<T, PumpError> {
+        self.map_err(|error| PumpError { at_sink: true, error: error.into() })
+    }
+}
+
 /// Moves all data from where the source is read from; says where it ended. It goes through this program's memory only
 /// where it must: to be summed, or because one side knows no better way.
-pub async fn pump(source: &Source, sink: &Sink, also: Pumped<'_, impl FnMut(usize)>) -> Result<u64> {
+pub async fn pump(
+    source: &Source,
+    sink: &Sink,
+    also: Pumped<'_, impl FnMut(usize)>,
+) -> Result<u64, PumpError> {
     let moved = move_all(source, sink, also).await;
     // Where it could not even be opened, or the other one not be made, that is why nothing has come.
     source.ready().await?;
-    sink.ready().await?;
+    sink.ready().await.at_sink()?;
     moved
 }
 
-async fn move_all(source: &Source, sink: &Sink, mut also: Pumped<'_, impl FnMut(usize)>) -> Result<u64> {
+async fn move_all(
+    source: &Source,
+    sink: &Sink,
+    mut also: Pumped<'_, impl FnMut(usize)>,
+) -> Result<u64, PumpError> {
     let (mut reading, mut at) = (source.reading(), source.at());
     match (sink, source) {
         _ if source.is_sparse() && sink.takes_holes() => return move_sparse(source, sink, also).await,
         (Sink::Local(temp), _) if also.sum.is_none() && temp.is_plain() => {
-            while let Some(n) = reading.receive(temp, at).await? {
+            // What a server says is of the source, what this machine says of the file that is written.
+            let received =
+                |error: anyhow::Error| PumpError { at_sink: !error.is::<nine_io::client::Error>(), error };
+            while let Some(n) = reading.receive(temp, at).await.map_err(received)? {
                 at += n as u64;
                 (also.progress)(n);
                 temp.stays.set(also.part);
@@ -652,7 +688,7 @@ async fn move_all(source: &Source, sink: &Sink, mut also: Pumped<'_, impl FnMut(
         }
         (Sink::Local(temp), _) => {
             while let Some(data) = reading.next().await? {
-                temp.write(&data)?;
+                temp.write(&data).at_sink()?;
                 at += data.len() as u64;
                 also.seen(&data);
                 temp.stays.set(also.part);
@@ -671,7 +707,11 @@ async fn move_all(source: &Source, sink: &Sink, mut also: Pumped<'_, impl FnMut(
             match source {
                 Source::Local { file, .. } if also.sum.is_none() => loop {
                     let most = some_more(at, end).min(SENT) as usize;
-                    let n = stream.send(file.as_fd(), at, most).await.inspect_err(|_| stays(&stream))?;
+                    let n = stream
+                        .send(file.as_fd(), at, most)
+                        .await
+                        .inspect_err(|_| stays(&stream))
+                        .at_sink()?;
                     if n == 0 {
                         break;
                     }
@@ -683,12 +723,12 @@ async fn move_all(source: &Source, sink: &Sink, mut also: Pumped<'_, impl FnMut(
                     while let Some(data) = reading.next().await? {
                         at += data.len() as u64;
                         also.seen(&data);
-                        stream.push(data).await?;
+                        stream.push(data).await.at_sink()?;
                         stays(&stream);
                     }
                 }
             }
-            stream.finish().await?;
+            stream.finish().await.at_sink()?;
         }
     }
     Ok(at)
@@ -696,7 +736,11 @@ async fn move_all(source: &Source, sink: &Sink, mut also: Pumped<'_, impl FnMut(
 
 /// The same for a source that may have holes, into a file that has nothing where the source is read from: zeros are not
 /// written, and at the end it gets its length.
-async fn move_sparse(source: &Source, sink: &Sink, mut also: Pumped<'_, impl FnMut(usize)>) -> Result<u64> {
+async fn move_sparse(
+    source: &Source,
+    sink: &Sink,
+    mut also: Pumped<'_, impl FnMut(usize)>,
+) -> Result<u64, PumpError> {
     let (mut reading, mut at, part) = (source.reading(), source.at(), also.part);
     // Up to here it is written, or has been.
     let mut written = at;
@@ -727,21 +771,21 @@ async fn move_sparse(source: &Source, sink: &Sink, mut also: Pumped<'_, impl FnM
             match (sink, &mut stream) {
                 (Sink::Remote(temp), Some(stream)) => {
                     if from - written >= HOLE_MIN {
-                        stream.finish().await?;
+                        stream.finish().await.at_sink()?;
                         *stream = begin(temp.file(), from);
                     } else {
                         for zeros in zeros(from - written) {
-                            stream.push(zeros).await?;
+                            stream.push(zeros).await.at_sink()?;
                         }
                     }
                     let pushed = stream.push(data).await;
                     if part && stream.moved() > 0 {
                         temp.stays.set(true);
                     }
-                    pushed?;
+                    pushed.at_sink()?;
                 }
                 (Sink::Local(temp), _) => {
-                    temp.write_at(&data, from)?;
+                    temp.write_at(&data, from).at_sink()?;
                     temp.stays.set(part);
                 }
                 (Sink::Remote(_), None) => unreachable!("made above"),
@@ -750,12 +794,12 @@ async fn move_sparse(source: &Source, sink: &Sink, mut also: Pumped<'_, impl FnM
         }
     }
     if let Some(stream) = &mut stream {
-        stream.finish().await?;
+        stream.finish().await.at_sink()?;
     }
     match sink {
         _ if written == at => {}
-        Sink::Local(temp) => temp.set_len(at)?,
-        Sink::Remote(temp) => temp.set_len(at).await?,
+        Sink::Local(temp) => temp.set_len(at).at_sink()?,
+        Sink::Remote(temp) => temp.set_len(at).await.at_sink()?,
     }
     Ok(at)
 }

@@ -12,6 +12,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -81,6 +82,16 @@ pub struct Item {
     pub mark: Option<Vec<u8>>,
 }
 
+/// What a person calls the file, or directory, to which an error belongs that the destination has told.
+#[derive(Debug)]
+struct SinkPath(String);
+
+impl fmt::Display for SinkPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 /// A directory that is being filled; with its last item it gets its mode and time.
 pub struct Target {
     dir: Dir,
@@ -89,14 +100,17 @@ pub struct Target {
     meta: Option<Meta>,
     /// What a person calls its source.
     path: Vec<u8>,
+    /// What a person calls it.
+    shown: Vec<u8>,
     /// What was in it before, where that is of interest.
     there: Option<There>,
 }
 
 impl Target {
-    /// One that a person named.
-    pub fn named(dir: Dir) -> Rc<Target> {
-        Rc::new(Target { dir, parent: None, meta: None, path: Vec::new(), there: None })
+    /// One that a person named, and calls so.
+    pub fn named(dir: Dir, shown: impl Into<Vec<u8>>) -> Rc<Target> {
+        let shown = shown.into();
+        Rc::new(Target { dir, parent: None, meta: None, path: Vec::new(), shown, there: None })
     }
 
     /// The directory.
@@ -226,7 +240,10 @@ impl Engine<'_> {
                     return Err(error);
                 }
                 count += 1;
-                fail::Tally::default().fail(show_name(&path), error);
+                match error.is::<SinkPath>() {
+                    true => fail::Tally::default().fail_there(error),
+                    false => fail::Tally::default().fail(show_name(&path), error),
+                }
             }
         }
         if count == 0 {
@@ -285,7 +302,8 @@ impl Engine<'_> {
                 to.dir.create(mark, &aside).await?.stays(true);
                 self.marks.borrow_mut().push((to.dir.clone(), mark.clone()));
             }
-            let (dir, was_there) = to.dir.make_dir(new).await?;
+            let made = to.dir.make_dir(new).await;
+            let (dir, was_there) = made.map_err(|error| item.at_sink(error))?;
             // What is made from now on lies in it, and whatever finds that comes through it.
             let top = Top { dir: dir.clone(), name: new.to_vec(), meta: dir.stat(b"").await? };
             self.tops.borrow_mut().push(top);
@@ -299,7 +317,8 @@ impl Engine<'_> {
             }
             (from.listing().await?, (dir, was_there))
         } else {
-            try_join(from.listing(), to.dir.make_dir(new)).await?
+            let make = async { to.dir.make_dir(new).await.map_err(|error| item.at_sink(error)) };
+            try_join(from.listing(), make).await?
         };
         if *depth > 0 && lifts(was_there) {
             dir.lift().await;
@@ -316,14 +335,18 @@ impl Engine<'_> {
         }
         // A directory that was named as the destination itself keeps what it is.
         let meta = (!new.is_empty()).then_some(*meta);
-        let to = Rc::new(Target { dir, parent: Some(to.clone()), meta, path: item.path(), there });
+        let (parent, path, shown) = (Some(to.clone()), item.path(), item.sink_path());
+        let to = Rc::new(Target { dir, parent, meta, path, shown, there });
         Ok(Filling { listing, from: Rc::new(from), to, depth: depth + 1, brings: BRINGS })
     }
 
     /// Says that some extended attributes could not be kept.
     fn lacks(&self, path: &[u8], attributes: usize) {
         if attributes > 0 {
-            fail::note(format_args!("{}: {attributes} extended attributes are not kept there", show_name(path)));
+            fail::note(format_args!(
+                "{}: {attributes} extended attributes are not kept there",
+                show_name(path)
+            ));
         }
     }
 
@@ -402,7 +425,8 @@ impl Engine<'_> {
             Kind::Link => {
                 let target = from.readlink(name).await?;
                 self.refuse_there(item).await?;
-                to.dir.symlink(item.as_new(), &target, meta, self.preserve).await?;
+                let made = to.dir.symlink(item.as_new(), &target, meta, self.preserve).await;
+                made.map_err(|error| item.at_sink(error))?;
             }
             _ => match self.links.filter(|_| meta.links > 1) {
                 Some(links) => self.linked(item, links).await?,
@@ -440,12 +464,14 @@ impl Engine<'_> {
             if self.verify {
                 bail!("what is there is more than its content: it cannot be compared");
             }
-            try_join(from.open(name, meta, 0), to.dir.open_in_place(new)).await?
+            let open = async { to.dir.open_in_place(new).await.map_err(|error| item.at_sink(error)) };
+            try_join(from.open(name, meta, 0), open).await?
         } else if self.resume {
-            let sink = to.dir.create(new, &aside).await?;
+            let sink = to.dir.create(new, &aside).await.map_err(|error| item.at_sink(error))?;
             (from.open(name, meta, sink.start()).await?, sink)
         } else {
-            try_join(from.open(name, meta, 0), to.dir.create(new, &aside)).await?
+            let create = async { to.dir.create(new, &aside).await.map_err(|error| item.at_sink(error)) };
+            try_join(from.open(name, meta, 0), create).await?
         };
         let checked = |n| self.progress.checked(n);
         let mut sum = self.verify.then(Sum::new);
@@ -456,7 +482,10 @@ impl Engine<'_> {
         self.progress.had(sink.start());
         let also = Pumped { progress: |n| self.progress.bytes(n), sum: sum.as_mut(), part: self.resume };
         let (end, ()) = join(pump(&source, &sink, also), self.sweep(item, &aside, &sink)).await;
-        let end = end?;
+        let end = end.map_err(|failed| match failed.at_sink {
+            true => item.at_sink(failed.error),
+            false => failed.error,
+        })?;
         self.agree(&source, &sink, meta, end).await?;
         if let Some(sum) = sum {
             let mut there = Sum::new();
@@ -472,7 +501,7 @@ impl Engine<'_> {
         }
         let resumed = sink.start() > 0;
         self.refuse_there(item).await?;
-        sink.keep(meta, self.preserve).await?;
+        sink.keep(meta, self.preserve).await.map_err(|error| item.at_sink(error))?;
         self.progress.resumed(resumed);
         Ok(())
     }
@@ -558,6 +587,18 @@ impl Item {
     /// Its name in the target.
     fn as_new(&self) -> &[u8] {
         self.new.as_deref().unwrap_or(&self.name)
+    }
+
+    /// An error of what it becomes, not of the source.
+    fn at_sink(&self, error: anyhow::Error) -> anyhow::Error {
+        error.context(SinkPath(show_name(&self.sink_path()).to_string()))
+    }
+
+    /// What a person calls what it becomes.
+    fn sink_path(&self) -> Vec<u8> {
+        let new = self.as_new();
+        let slash = if new.is_empty() || self.to.shown.ends_with(b"/") { "" } else { "/" };
+        [&self.to.shown[..], slash.as_bytes(), new].concat()
     }
 
     fn path(&self) -> Vec<u8> {
@@ -757,7 +798,7 @@ mod tests {
             marks: RefCell::default(),
         };
         let failed = rt::block_on(async |_| {
-            let (source, target) = (Rc::new(named(&from)), Target::named(named(&to)));
+            let (source, target) = (Rc::new(named(&from)), Target::named(named(&to), "to"));
             let (name, path) = (b"d".to_vec(), Some(b"d".to_vec()));
             let meta = source.stat(&name).await.unwrap();
             let (new, in_place, depth, mark) = (None, false, 0, None);

@@ -187,8 +187,10 @@ fn local_destination(
     several: bool,
     mark: impl Fn(&[u8]) -> Option<Vec<u8>>,
 ) -> Result<Destination> {
+    let typed = path;
     let into = |dir: &Path, new: Option<&OsStr>, in_place| {
-        let target = Target::named(Dir::Local(local::Dir::named(dir)?));
+        let shown = if new.is_some() { dir } else { typed };
+        let target = Target::named(Dir::Local(local::Dir::named(dir)?), shown.as_os_str().as_bytes());
         Ok(Destination { target, new: new.map(|new| new.as_bytes().to_vec()), in_place })
     };
     let real = match path.canonicalize() {
@@ -228,10 +230,10 @@ async fn remote_destination(
                 && let (dir, _) = sessions.parent(place).await?
                 && dir.walk(&mark).await.is_ok()
             {
-                let target = Target::named(Dir::Remote(dir.into()));
+                let target = Target::named(Dir::Remote(dir.into()), place.written_dir());
                 return Ok(Destination { target, new: Some(name.to_vec()), in_place: false });
             }
-            let target = Target::named(Dir::Remote(remote::Dir::new(file)));
+            let target = Target::named(Dir::Remote(remote::Dir::new(file)), place.written());
             return Ok(Destination { target, new: None, in_place: false });
         }
         Ok(found) => Some(found),
@@ -249,7 +251,7 @@ async fn remote_destination(
         (Some(dir), Some((_, name))) => (dir, name),
         _ => sessions.parent(place).await?,
     };
-    let target = Target::named(Dir::Remote(dir.into()));
+    let target = Target::named(Dir::Remote(dir.into()), place.written_dir());
     Ok(Destination { target, new: Some(name.to_vec()), in_place })
 }
 

@@ -367,7 +367,7 @@ fn item(dir: Rc<Dir>, name: &[u8], from: Side, path: &str) -> Item {
         from: from.dir,
         name: from.name,
         meta: from.meta,
-        to: Target::named((*dir).clone()),
+        to: Target::named((*dir).clone(), path.rsplit_once('/').map_or("", |(dir, _)| dir)),
         new: Some(name.to_vec()),
         in_place: false,
         path: Some(path.as_bytes().to_vec()),

@@ -12,9 +12,10 @@ use std::fmt;
 use std::future::pending;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::pin::pin;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -135,7 +136,7 @@ pub fn run(mut args: cli::Mount, config: &Config) -> Result<()> {
             };
             let aname = here.as_ref().and(remote.aname.as_deref()).unwrap_or_default();
             let root = root(env, &opened, &serving, core.clone(), aname).await?;
-            let (mount, device) = Mount::new(&args.dir, &to)?;
+            let (mount, device) = Mount::new(&args.dir, &to).map_err(|error| refused(&args.dir, error))?;
             anyhow::Ok((opened, root, mount, device))
         };
         let begun = match select(pin!(begin), pin!(signals.next())).await {
@@ -154,6 +155,19 @@ pub fn run(mut args: cli::Mount, config: &Config) -> Result<()> {
     });
     console::end();
     ended?
+}
+
+/// Why nothing can be mounted: files of another mount are no files of the directory.
+fn refused(dir: &Path, error: io::Error) -> io::Error {
+    let is_mount = || {
+        let dir = dir.canonicalize().ok()?;
+        Some(dir.metadata().ok()?.dev() != dir.parent()?.metadata().ok()?.dev())
+    };
+    if error.kind() != io::ErrorKind::DirectoryNotEmpty || is_mount() != Some(true) {
+        return error;
+    }
+    let why = format!("{}: something is already mounted there: -o nonempty hides it", dir.display());
+    io::Error::new(io::ErrorKind::ResourceBusy, why)
 }
 
 /// The tree of a server elsewhere, with its errors said now and as everywhere.

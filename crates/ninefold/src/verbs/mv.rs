@@ -2,6 +2,7 @@
 
 use anyhow::{Result, bail};
 use nine_io::client::File;
+use nine_proto::Errno;
 
 use crate::cli;
 use crate::config::Config;
@@ -28,20 +29,36 @@ pub fn run(args: cli::Mv, config: &Config) -> Result<Tally> {
         };
         let mut tally = Tally::default();
         for source in &sources {
-            let moved = mv(&sessions, source, &to, dir.as_ref()).await;
-            tally.check(source, moved)?;
+            if let Err((what, error)) = mv(&sessions, source, &to, dir.as_ref()).await {
+                tally.check(what, Err::<(), _>(error))?;
+            }
         }
         Ok(tally)
     })
 }
 
-async fn mv(sessions: &Sessions, source: &Place, to: &Place, dir: Option<&File>) -> Result<()> {
-    let (from, old) = sessions.parent(source).await?;
-    match dir {
-        Some(dir) => Ok(from.rename(old, dir, old).await?),
+/// An error comes with the path that it is about.
+async fn mv(
+    sessions: &Sessions,
+    source: &Place,
+    to: &Place,
+    dir: Option<&File>,
+) -> Result<(), (String, anyhow::Error)> {
+    let (from, old) = sessions.parent(source).await.map_err(|error| (source.to_string(), error))?;
+    let (renamed, to) = match dir {
+        Some(dir) => (from.rename(old, dir, old).await, to.below(old)),
         None => {
-            let (parent, new) = sessions.parent(to).await?;
-            Ok(from.rename(old, &parent, new).await?)
+            let (parent, new) = sessions.parent(to).await.map_err(|error| (to.to_string(), error))?;
+            (from.rename(old, &parent, new).await, to.clone())
         }
-    }
+    };
+    renamed.map_err(|error| {
+        let what = match error.errno() {
+            // Both directories are there.
+            Errno::ENOENT => source.to_string(),
+            Errno::EEXIST | Errno::ENOTEMPTY | Errno::EISDIR | Errno::ENOTDIR => to.to_string(),
+            _ => format!("{source} to {to}"),
+        };
+        (what, error.into())
+    })
 }

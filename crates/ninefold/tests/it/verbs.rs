@@ -84,6 +84,51 @@ fn names_that_are_not_utf8_survive_every_verb() {
 }
 
 #[test]
+fn a_name_is_one_line_and_moves_nothing() {
+    let server = Server::start();
+    for name in ["evil\n- plain", "esc\u{1b}[31m", "txt.\u{202e}exe", "plain \\ \u{e9}"] {
+        std::fs::write(server.files().join(name), "").unwrap();
+    }
+    let names = ["esc\\u{1b}[31m", "evil\\n- plain", "plain \\ \u{e9}", "txt.\\u{202e}exe"];
+    let listed = server.ok(["ls"]);
+    assert_eq!(listed.lines().collect::<Vec<_>>(), names);
+    let tree = server.ok(["tree", "/"]);
+    assert!(names.iter().all(|name| tree.contains(&format!("── {name}\n"))), "{tree}");
+    let missing = server.fails(["cat", "/no\n\u{202e}"]);
+    assert!(missing.contains("/no\\n\\u{202e}: No such file"), "{missing}");
+    // A program reads what they are.
+    assert!(server.ok(["ls", "--json"]).contains(r#""name":"evil\n- plain""#));
+}
+
+#[test]
+fn an_error_names_the_path_that_failed() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("home.ns"), "mount ram:1M /full\nmount ram: /r\n").unwrap();
+    std::fs::write(dir.path().join("big"), vec![7; 3 << 20]).unwrap();
+    let listen = format!("unix!{}", dir.path().join("s").display());
+    let server = Server::in_dir(dir, &["serve", "home.ns", "--listen", &listen]);
+    server.fed(&["write", "--create", "/r/f"], b"f");
+    server.ok(["mkdir", "/r/d"]);
+    for (line, said) in [
+        (&["mv", "/r/f", "/r/none/g"][..], "ninefold: mv: /r/none/g: No such file or directory\n"),
+        (&["mv", "/r/none", "/r/g"], "ninefold: mv: /r/none: No such file or directory\n"),
+        (&["mv", "/r/d", "/r/f"], "ninefold: mv: /r/f: Not a directory\n"),
+        (&["put", "big", "/full/f"], "ninefold: put: /full/f: No space left on device\n"),
+        (&["put", "big", "/full"], "ninefold: put: /full/big: No space left on device\n"),
+        (&["put", "none", "/full"], "ninefold: put: none: No such file or directory\n"),
+        (&["get", "/r/f", "/dev/full/f"], "ninefold: get: /dev/full/f: Not a directory\n"),
+    ] {
+        let stderr = server.fails(line);
+        assert!(stderr.ends_with(said), "{line:?}: {stderr}");
+    }
+    let none = format!("unix:{}/none", server.dir.path().display());
+    for line in [&["ls", &none][..], &["ls", "--server", &none, "/"]] {
+        let said = server.fails(line);
+        assert_eq!(said.lines().next().unwrap().matches("/none").count(), 1, "{said}");
+    }
+}
+
+#[test]
 fn changes_are_what_they_say() {
     let server = Server::start();
     let files = server.files();
