@@ -5,6 +5,7 @@
 //! In: arguments, environment, configuration files. Out: exit status 0, 1 (something failed) or 2 (the command line).
 #![forbid(unsafe_code)]
 
+mod ancestors;
 mod archive;
 mod blocks;
 mod cli;

@@ -13,6 +13,7 @@ use nine_proto::{Attr, GetMask, Time, mode};
 
 use super::sum::Sum;
 use super::{local, remote, some_more, temp_name};
+use crate::ancestors::DirectoryId;
 
 /// What is copied beside the data.
 #[derive(Clone, Copy, Debug)]
@@ -108,6 +109,14 @@ pub struct Found {
 }
 
 impl Dir {
+    /// Which one it is.
+    pub fn id(&self) -> Result<DirectoryId> {
+        match self {
+            Dir::Local(dir) => dir.id(),
+            Dir::Remote(dir) => Ok(dir.id()),
+        }
+    }
+
     /// What is in it.
     pub async fn listing(&self) -> Result<Listing> {
         Ok(match self {

@@ -31,6 +31,7 @@ use super::part::{self, There};
 use super::progress::Progress;
 use super::remote;
 use super::sum::Sum;
+use crate::ancestors::Ancestors;
 use crate::fail;
 
 /// Small files under way, if so many may be open: at three round trips of 50 ms each, 3,400 a second.
@@ -96,6 +97,8 @@ impl fmt::Display for SinkPath {
 pub struct Target {
     dir: Dir,
     parent: Option<Rc<Target>>,
+    /// The directories of the source down to the one that it is filled from.
+    above: Ancestors,
     /// `None`: it was there before us and stays as it is.
     meta: Option<Meta>,
     /// What a person calls its source.
@@ -109,8 +112,8 @@ pub struct Target {
 impl Target {
     /// One that a person named, and calls so.
     pub fn named(dir: Dir, shown: impl Into<Vec<u8>>) -> Rc<Target> {
-        let shown = shown.into();
-        Rc::new(Target { dir, parent: None, meta: None, path: Vec::new(), shown, there: None })
+        let (above, shown) = (Ancestors::default(), shown.into());
+        Rc::new(Target { dir, parent: None, above, meta: None, path: Vec::new(), shown, there: None })
     }
 
     /// The directory.
@@ -293,6 +296,7 @@ impl Engine<'_> {
             bail!("it is more than {DEEPEST} directories deep");
         }
         let from = item.from.dir(name).await?;
+        let above = to.above.with(from.id()?)?;
         self.refuse_own(&from, name, meta).await?;
         // One that was named as the destination itself keeps its mode; others get theirs when they are filled.
         let lifts = |was_there: bool| was_there && !new.is_empty();
@@ -336,7 +340,7 @@ impl Engine<'_> {
         // A directory that was named as the destination itself keeps what it is.
         let meta = (!new.is_empty()).then_some(*meta);
         let (parent, path, shown) = (Some(to.clone()), item.path(), item.sink_path());
-        let to = Rc::new(Target { dir, parent, meta, path, shown, there });
+        let to = Rc::new(Target { dir, parent, above, meta, path, shown, there });
         Ok(Filling { listing, from: Rc::new(from), to, depth: depth + 1, brings: BRINGS })
     }
 

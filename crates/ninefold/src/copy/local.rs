@@ -20,6 +20,7 @@ use rustix::io::Errno;
 use super::end::{Aside, FilePiece, Found, Kind, Meta, Xattr, is_sparse};
 use super::remote::lists_not_in;
 use super::{some_more, temp_name};
+use crate::ancestors::DirectoryId;
 
 /// Read at once, bytes.
 const PIECE: u64 = 256 * 1024;
@@ -37,6 +38,12 @@ impl Dir {
     pub fn named(path: &Path) -> Result<Dir> {
         let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
         Ok(Dir(Rc::new(fs::openat(CWD, path, DIR.difference(OFlags::NOFOLLOW), Mode::empty())?)))
+    }
+
+    /// Which one it is.
+    pub fn id(&self) -> Result<DirectoryId> {
+        let stat = fs::fstat(&*self.0)?;
+        Ok(DirectoryId { device: stat.st_dev, number: stat.st_ino })
     }
 
     pub fn listing(&self) -> Result<Listing> {

@@ -25,6 +25,7 @@ use nine_proto::{Errno, GetMask, NOGID, OpenFlags, Qid, SetAttr, TimeSet};
 
 use super::end::{Aside, Found, Kind, Meta, Xattr};
 use super::{some_more, temp_name};
+use crate::ancestors::DirectoryId;
 
 /// So much of the end of a part is written again, bytes: no less than `Options::window` of any client of ours.
 const WINDOW: u64 = (WIDER as u64) * (8 << 20);
@@ -50,6 +51,11 @@ impl From<Rc<File>> for Dir {
 impl Dir {
     pub fn new(file: File) -> Dir {
         Dir(Rc::new(file))
+    }
+
+    /// Which one it is.
+    pub fn id(&self) -> DirectoryId {
+        self.0.qid().into()
     }
 
     pub async fn listing(&self) -> Result<Listing> {

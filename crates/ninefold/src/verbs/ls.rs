@@ -6,6 +6,7 @@ use nine_io::client::{Entry, File};
 use nine_proto::{Attr, GetMask};
 
 use super::{is_hidden, is_link, sorted};
+use crate::ancestors::Ancestors;
 use crate::cli;
 use crate::config::Config;
 use crate::dial::{self, Sessions};
@@ -71,9 +72,10 @@ impl Ls {
 
     /// Shows a directory and, with -R, those below it.
     async fn tree(&mut self, place: Place, top: &File, tally: &mut Tally) -> Result<()> {
-        let mut todo = vec![(place, Vec::new())];
-        while let Some((place, path)) = todo.pop() {
-            let Some(entries) = tally.check(&place, self.entries(top, &path).await)? else { continue };
+        let mut todo = vec![(place, Vec::new(), Ancestors::default())];
+        while let Some((place, path, above)) = todo.pop() {
+            let listed = self.entries(top, &path, &above).await;
+            let Some((entries, above)) = tally.check(&place, listed)? else { continue };
             if self.headed {
                 self.out.print(if self.blank { "\n" } else { "" })?;
                 self.out.name(place.to_string().as_bytes())?;
@@ -82,7 +84,8 @@ impl Ls {
             self.blank = true;
             if self.args.recursive {
                 let dirs = entries.iter().rev().filter(|entry| entry.is_dir());
-                todo.extend(dirs.map(|dir| (place.below(&dir.name), [&path[..], b"/", &dir.name].concat())));
+                let below = |dir: &Entry| [&path[..], b"/", &dir.name].concat();
+                todo.extend(dirs.map(|dir| (place.below(&dir.name), below(dir), above.clone())));
             }
             let rows = self.with_targets(top, &path, entries).await;
             self.rows(&rows)?;
@@ -90,12 +93,13 @@ impl Ls {
         Ok(())
     }
 
-    async fn entries(&self, top: &File, path: &[u8]) -> Result<Vec<Entry>> {
+    async fn entries(&self, top: &File, path: &[u8], above: &Ancestors) -> Result<(Vec<Entry>, Ancestors)> {
         let dir = top.walk(path).await?;
+        let above = above.with(dir.qid())?;
         let attrs = (self.args.long || self.args.json).then_some(GetMask::BASIC);
         let mut entries = sorted(&dir, attrs).await?;
         entries.retain(|entry| self.args.all || !is_hidden(entry));
-        Ok(entries)
+        Ok((entries, above))
     }
 
     /// Where links lead is asked only where it is shown.

@@ -7,6 +7,7 @@ use futures_util::stream::{self, StreamExt};
 use nine_io::client::{Error, File};
 use nine_proto::Errno;
 
+use crate::ancestors::Ancestors;
 use crate::cli;
 use crate::config::Config;
 use crate::dial::{self, Sessions};
@@ -40,7 +41,7 @@ async fn rm(sessions: &Sessions, place: &Place, args: &cli::Rm, tally: &mut Tall
     if !args.recursive {
         bail!("Is a directory; -r removes it with everything in it");
     }
-    empty(place.clone(), file, tally).await?;
+    empty(place.clone(), file, Ancestors::default(), tally).await?;
     Ok(parent.unlink(name, true).await?)
 }
 
@@ -48,9 +49,11 @@ async fn rm(sessions: &Sessions, place: &Place, args: &cli::Rm, tally: &mut Tall
 fn empty<'t>(
     place: Place,
     dir: File,
+    above: Ancestors,
     tally: &'t mut Tally,
 ) -> Pin<Box<dyn Future<Output = Result<()>> + 't>> {
     Box::pin(async move {
+        let above = above.with(dir.qid())?;
         let mut entries = Vec::new();
         let mut reading = dir.read_dir().await?;
         while let Some(entry) = reading.next().await {
@@ -68,7 +71,7 @@ fn empty<'t>(
         for entry in dirs {
             let below = place.below(&entry.name);
             let emptied = match dir.walk(&entry.name).await {
-                Ok(child) => empty(below.clone(), child, tally).await,
+                Ok(child) => empty(below.clone(), child, above.clone(), tally).await,
                 Err(e) => Err(e.into()),
             };
             if tally.check(&below, emptied)?.is_some() {

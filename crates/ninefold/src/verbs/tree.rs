@@ -4,6 +4,7 @@ use anyhow::Result;
 use nine_io::client::File;
 
 use super::{is_hidden, sorted};
+use crate::ancestors::Ancestors;
 use crate::cli;
 use crate::config::Config;
 use crate::dial;
@@ -43,6 +44,7 @@ struct Row {
     /// From the top.
     path: Vec<u8>,
     name: Box<[u8]>,
+    above: Ancestors,
     is_dir: bool,
     is_last: bool,
     /// Levels below the top; what stands in front of the name is as long.
@@ -55,7 +57,8 @@ impl Tree {
         self.out.name(place.to_string().as_bytes())?;
         self.out.print("\n")?;
         let mut todo = Vec::new();
-        self.below(&mut todo, place, top, Vec::new(), (0, String::new()), tally).await?;
+        let path = (Vec::new(), Ancestors::default());
+        self.below(&mut todo, place, top, path, (0, String::new()), tally).await?;
         while let Some(row) = todo.pop() {
             self.out.print(&row.indent)?;
             self.out.print(if row.is_last { "└── " } else { "├── " })?;
@@ -68,7 +71,8 @@ impl Tree {
             self.dirs += 1;
             if self.args.levels.is_none_or(|levels| row.level < levels) {
                 let indent = row.indent + if row.is_last { "    " } else { "│   " };
-                self.below(&mut todo, row.place, top, row.path, (row.level, indent), tally).await?;
+                let path = (row.path, row.above);
+                self.below(&mut todo, row.place, top, path, (row.level, indent), tally).await?;
             }
         }
         Ok(())
@@ -80,17 +84,22 @@ impl Tree {
         todo: &mut Vec<Row>,
         place: Place,
         top: &File,
-        path: Vec<u8>,
+        (path, above): (Vec<u8>, Ancestors),
         (level, indent): (u32, String),
         tally: &mut Tally,
     ) -> Result<()> {
-        let read = async { sorted(&top.walk(&path).await?, None).await };
-        let Some(mut entries) = tally.check(&place, read.await)? else { return Ok(()) };
+        let read = async {
+            let dir = top.walk(&path).await?;
+            let above = above.with(dir.qid())?;
+            anyhow::Ok((sorted(&dir, None).await?, above))
+        };
+        let Some((mut entries, above)) = tally.check(&place, read.await)? else { return Ok(()) };
         entries.retain(|entry| self.args.all || !is_hidden(entry));
         let begin = todo.len();
         todo.extend(entries.into_iter().rev().map(|entry| Row {
             place: place.below(&entry.name),
             path: [&path[..], b"/", &entry.name].concat(),
+            above: above.clone(),
             is_dir: entry.is_dir(),
             name: entry.name,
             is_last: false,

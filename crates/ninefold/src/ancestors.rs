@@ -1,0 +1,89 @@
+//! Walks of trees that come to an end although a directory holds itself, as by a bind of `/` below `/`.
+//!
+//! In: the directories of a walk, each with the number that its server, or this machine, gives it. Out: an error for
+//! one that stands among those above it. Names do not matter, for each time round they are longer.
+
+use std::fmt;
+use std::rc::Rc;
+
+use nine_proto::Qid;
+
+/// Which directory it is: unique on its side of a walk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirectoryId {
+    /// The device of a local one; servers have none.
+    pub device: u64,
+    /// The number of the inode, or the qid's path.
+    pub number: u64,
+}
+
+impl From<Qid> for DirectoryId {
+    fn from(qid: Qid) -> Self {
+        Self { device: 0, number: qid.path }
+    }
+}
+
+/// The directories from the top of a walk to one of them.
+#[derive(Clone, Default)]
+pub struct Ancestors(Option<Rc<AncestorLink>>);
+
+struct AncestorLink {
+    id: DirectoryId,
+    above: Ancestors,
+}
+
+impl Ancestors {
+    /// The same and a directory below them.
+    ///
+    /// # Errors
+    /// It is one of them.
+    pub fn with(&self, id: impl Into<DirectoryId>) -> Result<Self, LoopError> {
+        let id = id.into();
+        let mut link = self.0.as_deref();
+        while let Some(AncestorLink { id: known, above }) = link {
+            if *known == id {
+                return Err(LoopError);
+            }
+            link = above.0.as_deref();
+        }
+        Ok(Self(Some(Rc::new(AncestorLink { id, above: self.clone() }))))
+    }
+}
+
+/// A directory that lies in itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoopError;
+
+impl fmt::Display for LoopError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("file system loop: it is one of the directories above it, and is left out")
+    }
+}
+
+impl std::error::Error for LoopError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(device: u64, number: u64) -> DirectoryId {
+        DirectoryId { device, number }
+    }
+
+    #[test]
+    fn a_directory_among_its_ancestors_is_a_loop() {
+        let top = Ancestors::default().with(id(0, 1)).unwrap();
+        let below = top.with(id(0, 2)).unwrap();
+        assert_eq!(below.with(id(0, 1)).err(), Some(LoopError));
+        assert_eq!(below.with(id(0, 2)).err(), Some(LoopError));
+    }
+
+    #[test]
+    fn siblings_and_other_devices_are_no_loop() {
+        let top = Ancestors::default().with(id(1, 1)).unwrap();
+        // Seen twice side by side, as by two binds of one tree.
+        assert!(top.with(id(1, 2)).is_ok() && top.with(id(1, 2)).is_ok());
+        // The roots of file systems have the same number.
+        assert!(top.with(id(2, 1)).is_ok());
+    }
+}
