@@ -26,7 +26,7 @@ fn nothing_is_lost_that_was_not_to_be() {
         ("fs ream ./new --size 100M --block 5K", "8K, 16K, 32K or 64K"),
         ("fs ream cw\"a\"w\"b\"", "No such file"),
         ("fs ream cram1000000ram1000000", "no archive is made there"),
-        ("fs check ./junk2", "No such file"),
+        ("fs check ./junk2", "there is no archive in ./junk2; `ninefold fs ream` makes one"),
     ] {
         let is = site.fails(line);
         assert!(is.contains(said), "{line}: {is}");

@@ -124,10 +124,10 @@ fn what_differs_is_shown_by_name_and_by_line() {
     let output = server.run(["fs", "diff", &first, "/archive/t"]);
     let said = output.stdout;
     let text = format!(
-        "{head}~ /archive/t/a\n- /dump/{first}/t/b\n+ /archive/t/b/\n+ /archive/t/b/new\nline\n\
+        "{head}~ /archive/t/a\n- /dump/{first}/t/b\n+ /archive/t/b/\n+ /archive/t/b/new\\nline\n\
          - /dump/{first}/t/sub/deep/\n- /dump/{first}/t/sub/deep/y\n"
     );
-    let expected = [text.as_bytes(), b"+ /archive/t/\xff\x1b\n"].concat();
+    let expected = [text.as_bytes(), b"+ /archive/t/\xff\\u{1b}\n"].concat();
     assert_eq!(String::from_utf8_lossy(&said), String::from_utf8_lossy(&expected));
     let said = server.ok(["fs", "diff", "--json", &first, "/archive/t"]);
     let all: Vec<serde_json::Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
