@@ -84,8 +84,8 @@ pub struct Target {
 pub struct DialError(String);
 
 impl Target {
-    /// Parses a dial string or a URL. `is_socket` (see [`is_socket`]) decides how much of a `unix:` URL is
-    /// the address: the longest prefix for which it says yes; if it never does, the whole path is the
+    /// Parses a dial string or a URL. `is_socket` (see [`is_socket`]) decides how much of `unix!` or `unix:` and a
+    /// path is the address: the longest prefix for which it says yes; if it never does, the whole path is the
     /// address.
     pub fn parse(text: &str, is_socket: impl Fn(&Path) -> bool) -> Result<Target, DialError> {
         let parsed = match text.split_once(':') {
@@ -93,7 +93,7 @@ impl Target {
             Some((scheme, rest)) if !scheme.contains('!') && rest.starts_with("//") => {
                 url(scheme, &rest[2..])
             }
-            _ if text.contains('!') => dial_string(text),
+            _ if text.contains('!') => dial_string(text, is_socket),
             _ => wrong(format!("not an address; write {EXAMPLES}")),
         };
         parsed.map_err(|DialError(why)| DialError(format!("{}: {why}", without_token(text))))
@@ -163,10 +163,10 @@ impl From<DialError> for io::Error {
     }
 }
 
-/// `net!host[!port][/path]`, or `unix!` or `shm!` and everything after it.
-fn dial_string(text: &str) -> Result<Target, DialError> {
+/// `net!host[!port][/path]`; for `unix!` and `shm!` the host is the path of a socket.
+fn dial_string(text: &str, is_socket: impl Fn(&Path) -> bool) -> Result<Target, DialError> {
     if let Some((net @ ("unix" | "shm"), path)) = text.split_once('!') {
-        return Ok(Target { addr: at_socket(net, path)?, path: "/".into(), token: None });
+        return at_socket_and_below(net, path, is_socket);
     }
     let (addr, path) = cut_path(text);
     let mut parts = addr.split('!');
@@ -204,14 +204,22 @@ fn url(scheme: &str, rest: &str) -> Result<Target, DialError> {
 
 /// `unix:` or `shm:` and a path, of which the longest prefix that is a socket is the address.
 fn socket_url(scheme: &str, rest: &str, is_socket: impl Fn(&Path) -> bool) -> Result<Target, DialError> {
-    let rest = rest.strip_prefix("//").unwrap_or(rest);
+    at_socket_and_below(scheme, rest.strip_prefix("//").unwrap_or(rest), is_socket)
+}
+
+/// A path, of which the longest prefix that is a socket is the address, and the rest a path of its server.
+fn at_socket_and_below(
+    net: &str,
+    rest: &str,
+    is_socket: impl Fn(&Path) -> bool,
+) -> Result<Target, DialError> {
     let whole = rest.trim_end_matches('/').len();
     let ends = rest.match_indices('/').map(|(at, _)| at).filter(|&at| 0 < at && at < whole);
     let prefixes: Vec<usize> = ends.chain([whole]).collect();
     let found = prefixes.into_iter().rev().find(|&end| is_socket(Path::new(&rest[..end])));
     let (socket, path) = rest.split_at(found.unwrap_or(whole));
     let path = if path.is_empty() { "/" } else { path };
-    Ok(Target { addr: at_socket(scheme, socket)?, path: path.into(), token: None })
+    Ok(Target { addr: at_socket(net, socket)?, path: path.into(), token: None })
 }
 
 fn at_socket(net: &str, path: &str) -> Result<Addr, DialError> {
@@ -373,12 +381,14 @@ mod tests {
             ("il!::1!7/a", "il!::1!7", "/a"),
             ("vsock!3!99/a", "vsock!3!99", "/a"),
             ("vsock!*", "vsock!*!564", "/"),
-            ("unix!/run/a.sock/b", "unix!/run/a.sock/b", "/"),
+            ("unix!/run/a.sock/b", "unix!/run/a.sock", "/b"),
+            ("unix!/run/a.sock/", "unix!/run/a.sock", "/"),
+            ("unix!/run/none/b", "unix!/run/none/b", "/"),
             ("unix:/run/a.sock/b/c", "unix!/run/a.sock", "/b/c"),
             ("unix:/run/a.sock", "unix!/run/a.sock", "/"),
             ("unix:///run/a.sock/", "unix!/run/a.sock", "/"),
             ("unix:/run/none/b", "unix!/run/none/b", "/"),
-            ("shm!/run/a.sock/b", "shm!/run/a.sock/b", "/"),
+            ("shm!/run/a.sock/b", "shm!/run/a.sock", "/b"),
             ("shm:/run/a.sock/b/c", "shm!/run/a.sock", "/b/c"),
             ("9p://h", "tcp!h!564", "/"),
             ("9p://h:99/a%20b/%C3%A4", "tcp!h!99", "/a b/ä"),
