@@ -380,6 +380,13 @@ impl Remote {
         Ok(())
     }
 
+    /// The same, with a dialect in which a server says why it refuses something, unless somebody has chosen one. For
+    /// requests to control files.
+    pub fn with_error_texts(mut self) -> Self {
+        self.dialect = self.dialect.or(Some(DialectChoice::Texts));
+        self
+    }
+
     /// How channels wait.
     pub fn waits(&self) -> Waits {
         match self.waits {
@@ -421,6 +428,10 @@ pub enum DialectChoice {
     #[value(name = "9P2000.s")]
     #[serde(rename = "9P2000.s")]
     P2000s,
+    /// One whose errors are texts, if the server has such; 9P2000.L has numbers only
+    #[value(skip)]
+    #[serde(skip)]
+    Texts,
 }
 
 impl DialectChoice {
@@ -434,6 +445,7 @@ impl DialectChoice {
             Self::Ls => Some(vec![Dialect::LS]),
             Self::Us => Some(vec![Dialect::US]),
             Self::P2000s => Some(vec![Dialect::P2000S]),
+            Self::Texts => Some(vec![Dialect::U, Dialect::P2000, Dialect::L]),
         }
     }
 }

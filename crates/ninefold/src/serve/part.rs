@@ -14,7 +14,7 @@ use nine_net::{Env, rt};
 use nine_proto::{Errno, OpenFlags};
 use nine_servers::part::{Machine, Machines, Rights, Spread, Spreads, Start, quote};
 
-use crate::config::{DialectChoice, Remote};
+use crate::config::Remote;
 use crate::dial::Sessions;
 use crate::operand::Place;
 
@@ -60,9 +60,7 @@ const MOST: u64 = 1024;
 
 /// Gives programs away as a client with this configuration.
 pub fn spread(remote: Remote, env: rt::Real) -> Box<Spreads> {
-    let mut remote = remote;
-    // Errors have texts there.
-    remote.dialect = remote.dialect.or(Some(DialectChoice::U));
+    let remote = remote.with_error_texts();
     Box::new(move |spread| {
         let remote = remote.clone();
         Box::pin(async move {

@@ -32,7 +32,7 @@ use crate::cli::{
     self, FsCheck, FsCopyworm, FsCtl, FsDump, FsDumps, FsGrow, FsOf, FsReam, FsRecover, FsStatus, FsTakeover,
     FsVerb,
 };
-use crate::config::{Config, DialectChoice, Remote};
+use crate::config::Config;
 use crate::copy::Steps;
 use crate::dial::{self, Sessions};
 use crate::disks::size;
@@ -255,9 +255,7 @@ async fn may_recover(spec: &Spec, force: bool, env: rt::Real) -> Result<()> {
 
 /// Does something with the directory of an archive's console.
 fn with(of: FsOf, config: &Config, does: impl AsyncFnOnce(&Sessions, &File) -> Result<()>) -> Result<Tally> {
-    let mut remote: Remote = config.remote(&of.remote)?;
-    // .L has no room for what is wrong with a command.
-    remote.dialect = remote.dialect.or(Some(DialectChoice::U));
+    let remote = config.remote(&of.remote)?.with_error_texts();
     let addr = of.addr.as_deref().unwrap_or(OsStr::new("/"));
     let place = operand::Place::parse(addr, &remote)?.below(b"fs");
     dial::run(remote, async |sessions| {

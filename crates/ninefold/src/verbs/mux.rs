@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 
 use super::{sorted, text};
 use crate::cli::{self, MuxVerb};
-use crate::config::{Config, DialectChoice};
+use crate::config::Config;
 use crate::dial::{self, Sessions};
 use crate::fail::{Program, Tally};
 use crate::operand::Place;
@@ -32,9 +32,8 @@ pub fn run(args: cli::Mux, config: &Config) -> Result<Tally> {
         remote.aname = Some(space.clone());
     }
     let line = args.verb.as_ref().map(line).transpose()?;
-    if line.is_some() && remote.dialect.is_none() {
-        // .L has no room for what is wrong with a line.
-        remote.dialect = Some(DialectChoice::U);
+    if line.is_some() {
+        remote = remote.with_error_texts();
     }
     let place = Place::parse(args.addr.as_deref().unwrap_or(OsStr::new("/")), &remote)?.below(b"mux");
     dial::run(remote, async |sessions| {

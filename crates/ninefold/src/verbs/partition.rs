@@ -33,7 +33,7 @@ use serde_json::json;
 
 use super::text;
 use crate::cli;
-use crate::config::{Config, DialectChoice, Remote};
+use crate::config::{Config, Remote};
 use crate::dial::{self, Sessions};
 use crate::fail::{self, Interrupted, Program, Tally};
 use crate::operand::Place;
@@ -42,7 +42,7 @@ use crate::serve::part::give;
 
 /// Runs the program everywhere, to its ends; an error, if one of them is not status 0.
 pub fn run(args: cli::PartitionRun, config: &Config) -> Result<()> {
-    let remote = asking(config.remote(&args.remote)?);
+    let remote = config.remote(&args.remote)?.with_error_texts();
     let wrong = |why: &str| Err(Program { status: 2, error: Some(why.into()) }.into());
     let [program, words @ ..] = (match (&args.words[..], &args.program[..]) {
         (words, []) | ([], words) => words,
@@ -118,7 +118,7 @@ pub fn run(args: cli::PartitionRun, config: &Config) -> Result<()> {
 
 /// Sessions as a table.
 pub fn ls(args: cli::PartitionLs, config: &Config) -> Result<Tally> {
-    let remote = asking(config.remote(&args.remote)?);
+    let remote = config.remote(&args.remote)?.with_error_texts();
     let place = partitions(args.addr.as_deref().unwrap_or(OsStr::new("/")), &remote)?;
     dial::run(remote, async |sessions| {
         let dir = walk(&sessions, &place).await?;
@@ -164,7 +164,7 @@ pub fn ls(args: cli::PartitionLs, config: &Config) -> Result<Tally> {
 
 /// Ends a session.
 pub fn kill(args: cli::PartitionKill, config: &Config) -> Result<Tally> {
-    let remote = asking(config.remote(&args.remote)?);
+    let remote = config.remote(&args.remote)?.with_error_texts();
     let place = partitions(&args.addr, &remote)?;
     dial::run(remote, async |sessions| {
         let dir = walk(&sessions, &place).await?;
@@ -568,12 +568,6 @@ impl Out {
         stdout.bytes(bytes)?;
         stdout.flush()
     }
-}
-
-/// Errors have texts in .u alone.
-fn asking(mut remote: Remote) -> Remote {
-    remote.dialect = remote.dialect.or(Some(DialectChoice::U));
-    remote
 }
 
 /// Where the partitions are that this word means.

@@ -18,7 +18,12 @@ use crate::operand::Place;
 const PIECE: usize = 256 * 1024;
 
 pub fn run(args: cli::Write, config: &Config) -> Result<Tally> {
-    let remote = config.remote(&args.remote)?;
+    let mut remote = config.remote(&args.remote)?;
+    // What is refused is most often a line for a control file. Only 9P2000.L appends whatever others write meanwhile,
+    // and gives a new file the mode that it is asked for.
+    if !args.append && !args.create {
+        remote = remote.with_error_texts();
+    }
     let place = Place::parse(&args.path, &remote)?;
     dial::run(remote, async |sessions| {
         let mut tally = Tally::default();

@@ -1,7 +1,9 @@
 //! Name spaces as a person has them: a file, a server, the verbs.
 
 use std::fs;
+use std::io::Write;
 use std::path::Path;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use nine_io::client::{Options, blocking::Client};
@@ -108,6 +110,43 @@ fn a_mux_keeps_to_9p_whatever_is_behind_it() {
             scope.spawn(checked);
         }
     });
+}
+
+#[test]
+fn walks_of_a_name_space_that_holds_itself_end() {
+    let server = serve("mount ram: /\nmount disk:a /data\nbind / /data/sub\n");
+    let got = server.dir.path().join("got");
+    for line in [
+        &["tree", "/data"][..],
+        &["ls", "-R", "/data"],
+        &["get", "-r", "/data", got.to_str().unwrap()],
+        &["cp", "-r", "/data", ":/copy"],
+    ] {
+        let said = server.fails(line);
+        assert!(said.contains("/data/sub/data: file system loop"), "{line:?}: {said}");
+    }
+    // The rest has come.
+    assert_eq!(fs::read(got.join("sub/data/only-a")).ok(), None);
+    assert_eq!(fs::read(got.join("only-a")).unwrap(), b"a\n");
+    // The same tree twice side by side is no loop.
+    let server = serve("mount disk:a /one\nbind /one /two\n");
+    assert!(server.ok(["tree", "/"]).contains("two"));
+}
+
+#[test]
+fn a_control_file_that_refuses_a_line_says_why() {
+    let server = serve("mount ram: /r\n");
+    let write = |words: &[&str]| {
+        let mut child = server.client();
+        child.args(["write", "/mux/ctl"]).args(words).stdin(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = child.spawn().unwrap();
+        child.stdin.take().unwrap().write_all(b"frobnicate /a\n").unwrap();
+        String::from_utf8(child.wait_with_output().unwrap().stderr).unwrap()
+    };
+    let said = write(&[]);
+    assert!(said.contains("`frobnicate` is not known"), "{said}");
+    let said = write(&["--dialect", "9P2000"]);
+    assert!(said.contains("`frobnicate` is not known"), "{said}");
 }
 
 #[test]
