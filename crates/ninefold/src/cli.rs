@@ -886,7 +886,8 @@ const AFTER: &str = "\
 Addresses: unix:/run/x.sock/dir/file  9p://[TOKEN@]HOST[:PORT]/file  9p+tls://HOST/file
            tcp!HOST!PORT/file  tls!HOST!PORT/file  il!HOST!PORT/file  vsock!CID!PORT/file
 `:/file`, or /file where only a file of a server makes sense, is one of the default server:
---server, else $NINEFOLD_SERVER, else the configuration, else the unix socket of `ninefold serve`.
+--server, else $NINEFOLD_SERVER, else the configuration, else the channel that `ninefold partition run` has passed,
+else the unix socket of `ninefold serve`.
 
 Exit status: 0 all done, 1 something failed, 2 the command line is wrong; 130 and 143: SIGINT or SIGTERM ended
 `get`, `put` or `cp`, and what was not whole is removed, or stays for --resume.";

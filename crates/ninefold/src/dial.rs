@@ -31,7 +31,8 @@ use nine_proto::{Attr, Errno, GetMask, NOUID};
 use crate::config::{DialectChoice, Remote};
 use crate::copy;
 use crate::fail::{self, Attach, Dial, Interrupted, Step};
-use crate::operand::Place;
+use crate::operand::{Place, ServerAddr};
+use crate::serve::join_host;
 use silence::{Watched, watch};
 
 pub use data::Data;
@@ -53,7 +54,7 @@ pub struct Sessions {
 }
 
 struct Session {
-    addr: Addr,
+    addr: ServerAddr,
     /// What was shown there.
     token: Option<String>,
     root: Rc<File>,
@@ -201,7 +202,7 @@ impl Sessions {
     }
 
     /// Why we are not let in, in the words that another dialect has.
-    async fn in_words(&self, addr: &Addr, token: Option<String>) -> Option<anyhow::Error> {
+    async fn in_words(&self, addr: &ServerAddr, token: Option<String>) -> Option<anyhow::Error> {
         let remote = Remote { dialect: Some(DialectChoice::U), ..self.remote.clone() };
         let asks = Sessions::new(remote, self.env);
         let refused = Box::pin(asks.dial(addr, token, Moved::default(), None)).await.err()?;
@@ -210,25 +211,29 @@ impl Sessions {
 
     async fn dial(
         &self,
-        addr: &Addr,
+        server: &ServerAddr,
         token: Option<String>,
         moved: Moved,
         want: Option<(&Place, GetMask)>,
     ) -> Result<(File, Option<Walked>)> {
+        let ServerAddr::Dialed(addr) = server else {
+            let channel = join_host(self.remote.waits()).await.map_err(failed(Step::Connect))?;
+            let options = self.options(&[], token);
+            return self.attach(server, Watched(Asking::new(channel), moved), options, want).await;
+        };
         if let Addr::Il { .. } = addr {
             let talk = il(addr, HOUR, &self.env).await.map_err(failed(Step::Connect))?;
-            return self.attach(addr, Watched(talk, moved), self.options(addr, token), want).await;
+            return self.attach(server, Watched(talk, moved), self.options(&[addr], token), want).await;
         }
         if let Addr::Shm { path } = addr {
             let channel =
                 Channel::dial(path, self.remote.waits(), HOUR).await.map_err(failed(Step::Connect))?;
-            return self
-                .attach(addr, Watched(Asking::new(channel), moved), self.options(addr, token), want)
-                .await;
+            let options = self.options(&[addr], token);
+            return self.attach(server, Watched(Asking::new(channel), moved), options, want).await;
         }
         // The caller has the clock; this one only bounds what it cannot interrupt.
         let socket = Socket::connect(addr, HOUR).await.map_err(failed(Step::Connect))?;
-        let mut options = self.options(addr, token);
+        let mut options = self.options(&[addr], token);
         let streams = |options: Options, tls| {
             let dial = Arc::new(Data::new(self.env, tls, moved.clone()));
             with_streams(options, dial, self.remote.dialect)
@@ -240,25 +245,25 @@ impl Sessions {
                 let forever = self.env.sleep_until(self.env.now() + HOUR);
                 let tls = tls.connect(socket, host, forever).await;
                 let tls = tls.map_err(|e| failed(Step::Tls)(naming(addr, e)))?;
-                self.attach(addr, Watched(tls, moved), options, want).await
+                self.attach(server, Watched(tls, moved), options, want).await
             }
             Addr::Tcp { .. } => {
                 options = streams(options, None);
-                self.attach(addr, Watched(socket, moved), options, want).await
+                self.attach(server, Watched(socket, moved), options, want).await
             }
-            _ => self.attach(addr, Watched(socket, moved), options, want).await,
+            _ => self.attach(server, Watched(socket, moved), options, want).await,
         }
     }
 
     async fn attach(
         &self,
-        addr: &Addr,
+        addr: &ServerAddr,
         transport: impl Transport,
         options: Options,
         want: Option<(&Place, GetMask)>,
     ) -> Result<(File, Option<Walked>)> {
         let token = options.token.is_some();
-        if !token && !matches!(addr, Addr::Unix { .. } | Addr::Shm { .. }) && self.remote.cert.is_none() {
+        if !token && !addr.is_local() && self.remote.cert.is_none() {
             fail::without_proof();
         }
         let (client, driver) = Client::connect(transport, options).await?;
@@ -291,11 +296,11 @@ impl Sessions {
         Ok(attached.map_err(|error| Attach { peer: client.peer().to_string(), token, error })?)
     }
 
-    fn options(&self, addr: &Addr, token: Option<String>) -> Options {
+    fn options(&self, addrs: &[&Addr], token: Option<String>) -> Options {
         let mut options =
             Options { token, calls: CALLS, clock: Some(self.env.clock()), ..Options::default() };
         if !self.remote.push.is_empty() {
-            let modules = modules(&[addr], &self.remote);
+            let modules = modules(addrs, &self.remote);
             options.pushed = Some(Pushed { modules, clock: self.env.clock() });
         }
         options.dialects = DialectChoice::list(self.remote.dialect).unwrap_or(options.dialects);

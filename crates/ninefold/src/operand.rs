@@ -14,7 +14,7 @@ use nine_net::{Addr, Target, is_socket};
 use nine_text::show_name;
 
 use crate::config::Remote;
-use crate::serve::default_socket;
+use crate::serve::{default_socket, has_host};
 
 /// See the module.
 #[derive(Clone, Debug)]
@@ -27,7 +27,7 @@ pub enum Operand {
 #[derive(Clone, Debug)]
 pub struct Place {
     /// Its server.
-    pub addr: Addr,
+    pub addr: ServerAddr,
     /// What to show there.
     pub token: Option<String>,
     /// From the server's root; bytes, for names need not be UTF-8.
@@ -36,6 +36,31 @@ pub struct Place {
     typed: OsString,
     /// What the default server puts before a path; `None`: it was named by its address.
     base: Option<Vec<u8>>,
+}
+
+/// Where a server is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ServerAddr {
+    /// At an address.
+    Dialed(Addr),
+    /// At the other end of the channel that this program was started with.
+    Inherited,
+}
+
+impl ServerAddr {
+    /// Whether only this machine can be at the other end.
+    pub fn is_local(&self) -> bool {
+        matches!(self, Self::Dialed(Addr::Unix { .. } | Addr::Shm { .. }) | Self::Inherited)
+    }
+}
+
+impl fmt::Display for ServerAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Dialed(addr) => addr.fmt(f),
+            Self::Inherited => f.write_str("host:"),
+        }
+    }
 }
 
 impl Operand {
@@ -108,6 +133,17 @@ impl Place {
         hidden(self.typed.as_bytes())
     }
 
+    /// The directory it is in, as it was typed.
+    pub fn written_dir(&self) -> Vec<u8> {
+        let typed = self.written();
+        let typed = typed.trim_suffix_slashes();
+        match typed.iter().rposition(|&b| b == b'/') {
+            Some(0) => b"/".to_vec(),
+            Some(at) => typed[..at].to_vec(),
+            None => Vec::new(),
+        }
+    }
+
     /// The directory it is in and its name there; the root has none.
     pub fn split(&self) -> Option<(&[u8], &[u8])> {
         let path = self.path.trim_suffix_slashes();
@@ -122,31 +158,23 @@ impl Place {
     }
 
     fn at_default(word: &OsStr, remote: &Remote) -> Result<Place> {
-        let target = match &remote.server {
-            Some(server) => Target::parse(server.as_str(), is_socket)?,
-            None => Target {
-                addr: Addr::Unix { path: default_socket().context("there is no default server")? },
-                path: "/".into(),
-                token: None,
-            },
+        let (addr, base, token) = match &remote.server {
+            Some(server) => {
+                let Target { addr, path, token } = Target::parse(server.as_str(), is_socket)?;
+                (ServerAddr::Dialed(addr), path, token)
+            }
+            None if has_host() => (ServerAddr::Inherited, String::new(), None),
+            None => {
+                let path = default_socket().context("there is no default server")?;
+                (ServerAddr::Dialed(Addr::Unix { path }), String::new(), None)
+            }
         };
         let bytes = word.as_bytes();
         let path = bytes.strip_prefix(b":").unwrap_or(bytes);
-        let base = target.path.trim_end_matches('/').as_bytes();
-    /// The directory it is in, as it was typed.
-    pub fn written_dir(&self) -> Vec<u8> {
-        let typed = self.written();
-        let typed = typed.trim_suffix_slashes();
-        match typed.iter().rposition(|&b| b == b'/') {
-            Some(0) => b"/".to_vec(),
-            Some(at) => typed[..at].to_vec(),
-            None => Vec::new(),
-        }
-    }
-
+        let base = base.trim_end_matches('/').as_bytes();
         let path = [base, b"/", path].concat();
         let base = Some(base.to_vec());
-        Ok(Place { addr: target.addr, token: target.token, path, typed: word.into(), base })
+        Ok(Place { addr, token, path, typed: word.into(), base })
     }
 }
 
@@ -202,7 +230,7 @@ fn address(word: &OsStr) -> Result<Option<Place>> {
     let tail = if scheme(bytes).is_some() { percent_decoded(tail) } else { tail.to_vec() };
     let path = [path.trim_end_matches('/').as_bytes(), &tail[..]].concat();
     let path = if path.is_empty() { b"/".to_vec() } else { path };
-    Ok(Some(Place { addr, token, path, typed: word.into(), base: None }))
+    Ok(Some(Place { addr: ServerAddr::Dialed(addr), token, path, typed: word.into(), base: None }))
 }
 
 /// What stands before `://`, if that can be a scheme.

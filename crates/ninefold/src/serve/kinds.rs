@@ -33,6 +33,8 @@ use super::console;
 use super::export::{self, disk_options};
 use crate::archive::{self, Archives, Spec};
 use crate::config::{DialectChoice, Identity, Remote, Serving};
+use crate::dial::Sessions;
+use crate::operand::{Place, ServerAddr};
 use crate::{dial, fail};
 
 /// What a word means, before anything is opened.
@@ -397,6 +399,20 @@ impl Servers {
         Server { user: (user.into(), uid), ..server }
     }
 
+    /// The server of these places, which are equal: at their addresses, or at the other end of our channel.
+    pub fn of(&self, places: &[Place], sessions: &Sessions) -> anyhow::Result<Server> {
+        let mut all = Vec::new();
+        for place in places {
+            match &place.addr {
+                ServerAddr::Dialed(addr) => {
+                    all.push(Reached { addr: addr.clone(), token: sessions.token(place)? });
+                }
+                ServerAddr::Inherited => return Ok(self.host()),
+            }
+        }
+        Ok(self.reach(&all))
+    }
+
     /// The host of the channel that this program was started with.
     pub fn host(&self) -> Server {
         let mut server = Server::new(HOST, Arc::new(Inherited { waits: self.remote.waits() }));
@@ -593,12 +609,14 @@ impl Inherited {
 impl Dial for Inherited {
     fn dial(&self, _: &dyn Spawn) -> Boxed<io::Result<Box<dyn Transport>>> {
         let waits = self.waits;
-        Box::pin(async move {
-            let peer = Peer { addr: HOST.into(), proof: Proof::None };
-            let channel = Channel::join(Self::passed()?, waits, peer).await?;
-            Ok(Box::new(Asking::new(channel)) as Box<dyn Transport>)
-        })
+        Box::pin(async move { Ok(Box::new(Asking::new(join_host(waits).await?)) as Box<dyn Transport>) })
     }
+}
+
+/// Joins the channel that this program was started with; one caller after the other.
+pub async fn join_host(waits: Waits) -> io::Result<Channel> {
+    let peer = Peer { addr: HOST.into(), proof: Proof::None };
+    Channel::join(Inherited::passed()?, waits, peer).await
 }
 
 /// Whether this program was started with a channel.

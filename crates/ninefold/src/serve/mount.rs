@@ -197,11 +197,8 @@ async fn there(
         bail!("{}: is no directory", places[0]);
     }
     let path = String::from_utf8(found.names.join(&b'/')).map_err(|_| anyhow!("the path is no text"))?;
-    let reached =
-        |place: &Place| anyhow::Ok(Reached { addr: place.addr.clone(), token: sessions.token(place)? });
-    let all = places.iter().map(reached).collect::<Result<Vec<_>>>()?;
     let servers = Servers::new(serving, remote.clone(), env, 1, archives.clone());
-    let mut server = servers.reach(&all);
+    let mut server = servers.of(places, &sessions)?;
     server.wait = Some(args.wait.map_or(Wait::Ever, |most| Wait::AtMost(Duration::from_secs(most.into()))));
     server.ahead = !args.no_read_ahead;
     Opened::elsewhere(env, &servers, server, remote, &path).await

@@ -32,14 +32,14 @@ use nine_servers::part::{self, Rights};
 use rustix::process::{Pid, PidfdFlags, Signal, getegid, geteuid, getpgrp, pidfd_open, pidfd_send_signal};
 use rustix::termios;
 
-use super::kinds::{Reached, Servers, has_host};
+use super::kinds::Servers;
 use super::{Export, Opened, Served, console};
 use crate::archive::Archives;
 use crate::cli::{self, AccelChoice};
 use crate::config::{Config, Remote, Serving};
 use crate::dial::{Sessions, within};
 use crate::fail::{self, Program};
-use crate::operand::Place;
+use crate::operand::{Place, ServerAddr};
 
 /// For the last requests of a program that has ended; what it has started may not keep the channel for longer.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -184,18 +184,14 @@ async fn default_server(
     archives: &Arc<Archives>,
 ) -> Result<Opened> {
     let servers = Servers::new(serving, remote.clone(), env, 1, archives.clone());
-    let (server, path) = match remote.server.is_none() && has_host() {
-        true => (servers.host(), String::new()),
-        false => {
-            let place = Place::parse("/".as_ref(), &remote)?;
-            let sessions = Sessions::new(remote.clone(), env);
-            // What is wrong with it is said now, and as everywhere.
-            sessions.find(&place, true, GetMask::BASIC).await.context(place.clone())?;
-            let reached = Reached { addr: place.addr.clone(), token: sessions.token(&place)? };
-            let path = String::from_utf8(place.path).map_err(|_| anyhow!("the server's path is no text"))?;
-            (servers.reach(&[reached]), path)
-        }
-    };
+    let place = Place::parse("/".as_ref(), &remote)?;
+    let sessions = Sessions::new(remote.clone(), env);
+    if place.addr != ServerAddr::Inherited {
+        // What is wrong with it is said now, and as everywhere.
+        sessions.find(&place, true, GetMask::BASIC).await.context(place.clone())?;
+    }
+    let server = servers.of(std::slice::from_ref(&place), &sessions)?;
+    let path = String::from_utf8(place.path).map_err(|_| anyhow!("the server's path is no text"))?;
     Opened::elsewhere(env, &servers, server, &remote, &path).await
 }
 

@@ -25,8 +25,9 @@ use crate::cli;
 use crate::config::{Config, DialectChoice, Remote};
 use crate::dial::{Sessions, trust};
 use crate::fail::{self, Interrupted, Tally};
-use crate::operand::Place;
+use crate::operand::{Place, ServerAddr};
 use crate::output::Output;
+use crate::serve::join_host;
 
 pub fn run(args: cli::CheckServer, config: &Config) -> Result<Tally> {
     let mut out = Output::new();
@@ -117,7 +118,7 @@ fn dialects(args: &cli::CheckServer) -> Vec<Dialect> {
 
 /// Dials one server, again and again.
 struct Dialler {
-    addr: Addr,
+    addr: ServerAddr,
     remote: Remote,
     limit: Duration,
 }
@@ -125,12 +126,15 @@ struct Dialler {
 impl Dial for Dialler {
     fn dial(&self) -> Dialling<'_> {
         Box::pin(async {
-            if let Addr::Shm { path } = &self.addr {
+            let ServerAddr::Dialed(addr) = &self.addr else {
+                return Ok(Box::new(Asking::new(join_host(self.remote.waits()).await?)) as _);
+            };
+            if let Addr::Shm { path } = addr {
                 let channel = Channel::dial(path, self.remote.waits(), self.limit).await?;
                 return Ok(Box::new(Asking::new(channel)) as _);
             }
-            let socket = Socket::connect(&self.addr, self.limit).await?;
-            let Addr::Tls { host, .. } = &self.addr else { return Ok(Box::new(socket) as _) };
+            let socket = Socket::connect(addr, self.limit).await?;
+            let Addr::Tls { host, .. } = addr else { return Ok(Box::new(socket) as _) };
             let tls = trust(&self.remote).map_err(|error| io::Error::other(format!("{error:#}")))?;
             let tls = tls.ok_or_else(|| io::Error::other("--ca or --pin says how the server is known"))?;
             let env = rt::Real;

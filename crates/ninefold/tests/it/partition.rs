@@ -121,6 +121,20 @@ fn a_program_sees_the_default_server() {
 }
 
 #[test]
+fn a_verb_of_the_command_sees_the_name_space_it_was_started_in() {
+    let world = World::new();
+    std::fs::write(world.file("motd"), "welcome\n").unwrap();
+    let program = env!("CARGO_BIN_EXE_ninefold");
+    assert_eq!(world.says(&["files"], &[program, "cat", "/motd"]), "welcome\n");
+    assert_eq!(world.says(&["files"], &[program, "ls", ":/"]), "motd\n");
+    assert_eq!(world.says(&["dev.ns"], &[program, "cat", "files/motd"]), "welcome\n");
+    // A server that is named is the one that is meant.
+    let none = format!("unix!{}", world.file("none").display());
+    let output = world.run(&["files"], &[program, "ls", "--server", &none]);
+    assert!(status(&output).1.contains("No such file or directory"), "{output:?}");
+}
+
+#[test]
 fn a_program_sees_what_the_command_serves() {
     let world = World::new();
     std::fs::write(world.file("motd"), "welcome\n").unwrap();
