@@ -108,7 +108,7 @@ fn the_console_is_for_the_owner_and_says_what_is_wrong() {
     // One that is mounted later is opened then, by a thread of its own.
     let later = format!("fs:{}", server.dir.path().join("later").display());
     let said = server.fails(["mux", "mount", &later, "/later"]);
-    assert!(said.contains("No such file"), "{said}");
+    assert!(said.contains("`ninefold fs ream` makes one"), "{said}");
     server.ok(["fs", "ream", "./later", "--size", "100M", "--name", "later"]);
     server.ok(["mux", "mount", "-c", &later, "/later"]);
     server.fed(&["write", "--create", "/later/x"], b"later\n");
