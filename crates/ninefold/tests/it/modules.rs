@@ -326,7 +326,7 @@ fn a_listener_has_modules_of_its_own_and_wrong_lines_are_told() {
         "home.ns:7:6: `tcp!127.0.0.1!2`: no line mounts or listens there",
         "home.ns:8:1: `pop` is for a mux that runs",
         "home.ns:10:13: `zstd`: a listener begins with",
-        "home.ns:11:1: invalid size `much`",
+        "home.ns:11:22: invalid size `much`",
     ] {
         assert!(said.contains(wrong), "{wrong}: {said}");
     }
