@@ -85,7 +85,7 @@ pub struct Item {
 
 /// What a person calls the file, or directory, to which an error belongs that the destination has told.
 #[derive(Debug)]
-struct SinkPath(String);
+pub struct SinkPath(pub String);
 
 impl fmt::Display for SinkPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -31,7 +31,7 @@ use crate::operand::{Operand, Place};
 pub use compare::{Change, Comparison, Side, What};
 pub use end::Kind;
 use end::{Dir, Meta};
-use engine::{Engine, Item, Target};
+use engine::{Engine, Item, SinkPath, Target};
 pub use progress::{Progress, Steps};
 pub use restore::{Restored, Restoring};
 
@@ -71,7 +71,10 @@ fn copy(sources: Vec<Operand>, to: Operand, copying: &Copying, remote: Remote) -
         let mut items = Vec::new();
         for operand in &sources {
             let item = item(&sessions, operand, &to, several, copying).await;
-            items.extend(tally.check(operand, item)?);
+            match item {
+                Err(error) if error.is::<SinkPath>() && !fail::is_final(&error) => tally.fail_there(error),
+                item => items.extend(tally.check(operand, item)?),
+            }
         }
         let size = match &*items {
             [item] if item.meta.kind == Kind::File => Some(item.meta.size),
@@ -121,12 +124,11 @@ async fn item(
     // A directory that the same copy has made is no other directory to copy into.
     let is_tree = copying.resume && copying.recursive && meta.kind == Kind::Dir;
     let mark = |new: &[u8]| is_tree.then(|| part::mark(new, &path));
-    let Destination { target, new, in_place } = match to {
-        Operand::Local(path) => local_destination(path, several, mark).with_context(|| to.to_string())?,
-        Operand::Remote(place) => {
-            remote_destination(sessions, place, several, mark).await.with_context(|| to.to_string())?
-        }
+    let destination = match to {
+        Operand::Local(path) => local_destination(path, several, mark),
+        Operand::Remote(place) => remote_destination(sessions, place, several, mark).await,
     };
+    let Destination { target, new, in_place } = destination.with_context(|| SinkPath(to.to_string()))?;
     if new.is_none() && name.is_empty() && !copying.recursive {
         bail!("Is a directory; -r copies it with everything in it");
     }
