@@ -133,7 +133,7 @@ fn say(error: &anyhow::Error) {
 fn without_echo(reasons: &[String]) -> Vec<&str> {
     let mut said: Vec<&str> = Vec::new();
     for reason in reasons {
-        // One that names what the one before has named says both.
+        // This one begins with the one before, and so says both.
         if let Some(last) = said.last()
             && reason.strip_prefix(last).is_some_and(|rest| rest.starts_with(": "))
         {

@@ -1,8 +1,8 @@
-//! The standard output: buffered, and what is written there: names, modes, times, JSON.
+//! The buffered standard output, and the forms of names, modes, times and JSON on it.
 //!
-//! Always holds: a failure to write is a [`Stdout`], so that a reader who has gone ends the program quietly; a name is
-//! one line, in which no character moves the cursor or turns text around; bytes that are no UTF-8 are escaped on a
-//! terminal only, and JSON has every name in full.
+//! Always holds: a failed write is a [`Stdout`], so the program ends quietly if its reader has gone. A name is one
+//! line, in which no character moves the cursor or turns text around. Bytes that are not UTF-8 are escaped on a
+//! terminal only. JSON has every name in full.
 
 use std::fmt;
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};

@@ -20,7 +20,8 @@ impl Gate {
         self.send(0, abi::INVAL_INODE, &notifier::inode(node.id, false).0);
     }
 
-    /// A lock was granted: what the last holder wrote must be seen now (as with NFS, for whoever locks counts on it).
+    /// A lock was granted. The new holder must see the writes of the last one, as with NFS: programs that lock rely on
+    /// this.
     pub(super) async fn locked(&self, node: &Node, file: &File) -> Result<(), Errno> {
         let attr = file.getattr(WANTED).await.map_err(errno)?;
         node.seen(&attr);
@@ -34,7 +35,7 @@ impl Gate {
         Ok(())
     }
 
-    /// A lock is about to end: what was written under it must be at the server.
+    /// A lock is about to end. Writes made under it must reach the server first.
     pub(super) async fn unlocks(&self, node: &Node) {
         if self.options.write_back {
             self.notifier.inode_now(node.id).await;

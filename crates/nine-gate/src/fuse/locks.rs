@@ -83,7 +83,7 @@ impl Gate {
         let owner = lock.owner(&self.name);
         let request = lock.request(&owner);
         let asked = pin!(open.file.lock(&request));
-        // Who ends cannot be interrupted any more.
+        // An exiting process cannot be interrupted, so this wait has a limit.
         let limit = self.clock.sleep_until(self.clock.now() + GRACE + self.options.patience);
         let why = match select(asked, limit).await {
             Either::Left((Ok(_), _)) => return,
@@ -134,14 +134,14 @@ impl Lock {
         Some(Self { handle, owner, start, length, ty, pid, is_flock: flags & abi::LK_FLOCK != 0 })
     }
 
-    /// Who holds it, to the server: of flock(2) it is the open file, of fcntl(2) the process.
+    /// The lock's owner, as the server knows it: the open file for flock(2), the process for fcntl(2).
     fn owner(&self, mount: &str) -> String {
         format!("{mount}-{}{:016x}", if self.is_flock { "f" } else { "" }, self.owner)
     }
 
     fn request<'o>(&self, owner: &'o str) -> LockRequest<'o> {
         let Self { ty, start, length, .. } = *self;
-        // Who inherits the open file has its lock of flock(2).
+        // A flock(2) lock belongs to the open file, which other processes may inherit.
         let proc_id = if self.is_flock { 0 } else { self.pid };
         LockRequest { ty, flags: 0, start, length, proc_id, client_id: owner.as_bytes() }
     }

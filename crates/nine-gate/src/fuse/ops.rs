@@ -424,7 +424,7 @@ impl Gate {
     async fn setattr(&self, id: u64, set: Set) -> Outcome {
         let node = self.node(id)?;
         let handle = set.handle.and_then(|handle| self.handle(handle).ok());
-        // ftruncate(2): what the open file may do, its name may not.
+        // ftruncate(2): the open file may be writable where a new open by path is refused.
         let open = match handle.as_deref() {
             Some(Handle::File(open)) if set.attr.size.is_some() => Some(&open.file),
             _ => None,

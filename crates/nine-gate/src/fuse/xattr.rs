@@ -113,8 +113,8 @@ impl Gate {
         Ok(umask & 0o777)
     }
 
-    /// How long it is believed that a file has no attribute of a name. Where the server tells of changes, these are not
-    /// among what is forgotten then.
+    /// How long the absence of an attribute is cached. The server's change notifications do not invalidate it, so it
+    /// is short with them, too.
     fn good_without(&self) -> Duration {
         match self.options.cache {
             Cache::Never => Duration::ZERO,

@@ -66,9 +66,9 @@ pub(super) struct Conn {
     data: File,
     /// The directory of the conversation.
     dir: Option<File>,
-    /// The client may still prove who he is.
+    /// The client has not authenticated yet, but may.
     unproven: bool,
-    /// The client, as far as shares go, when it has asked for what is shared.
+    /// The client's name for `ClientTurns`; `None` until it first needs a permit.
     client: Option<ClientName>,
     /// What he may see, if anything.
     files: Option<Rc<Files>>,
@@ -143,7 +143,7 @@ fn late() -> Error {
     Error::Remote(Errno::ETIMEDOUT.into())
 }
 
-/// Waits for it as long as the card says. What is there by then counts.
+/// Waits for `future` until the card is late. A result that is ready when this is noticed still counts.
 async fn timely<F: Future + Unpin>(card: &Card, mut future: F) -> Result<F::Output, End> {
     poll_fn(|cx| match Pin::new(&mut future).poll(cx) {
         Poll::Pending if card.late.get() => Poll::Ready(Err(End::Late)),
@@ -519,7 +519,7 @@ impl Conn {
         Ok(timely(&self.card, future).await.map_err(|_| Late))
     }
 
-    /// The same for what waits for its turn, and says by itself how long it may take.
+    /// Sends the pending output, then waits for a future that takes turns and sets its deadlines itself.
     async fn wait_in_turn<F: Future + Unpin>(&mut self, future: F) -> Result<Result<F::Output, Late>, End> {
         self.flush().await?;
         Ok(timely(&self.card, future).await.map_err(|_| Late))

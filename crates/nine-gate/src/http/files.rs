@@ -106,7 +106,7 @@ impl Files {
         &self.root
     }
 
-    /// What is there, by names with '/' between; `anew`: what is known is not believed.
+    /// The file or directory at `path`, names with '/' between. `anew`: asks the server even if it has just done so.
     pub(super) async fn find(&self, path: &[u8], now: Duration, anew: bool) -> Result<Found> {
         let known = self.known(path);
         if let Some(entry) = &known {

@@ -45,7 +45,7 @@ pub struct Item {
 }
 
 /// `{"path": "/a/", "complete": true, "total": 1, "next": null, "entries": [{"name", "href", "type", "size",
-/// "modified"}]}`; what of a name is no UTF-8 is U+FFFD there, and `href` has the bytes.
+/// "modified"}]}`. `name` has U+FFFD for bytes that are not UTF-8; `href` has the bytes, escaped.
 pub fn json(path: &[u8], listing: &DirListing) -> Vec<u8> {
     let DirListing { items, total, next, .. } = listing;
     let entries: Vec<_> = items

@@ -177,8 +177,9 @@ struct Site {
     pages: ClientTurns,
     /// Directories that are being read.
     listing: ClientTurns,
-    /// Long work that is being done beside this core, and what does it.
+    /// Permits for jobs of `work`.
     working: ClientTurns,
+    /// Threads for long work.
     work: WorkPool,
     /// Where archives are, and when that was asked.
     archives: RefCell<Option<(Duration, Rc<[Pair]>)>>,
@@ -265,7 +266,7 @@ async fn stopping(env: &impl Env, site: &Site, stop: impl Future<Output = ()>, w
         })
         .await;
         if end.is_some() {
-            // However busy this machine is, what has come by now is seen before anybody is called late.
+            // Even on a busy machine, input that has arrived is read before a connection is found late.
             rounds(ROUNDS).await;
             site.close_when_quiet(env.now(), within);
         }
@@ -290,8 +291,8 @@ const LISTING: usize = 2;
 const ACCEPTING: usize = 16;
 /// How often it is looked who is late.
 const SWEEP: Duration = Duration::from_secs(1);
-/// For so long after the stop a request is waited for where nothing is owed, and a call where none has come: what has
-/// reached this machine by the stop is here by then.
+/// How long after the stop an idle connection still waits for a request, and the listener for connections: those that
+/// reached this machine before the stop arrive within it.
 const GRACE: Duration = Duration::from_millis(100);
 /// After an accept that failed.
 const PAUSE: Duration = Duration::from_millis(100);

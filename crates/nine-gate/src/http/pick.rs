@@ -42,7 +42,7 @@ impl EntryKey {
     }
 }
 
-/// See the module. `T` is what comes with an entry.
+/// See the module. `T` is the data of an entry.
 pub struct EntryPicker<T> {
     after: Option<EntryKey>,
     most: usize,

@@ -1,8 +1,8 @@
-//! Permits for what is scarce, shared by clients.
+//! Permits for scarce resources, shared by clients.
 //!
-//! In: clients that want a permit. Out: permits, which are given back when they are dropped. All of it on one core.
+//! In: clients that want a permit. Out: permits, which are returned when they are dropped. It all runs on one core.
 //!
-//! Always holds: at most `all` permits are out, and at most `each` of one client. Clients that wait take turns, so one
+//! Always holds: at most `all` permits are out, and at most `each` to one client. Clients that wait take turns, so one
 //! with many requests makes another wait for one of them, not for all. A request that stops waiting costs no permit.
 
 use std::cell::{Cell, RefCell};
@@ -85,7 +85,7 @@ impl TurnTable {
         self.give(&mut shares);
     }
 
-    /// Gives what there is to clients that have less than their share, in turn.
+    /// Gives the free permits, in turn, to waiting clients that have less than their share.
     fn give(&self, shares: &mut ClientShares) {
         let ClientShares { out, clients, order } = shares;
         while *out < self.all {

@@ -1,11 +1,11 @@
-//! Threads for long work that waits for nothing: compressing, and writing large pages. The core that serves goes on
+//! Threads for long work that waits for nothing: compressing, and writing large pages. The serving core goes on
 //! meanwhile.
 //!
-//! In: jobs. Out: futures of their results. Who asks for more than there are threads waits before, by
-//! [`ClientTurns`](super::turns::ClientTurns).
+//! In: jobs. Out: futures of their results. Each caller first takes a permit, of which there is one for each thread
+//! ([`ClientTurns`](super::turns::ClientTurns)).
 //!
-//! Always holds: threads are started when they are needed first, and end with the pool; a job that nobody waits for any
-//! more is not begun.
+//! Always holds: threads start with the first jobs, and end with the pool. A job whose result nobody awaits any more
+//! does not begin.
 
 use std::cell::Cell;
 use std::future::Future;

@@ -638,7 +638,7 @@ fn who_ends_while_the_kernel_is_told_leaves_nobody_waiting() {
     assert!(mounted.stat("d/x").is_ok());
     let mut child = mounted.program(&["stat"], "d/hang");
     mounted.server.until_kept(1);
-    // Who looks up a name there has the directory's lock, for which the notifier waits.
+    // The hanging lookup holds the directory's lock, for which the notifier waits.
     mounted.server.tell([Change::Remove(at("/d/x"))]);
     until("the notifier waits", || waits("fuse-notify"));
     mounted.stop.abort();

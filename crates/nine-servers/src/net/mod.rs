@@ -184,7 +184,7 @@ impl Net {
     }
 }
 
-/// The tree of these networks, and what moves their bytes.
+/// The tree of these networks, their common data, and the driver that moves their bytes.
 fn networked(
     networks: Vec<Arc<dyn Network>>,
     policy: Policy,

@@ -686,7 +686,7 @@ async fn move_all(
     match (sink, source) {
         _ if source.is_sparse() && sink.takes_holes() => return move_sparse(source, sink, also).await,
         (Sink::Local(temp), _) if also.sum.is_none() && temp.is_plain() => {
-            // What a server says is of the source, what this machine says of the file that is written.
+            // An error of the 9P client is about the source, any other about the local file that is written.
             let received =
                 |error: anyhow::Error| PumpError { at_sink: !error.is::<nine_io::client::Error>(), error };
             while let Some(n) = reading.receive(temp, at).await.map_err(received)? {

@@ -83,7 +83,7 @@ pub struct Item {
     pub mark: Option<Vec<u8>>,
 }
 
-/// What a person calls the file, or directory, to which an error belongs that the destination has told.
+/// The context of an error at the destination: the path of its file or directory, as the user writes it.
 #[derive(Debug)]
 pub struct SinkPath(pub String);
 
@@ -103,7 +103,7 @@ pub struct Target {
     meta: Option<Meta>,
     /// What a person calls its source.
     path: Vec<u8>,
-    /// What a person calls it.
+    /// Its own path, as the user writes it.
     shown: Vec<u8>,
     /// What was in it before, where that is of interest.
     there: Option<There>,
@@ -593,12 +593,12 @@ impl Item {
         self.new.as_deref().unwrap_or(&self.name)
     }
 
-    /// An error of what it becomes, not of the source.
+    /// Marks an error as one of the destination, not of the source.
     fn at_sink(&self, error: anyhow::Error) -> anyhow::Error {
         error.context(SinkPath(show_name(&self.sink_path()).to_string()))
     }
 
-    /// What a person calls what it becomes.
+    /// Its path at the destination, as the user writes it.
     fn sink_path(&self) -> Vec<u8> {
         let new = self.as_new();
         let slash = if new.is_empty() || self.to.shown.ends_with(b"/") { "" } else { "/" };

@@ -187,7 +187,7 @@ async fn default_server(
     let place = Place::parse("/".as_ref(), &remote)?;
     let sessions = Sessions::new(remote.clone(), env);
     if place.addr != ServerAddr::Inherited {
-        // What is wrong with it is said now, and as everywhere.
+        // Report an error of this server now, in the same form as elsewhere.
         sessions.find(&place, true, GetMask::BASIC).await.context(place.clone())?;
     }
     let server = servers.of(std::slice::from_ref(&place), &sessions)?;

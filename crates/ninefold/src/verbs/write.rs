@@ -19,8 +19,8 @@ const PIECE: usize = 256 * 1024;
 
 pub fn run(args: cli::Write, config: &Config) -> Result<Tally> {
     let mut remote = config.remote(&args.remote)?;
-    // What is refused is most often a line for a control file. Only 9P2000.L appends whatever others write meanwhile,
-    // and gives a new file the mode that it is asked for.
+    // Most refused writes are lines for control files, so errors with texts are preferred. Only 9P2000.L appends even
+    // if others write meanwhile, and creates a file with the requested mode.
     if !args.append && !args.create {
         remote = remote.with_error_texts();
     }

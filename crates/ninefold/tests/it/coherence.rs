@@ -1,5 +1,5 @@
-//! Two mounts of one server, and what each sees of the other's changes at the points that programs count on: opens,
-//! locks, access(2), and the flags of a file.
+//! Each of two mounts of one server sees the other's changes at the points that programs count on: opens, locks,
+//! access(2), and the flags of a file.
 
 use std::fs::{self, File};
 use std::os::fd::AsFd;

@@ -96,7 +96,7 @@ fn a_name_is_one_line_and_moves_nothing() {
     assert!(names.iter().all(|name| tree.contains(&format!("── {name}\n"))), "{tree}");
     let missing = server.fails(["cat", "/no\n\u{202e}"]);
     assert!(missing.contains("/no\\n\\u{202e}: No such file"), "{missing}");
-    // A program reads what they are.
+    // JSON has the unescaped name, for programs.
     assert!(server.ok(["ls", "--json"]).contains(r#""name":"evil\n- plain""#));
 }
 

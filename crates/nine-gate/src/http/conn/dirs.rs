@@ -1,10 +1,10 @@
-//! Directories as answers: pages of them, and the versions of what an archive has.
+//! Answers for directories: listings in pages, and the versions of a path in an archive.
 //!
-//! In: a request and a directory. Out: HTML or JSON, a page of it.
+//! In: a request and a directory. Out: one page, as HTML or JSON.
 //!
-//! Always holds: memory for one page, however large the directory is. Directories are read in slices of [`SLICE`], of
-//! which [`super::super::LISTING`] at once, client by client, so that neither a large one nor many hold up the core;
-//! pages are written beside it.
+//! Always holds: an answer takes memory for one page, however large the directory is. Directories are read in slices of
+//! [`SLICE`], [`super::super::LISTING`] at once, client by client, so neither a large directory nor many of them hold
+//! up the core. Other threads write the pages.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -101,7 +101,7 @@ struct Wanted<'q> {
     days: Option<Days>,
 }
 
-/// What a directory has.
+/// The result of scanning a directory.
 struct Scanned {
     page: PickedPage<Option<ItemAttr>>,
     /// The entries of the page.
@@ -247,7 +247,8 @@ impl Conn {
         self.listed(head, page, (!head.json).then_some(&*nonce), None).await
     }
 
-    /// Sends a page for which only what has the nonce may run, or JSON; and where the next one is.
+    /// Sends a page: HTML whose policy allows only scripts and styles with the nonce, or JSON without one. A `Link`
+    /// leads to the next page.
     async fn listed(
         &mut self,
         head: &Head,
@@ -341,7 +342,7 @@ impl ItemAttr {
     }
 }
 
-/// Asks for what the directory did not say of its entries. One that has gone by now is left out.
+/// Adds the entries to `items`. Requests the attributes that the directory did not report; skips removed entries.
 async fn items_of(
     dir: &File,
     entries: &[(EntryKey, Option<ItemAttr>)],

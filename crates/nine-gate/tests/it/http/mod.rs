@@ -164,7 +164,7 @@ fn parts_of_two_versions_are_never_joined() {
     let (tag, date) = (first.header("ETag").unwrap(), first.header("Last-Modified").unwrap());
     let rest = |validator: &str| site.get("/f", &format!("Range: bytes=500-\r\nIf-Range: {validator}\r\n"));
     assert_eq!((rest(tag).status, rest(date).status), (206, 200));
-    // In the same second, of the same length, and before what is known of the file is looked at again.
+    // In the same second, of the same length, and before the server checks the file again.
     let times = fs::metadata(&path).unwrap();
     fs::write(&path, "B".repeat(1000)).unwrap();
     let changed = std::os::unix::fs::MetadataExt::mtime(&times);
