@@ -1,6 +1,6 @@
 //! Values of access control lists.
 
-use nine_io::server::acl::{PosixAcl, AclClient, ENTRIES_MAX};
+use nine_io::server::acl::{AclClient, ENTRIES_MAX, PosixAcl};
 
 /// Any bytes parse as a list or are refused. An encoded list parses as the same list, its mode bits are those that were
 /// set, and a new file inherits no more permissions than it asks for.
