@@ -26,6 +26,11 @@ use nine_io::server::locks::Ranges;
 
 /// Files and directories at most; one more is refused with ENOSPC.
 const FILES: u64 = 1 << 20;
+/// Bytes of memory that a tree leaves to everything else. Above the 32 MiB from which on an allocator always asks the
+/// kernel.
+const HEADROOM: usize = 64 << 20;
+/// Whether that much is left is asked again after so many more bytes.
+const PROBE_STEP: u64 = 1 << 20;
 /// What a file is charged beside its content, and a name for itself, bytes.
 const OVERHEAD: u64 = 512;
 
@@ -34,6 +39,8 @@ pub(super) struct Space {
     limit: u64,
     used: AtomicU64,
     files: AtomicU64,
+    /// Up to so many bytes in use there was memory left for everything else.
+    probed: AtomicU64,
 }
 
 /// A directory and a name in it.
@@ -406,25 +413,54 @@ impl State {
 
 impl Space {
     pub(super) fn new(limit: u64) -> Arc<Self> {
-        Arc::new(Self { limit: limit.max(OVERHEAD), used: AtomicU64::new(0), files: AtomicU64::new(0) })
+        Arc::new(Self {
+            limit: limit.max(OVERHEAD),
+            used: AtomicU64::new(0),
+            files: AtomicU64::new(0),
+            probed: AtomicU64::new(0),
+        })
     }
 
     pub(super) fn charge(&self, bytes: u64) -> Result<()> {
         let add = |used: u64| used.checked_add(bytes).filter(|&used| used <= self.limit);
         let charged = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
-        Ok(charged.map(drop).map_err(|_| Errno::ENOSPC)?)
+        let used = charged.map_err(|_| Errno::ENOSPC)? + bytes;
+        let probed = self.probed.load(Ordering::Relaxed);
+        if used <= probed {
+            return Ok(());
+        }
+        if !has_memory(bytes) {
+            self.release(bytes);
+            return Err(no_memory());
+        }
+        self.probed.store(used + PROBE_STEP, Ordering::Relaxed);
+        Ok(())
     }
 
     pub(super) fn release(&self, bytes: u64) {
-        self.used.fetch_sub(bytes, Ordering::Relaxed);
+        let used = self.used.fetch_sub(bytes, Ordering::Relaxed) - bytes;
+        // Others may take what is given back.
+        self.probed.fetch_min(used + PROBE_STEP, Ordering::Relaxed);
     }
 
     /// Makes a content longer, with zeros, or shorter, if there is room.
     fn resize(&self, state: &mut State, size: u64) -> Result<()> {
         let old = state.data.len() as u64;
         self.charge(size.saturating_sub(old))?;
+        // The limit may be more than the machine has.
+        let more = usize::try_from(size.saturating_sub(old)).unwrap_or(usize::MAX);
+        // A vector that grows doubles its memory, if that leaves enough.
+        let capacity = state.data.capacity() as u64;
+        let spare = if capacity < size { (capacity * 2).saturating_sub(size) } else { 0 };
+        let reserved = match spare <= PROBE_STEP || has_memory(spare) {
+            true => state.data.try_reserve(more),
+            false => state.data.try_reserve_exact(more),
+        };
+        if reserved.is_err() {
+            self.release(size.saturating_sub(old));
+            return Err(no_memory());
+        }
         self.release(old.saturating_sub(size));
-        // It fits: what is charged is below the limit, which somebody has thought of as memory.
         state.data.resize(size as usize, 0);
         state.data.shrink_to(size as usize * 2);
         Ok(())
@@ -437,6 +473,20 @@ impl Space {
         let blocks = self.limit / 4096;
         Statfs { ty, bsize, blocks, bfree: free, bavail: free, files: FILES, ffree, fsid: 0, namelen }
     }
+}
+
+/// Whether so many bytes can be allocated, and enough beside them for the allocations that abort this process when they
+/// fail: names, messages, connections.
+fn has_memory(bytes: u64) -> bool {
+    let Some(all) = usize::try_from(bytes).ok().and_then(|bytes| bytes.checked_add(HEADROOM)) else {
+        return false;
+    };
+    // Only address space is asked for: no page of it is touched.
+    Vec::<u8>::new().try_reserve_exact(all).is_ok()
+}
+
+fn no_memory() -> Error {
+    Error::new(Errno::ENOMEM, "the server has no memory left for this")
 }
 
 /// The bytes of a read.

@@ -1,7 +1,8 @@
-//! How much memory a block cache may have, where nobody says it.
+//! How much memory this program may use, and how much of it a block cache or a tree in memory may have by default.
 //!
-//! In: what the machine has, and the limits of the control groups that this program is in (cgroups(7), both versions).
-//! Out: an eighth of the least of them: a machine has use for its memory beside the archive, and may have several.
+//! In: what the machine has, the limits of the control groups that this program is in (cgroups(7), both versions), and
+//! its own limit of address space. Out: the least of them; an eighth of it for a cache: a machine has use for its
+//! memory beside the archive, and may have several.
 
 use std::path::Path;
 
@@ -10,11 +11,17 @@ const LEAST: u64 = 64 << 20;
 
 /// Bytes of the block cache, unless told otherwise.
 pub(super) fn share() -> u64 {
+    (available() / 8).max(LEAST)
+}
+
+/// Bytes of memory that this program may use.
+pub fn available() -> u64 {
     let info = rustix::system::sysinfo();
     let machine = (info.totalram as u64).saturating_mul(info.mem_unit.into());
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let limits = limits(&groups, |path| std::fs::read_to_string(path).ok());
-    (limits.into_iter().chain([machine]).min().unwrap_or(0) / 8).max(LEAST)
+    let own = rustix::process::getrlimit(rustix::process::Resource::As).current;
+    limits.into_iter().chain([machine]).chain(own).min().unwrap_or(0)
 }
 
 /// What the groups of these lines and those above them say; `read` has the contents of a file.
@@ -53,6 +60,6 @@ mod tests {
             _ => None,
         };
         assert_eq!(limits(groups, read), [9_223_372_036_854_771_712, 4096, 8192]);
-        assert!(share() >= LEAST);
+        assert!(share() >= LEAST && available() > 0);
     }
 }

@@ -4,7 +4,7 @@
 
 mod grow;
 mod make;
-mod memory;
+pub mod memory;
 mod open;
 pub mod places;
 mod running;

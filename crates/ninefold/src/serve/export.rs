@@ -4,17 +4,23 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context, Result};
 use nine_io::server::FileServer;
 use nine_servers::{Disk, DiskOptions, Ram};
 
-use crate::archive::Spec;
+use crate::archive::{Spec, memory};
 use crate::config::Serving;
 
-/// Bytes that `ram:` may hold.
-pub const RAM: u64 = 1 << 30;
+/// Bytes that `ram:` may hold by default: half of the memory that this program may use, and at most 1 GiB.
+pub fn default_ram_size() -> u64 {
+    static SIZE: OnceLock<u64> = OnceLock::new();
+    *SIZE.get_or_init(|| (memory::available() / 2).min(RAM_MAX))
+}
+
+/// The default size of `ram:` on a machine with enough memory, bytes.
+const RAM_MAX: u64 = 1 << 30;
 
 /// See the module.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,7 +83,7 @@ impl FromStr for Export {
         match word.split_once(':') {
             Some(("disk", "")) => Err("write disk:/PATH".into()),
             Some(("disk", path)) => Ok(Export::Disk(path.into())),
-            Some(("ram", "")) => Ok(Export::Ram(RAM)),
+            Some(("ram", "")) => Ok(Export::Ram(default_ram_size())),
             Some(("ram", size)) => ram_size(size).map(Export::Ram),
             Some(("fs", archive)) => archive.parse().map(Export::Archive),
             Some((kind, _)) if !kind.is_empty() && !kind.contains(['/', '.']) => Err(format!(
@@ -106,7 +112,7 @@ mod tests {
             ("disk:/srv", Export::Disk("/srv".into())),
             ("./a:b", Export::Disk("./a:b".into())),
             ("src", Export::Disk("src".into())),
-            ("ram:", Export::Ram(RAM)),
+            ("ram:", Export::Ram(default_ram_size())),
             ("ram:64M", Export::Ram(64 << 20)),
             ("ram:64m", Export::Ram(64 << 20)),
             ("ram:2T", Export::Ram(2 << 40)),

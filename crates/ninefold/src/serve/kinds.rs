@@ -111,7 +111,7 @@ impl FromStr for Kind {
         match word.split_once(':') {
             Some(("disk", "")) => Err("`disk:` without a path; write disk:/PATH".into()),
             Some(("disk", path)) => Ok(Kind::Disk(path.into())),
-            Some(("ram", "")) => Ok(Kind::Ram(export::RAM)),
+            Some(("ram", "")) => Ok(Kind::Ram(export::default_ram_size())),
             Some(("ram", size)) => export::ram_size(size).map(Kind::Ram),
             Some(("pipe", "")) => Ok(Kind::Pipe),
             Some(("cons", "")) => Ok(Kind::Cons),
@@ -176,7 +176,7 @@ impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Kind::Disk(path) => write!(f, "disk:{}", path.display()),
-            Kind::Ram(export::RAM) => f.write_str("ram:"),
+            Kind::Ram(size) if *size == export::default_ram_size() => f.write_str("ram:"),
             Kind::Ram(size) => write!(f, "ram:{}", nine_text::show_size(*size)),
             Kind::Pipe => f.write_str("pipe:"),
             Kind::Cons => f.write_str("cons:"),
@@ -695,7 +695,7 @@ mod tests {
             ("ram:", "ram:"),
             ("ram:64M", "ram:64M"),
             ("ram:65537", "ram:65537"),
-            ("ram:1024M", "ram:"),
+            ("ram:1024K", "ram:1M"),
             ("pipe:", "pipe:"),
             ("cons:", "cons:"),
             ("srv:", "srv:"),

@@ -4,8 +4,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;
+use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
+use nine_io::client::{Options, blocking};
+use nine_net::Addr;
+use nine_proto::{Errno, NOUID, OpenFlags};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 
 use crate::common::{self, Server, ninefold, not_covered};
 
@@ -66,6 +70,51 @@ fn a_tree_in_memory_is_a_server_too() {
     let server = Server::in_dir(dir, &["serve", "ram:1M", "--listen", &socket]);
     server.fed(&["write", "--create", "/f"], b"text");
     assert_eq!(server.ok(["cat", "/f"]), "text");
+}
+
+#[test]
+fn a_tree_in_memory_refuses_a_write_when_there_is_no_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = format!("unix!{}", dir.path().join("s").display());
+    let mut server = Server::in_dir(dir, &["serve", "ram:8G", "--listen", &socket]);
+    let addr: Addr = format!("unix!{}", server.socket().display()).parse().unwrap();
+    let dial = || {
+        let options = Options { msize: 1 << 20, ..Options::default() };
+        let client = blocking::Client::dial(&addr, Duration::from_secs(60), options).unwrap();
+        client.attach("", NOUID, "").unwrap()
+    };
+    let root = dial();
+    // 256 MiB more than it has mapped now.
+    let pid = Pid::from_child(&server.child);
+    let pages = std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap();
+    let mapped = pages.split(' ').next().unwrap().parse::<u64>().unwrap() * 4096;
+    let limit = Rlimit { current: Some(mapped + (256 << 20)), maximum: None };
+    prlimit(Some(pid), Resource::As, limit).unwrap();
+    let data = vec![b'x'; 1 << 19];
+    // Of one file that grows, and of many.
+    for files in [1, 1024] {
+        let mut refused = None;
+        for n in 0..1024u64 {
+            let file = format!("{files}-{}", n % files);
+            let file = match n < files {
+                true => root.create(file.as_str(), OpenFlags::RDWR, 0o600, nine_proto::NOGID),
+                false => root.open(file.as_str(), OpenFlags::RDWR),
+            };
+            let offset = if files == 1 { n << 19 } else { 0 };
+            refused = file.and_then(|file| file.write(offset, &data)).err();
+            if refused.is_some() {
+                break;
+            }
+        }
+        let error = refused.expect("half a gigabyte has no room");
+        assert!([Errno::ENOMEM, Errno::ENOSPC].contains(&error.errno()), "{error}");
+        // It serves new clients all the same.
+        let first = dial().open(format!("{files}-0").as_str(), OpenFlags::READ).unwrap();
+        assert_eq!(&*first.read(0, 1).unwrap(), b"x");
+        // A removed file gives its memory back.
+        first.remove().unwrap();
+    }
+    assert!(server.child.try_wait().unwrap().is_none(), "{}", server.log());
 }
 
 #[test]
