@@ -237,7 +237,7 @@ impl Servers {
             sysname: Box::new(String::new),
             cputime: Box::new(|| [0; 6]),
         };
-        let cons = Cons::new(host, self.env.clock(), |_, _| true, false, || ());
+        let cons = Cons::new(host, self.env.clock(), |who, _| who.owner = true, false, || ());
         Local::server(word, Arc::new(cons), Core::default())
     }
 

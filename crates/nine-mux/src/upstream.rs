@@ -533,7 +533,14 @@ impl Ident {
         // Where a mount has an aname, that tells of everybody but the owner.
         let tells = self.standing == Standing::Owner || tree.aname.is_empty();
         let told = tree.upstream.server.dial.is_told() && tells;
-        let told = told.then(|| self.standing.told(self.read_only));
+        let told = match told {
+            true => Some(self.standing.told(self.read_only)),
+            // No aname gives a client back what its door took away.
+            false if tree.upstream.server.dial.is_told() && self.read_only => {
+                Some(format!("{} {READ_ONLY}", tree.aname))
+            }
+            false => None,
+        };
         let aname = told.as_deref().unwrap_or(&tree.aname);
         let file = client.attach(&self.name, self.uid.unwrap_or(NOUID), aname).await?;
         let took = outside.now().await.saturating_sub(begun).as_micros();

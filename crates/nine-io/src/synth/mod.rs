@@ -138,6 +138,8 @@ pub enum Node {
 pub struct File {
     mode: u32,
     event: bool,
+    /// Refused to clients that may only read.
+    consuming: bool,
     size: Option<Size>,
     opens: Opens,
 }
@@ -273,7 +275,7 @@ impl File {
     /// A file that shows this text, made at each open. Mode 0444.
     pub fn text(text: impl Fn(&Visitor) -> String + Send + Sync + 'static) -> Self {
         let text = Box::new(move |visitor: &_| text(visitor).into_bytes());
-        Self { mode: 0o444, event: false, size: None, opens: Opens::Text(text, None) }
+        Self { mode: 0o444, event: false, consuming: false, size: None, opens: Opens::Text(text, None) }
     }
 
     /// A file whose open makes something that answers for itself. Mode 0666.
@@ -295,12 +297,18 @@ impl File {
         cancel: impl Fn(ReqId) -> bool + Send + Sync + 'static,
     ) -> Self {
         let opens = Opens::Handle(Box::new(open), Box::new(cancel));
-        Self { mode: 0o666, event: false, size: None, opens }
+        Self { mode: 0o666, event: false, consuming: false, size: None, opens }
     }
 
     /// Marked: to open or to read it makes something, takes something away, or waits for ever.
     pub fn event(self) -> Self {
         Self { event: true, ..self }
+    }
+
+    /// Marked as an event, and refused (EACCES) to clients that may change nothing: to open or to read it creates
+    /// something or takes something away. Needs a tree that knows them ([`Tree::set_told`]) where a mux is in between.
+    pub fn consuming(self) -> Self {
+        Self { event: true, consuming: true, ..self }
     }
 
     /// It has so many bytes; others say 0, as those in /proc do.

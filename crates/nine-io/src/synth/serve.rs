@@ -343,6 +343,9 @@ impl At {
             _ if flags.has(OpenFlags::RCLOSE) => Err(Errno::EPERM.into()),
             Node::Dir(_) if flags.changes() => Err(Errno::EISDIR.into()),
             Node::File(_) if flags.has(OpenFlags::DIRECTORY) => Err(Errno::ENOTDIR.into()),
+            Node::File(file) if file.consuming && visitor.who.read_only => {
+                Err(Error::new(Errno::EACCES, "permission denied: you may change nothing here"))
+            }
             _ => Ok(()),
         }
     }

@@ -96,20 +96,21 @@ struct State {
 type Answers = Vec<(Ask, Result<Option<Bytes>>)>;
 
 impl Cons {
-    /// Whoever `owns` it, by who attaches and the aname that is asked for, is the owner. `echoes`: the terminal shows
+    /// `told` says who attaches by the aname that is asked for, as for [`Tree::set_told`]. `echoes`: the terminal shows
     /// what is typed by itself. `changed` is called when [`Cons::output`] may have something, or [`Cons::is_raw`] or
     /// [`Cons::is_wanted`] may be another; it must not wait.
     pub fn new(
         host: Host,
         clock: Arc<dyn Clock>,
-        owns: impl Fn(&Who, &[u8]) -> bool + Send + Sync + 'static,
+        told: impl Fn(&mut Who, &[u8]) + Send + Sync + 'static,
         echoes: bool,
         changed: impl Fn() + Send + Sync + 'static,
     ) -> Self {
         let wall = clock.wall();
         let (state, log, changed) = (Mutex::default(), Mutex::default(), Box::new(changed));
         let shared = Arc::new(Shared { state, log, echoes, changed });
-        let tree = Tree::new(files(host, clock, &shared), wall).owned_by(owns).audited("cons");
+        let mut tree = Tree::new(files(host, clock, &shared), wall).audited("cons");
+        tree.set_told(told);
         Self { tree, shared }
     }
 
@@ -263,7 +264,7 @@ fn files(host: Host, clock: Arc<dyn Clock>, shared: &Arc<Shared>) -> Dir {
     };
     Dir::new()
         .file("bintime", made(move |_, _| ticks(&*bintime).map(u64::to_be_bytes).concat().into()).mode(0o644))
-        .file("cons", opened(|shared| Ok(Box::new(Screen(shared.clone()))), cons).mode(0o600).event())
+        .file("cons", opened(|shared| Ok(Box::new(Screen(shared.clone()))), cons).mode(0o600).consuming())
         .file("consctl", opened(Ctl::open, consctl).mode(0o200))
         .file("cputime", made(move |_, _| cputime().map(number).concat().into()))
         .file("hostowner", made(move |_, _| owner.clone().into()))

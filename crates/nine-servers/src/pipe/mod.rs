@@ -13,7 +13,8 @@
 //! ```
 //! A pipe is there as long as one of its files but `status` is open. The last close of an end's `data` hangs up; an
 //! open `ctl` does not keep the end. Numbers are not used again, so nobody comes upon another's pipe. Whoever may
-//! attach may use every pipe.
+//! attach and change something may use every pipe; a client that may only read sees `status` alone, as reading takes
+//! messages away.
 //!
 //! Always holds: who takes a request out of the queue of its end, under the lock of its pipe, answers it, be it a flush
 //! or data: so no byte goes to a request that nobody waits for. Nothing of a stream ever waits: what can go on is tried
@@ -30,7 +31,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use nine_io::server::{Answer, FileServer, Node, Req, ReqId};
+use nine_io::server::{Answer, FileServer, Node, Req, ReqId, Who};
 use nine_io::synth::{self, Ask, Dir, File, Handle, Opening, Tree};
 use nine_net::Clock;
 use nine_net::lock::{Mutex, lock};
@@ -93,13 +94,22 @@ impl Pipes {
         });
         let (clones, lists) = (shared.clone(), shared.clone());
         let root = Dir::new()
-            .file("clone", File::opened_later(move |opening| clones.clone_pipe(opening), |_| false).event())
+            .file(
+                "clone",
+                File::opened_later(move |opening| clones.clone_pipe(opening), |_| false).consuming(),
+            )
             .live(move |_| {
                 let table = lock(&lists.table);
                 table.pipes.iter().map(|(number, (_, dir))| (number.to_string(), dir.clone())).collect()
             });
         let driver = Driver::new(&shared);
         (Self { tree: Tree::new(root, clock.wall()), shared }, driver)
+    }
+
+    /// Sets how the aname tells who attaches, as for [`Tree::set_told`].
+    pub fn told_by(mut self, told: impl Fn(&mut Who, &[u8]) + Send + Sync + 'static) -> Self {
+        self.tree.set_told(told);
+        self
     }
 
     /// Pipes that there are.
@@ -159,11 +169,11 @@ impl Shared {
 fn directory(pair: &Arc<Pair>) -> Dir {
     let data = |which| {
         let pair = Arc::downgrade(pair);
-        File::opened(move |_, _| Data::open(there(&pair)?, which).map(|data| Box::new(data) as _)).event()
+        File::opened(move |_, _| Data::open(there(&pair)?, which).map(|data| Box::new(data) as _)).consuming()
     };
     let ctl = |which| {
         let pair = Arc::downgrade(pair);
-        File::opened(move |_, _| Ok(Box::new(Ctl::new(there(&pair)?, which)))).event()
+        File::opened(move |_, _| Ok(Box::new(Ctl::new(there(&pair)?, which)))).consuming()
     };
     let status = Arc::downgrade(pair);
     Dir::new()

@@ -30,7 +30,7 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use nine_io::server::{Answer, FileServer, Node, Req, ReqId, Service, Who};
-use nine_io::synth::{self, Ask, Dir, File, Opening, Tree, Visitor};
+use nine_io::synth::{self, Ask, Dir, File, Opening, Tree};
 use nine_net::lock::{Mutex, lock};
 use nine_net::shm::Kind;
 use nine_net::{Env, Transport};
@@ -105,7 +105,7 @@ impl Channels {
         let (clones, lists, finds) = (shared.clone(), shared.clone(), shared.clone());
         let clone = File::opened_later(move |opening| clones.clone_chan(opening), |_| false);
         let root = Dir::new()
-            .file("clone", clone.mode(0o600).event())
+            .file("clone", clone.mode(0o600).consuming())
             .numbered(move |from, most, _| {
                 let table = lock(&lists.table);
                 let all = table.chans.range(from..).take(most);
@@ -187,9 +187,6 @@ impl Driver {
 
 impl Shared {
     fn clone_chan(self: &Arc<Self>, opening: Opening) {
-        if let Err(error) = may(&opening.visitor) {
-            return opening.fail(error);
-        }
         if !opening.flags.writes() {
             return opening.fail(Error::new(Errno::EACCES, "clone is opened for reading and writing"));
         }
@@ -290,22 +287,13 @@ impl Shared {
 /// The files of a channel. They do not keep it.
 fn directory(chan: &Arc<Chan>) -> Dir {
     let [ctl, data, status] = [(); 3].map(|()| Arc::downgrade(chan));
-    let opened = |visitor: &Visitor, chan: &Weak<Chan>| {
-        may(visitor)?;
+    let opened = |chan: &Weak<Chan>| {
         let chan = chan.upgrade().ok_or(Errno::ENOENT)?;
         chan.open().map(|()| chan)
     };
-    let ctl = File::opened(move |visitor, _| Ok(Box::new(Ctl::new(opened(visitor, &ctl)?))));
-    let data = File::opened(move |visitor, _| Ok(Box::new(Data::new(opened(visitor, &data)?))));
+    let ctl = File::opened(move |_, _| Ok(Box::new(Ctl::new(opened(&ctl)?))));
+    let data = File::opened(move |_, _| Ok(Box::new(Data::new(opened(&data)?))));
     let status = File::text(move |_| status.upgrade().map(|chan| chan.status()).unwrap_or_default());
-    let (ctl, data) = (ctl.mode(0o600).event(), data.mode(0o600).event());
+    let (ctl, data) = (ctl.mode(0o600).consuming(), data.mode(0o600).consuming());
     Dir::new().file("ctl", ctl).file("data", data).file("status", status)
-}
-
-/// Whether this visitor may use channels: the tree has asked whether he is the owner.
-fn may(visitor: &Visitor) -> Result<()> {
-    match visitor.who.read_only {
-        true => Err(Error::new(Errno::EACCES, "permission denied: you may change nothing here")),
-        false => Ok(()),
-    }
 }

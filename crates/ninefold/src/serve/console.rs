@@ -19,7 +19,6 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::termios::{self, InputModes, LocalModes, OptionalActions, SpecialCodeIndex, Termios};
 
-use super::kinds::owns;
 use crate::log;
 
 /// The longest wait at the end for a terminal that takes nothing.
@@ -54,7 +53,7 @@ pub fn get(env: rt::Real, owner: &str) -> Arc<Cons> {
         let terminal = Arc::new(Terminal::default());
         let changed = terminal.clone();
         // The terminal echoes.
-        let cons = Cons::new(host(env, owner), env.clock(), owns, true, move || changed.look());
+        let cons = Cons::new(host(env, owner), env.clock(), nine_mux::told, true, move || changed.look());
         let cons = Arc::new(cons);
         let (shown, logged, screen) = (cons.clone(), cons.clone(), terminal.clone());
         let threads = thread("screen", move || screen.show(&shown)).and_then(|()| {

@@ -322,7 +322,7 @@ impl Servers {
         };
         let (pipes, driver) = Pipes::new(modules(), self.env.clock(), PIPES);
         self.env.spawn(Box::pin(driver));
-        Local::server(&numbered(&kind.to_string(), n), Arc::new(pipes), self.core.clone())
+        Local::told(&numbered(&kind.to_string(), n), Arc::new(pipes.told_by(told)), self.core.clone())
     }
 
     fn net(&self, kind: &Kind, policy: Option<&Path>) -> Result<Server> {

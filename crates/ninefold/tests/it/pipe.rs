@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nine_io::client::{Options, blocking};
 use nine_net::Addr;
-use nine_proto::{NOUID, OpenFlags};
+use nine_proto::{Errno, NOUID, OpenFlags};
 
 use crate::common::{Server, ended_within};
 
@@ -72,5 +72,32 @@ fn two_programs_talk_by_a_pipe_until_one_of_them_ends() {
         let seen = std::thread::spawn(move || output(reader));
         server.fed(&["write", "/pipe/1/data1"], &large);
         assert!(seen.join().unwrap() == large, "it is not what was written");
+    }
+}
+
+#[test]
+fn a_read_only_client_takes_nothing_out_of_pipes_by_any_mount() {
+    let dir = tempfile::tempdir().unwrap();
+    let lines = format!(
+        "listen unix!{}\nlisten tcp!127.0.0.1!0\nmount pipe: /pipe\nmount pipe: /named aname\n",
+        dir.path().join("s").display()
+    );
+    std::fs::write(dir.path().join("home.ns"), lines).unwrap();
+    let server = Server::in_dir(dir, &["serve", "home.ns"]);
+    let owner = root(&server);
+    // Loopback TCP without the token only reads.
+    let addr: Addr = server.addr("tcp").parse().unwrap();
+    let reader = blocking::Client::dial(&addr, LIMIT, Options::default()).unwrap();
+    let reader = reader.attach("", NOUID, "").unwrap();
+    for at in ["pipe", "named"] {
+        let _ctl = owner.open(format!("{at}/clone").as_str(), OpenFlags::RDWR).unwrap();
+        let [data, data1] = ["data", "data1"]
+            .map(|end| owner.open(format!("{at}/0/{end}").as_str(), OpenFlags::RDWR).unwrap());
+        data.write(0, b"a message").unwrap();
+        for file in ["clone", "0/data1", "0/ctl"] {
+            let error = reader.open(format!("{at}/{file}").as_str(), OpenFlags::READ).unwrap_err();
+            assert_eq!(error.errno(), Errno::EACCES, "{at}/{file}: {error}");
+        }
+        assert_eq!(&*data1.read(0, 100).unwrap(), b"a message", "{at}");
     }
 }

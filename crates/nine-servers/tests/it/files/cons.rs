@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use nine_io::client::{File, Result};
-use nine_io::server::FileServer;
+use nine_io::server::{FileServer, Who};
 use nine_net::rt::Real;
 use nine_net::{Clock, Timer};
 use nine_proto::{Dialect, Errno, OpenFlags};
@@ -40,8 +40,10 @@ fn world(echoes: bool, main: impl AsyncFnOnce(&World)) {
         let changed = move || {
             seen.fetch_add(1, Ordering::Relaxed);
         };
-        let owns = |_: &_, aname: &[u8]| aname == b"owner";
-        let cons = Arc::new(Cons::new(host(), Arc::new(Still::default()), owns, echoes, changed));
+        let told = |who: &mut Who, aname: &[u8]| {
+            (who.owner, who.read_only) = (aname.starts_with(b"owner"), aname.ends_with(b"read-only"));
+        };
+        let cons = Arc::new(Cons::new(host(), Arc::new(Still::default()), told, echoes, changed));
         let world = World { env, cons, changes };
         main(&world).await;
         until(|| world.cons.waiting() == 0 && !world.cons.is_raw()).await;
@@ -197,6 +199,17 @@ fn what_is_the_owners_is_for_the_owner() {
             {
                 assert_eq!(owner.walk(name).await.unwrap().qid().is_event(), is_event, "{name}");
             }
+        });
+    }
+}
+
+#[test]
+fn an_owner_who_may_only_read_takes_no_line() {
+    for dialect in ALL {
+        world(false, async |world| {
+            let root = world.root_in(dialect, "owner read-only").await;
+            assert_eq!(errno(root.open("cons", READ).await), Errno::EACCES);
+            root.open("kmesg", READ).await.unwrap();
         });
     }
 }

@@ -11,14 +11,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use nine_io::client::{Cancel, File, Result};
-use nine_io::server::FileServer;
+use nine_io::server::{Anonymous, FileServer, Gate};
 use nine_net::rt::Real;
 use nine_net::{Clock, Env, Timer};
 use nine_proto::{Dialect, Errno, OpenFlags};
 use nine_servers::Pipes;
 use nine_stream::{Chain, Fault, Halves, Module, Next, Pass};
 
-use crate::files::world::{ALL, connect, errno, list};
+use crate::files::world::{ALL, connect, connect_by, errno, list};
 
 const RDWR: OpenFlags = OpenFlags::RDWR;
 const READ: OpenFlags = OpenFlags::READ;
@@ -784,4 +784,23 @@ impl Clock for Hand {
     fn entropy(&self, _: &mut [u8]) {
         unreachable!("nothing here is left to chance")
     }
+}
+
+#[test]
+fn a_client_that_may_only_read_takes_no_message_and_makes_no_pipe() {
+    limited(2, async |world| {
+        let root = world.root().await;
+        let (_ctl, dir) = made(&root).await;
+        let (data, data1) = ends(&dir).await;
+        data.write(0, b"a message").await.unwrap();
+        let gate = Gate { anonymous: Anonymous::Trusted, read_only: true, ..Gate::default() };
+        let reader = connect_by(&world.env, world.server.clone(), Dialect::L, gate).await;
+        let reader = reader.attach("", 0, "").await.unwrap();
+        for file in ["clone", "0/ctl", "0/ctl1", "0/data", "0/data1"] {
+            assert_eq!(errno(reader.open(file, READ).await), Errno::EACCES, "{file}");
+        }
+        assert!(text(&reader.open("0/status", READ).await.unwrap()).await.starts_with("data: open 1"));
+        assert_eq!(world.server.count(), 1);
+        assert_eq!(&*data1.read(0, 100).await.unwrap(), b"a message");
+    });
 }

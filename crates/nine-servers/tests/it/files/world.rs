@@ -51,9 +51,19 @@ pub fn raw(server: Arc<dyn FileServer>, bytes: Vec<u8>, count: usize) -> Vec<u8>
 
 /// A new connection to a server.
 pub async fn connect(env: &nine_net::rt::Real, server: Arc<dyn FileServer>, dialect: Dialect) -> Client {
+    connect_by(env, server, dialect, trusting()).await
+}
+
+/// The same by this gate.
+pub async fn connect_by(
+    env: &nine_net::rt::Real,
+    server: Arc<dyn FileServer>,
+    dialect: Dialect,
+    gate: Gate,
+) -> Client {
     let (near, far) = UnixStream::pair().expect("a pair of sockets");
     let [near, far] = [near, far].map(socket);
-    env.spawn(Box::pin(Service::new(server, trusting(), Core::default()).connect(Box::new(far))));
+    env.spawn(Box::pin(Service::new(server, gate, Core::default()).connect(Box::new(far))));
     let options = Options { dialects: vec![dialect], ..Options::default() };
     let (client, driver) = Client::connect(near, options).await.expect("a session");
     env.spawn(Box::pin(async move {
