@@ -74,7 +74,8 @@ pub fn web(dir: &Path, addr: &OsStr, shortest: bool) -> io::Result<()> {
         let mux = Mux::new(root, Arc::new(Numeric));
         env.spawn(Box::pin(mux.run(env, &[])));
         let disk = Local::server("disk", Arc::new(Disk::open(dir, DiskOptions::default())?), core.clone());
-        let (net, driver) = Net::new(vec![Arc::new(Tcp)], Policy::default(), modules(), env.clock(), CLIENTS);
+        let (net, driver) =
+            Net::new(vec![Arc::new(Tcp)], Policy::loopback(), modules(), env.clock(), CLIENTS);
         env.spawn(Box::pin(driver));
         let net = Local::server("net", Arc::new(net), core.clone());
         for (space, server, old) in [(MAIN, disk, "/"), ("own", net, "/net")] {

@@ -19,6 +19,7 @@ pub mod modules;
 pub mod nonet;
 mod pipe;
 mod poll;
+mod rights;
 pub mod rt;
 pub mod shm;
 mod socket;
@@ -37,6 +38,7 @@ pub use inherited::{Inherited, inherited};
 pub use nine_stream::{DEEPEST, Fault, ModuleKind, Modules};
 pub use pipe::{Pipe, pipe};
 pub use poll::{PollSocket, Reactor, Sleep};
+pub use rights::{FileStamp, read_rights, read_rights_of};
 pub use shm::Placed;
 pub use socket::{Listener, Socket};
 pub use tls::{

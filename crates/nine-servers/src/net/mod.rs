@@ -48,7 +48,6 @@ use share::{Lack, Share, Shares, User};
 
 pub use datagrams::Datagrams;
 pub use driver::Driver;
-pub(crate) use policy::Stamp;
 pub use policy::{Policy, Want};
 pub use stack::{Announced, Asks, Call, End, Later, Messages, Network, Place, Setting, Tcp, Unix, Wire};
 
@@ -205,11 +204,14 @@ fn networked(
     let asks = |finds: Finds| {
         let (shared, networks) = (shared.clone(), networks.clone());
         let open = move |opening: Opening| {
+            if let Err(error) = shared.policy.known().check_user(&opening.visitor.who) {
+                return opening.fail(error);
+            }
             // Nobody can have flushed it: it is being served.
             let query = Query::new(&shared, &networks, &opening.visitor, finds);
             let _ = opening.opened(query);
         };
-        File::opened_later(open, |_| false).event()
+        File::opened_later(open, |_| false).consuming()
     };
     let root = Dir::new().file("cs", asks(query::cs)).file("dns", asks(query::dns));
     let root = networks.iter().fold(root, |root, network| {
@@ -302,9 +304,9 @@ impl Protocol {
     }
 
     fn clone_conv(self: &Arc<Self>, opening: Opening) {
-        // Who may only read takes nobody's place.
+        let who = &opening.visitor.who;
         let room = match opening.flags.writes() {
-            true => self.room(&User::of(&opening.visitor.who)),
+            true => self.shared.policy.known().check_user(who).and_then(|()| self.room(&User::of(who))),
             false => Err(Error::new(Errno::EACCES, "clone is opened for reading and writing")),
         };
         let room = match room {
@@ -325,7 +327,10 @@ impl Protocol {
     fn directory(self: Arc<Self>) -> Dir {
         let (clones, lists, finds, counts) = (self.clone(), self.clone(), self.clone(), self);
         Dir::new()
-            .file("clone", File::opened_later(move |opening| clones.clone_conv(opening), |_| false).event())
+            .file(
+                "clone",
+                File::opened_later(move |opening| clones.clone_conv(opening), |_| false).consuming(),
+            )
             .file("stats", File::text(move |_| counts.stats()))
             .numbered(move |from, most, _| {
                 let table = lock(&lists.table);
@@ -352,11 +357,13 @@ fn conversation(conv: &Arc<Conv>) -> Dir {
     let (ctl, data, error, listen) = (gate(conv), gate(conv), gate(conv), gate(conv));
     let stops = Arc::downgrade(conv);
     Dir::new()
-        .file("ctl", File::opened(move |visitor, _| Ok(Box::new(Ctl::open(ctl(visitor)?)?))).event())
-        .file("data", File::opened(move |visitor, _| Ok(Box::new(Opened::data(data(visitor)?)?))).event())
+        .file("ctl", File::opened(move |visitor, _| Ok(Box::new(Ctl::open(ctl(visitor)?)?))).consuming())
+        .file("data", File::opened(move |visitor, _| Ok(Box::new(Opened::data(data(visitor)?)?))).consuming())
         .file(
             "err",
-            File::opened(move |visitor, _| Ok(Box::new(Opened::error(error(visitor)?)?))).mode(0o444).event(),
+            File::opened(move |visitor, _| Ok(Box::new(Opened::error(error(visitor)?)?)))
+                .mode(0o444)
+                .consuming(),
         )
         .file(
             "listen",
@@ -367,7 +374,7 @@ fn conversation(conv: &Arc<Conv>) -> Dir {
                 },
                 move |id| stops.upgrade().is_some_and(|conv| conv.cancel_listen(id)),
             )
-            .event(),
+            .consuming(),
         )
         .file("local", text(Conv::local))
         .file("remote", text(Conv::remote))

@@ -10,16 +10,14 @@
 //! allow dial     unix!/run/app/*          # a path, or all that begin so
 //! allow dial     'unix!/run/my app/s'     # quoted as in a ctl
 //! ```
-//! The first line that fits decides; where none does the answer is no. Without a file `any *!loopback!*` is allowed,
-//! and nothing else: no unix sockets, and no names but `localhost` are looked up. Paths are judged as they are written
-//! and where they really lead. A user is a name of this machine or a number: of who comes with a number that counts,
-//! not the name beside it.
+//! The first line that fits decides; where none does the answer is no. Without a file only the owner of the server is
+//! served, by `allow any *!loopback!*` and nothing else: no unix sockets, and no names but `localhost`. Paths are
+//! judged as they are written and where they really lead. A user is a name of this machine or a number: of who comes
+//! with a number that counts, not the name beside it.
 
 use std::fmt;
-use std::fs;
 use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -27,8 +25,8 @@ use std::time::Duration;
 
 use nine_io::quote;
 use nine_io::server::Who;
-use nine_net::Clock;
 use nine_net::lock::{Mutex, lock};
+use nine_net::{Clock, FileStamp, read_rights};
 use nine_proto::{Errno, Error, Result};
 
 use super::stack::Place;
@@ -37,8 +35,10 @@ use super::stack::Place;
 #[derive(Clone, Debug)]
 pub struct Policy {
     rules: Vec<Rule>,
+    /// Nobody but the server's owner is served.
+    owner_only: bool,
     /// Where they have come from, and are read again when it has changed.
-    file: Option<(PathBuf, Option<Stamp>)>,
+    file: Option<(PathBuf, Option<FileStamp>)>,
 }
 
 /// What a client wants.
@@ -99,7 +99,16 @@ enum Places {
 struct Ports(u16, u16);
 
 impl Default for Policy {
+    /// The owner of the server may use the loopback. Nobody else may use anything: services at the loopback trust the
+    /// users of this machine, and clients need not be any of them.
     fn default() -> Self {
+        Self { owner_only: true, ..Self::loopback() }
+    }
+}
+
+impl Policy {
+    /// Every client may use the loopback, and nothing else.
+    pub fn loopback() -> Self {
         let loopback = Rule {
             allows: true,
             want: None,
@@ -107,25 +116,33 @@ impl Default for Policy {
             places: Places::Loopback(Ports(0, u16::MAX)),
             users: Vec::new(),
         };
-        Self { rules: vec![loopback], file: None }
+        Self { rules: vec![loopback], owner_only: false, file: None }
     }
-}
 
-impl Policy {
     /// What this file says, now and when it has changed: it is looked at again when somebody dials or announces, once a
     /// second at most. One that is wrong then, or gone, changes nothing, and the log says so. Waits for the disk.
     ///
     /// # Errors
-    /// It cannot be read, or lines are wrong.
+    /// It cannot be read, others can change it ([`read_rights`]), or lines are wrong.
     pub fn read(file: &Path) -> std::result::Result<Self, String> {
-        let stamp = Stamp::of(file);
-        let text = fs::read_to_string(file).map_err(|error| error.to_string())?;
-        Ok(Self { file: Some((file.into(), stamp)), ..text.parse()? })
+        let stamp = FileStamp::of(file);
+        Ok(Self { file: Some((file.into(), stamp)), ..read_rights(file)?.parse()? })
+    }
+
+    /// Whether this user may have a conversation or ask a question at all.
+    pub(super) fn check_user(&self, who: &Who) -> Result<()> {
+        if self.owner_only && !who.owner {
+            let text =
+                "permission denied: without a policy only the owner of this server may use its network";
+            return Err(Error::new(Errno::EACCES, text));
+        }
+        Ok(())
     }
 
     /// Whether this name may be looked up for this user, on this network, if one is named: not where the loopback is
     /// all that he may call, as a look-up goes out.
     pub(super) fn check_name(&self, host: &str, network: Option<&str>, who: &Who) -> Result<()> {
+        self.check_user(who)?;
         let is_his = |rule: &&Rule| {
             let of = rule.network.as_deref();
             let is_of = of.is_none() || network.is_none() || of == network;
@@ -149,6 +166,7 @@ impl Policy {
 
     /// Whether this user may; if not, an error that says so.
     pub(super) fn check(&self, want: Want, network: &str, place: &Place, who: &Who) -> Result<()> {
+        self.check_user(who)?;
         self.says(want, network, place, who)
             .filter(|&allows| allows)
             .map(drop)
@@ -157,6 +175,7 @@ impl Policy {
 
     /// The same for a place whose port the kernel has chosen, where port 0 may be announced: no line may forbid it.
     pub(super) fn check_chosen(&self, network: &str, place: &Place, who: &Who) -> Result<()> {
+        self.check_user(who)?;
         match self.says(Want::Announce, network, place, who) {
             Some(false) => Err(no(Want::Announce, network, place)),
             _ => Ok(()),
@@ -178,18 +197,6 @@ impl Policy {
 pub(super) fn no(want: Want, network: &str, place: &Place) -> Error {
     let text = format!("the policy of this server does not allow to {want} {network}!{place}");
     Error::new(Errno::EACCES, text)
-}
-
-/// By what a file is known to have changed: its number, its length, and its times, seconds and nanoseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stamp(u64, u64, [(i64, i64); 2]);
-
-impl Stamp {
-    pub(crate) fn of(file: &Path) -> Option<Self> {
-        let meta = fs::metadata(file).ok()?;
-        let times = [(meta.mtime(), meta.mtime_nsec()), (meta.ctime(), meta.ctime_nsec())];
-        Some(Self(meta.ino(), meta.len(), times))
-    }
 }
 
 /// A policy as its file has it now.
@@ -229,7 +236,7 @@ impl Watched {
         // Nobody else looks before that: others need not wait for the disk.
         drop(watch);
         // Before it is read: what is written while it is read is read the next time.
-        let found = Stamp::of(&file);
+        let found = FileStamp::of(&file);
         if found == stamp {
             return known;
         }
@@ -243,7 +250,7 @@ impl Watched {
                 known.rules.clone()
             }
         };
-        let policy = Arc::new(Policy { rules, file: Some((file, found)) });
+        let policy = Arc::new(Policy { rules, owner_only: false, file: Some((file, found)) });
         lock(&self.0).policy = policy.clone();
         policy
     }
@@ -252,7 +259,7 @@ impl Watched {
 /// The rules of a file that somebody may be writing. One whose lines are whole is never too lenient for want of those
 /// that follow: without them the answer is no.
 fn again(file: &Path) -> std::result::Result<Vec<Rule>, String> {
-    let text = fs::read_to_string(file).map_err(|error| error.to_string())?;
+    let text = read_rights(file)?;
     match text.is_empty() || text.ends_with('\n') {
         true => text.parse().map(|policy: Policy| policy.rules),
         false => Err("its last line has no end".into()),
@@ -377,7 +384,11 @@ impl FromStr for Policy {
                 Err(why) => wrong.push(format!("line {number}: {why}")),
             }
         }
-        if wrong.is_empty() { Ok(Self { rules, file: None }) } else { Err(wrong.join("\n")) }
+        if wrong.is_empty() {
+            Ok(Self { rules, owner_only: false, file: None })
+        } else {
+            Err(wrong.join("\n"))
+        }
     }
 }
 
@@ -460,6 +471,9 @@ fn ip(text: &str) -> std::result::Result<Places, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
     use nine_net::Proof;
 
@@ -472,8 +486,25 @@ mod tests {
     }
 
     #[test]
-    fn without_a_file_only_the_loopback_may_be_used() {
+    fn without_a_file_nobody_but_the_owner_is_served() {
         let policy = Policy::default();
+        let owner = Who { owner: true, ..who("glenda") };
+        assert!(policy.check_user(&owner).is_ok());
+        assert!(policy.check(Want::Dial, "tcp", &ip("127.0.0.1:80"), &owner).is_ok());
+        for want in [Want::Dial, Want::Announce] {
+            let said = policy.check(want, "tcp", &ip("127.0.0.1:80"), &who("glenda")).unwrap_err();
+            assert!(said.errno == Errno::EACCES && said.to_string().contains("without a policy"), "{said}");
+        }
+        assert_eq!(policy.check_user(&who("glenda")).unwrap_err().errno, Errno::EACCES);
+        assert!(policy.check_name("localhost", None, &who("glenda")).is_err());
+        assert!(policy.check_chosen("tcp", &ip("127.0.0.1:80"), &who("glenda")).is_err());
+        let file: Policy = "allow any *!loopback!*".parse().unwrap();
+        assert!(file.check_user(&who("glenda")).is_ok());
+    }
+
+    #[test]
+    fn loopback_is_the_loopback_alone() {
+        let policy = Policy::loopback();
         for (place, allowed) in [
             (ip("127.0.0.1:80"), true),
             (ip("127.8.9.1:0"), true),
@@ -643,6 +674,12 @@ mod tests {
             later();
             assert!(may("10.0.0.22:80") && !may("10.0.0.1:80"), "{text}");
         }
+        // Nor one that others can change, or that is no file.
+        write("allow dial tcp!10.0.0.1!80\n");
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
+        later();
+        assert!(may("10.0.0.22:80") && !may("10.0.0.1:80"));
+        assert!(Policy::read(&file).unwrap_err().contains("others can change who may do what"));
         fs::remove_file(&file).unwrap();
         later();
         assert!(may("10.0.0.22:80"));

@@ -10,11 +10,9 @@ use std::sync::Arc;
 
 use nine_io::quote;
 use nine_io::server::Who;
-use nine_net::Proof;
 use nine_net::lock::{Mutex, lock};
+use nine_net::{FileStamp, Proof, read_rights};
 use nine_proto::{Errno, Error, Result};
-
-use crate::net::Stamp;
 
 /// See the module.
 #[derive(Clone, Debug)]
@@ -38,7 +36,7 @@ pub struct Policy {
     pub(super) fs: Option<String>,
     pub(super) strict: bool,
     /// Where it stands, and how that was when it was read.
-    file: Option<(PathBuf, Option<Stamp>)>,
+    file: Option<(PathBuf, Option<FileStamp>)>,
 }
 
 /// Of one session.
@@ -93,12 +91,11 @@ impl Policy {
     /// What this file says. Waits for the disk.
     ///
     /// # Errors
-    /// It cannot be read, or lines are wrong.
+    /// It cannot be read, others can change it ([`read_rights`]), or lines are wrong.
     pub fn read(file: &Path) -> std::result::Result<Self, String> {
         // Before it is read: what is written meanwhile is read the next time.
-        let stamp = Stamp::of(file);
-        let text = fs::read_to_string(file).map_err(|error| error.to_string())?;
-        Ok(Self { file: Some((file.into(), stamp)), ..text.parse()? })
+        let stamp = FileStamp::of(file);
+        Ok(Self { file: Some((file.into(), stamp)), ..read_rights(file)?.parse()? })
     }
 
     /// Sessions of one user at once, who is not the owner.
@@ -192,7 +189,7 @@ impl Rules {
 
     /// The same by what the file says now. As whom programs run, and where, stays as it was at the start.
     fn again(&self, file: &Path) -> std::result::Result<Self, String> {
-        let text = fs::read_to_string(file).map_err(|error| error.to_string())?;
+        let text = read_rights(file)?;
         // Somebody may be writing it.
         if !text.ends_with('\n') {
             return Err("its last line has no end".into());
@@ -222,7 +219,7 @@ impl Watched {
     pub(super) fn now(&self) -> Arc<Rules> {
         let known = self.known();
         let Some((file, stamp)) = &known.policy.file else { return known };
-        let found = Stamp::of(file);
+        let found = FileStamp::of(file);
         if found == *stamp {
             return known;
         }
@@ -338,6 +335,8 @@ const CPU_MAX: usize = 1023;
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     fn who(name: &str, uid: Option<u32>, proof: Proof) -> Who {
@@ -416,6 +415,10 @@ mod tests {
             put(text);
             assert_eq!(number(), 4, "{text:?}");
         }
+        put("user nobody\nnumber 9\n");
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
+        assert_eq!(number(), 4, "others can change it");
+        assert!(Policy::read(&file).unwrap_err().contains("others can change who may do what"));
         fs::remove_file(&file).unwrap();
         assert_eq!(number(), 4);
         put("user nobody\nnumber 5\n");

@@ -43,7 +43,7 @@ async fn behind(env: rt::Real, muxes: usize, server: Arc<dyn FileServer>) -> Fil
 fn network(env: rt::Real) -> Arc<dyn FileServer> {
     let modules = nine_net::modules::modules();
     let (net, driver) =
-        nine_servers::Net::new(vec![Arc::new(Tcp)], Policy::default(), modules, env.clock(), 100);
+        nine_servers::Net::new(vec![Arc::new(Tcp)], Policy::loopback(), modules, env.clock(), 100);
     env.spawn(Box::pin(driver));
     Arc::new(net)
 }

@@ -18,21 +18,17 @@
 //! are theirs.
 
 use std::fmt;
-use std::fs::{self, File};
-use std::io::Read;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail};
 use arc_swap::ArcSwap;
 use nine_io::server::{Asks, Core, Policy, Right};
 use nine_io::{audit, near};
-use nine_net::{ClientJudge, Env, Proof, ServerTls, rt};
+use nine_net::{ClientJudge, Env, FileStamp, Proof, ServerTls, read_rights_of, rt};
 use nine_proto::{Errno, Error};
 use nine_text::show_name;
-use rustix::fs::OFlags;
 
 use super::listen;
 use crate::config::Serving;
@@ -110,8 +106,7 @@ impl Policy for Exports {
 /// Whether a file of exports is understood. Whose it may be is asked where it is used: another user may serve.
 pub fn check(path: &Path) -> Result<()> {
     let name = path.display().to_string();
-    let own = fs::metadata(path).with_context(|| name.clone())?.uid();
-    Rules::parse(&name, &text(path, own)?).map(drop).map_err(|wrong| anyhow!(wrong))
+    Rules::parse(&name, &text(path, None)?).map(drop).map_err(|wrong| anyhow!(wrong))
 }
 
 /// The authorities and lists that certificates are judged again by.
@@ -144,17 +139,14 @@ impl Certificates {
 #[derive(Debug)]
 struct Followed {
     path: PathBuf,
-    stamp: Mutex<Option<Stamp>>,
+    stamp: Mutex<Option<FileStamp>>,
     rules: ArcSwap<Rules>,
 }
 
-/// By what it is known to have changed: its number, its length, and its times.
-type Stamp = (u64, u64, [(i64, i64); 2]);
-
 impl Followed {
     fn open(path: &Path) -> Result<Self> {
-        let stamp = stamp(path);
-        let text = text(path, rustix::process::geteuid().as_raw())?;
+        let stamp = FileStamp::of(path);
+        let text = text(path, Some(rustix::process::geteuid().as_raw()))?;
         let rules = Rules::parse(&path.display().to_string(), &text).map_err(|wrong| anyhow!(wrong))?;
         Ok(Self { path: path.into(), stamp: Mutex::new(stamp), rules: ArcSwap::from_pointee(rules) })
     }
@@ -162,7 +154,7 @@ impl Followed {
     /// Reads it again, if it has changed; whether other rules are in use.
     fn look(&self) -> bool {
         // Before it is read: what is written meanwhile is seen the next time.
-        let found = stamp(&self.path);
+        let found = FileStamp::of(&self.path);
         if std::mem::replace(&mut *lock(&self.stamp), found) == found {
             return false;
         }
@@ -181,7 +173,7 @@ impl Followed {
 
     fn again(&self) -> Result<Rules> {
         let name = self.path.display().to_string();
-        let text = text(&self.path, rustix::process::geteuid().as_raw())?;
+        let text = text(&self.path, Some(rustix::process::geteuid().as_raw()))?;
         // Somebody may be writing it, and has cut it to nothing for that: everybody would be cut off.
         if !text.ends_with('\n') {
             bail!("{name}: its last line has no end");
@@ -190,34 +182,9 @@ impl Followed {
     }
 }
 
-fn stamp(path: &Path) -> Option<Stamp> {
-    let meta = fs::metadata(path).ok()?;
-    let times = [(meta.mtime(), meta.mtime_nsec()), (meta.ctime(), meta.ctime_nsec())];
-    Some((meta.ino(), meta.len(), times))
-}
-
-/// What a file says that nobody can change but root and this user.
-fn text(path: &Path, own: u32) -> Result<String> {
-    let name = || path.display().to_string();
-    // Nobody waits for who writes into a pipe.
-    let flags = OFlags::NONBLOCK.bits() as i32;
-    let file = File::options().read(true).custom_flags(flags).open(path).with_context(name)?;
-    let meta = file.metadata().with_context(name)?;
-    if !meta.is_file() {
-        bail!("{}: a regular file is due", name());
-    }
-    if ![0, own].contains(&meta.uid()) {
-        bail!("{0}: it is another user's, who could change who may do what; try: chown {own} {0}", name());
-    }
-    if meta.mode() & 0o022 != 0 {
-        bail!("{0}: others can change who may do what; try: chmod go-w {0}", name());
-    }
-    let mut text = String::new();
-    file.take(FILE_MAX + 1).read_to_string(&mut text).with_context(name)?;
-    if text.len() as u64 > FILE_MAX {
-        bail!("{}: too long; it has at most 1 MiB", name());
-    }
-    Ok(text)
+/// The text of a file that nobody can change but root and this user, if one is named.
+fn text(path: &Path, own: Option<u32>) -> Result<String> {
+    read_rights_of(path, own).map_err(|why| anyhow!("{}: {why}", path.display()))
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -477,8 +444,6 @@ fn lock<T: ?Sized>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 const FORM: &str = "allow WHO TREE ro|rw, or deny WHO";
-/// Bytes of a file.
-const FILE_MAX: u64 = 1 << 20;
 /// Lines of it that say something.
 const LINES_MAX: usize = 10_000;
 /// Things that are said to be wrong at once.
@@ -490,6 +455,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use nine_net::{ClientAuth, TlsFiles};
 
     use super::*;
@@ -651,17 +618,5 @@ mod tests {
         assert!(error.contains("a regular file is due"), "{error}");
         write("allow token * ro\n", 0o644);
         assert!(file.look() && is() == Some(Right::Read) && !file.look());
-        // Where it is root's it is good for everybody, else for one.
-        let own = rustix::process::geteuid().as_raw();
-        assert_eq!(text(&path, own + 1).is_ok(), own == 0);
-        if own == 0 {
-            std::os::unix::fs::chown(&path, Some(4711), None).unwrap();
-            let error = text(&path, 0).unwrap_err().to_string();
-            assert!(
-                error.contains("it is another user's, who could change") && error.contains("chown 0"),
-                "{error}"
-            );
-            assert!(text(&path, 4711).is_ok());
-        }
     }
 }

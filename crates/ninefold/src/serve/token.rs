@@ -2,7 +2,7 @@
 //!
 //! It is new at every start, or kept in a file that only its owner can read.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
@@ -50,6 +50,11 @@ pub fn private(path: &Path, what: &str) -> Result<String> {
 }
 
 fn read(path: &Path) -> Result<Arc<str>> {
+    let name = || path.display().to_string();
+    // The start would wait for a program that writes into a FIFO.
+    if !fs::metadata(path).with_context(name)?.is_file() {
+        bail!("{}: a regular file is due", name());
+    }
     let text = private(path, "the token")?;
     let token = text.trim();
     if token.len() < SHORTEST || !token.bytes().all(|b| b.is_ascii_alphanumeric()) {

@@ -33,6 +33,7 @@ fn serve_on(cores: &str, lines: &str) -> Server {
     let dir = scratch("");
     let listen = format!("listen unix!{}\n", dir.path().join("s").display());
     fs::write(dir.path().join("home.ns"), format!("{listen}{lines}")).unwrap();
+    fs::write(dir.path().join("policy"), "allow any *!loopback!*\n").unwrap();
     Server::in_dir(dir, &["serve", "home.ns", "--cores", cores])
 }
 
@@ -449,7 +450,7 @@ fn only_its_owner_changes_a_name_space() {
 
 #[test]
 fn who_only_claims_to_be_somebody_has_none_of_his_conversations() {
-    let server = serve("mount net: /net\nlisten tcp!127.0.0.1!0\nlisten tcp!127.0.0.1!0 -insecure\n");
+    let server = serve("mount net:policy /net\nlisten tcp!127.0.0.1!0\nlisten tcp!127.0.0.1!0 -insecure\n");
     let doors: Vec<&str> = server.banner.lines().filter(|line| line.starts_with("tcp!")).collect();
     let [closed, open] = doors[..] else { panic!("{doors:?}") };
     let uid = rustix::process::geteuid().as_raw();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use nine_io::client::{Options, blocking};
 use nine_net::{Addr, Env};
-use nine_proto::{Errno, NOUID, OpenFlags};
+use nine_proto::{Dialect, Errno, NOUID, OpenFlags};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 
 use crate::common::{self, Server};
@@ -335,4 +335,56 @@ fn without_descriptors_calls_are_refused_in_words_and_those_that_come_wait() {
         assert_eq!(server.log().matches("new connections wait").count(), 1);
     })
     .unwrap();
+}
+
+#[test]
+fn without_a_policy_the_network_is_the_owners_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = format!("unix!{}", dir.path().join("s").display());
+    let lines = format!("listen {socket}\nlisten tcp!127.0.0.1!0 -insecure\nmount net: /net\n");
+    std::fs::write(dir.path().join("home.ns"), lines).unwrap();
+    let server = Server::in_dir(dir, &["serve", "home.ns"]);
+    // The owner's number proves nothing at this listener.
+    let addr: Addr = server.addr("tcp").parse().unwrap();
+    let options = Options { dialects: vec![Dialect::U], ..Options::default() };
+    let client = blocking::Client::dial(&addr, LIMIT, options).unwrap();
+    let stranger = client.attach("glenda", rustix::process::geteuid().as_raw(), "").unwrap();
+    for file in ["net/tcp/clone", "net/udp/clone", "net/unix/clone", "net/cs", "net/dns"] {
+        let error = stranger.open(file, OpenFlags::RDWR).unwrap_err();
+        assert_eq!(error.errno(), Errno::EACCES, "{file}: {error}");
+        root(&server).open(file, OpenFlags::RDWR).unwrap();
+    }
+}
+
+#[test]
+fn a_policy_that_others_can_change_or_that_is_a_fifo_ends_the_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let policy = dir.path().join("policy");
+    for word in ["net", "part"] {
+        std::fs::write(dir.path().join("home.ns"), format!("mount {word}:policy /x\n")).unwrap();
+        let said = || {
+            let mut serve = common::ninefold(dir.path());
+            serve.args(["serve", "home.ns"]).current_dir(dir.path()).stderr(Stdio::piped());
+            let mut child = serve.spawn().unwrap();
+            let status = common::ended_within(&mut child, LIMIT);
+            if status.is_none() {
+                child.kill().unwrap();
+            }
+            let status = status.expect("it waits for a writer of the FIFO");
+            assert!(!status.success(), "{word}");
+            let mut said = String::new();
+            child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+            said
+        };
+        std::fs::write(&policy, "").unwrap();
+        common::chmod(&policy, 0o666);
+        let refused = said();
+        assert!(refused.contains("policy: others can change who may do what; try: chmod go-w"), "{refused}");
+        std::fs::remove_file(&policy).unwrap();
+        let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::from(0o600));
+        rustix::fs::mknodat(rustix::fs::CWD, &policy, kind, mode, 0).unwrap();
+        let refused = said();
+        assert!(refused.contains("policy: a regular file is due"), "{refused}");
+        std::fs::remove_file(&policy).unwrap();
+    }
 }

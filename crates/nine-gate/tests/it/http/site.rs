@@ -126,7 +126,7 @@ async fn open(env: rt::Real, tree: Arc<dyn FileServer>, options: Options, msize:
     main.mount(tree, "", &owner, "/", Flags::REPLACE).await.unwrap();
     let networks: Vec<Arc<dyn Network>> = vec![Arc::new(Tcp)];
     let modules = nine_net::modules::modules();
-    let (net, driver) = nine_servers::Net::new(networks, Policy::default(), modules, env.clock(), 1000);
+    let (net, driver) = nine_servers::Net::new(networks, Policy::loopback(), modules, env.clock(), 1000);
     env.spawn(Box::pin(driver));
     let net = Local::server("net", Arc::new(net), core.clone());
     mux.space("own", Owner::default()).mount(net, "", &owner, "/net", Flags::REPLACE).await.unwrap();

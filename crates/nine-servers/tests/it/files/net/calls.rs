@@ -442,7 +442,7 @@ fn the_address_of_this_end_can_be_chosen_by_who_may_be_called_there() {
 #[test]
 fn an_address_that_is_silent_leaves_the_others_their_time() {
     let clock = Ahead::new();
-    timed(10, Policy::default(), Some(clock.clone()), async |world| {
+    timed(10, Policy::loopback(), Some(clock.clone()), async |world| {
         let root = world.root().await;
         let (ctl, dir) = made(&root, "held").await;
         let mut connect = pin!(say(&ctl, "connect silent"));

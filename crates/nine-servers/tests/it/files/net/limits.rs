@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn who_opens_clone_and_never_closes_takes_half_and_no_more() {
-    limited(100, Policy::default(), async |world| {
+    limited(100, Policy::loopback(), async |world| {
         let as_user = async |uid| world.client(Dialect::L).await.attach("", uid, "").await.unwrap();
         let (greedy, other) = (as_user(1000).await, as_user(1001).await);
         // Another name makes nobody another.
@@ -40,7 +40,7 @@ async fn until_one(root: &File) {
 #[test]
 fn a_thousand_conversations_are_open_at_once() {
     nine_net::rt::raise_nofile().unwrap();
-    limited(4000, Policy::default(), async |world| {
+    limited(4000, Policy::loopback(), async |world| {
         let root = world.root().await;
         let (_served, serving, connect) = announced(&root).await;
         let mut ends = Vec::new();
@@ -104,7 +104,7 @@ fn is_there(far: &mut Pipe) -> bool {
 #[test]
 fn closed_conversations_that_wait_are_counted_for_their_owner_and_given_up_in_the_end() {
     let clock = Ahead::new();
-    timed(2000, Policy::default(), Some(clock.clone()), async |world| {
+    timed(2000, Policy::loopback(), Some(clock.clone()), async |world| {
         let client = world.client(Dialect::L).await;
         let (mine, yours) =
             (client.attach("", 1000, "").await.unwrap(), client.attach("", 1001, "").await.unwrap());
@@ -140,7 +140,7 @@ fn closed_conversations_that_wait_are_counted_for_their_owner_and_given_up_in_th
 
 #[test]
 fn a_call_for_which_there_is_no_room_is_left_where_it_is() {
-    limited(5, Policy::default(), async |world| {
+    limited(5, Policy::loopback(), async |world| {
         let root = world.root_in(Dialect::U).await;
         let (_served, dir) = made(&root, "held").await;
         say(&_served, "announce 127.0.0.1:7").await.unwrap();

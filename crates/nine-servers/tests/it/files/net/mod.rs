@@ -38,7 +38,7 @@ struct World {
 }
 
 fn world(main: impl AsyncFnOnce(&World)) {
-    limited(1000, Policy::default(), main);
+    limited(1000, Policy::loopback(), main);
 }
 
 fn limited(most: usize, policy: Policy, main: impl AsyncFnOnce(&World)) {

@@ -183,7 +183,7 @@ fn where_no_more_than_the_loopback_may_be_called_no_name_goes_out() {
             cs.write(0, b"tcp!localhost!80").await.unwrap();
         });
     }
-    limited(100, Policy::default(), async |world| {
+    limited(100, Policy::loopback(), async |world| {
         let root = world.root_in(Dialect::U).await;
         let error = say(&made(&root, "tcp").await.0, "connect secret.invalid!80").await.unwrap_err();
         let says = "lets you call nothing beyond the loopback by tcp: secret.invalid is not looked up";
