@@ -31,8 +31,16 @@ fn show(program: &Program) -> Result<bool, String> {
     let url = served.url().ok_or("ninefold serve names no address for browsers")?;
     let space = scratch("tour")?;
     let script = space.0.join("tour.ns");
-    let lines = format!("mount 'disk:{}' /files\nmount net: /net\n", here.replace('\'', "''"));
-    fs::write(&script, lines).map_err(|error| format!("{}: {error}", script.display()))?;
+    let policy = space.0.join("tour.policy");
+    // The guest is not the owner of the network.
+    let lines = format!(
+        "mount 'disk:{}' /files\nmount 'net:{}' /net\n",
+        here.replace('\'', "''"),
+        policy.display().to_string().replace('\'', "''"),
+    );
+    fs::write(&policy, "allow dial *!loopback!*\n")
+        .and_then(|()| fs::write(&script, lines))
+        .map_err(|error| format!("{}: {error}", script.display()))?;
     let mut command = Command::new(&program.0);
     command.args(["partition", "run"]).arg(&script).arg("--").arg(crate::target().join("images/tour"));
     command.args(["files/README.md", &format!("{}LICENSE-MIT", url.trim_end())]);

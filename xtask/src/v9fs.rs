@@ -49,8 +49,10 @@ fn work(program: &Program, all: bool, only: &str) -> Result<(), Trouble> {
     }
     let mut mux = Mux::start(program, &share.join("mux")).map_err(Trouble::NotEnded)?;
     let [over, asked] = mux.as_ref().map_or([0, 0], Mux::ports);
-    let space = place.0.join("net.ns");
-    fs::write(&space, "mount net: /net\n")
+    let (space, policy) = (place.0.join("net.ns"), place.0.join("net.policy"));
+    // The guest is a stranger to the server.
+    fs::write(&policy, "allow any *!loopback!*\n")
+        .and_then(|()| fs::write(&space, format!("mount 'net:{}' /net\n", policy.display())))
         .map_err(|e| Trouble::NotEnded(format!("{}: {e}", space.display())))?;
     served.push(start(&space.display().to_string(), &[])?);
     let net = served.last().map_or(0, |served| served.port);
