@@ -331,7 +331,7 @@ fn open_or_create_follows_create_2() {
             }
             _ => false,
         };
-        let flags = OpenFlags::WRITE | OpenFlags::TRUNC;
+        let flags = OpenFlags::WRITE;
         let (file, log) =
             sent_with(
                 L,
