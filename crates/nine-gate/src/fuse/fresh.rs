@@ -30,16 +30,25 @@ impl Gate {
         }
         match node.has_pages_of(attr.qid.vers, self.clock.now(), self.clock.wall()) {
             true => self.forget_attr(node),
-            false => self.notifier.inode_now(node.id).await,
+            false => self.drop_pages(node).await?,
         }
         Ok(())
     }
 
-    /// A lock is about to end. Writes made under it must reach the server first.
-    pub(super) async fn unlocks(&self, node: &Node) {
-        if self.options.write_back {
-            self.notifier.inode_now(node.id).await;
+    /// Has the kernel write a file's dirty pages and drop all of them.
+    async fn drop_pages(&self, node: &Node) -> Result<(), Errno> {
+        if self.lock_notifier.get().is_none() {
+            let device = self.device.try_clone().map_err(|_| Errno::ENOLCK)?;
+            let notifier = Notifier::new(device).map_err(|_| Errno::ENOLCK)?;
+            let _ = self.lock_notifier.set(notifier);
         }
+        self.lock_notifier.get().ok_or(Errno::ENOLCK)?.inode_now(node.id).await;
+        Ok(())
+    }
+
+    /// A lock is about to end. Writes made under it must reach the server first.
+    pub(super) async fn unlocks(&self, node: &Node) -> Result<(), Errno> {
+        if self.options.write_back { self.drop_pages(node).await } else { Ok(()) }
     }
 
     /// Answers ACCESS (access(2), chdir(2)), which the kernel sends if it does not check permissions itself: as far as

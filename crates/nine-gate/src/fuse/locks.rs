@@ -46,7 +46,7 @@ impl Gate {
         match lock.ty {
             // The kernel does not say whose it is.
             LockType::Unlock => {
-                self.unlocks(&open.node).await;
+                self.unlocks(&open.node).await?;
                 lock.pid = open.node.locks.borrow().get(&whose).copied().unwrap_or(lock.pid);
             }
             // Whatever comes of it: closing asks for it to be let go.

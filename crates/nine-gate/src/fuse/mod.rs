@@ -26,7 +26,7 @@ mod sys;
 mod told;
 mod xattr;
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
 use std::future::{pending, poll_fn};
 use std::io::{self, IoSlice};
@@ -117,9 +117,8 @@ pub async fn serve<E: Env>(env: E, device: OwnedFd, root: File, options: Options
     let write = Rc::new(device.try_clone()?);
     let mut device = Device::new(device)?;
     let root = Rc::new(root);
-    let notifier = Rc::new(Notifier::new(write.try_clone()?)?);
     let told = match options.cache {
-        Cache::Told => Told::begin(&root, &notifier, &env.clock()).await?,
+        Cache::Told => Told::begin(&root, &write, &env.clock()).await?,
         Cache::Never | Cache::For(_) => None,
     };
     let (told, watch) = told.unzip();
@@ -139,7 +138,7 @@ pub async fn serve<E: Env>(env: E, device: OwnedFd, root: File, options: Options
         passes: Cell::new(false),
         has_long_setxattr: Cell::new(false),
         checks_lists: Cell::new(false),
-        notifier,
+        lock_notifier: OnceCell::new(),
         renames: Cell::new(0),
         told,
         scratch: RefCell::default(),
@@ -174,7 +173,9 @@ struct Gate {
     wishes: RefCell<HashMap<u64, Rc<Wish>, foldhash::fast::FixedState>>,
     /// The server has record locks.
     has_locks: bool,
-    notifier: Rc<Notifier>,
+    /// For invalidations at locks, from the first one on. It is not that of `told`, which may wait for pages that a
+    /// silent server is asked for: locks of other files must not wait with it.
+    lock_notifier: OnceCell<Notifier>,
     /// Renames from here: fids from before may be stale at a server whose fids are paths.
     renames: Cell<u64>,
     /// What the server tells of changes, if it does.

@@ -8,6 +8,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -45,7 +46,7 @@ pub(super) struct Told {
     stale: RefCell<Vec<Rc<Node>>>,
     /// When they are forgotten.
     due: Cell<Duration>,
-    notifier: Rc<Notifier>,
+    notifier: Notifier,
 }
 
 /// What a change is about.
@@ -59,7 +60,7 @@ impl Told {
     /// Listens to the tree's changes, if its server tells any, and soon: from the answer on none is missed.
     pub(super) async fn begin(
         root: &File,
-        notifier: &Rc<Notifier>,
+        device: &OwnedFd,
         clock: &Arc<dyn Clock>,
     ) -> std::io::Result<Option<(Self, Watch)>> {
         let watch = pin!(async {
@@ -94,7 +95,7 @@ impl Told {
             blind: RefCell::default(),
             stale: RefCell::default(),
             due: Cell::default(),
-            notifier: notifier.clone(),
+            notifier: Notifier::new(device.try_clone()?)?,
         };
         for line in lines {
             if let Line::Change(_, Change::Blind(path)) = line {

@@ -25,7 +25,8 @@ use nine_io::client::{self, Client};
 use nine_io::server::{Anonymous, Answer, Core, FileServer, Gate, Later, Reply, Req, Request, Service};
 use nine_net::{Env, Peer, Proof, rt};
 use nine_proto::mode::{S_IFDIR, S_IFMT, S_IFREG};
-use nine_proto::{Attr, Dirent, Errno, GetMask, NOUID, Op, Qid, Time, Walked};
+use nine_proto::{Attr, Dirent, Errno, GetMask, LockStatus, LockType, NOUID, Op, Qid, Time, Walked};
+use rustix::fs::FlockOperation;
 use rustix::mount::UnmountFlags;
 
 /// Longer than anything here takes, unless it hangs; and for what a mount has heard of to be seen.
@@ -176,6 +177,11 @@ impl Liar {
                 Reply::Dir(buf)
             }
             Op::Clunk => Reply::Done,
+            Op::Lock { .. } => Reply::Lock(LockStatus::Success),
+            Op::Getlock { .. } => {
+                let (start, length, client_id) = (0, 0, Default::default());
+                Reply::Getlock { ty: LockType::Unlock, start, length, proc_id: 0, client_id }
+            }
             Op::XattrWalk { name: b"security.capability" } => {
                 lock(&self.looked).push(path.into());
                 return Err(Errno::ENODATA.into());
@@ -728,4 +734,29 @@ fn a_mount_is_taken_away_without_its_server() {
         assert_eq!(unmount(&point, false).unwrap_err().kind(), std::io::ErrorKind::InvalidInput);
         assert!(lock(&mounted.server.kept).is_empty(), "nobody asks the server");
     }
+}
+
+#[test]
+fn a_lock_does_not_wait_for_another_file_whose_server_is_silent() {
+    let silent = Lie { keeps: Some("read"), ..plain(3, "silent") };
+    let mut other = plain(4, "000");
+    // Without versions, each lock drops the pages.
+    other.attr.qid.vers = 0;
+    let Some(mounted) = Mounted::new(Liar::with([("/silent", silent), ("/other", other)]).tells()) else {
+        return;
+    };
+    let mut reader = mounted.program(&["cat"], "silent");
+    mounted.server.until_kept(1);
+    // The kernel has locked the page that is read, and the notifier waits for it.
+    mounted.server.tell([Change::Write(at("/silent"))]);
+    until("the notifier waits", || waits("fuse-notify"));
+    mounted.ends("other", |path| {
+        let file = File::options().read(true).write(true).open(path).unwrap();
+        for how in [FlockOperation::LockExclusive, FlockOperation::Unlock] {
+            rustix::fs::fcntl_lock(&file, how).unwrap();
+            rustix::fs::flock(&file, how).unwrap();
+        }
+    });
+    reader.kill().unwrap();
+    ended(&mut reader);
 }
