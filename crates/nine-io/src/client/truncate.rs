@@ -41,22 +41,20 @@ impl File {
         Some(attr.size).filter(|&size| size > 0)
     }
 
-    /// After the open, if there was something to check: truncates the file if the server has not.
+    /// After the open, if there was something to check: truncates the file if the server has not. If another client has
+    /// changed its length meanwhile, nothing is known, and nothing of that is cut.
     pub async fn truncated(&self, before: Option<u64>) -> Result<()> {
-        if before.is_none() {
-            return Ok(());
-        }
+        let Some(before) = before else { return Ok(()) };
         let known = &self.client().0.shared.truncation.0;
         if known.load(Ordering::Relaxed) == UNKNOWN {
-            if self.getattr(GetMask::SIZE).await?.size == 0 {
-                known.store(HEEDED, Ordering::Relaxed);
-                return Ok(());
+            match self.getattr(GetMask::SIZE).await?.size {
+                0 => known.store(HEEDED, Ordering::Relaxed),
+                size if size == before => known.store(IGNORED, Ordering::Relaxed),
+                _ => {}
             }
-            known.store(IGNORED, Ordering::Relaxed);
-            tracing::info!(
-                "{}: the server does not heed O_TRUNC: files are truncated after the open",
-                self.client().peer()
-            );
+        }
+        if known.load(Ordering::Relaxed) != IGNORED {
+            return Ok(());
         }
         self.setattr(&SetAttr { size: Some(0), ..SetAttr::default() }).await
     }

@@ -67,3 +67,19 @@ fn a_short_text_over_a_long_one_is_all_that_is_left() {
         });
     }
 }
+
+#[test]
+fn a_text_that_another_client_writes_meanwhile_is_not_cut() {
+    let world = World::new(1);
+    let m = Muxed::new(&world);
+    world.run(async move {
+        let tape = Tape::new(b"a long old text".to_vec());
+        let (_client, root) = direct(&m, &tape, Dialect::L).await;
+        // The steps of an open with O_TRUNC, and a write of another client in between.
+        let before = root.before_truncation(b"f", TRUNCATE).await;
+        let file = root.open("f", OpenFlags::WRITE).await.unwrap();
+        tape.books().data = b"from another".to_vec();
+        file.truncated(before).await.unwrap();
+        assert_eq!(tape.books().data, b"from another");
+    });
+}
