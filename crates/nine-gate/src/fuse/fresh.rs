@@ -1,11 +1,8 @@
-//! The kernel's caches are compared with the server where programs count on it: at opens, at locks, at access(2); and
-//! fids that may be stale are walked to again.
+//! The kernel's caches are compared with the server where programs rely on it: at opens, at locks, at access(2).
 //!
 //! In: requests. Out: invalidations before their answers.
 
-use std::rc::Rc;
-
-use nine_io::client::{File, Result as Asked};
+use nine_io::client::File;
 use nine_proto::{OpenFlags, Qid};
 
 use super::abi::{self, access, fopen};
@@ -59,7 +56,7 @@ impl Gate {
             return Ok(Reply::default());
         }
         if asks & access::EXECUTE != 0 {
-            let attr = self.on(&node, async |file| file.getattr(WANTED).await).await?;
+            let attr = self.file_of(&node).await?.getattr(WANTED).await.map_err(errno)?;
             node.seen(&attr);
             if attr.mode & 0o111 == 0 {
                 return Err(Errno::EACCES);
@@ -74,7 +71,7 @@ impl Gate {
         // One that can be open only once is open somewhere, perhaps.
         let file = self.file_of(&node).await?;
         if file.qid().ty & (Qid::EXCL | Qid::TMP) == 0 && !file.qid().is_event() {
-            self.on(&node, async |file| file.open("", how).await).await?;
+            file.open("", how).await.map_err(errno)?;
         }
         Ok(Reply::default())
     }
@@ -83,7 +80,7 @@ impl Gate {
     pub(super) async fn open_dir(&self, id: u64) -> Outcome {
         let node = self.node(id)?;
         let asked = self.asks();
-        let dir = self.on(&node, async |file| file.open("", OpenFlags::READ).await).await?;
+        let dir = self.file_of(&node).await?.open("", OpenFlags::READ).await.map_err(errno)?;
         let now = self.clock.now();
         let good = self.good_attr(asked, id);
         let flags = match (good.is_zero(), now < node.listed.get()) {
@@ -95,37 +92,5 @@ impl Gate {
             }
         };
         self.opened(Handle::Dir(Dir::new(dir)), Out::default(), flags, 0)
-    }
-
-    /// Does something with the fid of a file. A server whose fids are paths (diod, unpfs) says ENOENT after a rename on
-    /// the path: then the file is walked to again by its name.
-    pub(super) async fn on<T>(
-        &self,
-        node: &Node,
-        act: impl AsyncFn(Rc<File>) -> Asked<T>,
-    ) -> Result<T, Errno> {
-        let file = self.file_of(node).await?;
-        match act(file.clone()).await {
-            Err(error) if self.may_be_stale(node, error.errno()) => {
-                node.drop_fid(&file);
-                let file = self.file_of(node).await?;
-                node.walked_after.set(self.renames.get());
-                act(file).await.map_err(errno)
-            }
-            done => done.map_err(errno),
-        }
-    }
-
-    /// Whether such an error may only mean that the fid of a node is from before a rename.
-    pub(super) fn may_be_stale(&self, node: &Node, error: Errno) -> bool {
-        matches!(error, Errno::ENOENT | Errno::ESTALE)
-            && node.id != nodes::ROOT
-            && node.walked_after.get() < self.renames.get()
-    }
-
-    /// A file has another name, or one name fewer: a fid that is a path may lead to another file by now.
-    pub(super) fn renamed(&self, node: &Node) {
-        self.renames.set(self.renames.get() + 1);
-        node.held().inspect(|file| node.drop_fid(file));
     }
 }

@@ -139,7 +139,6 @@ pub async fn serve<E: Env>(env: E, device: OwnedFd, root: File, options: Options
         has_long_setxattr: Cell::new(false),
         checks_lists: Cell::new(false),
         lock_notifier: OnceCell::new(),
-        renames: Cell::new(0),
         told,
         scratch: RefCell::default(),
         name: format!("fuse-{:016x}", u64::from_ne_bytes(seed)),
@@ -176,8 +175,6 @@ struct Gate {
     /// For invalidations at locks, from the first one on. It is not that of `told`, which may wait for pages that a
     /// silent server is asked for: locks of other files must not wait with it.
     lock_notifier: OnceCell<Notifier>,
-    /// Renames from here: fids from before may be stale at a server whose fids are paths.
-    renames: Cell<u64>,
     /// What the server tells of changes, if it does.
     told: Option<Told>,
     /// The kernel takes files of the host.
@@ -497,25 +494,16 @@ impl Gate {
 
     /// The same: it is walked to again where it has let go of it.
     async fn file_of(&self, node: &Node) -> Result<Rc<File>, Errno> {
-        if let Some(file) = node.held() {
+        if let Some(file) = self.nodes.borrow().fid(node) {
             return Ok(file);
         }
         // Names that lead round, or are no more.
         let (above, path) = self.nodes.borrow().path_from_held(node).ok_or(Errno::ESTALE)?;
-        let (file, attr) = match above.walk_attr(&path, WANTED).await {
-            Ok(found) => found,
-            // The directory's own fid may be stale: from the root, then.
-            Err(error) if error.errno() == Errno::ENOENT && self.renames.get() > 0 => {
-                let (root, path) = self.nodes.borrow().path_from_root(node).ok_or(Errno::ESTALE)?;
-                root.walk_attr(&path, WANTED).await.map_err(|error| error.errno())?
-            }
-            Err(error) => return Err(error.errno()),
-        };
+        let (file, attr) = above.walk_attr(&path, WANTED).await.map_err(|error| error.errno())?;
         if !node.is(&attr) {
             return Err(Errno::ESTALE);
         }
         let file = Rc::new(file);
-        node.walked_after.set(self.renames.get());
         self.nodes.borrow_mut().hold(node, file.clone());
         Ok(file)
     }

@@ -32,6 +32,9 @@ const IDLE: Duration = Duration::from_secs(5);
 /// hardly ever does (capabilities(7)).
 pub(super) const CAPABILITY: &[u8] = b"security.capability";
 
+/// Directories in a path (PATH_MAX of Linux is 4,096 bytes).
+pub(super) const DEEPEST: usize = 2048;
+
 /// The root's number.
 pub(super) const ROOT: u64 = 1;
 
@@ -67,8 +70,9 @@ pub(super) struct Node {
     no_classes: AbsentNames,
     /// A directory whose names the kernel may keep: until then.
     pub listed: Cell<Duration>,
-    /// Renames that had been done when its fid was walked to.
-    pub walked_after: Cell<u64>,
+    /// [`Nodes::moves`] when its fid was walked to, and when it got another name last.
+    walked: Cell<u64>,
+    moved: Cell<u64>,
     /// Written from here since the server told of a change of it.
     pub written: Cell<bool>,
     /// How the kernel has it open.
@@ -93,17 +97,9 @@ pub(super) enum Io {
 
 impl Node {
     /// Its fid, if it has one.
-    pub(super) fn held(&self) -> Option<Rc<File>> {
+    fn held(&self) -> Option<Rc<File>> {
         self.used.set(true);
         self.file.borrow().clone()
-    }
-
-    /// Gives a fid back, if it is this one.
-    pub(super) fn drop_fid(&self, file: &Rc<File>) {
-        let mut held = self.file.borrow_mut();
-        if held.as_ref().is_some_and(|held| Rc::ptr_eq(held, file)) {
-            *held = None;
-        }
     }
 
     /// What is known of it now.
@@ -234,6 +230,8 @@ pub(super) struct Nodes {
     /// Waits until files other than directories have fids.
     sweeper: Option<Waker>,
     next: u64,
+    /// Times that a file got another name.
+    moves: u64,
 }
 
 impl Nodes {
@@ -246,6 +244,7 @@ impl Nodes {
             held: VecDeque::new(),
             sweeper: None,
             next: ROOT,
+            moves: 0,
         };
         nodes.told(root, attr);
         nodes
@@ -287,7 +286,8 @@ impl Nodes {
             absent: RefCell::default(),
             no_classes: RefCell::default(),
             listed: Cell::default(),
-            walked_after: Cell::new(0),
+            walked: Cell::new(self.moves),
+            moved: Cell::new(0),
             written: Cell::new(false),
             mode_of_io: RefCell::default(),
             locks: RefCell::default(),
@@ -301,6 +301,7 @@ impl Nodes {
 
     /// This is a fid for it.
     pub(super) fn hold(&mut self, node: &Node, file: Rc<File>) {
+        node.walked.set(self.moves);
         if node.file.replace(Some(file)).is_some() {
             return;
         }
@@ -319,6 +320,34 @@ impl Nodes {
                 node.file.replace(None);
             }
         }
+    }
+
+    /// A file has another name, or one name fewer. A server whose fids are paths (diod, unpfs) may have nothing where
+    /// its fid leads now, or another file; the same is true of all files below a directory.
+    pub(super) fn moved(&mut self, node: &Node) {
+        self.moves += 1;
+        node.moved.set(self.moves);
+    }
+
+    /// The fid of a file, unless it was walked to before the file, or a directory above it, has moved.
+    pub(super) fn fid(&self, node: &Node) -> Option<Rc<File>> {
+        let file = node.held()?;
+        if node.id == ROOT || node.walked.get() == self.moves {
+            return Some(file);
+        }
+        let (mut moved, mut at) = (node.moved.get(), node.names.borrow().first().map(|(dir, _)| *dir));
+        for _ in 0..DEEPEST {
+            let Some(above) = at.filter(|&dir| dir != ROOT).and_then(|dir| self.by_id.get(&dir)) else {
+                break;
+            };
+            moved = moved.max(above.moved.get());
+            at = above.names.borrow().first().map(|(dir, _)| *dir);
+        }
+        if moved > node.walked.get() && !node.names.borrow().is_empty() {
+            return None;
+        }
+        node.walked.set(self.moves);
+        Some(file)
     }
 
     /// Gives back the fids of files that were not needed since the last call, so that a server does not keep removed
@@ -488,6 +517,29 @@ mod tests {
         // It is given a fid again.
         nodes.hold(&plain, root);
         assert!(has_fid(&plain));
+    }
+
+    #[test]
+    fn fids_from_before_a_move_count_no_more_also_below_a_directory() {
+        let root = file();
+        let mut nodes = Nodes::new(root.clone(), &attr(1, mode::S_IFDIR));
+        let [dir, below, beside] = [(2, mode::S_IFDIR), (3, mode::S_IFREG), (4, mode::S_IFREG)]
+            .map(|(path, mode)| nodes.told(root.clone(), &attr(path, mode)));
+        nodes.named(ROOT, b"dir", &dir);
+        nodes.named(dir.id, b"below", &below);
+        nodes.named(ROOT, b"beside", &beside);
+        let has = |nodes: &Nodes| [&dir, &below, &beside].map(|node| nodes.fid(node).is_some());
+        assert_eq!(has(&nodes), [true, true, true]);
+        nodes.moved(&dir);
+        assert_eq!(has(&nodes), [false, false, true]);
+        nodes.hold(&below, root.clone());
+        assert_eq!(has(&nodes), [false, true, true]);
+        nodes.moved(&beside);
+        assert_eq!(has(&nodes), [false, true, false]);
+        // A file without names cannot be found again.
+        nodes.unnamed(ROOT, b"beside");
+        assert_eq!(has(&nodes), [false, true, true]);
+        assert!(nodes.fid(&nodes.get(ROOT).unwrap()).is_some());
     }
 
     #[test]

@@ -37,11 +37,6 @@ pub(super) fn errno(error: Error) -> Errno {
     error.errno()
 }
 
-/// As an error of a client.
-fn proto(errno: Errno) -> Error {
-    nine_proto::Error::from(errno).into()
-}
-
 fn work(future: impl Future<Output = Outcome> + 'static) -> Option<Work> {
     Some(Work { future: Box::pin(future), grace: GRACE })
 }
@@ -110,8 +105,8 @@ impl Gate {
             op::SYMLINK => {
                 let (name, target) = (Box::from(f.text()?), Box::<[u8]>::from(f.text()?));
                 work(async move {
-                    let dir = gate.node(id)?;
-                    gate.on(&dir, async |dir| dir.symlink(&name, &target, head.gid).await).await?;
+                    let dir = gate.file(id).await?;
+                    dir.symlink(&name, &target, head.gid).await.map_err(errno)?;
                     gate.made(head, name, 0).await
                 })
             }
@@ -120,9 +115,9 @@ impl Gate {
                 let name = Box::from(f.text()?);
                 work(async move {
                     let st_mode = st_mode & !gate.umask(id, umask).await?;
-                    let dir = gate.node(id)?;
+                    let dir = gate.file(id).await?;
                     let device = ((rdev >> 8) & 0xfff, (rdev & 0xff) | ((rdev >> 12) & 0xfff00));
-                    gate.on(&dir, async |dir| dir.mknod(&name, st_mode, device, head.gid).await).await?;
+                    dir.mknod(&name, st_mode, device, head.gid).await.map_err(errno)?;
                     gate.made(head, name, st_mode).await
                 })
             }
@@ -131,8 +126,8 @@ impl Gate {
                 let name = Box::from(f.text()?);
                 work(async move {
                     let perm = perm & !gate.umask(id, umask).await?;
-                    let dir = gate.node(id)?;
-                    gate.on(&dir, async |dir| dir.mkdir(&name, perm & 0o7777, head.gid).await).await?;
+                    let dir = gate.file(id).await?;
+                    dir.mkdir(&name, perm & 0o7777, head.gid).await.map_err(errno)?;
                     gate.made(head, name, 0).await
                 })
             }
@@ -140,11 +135,12 @@ impl Gate {
                 let name = Box::<[u8]>::from(f.text()?);
                 let is_dir = head.op == op::RMDIR;
                 work(async move {
-                    let dir = gate.node(id)?;
-                    gate.on(&dir, async |file| file.unlink(&name, is_dir).await).await?;
-                    let removed = gate.nodes.borrow().at(id, &name);
-                    gate.nodes.borrow_mut().unnamed(id, &name);
-                    removed.filter(|node| node.links.get() > 1).inspect(|node| gate.renamed(node));
+                    gate.file(id).await?.unlink(&name, is_dir).await.map_err(errno)?;
+                    let mut nodes = gate.nodes.borrow_mut();
+                    let removed = nodes.at(id, &name);
+                    nodes.unnamed(id, &name);
+                    // Its fid may be of the name that has gone.
+                    removed.iter().for_each(|node| nodes.moved(node));
                     Ok(Reply::default())
                 })
             }
@@ -158,8 +154,8 @@ impl Gate {
                 let old = f.u64()?;
                 let name = Box::<[u8]>::from(f.text()?);
                 work(async move {
-                    let (dir, target) = (gate.node(id)?, gate.file(old).await?);
-                    gate.on(&dir, async |dir| dir.link(&name, &target).await).await?;
+                    let (dir, target) = (gate.file(id).await?, gate.file(old).await?);
+                    dir.link(&name, &target).await.map_err(errno)?;
                     gate.lookup(id, name).await
                 })
             }
@@ -267,9 +263,9 @@ impl Gate {
     }
 
     async fn lookup(&self, dir: u64, name: Box<[u8]>) -> Outcome {
-        let parent = self.node(dir)?;
+        let parent = self.file(dir).await?;
         let asked = self.asks();
-        match self.on(&parent, async |parent| parent.walk_attr(&name, WANTED).await).await {
+        match parent.walk_attr(&name, WANTED).await.map_err(errno) {
             Ok((file, attr)) => Ok(self.found(asked, dir, &name, file, &attr)),
             Err(Errno::ENOENT) => {
                 // If changes are told, a loss of them invalidates all known names, and absent ones are not among them.
@@ -291,25 +287,24 @@ impl Gate {
         (to, new): (u64, Box<[u8]>),
         flags: u32,
     ) -> Outcome {
-        let (dir, into) = (self.node(from)?, self.node(to)?);
+        let (dir, into) = (self.file(from).await?, self.file(to).await?);
         let known = self.nodes.borrow().at(from, &old);
         match (flags, &known) {
-            (0, _) => {
-                let rename = async |dir: Rc<File>| {
-                    dir.rename(&old, &*self.file_of(&into).await.map_err(proto)?, &new).await
-                };
-                self.on(&dir, rename).await?;
-            }
+            (0, _) => dir.rename(&old, &into, &new).await.map_err(errno)?,
             (abi::RENAME_NOREPLACE, Some(node)) if node.is_plain() => {
                 let target = self.file_of(node).await?;
-                match self.on(&into, async |into| into.link(&new, &target).await).await {
+                match into.link(&new, &target).await.map_err(errno) {
                     // There are no hard links here.
                     Err(Errno::EPERM | Errno::EOPNOTSUPP | Errno::ENOSYS | Errno::EMLINK) => {
                         return Err(Errno::EINVAL);
                     }
                     linked => linked?,
                 }
-                self.on(&dir, async |dir| dir.unlink(&old, false).await).await?;
+                if let Err(error) = dir.unlink(&old, false).await {
+                    // It has both names otherwise, though the caller hears that nothing was done.
+                    into.unlink(&new, false).await.map_err(errno)?;
+                    return Err(error.errno());
+                }
             }
             _ => return Err(Errno::EINVAL),
         }
@@ -318,7 +313,7 @@ impl Gate {
         nodes.unnamed(to, &new);
         if let Some(moved) = known {
             nodes.named(to, &new, &moved);
-            self.renamed(&moved);
+            nodes.moved(&moved);
         }
         Ok(Reply::default())
     }
@@ -397,13 +392,7 @@ impl Gate {
         let asked = self.asks();
         let attr = match handle.as_deref() {
             Some(Handle::File(open)) => open.file.getattr(WANTED).await,
-            _ => {
-                return self.attr(
-                    asked,
-                    &node,
-                    &self.on(&node, async |file| file.getattr(WANTED).await).await?,
-                );
-            }
+            _ => self.file_of(&node).await?.getattr(WANTED).await,
         };
         self.attr(asked, &node, &attr.map_err(errno)?)
     }
@@ -436,7 +425,7 @@ impl Gate {
         if attr != SetAttr::default() {
             match open {
                 Some(file) => file.setattr(&attr).await.map_err(errno)?,
-                None => self.on(&node, async |file| file.setattr(&attr).await).await?,
+                None => self.file_of(&node).await?.setattr(&attr).await.map_err(errno)?,
             }
         }
         if attr.size.is_some() {
@@ -445,7 +434,7 @@ impl Gate {
         let asked = self.asks();
         let attr = match open {
             Some(file) => file.getattr(WANTED).await.map_err(errno)?,
-            None => self.on(&node, async |file| file.getattr(WANTED).await).await?,
+            None => self.file_of(&node).await?.getattr(WANTED).await.map_err(errno)?,
         };
         self.attr(asked, &node, &attr)
     }
@@ -453,7 +442,7 @@ impl Gate {
     async fn open(&self, id: u64, flags: u32) -> Outcome {
         let node = self.node(id)?;
         let how = self.flags(flags);
-        let file = self.on(&node, async |file| file.open("", how).await).await?;
+        let file = self.file_of(&node).await?.open("", how).await.map_err(errno)?;
         let (fopen, backing) = self.how(&node, &file, flags);
         // Close-to-open: whoever opens a file sees the length that it has now (nfs(5)).
         let is_cached =
@@ -559,10 +548,9 @@ impl Gate {
     async fn create(&self, head: Head, flags: u32, perm: u32, name: Box<[u8]>) -> Outcome {
         let dir = self.node(head.node)?;
         let how = OpenFlags(self.flags(flags).0 | flags & OpenFlags::EXCL.0);
-        let make = async |parent: Rc<File>| parent.create(&name, how, perm & 0o7777, head.gid).await;
-        let file = self.on(&dir, make).await?;
-        let asked = self.asks();
         let parent = self.file_of(&dir).await?;
+        let file = parent.create(&name, how, perm & 0o7777, head.gid).await.map_err(errno)?;
+        let asked = self.asks();
         let (walked, mut attr) = parent.walk_attr(&name, WANTED).await.map_err(errno)?;
         if attr.qid.path != file.qid().path {
             // Somebody has put another file there meanwhile.

@@ -20,7 +20,7 @@ use nine_io::client::{File, Result};
 use nine_net::Clock;
 use nine_proto::Errno;
 
-use super::nodes::{Node, Nodes, ROOT};
+use super::nodes::{DEEPEST, Node, Nodes, ROOT};
 use super::notifier::Notifier;
 use super::{LONG, SHORT};
 
@@ -255,14 +255,14 @@ impl Told {
                 // A name that is known has been made from here.
                 if let Some((dir, name)) = nodes.place(&path) {
                     match nodes.at(dir, name) {
-                        Some(_) => self.changed(dir, name),
-                        None => self.unname(dir, name),
+                        Some(_) => self.changed(nodes, dir, name),
+                        None => self.unname(nodes, dir, name),
                     }
                 }
             }
             Change::Remove(path) => {
                 if let Some((dir, name)) = nodes.place(&path) {
-                    self.unname(dir, name);
+                    self.unname(nodes, dir, name);
                     if let Some(node) = nodes.at(dir, name) {
                         nodes.unnamed(dir, name);
                         self.attr(&node);
@@ -279,7 +279,7 @@ impl Told {
                 let to = nodes.place(&new).map(|(dir, name)| (dir, Box::<[u8]>::from(name)));
                 let moved = from.as_ref().and_then(|(dir, name)| nodes.at(*dir, name));
                 for (dir, name) in from.iter().chain(&to) {
-                    self.unname(*dir, name);
+                    self.unname(nodes, *dir, name);
                     if let Some(node) = nodes.at(*dir, name) {
                         self.attr(&node);
                     }
@@ -289,6 +289,7 @@ impl Told {
                 if let Some((dir, name)) = &from {
                     nodes.unnamed(*dir, name);
                 }
+                nodes.moved(&moved);
                 match &to {
                     Some((dir, name)) => nodes.named(*dir, name, &moved),
                     // It is somewhere, with all below it.
@@ -339,16 +340,18 @@ impl Told {
     }
 
     /// A name may be another file's, or nobody's, and its directory has changed.
-    fn unname(&self, dir: u64, name: &[u8]) {
+    fn unname(&self, nodes: &Nodes, dir: u64, name: &[u8]) {
         self.notifier.entry(dir, name);
-        self.changed(dir, name);
+        self.changed(nodes, dir, name);
     }
 
     /// A directory has changed, and answers about this name that are under way may say what was before.
-    fn changed(&self, dir: u64, name: &[u8]) {
+    fn changed(&self, nodes: &Nodes, dir: u64, name: &[u8]) {
         self.about(Subject::Name(dir, name.into()));
-        // The names that the kernel keeps of a directory are its pages.
+        // The names that the kernel keeps of a directory are its pages. It may get old ones yet, by an answer in flight:
+        // the next open drops those.
         self.notifier.inode(dir, true);
+        nodes.get(dir).inspect(|dir| dir.listed.set(Duration::ZERO));
     }
 
     /// The same of the answers alone.
@@ -369,6 +372,7 @@ impl Told {
         // It says all that waits.
         self.notifier.clear();
         for node in nodes.all() {
+            node.listed.set(Duration::ZERO);
             self.notifier.inode(node.id, true);
             for (dir, name) in nodes.names(node) {
                 self.notifier.entry(dir, &name);
@@ -406,7 +410,7 @@ impl Nodes {
         path.push(name);
         while path.len() <= DEEPEST {
             let above = self.get(dir)?;
-            if let Some(file) = above.held() {
+            if let Some(file) = self.fid(&above) {
                 path.reverse();
                 return Some((file, path.join(&b'/')));
             }
@@ -415,11 +419,6 @@ impl Nodes {
             dir = next;
         }
         None
-    }
-
-    /// The root, and the path of a file from there.
-    pub(super) fn path_from_root(&self, node: &Node) -> Option<(Rc<File>, Vec<u8>)> {
-        Some((self.get(ROOT)?.held()?, self.path(node.id)?))
     }
 
     /// One path by which a file is known.
@@ -440,6 +439,3 @@ impl Nodes {
         Some(names.iter().rev().flat_map(|name| b"/".iter().chain(name.iter()).copied()).collect())
     }
 }
-
-/// Directories in a path (PATH_MAX of Linux is 4,096 bytes).
-const DEEPEST: usize = 2048;

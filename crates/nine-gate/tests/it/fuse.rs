@@ -193,6 +193,7 @@ impl Liar {
 
 impl FileServer for Liar {
     fn serve(&self, request: Req) -> Answer {
+        let mut above = Vec::new();
         let (kind, path) = match request.op() {
             Op::Attach { .. } => {
                 let qid = lock(&self.files)[""].attr.qid;
@@ -200,7 +201,10 @@ impl FileServer for Liar {
             }
             Op::Walk { names } => {
                 let mut path = request.node::<Node>().unwrap().path.clone();
-                names.iter().for_each(|name| path = format!("{path}/{}", String::from_utf8_lossy(name)));
+                for name in names.iter() {
+                    path = format!("{path}/{}", String::from_utf8_lossy(name));
+                    above.push(path.clone());
+                }
                 (if names.is_empty() { "clone" } else { "walk" }, path)
             }
             op => {
@@ -233,8 +237,10 @@ impl FileServer for Liar {
         let reply = match kind {
             "clone" => Ok(Reply::Walk { qids: Walked::new(), node: Some(self.node(path)) }),
             "walk" => {
+                let files = lock(&self.files);
+                let qid = |path: &String| files.get(path).map_or(lie.attr.qid, |lie| lie.attr.qid);
                 let mut qids = Walked::new();
-                qids.push(lie.attr.qid);
+                above.iter().for_each(|path| qids.push(qid(path)));
                 Ok(Reply::Walk { qids, node: Some(self.node(path)) })
             }
             _ => self.answer(&request, &lie, &path),
