@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use nine_proto::{GetMask, OpenFlags, SetAttr};
+use nine_proto::{GetMask, OpenFlags, Qid, SetAttr};
 
 use super::Client;
 use super::error::Result;
@@ -42,9 +42,10 @@ impl File {
     }
 
     /// After the open, if there was something to check: truncates the file if the server has not. If another client has
-    /// changed its length meanwhile, nothing is known, and nothing of that is cut.
+    /// changed its length meanwhile, nothing is known, and nothing of that is cut. A file that only grows keeps its
+    /// content (open(5) of Plan 9).
     pub async fn truncated(&self, before: Option<u64>) -> Result<()> {
-        let Some(before) = before else { return Ok(()) };
+        let Some(before) = before.filter(|_| self.qid().ty & Qid::APPEND == 0) else { return Ok(()) };
         let known = &self.client().0.shared.truncation.0;
         if known.load(Ordering::Relaxed) == UNKNOWN {
             match self.getattr(GetMask::SIZE).await?.size {
