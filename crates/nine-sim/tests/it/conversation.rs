@@ -227,7 +227,7 @@ fn what_changes_only_this_end_needs_nothing_of_the_server() {
         let begun = env.now();
         file.write_all_at(0, &vec![7; 1 << 20]).await.expect("written");
         assert!(env.now() - begun >= Duration::from_secs(1));
-        for (text, said) in [("push throttle", "is no number"), ("what", "")] {
+        for (text, said) in [("push throttle", "invalid size ``"), ("what", "")] {
             let error = client.change_here(text).await.expect_err(text);
             assert!(error.errno() == Errno::EINVAL && error.to_string().contains(said), "{text}: {error}");
         }
