@@ -20,7 +20,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use common::{Server, chmod, ended_within, ninefold, not_covered, until};
+use common::{Server, chmod, copy_program, ended_within, ninefold, not_covered, until};
 use nine_io::client::{Options, blocking::Client};
 use nine_proto::{Errno, OpenFlags};
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
@@ -441,7 +441,7 @@ fn a_mount_goes_on_when_its_program_is_removed_and_ends_when_it_is_unmounted() {
     }
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("ninefold");
-    fs::copy(env!("CARGO_BIN_EXE_ninefold"), &program).unwrap();
+    copy_program(env!("CARGO_BIN_EXE_ninefold"), &program);
     fs::create_dir(dir.path().join("files")).unwrap();
     let mounted = mount(&program, dir.path(), "disk:files", &dir.path().join("mnt"));
     fs::remove_file(&program).unwrap();

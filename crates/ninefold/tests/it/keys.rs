@@ -10,7 +10,7 @@ use nine_proto::msg::Tmsg;
 use nine_proto::{Errno, NOUID, OpenFlags};
 use serde_json::Value;
 
-use crate::common::{self, Server, chmod, ninefold, not_covered, until};
+use crate::common::{self, Server, chmod, copy_program, ninefold, not_covered, until};
 
 /// Blocks of a document: the word behind the fence, and the text.
 fn blocks(text: &str) -> Vec<(String, String)> {
@@ -534,7 +534,7 @@ fn a_user_of_the_machine_has_what_his_lines_give_him() {
     ];
     let server = Server::in_dir(dir, &line);
     let binary = server.dir.path().join("ninefold");
-    fs::copy(env!("CARGO_BIN_EXE_ninefold"), &binary).unwrap();
+    copy_program(env!("CARGO_BIN_EXE_ninefold"), &binary);
     let run = |uid: u32, words: &[&str]| {
         let mut command = Command::new(&binary);
         let envs = server.client();

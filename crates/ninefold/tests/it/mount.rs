@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 
-use crate::common::{Server, chmod, ended_within, ninefold, not_covered, until};
+use crate::common::{Server, chmod, copy_program, ended_within, ninefold, not_covered, until};
 
 /// Longer than anything here takes, unless it hangs.
 const LIMIT: Duration = Duration::from_mins(1);
@@ -199,7 +199,7 @@ fn used(dir: &Path, behind: &Path) {
     assert_eq!(fs::read_to_string(behind.join("motd")).unwrap(), "welcome\nagain\n");
     fs::write(behind.join("motd"), "welcome\n").unwrap();
     // A program that is run is mapped into memory.
-    fs::copy("/bin/true", dir.join("true")).unwrap();
+    copy_program("/bin/true", dir.join("true"));
     assert!(Command::new(dir.join("true")).status().unwrap().success());
     fs::remove_file(dir.join("true")).unwrap();
     mapped(dir, behind);
@@ -570,9 +570,9 @@ fn unshared(world: &World, script: &str) -> Option<Output> {
         return None;
     }
     let program = world.path("ninefold");
-    fs::hard_link(env!("CARGO_BIN_EXE_ninefold"), &program)
-        .or_else(|_| fs::copy(env!("CARGO_BIN_EXE_ninefold"), &program).map(drop))
-        .unwrap();
+    if fs::hard_link(env!("CARGO_BIN_EXE_ninefold"), &program).is_err() {
+        copy_program(env!("CARGO_BIN_EXE_ninefold"), &program);
+    }
     let mut command = Command::new("unshare");
     command.args(["-m", "--propagation", "private", "sh", "-ec", script]).current_dir(world.0.path());
     command.env("HOME", world.0.path()).env("NINEFOLD", program).env_remove("XDG_RUNTIME_DIR");
@@ -702,7 +702,7 @@ fn a_tree_is_the_root_of_a_command() {
         return not_covered("a root of one's own: there is no busybox (package busybox-static)");
     };
     let world = World::new();
-    fs::copy(busybox, world.path("files/busybox")).unwrap();
+    copy_program(busybox, world.path("files/busybox"));
     for dir in ["proc", "dev"] {
         fs::create_dir(world.path("files").join(dir)).unwrap();
     }

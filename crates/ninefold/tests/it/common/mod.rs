@@ -205,6 +205,13 @@ pub fn chmod(path: &Path, mode: u32) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
 }
 
+/// Copies a program that is run from there. Another process writes it: a program that this one starts at the same
+/// moment, in another thread, would have the copy open for writing, and it could not be run (ETXTBSY).
+pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
+    let status = Command::new("cp").arg("--").args([from.as_ref(), to.as_ref()]).status().unwrap();
+    assert!(status.success());
+}
+
 /// Writes a key as keys are kept: nobody else can read it.
 pub fn secret(path: &Path, text: &str) {
     std::fs::write(path, text).unwrap();
