@@ -348,8 +348,8 @@ impl Told {
     /// A directory has changed, and answers about this name that are under way may say what was before.
     fn changed(&self, nodes: &Nodes, dir: u64, name: &[u8]) {
         self.about(Subject::Name(dir, name.into()));
-        // The names that the kernel keeps of a directory are its pages. It may get old ones yet, by an answer in flight:
-        // the next open drops those.
+        // The names that the kernel keeps of a directory are its pages. An answer in flight may bring old ones yet: the
+        // next open drops those.
         self.notifier.inode(dir, true);
         nodes.get(dir).inspect(|dir| dir.listed.set(Duration::ZERO));
     }

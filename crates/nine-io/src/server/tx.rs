@@ -13,6 +13,7 @@ use std::io::{self, IoSlice};
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -38,14 +39,22 @@ const KEEP: usize = 64 * 1024;
 /// `size[4] type[1] tag[2] count[4]`: an Rread without its data, bytes.
 const READ_HEAD: usize = 11;
 /// Empty pipes that a thread keeps for its connections.
-const PIPES: usize = 4;
+const FREE_PIPES: usize = 4;
+/// Pipes of the process, each with two descriptors and up to 1 MiB of pages, because a client that reads slowly keeps
+/// one as long as it likes. File data of further connections goes through memory.
+const PIPES: usize = 256;
+
+static PIPE_COUNT: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    static FREE_PIPES: RefCell<Vec<Pipe>> = const { RefCell::new(Vec::new()) };
+    static FREE: RefCell<Vec<Pipe>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Read end and write end.
-type Pipe = (OwnedFd, OwnedFd);
+/// Its existence is counted.
+struct Pipe {
+    out: OwnedFd,
+    inlet: OwnedFd,
+}
 
 #[derive(Default)]
 pub(crate) struct Tx {
@@ -179,7 +188,7 @@ impl Tx {
             ready!(sent)?;
         }
         self.stale = false;
-        self.pipe.take().into_iter().for_each(give_pipe);
+        self.pipe.take().into_iter().for_each(Pipe::give);
         if self.tail.capacity() > KEEP {
             self.tail = Vec::new();
         }
@@ -280,12 +289,12 @@ impl Tx {
         }
         let mut piped = 0;
         if transport.can_splice()
-            && let Some(pipe) = self.pipe.take().or_else(take_pipe)
+            && let Some(pipe) = self.pipe.take().or_else(Pipe::take)
         {
-            piped = fill_pipe(file.as_fd(), offset, &pipe.1, len);
+            piped = fill_pipe(file.as_fd(), offset, &pipe.inlet, len);
             self.pipe = Some(pipe);
         }
-        // What has no room in the pipe, or no pipe.
+        // Bytes that do not fit into the pipe, or all if there is none, are copied.
         let mut rest = vec![0; READ_HEAD + len - piped];
         let read = read_until_eof(&file, offset + piped as u64, &mut rest[READ_HEAD..]);
         let read = match read {
@@ -326,10 +335,10 @@ impl Tx {
     }
 
     fn send_piped(&mut self, cx: &mut Context<'_>, transport: &mut dyn Transport) -> Poll<io::Result<()>> {
-        let (Some(Segment::Piped(len)), Some((out, _))) = (self.segments.front(), &self.pipe) else {
+        let (Some(Segment::Piped(len)), Some(pipe)) = (self.segments.front(), &self.pipe) else {
             unreachable!("the bytes at the front are in the pipe")
         };
-        let taken = ready!(transport.poll_splice_out(cx, out.as_fd(), len - self.sent))?;
+        let taken = ready!(transport.poll_splice_out(cx, pipe.out.as_fd(), len - self.sent))?;
         if taken == 0 {
             return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
         }
@@ -436,17 +445,37 @@ impl Segment {
     }
 }
 
-fn take_pipe() -> Option<Pipe> {
-    FREE_PIPES.with_borrow_mut(|pipes| pipes.pop()).or_else(|| kernel_pipe().ok())
+impl Pipe {
+    /// A free one or, if the process may have one more, a new one.
+    fn take() -> Option<Self> {
+        if let Some(free) = FREE.with_borrow_mut(Vec::pop) {
+            return Some(free);
+        }
+        let one_more = |count| (count < PIPES).then_some(count + 1);
+        PIPE_COUNT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
+        match kernel_pipe() {
+            Ok((out, inlet)) => Some(Self { out, inlet }),
+            Err(_) => {
+                PIPE_COUNT.fetch_sub(1, Ordering::Relaxed);
+                None
+            }
+        }
+    }
+
+    /// Keeps it, empty, for the next connection.
+    fn give(self) {
+        FREE.with_borrow_mut(|free| {
+            if free.len() < FREE_PIPES {
+                free.push(self);
+            }
+        });
+    }
 }
 
-/// Keeps an empty pipe for the next connection.
-fn give_pipe(pipe: Pipe) {
-    FREE_PIPES.with_borrow_mut(|pipes| {
-        if pipes.len() < PIPES {
-            pipes.push(pipe);
-        }
-    });
+impl Drop for Pipe {
+    fn drop(&mut self) {
+        PIPE_COUNT.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 #[cfg(test)]
@@ -456,7 +485,7 @@ mod tests {
     use std::io::Write;
     use std::os::fd::BorrowedFd;
     use std::os::unix::fs::FileExt;
-    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::atomic::AtomicU32;
     use std::task::Waker;
 
     /// Takes `room` bytes, then no more until there is room again.
@@ -564,7 +593,7 @@ mod tests {
         tx.bytes().extend_from_slice(b"behind");
     }
 
-    /// What comes of it with this data.
+    /// The bytes that [`queue`] sends of a range with this content.
     fn rread(data: &[u8]) -> Vec<u8> {
         let mut bytes = b"before".to_vec();
         let head = Rmsg::Read { data: nine_proto::msg::Data::Bytes(data) };
@@ -622,6 +651,24 @@ mod tests {
                 );
                 assert_eq!(tx.total, got.len() as u64);
             }
+        }
+    }
+
+    #[test]
+    fn clients_beyond_the_number_of_pipes_read_the_same() {
+        let data = content();
+        let file = file(&data);
+        let mut all: Vec<_> = (0..PIPES + 20).map(|_| (Tx::default(), Slow::new(true))).collect();
+        for (tx, transport) in &mut all {
+            queue(tx, file.clone(), 1, 100_000, |_, _, _| true);
+            assert!(drain(tx, transport, 50, 1).is_pending());
+        }
+        assert!(PIPE_COUNT.load(Ordering::Relaxed) <= PIPES);
+        assert!(all.iter().any(|(tx, _)| tx.pipe.is_some()));
+        assert!(all.iter().filter(|(tx, _)| tx.pipe.is_none()).count() >= 20);
+        for (tx, transport) in &mut all {
+            assert!(matches!(drain(tx, transport, 1 << 20, 100), Poll::Ready(Ok(()))));
+            assert!(transport.taken == rread(&data[1..100_001]));
         }
     }
 
