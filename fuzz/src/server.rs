@@ -119,6 +119,10 @@ impl World {
             11 => Tmsg::Wstat { fid, stat: Stat { name, ..Stat::DONT_TOUCH } },
             12 if l => Tmsg::Xattrcreate { fid, name, size: 4, flags: 0 },
             12 => Tmsg::Stat { fid },
+            13 if l && c < 64 => {
+                let flags = u32::from(c % 4);
+                Tmsg::Renameat2 { olddirfid: fid, oldname: name, newdirfid: other, newname: b"m", flags }
+            }
             13 if l => Tmsg::Renameat { olddirfid: fid, oldname: name, newdirfid: other, newname: b"m" },
             13 => Tmsg::Auth { afid: fid, uname: b"u", aname: b"", n_uname: OnlyIds(0) },
             15 | 16 => Tmsg::Stream { fid, isread: b % 2, offset: 0 },
@@ -376,7 +380,7 @@ fn named(frame: &[u8], dialect: Dialect) -> (Vec<Fid>, bool) {
     let at = |at: usize| frame.get(at..at + 4).map(|b| Fid(u32::from_le_bytes([b[0], b[1], b[2], b[3]])));
     let (first, second) = match message {
         Tmsg::Version { .. } | Tmsg::Flush { .. } => (None, None),
-        Tmsg::Renameat { newdirfid, .. } => (at(7), Some(newdirfid)),
+        Tmsg::Renameat { newdirfid, .. } | Tmsg::Renameat2 { newdirfid, .. } => (at(7), Some(newdirfid)),
         Tmsg::Attach { .. }
         | Tmsg::Walk { .. }
         | Tmsg::Xattrwalk { .. }

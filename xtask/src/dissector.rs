@@ -242,7 +242,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 /// Streaming is ours.
-const UNKNOWN: &[u8] = &[128, 129, 130, 131];
+const UNKNOWN: &[u8] = &[128, 129, 130, 131, 132, 133];
 
 /// In 9P2000 every message has to do with files, but for Tauth and Tflush.
 const LEAST_KINDS: usize = 20;

@@ -652,14 +652,30 @@ impl Core {
     /// Follows a rename of a file of an upstream: mounts in the file and binds of it move to the new name. Binds of a
     /// file that the rename replaced stay, and show the renamed file.
     pub(crate) fn moved(&self, old: &Place, new: &Place) {
-        if old == new {
-            return;
+        if old != new {
+            self.follow(&[(old, new)]);
         }
-        let tree = self.tree_of(old.tree).filter(|tree| tree.wait.is_some());
-        tree.inspect(|tree| tree.moves.push(old, new));
+    }
+
+    /// Follows an exchange of two files of an upstream.
+    pub(crate) fn exchanged(&self, this: &Place, that: &Place) {
+        // No file has such a name.
+        let aside = &this.parent().child(b"\0");
+        self.follow(&[(that, aside), (this, that), (aside, this)]);
+    }
+
+    /// Follows renames of one tree, so that nobody sees some of them done.
+    fn follow(&self, renames: &[(&Place, &Place)]) {
+        let number = renames[0].0.tree;
+        if let Some(tree) = self.tree_of(number).filter(|tree| tree.wait.is_some()) {
+            tree.moves.push(renames);
+        }
         for named in self.all_shown() {
-            if named.space().trees().contains(&old.tree) {
-                let moved = named.change(|space| if space.moved(old, new) { Ok(()) } else { Err(()) });
+            if named.space().trees().contains(&number) {
+                let moved = named.change(|space| {
+                    let moved = renames.iter().filter(|(old, new)| space.moved(old, new)).count();
+                    if moved > 0 { Ok(()) } else { Err(()) }
+                });
                 moved.iter().for_each(|()| named.heralds.changed());
             }
         }

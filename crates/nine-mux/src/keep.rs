@@ -188,13 +188,16 @@ pub(crate) struct Moves {
 }
 
 impl Moves {
-    pub(crate) fn push(&self, old: &Place, new: &Place) {
+    /// Nobody sees some of them done.
+    pub(crate) fn push(&self, renames: &[(&Place, &Place)]) {
         let mut log = lock(&self.log);
-        if log.len() == MOVES_MAX {
-            log.pop_front();
+        for &(old, new) in renames {
+            if log.len() == MOVES_MAX {
+                log.pop_front();
+            }
+            log.push_back((old.clone(), new.clone()));
         }
-        log.push_back((old.clone(), new.clone()));
-        self.end.fetch_add(1, Ordering::SeqCst);
+        self.end.fetch_add(renames.len() as u64, Ordering::SeqCst);
     }
 
     fn end(&self) -> u64 {

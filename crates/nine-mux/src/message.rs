@@ -4,7 +4,7 @@ use bytes::Bytes;
 use nine_io::client::{Answer, Client};
 use nine_io::server::Request;
 use nine_proto::msg::{Data, OnlyUStr, OptionalU32, Tmsg};
-use nine_proto::{Fid, Make, Op, OpenFlags, mode};
+use nine_proto::{Fid, Make, Op, OpenFlags, RenameMode, mode};
 
 use crate::cfid::Live;
 
@@ -64,7 +64,7 @@ pub(crate) fn message<'r>(
             (message, None)
         }
         Op::Rename { name } if is_l => (Tmsg::Rename { fid, dfid: other?, name }, None),
-        Op::RenameAt { old, new } if is_l => {
+        Op::RenameAt { old, new, how: RenameMode::Replace } if is_l => {
             (Tmsg::Renameat { olddirfid: fid, oldname: old, newdirfid: other?, newname: new }, None)
         }
         Op::Unlink { name, dir } if is_l => {

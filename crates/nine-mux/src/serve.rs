@@ -15,7 +15,7 @@ use nine_io::{Called, Direct, Payload};
 use nine_net::lock::lock;
 use nine_proto::{
     Attr, Dialect, DirBuf, Dirent, Entries, Errno, Error, Fid, GetMask, LockStatus, Make, NOFID, Names, Op,
-    OpenFlags, Qid, Result, SetAttr, Texts, Walked,
+    OpenFlags, Qid, RenameMode, Result, SetAttr, Texts, Walked,
 };
 
 use crate::Mux;
@@ -199,9 +199,10 @@ impl Core {
             // In a union only the walk tells whose name it is: see `unlink`.
             Op::Unlink { name, .. } if !cfid.is_union() => busy(&cfid.place().child(name)),
             // Likewise: see `rename_at`.
-            Op::RenameAt { old, new } if !cfid.is_union() => {
+            Op::RenameAt { old, new, how } if !cfid.is_union() => {
                 let to = req.node2::<CFid>().ok()?;
-                busy(&cfid.place().child(old)).or_else(|| busy_target(&to.place().child(new)))
+                let target = || busy_target(&to.place().child(new)).filter(|_| *how == RenameMode::Replace);
+                busy(&cfid.place().child(old)).or_else(target)
             }
             _ => None,
         }
@@ -239,7 +240,9 @@ impl Core {
             // No other member may have the new name.
             Op::Setattr { set } if set.name.is_some() => self.union_above(cfid).is_none(),
             Op::Readdir { .. } => matches!(cfid.open, Some(Open::There(_))),
-            Op::Create { .. } | Op::Make { .. } | Op::Unlink { .. } | Op::RenameAt { .. } => !cfid.is_union(),
+            // Whether the server has a message for the other modes is looked at.
+            Op::RenameAt { how, .. } => !cfid.is_union() && *how == RenameMode::Replace,
+            Op::Create { .. } | Op::Make { .. } | Op::Unlink { .. } => !cfid.is_union(),
             // An attribute is stored by its clunk, and a file that is written may fail there.
             Op::Clunk => cfid.open.is_some(),
             // Whoever lists a directory with a mount point is not kept waiting: see `mount_attr`.
@@ -785,7 +788,7 @@ impl Core {
                 }
                 Reply::Done
             }
-            (Op::RenameAt { old, new }, _) => {
+            (Op::RenameAt { old, new, .. }, _) => {
                 if let Ok(to) = req.node2::<CFid>() {
                     self.moved(&cfid.place().child(old), &to.place().child(new));
                 }

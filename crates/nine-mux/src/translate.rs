@@ -7,7 +7,9 @@ use futures_util::lock::Mutex as AsyncMutex;
 use nine_io::client::{Answer as Got, Error as Failed, File, heed};
 use nine_io::server::{Later, Reply};
 use nine_proto::msg::{Data, Tmsg};
-use nine_proto::{Base, Errno, GetMask, Make, Op, OpenFlags, Perm, Qid, SetAttr, Texts, Time, TimeSet, mode};
+use nine_proto::{
+    Base, Errno, GetMask, Make, Op, OpenFlags, Perm, Qid, RenameMode, SetAttr, Texts, Time, TimeSet, mode,
+};
 
 use crate::cfid::{CFid, Live, Open, Step, Walker};
 use crate::core::{Core, refused};
@@ -260,9 +262,9 @@ impl Core {
                 self.rename(cfid, &to, name).await?;
                 Reply::Done
             }
-            Op::RenameAt { old, new } => {
+            Op::RenameAt { old, new, how } => {
                 let to = req.node2::<CFid>().map_err(Failed::Remote)?;
-                self.rename_at(cfid, old, &to, new).await?;
+                self.rename_at(cfid, old, &to, new, how).await?;
                 Reply::Done
             }
             Op::Unlink { name, dir } => {
@@ -345,7 +347,14 @@ impl Core {
     }
 
     /// Moves what the first member of a union has under this name.
-    async fn rename_at(&self, cfid: &CFid, old: &[u8], to: &CFid, new: &[u8]) -> Result<(), Failed> {
+    async fn rename_at(
+        &self,
+        cfid: &CFid,
+        old: &[u8],
+        to: &CFid,
+        new: &[u8],
+        how: RenameMode,
+    ) -> Result<(), Failed> {
         let space = cfid.by.named.space();
         let found = self.walk_pos(&space, &cfid.by, Pos::of(cfid), &[old], Last::Covered, |_| {}).await?;
         let from = &found.step.covered;
@@ -353,12 +362,29 @@ impl Core {
             return Err(busy());
         }
         let (_, dir, _) = self.enter_place(&cfid.by, &from.parent()).await?;
+        if how != RenameMode::Replace {
+            let there = self.find(&to.by, Pos::of(to), new).await?;
+            match (how, there) {
+                (RenameMode::NoReplace, Some(_)) => return Err(Failed::Remote(Errno::EEXIST.into())),
+                (RenameMode::Exchange, None) => return Err(Failed::Remote(Errno::ENOENT.into())),
+                (RenameMode::Exchange, Some(there)) if space.within(&there.step.covered).is_some() => {
+                    return Err(busy());
+                }
+                _ => {}
+            }
+        }
         let (place, into) = self.target(from, to, new).await?;
         if !into.client().is_same(dir.client()) {
             return Err(refused(Errno::EXDEV, "the files are on different servers"));
         }
-        dir.rename(old, &into, place.name()).await?;
-        self.moved(from, &place);
+        if how != RenameMode::Replace && !found.root.file.has_renameat2().await {
+            return Err(refused(Errno::EINVAL, "this server only renames without flags"));
+        }
+        dir.rename_with(old, &into, place.name(), how).await?;
+        match how {
+            RenameMode::Exchange => self.exchanged(from, &place),
+            _ => self.moved(from, &place),
+        }
         Ok(())
     }
 

@@ -37,6 +37,6 @@ pub use dialect::{Base, Dialect};
 pub use dir::{DirBuf, Dirent, DirentAttr, Entries};
 pub use error::{Errno, Error, Result};
 pub use ids::{Fid, NOFID, NOGID, NOTAG, NOUID, Qid, Tag};
-pub use op::{Make, Op, OpenFlags, Perm, Reply, Walked, check_name};
+pub use op::{Make, Op, OpenFlags, Perm, RenameMode, Reply, Walked, check_name};
 pub use stat::{Stat, StatIds, mode};
 pub use wire::{Reader, Str, WireError, Writer, show};

@@ -82,6 +82,8 @@ pub enum Op<'a> {
         old: Str<'a>,
         /// Its new name.
         new: Str<'a>,
+        /// What happens to a file that has the new name already. A server that cannot do it answers EINVAL.
+        how: RenameMode,
     },
     /// Remove a name from the directory `fid` (`Done`).
     Unlink {
@@ -164,6 +166,34 @@ pub enum Op<'a> {
     Statfs,
     /// The fid is gone, whatever is answered (`Done`).
     Clunk,
+}
+
+/// How a rename treats a file that has the new name already (rename(2)).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RenameMode {
+    /// It is replaced.
+    #[default]
+    Replace,
+    /// It stays, and the rename fails (EEXIST).
+    NoReplace,
+    /// It gets the old name. Without one the rename fails (ENOENT).
+    Exchange,
+}
+
+impl RenameMode {
+    /// As Trenameat2 and renameat2(2) have it.
+    pub fn flags(self) -> u32 {
+        match self {
+            Self::Replace => 0,
+            Self::NoReplace => 1,
+            Self::Exchange => 2,
+        }
+    }
+
+    /// `None`: flags that are not known, or exclude each other.
+    pub fn from_flags(flags: u32) -> Option<Self> {
+        [Self::Replace, Self::NoReplace, Self::Exchange].into_iter().find(|mode| mode.flags() == flags)
+    }
 }
 
 /// What a new file shall be.

@@ -1,13 +1,13 @@
 //! Names in 9P2000.L: links, renames, and what goes.
 
 use nine_proto::msg::{Rmsg, Tmsg};
-use nine_proto::{OpenFlags, Qid, mode, show};
+use nine_proto::{Fid, OpenFlags, Qid, mode, show};
 
 use super::attr::{TEXT, file};
 use super::errors::{errno, one_of};
 use crate::case::{Verdict, cases, fail, hold, skip};
-use crate::conn::Conn;
-use crate::scene::{A, B, C, D, DIR, Scene};
+use crate::conn::{Conn, Got};
+use crate::scene::{A, B, C, D, DIR, ROOT, Scene};
 use crate::talk::{REMOVEDIR, walk};
 
 cases! { "names":
@@ -47,6 +47,16 @@ cases! { "names":
         "rename(2): ENOENT, the old name does not exist";
     renameat_by_a_bad_name_is_refused, L, Dir,
         "intro(5): names do not contain slashes; the names . and .. are special";
+    renameat2_replaces_nothing_when_told, L, Dir,
+        "renameat2(2): RENAME_NOREPLACE, EEXIST if the new name exists";
+    renameat2_exchanges_two_files, L, Dir,
+        "renameat2(2): RENAME_EXCHANGE, the two files are exchanged; both must exist";
+    renameat2_exchanges_a_file_and_a_directory, L, Dir,
+        "renameat2(2): RENAME_EXCHANGE, the two may be of different types";
+    renameat2_of_a_directory_and_one_above_it_is_refused, L, Dir,
+        "rename(2): EINVAL, a directory cannot move below itself";
+    renameat2_with_other_flags_is_refused, L, Dir,
+        "renameat2(2): EINVAL, flags that are not known, or both at once";
     unlinkat_takes_the_name, L, Dir,
         "9P2000.L Tunlinkat: unlink name from the directory dirfd";
     unlinkat_clunks_no_fid, L, Dir,
@@ -233,6 +243,94 @@ async fn renameat_by_a_bad_name_is_refused(s: &Scene) -> Verdict {
         refused(&mut c, b"f", bad, "no file can have this name").await?;
     }
     hold(c.content_of(DIR, b"f").await? == TEXT, || "a refused rename has moved the file".into())
+}
+
+async fn renameat2_replaces_nothing_when_told(s: &Scene) -> Verdict {
+    let mut c = file(s).await?;
+    c.put(DIR, b"g", b"there").await?;
+    one_of(&renameat2_refused(&mut c, (DIR, b"f"), (DIR, b"g"), 1, "the name exists").await?, &[17])?;
+    hold(c.content_of(DIR, b"g").await? == b"there", || "the refused rename has replaced the file".into())?;
+    hold(c.content_of(DIR, b"f").await? == TEXT, || "the refused rename has moved the file".into())?;
+    renameat2(&mut c, b"f", b"h", 1).await?;
+    hold(!c.exists(DIR, b"f").await?, || "the old name is still there".into())?;
+    hold(c.content_of(DIR, b"h").await? == TEXT, || "the content is another one".into())
+}
+
+async fn renameat2_exchanges_two_files(s: &Scene) -> Verdict {
+    let mut c = file(s).await?;
+    one_of(&renameat2_refused(&mut c, (DIR, b"f"), (DIR, b"g"), 2, "one name does not exist").await?, &[2])?;
+    c.put(DIR, b"g", b"there").await?;
+    c.walk(A, B, &[]).await?;
+    c.open(B, OpenFlags::RDWR).await?;
+    renameat2(&mut c, b"f", b"g", 2).await?;
+    hold(c.content_of(DIR, b"f").await? == b"there", || "the first name leads to another file".into())?;
+    hold(c.content_of(DIR, b"g").await? == TEXT, || "the second name leads to another file".into())?;
+    c.write_all(B, 0, b"SOME").await?;
+    hold(c.content_of(DIR, b"g").await? == b"SOME text", || "what an open fid wrote is not there".into())
+}
+
+async fn renameat2_exchanges_a_file_and_a_directory(s: &Scene) -> Verdict {
+    let mut c = file(s).await?;
+    c.mkdir(DIR, b"d").await?;
+    c.mkdir(DIR, b"e").await?;
+    c.walk_whole(DIR, B, &[b"d"]).await?;
+    c.put(B, b"below", b"there").await?;
+    c.walk_whole(DIR, C, &[b"e"]).await?;
+    knows_renameat2(&mut c).await?;
+    // Without flags it is a Trenameat.
+    for (oldname, flags) in [(&b"d"[..], 0), (b"f", 2)] {
+        c.supported(Tmsg::Renameat2 { olddirfid: DIR, oldname, newdirfid: C, newname: b"x", flags }).await?;
+    }
+    c.walk_whole(DIR, D, &[b"f"]).await?;
+    hold(c.content_of(D, b"below").await? == b"there", || "what is below the directory has gone".into())?;
+    hold(c.content_of(C, b"x").await? == TEXT, || "the file is not in the directory's place".into())?;
+    hold(c.content_of(B, b"below").await? == b"there", || "the directory's fid leads elsewhere".into())
+}
+
+async fn renameat2_of_a_directory_and_one_above_it_is_refused(s: &Scene) -> Verdict {
+    let mut c = s.here().await?;
+    c.mkdir(DIR, b"d").await?;
+    c.walk_whole(DIR, B, &[b"d"]).await?;
+    c.mkdir(B, b"e").await?;
+    for (old, new) in [((DIR, &b"d"[..]), (B, &b"e"[..])), ((B, b"e"), (DIR, b"d"))] {
+        let why = "a directory cannot move below itself";
+        one_of(&renameat2_refused(&mut c, old, new, 2, why).await?, &[22])?;
+    }
+    hold(c.exists(B, b"e").await?, || "the refused rename has moved the directory".into())
+}
+
+async fn renameat2_with_other_flags_is_refused(s: &Scene) -> Verdict {
+    let mut c = file(s).await?;
+    for flags in [3, 4, 1 << 31] {
+        let got =
+            renameat2_refused(&mut c, (DIR, b"f"), (DIR, b"g"), flags, "the flags are not known").await?;
+        one_of(&got, &[22])?;
+    }
+    hold(c.exists(DIR, b"f").await?, || "a refused rename has moved the file".into())
+}
+
+/// Whoever tells changes knows the message, or refuses it; others might cut the connection.
+async fn knows_renameat2(c: &mut Conn) -> Verdict {
+    match c.exists(ROOT, b"#changes").await? {
+        true => Ok(()),
+        false => skip("the server tells no changes, and is not asked for Trenameat2"),
+    }
+}
+
+async fn renameat2(c: &mut Conn, oldname: &[u8], newname: &[u8], flags: u32) -> Verdict {
+    knows_renameat2(c).await?;
+    c.supported(Tmsg::Renameat2 { olddirfid: DIR, oldname, newdirfid: DIR, newname, flags }).await.map(drop)
+}
+
+async fn renameat2_refused(
+    c: &mut Conn,
+    (olddirfid, oldname): (Fid, &[u8]),
+    (newdirfid, newname): (Fid, &[u8]),
+    flags: u32,
+    why: &str,
+) -> Verdict<Got> {
+    knows_renameat2(c).await?;
+    c.supported_but_refused(Tmsg::Renameat2 { olddirfid, oldname, newdirfid, newname, flags }, why).await
 }
 
 async fn unlinkat_takes_the_name(s: &Scene) -> Verdict {

@@ -273,6 +273,53 @@ impl Fs {
         Ok((entry.ino, went))
     }
 
+    /// Exchanges the files of two names. The inode that had the first, and the one that had the second.
+    pub(crate) fn exchange(
+        &mut self,
+        (from, old): (u64, &[u8]),
+        (to, new): (u64, &[u8]),
+        now: Time,
+    ) -> Op<(u64, u64)> {
+        let mut source = self.directory(from)?;
+        let mut target = self.directory(to)?;
+        let this = self.lookup(self.mem.root, from, old)?.ok_or(Errno::ENOENT)?;
+        let that = self.lookup(self.mem.root, to, new)?.ok_or(Errno::ENOENT)?;
+        let (mut a, mut b) = (self.own(this.ino)?, self.own(that.ino)?);
+        if this.ino == that.ino {
+            return Ok((this.ino, that.ino));
+        }
+        if a.is_dir() {
+            self.not_below(this.ino, to)?;
+        }
+        if b.is_dir() {
+            self.not_below(that.ino, from)?;
+        }
+        self.touch(&[&Key::cookie(from, this.cookie), &Key::cookie(to, that.cookie)])?;
+        self.room(16)?;
+
+        for (dir, name, cookie, Entry { ino, kind, .. }) in
+            [(to, new, that.cookie, this), (from, old, this.cookie, that)]
+        {
+            self.put(&Key::cookie(dir, cookie), &Named { ino, kind, name }.encode());
+            self.put(&Key::name(dir, name), &Entry { ino, cookie, kind }.encode());
+        }
+        if from == to {
+            self.touched(to, &mut target, now);
+        } else {
+            // Each directory has one link for each directory in it.
+            target.links = (target.links + u32::from(a.is_dir())).saturating_sub(b.is_dir().into());
+            source.links = (source.links + u32::from(b.is_dir())).saturating_sub(a.is_dir().into());
+            self.touched(to, &mut target, now);
+            self.touched(from, &mut source, now);
+        }
+        // Neither of them is one of the directories: `not_below` has refused that.
+        (a.parent, a.ctime) = (to, now);
+        (b.parent, b.ctime) = (from, now);
+        self.set(this.ino, &a);
+        self.set(that.ino, &b);
+        Ok((this.ino, that.ino))
+    }
+
     /// A directory is not moved into itself, or below.
     fn not_below(&self, moved: u64, to: u64) -> Op<()> {
         let mut at = to;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use nine_io::server::acl::{AclKind, PosixAcl};
 use nine_io::server::xattr::{XATTR_CREATE, XATTR_REPLACE, XattrInput};
 use nine_io::server::{Reply, Request};
-use nine_proto::{Errno, Make, NOGID, Op as Asked, OpenFlags, Perm, Qid, SetAttr, TimeSet, mode};
+use nine_proto::{Errno, Make, NOGID, Op as Asked, OpenFlags, Perm, Qid, RenameMode, SetAttr, TimeSet, mode};
 
 use super::node::{File, NewXattr, Node, Opened, View};
 use crate::archive::{Archive, State, errno};
@@ -77,11 +77,11 @@ impl Archive {
             Asked::Rename { name } => {
                 let (dir, old) = file.place(state)?;
                 let to = self.second(req)?;
-                self.rename(req, state, (dir, &old), (to, name))
+                self.rename(req, state, (dir, &old), (to, name), RenameMode::Replace)
             }
-            Asked::RenameAt { old, new } => {
+            Asked::RenameAt { old, new, how } => {
                 let to = self.second(req)?;
-                self.rename(req, state, (file.ino, old), (to, new))
+                self.rename(req, state, (file.ino, old), (to, new), how)
             }
             Asked::Unlink { name, dir } => self.unlink(req, state, file.ino, name, Some(dir)),
             Asked::Remove => {
@@ -224,14 +224,38 @@ impl Archive {
         Ok(Reply::Done)
     }
 
-    fn rename(&self, req: &Request, state: &mut State, from: (u64, &[u8]), to: (u64, &[u8])) -> Op<Reply> {
+    fn rename(
+        &self,
+        req: &Request,
+        state: &mut State,
+        from: (u64, &[u8]),
+        to: (u64, &[u8]),
+        how: RenameMode,
+    ) -> Op<Reply> {
         self.may_take(req, state, from.0, from.1)?;
         match self.may_take(req, state, to.0, to.1) {
             // There is nothing yet that could belong to another.
             Err(Stop::Error(error)) if error.errno == Errno::ENOENT => {}
             may => may?,
         }
+        let there = match how {
+            RenameMode::Replace => None,
+            _ => state.fs.lookup(state.fs.mem.root, to.0, to.1)?,
+        };
         let State { fs, lives, .. } = state;
+        match (how, there) {
+            (RenameMode::NoReplace, Some(_)) => return Err(Errno::EEXIST.into()),
+            (RenameMode::Exchange, None) => return Err(Errno::ENOENT.into()),
+            (RenameMode::Exchange, Some(_)) => {
+                let (this, that) = fs.exchange(from, to, self.time())?;
+                lives.moved(this, to.0, to.1);
+                lives.moved(that, from.0, from.1);
+                self.renamed(state, from.1);
+                self.renamed(state, to.1);
+                return Ok(Reply::Done);
+            }
+            _ => {}
+        }
         let (ino, gone) = fs.rename(from, to, |ino| lives.has(ino), self.time(), |_| Ok(()))?;
         lives.moved(ino, to.0, to.1);
         gone.into_iter().for_each(|gone| lives.lost(gone));

@@ -130,8 +130,6 @@ pub(super) mod access {
 pub(super) const RELEASE_FLOCK_UNLOCK: u32 = 2;
 /// FSYNC: only what is needed to read the data again.
 pub(super) const FSYNC_DATA: u32 = 1;
-/// RENAME2: the new name must not exist.
-pub(super) const RENAME_NOREPLACE: u32 = 1;
 /// SETLK: of flock(2).
 pub(super) const LK_FLOCK: u32 = 1;
 /// What the kernel is told without having asked.

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use nine_io::client::{Error, File};
-use nine_proto::{Attr, Qid, SetAttr, Statfs, Time, TimeSet, mode};
+use nine_proto::{Attr, Qid, RenameMode, SetAttr, Statfs, Time, TimeSet, mode};
 
 use super::abi::{self, fattr, fopen};
 use super::dir::DOTS;
@@ -279,8 +279,8 @@ impl Gate {
         }
     }
 
-    /// Answers RENAME and RENAME2. 9P has no word for the flags of renameat2(2). A plain file is given a name that must
-    /// be new by a link, which no server makes over another file; then the old name is removed.
+    /// Answers RENAME and RENAME2. Not every server knows the flags of renameat2(2): there a plain file is given a name
+    /// that must be new by a link, which no server makes over another file; then the old name is removed.
     async fn rename(
         &self,
         (from, old): (u64, Box<[u8]>),
@@ -289,9 +289,17 @@ impl Gate {
     ) -> Outcome {
         let (dir, into) = (self.file(from).await?, self.file(to).await?);
         let known = self.nodes.borrow().at(from, &old);
-        match (flags, &known) {
-            (0, _) => dir.rename(&old, &into, &new).await.map_err(errno)?,
-            (abi::RENAME_NOREPLACE, Some(node)) if node.is_plain() => {
+        let how = RenameMode::from_flags(flags).ok_or(Errno::EINVAL)?;
+        let done = match how {
+            RenameMode::Replace => dir.rename(&old, &into, &new).await,
+            _ if self.file(nodes::ROOT).await?.has_renameat2().await => {
+                dir.rename_with(&old, &into, &new, how).await
+            }
+            _ => Err(nine_proto::Error::from(Errno::EINVAL).into()),
+        };
+        match (done.map_err(errno), how, &known) {
+            // A server that only renames without flags may have links.
+            (Err(Errno::EINVAL), RenameMode::NoReplace, Some(node)) if node.is_plain() => {
                 let target = self.file_of(node).await?;
                 match into.link(&new, &target).await.map_err(errno) {
                     // There are no hard links here.
@@ -306,14 +314,17 @@ impl Gate {
                     return Err(error.errno());
                 }
             }
-            _ => return Err(Errno::EINVAL),
+            (done, ..) => done?,
         }
         let mut nodes = self.nodes.borrow_mut();
+        let exchanged = nodes.at(to, &new).filter(|_| how == RenameMode::Exchange);
         nodes.unnamed(from, &old);
         nodes.unnamed(to, &new);
-        if let Some(moved) = known {
-            nodes.named(to, &new, &moved);
-            nodes.moved(&moved);
+        for (moved, dir, name) in [(known, to, &new), (exchanged, from, &old)] {
+            if let Some(moved) = moved {
+                nodes.named(dir, name, &moved);
+                nodes.moved(&moved);
+            }
         }
         Ok(Reply::default())
     }

@@ -1,6 +1,6 @@
 //! Which changes a request makes, for servers that make all of them themselves.
 
-use nine_proto::{Op, OpenFlags};
+use nine_proto::{Op, OpenFlags, RenameMode};
 
 use super::line::{Change, Path};
 
@@ -19,6 +19,12 @@ pub trait Places {
 /// What will have changed, in this order, when the request has succeeded. Of a create that may find its file there,
 /// that it is new.
 pub fn of(op: &Op<'_>, places: &impl Places) -> Vec<Change> {
+    if let Op::RenameAt { old, new, how: RenameMode::Exchange } = op {
+        // No order of two moves says it. Each name leads to another file from now on.
+        let (Some(old), Some(new)) = (places.within(old), places.other(new)) else { return Vec::new() };
+        let again = |path: Path| [Change::Remove(path.clone()), Change::Create(path)];
+        return [again(old), again(new)].into_iter().flatten().collect();
+    }
     let moved = |old: Option<Path>, new: Option<Path>| match (old, new) {
         (Some(old), Some(new)) if old != new => Some(Change::Move(old, new)),
         _ => None,
@@ -33,7 +39,7 @@ pub fn of(op: &Op<'_>, places: &impl Places) -> Vec<Change> {
             [places.own().map(kind), renamed]
         }
         Op::Rename { name } => [moved(places.own(), places.other(name)), None],
-        Op::RenameAt { old, new } => [moved(places.within(old), places.other(new)), None],
+        Op::RenameAt { old, new, .. } => [moved(places.within(old), places.other(new)), None],
         Op::Unlink { name, .. } => [places.within(name).map(Change::Remove), None],
         Op::Remove => [places.own().map(Change::Remove), None],
         _ => [None, None],

@@ -4,7 +4,7 @@
 //! dialect cannot say at all is refused with EOPNOTSUPP, or EXDEV for a move between directories.
 
 use nine_proto::msg::{OnlyUStr, Tmsg};
-use nine_proto::{Errno, NOGID, OpenFlags, Qid, Stat, check_name, mode};
+use nine_proto::{Errno, NOGID, OpenFlags, Qid, RenameMode, Stat, check_name, mode};
 
 use super::answer::Answer;
 use super::error::{Error, Result};
@@ -165,6 +165,49 @@ impl File {
             return Err(Error::refused(Errno::EXDEV, text));
         }
         self.walk(oldname).await?.rename_here(newname).await
+    }
+
+    /// The same, in one of the modes of renameat2(2), by Trenameat2. Of a server that may not know that message,
+    /// [`File::has_renameat2`] is asked first.
+    ///
+    /// # Errors
+    /// EINVAL where it cannot be done, as rename(2) has it; EEXIST and ENOENT by the mode.
+    pub async fn rename_with(
+        &self,
+        old: impl AsRef<[u8]>,
+        to: &File,
+        new: impl AsRef<[u8]>,
+        how: RenameMode,
+    ) -> Result<()> {
+        if how == RenameMode::Replace {
+            return self.rename(old, to, new).await;
+        }
+        let (oldname, newname) = (checked(old.as_ref())?, checked(new.as_ref())?);
+        let cannot = || Error::refused(Errno::EINVAL, "this server only renames without flags");
+        if !self.client().dialect().is_l() {
+            return Err(cannot());
+        }
+        let (olddirfid, newdirfid, flags) = (self.fid(), to.fid(), how.flags());
+        let asked = self.call(Tmsg::Renameat2 { olddirfid, oldname, newdirfid, newname, flags }).await;
+        asked.map(drop).map_err(|error| if is_unknown(&error) { cannot() } else { error })
+    }
+
+    /// Whether the server of this root may be sent a Trenameat2 (docs/protocol.md): it is in this process, has streams
+    /// or tells its changes. Another server might cut the connection. The first call may walk to a file.
+    pub async fn has_renameat2(&self) -> bool {
+        let client = self.client();
+        if client.0.shared.directs.is_some() || !client.dialect().is_l() || client.dialect().streaming {
+            return client.dialect().is_l();
+        }
+        let known = &client.0.shared.has_renameat2;
+        if let Some(&has) = known.get() {
+            return has;
+        }
+        match self.walk(crate::changes::NAME).await {
+            Ok(changes) => *known.get_or_init(|| changes.qid().is_event()),
+            Err(Error::Remote(_) | Error::Walk { .. }) => *known.get_or_init(|| false),
+            Err(_) => false,
+        }
     }
 
     /// Gives this file another name in its directory (9P2000 and .u); nothing is replaced.

@@ -9,8 +9,8 @@
 //! is dropped with its future. Clunks in waiting are bounded by the fids.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, OnceLock};
 use std::task::{Poll, Waker, ready};
 
 use bytes::Bytes;
@@ -49,6 +49,8 @@ pub(crate) struct Shared {
     /// Something is pushed on the conversation.
     pub(crate) piped: AtomicBool,
     pub(crate) truncation: TruncationCheck,
+    /// Whether the server knows Trenameat2, once that has been looked at.
+    pub(crate) has_renameat2: OnceLock<bool>,
     /// Open files of a server in this process.
     pub(crate) directs: Option<Arc<Directs>>,
 }
@@ -229,6 +231,7 @@ impl Shared {
             border,
             no_streams: AtomicU64::new(0),
             truncation: TruncationCheck::default(),
+            has_renameat2: OnceLock::new(),
             piped,
             directs,
         }

@@ -144,6 +144,9 @@ messages! {
     Wstat 126 "Twstat" { fid: Fid, stat: Stat<'a> }
     Stream 128 "Tstream" { fid: Fid, isread: u8, offset: u64 }
     Sclose 130 "Tsclose" { fid: Fid, count: u64 }
+    Renameat2 132 "Trenameat2" {
+        olddirfid: Fid, oldname: Str<'a>, newdirfid: Fid, newname: Str<'a>, flags: u32
+    }
 }
 
 messages! {
@@ -185,6 +188,7 @@ messages! {
     Wstat 127 "Rwstat" {}
     Stream 129 "Rstream" { data: Data<'a> }
     Sclose 131 "Rsclose" { count: u64, errno: u32, ename: Str<'a> }
+    Renameat2 133 "Rrenameat2" {}
 }
 
 #[cfg(test)]

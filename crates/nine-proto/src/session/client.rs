@@ -431,7 +431,7 @@ pub(super) fn used(message: &Tmsg<'_>) -> Option<Fid> {
         | Tmsg::Mknod { dfid, .. }
         | Tmsg::Link { dfid, .. }
         | Tmsg::Mkdir { dfid, .. } => Some(dfid),
-        Tmsg::Renameat { olddirfid, .. } => Some(olddirfid),
+        Tmsg::Renameat { olddirfid, .. } | Tmsg::Renameat2 { olddirfid, .. } => Some(olddirfid),
         Tmsg::Unlinkat { dirfid, .. } => Some(dirfid),
         Tmsg::Statfs { fid }
         | Tmsg::Lopen { fid, .. }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use nine_io::server::Reply;
 use nine_io::server::acl::DEFAULT;
-use nine_proto::{Errno, Make, NOGID, Perm, Qid};
+use nine_proto::{Errno, Make, NOGID, Perm, Qid, RenameMode};
 use rustix::fs::{Mode, OFlags, RenameFlags};
 
 use super::dent::{Dent, Identity};
@@ -82,13 +82,20 @@ impl<H: HostFs> Inner<H> {
         Ok(Reply::Done)
     }
 
-    pub(super) fn rename_at(&self, from: &Node, old: &[u8], to: &Node, new: &[u8]) -> Done<Reply> {
-        let flags = RenameFlags::empty();
+    pub(super) fn rename_at(
+        &self,
+        from: &Node,
+        old: &[u8],
+        to: &Node,
+        new: &[u8],
+        how: RenameMode,
+    ) -> Done<Reply> {
+        let flags = RenameFlags::from_bits_retain(how.flags());
         self.move_name(&from.view, (from.dent()?, old), (to.dent()?, new), None, flags)?;
         Ok(Reply::Done)
     }
 
-    /// Renames on the host and moves the dent. `expected`: the file that must be under the old name.
+    /// Renames on the host and moves the dents. `expected`: the file that must be under the old name.
     pub(super) fn move_name(
         &self,
         view: &View,
@@ -115,12 +122,20 @@ impl<H: HostFs> Inner<H> {
         };
         let target = replaced.as_ref().map(|fd| self.host.stat(fd.as_fd(), b"")).transpose()?;
         let same_file = target.is_some_and(|st| Identity::of(&st) == id);
-        self.pin(to, new);
+        let is_exchange = flags.contains(RenameFlags::EXCHANGE);
+        if !is_exchange {
+            self.pin(to, new);
+        }
         {
             let _client = self.become_client(view, NOGID)?;
             self.host.rename((from_fd.as_fd(), old), (to_fd.as_fd(), new), flags)?;
         }
         if same_file {
+            return Ok(());
+        }
+        if is_exchange {
+            let target = target.map(|st| Identity::of(&st));
+            self.tree.exchange((from, old, id), (to, new, target.unwrap_or(id)));
             return Ok(());
         }
         match moved {

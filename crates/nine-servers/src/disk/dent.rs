@@ -212,6 +212,24 @@ impl Tree {
         drop(former);
     }
 
+    /// The files of two names were exchanged, with `moving` held: this file had the first name, that one the second.
+    /// A dent of another file than that is given up, as one that would be above itself.
+    pub(super) fn exchange(
+        &self,
+        (from, old, this): (&Arc<Dent>, &[u8], Identity),
+        (to, new, that): (&Arc<Dent>, &[u8], Identity),
+    ) {
+        let exchanged = [(self.known(from, old), this, to, new), (self.known(to, new), that, from, old)];
+        exchanged.iter().filter_map(|(dent, ..)| dent.as_ref()).for_each(|dent| dent.leave_table());
+        for (dent, id, dir, name) in exchanged {
+            match dent {
+                Some(dent) if dent.id == id => self.rekey(&dent, dir, name),
+                Some(dent) => self.forget(&dent),
+                None => {}
+            }
+        }
+    }
+
     /// Opens with `O_PATH`.
     pub(super) fn open_path(
         &self,

@@ -364,7 +364,7 @@ impl<H: HostFs> Inner<H> {
                 self.make(&node, &New { name, make, other: req.node2().ok(), perm, gid }).map(Reply::Made)
             }
             Op::Rename { name } => self.rename(&node, &*req.node2::<Node>()?, name),
-            Op::RenameAt { old, new } => self.rename_at(&node, old, &*req.node2::<Node>()?, new),
+            Op::RenameAt { old, new, how } => self.rename_at(&node, old, &*req.node2::<Node>()?, new, how),
             Op::Unlink { name, dir } => self.unlink(&node, name, dir),
             // It ends the fid in any case, so it is refused inside.
             Op::Remove => self.remove(&node),

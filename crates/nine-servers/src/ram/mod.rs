@@ -19,7 +19,9 @@ use nine_io::changes::{Changes, Tap};
 use nine_io::server::acl::{AclKind, PosixAcl};
 use nine_io::server::{Answer, FileServer, Reply, Req, Request};
 use nine_proto::mode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
-use nine_proto::{Errno, Error, LockStatus, Make, NOGID, Op, OpenFlags, Perm, Qid, Result, Walked};
+use nine_proto::{
+    Errno, Error, LockStatus, Make, NOGID, Op, OpenFlags, Perm, Qid, RenameMode, Result, Walked,
+};
 
 use nine_io::server::locks::Wanted;
 use nine_io::server::xattr::{XATTR_CREATE, XATTR_REPLACE, XattrInput};
@@ -130,10 +132,10 @@ impl Ram {
             Op::Rename { name } => {
                 let to = req.node2::<Node>()?;
                 let (dir, old) = inode.place(at)?;
-                dir.rename(&old, to.inode()?, name).map(|()| Reply::Done)
+                dir.rename(&old, to.inode()?, name, RenameMode::Replace).map(|()| Reply::Done)
             }
-            Op::RenameAt { old, new } => {
-                inode.rename(old, req.node2::<Node>()?.inode()?, new).map(|()| Reply::Done)
+            Op::RenameAt { old, new, how } => {
+                inode.rename(old, req.node2::<Node>()?.inode()?, new, how).map(|()| Reply::Done)
             }
             Op::Unlink { name, dir } => match (inode.child(name)?.is_dir(), dir) {
                 (true, false) => Err(Errno::EISDIR.into()),

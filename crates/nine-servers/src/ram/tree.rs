@@ -18,7 +18,8 @@ use nine_io::server::Reply;
 use nine_io::server::acl::{ACCESS, AclKind, PosixAcl};
 use nine_proto::mode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
 use nine_proto::{
-    Attr, DirBuf, Dirent, Errno, Error, GetMask, Qid, Result, SetAttr, Statfs, Texts, Time, TimeSet,
+    Attr, DirBuf, Dirent, Errno, Error, GetMask, Qid, RenameMode, Result, SetAttr, Statfs, Texts, Time,
+    TimeSet,
 };
 
 use super::lock;
@@ -198,7 +199,7 @@ impl Inode {
             self.resize(size)?;
         }
         if let Some(((dir, old), new)) = place {
-            dir.rename(&old, &dir, new)?;
+            dir.rename(&old, &dir, new, RenameMode::Replace)?;
         }
         let mut state = self.lock();
         if let Some(bits) = set.mode
@@ -283,17 +284,27 @@ impl Inode {
         Ok(())
     }
 
-    pub(super) fn rename(self: &Arc<Self>, old: &[u8], to: &Arc<Self>, new: &[u8]) -> Result<()> {
+    pub(super) fn rename(
+        self: &Arc<Self>,
+        old: &[u8],
+        to: &Arc<Self>,
+        new: &[u8],
+        how: RenameMode,
+    ) -> Result<()> {
         let moved = self.child(old)?;
-        let mut above = Some(to.clone());
-        while let Some(dir) = above {
-            if Arc::ptr_eq(&dir, &moved) {
-                return Err(Errno::EINVAL.into());
-            }
-            above = dir.lock().place.0.upgrade();
-        }
+        moved.is_not_above(to)?;
         match to.child(new) {
+            Ok(_) if how == RenameMode::NoReplace => return Err(Errno::EEXIST.into()),
             Ok(there) if Arc::ptr_eq(&there, &moved) => return Ok(()),
+            Ok(there) if how == RenameMode::Exchange => {
+                there.is_not_above(self)?;
+                self.leave(old, &moved);
+                to.leave(new, &there);
+                self.enter(old, &there);
+                to.enter(new, &moved);
+                return Ok(());
+            }
+            Err(error) if how == RenameMode::Exchange => return Err(error),
             Ok(there) => match (there.is_dir(), moved.is_dir()) {
                 (true, false) => return Err(Errno::EISDIR.into()),
                 (false, true) => return Err(Errno::ENOTDIR.into()),
@@ -305,6 +316,19 @@ impl Inode {
         }
         self.leave(old, &moved);
         to.enter(new, &moved);
+        Ok(())
+    }
+
+    /// # Errors
+    /// EINVAL: the directory is this inode, or below it.
+    fn is_not_above(self: &Arc<Self>, dir: &Arc<Self>) -> Result<()> {
+        let mut at = Some(dir.clone());
+        while let Some(dir) = at {
+            if Arc::ptr_eq(&dir, self) {
+                return Err(Errno::EINVAL.into());
+            }
+            at = dir.lock().place.0.upgrade();
+        }
         Ok(())
     }
 

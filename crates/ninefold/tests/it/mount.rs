@@ -198,11 +198,34 @@ fn used(dir: &Path, behind: &Path) {
     writeln!(appended, "again").unwrap();
     assert_eq!(fs::read_to_string(behind.join("motd")).unwrap(), "welcome\nagain\n");
     fs::write(behind.join("motd"), "welcome\n").unwrap();
+    exchanged(dir);
     // A program that is run is mapped into memory.
     copy_program("/bin/true", dir.join("true"));
     assert!(Command::new(dir.join("true")).status().unwrap().success());
     fs::remove_file(dir.join("true")).unwrap();
     mapped(dir, behind);
+}
+
+/// The flags of renameat2(2), of files and of directories.
+fn exchanged(dir: &Path) {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    let rename = |old: &str, new: &str, flags| renameat_with(CWD, dir.join(old), CWD, dir.join(new), flags);
+    fs::create_dir(dir.join("sub")).unwrap();
+    fs::write(dir.join("sub/below"), "below").unwrap();
+    fs::write(dir.join("one"), "1").unwrap();
+    let held = File::open(dir.join("one")).unwrap();
+    assert_eq!(rename("one", "sub", RenameFlags::NOREPLACE), Err(rustix::io::Errno::EXIST));
+    assert_eq!(rename("one", "none", RenameFlags::EXCHANGE), Err(rustix::io::Errno::NOENT));
+    assert_eq!(rename("one", "sub", RenameFlags::EXCHANGE), Ok(()));
+    assert_eq!(fs::read_to_string(dir.join("one/below")).unwrap(), "below");
+    assert_eq!(fs::read_to_string(dir.join("sub")).unwrap(), "1");
+    let mut text = [0; 1];
+    held.read_exact_at(&mut text, 0).unwrap();
+    assert_eq!(&text, b"1");
+    assert_eq!(rename("one", "two", RenameFlags::NOREPLACE), Ok(()));
+    assert_eq!(fs::read_to_string(dir.join("two/below")).unwrap(), "below");
+    fs::remove_dir_all(dir.join("two")).unwrap();
+    fs::remove_file(dir.join("sub")).unwrap();
 }
 
 /// A map that is shared is written.

@@ -115,7 +115,8 @@ pub(super) fn fids_of(message: &Tmsg<'_>, dialect: Dialect) -> [Fid; 3] {
         }
         Tmsg::Link { fid: other, .. }
         | Tmsg::Rename { dfid: other, .. }
-        | Tmsg::Renameat { newdirfid: other, .. } => [fid, other, NOFID],
+        | Tmsg::Renameat { newdirfid: other, .. }
+        | Tmsg::Renameat2 { newdirfid: other, .. } => [fid, other, NOFID],
         Tmsg::Create { perm, extension, .. } if dialect.is_u() && perm & DMLINK != 0 => {
             [fid, linked(extension.0).unwrap_or(NOFID), NOFID]
         }

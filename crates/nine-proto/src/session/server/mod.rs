@@ -753,8 +753,8 @@ impl<N, F> Call<N, F> {
 fn changes(number: u8, flags: OpenFlags) -> bool {
     match number {
         OPEN | LOPEN | STREAM => flags.changes(),
-        LCREATE | SYMLINK | MKNOD | RENAME | SETATTR | XATTRCREATE | LINK | MKDIR | RENAMEAT | UNLINKAT
-        | CREATE | WRITE | REMOVE | WSTAT => true,
+        LCREATE | SYMLINK | MKNOD | RENAME | SETATTR | XATTRCREATE | LINK | MKDIR | RENAMEAT | RENAMEAT2
+        | UNLINKAT | CREATE | WRITE | REMOVE | WSTAT => true,
         _ => false,
     }
 }

@@ -33,3 +33,4 @@ pub(in crate::session) const STAT: u8 = 124;
 pub(in crate::session) const WSTAT: u8 = 126;
 pub(in crate::session) const STREAM: u8 = 128;
 pub(in crate::session) const SCLOSE: u8 = 130;
+pub(in crate::session) const RENAMEAT2: u8 = 132;

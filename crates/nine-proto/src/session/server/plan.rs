@@ -8,7 +8,7 @@ use crate::error::{Errno, Error, Result};
 use crate::frame::IOHDRSZ;
 use crate::ids::{Fid, NOFID, NOTAG, Tag};
 use crate::msg::Tmsg;
-use crate::op::{OpenFlags, check_name};
+use crate::op::{OpenFlags, RenameMode, check_name};
 use crate::stat::parse_device;
 
 /// How a request uses its fid.
@@ -48,7 +48,7 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
         if self.calls.contains_key(&tag) || tag == NOTAG {
             return Err(duplicate_tag());
         }
-        let l_only = message.number() < 100;
+        let l_only = message.number() < 100 || matches!(message, Tmsg::Renameat2 { .. });
         let not_l = matches!(
             message,
             Tmsg::Open { .. } | Tmsg::Create { .. } | Tmsg::Stat { .. } | Tmsg::Wstat { .. }
@@ -131,7 +131,11 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
                 check_name(name)?;
                 (plan.fid, plan.fid2) = (dfid, fid);
             }
-            Tmsg::Renameat { olddirfid, oldname, newdirfid, newname } => {
+            Tmsg::Renameat2 { flags, .. } if RenameMode::from_flags(flags).is_none() => {
+                return Err(Error::new(Errno::EINVAL, "flags are 0, 1 or 2"));
+            }
+            Tmsg::Renameat { olddirfid, oldname, newdirfid, newname }
+            | Tmsg::Renameat2 { olddirfid, oldname, newdirfid, newname, .. } => {
                 directory(self.file(olddirfid)?)?;
                 directory(self.file(newdirfid)?)?;
                 check_name(oldname)?;

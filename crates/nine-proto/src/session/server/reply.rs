@@ -73,6 +73,7 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
             (FSYNC, Reply::Done) => put(Rmsg::Fsync {}),
             (LINK, Reply::Done | Reply::Made(_)) => put(Rmsg::Link {}),
             (RENAMEAT, Reply::Done) => put(Rmsg::Renameat {}),
+            (RENAMEAT2, Reply::Done) => put(Rmsg::Renameat2 {}),
             (UNLINKAT, Reply::Done) => put(Rmsg::Unlinkat {}),
             (CLUNK, Reply::Done) => put(Rmsg::Clunk {}),
             (REMOVE, Reply::Done) => put(Rmsg::Remove {}),
@@ -186,9 +187,10 @@ pub(super) fn wrong<N: Clone, F: AsRef<[u8]>, P: Data>(
         | (LOCK, Reply::Lock(_))
         | (XATTRWALK, Reply::Xattr { .. })
         | (XATTRCREATE, Reply::Moved(_))
-        | (RENAME | SETATTR | FSYNC | LINK | RENAMEAT | UNLINKAT | CLUNK | REMOVE | WSTAT, Reply::Done) => {
-            (false, "")
-        }
+        | (
+            RENAME | SETATTR | FSYNC | LINK | RENAMEAT | RENAMEAT2 | UNLINKAT | CLUNK | REMOVE | WSTAT,
+            Reply::Done,
+        ) => (false, ""),
         _ => (true, "a reply of another kind"),
     };
     is_wrong.then_some(why)

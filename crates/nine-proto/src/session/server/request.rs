@@ -11,7 +11,7 @@ use crate::error::{Errno, Error, Result};
 use crate::frame;
 use crate::ids::{Fid, NOFID, NOGID, NOUID, Qid};
 use crate::msg::Tmsg;
-use crate::op::{Make, Op, OpenFlags, Perm};
+use crate::op::{Make, Op, OpenFlags, Perm, RenameMode};
 use crate::stat::{Stat, StatIds, device_numbers, mode, parse_device};
 
 /// A request to serve. Owns its frame; [`Request::op`] is a view made on demand.
@@ -183,7 +183,13 @@ impl<N, F: AsRef<[u8]>> Request<N, F> {
             Tmsg::Mkdir { name, mode, gid, .. } => Op::Make { name, make: Make::Dir, perm: plain(mode), gid },
             Tmsg::Link { name, .. } => Op::Make { name, make: Make::Link, perm: plain(0), gid: NOGID },
             Tmsg::Rename { name, .. } => Op::Rename { name },
-            Tmsg::Renameat { oldname, newname, .. } => Op::RenameAt { old: oldname, new: newname },
+            Tmsg::Renameat { oldname, newname, .. } => {
+                Op::RenameAt { old: oldname, new: newname, how: RenameMode::Replace }
+            }
+            Tmsg::Renameat2 { oldname, newname, flags, .. } => {
+                let how = RenameMode::from_flags(flags).expect("`plan` has checked them");
+                Op::RenameAt { old: oldname, new: newname, how }
+            }
             Tmsg::Unlinkat { name, flags, .. } => Op::Unlink { name, dir: flags & AT_REMOVEDIR != 0 },
             Tmsg::Readlink { .. } => Op::Readlink,
             Tmsg::Getattr { mask, .. } => Op::Getattr { mask: GetMask(mask & GetMask::ALL.0) },

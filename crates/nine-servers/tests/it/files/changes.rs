@@ -6,7 +6,7 @@ use futures_util::FutureExt;
 use nine_io::changes::{Change, Cursor, Line, READERS_MAX, Watch};
 use nine_io::client::{Client, File, Options};
 use nine_io::server::{Anonymous, Core, FileServer, Gate, Service};
-use nine_proto::{Dialect, Errno, NOGID, NOUID, OpenFlags, SetAttr, Time, TimeSet};
+use nine_proto::{Dialect, Errno, NOGID, NOUID, OpenFlags, RenameMode, SetAttr, Time, TimeSet};
 use nine_servers::{Disk, DiskOptions, Ram};
 
 use crate::files::world::{ALL, connect, errno, list, serve};
@@ -80,6 +80,26 @@ fn a_tree_in_memory_tells_what_each_request_changes() {
             }
         });
     }
+}
+
+#[test]
+fn an_exchange_is_told_as_two_names_that_lead_to_other_files() {
+    serve(Ram::new(64 << 20), Dialect::L, async |root| {
+        for name in ["a", "b"] {
+            put(&root, name).await.write_all_at(0, name.as_bytes()).await.unwrap();
+        }
+        assert!(root.has_renameat2().await);
+        let mut told = Told::open(&root, None).await;
+        root.rename_with("a", &root, "b", RenameMode::Exchange).await.unwrap();
+        for name in ["/a", "/b"] {
+            told.until(Change::Remove(path(name))).await;
+            told.until(Change::Create(path(name))).await;
+        }
+        let refused = root.rename_with("a", &root, "b", RenameMode::NoReplace).await;
+        assert_eq!(errno(refused), Errno::EEXIST);
+        root.mkdir("last", 0o755, NOGID).await.unwrap();
+        assert_eq!(told.change().await, Change::Create(path("/last")));
+    });
 }
 
 #[test]

@@ -138,7 +138,7 @@ impl CrashingServer {
                 inodes[at].live.names.remove(name);
                 Reply::Done
             }
-            Op::RenameAt { old, new } => {
+            Op::RenameAt { old, new, .. } => {
                 let number = child(inodes, at, old)?;
                 let into = req.node2::<Node>()?.0;
                 inodes[at].live.names.remove(old);

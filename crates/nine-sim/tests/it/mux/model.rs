@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use nine_mux::{Flags, Order};
-use nine_proto::Errno;
+use nine_proto::{Errno, RenameMode};
 
 /// A file, whatever it is called.
 pub type Id = u32;
@@ -64,7 +64,7 @@ pub enum Op {
     Mkdir(String, String),
     Remove(String),
     /// A name of a directory becomes a name of another one.
-    Rename([String; 2], [String; 2]),
+    Rename([String; 2], [String; 2], RenameMode),
     Mount(usize, String, Flags),
     Bind(String, String, Flags),
     Unmount(Option<String>, String),
@@ -145,7 +145,11 @@ impl Model {
     /// Whether an operation may be refused so, with nothing changed, where the model says that it is done: not every
     /// dialect has a rename that replaces, or leaves the directory.
     pub fn may_refuse(&self, op: &Op, errno: Errno) -> bool {
-        let Op::Rename([dir, _], [to, new]) = op else { return false };
+        let Op::Rename([dir, _], [to, new], how) = op else { return false };
+        // Of the other modes, only .L has a word.
+        if *how != RenameMode::Replace && errno == Errno::EINVAL {
+            return true;
+        }
         let is_there = self.walk(to).is_ok_and(|place| self.first(&place, new).is_ok());
         let replaces = [Errno::EEXIST, Errno::EXDEV, Errno::EISDIR, Errno::ENOTDIR, Errno::ENOTEMPTY];
         is_there && replaces.contains(&errno) || dir != to && [Errno::EXDEV, Errno::EINVAL].contains(&errno)
@@ -210,11 +214,15 @@ impl Model {
                     Err(errno) => return Err(errno),
                 }
                 let into = self.creates(&place).ok_or(Errno::EPERM)?;
+                // What is bound on the name may be gone, but the name is there.
+                if self.dir(into)?.contains_key(name) {
+                    return Err(Errno::EEXIST);
+                }
                 self.plant(into, name, matches!(op, Op::Create(..)).then_some(b""));
                 Ok(Saw::Done)
             }
             Op::Remove(path) => self.remove(path),
-            Op::Rename(from, to) => self.rename(from, to, states),
+            Op::Rename(from, to, how) => self.rename(from, to, *how, states),
             Op::Mount(server, old, flags) => {
                 let from = self.covered(old, Some(true), true, states)?;
                 let by = self.names[*server].clone();
@@ -244,7 +252,10 @@ impl Model {
         let from: Vec<Id> = match covered {
             Ok(from) if self.mounts.contains_key(&from) => vec![from],
             // Hidden by now, or out of reach: its words are enough.
-            _ => self.called.iter().filter(|(_, called)| *called == old).map(|(&from, _)| from).collect(),
+            _ => {
+                let is = |called: &str| names(called).eq(names(old));
+                self.called.iter().filter(|(_, called)| is(called)).map(|(&from, _)| from).collect()
+            }
         };
         // One call: the latest of those that are named.
         let is_named = |member: &&Member| match (&member.by, new) {
@@ -284,6 +295,7 @@ impl Model {
         &mut self,
         [dir, old]: &[String; 2],
         [to, new]: &[String; 2],
+        how: RenameMode,
         states: &mut Vec<Self>,
     ) -> Answer<Saw> {
         let (place, to) = (self.walk(dir)?, self.walk(to)?);
@@ -295,6 +307,14 @@ impl Model {
         };
         if self.is_busy(file) {
             return Err(Errno::EBUSY);
+        }
+        match (how, there) {
+            (RenameMode::NoReplace, Some(_)) => return Err(Errno::EEXIST),
+            (RenameMode::Exchange, None) => return Err(Errno::ENOENT),
+            (RenameMode::Exchange, Some(there)) => {
+                return self.exchange((file, in_dir, old), (there.0, there.1, new), states);
+            }
+            _ => {}
         }
         // A name on which a file is bound stands for that file.
         let there = match there {
@@ -352,6 +372,54 @@ impl Model {
         states.push(unknown);
         self.bury();
         Ok(Saw::Done)
+    }
+
+    fn exchange(
+        &mut self,
+        (a, in_a, old): (Id, Id, &str),
+        (b, in_b, new): (Id, Id, &str),
+        states: &mut Vec<Self>,
+    ) -> Answer<Saw> {
+        if self.is_busy(b) {
+            return Err(Errno::EBUSY);
+        }
+        if self.files[&a].server != self.files[&b].server {
+            return Err(Errno::EXDEV);
+        }
+        if self.is_within(in_b, a) || self.is_within(in_a, b) {
+            return Err(Errno::EINVAL);
+        }
+        if a == b {
+            return Ok(Saw::Done);
+        }
+        for (dir, name, file) in [(in_a, old, b), (in_b, new, a)] {
+            self.dir_mut(dir)?.insert(name.into(), file);
+            self.files.get_mut(&file).expect("it was walked to").parent = dir;
+        }
+        // Until the mux learns of it, binds of the one file show the other, and those of files below it find what has
+        // the same names there.
+        let mut unknown = self.clone();
+        let limbo = self.next();
+        let entry = Entry { server: 0, parent: 0, kind: Kind::Gone("?".into()) };
+        unknown.files.insert(limbo, entry);
+        for member in unknown.mounts.values_mut().flatten().filter(|member| member.by.is_some()) {
+            let other = if self.is_within(member.to, a) { Some((a, b)) } else { None };
+            let other = other.or_else(|| self.is_within(member.to, b).then_some((b, a)));
+            if let Some((is, was)) = other {
+                member.to = self.same_below(member.to, is, was).unwrap_or(limbo);
+            }
+        }
+        states.push(unknown);
+        Ok(Saw::Done)
+    }
+
+    /// What has the path from `dir` to `file` in another directory.
+    fn same_below(&self, file: Id, dir: Id, other: Id) -> Option<Id> {
+        if file == dir {
+            return Some(other);
+        }
+        let above = self.same_below(self.files[&file].parent, dir, other)?;
+        self.dir(above).ok()?.get(&self.name(file)).copied()
     }
 
     /// The removed file of this name, if it is still bound somewhere.

@@ -17,7 +17,7 @@ use nine_io::client::{Client, Error};
 use nine_io::server::{Core, Gate, Service};
 use nine_mux::Flags;
 use nine_net::Env;
-use nine_proto::{Dialect, Errno, NOGID, NOUID, OpenFlags};
+use nine_proto::{Dialect, Errno, NOGID, NOUID, OpenFlags, RenameMode};
 use nine_servers::Ram;
 use nine_sim::{Rng, Shape, SimEnv, World, seeds};
 
@@ -253,7 +253,12 @@ impl Run {
                     true => taken[self.rng.below(taken.len())].0.clone(),
                     false => format!("n{}", self.rng.below(5)),
                 };
-                Op::Rename([dir, old], [to, new])
+                let how = match self.rng.below(4) {
+                    0 => RenameMode::NoReplace,
+                    1 => RenameMode::Exchange,
+                    _ => RenameMode::Replace,
+                };
+                Op::Rename([dir, old], [to, new], how)
             }
         }
     }
@@ -460,9 +465,9 @@ async fn perform(client: &Client, op: &Op) -> Result<Saw, Error> {
             root.walk(path).await?.remove().await?;
             Saw::Done
         }
-        Op::Rename([dir, old], [to, new]) => {
+        Op::Rename([dir, old], [to, new], how) => {
             let (dir, to) = (root.walk(dir).await?, root.walk(to).await?);
-            dir.rename(old, &to, new).await?;
+            dir.rename_with(old, &to, new, *how).await?;
             Saw::Done
         }
         Op::Mount(..) | Op::Bind(..) | Op::Unmount(..) => unreachable!("that is not for clients"),
