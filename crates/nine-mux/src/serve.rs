@@ -245,7 +245,8 @@ impl Core {
             Op::Create { .. } | Op::Make { .. } | Op::Unlink { .. } => !cfid.is_union(),
             // An attribute is stored by its clunk, and a file that is written may fail there.
             Op::Clunk => cfid.open.is_some(),
-            // Whoever lists a directory with a mount point is not kept waiting: see `mount_attr`.
+            // Whoever lists a directory with a mount point is not kept waiting: see `mount_attr`, `shown_attr`.
+            Op::Getattr { .. } if cfid.is_union() => false,
             Op::Getattr { .. } if cfid.is_mount() && !live.root.tree.upstream.server.local => false,
             Op::Getattr { mask } => {
                 let wants_target = mask.has(GetMask::TEXTS) && dialect.is_l();
@@ -322,7 +323,7 @@ impl Core {
             let result = match later.node::<CFid>() {
                 Ok(cfid) if cfid.is_mount() && matches!(later.op(), Op::Getattr { .. }) => {
                     // Boxed, here and below: every job would be as large as the largest.
-                    Box::pin(core.mount_attr(&later, &cfid)).await
+                    Box::pin(core.shown_attr(&later, &cfid)).await
                 }
                 Ok(cfid) => match core.arrive_for(&later, &cfid).await {
                     Ok(()) => core.patiently(&later).await,
@@ -353,7 +354,7 @@ impl Core {
     }
 
     /// The attributes of a mount point: after [`LOOK`] those of the covered file, without links.
-    async fn mount_attr(&self, req: &Later, cfid: &Arc<CFid>) -> Result<Reply, Failed> {
+    pub(crate) async fn mount_attr(&self, req: &Later, cfid: &Arc<CFid>) -> Result<Reply, Failed> {
         let Op::Getattr { mask } = req.op() else { return Err(Failed::Remote(Errno::EIO.into())) };
         if let Some(away) = cfid.away()
             && let Some(pos) = self.look(&cfid.by, &cfid.step, &away.head).await?

@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use nine_io::client::{Entry, Error, File};
+use nine_io::server::{Later, Reply};
 use nine_proto::{Attr, DirBuf, Dirent, Errno, GetMask, OpenFlags, Qid, mode};
 
 use crate::cfid::{CFid, Step};
@@ -250,6 +251,25 @@ impl Dir {
         Ok(Self { root, file, open, cursor, given, skip, listed, ended })
     }
 }
+
+impl Core {
+    /// The attributes of a mount point. For a client with the rights of all others, a union has the permissions that
+    /// all of its members give to others: a walk finds names in each of them.
+    pub(crate) async fn shown_attr(&self, req: &Later, cfid: &Arc<CFid>) -> Result<Reply, Error> {
+        let mut reply = self.mount_attr(req, cfid).await?;
+        let union = cfid.crossed().filter(|(head, _)| req.who().as_other && head.members.len() > 1);
+        if let (Reply::Attr(attr), Some((head, _))) = (&mut reply, union) {
+            for member in &head.members {
+                let (_, file, _) = self.enter_place(&cfid.by, &member.to).await?;
+                attr.mode &= file.getattr(GetMask::BASIC).await?.mode | !OTHERS;
+            }
+        }
+        Ok(reply)
+    }
+}
+
+/// The permissions of all others in a mode.
+const OTHERS: u32 = 0o7;
 
 /// "." and "..": for dialects that list them.
 fn dots(cfid: &CFid) -> [Shown; 2] {

@@ -456,10 +456,10 @@ pub(crate) enum Standing {
 
 impl Standing {
     pub(crate) fn of(who: &nine_io::server::Who) -> Self {
-        match who.proof {
-            _ if who.owner => Self::Owner,
-            nine_net::Proof::None => Self::Claimed,
-            _ => Self::Proven,
+        match (who.owner, who.proof.is_identity()) {
+            (true, _) => Self::Owner,
+            (false, true) => Self::Proven,
+            (false, false) => Self::Claimed,
         }
     }
 

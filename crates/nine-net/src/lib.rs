@@ -14,6 +14,7 @@ pub mod ether;
 pub mod il;
 mod inherited;
 pub mod lock;
+mod loopback;
 mod messages;
 pub mod modules;
 pub mod nonet;
@@ -35,6 +36,7 @@ pub use dial::{Addr, DialError, IL_PORT, PORT, TLS_PORT, Target, UNIX_PATH_MAX, 
 pub use end::{PIPE_SIZE, fill_pipe, kernel_pipe};
 pub use env::{Clock, Env, Task, Timer};
 pub use inherited::{Inherited, inherited};
+pub use loopback::loopback_user;
 pub use nine_stream::{DEEPEST, Fault, ModuleKind, Modules};
 pub use pipe::{Pipe, pipe};
 pub use poll::{PollSocket, Reactor, Sleep};

@@ -30,8 +30,9 @@ use crate::dial::{Addr, UNIX_PATH_MAX};
 use crate::end::{self, Place};
 use crate::env::Env;
 use crate::inherited;
+use crate::loopback::loopback_user;
 use crate::sys;
-use crate::transport::{Peer, Transport};
+use crate::transport::{Peer, Proof, Transport};
 
 /// A connected stream socket. One task drives it, on the thread that made it.
 #[derive(Debug)]
@@ -298,7 +299,7 @@ impl Listener {
             let mut guard = ready!(self.fd.poll_read_ready(cx))?;
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let fault = match rustix::net::accept_with(guard.get_inner(), flags) {
-                Ok(fd) => match arrived(fd.into(), &self.addr) {
+                Ok(fd) => match arrived(fd.into(), &self.addr, self.local_only) {
                     Ok(socket) => {
                         if self.faults.over() {
                             tracing::info!("{}: connections are accepted again", self.addr);
@@ -383,9 +384,15 @@ fn bind_port(at: SockAddr) -> io::Result<Raw> {
     }
 }
 
-/// A socket that `accept` returned, as a transport.
-fn arrived(raw: Raw, listener: &Addr) -> io::Result<Socket> {
-    let mut peer = end::dress(&raw, &raw.peer_addr()?)?;
+/// A socket that `accept` returned, as a transport. `local_only`: its peer is on this machine.
+fn arrived(raw: Raw, listener: &Addr, local_only: bool) -> io::Result<Socket> {
+    let at = raw.peer_addr()?;
+    let mut peer = end::dress(&raw, &at)?;
+    if local_only && let Some(remote) = at.as_socket() {
+        let local = raw.local_addr()?.as_socket();
+        let uid = local.and_then(|local| loopback_user(local, remote));
+        peer.proof = uid.map_or(Proof::None, |uid| Proof::Loopback { uid });
+    }
     if let Addr::Unix { .. } | Addr::Shm { .. } = listener {
         peer.addr = listener.to_string();
     }
@@ -565,7 +572,6 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 mod tests {
     use super::*;
     use crate::rt::block_on;
-    use crate::transport::Proof;
     use crate::transport::testing::{close, read, write};
     use std::os::unix::fs::PermissionsExt;
 
@@ -738,6 +744,22 @@ mod tests {
             assert_eq!(dir.path().read_dir().expect("readable").count(), 1, "no other name is left");
             drop(listener);
             assert_eq!(dir.path().read_dir().expect("readable").count(), 0);
+        });
+    }
+
+    #[test]
+    fn a_client_of_the_loopback_comes_with_its_user() {
+        run(async || {
+            let uid = rustix::process::geteuid().as_raw();
+            let mut listener = Listener::bind(&tcp("tcp!127.0.0.1!0")).expect("binds");
+            let (client, server) = pair(&mut listener).await;
+            assert_eq!(server.peer().proof, Proof::Loopback { uid });
+            assert_eq!(client.peer().proof, Proof::None, "a server proves nothing by it");
+            let mut listener = Listener::bind(&tcp("tcp!*!0")).expect("binds");
+            let Addr::Tcp { port, .. } = listener.addr().clone() else { unreachable!("it is a port") };
+            let dialled = Socket::connect(&tcp(&format!("tcp!127.0.0.1!{port}")), LIMIT).await;
+            let server = listener.accept(&crate::rt::Real).await.expect("accepts");
+            assert_eq!((server.peer().proof.clone(), dialled.is_ok()), (Proof::None, true));
         });
     }
 

@@ -93,7 +93,11 @@ async fn handshake<T: Transport>(
         done => done,
     })
     .await?;
-    tls.peer.proof = proof(&tls.conn);
+    tls.peer.proof = match (proof(&tls.conn), &tls.io.peer().proof) {
+        // A client of this machine that shows no certificate.
+        (Proof::None, Proof::Loopback { uid }) => Proof::Loopback { uid: *uid },
+        (proof, _) => proof,
+    };
     Ok(tls)
 }
 

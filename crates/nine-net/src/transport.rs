@@ -285,6 +285,12 @@ pub enum Proof {
         /// Effective group id.
         gid: u32,
     },
+    /// The kernel told us the user at the other end of a TCP connection within this machine. It decides what a client
+    /// may read; a client does not attach as this user.
+    Loopback {
+        /// User id of the process that made the connection.
+        uid: u32,
+    },
     /// A certificate that our authority signed, or the very one we were told to expect.
     Certificate {
         /// Its first DNS or e-mail subject alternative name, else its common name, else its fingerprint in
@@ -293,6 +299,13 @@ pub enum Proof {
         /// SHA-256 of the certificate, so that two connections of one holder can be matched.
         fingerprint: [u8; 32],
     },
+}
+
+impl Proof {
+    /// Whether it proves as whom a client attaches.
+    pub fn is_identity(&self) -> bool {
+        matches!(self, Self::Unix { .. } | Self::Certificate { .. })
+    }
 }
 
 #[cfg(test)]

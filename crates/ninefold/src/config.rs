@@ -144,6 +144,10 @@ pub struct Serving {
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL",
         env = "NINEFOLD_INSECURE", value_parser = BoolishValueParser::new())]
     pub insecure: Option<bool>,
+    /// What other users of this machine read over loopback without the token: what the modes of files and directories
+    /// let all others read, nothing, or everything. The user who serves and root read everything [default: public]
+    #[arg(long, value_name = "WHAT", env = "NINEFOLD_LOCAL_USERS")]
+    pub local_users: Option<LocalReaders>,
     /// Nobody changes anything
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL",
         env = "NINEFOLD_READ_ONLY", value_parser = BoolishValueParser::new())]
@@ -210,6 +214,19 @@ impl Serving {
     pub fn serves_browsers(&self) -> bool {
         !self.http.is_empty() || self.listen.is_empty()
     }
+}
+
+/// What users of this machine read over loopback who are not the one who serves, and not root.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LocalReaders {
+    /// What the modes of files and directories let all others read, from the served root on
+    #[default]
+    Public,
+    /// Nothing
+    None,
+    /// Everything, whatever the modes say
+    All,
 }
 
 /// Permissions of a socket.

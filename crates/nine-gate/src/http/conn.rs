@@ -70,6 +70,8 @@ pub(super) struct Conn {
     unproven: bool,
     /// The client's name for `ClientTurns`; `None` until it first needs a permit.
     client: Option<ClientName>,
+    /// It is another user of this machine than the one who serves.
+    is_other: bool,
     /// What he may see, if anything.
     files: Option<Rc<Files>>,
     /// What has come and was not used.
@@ -93,13 +95,19 @@ pub(super) async fn converse(site: Rc<Site>, number: usize, card: Rc<Card>, inco
         if let Some(module) = &site.options.push {
             dialled.ctl.write(0, format!("push {module}").as_bytes()).await?;
         }
-        let remote = match site.options.log {
-            Some(_) => dialled.remote().await?.split('!').next().unwrap_or_default().to_owned(),
-            None => String::new(),
+        let users = site.options.local_users.as_ref();
+        let caller = match site.options.log.is_some() || users.is_some() {
+            true => dialled.remote().await?,
+            false => String::new(),
         };
-        Ok::<_, Error>((dialled, remote))
+        let is_other = match users {
+            Some(users) => !(users.is_owner)(&dialled.local().await?, &caller),
+            None => false,
+        };
+        let remote = caller.split('!').next().unwrap_or_default().to_owned();
+        Ok::<_, Error>((dialled, remote, is_other))
     });
-    let (dialled, remote) = match timely(&card, accepting).await {
+    let (dialled, remote, is_other) = match timely(&card, accepting).await {
         Ok(Ok(accepted)) => accepted,
         Ok(Err(error)) => return site.counts.ended(&End::Gone(error)),
         Err(end) => return site.counts.ended(&end),
@@ -107,7 +115,7 @@ pub(super) async fn converse(site: Rc<Site>, number: usize, card: Rc<Card>, inco
     // The conversation lives as long as one of its files is open.
     let data = dialled.data;
     let (dir, unproven, client) = (Some(dialled.dir), site.options.trees.is_some(), None);
-    let files = site.files.clone();
+    let files = if is_other { site.others.clone() } else { site.files.clone() };
     drop(dialled.ctl);
     let (input, out, after) = (Vec::new(), Vec::new(), After::Stays);
     let (status, sent) = (0, 0);
@@ -119,6 +127,7 @@ pub(super) async fn converse(site: Rc<Site>, number: usize, card: Rc<Card>, inco
         dir,
         unproven,
         client,
+        is_other,
         files,
         input,
         out,
@@ -329,7 +338,11 @@ impl Conn {
             }
         }
         if self.files.is_none() {
-            self.say(head, Status::FORBIDDEN, "show a certificate that this server knows", &[]);
+            let why = match &self.site.options.trees {
+                Some(_) => "show a certificate that this server knows",
+                None => "other users of this machine see nothing here (--local-users)",
+            };
+            self.say(head, Status::FORBIDDEN, why, &[]);
             return Ok(());
         }
         if &*path.names == b"metrics" && !path.is_dir {
@@ -361,12 +374,13 @@ impl Conn {
         }
     }
 
-    /// Of a mux that does not tell, this is said. Who has proven who he is sees of it what is his.
+    /// Of a mux that does not tell, this is said. Who has proven who he is sees of it what is his, as do other users of
+    /// this machine.
     async fn metrics(&mut self) -> Result<String, End> {
         let (site, files) = (self.site.clone(), self.files.clone());
         let mut text = site.metrics();
         let Some(mux) = &site.options.mux else { return Ok(text) };
-        let own = files.as_deref().filter(|_| site.options.trees.is_some()).map(Files::root);
+        let own = files.as_deref().filter(|_| self.is_other || site.options.trees.is_some()).map(Files::root);
         match self.wait(pin!(count::of_mux(own, mux))).await? {
             Ok(Ok(said)) => text.push_str(&said),
             Ok(Err(error)) => {
@@ -390,7 +404,7 @@ impl Conn {
     async fn prove(&mut self, dir: &File) -> Result<Result<(), Error>, End> {
         let site = self.site.clone();
         let Some(trees) = site.options.trees.as_deref() else { return Ok(Ok(())) };
-        let new = |root| site.options.files(root, &site.kept);
+        let new = |root: File| site.options.files(root.into(), &site.kept);
         let proven = self.wait(pin!(site.proven.files(dir, trees, new))).await?;
         Ok(proven.unwrap_or_else(|Late| Err(late())).map(|files| {
             if files.is_some() {

@@ -11,6 +11,7 @@ use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -30,7 +31,7 @@ const LINKS: usize = 16;
 
 /// See the module.
 pub(super) struct Files {
-    root: File,
+    root: Arc<File>,
     /// Paths that are not there for anybody.
     hidden: Hidden,
     most: usize,
@@ -51,6 +52,7 @@ type Kept = (Box<[u8]>, Rc<Entry>);
 pub(super) struct Entry {
     pub(super) file: File,
     pub(super) size: u64,
+    mode: u32,
     /// Its tag, with the quotes.
     tag: Box<str>,
     /// When it was changed last, in seconds since 1970.
@@ -85,7 +87,7 @@ pub(super) enum Found {
 impl Files {
     /// None yet, of the tree below `root`, without what is hidden; at most `most` by all that have the same `all`.
     pub(super) fn new(
-        root: File,
+        root: Arc<File>,
         most: usize,
         all: Rc<Cell<usize>>,
         hidden: impl Fn(&[u8]) -> bool + 'static,
@@ -295,6 +297,7 @@ impl Entry {
         Self {
             file,
             size: attr.size,
+            mode: attr.mode,
             kind,
             tag,
             changed,
@@ -309,8 +312,9 @@ impl Entry {
         }
     }
 
+    /// Who has lost the permission to read it does not read it because it is open.
     fn is_still(&self, attr: &Attr) -> bool {
-        self.size == attr.size && *self.tag == *tag(attr)
+        self.size == attr.size && self.mode == attr.mode && *self.tag == *tag(attr)
     }
 
     /// What it is by its name.

@@ -70,6 +70,19 @@ pub type Figures = Arc<dyn Fn() -> String + Send + Sync>;
 /// Says which archives the tree has whose dumps it has, too; must not wait.
 pub type Pairs = Arc<dyn Fn() -> Vec<Pair> + Send + Sync>;
 
+/// Whether a caller is the user who serves, or root, by the addresses of a conversation: this end, the other end. Must
+/// not wait.
+pub type IsOwner = Arc<dyn Fn(&str, &str) -> bool + Send + Sync>;
+
+/// Callers within this machine are of different users.
+#[derive(Clone)]
+pub struct LocalUsers {
+    /// Which callers see the tree that is served.
+    pub is_owner: IsOwner,
+    /// The tree that all other callers see; `None`: they see nothing.
+    pub others: Option<Arc<File>>,
+}
+
 /// How files are served.
 #[derive(Clone)]
 pub struct Options {
@@ -90,6 +103,8 @@ pub struct Options {
     /// The names this server answers to, beside addresses in digits and `localhost`; `None`: any. Without it a page of
     /// anybody's may make a browser read what only this machine is to see (DNS rebinding).
     pub hosts: Option<Vec<String>>,
+    /// What other users of this machine see; `None`: the same as all.
+    pub local_users: Option<LocalUsers>,
     /// What is pushed on every conversation before anything is said: `tls`.
     pub push: Option<String>,
     /// What those see who have proven who they are to what is pushed. `None`: what all see.
@@ -125,6 +140,7 @@ impl Default for Options {
             listing: true,
             hidden: HIDDEN.iter().map(|&path| path.into()).collect(),
             hosts: None,
+            local_users: None,
             push: None,
             trees: None,
             log: None,
@@ -140,7 +156,7 @@ impl Default for Options {
 
 impl Options {
     /// Of which all keep `all` now.
-    fn files(&self, root: File, all: &Rc<Cell<usize>>) -> Files {
+    fn files(&self, root: Arc<File>, all: &Rc<Cell<usize>>) -> Files {
         let hidden = self.hidden.clone();
         Files::new(root, self.files, all.clone(), move |path| is_hidden(&hidden, path))
     }
@@ -158,6 +174,8 @@ struct Site {
     options: Options,
     /// For everybody; `None`: one must have proven who one is.
     files: Option<Rc<Files>>,
+    /// For other users of this machine, if they see another tree.
+    others: Option<Rc<Files>>,
     proven: Proven,
     /// Files that are kept open, for whomever.
     kept: Rc<Cell<usize>>,
@@ -198,8 +216,10 @@ impl Server {
         let announced = net.announce(at).await?;
         let local = announced.local().await?;
         let (kept, workers) = (Rc::default(), WorkPool::default_size());
+        let others = options.local_users.as_ref().and_then(|users| users.others.clone());
         let site = Site {
-            files: root.map(|root| Rc::new(options.files(root, &kept))),
+            files: root.map(|root| Rc::new(options.files(root.into(), &kept))),
+            others: others.map(|root| Rc::new(options.files(root, &kept))),
             kept,
             proven: Proven::default(),
             squeezing: Cell::new(0),
@@ -271,7 +291,7 @@ async fn stopping(env: &impl Env, site: &Site, stop: impl Future<Output = ()>, w
             site.close_when_quiet(env.now(), within);
         }
         site.threads.sweep(env.now());
-        site.files.iter().for_each(|files| files.sweep(env.now()));
+        site.files.iter().chain(&site.others).for_each(|files| files.sweep(env.now()));
         site.proven.sweep(env.now());
         if let Some(end) = end
             && (site.is_closed() && site.threads.live() == 0 || env.now() >= end)

@@ -15,6 +15,7 @@
 
 mod call;
 mod end;
+mod other;
 
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
@@ -44,6 +45,7 @@ use crate::changes;
 use crate::direct::Directs;
 use crate::payload::Payload;
 use end::{End, note};
+use other::OtherCheck;
 
 /// Requests of one client that are not answered yet; at the limit its socket is not read.
 pub const OUTSTANDING: usize = 1024;
@@ -90,7 +92,9 @@ pub struct Connection {
     clunks: VecDeque<SessionRequest<Held, Frame>>,
     /// Such clunks that wait until so many requests on their node have been answered.
     limbo: Vec<(SessionRequest<Held, Frame>, u32)>,
-    /// Requests that will be answered later.
+    /// Requests that wait until it is known whether all others may do that.
+    checks: Vec<OtherCheck>,
+    /// Requests that will be answered later, these among them.
     later: usize,
     /// What outstanding requests cost, bytes.
     charged: usize,
@@ -174,6 +178,7 @@ impl Connection {
             arrived: Vec::new(),
             clunks: VecDeque::new(),
             limbo: Vec::new(),
+            checks: Vec::new(),
             later: 0,
             charged: 0,
             borrowed: 0,
@@ -213,6 +218,7 @@ impl Connection {
             self.session.limit_opens(OPENS_FLOOR.max((self.core.free_opens() + self.opens) / 2));
         }
         loop {
+            self.settle_checks(cx.waker());
             self.take_answers();
             self.settle_streams(cx.waker());
             self.serve_clunks(cx.waker());
@@ -520,6 +526,7 @@ impl Connection {
                     _ => match changes::Asked::of(&*self.server, &req, root) {
                         Some(asked) => asked.serve(req),
                         None if about_stream => self.stream(req),
+                        None if who.as_other => self.serve_as_other(req),
                         None => self.server.serve(req),
                     },
                 };
@@ -644,10 +651,7 @@ impl Connection {
                 admitted.map(|Admitted { who, .. }| Arc::new(Who { seat: self.seat, ..who }))
             }
             // Writes to an afid are how a client proves itself: the attach decides what it may do.
-            _ => {
-                let (name, proof, seat) = ("none".into(), proof.clone(), self.seat);
-                Ok(Arc::new(Who { name, uid: None, proof, read_only: false, owner: false, seat }))
-            }
+            _ => Ok(Arc::new(Who { seat: self.seat, ..Who::none(proof.clone()) })),
         }
     }
 
@@ -803,6 +807,7 @@ impl Connection {
             stream.flush(id);
         }
         match (self.session.node(call), &self.desk) {
+            _ if self.cancel_check(call) => {}
             (Some(held), Some(desk)) if held.desk => desk.cancel(id),
             (Some(held), _) if changes::cancel(&held.node, id) => {}
             (held, _) => self.server.cancel(id, held.map(|held| &held.node)),
@@ -845,6 +850,7 @@ impl Future for Connection {
                 Poll::Pending => return Poll::Pending,
             }
         }
+        this.settle_checks(cx.waker());
         this.take_answers();
         this.settle_streams(cx.waker());
         this.serve_clunks(cx.waker());

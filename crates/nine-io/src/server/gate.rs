@@ -1,7 +1,8 @@
 //! Who may attach, and as whom: decided from what the transport proves, before a file server is asked.
 //!
 //! Closed by default: without a proof (a unix socket's peer credentials, a certificate, the token) a client reads at
-//! most, and on a listener that says so not even that.
+//! most, and on a listener that says so not even that. A client of the loopback reads as the user that the kernel
+//! names.
 
 use std::any::Any;
 use std::fmt;
@@ -19,7 +20,9 @@ use crate::payload::Payload;
 pub enum Anonymous {
     /// Not attach.
     Refused,
-    /// Read.
+    /// Read what the modes of files and directories let all others read ([`Who::as_other`]).
+    AsOther,
+    /// Read everything.
     ReadOnly,
     /// Everything, under whatever name it gives (`-insecure`).
     Trusted,
@@ -30,6 +33,8 @@ pub enum Anonymous {
 pub struct Gate {
     /// For clients without a proof.
     pub anonymous: Anonymous,
+    /// The user of this server, and root, read everything by a connection within this machine, even if others do not.
+    pub owner_reads: bool,
     /// Whoever shows it, in an afid or as `token:HEX` in front of the aname, is trusted as the server's own user.
     pub token: Option<Arc<str>>,
     /// Nobody changes anything here.
@@ -40,7 +45,8 @@ pub struct Gate {
 
 impl Default for Gate {
     fn default() -> Self {
-        Self { anonymous: Anonymous::Refused, token: None, read_only: false, policy: None }
+        let (anonymous, owner_reads) = (Anonymous::Refused, false);
+        Self { anonymous, owner_reads, token: None, read_only: false, policy: None }
     }
 }
 
@@ -76,12 +82,13 @@ pub struct Asks<'a> {
 }
 
 impl fmt::Display for Asks<'_> {
-    /// By what he is known: `token`, `cert:NAME`, `unix:NUMBER`, `anyone`.
+    /// By what he is known: `token`, `cert:NAME`, `unix:NUMBER`, `loopback:NUMBER`, `anyone`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.proof {
             _ if self.token => f.write_str("token"),
             Proof::Certificate { name, .. } => write!(f, "cert:{}", show(name.as_bytes())),
             Proof::Unix { uid, .. } => write!(f, "unix:{uid}"),
+            Proof::Loopback { uid } => write!(f, "loopback:{uid}"),
             Proof::None => f.write_str("anyone"),
         }
     }
@@ -152,10 +159,8 @@ impl Gate {
         let who = |name: Box<str>, uid, read_only| Who {
             name,
             uid,
-            proof: proof.clone(),
             read_only: read_only || self.read_only,
-            owner: false,
-            seat: 0,
+            ..Who::none(proof.clone())
         };
         if token {
             return Ok(Who { owner: true, ..who(claimed_name, claimed_uid, false) });
@@ -164,7 +169,7 @@ impl Gate {
             Proof::Unix { uid, .. } => {
                 // Root may be anybody, and so may whoever runs this server: the files are his anyway.
                 let own = rustix::process::geteuid().as_raw();
-                let free = *uid == 0 || *uid == own;
+                let free = is_ours(*uid);
                 match claimed_uid {
                     Some(claimed) if claimed != *uid && !free => Err(not_you(&names.user(*uid))),
                     Some(claimed) => {
@@ -185,12 +190,16 @@ impl Gate {
                 }
                 Ok(who(name.as_str().into(), proven, false))
             }
-            Proof::None => match self.anonymous {
+            Proof::Loopback { .. } | Proof::None => match self.anonymous {
+                Anonymous::Trusted => Ok(who(claimed_name, claimed_uid, false)),
+                Anonymous::ReadOnly => Ok(who("none".into(), None, true)),
+                _ if self.owner_reads && matches!(proof, Proof::Loopback { uid } if is_ours(*uid)) => {
+                    Ok(who("none".into(), None, true))
+                }
+                Anonymous::AsOther => Ok(Who { as_other: true, ..who("none".into(), None, true) }),
                 Anonymous::Refused => {
                     Err(Error::new(Errno::EACCES, "no proof of who you are: show the token"))
                 }
-                Anonymous::ReadOnly => Ok(who("none".into(), None, true)),
-                Anonymous::Trusted => Ok(who(claimed_name, claimed_uid, false)),
             },
         }
     }
@@ -257,6 +266,11 @@ fn same(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |acc, (x, y)| acc | (x ^ y)) == 0
 }
 
+/// Whether it is the user of this server, or root: the files are theirs anyway.
+pub fn is_ours(uid: u32) -> bool {
+    uid == 0 || uid == rustix::process::geteuid().as_raw()
+}
+
 fn not_you(name: &str) -> Error {
     Error::new(Errno::EPERM, format!("you are {name}: attach as nobody else"))
 }
@@ -319,6 +333,31 @@ mod tests {
         assert_eq!((who.uid, who.read_only), (None, true));
         let who = admit(&gate(Anonymous::Trusted), &UNPROVEN, "root", 0, "").unwrap();
         assert_eq!((who.uid, who.read_only), (Some(0), false));
+    }
+
+    #[test]
+    fn by_the_loopback_the_owner_and_root_read_everything_and_others_as_others() {
+        let own = rustix::process::geteuid().as_raw();
+        let gate = |anonymous| Gate { anonymous, owner_reads: true, ..Gate::default() };
+        let loopback = |uid| Proof::Loopback { uid };
+        for (anonymous, other) in
+            [(Anonymous::Refused, None), (Anonymous::AsOther, Some(true)), (Anonymous::ReadOnly, Some(false))]
+        {
+            let gate = gate(anonymous);
+            let as_other = |proof: &Proof| {
+                let who = admit(&gate, proof, "root", 0, "").ok()?;
+                assert_eq!((who.uid, who.read_only, who.owner), (None, true, false), "{proof:?}");
+                Some(who.as_other)
+            };
+            assert_eq!((as_other(&loopback(own)), as_other(&loopback(0))), (Some(false), Some(false)));
+            // If the kernel does not know, it is somebody else.
+            assert_eq!((as_other(&loopback(own + 4711)), as_other(&UNPROVEN)), (other, other));
+        }
+        let elsewhere = Gate { anonymous: Anonymous::AsOther, ..Gate::default() };
+        assert!(admit(&elsewhere, &loopback(own), "", NOUID, "").unwrap().as_other);
+        let gate = Gate { token: Some("00ff".into()), ..gate(Anonymous::AsOther) };
+        let who = admit(&gate, &loopback(own + 4711), "", NOUID, "token:00ff").unwrap();
+        assert_eq!((who.owner, who.as_other, who.read_only), (true, false, false));
     }
 
     #[test]

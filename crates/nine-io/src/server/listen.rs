@@ -15,7 +15,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use nine_net::shm::{Channel, Kind, LINES, Layout, PAGES, Waits};
-use nine_net::{Addr, Env, Listener, Peer, Proof, ServerTls, Socket, Transport, datagram};
+use nine_net::{Addr, Env, Listener, Peer, ServerTls, Socket, Transport, datagram};
 use nine_proto::stream::{MAGIC, TOKEN};
 
 use super::stream::{Stream, TOKEN_TIME};
@@ -132,7 +132,7 @@ pub async fn listen<E: Env + Clone>(
         };
         let came = accepted?;
         let proven = match &came {
-            Came::Socket(socket) | Came::Channel(socket, _) => socket.peer().proof != Proof::None,
+            Came::Socket(socket) | Came::Channel(socket, _) => socket.peer().proof.is_identity(),
             Came::Il(_) => false,
         };
         let places = if proven { door.clients } else { door.clients - door.clients / 8 };

@@ -7,6 +7,7 @@
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::task::Waker;
 
@@ -115,6 +116,8 @@ pub struct Who {
     pub proof: Proof,
     /// Whether it may change nothing; the framework refuses before the server sees it.
     pub read_only: bool,
+    /// Its rights are those that the modes of files give to all others; the framework refuses what they do not.
+    pub as_other: bool,
     /// It is the user that runs this server, or root, by the kernel's word, or has shown the token. What is for nobody
     /// else (control files) asks for this, never for a name.
     pub owner: bool,
@@ -123,9 +126,15 @@ pub struct Who {
 }
 
 impl Who {
+    /// A client without a name, which may change files and owns none.
+    pub fn none(proof: Proof) -> Self {
+        let (name, read_only, as_other) = ("none".into(), false, false);
+        Self { name, uid: None, proof, read_only, as_other, owner: false, seat: 0 }
+    }
+
     /// Whether both are one user, known by one proof, whatever each may do.
     pub(super) fn is_user(&self, other: &Self) -> bool {
-        let of = |who: &Self| (who.uid, who.owner);
+        let of = |who: &Self| (who.uid, who.owner, who.as_other);
         of(self) == of(other) && self.name == other.name && self.proof == other.proof
     }
 }
@@ -160,6 +169,12 @@ pub(crate) fn makes_root(request: &SessionRequest<Held, Frame>) -> bool {
         }
         _ => false,
     }
+}
+
+/// A name for a request that the framework itself makes.
+pub(crate) fn own_call() -> CallId {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    CallId::numbered(NEXT.fetch_add(1, Relaxed))
 }
 
 const TATTACH: u8 = 104;
@@ -306,6 +321,18 @@ impl Request {
         }
     }
 
+    /// Makes an answer for the session of one that the file server has given at once, when the session waits already.
+    pub(crate) fn answered(&self) -> impl Fn(Result<Reply>) -> Answered + use<> {
+        let (call, cost, rclose) = (self.inner.id(), self.cost, self.inner.rclose());
+        let (fids, who) = (self.fids().map(|held| held.cloned()), self.who.clone());
+        let (desk, root) = (self.desk, self.root);
+        move |result| {
+            let who = who.clone();
+            let result = result.map(|reply| reply.map_node(|node| Held { node, who, desk, root }));
+            Answered { call, cost, rclose, fids: fids.clone(), result }
+        }
+    }
+
     /// Where the answer to a `Readdir` goes: hand it back in `Reply::Dir`.
     pub fn dir_buf(&self, names: Arc<dyn Names>) -> DirBuf {
         self.inner.dir_buf(names)
@@ -370,13 +397,18 @@ impl Req {
         }))
     }
 
-    /// The answer will come through [`Later::respond`]. What is kept of a small request is copied out of the
-    /// connection's buffer, so that it pins nothing larger than itself.
-    pub fn later(self) -> (Answer, Later) {
-        let Self { mut request, answers } = self;
-        if let Some(frame) = request.inner.frame_mut() {
+    /// What is kept of a small request pins nothing larger than itself.
+    pub(crate) fn detach(&mut self) {
+        if let Some(frame) = self.request.inner.frame_mut() {
             frame.detach();
         }
+    }
+
+    /// The answer will come through [`Later::respond`]. What is kept of a small request is copied out of the
+    /// connection's buffer, so that it pins nothing larger than itself.
+    pub fn later(mut self) -> (Answer, Later) {
+        self.detach();
+        let Self { request, answers } = self;
         (Answer(None), Later { kept: Some((request, answers)) })
     }
 }
@@ -462,7 +494,7 @@ impl Default for Answers {
 }
 
 impl Answers {
-    fn push(&self, answered: Answered) {
+    pub(crate) fn push(&self, answered: Answered) {
         let mut state = lock(&self.state);
         state.answers.push(answered);
         // Of several that nobody has taken yet, the first has woken.

@@ -121,9 +121,7 @@ mod tests {
 
     #[test]
     fn a_client_has_so_many_trees_where_they_are_told_apart() {
-        let who =
-            Who { name: "u".into(), uid: None, proof: Proof::None, read_only: false, owner: false, seat: 0 };
-        let admitted = Admitted { who, token: false };
+        let admitted = Admitted { who: Who::none(Proof::None), token: false };
         let first_refused = |told_apart| {
             let gate = Gate { policy: Some(Arc::new(All(told_apart))), ..Gate::default() };
             let mut trees = Trees::default();

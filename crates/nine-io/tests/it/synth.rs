@@ -317,8 +317,7 @@ fn an_open_may_wait_be_flushed_and_become_another_file() {
 
 /// Another tree, for `x` of a tree.
 fn beyond(root: Dir) -> Beyond {
-    let who =
-        Who { name: "rob".into(), uid: None, proof: Proof::None, read_only: false, owner: true, seat: 0 };
+    let who = Who { name: "rob".into(), owner: true, ..Who::none(Proof::None) };
     let tree = Tree::new(root, Duration::from_secs(1_700_000_000));
     let (node, mut attr) = tree.top(Visitor { who: Arc::new(who), owner: true });
     attr.mode = 0o040_700;

@@ -248,8 +248,7 @@ mod tests {
     #[test]
     fn who_has_left_runs_on_where_there_is_room_and_is_counted_until_it_ends() {
         let cx = &mut Context::from_waker(Waker::noop());
-        let who =
-            Who { name: "x".into(), uid: None, proof: Proof::None, read_only: false, owner: false, seat: 0 };
+        let who = Who { name: "x".into(), ..Who::none(Proof::None) };
         let (lingers, user) = (Shares::new(2), User::of(&who));
         let over = Arc::new(Mutex::new(false));
         let is_over = over.clone();

@@ -478,7 +478,7 @@ mod tests {
     use nine_net::Proof;
 
     fn who(name: &str) -> Who {
-        Who { name: name.into(), uid: None, proof: Proof::None, read_only: false, owner: false, seat: 0 }
+        Who { name: name.into(), ..Who::none(Proof::None) }
     }
 
     fn ip(text: &str) -> Place {

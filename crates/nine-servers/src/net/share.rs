@@ -6,7 +6,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use nine_io::server::Who;
-use nine_net::Proof;
 use nine_net::lock::{Mutex, lock};
 
 /// Who has something: the number, which the door has checked, or the name where there is none; and whether anything
@@ -20,7 +19,7 @@ pub(super) struct User {
 impl User {
     pub(super) fn of(who: &Who) -> Self {
         // Who has shown the token is taken for the user that runs the server, by whatever door.
-        let proven = who.owner || who.proof != Proof::None;
+        let proven = who.owner || who.proof.is_identity();
         Self { id: who.uid.ok_or_else(|| who.name.clone()), proven }
     }
 }
@@ -95,10 +94,12 @@ impl Drop for Share {
 
 #[cfg(test)]
 mod tests {
+    use nine_net::Proof;
+
     use super::*;
 
     fn who(name: &str, uid: Option<u32>) -> Who {
-        Who { name: name.into(), uid, proof: Proof::None, read_only: false, owner: false, seat: 0 }
+        Who { name: name.into(), uid, ..Who::none(Proof::None) }
     }
 
     #[test]

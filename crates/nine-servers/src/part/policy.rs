@@ -11,7 +11,7 @@ use std::sync::Arc;
 use nine_io::quote;
 use nine_io::server::Who;
 use nine_net::lock::{Mutex, lock};
-use nine_net::{FileStamp, Proof, read_rights};
+use nine_net::{FileStamp, read_rights};
 use nine_proto::{Errno, Error, Result};
 
 /// See the module.
@@ -108,7 +108,7 @@ impl Policy {
         if who.read_only {
             return Err(Error::new(Errno::EACCES, "permission denied: you may change nothing here"));
         }
-        let is_proven = who.proof != Proof::None;
+        let is_proven = who.proof.is_identity();
         if who.owner || is_proven && self.allowed.iter().any(|user| user.is(who)) {
             return Ok(());
         }
@@ -337,10 +337,12 @@ const CPU_MAX: usize = 1023;
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
+    use nine_net::Proof;
+
     use super::*;
 
     fn who(name: &str, uid: Option<u32>, proof: Proof) -> Who {
-        Who { name: name.into(), uid, proof, read_only: false, owner: false, seat: 0 }
+        Who { name: name.into(), uid, ..Who::none(proof) }
     }
 
     #[test]

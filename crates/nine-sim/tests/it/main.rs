@@ -17,5 +17,6 @@ mod hostile;
 mod il;
 mod mux;
 mod nonet;
+mod others;
 mod stream;
 mod tree;

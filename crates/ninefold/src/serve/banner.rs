@@ -6,6 +6,7 @@ use nine_io::server::{Anonymous, Gate};
 use nine_net::Addr;
 
 use super::listen::Open;
+use super::local;
 use super::web;
 use super::{Served, cec};
 use crate::config::Serving;
@@ -80,18 +81,14 @@ fn who(addr: &Addr, gate: &Gate, certificates: bool, shared: bool) -> String {
         }
         (Addr::Unix { .. } | Addr::Shm { .. }, _) => format!("this user, and root, {read}"),
         (_, Anonymous::Trusted) => format!("INSECURE: whoever reaches this address {reads} everything"),
-        (_, Anonymous::ReadOnly) if gate.token.is_some() && !gate.read_only => {
-            "this machine reads; who shows the token writes, too".into()
-        }
-        (_, Anonymous::ReadOnly) => "this machine reads".into(),
-        (_, Anonymous::Refused) => {
+        _ => local::readers(gate).unwrap_or_else(|| {
             let proof = match (certificates, gate.token.is_some()) {
                 (true, true) => "a certificate or the token",
                 (true, false) => "a certificate",
                 (false, _) => "the token",
             };
             format!("who shows {proof} {reads}")
-        }
+        }),
     }
 }
 

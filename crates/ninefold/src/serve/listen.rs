@@ -3,7 +3,8 @@
 //! | address | who proves nothing else |
 //! |---|---|
 //! | unix socket | does not exist: the kernel says who is there; the socket's mode says who may come (only its owner) |
-//! | loopback | reads; with the token, everything. With `--client-ca`, tls on loopback is as tls elsewhere |
+//! | loopback | reads: the user who serves and root everything, others what `--local-users` says ([`local`]); the |
+//! | | token opens everything. With `--client-ca`, tls on loopback is as tls elsewhere |
 //! | tls | is refused; the token opens, and a client certificate, if there is a `--client-ca` |
 //! | any other | there is no such listener without `-insecure`, and then everybody is trusted |
 
@@ -22,6 +23,7 @@ use nine_net::shm::Waits;
 use nine_net::{Addr, ClientAuth, DEEPEST, Env, Inherited, Listener, Pushed, ServerTls, TlsFiles, rt};
 use serde::{Deserialize, Serialize};
 
+use super::local;
 use super::token;
 use super::web::Web;
 use crate::config::{Identity, Serving, by_string};
@@ -208,13 +210,13 @@ fn open_one(
         std::fs::set_permissions(path, permissions).with_context(|| path.display().to_string())?;
     }
     let insecure = listen.insecure || serving.insecure.unwrap_or(false);
-    let local = listener.local_only();
+    let is_local = listener.local_only();
     let tls = tls(env, serving, &listen.addr)?;
     let certificates = tls.is_some() && serving.client_ca.is_some();
     let anonymous = match &listen.addr {
         Addr::Unix { .. } | Addr::Shm { .. } => Anonymous::Refused,
         _ if insecure => Anonymous::Trusted,
-        _ if local && !certificates => Anonymous::ReadOnly,
+        _ if is_local && !certificates => local::anonymous(serving),
         Addr::Tls { .. } => Anonymous::Refused,
         _ => bail!(
             "{}: whoever reaches this address could do everything, and all of it could be read on the way. Listen on \
@@ -231,7 +233,7 @@ fn open_one(
         });
     }
     let token = token.clone().filter(|_| wants_token);
-    if anonymous == Anonymous::Refused && tls.is_some() && !certificates && token.is_none() {
+    if anonymous == Anonymous::Refused && !is_local && tls.is_some() && !certificates && token.is_none() {
         bail!("{}: nobody could come in: give --client-ca, or let there be a token", listener.addr());
     }
     if anonymous == Anonymous::Trusted {
@@ -239,7 +241,9 @@ fn open_one(
     }
     let read_only = serving.read_only.unwrap_or(false);
     let clients = serving.max_clients.unwrap_or(CLIENTS) as usize;
-    let gate = Gate { anonymous, token, read_only, policy: None };
+    // Where certificates count, the kernel's word about a process of this machine does not.
+    let owner_reads = is_local && !certificates;
+    let gate = Gate { anonymous, owner_reads, token, read_only, policy: None };
     // Data connections would go past what every connection begins with.
     let (streams, data) = match &*listen.push {
         [] => data(listener.addr(), listen.streams)?,

@@ -20,6 +20,7 @@ mod exports;
 mod figures;
 mod kinds;
 mod listen;
+mod local;
 pub mod mount;
 mod notify;
 pub mod ns;
@@ -32,6 +33,7 @@ mod web;
 use std::fmt;
 use std::future::poll_fn;
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -202,6 +204,15 @@ impl Opened {
 }
 
 impl Served {
+    /// The directories of this host that are served.
+    fn disks(&self) -> Vec<PathBuf> {
+        match self {
+            Self::One(Export::Disk(path)) => vec![path.clone()],
+            Self::One(_) => Vec::new(),
+            Self::Space(space, _) => space.disks(),
+        }
+    }
+
     /// In a line.
     fn name(&self) -> String {
         match self {
@@ -260,6 +271,10 @@ async fn serve(
         }
         _ => Vec::new(),
     };
+    let is_local = |open: &listen::Open| local::readers(&open.gate).is_some();
+    if open.iter().any(is_local) || webs.iter().any(web::Open::is_local) {
+        served.disks().iter().for_each(|dir| local::warn(dir, serving));
+    }
     let consoles = cec::open(env, &serving.cec, archives).await?;
     let banner = banner::text(served, serving, &open, &webs, &consoles);
     let mut doors = FuturesUnordered::new();

@@ -193,6 +193,19 @@ impl Space {
         &self.name
     }
 
+    /// The directories of this host that its lines mount.
+    pub fn disks(&self) -> Vec<PathBuf> {
+        let kind = |line: &Line| match &line.statement {
+            Statement::Mount(mount) => mount.server.parse().ok(),
+            _ => None,
+        };
+        let disk = |kind| if let Kind::Disk(path) = kind { Some(path) } else { None };
+        let mut disks: Vec<PathBuf> = self.lines.iter().filter_map(kind).filter_map(disk).collect();
+        disks.sort();
+        disks.dedup();
+        disks
+    }
+
     /// Where its main name space has something mounted or bound: whole paths.
     pub fn points(&self) -> Vec<PathBuf> {
         let mut points = Vec::new();

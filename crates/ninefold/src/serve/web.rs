@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use nine_gate::http::{Figures, Log, Options, Pair, Pairs, Schedule, Server, Trees};
+use nine_gate::http::{Figures, LocalUsers, Log, Options, Pair, Pairs, Schedule, Server, Trees};
 use nine_io::client::{self, Client, File};
 use nine_io::server::{self, Anonymous, Core, FileServer, Gate, Service};
 use nine_mux::{As, Flags, Live, Local, MAIN, Mux, Owner};
@@ -25,6 +25,7 @@ use nine_servers::net::{Limits, Network, Policy, Tcp};
 use serde::{Deserialize, Serialize};
 
 use super::exports::Exports;
+use super::local;
 use super::token;
 use crate::archive::places::{self, Places};
 use crate::config::{Serving, by_string};
@@ -168,10 +169,15 @@ pub struct Open {
     pub server: Server,
     web: Web,
     /// Who comes in.
-    pub who: &'static str,
+    pub who: String,
 }
 
 impl Open {
+    /// Only this machine reaches it.
+    pub fn is_local(&self) -> bool {
+        self.web.is_local()
+    }
+
     /// Where a browser finds it.
     pub fn url(&self) -> String {
         let port = self.server.local().rsplit_once('!').map_or("", |(_, port)| port);
@@ -274,8 +280,17 @@ async fn announce(env: rt::Real, shown: &Shown<'_>, webs: &[Web]) -> Result<Vec<
     let options = client::Options { calls: WAITING, budget: BUDGET, ..client::Options::default() };
     let client = Client::within(&env, &service, peer, options).await?;
     // Who proves nothing has a connection of his own: it ends when he may read no more.
-    let gate = Gate { anonymous: Anonymous::ReadOnly, policy: judge.clone(), ..Gate::default() };
-    let anyone = Service { gate: Arc::new(gate), ..service.clone() };
+    let of = |anonymous| {
+        let gate = Gate { anonymous, policy: judge.clone(), ..Gate::default() };
+        Service { gate: Arc::new(gate), ..service.clone() }
+    };
+    let anyone = of(Anonymous::ReadOnly);
+    // And who is another user of this machine, too.
+    let others = match local::anonymous(serving) {
+        Anonymous::AsOther => Some(of(Anonymous::AsOther)),
+        _ => None,
+    };
+    let knows_users = local::anonymous(serving) != Anonymous::ReadOnly;
     let own = client.attach(OWN, NOUID, &format!("token:{token}")).await?;
     let net = client::Net::new(own.walk("net").await?);
     let files = match live {
@@ -310,23 +325,38 @@ async fn announce(env: rt::Real, shown: &Shown<'_>, webs: &[Web]) -> Result<Vec<
         options.push = web.tls.then(|| "tls".into());
         if proves {
             let policy = judge.clone();
-            let gate = Gate { anonymous: Anonymous::Refused, token: None, read_only: true, policy };
+            let gate = Gate { read_only: true, policy, ..Gate::default() };
             let service =
                 Service { own: true, ..Service::new(Arc::new(Mux::clone(mux)), gate, core.clone()) };
             options.trees = Some(Arc::new(Proven { env, service }));
         }
+        if web.is_local() && knows_users && !web.insecure && !insecure {
+            let others = match &others {
+                Some(others) => Some(Arc::new(anybody(&env, others, serving).await?)),
+                None => None,
+            };
+            options.local_users = Some(LocalUsers { is_owner: local::is_owner(), others });
+        }
+        let has_users = options.local_users.as_ref().map(|users| users.others.is_some());
         options.hosts = (web.is_local() || !web.names.is_empty()).then(|| web.names.clone());
         let at = format!("tcp!{}!{}", web.host, web.port);
         let server = Server::open(&net, &at, root, options, env.clock()).await;
         let server = server.with_context(|| web.to_string())?;
-        let who = match (web.is_local(), web.is_closed(insecure), proves) {
-            (true, _, false) => "browsers of this machine read",
-            (true, _, true) => {
-                "browsers of this machine read; with a client certificate, what its holder may see"
+        let who = match (web.is_local(), web.is_closed(insecure), &has_users) {
+            (true, _, None) => "browsers of this machine read",
+            (true, _, Some(true)) => {
+                "browsers of this user and root read, those of other users what modes let all others read"
             }
+            (true, _, Some(false)) => "browsers of this user and root read, those of other users do not",
             (_, true, _) => "client certificates are asked for, and open; nobody else reads",
             (_, false, _) => "whoever reaches this address reads",
         };
+        let holder = if web.is_local() && proves {
+            "; with a client certificate, what its holder may see"
+        } else {
+            ""
+        };
+        let who = format!("{who}{holder}");
         open.push(Open { server, web: web.clone(), who });
     }
     Ok(open)

@@ -29,7 +29,7 @@ fn get(server: &Server, path: &str) -> String {
 fn a_directory_is_served_to_browsers_beside_9p() {
     let server = Server::with(&["--http=http!127.0.0.1!0"]);
     std::fs::write(server.files().join("a.txt"), "hello").unwrap();
-    assert!(server.banner.contains("browsers of this machine read"), "{}", server.banner);
+    assert!(server.banner.contains("browsers of this user and root read"), "{}", server.banner);
     let answer = get(&server, "/a.txt");
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\nhello"), "{answer}");
     assert!(get(&server, "/").contains("./a.txt"));

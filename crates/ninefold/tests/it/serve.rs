@@ -56,6 +56,69 @@ fn loopback_reads_and_the_token_writes() {
 }
 
 #[test]
+fn another_user_reads_over_loopback_what_modes_let_all_others_read() {
+    if !rustix::process::geteuid().is_root() {
+        not_covered("only root can be another user");
+        return;
+    }
+    let start = |words: &[&str], mode| {
+        let words: Vec<&str> = [&["--http=http!127.0.0.1!0"], words].concat();
+        let server = Server::with(&words);
+        common::chmod(server.dir.path(), 0o755);
+        for (name, perm) in [("open", 0o644), ("secret", 0o600)] {
+            std::fs::write(server.files().join(name), name).unwrap();
+            common::chmod(&server.files().join(name), perm);
+        }
+        common::chmod(&server.files(), mode);
+        server
+    };
+    // By 9P and by HTTP.
+    let reads = |server: &Server, uid, name: &str| {
+        let mut cat = server.client();
+        cat.args(["cat", &format!("{}/{name}", server.addr("tcp!"))]).uid(uid).gid(uid);
+        let cat = cat.output().unwrap().stdout == name.as_bytes();
+        let addr = server.addr("http://").replace("http://", "");
+        let mut http = std::process::Command::new("bash");
+        http.args(["-c", "exec 3<>/dev/tcp/$0/$1; printf \"GET /$2 HTTP/1.0\r\n\r\n\" >&3; cat <&3"]);
+        http.args(addr.trim_end_matches('/').split(':')).arg(name).uid(uid).gid(uid);
+        let http = String::from_utf8(http.output().unwrap().stdout).unwrap();
+        assert!(http.starts_with("HTTP/1.1 "), "{http}");
+        assert_eq!(cat, http.contains(" 200 ") && http.ends_with(name), "{http}");
+        cat
+    };
+    let both = |server: &Server, uid| ["open", "secret"].map(|name| reads(server, uid, name));
+    let server = start(&[], 0o755);
+    assert_eq!((both(&server, 0), both(&server, 65_534)), ([true, true], [true, false]));
+    assert!(!server.log().contains("its mode is"), "{}", server.log());
+    let server = start(&[], 0o700);
+    assert_eq!((both(&server, 0), both(&server, 65_534)), ([true, true], [false, false]));
+    for (who, as_other) in [("none", false), ("all", true)] {
+        let server = start(&["--local-users", who], 0o700);
+        assert_eq!((both(&server, 0), both(&server, 65_534)), ([true; 2], [as_other; 2]), "{who}");
+    }
+}
+
+#[test]
+fn a_directory_that_is_closed_to_others_is_named_at_the_start() {
+    let start = |words: &[&str]| {
+        let dir = tempfile::tempdir().unwrap();
+        common::chmod(dir.path(), 0o700);
+        let line = [&["serve", ".", "--listen", "tcp!127.0.0.1!0"], words].concat();
+        Server::in_dir(dir, &line).log()
+    };
+    let log = start(&[]);
+    assert_eq!(
+        log.matches("its mode is 0700, so over loopback only this user, root and").count(),
+        1,
+        "{log}"
+    );
+    let log = start(&["--local-users", "all"]);
+    assert!(log.contains("its mode is 0700, and over loopback every user of this machine reads it"), "{log}");
+    let log = start(&["--local-users=none"]);
+    assert!(!log.contains("its mode is"), "{log}");
+}
+
+#[test]
 fn a_read_only_server_changes_nothing_for_anybody() {
     let server = Server::with(&["--read-only"]);
     std::fs::write(server.files().join("f"), "").unwrap();
@@ -242,7 +305,8 @@ fn tls(words: &[&str]) -> Server {
 fn tls_on_loopback_reads_unless_certificates_count() {
     let server = tls(&[]);
     let port = server.addr("tls!").split('!').nth(2).unwrap().to_string();
-    assert!(server.banner.contains("this machine reads; who shows the token writes"), "{}", server.banner);
+    let readers = "other users of this machine what modes let all others read; who shows the token writes";
+    assert!(server.banner.contains(readers), "{}", server.banner);
     let file = format!("9p+tls://localhost:{port}/f");
     assert_eq!(server.ok(["cat", "--ca", "cert.pem", &file]), "secret");
     let server = tls(&["--client-ca", "cert.pem"]);

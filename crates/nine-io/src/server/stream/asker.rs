@@ -1,14 +1,13 @@
 //! Requests that a stream makes of its file server itself, in the words of 9P and in the name of its fid.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Waker;
 
 use nine_proto::msg::Tmsg;
 use nine_proto::session::server::{CallId, Request as SessionRequest};
 use nine_proto::{Dialect, Errno, Error, NOFID, Result};
 
-use super::super::req::{Answer, Answered, Answers, FileServer, Held, Req, ReqId, Request};
+use super::super::req::{self, Answer, Answered, Answers, FileServer, Held, Req, ReqId, Request};
 use super::super::{Core, FLOOR};
 use crate::buf::Frame;
 use crate::payload::Payload;
@@ -64,8 +63,7 @@ impl Asker {
     }
 
     fn ask(&mut self, frame: Frame, count: u32) -> (u32, Option<Result<Got>>) {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let call = CallId::numbered(NEXT.fetch_add(1, Ordering::Relaxed));
+        let call = req::own_call();
         let number = call.number();
         let inner = SessionRequest::own(call, frame, Dialect::L, self.held.clone(), count);
         let request = Request::new(inner, self.held.who.clone(), self.conn, count as usize);

@@ -53,12 +53,7 @@ fn an_afid_is_passed_through_and_opens_for_nobody_else() {
     let world = World::new(2);
     let m = Muxed::new(&world);
     world.run(async move {
-        let gate = Gate {
-            anonymous: Anonymous::ReadOnly,
-            token: Some("00ff".into()),
-            read_only: false,
-            policy: None,
-        };
+        let gate = Gate { anonymous: Anonymous::ReadOnly, token: Some("00ff".into()), ..Gate::default() };
         let service = Service::new(ram(&[("file", "old")]).await, gate, Core::default());
         let server = m.far_service("guarded", service, Shape { proof: Proof::None, ..Shape::default() });
         m.space.mount(server, "", &As::Client, "/", Flags::REPLACE).await.unwrap();

@@ -53,7 +53,7 @@ fn a_conversation_is_its_openers() {
         assert_eq!(errno(other.open(format!("tcp/{number}/data").as_str(), RDWR).await), Errno::EACCES);
         // Who may only read by the door that he comes in takes nothing out of it.
         let (near, far) = two();
-        let gate = Gate { anonymous: Anonymous::Trusted, token: None, read_only: true, policy: None };
+        let gate = Gate { anonymous: Anonymous::Trusted, read_only: true, ..Gate::default() };
         let server: Arc<dyn FileServer> = world.server.clone();
         world.env.spawn(Box::pin(Service::new(server, gate, Core::default()).connect(Box::new(far))));
         let (reader, driver) = Client::connect(near, Options::default()).await.unwrap();
