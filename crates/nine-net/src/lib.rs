@@ -40,7 +40,7 @@ pub use loopback::loopback_user;
 pub use nine_stream::{DEEPEST, Fault, ModuleKind, Modules};
 pub use pipe::{Pipe, pipe};
 pub use poll::{PollSocket, Reactor, Sleep};
-pub use rights::{FileStamp, read_rights, read_rights_of};
+pub use rights::{FileStamp, open_rights, read_rights, read_rights_of};
 pub use shm::Placed;
 pub use socket::{Listener, Socket};
 pub use tls::{

@@ -1,6 +1,8 @@
-//! Files of rights: exports and policies, which decide who may do what.
+//! Files of rights: exports, policies, authorities, lists of revoked certificates, keys, tokens and passwords, which
+//! decide who may do what.
 //!
-//! In: a path. Out: the text of the file, or why nobody should act on it; and a [`FileStamp`], by which a change shows.
+//! In: a path. Out: the open file or its text, or why nobody should act on it; and a [`FileStamp`], by which a change
+//! shows.
 //!
 //! Always holds: only root and one user can have written what comes out, and opening a FIFO or a device never waits.
 
@@ -31,6 +33,24 @@ pub fn read_rights(path: &Path) -> Result<String, String> {
 /// # Errors
 /// As [`read_rights`].
 pub fn read_rights_of(path: &Path, uid: Option<u32>) -> Result<String, String> {
+    let mut text = String::new();
+    let file = open_rights_of(path, uid)?;
+    file.take(FILE_MAX + 1).read_to_string(&mut text).map_err(|error| error.to_string())?;
+    if text.len() as u64 > FILE_MAX {
+        return Err("too long; it has at most 1 MiB".into());
+    }
+    Ok(text)
+}
+
+/// Opens a file of rights of any length, or of bytes that are no text. Waits for the disk.
+///
+/// # Errors
+/// As [`read_rights`].
+pub fn open_rights(path: &Path) -> Result<File, String> {
+    open_rights_of(path, Some(rustix::process::geteuid().as_raw()))
+}
+
+fn open_rights_of(path: &Path, uid: Option<u32>) -> Result<File, String> {
     let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32;
     let file =
         File::options().read(true).custom_flags(flags).open(path).map_err(|error| error.to_string())?;
@@ -55,12 +75,7 @@ pub fn read_rights_of(path: &Path, uid: Option<u32>) -> Result<String, String> {
             ));
         }
     }
-    let mut text = String::new();
-    file.take(FILE_MAX + 1).read_to_string(&mut text).map_err(|error| error.to_string())?;
-    if text.len() as u64 > FILE_MAX {
-        return Err("too long; it has at most 1 MiB".into());
-    }
-    Ok(text)
+    Ok(file)
 }
 
 fn check_owner(path: &Path, owner: u32, uid: Option<u32>, what: &str) -> Result<(), String> {

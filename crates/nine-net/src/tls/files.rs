@@ -29,6 +29,7 @@ use rustls::{
 
 use super::cert;
 use crate::end::tried;
+use crate::rights::open_rights;
 
 /// The files of a server, in PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -233,6 +234,7 @@ impl Made {
             }
         }
         let key = private_key(&files.key)?;
+        read_rights(&files.key)?;
         let provider = Arc::new(ring::default_provider());
         let builder = ServerConfig::builder_with_provider(provider.clone());
         let builder = builder.with_safe_default_protocol_versions().map_err(io::Error::other)?;
@@ -262,10 +264,12 @@ fn judge(
     auth: ClientAuth,
     provider: Arc<CryptoProvider>,
 ) -> io::Result<Arc<dyn ClientCertVerifier>> {
-    let roots = Arc::new(authorities(ca)?);
+    // Whoever can change these files can come in as anybody.
+    let authorities = certificates_in(ca, &read_rights(ca)?)?;
+    let roots = Arc::new(roots(ca, authorities.clone())?);
     let mut judge = WebPkiClientVerifier::builder_with_provider(roots, provider.clone());
     if let Some(crl) = crl {
-        let (lists, authorities) = (revocations(crl)?, certificates(ca)?);
+        let lists = revocations_in(crl, &read_rights(crl)?)?;
         let is_known = |list: &CertificateRevocationListDer<'_>| {
             let issuer = cert::list_issuer(list);
             issuer.is_some() && authorities.iter().any(|authority| cert::subject(authority) == issuer)
@@ -303,6 +307,14 @@ fn judge(
     }
     let at = crl.unwrap_or(ca);
     judge.build().map_err(|e| tried(at.display(), io::Error::other(e)))
+}
+
+/// What a file has that only root and this user can change or replace.
+fn read_rights(path: &Path) -> io::Result<Vec<u8>> {
+    let refused = |why| io::Error::new(io::ErrorKind::PermissionDenied, format!("{}: {why}", path.display()));
+    let mut all = Vec::new();
+    open_rights(path).map_err(refused)?.read_to_end(&mut all).map_err(|e| tried(path.display(), e))?;
+    Ok(all)
 }
 
 /// Whether the key of this authority has signed the list.
@@ -389,8 +401,11 @@ fn read(path: &Path) -> io::Result<(Vec<u8>, Metadata)> {
 
 /// At least one certificate.
 pub(super) fn certificates(path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
-    let (all, _) = read(path)?;
-    match CertificateDer::pem_slice_iter(&all).collect::<Result<Vec<_>, _>>() {
+    certificates_in(path, &read(path)?.0)
+}
+
+fn certificates_in(path: &Path, all: &[u8]) -> io::Result<Vec<CertificateDer<'static>>> {
+    match CertificateDer::pem_slice_iter(all).collect::<Result<Vec<_>, _>>() {
         Ok(certs) if !certs.is_empty() => Ok(certs),
         Ok(_) => Err(invalid(path, "no certificate in PEM is in this file")),
         Err(e) => Err(invalid(path, &e.to_string())),
@@ -399,8 +414,11 @@ pub(super) fn certificates(path: &Path) -> io::Result<Vec<CertificateDer<'static
 
 /// At least one list of revoked certificates.
 pub(super) fn revocations(path: &Path) -> io::Result<Vec<CertificateRevocationListDer<'static>>> {
-    let (all, _) = read(path)?;
-    match CertificateRevocationListDer::pem_slice_iter(&all).collect::<Result<Vec<_>, _>>() {
+    revocations_in(path, &read(path)?.0)
+}
+
+fn revocations_in(path: &Path, all: &[u8]) -> io::Result<Vec<CertificateRevocationListDer<'static>>> {
+    match CertificateRevocationListDer::pem_slice_iter(all).collect::<Result<Vec<_>, _>>() {
         Ok(lists) if !lists.is_empty() => Ok(lists),
         Ok(_) => Err(invalid(path, "no list of revoked certificates (X509 CRL) in PEM is in this file")),
         Err(e) => Err(invalid(path, &e.to_string())),
@@ -424,8 +442,12 @@ fn private_key(path: &Path) -> io::Result<PrivateKeyDer<'static>> {
 }
 
 fn authorities(path: &Path) -> io::Result<RootCertStore> {
+    roots(path, certificates(path)?)
+}
+
+fn roots(path: &Path, authorities: Vec<CertificateDer<'static>>) -> io::Result<RootCertStore> {
     let mut roots = RootCertStore::empty();
-    for cert in certificates(path)? {
+    for cert in authorities {
         roots.add(cert).map_err(|e| invalid(path, &e.to_string()))?;
     }
     Ok(roots)

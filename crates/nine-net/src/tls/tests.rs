@@ -191,6 +191,38 @@ fn secret(path: &std::path::Path, text: &[u8]) {
     std::fs::set_permissions(path, mode).expect("set");
 }
 
+#[test]
+fn authorities_lists_and_keys_that_others_can_change_are_refused() {
+    let set_mode = |path: &std::path::Path, mode| {
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+        std::fs::set_permissions(path, mode).expect("set");
+    };
+    let lab = Lab::new();
+    lab.sign("fs", "fs.lab", 4000);
+    lab.revoke(&[]);
+    let files = || TlsFiles { crl: Some(lab.path("crl")), ..lab.files() };
+    let new = || ServerTls::new(files(), ClientAuth::Optional, Duration::ZERO, Real.wall());
+    assert!(new().is_ok());
+    for name in ["ca", "crl"] {
+        set_mode(&lab.path(name), 0o666);
+        let e = text(new());
+        assert!(e.contains(&format!("/{name}: others can change who may do what")), "{e}");
+        set_mode(&lab.path(name), 0o644);
+    }
+    set_mode(lab.dir.path(), 0o777);
+    let e = text(new());
+    assert!(e.contains("/fs.key: others can replace this file in its directory"), "{e}");
+    // Whom a client trusts is its user's own affair.
+    lab.client(None);
+    set_mode(lab.dir.path(), 0o700);
+    // One that is changed so while it is in use changes nothing.
+    let mut server = new().expect("good");
+    set_mode(&lab.path("ca"), 0o666);
+    std::fs::write(lab.path("ca"), lab.authority.pem() + "\n").expect("written");
+    let version = server.look(Duration::from_secs(1), Real.wall());
+    assert!(version == 1 && server.trouble().is_some_and(|why| why.contains("/ca: others can change")));
+}
+
 fn text<T>(result: io::Result<T>) -> String {
     result.err().expect("an error").to_string()
 }

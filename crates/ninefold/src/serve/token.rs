@@ -2,13 +2,13 @@
 //!
 //! It is new at every start, or kept in a file that only its owner can read.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use nine_net::Env;
 
 /// The shortest token that is taken from a file, characters.
@@ -37,24 +37,25 @@ pub fn kept(env: &impl Env, path: &Path) -> Result<Arc<str>> {
     token.with_context(|| path.display().to_string())
 }
 
-/// The text of a file that only its owner can read: of `what`.
+/// The text of a file that only its owner can read, and only root and the user who serves can replace: of `what`.
 pub fn private(path: &Path, what: &str) -> Result<String> {
     let name = || path.display().to_string();
-    let file = File::open(path).with_context(name)?;
-    if file.metadata().with_context(name)?.mode() & 0o077 != 0 {
-        bail!("{}: others can read {what}; try: chmod 600 {0}", path.display());
-    }
+    let check = |meta: fs::Metadata| {
+        if meta.is_file() && meta.mode() & 0o077 != 0 {
+            bail!("{}: others can read {what}; try: chmod 600 {0}", path.display());
+        }
+        Ok(())
+    };
+    check(fs::metadata(path).with_context(name)?)?;
+    let file = nine_net::open_rights(path).map_err(|why| anyhow!("{}: {why}", path.display()))?;
+    // Perhaps it is another file by now.
+    check(file.metadata().with_context(name)?)?;
     let mut text = String::new();
     file.take(LONGEST).read_to_string(&mut text).with_context(name)?;
     Ok(text)
 }
 
 fn read(path: &Path) -> Result<Arc<str>> {
-    let name = || path.display().to_string();
-    // The start would wait for a program that writes into a FIFO.
-    if !fs::metadata(path).with_context(name)?.is_file() {
-        bail!("{}: a regular file is due", name());
-    }
     let text = private(path, "the token")?;
     let token = text.trim();
     if token.len() < SHORTEST || !token.bytes().all(|b| b.is_ascii_alphanumeric()) {
