@@ -156,6 +156,10 @@ pub struct Serving {
     #[arg(long = "as", value_name = "WHO", env = "NINEFOLD_AS")]
     #[serde(rename = "as")]
     pub identity: Option<Identity>,
+    /// What clients at `-insecure` addresses may not claim. `root`: with --as client, one that calls itself root is
+    /// nobody, and none creates devices or set-id files. `no`: they are taken at their word [default: root]
+    #[arg(long, value_name = "WHOM", env = "NINEFOLD_SQUASH")]
+    pub squash: Option<SquashChoice>,
     /// Let clients open devices and pipes of this machine
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL",
         env = "NINEFOLD_DEVICES", value_parser = BoolishValueParser::new())]
@@ -227,6 +231,17 @@ pub enum LocalReaders {
     None,
     /// Everything, whatever the modes say
     All,
+}
+
+/// Which claims of clients that prove nothing do not count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SquashChoice {
+    /// To be root, with --as client; devices and set-id bits
+    #[default]
+    Root,
+    /// All count
+    No,
 }
 
 /// Permissions of a socket.

@@ -275,10 +275,12 @@ impl Client {
     /// has been sent, it ends the connection, of which nobody would know what it speaks.
     pub async fn change(&self, uname: &str, uid: u32, words: &str, may_show: bool) -> Result<()> {
         self.check(words)?;
+        let shows = may_show && self.0.options.token.is_some();
+        // Only a proven client may push these.
+        let is_costly = words.strip_prefix("push ").is_some_and(nine_net::modules::is_costly);
         let root = match self.attach_with(None, uname, uid, CONVERSATION).await {
-            Err(Error::Remote(_)) if may_show && self.0.options.token.is_some() => {
-                self.attach(uname, uid, CONVERSATION).await
-            }
+            Ok(_) if shows && is_costly => self.attach(uname, uid, CONVERSATION).await,
+            Err(Error::Remote(_)) if shows => self.attach(uname, uid, CONVERSATION).await,
             attached => attached,
         };
         let ctl = match root {

@@ -515,6 +515,12 @@ impl Connection {
                 }
                 Some(Err(Errno::EROFS.into()))
             }
+            None if changes
+                && !silent
+                && let Some(error) = self.gate.forbids(&request) =>
+            {
+                Some(Err(error))
+            }
             None if of_another => {
                 Some(Err(Error::new(Errno::EXDEV, "the two files are held by two users; attach as one")))
             }

@@ -9,11 +9,12 @@
 //! be opened; then nothing has changed.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use nine_net::modules::TraceLog;
+use nine_net::modules::{self, TraceLog};
 use nine_net::{Conversation, Pushed, Transport};
-use nine_proto::{Errno, Error};
+use nine_proto::{Errno, Error, Result, show};
 
 use super::req::{Answer, FileServer, Req, ReqId};
 use crate::sync::{Mutex, lock};
@@ -21,6 +22,22 @@ use crate::synth::{Ask, Dir, File, Tree};
 
 /// The tree that is asked for.
 pub const ANAME: &[u8] = b"#conversation";
+
+/// Whether a client may ask for so much by a text for `ctl`, that of its connection or of a conversation of /net.
+///
+/// # Errors
+/// EPERM: it is a module that only clients may push that have proven who they are.
+pub fn check_cost(text: &str, is_proven: bool) -> Result<()> {
+    let module = text.trim().strip_prefix("push").unwrap_or_default();
+    if is_proven || !modules::is_costly(module) {
+        return Ok(());
+    }
+    let module = show(module.trim().as_bytes()).to_string();
+    Err(Error::new(
+        Errno::EPERM,
+        format!("{module}: a client that has proven nothing pushes `zstd` up to level 3"),
+    ))
+}
 
 /// Bytes of a text for `ctl`, which the log shows.
 const TEXT_MAX: usize = 256;
@@ -39,6 +56,8 @@ struct Shared {
     asked: Mutex<Option<(String, Ask)>>,
     /// What `status` shows.
     status: Mutex<String>,
+    /// Whether the client of the request at hand has proven who it is: in this tree all are owners.
+    is_proven: AtomicBool,
 }
 
 impl Desk {
@@ -69,6 +88,9 @@ impl Desk {
                 Ok(_) => return ask.fail(Error::new(Errno::EINVAL, "one text at a time")),
                 Err(_) => return ask.fail(Error::new(Errno::EINVAL, "this is no text")),
             };
+            if let Err(error) = check_cost(&line, asked.is_proven.load(Ordering::Relaxed)) {
+                return ask.fail(error);
+            }
             let mut waits = lock(&asked.asked);
             if waits.as_ref().is_some_and(|(_, other)| other.is_wanted()) {
                 drop(waits);
@@ -89,6 +111,7 @@ impl Desk {
 
     pub(super) fn serve(&mut self, req: Req, transport: Option<&dyn Transport>) -> Answer {
         self.used = true;
+        self.shared.is_proven.store(req.who().is_proven(), Ordering::Relaxed);
         *lock(&self.shared.status) = transport.map(Transport::status).unwrap_or_default();
         self.tree.serve(req)
     }

@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nine_net::Proof;
-use nine_proto::{Errno, Error, NOUID, Names, Op, Qid, Result, Str, show};
+use nine_proto::{Errno, Error, Make, NOUID, Names, Op, Qid, Result, Str, mode, show};
 
 use super::desk;
 use super::req::{Node, Reply, Request, Who};
@@ -35,6 +35,11 @@ pub struct Gate {
     pub anonymous: Anonymous,
     /// The user of this server, and root, read everything by a connection within this machine, even if others do not.
     pub owner_reads: bool,
+    /// A client that claims to be root and has not proven it is [`NOBODY`] (root squash).
+    pub squash_root: bool,
+    /// A client that has not proven who it is creates no device, and no program that runs with the rights of its owner:
+    /// neither set-user-id bits nor, on files, set-group-id bits, nor capabilities.
+    pub plain_files: bool,
     /// Whoever shows it, in an afid or as `token:HEX` in front of the aname, is trusted as the server's own user.
     pub token: Option<Arc<str>>,
     /// Nobody changes anything here.
@@ -45,8 +50,15 @@ pub struct Gate {
 
 impl Default for Gate {
     fn default() -> Self {
-        let (anonymous, owner_reads) = (Anonymous::Refused, false);
-        Self { anonymous, owner_reads, token: None, read_only: false, policy: None }
+        Self {
+            anonymous: Anonymous::Refused,
+            owner_reads: false,
+            squash_root: false,
+            plain_files: false,
+            token: None,
+            read_only: false,
+            policy: None,
+        }
     }
 }
 
@@ -109,6 +121,12 @@ pub(super) struct Admitted {
     pub(super) who: Who,
     pub(super) token: bool,
 }
+
+/// The user of a client whose claims do not count.
+pub const NOBODY: u32 = 65534;
+
+/// The attribute by which a program has rights of root.
+const CAPABILITY: &[u8] = b"security.capability";
 
 /// The most bytes that are kept of what a client writes to an afid; a longer token is wrong anyway.
 const TOKEN_MAX: usize = 128;
@@ -191,6 +209,9 @@ impl Gate {
                 Ok(who(name.as_str().into(), proven, false))
             }
             Proof::Loopback { .. } | Proof::None => match self.anonymous {
+                Anonymous::Trusted if self.squash_root && claimed_uid == Some(0) => {
+                    Ok(who("nobody".into(), Some(NOBODY), false))
+                }
                 Anonymous::Trusted => Ok(who(claimed_name, claimed_uid, false)),
                 Anonymous::ReadOnly => Ok(who("none".into(), None, true)),
                 _ if self.owner_reads && matches!(proof, Proof::Loopback { uid } if is_ours(*uid)) => {
@@ -202,6 +223,38 @@ impl Gate {
                 }
             },
         }
+    }
+
+    /// Why a client may not change a file so, whatever the file server lets it; `None`: it may.
+    pub(super) fn forbids(&self, request: &Request) -> Option<Error> {
+        if !self.plain_files || request.who().is_proven() {
+            return None;
+        }
+        let sets_id = |bits: u32, is_dir: bool| {
+            // For a directory the group's bit says which group new files have.
+            let ids = if is_dir { mode::S_ISUID } else { mode::S_ISUID | mode::S_ISGID };
+            bits & ids != 0
+        };
+        let what = match request.op() {
+            Op::Create { make: Make::Node { ty, .. }, .. } | Op::Make { make: Make::Node { ty, .. }, .. }
+                if matches!(ty, mode::S_IFCHR | mode::S_IFBLK) =>
+            {
+                "devices are"
+            }
+            Op::Create { make, perm, .. } | Op::Make { make, perm, .. }
+                if sets_id(perm.bits, make == Make::Dir) =>
+            {
+                "set-id bits are"
+            }
+            Op::Setattr { set } if set.mode.is_some_and(|bits| sets_id(bits, request.is_dir())) => {
+                "set-id bits are"
+            }
+            Op::XattrCreate { name: CAPABILITY, .. } => "capabilities are",
+            _ => return None,
+        };
+        let text =
+            format!("{what} for clients that have proven who they are (`--squash no` allows them to all)");
+        Some(Error::new(Errno::EPERM, text))
     }
 
     /// Answers what concerns authentication; `None`: the file server shall.
@@ -358,6 +411,25 @@ mod tests {
         let gate = Gate { token: Some("00ff".into()), ..gate(Anonymous::AsOther) };
         let who = admit(&gate, &loopback(own + 4711), "", NOUID, "token:00ff").unwrap();
         assert_eq!((who.owner, who.as_other, who.read_only), (true, false, false));
+    }
+
+    #[test]
+    fn a_claim_to_be_root_is_squashed_and_a_proof_is_not() {
+        let gate = Gate {
+            token: Some("00ff".into()),
+            anonymous: Anonymous::Trusted,
+            squash_root: true,
+            ..Gate::default()
+        };
+        for (uname, uid) in [("root", 0), ("0", NOUID), ("", 0), ("glenda", 0)] {
+            let who = admit(&gate, &UNPROVEN, uname, uid, "").unwrap();
+            assert_eq!((&*who.name, who.uid), ("nobody", Some(NOBODY)), "{uname} {uid}");
+        }
+        assert_eq!(admit(&gate, &UNPROVEN, "glenda", 1000, "").unwrap().uid, Some(1000));
+        assert_eq!(admit(&gate, &UNPROVEN, "root", 0, "token:00ff").unwrap().uid, Some(0));
+        assert_eq!(admit(&gate, &Proof::Unix { uid: 0, gid: 0 }, "", 0, "").unwrap().uid, Some(0));
+        let gate = Gate { squash_root: false, ..gate };
+        assert_eq!(admit(&gate, &UNPROVEN, "root", 0, "").unwrap().uid, Some(0));
     }
 
     #[test]

@@ -35,8 +35,8 @@ use nine_proto::session::server::Limits;
 pub use conn::{
     CEILING, Connection, FID_COST, FLOOR, OPENS_FLOOR, OUTSTANDING, SHORT, TURN_BYTES, TURN_MESSAGES,
 };
-pub use desk::ANAME as CONVERSATION;
-pub use gate::{Anonymous, Asks, Gate, Policy, Right, is_ours};
+pub use desk::{ANAME as CONVERSATION, check_cost};
+pub use gate::{Anonymous, Asks, Gate, NOBODY, Policy, Right, is_ours};
 pub use listen::{Door, Entrance, GREETING, HANDSHAKE, Seat, Tls, listen};
 pub use req::{Answer, FileServer, Later, Node, Reply, Req, ReqId, Request, Who};
 pub use seen::ClientStatus;

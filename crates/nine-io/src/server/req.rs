@@ -132,6 +132,11 @@ impl Who {
         Self { name, uid: None, proof, read_only, as_other, owner: false, seat: 0 }
     }
 
+    /// Whether something proves who it is, or it has shown the token.
+    pub fn is_proven(&self) -> bool {
+        self.owner || self.proof.is_identity()
+    }
+
     /// Whether both are one user, known by one proof, whatever each may do.
     pub(super) fn is_user(&self, other: &Self) -> bool {
         let of = |who: &Self| (who.uid, who.owner, who.as_other);
@@ -237,6 +242,11 @@ impl Request {
 
     pub(crate) fn fids(&self) -> [Option<&Held>; 2] {
         [self.inner.fid(), self.inner.fid2()]
+    }
+
+    /// Whether its fid is a directory.
+    pub fn is_dir(&self) -> bool {
+        self.inner.is_dir()
     }
 
     /// The operation. The token in front of an aname is for the gate and not seen here.

@@ -33,6 +33,12 @@ pub fn is_alone(words: &str) -> bool {
     matches!(name(words), "throttle" | "fault" | "trace")
 }
 
+/// Whether `NAME ARGUMENTS` needs more time and memory than a client that has proven nothing may ask for.
+pub fn is_costly(words: &str) -> bool {
+    let mut words = words.split_whitespace();
+    words.next() == Some("zstd") && words.next().is_some_and(zstd::is_costly)
+}
+
 fn size(text: &str) -> Result<u64, Fault> {
     nine_text::parse_size(text).map_err(|error| Fault::new(error.to_string()))
 }
@@ -46,6 +52,15 @@ fn time_of(bytes: u64, rate: u64) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn high_levels_of_zstd_are_costly() {
+        for (words, is) in
+            [("zstd", false), ("zstd 3", false), ("zstd 4", true), (" zstd  9 ", true), ("tls 9", false)]
+        {
+            assert_eq!(is_costly(words), is, "{words}");
+        }
+    }
 
     #[test]
     fn a_rate_gives_a_time() {

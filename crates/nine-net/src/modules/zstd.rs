@@ -52,6 +52,11 @@ fn level(arguments: &str) -> Result<i32, Fault> {
     level.ok_or_else(|| Fault::new(format!("{arguments:?} is no level: 1 to {LEVEL_MAX}")))
 }
 
+/// Whether it is a level above the one that is taken when nobody says.
+pub(super) fn is_costly(arguments: &str) -> bool {
+    level(arguments).is_ok_and(|level| level > LEVEL)
+}
+
 fn open(level: i32) -> Result<Halves, Fault> {
     let mut encoder = Encoder::new(level).map_err(said)?;
     encoder.set_parameter(CParameter::WindowLog(WINDOW_LOG)).map_err(said)?;

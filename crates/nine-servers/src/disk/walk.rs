@@ -139,6 +139,8 @@ impl<H: HostFs> Inner<H> {
 fn ident_of(who: &Who) -> Done<Ident> {
     let uid = who.uid.filter(|&uid| uid != NOUID);
     match (sys::lookup(uid, who.name.as_bytes())?, uid) {
+        // Whoever let the client in has known root by its number, and decided about it.
+        (Some((_, 0, _)), None) => Err(Error::new(Errno::EPERM, "this name is another one of root's").into()),
         (Some((name, uid, gid)), _) => Ok(Ident { uid, gid, groups: sys::groups_of(&name, gid) }),
         (None, Some(uid)) => Ok(Ident { uid, gid: NOBODY, groups: Vec::new() }),
         (None, None) if &*who.name == "none" => Ok(Ident { uid: NOBODY, gid: NOBODY, groups: Vec::new() }),

@@ -63,8 +63,10 @@ struct Rule {
 }
 
 impl Rule {
+    /// A line that allows something to a user needs a proof of who it is; for one that forbids it, a claim is enough.
     fn is_of(&self, who: &Who) -> bool {
-        self.users.is_empty() || self.users.iter().any(|user| user.is(who))
+        let is_user = || self.users.iter().any(|user| user.is(who));
+        self.users.is_empty() || (who.is_proven() || !self.allows) && is_user()
     }
 }
 
@@ -478,7 +480,7 @@ mod tests {
     use nine_net::Proof;
 
     fn who(name: &str) -> Who {
-        Who { name: name.into(), ..Who::none(Proof::None) }
+        Who { name: name.into(), ..Who::none(Proof::Unix { uid: 4711, gid: 4711 }) }
     }
 
     fn ip(text: &str) -> Place {
@@ -632,6 +634,26 @@ mod tests {
         assert!(!may("root", Some(1000), "10.0.0.1:1"), "a name is not a proof");
         assert!(may("x", Some(77), "10.0.0.2:1") && !may("x", Some(77), "10.0.0.1:1"));
         assert!(!may("x", Some(78), "10.0.0.2:1"));
+    }
+
+    #[test]
+    fn a_line_allows_nothing_to_a_user_who_is_only_claimed() {
+        let policy: Policy =
+            "deny dial *!10.0.0.1!* 78\nallow dial *!10.0.0.0/8!* root 77 78\nallow dial *!192.0.2.1!*"
+                .parse()
+                .unwrap();
+        let may = |who: &Who, place| policy.check(Want::Dial, "tcp", &ip(place), who).is_ok();
+        for (name, uid) in [("root", None), ("x", Some(0)), ("x", Some(77))] {
+            let proven = Who { uid, ..who(name) };
+            let claimed = Who { proof: Proof::None, ..proven.clone() };
+            assert_eq!((may(&proven, "10.0.0.2:1"), may(&claimed, "10.0.0.2:1")), (true, false), "{name}");
+            // Lines for everybody count as ever.
+            assert!(may(&claimed, "192.0.2.1:1"), "{name}");
+            // By the token it is the owner.
+            assert!(may(&Who { owner: true, ..claimed }, "10.0.0.2:1"), "{name}");
+        }
+        let banned = Who { uid: Some(78), proof: Proof::None, ..who("x") };
+        assert!(!may(&banned, "10.0.0.1:1"));
     }
 
     /// A clock that is set.

@@ -19,8 +19,7 @@ pub(super) struct User {
 impl User {
     pub(super) fn of(who: &Who) -> Self {
         // Who has shown the token is taken for the user that runs the server, by whatever door.
-        let proven = who.owner || who.proof.is_identity();
-        Self { id: who.uid.ok_or_else(|| who.name.clone()), proven }
+        Self { id: who.uid.ok_or_else(|| who.name.clone()), proven: who.is_proven() }
     }
 }
 

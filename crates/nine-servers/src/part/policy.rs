@@ -108,7 +108,7 @@ impl Policy {
         if who.read_only {
             return Err(Error::new(Errno::EACCES, "permission denied: you may change nothing here"));
         }
-        let is_proven = who.proof.is_identity();
+        let is_proven = who.is_proven();
         if who.owner || is_proven && self.allowed.iter().any(|user| user.is(who)) {
             return Ok(());
         }

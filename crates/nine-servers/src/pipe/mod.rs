@@ -31,7 +31,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use nine_io::server::{Answer, FileServer, Node, Req, ReqId, Who};
+use nine_io::server::{Answer, FileServer, Node, Req, ReqId, Who, check_cost};
 use nine_io::synth::{self, Ask, Dir, File, Handle, Opening, Tree};
 use nine_net::Clock;
 use nine_net::lock::{Mutex, lock};
@@ -245,7 +245,8 @@ impl Handle for Ctl {
     }
 
     fn write(&self, ask: Ask) {
-        let done = text(&ask).and_then(|text| self.pair.control(self.which, text));
+        let allowed = |text| check_cost(text, ask.visitor.who.is_proven()).map(|()| text);
+        let done = text(&ask).and_then(allowed).and_then(|text| self.pair.control(self.which, text));
         ask.done(done);
     }
 }

@@ -30,9 +30,13 @@ fn dial(world: &World, service: &Service) -> End {
 }
 
 async fn connected(env: SimEnv, ours: End) -> Client {
+    connected_with(env, ours, None).await
+}
+
+async fn connected_with(env: SimEnv, ours: End, token: Option<String>) -> Client {
     let known = modules().with("trace", Trace(TraceLog::default()));
     let pushed = Some(pushed(env.clock(), known));
-    let options = Options { pushed, clock: Some(env.clock()), ..Options::default() };
+    let options = Options { pushed, clock: Some(env.clock()), token, ..Options::default() };
     let (client, driver) = Client::connect(ours, options).await.expect("connected");
     env.spawn(Box::pin(async {
         drop(driver.await);
@@ -316,13 +320,25 @@ fn what_is_pushed_here_stands_on_what_both_have() {
 #[test]
 fn what_modules_hold_is_of_the_core_s_memory_and_comes_back() {
     let world = World::new(14);
-    let gate = Gate { anonymous: nine_io::server::Anonymous::Trusted, ..Gate::default() };
+    let anonymous = nine_io::server::Anonymous::Trusted;
+    let gate = Gate { anonymous, token: Some("00ff".into()), ..Gate::default() };
     let core = Core::with_budget(30 << 20);
     let service = Service::new(Arc::new(Ram::new(64 << 20)), gate, core.clone());
     let service = service.with_modules(pushed(world.env().clock(), modules()));
-    let (env, one, two) = (world.env(), dial(&world, &service), dial(&world, &service));
+    let unproven = || {
+        let (ours, theirs) = link(&world, Shape { proof: nine_net::Proof::None, ..Shape::default() });
+        world.env().spawn(Box::pin(service.connect(Box::new(theirs))));
+        ours
+    };
+    let (env, one, two) = (world.env(), unproven(), unproven());
     world.run(async move {
-        let (one, two) = (connected(env.clone(), one).await, connected(env.clone(), two).await);
+        let one = connected_with(env.clone(), one, Some("00ff".into())).await;
+        let two = connected(env.clone(), two).await;
+        // Only a client that has proven something may ask for so much: here by the token, if it may show it.
+        let error = two.change("u", NOUID, "push zstd 4", true).await.expect_err("nothing is proven");
+        assert_eq!(error.errno(), Errno::EPERM);
+        let error = one.change("u", NOUID, "push zstd 4", false).await.expect_err("it may not be shown");
+        assert_eq!(error.errno(), Errno::EPERM);
         // Each takes 6 MiB, 2 of them for being a stream; a connection may have a quarter of what others leave.
         let error = one.change("u", NOUID, "push zstd 9", true).await.expect_err("so much there is not");
         assert_eq!(error.errno(), Errno::ENOMEM);

@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 use super::local;
 use super::token;
 use super::web::Web;
-use crate::config::{Identity, Serving, by_string};
+use crate::config::{Identity, Serving, SquashChoice, by_string};
 use crate::fail;
 
 /// Clients at a time, unless told otherwise.
@@ -243,7 +243,9 @@ fn open_one(
     let clients = serving.max_clients.unwrap_or(CLIENTS) as usize;
     // Where certificates count, the kernel's word about a process of this machine does not.
     let owner_reads = is_local && !certificates;
-    let gate = Gate { anonymous, owner_reads, token, read_only, policy: None };
+    let plain_files = serving.squash.unwrap_or_default() == SquashChoice::Root;
+    let squash_root = plain_files && serving.identity == Some(Identity::Client);
+    let gate = Gate { anonymous, owner_reads, squash_root, plain_files, token, read_only, policy: None };
     // Data connections would go past what every connection begins with.
     let (streams, data) = match &*listen.push {
         [] => data(listener.addr(), listen.streams)?,

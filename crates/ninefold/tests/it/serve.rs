@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use nine_io::client::{Options, blocking};
 use nine_net::Addr;
-use nine_proto::{Errno, NOUID, OpenFlags};
+use nine_proto::{Errno, NOUID, OpenFlags, SetAttr};
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 
 use crate::common::{self, Server, ninefold, not_covered};
@@ -96,6 +96,47 @@ fn another_user_reads_over_loopback_what_modes_let_all_others_read() {
         let server = start(&["--local-users", who], 0o700);
         assert_eq!((both(&server, 0), both(&server, 65_534)), ([true; 2], [as_other; 2]), "{who}");
     }
+}
+
+#[test]
+fn a_client_that_only_claims_to_be_root_is_nobody_and_makes_plain_files() {
+    if !rustix::process::geteuid().is_root() {
+        not_covered("only root serves with the clients' rights");
+        return;
+    }
+    use std::os::unix::fs::MetadataExt;
+    let start = |words: &[&str]| {
+        let words = [&["--as", "client", "--listen", "tcp!127.0.0.1!0 -insecure"], words].concat();
+        let server = Server::with(&words);
+        common::chmod(&server.files(), 0o777);
+        server
+    };
+    let attach = |server: &Server| {
+        let addr = server.banner.lines().rfind(|line| line.starts_with("tcp!")).unwrap();
+        let client =
+            blocking::Client::dial(&addr.parse().unwrap(), Duration::from_secs(60), Options::default());
+        client.unwrap().attach("root", 0, "").unwrap()
+    };
+    let owner = |server: &Server, name: &str| server.files().join(name).metadata().unwrap().uid();
+    let server = start(&[]);
+    let root = attach(&server);
+    let made = root.create("f", OpenFlags::WRITE, 0o666, nine_proto::NOGID).unwrap();
+    assert_eq!(owner(&server, "f"), 65_534);
+    let refused = |done: nine_io::client::Result<()>| assert_eq!(done.unwrap_err().errno(), Errno::EPERM);
+    for mode in [0o4755, 0o2755] {
+        refused(root.create("g", OpenFlags::WRITE, mode, nine_proto::NOGID).map(drop));
+        refused(made.setattr(&SetAttr { mode: Some(mode), ..SetAttr::default() }));
+    }
+    refused(root.mkdir("d", 0o4777, nine_proto::NOGID).map(drop));
+    // The group of new files is no right.
+    root.mkdir("d", 0o2777, nine_proto::NOGID).unwrap();
+    made.setattr(&SetAttr { mode: Some(0o1600), ..SetAttr::default() }).unwrap();
+    assert!(!server.files().join("g").exists());
+    let server = start(&["--squash", "no"]);
+    let root = attach(&server);
+    root.create("f", OpenFlags::WRITE, 0o4755, nine_proto::NOGID).unwrap();
+    assert_eq!(owner(&server, "f"), 0);
+    assert_eq!(server.files().join("f").metadata().unwrap().mode() & 0o7777, 0o4755);
 }
 
 #[test]

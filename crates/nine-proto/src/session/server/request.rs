@@ -132,6 +132,11 @@ impl<N, F: AsRef<[u8]>> Request<N, F> {
         [self.fid, self.fid2]
     }
 
+    /// Whether its fid is a directory.
+    pub fn is_dir(&self) -> bool {
+        self.is_dir
+    }
+
     /// Whether it changes a file, or prepares to: what a read-only client may not do.
     pub fn changes(&self) -> bool {
         self.changes

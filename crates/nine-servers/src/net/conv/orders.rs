@@ -9,7 +9,7 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use nine_io::quote;
-use nine_io::server::Who;
+use nine_io::server::{Who, check_cost};
 use nine_io::synth::Ask;
 use nine_net::Clock;
 use nine_net::lock::lock;
@@ -34,7 +34,8 @@ pub(super) enum Order {
 impl Conv {
     /// Does what a text written to `ctl` says.
     pub(super) fn control(self: &Arc<Self>, ask: Ask) {
-        let said = text(&ask).map(str::to_owned).and_then(|text| self.order(&text));
+        let allowed = |text: &str| check_cost(text, ask.visitor.who.is_proven()).map(|()| text.to_owned());
+        let said = text(&ask).and_then(allowed).and_then(|text| self.order(&text));
         match said {
             Ok(Order::Done) => ask.done(Ok(())),
             Err(error) => {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use nine_io::client::{Cancel, File, Result};
-use nine_io::server::{Anonymous, FileServer, Gate};
+use nine_io::server::{Anonymous, Gate};
 use nine_net::rt::Real;
 use nine_net::{Clock, Env, Timer};
 use nine_proto::{Dialect, Errno, OpenFlags};
@@ -74,8 +74,10 @@ impl World {
     }
 
     async fn root_in(&self, dialect: Dialect) -> File {
-        let server: Arc<dyn FileServer> = self.server.clone();
-        connect(&self.env, server, dialect).await.attach("", 0, "").await.expect("attached")
+        // The owner's.
+        let gate = Gate { token: Some("00ff".into()), ..Gate::default() };
+        let client = connect_by(&self.env, self.server.clone(), dialect, gate).await;
+        client.attach("", 0, "token:00ff").await.expect("attached")
     }
 }
 
@@ -559,6 +561,20 @@ fn pipes_are_limited_and_closed_ones_make_room() {
         until(|| world.server.count() == 2).await;
         ctls.push(root.open("clone", RDWR).await.unwrap());
         assert_eq!(list(&root).await, ["0", "2", "3", "clone"]);
+    });
+}
+
+#[test]
+fn a_client_that_has_proven_nothing_pushes_no_costly_module() {
+    world(async |world| {
+        let client = connect(&world.env, world.server.clone(), Dialect::L).await;
+        let (ctl, _) = made(&client.attach("root", 0, "").await.unwrap()).await;
+        for words in [&b"push zstd 4"[..], b"push  zstd 9"] {
+            assert_eq!(errno(ctl.write(0, words).await), Errno::EPERM);
+        }
+        ctl.write(0, b"push zstd 3").await.unwrap();
+        ctl.write(0, b"pop").await.unwrap();
+        ctl.write(0, b"push zstd").await.unwrap();
     });
 }
 
