@@ -12,6 +12,7 @@ pub mod channel;
 pub mod client;
 mod direct;
 pub mod frame9p;
+pub mod limits;
 pub mod near;
 mod payload;
 pub mod quote;

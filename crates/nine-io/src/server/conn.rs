@@ -13,8 +13,10 @@
 //! - When the client goes, its outstanding requests are cancelled, its fids are clunked once nothing uses them any
 //!   more, and what late answers made is undone. Nobody waits for that but this task.
 
+mod attach;
 mod call;
 mod end;
+mod fids;
 mod other;
 
 use std::collections::{HashMap, VecDeque};
@@ -30,21 +32,23 @@ use nine_proto::session::server::{CALL_COST, CallId, Request as SessionRequest, 
 use nine_proto::stream::MAGIC;
 use nine_proto::{Errno, Error, Fid, Names, Op, Reply as ProtoReply, Result, WireError, frame, msg, show};
 
-use super::desk::{self, Desk};
-use super::gate::{self, Admitted, Gate};
+use super::desk::Desk;
+use super::gate::{self, Gate};
 use super::req::{self, Answer, Answered, Answers, FileServer, Held, Reply, Req, ReqId, Request, Who};
 use super::rx::Rx;
 use super::seen::Seen;
 use super::stream::{self, Stream, Streams, Way};
-use super::trees::{Trees, tell};
+use super::trees::Trees;
 use super::tx::Tx;
 use super::{Core, Service};
-use crate::audit;
 use crate::buf::{Frame, Pool};
 use crate::changes;
 use crate::direct::Directs;
+use crate::limits::{ClientPrincipal, FairShare, address_prefix};
 use crate::payload::Payload;
+use attach::asks_for_desk;
 use end::{End, note};
+pub use fids::{FIDS_ALL, FIDS_FLOOR};
 use other::OtherCheck;
 
 /// Requests of one client that are not answered yet; at the limit its socket is not read.
@@ -58,8 +62,6 @@ pub const FLOOR: usize = 192 * 1024;
 pub const CEILING: usize = 16 * 1024 * 1024;
 /// Bytes that a shortened read may bring.
 pub const SHORT: u32 = 4096;
-/// What a fid is charged, bytes.
-pub const FID_COST: usize = 512;
 /// Open files that every connection may have. It may have more, up to half of what is left of the core's, which is
 /// half of the descriptors of the process.
 pub const OPENS_FLOOR: usize = 16;
@@ -102,6 +104,10 @@ pub struct Connection {
     borrowed: usize,
     /// Open files, as the core knows.
     opens: usize,
+    /// Fids that it may have above its floor.
+    fids: FairShare,
+    /// The prefix of the client's address.
+    prefix: Arc<str>,
     /// Who attached last, as the log says it.
     user: Box<str>,
     /// What others may see of it.
@@ -160,10 +166,16 @@ impl Connection {
             }
             None => (transport, None),
         };
+        let prefix = address_prefix(&transport.peer().addr);
+        let principal = ClientPrincipal::of_peer(&transport.peer().proof, &prefix);
+        let mut session = Session::new(service.dialects, service.limits, names.clone());
+        if !service.own {
+            session.limit_fids(FIDS_FLOOR);
+        }
         Self {
             id,
             peer: transport.peer().clone(),
-            session: Session::new(service.dialects, service.limits, names.clone()),
+            session,
             server: service.server.clone(),
             names,
             gate: service.gate.clone(),
@@ -183,6 +195,8 @@ impl Connection {
             charged: 0,
             borrowed: 0,
             opens: 0,
+            fids: service.core.fids().charge(&principal, 0),
+            prefix,
             user: Box::default(),
             seen: service.core.introduce(id, &transport.peer().addr),
             received: 0,
@@ -213,7 +227,6 @@ impl Connection {
             self.cancel_all();
             self.end_streams();
         }
-        self.session.limit_fids(self.session.fid_count() + (self.share() + FLOOR) / FID_COST);
         if self.server.has_descriptors() {
             self.session.limit_opens(OPENS_FLOOR.max((self.core.free_opens() + self.opens) / 2));
         }
@@ -383,6 +396,7 @@ impl Connection {
             called => called.is_some(),
         };
         let (tag, number) = (frame::tag_of(frame.as_ref()), frame::type_of(frame.as_ref()));
+        self.take_fids(number);
         if number == TVERSION {
             self.cancel_all();
             self.end_streams();
@@ -634,33 +648,6 @@ impl Connection {
         }
     }
 
-    /// Who sends a Tattach or a Tauth.
-    fn introduce(&mut self, request: &SessionRequest<Held, Frame>) -> Result<Arc<Who>> {
-        let proof = &self.peer.proof;
-        match request.op() {
-            Op::Attach { uname, aname, uid } => {
-                let afid = request.fid2().map(|held| &held.node);
-                let ask = || {
-                    let admitted = self.gate.admit(proof, uname, uid, aname, afid, &*self.names)?;
-                    self.trees.keep(&self.gate, gate::tree(aname), &admitted)?;
-                    Ok(admitted)
-                };
-                let known = |who: &Arc<Who>| Ok(Admitted { who: self.gate.known(who), token: false });
-                let admitted = self.known.as_ref().map_or_else(ask, known);
-                if !self.own {
-                    tell(self.id, &self.peer, uname, aname, &admitted);
-                }
-                if let Ok(Admitted { who, .. }) = &admitted {
-                    self.user = audit::line(who.name.as_bytes()).into();
-                    self.seen.attached(&who.name, self.session.dialect());
-                }
-                admitted.map(|Admitted { who, .. }| Arc::new(Who { seat: self.seat, ..who }))
-            }
-            // Writes to an afid are how a client proves itself: the attach decides what it may do.
-            _ => Ok(Arc::new(Who { seat: self.seat, ..Who::none(proof.clone()) })),
-        }
-    }
-
     fn respond(&mut self, id: CallId, result: Result<ProtoReply<Held, Payload>>) {
         let before = self.tx.tail_len();
         self.tx.dialect = self.session.dialect();
@@ -770,7 +757,7 @@ impl Connection {
     /// Borrows from the core, or gives back, what is above the floor now.
     fn settle(&mut self) {
         let modules: usize = self.modules.iter().sum();
-        let all = self.load() + self.rx.held() + self.session.fid_count() * FID_COST + modules;
+        let all = self.load() + self.rx.held() + modules;
         let borrow = all.saturating_sub(FLOOR);
         self.core.memory().borrow(self.borrowed, borrow);
         self.borrowed = borrow;
@@ -779,6 +766,7 @@ impl Connection {
         let opens = if self.server.has_descriptors() { self.session.open_count() } else { 0 };
         self.core.opened(self.opens, opens);
         self.opens = opens;
+        self.give_back_fids();
     }
 
     /// When the client came.
@@ -835,11 +823,6 @@ impl Connection {
     }
 }
 
-/// Whether it is an attach to the conversation's own files.
-fn asks_for_desk(request: &SessionRequest<Held, Frame>) -> bool {
-    matches!(request.op(), Op::Attach { aname, .. } if gate::split_token(aname).1 == desk::ANAME)
-}
-
 impl Future for Connection {
     type Output = ();
 
@@ -882,8 +865,12 @@ impl Drop for Connection {
     }
 }
 
+const TXATTRWALK: u8 = 30;
 const TVERSION: u8 = 100;
+const TAUTH: u8 = 102;
+const TATTACH: u8 = 104;
 const TFLUSH: u8 = 108;
+const TWALK: u8 = 110;
 const TCLUNK: u8 = 120;
 const TREMOVE: u8 = 122;
 const TSTREAM: u8 = 128;

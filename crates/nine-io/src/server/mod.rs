@@ -33,7 +33,8 @@ use nine_proto::Dialect;
 use nine_proto::session::server::Limits;
 
 pub use conn::{
-    CEILING, Connection, FID_COST, FLOOR, OPENS_FLOOR, OUTSTANDING, SHORT, TURN_BYTES, TURN_MESSAGES,
+    CEILING, Connection, FIDS_ALL, FIDS_FLOOR, FLOOR, OPENS_FLOOR, OUTSTANDING, SHORT, TURN_BYTES,
+    TURN_MESSAGES,
 };
 pub use desk::{ANAME as CONVERSATION, check_cost};
 pub use gate::{Anonymous, Asks, Gate, NOBODY, Policy, Right, is_ours};
@@ -44,6 +45,7 @@ pub use stream::{
     Course, Fill, LULL, OFFER_TIME, OFFERS, OFFERS_ALL, Passage, StreamRequest, Streams, TOKEN_TIME, lost,
 };
 
+use crate::limits::FairLimit;
 use crate::sync::{AtomicBool, AtomicUsize, Mutex, lock};
 use memory::Memory;
 use seen::Seen;
@@ -140,6 +142,8 @@ pub struct Core {
 
 struct Shared {
     memory: Memory,
+    /// Fids of all connections above their floors.
+    fids: Arc<FairLimit>,
     opens: AtomicUsize,
     opens_max: usize,
     /// No new clients.
@@ -176,9 +180,15 @@ impl Default for Core {
 impl Core {
     /// A core whose connections may hold `budget` bytes above their floors.
     pub fn with_budget(budget: usize) -> Self {
+        Self::with_limits(budget, FIDS_ALL)
+    }
+
+    /// The same, with so many fids above their floors.
+    pub fn with_limits(budget: usize, fids: usize) -> Self {
         Self {
             shared: Arc::new(Shared {
                 memory: Memory::new(budget),
+                fids: FairLimit::new(fids),
                 opens: AtomicUsize::new(0),
                 opens_max: opens_max(),
                 retiring: AtomicBool::new(false),
@@ -268,6 +278,10 @@ impl Core {
 
     fn offers(&self) -> &stream::Offers {
         &self.shared.offers
+    }
+
+    fn fids(&self) -> &Arc<FairLimit> {
+        &self.shared.fids
     }
 
     fn memory(&self) -> &Memory {

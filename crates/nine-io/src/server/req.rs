@@ -123,13 +123,17 @@ pub struct Who {
     pub owner: bool,
     /// On which core its connection is served: 0 is the one that listens, n the n-th of the [`Seat`](super::Seat)s.
     pub seat: u16,
+    /// The prefix of its address, which clients without proof are told apart by: see
+    /// [`address_prefix`](crate::limits::address_prefix).
+    pub prefix: Arc<str>,
 }
 
 impl Who {
     /// A client without a name, which may change files and owns none.
     pub fn none(proof: Proof) -> Self {
         let (name, read_only, as_other) = ("none".into(), false, false);
-        Self { name, uid: None, proof, read_only, as_other, owner: false, seat: 0 }
+        let prefix = Arc::default();
+        Self { name, uid: None, proof, read_only, as_other, owner: false, seat: 0, prefix }
     }
 
     /// Whether something proves who it is, or it has shown the token.

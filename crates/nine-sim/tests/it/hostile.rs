@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nine_io::server::{Core, FLOOR, Gate, LEAVE, QUIET, Service};
-use nine_net::Env;
+use nine_io::server::{Anonymous, Core, FIDS_FLOOR, FLOOR, Gate, LEAVE, QUIET, Service};
+use nine_net::{Env, Proof};
 use nine_proto::msg::{Data, Tmsg};
 use nine_proto::{Fid, Tag};
 use nine_sim::{Shape, World, seeds};
@@ -358,6 +358,51 @@ fn who_opens_everything_leaves_files_for_the_others() {
         }
         assert!(opened > 16, "only {opened}");
         good.open().await;
+    });
+}
+
+/// Walks to new fids from this one on until it is refused. The number of walks that were not.
+async fn walk_all(raw: &mut Raw, from: u32) -> u32 {
+    for n in 0.. {
+        let names = nine_proto::msg::Names::Slice(&[b"zero"]);
+        let walked = raw.call(1, Tmsg::Walk { fid: Fid(1), newfid: Fid(from + n), names }).await;
+        if !walked.starts_with("Rwalk") {
+            assert_eq!(walked, "Rlerror tag 1 ecode 23");
+            return n;
+        }
+    }
+    unreachable!("there are fewer fids than numbers")
+}
+
+/// A client without proof walks without end on many connections. The fids of all of them together are bounded, other
+/// users and the owner still get theirs, and clunked fids can be had again.
+#[test]
+fn fids_of_one_client_on_many_connections_leave_the_others_theirs() {
+    const FIDS: usize = 1024;
+    let world = World::new(0);
+    let gate = Gate { anonymous: Anonymous::ReadOnly, ..Gate::default() };
+    let service = Service::new(Arc::new(Zeros::default()), gate, Core::with_limits(8 << 20, FIDS));
+    let of = |proof: Proof| Raw::dial(&world, &service, Shape { proof, ..Shape::default() });
+    let mut greedy: Vec<Raw> = (0..8).map(|_| of(Proof::None)).collect();
+    let (mut user, mut owner) = (of(Proof::Unix { uid: 4711, gid: 0 }), of(Proof::Unix { uid: 0, gid: 0 }));
+    let floor = FIDS_FLOOR as u32 - 1;
+    world.run(async move {
+        let mut walked = Vec::new();
+        for raw in &mut greedy {
+            raw.hello(8192).await;
+            walked.push(walk_all(raw, 100).await);
+        }
+        // Half of three quarters, and the floor of each connection, of which the root takes one.
+        assert_eq!(walked.iter().sum::<u32>(), 384 + 8 * floor, "{walked:?}");
+        user.hello(8192).await;
+        assert_eq!(walk_all(&mut user, 100).await, (896 - 384) / 2 + floor);
+        owner.hello(8192).await;
+        assert_eq!(walk_all(&mut owner, 100).await, 1024 - 384 - 256 + floor);
+        for n in 0..300 {
+            let clunked = greedy[0].call(1, Tmsg::Clunk { fid: Fid(100 + n) }).await;
+            assert!(clunked.starts_with("Rclunk"), "{clunked}");
+        }
+        assert!(walk_all(&mut greedy[7], 1000).await > 0);
     });
 }
 

@@ -1,0 +1,55 @@
+//! Attaches of a connection, which decide its client's identity.
+
+use std::sync::Arc;
+
+use nine_proto::session::server::Request as SessionRequest;
+use nine_proto::{Op, Result};
+
+use super::super::desk;
+use super::super::gate::{self, Admitted};
+use super::super::req::{Held, Who};
+use super::super::trees::tell;
+use super::Connection;
+use crate::audit;
+use crate::buf::Frame;
+use crate::limits::ClientPrincipal;
+
+impl Connection {
+    /// The client of a Tattach or a Tauth.
+    pub(super) fn introduce(&mut self, request: &SessionRequest<Held, Frame>) -> Result<Arc<Who>> {
+        let proof = &self.peer.proof;
+        match request.op() {
+            Op::Attach { uname, aname, uid } => {
+                let afid = request.fid2().map(|held| &held.node);
+                let ask = || {
+                    let admitted = self.gate.admit(proof, uname, uid, aname, afid, &*self.names)?;
+                    self.trees.keep(&self.gate, gate::tree(aname), &admitted)?;
+                    Ok(admitted)
+                };
+                let known = |who: &Arc<Who>| Ok(Admitted { who: self.gate.known(who), token: false });
+                let admitted = self.known.as_ref().map_or_else(ask, known);
+                if !self.own {
+                    tell(self.id, &self.peer, uname, aname, &admitted);
+                }
+                if let Ok(Admitted { who, .. }) = &admitted {
+                    self.user = audit::line(who.name.as_bytes()).into();
+                    self.seen.attached(&who.name, self.session.dialect());
+                }
+                let Admitted { who, .. } = admitted?;
+                let who = Arc::new(Who { seat: self.seat, prefix: self.prefix.clone(), ..who });
+                self.charge_fids_to(&ClientPrincipal::of(&who));
+                Ok(who)
+            }
+            // Writes to an afid are how a client proves itself: the attach decides what it may do.
+            _ => {
+                let (seat, prefix) = (self.seat, self.prefix.clone());
+                Ok(Arc::new(Who { seat, prefix, ..Who::none(proof.clone()) }))
+            }
+        }
+    }
+}
+
+/// Whether it is an attach to the conversation's own files.
+pub(super) fn asks_for_desk(request: &SessionRequest<Held, Frame>) -> bool {
+    matches!(request.op(), Op::Attach { aname, .. } if gate::split_token(aname).1 == desk::ANAME)
+}

@@ -1,0 +1,50 @@
+//! Fids of a connection, charged to its principal.
+//!
+//! In: the kind of each message, and how many fids there are. Out: how many the session may have. Always holds: a
+//! connection has [`FIDS_FLOOR`] fids whatever the others do, so that a client can attach and show the token. Those
+//! above are taken from the core's limit in batches: most walks, and all reads and writes, look at two numbers.
+
+use super::{Connection, TATTACH, TAUTH, TWALK, TXATTRWALK};
+use crate::limits::ClientPrincipal;
+
+/// Fids that every connection may have.
+pub const FIDS_FLOOR: usize = 16;
+/// Fids that the connections of a core may have above their floors: at 200 to 500 bytes each, some 400 MiB.
+pub const FIDS_ALL: usize = 1 << 20;
+/// The smallest and the largest number of fids that are taken at once.
+const BATCH: (usize, usize) = (8, 1024);
+
+impl Connection {
+    /// Before a message: takes fids if it may make one and there may be none left.
+    pub(super) fn take_fids(&mut self, number: u8) {
+        if !matches!(number, TAUTH | TATTACH | TWALK | TXATTRWALK) || self.own {
+            return;
+        }
+        let (needed, allowed) = (self.fids_needed() + 1, FIDS_FLOOR + self.fids.units());
+        if needed > allowed {
+            self.fids.grow_up_to(needed - allowed + (needed / 4).clamp(BATCH.0, BATCH.1));
+            self.session.limit_fids(FIDS_FLOOR + self.fids.units());
+        }
+    }
+
+    /// Gives back fids that are not needed any more, if they are many.
+    pub(super) fn give_back_fids(&mut self) {
+        let needed = self.fids_needed();
+        if self.fids.units() > 2 * needed + 8 * BATCH.0 {
+            self.fids.shrink_to(needed + BATCH.0);
+            self.session.limit_fids(FIDS_FLOOR + self.fids.units());
+        }
+    }
+
+    /// The client has attached. A connection is charged to the best proof that it has shown.
+    pub(super) fn charge_fids_to(&mut self, principal: &ClientPrincipal) {
+        if principal.class() > self.fids.principal().class() {
+            self.fids.move_to(principal);
+        }
+    }
+
+    /// Fids that there are, and those that requests under way may make.
+    fn fids_needed(&self) -> usize {
+        self.session.fid_count() + self.session.outstanding()
+    }
+}
