@@ -8,6 +8,7 @@ use nine_proto::{Attr, Errno, Error, GetMask, Op, OpenFlags, Qid, Result, Statfs
 
 use super::line::Cursor;
 use super::{NAME, Tap};
+use crate::limits::ClientPrincipal;
 use crate::payload::Payload;
 use crate::server::{Answer, FileServer, Reply, Req, ReqId, Request};
 
@@ -97,7 +98,7 @@ impl Node {
             Op::Walk { .. } | Op::Readdir { .. } => Err(Errno::ENOTDIR.into()),
             Op::Open { flags } if flags.has(OpenFlags::DIRECTORY) => Err(Errno::ENOTDIR.into()),
             Op::Open { flags } if flags.changes() => Err(Errno::EACCES.into()),
-            Op::Open { .. } => self.open(),
+            Op::Open { .. } => self.open(&req),
             Op::Read { .. } if req.count() == 0 => Ok(reply(Bytes::new())),
             Op::Read { .. } => match self.reader {
                 Some(reader) => return self.read(reader, req),
@@ -112,8 +113,9 @@ impl Node {
         req.now(result)
     }
 
-    fn open(&self) -> Result<Reply> {
-        let reader = self.tap.changes.open(self.tap.base.clone(), self.from.as_ref())?;
+    fn open(&self, req: &Request) -> Result<Reply> {
+        let principal = ClientPrincipal::of(req.who());
+        let reader = self.tap.changes.open(self.tap.base.clone(), self.from.as_ref(), &principal)?;
         let node = Self { tap: self.tap.clone(), from: self.from.clone(), reader: Some(reader) };
         Ok(Reply::Open { qid: QID, iounit: 0, node: Arc::new(node) })
     }

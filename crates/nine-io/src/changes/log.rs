@@ -1,4 +1,4 @@
-//! What has changed, as far as it is remembered, and who reads it: no clock, no lock, no request.
+//! What has changed, as far as it is remembered, and who reads it: no clock, no request.
 //!
 //! In: changes, opens, reads. Out: lines for each reader, whole ones, in order. `W` is what stands for a read that
 //! waits.
@@ -11,11 +11,13 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound::{Excluded, Unbounded};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use nine_proto::{Errno, Error, Result};
 
 use super::line::{Change, Cursor, Line, Path, below, join};
+use crate::limits::{ClientPrincipal, FairLimit, FairShare};
 
 /// Bytes of changes that are remembered, each as its paths and [`OVERHEAD`]: 64 Ki changes of no paths at all.
 pub const BYTES_MAX: usize = 4 << 20;
@@ -23,7 +25,7 @@ pub const BYTES_MAX: usize = 4 << 20;
 pub const OVERHEAD: usize = 64;
 /// Bytes of the paths of one change; what has longer ones is forgotten at once.
 pub const PATHS_MAX: usize = 16 << 10;
-/// Readers at once; one more is refused with ENFILE.
+/// Readers at once, shared fairly ([`FairLimit`]); one more is refused with ENFILE.
 pub const READERS_MAX: usize = 256;
 /// Directories of which it is known one by one that nothing is heard of them; if there are more, it is all of them.
 pub const BLIND_MAX: usize = 1024;
@@ -44,6 +46,7 @@ pub(super) struct Log<W> {
     untold: u64,
     blind: BTreeSet<Path>,
     readers: BTreeMap<u64, Reader<W>>,
+    places: Arc<FairLimit>,
     /// The number of the reader that comes next.
     next_reader: u64,
     /// What `next` was when the last reader left.
@@ -59,6 +62,7 @@ struct Reader<W> {
     /// Its root.
     base: Path,
     at: Stand,
+    _place: FairShare,
     /// Reads with their counts, the oldest first.
     waits: VecDeque<(u32, W)>,
 }
@@ -91,6 +95,7 @@ impl<W> Log<W> {
             untold: 1,
             blind: BTreeSet::new(),
             readers: BTreeMap::new(),
+            places: FairLimit::new(READERS_MAX),
             next_reader: 0,
             left: 0,
             on: false,
@@ -111,12 +116,15 @@ impl<W> Log<W> {
     /// Somebody reads from now on, or from a place where he was. Out: his number, and whether he is the first.
     ///
     /// # Errors
-    /// ENFILE: [`READERS_MAX`] read already. EINVAL: there has been no such place.
-    pub(super) fn open(&mut self, base: Path, from: Option<&Cursor>) -> Result<(u64, bool)> {
-        if self.readers.len() >= READERS_MAX {
-            let text = format!("{READERS_MAX} read the changes already, and no more may");
-            return Err(Error::new(Errno::ENFILE, text));
-        }
+    /// ENFILE: the principal has its share of [`READERS_MAX`] already. EINVAL: there has been no such place.
+    pub(super) fn open(
+        &mut self,
+        base: Path,
+        from: Option<&Cursor>,
+        principal: &ClientPrincipal,
+    ) -> Result<(u64, bool)> {
+        let refused = || Error::new(Errno::ENFILE, "too many read the changes: this client has its share");
+        let share = self.places.take(principal, 1).ok_or_else(refused)?;
         let place = match from {
             Some(cursor) if cursor.epoch != self.epoch => Some(0),
             Some(cursor) if cursor.next > self.next => {
@@ -136,7 +144,7 @@ impl<W> Log<W> {
         self.untold = self.next;
         self.next_reader += 1;
         let at = Stand { greeting: Greeting::Here(place), next: 0 };
-        self.readers.insert(self.next_reader, Reader { base, at, waits: VecDeque::new() });
+        self.readers.insert(self.next_reader, Reader { base, at, _place: share, waits: VecDeque::new() });
         Ok((self.next_reader, begins))
     }
 

@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use bytes::Bytes;
 use nine_proto::{Errno, Result};
 
+use crate::limits::ClientPrincipal;
 #[cfg(doc)]
 use crate::server::FileServer;
 use crate::server::{Later, ReqId};
@@ -131,8 +132,8 @@ impl Changes {
         result
     }
 
-    fn open(self: &Arc<Self>, base: Path, from: Option<&Cursor>) -> Result<u64> {
-        let (reader, begins) = self.with(|log| log.open(base, from))?;
+    fn open(self: &Arc<Self>, base: Path, from: Option<&Cursor>, principal: &ClientPrincipal) -> Result<u64> {
+        let (reader, begins) = self.with(|log| log.open(base, from, principal))?;
         if begins {
             (self.begin)(self);
         }

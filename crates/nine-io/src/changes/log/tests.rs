@@ -7,7 +7,7 @@ type Test = Log<u32>;
 
 fn on() -> (Test, u64) {
     let mut log = Test::new("ab".into());
-    let (reader, begins) = log.open(path("/"), None).unwrap();
+    let (reader, begins) = log.open(path("/"), None, &ClientPrincipal::Owner).unwrap();
     assert!(begins);
     log.ready();
     (log, reader)
@@ -35,7 +35,7 @@ const ALL: u32 = 1 << 20;
 fn a_reader_is_told_what_changes_from_its_open_on() {
     let (mut log, early) = on();
     log.push(write("/a"));
-    let (late, begins) = log.open(path("/"), None).unwrap();
+    let (late, begins) = log.open(path("/"), None, &ClientPrincipal::Owner).unwrap();
     assert!(!begins);
     log.push(Change::Move(path("/a"), path("/b c")));
     assert_eq!(text(log.read(early, ALL)), "here ab 2\n2 write /a\n3 move /a '/b c'\n");
@@ -90,14 +90,14 @@ fn of_what_nobody_was_told_once_is_enough_and_what_was_told_stays() {
     // Who has gone may come back for what he was not told.
     log.close(reader);
     log.push(write("/b"));
-    let (back, _) = log.open(path("/"), Some(&cursor("ab", 10))).unwrap();
+    let (back, _) = log.open(path("/"), Some(&cursor("ab", 10)), &ClientPrincipal::Owner).unwrap();
     assert_eq!(text(log.read(back, ALL)), "here ab 10\n10 write /b\n");
 }
 
 #[test]
 fn who_is_behind_by_more_than_is_remembered_is_told_from_where_on() {
     let (mut log, slow) = on();
-    let (fast, _) = log.open(path("/"), None).unwrap();
+    let (fast, _) = log.open(path("/"), None, &ClientPrincipal::Owner).unwrap();
     let long = "x".repeat(200);
     for n in 0..40_000 {
         log.push(write(&format!("/{n}/{long}")));
@@ -117,15 +117,21 @@ fn who_is_behind_by_more_than_is_remembered_is_told_from_where_on() {
 fn a_place_of_another_life_is_lost_and_one_that_is_still_to_come_is_none() {
     let (mut log, _) = on();
     log.push(write("/a"));
-    assert_eq!(log.open(path("/"), Some(&cursor("ab", 4))).unwrap_err().errno, Errno::EINVAL);
-    assert_eq!(log.open(path("/"), Some(&cursor("ab", u64::MAX))).unwrap_err().errno, Errno::EINVAL);
+    assert_eq!(
+        log.open(path("/"), Some(&cursor("ab", 4)), &ClientPrincipal::Owner).unwrap_err().errno,
+        Errno::EINVAL
+    );
+    assert_eq!(
+        log.open(path("/"), Some(&cursor("ab", u64::MAX)), &ClientPrincipal::Owner).unwrap_err().errno,
+        Errno::EINVAL
+    );
     for (epoch, next, is) in [
         ("cd", u64::MAX, "here ab 0\n2 lost 0\n2 write /a\n"),
         ("ab", 0, "here ab 0\n2 lost 0\n2 write /a\n"),
         ("ab", 2, "here ab 2\n2 write /a\n"),
         ("ab", 3, "here ab 3\n"),
     ] {
-        let (reader, _) = log.open(path("/"), Some(&cursor(epoch, next))).unwrap();
+        let (reader, _) = log.open(path("/"), Some(&cursor(epoch, next)), &ClientPrincipal::Owner).unwrap();
         assert_eq!(text(log.read(reader, ALL)), is);
     }
 }
@@ -133,7 +139,7 @@ fn a_place_of_another_life_is_lost_and_one_that_is_still_to_come_is_none() {
 #[test]
 fn nobody_is_greeted_before_changes_are_told() {
     let mut log = Test::new("ab".into());
-    let (reader, begins) = log.open(path("/"), None).unwrap();
+    let (reader, begins) = log.open(path("/"), None, &ClientPrincipal::Owner).unwrap();
     assert!(begins && log.is_on());
     log.push(write("/early"));
     assert!(log.read(reader, ALL).is_none());
@@ -152,10 +158,10 @@ fn what_is_blind_is_said_to_each_reader_at_the_beginning() {
     log.push(Change::Sees(path("/a")));
     log.push(Change::Sees(path("/never")));
     assert_eq!(text(log.read(reader, ALL)), "here ab 2\n2 blind /b\n2 blind /a\n3 blind /b\n4 sees /a\n");
-    let (late, _) = log.open(path("/b/c"), None).unwrap();
+    let (late, _) = log.open(path("/b/c"), None, &ClientPrincipal::Owner).unwrap();
     assert_eq!(text(log.read(late, ALL)), "here ab 5\n5 blind /\n");
     (0..=BLIND_MAX).for_each(|n| log.push(Change::Blind(path(&format!("/{n}")))));
-    let (late, _) = log.open(path("/x"), None).unwrap();
+    let (late, _) = log.open(path("/x"), None, &ClientPrincipal::Owner).unwrap();
     let lines = text(log.read(late, ALL));
     assert!(lines.starts_with("here ab ") && lines.ends_with(" blind /\n"), "{lines}");
     assert!(log.blind.len() <= BLIND_MAX);
@@ -168,14 +174,14 @@ fn what_is_blind_is_so_under_its_new_name_and_not_when_it_has_gone() {
     log.push(Change::Blind(path("/c")));
     log.push(Change::Move(path("/a"), path("/x")));
     log.push(Change::Remove(path("/c")));
-    let (late, _) = log.open(path("/"), None).unwrap();
+    let (late, _) = log.open(path("/"), None, &ClientPrincipal::Owner).unwrap();
     assert_eq!(text(log.read(late, ALL)), "here ab 6\n6 blind /x/b\n");
 }
 
 #[test]
 fn a_reader_of_a_part_is_told_of_that_part() {
     let (mut log, _) = on();
-    let (reader, _) = log.open(path("/a"), None).unwrap();
+    let (reader, _) = log.open(path("/a"), None, &ClientPrincipal::Owner).unwrap();
     log.push(write("/b"));
     log.push(write("/a/b"));
     log.push(Change::Move(path("/a/b"), path("/b")));
@@ -194,7 +200,7 @@ fn nothing_is_remembered_while_nobody_reads_and_nobody_can_come_back() {
     let mut log = Test::new("ab".into());
     log.push(write("/a"));
     assert!(!log.is_on() && log.changes.is_empty() && log.end());
-    let (reader, _) = log.open(path("/"), None).unwrap();
+    let (reader, _) = log.open(path("/"), None, &ClientPrincipal::Owner).unwrap();
     log.ready();
     assert!(!log.end());
     log.push(write("/a"));
@@ -207,7 +213,7 @@ fn nothing_is_remembered_while_nobody_reads_and_nobody_can_come_back() {
     (0..BYTES_MAX / PATHS_MAX + 2)
         .for_each(|n| log.push(Change::Create(path(&format!("/{long}{}", n % 10)[1..]))));
     assert!(!log.is_on() && log.changes.is_empty());
-    let (back, begins) = log.open(path("/"), Some(&cursor("ab", 3))).unwrap();
+    let (back, begins) = log.open(path("/"), Some(&cursor("ab", 3)), &ClientPrincipal::Owner).unwrap();
     log.ready();
     assert!(begins);
     let lines = text(log.read(back, ALL));
@@ -226,11 +232,24 @@ fn paths_without_end_are_lost() {
 #[test]
 fn readers_have_a_number_and_there_are_not_too_many() {
     let (mut log, first) = on();
-    while log.open(path("/"), None).is_ok() {}
+    while log.open(path("/"), None, &ClientPrincipal::Owner).is_ok() {}
     assert_eq!(log.readers(), READERS_MAX);
-    assert_eq!(log.open(path("/"), None).unwrap_err().errno, Errno::ENFILE);
+    assert_eq!(log.open(path("/"), None, &ClientPrincipal::Owner).unwrap_err().errno, Errno::ENFILE);
     log.close(first);
-    assert_ne!(log.open(path("/"), None).unwrap().0, first);
+    assert_ne!(log.open(path("/"), None, &ClientPrincipal::Owner).unwrap().0, first);
+}
+
+#[test]
+fn one_client_that_opens_without_end_leaves_readers_to_others_and_to_the_owner() {
+    let (mut log, _) = on();
+    let client = |n: u8| ClientPrincipal::Address(format!("192.0.2.{n}").into());
+    while log.open(path("/"), None, &client(1)).is_ok() {}
+    assert_eq!(log.readers(), 97);
+    assert_eq!(log.open(path("/"), None, &client(1)).unwrap_err().errno, Errno::ENFILE);
+    let (other, _) = log.open(path("/"), None, &client(2)).unwrap();
+    log.close(other);
+    while log.open(path("/"), None, &ClientPrincipal::Owner).is_ok() {}
+    assert_eq!(log.readers(), READERS_MAX);
 }
 
 #[test]

@@ -73,6 +73,13 @@ pub async fn connect_by(
     client
 }
 
+/// The root of a service for its owner, by the word of the kernel.
+pub async fn owner(env: &nine_net::rt::Real, service: &Service) -> File {
+    let peer = Peer { addr: "owner".into(), proof: Proof::Unix { uid: 0, gid: 0 } };
+    let client = Client::within(env, service, peer, Options::default()).await.expect("a session");
+    client.attach("", 0, "").await.expect("the owner may attach")
+}
+
 fn socket(end: UnixStream) -> Socket {
     end.set_nonblocking(true).expect("a socket");
     let peer = Peer { addr: "pair".into(), proof: Proof::None };
