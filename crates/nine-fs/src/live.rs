@@ -4,7 +4,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use nine_io::server::locks::Ranges;
+use nine_io::limits::FairLimit;
+use nine_io::server::locks::{LOCKS_MAX, Ranges};
 
 use crate::hash::Map;
 
@@ -14,6 +15,8 @@ pub(crate) struct Live {
     /// The directory and the name by which it was met or moved last.
     place: Mutex<(u64, Box<[u8]>)>,
     locks: Mutex<Ranges>,
+    /// Of record locks on all files.
+    pub(crate) lock_limit: Arc<FairLimit>,
     /// By its number, the open file that has it alone.
     alone: Mutex<Option<u64>>,
     /// It has lost its last name.
@@ -22,11 +25,19 @@ pub(crate) struct Live {
 }
 
 /// All of them.
-#[derive(Default)]
 pub(crate) struct Lives {
     files: Map<u64, Weak<Live>>,
+    /// Of their record locks.
+    lock_limit: Arc<FairLimit>,
     /// Those that nobody has any more, and whether they are to be removed.
     dropped: Arc<Mutex<Vec<(u64, bool)>>>,
+}
+
+impl Default for Lives {
+    fn default() -> Self {
+        let (files, dropped) = (Map::default(), Arc::default());
+        Self { files, lock_limit: FairLimit::new(LOCKS_MAX), dropped }
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -81,6 +92,7 @@ impl Lives {
             ino,
             place: Mutex::new((dir, name.into())),
             locks: Mutex::default(),
+            lock_limit: self.lock_limit.clone(),
             alone: Mutex::default(),
             gone: AtomicBool::new(false),
             dropped: self.dropped.clone(),

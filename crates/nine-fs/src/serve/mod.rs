@@ -187,17 +187,17 @@ impl Archive {
                 Ok(Reply::Xattr { size: value.len() as u64, node: Arc::new(Node::Xattr(value.into())) })
             }
             Asked::Lock(asked) => {
-                let want = Wanted::new(req.id().conn, file.open()?.number, &asked)?;
+                let want = Wanted::of(req, file.open()?.number, &asked)?;
                 let live = file.live.as_ref().ok_or(Errno::EOPNOTSUPP)?;
                 let mut locks = live.locks();
                 if locks.conflict(&want).is_some() {
                     return Ok(Reply::Lock(LockStatus::Blocked));
                 }
-                locks.replace(want)?;
+                locks.replace(want, &live.lock_limit)?;
                 Ok(Reply::Lock(LockStatus::Success))
             }
             Asked::Getlock(asked) => {
-                let want = Wanted::new(req.id().conn, file.open()?.number, &asked)?;
+                let want = Wanted::of(req, file.open()?.number, &asked)?;
                 Ok(match &file.live {
                     Some(live) => live.locks().getlock(&asked, &want),
                     None => nine_io::server::locks::Ranges::default().getlock(&asked, &want),

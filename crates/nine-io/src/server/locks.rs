@@ -3,16 +3,21 @@
 //! In: a range and an owner, which is a process of a client on one connection, through whatever fid. Out: whether
 //! another owner is in the way. No clock, no host, nothing that waits.
 //!
-//! Always holds: the ranges of two owners overlap only where both read; those of one owner never overlap.
+//! Always holds: the ranges of two owners overlap only where both read; those of one owner never overlap. Ranges are
+//! shared fairly ([`limits`]), on each file and on all files of a server together.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use nine_proto::{Errno, LockRequest, LockType, Result};
 
-use super::req::Reply;
+use super::req::{Reply, Request};
+use crate::limits::{self, ClientPrincipal, FairLimit, FairShare, UnitsHeld};
 
 /// Ranges held on one file; one more is refused with ENOLCK.
-const PER_FILE: usize = 4096;
+pub const FILE_LOCKS_MAX: usize = 4096;
+/// Ranges held on all files of a server; one more is refused with ENOLCK.
+pub const LOCKS_MAX: usize = 1 << 17;
 
 /// The longest name of a client, which every range of its keeps, bytes; Linux' own has at most 64. More is refused
 /// with EINVAL.
@@ -29,7 +34,7 @@ pub struct Owner {
 }
 
 /// A lock that somebody has.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Held {
     /// Who.
     pub owner: Owner,
@@ -41,6 +46,8 @@ pub struct Held {
     pub start: u64,
     /// The last byte; `u64::MAX`: to the end of the file, however it grows.
     last: u64,
+    /// One unit of the server's limit.
+    share: Arc<FairShare>,
 }
 
 impl Held {
@@ -61,14 +68,24 @@ pub struct Wanted {
     pub start: u64,
     /// The last.
     pub last: u64,
+    /// The principal that its range is charged to.
+    principal: ClientPrincipal,
 }
 
 impl Wanted {
-    /// From a request on this connection, through the open file of this number.
+    /// From a request, through the open file of this number.
     ///
     /// # Errors
     /// EINVAL and EOVERFLOW: a range or a name that cannot be.
-    pub fn new(conn: u64, file: u64, asked: &LockRequest<'_>) -> Result<Self> {
+    pub fn of(request: &Request, file: u64, asked: &LockRequest<'_>) -> Result<Self> {
+        Self::new(request.id().conn, ClientPrincipal::of(request.who()), file, asked)
+    }
+
+    /// From a request of this principal on this connection.
+    ///
+    /// # Errors
+    /// As [`Wanted::of`].
+    pub fn new(conn: u64, principal: ClientPrincipal, file: u64, asked: &LockRequest<'_>) -> Result<Self> {
         let last = match asked.length {
             0 => u64::MAX,
             n => asked.start.checked_add(n - 1).ok_or(Errno::EOVERFLOW)?,
@@ -78,7 +95,7 @@ impl Wanted {
         }
         let owner = Owner { conn, proc_id: asked.proc_id, client_id: asked.client_id.into() };
         let ty = (asked.ty != LockType::Unlock).then_some(asked.ty);
-        Ok(Self { owner, file, ty, start: asked.start, last })
+        Ok(Self { owner, file, ty, start: asked.start, last, principal })
     }
 }
 
@@ -128,34 +145,56 @@ impl Ranges {
         })
     }
 
-    /// The owner's range becomes what is wanted; what it held there before is cut. `Err`: too many ranges.
-    /// The caller has seen that nobody is in the way.
+    /// The owner gets the range that is wanted; its ranges from before are cut. `all`: the limit of the server. The
+    /// caller has seen that nobody is in the way.
     ///
     /// # Errors
-    /// ENOLCK.
-    pub fn replace(&mut self, want: Wanted) -> Result<()> {
-        if self.0.len() + 2 > PER_FILE {
+    /// ENOLCK: the principal has its share of the ranges of this file, or of all. Then nothing has changed.
+    pub fn replace(&mut self, want: Wanted, all: &Arc<FairLimit>) -> Result<()> {
+        let is_cut =
+            |held: &Held| held.owner == want.owner && held.start <= want.last && want.start <= held.last;
+        let pieces = |held: &Held| usize::from(held.start < want.start) + usize::from(held.last > want.last);
+        let (mut gone, mut new) = (0, usize::from(want.ty.is_some()));
+        for held in self.0.iter().filter(|held| is_cut(held)) {
+            gone += 1;
+            new += pieces(held);
+        }
+        let more = new.saturating_sub(gone);
+        if more > self.allowance(&want.principal) {
             return Err(Errno::ENOLCK.into());
         }
-        let mut next = Vec::with_capacity(self.0.len() + 2);
-        for held in self.0.drain(..) {
-            if held.owner != want.owner || held.last < want.start || want.last < held.start {
-                next.push(held);
-                continue;
-            }
+        let shares = (0..more).map(|_| all.take(&want.principal, 1).map(Arc::new));
+        let mut shares = shares.collect::<Option<Vec<_>>>().ok_or(Errno::ENOLCK)?;
+        let mut next = Vec::with_capacity(self.0.len() + more);
+        // Those that go leave their units to those that come.
+        for held in self.0.extract_if(.., |held| is_cut(held)) {
+            shares.push(held.share.clone());
+            next.push(held);
+        }
+        let mut share = || shares.pop().expect("a unit was counted for each new range");
+        for held in next {
             if held.start < want.start {
-                next.push(Held { last: want.start - 1, ..held.clone() });
+                self.0.push(Held { last: want.start - 1, share: share(), ..held.clone() });
             }
             if held.last > want.last {
-                next.push(Held { start: want.last + 1, ..held });
+                self.0.push(Held { start: want.last + 1, share: share(), ..held });
             }
         }
-        self.0 = next;
-        let Wanted { owner, file, ty, start, last } = want;
+        let Wanted { owner, file, ty, start, last, .. } = want;
         if let Some(ty) = ty {
-            self.0.push(Held { owner, file, ty, start, last });
+            self.0.push(Held { owner, file, ty, start, last, share: share() });
         }
         Ok(())
+    }
+
+    /// Ranges of this file that a principal may still take.
+    fn allowance(&self, principal: &ClientPrincipal) -> usize {
+        let mut held = UnitsHeld::default();
+        for of in self.0.iter().map(|held| held.share.principal()) {
+            held.by_class[of.class() as usize] += 1;
+            held.by_principal += usize::from(of == principal);
+        }
+        limits::allowance(FILE_LOCKS_MAX, principal.class(), held)
     }
 
     /// Gives up what was set through an open file; the ranges (first and last byte) that it was.
@@ -207,14 +246,14 @@ mod tests {
     fn want(who: u32, ty: LockType, start: u64, last: u64) -> Wanted {
         let length = length(start, last);
         let asked = LockRequest { ty, flags: 0, start, length, proc_id: who, client_id: b"here" };
-        Wanted::new(1, who.into(), &asked).unwrap()
+        Wanted::new(1, ClientPrincipal::Owner, who.into(), &asked).unwrap()
     }
 
     fn set(ranges: &mut Ranges, who: u32, ty: LockType, start: u64, last: u64) -> bool {
         let want = want(who, ty, start, last);
         let free = ranges.conflict(&want).is_none();
         if free {
-            ranges.replace(want).unwrap();
+            ranges.replace(want, &FairLimit::new(LOCKS_MAX)).unwrap();
         }
         free
     }
@@ -254,25 +293,55 @@ mod tests {
 
     #[test]
     fn a_file_has_a_limited_number_of_locks() {
-        let mut ranges = Ranges::default();
+        let (mut ranges, all) = (Ranges::default(), FairLimit::new(LOCKS_MAX));
         let mut held = 0;
-        while ranges.replace(want(1, Read, held * 2, held * 2)).is_ok() {
+        while ranges.replace(want(1, Read, held * 2, held * 2), &all).is_ok() {
             held += 1;
         }
-        assert_eq!(held, PER_FILE as u64 - 1);
-        assert_eq!(ranges.release(1).len() as u64, held);
+        assert_eq!((held, all.held()), (FILE_LOCKS_MAX as u64, FILE_LOCKS_MAX));
+        // Changes without a further range are done: another kind of lock, or none.
+        ranges.replace(want(1, Write, 0, 0), &all).unwrap();
+        ranges.replace(want(1, Unlock, 2, 9), &all).unwrap();
+        assert_eq!(ranges.release(1).len() as u64, held - 4);
+        assert_eq!(all.held(), 0);
+    }
+
+    #[test]
+    fn read_locks_of_a_client_leave_the_owner_locks_on_the_same_file() {
+        let (mut ranges, all) = (Ranges::default(), FairLimit::new(LOCKS_MAX));
+        let of = |principal: &ClientPrincipal, start| Wanted {
+            principal: principal.clone(),
+            ..want(1, Read, start, start)
+        };
+        let guest = ClientPrincipal::Address("192.0.2.1".into());
+        let mut held = 0;
+        while ranges.replace(of(&guest, held * 2), &all).is_ok() {
+            held += 1;
+        }
+        assert_eq!(held, 1536);
+        ranges.replace(want(2, Write, 1, 1), &all).unwrap();
+        ranges.replace(of(&ClientPrincipal::User(7), 9999), &all).unwrap();
+    }
+
+    #[test]
+    fn a_refused_range_leaves_the_others_as_they_were() {
+        let (mut ranges, all) = (Ranges::default(), FairLimit::new(1));
+        ranges.replace(want(1, Write, 0, 99), &all).unwrap();
+        assert!(ranges.replace(want(1, Unlock, 40, 49), &all).is_err());
+        assert_eq!(ranges.strongest(0, 99), [(0, 99, Write)]);
+        assert_eq!((ranges.len(), all.held()), (1, 1));
     }
 
     #[test]
     fn as_many_ranges_as_may_be_are_laid_over_each_other_in_time_that_grows_with_them() {
-        let mut ranges = Ranges::default();
-        for i in 0..PER_FILE as u64 - 2 {
-            ranges.replace(want(1 + (i % 7) as u32, Read, i * 3, i * 3 + 1)).unwrap();
+        let (mut ranges, all) = (Ranges::default(), FairLimit::new(LOCKS_MAX));
+        for i in 0..FILE_LOCKS_MAX as u64 - 2 {
+            ranges.replace(want(1 + (i % 7) as u32, Read, i * 3, i * 3 + 1), &all).unwrap();
         }
         let pieces = ranges.strongest(0, u64::MAX);
-        assert_eq!(pieces.len(), 2 * (PER_FILE - 2));
+        assert_eq!(pieces.len(), 2 * (FILE_LOCKS_MAX - 2));
         assert!(pieces.windows(2).all(|pair| pair[0].1 + 1 == pair[1].0 && pair[0].2 != pair[1].2));
-        ranges.replace(want(1, Read, 0, u64::MAX)).unwrap();
+        ranges.replace(want(1, Read, 0, u64::MAX), &all).unwrap();
         assert_eq!(ranges.strongest(5, u64::MAX), [(5, u64::MAX, Read)]);
     }
 
@@ -280,8 +349,9 @@ mod tests {
     fn ranges_beyond_all_numbers_are_refused() {
         let asked =
             |start, length| LockRequest { ty: Read, flags: 0, start, length, proc_id: 1, client_id: b"" };
-        assert!(Wanted::new(1, 1, &asked(u64::MAX, 1)).is_err());
-        assert!(Wanted::new(1, 1, &asked(2, u64::MAX)).is_err());
-        assert!(Wanted::new(1, 1, &asked(i64::MAX as u64, 0)).is_ok());
+        let wanted = |start, length| Wanted::new(1, ClientPrincipal::Owner, 1, &asked(start, length));
+        assert!(wanted(u64::MAX, 1).is_err());
+        assert!(wanted(2, u64::MAX).is_err());
+        assert!(wanted(i64::MAX as u64, 0).is_ok());
     }
 }

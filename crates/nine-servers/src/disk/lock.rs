@@ -10,29 +10,32 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 
-use nine_io::server::Reply;
+use nine_io::limits::FairLimit;
+use nine_io::server::{Reply, Request};
 use nine_proto::{Errno, LockRequest, LockStatus, LockType};
 use rustix::fs::OFlags;
 
 use super::file::OpenFile;
 use super::host::{self, HostFs, HostLock};
 use super::{Done, Fail, How, Inner, Kind, Node, locked};
-use nine_io::server::locks::{Ranges, Wanted, length};
+use nine_io::server::locks::{LOCKS_MAX, Ranges, Wanted, length};
 
 /// Every file that is locked; as many as open files at most. One lock for all: everything under it is short and in
 /// memory.
-#[derive(Default)]
 pub(super) struct Locks {
     files: Mutex<HashMap<(u64, u64), FileLocks>>,
-    /// Ranges held on all files.
-    ranges: AtomicUsize,
+    /// Of ranges on all files.
+    limit: Arc<FairLimit>,
 }
 
-/// Ranges held on all files together; one more is refused with ENOLCK.
-const ALL_MAX: usize = 1 << 17;
+impl Default for Locks {
+    fn default() -> Self {
+        Self { files: Mutex::default(), limit: FairLimit::new(LOCKS_MAX) }
+    }
+}
 
 #[derive(Default)]
 struct FileLocks {
@@ -42,8 +45,8 @@ struct FileLocks {
 }
 
 impl<H: HostFs> Inner<H> {
-    pub(super) fn lock(&self, node: &Node, conn: u64, asked: LockRequest<'_>) -> Done<Reply> {
-        let (file, want) = wanted(node, conn, &asked)?;
+    pub(super) fn lock(&self, node: &Node, req: &Request, asked: LockRequest<'_>) -> Done<Reply> {
+        let (file, want) = wanted(node, req, &asked)?;
         let allowed = match asked.ty {
             LockType::Read => file.reads,
             LockType::Write => file.writes,
@@ -57,26 +60,20 @@ impl<H: HostFs> Inner<H> {
         if asked.ty == LockType::Unlock && !files.contains_key(&key) {
             return Ok(Reply::Lock(LockStatus::Success));
         }
-        if asked.ty != LockType::Unlock && self.locks.ranges.load(Ordering::Relaxed) >= ALL_MAX {
-            return Err(Errno::ENOLCK.into());
-        }
         file.locked.store(true, Ordering::Release);
         let locks = files.entry(key).or_default();
         if locks.host.is_none() {
             locks.host = self.open_for_locks(file)?;
         }
-        let before = locks.held.len();
-        let result = locks.set(&self.host, want);
-        self.locks.ranges.fetch_add(locks.held.len(), Ordering::Relaxed);
-        self.locks.ranges.fetch_sub(before, Ordering::Relaxed);
+        let result = locks.set(&self.host, want, &self.locks.limit);
         if locks.held.is_empty() {
             files.remove(&key);
         }
         result.map(Reply::Lock)
     }
 
-    pub(super) fn getlock(&self, node: &Node, conn: u64, asked: LockRequest<'_>) -> Done<Reply> {
-        let (file, want) = wanted(node, conn, &asked)?;
+    pub(super) fn getlock(&self, node: &Node, req: &Request, asked: LockRequest<'_>) -> Done<Reply> {
+        let (file, want) = wanted(node, req, &asked)?;
         let free = Reply::Getlock {
             ty: LockType::Unlock,
             start: asked.start,
@@ -130,9 +127,7 @@ impl Locks {
         let mut files = locked(&self.files);
         let key = (file.dent.id.dev, file.dent.id.ino);
         let Some(locks) = files.get_mut(&key) else { return };
-        let released = locks.held.release(file.number);
-        self.ranges.fetch_sub(released.len(), Ordering::Relaxed);
-        for (start, last) in released {
+        for (start, last) in locks.held.release(file.number) {
             // To give up bytes cannot be refused; a host that errs here frees them when the description closes.
             let _ = locks.mirror(host, start, last);
         }
@@ -144,13 +139,13 @@ impl Locks {
 
 impl FileLocks {
     /// All of the range, or nothing.
-    fn set(&mut self, host: &impl HostFs, want: Wanted) -> Done<LockStatus> {
+    fn set(&mut self, host: &impl HostFs, want: Wanted, limit: &Arc<FairLimit>) -> Done<LockStatus> {
         if self.held.conflict(&want).is_some() {
             return Ok(LockStatus::Blocked);
         }
         let before = self.held.clone();
         let (start, last) = (want.start, want.last);
-        self.held.replace(want)?;
+        self.held.replace(want, limit)?;
         let Err(error) = self.mirror(host, start, last) else { return Ok(LockStatus::Success) };
         self.held = before;
         let _ = self.mirror(host, start, last);
@@ -174,9 +169,9 @@ impl FileLocks {
     }
 }
 
-fn wanted<'a>(node: &'a Node, conn: u64, asked: &LockRequest<'_>) -> Done<(&'a OpenFile, Wanted)> {
+fn wanted<'a>(node: &'a Node, req: &Request, asked: &LockRequest<'_>) -> Done<(&'a OpenFile, Wanted)> {
     let Kind::File(file) = &node.kind else { return Err(Errno::EBADF.into()) };
-    Ok((file, Wanted::new(conn, file.number, asked)?))
+    Ok((file, Wanted::of(req, file.number, asked)?))
 }
 
 /// What lies beyond the host's numbers counts as "to the end".
@@ -189,11 +184,12 @@ mod tests {
     use super::super::host::Linux;
     use super::*;
     use LockType::{Unlock, Write};
+    use nine_io::limits::ClientPrincipal;
 
     fn want(who: u32, ty: LockType, start: u64, last: u64) -> Wanted {
         let length = length(start, last);
         let asked = LockRequest { ty, flags: 0, start, length, proc_id: who, client_id: b"here" };
-        Wanted::new(1, who.into(), &asked).unwrap()
+        Wanted::new(1, ClientPrincipal::Owner, who.into(), &asked).unwrap()
     }
 
     #[test]
@@ -202,7 +198,8 @@ mod tests {
         let open = || OwnedFd::from(file.reopen().unwrap());
         let other = open();
         let mut locks = FileLocks { host: Some(open()), held: Ranges::default() };
-        let mut set = |who, ty, start, last| locks.set(&Linux, want(who, ty, start, last)).unwrap();
+        let limit = FairLimit::new(10);
+        let mut set = |who, ty, start, last| locks.set(&Linux, want(who, ty, start, last), &limit).unwrap();
         assert_eq!(set(1, Write, 0, 9), LockStatus::Success);
         let tail = HostLock { ty: Write, start: 5, length: 10 };
         assert_eq!(Linux.lock(other.as_fd(), tail), Err(host::Errno::AGAIN));

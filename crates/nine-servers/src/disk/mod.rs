@@ -378,8 +378,8 @@ impl<H: HostFs> Inner<H> {
                 self.write(&node, offset, data, how)
             }
             Op::Fsync { datasync } => self.fsync(&node, datasync),
-            Op::Lock(lock) => self.lock(&node, req.id().conn, lock),
-            Op::Getlock(lock) => self.getlock(&node, req.id().conn, lock),
+            Op::Lock(lock) => self.lock(&node, req, lock),
+            Op::Getlock(lock) => self.getlock(&node, req, lock),
             Op::XattrWalk { name } => self.xattr_walk(&node, name),
             Op::XattrCreate { name, size, flags } => self.xattr_create(&node, name, size, flags),
             Op::Statfs => self.statfs(&node),

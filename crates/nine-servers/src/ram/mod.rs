@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use bytes::Bytes;
 use nine_io::Payload;
 use nine_io::changes::{Changes, Tap};
+use nine_io::limits::FairLimit;
 use nine_io::server::acl::{AclKind, PosixAcl};
 use nine_io::server::{Answer, FileServer, Reply, Req, Request};
 use nine_proto::mode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
@@ -23,7 +24,7 @@ use nine_proto::{
     Errno, Error, LockStatus, Make, NOGID, Op, OpenFlags, Perm, Qid, RenameMode, Result, Walked,
 };
 
-use nine_io::server::locks::Wanted;
+use nine_io::server::locks::{LOCKS_MAX, Wanted};
 use nine_io::server::xattr::{XATTR_CREATE, XATTR_REPLACE, XattrInput};
 use tree::{Inode, Place, Space, now, part};
 
@@ -37,6 +38,8 @@ pub struct Ram {
     space: Arc<Space>,
     next: AtomicU64,
     changes: Arc<Changes>,
+    /// Of record locks on all files.
+    locks: Arc<FairLimit>,
 }
 
 /// What stands behind a fid.
@@ -60,7 +63,8 @@ impl Ram {
         let (space, next) = (Space::new(limit_bytes), AtomicU64::new(3));
         let root = Inode::new(&space, 1, S_IFDIR | 0o777, (0, 0), nowhere())
             .expect("the limit has room for the root");
-        Self { root, one_at_a_time: Mutex::new(()), space, next, changes: Changes::new() }
+        let (changes, locks) = (Changes::new(), FairLimit::new(LOCKS_MAX));
+        Self { root, one_at_a_time: Mutex::new(()), space, next, changes, locks }
     }
 
     fn run(&self, req: &Request) -> Result<Reply> {
@@ -158,15 +162,15 @@ impl Ram {
             Op::Write { offset, data } => inode.write(open.is_some_and(|(_, append)| append), offset, data),
             Op::Fsync { .. } => Ok(Reply::Done),
             Op::Lock(asked) => {
-                let want = Wanted::new(req.id().conn, open.ok_or(Errno::EBADF)?.0, &asked)?;
+                let want = Wanted::of(req, open.ok_or(Errno::EBADF)?.0, &asked)?;
                 let locks = &mut inode.lock().locks;
                 if locks.conflict(&want).is_some() {
                     return Ok(Reply::Lock(LockStatus::Blocked));
                 }
-                locks.replace(want).map(|()| Reply::Lock(LockStatus::Success))
+                locks.replace(want, &self.locks).map(|()| Reply::Lock(LockStatus::Success))
             }
             Op::Getlock(asked) => {
-                let want = Wanted::new(req.id().conn, open.ok_or(Errno::EBADF)?.0, &asked)?;
+                let want = Wanted::of(req, open.ok_or(Errno::EBADF)?.0, &asked)?;
                 Ok(inode.lock().locks.getlock(&asked, &want))
             }
             Op::XattrWalk { name } => {

@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
-use nine_io::client::File;
-use nine_io::server::FileServer;
+use nine_io::client::{Client, File, Options};
+use nine_io::server::{Anonymous, Core, FileServer, Gate, Service};
+use nine_net::{Peer, Proof};
 use nine_proto::{
     Dialect, Errno, GetMask, LockRequest, LockStatus, LockType, NOGID, OpenFlags, Qid, SetAttr, Statfs, Time,
     TimeSet, mode,
 };
 use nine_servers::{Disk, DiskOptions, Ram};
 
-use crate::files::world::{ALL, content, errno, list, not_covered, raw, serve};
+use crate::files::world::{ALL, content, errno, list, not_covered, owner, raw, serve};
 
 const RDWR: OpenFlags = OpenFlags::RDWR;
 
@@ -381,6 +382,47 @@ fn locks_are_between_owners_and_end_with_their_fid() {
         one.close().await.unwrap();
         assert_eq!(two.lock(&lock(2, LockType::Write, 1, 0)).await.unwrap(), LockStatus::Success);
         assert_eq!(two.lock(&lock(2, LockType::Unlock, 0, 0)).await.unwrap(), LockStatus::Success);
+    });
+}
+
+/// A file of each server for a client without proof and for the owner.
+fn guest_and_owner(main: impl AsyncFn(File, File)) {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = Disk::open(dir.path(), DiskOptions::default()).unwrap();
+    let servers: [Arc<dyn FileServer>; 2] = [Arc::new(Ram::new(64 << 20)), Arc::new(disk)];
+    for server in servers {
+        nine_net::rt::block_on(async |env| {
+            let gate = Gate { anonymous: Anonymous::Trusted, ..Gate::default() };
+            let service = Service::new(server, gate, Core::default());
+            let root = owner(&env, &service).await;
+            put(&root, "f", b"text").await;
+            let peer = Peer { addr: "guest".into(), proof: Proof::None };
+            let guest = Client::within(&env, &service, peer, Options::default()).await.unwrap();
+            let guest = guest.attach("", 7, "").await.unwrap();
+            main(guest, root).await;
+        })
+        .unwrap();
+    }
+}
+
+#[test]
+fn read_locks_of_a_client_without_proof_leave_the_owner_locks_on_the_same_file() {
+    guest_and_owner(async |guest, root| {
+        let guest = guest.open("f", OpenFlags::READ).await.unwrap();
+        let lock = |ty, start| LockRequest { ty, flags: 0, start, length: 1, proc_id: 1, client_id: b"here" };
+        let mut held = 0;
+        let refused = loop {
+            match guest.lock(&lock(LockType::Read, 1000 + 2 * held)).await {
+                Ok(LockStatus::Success) => held += 1,
+                other => break other.unwrap_err(),
+            }
+        };
+        assert_eq!((held, refused.errno()), (1536, Errno::ENOLCK));
+        let file = root.open("f", RDWR).await.unwrap();
+        assert_eq!(file.lock(&lock(LockType::Write, 1)).await.unwrap(), LockStatus::Success);
+        // The guest's ranges go with its fid, and others have them then.
+        guest.close().await.unwrap();
+        assert_eq!(file.lock(&lock(LockType::Write, 1000)).await.unwrap(), LockStatus::Success);
     });
 }
 
