@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use nine_io::client::{Answer, Error as Failed, File};
+use nine_io::limits::ClientPrincipal;
 use nine_io::server::{Later, Reply};
 use nine_proto::msg::{OnlyIds, Tmsg};
 use nine_proto::{Errno, Fid, Op, Qid, Str};
@@ -40,6 +41,7 @@ impl Core {
             ident: self.ident("", None, Standing::Proven, false),
             hops: 0,
             client: self.outside.number(req.id().conn, req.who()),
+            principal: ClientPrincipal::of(req.who()),
             base: b"/"[..].into(),
         });
         let (client, member) = self.connect(&by, &tree).await?;

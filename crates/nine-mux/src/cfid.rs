@@ -9,6 +9,7 @@ use futures_util::lock::Mutex as AsyncMutex;
 use nine_io::Direct;
 use nine_io::changes::Path;
 use nine_io::client::File;
+use nine_io::limits::{ClientPrincipal, FairShare};
 use nine_proto::{OpenFlags, Qid};
 
 use crate::ahead::Ahead;
@@ -50,6 +51,8 @@ pub(crate) struct CFid {
     pub(crate) ahead: Option<Arc<Ahead>>,
     /// The open file itself, if its server is in this process.
     pub(crate) direct: Option<Arc<dyn Direct>>,
+    /// Its fid of the upstream.
+    pub(crate) share: FairShare,
 }
 
 /// A mount point that was walked to while its server was away. Until the server answers, the fid has the attributes of
@@ -132,6 +135,8 @@ pub(crate) struct Walker {
     pub(crate) hops: u8,
     /// The client's number: it chooses the lanes.
     pub(crate) client: u64,
+    /// The party that its fids are charged to.
+    pub(crate) principal: ClientPrincipal,
     /// The path that was attached to.
     pub(crate) base: Path,
 }

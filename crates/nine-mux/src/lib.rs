@@ -21,6 +21,7 @@ mod attach;
 mod auth;
 mod cfid;
 mod core;
+mod fids;
 mod herald;
 mod jobs;
 mod keep;
@@ -49,6 +50,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nine_io::client::Error;
+use nine_io::limits::ClientPrincipal;
 use nine_io::server::Seat;
 use nine_net::Env;
 use nine_net::lock::lock;
@@ -56,6 +58,7 @@ use nine_proto::Names;
 
 pub use ahead::TOTAL as AHEAD_MAX;
 pub use attach::{Con, Local, Received, UNSENT_MAX};
+pub use fids::UPSTREAM_FIDS_MAX;
 pub use keep::{BEAT, REPLAY, Wait};
 pub use live::{AWAY, CLIENTS, Draft, Kinds, Live};
 pub use qid::SLOTS_EACH;
@@ -112,7 +115,8 @@ impl Mux {
 
     fn space_of(&self, named: Arc<named::Named>, owner: &Owner) -> Space {
         let ident = self.0.ident(&owner.name, owner.uid, upstream::Standing::Proven, false);
-        let by = Arc::new(Walker { named, ident, hops: 0, client: 0, base: b"/"[..].into() });
+        let (principal, base) = (ClientPrincipal::Owner, b"/"[..].into());
+        let by = Arc::new(Walker { named, ident, hops: 0, client: 0, principal, base });
         Space { core: self.0.clone(), by, limit: 2 * GREETING }
     }
 }

@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 use futures_util::lock::Mutex as AsyncMutex;
 use nine_io::changes::{Path, Tap};
 use nine_io::client::{Answer as Got, Error as Failed, File, Forward, heed};
+use nine_io::limits::ClientPrincipal;
 use nine_io::server::{Answer, FileServer, Later, Node, Passage, Reply, Req, ReqId, Request, StreamRequest};
 use nine_io::{Called, Direct, Payload};
 use nine_net::lock::lock;
@@ -23,6 +24,7 @@ use crate::ahead::Ahead;
 use crate::auth::Afid;
 use crate::cfid::{CFid, Held, Live, Open, Step, Walker};
 use crate::core::{Core, is_away, refused};
+use crate::fids::refusal;
 use crate::keep::{Kept, LISTED, Patience, SHORT};
 use crate::message::{data, message, newfid};
 use crate::named::Named;
@@ -187,6 +189,7 @@ impl Core {
             Op::Open { flags } if flags.has(OpenFlags::DIRECTORY) && !cfid.is_dir() => {
                 Some(Errno::ENOTDIR.into())
             }
+            Op::Walk { .. } | Op::XattrWalk { .. } => refusal(&cfid.share),
             Op::Remove => busy(&cfid.step().covered),
             Op::Rename { name } => {
                 let to = req.node2::<CFid>().ok()?;
@@ -521,7 +524,8 @@ impl Core {
             Err(_) => self.ident(&who.name, who.uid, Standing::of(who), who.read_only),
         };
         let (client, base) = (self.outside.number(req.id().conn, who), base_of(path));
-        let by = Arc::new(Walker { named, ident, hops: 0, client, base });
+        let principal = ClientPrincipal::of(who);
+        let by = Arc::new(Walker { named, ident, hops: 0, client, principal, base });
         let pos = self.clone_pos(self.resolve(&by, path).await?).await?;
         // Nothing leads out of the tree that was asked for.
         let step = Step::root(pos.step.covered.clone());
@@ -531,13 +535,7 @@ impl Core {
 
     /// The same root, for a mux that passes on what has come over others.
     async fn hop(&self, from: &CFid, hops: u8) -> Result<Reply, Failed> {
-        let by = Arc::new(Walker {
-            named: from.by.named.clone(),
-            ident: from.by.ident.clone(),
-            hops,
-            client: from.by.client,
-            base: from.by.base.clone(),
-        });
+        let by = Arc::new(Walker { hops, ..Walker::clone(&from.by) });
         let (space, step) = (by.named.space(), from.step.clone());
         let pos = match space.head(&step.covered) {
             Some(head) => self.cross(&by, step, head.clone(), &mut Patience::default()).await?,
@@ -574,6 +572,7 @@ impl Core {
             step: cfid.step(),
             crossed: cfid.crossed(),
             qid: Held::new(&self.qids, &root, raw),
+            share: cfid.share.charge_another(),
             kept,
             away: None,
             first: Live { root, file, raw },
@@ -716,7 +715,8 @@ impl Core {
                     }
                     let crossed = if names.is_empty() { cfid.crossed() } else { None };
                     let root = root.clone();
-                    let made = self.cfid(&cfid.by, Pos { step, crossed, away: None, root, file, raw });
+                    let pos = Pos { step, crossed, away: None, root, file, raw };
+                    let made = self.cfid_with(&cfid.by, pos, cfid.share.charge_another());
                     if let (Some(new), Some(old), true) = (&made.kept, &cfid.kept, names.is_empty()) {
                         new.same_birth(old);
                     }

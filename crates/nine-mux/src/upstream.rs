@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use futures_util::lock::{Mutex as AsyncMutex, OwnedMutexGuard};
 use nine_io::client::{Client, Driver, Error, File, Meter, Options};
+use nine_io::limits::FairLimit;
 use nine_io::server::Who;
 use nine_net::lock::{Mutex, lock};
 use nine_net::modules::TraceLog;
@@ -25,6 +26,7 @@ use nine_proto::{Errno, NOUID, Qid};
 
 use crate::ahead::Files;
 use crate::core::{Core, refused};
+use crate::fids::UPSTREAM_FIDS_MAX;
 use crate::keep::{Keeping, Moves, Wait, is_passing, pulse};
 use crate::outside::{Outside, Place};
 use crate::pushed::{self, Words};
@@ -86,6 +88,8 @@ pub struct Server {
     pub user: (Box<str>, u32),
     /// Connections at most: one client of the mux keeps to one of them.
     pub lanes: u16,
+    /// Fids that the clients of the mux hold on one of them, at most: [`UPSTREAM_FIDS_MAX`], or fewer.
+    pub fids: usize,
     /// It is in this process, and no mux.
     pub local: bool,
     /// Regular files that are read serially are read ahead.
@@ -145,6 +149,8 @@ pub(crate) struct Lane {
     pub(crate) rtt_us: AtomicU64,
     /// What comes back with it, and who waits for that.
     pub(crate) keeping: Keeping,
+    /// Of fids that clients hold on it.
+    pub(crate) fids: Arc<FairLimit>,
 }
 
 #[derive(Default)]
@@ -215,8 +221,21 @@ impl Server {
         let (name, others, options) = (name.into(), Vec::new(), Self::options());
         let user = (Box::default(), NOUID);
         let trace = TraceLog::default();
-        let (lanes, wait, pushed) = (1, None, Vec::new());
-        Self { name, dial, others, options, user, lanes, local: false, wait, ahead: false, pushed, trace }
+        let (lanes, fids, wait, pushed) = (1, UPSTREAM_FIDS_MAX, None, Vec::new());
+        Self {
+            name,
+            dial,
+            others,
+            options,
+            user,
+            lanes,
+            fids,
+            local: false,
+            wait,
+            ahead: false,
+            pushed,
+            trace,
+        }
     }
 
     /// How upstreams are spoken to. One client of the mux can have a quarter of what is under way at a server, and who
@@ -312,6 +331,7 @@ impl Lane {
             now: arc_swap::ArcSwapOption::empty(),
             rtt_us: AtomicU64::new(0),
             keeping: Keeping::default(),
+            fids: FairLimit::new(upstream.server.fids),
         }
     }
 

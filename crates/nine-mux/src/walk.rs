@@ -12,13 +12,15 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use nine_io::client::{Answer, Error, File};
+use nine_io::limits::FairShare;
 use nine_io::server::Later;
 use nine_proto::msg::{MAXWELEM, Names, Tmsg};
 use nine_proto::{Errno, GetMask, Op, Qid, Walked};
 
 use crate::cfid::{AwayMount, CFid, Held, Live, Step, Walker};
 use crate::core::{Core, is_away};
-use crate::keep::{Kept, Patience};
+use crate::fids::refusal;
+use crate::keep::{Kept, Patience, is_passing};
 use crate::space::{Head, Place, Space, push};
 use crate::upstream::{GREETING, RETRY, Root, Upstream};
 
@@ -103,7 +105,11 @@ impl Core {
                 let is_own =
                     ![&from.live().file, &pos.root.file].iter().any(|file| Arc::ptr_eq(file, &pos.file));
                 let pos = if is_own { pos } else { self.clone_pos(pos).await? };
-                Ok((walked, Some(self.cfid(&from.by, pos))))
+                let made = self.cfid(&from.by, pos);
+                match refusal(&made.share) {
+                    None => Ok((walked, Some(made))),
+                    Some(error) => Err(Error::Remote(error)),
+                }
             }
             Err(error) if !walked.is_empty() && is_of_the_name(&error) => Ok((walked, None)),
             Err(error) => Err(error),
@@ -112,6 +118,12 @@ impl Core {
 
     /// The fid of a client for where a walk has ended.
     pub(crate) fn cfid(&self, by: &Arc<Walker>, pos: Pos) -> CFid {
+        let share = pos.root.lane.fids.charge(&by.principal, 1);
+        self.cfid_with(by, pos, share)
+    }
+
+    /// The same with the charge of its fid.
+    pub(crate) fn cfid_with(&self, by: &Arc<Walker>, pos: Pos, share: FairShare) -> CFid {
         let place = pos.place().clone();
         let Pos { step, crossed, away, root, file, raw } = pos;
         let qid = Held::new(&self.qids, &root, raw);
@@ -120,7 +132,7 @@ impl Core {
         let kept = if away.is_none() { Kept::of(&root, place) } else { None };
         let first = Live { root, file, raw };
         let (open, ahead, direct) = (None, None, None);
-        CFid { by: by.clone(), step, crossed, first, away, qid, open, kept, ahead, direct }
+        CFid { by: by.clone(), step, crossed, first, away, qid, open, kept, ahead, direct, share }
     }
 
     /// Walks; `seen` is told the qid that a client sees of each name walked.
@@ -464,9 +476,10 @@ async fn reason(from: &File, names: &[&[u8]], walked: usize) -> Error {
 }
 
 /// Whether a walk that stopped may say only how far it came: who asked will take it that there is no such name. If its
-/// server is gone, or the walk was flushed, that would be a lie.
+/// server is gone or has no fid left, or the walk was flushed, that would be a lie.
 fn is_of_the_name(error: &Error) -> bool {
-    matches!(error, Error::Remote(error) | Error::Walk { error, .. } if error.errno != Errno::ELOOP)
+    let (Error::Remote(error) | Error::Walk { error, .. }) = error else { return false };
+    error.errno != Errno::ELOOP && !is_passing(error.errno)
 }
 
 /// Of what several members say, what a client should hear: that a name does not exist only if all say so.

@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use nine_io::client::{Client, File, Options};
-use nine_io::server::{Core, Gate, Service};
+use nine_io::server::{Anonymous, Core, Gate, Service};
 use nine_mux::{Flags, Server};
-use nine_net::Env;
+use nine_net::{Env, Proof};
 use nine_proto::msg::Tmsg;
-use nine_proto::{Dialect, NOUID, OpenFlags};
+use nine_proto::session::server::Limits;
+use nine_proto::{Dialect, Errno, NOUID, OpenFlags};
 use nine_sim::{Rng, Shape, World};
 
 use crate::common::Zeros;
@@ -131,4 +132,70 @@ async fn modest(m: &Muxed, mut rng: Rng) -> Vec<Duration> {
         times.push(m.env.now() - begun);
     }
     times
+}
+
+/// The root of the mux for a client without proof.
+async fn guest(m: &Muxed) -> (Client, File) {
+    let gate = Gate { anonymous: Anonymous::Trusted, ..Gate::default() };
+    let service = Service::new(Arc::new(m.mux.clone()), gate, m.core.clone());
+    let (near, far) = m.links.link(Shape { proof: Proof::None, ..Shape::default() });
+    m.env.spawn(Box::pin(service.connect(Box::new(far))));
+    let (client, driver) = Client::connect(near, Options::default()).await.unwrap();
+    m.env.spawn(Box::pin(async { drop(driver.await) }));
+    let root = client.attach("guest", NOUID, "").await.unwrap();
+    (client, root)
+}
+
+/// Walks until it is refused.
+async fn walk_all(root: &File, path: &str) -> (Vec<File>, Errno) {
+    let mut all = Vec::new();
+    loop {
+        match root.walk(path).await {
+            Ok(file) => all.push(file),
+            Err(error) => return (all, error.errno()),
+        }
+    }
+}
+
+#[test]
+fn fids_of_a_server_are_shared_by_the_clients_of_a_mux() {
+    let world = World::new(3);
+    let m = Muxed::new(&world);
+    world.run(async move {
+        let server = m.far("s", ram(&[("d/f", "text")]).await, Shape::default());
+        let server = Server { fids: 64, ..server };
+        m.space.mount(server, "", &owner(), "/s", Flags::REPLACE).await.unwrap();
+        let (_one, root) = guest(&m).await;
+        let (_two, again) = guest(&m).await;
+        let dir = root.walk("s/d").await.unwrap();
+        // Three eighths of them, however it walks, and on as many connections as it likes.
+        let (one, refused) = walk_all(&dir, "f").await;
+        assert_eq!((one.len(), refused), (23, Errno::ENFILE));
+        let (two, refused) = walk_all(&again, "s/d/f").await;
+        assert_eq!((two.len(), refused), (0, Errno::ENFILE));
+        let (_client, owner) = m.client(Dialect::L).await;
+        assert_eq!(cat(&owner, "s/d/f").await, Ok("text".into()));
+        drop(one);
+        // Behind its clunks.
+        dir.walk("").await.unwrap();
+        assert_eq!(cat(&again, "s/d/f").await, Ok("text".into()));
+    });
+}
+
+#[test]
+fn a_server_without_fids_left_is_no_missing_file() {
+    let world = World::new(4);
+    let m = Muxed::new(&world);
+    world.run(async move {
+        let mut service = Service::new(ram(&[("d/f", "text")]).await, Gate::default(), Core::default());
+        service.limits = Limits { fids: 8, ..service.limits };
+        m.space
+            .mount(m.far_service("s", service, Shape::default()), "", &owner(), "/s", Flags::REPLACE)
+            .await
+            .unwrap();
+        let (_client, root) = m.client(Dialect::L).await;
+        let (all, refused) = walk_all(&root, "s/d/f").await;
+        assert_eq!(refused, Errno::ENFILE);
+        assert!(all.len() > 3, "only {}", all.len());
+    });
 }
