@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use nine_block::{Ahead, Cache, Cached, Device, Error as Wrong, Kind, Options};
+use nine_io::server::xattr::XattrLimit;
 use nine_proto::{Errno, Error, Result, Time};
 
 use crate::cw::{Changes, Cw, Fields, Label, Making, Newest, Tag, Waiting};
@@ -107,6 +108,7 @@ pub(crate) struct Inner {
 pub(crate) struct State {
     pub(crate) fs: Fs,
     pub(crate) lives: Lives,
+    pub(crate) xattr_limit: XattrLimit,
     pub(crate) users: Arc<Users>,
     /// All dumps by generation, also those that are not on w yet.
     pub(crate) dumps: BTreeMap<u32, Dump>,
@@ -267,6 +269,7 @@ impl Archive {
         let state = State {
             fs: Fs::new(memory, settings.dirty.min(cw.entries_most() as u64 / 4 * cw.block() as u64)),
             lives: Lives::default(),
+            xattr_limit: XattrLimit::default(),
             users: Arc::default(),
             dumps: BTreeMap::new(),
             waiting: fields.waiting,

@@ -97,7 +97,7 @@ impl Archive {
                 Err(Errno::EOPNOTSUPP.into())
             }
             Asked::XattrCreate { name, size, flags } => {
-                let input = XattrInput::new(name, size, flags)?;
+                let input = XattrInput::new(name, size, flags, req, &state.xattr_limit)?;
                 let root = state.fs.mem.root;
                 let it = state.fs.attributes(root, file.ino)?;
                 match AclKind::of(name) {

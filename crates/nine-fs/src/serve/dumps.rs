@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use nine_io::server::Reply;
+use nine_io::server::xattr::XattrValue;
+use nine_io::server::{Reply, Request};
 use nine_proto::{Attr, Errno, GetMask, Op as Asked, Qid, Texts, Time, mode};
 
 use super::node::{Node, View};
@@ -121,7 +122,13 @@ impl Archive {
     }
 
     /// What is asked of these directories beside walking, looking and listing.
-    pub(super) fn at_dumps(&self, state: &State, node: &Arc<Node>, op: &Asked<'_>) -> Op<Reply> {
+    pub(super) fn at_dumps(
+        &self,
+        req: &Request,
+        state: &State,
+        node: &Arc<Node>,
+        op: &Asked<'_>,
+    ) -> Op<Reply> {
         match op {
             Asked::Open { flags } if flags.changes() => Err(Errno::EISDIR.into()),
             Asked::Open { .. } => {
@@ -130,7 +137,8 @@ impl Archive {
             }
             Asked::Clunk => Ok(Reply::Done),
             Asked::XattrWalk { name: b"" } => {
-                Ok(Reply::Xattr { size: 0, node: Arc::new(Node::Xattr(bytes::Bytes::new())) })
+                let none = XattrValue::new(bytes::Bytes::new(), req, &state.xattr_limit)?;
+                Ok(Reply::Xattr { size: 0, node: Arc::new(Node::Xattr(none)) })
             }
             Asked::XattrWalk { .. } => Err(Errno::ENODATA.into()),
             Asked::Readlink => Err(Errno::EINVAL.into()),

@@ -17,6 +17,7 @@ use nine_io::Payload;
 use nine_io::changes::Tap;
 use nine_io::server::acl::AclKind;
 use nine_io::server::locks::Wanted;
+use nine_io::server::xattr::XattrValue;
 use nine_io::server::{Answer, FileServer, Reply, Req, Request};
 use nine_proto::{
     Dirent, Errno, Error, GetMask, LockStatus, Names, Op as Asked, OpenFlags, Qid, SetAttr, Statfs, Walked,
@@ -139,6 +140,7 @@ impl Archive {
         }
         match (&*node, &op) {
             (Node::Xattr(value), &Asked::Read { offset, count }) => {
+                let value = &value.bytes;
                 let from = usize::try_from(offset).unwrap_or(usize::MAX).min(value.len());
                 let to = from.saturating_add(count as usize).min(value.len());
                 return Ok(Reply::Read(Payload::Bytes(value.slice(from..to))));
@@ -161,7 +163,7 @@ impl Archive {
             Asked::Readdir { cookie } => return self.readdir(req, state, &node, cookie),
             _ => {}
         }
-        let Node::File(file) = &*node else { return self.at_dumps(state, &node, &op) };
+        let Node::File(file) = &*node else { return self.at_dumps(req, state, &node, &op) };
         let root = state.root(file.view)?;
         match op {
             Asked::Open { flags } => self.open_file(req, state, file, flags),
@@ -184,7 +186,9 @@ impl Archive {
                         state.fs.xattr(root, file.ino, name)?.ok_or(Errno::ENODATA)?
                     }
                 };
-                Ok(Reply::Xattr { size: value.len() as u64, node: Arc::new(Node::Xattr(value.into())) })
+                let size = value.len() as u64;
+                let value = XattrValue::new(value.into(), req, &state.xattr_limit)?;
+                Ok(Reply::Xattr { size, node: Arc::new(Node::Xattr(value)) })
             }
             Asked::Lock(asked) => {
                 let want = Wanted::of(req, file.open()?.number, &asked)?;

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-use nine_io::server::xattr::XattrInput;
+use nine_io::server::xattr::{XattrInput, XattrValue};
 use nine_proto::{Attr, Errno, GetMask, Qid, Texts, mode};
 
 use crate::archive::{Archive, State};
@@ -44,7 +43,7 @@ pub(super) enum Node {
     /// A year in it.
     Year(u16),
     /// The value of an attribute, or the names of all.
-    Xattr(Bytes),
+    Xattr(XattrValue),
     NewXattr(NewXattr),
 }
 

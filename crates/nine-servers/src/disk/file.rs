@@ -142,7 +142,7 @@ impl<H: HostFs> Inner<H> {
         match &node.kind {
             Kind::File(file) => self.read_file(file, offset, count, how),
             Kind::Xattr(xattr) => {
-                let value = &xattr.value;
+                let value = &xattr.bytes;
                 let from = usize::try_from(offset).unwrap_or(usize::MAX).min(value.len());
                 let to = from.saturating_add(count as usize).min(value.len());
                 Ok(Payload::Bytes(value.slice(from..to)))

@@ -33,11 +33,12 @@ mod xattr;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::task::Context;
 
 use nine_io::changes::{Changes, Tap};
+use nine_io::server::xattr::{XattrLimit, XattrValue};
 use nine_io::server::{Answer, FileServer, Fill, Passage, Reply, Req, Request, StreamRequest};
 use nine_io::{Called, Direct, Payload};
 use nine_proto::{Attr, Errno, Error, NOGID, Names, Op, OpenFlags};
@@ -53,7 +54,7 @@ use lock::Locks;
 use pool::Pool;
 use sys::{Guard, Ident};
 use users::Users;
-use xattr::{NewXattr, Xattr};
+use xattr::NewXattr;
 
 /// Whose rights a client's requests have on the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -113,7 +114,7 @@ struct Inner<H> {
     /// The root's file system keeps its files in memory.
     in_memory: bool,
     /// Bytes that fids on extended attributes hold.
-    xattr_bytes: Arc<AtomicUsize>,
+    xattr_limit: XattrLimit,
     locks: Locks,
     users: Arc<Users>,
     next_open: AtomicU64,
@@ -150,7 +151,7 @@ impl<H: HostFs> Disk<H> {
             umask: process_umask()?,
             devs: RwLock::new(vec![(st.dev, !REMOTE.contains(&fs_type))]),
             in_memory: MEMORY.contains(&fs_type),
-            xattr_bytes: Arc::default(),
+            xattr_limit: XattrLimit::default(),
             locks: Locks::default(),
             users: Arc::new(Users::load()),
             next_open: AtomicU64::new(0),
@@ -380,8 +381,8 @@ impl<H: HostFs> Inner<H> {
             Op::Fsync { datasync } => self.fsync(&node, datasync),
             Op::Lock(lock) => self.lock(&node, req, lock),
             Op::Getlock(lock) => self.getlock(&node, req, lock),
-            Op::XattrWalk { name } => self.xattr_walk(&node, name),
-            Op::XattrCreate { name, size, flags } => self.xattr_create(&node, name, size, flags),
+            Op::XattrWalk { name } => self.xattr_walk(&node, req, name),
+            Op::XattrCreate { name, size, flags } => self.xattr_create(&node, req, name, size, flags),
             Op::Statfs => self.statfs(&node),
             Op::Clunk => self.clunk(&node, how),
             Op::Stream { .. } | Op::Sclose { .. } => Err(Errno::EOPNOTSUPP.into()),
@@ -452,7 +453,7 @@ enum Kind {
     File(Box<OpenFile>),
     Dir(Box<OpenDir>),
     /// The value of an extended attribute, or the list of names.
-    Xattr(Box<Xattr>),
+    Xattr(Box<XattrValue>),
     NewXattr(Box<NewXattr>),
 }
 

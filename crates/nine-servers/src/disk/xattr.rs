@@ -1,59 +1,29 @@
 //! Extended attributes: read whole into memory by the walk, written whole by the clunk.
 //!
 //! In: a name, or none for the list of names. Out: nodes that are read or written like files. At most 64 KiB, Linux'
-//! own limit, so a fid of this kind holds no more; and all of them together at most [`ALL_MAX`].
+//! own limit, so a fid of this kind holds no more; and all of them together are limited ([`XattrLimit`]).
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use bytes::Bytes;
-use nine_io::server::Reply;
-use nine_io::server::xattr::{XATTR_REPLACE, XATTR_SIZE_MAX, XattrInput};
-use nine_proto::{Errno, NOGID};
+#[cfg(doc)]
+use nine_io::server::xattr::XattrLimit;
+use nine_io::server::xattr::{XATTR_REPLACE, XATTR_SIZE_MAX, XattrInput, XattrValue};
+use nine_io::server::{Reply, Request};
+use nine_proto::NOGID;
 
 use super::dent::Dent;
 use super::host::{self, HostFs};
 use super::{Done, How, Inner, Kind, Node};
 
-/// Bytes that all fids on attributes hold together; what is more is refused with ENOMEM.
-const ALL_MAX: usize = 64 << 20;
-
-/// The value of an attribute, or the list of names, as it was at the walk.
-pub(super) struct Xattr {
-    pub(super) value: Bytes,
-    _charge: Charge,
-}
-
 /// An attribute that is being written.
 pub(super) struct NewXattr {
     dent: Arc<Dent>,
     pub(super) input: XattrInput,
-    _charge: Charge,
-}
-
-/// A share of [`ALL_MAX`], given back when it is dropped.
-pub(super) struct Charge {
-    all: Arc<AtomicUsize>,
-    bytes: usize,
-}
-
-impl Charge {
-    fn new(all: &Arc<AtomicUsize>, bytes: usize) -> Done<Self> {
-        let add = |held: usize| held.checked_add(bytes).filter(|&held| held <= ALL_MAX);
-        all.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).map_err(|_| Errno::ENOMEM)?;
-        Ok(Self { all: all.clone(), bytes })
-    }
-}
-
-impl Drop for Charge {
-    fn drop(&mut self) {
-        self.all.fetch_sub(self.bytes, Ordering::Relaxed);
-    }
 }
 
 impl<H: HostFs> Inner<H> {
-    pub(super) fn xattr_walk(&self, node: &Node, name: &[u8]) -> Done<Reply> {
+    pub(super) fn xattr_walk(&self, node: &Node, req: &Request, name: &[u8]) -> Done<Reply> {
         let fd = self.any_fd(node, How::Pool)?;
         let _client = self.become_client(&node.view, NOGID)?;
         let mut value = vec![0; XATTR_SIZE_MAX];
@@ -63,16 +33,21 @@ impl<H: HostFs> Inner<H> {
         };
         value.truncate(n);
         value.shrink_to_fit();
-        let charge = Charge::new(&self.xattr_bytes, n)?;
-        let xattr = Xattr { value: value.into(), _charge: charge };
+        let xattr = XattrValue::new(value.into(), req, &self.xattr_limit)?;
         Ok(Reply::Xattr { size: n as u64, node: node.with(Kind::Xattr(Box::new(xattr))) })
     }
 
-    pub(super) fn xattr_create(&self, node: &Node, name: &[u8], size: u64, flags: u32) -> Done<Reply> {
-        let input = XattrInput::new(name, size, flags)?;
+    pub(super) fn xattr_create(
+        &self,
+        node: &Node,
+        req: &Request,
+        name: &[u8],
+        size: u64,
+        flags: u32,
+    ) -> Done<Reply> {
+        let input = XattrInput::new(name, size, flags, req, &self.xattr_limit)?;
         let dent = node.dent()?.clone();
-        let charge = Charge::new(&self.xattr_bytes, input.size())?;
-        let new = NewXattr { dent, input, _charge: charge };
+        let new = NewXattr { dent, input };
         Ok(Reply::Moved(node.with(Kind::NewXattr(Box::new(new)))))
     }
 

@@ -25,7 +25,7 @@ use nine_proto::{
 };
 
 use nine_io::server::locks::{LOCKS_MAX, Wanted};
-use nine_io::server::xattr::{XATTR_CREATE, XATTR_REPLACE, XattrInput};
+use nine_io::server::xattr::{XATTR_CREATE, XATTR_REPLACE, XattrInput, XattrLimit, XattrValue};
 use tree::{Inode, Place, Space, now, part};
 
 /// The longest target of a symbolic link, as in Linux, bytes.
@@ -40,6 +40,7 @@ pub struct Ram {
     changes: Arc<Changes>,
     /// Of record locks on all files.
     locks: Arc<FairLimit>,
+    xattr_limit: XattrLimit,
 }
 
 /// What stands behind a fid.
@@ -50,7 +51,7 @@ enum Node {
         at: Place,
         open: Option<(u64, bool)>,
     },
-    Xattr(Bytes),
+    Xattr(XattrValue),
     NewXattr {
         inode: Arc<Inode>,
         input: XattrInput,
@@ -64,7 +65,8 @@ impl Ram {
         let root = Inode::new(&space, 1, S_IFDIR | 0o777, (0, 0), nowhere())
             .expect("the limit has room for the root");
         let (changes, locks) = (Changes::new(), FairLimit::new(LOCKS_MAX));
-        Self { root, one_at_a_time: Mutex::new(()), space, next, changes, locks }
+        let (one_at_a_time, xattr_limit) = (Mutex::new(()), XattrLimit::default());
+        Self { root, one_at_a_time, space, next, changes, locks, xattr_limit }
     }
 
     fn run(&self, req: &Request) -> Result<Reply> {
@@ -85,7 +87,11 @@ impl Ram {
         let node = req.node::<Node>()?;
         match (&*node, &op) {
             (Node::Xattr(value), &Op::Read { offset, count }) => {
-                return Ok(Reply::Read(Payload::Bytes(value.slice_ref(part(value, offset, count)))));
+                return Ok(Reply::Read(Payload::Bytes(value.bytes.slice_ref(part(
+                    &value.bytes,
+                    offset,
+                    count,
+                )))));
             }
             (Node::NewXattr { input, .. }, Op::Write { offset, data }) => {
                 return input.write(*offset, data).map(Reply::Wrote);
@@ -175,11 +181,13 @@ impl Ram {
             }
             Op::XattrWalk { name } => {
                 let xattrs = &inode.lock().xattrs;
-                let value = match name {
+                let value: Bytes = match name {
                     b"" => xattrs.keys().flat_map(|name| [name, &b"\0"[..]].concat()).collect(),
                     name => xattrs.get(name).ok_or(Errno::ENODATA)?.clone(),
                 };
-                Ok(Reply::Xattr { size: value.len() as u64, node: Arc::new(Node::Xattr(value)) })
+                let size = value.len() as u64;
+                let value = XattrValue::new(value, req, &self.xattr_limit)?;
+                Ok(Reply::Xattr { size, node: Arc::new(Node::Xattr(value)) })
             }
             // They mean something (xattr(7)): those that mean nothing here are not kept.
             Op::XattrCreate { name, .. } if name.starts_with(b"system.") && AclKind::of(name).is_none() => {
@@ -191,7 +199,7 @@ impl Ram {
                 Err(Errno::EOPNOTSUPP.into())
             }
             Op::XattrCreate { name, size, flags } => {
-                let input = XattrInput::new(name, size, flags)?;
+                let input = XattrInput::new(name, size, flags, req, &self.xattr_limit)?;
                 Ok(Reply::Moved(Arc::new(Node::NewXattr { inode: inode.clone(), input })))
             }
             Op::Statfs => Ok(Reply::Statfs(self.space.statfs())),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use nine_io::client::{Client, File, Options};
 use nine_io::server::{Anonymous, Core, FileServer, Gate, Service};
 use nine_net::{Peer, Proof};
+use nine_proto::msg::Tmsg;
 use nine_proto::{
     Dialect, Errno, GetMask, LockRequest, LockStatus, LockType, NOGID, OpenFlags, Qid, SetAttr, Statfs, Time,
     TimeSet, mode,
@@ -403,6 +404,31 @@ fn guest_and_owner(main: impl AsyncFn(File, File)) {
         })
         .unwrap();
     }
+}
+
+#[test]
+fn attributes_that_a_client_without_proof_writes_leave_the_owner_room_for_his() {
+    guest_and_owner(async |guest, root| {
+        let create = async |root: &File| {
+            let file = root.walk("f").await?;
+            let (name, size) = (b"user.a", 64 << 10);
+            root.client().ask(Tmsg::Xattrcreate { fid: file.fid(), name, size, flags: 0 }).await?;
+            Ok::<_, nine_io::client::Error>(file)
+        };
+        let mut held = Vec::new();
+        let refused = loop {
+            match create(&guest).await {
+                Ok(file) => held.push(file),
+                Err(error) => break error,
+            }
+        };
+        // Three eighths of 64 MiB.
+        assert_eq!((held.len(), refused.errno()), (384, Errno::ENOMEM));
+        create(&root).await.unwrap();
+        // Its clunk is refused, for the value is not whole, and gives back its bytes all the same.
+        assert!(held.pop().unwrap().close().await.is_err());
+        create(&guest).await.unwrap();
+    });
 }
 
 #[test]
