@@ -40,6 +40,7 @@ use super::seen::Seen;
 use super::stream::{self, Stream, Streams, Way};
 use super::trees::Trees;
 use super::tx::Tx;
+use super::unattached::UnattachedConnection;
 use super::{Core, Service};
 use crate::buf::{Frame, Pool};
 use crate::changes;
@@ -108,6 +109,8 @@ pub struct Connection {
     fids: FairShare,
     /// The prefix of the client's address.
     prefix: Arc<str>,
+    /// Until it has attached.
+    unattached: Option<Arc<UnattachedConnection>>,
     /// Who attached last, as the log says it.
     user: Box<str>,
     /// What others may see of it.
@@ -197,6 +200,7 @@ impl Connection {
             opens: 0,
             fids: service.core.fids().charge(&principal, 0),
             prefix,
+            unattached: None,
             user: Box::default(),
             seen: service.core.introduce(id, &transport.peer().addr),
             received: 0,
@@ -769,9 +773,10 @@ impl Connection {
         self.give_back_fids();
     }
 
-    /// When the client came.
-    pub(super) fn began(&self, wall: Duration) {
+    /// When the client came, and its entry among those that have not attached, if it may have to go for another.
+    pub(super) fn began(&mut self, wall: Duration, unattached: Option<Arc<UnattachedConnection>>) {
         self.seen.began(wall);
+        self.unattached = unattached;
     }
 
     /// What it was if it was no client: the data connection of a stream, and what has come of it.
@@ -782,6 +787,14 @@ impl Connection {
     /// Whether the client has sent a Tversion that we understand.
     pub(super) fn has_greeted(&self) -> bool {
         self.session.dialect().is_some() || self.transport.is_none()
+    }
+
+    /// Ends a connection that has not attached, if another one needs its place.
+    pub(super) fn make_room(&mut self, cx: &mut Context<'_>) {
+        if self.unattached.as_ref().is_some_and(|entry| entry.poll_evicted(cx).is_ready()) {
+            self.unattached = None;
+            self.finish(&End::Evicted);
+        }
     }
 
     /// Ends a connection whose client has said nothing in time.

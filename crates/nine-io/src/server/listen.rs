@@ -3,7 +3,8 @@
 //! The core that listens hands clients round: every core takes its turn, through a [`Seat`] that the others sit on.
 //!
 //! Always holds: a client that is slow at its TLS handshake holds up nobody else and has [`HANDSHAKE`] for it; above
-//! [`Door::clients`] connections a new one is closed at once, and that is logged once per episode.
+//! [`Door::clients`] connections the oldest that has not attached makes room for a new one. If all have attached, the
+//! new one is closed at once. Either is logged once per episode.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -19,6 +20,7 @@ use nine_net::{Addr, Env, Listener, Peer, ServerTls, Socket, Transport, datagram
 use nine_proto::stream::{MAGIC, TOKEN};
 
 use super::stream::{Stream, TOKEN_TIME};
+use super::unattached::UnattachedConnection;
 use super::{Guest, Service};
 use crate::channel::Serving;
 use crate::sync::{Mutex, lock};
@@ -137,35 +139,39 @@ pub async fn listen<E: Env + Clone>(
         };
         let places = if proven { door.clients } else { door.clients - door.clients / 8 };
         if service.core.guests() >= places {
+            let has_room = service.core.unattached().evict(proven);
             if !std::mem::replace(&mut full, true) {
-                tracing::warn!(%addr, "{places} clients are connected: new ones are turned away");
+                let text =
+                    "clients are connected: a new one takes the place of the oldest that has not attached";
+                tracing::warn!(%addr, "{places} {text}");
             }
-            continue;
+            if !has_room {
+                continue;
+            }
+        } else {
+            full = false;
         }
-        full = false;
         let socket = match came {
             Came::Socket(socket) => socket,
             Came::Channel(socket, waits) => {
-                let (env, guest) = (env.clone(), service.core.guest());
-                let service = service.clone();
-                env.clone().spawn(Box::pin(async move {
-                    service.join(env, socket, waits).await;
-                    drop(guest);
-                }));
+                let (env, guest) = (env.clone(), service.core.guest(proven));
+                let (service, entry) = (service.clone(), guest.entry.clone());
+                env.clone().spawn(Box::pin(guest.serve(async move {
+                    service.join(env, socket, waits, entry).await;
+                })));
                 continue;
             }
             Came::Il(talk) => {
-                let (env, guest) = (env.clone(), service.core.guest());
-                let service = service.clone();
-                env.clone().spawn(Box::pin(async move {
-                    service.welcome(env, talk).await;
-                    drop(guest);
-                }));
+                let (env, guest) = (env.clone(), service.core.guest(proven));
+                let (service, entry) = (service.clone(), guest.entry.clone());
+                env.clone().spawn(Box::pin(guest.serve(async move {
+                    service.welcome_guest(env, talk, Some(entry)).await;
+                })));
                 continue;
             }
         };
         let service = Service { seat: turn, ..service.clone() };
-        let client = Client { guest: service.core.guest(), tls: door.tls.clone(), service };
+        let client = Client { guest: service.core.guest(proven), tls: door.tls.clone(), service };
         match turn.checked_sub(1) {
             Some(n) => seats[usize::from(n)].give(socket, client),
             None => env.spawn(Box::pin(client.welcome(env.clone(), socket))),
@@ -242,7 +248,7 @@ impl Seat {
 
 impl Service {
     /// Gives a channel to who has connected, and serves him by it.
-    async fn join(&self, env: impl Env, socket: Socket, waits: Waits) {
+    async fn join(&self, env: impl Env, socket: Socket, waits: Waits, entry: Arc<UnattachedConnection>) {
         let peer = socket.peer().addr.clone();
         let layout = Layout::new(Kind::GuestAsks, LINES, PAGES, "");
         let mut late = env.sleep_until(env.now() + HANDSHAKE);
@@ -256,20 +262,29 @@ impl Service {
             Ok::<_, io::Error>(channel)
         };
         match joined.await {
-            Ok(channel) => self.welcome(env, Box::new(Serving::new(channel))).await,
+            Ok(channel) => self.welcome_guest(env, Box::new(Serving::new(channel)), Some(entry)).await,
             Err(error) => tracing::warn!(%peer, "nobody has joined the channel: {error}"),
         }
     }
 
     /// Serves who has come in: a client, which has [`GREETING`] to begin to speak, or the data connection of a stream.
     pub async fn welcome(&self, env: impl Env, transport: Box<dyn Transport>) {
+        self.welcome_guest(env, transport, None).await;
+    }
+
+    async fn welcome_guest(
+        &self,
+        env: impl Env,
+        transport: Box<dyn Transport>,
+        entry: Option<Arc<UnattachedConnection>>,
+    ) {
         let begun = env.now();
         let come = match self.only_streams {
             true => Some((transport, Vec::new())),
-            false => self.client(&env, transport).await,
+            false => self.client(&env, transport, entry.clone()).await,
         };
         if let Some((data, begin)) = come {
-            self.stream(env, data, begin, begun + TOKEN_TIME).await;
+            self.stream(env, data, begin, begun + TOKEN_TIME, entry).await;
         }
     }
 
@@ -278,9 +293,10 @@ impl Service {
         &self,
         env: &impl Env,
         transport: Box<dyn Transport>,
+        entry: Option<Arc<UnattachedConnection>>,
     ) -> Option<(Box<dyn Transport>, Vec<u8>)> {
         let mut connection = pin!(self.connect(transport));
-        connection.began(env.wall());
+        connection.began(env.wall(), entry);
         let mut patience = Some(env.sleep_until(env.now() + GREETING));
         let mut offers = None;
         poll_fn(|cx| {
@@ -288,6 +304,7 @@ impl Service {
                 patience = None;
                 connection.expire();
             }
+            connection.make_room(cx);
             let done = connection.as_mut().poll(cx);
             if connection.has_greeted() {
                 // A timer that is kept has the runtime look at the clock whenever it wakes.
@@ -309,7 +326,14 @@ impl Service {
     }
 
     /// Serves a data connection, of which so much has come. One that shows no good token in time is closed.
-    async fn stream(&self, env: impl Env, mut data: Box<dyn Transport>, mut begin: Vec<u8>, due: Duration) {
+    async fn stream(
+        &self,
+        env: impl Env,
+        mut data: Box<dyn Transport>,
+        mut begin: Vec<u8>,
+        due: Duration,
+        entry: Option<Arc<UnattachedConnection>>,
+    ) {
         let mut late = env.sleep_until(due);
         let shown = poll_fn(|cx| {
             while begin.len() < MAGIC.len() + TOKEN {
@@ -328,7 +352,11 @@ impl Service {
         let token = begin.strip_prefix(&MAGIC).and_then(<[u8]>::first_chunk).filter(|_| shown);
         let claimed = token.and_then(|token| Stream::claim(&self.core, token, data.peer(), env.now()));
         match claimed {
-            Some(stream) => stream.run(env, data, &begin[MAGIC.len() + TOKEN..]).await,
+            Some(stream) => {
+                // Its client has attached on another connection.
+                entry.iter().for_each(|entry| self.core.unattached().attached(entry));
+                stream.run(env, data, &begin[MAGIC.len() + TOKEN..]).await;
+            }
             None => tracing::warn!(peer = %data.peer().addr, "a data connection showed no good token"),
         }
     }
@@ -343,8 +371,19 @@ struct Client {
 
 impl Client {
     async fn welcome(self, env: impl Env, socket: Socket) {
+        let entry = self.guest.entry.clone();
+        self.guest.serve(Self::greet(self.tls, self.service, env, socket, entry)).await;
+    }
+
+    async fn greet(
+        tls: Option<Tls>,
+        service: Service,
+        env: impl Env,
+        socket: Socket,
+        entry: Arc<UnattachedConnection>,
+    ) {
         let peer = socket.peer().addr.clone();
-        let transport: Box<dyn Transport> = match self.tls {
+        let transport: Box<dyn Transport> = match tls {
             None => Box::new(socket),
             Some(tls) => {
                 let deadline = env.sleep_until(env.now() + HANDSHAKE);
@@ -358,7 +397,6 @@ impl Client {
                 }
             }
         };
-        self.service.welcome(env, transport).await;
-        drop(self.guest);
+        service.welcome_guest(env, transport, Some(entry)).await;
     }
 }

@@ -19,10 +19,13 @@ mod seen;
 mod stream;
 mod trees;
 mod tx;
+mod unattached;
 pub mod xattr;
 
 use std::collections::HashMap;
 use std::fmt;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Poll, Waker};
@@ -49,6 +52,7 @@ use crate::limits::FairLimit;
 use crate::sync::{AtomicBool, AtomicUsize, Mutex, lock};
 use memory::Memory;
 use seen::Seen;
+use unattached::{UnattachedConnection, UnattachedQueue};
 
 /// The dialects we speak, best first.
 pub const DIALECTS: &[Dialect] = &[Dialect::L, Dialect::U, Dialect::P2000];
@@ -161,6 +165,8 @@ struct Shared {
     offers: stream::Offers,
     /// Clients from accept to the last clunk.
     guests: AtomicUsize,
+    /// Those of them that have not attached.
+    unattached: UnattachedQueue,
     /// Who waits until there are none.
     drained: Mutex<Vec<Waker>>,
 }
@@ -199,6 +205,7 @@ impl Core {
                 listeners: Mutex::new(HashMap::new()),
                 offers: stream::Offers::default(),
                 guests: AtomicUsize::new(0),
+                unattached: UnattachedQueue::default(),
                 drained: Mutex::new(Vec::new()),
             }),
         }
@@ -240,7 +247,7 @@ impl Core {
 
     /// Completes when every client has gone that came in by [`listen`], its last clunk included.
     pub async fn drained(&self) {
-        std::future::poll_fn(|cx| {
+        poll_fn(|cx| {
             lock(&self.shared.drained).push(cx.waker().clone());
             if self.guests() == 0 { Poll::Ready(()) } else { Poll::Pending }
         })
@@ -302,10 +309,14 @@ impl Core {
         }
     }
 
-    /// Counts a client until the guard is dropped.
-    fn guest(&self) -> Guest {
+    /// Counts a client, whom the transport proves or not, until the guard is dropped.
+    fn guest(&self, is_proven: bool) -> Guest {
         self.shared.guests.fetch_add(1, Ordering::SeqCst);
-        Guest(self.clone())
+        Guest { core: self.clone(), entry: self.unattached().enter(is_proven) }
+    }
+
+    fn unattached(&self) -> &UnattachedQueue {
+        &self.shared.unattached
     }
 
     fn guests(&self) -> usize {
@@ -342,11 +353,27 @@ impl Core {
 }
 
 /// One client, from accept to its last clunk.
-struct Guest(Core);
+struct Guest {
+    core: Core,
+    entry: Arc<UnattachedConnection>,
+}
+
+impl Guest {
+    /// Runs the task of the client to its end, or until another client needs its place and it has not attached.
+    async fn serve(self, client: impl Future<Output = ()>) {
+        let mut client = pin!(client);
+        poll_fn(|cx| match client.as_mut().poll(cx) {
+            Poll::Ready(()) => Poll::Ready(()),
+            Poll::Pending => self.entry.poll_evicted(cx),
+        })
+        .await;
+    }
+}
 
 impl Drop for Guest {
     fn drop(&mut self) {
-        let shared = &self.0.shared;
+        self.core.unattached().leave(&self.entry);
+        let shared = &self.core.shared;
         if shared.guests.fetch_sub(1, Ordering::SeqCst) == 1 {
             std::mem::take(&mut *lock(&shared.drained)).into_iter().for_each(Waker::wake);
         }

@@ -36,6 +36,9 @@ impl Connection {
                     self.seen.attached(&who.name, self.session.dialect());
                 }
                 let Admitted { who, .. } = admitted?;
+                if let Some(entry) = self.unattached.take() {
+                    self.core.unattached().attached(&entry);
+                }
                 let who = Arc::new(Who { seat: self.seat, prefix: self.prefix.clone(), ..who });
                 self.charge_fids_to(&ClientPrincipal::of(&who));
                 Ok(who)

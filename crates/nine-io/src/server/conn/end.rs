@@ -29,6 +29,8 @@ pub(super) enum End {
     Memory,
     /// The client may not have what it had.
     Judged(Error),
+    /// It has not attached, and another connection needs its place.
+    Evicted,
     /// The client has not even greeted.
     Silent,
     /// It is no client but the data connection of a stream.
@@ -56,6 +58,15 @@ impl End {
                 event = "end", conn, peer, user, why = %error,
                 "cut off: {error}"
             ),
+            Self::Evicted => {
+                note!(
+                    own,
+                    conn,
+                    peer,
+                    user,
+                    "cut off: it had not attached, and another client needs its place"
+                );
+            }
             Self::Silent => tracing::warn!(conn, peer, user, "cut off: it did not begin to speak 9P"),
             Self::Data => tracing::debug!(conn, peer, "it carries a stream"),
         }

@@ -1,5 +1,6 @@
 //! The servers of this crate as a client sees them.
 
+mod attach;
 mod block;
 mod both;
 mod changes;
