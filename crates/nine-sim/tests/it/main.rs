@@ -15,6 +15,7 @@ mod direct;
 mod host;
 mod hostile;
 mod il;
+mod limits;
 mod mux;
 mod nonet;
 mod others;
