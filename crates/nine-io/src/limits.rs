@@ -29,7 +29,9 @@ pub enum ClientPrincipal {
     Certificate(Arc<str>),
     /// Another user of this machine, by the kernel's word.
     User(u32),
-    /// Clients without proof, by the prefix of their address ([`address_prefix`]).
+    /// Clients without proof, by the user of this machine whose they are.
+    Loopback(u32),
+    /// Other clients without proof, by the prefix of their address ([`address_prefix`]).
     Address(Arc<str>),
 }
 
@@ -56,6 +58,7 @@ impl ClientPrincipal {
             Proof::Certificate { name, .. } => Self::Certificate(name.as_str().into()),
             Proof::Unix { uid, .. } if *uid == 0 || *uid == own_ids().0 => Self::Owner,
             Proof::Unix { uid, .. } => Self::User(*uid),
+            Proof::Loopback { uid } => Self::Loopback(*uid),
             Proof::None => Self::Address(prefix.clone()),
         }
     }
@@ -65,7 +68,7 @@ impl ClientPrincipal {
         match self {
             Self::Owner => PrincipalClass::Owner,
             Self::Certificate(_) | Self::User(_) => PrincipalClass::Proven,
-            Self::Address(_) => PrincipalClass::Unproven,
+            Self::Loopback(_) | Self::Address(_) => PrincipalClass::Unproven,
         }
     }
 }

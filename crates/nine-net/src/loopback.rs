@@ -4,8 +4,8 @@
 //! request to the kernel (sock_diag(7)).
 //!
 //! Always holds: nothing waits. An answer counts only if it describes exactly this connection and a socket that a
-//! process still holds. The kernel reports user 0 for a socket whose process has closed it, and where there is no connection it
-//! may report a listener of the same port: neither is an answer.
+//! process still holds. The kernel reports user 0 for a socket whose process has closed it, and where there is no
+//! connection it may report a listener of the same port: neither is an answer.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

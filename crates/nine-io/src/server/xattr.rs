@@ -1,8 +1,8 @@
 //! Extended attributes behind fids, read or being written: the same limits and errors in every server.
 //!
 //! In: a Txattrwalk; or a Txattrcreate, then Twrites in order. Out: a copy to read; or, with the Tclunk, the whole
-//! value for the server to store. Always holds: a value that is not whole is never stored; all values behind fids of a server
-//! are shared fairly ([`limits`](crate::limits)).
+//! value for the server to store. Always holds: a value that is not whole is never stored; all values behind fids of a
+//! server are shared fairly ([`limits`](crate::limits)).
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

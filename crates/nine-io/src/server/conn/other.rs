@@ -1,8 +1,8 @@
 //! Requests of clients that have the rights of all others ([`Who::as_other`]).
 //!
 //! In: a request. Out: the same request for the file server, or EACCES, by the modes that the file server itself
-//! reports: a file is opened with `o+r`, a directory with `o+rx`, and a step from a directory needs `o+x`. For a walk of
-//! several names the file server gets a walk for each, and before an attach below a root the attaches to the
+//! reports: a file is opened with `o+r`, a directory with `o+rx`, and a step from a directory needs `o+x`. For a walk
+//! of several names the file server gets a walk for each, and before an attach below a root the attaches to the
 //! directories above. So the same holds for every file server, and for all that a multiplexer shows.
 //!
 //! Always holds: at most one message for each request is under way at the file server, which gets a Tclunk for each
