@@ -29,7 +29,7 @@ pub fn readers(gate: &Gate) -> Option<String> {
     let others = match gate.anonymous {
         Anonymous::ReadOnly => "this machine reads",
         Anonymous::AsOther => {
-            "this user and root read, other users of this machine what modes let all others read"
+            "this user and root read everything, other users of this machine what file modes let others read"
         }
         Anonymous::Refused if gate.owner_reads => {
             "this user and root read, other users of this machine do not"

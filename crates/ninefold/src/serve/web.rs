@@ -345,7 +345,7 @@ async fn announce(env: rt::Real, shown: &Shown<'_>, webs: &[Web]) -> Result<Vec<
         let who = match (web.is_local(), web.is_closed(insecure), &has_users) {
             (true, _, None) => "browsers of this machine read",
             (true, _, Some(true)) => {
-                "browsers of this user and root read, those of other users what modes let all others read"
+                "browsers of this user and root read everything, those of other users what file modes let others read"
             }
             (true, _, Some(false)) => "browsers of this user and root read, those of other users do not",
             (_, true, _) => "client certificates are asked for, and open; nobody else reads",

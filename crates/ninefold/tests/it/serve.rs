@@ -346,7 +346,7 @@ fn tls(words: &[&str]) -> Server {
 fn tls_on_loopback_reads_unless_certificates_count() {
     let server = tls(&[]);
     let port = server.addr("tls!").split('!').nth(2).unwrap().to_string();
-    let readers = "other users of this machine what modes let all others read; who shows the token writes";
+    let readers = "other users of this machine what file modes let others read; who shows the token writes";
     assert!(server.banner.contains(readers), "{}", server.banner);
     let file = format!("9p+tls://localhost:{port}/f");
     assert_eq!(server.ok(["cat", "--ca", "cert.pem", &file]), "secret");
