@@ -153,9 +153,9 @@ fn a_new_connection_begins_with_what_was_pushed() {
     let relay = Relay::new(port(&far));
     let server = format!("tcp!127.0.0.1!{}", relay.port);
     // The line may stand anywhere.
-    let mux = mux(&far, &format!("mount {server} /far\npush {server} zstd 5\n"));
+    let mux = mux(&far, &format!("mount {server} /far\npush {server} zstd 2\n"));
     let mounts = mux.ok(["cat", "/mux/mounts"]);
-    assert!(mounts.starts_with(&format!("push {server} zstd 5\nmount {server} /far\n")), "{mounts}");
+    assert!(mounts.starts_with(&format!("push {server} zstd 2\nmount {server} /far\n")), "{mounts}");
     let size = 8 << 20;
     fs::write(far.files().join("zeros"), vec![0; size]).unwrap();
     for _ in 0..2 {

@@ -109,6 +109,9 @@ const TWSTAT: &[&str] = &[
     // EOPNOTSUPP.
     "names/renameat_replaces",
     "names/renameat_onto",
+    // EINVAL: such servers rename without flags.
+    "names/renameat2_replaces",
+    "names/renameat2_exchanges",
 ];
 
 /// What does not pass without a mux either: our servers have no such files, and one dialect is checked at a time.
