@@ -20,6 +20,7 @@ mod mount;
 mod nodes;
 mod notifier;
 mod ops;
+mod recent;
 mod running;
 pub mod space;
 mod sys;
@@ -49,7 +50,7 @@ pub use mount::{Mount, MountOptions, unmount};
 
 use abi::{Fields, Head, Out, init, op};
 use dir::Dir;
-use nodes::{Node, Nodes, WANTED};
+use nodes::{Asked, Node, Nodes, WANTED};
 use notifier::Notifier;
 use running::{Running, Wish};
 use told::Told;
@@ -106,6 +107,8 @@ const REQUESTS: usize = 4096;
 /// Requests of the kernel's own (read-ahead, write-back) under way, and from how many on it holds back.
 const BACKGROUND: u16 = 64;
 const CONGESTED: u16 = 48;
+/// Walks to a file whose names change meanwhile.
+const WALKS: usize = 64;
 /// Requests taken before others of the core have their turn.
 const TURN: usize = 64;
 
@@ -418,18 +421,26 @@ impl Gate {
     }
 
     /// Before something is asked of the server.
-    fn asks(&self) -> u64 {
-        self.told.as_ref().map_or(0, Told::asks)
+    fn asks(&self) -> Asked {
+        self.nodes.borrow().asks()
     }
 
     /// How long a name is good that was asked for then.
-    fn good_name(&self, asked: u64, dir: u64, name: &[u8]) -> Duration {
-        self.good(|told| told.name(asked, &self.nodes.borrow(), dir, name))
+    fn good_name(&self, asked: Asked, dir: u64, name: &[u8]) -> Duration {
+        let nodes = self.nodes.borrow();
+        match nodes.has_name_changed(asked, dir, name) {
+            true => Duration::ZERO,
+            false => self.good(|told| told.name(&nodes, dir)),
+        }
     }
 
     /// The same of attributes.
-    fn good_attr(&self, asked: u64, node: u64) -> Duration {
-        self.good(|told| told.file(asked, &self.nodes.borrow(), node))
+    fn good_attr(&self, asked: Asked, node: u64) -> Duration {
+        let nodes = self.nodes.borrow();
+        match nodes.has_file_changed(asked, node) {
+            true => Duration::ZERO,
+            false => self.good(|told| told.file(&nodes, node)),
+        }
     }
 
     fn good(&self, told: impl FnOnce(&Told) -> Duration) -> Duration {
@@ -438,6 +449,13 @@ impl Gate {
             (Cache::For(time), _) => time,
             (Cache::Told, None) => SHORT,
             (Cache::Told, Some(how)) => told(how),
+        }
+    }
+
+    /// These files have, or had, this name: the server may tell of it later.
+    fn doubts(&self, dir: u64, name: &[u8], files: impl IntoIterator<Item = Rc<Node>>) {
+        if let Some(told) = &self.told {
+            told.doubts((dir, name.into()), files);
         }
     }
 
@@ -494,18 +512,28 @@ impl Gate {
 
     /// The same: it is walked to again where it has let go of it.
     async fn file_of(&self, node: &Node) -> Result<Rc<File>, Errno> {
-        if let Some(file) = self.nodes.borrow().fid(node) {
-            return Ok(file);
+        for _ in 0..WALKS {
+            if let Some(file) = self.nodes.borrow().fid(node) {
+                return Ok(file);
+            }
+            let asked = self.asks();
+            // Names that lead round, or are no more.
+            let (above, path) = self.nodes.borrow().path_from_held(node).ok_or(Errno::ESTALE)?;
+            let error = match above.walk_attr(&path, WANTED).await {
+                Ok((file, attr)) if node.is(&attr) => {
+                    let file = Rc::new(file);
+                    self.nodes.borrow_mut().hold(asked, node, file.clone());
+                    return Ok(file);
+                }
+                Ok(_) => Errno::ESTALE,
+                Err(error) => error.errno(),
+            };
+            // A rename under way may have been made already: then these were the names before it.
+            if !poll_fn(|cx| self.nodes.borrow_mut().poll_renamed(asked, cx)).await {
+                return Err(error);
+            }
         }
-        // Names that lead round, or are no more.
-        let (above, path) = self.nodes.borrow().path_from_held(node).ok_or(Errno::ESTALE)?;
-        let (file, attr) = above.walk_attr(&path, WANTED).await.map_err(|error| error.errno())?;
-        if !node.is(&attr) {
-            return Err(Errno::ESTALE);
-        }
-        let file = Rc::new(file);
-        self.nodes.borrow_mut().hold(node, file.clone());
-        Ok(file)
+        Err(Errno::ESTALE)
     }
 }
 

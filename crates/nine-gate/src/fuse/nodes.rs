@@ -10,7 +10,7 @@
 //! Always holds: a number is never used again, so that what the kernel says late hits nobody else.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -21,6 +21,8 @@ use std::time::Duration;
 use nine_io::client::File;
 use nine_net::Clock;
 use nine_proto::{Attr, GetMask, Time, mode};
+
+use super::recent::{Recent, Subject};
 
 /// Fids of files that are not open. A server of this process gives 262,144 to a connection.
 const HELD: usize = 1 << 16;
@@ -80,7 +82,17 @@ pub(super) struct Node {
     /// Owners who have or had record locks, of flock(2) or of fcntl(2), and their processes.
     pub locks: RefCell<HashMap<(u64, bool), u32>>,
     /// Directories and names under which it was found.
-    names: RefCell<Vec<(u64, Box<[u8]>)>>,
+    names: RefCell<Vec<Place>>,
+}
+
+/// A directory, and a name in it.
+pub(super) type Place = (u64, Box<[u8]>);
+
+/// When something was asked for: an answer may be older than what has happened since.
+#[derive(Clone, Copy)]
+pub(super) struct Asked {
+    changes: u64,
+    moves: u64,
 }
 
 /// How the kernel has a file open: all of its handles go one way (fuse_file_io_open of Linux).
@@ -162,6 +174,11 @@ impl Node {
         self.mode.get() & mode::S_IFMT == mode::S_IFREG
     }
 
+    pub(super) fn is_dir(&self) -> bool {
+        // As it was told first: a file of another kind is another file.
+        self.key.1 == mode::S_IFDIR
+    }
+
     /// Whether this is the same file.
     pub(super) fn is(&self, attr: &Attr) -> bool {
         self.key == key(attr)
@@ -224,7 +241,9 @@ pub(super) struct Nodes {
     by_id: HashMap<u64, Rc<Node>, foldhash::fast::FixedState>,
     by_key: HashMap<Key, u64>,
     /// Which file has which name in which directory.
-    by_name: HashMap<(u64, Box<[u8]>), u64>,
+    by_name: BTreeMap<Place, u64>,
+    /// Names of it that may be another file's by now: until they are looked up again.
+    suspect: HashSet<Place>,
     /// Those that have fids, and some that were forgotten meanwhile: the oldest first.
     held: VecDeque<u64>,
     /// Waits until files other than directories have fids.
@@ -232,6 +251,10 @@ pub(super) struct Nodes {
     next: u64,
     /// Times that a file got another name.
     moves: u64,
+    /// Renames that the server was asked for and has not answered, and who waits for the end of one.
+    renaming: usize,
+    waiting: Vec<Waker>,
+    pub recent: Recent,
 }
 
 impl Nodes {
@@ -240,13 +263,17 @@ impl Nodes {
         let mut nodes = Self {
             by_id: HashMap::default(),
             by_key: HashMap::new(),
-            by_name: HashMap::new(),
+            by_name: BTreeMap::new(),
+            suspect: HashSet::new(),
             held: VecDeque::new(),
             sweeper: None,
             next: ROOT,
             moves: 0,
+            renaming: 0,
+            waiting: Vec::new(),
+            recent: Recent::default(),
         };
-        nodes.told(root, attr);
+        nodes.told(nodes.asks(), root, attr);
         nodes
     }
 
@@ -254,8 +281,23 @@ impl Nodes {
         self.by_id.get(&id).cloned()
     }
 
-    /// The kernel is about to be told of this file.
-    pub(super) fn told(&mut self, file: Rc<File>, attr: &Attr) -> Rc<Node> {
+    /// Before something is asked for.
+    pub(super) fn asks(&self) -> Asked {
+        Asked { changes: self.recent.count(), moves: self.moves }
+    }
+
+    /// Whether an answer about a name, asked for then, may be older than a change of it.
+    pub(super) fn has_name_changed(&self, asked: Asked, dir: u64, name: &[u8]) -> bool {
+        self.recent.has_name_changed(asked.changes, dir, name)
+    }
+
+    /// The same of a file's attributes.
+    pub(super) fn has_file_changed(&self, asked: Asked, node: u64) -> bool {
+        self.recent.has_file_changed(asked.changes, node)
+    }
+
+    /// The kernel is about to be told of this file, to which a walk asked for then has led.
+    pub(super) fn told(&mut self, asked: Asked, file: Rc<File>, attr: &Attr) -> Rc<Node> {
         let key = key(attr);
         if let Some(node) = self.by_key.get(&key).and_then(|id| self.by_id.get(id)) {
             node.lookups.set(node.lookups.get() + 1);
@@ -263,7 +305,7 @@ impl Nodes {
             // The root stays what was attached.
             let node = node.clone();
             if node.id != ROOT {
-                self.hold(&node, file);
+                self.hold(asked, &node, file);
             }
             return node;
         }
@@ -286,7 +328,7 @@ impl Nodes {
             absent: RefCell::default(),
             no_classes: RefCell::default(),
             listed: Cell::default(),
-            walked: Cell::new(self.moves),
+            walked: Cell::new(asked.moves),
             moved: Cell::new(0),
             written: Cell::new(false),
             mode_of_io: RefCell::default(),
@@ -295,13 +337,13 @@ impl Nodes {
         });
         self.by_id.insert(id, node.clone());
         self.by_key.insert(key, id);
-        self.hold(&node, file);
+        self.hold(asked, &node, file);
         node
     }
 
-    /// This is a fid for it.
-    pub(super) fn hold(&mut self, node: &Node, file: Rc<File>) {
-        node.walked.set(self.moves);
+    /// This is a fid for it, by a walk that was asked for then.
+    pub(super) fn hold(&mut self, asked: Asked, node: &Node, file: Rc<File>) {
+        node.walked.set(asked.moves);
         if node.file.replace(Some(file)).is_some() {
             return;
         }
@@ -327,6 +369,32 @@ impl Nodes {
     pub(super) fn moved(&mut self, node: &Node) {
         self.moves += 1;
         node.moved.set(self.moves);
+        self.recent.add(Subject::File(node.id));
+    }
+
+    /// A rename is asked for. [`Nodes::renamed`] is to follow, whatever becomes of it.
+    pub(super) fn renames(&mut self) {
+        self.renaming += 1;
+    }
+
+    /// A rename has ended.
+    pub(super) fn renamed(&mut self) {
+        self.renaming -= 1;
+        // What is in flight may have been asked for before it was made, or after.
+        self.moves += 1;
+        self.waiting.drain(..).for_each(Waker::wake);
+    }
+
+    /// Ready when a rename has ended since then: whether one has, or is under way.
+    pub(super) fn poll_renamed(&mut self, asked: Asked, cx: &Context<'_>) -> Poll<bool> {
+        match (self.moves != asked.moves, self.renaming) {
+            (true, _) => Poll::Ready(true),
+            (false, 0) => Poll::Ready(false),
+            (false, _) => {
+                self.waiting.push(cx.waker().clone());
+                Poll::Pending
+            }
+        }
     }
 
     /// The fid of a file, unless it was walked to before the file, or a directory above it, has moved.
@@ -351,13 +419,14 @@ impl Nodes {
     }
 
     /// Gives back the fids of files that were not needed since the last call, so that a server does not keep removed
-    /// files for us. Directories keep theirs: a program may work in one that has another name by now.
+    /// files for us. Directories keep theirs: a program may work in one that has another name by now. So do files that
+    /// are open and have no name: they could not be found again.
     fn sweep(&mut self) {
         let by_id = &self.by_id;
         self.held.retain(|id| {
             let Some(node) = by_id.get(id) else { return false };
-            let is_dir = node.mode.get() & mode::S_IFMT == mode::S_IFDIR;
-            let stays = is_dir || node.used.replace(false) || node.names.borrow().is_empty();
+            let is_held = Rc::strong_count(node) > 1 && node.names.borrow().is_empty();
+            let stays = node.is_dir() || node.used.replace(false) || is_held;
             if !stays {
                 node.file.replace(None);
             }
@@ -368,7 +437,7 @@ impl Nodes {
     /// Ready when a file other than a directory has a fid.
     fn poll_held(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let is_file = |id: &u64| match self.by_id.get(id) {
-            Some(node) => node.mode.get() & mode::S_IFMT != mode::S_IFDIR,
+            Some(node) => !node.is_dir(),
             None => false,
         };
         if self.held.iter().any(is_file) {
@@ -378,25 +447,68 @@ impl Nodes {
         Poll::Pending
     }
 
-    /// It was found in this directory under this name.
-    pub(super) fn named(&mut self, dir: u64, name: &[u8], node: &Node) {
+    /// It was found in this directory under this name. If this is not what was known: what was known under this name.
+    pub(super) fn named(&mut self, dir: u64, name: &[u8], node: &Node) -> Option<Rc<Node>> {
         let place = (dir, Box::from(name));
+        self.suspect.remove(&place);
         let before = self.by_name.insert(place.clone(), node.id);
         if before == Some(node.id) {
-            return;
+            return None;
         }
-        if let Some(other) = before.and_then(|id| self.by_id.get(&id)) {
+        let other = before.and_then(|id| self.by_id.get(&id)).cloned();
+        if let Some(other) = &other {
             other.names.borrow_mut().retain(|known| *known != place);
         }
         node.names.borrow_mut().push(place);
+        other
+    }
+
+    /// The same of an answer to what was asked for then: it may be older than a change of the name.
+    pub(super) fn found(&mut self, asked: Asked, dir: u64, name: &[u8], node: &Node) -> Option<Rc<Node>> {
+        if self.recent.has_moved(asked.changes, dir, name) {
+            return None;
+        }
+        self.named(dir, name, node)
+    }
+
+    /// A name was taken away or given from here: answers in flight may be of before.
+    pub(super) fn changes(&mut self, dir: u64, name: &[u8]) {
+        self.recent.add(Subject::Moved(dir, name.into()));
+    }
+
+    /// All that is known below a directory: places, and what is there.
+    pub(super) fn below(&self, dir: u64) -> Vec<(Place, Rc<Node>)> {
+        let (mut found, mut dirs, mut seen) = (Vec::new(), vec![dir], HashSet::from([dir]));
+        while let Some(dir) = dirs.pop() {
+            let names = self.by_name.range((dir, Box::default())..(dir + 1, Box::default()));
+            for (place, id) in names {
+                let Some(node) = self.by_id.get(id) else { continue };
+                // A server may say that a directory is in itself.
+                if node.is_dir() && seen.insert(node.id) {
+                    dirs.push(node.id);
+                }
+                found.push((place.clone(), node.clone()));
+            }
+        }
+        found
     }
 
     /// Nothing is known any more of this name.
     pub(super) fn unnamed(&mut self, dir: u64, name: &[u8]) {
         let place = (dir, Box::from(name));
+        self.suspect.remove(&place);
         if let Some(node) = self.by_name.remove(&place).and_then(|id| self.by_id.get(&id)) {
             node.names.borrow_mut().retain(|known| *known != place);
         }
+    }
+
+    /// What is known under this name may be there no more.
+    pub(super) fn suspects(&mut self, dir: u64, name: &[u8]) {
+        self.suspect.insert((dir, name.into()));
+    }
+
+    pub(super) fn is_suspect(&self, place: &Place) -> bool {
+        self.suspect.contains(place)
     }
 
     /// What is known under this name.
@@ -428,6 +540,7 @@ impl Nodes {
         for place in node.names.take() {
             if self.by_name.get(&place) == Some(&id) {
                 self.by_name.remove(&place);
+                self.suspect.remove(&place);
             }
         }
     }
@@ -472,7 +585,7 @@ mod tests {
         let file = file();
         let mut nodes = Nodes::new(file.clone(), &attr(1, mode::S_IFDIR));
         let one = attr(2, mode::S_IFREG);
-        let ids: Vec<_> = (0..3).map(|_| nodes.told(file.clone(), &one).id).collect();
+        let ids: Vec<_> = (0..3).map(|_| nodes.told(nodes.asks(), file.clone(), &one).id).collect();
         assert_eq!(ids, [2, 2, 2]);
         nodes.named(ROOT, b"a", &nodes.get(2).unwrap());
         nodes.forget(2, 2);
@@ -482,7 +595,7 @@ mod tests {
         nodes.forget(2, 1);
         nodes.forget(77, 1);
         assert!(nodes.get(2).is_none() && nodes.at(ROOT, b"a").is_none());
-        assert_eq!(nodes.told(file.clone(), &one).id, 3);
+        assert_eq!(nodes.told(nodes.asks(), file.clone(), &one).id, 3);
         nodes.forget(ROOT, u64::MAX);
         assert!(nodes.get(ROOT).is_some());
     }
@@ -494,7 +607,8 @@ mod tests {
         let dir = attr(2, mode::S_IFDIR);
         let later = Attr { btime: Time { sec: 1, nsec: 0 }, ..dir.clone() };
         let again = Attr { generation: 1, ..dir.clone() };
-        let all = [attr(2, mode::S_IFREG), dir, later, again].map(|attr| nodes.told(file.clone(), &attr).id);
+        let all = [attr(2, mode::S_IFREG), dir, later, again]
+            .map(|attr| nodes.told(nodes.asks(), file.clone(), &attr).id);
         assert_eq!(all, [2, 3, 4, 5]);
     }
 
@@ -503,7 +617,7 @@ mod tests {
         let root = file();
         let mut nodes = Nodes::new(root.clone(), &attr(1, mode::S_IFDIR));
         let [plain, dir, unnamed] = [(2, mode::S_IFREG), (3, mode::S_IFDIR), (4, mode::S_IFREG)]
-            .map(|(path, mode)| nodes.told(root.clone(), &attr(path, mode)));
+            .map(|(path, mode)| nodes.told(nodes.asks(), root.clone(), &attr(path, mode)));
         nodes.named(ROOT, b"plain", &plain);
         nodes.named(ROOT, b"dir", &dir);
         let has_fid = |node: &Node| node.file.borrow().is_some();
@@ -513,9 +627,13 @@ mod tests {
         nodes.sweep();
         assert!(!has_fid(&plain) && has_fid(&dir));
         assert!(has_fid(&unnamed), "it could not be found again");
+        let id = unnamed.id;
+        drop(unnamed);
+        nodes.sweep();
+        assert!(!has_fid(&nodes.by_id[&id]), "a removed file stays for it");
         assert!(has_fid(&nodes.get(ROOT).unwrap()));
         // It is given a fid again.
-        nodes.hold(&plain, root);
+        nodes.hold(nodes.asks(), &plain, root);
         assert!(has_fid(&plain));
     }
 
@@ -524,7 +642,7 @@ mod tests {
         let root = file();
         let mut nodes = Nodes::new(root.clone(), &attr(1, mode::S_IFDIR));
         let [dir, below, beside] = [(2, mode::S_IFDIR), (3, mode::S_IFREG), (4, mode::S_IFREG)]
-            .map(|(path, mode)| nodes.told(root.clone(), &attr(path, mode)));
+            .map(|(path, mode)| nodes.told(nodes.asks(), root.clone(), &attr(path, mode)));
         nodes.named(ROOT, b"dir", &dir);
         nodes.named(dir.id, b"below", &below);
         nodes.named(ROOT, b"beside", &beside);
@@ -532,7 +650,7 @@ mod tests {
         assert_eq!(has(&nodes), [true, true, true]);
         nodes.moved(&dir);
         assert_eq!(has(&nodes), [false, false, true]);
-        nodes.hold(&below, root.clone());
+        nodes.hold(nodes.asks(), &below, root.clone());
         assert_eq!(has(&nodes), [false, true, true]);
         nodes.moved(&beside);
         assert_eq!(has(&nodes), [false, true, false]);
@@ -543,11 +661,58 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_from_before_a_rename_brings_no_name_back() {
+        let root = file();
+        let mut nodes = Nodes::new(root.clone(), &attr(1, mode::S_IFDIR));
+        let [one, two] =
+            [2, 3].map(|path| nodes.told(nodes.asks(), root.clone(), &attr(path, mode::S_IFREG)));
+        nodes.named(ROOT, b"a", &one);
+        let asked = nodes.asks();
+        nodes.renames();
+        // As a rename of the one over the other ends.
+        nodes.unnamed(ROOT, b"a");
+        nodes.named(ROOT, b"b", &one);
+        nodes.moved(&one);
+        nodes.changes(ROOT, b"a");
+        nodes.changes(ROOT, b"b");
+        nodes.renamed();
+        assert!(
+            nodes.found(asked, ROOT, b"a", &one).is_none() && nodes.found(asked, ROOT, b"b", &two).is_none()
+        );
+        assert_eq!(nodes.names(&one), [(ROOT, Box::from(&b"b"[..]))]);
+        assert!(nodes.has_name_changed(asked, ROOT, b"a") && nodes.has_file_changed(asked, one.id));
+        // A fid that was walked to meanwhile may be by the old name.
+        nodes.hold(asked, &one, root.clone());
+        assert!(nodes.fid(&one).is_none());
+        nodes.hold(nodes.asks(), &one, root);
+        assert!(nodes.fid(&one).is_some());
+        // Another client has renamed it since: that is to be believed.
+        let before = nodes.found(nodes.asks(), ROOT, b"b", &two).map(|node| node.id);
+        assert_eq!(before, Some(one.id));
+    }
+
+    #[test]
+    fn all_below_a_directory_is_found_also_if_it_is_in_itself() {
+        let root = file();
+        let mut nodes = Nodes::new(root.clone(), &attr(1, mode::S_IFDIR));
+        let [dir, below, beside] = [(2, mode::S_IFDIR), (3, mode::S_IFREG), (4, mode::S_IFREG)]
+            .map(|(path, mode)| nodes.told(nodes.asks(), root.clone(), &attr(path, mode)));
+        nodes.named(ROOT, b"dir", &dir);
+        nodes.named(dir.id, b"below", &below);
+        nodes.named(dir.id, b"dir", &dir);
+        nodes.named(ROOT, b"beside", &beside);
+        let found = |of| nodes.below(of).into_iter().map(|(_, node)| node.id).collect::<Vec<_>>();
+        assert_eq!(found(dir.id), [below.id, dir.id]);
+        assert_eq!(found(ROOT).len(), 4);
+        assert!(found(below.id).is_empty());
+    }
+
+    #[test]
     fn pages_count_if_they_were_read_a_while_after_their_version_was_seen() {
         let file = file();
         let mut nodes = Nodes::new(file.clone(), &attr(1, mode::S_IFDIR));
         let new = Attr { ctime: Time { sec: 1000, nsec: 0 }, ..attr(2, mode::S_IFREG) };
-        let node = nodes.told(file, &new);
+        let node = nodes.told(nodes.asks(), file, &new);
         let (ms, just, later) = (Duration::from_millis, Duration::from_secs(1001), Duration::from_secs(1003));
         // A server without versions.
         assert!(!node.has_pages_of(0, ms(1000), later) && !node.has_pages_of(0, ms(9000), later));
@@ -582,7 +747,7 @@ mod tests {
     fn a_name_that_is_now_one_file_and_now_another_is_kept_once() {
         let file = file();
         let mut nodes = Nodes::new(file.clone(), &attr(1, mode::S_IFDIR));
-        let [a, b] = [2, 3].map(|path| nodes.told(file.clone(), &attr(path, mode::S_IFREG)));
+        let [a, b] = [2, 3].map(|path| nodes.told(nodes.asks(), file.clone(), &attr(path, mode::S_IFREG)));
         for _ in 0..1000 {
             nodes.named(ROOT, b"x", &a);
             nodes.named(ROOT, b"x", &b);

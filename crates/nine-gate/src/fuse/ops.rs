@@ -18,7 +18,7 @@ use nine_proto::{Attr, Qid, RenameMode, SetAttr, Statfs, Time, TimeSet, mode};
 use super::abi::{self, fattr, fopen};
 use super::dir::DOTS;
 use super::locks::Lock;
-use super::nodes::{CAPABILITY, Io, WANTED};
+use super::nodes::{CAPABILITY, Io, Place, WANTED};
 use super::running::Work;
 use super::*;
 
@@ -139,6 +139,7 @@ impl Gate {
                     let mut nodes = gate.nodes.borrow_mut();
                     let removed = nodes.at(id, &name);
                     nodes.unnamed(id, &name);
+                    nodes.changes(id, &name);
                     // Its fid may be of the name that has gone.
                     removed.iter().for_each(|node| nodes.moved(node));
                     Ok(Reply::default())
@@ -288,7 +289,10 @@ impl Gate {
         flags: u32,
     ) -> Outcome {
         let (dir, into) = (self.file(from).await?, self.file(to).await?);
-        let known = self.nodes.borrow().at(from, &old);
+        // The kernel gives the other names to what has these now, whatever lookups find meanwhile.
+        let [known, other] = [(from, &old), (to, &new)].map(|(dir, name)| self.nodes.borrow().at(dir, name));
+        let places = [(from, old.clone()), (to, new.clone())];
+        let rename = Renaming::new(self, places, [&known, &other]);
         let how = RenameMode::from_flags(flags).ok_or(Errno::EINVAL)?;
         let done = match how {
             RenameMode::Replace => dir.rename(&old, &into, &new).await,
@@ -317,35 +321,42 @@ impl Gate {
             (done, ..) => done?,
         }
         let mut nodes = self.nodes.borrow_mut();
-        let exchanged = nodes.at(to, &new).filter(|_| how == RenameMode::Exchange);
         nodes.unnamed(from, &old);
         nodes.unnamed(to, &new);
-        for (moved, dir, name) in [(known, to, &new), (exchanged, from, &old)] {
+        let exchanged = other.as_ref().filter(|_| how == RenameMode::Exchange);
+        for (moved, dir, name) in [(known.as_ref(), to, &new), (exchanged, from, &old)] {
             if let Some(moved) = moved {
-                nodes.named(dir, name, &moved);
-                nodes.moved(&moved);
+                nodes.named(dir, name, moved);
             }
         }
+        drop(nodes);
+        drop(rename);
         Ok(Reply::default())
     }
 
     /// Tells the kernel of a file.
-    fn found(&self, asked: u64, dir: u64, name: &[u8], file: File, attr: &Attr) -> Reply {
-        let node = self.tell(dir, name, file, attr);
+    fn found(&self, asked: Asked, dir: u64, name: &[u8], file: File, attr: &Attr) -> Reply {
+        let node = self.tell(asked, dir, name, file, attr);
         let bytes = self.entry(Out::default(), asked, dir, name, &node, attr).0;
         Reply { bytes, told: vec![node.id], opened: None }
     }
 
-    fn entry(&self, out: Out, asked: u64, dir: u64, name: &[u8], node: &Node, attr: &Attr) -> Out {
+    fn entry(&self, out: Out, asked: Asked, dir: u64, name: &[u8], node: &Node, attr: &Attr) -> Out {
         let name = self.good_name(asked, dir, name);
         let good = [name, self.good_attr(asked, node.id).min(name)];
         out.entry(good, node.id, &self.shown(attr))
     }
 
-    fn tell(&self, dir: u64, name: &[u8], file: File, attr: &Attr) -> Rc<Node> {
+    fn tell(&self, asked: Asked, dir: u64, name: &[u8], file: File, attr: &Attr) -> Rc<Node> {
         let mut nodes = self.nodes.borrow_mut();
-        let node = nodes.told(Rc::new(file), attr);
-        nodes.named(dir, name, &node);
+        let node = nodes.told(asked, Rc::new(file), attr);
+        let names = nodes.names(&node).len();
+        let other = nodes.found(asked, dir, name, &node);
+        // What was known is no more, and the server will tell of it: so it is of a directory with another name.
+        let has_moved = node.is_dir() && names > 0 && nodes.names(&node).len() > names;
+        if other.is_some() || has_moved {
+            self.doubts(dir, name, other.into_iter().chain([node.clone()]));
+        }
         node
     }
 
@@ -408,7 +419,7 @@ impl Gate {
         self.attr(asked, &node, &attr.map_err(errno)?)
     }
 
-    fn attr(&self, asked: u64, node: &Node, attr: &Attr) -> Outcome {
+    fn attr(&self, asked: Asked, node: &Node, attr: &Attr) -> Outcome {
         node.seen(attr);
         done(Out::default().attr_for(self.good_attr(asked, node.id), node.id, &self.shown(attr)))
     }
@@ -572,7 +583,7 @@ impl Gate {
             return Err(Errno::EIO);
         }
         self.give(&dir, &walked, &mut attr, head, perm).await?;
-        let node = self.tell(head.node, &name, walked, &attr);
+        let node = self.tell(asked, head.node, &name, walked, &attr);
         if how.has(OpenFlags::EXCL) {
             self.seen_without(&node, CAPABILITY);
         }
@@ -676,7 +687,7 @@ impl Gate {
         for (walked, (entry, next)) in join_all(walked).await.into_iter().zip(&entries) {
             out = match walked {
                 Ok((file, attr)) => {
-                    let node = self.tell(id, &entry.name, file, &attr);
+                    let node = self.tell(asked, id, &entry.name, file, &attr);
                     told.push(node.id);
                     self.entry(out, asked, id, &entry.name, &node, &attr)
                 }
@@ -692,6 +703,39 @@ impl Gate {
             out = out.entry_name(ino(entry.qid), *next, entry.ty, &entry.name);
         }
         Ok(Reply { bytes: out.0, told, opened: None })
+    }
+}
+
+/// A rename that the server was asked for. However it ends, and if nobody hears how, names and fids of these files may
+/// be from before it.
+struct Renaming<'a> {
+    gate: &'a Gate,
+    places: [Place; 2],
+    files: Vec<Rc<Node>>,
+}
+
+impl<'a> Renaming<'a> {
+    fn new(gate: &'a Gate, places: [Place; 2], files: [&Option<Rc<Node>>; 2]) -> Self {
+        let this = Self { gate, places, files: files.into_iter().flatten().cloned().collect() };
+        this.doubts();
+        gate.nodes.borrow_mut().renames();
+        this
+    }
+
+    fn doubts(&self) {
+        for (dir, name) in &self.places {
+            self.gate.doubts(*dir, name, self.files.clone());
+        }
+    }
+}
+
+impl Drop for Renaming<'_> {
+    fn drop(&mut self) {
+        self.doubts();
+        let mut nodes = self.gate.nodes.borrow_mut();
+        self.files.iter().for_each(|file| nodes.moved(file));
+        self.places.iter().for_each(|(dir, name)| nodes.changes(*dir, name));
+        nodes.renamed();
     }
 }
 

@@ -7,7 +7,7 @@
 //! at its next open, since it may have been somebody else's.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::pin::pin;
 use std::rc::Rc;
@@ -20,12 +20,15 @@ use nine_io::client::{File, Result};
 use nine_net::Clock;
 use nine_proto::Errno;
 
-use super::nodes::{DEEPEST, Node, Nodes, ROOT};
+use super::nodes::{DEEPEST, Io, Node, Nodes, Place, ROOT};
 use super::notifier::Notifier;
+use super::recent::Subject;
 use super::{LONG, SHORT};
 
-/// Changes that are remembered for answers under way: what was asked before them is not kept.
-const RECENT: usize = 256;
+/// Times [`SHORT`] that the server may take to tell of a change after an answer has shown it.
+const DOUBTED: u32 = 5;
+/// Places, and files, that are in doubt, with some 100 bytes for each. Of one more, everything is.
+const DOUBTS: usize = 16_384;
 /// For a server to begin with its changes: the kernel waits meanwhile.
 const BEGIN: Duration = Duration::from_secs(5);
 /// Between two tries to hear of changes again.
@@ -37,23 +40,21 @@ pub(super) struct Told {
     on: Cell<bool>,
     /// They are of no use.
     deaf: Cell<bool>,
-    /// So many have been.
-    heard: Cell<u64>,
-    recent: RefCell<VecDeque<Subject>>,
     /// Directories below which nothing is told.
     blind: RefCell<Vec<Path>>,
+    /// Places that answers have shown as they are by changes that may still be told, each for so many times [`SHORT`].
+    places: RefCell<HashMap<Place, u32>>,
+    /// The files that are there, or were.
+    files: RefCell<HashMap<u64, (Rc<Node>, u32)>>,
+    /// Directories among them: paths that are told may be of before or of after.
+    dirs_in_doubt: Cell<usize>,
+    /// Everything is in doubt, so many times [`SHORT`].
+    all_in_doubt: Cell<u32>,
     /// Files that were written from here and have changed.
     stale: RefCell<Vec<Rc<Node>>>,
     /// When they are forgotten.
     due: Cell<Duration>,
     notifier: Notifier,
-}
-
-/// What a change is about.
-enum Subject {
-    Name(u64, Box<[u8]>),
-    File(u64),
-    All,
 }
 
 impl Told {
@@ -90,8 +91,10 @@ impl Told {
         let told = Self {
             on: Cell::new(true),
             deaf: Cell::new(false),
-            heard: Cell::new(0),
-            recent: RefCell::default(),
+            places: RefCell::default(),
+            files: RefCell::default(),
+            dirs_in_doubt: Cell::default(),
+            all_in_doubt: Cell::default(),
             blind: RefCell::default(),
             stale: RefCell::default(),
             due: Cell::default(),
@@ -116,65 +119,99 @@ impl Told {
         self.on.get()
     }
 
-    /// Before something is asked for: what [`Told::name`] and [`Told::file`] want to know.
-    pub(super) fn asks(&self) -> u64 {
-        self.heard.get()
-    }
-
-    /// How long it is good that this name in a directory is this file's.
-    pub(super) fn name(&self, asked: u64, nodes: &Nodes, dir: u64, name: &[u8]) -> Duration {
-        if !self.on.get() || self.is_blind(nodes, dir) {
-            return SHORT;
-        }
-        let is_it = |subject: &Subject| match subject {
-            Subject::Name(d, n) => *d == dir && **n == *name,
-            Subject::File(_) => false,
-            Subject::All => true,
-        };
-        self.unless(asked, is_it)
+    /// How long it is good that a name in a directory is a file's.
+    pub(super) fn name(&self, nodes: &Nodes, dir: u64) -> Duration {
+        let is_unsure = self.dirs_in_doubt.get() > 0 || self.all_in_doubt.get() > 0;
+        if !self.on.get() || is_unsure || self.is_blind(nodes, dir) { SHORT } else { LONG }
     }
 
     /// How long a file's attributes are good.
-    pub(super) fn file(&self, asked: u64, nodes: &Nodes, node: u64) -> Duration {
-        let has_names = nodes.get(node).is_some_and(|node| node.links.get() > 1 && node.is_plain());
-        if !self.on.get() || has_names || self.is_blind(nodes, node) {
-            return SHORT;
-        }
-        self.unless(asked, |subject| match subject {
-            Subject::File(file) => *file == node,
-            Subject::Name(dir, _) => *dir == node,
-            Subject::All => true,
-        })
+    pub(super) fn file(&self, nodes: &Nodes, id: u64) -> Duration {
+        let has_names = nodes.get(id).is_some_and(|node| node.links.get() > 1 && node.is_plain());
+        if has_names || self.files.borrow().contains_key(&id) { SHORT } else { self.name(nodes, id) }
     }
 
-    fn unless(&self, asked: u64, is_it: impl Fn(&Subject) -> bool) -> Duration {
-        let since = self.heard.get() - asked;
-        let recent = self.recent.borrow();
-        let changed = since > recent.len() as u64 || recent.iter().rev().take(since as usize).any(is_it);
-        if changed { Duration::ZERO } else { LONG }
+    /// These files have, or had, this name, by what answers say; the server may tell so later. Until it has, what it
+    /// tells of a path may be about the file that was there before: nothing that could be meant is kept for long.
+    pub(super) fn doubts(&self, place: Place, files: impl IntoIterator<Item = Rc<Node>>) {
+        let (mut places, mut known) = (self.places.borrow_mut(), self.files.borrow_mut());
+        if places.len().max(known.len()) >= DOUBTS {
+            return self.all_in_doubt.set(DOUBTED);
+        }
+        places.insert(place, DOUBTED);
+        for node in files {
+            if known.insert(node.id, (node.clone(), DOUBTED)).is_none() && node.is_dir() {
+                self.dirs_in_doubt.set(self.dirs_in_doubt.get() + 1);
+            }
+        }
+    }
+
+    fn is_in_doubt(&self, dir: u64, name: &[u8]) -> bool {
+        self.places.borrow().contains_key(&(dir, Box::from(name)))
+    }
+
+    /// [`SHORT`] has passed. What was to be told of the oldest doubts has been: what was kept before them is asked for
+    /// again.
+    fn believes(&self, nodes: &Nodes) {
+        let is_over = |left: &mut u32| {
+            *left -= 1;
+            *left == 0
+        };
+        let places: Vec<_> = self.places.borrow_mut().extract_if(|_, left| is_over(left)).collect();
+        for ((dir, name), _) in places {
+            self.unname(nodes, dir, &name);
+        }
+        let files: Vec<_> = self.files.borrow_mut().extract_if(|_, (_, left)| is_over(left)).collect();
+        for (_, (node, _)) in files {
+            self.dirs_in_doubt.set(self.dirs_in_doubt.get() - usize::from(node.is_dir()));
+            self.forget(nodes, &node);
+        }
+        match self.all_in_doubt.get() {
+            0 => {}
+            1 => {
+                self.all_in_doubt.set(0);
+                nodes.get(ROOT).iter().for_each(|root| self.forget(nodes, root));
+            }
+            left => self.all_in_doubt.set(left - 1),
+        }
+    }
+
+    /// A file, and what is below it, may have changed by names that are not known.
+    fn forget(&self, nodes: &Nodes, node: &Rc<Node>) {
+        self.may_have_changed(nodes, node);
+        if !node.is_dir() {
+            return;
+        }
+        for ((dir, name), node) in nodes.below(node.id) {
+            nodes.recent.add(Subject::Name(dir, name.clone()));
+            self.notifier.entry(dir, &name);
+            self.may_have_changed(nodes, &node);
+        }
+    }
+
+    fn may_have_changed(&self, nodes: &Nodes, node: &Node) {
+        nodes.recent.add(Subject::File(node.id));
+        node.listed.set(Duration::ZERO);
+        // Whoever opens it next compares versions, if there are any.
+        let is_open = !matches!(*node.mode_of_io.borrow(), Io::Closed);
+        self.notifier.inode(node.id, is_open || node.is_dir());
+        if node.attr_version.get() == 0 {
+            node.stale.set(true);
+        }
     }
 
     /// Whether nothing is told of what is in this directory.
     fn is_blind(&self, nodes: &Nodes, id: u64) -> bool {
         match nodes.path(id) {
             Some(path) => self.blind.borrow().iter().any(|dir| below(&path, dir).is_some()),
-            // Nobody tells of what has no name.
+            // Nobody tells of what has no name that is known.
             None => true,
         }
     }
 
     /// Whether the bytes of a file are as they were when nothing was told. Of several names one is told.
     pub(super) fn keeps(&self, nodes: &Nodes, node: &Node) -> bool {
-        self.on.get() && node.links.get() < 2 && !self.is_blind(nodes, node.id)
-    }
-
-    fn about(&self, subject: Subject) {
-        let mut recent = self.recent.borrow_mut();
-        if recent.len() == RECENT {
-            recent.pop_front();
-        }
-        recent.push_back(subject);
-        self.heard.set(self.heard.get() + 1);
+        node.links.get() < 2 && self.file(nodes, node.id) == LONG
     }
 
     /// Tells on what the server tells, for ever.
@@ -186,7 +223,7 @@ impl Told {
         clock: &Arc<dyn Clock>,
     ) -> std::convert::Infallible {
         loop {
-            let lines = match self.next(&mut watch, clock).await {
+            let lines = match self.next(&mut watch, nodes, clock).await {
                 Ok(lines) => lines,
                 Err(error) => {
                     tracing::warn!("changes are not heard of: {error}");
@@ -209,7 +246,12 @@ impl Told {
 
     /// The next lines; what has become stale is forgotten in time, whether there are any or many. A read that is under
     /// way is never given up: what it brings is told once.
-    async fn next(&self, watch: &mut Watch, clock: &Arc<dyn Clock>) -> Result<Vec<Line>> {
+    async fn next(
+        &self,
+        watch: &mut Watch,
+        nodes: &RefCell<Nodes>,
+        clock: &Arc<dyn Clock>,
+    ) -> Result<Vec<Line>> {
         let mut lines = pin!(watch.next());
         loop {
             let now = clock.now();
@@ -219,6 +261,7 @@ impl Told {
                         self.notifier.inode(node.id, true);
                     }
                 }
+                self.believes(&nodes.borrow());
                 self.due.set(now + SHORT);
             }
             match select(lines, clock.sleep_until(self.due.get())).await {
@@ -255,18 +298,14 @@ impl Told {
                 // A name that is known has been made from here.
                 if let Some((dir, name)) = nodes.place(&path) {
                     match nodes.at(dir, name) {
-                        Some(_) => self.changed(nodes, dir, name),
-                        None => self.unname(nodes, dir, name),
+                        Some(_) if !self.is_in_doubt(dir, name) => self.changed(nodes, dir, name),
+                        _ => self.unname(nodes, dir, name),
                     }
                 }
             }
             Change::Remove(path) => {
                 if let Some((dir, name)) = nodes.place(&path) {
-                    self.unname(nodes, dir, name);
-                    if let Some(node) = nodes.at(dir, name) {
-                        nodes.unnamed(dir, name);
-                        self.attr(&node);
-                    }
+                    self.removed(nodes, dir, name);
                 }
             }
             Change::Move(old, new) => {
@@ -277,11 +316,19 @@ impl Told {
                 }
                 let from = nodes.place(&old).map(|(dir, name)| (dir, Box::<[u8]>::from(name)));
                 let to = nodes.place(&new).map(|(dir, name)| (dir, Box::<[u8]>::from(name)));
+                if from.iter().chain(&to).any(|(dir, name)| self.is_in_doubt(*dir, name)) {
+                    // It may be told late, of what was there before.
+                    for (dir, name) in from.iter().chain(&to) {
+                        self.removed(nodes, *dir, name);
+                    }
+                    return;
+                }
                 let moved = from.as_ref().and_then(|(dir, name)| nodes.at(*dir, name));
                 for (dir, name) in from.iter().chain(&to) {
                     self.unname(nodes, *dir, name);
+                    nodes.changes(*dir, name);
                     if let Some(node) = nodes.at(*dir, name) {
-                        self.attr(&node);
+                        self.attr(nodes, &node);
                     }
                 }
                 // What was moved from here is known by its new name already.
@@ -291,7 +338,9 @@ impl Told {
                 }
                 nodes.moved(&moved);
                 match &to {
-                    Some((dir, name)) => nodes.named(*dir, name, &moved),
+                    Some((dir, name)) => {
+                        nodes.named(*dir, name, &moved);
+                    }
                     // It is somewhere, with all below it.
                     None => self.forget_all(nodes),
                 }
@@ -299,7 +348,7 @@ impl Told {
             Change::Write(path) => {
                 self.answers(nodes, &path);
                 if let Some(node) = nodes.find(&path) {
-                    self.attr(&node);
+                    self.attr(nodes, &node);
                     if !node.written.replace(false) {
                         self.notifier.inode(node.id, true);
                     } else if !node.stale.replace(true) {
@@ -310,7 +359,7 @@ impl Told {
             Change::Attr(path) => {
                 self.answers(nodes, &path);
                 if let Some(node) = nodes.find(&path) {
-                    self.attr(&node);
+                    self.attr(nodes, &node);
                 }
             }
             Change::Lost(_) => self.forget_all(nodes),
@@ -339,6 +388,19 @@ impl Told {
         }
     }
 
+    /// A name is not what it was, or was not when this was told: its file, and what is below it, are asked for again.
+    fn removed(&self, nodes: &mut Nodes, dir: u64, name: &[u8]) {
+        self.unname(nodes, dir, name);
+        nodes.changes(dir, name);
+        let Some(node) = nodes.at(dir, name) else { return };
+        if self.is_in_doubt(dir, name) {
+            nodes.suspects(dir, name)
+        } else {
+            nodes.unnamed(dir, name)
+        }
+        self.forget(nodes, &node);
+    }
+
     /// A name may be another file's, or nobody's, and its directory has changed.
     fn unname(&self, nodes: &Nodes, dir: u64, name: &[u8]) {
         self.notifier.entry(dir, name);
@@ -347,7 +409,7 @@ impl Told {
 
     /// A directory has changed, and answers about this name that are under way may say what was before.
     fn changed(&self, nodes: &Nodes, dir: u64, name: &[u8]) {
-        self.about(Subject::Name(dir, name.into()));
+        nodes.recent.add(Subject::Name(dir, name.into()));
         // The names that the kernel keeps of a directory are its pages. An answer in flight may bring old ones yet: the
         // next open drops those.
         self.notifier.inode(dir, true);
@@ -357,18 +419,18 @@ impl Told {
     /// The same of the answers alone.
     fn answers(&self, nodes: &Nodes, path: &[u8]) {
         if let Some((dir, name)) = nodes.place(path) {
-            self.about(Subject::Name(dir, name.into()));
+            nodes.recent.add(Subject::Name(dir, name.into()));
         }
     }
 
-    fn attr(&self, node: &Node) {
-        self.about(Subject::File(node.id));
+    fn attr(&self, nodes: &Nodes, node: &Node) {
+        nodes.recent.add(Subject::File(node.id));
         self.notifier.inode(node.id, false);
     }
 
     /// Nothing that is kept is believed any more.
     fn forget_all(&self, nodes: &Nodes) {
-        self.about(Subject::All);
+        nodes.recent.add(Subject::All);
         // It says all that waits.
         self.notifier.clear();
         for node in nodes.all() {
@@ -421,7 +483,7 @@ impl Nodes {
         None
     }
 
-    /// One path by which a file is known.
+    /// One path by which a file is known. `None`: it has no name that one can be sure of.
     pub(super) fn path(&self, mut id: u64) -> Option<Vec<u8>> {
         let mut names = Vec::new();
         while id != ROOT {
@@ -429,9 +491,9 @@ impl Nodes {
             if names.len() > DEEPEST {
                 return None;
             }
-            let (dir, name) = self.names(&*self.get(id)?).into_iter().next()?;
-            names.push(name);
-            id = dir;
+            let place = self.names(&*self.get(id)?).into_iter().find(|place| !self.is_suspect(place))?;
+            id = place.0;
+            names.push(place.1);
         }
         if names.is_empty() {
             return Some(b"/".to_vec());

@@ -228,6 +228,40 @@ fn exchanged(dir: &Path) {
     fs::remove_file(dir.join("sub")).unwrap();
 }
 
+/// Two programs exchange directories, and files in them, at the same time and look at them meanwhile: afterwards each
+/// name leads to the file that has it at the server.
+fn exchanged_by_two(dir: &Path, behind: &Path) {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    let exchange = |one: &str, two: &str| {
+        renameat_with(CWD, dir.join(one), CWD, dir.join(two), RenameFlags::EXCHANGE).unwrap();
+    };
+    for name in ["one", "two"] {
+        fs::create_dir(dir.join(name)).unwrap();
+        fs::write(dir.join(name).join("file"), name).unwrap();
+    }
+    for _ in 0..4 {
+        std::thread::scope(|scope| {
+            for (one, two) in [("one/file", "two/file"), ("one", "two")] {
+                scope.spawn(move || {
+                    for _ in 0..100 {
+                        exchange(one, two);
+                        let text = fs::read_to_string(dir.join("one/file")).unwrap();
+                        assert!(text == "one" || text == "two", "{text}");
+                        assert_eq!(fs::read_dir(dir.join("one")).unwrap().count(), 1);
+                    }
+                });
+            }
+        });
+        let texts =
+            |dir: &Path| ["one/file", "two/file"].map(|name| fs::read_to_string(dir.join(name)).unwrap());
+        assert_eq!(texts(dir), texts(behind));
+    }
+    fs::write(dir.join("two/file"), "written").unwrap();
+    assert_eq!(fs::read_to_string(behind.join("two/file")).unwrap(), "written");
+    fs::remove_dir_all(dir.join("one")).unwrap();
+    fs::remove_dir_all(dir.join("two")).unwrap();
+}
+
 /// A map that is shared is written.
 fn mapped(dir: &Path, behind: &Path) {
     fs::write(dir.join("map"), [b'.'; 10_000]).unwrap();
@@ -258,6 +292,7 @@ fn a_server_of_this_command_is_mounted_and_used() {
     let shown = options(&mounted.dir).unwrap();
     assert!(shown.starts_with("disk:") && shown.contains(" fuse.ninefold rw,nosuid,nodev,"), "{shown}");
     used(&mounted.dir, &world.path("files"));
+    exchanged_by_two(&mounted.dir, &world.path("files"));
     mounted.signal(Signal::TERM);
     assert_eq!(mounted.ends().code(), Some(0));
     assert_eq!(options(&mounted.dir), None);
@@ -273,6 +308,7 @@ fn a_server_elsewhere_is_mounted_and_used() {
     for server in ["unix!s", "s"] {
         let mounted = world.mounted(&[server, "mnt"]);
         used(&mounted.dir, &world.path("files"));
+        exchanged_by_two(&mounted.dir, &world.path("files"));
     }
     // A part of it, and the default server.
     fs::create_dir(world.path("files/part")).unwrap();
