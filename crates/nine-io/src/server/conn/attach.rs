@@ -36,11 +36,12 @@ impl Connection {
                     self.seen.attached(&who.name, self.session.dialect());
                 }
                 let Admitted { who, .. } = admitted?;
-                if let Some(entry) = self.unattached.take() {
-                    self.core.unattached().attached(&entry);
-                }
                 let who = Arc::new(Who { seat: self.seat, prefix: self.prefix.clone(), ..who });
-                self.charge_fids_to(&ClientPrincipal::of(&who));
+                let principal = ClientPrincipal::of(&who);
+                if let Some(entry) = &self.place {
+                    self.core.places().attached(entry, &principal);
+                }
+                self.charge_fids_to(&principal);
                 Ok(who)
             }
             // Writes to an afid are how a client proves itself: the attach decides what it may do.
