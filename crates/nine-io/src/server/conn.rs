@@ -34,13 +34,13 @@ use nine_proto::{Errno, Error, Fid, Names, Op, Reply as ProtoReply, Result, Wire
 
 use super::desk::Desk;
 use super::gate::{self, Gate};
-use super::places::PlacedConnection;
 use super::req::{self, Answer, Answered, Answers, FileServer, Held, Reply, Req, ReqId, Request, Who};
 use super::rx::Rx;
 use super::seen::Seen;
 use super::stream::{self, Stream, Streams, Way};
 use super::trees::Trees;
 use super::tx::Tx;
+use super::unattached::UnattachedConnection;
 use super::{Core, Service};
 use crate::buf::{Frame, Pool};
 use crate::changes;
@@ -109,8 +109,8 @@ pub struct Connection {
     fids: FairShare,
     /// The prefix of the client's address.
     prefix: Arc<str>,
-    /// Its place, if it came by a listener.
-    place: Option<Arc<PlacedConnection>>,
+    /// Until it has attached.
+    unattached: Option<Arc<UnattachedConnection>>,
     /// Who attached last, as the log says it.
     user: Box<str>,
     /// What others may see of it.
@@ -200,7 +200,7 @@ impl Connection {
             opens: 0,
             fids: service.core.fids().charge(&principal, 0),
             prefix,
-            place: None,
+            unattached: None,
             user: Box::default(),
             seen: service.core.introduce(id, &transport.peer().addr),
             received: 0,
@@ -773,10 +773,10 @@ impl Connection {
         self.give_back_fids();
     }
 
-    /// When the client came, and its place, if it may have to go for another one.
-    pub(super) fn began(&mut self, wall: Duration, place: Option<Arc<PlacedConnection>>) {
+    /// When the client came, and its entry among those that have not attached, if it may have to go for another.
+    pub(super) fn began(&mut self, wall: Duration, unattached: Option<Arc<UnattachedConnection>>) {
         self.seen.began(wall);
-        self.place = place;
+        self.unattached = unattached;
     }
 
     /// What it was if it was no client: the data connection of a stream, and what has come of it.
@@ -789,10 +789,10 @@ impl Connection {
         self.session.dialect().is_some() || self.transport.is_none()
     }
 
-    /// Ends a connection whose place another one needs.
+    /// Ends a connection that has not attached, if another one needs its place.
     pub(super) fn make_room(&mut self, cx: &mut Context<'_>) {
-        if self.place.as_ref().is_some_and(|entry| entry.poll_evicted(cx).is_ready()) {
-            self.place = None;
+        if self.unattached.as_ref().is_some_and(|entry| entry.poll_evicted(cx).is_ready()) {
+            self.unattached = None;
             self.finish(&End::Evicted);
         }
     }

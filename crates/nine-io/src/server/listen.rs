@@ -3,8 +3,8 @@
 //! The core that listens hands clients round: every core takes its turn, through a [`Seat`] that the others sit on.
 //!
 //! Always holds: a client that is slow at its TLS handshake holds up nobody else and has [`HANDSHAKE`] for it; above
-//! [`Door::clients`] connections the oldest makes room for a new one that has not attached, or whose principal has more
-//! than its share. If there is none, the new one is closed at once. Either is logged once per episode.
+//! [`Door::clients`] connections the oldest that has not attached makes room for a new one. If all have attached, the
+//! new one is closed at once. Either is logged once per episode.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -19,11 +19,10 @@ use nine_net::shm::{Channel, Kind, LINES, Layout, PAGES, Waits};
 use nine_net::{Addr, Env, Listener, Peer, ServerTls, Socket, Transport, datagram};
 use nine_proto::stream::{MAGIC, TOKEN};
 
-use super::places::PlacedConnection;
 use super::stream::{Stream, TOKEN_TIME};
+use super::unattached::UnattachedConnection;
 use super::{Guest, Service};
 use crate::channel::Serving;
-use crate::limits::{ClientPrincipal, address_prefix};
 use crate::sync::{Mutex, lock};
 
 /// Time for a TLS handshake.
@@ -121,7 +120,6 @@ pub async fn listen<E: Env + Clone>(
     let addr = door.listener.addr().to_string();
     let id = service.core.next_id();
     let (mut full, mut turn) = (false, 0);
-    service.core.places().limit(door.clients);
     loop {
         let accepted = poll_fn(|cx| {
             service.core.enter_listener(id, cx.waker());
@@ -141,10 +139,11 @@ pub async fn listen<E: Env + Clone>(
         };
         let places = if proven { door.clients } else { door.clients - door.clients / 8 };
         if service.core.guests() >= places {
-            let has_room = service.core.places().evict(proven);
+            let has_room = service.core.unattached().evict(proven);
             if !std::mem::replace(&mut full, true) {
-                tracing::warn!(%addr, "{places} clients are connected: a new one takes the place of the oldest that \
-                    has not attached or is above the share of its user or address");
+                let text =
+                    "clients are connected: a new one takes the place of the oldest that has not attached";
+                tracing::warn!(%addr, "{places} {text}");
             }
             if !has_room {
                 continue;
@@ -249,7 +248,7 @@ impl Seat {
 
 impl Service {
     /// Gives a channel to who has connected, and serves him by it.
-    async fn join(&self, env: impl Env, socket: Socket, waits: Waits, entry: Arc<PlacedConnection>) {
+    async fn join(&self, env: impl Env, socket: Socket, waits: Waits, entry: Arc<UnattachedConnection>) {
         let peer = socket.peer().addr.clone();
         let layout = Layout::new(Kind::GuestAsks, LINES, PAGES, "");
         let mut late = env.sleep_until(env.now() + HANDSHAKE);
@@ -277,7 +276,7 @@ impl Service {
         &self,
         env: impl Env,
         transport: Box<dyn Transport>,
-        entry: Option<Arc<PlacedConnection>>,
+        entry: Option<Arc<UnattachedConnection>>,
     ) {
         let begun = env.now();
         let come = match self.only_streams {
@@ -294,7 +293,7 @@ impl Service {
         &self,
         env: &impl Env,
         transport: Box<dyn Transport>,
-        entry: Option<Arc<PlacedConnection>>,
+        entry: Option<Arc<UnattachedConnection>>,
     ) -> Option<(Box<dyn Transport>, Vec<u8>)> {
         let mut connection = pin!(self.connect(transport));
         connection.began(env.wall(), entry);
@@ -333,7 +332,7 @@ impl Service {
         mut data: Box<dyn Transport>,
         mut begin: Vec<u8>,
         due: Duration,
-        entry: Option<Arc<PlacedConnection>>,
+        entry: Option<Arc<UnattachedConnection>>,
     ) {
         let mut late = env.sleep_until(due);
         let shown = poll_fn(|cx| {
@@ -355,9 +354,7 @@ impl Service {
         match claimed {
             Some(stream) => {
                 // Its client has attached on another connection.
-                let peer = data.peer();
-                let principal = ClientPrincipal::of_peer(&peer.proof, &address_prefix(&peer.addr));
-                entry.iter().for_each(|entry| self.core.places().attached(entry, &principal));
+                entry.iter().for_each(|entry| self.core.unattached().attached(entry));
                 stream.run(env, data, &begin[MAGIC.len() + TOKEN..]).await;
             }
             None => tracing::warn!(peer = %data.peer().addr, "a data connection showed no good token"),
@@ -383,7 +380,7 @@ impl Client {
         service: Service,
         env: impl Env,
         socket: Socket,
-        entry: Arc<PlacedConnection>,
+        entry: Arc<UnattachedConnection>,
     ) {
         let peer = socket.peer().addr.clone();
         let transport: Box<dyn Transport> = match tls {

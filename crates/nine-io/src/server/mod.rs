@@ -13,13 +13,13 @@ mod gate;
 mod listen;
 pub mod locks;
 mod memory;
-mod places;
 mod req;
 mod rx;
 mod seen;
 mod stream;
 mod trees;
 mod tx;
+mod unattached;
 pub mod xattr;
 
 use std::collections::HashMap;
@@ -51,8 +51,8 @@ pub use stream::{
 use crate::limits::FairLimit;
 use crate::sync::{AtomicBool, AtomicUsize, Mutex, lock};
 use memory::Memory;
-use places::{PlacedConnection, Places};
 use seen::Seen;
+use unattached::{UnattachedConnection, UnattachedQueue};
 
 /// The dialects we speak, best first.
 pub const DIALECTS: &[Dialect] = &[Dialect::L, Dialect::U, Dialect::P2000];
@@ -165,8 +165,8 @@ struct Shared {
     offers: stream::Offers,
     /// Clients from accept to the last clunk.
     guests: AtomicUsize,
-    /// Their places.
-    places: Places,
+    /// Those of them that have not attached.
+    unattached: UnattachedQueue,
     /// Who waits until there are none.
     drained: Mutex<Vec<Waker>>,
 }
@@ -205,7 +205,7 @@ impl Core {
                 listeners: Mutex::new(HashMap::new()),
                 offers: stream::Offers::default(),
                 guests: AtomicUsize::new(0),
-                places: Places::default(),
+                unattached: UnattachedQueue::default(),
                 drained: Mutex::new(Vec::new()),
             }),
         }
@@ -312,11 +312,11 @@ impl Core {
     /// Counts a client, whom the transport proves or not, until the guard is dropped.
     fn guest(&self, is_proven: bool) -> Guest {
         self.shared.guests.fetch_add(1, Ordering::SeqCst);
-        Guest { core: self.clone(), entry: self.places().enter(is_proven) }
+        Guest { core: self.clone(), entry: self.unattached().enter(is_proven) }
     }
 
-    fn places(&self) -> &Places {
-        &self.shared.places
+    fn unattached(&self) -> &UnattachedQueue {
+        &self.shared.unattached
     }
 
     fn guests(&self) -> usize {
@@ -355,11 +355,11 @@ impl Core {
 /// One client, from accept to its last clunk.
 struct Guest {
     core: Core,
-    entry: Arc<PlacedConnection>,
+    entry: Arc<UnattachedConnection>,
 }
 
 impl Guest {
-    /// Runs the task of the client to its end, or until another client gets its place ([`Places`]).
+    /// Runs the task of the client to its end, or until another client needs its place and it has not attached.
     async fn serve(self, client: impl Future<Output = ()>) {
         let mut client = pin!(client);
         poll_fn(|cx| match client.as_mut().poll(cx) {
@@ -372,7 +372,7 @@ impl Guest {
 
 impl Drop for Guest {
     fn drop(&mut self) {
-        self.core.places().leave(&self.entry);
+        self.core.unattached().leave(&self.entry);
         let shared = &self.core.shared;
         if shared.guests.fetch_sub(1, Ordering::SeqCst) == 1 {
             std::mem::take(&mut *lock(&shared.drained)).into_iter().for_each(Waker::wake);

@@ -36,12 +36,11 @@ impl Connection {
                     self.seen.attached(&who.name, self.session.dialect());
                 }
                 let Admitted { who, .. } = admitted?;
-                let who = Arc::new(Who { seat: self.seat, prefix: self.prefix.clone(), ..who });
-                let principal = ClientPrincipal::of(&who);
-                if let Some(entry) = &self.place {
-                    self.core.places().attached(entry, &principal);
+                if let Some(entry) = self.unattached.take() {
+                    self.core.unattached().attached(&entry);
                 }
-                self.charge_fids_to(&principal);
+                let who = Arc::new(Who { seat: self.seat, prefix: self.prefix.clone(), ..who });
+                self.charge_fids_to(&ClientPrincipal::of(&who));
                 Ok(who)
             }
             // Writes to an afid are how a client proves itself: the attach decides what it may do.

@@ -29,7 +29,7 @@ pub(super) enum End {
     Memory,
     /// The client may not have what it had.
     Judged(Error),
-    /// Another connection needs its place: it has not attached, or its principal has more than its share of them.
+    /// It has not attached, and another connection needs its place.
     Evicted,
     /// The client has not even greeted.
     Silent,
