@@ -261,9 +261,15 @@ impl Watcher {
         let moved = self.dirs.get_mut(&from).and_then(|dir| dir.below.remove(old));
         match moved {
             Some(wd) => {
-                // What had the name was empty.
+                // What had the name was empty: what has been found in it is in the one that has come.
+                let replaced = self.dirs.get(&to).and_then(|dir| dir.below.get(new)).copied();
+                let replaced = replaced.and_then(|wd| self.dirs.get_mut(&wd));
+                let below = replaced.map(|dir| std::mem::take(&mut dir.below)).unwrap_or_default();
                 self.leave(to, new);
                 self.put(wd, to, new);
+                for (name, below) in below {
+                    self.put(below, wd, &name);
+                }
             }
             // It was not known, or has been found under its new name already.
             None => {
@@ -489,6 +495,23 @@ mod tests {
         assert_eq!(told[0], Change::Move(path("/0"), path("/1/0")));
         assert_eq!(told.len(), 1 + 2003);
         assert_eq!(watcher.dirs.len(), 1);
+    }
+
+    #[test]
+    fn a_directory_that_replaces_a_new_one_while_that_is_looked_into_stays_watched() {
+        let top = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(top.path().join("old/deep")).unwrap();
+        let mut watcher = watcher(top.path());
+        std::fs::create_dir(top.path().join("new")).unwrap();
+        let new = watcher.enter(watcher.top, b"new", b"/new").unwrap();
+        // The kernel has not told anything yet.
+        std::fs::rename(top.path().join("old"), top.path().join("new")).unwrap();
+        watcher.descend(new, true);
+        let said = told(&mut watcher);
+        assert!(said.contains(&Change::Move(path("/old"), path("/new"))), "{said:?}");
+        std::fs::write(top.path().join("new/deep/file"), "").unwrap();
+        assert!(told(&mut watcher).contains(&Change::Create(path("/new/deep/file"))));
+        assert_eq!(watcher.dirs.len(), 3);
     }
 
     #[test]
