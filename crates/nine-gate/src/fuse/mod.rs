@@ -526,7 +526,8 @@ impl Gate {
                     return Ok(file);
                 }
                 Ok(_) => Errno::ESTALE,
-                Err(error) => error.errno(),
+                Err(error) if error.errno() == Errno::ENOENT => Errno::ENOENT,
+                Err(error) => return Err(error.errno()),
             };
             // A rename under way may have been made already: then these were the names before it.
             if !poll_fn(|cx| self.nodes.borrow_mut().poll_renamed(asked, cx)).await {

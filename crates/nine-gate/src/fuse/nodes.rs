@@ -385,7 +385,7 @@ impl Nodes {
         self.waiting.drain(..).for_each(Waker::wake);
     }
 
-    /// Ready when a rename has ended since then: whether one has, or is under way.
+    /// Ready when a file has got another name since then, or no rename is under way: whether one has.
     pub(super) fn poll_renamed(&mut self, asked: Asked, cx: &Context<'_>) -> Poll<bool> {
         match (self.moves != asked.moves, self.renaming) {
             (true, _) => Poll::Ready(true),
@@ -465,7 +465,9 @@ impl Nodes {
 
     /// The same of an answer to what was asked for then: it may be older than a change of the name.
     pub(super) fn found(&mut self, asked: Asked, dir: u64, name: &[u8], node: &Node) -> Option<Rc<Node>> {
-        if self.recent.has_moved(asked.changes, dir, name) {
+        // A file without a name could not be walked to again: an old name is better, unless it is another file's now.
+        let is_needed = node.names.borrow().is_empty() && self.at(dir, name).is_none();
+        if self.recent.has_moved(asked.changes, dir, name) && !is_needed {
             return None;
         }
         self.named(dir, name, node)

@@ -288,12 +288,17 @@ impl Gate {
         (to, new): (u64, Box<[u8]>),
         flags: u32,
     ) -> Outcome {
-        let (dir, into) = (self.file(from).await?, self.file(to).await?);
+        let how = RenameMode::from_flags(flags).ok_or(Errno::EINVAL)?;
         // The kernel gives the other names to what has these now, whatever lookups find meanwhile.
         let [known, other] = [(from, &old), (to, &new)].map(|(dir, name)| self.nodes.borrow().at(dir, name));
+        let (dir, into) = (self.file(from).await?, self.file(to).await?);
+        // What may be linked to: found before the rename begins, for which walks wait.
+        let target = match &known {
+            Some(node) if how == RenameMode::NoReplace && node.is_plain() => Some(self.file_of(node).await?),
+            _ => None,
+        };
         let places = [(from, old.clone()), (to, new.clone())];
         let rename = Renaming::new(self, places, [&known, &other]);
-        let how = RenameMode::from_flags(flags).ok_or(Errno::EINVAL)?;
         let done = match how {
             RenameMode::Replace => dir.rename(&old, &into, &new).await,
             _ if self.file(nodes::ROOT).await?.has_renameat2().await => {
@@ -301,10 +306,9 @@ impl Gate {
             }
             _ => Err(nine_proto::Error::from(Errno::EINVAL).into()),
         };
-        match (done.map_err(errno), how, &known) {
+        match (done.map_err(errno), target) {
             // A server that only renames without flags may have links.
-            (Err(Errno::EINVAL), RenameMode::NoReplace, Some(node)) if node.is_plain() => {
-                let target = self.file_of(node).await?;
+            (Err(Errno::EINVAL), Some(target)) => {
                 match into.link(&new, &target).await.map_err(errno) {
                     // There are no hard links here.
                     Err(Errno::EPERM | Errno::EOPNOTSUPP | Errno::ENOSYS | Errno::EMLINK) => {

@@ -147,7 +147,7 @@ impl Told {
     }
 
     fn is_in_doubt(&self, dir: u64, name: &[u8]) -> bool {
-        self.places.borrow().contains_key(&(dir, Box::from(name)))
+        self.all_in_doubt.get() > 0 || self.places.borrow().contains_key(&(dir, Box::from(name)))
     }
 
     /// [`SHORT`] has passed. What was to be told of the oldest doubts has been: what was kept before them is asked for
