@@ -13,6 +13,7 @@ use super::*;
 impl Gate {
     /// Has the kernel ask for a file's attributes again. The answer that follows is read after this.
     pub(super) fn forget_attr(&self, node: &Node) {
+        node.has_attr.set(false);
         // A notification has no request number.
         self.send(0, abi::INVAL_INODE, &notifier::inode(node.id, false).0);
     }

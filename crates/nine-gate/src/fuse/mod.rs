@@ -121,7 +121,7 @@ pub async fn serve<E: Env>(env: E, device: OwnedFd, root: File, options: Options
     let mut device = Device::new(device)?;
     let root = Rc::new(root);
     let told = match options.cache {
-        Cache::Told => Told::begin(&root, &write, &env.clock()).await?,
+        Cache::Told => Told::begin(&root, &write, options.write_back, &env.clock()).await?,
         Cache::Never | Cache::For(_) => None,
     };
     let (told, watch) = told.unzip();

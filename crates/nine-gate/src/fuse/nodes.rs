@@ -66,6 +66,9 @@ pub(super) struct Node {
     pub was_open: Cell<bool>,
     /// Its pages may not be what the file has.
     pub stale: Cell<bool>,
+    /// The kernel may hold valid attributes, and pages, since it was last told to drop them.
+    pub has_attr: Cell<bool>,
+    pub has_pages: Cell<bool>,
     /// Extended attributes that it is believed not to have, and until when: at most [`ABSENT`].
     absent: AbsentNames,
     /// A directory whose files are believed to have no attributes of these classes (`user`, `system`), and until when.
@@ -325,6 +328,8 @@ impl Nodes {
             pages: Cell::default(),
             was_open: Cell::new(false),
             stale: Cell::new(false),
+            has_attr: Cell::new(true),
+            has_pages: Cell::new(true),
             absent: RefCell::default(),
             no_classes: RefCell::default(),
             listed: Cell::default(),

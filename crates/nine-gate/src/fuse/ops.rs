@@ -348,6 +348,7 @@ impl Gate {
     fn entry(&self, out: Out, asked: Asked, dir: u64, name: &[u8], node: &Node, attr: &Attr) -> Out {
         let name = self.good_name(asked, dir, name);
         let good = [name, self.good_attr(asked, node.id).min(name)];
+        node.has_attr.set(node.has_attr.get() || !good[1].is_zero());
         out.entry(good, node.id, &self.shown(attr))
     }
 
@@ -425,7 +426,9 @@ impl Gate {
 
     fn attr(&self, asked: Asked, node: &Node, attr: &Attr) -> Outcome {
         node.seen(attr);
-        done(Out::default().attr_for(self.good_attr(asked, node.id), node.id, &self.shown(attr)))
+        let good = self.good_attr(asked, node.id);
+        node.has_attr.set(node.has_attr.get() || !good.is_zero());
+        done(Out::default().attr_for(good, node.id, &self.shown(attr)))
     }
 
     /// What the kernel sees of a file.
@@ -541,10 +544,12 @@ impl Gate {
         };
         node.was_open.set(true);
         let keeps = is_same && !node.stale.replace(false) && flags & OpenFlags::TRUNC.0 == 0;
-        match self.options.cache {
-            Cache::Never => (0, 0),
-            _ => (if keeps { fopen::KEEP_CACHE } else { 0 }, 0),
+        if keeps && self.options.cache != Cache::Never {
+            return (fopen::KEEP_CACHE, 0);
         }
+        // The kernel drops the pages when it has the answer.
+        node.has_pages.set(false);
+        (0, 0)
     }
 
     /// A handle for the kernel, behind what `out` has already.
@@ -607,6 +612,7 @@ impl Gate {
         if open.is_event || !open.file.is_called() {
             return false;
         }
+        open.node.has_pages.set(true);
         let mut bytes = self.scratch.borrow_mut();
         let (mut n, size) = (0, (size as usize).min(DATA));
         bytes.resize(DATA, 0);
@@ -783,6 +789,7 @@ async fn read(handle: Rc<Handle>, offset: u64, size: u32) -> Outcome {
         }
         return Ok(Reply { bytes: bytes.into(), ..Reply::default() });
     }
+    open.node.has_pages.set(true);
     let mut bytes = vec![0; size as usize];
     let n = open.file.read_at(offset, &mut bytes).await.map_err(errno)?;
     bytes.truncate(n);
@@ -812,6 +819,7 @@ async fn write(
     let other = if is_other { Some(open.other(gate, appends).await?) } else { None };
     let file = other.as_deref().unwrap_or(&open.file);
     node.written.set(true);
+    node.has_pages.set(true);
     let offset = open.stream.as_ref().map_or(offset, |stream| stream.write.get());
     let n = match file.write_now(offset, &Payload::Bytes(written.data.clone())) {
         Some(n) => n,

@@ -54,6 +54,8 @@ pub(super) struct Told {
     stale: RefCell<Vec<Rc<Node>>>,
     /// When they are forgotten.
     due: Cell<Duration>,
+    /// The kernel holds written pages before it sends them ([`Options::write_back`](super::Options::write_back)).
+    write_back: bool,
     notifier: Notifier,
 }
 
@@ -62,6 +64,7 @@ impl Told {
     pub(super) async fn begin(
         root: &File,
         device: &OwnedFd,
+        write_back: bool,
         clock: &Arc<dyn Clock>,
     ) -> std::io::Result<Option<(Self, Watch)>> {
         let watch = pin!(async {
@@ -98,6 +101,7 @@ impl Told {
             blind: RefCell::default(),
             stale: RefCell::default(),
             due: Cell::default(),
+            write_back,
             notifier: Notifier::new(device.try_clone()?)?,
         };
         for line in lines {
@@ -348,10 +352,12 @@ impl Told {
             Change::Write(path) => {
                 self.answers(nodes, &path);
                 if let Some(node) = nodes.find(&path) {
-                    self.attr(nodes, &node);
                     if !node.written.replace(false) {
-                        self.notifier.inode(node.id, true);
-                    } else if !node.stale.replace(true) {
+                        self.data(nodes, &node);
+                        return;
+                    }
+                    self.attr(nodes, &node);
+                    if !node.stale.replace(true) {
                         self.stale.borrow_mut().push(node);
                     }
                 }
@@ -423,9 +429,24 @@ impl Told {
         }
     }
 
+    /// Invalidates a file's attributes.
+    ///
+    /// Sends nothing if the kernel holds none. The kernel ignores the length in an answer to GETATTR if an invalidation
+    /// arrives between the request and the answer, and pads the next read up to the old length with zeros. An answer in
+    /// flight is marked as expired instead ([`Recent`](super::recent::Recent)).
     fn attr(&self, nodes: &Nodes, node: &Node) {
         nodes.recent.add(Subject::File(node.id));
-        self.notifier.inode(node.id, false);
+        if node.has_attr.replace(false) {
+            self.notifier.inode(node.id, false);
+        }
+    }
+
+    /// Invalidates a file's attributes and pages, by the same rule.
+    fn data(&self, nodes: &Nodes, node: &Node) {
+        nodes.recent.add(Subject::File(node.id));
+        if node.has_attr.replace(false) | node.has_pages.replace(false) || self.write_back {
+            self.notifier.inode(node.id, true);
+        }
     }
 
     /// Nothing that is kept is believed any more.
