@@ -13,6 +13,7 @@
 //! Always holds: one answer to each request; what the kernel was not told, because nobody waited any more, is undone.
 
 mod abi;
+mod change_log;
 mod dir;
 mod fresh;
 mod locks;
@@ -20,7 +21,6 @@ mod mount;
 mod nodes;
 mod notifier;
 mod ops;
-mod recent;
 mod running;
 pub mod space;
 mod sys;
@@ -50,7 +50,7 @@ pub use mount::{Mount, MountOptions, unmount};
 
 use abi::{Fields, Head, Out, init, op};
 use dir::Dir;
-use nodes::{Asked, Node, Nodes, WANTED};
+use nodes::{Node, Nodes, RequestEpoch, WANTED};
 use notifier::Notifier;
 use running::{Running, Wish};
 use told::Told;
@@ -107,8 +107,8 @@ const REQUESTS: usize = 4096;
 /// Requests of the kernel's own (read-ahead, write-back) under way, and from how many on it holds back.
 const BACKGROUND: u16 = 64;
 const CONGESTED: u16 = 48;
-/// Walks to a file whose names change meanwhile.
-const WALKS: usize = 64;
+/// Walks to one file while renames change its path. After the last one the caller gets ESTALE.
+const WALK_ATTEMPTS: usize = 64;
 /// Requests taken before others of the core have their turn.
 const TURN: usize = 64;
 
@@ -420,13 +420,13 @@ impl Gate {
         Ok(())
     }
 
-    /// Before something is asked of the server.
-    fn asks(&self) -> Asked {
+    /// The epoch of a request that is about to be sent.
+    fn asks(&self) -> RequestEpoch {
         self.nodes.borrow().asks()
     }
 
     /// How long a name is good that was asked for then.
-    fn good_name(&self, asked: Asked, dir: u64, name: &[u8]) -> Duration {
+    fn good_name(&self, asked: RequestEpoch, dir: u64, name: &[u8]) -> Duration {
         let nodes = self.nodes.borrow();
         match nodes.has_name_changed(asked, dir, name) {
             true => Duration::ZERO,
@@ -435,7 +435,7 @@ impl Gate {
     }
 
     /// The same of attributes.
-    fn good_attr(&self, asked: Asked, node: u64) -> Duration {
+    fn good_attr(&self, asked: RequestEpoch, node: u64) -> Duration {
         let nodes = self.nodes.borrow();
         match nodes.has_file_changed(asked, node) {
             true => Duration::ZERO,
@@ -452,10 +452,10 @@ impl Gate {
         }
     }
 
-    /// These files have, or had, this name: the server may tell of it later.
-    fn doubts(&self, dir: u64, name: &[u8], files: impl IntoIterator<Item = Rc<Node>>) {
+    /// See [`Told::mark_unsettled`].
+    fn mark_unsettled(&self, dir: u64, name: &[u8], files: impl IntoIterator<Item = Rc<Node>>) {
         if let Some(told) = &self.told {
-            told.doubts((dir, name.into()), files);
+            told.mark_unsettled((dir, name.into()), files);
         }
     }
 
@@ -512,7 +512,7 @@ impl Gate {
 
     /// The same: it is walked to again where it has let go of it.
     async fn file_of(&self, node: &Node) -> Result<Rc<File>, Errno> {
-        for _ in 0..WALKS {
+        for _ in 0..WALK_ATTEMPTS {
             if let Some(file) = self.nodes.borrow().fid(node) {
                 return Ok(file);
             }
@@ -529,8 +529,8 @@ impl Gate {
                 Err(error) if error.errno() == Errno::ENOENT => Errno::ENOENT,
                 Err(error) => return Err(error.errno()),
             };
-            // A rename under way may have been made already: then these were the names before it.
-            if !poll_fn(|cx| self.nodes.borrow_mut().poll_renamed(asked, cx)).await {
+            // The server may have executed a rename whose reply is in flight: then the path was from before it.
+            if !poll_fn(|cx| self.nodes.borrow_mut().poll_rename_end(asked, cx)).await {
                 return Err(error);
             }
         }

@@ -22,7 +22,7 @@ use nine_io::client::File;
 use nine_net::Clock;
 use nine_proto::{Attr, GetMask, Time, mode};
 
-use super::recent::{Recent, Subject};
+use super::change_log::{ChangeLog, ChangeSubject};
 
 /// Fids of files that are not open. A server of this process gives 262,144 to a connection.
 const HELD: usize = 1 << 16;
@@ -66,7 +66,7 @@ pub(super) struct Node {
     pub was_open: Cell<bool>,
     /// Its pages may not be what the file has.
     pub stale: Cell<bool>,
-    /// The kernel may hold valid attributes, and pages, since it was last told to drop them.
+    /// The kernel may hold valid attributes, and pages, that it got after the last invalidation.
     pub has_attr: Cell<bool>,
     pub has_pages: Cell<bool>,
     /// Extended attributes that it is believed not to have, and until when: at most [`ABSENT`].
@@ -85,15 +85,15 @@ pub(super) struct Node {
     /// Owners who have or had record locks, of flock(2) or of fcntl(2), and their processes.
     pub locks: RefCell<HashMap<(u64, bool), u32>>,
     /// Directories and names under which it was found.
-    names: RefCell<Vec<Place>>,
+    names: RefCell<Vec<EntryKey>>,
 }
 
-/// A directory, and a name in it.
-pub(super) type Place = (u64, Box<[u8]>);
+/// A directory's number, and a name in it.
+pub(super) type EntryKey = (u64, Box<[u8]>);
 
-/// When something was asked for: an answer may be older than what has happened since.
+/// The point in time of a request, as counts of changes and renames. The reply may be older than later changes.
 #[derive(Clone, Copy)]
-pub(super) struct Asked {
+pub(super) struct RequestEpoch {
     changes: u64,
     moves: u64,
 }
@@ -178,7 +178,7 @@ impl Node {
     }
 
     pub(super) fn is_dir(&self) -> bool {
-        // As it was told first: a file of another kind is another file.
+        // By its key, which never changes: a server may report another type later.
         self.key.1 == mode::S_IFDIR
     }
 
@@ -244,9 +244,9 @@ pub(super) struct Nodes {
     by_id: HashMap<u64, Rc<Node>, foldhash::fast::FixedState>,
     by_key: HashMap<Key, u64>,
     /// Which file has which name in which directory.
-    by_name: BTreeMap<Place, u64>,
-    /// Names of it that may be another file's by now: until they are looked up again.
-    suspect: HashSet<Place>,
+    by_name: BTreeMap<EntryKey, u64>,
+    /// Names in `by_name` that may lead to another file at the server. The next lookup verifies them.
+    unverified: HashSet<EntryKey>,
     /// Those that have fids, and some that were forgotten meanwhile: the oldest first.
     held: VecDeque<u64>,
     /// Waits until files other than directories have fids.
@@ -254,10 +254,10 @@ pub(super) struct Nodes {
     next: u64,
     /// Times that a file got another name.
     moves: u64,
-    /// Renames that the server was asked for and has not answered, and who waits for the end of one.
+    /// Renames in flight, and tasks that wait for one to end.
     renaming: usize,
     waiting: Vec<Waker>,
-    pub recent: Recent,
+    pub change_log: ChangeLog,
 }
 
 impl Nodes {
@@ -267,14 +267,14 @@ impl Nodes {
             by_id: HashMap::default(),
             by_key: HashMap::new(),
             by_name: BTreeMap::new(),
-            suspect: HashSet::new(),
+            unverified: HashSet::new(),
             held: VecDeque::new(),
             sweeper: None,
             next: ROOT,
             moves: 0,
             renaming: 0,
             waiting: Vec::new(),
-            recent: Recent::default(),
+            change_log: ChangeLog::default(),
         };
         nodes.told(nodes.asks(), root, attr);
         nodes
@@ -284,23 +284,23 @@ impl Nodes {
         self.by_id.get(&id).cloned()
     }
 
-    /// Before something is asked for.
-    pub(super) fn asks(&self) -> Asked {
-        Asked { changes: self.recent.count(), moves: self.moves }
+    /// The epoch of a request that is about to be sent.
+    pub(super) fn asks(&self) -> RequestEpoch {
+        RequestEpoch { changes: self.change_log.count(), moves: self.moves }
     }
 
-    /// Whether an answer about a name, asked for then, may be older than a change of it.
-    pub(super) fn has_name_changed(&self, asked: Asked, dir: u64, name: &[u8]) -> bool {
-        self.recent.has_name_changed(asked.changes, dir, name)
+    /// Whether a reply about a name may be older than a change of it.
+    pub(super) fn has_name_changed(&self, asked: RequestEpoch, dir: u64, name: &[u8]) -> bool {
+        self.change_log.has_name_changed(asked.changes, dir, name)
     }
 
     /// The same of a file's attributes.
-    pub(super) fn has_file_changed(&self, asked: Asked, node: u64) -> bool {
-        self.recent.has_file_changed(asked.changes, node)
+    pub(super) fn has_file_changed(&self, asked: RequestEpoch, node: u64) -> bool {
+        self.change_log.has_file_changed(asked.changes, node)
     }
 
-    /// The kernel is about to be told of this file, to which a walk asked for then has led.
-    pub(super) fn told(&mut self, asked: Asked, file: Rc<File>, attr: &Attr) -> Rc<Node> {
+    /// A reply to the kernel will name this file. `asked`: when the walk to it was sent.
+    pub(super) fn told(&mut self, asked: RequestEpoch, file: Rc<File>, attr: &Attr) -> Rc<Node> {
         let key = key(attr);
         if let Some(node) = self.by_key.get(&key).and_then(|id| self.by_id.get(id)) {
             node.lookups.set(node.lookups.get() + 1);
@@ -346,8 +346,8 @@ impl Nodes {
         node
     }
 
-    /// This is a fid for it, by a walk that was asked for then.
-    pub(super) fn hold(&mut self, asked: Asked, node: &Node, file: Rc<File>) {
+    /// Stores a fid for a file. `asked`: when the walk was sent.
+    pub(super) fn hold(&mut self, asked: RequestEpoch, node: &Node, file: Rc<File>) {
         node.walked.set(asked.moves);
         if node.file.replace(Some(file)).is_some() {
             return;
@@ -374,24 +374,24 @@ impl Nodes {
     pub(super) fn moved(&mut self, node: &Node) {
         self.moves += 1;
         node.moved.set(self.moves);
-        self.recent.add(Subject::File(node.id));
+        self.change_log.add(ChangeSubject::File(node.id));
     }
 
-    /// A rename is asked for. [`Nodes::renamed`] is to follow, whatever becomes of it.
-    pub(super) fn renames(&mut self) {
+    /// A rename is about to be sent. The caller must call [`Nodes::end_rename`] once, also when the rename fails.
+    pub(super) fn begin_rename(&mut self) {
         self.renaming += 1;
     }
 
-    /// A rename has ended.
-    pub(super) fn renamed(&mut self) {
+    /// A rename has ended, or was abandoned.
+    pub(super) fn end_rename(&mut self) {
         self.renaming -= 1;
-        // What is in flight may have been asked for before it was made, or after.
+        // The server may have handled requests in flight before the rename, or after it.
         self.moves += 1;
         self.waiting.drain(..).for_each(Waker::wake);
     }
 
-    /// Ready when a file has got another name since then, or no rename is under way: whether one has.
-    pub(super) fn poll_renamed(&mut self, asked: Asked, cx: &Context<'_>) -> Poll<bool> {
+    /// Ready with `true` when a name has changed since `asked`, with `false` when no rename is in flight.
+    pub(super) fn poll_rename_end(&mut self, asked: RequestEpoch, cx: &Context<'_>) -> Poll<bool> {
         match (self.moves != asked.moves, self.renaming) {
             (true, _) => Poll::Ready(true),
             (false, 0) => Poll::Ready(false),
@@ -424,14 +424,15 @@ impl Nodes {
     }
 
     /// Gives back the fids of files that were not needed since the last call, so that a server does not keep removed
-    /// files for us. Directories keep theirs: a program may work in one that has another name by now. So do files that
-    /// are open and have no name: they could not be found again.
+    /// files for us. Directories keep theirs, because a program may work in a renamed one. So do files without a name
+    /// that are open, and special files without a name, for which the kernel sends no open: no walk leads to them.
     fn sweep(&mut self) {
         let by_id = &self.by_id;
         self.held.retain(|id| {
             let Some(node) = by_id.get(id) else { return false };
-            let is_held = Rc::strong_count(node) > 1 && node.names.borrow().is_empty();
-            let stays = node.is_dir() || node.used.replace(false) || is_held;
+            let may_be_open = Rc::strong_count(node) > 1 || !node.is_plain();
+            let is_needed = may_be_open && node.names.borrow().is_empty();
+            let stays = node.is_dir() || node.used.replace(false) || is_needed;
             if !stays {
                 node.file.replace(None);
             }
@@ -452,10 +453,10 @@ impl Nodes {
         Poll::Pending
     }
 
-    /// It was found in this directory under this name. If this is not what was known: what was known under this name.
+    /// Binds a name in a directory to a file. Returns the file that the name led to before, if that is another one.
     pub(super) fn named(&mut self, dir: u64, name: &[u8], node: &Node) -> Option<Rc<Node>> {
         let place = (dir, Box::from(name));
-        self.suspect.remove(&place);
+        self.unverified.remove(&place);
         let before = self.by_name.insert(place.clone(), node.id);
         if before == Some(node.id) {
             return None;
@@ -468,29 +469,35 @@ impl Nodes {
         other
     }
 
-    /// The same of an answer to what was asked for then: it may be older than a change of the name.
-    pub(super) fn found(&mut self, asked: Asked, dir: u64, name: &[u8], node: &Node) -> Option<Rc<Node>> {
-        // A file without a name could not be walked to again: an old name is better, unless it is another file's now.
+    /// The same for a reply to a request sent at `asked`. A reply older than a change of the name binds nothing.
+    pub(super) fn named_by_reply(
+        &mut self,
+        asked: RequestEpoch,
+        dir: u64,
+        name: &[u8],
+        node: &Node,
+    ) -> Option<Rc<Node>> {
+        // Exception: a file without any name gets this one if it is free, because a walk to the file needs a name.
         let is_needed = node.names.borrow().is_empty() && self.at(dir, name).is_none();
-        if self.recent.has_moved(asked.changes, dir, name) && !is_needed {
+        if self.change_log.has_moved(asked.changes, dir, name) && !is_needed {
             return None;
         }
         self.named(dir, name, node)
     }
 
-    /// A name was taken away or given from here: answers in flight may be of before.
-    pub(super) fn changes(&mut self, dir: u64, name: &[u8]) {
-        self.recent.add(Subject::Moved(dir, name.into()));
+    /// A name got or lost a file. Replies in flight may be older.
+    pub(super) fn binding_changed(&mut self, dir: u64, name: &[u8]) {
+        self.change_log.add(ChangeSubject::Moved(dir, name.into()));
     }
 
-    /// All that is known below a directory: places, and what is there.
-    pub(super) fn below(&self, dir: u64) -> Vec<(Place, Rc<Node>)> {
+    /// All known names below a directory, and their files.
+    pub(super) fn descendants(&self, dir: u64) -> Vec<(EntryKey, Rc<Node>)> {
         let (mut found, mut dirs, mut seen) = (Vec::new(), vec![dir], HashSet::from([dir]));
         while let Some(dir) = dirs.pop() {
             let names = self.by_name.range((dir, Box::default())..(dir + 1, Box::default()));
             for (place, id) in names {
                 let Some(node) = self.by_id.get(id) else { continue };
-                // A server may say that a directory is in itself.
+                // A faulty server may report a directory inside itself.
                 if node.is_dir() && seen.insert(node.id) {
                     dirs.push(node.id);
                 }
@@ -503,19 +510,19 @@ impl Nodes {
     /// Nothing is known any more of this name.
     pub(super) fn unnamed(&mut self, dir: u64, name: &[u8]) {
         let place = (dir, Box::from(name));
-        self.suspect.remove(&place);
+        self.unverified.remove(&place);
         if let Some(node) = self.by_name.remove(&place).and_then(|id| self.by_id.get(&id)) {
             node.names.borrow_mut().retain(|known| *known != place);
         }
     }
 
-    /// What is known under this name may be there no more.
-    pub(super) fn suspects(&mut self, dir: u64, name: &[u8]) {
-        self.suspect.insert((dir, name.into()));
+    /// The name may lead to another file at the server. It is not trusted until the next lookup.
+    pub(super) fn mark_unverified(&mut self, dir: u64, name: &[u8]) {
+        self.unverified.insert((dir, name.into()));
     }
 
-    pub(super) fn is_suspect(&self, place: &Place) -> bool {
-        self.suspect.contains(place)
+    pub(super) fn is_unverified(&self, place: &EntryKey) -> bool {
+        self.unverified.contains(place)
     }
 
     /// What is known under this name.
@@ -547,7 +554,7 @@ impl Nodes {
         for place in node.names.take() {
             if self.by_name.get(&place) == Some(&id) {
                 self.by_name.remove(&place);
-                self.suspect.remove(&place);
+                self.unverified.remove(&place);
             }
         }
     }
@@ -587,6 +594,10 @@ mod tests {
         Attr { qid: Qid { ty: 0, vers: 0, path }, mode, ..Attr::default() }
     }
 
+    fn tell(nodes: &mut Nodes, file: &Rc<File>, path: u64, mode: u32) -> Rc<Node> {
+        nodes.told(nodes.asks(), file.clone(), &attr(path, mode))
+    }
+
     #[test]
     fn a_file_is_known_until_it_was_forgotten_as_often_as_it_was_told() {
         let file = file();
@@ -624,7 +635,7 @@ mod tests {
         let root = file();
         let mut nodes = Nodes::new(root.clone(), &attr(1, mode::S_IFDIR));
         let [plain, dir, unnamed] = [(2, mode::S_IFREG), (3, mode::S_IFDIR), (4, mode::S_IFREG)]
-            .map(|(path, mode)| nodes.told(nodes.asks(), root.clone(), &attr(path, mode)));
+            .map(|(path, mode)| tell(&mut nodes, &root, path, mode));
         nodes.named(ROOT, b"plain", &plain);
         nodes.named(ROOT, b"dir", &dir);
         let has_fid = |node: &Node| node.file.borrow().is_some();
@@ -637,7 +648,11 @@ mod tests {
         let id = unnamed.id;
         drop(unnamed);
         nodes.sweep();
-        assert!(!has_fid(&nodes.by_id[&id]), "a removed file stays for it");
+        assert!(!has_fid(&nodes.by_id[&id]), "the server keeps a removed file for it");
+        let fifo = tell(&mut nodes, &root, 5, mode::S_IFIFO).id;
+        nodes.sweep();
+        nodes.sweep();
+        assert!(has_fid(&nodes.by_id[&fifo]), "the kernel sends no open of a pipe");
         assert!(has_fid(&nodes.get(ROOT).unwrap()));
         // It is given a fid again.
         nodes.hold(nodes.asks(), &plain, root);
@@ -649,7 +664,7 @@ mod tests {
         let root = file();
         let mut nodes = Nodes::new(root.clone(), &attr(1, mode::S_IFDIR));
         let [dir, below, beside] = [(2, mode::S_IFDIR), (3, mode::S_IFREG), (4, mode::S_IFREG)]
-            .map(|(path, mode)| nodes.told(nodes.asks(), root.clone(), &attr(path, mode)));
+            .map(|(path, mode)| tell(&mut nodes, &root, path, mode));
         nodes.named(ROOT, b"dir", &dir);
         nodes.named(dir.id, b"below", &below);
         nodes.named(ROOT, b"beside", &beside);
@@ -671,30 +686,30 @@ mod tests {
     fn an_answer_from_before_a_rename_brings_no_name_back() {
         let root = file();
         let mut nodes = Nodes::new(root.clone(), &attr(1, mode::S_IFDIR));
-        let [one, two] =
-            [2, 3].map(|path| nodes.told(nodes.asks(), root.clone(), &attr(path, mode::S_IFREG)));
+        let [one, two] = [2, 3].map(|path| tell(&mut nodes, &root, path, mode::S_IFREG));
         nodes.named(ROOT, b"a", &one);
         let asked = nodes.asks();
-        nodes.renames();
-        // As a rename of the one over the other ends.
+        nodes.begin_rename();
+        // The steps at the end of a rename from `a` to `b`.
         nodes.unnamed(ROOT, b"a");
         nodes.named(ROOT, b"b", &one);
         nodes.moved(&one);
-        nodes.changes(ROOT, b"a");
-        nodes.changes(ROOT, b"b");
-        nodes.renamed();
+        nodes.binding_changed(ROOT, b"a");
+        nodes.binding_changed(ROOT, b"b");
+        nodes.end_rename();
         assert!(
-            nodes.found(asked, ROOT, b"a", &one).is_none() && nodes.found(asked, ROOT, b"b", &two).is_none()
+            nodes.named_by_reply(asked, ROOT, b"a", &one).is_none()
+                && nodes.named_by_reply(asked, ROOT, b"b", &two).is_none()
         );
         assert_eq!(nodes.names(&one), [(ROOT, Box::from(&b"b"[..]))]);
         assert!(nodes.has_name_changed(asked, ROOT, b"a") && nodes.has_file_changed(asked, one.id));
-        // A fid that was walked to meanwhile may be by the old name.
+        // A walk that was sent before the rename may have used the old name.
         nodes.hold(asked, &one, root.clone());
         assert!(nodes.fid(&one).is_none());
         nodes.hold(nodes.asks(), &one, root);
         assert!(nodes.fid(&one).is_some());
-        // Another client has renamed it since: that is to be believed.
-        let before = nodes.found(nodes.asks(), ROOT, b"b", &two).map(|node| node.id);
+        // A later reply shows another client's rename.
+        let before = nodes.named_by_reply(nodes.asks(), ROOT, b"b", &two).map(|node| node.id);
         assert_eq!(before, Some(one.id));
     }
 
@@ -703,12 +718,12 @@ mod tests {
         let root = file();
         let mut nodes = Nodes::new(root.clone(), &attr(1, mode::S_IFDIR));
         let [dir, below, beside] = [(2, mode::S_IFDIR), (3, mode::S_IFREG), (4, mode::S_IFREG)]
-            .map(|(path, mode)| nodes.told(nodes.asks(), root.clone(), &attr(path, mode)));
+            .map(|(path, mode)| tell(&mut nodes, &root, path, mode));
         nodes.named(ROOT, b"dir", &dir);
         nodes.named(dir.id, b"below", &below);
         nodes.named(dir.id, b"dir", &dir);
         nodes.named(ROOT, b"beside", &beside);
-        let found = |of| nodes.below(of).into_iter().map(|(_, node)| node.id).collect::<Vec<_>>();
+        let found = |of| nodes.descendants(of).into_iter().map(|(_, node)| node.id).collect::<Vec<_>>();
         assert_eq!(found(dir.id), [below.id, dir.id]);
         assert_eq!(found(ROOT).len(), 4);
         assert!(found(below.id).is_empty());
@@ -754,7 +769,7 @@ mod tests {
     fn a_name_that_is_now_one_file_and_now_another_is_kept_once() {
         let file = file();
         let mut nodes = Nodes::new(file.clone(), &attr(1, mode::S_IFDIR));
-        let [a, b] = [2, 3].map(|path| nodes.told(nodes.asks(), file.clone(), &attr(path, mode::S_IFREG)));
+        let [a, b] = [2, 3].map(|path| tell(&mut nodes, &file, path, mode::S_IFREG));
         for _ in 0..1000 {
             nodes.named(ROOT, b"x", &a);
             nodes.named(ROOT, b"x", &b);

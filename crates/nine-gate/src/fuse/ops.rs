@@ -18,7 +18,7 @@ use nine_proto::{Attr, Qid, RenameMode, SetAttr, Statfs, Time, TimeSet, mode};
 use super::abi::{self, fattr, fopen};
 use super::dir::DOTS;
 use super::locks::Lock;
-use super::nodes::{CAPABILITY, Io, Place, WANTED};
+use super::nodes::{CAPABILITY, EntryKey, Io, WANTED};
 use super::running::Work;
 use super::*;
 
@@ -139,7 +139,7 @@ impl Gate {
                     let mut nodes = gate.nodes.borrow_mut();
                     let removed = nodes.at(id, &name);
                     nodes.unnamed(id, &name);
-                    nodes.changes(id, &name);
+                    nodes.binding_changed(id, &name);
                     // Its fid may be of the name that has gone.
                     removed.iter().for_each(|node| nodes.moved(node));
                     Ok(Reply::default())
@@ -289,16 +289,16 @@ impl Gate {
         flags: u32,
     ) -> Outcome {
         let how = RenameMode::from_flags(flags).ok_or(Errno::EINVAL)?;
-        // The kernel gives the other names to what has these now, whatever lookups find meanwhile.
+        // The kernel moves the files that have these names now. A lookup in flight may change the table meanwhile.
         let [known, other] = [(from, &old), (to, &new)].map(|(dir, name)| self.nodes.borrow().at(dir, name));
         let (dir, into) = (self.file(from).await?, self.file(to).await?);
-        // What may be linked to: found before the rename begins, for which walks wait.
+        // For the fallback below. The walk comes before the guard, because walks may wait for renames in flight.
         let target = match &known {
             Some(node) if how == RenameMode::NoReplace && node.is_plain() => Some(self.file_of(node).await?),
             _ => None,
         };
         let places = [(from, old.clone()), (to, new.clone())];
-        let rename = Renaming::new(self, places, [&known, &other]);
+        let rename = RenameGuard::new(self, places, [&known, &other]);
         let done = match how {
             RenameMode::Replace => dir.rename(&old, &into, &new).await,
             _ if self.file(nodes::ROOT).await?.has_renameat2().await => {
@@ -339,28 +339,28 @@ impl Gate {
     }
 
     /// Tells the kernel of a file.
-    fn found(&self, asked: Asked, dir: u64, name: &[u8], file: File, attr: &Attr) -> Reply {
+    fn found(&self, asked: RequestEpoch, dir: u64, name: &[u8], file: File, attr: &Attr) -> Reply {
         let node = self.tell(asked, dir, name, file, attr);
         let bytes = self.entry(Out::default(), asked, dir, name, &node, attr).0;
         Reply { bytes, told: vec![node.id], opened: None }
     }
 
-    fn entry(&self, out: Out, asked: Asked, dir: u64, name: &[u8], node: &Node, attr: &Attr) -> Out {
+    fn entry(&self, out: Out, asked: RequestEpoch, dir: u64, name: &[u8], node: &Node, attr: &Attr) -> Out {
         let name = self.good_name(asked, dir, name);
         let good = [name, self.good_attr(asked, node.id).min(name)];
         node.has_attr.set(node.has_attr.get() || !good[1].is_zero());
         out.entry(good, node.id, &self.shown(attr))
     }
 
-    fn tell(&self, asked: Asked, dir: u64, name: &[u8], file: File, attr: &Attr) -> Rc<Node> {
+    fn tell(&self, asked: RequestEpoch, dir: u64, name: &[u8], file: File, attr: &Attr) -> Rc<Node> {
         let mut nodes = self.nodes.borrow_mut();
         let node = nodes.told(asked, Rc::new(file), attr);
         let names = nodes.names(&node).len();
-        let other = nodes.found(asked, dir, name, &node);
-        // What was known is no more, and the server will tell of it: so it is of a directory with another name.
+        let other = nodes.named_by_reply(asked, dir, name, &node);
+        // The reply contradicts the table. The server has not published the change yet.
         let has_moved = node.is_dir() && names > 0 && nodes.names(&node).len() > names;
         if other.is_some() || has_moved {
-            self.doubts(dir, name, other.into_iter().chain([node.clone()]));
+            self.mark_unsettled(dir, name, other.into_iter().chain([node.clone()]));
         }
         node
     }
@@ -424,7 +424,7 @@ impl Gate {
         self.attr(asked, &node, &attr.map_err(errno)?)
     }
 
-    fn attr(&self, asked: Asked, node: &Node, attr: &Attr) -> Outcome {
+    fn attr(&self, asked: RequestEpoch, node: &Node, attr: &Attr) -> Outcome {
         node.seen(attr);
         let good = self.good_attr(asked, node.id);
         node.has_attr.set(node.has_attr.get() || !good.is_zero());
@@ -716,36 +716,36 @@ impl Gate {
     }
 }
 
-/// A rename that the server was asked for. However it ends, and if nobody hears how, names and fids of these files may
-/// be from before it.
-struct Renaming<'a> {
+/// A rename in flight. When it ends, also by failure or by an interrupt, replies and fids from before it become
+/// invalid.
+struct RenameGuard<'a> {
     gate: &'a Gate,
-    places: [Place; 2],
+    places: [EntryKey; 2],
     files: Vec<Rc<Node>>,
 }
 
-impl<'a> Renaming<'a> {
-    fn new(gate: &'a Gate, places: [Place; 2], files: [&Option<Rc<Node>>; 2]) -> Self {
+impl<'a> RenameGuard<'a> {
+    fn new(gate: &'a Gate, places: [EntryKey; 2], files: [&Option<Rc<Node>>; 2]) -> Self {
         let this = Self { gate, places, files: files.into_iter().flatten().cloned().collect() };
-        this.doubts();
-        gate.nodes.borrow_mut().renames();
+        this.mark_unsettled();
+        gate.nodes.borrow_mut().begin_rename();
         this
     }
 
-    fn doubts(&self) {
+    fn mark_unsettled(&self) {
         for (dir, name) in &self.places {
-            self.gate.doubts(*dir, name, self.files.clone());
+            self.gate.mark_unsettled(*dir, name, self.files.clone());
         }
     }
 }
 
-impl Drop for Renaming<'_> {
+impl Drop for RenameGuard<'_> {
     fn drop(&mut self) {
-        self.doubts();
+        self.mark_unsettled();
         let mut nodes = self.gate.nodes.borrow_mut();
         self.files.iter().for_each(|file| nodes.moved(file));
-        self.places.iter().for_each(|(dir, name)| nodes.changes(*dir, name));
-        nodes.renamed();
+        self.places.iter().for_each(|(dir, name)| nodes.binding_changed(*dir, name));
+        nodes.end_rename();
     }
 }
 

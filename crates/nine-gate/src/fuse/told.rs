@@ -20,15 +20,16 @@ use nine_io::client::{File, Result};
 use nine_net::Clock;
 use nine_proto::Errno;
 
-use super::nodes::{DEEPEST, Io, Node, Nodes, Place, ROOT};
+use super::change_log::ChangeSubject;
+use super::nodes::{DEEPEST, EntryKey, Io, Node, Nodes, ROOT};
 use super::notifier::Notifier;
-use super::recent::Subject;
 use super::{LONG, SHORT};
 
-/// Times [`SHORT`] that the server may take to tell of a change after an answer has shown it.
-const DOUBTED: u32 = 5;
-/// Places, and files, that are in doubt, with some 100 bytes for each. Of one more, everything is.
-const DOUBTS: usize = 16_384;
+/// Periods of [`SHORT`] until a name is settled. A server must publish a change within this time after a reply shows
+/// it.
+const SETTLE_PERIODS: u32 = 5;
+/// Unsettled names, and unsettled files, about 100 bytes each. With one more, every name and file is unsettled.
+const UNSETTLED_MAX: usize = 16_384;
 /// For a server to begin with its changes: the kernel waits meanwhile.
 const BEGIN: Duration = Duration::from_secs(5);
 /// Between two tries to hear of changes again.
@@ -42,14 +43,15 @@ pub(super) struct Told {
     deaf: Cell<bool>,
     /// Directories below which nothing is told.
     blind: RefCell<Vec<Path>>,
-    /// Places that answers have shown as they are by changes that may still be told, each for so many times [`SHORT`].
-    places: RefCell<HashMap<Place, u32>>,
-    /// The files that are there, or were.
-    files: RefCell<HashMap<u64, (Rc<Node>, u32)>>,
-    /// Directories among them: paths that are told may be of before or of after.
-    dirs_in_doubt: Cell<usize>,
-    /// Everything is in doubt, so many times [`SHORT`].
-    all_in_doubt: Cell<u32>,
+    /// Names with a change that a reply has shown, and that the server may not have published, each with the periods of
+    /// [`SHORT`] that are left.
+    unsettled_names: RefCell<HashMap<EntryKey, u32>>,
+    /// The files that have these names, or had them.
+    unsettled_files: RefCell<HashMap<u64, (Rc<Node>, u32)>>,
+    /// Directories among the files. A published path may be from before the change or from after it.
+    unsettled_dirs: Cell<usize>,
+    /// Every name is unsettled for so many periods of [`SHORT`]; 0: only those above.
+    all_unsettled: Cell<u32>,
     /// Files that were written from here and have changed.
     stale: RefCell<Vec<Rc<Node>>>,
     /// When they are forgotten.
@@ -94,10 +96,10 @@ impl Told {
         let told = Self {
             on: Cell::new(true),
             deaf: Cell::new(false),
-            places: RefCell::default(),
-            files: RefCell::default(),
-            dirs_in_doubt: Cell::default(),
-            all_in_doubt: Cell::default(),
+            unsettled_names: RefCell::default(),
+            unsettled_files: RefCell::default(),
+            unsettled_dirs: Cell::default(),
+            all_unsettled: Cell::default(),
             blind: RefCell::default(),
             stale: RefCell::default(),
             due: Cell::default(),
@@ -123,82 +125,92 @@ impl Told {
         self.on.get()
     }
 
-    /// How long it is good that a name in a directory is a file's.
+    /// How long the kernel may keep a name in this directory.
     pub(super) fn name(&self, nodes: &Nodes, dir: u64) -> Duration {
-        let is_unsure = self.dirs_in_doubt.get() > 0 || self.all_in_doubt.get() > 0;
+        let is_unsure = self.unsettled_dirs.get() > 0 || self.all_unsettled.get() > 0;
         if !self.on.get() || is_unsure || self.is_blind(nodes, dir) { SHORT } else { LONG }
     }
 
-    /// How long a file's attributes are good.
+    /// How long the kernel may keep a file's attributes.
     pub(super) fn file(&self, nodes: &Nodes, id: u64) -> Duration {
         let has_names = nodes.get(id).is_some_and(|node| node.links.get() > 1 && node.is_plain());
-        if has_names || self.files.borrow().contains_key(&id) { SHORT } else { self.name(nodes, id) }
+        if has_names || self.unsettled_files.borrow().contains_key(&id) {
+            SHORT
+        } else {
+            self.name(nodes, id)
+        }
     }
 
-    /// These files have, or had, this name, by what answers say; the server may tell so later. Until it has, what it
-    /// tells of a path may be about the file that was there before: nothing that could be meant is kept for long.
-    pub(super) fn doubts(&self, place: Place, files: impl IntoIterator<Item = Rc<Node>>) {
-        let (mut places, mut known) = (self.places.borrow_mut(), self.files.borrow_mut());
-        if places.len().max(known.len()) >= DOUBTS {
-            return self.all_in_doubt.set(DOUBTED);
+    /// A reply has shown that a name changed: these files have it, or had it. The server publishes the change later.
+    /// Until then a published path is ambiguous: it may mean the file from before the change. So the kernel keeps these
+    /// files only for [`SHORT`], and all names if one of the files is a directory.
+    pub(super) fn mark_unsettled(&self, place: EntryKey, files: impl IntoIterator<Item = Rc<Node>>) {
+        let (mut places, mut known) = (self.unsettled_names.borrow_mut(), self.unsettled_files.borrow_mut());
+        if places.len().max(known.len()) >= UNSETTLED_MAX {
+            return self.all_unsettled.set(SETTLE_PERIODS);
         }
-        places.insert(place, DOUBTED);
+        places.insert(place, SETTLE_PERIODS);
         for node in files {
-            if known.insert(node.id, (node.clone(), DOUBTED)).is_none() && node.is_dir() {
-                self.dirs_in_doubt.set(self.dirs_in_doubt.get() + 1);
+            if known.insert(node.id, (node.clone(), SETTLE_PERIODS)).is_none() && node.is_dir() {
+                self.unsettled_dirs.set(self.unsettled_dirs.get() + 1);
             }
         }
     }
 
-    fn is_in_doubt(&self, dir: u64, name: &[u8]) -> bool {
-        self.all_in_doubt.get() > 0 || self.places.borrow().contains_key(&(dir, Box::from(name)))
+    fn is_unsettled(&self, dir: u64, name: &[u8]) -> bool {
+        self.all_unsettled.get() > 0 || self.unsettled_names.borrow().contains_key(&(dir, Box::from(name)))
     }
 
-    /// [`SHORT`] has passed. What was to be told of the oldest doubts has been: what was kept before them is asked for
-    /// again.
-    fn believes(&self, nodes: &Nodes) {
+    /// Call it once per [`SHORT`]. Settles the names whose time is over: the kernel drops what it kept from before.
+    fn settle(&self, nodes: &Nodes) {
         let is_over = |left: &mut u32| {
             *left -= 1;
             *left == 0
         };
-        let places: Vec<_> = self.places.borrow_mut().extract_if(|_, left| is_over(left)).collect();
+        let places: Vec<_> = self.unsettled_names.borrow_mut().extract_if(|_, left| is_over(left)).collect();
         for ((dir, name), _) in places {
             self.unname(nodes, dir, &name);
         }
-        let files: Vec<_> = self.files.borrow_mut().extract_if(|_, (_, left)| is_over(left)).collect();
+        let files: Vec<_> =
+            self.unsettled_files.borrow_mut().extract_if(|_, (_, left)| is_over(left)).collect();
         for (_, (node, _)) in files {
-            self.dirs_in_doubt.set(self.dirs_in_doubt.get() - usize::from(node.is_dir()));
+            self.unsettled_dirs.set(self.unsettled_dirs.get() - usize::from(node.is_dir()));
             self.forget(nodes, &node);
         }
-        match self.all_in_doubt.get() {
+        match self.all_unsettled.get() {
             0 => {}
             1 => {
-                self.all_in_doubt.set(0);
+                self.all_unsettled.set(0);
                 nodes.get(ROOT).iter().for_each(|root| self.forget(nodes, root));
             }
-            left => self.all_in_doubt.set(left - 1),
+            left => self.all_unsettled.set(left - 1),
         }
     }
 
-    /// A file, and what is below it, may have changed by names that are not known.
+    /// Invalidates a file and everything below it, because changes may have been published by unknown paths.
     fn forget(&self, nodes: &Nodes, node: &Rc<Node>) {
         self.may_have_changed(nodes, node);
         if !node.is_dir() {
             return;
         }
-        for ((dir, name), node) in nodes.below(node.id) {
-            nodes.recent.add(Subject::Name(dir, name.clone()));
+        for ((dir, name), node) in nodes.descendants(node.id) {
+            nodes.change_log.add(ChangeSubject::Name(dir, name.clone()));
             self.notifier.entry(dir, &name);
             self.may_have_changed(nodes, &node);
         }
     }
 
     fn may_have_changed(&self, nodes: &Nodes, node: &Node) {
-        nodes.recent.add(Subject::File(node.id));
         node.listed.set(Duration::ZERO);
-        // Whoever opens it next compares versions, if there are any.
-        let is_open = !matches!(*node.mode_of_io.borrow(), Io::Closed);
-        self.notifier.inode(node.id, is_open || node.is_dir());
+        // The next open compares versions, if the server has any. An open file gets no such chance.
+        match *node.mode_of_io.borrow() {
+            _ if node.is_dir() => {
+                nodes.change_log.add(ChangeSubject::File(node.id));
+                self.notifier.inode(node.id, true);
+            }
+            Io::Closed => self.attr(nodes, node),
+            _ => self.data(nodes, node),
+        }
         if node.attr_version.get() == 0 {
             node.stale.set(true);
         }
@@ -208,7 +220,7 @@ impl Told {
     fn is_blind(&self, nodes: &Nodes, id: u64) -> bool {
         match nodes.path(id) {
             Some(path) => self.blind.borrow().iter().any(|dir| below(&path, dir).is_some()),
-            // Nobody tells of what has no name that is known.
+            // No published path leads to a file without a verified name.
             None => true,
         }
     }
@@ -265,7 +277,7 @@ impl Told {
                         self.notifier.inode(node.id, true);
                     }
                 }
-                self.believes(&nodes.borrow());
+                self.settle(&nodes.borrow());
                 self.due.set(now + SHORT);
             }
             match select(lines, clock.sleep_until(self.due.get())).await {
@@ -302,7 +314,7 @@ impl Told {
                 // A name that is known has been made from here.
                 if let Some((dir, name)) = nodes.place(&path) {
                     match nodes.at(dir, name) {
-                        Some(_) if !self.is_in_doubt(dir, name) => self.changed(nodes, dir, name),
+                        Some(_) if !self.is_unsettled(dir, name) => self.changed(nodes, dir, name),
                         _ => self.unname(nodes, dir, name),
                     }
                 }
@@ -320,8 +332,8 @@ impl Told {
                 }
                 let from = nodes.place(&old).map(|(dir, name)| (dir, Box::<[u8]>::from(name)));
                 let to = nodes.place(&new).map(|(dir, name)| (dir, Box::<[u8]>::from(name)));
-                if from.iter().chain(&to).any(|(dir, name)| self.is_in_doubt(*dir, name)) {
-                    // It may be told late, of what was there before.
+                if from.iter().chain(&to).any(|(dir, name)| self.is_unsettled(*dir, name)) {
+                    // The line may be late, and about the files from before our own rename.
                     for (dir, name) in from.iter().chain(&to) {
                         self.removed(nodes, *dir, name);
                     }
@@ -330,7 +342,7 @@ impl Told {
                 let moved = from.as_ref().and_then(|(dir, name)| nodes.at(*dir, name));
                 for (dir, name) in from.iter().chain(&to) {
                     self.unname(nodes, *dir, name);
-                    nodes.changes(*dir, name);
+                    nodes.binding_changed(*dir, name);
                     if let Some(node) = nodes.at(*dir, name) {
                         self.attr(nodes, &node);
                     }
@@ -394,13 +406,14 @@ impl Told {
         }
     }
 
-    /// A name is not what it was, or was not when this was told: its file, and what is below it, are asked for again.
+    /// The server published that a name has lost its file. The kernel looks it up again, with everything below it. The
+    /// binding stays, unverified, if the line may be older than the binding.
     fn removed(&self, nodes: &mut Nodes, dir: u64, name: &[u8]) {
         self.unname(nodes, dir, name);
-        nodes.changes(dir, name);
+        nodes.binding_changed(dir, name);
         let Some(node) = nodes.at(dir, name) else { return };
-        if self.is_in_doubt(dir, name) {
-            nodes.suspects(dir, name)
+        if self.is_unsettled(dir, name) {
+            nodes.mark_unverified(dir, name)
         } else {
             nodes.unnamed(dir, name)
         }
@@ -415,7 +428,7 @@ impl Told {
 
     /// A directory has changed, and answers about this name that are under way may say what was before.
     fn changed(&self, nodes: &Nodes, dir: u64, name: &[u8]) {
-        nodes.recent.add(Subject::Name(dir, name.into()));
+        nodes.change_log.add(ChangeSubject::Name(dir, name.into()));
         // The names that the kernel keeps of a directory are its pages. An answer in flight may bring old ones yet: the
         // next open drops those.
         self.notifier.inode(dir, true);
@@ -425,7 +438,7 @@ impl Told {
     /// The same of the answers alone.
     fn answers(&self, nodes: &Nodes, path: &[u8]) {
         if let Some((dir, name)) = nodes.place(path) {
-            nodes.recent.add(Subject::Name(dir, name.into()));
+            nodes.change_log.add(ChangeSubject::Name(dir, name.into()));
         }
     }
 
@@ -433,9 +446,9 @@ impl Told {
     ///
     /// Sends nothing if the kernel holds none. The kernel ignores the length in an answer to GETATTR if an invalidation
     /// arrives between the request and the answer, and pads the next read up to the old length with zeros. An answer in
-    /// flight is marked as expired instead ([`Recent`](super::recent::Recent)).
+    /// flight is marked as expired instead ([`ChangeLog`](super::change_log::ChangeLog)).
     fn attr(&self, nodes: &Nodes, node: &Node) {
-        nodes.recent.add(Subject::File(node.id));
+        nodes.change_log.add(ChangeSubject::File(node.id));
         if node.has_attr.replace(false) {
             self.notifier.inode(node.id, false);
         }
@@ -443,7 +456,7 @@ impl Told {
 
     /// Invalidates a file's attributes and pages, by the same rule.
     fn data(&self, nodes: &Nodes, node: &Node) {
-        nodes.recent.add(Subject::File(node.id));
+        nodes.change_log.add(ChangeSubject::File(node.id));
         if node.has_attr.replace(false) | node.has_pages.replace(false) || self.write_back {
             self.notifier.inode(node.id, true);
         }
@@ -451,7 +464,7 @@ impl Told {
 
     /// Nothing that is kept is believed any more.
     fn forget_all(&self, nodes: &Nodes) {
-        nodes.recent.add(Subject::All);
+        nodes.change_log.add(ChangeSubject::All);
         // It says all that waits.
         self.notifier.clear();
         for node in nodes.all() {
@@ -504,7 +517,7 @@ impl Nodes {
         None
     }
 
-    /// One path by which a file is known. `None`: it has no name that one can be sure of.
+    /// One path of a file. `None`: it has no verified name.
     pub(super) fn path(&self, mut id: u64) -> Option<Vec<u8>> {
         let mut names = Vec::new();
         while id != ROOT {
@@ -512,7 +525,7 @@ impl Nodes {
             if names.len() > DEEPEST {
                 return None;
             }
-            let place = self.names(&*self.get(id)?).into_iter().find(|place| !self.is_suspect(place))?;
+            let place = self.names(&*self.get(id)?).into_iter().find(|place| !self.is_unverified(place))?;
             id = place.0;
             names.push(place.1);
         }

@@ -261,7 +261,7 @@ impl Watcher {
         let moved = self.dirs.get_mut(&from).and_then(|dir| dir.below.remove(old));
         match moved {
             Some(wd) => {
-                // What had the name was empty: what has been found in it is in the one that has come.
+                // The replaced directory was empty. Entries that were found by its path belong to the moved one.
                 let replaced = self.dirs.get(&to).and_then(|dir| dir.below.get(new)).copied();
                 let replaced = replaced.and_then(|wd| self.dirs.get_mut(&wd));
                 let below = replaced.map(|dir| std::mem::take(&mut dir.below)).unwrap_or_default();
@@ -504,7 +504,7 @@ mod tests {
         let mut watcher = watcher(top.path());
         std::fs::create_dir(top.path().join("new")).unwrap();
         let new = watcher.enter(watcher.top, b"new", b"/new").unwrap();
-        // The kernel has not told anything yet.
+        // No event has been read yet.
         std::fs::rename(top.path().join("old"), top.path().join("new")).unwrap();
         watcher.descend(new, true);
         let said = told(&mut watcher);

@@ -228,8 +228,8 @@ fn exchanged(dir: &Path) {
     fs::remove_file(dir.join("sub")).unwrap();
 }
 
-/// Two programs exchange directories, and files in them, at the same time and look at them meanwhile: afterwards each
-/// name leads to the file that has it at the server.
+/// Two threads exchange directories, and files in them, and read them at the same time. Afterwards each name leads to
+/// the same file as at the server.
 fn exchanged_by_two(dir: &Path, behind: &Path) {
     use rustix::fs::{CWD, RenameFlags, renameat_with};
     let exchange = |one: &str, two: &str| {

@@ -109,7 +109,7 @@ const TWSTAT: &[&str] = &[
     // EOPNOTSUPP.
     "names/renameat_replaces",
     "names/renameat_onto",
-    // EINVAL: such servers rename without flags.
+    // EINVAL: a Twstat rename has no flags.
     "names/renameat2_replaces",
     "names/renameat2_exchanges",
 ];
