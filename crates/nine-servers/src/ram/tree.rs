@@ -266,24 +266,26 @@ impl Inode {
         }
         let links = u64::from(!inode.is_dir());
         inode.lock().attr.nlink += links;
-        self.enter(name, inode);
+        self.enter(name, inode, None);
         Ok(())
     }
 
-    pub(super) fn unlink(self: &Arc<Self>, name: &[u8]) -> Result<()> {
+    /// Removes a name. Returns the cookie that its entry had.
+    pub(super) fn unlink(self: &Arc<Self>, name: &[u8]) -> Result<Option<u64>> {
         let gone = self.child(name)?;
         if !gone.lock().entries.is_empty() {
             return Err(Errno::ENOTEMPTY.into());
         }
-        self.leave(name, &gone);
+        let cookie = self.leave(name, &gone);
         self.space.release(OVERHEAD);
         let is_dir = gone.is_dir();
         let mut state = gone.lock();
         state.attr.nlink = if is_dir { 0 } else { state.attr.nlink - 1 };
         state.attr.ctime = now();
-        Ok(())
+        Ok(cookie)
     }
 
+    /// A name that gets another file keeps its cookie: a reader of the directory must not see it twice.
     pub(super) fn rename(
         self: &Arc<Self>,
         old: &[u8],
@@ -293,15 +295,14 @@ impl Inode {
     ) -> Result<()> {
         let moved = self.child(old)?;
         moved.is_not_above(to)?;
-        match to.child(new) {
+        let cookie = match to.child(new) {
             Ok(_) if how == RenameMode::NoReplace => return Err(Errno::EEXIST.into()),
             Ok(there) if Arc::ptr_eq(&there, &moved) => return Ok(()),
             Ok(there) if how == RenameMode::Exchange => {
                 there.is_not_above(self)?;
-                self.leave(old, &moved);
-                to.leave(new, &there);
-                self.enter(old, &there);
-                to.enter(new, &moved);
+                let (old_cookie, new_cookie) = (self.leave(old, &moved), to.leave(new, &there));
+                self.enter(old, &there, old_cookie);
+                to.enter(new, &moved, new_cookie);
                 return Ok(());
             }
             Err(error) if how == RenameMode::Exchange => return Err(error),
@@ -312,10 +313,10 @@ impl Inode {
             },
             Err(error) if error.errno != Errno::ENOENT => return Err(error),
             Err(_) if to.lock().attr.nlink == 0 => return Err(Errno::ENOENT.into()),
-            Err(_) => {}
-        }
+            Err(_) => None,
+        };
         self.leave(old, &moved);
-        to.enter(new, &moved);
+        to.enter(new, &moved, cookie);
         Ok(())
     }
 
@@ -332,11 +333,12 @@ impl Inode {
         Ok(())
     }
 
-    fn enter(self: &Arc<Self>, name: &[u8], inode: &Arc<Self>) {
+    /// Adds a name, with a cookie that was another entry's or with a new one.
+    fn enter(self: &Arc<Self>, name: &[u8], inode: &Arc<Self>, cookie: Option<u64>) {
         let is_dir = inode.is_dir();
         let mut state = self.lock();
-        state.cookies += 1;
-        let cookie = state.cookies;
+        state.cookies += u64::from(cookie.is_none());
+        let cookie = cookie.unwrap_or(state.cookies);
         state.entries.insert(name.into(), (cookie, inode.clone()));
         state.order.insert(cookie, name.into());
         state.attr.nlink += u64::from(is_dir);
@@ -348,15 +350,15 @@ impl Inode {
         state.attr.ctime = now();
     }
 
-    /// The inode remembers where it was: ".." of a removed directory leads there.
-    fn leave(&self, name: &[u8], inode: &Self) {
+    /// Removes a name. Returns the cookie of its entry. The inode keeps its last directory, for ".." of a removed one.
+    fn leave(&self, name: &[u8], inode: &Self) -> Option<u64> {
         let is_dir = inode.is_dir();
         let mut state = self.lock();
-        if let Some((cookie, _)) = state.entries.remove(name) {
-            state.order.remove(&cookie);
-        }
+        let cookie = state.entries.remove(name).map(|(cookie, _)| cookie);
+        cookie.iter().for_each(|cookie| drop(state.order.remove(cookie)));
         state.attr.nlink -= u64::from(is_dir);
         state.touch();
+        cookie
     }
 
     pub(super) fn readdir(self: &Arc<Self>, cookie: u64, mut buf: DirBuf) -> DirBuf {

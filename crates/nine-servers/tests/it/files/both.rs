@@ -7,8 +7,8 @@ use nine_io::server::{Anonymous, Core, FileServer, Gate, Service};
 use nine_net::{Peer, Proof};
 use nine_proto::msg::Tmsg;
 use nine_proto::{
-    Dialect, Errno, GetMask, LockRequest, LockStatus, LockType, NOGID, OpenFlags, Qid, SetAttr, Statfs, Time,
-    TimeSet, mode,
+    Dialect, Errno, GetMask, LockRequest, LockStatus, LockType, NOGID, OpenFlags, Qid, RenameMode, SetAttr,
+    Statfs, Time, TimeSet, mode,
 };
 use nine_servers::{Disk, DiskOptions, Ram};
 
@@ -34,6 +34,32 @@ async fn put(dir: &File, name: &str, data: &[u8]) {
 
 async fn get(dir: &File, path: &str) -> Vec<u8> {
     content(&dir.open(path, OpenFlags::READ).await.unwrap()).await
+}
+
+#[test]
+fn a_name_that_gets_another_file_while_the_directory_is_read_is_listed_once() {
+    serve(Ram::new(64 << 20), Dialect::L, async |root| {
+        let root = &root;
+        for name in ["a", "b", "c", "d"] {
+            put(root, name, name.as_bytes()).await;
+        }
+        let dir = root.open("", OpenFlags::READ).await.unwrap();
+        let (mut names, mut cookie) = (Vec::new(), 0);
+        // A count with room for one entry.
+        while let Some((entries, next)) = dir.read_dir_block(cookie, 30).await.unwrap() {
+            cookie = next;
+            // Blocks of "." and ".." come back empty.
+            let [entry] = &entries[..] else { continue };
+            names.push(String::from_utf8(entry.name.to_vec()).unwrap());
+            assert!(names.len() < 5, "{names:?}");
+            match names.last().unwrap().as_str() {
+                "a" => root.rename_with("a", root, "b", RenameMode::Exchange).await.unwrap(),
+                "b" => root.rename("d", root, "a").await.unwrap(),
+                _ => {}
+            }
+        }
+        assert_eq!(names, ["a", "b", "c"]);
+    });
 }
 
 #[test]
