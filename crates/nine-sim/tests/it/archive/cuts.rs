@@ -384,7 +384,7 @@ fn a_cut_leaves_one_moment_on_every_device_expression() {
     let texts: Vec<&str> = all.iter().map(|made| made.text.as_str()).collect();
     println!("{} cuts, {losses} members went: {texts:#?}", seen.borrow().all_cuts());
     if tries_all(WORLDS) {
-        for operator in ["{", "[", "(", "p(", "buffer"] {
+        for operator in ["{", "[", "(", "p(", "buffer", "bare{"] {
             assert!(texts.iter().any(|text| text.contains(operator)), "no expression has `{operator}`");
         }
         assert!(losses > 0, "no member went");

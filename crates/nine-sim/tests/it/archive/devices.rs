@@ -52,18 +52,20 @@ impl Device for Member {
     }
 }
 
-/// An expression of this depth; each part is in it once. `mirrors` gets the first part of each second member.
+/// An expression of this depth; each part is in it once. `mirrored` gets each part that is the second member of a
+/// mirror with labels: a member of `bare{}` that misses a write stays wrong.
 fn expression(rng: &mut Rng, depth: usize, next: &mut usize, mirrored: &mut Vec<usize>) -> String {
     if depth == 0 {
         *next += 1;
         return format!("d{}", *next - 1);
     }
     let mut inner = |rng: &mut Rng, next: &mut usize| expression(rng, depth - 1, next, mirrored);
-    match rng.below(8) {
+    match rng.below(9) {
         0 => format!("({}{})", inner(rng, next), inner(rng, next)),
         1 => format!("[{}{}]", inner(rng, next), inner(rng, next)),
         2 => format!("p({})5.90", inner(rng, next)),
         3 => format!("(buffer 256K {})", inner(rng, next)),
+        4 => format!("bare{{{}{}}}", inner(rng, next), inner(rng, next)),
         _ => {
             let first = inner(rng, next);
             let from = *next;
