@@ -1,24 +1,24 @@
-//! Which 9P a session speaks, and how that is agreed (version(5)).
+//! The 9P dialects and their negotiation (version(5)).
 
 use crate::wire::Str;
 
-/// The three families of messages.
+/// A family of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Base {
-    /// Plan 9's.
+    /// Plan 9's 9P2000.
     P2000,
-    /// The Unix extension: numeric ids, errno beside the text, symlinks and devices by Tcreate.
+    /// The Unix extension: numeric ids, an errno beside the error text, symlinks and devices by Tcreate.
     U,
-    /// The Linux extension: its own messages, shaped like system calls.
+    /// The Linux extension: messages of its own, shaped like system calls.
     L,
 }
 
-/// What both sides agreed on in Tversion/Rversion.
+/// The dialect that Tversion and Rversion agreed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Dialect {
     /// The family.
     pub base: Base,
-    /// Whether the streaming messages (Tstream, Tsclose) may be used.
+    /// Whether the peers may use the streaming messages (Tstream, Tsclose).
     pub streaming: bool,
 }
 
@@ -36,7 +36,7 @@ impl Dialect {
     /// 9P2000.L.s.
     pub const LS: Self = Self { streaming: true, ..Self::L };
 
-    /// The version string.
+    /// Returns the version string.
     pub fn name(self) -> &'static str {
         match (self.base, self.streaming) {
             (Base::P2000, false) => "9P2000",
@@ -48,7 +48,7 @@ impl Dialect {
         }
     }
 
-    /// The dialect of exactly this version string.
+    /// Returns the dialect of exactly this version string.
     pub fn parse(version: Str<'_>) -> Option<Self> {
         let all = [Base::P2000, Base::U, Base::L]
             .into_iter()
@@ -56,8 +56,9 @@ impl Dialect {
         all.into_iter().find(|d| d.name().as_bytes() == version)
     }
 
-    /// What a server that offers `offered` answers to a client's version string: the dialect itself, the best one
-    /// that is left when the string loses its suffixes from the right, or `None` ("unknown").
+    /// Returns the dialect that a server with these `offered` dialects answers to a client's version string. The server
+    /// takes the first offered dialect that is left when the string loses its suffixes from the right. `None` means
+    /// that the server answers "unknown".
     pub fn negotiate(version: Str<'_>, offered: &[Self]) -> Option<Self> {
         let mut version = version;
         loop {
@@ -71,7 +72,7 @@ impl Dialect {
         }
     }
 
-    /// Whether Tattach, Tauth carry a numeric user and Rerror or Rlerror an errno.
+    /// Whether Tattach and Tauth carry a numeric user, and errors an errno (Rerror of .u, Rlerror).
     pub fn has_ids(self) -> bool {
         self.base != Base::P2000
     }

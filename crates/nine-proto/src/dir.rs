@@ -1,7 +1,7 @@
-//! Directory data in both shapes: Rreaddir of .L, and the stat records that Rread carries in 9P2000 and .u.
+//! Directory data in both formats: Rreaddir of .L, and the stat records that Rread carries in 9P2000 and .u.
 //!
-//! A server pushes typed entries into a [`DirBuf`] until it is full and never learns the dialect; a client takes them
-//! out with [`Entries`].
+//! In: typed entries that a server pushes into a [`DirBuf`] until it is full; the server does not see the dialect. Out:
+//! encoded bytes, which a client decodes with [`Entries`].
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -16,9 +16,9 @@ use crate::wire::{Reader, Str, WireError, Writer};
 /// One entry of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dirent<'a> {
-    /// The file's qid; its version may be 0 here.
+    /// The file's qid. Its version may be 0 here.
     pub qid: Qid,
-    /// Opaque: where to go on *after* this entry. Never 0, which is the beginning.
+    /// Opaque position *after* this entry, to continue from. Never 0, which is the start of the directory.
     pub cookie: u64,
     /// `d_type` of Linux: 4 directory, 8 file, 10 symbolic link, 0 unknown.
     pub ty: u8,
@@ -27,16 +27,16 @@ pub struct Dirent<'a> {
 }
 
 impl Dirent<'_> {
-    /// The `d_type` of a Linux mode.
+    /// Returns the `d_type` of a Linux mode.
     pub fn type_of_mode(st_mode: u32) -> u8 {
         ((st_mode & mode::S_IFMT) >> 12) as u8
     }
 }
 
-/// What a stat record needs beside the entry.
+/// The attributes that a stat record needs beside the entry.
 pub type DirentAttr<'a> = Option<&'a Attr>;
 
-/// Entries on their way to one client, at most as many bytes as it asked for.
+/// The encoded entries for one client, limited to the bytes that it asked for.
 pub struct DirBuf {
     bytes: Vec<u8>,
     limit: usize,
@@ -47,19 +47,19 @@ pub struct DirBuf {
 }
 
 impl DirBuf {
-    /// An empty one for `limit` bytes.
+    /// Creates an empty buffer for `limit` bytes.
     pub fn new(dialect: Dialect, limit: usize, names: Arc<dyn Names>) -> Self {
         Self { bytes: Vec::new(), limit, last: 0, refused: false, dialect, names }
     }
 
-    /// Whether the client's dialect wants the attributes of every entry, and has no "." and "..".
+    /// Whether the client's dialect needs the attributes of every entry. Such a dialect has no "." and "..".
     pub fn wants_attrs(&self) -> bool {
         !self.dialect.is_l()
     }
 
-    /// Appends an entry; `false`: it did not fit, and the next read begins with it. Push until `false` or the end of
-    /// the directory: an answer without entries means the end. In a dialect of stat records an
-    /// entry without `attr` (the file has just gone) is left out.
+    /// Appends an entry. Returns `false` if it does not fit; the next read then starts with it. Push until `false` or
+    /// the end of the directory: an answer without entries means the end. In a dialect of stat records, an entry
+    /// without `attr` (a file that was just removed) is left out.
     pub fn push(&mut self, entry: &Dirent<'_>, attr: DirentAttr<'_>) -> bool {
         debug_assert!(entry.cookie != 0, "cookie 0 is the beginning");
         let before = self.bytes.len();
@@ -81,17 +81,17 @@ impl DirBuf {
         true
     }
 
-    /// The encoded entries.
+    /// Returns the encoded entries.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// The cookie of the last entry that fitted, 0 if none did.
+    /// Returns the cookie of the last entry that fitted, or 0 if none did.
     pub fn last(&self) -> u64 {
         self.last
     }
 
-    /// Not even one entry fits into what the client asked for.
+    /// Whether not even one entry fits into the bytes that the client asked for.
     pub fn too_small(&self) -> bool {
         self.refused && self.bytes.is_empty()
     }
@@ -103,13 +103,13 @@ impl fmt::Debug for DirBuf {
     }
 }
 
-/// Takes entries out of directory data: an iterator that ends at the first malformed record with its error.
+/// Decodes the entries of directory data. The iterator ends after the error of the first malformed record.
 pub struct Entries<'a> {
     rest: Reader<'a>,
 }
 
 impl<'a> Entries<'a> {
-    /// Of the data of an Rreaddir (.L) or of an Rread of a directory.
+    /// Creates the iterator over the data of an Rreaddir (.L), or of an Rread of a directory.
     pub fn new(data: &'a [u8], dialect: Dialect) -> Self {
         Self { rest: Reader::new(data, 0, dialect) }
     }

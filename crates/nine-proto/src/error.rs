@@ -1,20 +1,20 @@
-//! One error for every dialect: an errno and, where there is a better one than the errno's own, a text.
+//! One error type for all dialects: an errno and, if it says more than the errno's own text, a text.
 //!
-//! One table serves both ways: .L and .u clients get the number, 9P2000 clients the text; and a text that a 9P2000
-//! server sends is recognised by the same table. An upstream's own text is kept.
+//! One table serves both directions. Clients of .L and .u get the number and clients of 9P2000 the text. The same table
+//! recognises the error texts of 9P2000 servers. The text of an upstream server is preserved.
 
 use alloc::boxed::Box;
 use alloc::string::String;
 use core::fmt;
 
-/// What file operations return.
+/// The result of a file operation.
 pub type Result<T, E = Error> = core::result::Result<T, E>;
 
 /// A Linux error number (the wire's `ecode[4]`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Errno(pub u32);
 
-/// The answer to a request that failed.
+/// The error of a failed request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     /// The number for .u and .L clients.
@@ -23,17 +23,17 @@ pub struct Error {
 }
 
 impl Error {
-    /// An error whose text says more than its number.
+    /// Creates an error with a text that is more precise than that of its number.
     pub fn new(errno: Errno, text: impl Into<String>) -> Self {
         Self { errno, text: Some(text.into().into_boxed_str()) }
     }
 
-    /// The error that a peer's text stands for; the text itself is kept.
+    /// Creates the error for a text that a peer sent, and preserves the text.
     pub fn from_text(text: &str) -> Self {
         Self::new(Errno::from_text(text), text)
     }
 
-    /// What a 9P2000 client is told.
+    /// Returns the error text for a 9P2000 client.
     pub fn ename(&self) -> &str {
         self.text.as_deref().unwrap_or_else(|| self.errno.text())
     }
@@ -65,8 +65,8 @@ macro_rules! errnos {
         impl Errno {
             $(pub const $name: Self = Self($number);)*
 
-            /// The text of strerror(3), which the Linux client's own table knows; "I/O error N" for a number
-            /// that errno(3) does not have would need an allocation, so such a number reads as "unknown error".
+            /// Returns the text of strerror(3), which the Linux client's table knows. A number that errno(3) does not
+            /// have yields "unknown error": "I/O error N" would need an allocation.
             pub fn text(self) -> &'static str {
                 match self.0 {
                     $($number => $text,)*
@@ -153,8 +153,8 @@ errnos! {
     ECANCELED 125 "Operation canceled"
 }
 
-/// Words of Plan 9 servers (lib9p, the kernel, Ken's file server) and what they mean, longest match first where one
-/// contains another. Searched in the lower-cased text.
+/// Error phrases of Plan 9 servers (lib9p, the kernel, Ken's file server) and their numbers. If a phrase contains
+/// another one, the longer stands first. They are searched in the lower-cased text.
 const PLAN9: &[(&str, Errno)] = &[
     ("file not found", Errno::ENOENT),
     ("does not exist", Errno::ENOENT),
@@ -196,12 +196,12 @@ const PLAN9: &[(&str, Errno)] = &[
     ("not supported", Errno::EOPNOTSUPP),
     ("connection refused", Errno::ECONNREFUSED),
     ("timed out", Errno::ETIMEDOUT),
-    // "wstat may not change qid" and its like: what is left of its errors.
+    // The remaining wstat errors, such as "wstat may not change qid".
     ("wstat", Errno::EPERM),
 ];
 
 impl Errno {
-    /// The number that a text of another server stands for; EIO when nothing is recognised.
+    /// Returns the number for an error text of another server, or EIO if the text is not recognised.
     pub fn from_text(text: &str) -> Self {
         if let Some(errno) = Self::from_own_text(text) {
             return errno;

@@ -1,29 +1,32 @@
-//! Whole messages out of a byte stream.
+//! Splits a byte stream into whole messages.
 //!
-//! After this room there is no short message: what [`split`] yields has `7 <= size <= msize` and all its bytes.
+//! In: received bytes. Out: the size of the first message, or the number of bytes it needs. Always holds: a message
+//! that [`split`] reports as whole has `7 <= size <= msize`, and all its bytes are there. Later code need not check for
+//! short messages.
 
 use crate::ids::Tag;
 use crate::wire::WireError;
 
-/// `size[4] type[1] tag[2]`: the least a message can be.
+/// Bytes of `size[4] type[1] tag[2]`, the shortest message.
 pub const HEADER: usize = 7;
-/// Room to leave for the head of a message around read or write data (fcall(2)).
+/// Bytes to reserve for the header of a message beside its read or write data (fcall(2)).
 pub const IOHDRSZ: u32 = 24;
-/// The smallest msize we agree to: a full Rwalk (217 bytes) and a useful Rstat must fit.
+/// The smallest msize that we accept, in bytes. A full Rwalk (217 bytes) and a useful Rstat must fit.
 pub const MSIZE_MIN: u32 = 512;
-/// The largest msize we agree to.
+/// The largest msize that we accept, in bytes.
 pub const MSIZE_MAX: u32 = 1 << 20;
 
-/// What stands at the front of a buffer.
+/// The message at the front of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Split {
     /// A whole message of this many bytes.
     Whole(usize),
-    /// Part of a message; its size once four bytes are there, else [`HEADER`].
+    /// A part of a message. The number is its size if the first four bytes are there, else [`HEADER`].
     Partial(usize),
 }
 
-/// Looks at the front of `bytes`. An error ends the connection: there is no way back into step.
+/// Examines the front of `bytes`. The caller must close the connection on an error: the stream cannot be
+/// resynchronised.
 pub fn split(bytes: &[u8], msize: u32) -> Result<Split, WireError> {
     let Some(head) = bytes.first_chunk::<4>() else {
         return Ok(Split::Partial(HEADER));
@@ -36,12 +39,12 @@ pub fn split(bytes: &[u8], msize: u32) -> Result<Split, WireError> {
     Ok(if bytes.len() < size { Split::Partial(size) } else { Split::Whole(size) })
 }
 
-/// The type of a whole message.
+/// Returns the type of a whole message. Panics if the frame is shorter than [`HEADER`].
 pub fn type_of(frame: &[u8]) -> u8 {
     frame[4]
 }
 
-/// The tag of a whole message.
+/// Returns the tag of a whole message. Panics if the frame is shorter than [`HEADER`].
 pub fn tag_of(frame: &[u8]) -> Tag {
     Tag(u16::from_le_bytes([frame[5], frame[6]]))
 }

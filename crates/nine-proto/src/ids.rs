@@ -1,20 +1,20 @@
-//! The newtypes of 9P: tags, fids, qids, and their reserved values.
+//! The identifiers of 9P (tags, fids, qids) and their reserved values.
 
 use core::fmt;
 
-/// Names one outstanding request of a session, chosen by the client (intro(5)).
+/// Identifies one outstanding request of a session. The client chooses it (intro(5)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Tag(pub u16);
 
-/// Names a file in a session, chosen by the client (intro(5)).
+/// Identifies a file in a session. The client chooses it (intro(5)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Fid(pub u32);
 
-/// The tag of a Tversion, and of nothing else.
+/// The tag of Tversion, reserved for it (version(5)).
 pub const NOTAG: Tag = Tag(0xffff);
 /// "No fid": the afid of an attach without authentication.
 pub const NOFID: Fid = Fid(0xffff_ffff);
-/// "No numeric user": `n_uname` when the name counts.
+/// "No numeric user": `n_uname` if the user's name counts.
 pub const NOUID: u32 = 0xffff_ffff;
 /// "No numeric group": the server takes the group of the directory.
 pub const NOGID: u32 = 0xffff_ffff;
@@ -31,15 +31,15 @@ impl fmt::Display for Fid {
     }
 }
 
-/// The server's unique name for a file: two files are the same exactly if their qid paths are (intro(5)).
-/// On the wire `type[1] vers[4] path[8]`.
+/// The server's unique identification of a file: two files are the same if and only if their qid paths are equal
+/// (intro(5)). On the wire: `type[1] vers[4] path[8]`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Qid {
-    /// What kind of file: the top byte of its mode (`QTDIR`...).
+    /// The kind of file: the top byte of its mode (`QTDIR`...).
     pub ty: u8,
-    /// Changes whenever the file changes; 0 where the server does not count.
+    /// Changes whenever the file changes. 0 if the server does not count changes.
     pub vers: u32,
-    /// Unique among all files of the server, also removed ones.
+    /// Unique among all files of the server, including removed ones.
     pub path: u64,
 }
 
@@ -48,19 +48,19 @@ impl Qid {
     pub const SIZE: usize = 13;
     /// A directory.
     pub const DIR: u8 = 0x80;
-    /// Writes go to the end, whatever their offset.
+    /// Append-only: writes go to the end of the file, whatever their offset.
     pub const APPEND: u8 = 0x40;
-    /// One open at a time.
+    /// Exclusive use: one open at a time.
     pub const EXCL: u8 = 0x20;
     /// The authentication file of Tauth.
     pub const AUTH: u8 = 0x08;
-    /// Not worth keeping in a backup.
+    /// Temporary: not included in backups.
     pub const TMP: u8 = 0x04;
-    /// What a client may ask for at a creation, or change: [`APPEND`](Self::APPEND), [`EXCL`](Self::EXCL),
-    /// [`TMP`](Self::TMP).
+    /// The bits that a client may ask for when it creates or changes a file: [`APPEND`](Self::APPEND),
+    /// [`EXCL`](Self::EXCL), [`TMP`](Self::TMP).
     pub const SPECIAL: u8 = Self::APPEND | Self::EXCL | Self::TMP;
-    /// How synthetic trees mark what is no content: to open or to read it makes something, takes something away, or
-    /// waits for ever. Both bits mean what they say, and no stored file has both.
+    /// Marks the files of synthetic trees that are not content. To open or read such a file may create something,
+    /// consume something, or block for ever. Both bits also have their usual meaning. No stored file has both.
     pub const EVENT: u8 = Self::EXCL | Self::TMP;
     /// A symbolic link (.u, .L).
     pub const SYMLINK: u8 = 0x02;
@@ -72,7 +72,7 @@ impl Qid {
         self.ty & Self::DIR != 0
     }
 
-    /// Whether only who names the file opens it ([`Qid::EVENT`]): no program that walks a whole tree.
+    /// Whether programs must open the file only by name ([`Qid::EVENT`]), not when they walk a whole tree.
     pub fn is_event(&self) -> bool {
         !self.is_dir() && self.ty & Self::EVENT == Self::EVENT
     }
@@ -84,7 +84,7 @@ impl Qid {
 }
 
 impl fmt::Display for Qid {
-    /// As Plan 9 prints it: `(path vers type)`.
+    /// Formats the qid as Plan 9 does: `(path vers type)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "({:x} {} ", self.path, self.vers)?;
         if self.ty == 0 {

@@ -1,13 +1,13 @@
-//! 9P without I/O: what the bytes mean, and what a conversation may do next.
+//! 9P without I/O: the codec and the session state machines.
 //!
-//! In: frames that somebody else received. Out: typed operations for a file server, and bytes for somebody else to
-//! send. Two state machines hold what a session knows: [`session::server`] (fids, tags, the order of flushes) and
-//! [`session::client`] (tags, the undo of late successes). Everything is told them as arguments; there is no clock,
-//! no socket and no task here, so a test is a loop.
+//! In: whole frames that the caller received. Out: typed operations for a file server, and encoded bytes for the caller
+//! to send. Two state machines hold the session state: [`session::server`] (fids, tags, the order of flushes) and
+//! [`session::client`] (tags, fid numbers, the undo of late successes). Every input is an argument. There is no clock,
+//! socket or task here, so a test is a plain loop.
 //!
 //! ```text
 //! bytes -> frame -> msg::Tmsg -> session::server -> Op -> (a file server) -> Reply -> bytes
-//! Op -> msg::Tmsg -> bytes -> (a peer) -> bytes -> msg::Rmsg -> session::client -> whoever asked
+//! Op -> msg::Tmsg -> bytes -> (a peer) -> bytes -> msg::Rmsg -> session::client -> the caller
 //! ```
 #![no_std]
 #![forbid(unsafe_code)]

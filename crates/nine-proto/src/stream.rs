@@ -1,28 +1,28 @@
-//! The formats of streams beside their messages: what an Rstream offers, and how a data connection begins.
+//! The stream formats outside 9P messages: the offer in an Rstream, and the first bytes of a data connection.
 
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// What a data connection begins with: as a `size[4]` more than any message has.
+/// The first bytes of a data connection. Read as a `size[4]` they exceed every message.
 pub const MAGIC: [u8; 4] = *b"9PS1";
-/// Bytes of a token in hexadecimal.
+/// Length of a token in hexadecimal digits.
 pub const TOKEN: usize = 32;
 
-/// The data of an Rstream: a dial string, a space, a one-use token.
+/// Encodes the data of an Rstream: a dial string, a space, a one-use token.
 pub fn offer(dial: &str, token: [u8; 16]) -> Vec<u8> {
     let hex: String = token.iter().map(|byte| format!("{byte:02x}")).collect();
     format!("{dial} {hex}").into_bytes()
 }
 
-/// The dial string of an offer, and what the data connection begins with.
+/// Decodes an offer: its dial string, and the bytes that the data connection must start with.
 pub fn accept(offer: &[u8]) -> Option<(&str, Vec<u8>)> {
     let (dial, token) = core::str::from_utf8(offer).ok()?.split_once(' ')?;
     let good = !dial.is_empty() && token.len() == TOKEN && token.bytes().all(|b| b.is_ascii_hexdigit());
     good.then(|| [&MAGIC[..], token.as_bytes()].concat()).map(|begin| (dial, begin))
 }
 
-/// The token that a data connection shows, as it was made: its digits are lower-case.
+/// Decodes the token that a data connection presents. `None` if it is not lower-case hexadecimal.
 pub fn token(shown: &[u8; TOKEN]) -> Option<[u8; 16]> {
     let mut bytes = [0; 16];
     for (byte, pair) in bytes.iter_mut().zip(shown.chunks(2)) {
