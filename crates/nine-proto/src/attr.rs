@@ -1,4 +1,4 @@
-//! What is known about a file, in the shape of .L: the common measure of all dialects.
+//! File attributes in the form of .L, which all dialects are converted from and to.
 
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
@@ -15,10 +15,10 @@ pub struct Time {
     pub nsec: u32,
 }
 
-/// The attributes of a file (Rgetattr). Fields whose bit is not in `valid` are zero.
+/// The attributes of a file (Rgetattr). A field without its bit in `valid` is zero.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attr {
-    /// Which fields count.
+    /// The fields that are valid.
     pub valid: GetMask,
     /// Its qid.
     pub qid: Qid,
@@ -44,36 +44,36 @@ pub struct Attr {
     pub mtime: Time,
     /// Last change of attributes.
     pub ctime: Time,
-    /// Creation.
+    /// Creation time.
     pub btime: Time,
-    /// Generation of a reused inode number.
+    /// Generation number, which tells apart files that used the same inode number.
     pub generation: u64,
-    /// Counts changes of content.
+    /// Version of the content: a counter of its changes.
     pub data_version: u64,
-    /// Texts that only Rstat needs; asked for with [`GetMask::TEXTS`].
+    /// Texts that only Rstat needs. Requested with [`GetMask::TEXTS`].
     pub texts: Option<Box<Texts>>,
 }
 
-/// The strings of a stat record that numbers cannot carry.
+/// The strings of a stat record that have no numeric form.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Texts {
     /// The file's name in its directory; `/` for the root.
     pub name: Box<[u8]>,
-    /// Where a symbolic link leads (.u `extension`).
+    /// Target of a symbolic link (.u `extension`).
     pub target: Box<[u8]>,
-    /// Owner, group and last modifier as names, when the server has names and no numbers; else the session asks
-    /// its [`Names`].
+    /// Names of the owner, the group and the last modifier, if the server has names and no numbers. If `None`, the
+    /// session asks its [`Names`].
     pub owners: Option<[Box<[u8]>; 3]>,
 }
 
 impl Texts {
-    /// Bytes of all of them.
+    /// Returns the total length in bytes.
     pub fn len(&self) -> usize {
         let owners = self.owners.iter().flatten().map(|owner| owner.len()).sum::<usize>();
         self.name.len() + self.target.len() + owners
     }
 
-    /// Whether all of them are empty.
+    /// Whether all texts are empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -88,7 +88,7 @@ macro_rules! mask {
         impl $mask {
             $($(#[$fdoc])* pub const $name: Self = Self($value);)*
 
-            /// Whether all bits of `other` are in it.
+            /// Whether all bits of `other` are set.
             pub const fn has(self, other: Self) -> bool {
                 self.0 & other.0 == other.0
             }
@@ -111,7 +111,7 @@ macro_rules! mask {
 pub(crate) use mask;
 
 mask! {
-    /// Which attributes are asked for, or valid (Tgetattr `request_mask`, Rgetattr `valid`).
+    /// Requested or valid attributes (Tgetattr `request_mask`, Rgetattr `valid`).
     GetMask(u64) {
         /// Mode.
         MODE = 1;
@@ -141,11 +141,11 @@ mask! {
         GEN = 0x1000;
         /// Content version.
         DATA_VERSION = 0x2000;
-        /// What stat(2) gives.
+        /// The fields of stat(2).
         BASIC = 0x7ff;
-        /// Everything on the wire.
+        /// All bits that are sent on the wire.
         ALL = 0x3fff;
-        /// [`Attr::texts`]; never on the wire.
+        /// [`Attr::texts`]. Never sent on the wire.
         TEXTS = 1 << 63;
     }
 }
@@ -161,15 +161,15 @@ mask! {
         GID = 4;
         /// Length.
         SIZE = 8;
-        /// Last read: now, or the value with `ATIME_SET`.
+        /// Access time: now, or the given value with `ATIME_SET`.
         ATIME = 0x10;
-        /// Last change: now, or the value with `MTIME_SET`.
+        /// Modification time: now, or the given value with `MTIME_SET`.
         MTIME = 0x20;
         /// Attribute change time: now.
         CTIME = 0x40;
-        /// `atime` is a value.
+        /// `atime` is a given value.
         ATIME_SET = 0x80;
-        /// `mtime` is a value.
+        /// `mtime` is a given value.
         MTIME_SET = 0x100;
     }
 }
@@ -177,16 +177,16 @@ mask! {
 /// A new time stamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeSet {
-    /// The server's clock.
+    /// The current time of the server's clock.
     Now,
-    /// This one.
+    /// This time.
     To(Time),
 }
 
-/// A change of attributes: what is `None` stays. All of it happens, or nothing (stat(5)).
+/// A change of attributes. `None` leaves an attribute as it is. A server makes all the changes or none (stat(5)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAttr<'a> {
-    /// New name in the same directory (Twstat); not onto an existing one.
+    /// New name in the same directory (Twstat). The name must not exist.
     pub name: Option<Str<'a>>,
     /// New permission bits (07777).
     pub mode: Option<u32>,
@@ -200,13 +200,13 @@ pub struct SetAttr<'a> {
     pub atime: Option<TimeSet>,
     /// New modification time.
     pub mtime: Option<TimeSet>,
-    /// New bits of [`Qid::SPECIAL`], beside `mode` alone: 9P2000 tells them with the permissions. In .L, where nobody
-    /// else has bits there, they are those of DM in Tsetattr's and Tlcreate's `mode`, and [`mode::DMAUTH`] says in a
-    /// Tsetattr that they are told.
+    /// New bits of [`Qid::SPECIAL`], only together with `mode`. 9P2000 sends them with the permissions. In .L they are
+    /// extra bits of `mode` in Tsetattr and Tlcreate, at the positions of the DM bits; no other .L peer uses those. In
+    /// a Tsetattr, [`mode::DMAUTH`] marks that they are present.
     pub special: Option<u8>,
 }
 
-/// What is known about a file system (Rstatfs).
+/// Information about a file system (Rstatfs).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statfs {
     /// Kind of file system (`f_type`).
@@ -223,27 +223,27 @@ pub struct Statfs {
     pub files: u64,
     /// Free inodes.
     pub ffree: u64,
-    /// Names the file system.
+    /// Identifier of the file system.
     pub fsid: u64,
     /// Longest name, bytes.
     pub namelen: u32,
 }
 
 impl Statfs {
-    /// The kind that Linux shows for a mount of 9P.
+    /// The `f_type` that Linux shows for a 9P mount.
     pub const V9FS: u32 = 0x0102_1997;
 }
 
 /// A record lock (Tlock, Tgetlock; fcntl(2)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockRequest<'a> {
-    /// What is asked for.
+    /// The requested lock.
     pub ty: LockType,
     /// `P9_LOCK_FLAGS_BLOCK` 1, `P9_LOCK_FLAGS_RECLAIM` 2.
     pub flags: u32,
     /// First byte.
     pub start: u64,
-    /// Bytes; 0 = to the end of the file, however it grows.
+    /// Length in bytes. 0 means to the end of the file, however it grows.
     pub length: u64,
     /// The owner's process on its host.
     pub proc_id: u32,
@@ -258,45 +258,45 @@ pub enum LockType {
     Read = 0,
     /// Exclusive.
     Write = 1,
-    /// None: release, or "it is free".
+    /// No lock: a request to release, or the answer that the range is free.
     Unlock = 2,
 }
 
-/// How a Tlock ended.
+/// Result of a Tlock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockStatus {
-    /// The lock is held (or released).
+    /// The lock was taken (or released).
     Success = 0,
-    /// Somebody else holds it: ask again.
+    /// Another owner holds the lock. The client may ask again.
     Blocked = 1,
-    /// It failed.
+    /// The request failed.
     Error = 2,
     /// The server is recovering locks.
     Grace = 3,
 }
 
-/// Names of users and groups where a dialect wants text and the server has numbers, and back. Answers at once: what
-/// needs a directory service is looked up before, off the event loop.
+/// Translates between the numbers and the names of users and groups. A dialect with text needs it when the server has
+/// numbers, and the reverse. Methods must not block: look up directory services beforehand, off the event loop.
 pub trait Names: Send + Sync {
-    /// The user's name.
+    /// Returns the user's name.
     fn user(&self, uid: u32) -> String {
         number(uid)
     }
-    /// The group's name.
+    /// Returns the group's name.
     fn group(&self, gid: u32) -> String {
         number(gid)
     }
-    /// The user's number.
+    /// Returns the user's number, or `None` if the name is unknown.
     fn uid(&self, name: Str<'_>) -> Option<u32> {
         parse(name)
     }
-    /// The group's number.
+    /// Returns the group's number, or `None` if the name is unknown.
     fn gid(&self, name: Str<'_>) -> Option<u32> {
         parse(name)
     }
 }
 
-/// [`Names`] that are decimal numbers.
+/// A [`Names`] that uses decimal numbers as names.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Numeric;
 

@@ -1,8 +1,9 @@
-//! One vocabulary inside: what may be asked of a file server, and what it may answer, whatever dialect the client
-//! speaks.
+//! Operations on a file server and their replies, independent of the client's dialect.
 //!
-//! Shaped like .L. A request has one fid, some have a second one; the server finds behind each the node it gave when
-//! it made the fid. Where 9P2000 and .L differ for the client but not for the file (Tstat and Tgetattr), there is one
+//! The operations are shaped like .L. A request has one fid, some have a second one. For each fid the server gets the
+//! node that it supplied when the fid was created. If 9P2000 and .L differ for the client but not for the file (Tstat
+//! and Tgetattr), there is one operation. If they differ for the file (Tcreate moves its fid, Tmkdir does not), there
+//! are two.
 //! operation; where they differ for the file (Tcreate moves its fid, Tmkdir does not), there are two.
 
 use alloc::boxed::Box;
@@ -16,172 +17,174 @@ use crate::ids::Qid;
 use crate::msg::{MAXWELEM, Names as WalkNames};
 use crate::wire::Str;
 
-/// A request as a file server sees it. `fid` and `fid2` below are the nodes that travel beside it.
+/// A request to a file server. Below, `fid` and `fid2` mean the nodes that accompany it.
 #[derive(Clone, Debug)]
 pub enum Op<'a> {
-    /// Begin authentication (`Reply::Auth`); refused with an error where none is needed.
+    /// Start authentication (`Reply::Auth`). A server that needs none returns an error.
     Auth {
-        /// Who it shall be for; empty when only `uid` counts.
+        /// The user to authenticate; empty if only `uid` counts.
         uname: Str<'a>,
-        /// Which tree.
+        /// The tree to attach to.
         aname: Str<'a>,
-        /// Numeric user or `NOUID`.
+        /// Numeric user, or `NOUID`.
         uid: u32,
     },
-    /// Make a fid for the root of a tree (`Reply::Attach`). `fid2`: the node of the afid, if there is one.
+    /// Create a fid for the root of a tree (`Reply::Attach`). `fid2` is the node of the afid, if there is one.
     Attach {
-        /// Who asks; empty when only `uid` counts.
+        /// The user; empty if only `uid` counts.
         uname: Str<'a>,
-        /// Which tree.
+        /// The tree to attach to.
         aname: Str<'a>,
-        /// Numeric user or `NOUID`.
+        /// Numeric user, or `NOUID`.
         uid: u32,
     },
-    /// Go down from `fid` (`Reply::Walk`). No names: another fid for the same file.
+    /// Walk from `fid` (`Reply::Walk`). Without names, the new fid is for the same file.
     Walk {
-        /// At most 16; ".." is legal and at the root leads nowhere.
+        /// At most 16 names. ".." is legal; at the root it leads to the root.
         names: WalkNames<'a>,
     },
     /// Prepare `fid` for reads and writes (`Reply::Open`).
     Open {
-        /// How.
+        /// The access modes and flags.
         flags: OpenFlags,
     },
-    /// Make a file in the directory `fid` and open it: the fid moves to it (`Reply::Open`).
+    /// Create a file in the directory `fid` and open it. The fid moves to the new file (`Reply::Open`).
     Create {
         /// Its name.
         name: Str<'a>,
-        /// What to make; `fid2` is the file to link to for [`Make::Link`].
+        /// The kind of file. For [`Make::Link`], `fid2` is the file to link to.
         make: Make<'a>,
-        /// How to open it.
+        /// The flags to open it with.
         flags: OpenFlags,
         /// Its permissions.
         perm: Perm,
-        /// Its group, or `NOGID` for that of the directory.
+        /// Its group, or `NOGID` for the group of the directory.
         gid: u32,
     },
-    /// Make a file in the directory `fid`, which stays where it is (`Reply::Made`).
+    /// Create a file in the directory `fid`. The fid stays at the directory (`Reply::Made`).
     Make {
         /// Its name.
         name: Str<'a>,
-        /// What to make; `fid2` is the file to link to for [`Make::Link`].
+        /// The kind of file. For [`Make::Link`], `fid2` is the file to link to.
         make: Make<'a>,
         /// Its permissions.
         perm: Perm,
-        /// Its group, or `NOGID` for that of the directory.
+        /// Its group, or `NOGID` for the group of the directory.
         gid: u32,
     },
-    /// Move the file `fid` into the directory `fid2` (`Done`). `fid` goes with it, and so does every fid below.
+    /// Move the file `fid` into the directory `fid2` (`Done`). `fid` and all fids below it follow the file.
     Rename {
         /// Its new name.
         name: Str<'a>,
     },
     /// Move `old` in the directory `fid` to `new` in the directory `fid2` (`Done`).
     RenameAt {
-        /// Its name now.
+        /// Its present name.
         old: Str<'a>,
         /// Its new name.
         new: Str<'a>,
-        /// What happens to a file that has the new name already. A server that cannot do it answers EINVAL.
+        /// The treatment of an existing file with the new name. A server answers EINVAL to a mode that it does not
+        /// support.
         how: RenameMode,
     },
     /// Remove a name from the directory `fid` (`Done`).
     Unlink {
         /// The name.
         name: Str<'a>,
-        /// Whether it must be a directory (`AT_REMOVEDIR`); if not, it must not be one.
+        /// Whether the name must be a directory (`AT_REMOVEDIR`). If false, it must not be one.
         dir: bool,
     },
-    /// Remove the file `fid` (`Done`); the fid is gone in any case.
+    /// Remove the file `fid` (`Done`). The fid ends even if this fails.
     Remove,
-    /// Where the symbolic link `fid` leads (`Reply::Target`).
+    /// Read the target of the symbolic link `fid` (`Reply::Target`).
     Readlink,
-    /// Attributes (`Reply::Attr`).
+    /// Read attributes (`Reply::Attr`).
     Getattr {
-        /// Which.
+        /// The requested attributes.
         mask: GetMask,
     },
-    /// Change attributes: all or none (`Done`).
+    /// Change attributes: all or none of them (`Done`).
     Setattr {
-        /// What to change.
+        /// The changes.
         set: SetAttr<'a>,
     },
-    /// Entries of the open directory `fid` (`Reply::Dir`), put into the [`DirBuf`] that travels with the request.
+    /// List entries of the open directory `fid` (`Reply::Dir`). The entries go into the [`DirBuf`] of the request.
     Readdir {
-        /// 0, or the cookie of the last entry the client has.
+        /// 0, or the cookie of the last entry that the client has.
         cookie: u64,
     },
-    /// Bytes of the open file `fid` (`Reply::Read`); fewer than asked at the end of the file, none beyond it.
+    /// Read bytes of the open file `fid` (`Reply::Read`): fewer than requested at the end of the file, none after it.
     Read {
-        /// First byte.
+        /// Offset of the first byte.
         offset: u64,
-        /// At most this many.
+        /// Maximum number of bytes.
         count: u32,
     },
-    /// Change bytes of the open file `fid` (`Reply::Wrote`).
+    /// Write bytes to the open file `fid` (`Reply::Wrote`).
     Write {
-        /// First byte; without meaning for append-only files.
+        /// Offset of the first byte. Ignored for append-only files.
         offset: u64,
         /// The bytes.
         data: &'a [u8],
     },
     /// Offer a connection that carries the bytes of the open file `fid` in order (`Reply::Stream`).
     Stream {
-        /// From the server, not to it.
+        /// The direction: true if the data flows from the server to the client.
         read: bool,
-        /// First byte.
+        /// Offset of the first byte.
         offset: u64,
     },
-    /// How the stream of `fid` has ended, once it has (`Reply::Sclosed`).
+    /// Wait for the end of the stream of `fid` and report how it ended (`Reply::Sclosed`).
     Sclose {
-        /// Bytes after which it ends: all ones when reading is "at the end of the file", when writing what the client
-        /// has sent.
+        /// Number of bytes after which the stream ends. For a read, all ones mean the end of the file. For a write, it
+        /// is the number of bytes that the client has sent.
         count: u64,
     },
     /// Reply when the file is on stable storage (`Done`).
     Fsync {
-        /// Content only, not times.
+        /// Store only the content, not the times.
         datasync: bool,
     },
-    /// Take or release a record lock (`Reply::Lock`). Never waits: a lock that is held is `Blocked`.
+    /// Take or release a record lock (`Reply::Lock`). The server never waits: if another owner holds the lock it
+    /// answers `Blocked`.
     Lock(LockRequest<'a>),
-    /// Who would be in the way (`Reply::Getlock`).
+    /// Report a lock that conflicts with this one (`Reply::Getlock`).
     Getlock(LockRequest<'a>),
-    /// Make a fid from which an extended attribute can be read; no name: the list of names (`Reply::Xattr`).
+    /// Create a fid to read an extended attribute, or the list of names if `name` is empty (`Reply::Xattr`).
     XattrWalk {
-        /// Which, or empty.
+        /// The attribute's name, or empty.
         name: Str<'a>,
     },
-    /// Turn `fid` into a place to write an extended attribute, which is stored by the clunk (`Reply::Moved`).
+    /// Prepare `fid` for writing an extended attribute, which the clunk stores (`Reply::Moved`).
     XattrCreate {
-        /// Which.
+        /// The attribute's name.
         name: Str<'a>,
-        /// How many bytes will be written.
+        /// The number of bytes that the client will write.
         size: u64,
-        /// `XATTR_CREATE` 1, `XATTR_REPLACE` 2. Size 0 with exactly `XATTR_REPLACE` removes the attribute: so does
-        /// Linux say removexattr(2). Size 0 with other flags stores an empty value.
+        /// `XATTR_CREATE` 1, `XATTR_REPLACE` 2. Size 0 with exactly `XATTR_REPLACE` removes the attribute: Linux sends
+        /// this for removexattr(2). Size 0 with other flags stores an empty value.
         flags: u32,
     },
-    /// About the file system (`Reply::Statfs`).
+    /// Report on the file system (`Reply::Statfs`).
     Statfs,
-    /// The fid is gone, whatever is answered (`Done`).
+    /// End the fid, whatever the reply (`Done`).
     Clunk,
 }
 
-/// How a rename treats a file that has the new name already (rename(2)).
+/// The treatment of an existing file with the new name in a rename (rename(2)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RenameMode {
-    /// It is replaced.
+    /// The file is replaced.
     #[default]
     Replace,
-    /// It stays, and the rename fails (EEXIST).
+    /// The file stays and the rename fails (EEXIST).
     NoReplace,
-    /// It gets the old name. Without one the rename fails (ENOENT).
+    /// The file gets the old name. If there is no such file, the rename fails (ENOENT).
     Exchange,
 }
 
 impl RenameMode {
-    /// As Trenameat2 and renameat2(2) have it.
+    /// Returns the flags of Trenameat2 and renameat2(2).
     pub fn flags(self) -> u32 {
         match self {
             Self::Replace => 0,
@@ -190,22 +193,22 @@ impl RenameMode {
         }
     }
 
-    /// `None`: flags that are not known, or exclude each other.
+    /// Returns the mode for these flags. `None` if they are unknown or exclude each other.
     pub fn from_flags(flags: u32) -> Option<Self> {
         [Self::Replace, Self::NoReplace, Self::Exchange].into_iter().find(|mode| mode.flags() == flags)
     }
 }
 
-/// What a new file shall be.
+/// The kind of a new file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Make<'a> {
     /// A plain file.
     File,
     /// A directory.
     Dir,
-    /// A symbolic link to this.
+    /// A symbolic link with this target.
     Symlink(Str<'a>),
-    /// Another name for the file `fid2`.
+    /// A hard link to the file `fid2`.
     Link,
     /// A device, pipe or socket.
     Node {
@@ -221,86 +224,88 @@ pub enum Make<'a> {
 /// Permissions of a new file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Perm {
-    /// 07777.
+    /// Permission bits (07777).
     pub bits: u32,
-    /// The rule of open(5): what the directory does not permit to a class, the new file does not either. Without it,
-    /// the client has applied a umask.
+    /// Whether the rule of open(5) applies: a new file gets no permission that the directory does not give to the same
+    /// class. If false, the client has already applied a umask.
     pub inherit: bool,
-    /// Of [`Qid::SPECIAL`], as DM bits. A server that does not know them makes a plain file.
+    /// Bits of [`Qid::SPECIAL`], which are also the DM bits shifted right by 24. A server that does not support them
+    /// creates a plain file.
     pub special: u8,
 }
 
 impl Perm {
-    /// The bits of the new file in a directory of these permissions.
+    /// Returns the permission bits of a new file in a directory with the mode `dir_mode`.
     pub fn in_dir(self, dir_mode: u32, is_dir: bool) -> u32 {
         let all = if is_dir { 0o777 } else { 0o666 };
         if self.inherit { self.bits & (!all | (dir_mode & all)) } else { self.bits }
     }
 
-    /// As Tcreate has them, and Tlcreate by the extension of [`SetAttr::special`](crate::SetAttr::special).
+    /// Returns the bits as Tcreate sends them, and Tlcreate with the extension
+    /// [`SetAttr::special`](crate::SetAttr::special).
     pub fn on_the_wire(self) -> u32 {
         self.bits | u32::from(self.special) << 24
     }
 }
 
 mask! {
-    /// How a file is opened: Tlopen's flags (the octal numbers of x86 Linux), and two of 9P2000 that Linux lacks.
+    /// Flags of an open: those of Tlopen (the octal numbers of x86 Linux), and two of 9P2000 that Linux lacks.
     OpenFlags(u32) {
-        /// Read only: no bit at all.
+        /// Read only; no bit is set.
         READ = 0;
         /// Write only.
         WRITE = 1;
-        /// Both.
+        /// Read and write.
         RDWR = 2;
-        /// Make it if it is not there.
+        /// Create the file if it does not exist.
         CREAT = 0o100;
-        /// It must not be there.
+        /// Fail if the file exists.
         EXCL = 0o200;
-        /// Cut it to length 0.
+        /// Truncate the file to length 0.
         TRUNC = 0o1000;
-        /// Writes go to the end.
+        /// Writes append to the end of the file.
         APPEND = 0o2000;
         /// Do not wait for the other end of a pipe.
         NONBLOCK = 0o4000;
-        /// Writes are on stable storage when answered.
+        /// A write is on stable storage before its reply.
         DSYNC = 0o10000;
-        /// Past the page cache.
+        /// Bypass the page cache.
         DIRECT = 0o40000;
-        /// It must be a directory.
+        /// Fail if it is not a directory.
         DIRECTORY = 0o200000;
-        /// It must not be a symbolic link.
+        /// Fail if it is a symbolic link.
         NOFOLLOW = 0o400000;
         /// Do not change the access time.
         NOATIME = 0o1000000;
-        /// Like DSYNC, with the attributes.
+        /// Like DSYNC, including the attributes.
         SYNC = 0o4010000;
-        /// Every bit above: what a client's Tlopen can ask a server for. Linux sends others (NOCTTY, FASYNC,
-        /// LARGEFILE, CLOEXEC) that it means for itself.
+        /// All the bits above: those of a client's Tlopen that concern a server. Linux sends others (NOCTTY, FASYNC,
+        /// LARGEFILE, CLOEXEC), which matter only to the client.
         WIRE = 0o5_657_303;
-        /// For execution: a read that needs execute permission (OEXEC).
+        /// Open for execution: a read that needs execute permission (OEXEC).
         EXEC = 1 << 30;
-        /// Remove it at the clunk (ORCLOSE); the session does it, the server only checks the permission.
+        /// Remove the file at the clunk (ORCLOSE). The session removes it; the server only checks the permission.
         RCLOSE = 1 << 31;
     }
 }
 
 impl OpenFlags {
-    /// Whether reads are asked for.
+    /// Whether the flags include reading.
     pub fn reads(self) -> bool {
         self.0 & 3 != 1
     }
 
-    /// Whether writes are asked for.
+    /// Whether the flags include writing.
     pub fn writes(self) -> bool {
         matches!(self.0 & 3, 1 | 2)
     }
 
-    /// Whether opening changes the file, or may.
+    /// Whether the open changes the file or permits changes.
     pub fn changes(self) -> bool {
         self.writes() || self.0 & (Self::TRUNC | Self::RCLOSE | Self::CREAT).0 != 0
     }
 
-    /// The flags of a 9P2000 mode byte (open(5)). OCEXEC is the client's own business.
+    /// Converts a 9P2000 mode byte (open(5)). OCEXEC concerns only the client and is ignored.
     pub fn from_mode(mode: u8) -> Self {
         let mut flags = match mode & 3 {
             0 => Self::READ,
@@ -316,7 +321,7 @@ impl OpenFlags {
         flags
     }
 
-    /// The mode byte that asks for the same, as far as one can; `u` adds the bit that only .u knows (OAPPEND).
+    /// Converts to a mode byte as far as possible. `u` adds the bit that only .u has (OAPPEND).
     pub fn to_mode(self, u: bool) -> u8 {
         let mut mode = if self.has(Self::EXEC) { 3 } else { (self.0 & 3) as u8 };
         for (bit, flag, known) in
@@ -329,95 +334,95 @@ impl OpenFlags {
         mode
     }
 
-    /// The bits that Tlopen knows.
+    /// Returns the bits that Tlopen has.
     pub fn to_wire(self) -> u32 {
         self.0 & !(Self::EXEC | Self::RCLOSE).0
     }
 }
 
-/// The answer of a file server. `N` is a node, what the server keeps behind a fid; `P` is data.
+/// The reply of a file server. `N` is a node, the server's value for a fid. `P` is data.
 #[derive(Debug)]
 pub enum Reply<N, P> {
-    /// It is done.
+    /// Success without a result.
     Done,
-    /// Of `Auth`.
+    /// Reply to `Auth`.
     Auth {
-        /// Its type has `Qid::AUTH`.
+        /// The qid, whose type has `Qid::AUTH`.
         qid: Qid,
-        /// Behind the afid.
+        /// The node of the afid.
         node: N,
     },
-    /// Of `Attach`.
+    /// Reply to `Attach`.
     Attach {
-        /// Of the root.
+        /// The qid of the root.
         qid: Qid,
-        /// Behind the new fid.
+        /// The node of the new fid.
         node: N,
     },
-    /// Of `Walk`: a node exactly if all names were walked.
+    /// Reply to `Walk`. It has a node if and only if all names were walked.
     Walk {
-        /// Of each name that was walked.
+        /// The qids of the names that were walked.
         qids: Walked,
-        /// Behind the new fid.
+        /// The node of the new fid.
         node: Option<N>,
     },
-    /// Of `Open` and `Create`.
+    /// Reply to `Open` and `Create`.
     Open {
-        /// Of the open file, which need not be the file that was opened (a clone file).
+        /// The qid of the open file, which may differ from the file of the request (a clone file).
         qid: Qid,
-        /// Bytes that are read or written in one piece, 0 = not said.
+        /// Number of bytes that one message can transfer atomically; 0 if not specified.
         iounit: u32,
-        /// Behind the fid from now on.
+        /// The new node of the fid.
         node: N,
     },
-    /// Of `Make`.
+    /// Reply to `Make`.
     Made(Qid),
-    /// Of `XattrCreate`: behind the fid from now on.
+    /// Reply to `XattrCreate`: the new node of the fid.
     Moved(N),
-    /// Of `Readlink`.
+    /// Reply to `Readlink`.
     Target(Box<[u8]>),
-    /// Of `Getattr`. Boxed: it would be the largest by far.
+    /// Reply to `Getattr`. Boxed because it is by far the largest.
     Attr(Box<Attr>),
-    /// Of `Readdir`.
+    /// Reply to `Readdir`.
     Dir(DirBuf),
-    /// Of `Read`.
+    /// Reply to `Read`.
     Read(P),
-    /// Of `Write`: bytes taken.
+    /// Reply to `Write`: the number of bytes that were accepted.
     Wrote(u32),
-    /// Of `Stream`: a dial string, a space, a one-use token.
+    /// Reply to `Stream`: a dial string, a space, a one-use token.
     Stream(Vec<u8>),
-    /// Of `Sclose`.
+    /// Reply to `Sclose`.
     Sclosed {
-        /// Bytes that were sent, or that are stored.
+        /// Number of bytes that were sent or stored.
         count: u64,
-        /// Why there are no more, or 0.
+        /// The error that ended the stream early, or 0.
         errno: u32,
-        /// The same in words, or empty. On the wire at most 128 bytes.
+        /// The error text, or empty. On the wire at most 128 bytes.
         ename: Box<str>,
     },
-    /// Of `Lock`.
+    /// Reply to `Lock`.
     Lock(LockStatus),
-    /// Of `Getlock`: the lock in the way, or the request's own with `Unlock`.
+    /// Reply to `Getlock`: the conflicting lock, or the request's own values with `Unlock`.
     Getlock {
-        /// `Unlock`: nothing is in the way.
+        /// `Unlock` if there is no conflict.
         ty: LockType,
         /// First byte.
         start: u64,
-        /// Bytes.
+        /// Length in bytes.
         length: u64,
         /// The owner's process.
         proc_id: u32,
         /// The owner's host.
         client_id: Box<[u8]>,
     },
-    /// Of `XattrWalk`.
+    /// Reply to `XattrWalk`.
     Xattr {
-        /// Bytes to read.
+        /// Number of bytes to read.
         size: u64,
-        /// Behind the new fid.
+        /// The node of the new fid.
         node: N,
     },
-    /// Of `Statfs`.
+    /// Reply to `Statfs`.
     Statfs(Statfs),
 }
 
@@ -427,7 +432,7 @@ pub struct Walked(Steps);
 
 #[derive(Clone)]
 enum Steps {
-    /// As many as most walks have, without an allocation.
+    /// Room for the qids of most walks, without an allocation.
     Few([Qid; FEW], u8),
     Many(Vec<Qid>),
 }
@@ -435,12 +440,12 @@ enum Steps {
 const FEW: usize = 4;
 
 impl Walked {
-    /// No name walked yet.
+    /// Creates an empty list.
     pub const fn new() -> Self {
         Self(Steps::Few([Qid { ty: 0, vers: 0, path: 0 }; FEW], 0))
     }
 
-    /// One more name was walked; at most 16, as many as a request can have.
+    /// Appends the qid of another name. A request has at most 16.
     pub fn push(&mut self, qid: Qid) {
         match &mut self.0 {
             Steps::Few(qids, len) if usize::from(*len) < FEW => {
@@ -480,7 +485,8 @@ impl fmt::Debug for Walked {
     }
 }
 
-/// What every name in a directory must satisfy: not empty, not "." or "..", at most 255 bytes, no '/', no NUL.
+/// Checks a name of a directory entry: at most 255 bytes (ENAMETOOLONG); not empty, ".", or "..", and without '/' and
+/// NUL (EINVAL).
 pub fn check_name(name: Str<'_>) -> Result<()> {
     if name.len() > 255 {
         return Err(Errno::ENAMETOOLONG.into());

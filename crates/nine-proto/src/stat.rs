@@ -1,7 +1,7 @@
-//! The stat record of 9P2000 and .u (stat(5)), and its way to and from [`Attr`].
+//! The stat record of 9P2000 and .u (stat(5)), and its conversion to and from [`Attr`].
 //!
 //! `size[2] type[2] dev[4] qid[13] mode[4] atime[4] mtime[4] length[8] name[s] uid[s] gid[s] muid[s]`, and in .u
-//! `extension[s] n_uid[4] n_gid[4] n_muid[4]`. `size` counts what follows it.
+//! `extension[s] n_uid[4] n_gid[4] n_muid[4]`. `size` counts the bytes after it.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -42,7 +42,7 @@ pub mod mode {
     pub const DMSETGID: u32 = 0x0004_0000;
     pub const DMSETVTX: u32 = 0x0001_0000;
 
-    /// The DM mode of a Linux mode; `u` adds the bits that only .u knows. The qid type's bits come from the qid.
+    /// Converts a Linux mode to a DM mode. `u` adds the bits that only .u has. The file type bits come from the qid.
     pub fn to_dm(st_mode: u32, qid_ty: u8, u: bool) -> u32 {
         let mut dm = st_mode & 0o777 | (u32::from(qid_ty) & 0xfc) << 24;
         if u {
@@ -62,7 +62,7 @@ pub mod mode {
         dm
     }
 
-    /// The Linux mode of a DM mode. A device needs its `extension` to say whether it is `S_IFBLK`.
+    /// Converts a DM mode to a Linux mode. Devices yield `S_IFCHR`; only the `extension` shows an `S_IFBLK`.
     pub fn from_dm(dm: u32) -> u32 {
         let ty = match dm {
             dm if dm & DMDIR != 0 => S_IFDIR,
@@ -75,7 +75,7 @@ pub mod mode {
         ty | permissions(dm)
     }
 
-    /// The permission bits of a DM mode, set-id and sticky bits of .u included.
+    /// Returns the permission bits of a DM mode, including the set-id and sticky bits of .u.
     pub fn permissions(dm: u32) -> u32 {
         let mut st = dm & 0o777;
         for (bit, value) in [(DMSETUID, S_ISUID), (DMSETGID, S_ISGID), (DMSETVTX, S_ISVTX)] {
@@ -87,7 +87,7 @@ pub mod mode {
     }
 }
 
-/// A stat record. In a Twstat, all ones and empty strings mean "don't touch".
+/// A stat record. In a Twstat, a field of all ones or an empty string means "don't touch".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat<'a> {
     /// For the kernel's use.
@@ -98,44 +98,44 @@ pub struct Stat<'a> {
     pub qid: Qid,
     /// DM bits and permissions.
     pub mode: u32,
-    /// Last read, seconds since 1970.
+    /// Access time, seconds since 1970.
     pub atime: u32,
-    /// Last change, seconds since 1970.
+    /// Modification time, seconds since 1970.
     pub mtime: u32,
-    /// Bytes; 0 for directories.
+    /// Length in bytes, 0 for directories.
     pub length: u64,
-    /// Last element of its path; `/` for the root.
+    /// Last element of the file's path, `/` for the root.
     pub name: Str<'a>,
     /// Owner.
     pub uid: Str<'a>,
     /// Group.
     pub gid: Str<'a>,
-    /// Who changed it last.
+    /// The user that modified the file last.
     pub muid: Str<'a>,
-    /// What .u adds; on the wire exactly in .u.
+    /// The fields of .u. Other dialects do not send them.
     pub ids: StatIds<'a>,
 }
 
 /// The fields that .u appends to a stat record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StatIds<'a> {
-    /// Target of a symlink, or `b maj min`, `c maj min`.
+    /// Target of a symlink, or a device as `b maj min` or `c maj min`.
     pub extension: Str<'a>,
-    /// Owner's number.
+    /// Number of the owner.
     pub uid: u32,
-    /// Group's number.
+    /// Number of the group.
     pub gid: u32,
-    /// Last modifier's number.
+    /// Number of the last modifier.
     pub muid: u32,
 }
 
 impl StatIds<'_> {
-    /// What a 9P2000 record, which has none, stands for.
+    /// The values for a 9P2000 record, which has no such fields.
     pub const UNSET: Self = Self { extension: b"", uid: NOUID, gid: NOUID, muid: NOUID };
 }
 
 impl Stat<'_> {
-    /// A Twstat that changes nothing: set what shall change.
+    /// A Twstat that changes nothing. Set the fields that are to change.
     pub const DONT_TOUCH: Self = Self {
         ty: u16::MAX,
         dev: u32::MAX,
@@ -153,7 +153,7 @@ impl Stat<'_> {
 }
 
 impl<'a> Stat<'a> {
-    /// Takes one record, inner `size[2]` included.
+    /// Decodes one record, including its `size[2]`.
     pub fn decode(r: &mut Reader<'a>) -> Result<Self, WireError> {
         let size = r.u16()?;
         let mut r = Reader::new(r.take(size.into())?, 0, r.dialect);
@@ -183,7 +183,7 @@ impl<'a> Stat<'a> {
         })
     }
 
-    /// Appends the record, inner `size[2]` included.
+    /// Encodes the record, including its `size[2]`.
     pub fn encode(&self, mut w: Writer<'_>) {
         w.u16(0);
         w.u16(self.ty);
@@ -205,8 +205,8 @@ impl<'a> Stat<'a> {
         w.finish_record();
     }
 
-    /// What the record says, in the common measure. `names` turns 9P2000's texts into numbers where it can; the
-    /// texts are kept beside them.
+    /// Converts the record to an [`Attr`]. In 9P2000, `names` converts owner and group to numbers if they are known.
+    /// The result also holds the texts.
     pub fn to_attr(&self, dialect: Dialect, names: &dyn Names) -> Attr {
         let mut mode = mode::from_dm(self.mode);
         let mut rdev = 0;
@@ -223,7 +223,7 @@ impl<'a> Stat<'a> {
             (names.uid(self.uid).unwrap_or(NOUID), names.gid(self.gid).unwrap_or(NOUID))
         };
         let time = |sec: u32| Time { sec: sec.into(), nsec: 0 };
-        // What it does not say, and owners without a number.
+        // Fields that the record lacks, and owners without a number.
         let mut unknown = GetMask::NLINK | GetMask::CTIME | GetMask::BLOCKS;
         for (number, bit) in [(uid, GetMask::UID), (gid, GetMask::GID)] {
             if number == NOUID {
@@ -259,7 +259,8 @@ impl<'a> Stat<'a> {
 }
 
 impl Attr {
-    /// Appends this file's stat record to `w`. `self.texts` holds its name (asked for with [`GetMask::TEXTS`]).
+    /// Encodes this file's stat record. `name` is its name; `self.texts`, if present (requested with
+    /// [`GetMask::TEXTS`]), supplies the symlink target and the owners' names.
     pub fn encode_stat(&self, name: Str<'_>, names: &dyn Names, w: Writer<'_>) {
         let u = w.dialect.is_u();
         let texts = self.texts.as_deref();
@@ -300,30 +301,30 @@ impl Attr {
     }
 }
 
-/// A record holds less than 64 KiB: no string of it may be longer than this.
+/// Shortens a string to 8192 bytes: a record must stay below 64 KiB.
 fn clip(s: Str<'_>) -> Str<'_> {
     &s[..s.len().min(8192)]
 }
 
-/// Times of 9P2000 are 32 bits: what lies outside is the nearest that fits, never the "don't touch" value.
+/// Converts to the 32-bit seconds of 9P2000, clamped to their range. The result is never the "don't touch" value.
 fn seconds(time: Time) -> u32 {
     time.sec.clamp(0, i64::from(u32::MAX - 1)) as u32
 }
 
-/// `(major, minor)` of a Linux device number.
+/// Splits a Linux device number into `(major, minor)`.
 pub(crate) fn device_numbers(rdev: u64) -> (u32, u32) {
     let major = (rdev >> 8 & 0xfff) | (rdev >> 32 & 0xffff_f000);
     let minor = (rdev & 0xff) | (rdev >> 12 & 0xffff_ff00);
     (major as u32, minor as u32)
 }
 
-/// The Linux device number of `(major, minor)`.
+/// Returns the Linux device number of `(major, minor)`.
 pub(crate) fn device_number(major: u32, minor: u32) -> u64 {
     let (major, minor) = (u64::from(major), u64::from(minor));
     (minor & 0xff) | (major & 0xfff) << 8 | (minor & 0xffff_ff00) << 12 | (major & 0xffff_f000) << 32
 }
 
-/// Whether it is a block device, and its number, from a .u extension.
+/// Parses a .u extension: whether it is a block device, and the device number.
 pub(crate) fn parse_device(extension: Str<'_>) -> Option<(bool, u64)> {
     let text = core::str::from_utf8(extension).ok()?;
     let mut words = text.split_ascii_whitespace();

@@ -1,4 +1,4 @@
-//! The types of message fields: each takes itself off a reader, appends itself to a writer, and prints itself.
+//! The types of message fields. Each one decodes, encodes and prints itself.
 
 use core::fmt;
 
@@ -7,10 +7,10 @@ use crate::ids::{Fid, NOUID, Qid, Tag};
 use crate::stat::Stat;
 use crate::wire::{Reader, Str, WireError, Writer, show};
 
-/// The most names in one Twalk (fcall(2)).
+/// The maximum number of names in one Twalk (fcall(2)).
 pub const MAXWELEM: usize = 16;
 
-/// See the module.
+/// A field of a message.
 pub(super) trait Field<'a>: Sized {
     fn get(r: &mut Reader<'a>) -> Result<Self, WireError>;
     fn put(&self, w: &mut Writer<'_>);
@@ -55,17 +55,17 @@ impl<'a> Field<'a> for Str<'a> {
     }
 }
 
-/// `count[4] data[count]`: file data. With a payload that is written elsewhere, only its count is known here.
+/// `count[4] data[count]`: file data. If the data is sent from elsewhere, only its count is known here.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Data<'a> {
     /// The bytes.
     Bytes(&'a [u8]),
-    /// Their number; they follow (see `encode_before`).
+    /// The number of bytes, which follow the message (see `encode_before`).
     Count(u32),
 }
 
 impl<'a> Data<'a> {
-    /// The bytes of a decoded message.
+    /// Returns the bytes of a decoded message. Empty for `Count`.
     pub fn bytes(self) -> &'a [u8] {
         match self {
             Self::Bytes(bytes) => bytes,
@@ -103,7 +103,7 @@ impl<'a> Field<'a> for Data<'a> {
     }
 }
 
-/// A number that .u and .L have and 9P2000 lacks (`n_uname`): there it reads as `NOUID`.
+/// A number that .u and .L have (`n_uname`). In 9P2000 it reads as `NOUID`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OnlyIds(pub u32);
 
@@ -121,7 +121,7 @@ impl<'a> Field<'a> for OnlyIds {
     }
 }
 
-/// A number that only .u has (Rerror's `errno`): elsewhere it reads as 0.
+/// A number that only .u has (Rerror's `errno`). In other dialects it reads as 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OnlyU(pub u32);
 
@@ -139,7 +139,7 @@ impl<'a> Field<'a> for OnlyU {
     }
 }
 
-/// A last number that older clients leave out (Tfsync's `datasync`): it reads as 0 then.
+/// A number at the end of a message that older clients leave out (Tfsync's `datasync`). If absent it reads as 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OptionalU32(pub u32);
 
@@ -155,7 +155,7 @@ impl<'a> Field<'a> for OptionalU32 {
     }
 }
 
-/// A string that only .u has (Tcreate's `extension`): elsewhere it reads as empty.
+/// A string that only .u has (Tcreate's `extension`). In other dialects it reads as empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OnlyUStr<'a>(pub Str<'a>);
 
@@ -173,22 +173,22 @@ impl<'a> Field<'a> for OnlyUStr<'a> {
     }
 }
 
-/// `nwname[2] nwname*(wname[s])`: at most 16 names, checked when decoded, taken one by one without allocation.
+/// `nwname[2] nwname*(wname[s])`: at most 16 names. Decoding checks them; iteration needs no allocation.
 #[derive(Clone, Copy)]
 pub enum Names<'a> {
-    /// As they stand in a frame.
+    /// Names in a received frame.
     Wire {
-        /// How many.
+        /// The number of names.
         count: u16,
         /// `wname[s]` after `wname[s]`.
         bytes: &'a [u8],
     },
-    /// As a client gives them; at most 16.
+    /// Names that a client sends, at most 16.
     Slice(&'a [Str<'a>]),
 }
 
 impl<'a> Names<'a> {
-    /// How many.
+    /// Returns the number of names.
     pub fn len(self) -> usize {
         match self {
             Self::Wire { count, .. } => count.into(),
@@ -196,12 +196,12 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// Whether there is none.
+    /// Whether there are no names.
     pub fn is_empty(self) -> bool {
         self.len() == 0
     }
 
-    /// Those behind the first `n`.
+    /// Returns the names after the first `n`.
     #[must_use]
     pub fn after(self, n: usize) -> Self {
         let n = n.min(self.len());
@@ -214,7 +214,7 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// The names in order.
+    /// Iterates over the names in order.
     pub fn iter(self) -> impl Iterator<Item = Str<'a>> + Clone {
         let (mut wire, slice): (&[u8], &[Str<'a>]) = match self {
             Self::Wire { bytes, .. } => (bytes, &[]),
@@ -273,17 +273,17 @@ impl<'a> Field<'a> for Names<'a> {
     }
 }
 
-/// `nwqid[2] nwqid*(qid[13])`: at most 16.
+/// `nwqid[2] nwqid*(qid[13])`: at most 16 qids.
 #[derive(Clone, Copy)]
 pub enum Qids<'a> {
-    /// As they stand in a frame; whole qids.
+    /// Qids in a received frame, a multiple of 13 bytes.
     Wire(&'a [u8]),
-    /// As a server gives them; at most 16.
+    /// Qids that a server sends, at most 16.
     Slice(&'a [Qid]),
 }
 
 impl<'a> Qids<'a> {
-    /// How many.
+    /// Returns the number of qids.
     pub fn len(self) -> usize {
         match self {
             Self::Wire(bytes) => bytes.len() / Qid::SIZE,
@@ -291,12 +291,12 @@ impl<'a> Qids<'a> {
         }
     }
 
-    /// Whether there is none.
+    /// Whether there are no qids.
     pub fn is_empty(self) -> bool {
         self.len() == 0
     }
 
-    /// The qids in order.
+    /// Iterates over the qids in order.
     pub fn iter(self) -> impl Iterator<Item = Qid> + 'a {
         let (wire, slice): (&[u8], &[Qid]) = match self {
             Self::Wire(bytes) => (bytes, &[]),
@@ -350,7 +350,7 @@ impl<'a> Field<'a> for Qids<'a> {
     }
 }
 
-/// `n[2] stat[n]`: the length stands twice, and both must agree.
+/// `n[2] stat[n]`: the length appears twice, and both values must agree.
 impl<'a> Field<'a> for Stat<'a> {
     fn get(r: &mut Reader<'a>) -> Result<Self, WireError> {
         let n = r.u16()?;

@@ -1,7 +1,8 @@
-//! Every message of every dialect: decoded by borrowing from its frame, encoded into a buffer, printed on one line.
+//! The messages of all dialects. They are decoded by borrowing from the frame, encoded into a buffer, and printed on
+//! one line.
 //!
-//! Which fields a message has may depend on the dialect (Tattach's `n_uname`, Rerror's `errno`): the field's type
-//! knows, nobody else. Which messages a session may use is the session's business: here every known number decodes.
+//! The fields of a message may depend on the dialect (Tattach's `n_uname`, Rerror's `errno`). The field's type alone
+//! handles that. Every known message number decodes here; the session decides which messages a dialect permits.
 
 mod field;
 
@@ -32,7 +33,7 @@ macro_rules! messages {
         }
 
         impl<'a> $enum<'a> {
-            /// The message in a whole frame (see [`frame::split`]).
+            /// Decodes the message of a whole frame (see [`frame::split`]).
             pub fn decode(frame: &'a [u8], dialect: Dialect) -> Result<(Tag, Self), WireError> {
                 let ty = frame::type_of(frame);
                 let mut r = Reader::new(&frame[HEADER..], ty, dialect);
@@ -44,7 +45,7 @@ macro_rules! messages {
                 Ok((frame::tag_of(frame), message))
             }
 
-            /// Appends the message. `payload` more bytes, written elsewhere, belong to its end.
+            /// Encodes the message except its last `payload` bytes, which the caller sends after it.
             pub fn encode_before(&self, payload: usize, tag: Tag, dialect: Dialect, buf: &mut Vec<u8>) {
                 match self {
                     $(Self::$name { $($field),* } => {
@@ -56,26 +57,26 @@ macro_rules! messages {
                 }
             }
 
-            /// Appends the whole message.
+            /// Encodes the whole message.
             pub fn encode(&self, tag: Tag, dialect: Dialect, buf: &mut Vec<u8>) {
                 self.encode_before(0, tag, dialect, buf);
             }
 
-            /// Its number on the wire.
+            /// Returns the number of the message on the wire.
             pub fn number(&self) -> u8 {
                 match self {
                     $(Self::$name { .. } => $number,)*
                 }
             }
 
-            /// Its name in the manual.
+            /// Returns the name of the message in the manual.
             pub fn label(&self) -> &'static str {
                 match self {
                     $(Self::$name { .. } => $label,)*
                 }
             }
 
-            /// The name in the manual of a number on the wire.
+            /// Returns the manual's name for a message number.
             pub fn label_of(number: u8) -> Option<&'static str> {
                 match number {
                     $($number => Some($label),)*
@@ -83,7 +84,7 @@ macro_rules! messages {
                 }
             }
 
-            /// Prints it with its tag: `Twalk tag 1 fid 7 newfid 9 names net/tcp`.
+            /// Formats the message with its tag: `Twalk tag 1 fid 7 newfid 9 names net/tcp`.
             pub fn with_tag(&self, tag: Tag) -> impl fmt::Display + use<'_, 'a> {
                 struct WithTag<'m, 'a>(&'m $enum<'a>, Tag);
                 impl fmt::Display for WithTag<'_, '_> {
@@ -104,7 +105,7 @@ macro_rules! messages {
 }
 
 messages! {
-    /// What a client sends.
+    /// A request, sent by the client.
     Tmsg
     Statfs 8 "Tstatfs" { fid: Fid }
     Lopen 12 "Tlopen" { fid: Fid, flags: u32 }
@@ -150,7 +151,7 @@ messages! {
 }
 
 messages! {
-    /// What a server answers.
+    /// A reply, sent by the server.
     Rmsg
     Lerror 7 "Rlerror" { ecode: u32 }
     Statfs 9 "Rstatfs" { statfs: Statfs }

@@ -1,4 +1,4 @@
-//! Every message there and back, cut short and too long; and the golden bytes with their printed form.
+//! Round trips of every message, also cut short and too long; and the golden bytes with their printed form.
 
 use super::*;
 use crate::stat::StatIds;
@@ -110,7 +110,7 @@ fn all_r() -> Vec<Rmsg<'static>> {
     ]
 }
 
-/// Printing twice and re-encoding proves equality in the fields a dialect has.
+/// Compares the printed and re-encoded messages. That compares exactly the fields that the dialect has.
 fn there_and_back(dialect: Dialect) {
     let mut buf = Vec::new();
     for message in all_t() {
@@ -144,7 +144,7 @@ fn a_message_cut_anywhere_or_with_a_byte_too_many_is_refused() {
             message.encode(Tag(1), dialect, &mut buf);
             for end in HEADER..buf.len() {
                 if matches!(message, Tmsg::Fsync { .. }) && end == buf.len() - 4 {
-                    // Without its last field, as older clients send it.
+                    // Older clients omit the last field.
                     let without = Tmsg::Fsync { fid: FID, datasync: OptionalU32(0) };
                     assert_eq!(Tmsg::decode(&buf[..end], dialect).unwrap().1, without);
                     continue;

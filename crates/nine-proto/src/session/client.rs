@@ -1,13 +1,12 @@
-//! The client's side of a session: which tags are under way, which fid numbers are taken, and what a late success
-//! leaves behind.
+//! The client's side of a session: tags in use, fid numbers in use, and the cleanup after late successes.
 //!
-//! In: messages about to be sent ([`ClientSession::call`]), calls given up ([`ClientSession::cancel`]) and frames
-//! received ([`ClientSession::receive`]). Out: tags, and [`Event`]s that say whose answer a frame is and which fid is
-//! to be clunked because nobody wants it any more. Sending and waiting are somebody else's.
+//! In: messages to be sent ([`ClientSession::call`]), abandoned calls ([`ClientSession::cancel`]) and received frames
+//! ([`ClientSession::receive`]). Out: tags, and [`Event`]s that assign a frame to its call and name fids to clunk
+//! because no caller wants them any more. The caller sends messages and waits for replies.
 //!
-//! Always holds: a tag is free only after its answer, or after its Rflush if it was flushed (flush(5)), whichever
-//! answer came before; a fid number is free only when the server cannot have it; the peer decides nothing here by
-//! panicking us.
+//! Always holds: a tag is free only after its reply or, if it was flushed, after its Rflush (flush(5)), even if the
+//! reply came before. A fid number is free only when the server cannot have the fid. No input from the peer causes a
+//! panic.
 
 use alloc::vec::Vec;
 
@@ -17,11 +16,11 @@ use crate::ids::{Fid, NOTAG, Tag};
 use crate::msg::{Rmsg, Tmsg};
 use crate::wire::WireError;
 
-/// The most calls a session can have under way: each may need a second tag for its Tflush, and NOTAG is reserved.
+/// The maximum number of in-flight calls. Each call may need a second tag for its Tflush, and NOTAG is reserved.
 pub const CALLS_MAX: usize = 0x7fff;
-/// The most fids a session hands out. At the limit [`ClientSession::fid`] answers `None`: too many open files.
+/// The maximum number of fids in a session. At the limit [`ClientSession::fid`] returns `None`: too many open files.
 pub const FIDS_MAX: u32 = 1 << 20;
-/// Before the version is agreed nothing longer than this can be an honest answer.
+/// The maximum size of a reply before the version is agreed, in bytes.
 const RVERSION_MAX: u32 = 8192;
 
 const RLERROR: u8 = 7;
@@ -30,51 +29,51 @@ const RERROR: u8 = 107;
 const RFLUSH: u8 = 109;
 const RCLUNK: u8 = 121;
 
-/// See the module.
+/// The client's state of a session. See the module documentation.
 #[derive(Debug)]
 pub struct ClientSession {
     version: Version,
-    /// By tag. Grows to the largest number of tags that were ever under way.
+    /// Indexed by tag. Its length is the largest number of tags that were ever in use at once.
     slots: Vec<Slot>,
     free: Vec<u16>,
     calls: usize,
     orphans: usize,
     limit: usize,
     fids: Fids,
-    /// A ping is under way.
+    /// Whether a ping is in flight.
     pinging: bool,
 }
 
-/// What a frame means.
+/// The meaning of a received frame.
 #[derive(Debug, PartialEq)]
 pub enum Event<'f> {
-    /// The server does not speak what it was asked: send this Tversion, with [`NOTAG`].
+    /// The server rejected the proposed dialect. Send this Tversion with [`NOTAG`].
     Ask(Tmsg<'static>),
-    /// The version is agreed: [`ClientSession::dialect`] and [`ClientSession::msize`] hold from now on.
+    /// The version is agreed. [`ClientSession::dialect`] and [`ClientSession::msize`] hold from now on.
     Agreed,
-    /// The server speaks none of the dialects that were offered.
+    /// The server speaks none of the offered dialects.
     NoDialect,
-    /// The answer of a call.
+    /// The reply to a call.
     Answer {
-        /// Which call.
+        /// The tag of the call.
         tag: Tag,
-        /// What the server says.
+        /// The server's reply.
         reply: Rmsg<'f>,
-        /// The fid that this success made. If nobody takes the answer, it is to be clunked.
+        /// The fid that this success created. Clunk it if no caller takes the reply.
         made: Option<Fid>,
-        /// Whether the tag is free now; if not, its Rflush is still to come.
+        /// Whether the tag is free now. If not, its Rflush is still to come.
         ended: bool,
     },
-    /// A call that was flushed has ended, and its tag is free.
+    /// A flushed call has ended, and its tag is free.
     Flushed {
-        /// Which call.
+        /// The tag of the call.
         tag: Tag,
-        /// Whether its answer came before. If not, it has not happened.
+        /// Whether its reply came before the Rflush. If not, the call was not executed.
         answered: bool,
-        /// A fid that the server still has because the call did not happen: to be clunked.
+        /// A fid that the server still has because the call was not executed. Clunk it.
         clunk: Option<Fid>,
     },
-    /// Nothing to do.
+    /// The caller need not act.
     Nothing,
 }
 
@@ -97,25 +96,24 @@ enum Version {
 enum Slot {
     Free,
     Call(Intent),
-    /// A call nobody waits for, until its Rflush; a server that refuses the flush ends it by answering.
+    /// An abandoned call, until its Rflush. If the server refuses the flush, the call's reply ends it.
     Orphan {
         call: Intent,
         flushing: bool,
         answered: bool,
     },
-    /// The Tflush of this call.
+    /// The Tflush of the call with this tag.
     Flush(Tag),
-    /// A Tflush of no call.
+    /// The Tflush of a ping.
     Ping,
 }
 
-/// What a message is about to do: all that the session has to know of it, for messages that are encoded before there
-/// is a tag for them.
+/// The effect of a message on the session. It stands for a message that is encoded before it gets a tag.
 #[derive(Clone, Copy, Debug)]
 pub struct Intent {
-    /// The type of its reply.
+    /// The type of the reply.
     reply: u8,
-    /// The fid it uses.
+    /// The fid that the message uses.
     fid: Option<Fid>,
     effect: Effect,
 }
@@ -126,21 +124,22 @@ impl From<&Tmsg<'_>> for Intent {
     }
 }
 
-/// What a call does to fids when it succeeds.
+/// The effect of a call on fids.
 #[derive(Clone, Copy, Debug)]
 enum Effect {
     None,
-    /// It makes this fid, a walk only if all its names were walked.
+    /// A success creates this fid. A walk creates it only if the server walked all the names.
     Makes {
         fid: Fid,
         names: usize,
     },
-    /// Any answer, also an error, means that the server has forgotten the fid.
+    /// The server drops the fid, whatever it replies (clunk(5), remove(5)).
     Ends(Fid),
 }
 
 impl ClientSession {
-    /// A session with at most `limit` calls under way, orphans included, but not more than [`CALLS_MAX`].
+    /// Creates a session with at most `limit` calls in flight, including abandoned ones. The limit is clamped to
+    /// between 1 and [`CALLS_MAX`].
     pub fn new(limit: usize) -> Self {
         Self {
             version: Version::Silent,
@@ -154,8 +153,11 @@ impl ClientSession {
         }
     }
 
-    /// Begins, or begins anew: forgets every tag and fid, as the server will. The message goes out with [`NOTAG`].
-    /// `offered` is sorted from best to least and not empty; `msize` is at least [`MSIZE_MIN`].
+    /// Starts or restarts the session: forgets all tags and fids, as the server does on a Tversion. Send the returned
+    /// message with [`NOTAG`]. `offered` is sorted from best to worst. `msize` is clamped to the range from
+    /// [`MSIZE_MIN`] to [`MSIZE_MAX`].
+    ///
+    /// Panics if `offered` is empty.
     pub fn version(&mut self, msize: u32, offered: &[Dialect]) -> Tmsg<'static> {
         assert!(!offered.is_empty(), "a client offers a dialect");
         let msize = msize.clamp(MSIZE_MIN, MSIZE_MAX);
@@ -164,7 +166,7 @@ impl ClientSession {
         Tmsg::Version { msize, version: offered[0].name().as_bytes() }
     }
 
-    /// What is spoken; before the agreement, plain 9P2000.
+    /// Returns the dialect; plain 9P2000 before the agreement.
     pub fn dialect(&self) -> Dialect {
         match self.version {
             Version::Agreed { dialect, .. } => dialect,
@@ -172,7 +174,7 @@ impl ClientSession {
         }
     }
 
-    /// The longest message, bytes, of either direction. Frames are split by it.
+    /// Returns the maximum size of a message in both directions, in bytes. Split received data with it.
     pub fn msize(&self) -> u32 {
         match self.version {
             Version::Agreed { msize, .. } => msize,
@@ -180,39 +182,41 @@ impl ClientSession {
         }
     }
 
-    /// The most data in one read or write, bytes.
+    /// Returns the maximum number of data bytes in one read or write.
     pub fn iounit_max(&self) -> u32 {
         self.msize() - IOHDRSZ
     }
 
-    /// Calls under way, orphans included.
+    /// Returns the number of in-flight calls, including abandoned ones.
     pub fn calls(&self) -> usize {
         self.calls
     }
 
-    /// The most calls under way.
+    /// Returns the maximum number of in-flight calls.
     pub fn limit(&self) -> usize {
         self.limit
     }
 
-    /// Calls that were given up and have not ended.
+    /// Returns the number of abandoned calls that have not ended.
     pub fn orphans(&self) -> usize {
         self.orphans
     }
 
-    /// Fids that the server has, or may have.
+    /// Returns the number of fids that the server has or may have.
     pub fn fids(&self) -> u32 {
         self.fids.taken
     }
 
-    /// A fid number that the server does not know, or `None` at [`FIDS_MAX`].
+    /// Reserves a fid number that the server does not know. Returns `None` if [`FIDS_MAX`] are in use.
     pub fn fid(&mut self) -> Option<Fid> {
         self.fids.take()
     }
 
-    /// A tag for this message, or `None` while [`ClientSession::limit`] calls are under way. The version is agreed.
-    /// A fid that the message makes comes from [`ClientSession::fid`]; from now on the session looks after it:
-    /// if the call fails the number is free again.
+    /// Reserves a tag for this message. Returns `None` if [`ClientSession::limit`] calls are in flight. The fid that a
+    /// message creates must come from [`ClientSession::fid`]. The session owns that number now and frees it if the call
+    /// fails.
+    ///
+    /// Panics if the version is not agreed.
     pub fn call(&mut self, message: impl Into<Intent>) -> Option<Tag> {
         assert!(matches!(self.version, Version::Agreed { .. }), "calls come after the version");
         if self.calls == self.limit {
@@ -222,8 +226,8 @@ impl ClientSession {
         Some(self.tag(Slot::Call(message.into())))
     }
 
-    /// Undoes what the preparation of a message did that is not sent after all. The fid that comes out is one that
-    /// the message would have ended: to be clunked.
+    /// Undoes the preparation of a message that is not sent after all. Returns the fid that the message would have
+    /// ended. The caller must clunk it.
     pub fn unsent(&mut self, message: impl Into<Intent>) -> Option<Fid> {
         match message.into().effect {
             Effect::None => None,
@@ -235,8 +239,8 @@ impl ClientSession {
         }
     }
 
-    /// Nobody wants the answer any more. The tag of the Tflush to send, or `None` if the call has ended or was
-    /// cancelled before: one Tflush is enough (flush(5)). A Tclunk is never taken back: its fid is unwanted either way.
+    /// Abandons a call. Returns the tag of the Tflush to send, or `None` if the call has ended or was cancelled before:
+    /// one Tflush is enough (flush(5)). A Tclunk is never flushed: its fid is unwanted either way.
     pub fn cancel(&mut self, tag: Tag) -> Option<Tag> {
         let slot = self.slots.get_mut(usize::from(tag.0))?;
         let Slot::Call(call) = *slot else {
@@ -250,21 +254,21 @@ impl ClientSession {
         Some(self.tag(Slot::Flush(tag)))
     }
 
-    /// The tag of a Tflush for [`NOTAG`], which is no call's: any server answers it at once (flush(5)), which shows
-    /// that it lives. `None` while one is under way, or before the version is agreed.
+    /// Reserves a tag for a Tflush of [`NOTAG`], which belongs to no call. Any server answers it at once (flush(5)), so
+    /// the reply proves that the server is alive. Returns `None` if a ping is in flight or the version is not agreed.
     pub fn ping(&mut self) -> Option<Tag> {
         let may = matches!(self.version, Version::Agreed { .. }) && !self.pinging;
         self.pinging |= may;
         may.then(|| self.tag(Slot::Ping))
     }
 
-    /// Whether a call that was given up may still touch this fid: its clunk waits until that one has ended.
+    /// Whether an abandoned call may still use this fid. Its clunk must wait until that call has ended.
     pub fn is_haunted(&self, fid: Fid) -> bool {
         let haunts = |slot: &Slot| matches!(slot, Slot::Orphan { call, .. } if call.fid == Some(fid));
         self.orphans > 0 && self.slots.iter().any(haunts)
     }
 
-    /// What a whole frame means. An error ends the connection.
+    /// Interprets a whole frame. The caller must close the connection on an error.
     pub fn receive<'f>(&mut self, frame: &'f [u8]) -> Result<Event<'f>, WireError> {
         let (tag, ty) = (frame::tag_of(frame), frame::type_of(frame));
         if let Version::Asked { .. } = self.version {
@@ -299,7 +303,7 @@ impl ClientSession {
             Slot::Ping => {
                 self.release(tag);
                 self.pinging = false;
-                // A server that knows no such request may also refuse: it has spoken.
+                // A server that does not know this request may refuse it. It is alive nevertheless.
                 match Rmsg::decode(frame, self.dialect())?.1 {
                     Rmsg::Flush {} | Rmsg::Error { .. } | Rmsg::Lerror { .. } => Ok(Event::Nothing),
                     _ => Err(WireError::Reply(ty)),
@@ -328,10 +332,10 @@ impl ClientSession {
             _ => return Err(WireError::Reply(ty)),
         };
         match answer {
-            // It chose one that we like better than what we asked for: it cannot have understood us.
+            // The server chose a dialect that we prefer to the proposed one. It cannot have understood the Tversion.
             Some((index, _)) if index < *at => Err(WireError::Reply(ty)),
             Some((_, msize)) if !(MSIZE_MIN..=*asked).contains(&msize) => Err(WireError::Size(msize)),
-            // What it falls back to is no worse than what we would ask next.
+            // The fallback is no worse than our next proposal.
             Some((index, msize)) if index <= *at + 1 => {
                 self.version = Version::Agreed { msize, dialect: offered[index] };
                 Ok(Event::Agreed)
@@ -346,7 +350,7 @@ impl ClientSession {
         }
     }
 
-    /// Decodes the answer of a call and settles its fids.
+    /// Decodes the reply to a call and updates its fids.
     fn answer<'f>(&mut self, call: Intent, frame: &'f [u8]) -> Result<(Rmsg<'f>, Option<Fid>), WireError> {
         let ty = frame::type_of(frame);
         if ty != call.reply && ty != RERROR && ty != RLERROR {
@@ -375,7 +379,7 @@ impl ClientSession {
         Ok((reply, made))
     }
 
-    /// The Tflush of `old` was answered: by Rflush, or refused.
+    /// Handles the reply to the Tflush of `old`. `done` is false if the server refused it.
     fn flushed<'f>(&mut self, old: Tag, done: bool) -> Result<Event<'f>, WireError> {
         let slot = &mut self.slots[usize::from(old.0)];
         let Slot::Orphan { call, answered, .. } = *slot else {
@@ -403,8 +407,8 @@ impl ClientSession {
         self.orphans -= 1;
     }
 
-    /// Puts the slot into a free place. There always is one: `limit` calls with a Tflush each, and a ping, stay below
-    /// NOTAG.
+    /// Stores the slot at a free tag. A free tag always exists: `limit` calls, a Tflush for each and one ping stay
+    /// below NOTAG.
     fn tag(&mut self, slot: Slot) -> Tag {
         if let Some(tag) = self.free.pop() {
             self.slots[usize::from(tag)] = slot;
@@ -422,7 +426,7 @@ impl ClientSession {
     }
 }
 
-/// The fid a message works on.
+/// Returns the fid that a message uses.
 pub(super) fn used(message: &Tmsg<'_>) -> Option<Fid> {
     match *message {
         Tmsg::Version { .. } | Tmsg::Flush { .. } | Tmsg::Auth { .. } => None,
@@ -473,7 +477,7 @@ fn effect(message: &Tmsg<'_>) -> Effect {
     }
 }
 
-/// Fid numbers: the free ones are used again, the last first, so that the numbers stay small.
+/// Fid numbers. The one that was freed last is reused first, so that the numbers stay small.
 #[derive(Debug, Default)]
 struct Fids {
     free: Vec<u32>,

@@ -1,7 +1,7 @@
-//! What a 9P session knows between messages, as two machines without I/O.
+//! The state of a 9P session between messages, as two state machines without I/O.
 //!
-//! [`server`] is told frames and answers and says what to serve and what to send; [`client`] is told calls and frames
-//! and says who is answered.
+//! [`server`] takes frames and the file server's replies, and yields requests to serve and bytes to send. [`client`]
+//! takes calls and frames, and yields the call that each reply belongs to.
 
 pub mod client;
 pub mod server;

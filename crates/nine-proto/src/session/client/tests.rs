@@ -1,4 +1,5 @@
-//! Every ordering of flush(5), the negotiation of version(5), and hostile answers, stepped by hand.
+//! Steps the client session by hand through the flush orders of flush(5), the negotiation of version(5) and hostile
+//! replies.
 
 use super::*;
 use crate::ids::{NOFID, Qid};
@@ -14,7 +15,7 @@ fn frame(reply: Rmsg<'_>, tag: Tag, dialect: Dialect) -> Vec<u8> {
     buf
 }
 
-/// A session that has agreed on .L and holds fid 0.
+/// Creates a session that has agreed on .L and has fid 0.
 fn session(limit: usize) -> ClientSession {
     let mut s = ClientSession::new(limit);
     s.version(8192, &[Dialect::L]);
@@ -282,7 +283,7 @@ fn a_walk_past_its_names_and_a_cut_answer_end_the_connection() {
     assert_eq!(s.receive(&cut), Err(WireError::Short(111)));
 }
 
-/// What a server answers to each version it is asked, and what the client ends up with.
+/// Answers each Tversion of the client in turn. Returns the client's dialect and the number of answers it took.
 fn negotiate(answers: &[Option<&[u8]>]) -> (Option<Dialect>, usize) {
     let mut s = ClientSession::new(1);
     s.version(8192, &ALL);

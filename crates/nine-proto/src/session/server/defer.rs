@@ -1,10 +1,10 @@
-//! Ordered dependence: where the dialect is streaming, a request waits for those before it that make or move its fids.
+//! Orders dependent requests of streaming dialects: a request waits for earlier ones that create or move its fids.
 //!
-//! In: requests whose fids are not yet what they will be. Out: the same requests, planned when nothing before them is
-//! in the way any more, those of one fid in the order in which they came.
+//! In: requests whose fids are still changing. Out: the same requests, planned as soon as no earlier request blocks
+//! them. The requests of one fid come out in the order of their arrival.
 //!
-//! Always holds: a deferred request stands in the queue of each fid that it names or makes. Whoever came first of all
-//! is first in each of its queues and waits only for an answer, so there is no ring. There are no empty queues.
+//! Always holds: a deferred request is in the queue of each fid that it names or creates. The oldest request is first
+//! in each of its queues and waits only for a reply, so there is no deadlock. No queue is empty.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -20,21 +20,21 @@ use crate::msg::Tmsg;
 use crate::session::client::used;
 use crate::stat::mode::DMLINK;
 
-/// Requests that wait for requests before them. As many as may be outstanding.
+/// Requests that wait for earlier ones. Their number is bounded by the limit of outstanding requests.
 #[derive(Default)]
 pub(super) struct Deferred {
-    /// By fid, in the order in which they came.
+    /// The tags that wait for each fid, in the order of their arrival.
     queues: HashMap<Fid, VecDeque<Tag>>,
-    /// Of their frames.
+    /// Total size of the frames.
     pub(super) bytes: usize,
 }
 
 impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
-    /// Whether this request must wait for one before it. A fid that is going is not waited for.
+    /// Whether this request must wait for an earlier one. It does not wait for a fid that is going.
     pub(super) fn must_wait(&self, tag: Tag, number: u8, [fid, fid2, newfid]: [Fid; 3]) -> bool {
         let queues = &self.deferred.queues;
         let behind = |fid| queues.get(&fid).is_some_and(|queue| queue.front() != Some(&tag));
-        // A clunk has its own way to wait for the end of an open.
+        // Not for a clunk or remove: `Wait::Alone` makes those wait for the end of an open.
         let ends = matches!(number, CLUNK | REMOVE);
         let unsettled = |fid| {
             self.fids.get(&fid).is_some_and(|entry| match entry.state {
@@ -46,7 +46,7 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
         unsettled(fid) || unsettled(fid2) || !queues.is_empty() && [fid, fid2, newfid].into_iter().any(behind)
     }
 
-    /// Keeps the request until it need not wait any more.
+    /// Stores the request until it need not wait any more.
     pub(super) fn defer(&mut self, tag: Tag, number: u8, fids: [Fid; 3], frame: F) -> Step<N, F> {
         let [fid, fid2, newfid] = fids;
         let generation = self.next_generation();
@@ -59,7 +59,7 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
         Step::Waits
     }
 
-    /// A deferred request leaves its queues.
+    /// Removes a deferred request from its queues.
     pub(super) fn leave(&mut self, tag: Tag, fids: [Fid; 3], frame: &F) {
         self.deferred.bytes -= frame.as_ref().len();
         for fid in fids.into_iter().filter(|&fid| fid != NOFID) {
@@ -72,8 +72,8 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
         }
     }
 
-    /// What was in the way on these fids may be gone: requests that need not wait any more are refused, or ready, or
-    /// wait as others do.
+    /// Examines the queues of these fids after a change. A request that need not wait any more is refused, becomes
+    /// ready, or waits for exclusive use of its fid.
     pub(super) fn advance<P>(&mut self, fids: [Fid; 3], dialect: Dialect, out: &mut impl Out<P>) {
         if self.deferred.queues.is_empty() {
             return;
@@ -105,7 +105,7 @@ impl<N, F> Call<N, F> {
     }
 }
 
-/// The two fids that a message uses and the one that it makes; NOFID where there is none.
+/// Returns the two fids that a message uses and the one that it creates, or NOFID for each that is absent.
 pub(super) fn fids_of(message: &Tmsg<'_>, dialect: Dialect) -> [Fid; 3] {
     let fid = used(message).unwrap_or(NOFID);
     match *message {

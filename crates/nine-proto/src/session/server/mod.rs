@@ -1,17 +1,17 @@
-//! The server's side of a session: fids, tags, and which answer may leave when.
+//! The server's side of a session: fids, tags, and the order of replies.
 //!
-//! In: whole frames ([`Session::receive`]) and answers ([`Session::respond`]). Out: requests to serve, and encoded
-//! replies in an [`Out`]. `N` is what the file server keeps behind a fid, `F` an owned frame.
+//! In: whole frames ([`Session::receive`]) and the file server's replies ([`Session::respond`]). Out: requests to
+//! serve, and encoded replies in an [`Out`]. `N` is the file server's node for a fid. `F` is an owned frame.
 //!
 //! Always holds:
-//! - A fid is *coming* (its attach or walk is not answered), *here*, or *going*. Coming or going, other uses are
-//!   refused. A clunk, a remove and a walk onto its own fid hold the fid alone: they wait until the requests before
-//!   them are answered, and what comes after them is refused.
-//! - Where the dialect is streaming, a request that names a fid which one before it makes or moves waits for that one
-//!   instead (`defer.rs`), and those of one fid begin in the order in which they came.
-//! - A partial result changes nothing: no fid after half a walk.
-//! - A request is answered once; after an Rflush no answer to what was flushed leaves (flush(5)). An answer that is
-//!   stale, because a Tversion has begun a new session, is dropped and what it made is handed back to be undone.
+//! - A fid is *coming* (its attach or walk is not answered), *here*, or *going*. While it is coming or going, other
+//!   uses are refused. A clunk, a remove and a walk onto the same fid need the fid alone. They wait until the requests
+//!   before them are answered; requests that come after them are refused.
+//! - If the dialect is streaming, a request waits for earlier requests that create or move its fids (`defer.rs`).
+//!   Requests on one fid then start in the order of their arrival.
+//! - A partial result changes nothing: a partial walk creates no fid.
+//! - A request is answered once. After an Rflush, no reply to the flushed request is sent (flush(5)). After a Tversion,
+//!   replies of the old session are dropped, and their new nodes are returned to the caller for cleanup.
 
 mod defer;
 mod number;
@@ -44,11 +44,11 @@ use plan::{Plan, Use};
 use reply::wrong;
 pub use request::Request;
 
-/// File data that a reply carries and that is put on the wire elsewhere.
+/// File data of a reply, which the caller sends without encoding it here.
 pub trait Data {
-    /// Bytes.
+    /// Returns the length in bytes.
     fn len(&self) -> usize;
-    /// Whether there are none.
+    /// Whether the length is 0.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -60,47 +60,47 @@ impl Data for Vec<u8> {
     }
 }
 
-/// Where replies go, in order.
+/// The destination of replies, in order.
 pub trait Out<P> {
-    /// Encoded messages are appended here.
+    /// Returns the buffer to which encoded messages are appended.
     fn bytes(&mut self) -> &mut Vec<u8>;
-    /// The end of the message whose beginning is in `bytes`.
+    /// Takes the data that ends the last message in `bytes`.
     fn payload(&mut self, payload: P);
-    /// The file server gave an answer that its trait forbids: `why`. The client has got EIO. For a log.
+    /// Reports a reply that the file server's trait forbids, for a log. `why` is the reason. The client gets EIO.
     fn wrong_reply(&mut self, message: &'static str, why: &'static str) {
         let _ = (message, why);
     }
 }
 
-/// Names a request among all of the session: a tag, and which use of it.
+/// Identifies a request in a session: a tag and the use count of tags.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct CallId {
-    /// Its tag.
+    /// The tag.
     pub tag: Tag,
     generation: u32,
 }
 
 impl CallId {
-    /// Of a request that no client has made; the numbers are used again after 2^31.
+    /// Creates the id of a request that comes from no client. `number` must be below 2^31.
     pub fn numbered(number: u32) -> Self {
         Self { tag: NOTAG, generation: number | OWN }
     }
 
-    /// The number of such a request.
+    /// Returns the number of such a request.
     pub fn number(self) -> u32 {
         self.generation & !OWN
     }
 }
 
-/// Tells requests that no client has made from a session's own silent ones.
+/// Marks ids of [`CallId::numbered`], to tell them from the session's silent clunks.
 const OWN: u32 = 1 << 31;
 
-/// What one client may hold.
+/// Limits for one client.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Largest message we agree to, bytes; between `MSIZE_MIN` and `MSIZE_MAX`.
+    /// Maximum message size, bytes; between `MSIZE_MIN` and `MSIZE_MAX`.
     pub msize: u32,
-    /// Fids; one more is refused with ENFILE.
+    /// Maximum number of fids. Another one is refused with ENFILE.
     pub fids: usize,
 }
 
@@ -110,33 +110,33 @@ impl Default for Limits {
     }
 }
 
-/// What came of a frame.
+/// The result of receiving a frame.
 pub enum Step<N, F> {
-    /// It was answered: the reply is in the [`Out`].
+    /// The frame was answered. The reply is in the [`Out`].
     Answered,
-    /// Serve this and tell [`Session::respond`].
+    /// Serve this request and pass the result to [`Session::respond`].
     Serve(Request<N, F>),
-    /// It waits until its fid is free, or for requests before it: [`Session::next_ready`] will yield it, unless it is
-    /// refused then.
+    /// The request waits for its fid or for earlier requests. [`Session::next_ready`] will return it, unless the
+    /// session refuses it then.
     Waits,
-    /// Nobody wants the answer to this request any more; its Rflush follows its answer.
+    /// The client has flushed this request. Cancel it if possible; the Rflush follows its reply.
     Cancel(CallId),
-    /// A new session has begun (Tversion, answered): serve these clunks; nobody waits for their answers.
+    /// A Tversion was answered and has ended the old session. Serve these clunks; no client waits for their replies.
     Reset(Vec<Request<N, F>>),
 }
 
-/// See the module.
+/// The server's state of a session. See the module documentation.
 pub struct Session<N, F> {
     offered: &'static [Dialect],
     limits: Limits,
     fids_max: usize,
     opens_max: usize,
-    /// Fids that are open files.
+    /// Number of open files.
     opens: usize,
     names: Arc<dyn Names>,
     dialect: Option<Dialect>,
     msize: u32,
-    /// Boxed: a table has up to twice as many places as fids, and a place is then small.
+    /// Boxed, so that the slots of the table are small: it has up to twice as many slots as fids.
     fids: HashMap<Fid, Box<Entry<N>>>,
     calls: HashMap<Tag, Call<N, F>>,
     generation: u32,
@@ -150,17 +150,17 @@ struct Entry<N> {
     state: State,
     kind: Kind,
     open: Option<OpenFlags>,
-    /// Served requests that use it.
+    /// Number of requests in service that use the fid.
     users: u32,
-    /// An open, create or xattrcreate is being served: another one is refused.
+    /// Whether an open, create or xattrcreate is in service. Another one is refused.
     moving: bool,
-    /// The request that waits to have it alone.
+    /// The request that waits for exclusive use of the fid.
     waiting: Option<Tag>,
-    /// Of the last directory read of 9P2000; few fids have one.
+    /// Position of the last directory read of 9P2000. Boxed because few fids have one.
     dir: Option<Box<Listed>>,
 }
 
-/// Where a directory read ended, and how much it asked for.
+/// The end of a directory read, and the number of bytes it asked for.
 struct Listed {
     end: u64,
     cookie: u64,
@@ -171,7 +171,7 @@ struct Listed {
 enum State {
     Coming,
     Here,
-    /// A walk onto itself waits or runs.
+    /// A walk onto the same fid waits or is in service.
     Alone,
     Going,
 }
@@ -185,32 +185,32 @@ enum Kind {
 
 struct Call<N, F> {
     generation: u32,
-    /// The number of the T-message.
+    /// The type number of the T-message.
     number: u8,
     fid: Fid,
     fid2: Fid,
     newfid: Fid,
     flags: OpenFlags,
     offset: u64,
-    /// Bytes (read) or names (walk) asked for.
+    /// Requested bytes (read, write) or number of names (walk).
     count: u32,
-    /// Tflushes to answer after it.
+    /// Tflushes to answer after this request.
     flushes: Vec<Tag>,
     wait: Wait<N, F>,
 }
 
-/// What a request waits for before it is served.
+/// The reason why a request is not in service.
 enum Wait<N, F> {
-    /// Nothing.
+    /// The request is in service.
     Nothing,
-    /// To have its fid alone.
+    /// It waits for exclusive use of its fid.
     Alone(Request<N, F>),
-    /// For requests before it that make or move its fids. It is not planned yet.
+    /// It waits for earlier requests that create or move its fids. It is not planned yet.
     Turn(F),
 }
 
 impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
-    /// A session before its Tversion. `names` answers what 9P2000 wants as text.
+    /// Creates a session that waits for its Tversion. `names` supplies the user and group names of 9P2000.
     pub fn new(offered: &'static [Dialect], limits: Limits, names: Arc<dyn Names>) -> Self {
         Self {
             offered,
@@ -229,53 +229,53 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
         }
     }
 
-    /// The largest message, bytes: frames above it end the connection. Before Tversion it is [`MSIZE_MIN`]: who speaks
-    /// something else is found out by its first bytes.
+    /// Returns the maximum message size, in bytes. A larger frame ends the connection. Before Tversion this is
+    /// [`MSIZE_MIN`], so that the first bytes expose a client of another protocol.
     pub fn msize(&self) -> u32 {
         self.msize
     }
 
-    /// What was agreed, after Tversion.
+    /// Returns the agreed dialect, or `None` before a successful Tversion.
     pub fn dialect(&self) -> Option<Dialect> {
         self.dialect
     }
 
-    /// Requests that are not answered yet.
+    /// Returns the number of requests that are not answered yet.
     pub fn outstanding(&self) -> usize {
         self.calls.len()
     }
 
-    /// Bytes of the frames of those that wait for requests before them.
+    /// Returns the frame bytes of the requests that wait for earlier ones.
     pub fn deferred_bytes(&self) -> usize {
         self.deferred.bytes
     }
 
-    /// What an outstanding request may cost in memory, bytes: its data or its largest possible answer.
+    /// Returns the memory charge of an outstanding request, in bytes: its data or its largest possible reply.
     pub fn cost(&self, id: CallId) -> Option<usize> {
         let call = self.calls.get(&id.tag).filter(|call| call.generation == id.generation)?;
         Some(CALL_COST + call.count as usize)
     }
 
-    /// The requests that are being served: told to be cancelled when the connection goes.
+    /// Iterates over the requests in service, to cancel them when the connection ends.
     pub fn served(&self) -> impl Iterator<Item = CallId> {
         let served = |call: &Call<N, F>| call.number != FLUSH && matches!(call.wait, Wait::Nothing);
         let served = self.calls.iter().filter(move |(_, call)| served(call));
         served.map(|(&tag, call)| CallId { tag, generation: call.generation })
     }
 
-    /// The fid of an outstanding request.
+    /// Returns the fid of an outstanding request.
     pub fn fid_of(&self, id: CallId) -> Option<Fid> {
         let call = self.calls.get(&id.tag).filter(|call| call.generation == id.generation)?;
         Some(call.fid)
     }
 
-    /// The node behind the fid of an outstanding request.
+    /// Returns the node of an outstanding request's fid.
     pub fn node(&self, id: CallId) -> Option<&N> {
         let call = self.calls.get(&id.tag).filter(|call| call.generation == id.generation)?;
         self.fids.get(&call.fid)?.node.as_ref()
     }
 
-    /// The connection is idle: gives back what the tables hold beyond their content.
+    /// Shrinks the tables. Call it when the connection is idle.
     pub fn shrink(&mut self) {
         if self.calls.is_empty() && self.calls.capacity() > 16 {
             self.calls = HashMap::new();
@@ -285,12 +285,13 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
         }
     }
 
-    /// Fids in use.
+    /// Returns the number of fids in use.
     pub fn fid_count(&self) -> usize {
         self.fids.len()
     }
 
-    /// Whether writes to this fid must not overtake each other: its file, not their offset, decides where they go.
+    /// Whether writes to this fid must stay in order because their position does not come from their offset. True for
+    /// append-only and exclusive-use files, append-mode opens and unknown fids.
     pub fn is_serial(&self, fid: Fid) -> bool {
         self.fids.get(&fid).is_none_or(|entry| {
             entry.qid.ty & (Qid::APPEND | Qid::EXCL) != 0
@@ -298,14 +299,16 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
         })
     }
 
-    /// Takes a whole frame. A request whose body is malformed is answered with an error. `Err`, which ends the
-    /// connection, is for messages that a client never sends, and for any but a Tversion at the start.
+    /// Handles a whole frame. A request with a malformed body is answered with an error.
+    ///
+    /// `Err` means that the caller must close the connection: a client never sends such a message, or the first message
+    /// is malformed.
     pub fn receive<P: Data>(&mut self, frame: F, out: &mut impl Out<P>) -> Result<Step<N, F>, WireError> {
         let dialect = self.dialect.unwrap_or(Dialect::P2000);
         let tag = frame::tag_of(frame.as_ref());
         let message = match Tmsg::decode(frame.as_ref(), dialect) {
             Ok((_, message)) => message,
-            // An even number we do not know, correctly framed: a later extension asks whether we have it.
+            // A well-framed message with an unknown even number: a client probes for a later extension.
             Err(WireError::Type(ty)) if ty % 2 == 0 && !matches!(ty, 6 | 106) && self.dialect.is_some() => {
                 self.refuse(tag, &Error::new(Errno::EOPNOTSUPP, "unknown message"), out);
                 return Ok(Step::Answered);
@@ -334,20 +337,21 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
         Ok(self.admit(tag, number, plan, dialect, frame, out))
     }
 
-    /// The next request that had to wait and need not any more. Ask after every `respond`, and after every `receive`
-    /// (of a Tflush), until `None`.
+    /// Returns the next request that need not wait any more. Call it until `None` after every `respond`, and after
+    /// every `receive` (of a Tflush).
     pub fn next_ready(&mut self) -> Option<Request<N, F>> {
         self.ready.pop_front()
     }
 
-    /// The connection is gone: the clunks to serve. Answers that still come are handed back by `respond`. A clunk
-    /// with [`Request::users`] must wait until that many requests of before have been answered.
+    /// Ends the session because the connection is closed. Returns the clunks to serve. `respond` returns the nodes of
+    /// replies that come later. A clunk must wait until as many earlier requests are answered as [`Request::users`]
+    /// says.
     pub fn close(&mut self) -> Vec<Request<N, F>> {
         self.dialect = None;
         self.calls.clear();
         self.ready.clear();
         self.deferred = Deferred::default();
-        // A fid whose clunk is being served is clunked already; one whose clunk waits is not.
+        // Skip a fid whose clunk is in service. A fid whose clunk still waits needs one.
         self.opens = 0;
         let entries = core::mem::take(&mut self.fids).into_values();
         let entries = entries.filter(|e| e.state != State::Going || e.waiting.is_some());
@@ -358,39 +362,39 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
         entries.filter_map(clunk).collect()
     }
 
-    /// The clunk of a node that no fid stands for any more, under an id of its own; its answer goes nowhere.
+    /// Creates a clunk for a node that no fid refers to any more. The clunk has its own id and its reply is dropped.
     pub fn silent(&mut self, node: N, remove: bool) -> Request<N, F> {
         Request::silent(CallId { tag: NOTAG, generation: self.next_generation() }, node, remove)
     }
 
-    /// Allows fewer fids than [`Limits::fids`] while memory is short.
+    /// Lowers the limit of fids below [`Limits::fids`] while memory is short.
     pub fn limit_fids(&mut self, fids: usize) {
         self.fids_max = fids;
     }
 
-    /// Allows so many open fids: one more is refused with ENFILE.
+    /// Limits the number of open fids. Another open is refused with ENFILE.
     pub fn limit_opens(&mut self, opens: usize) {
         self.opens_max = opens;
     }
 
-    /// What is behind a fid that is open, and how it was opened.
+    /// Returns the node of an open fid, and the flags of its open.
     pub fn opened(&self, fid: Fid) -> Option<(&N, OpenFlags)> {
         let entry = self.fids.get(&fid)?;
         Some((entry.node.as_ref()?, entry.open?))
     }
 
-    /// The same, if it is a file and no directory: its reads and writes change nothing here.
+    /// Like [`Session::opened`], only for files. Reads and writes of a file do not change the session.
     pub fn opened_file(&self, fid: Fid) -> Option<(&N, OpenFlags)> {
         let entry = self.fids.get(&fid).filter(|entry| entry.kind == Kind::File && !entry.qid.is_dir())?;
         Some((entry.node.as_ref()?, entry.open?))
     }
 
-    /// Fids that are open.
+    /// Returns the number of open fids.
     pub fn open_count(&self) -> usize {
         self.opens
     }
 
-    /// Lowers what a request that is about to be served asks for, and with it what it costs.
+    /// Lowers the byte count of a read that is about to be served, and so its memory charge.
     pub fn limit(&mut self, request: &mut Request<N, F>, bytes: u32) {
         request.count = request.count.min(bytes);
         if let Some(call) = self.calls.get_mut(&request.id.tag)
@@ -401,7 +405,7 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
         }
     }
 
-    /// Says how many bytes a Twrite that is about to be served has outside its frame.
+    /// Sets the number of data bytes that a Twrite, about to be served, has outside its frame.
     pub fn set_outside(&mut self, request: &Request<N, F>, bytes: u32) {
         if let Some(call) = self.calls.get_mut(&request.id.tag)
             && call.generation == request.id.generation
@@ -411,7 +415,7 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
         }
     }
 
-    /// The frame of a request that waits, to be moved to smaller memory.
+    /// Returns the frame of a waiting request, so that the caller can move it to smaller memory.
     pub fn parked_frame(&mut self, tag: Tag) -> Option<&mut F> {
         match &mut self.calls.get_mut(&tag)?.wait {
             Wait::Nothing => None,
@@ -470,14 +474,14 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
         if first && number != FLUSH { Step::Cancel(id) } else { Step::Waits }
     }
 
-    /// Plans a request and makes its new fid.
+    /// Plans a request and creates its new fid.
     fn prepare(&mut self, message: &Tmsg<'_>, dialect: Dialect) -> Result<Plan> {
         let plan = self.plan(message, dialect)?;
         self.take_fids(&plan)?;
         Ok(plan)
     }
 
-    /// Makes the new fid. Everything before has been checked; this is the last that can be refused.
+    /// Creates the new fid. This is the last step that can refuse the request; the other checks come before.
     fn take_fids(&mut self, plan: &Plan) -> Result<()> {
         for fid in [plan.fid, plan.fid2] {
             if fid != NOFID {
@@ -500,7 +504,7 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
         Ok(())
     }
 
-    /// Enters the call, and its request into service or behind others; or refuses it.
+    /// Records the call. Its request is served, waits for others, or is refused.
     fn admit<P>(
         &mut self,
         tag: Tag,
@@ -567,13 +571,13 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
         Step::Serve(request)
     }
 
-    /// Takes the answer to a request. Returns a node that no client will clunk, because its session has ended or the
-    /// answer was wrong: clunk it ([`Session::silent`]).
+    /// Handles the file server's reply to a request. If it returns a node, no client can clunk that node, because its
+    /// session has ended or the reply was invalid. The caller must clunk it ([`Session::silent`]).
     ///
-    /// An answer that the request does not allow is EIO for the client, and goes to [`Out::wrong_reply`]: another kind,
-    /// more bytes than asked for or given, qids that do not fit the names.
+    /// If a request does not allow its reply, the client gets EIO and [`Out::wrong_reply`] is called. Such replies have
+    /// a wrong kind, more bytes than requested or supplied, or qids that do not fit the names.
     ///
-    /// An open, a create, an xattrcreate and a walk onto its own fid replace the fid's node: the old one is dropped
+    /// An open, a create, an xattrcreate and a walk onto the same fid replace the fid's node. The old node is dropped
     /// without a clunk.
     #[must_use = "a node that is returned must be clunked"]
     pub fn respond<P: Data>(
@@ -615,12 +619,12 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
                 _ => {}
             }
         }
-        // Only now: who waits for the fid finds it as this answer leaves it.
+        // Release the fids only now, so that waiting requests see the state after this reply.
         self.release(call.fid2);
         self.release(call.fid);
         match result {
             Ok(reply) => self.encode(id.tag, &call, reply, dialect, out),
-            // A failure that was flushed never happened; a clunk has freed its fid and must say so.
+            // A flushed request that failed gets no reply. A clunk has freed its fid, so it needs its reply.
             Err(_) if !call.flushes.is_empty() && !ends => {}
             Err(error) => self.refuse(id.tag, &error, out),
         }
@@ -629,7 +633,7 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
         unused
     }
 
-    /// Enters into the tables what a success means.
+    /// Applies a success to the tables.
     fn apply<P>(&mut self, call: &Call<N, F>, reply: Reply<N, P>, dialect: Dialect) -> Result<Reply<N, P>> {
         let from = self.fids.get(&call.fid).map(|entry| entry.qid);
         let mut install = |fid: Fid, node: &N, qid: Qid, kind: Kind, open: Option<OpenFlags>| {
@@ -668,7 +672,8 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
                 install(call.newfid, node, Qid::default(), Kind::Xattr, Some(OpenFlags::READ));
             }
             Reply::Dir(dir) if dir.too_small() => {
-                // Linux fills its buffer by several reads, and takes nothing for its end, but an error for an error.
+                // Linux fills its buffer with several reads. It takes an empty reply for the end of its buffer, and an
+                // error for a failure.
                 let listed = self.fids.get(&call.fid).and_then(|entry| entry.dir.as_deref());
                 if listed.is_some_and(|last| call.offset == last.end && call.count < last.count)
                     && !dialect.is_l()
@@ -687,7 +692,7 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
         Ok(reply)
     }
 
-    /// A request on this fid is answered; perhaps somebody waits to have it alone.
+    /// Ends one use of this fid. If that was the last, a request that waits for exclusive use becomes ready.
     fn release(&mut self, fid: Fid) {
         let Some(entry) = self.fids.get_mut(&fid) else { return };
         entry.users -= 1;
@@ -712,7 +717,7 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
 }
 
 impl<N> Entry<N> {
-    /// Whether it is an open file, of which a server can have only so many.
+    /// Whether it is an open file. Servers limit their number.
     fn is_open_file(&self) -> bool {
         self.kind == Kind::File && self.open.is_some()
     }
@@ -749,7 +754,7 @@ impl<N, F> Call<N, F> {
     }
 }
 
-/// Whether a request of this kind changes a file, or prepares to.
+/// Whether a request of this kind changes a file, or permits changes.
 fn changes(number: u8, flags: OpenFlags) -> bool {
     match number {
         OPEN | LOPEN | STREAM => flags.changes(),
@@ -775,5 +780,5 @@ fn duplicate_tag() -> Error {
     Error::new(Errno::EINVAL, "duplicate tag")
 }
 
-/// What an outstanding request is charged beside its data: its entries in tables, a small frame. Bytes.
+/// The charge for an outstanding request besides its data, in bytes: its table entries and a small frame.
 pub const CALL_COST: usize = 512;

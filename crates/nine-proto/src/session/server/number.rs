@@ -1,4 +1,4 @@
-//! The numbers of the T-messages, where a number is what is kept of a message.
+//! The type numbers of T-messages, for code that stores only the number of a message.
 
 pub(in crate::session) const STATFS: u8 = 8;
 pub(in crate::session) const LOPEN: u8 = 12;

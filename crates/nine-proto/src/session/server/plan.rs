@@ -1,6 +1,7 @@
-//! What a T-message asks of the tables, checked before anything is changed.
+//! Plans a request: checks a T-message against the tables before anything changes.
 //!
-//! Everything that can be refused without the file server is refused here, with the error of the manual.
+//! In: a decoded message. Out: a `Plan`, or the manual's error. Always holds: every check that does not need the file
+//! server is made here.
 
 use super::{Entry, Kind, Session, State, already_open, duplicate_tag, request, unknown_fid};
 use crate::dialect::Dialect;
@@ -14,17 +15,17 @@ use crate::stat::parse_device;
 /// How a request uses its fid.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Use {
-    /// Beside others.
+    /// Shared with other requests.
     Shared,
-    /// Beside others, but only one such at a time: on success the fid moves.
+    /// Shared with other requests, except of this kind. On success the fid moves.
     Moves,
-    /// Alone, then it stays.
+    /// Exclusive. Afterwards the fid stays.
     Alone,
-    /// Alone, then it is gone.
+    /// Exclusive. Afterwards the fid ends.
     Ends,
 }
 
-/// What a T-message asks of the tables: filled by `plan`, executed by `admit`.
+/// A request's use of the tables. `plan` fills it and `admit` executes it.
 pub(super) struct Plan {
     pub(super) fid: Fid,
     pub(super) fid2: Fid,
@@ -33,14 +34,14 @@ pub(super) struct Plan {
     pub(super) flags: OpenFlags,
     pub(super) offset: u64,
     pub(super) count: u32,
-    /// For the request's view: the directory cookie of a 9P2000 read, or the group of a Twstat.
+    /// A value for the request: the directory cookie of a 9P2000 read, or the group of a Twstat.
     pub(super) extra: u64,
-    /// A Twstat that asks for stable storage and changes nothing.
+    /// Whether it is a Twstat that asks for stable storage and changes nothing.
     pub(super) is_sync: bool,
 }
 
 impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
-    /// Checks what does not depend on fids.
+    /// Makes the checks that do not depend on fids.
     pub(super) fn check(&self, tag: Tag, message: &Tmsg<'_>, dialect: Dialect) -> Result<()> {
         if self.dialect.is_none() {
             return Err(Error::new(Errno::EPROTO, "no version agreed: Tversion comes first"));
@@ -61,7 +62,7 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
         Ok(())
     }
 
-    /// Checks what can be checked without the file server, and says which fids are needed how.
+    /// Makes the remaining checks that do not need the file server, and determines the use of each fid.
     pub(super) fn plan(&self, message: &Tmsg<'_>, dialect: Dialect) -> Result<Plan> {
         let mut plan = Plan {
             fid: NOFID,
@@ -87,7 +88,7 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
                 let entry = self.file(fid)?;
                 if !names.is_empty() {
                     directory(entry)?;
-                    // A clone of an open fid is let through: the Linux client makes them.
+                    // Allow the clone of an open fid in .L: the Linux client clones such fids.
                     if entry.open.is_some() && !dialect.is_l() {
                         return Err(already_open());
                     }
@@ -125,7 +126,7 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
                 plan.fid = dfid;
             }
             Tmsg::Link { dfid, fid, name } | Tmsg::Rename { fid: dfid, dfid: fid, name } => {
-                // Tlink: dfid is the directory; Trename: its dfid is.
+                // In Tlink `dfid` is the directory. In Trename it is the message's `dfid`, here `fid`.
                 let dir = if matches!(message, Tmsg::Link { .. }) { dfid } else { fid };
                 directory(self.file(dir)?)?;
                 check_name(name)?;
@@ -234,7 +235,8 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
         Ok(plan)
     }
 
-    /// What a Tcreate of something special (.u) needs: the fid to link to, or a device that can be read.
+    /// Checks a Tcreate of a special file in .u. Returns the fid to link to, or NOFID. A device must have a valid
+    /// extension.
     fn check_special(&self, perm: u32, extension: &[u8], dialect: Dialect) -> Result<Fid> {
         use crate::stat::mode::{DMDEVICE, DMLINK};
         if !dialect.is_u() {
@@ -251,7 +253,7 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
         Ok(fid)
     }
 
-    /// The entry of a fid that may be used now.
+    /// Returns the entry of a fid that is usable now.
     pub(super) fn here(&self, fid: Fid) -> Result<&Entry<N>> {
         match self.fids.get(&fid) {
             Some(entry) if entry.state == State::Here => Ok(entry),
@@ -262,7 +264,7 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
         }
     }
 
-    /// The entry of a fid that stands for a file, not for authentication or an attribute.
+    /// Returns the entry of a fid that refers to a file, not to authentication or an attribute.
     fn file(&self, fid: Fid) -> Result<&Entry<N>> {
         let entry = self.here(fid)?;
         if entry.kind == Kind::File { Ok(entry) } else { Err(Error::new(Errno::EBADF, "fid is not a file")) }
@@ -292,7 +294,7 @@ impl Plan {
     }
 }
 
-/// The fid that a Tcreate of a link (.u) links to.
+/// Returns the fid that a Tcreate of a link (.u) links to.
 pub(super) fn linked(extension: &[u8]) -> Option<Fid> {
     core::str::from_utf8(extension).ok()?.trim().parse().ok().map(Fid)
 }

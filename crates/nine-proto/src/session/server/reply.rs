@@ -1,4 +1,4 @@
-//! Answers on their way out: encoded in the session's dialect, with the Rflushes that waited for them.
+//! Encodes replies in the session's dialect, and sends the Rflushes that waited for them.
 
 use alloc::vec::Vec;
 
@@ -113,7 +113,7 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
 }
 
 impl<N, P> Reply<N, P> {
-    /// The same answer with another kind of node.
+    /// Converts the node of the reply with `f`.
     pub fn map_node<M>(self, f: impl FnOnce(N) -> M) -> Reply<M, P> {
         match self {
             Self::Done => Reply::Done,
@@ -139,7 +139,7 @@ impl<N, P> Reply<N, P> {
         }
     }
 
-    /// The node that this success has made, if it has made one.
+    /// Returns the node that this success created, if any.
     pub(super) fn into_node(self) -> Option<N> {
         match self {
             Self::Auth { node, .. }
@@ -153,7 +153,7 @@ impl<N, P> Reply<N, P> {
     }
 }
 
-/// Why this is no answer to the request.
+/// Returns the reason why the reply is invalid for the request, or `None` if it is valid.
 pub(super) fn wrong<N: Clone, F: AsRef<[u8]>, P: Data>(
     call: &Call<N, F>,
     reply: &Reply<N, P>,
@@ -196,14 +196,14 @@ pub(super) fn wrong<N: Clone, F: AsRef<[u8]>, P: Data>(
     is_wrong.then_some(why)
 }
 
-/// Longest string, and longest stat record, bytes.
+/// Maximum length of a string and of a stat record, in bytes.
 const STRING_MAX: usize = u16::MAX as usize;
-/// More than the numbers and lengths of a stat record, bytes.
+/// An upper bound for the numbers and lengths of a stat record, in bytes.
 const STAT_FIXED: usize = 128;
 
 fn cut(ename: &str) -> &[u8] {
     &ename.as_bytes()[..ename.floor_char_boundary(ERRMAX)]
 }
 
-/// Longest error text sent (`ERRMAX` of error(2)), bytes.
+/// Maximum length of an error text on the wire (`ERRMAX` of error(2)), in bytes.
 const ERRMAX: usize = 128;

@@ -1,4 +1,4 @@
-//! A request out of the session: its frame, the nodes it names, and the dialect-free view of it.
+//! A request from the session to the file server: its frame, its nodes, and its dialect-free view.
 
 use alloc::sync::Arc;
 use core::fmt;
@@ -14,26 +14,26 @@ use crate::msg::Tmsg;
 use crate::op::{Make, Op, OpenFlags, Perm, RenameMode};
 use crate::stat::{Stat, StatIds, device_numbers, mode, parse_device};
 
-/// A request to serve. Owns its frame; [`Request::op`] is a view made on demand.
+/// A request to serve. It owns its frame. [`Request::op`] decodes the frame on demand.
 pub struct Request<N, F> {
     pub(super) id: CallId,
-    /// `None`: a clunk that nobody asked for.
+    /// `None` for a silent clunk, which no client sent.
     pub(super) frame: Option<F>,
     pub(super) dialect: Dialect,
-    /// Or NOFID.
+    /// The number of its fid, or NOFID.
     pub(super) number: Fid,
     pub(super) fid: Option<N>,
     pub(super) fid2: Option<N>,
     /// The cookie of a directory read in stat records, or the group of a Twstat.
     pub(super) extra: u64,
-    /// Bytes asked for, within msize.
+    /// Requested bytes, limited by msize.
     pub(super) count: u32,
     pub(super) is_dir: bool,
     pub(super) changes: bool,
-    /// Its open or create asks for ORCLOSE.
+    /// Whether its open or create has ORCLOSE.
     pub(super) rclose: bool,
     pub(super) users: u32,
-    /// A clunk that removes (ORCLOSE).
+    /// Whether the clunk removes the file (ORCLOSE).
     pub(super) remove: bool,
 }
 
@@ -56,78 +56,78 @@ impl<N, F: AsRef<[u8]>> Request<N, F> {
         }
     }
 
-    /// A read or a write that the server itself makes, in the name of a fid whose node this is: `frame` is its message,
-    /// in `dialect`; `count` are its bytes.
+    /// Creates a read or write of the server itself, on behalf of a fid with this `node`. `frame` is its message in
+    /// `dialect`. `count` is its number of data bytes.
     pub fn own(id: CallId, frame: F, dialect: Dialect, node: N, count: u32) -> Self {
         Self { frame: Some(frame), dialect, count, ..Self::silent(id, node, false) }
     }
 
-    /// Its name in the session.
+    /// Returns its id in the session.
     pub fn id(&self) -> CallId {
         self.id
     }
 
-    /// What the client speaks.
+    /// Returns the client's dialect.
     pub fn dialect(&self) -> Dialect {
         self.dialect
     }
 
-    /// The number of its fid. `None`: it has none, like an attach, or it is a silent clunk.
+    /// Returns the number of its fid. `None` if it has no fid, like an attach, or is a silent clunk.
     pub fn fid_number(&self) -> Option<Fid> {
         (self.number != NOFID).then_some(self.number)
     }
 
-    /// The number of its T-message. `None`: a silent clunk.
+    /// Returns the type number of its T-message. `None` for a silent clunk.
     pub fn number(&self) -> Option<u8> {
         self.frame.as_ref().map(|frame| frame::type_of(frame.as_ref()))
     }
 
-    /// The node behind its fid.
+    /// Returns the node of its fid.
     pub fn fid(&self) -> Option<&N> {
         self.fid.as_ref()
     }
 
-    /// The node behind its second fid.
+    /// Returns the node of its second fid.
     pub fn fid2(&self) -> Option<&N> {
         self.fid2.as_ref()
     }
 
-    /// The frame, if it has one.
+    /// Returns its frame. `None` for a silent clunk.
     pub fn frame(&self) -> Option<&F> {
         self.frame.as_ref()
     }
 
-    /// The frame, if it has one, to be moved to smaller memory.
+    /// Returns its frame, so that the caller can move it to smaller memory.
     pub fn frame_mut(&mut self) -> Option<&mut F> {
         self.frame.as_mut()
     }
 
-    /// Of a read: the bytes that the answer may have.
+    /// Returns the maximum number of data bytes of a read's reply.
     pub fn count(&self) -> u32 {
         self.count
     }
 
-    /// Where the answer to a `Readdir` goes.
+    /// Creates the buffer for the reply to a `Readdir`.
     pub fn dir_buf(&self, names: Arc<dyn Names>) -> DirBuf {
         DirBuf::new(self.dialect, self.count as usize, names)
     }
 
-    /// Whether it is a clunk that no client waits for.
+    /// Whether it is a clunk that no client sent or waits for.
     pub fn is_silent(&self) -> bool {
         self.frame.is_none()
     }
 
-    /// Of a silent clunk: requests before it that are still being served.
+    /// Returns the number of earlier requests in service on the fid of a silent clunk.
     pub fn users(&self) -> u32 {
         self.users
     }
 
-    /// Whether what it opens is to be removed at its clunk.
+    /// Whether its open or create asks for removal at the clunk (ORCLOSE).
     pub fn rclose(&self) -> bool {
         self.rclose
     }
 
-    /// The nodes it names.
+    /// Returns the nodes of its two fids.
     pub fn into_fids(self) -> [Option<N>; 2] {
         [self.fid, self.fid2]
     }
@@ -137,12 +137,12 @@ impl<N, F: AsRef<[u8]>> Request<N, F> {
         self.is_dir
     }
 
-    /// Whether it changes a file, or prepares to: what a read-only client may not do.
+    /// Whether it changes a file or permits changes. Read-only clients may not send it.
     pub fn changes(&self) -> bool {
         self.changes
     }
 
-    /// What is asked.
+    /// Decodes the operation.
     pub fn op(&self) -> Op<'_> {
         let Some(frame) = &self.frame else {
             return if self.remove { Op::Remove } else { Op::Clunk };
@@ -236,11 +236,11 @@ impl<N, F: AsRef<[u8]>> fmt::Debug for Request<N, F> {
     }
 }
 
-/// Checks a Twstat against what may be changed (stat(5)) and resolves the group's name. The group, or `NOGID`.
+/// Checks that a Twstat changes only permitted fields (stat(5)). Returns the number of the new group, or `NOGID`.
 pub(super) fn check_wstat(stat: &Stat<'_>, qid: Qid, dialect: Dialect, names: &dyn Names) -> Result<u32> {
     let untouched = Stat::DONT_TOUCH;
     let fixed = (stat.ty, stat.dev, stat.qid) == (untouched.ty, untouched.dev, untouched.qid);
-    // Linux names itself as the last modifier of what it renames.
+    // When Linux renames a file, it sends itself as the last modifier.
     let muid = stat.muid.is_empty() || !stat.name.is_empty();
     if !fixed || !muid || (!dialect.is_u() && !stat.uid.is_empty()) {
         return Err(Error::new(Errno::EPERM, "wstat may not change type, dev, qid, uid or muid"));
@@ -260,7 +260,7 @@ pub(super) fn check_wstat(stat: &Stat<'_>, qid: Qid, dialect: Dialect, names: &d
     }
 }
 
-/// Whether all fields of a Twstat are "don't touch": it asks for stable storage (stat(5)).
+/// Whether all fields of a Twstat are "don't touch". This requests stable storage (stat(5)).
 pub(super) fn is_sync(stat: &Stat<'_>, set: &SetAttr<'_>) -> bool {
     *set == SetAttr::default() && stat.mode == u32::MAX
 }
@@ -306,7 +306,8 @@ fn set_of_l(
     }
 }
 
-/// What a Tcreate makes: in 9P2000 a file or a directory, in .u whatever its mode bits and extension say.
+/// Returns the kind of file that a Tcreate creates: a file or directory in 9P2000; in .u the mode bits and the
+/// extension decide.
 fn special<'a>(perm: u32, extension: &'a [u8], dialect: Dialect) -> Make<'a> {
     let node = |ty| Make::Node { ty, major: 0, minor: 0 };
     match perm {

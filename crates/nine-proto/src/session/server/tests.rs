@@ -1,4 +1,4 @@
-//! The session stepped by hand: every fid rule, every flush ordering, in the words of the manual.
+//! Steps the server session by hand through the fid rules and flush orders of the manual.
 
 use super::*;
 use crate::attr::{Attr, Numeric};
@@ -28,7 +28,7 @@ impl Out<Vec<u8>> for Wire {
     }
 }
 
-/// A session, what it has sent, and a client's way of speaking to it.
+/// A session, its output, and a client that sends it messages.
 struct World {
     session: S,
     wire: Wire,
@@ -49,7 +49,7 @@ impl World {
         world
     }
 
-    /// With fid 1 on a directory.
+    /// Creates a session with fid 1 on a directory.
     fn attached(dialect: Dialect) -> Self {
         let mut world = Self::new(dialect);
         let attach =
@@ -60,7 +60,7 @@ impl World {
         world
     }
 
-    /// With fid 2 on a file, open for both.
+    /// Creates a session with fid 2 on a file that is open for reading and writing.
     fn opened(dialect: Dialect) -> Self {
         let mut world = Self::attached(dialect);
         let id = world.serve(1, walk(1, 2, &[b"f"]));
@@ -97,7 +97,7 @@ impl World {
         self.session.respond(id, result, &mut self.wire)
     }
 
-    /// What has been sent since last asked, printed.
+    /// Takes and formats the messages sent since the last call.
     fn sent(&mut self) -> String {
         let bytes = core::mem::take(&mut self.wire.0);
         let mut rest = &bytes[..];
@@ -176,7 +176,7 @@ fn version_clunks_every_fid_and_drops_every_request() {
     assert_eq!(nodes, ["f open", "root"]);
     assert_eq!(world.session.outstanding(), 0);
     world.sent();
-    // The late success of the walk is handed back, and nothing is sent.
+    // `respond` returns the node of the late walk and sends nothing.
     assert_eq!(world.answer(id, Ok(walked(&[FILE], Some("late")))), Some("late"));
     assert_eq!(world.sent(), "");
 }
@@ -190,7 +190,7 @@ fn a_fid_whose_clunk_is_being_served_is_not_clunked_again() {
     let nodes = |clunks: Vec<Request<&'static str, Vec<u8>>>| -> Vec<_> {
         clunks.iter().map(|c| *c.fid().unwrap()).collect()
     };
-    // Fid 1's clunk is with the file server; fid 2's waits for the read and is lost.
+    // The file server has fid 1's clunk. Fid 2's clunk waits for the read and is dropped.
     assert_eq!(nodes(world.session.close()), ["f open"]);
     world.answer(reading, Ok(Reply::Read(vec![])));
     assert!(world.session.next_ready().is_none());
@@ -291,7 +291,7 @@ fn a_walk_onto_itself_moves_the_fid_only_when_whole() {
     assert_eq!(request.fid(), Some(&"root"));
     world.answer(request.id(), Ok(walked(&[FILE], Some("f"))));
     world.sent();
-    // Now it is a file.
+    // The fid is now a file.
     assert!(world.refused(1, walk(1, 1, &[b"x"])).contains("Not a directory"));
 }
 
@@ -345,7 +345,7 @@ fn rclose_turns_the_clunk_into_a_remove() {
     world.sent();
     world.answer(request.id(), Ok(Reply::Done));
     assert_eq!(world.sent(), "Rclunk tag 1\n");
-    // And so does the end of the connection.
+    // The end of the connection removes the file, too.
     let id = world.serve(1, walk(1, 2, &[b"f"]));
     world.answer(id, Ok(walked(&[FILE], Some("f"))));
     let id = world.serve(1, Tmsg::Open { fid: Fid(2), mode: 0x40 });
@@ -518,7 +518,7 @@ fn no_room_for_an_entry_is_nothing_at_the_end_of_a_buffer_and_an_error_elsewhere
     let len = listed(0, 100, b"f").0;
     assert_eq!(listed(len as u64, 20, b"f").1, "Rread tag 1 data 0 bytes\n");
     assert_eq!(listed(len as u64, 100, b"f").0, len);
-    // Who always asks for as little must not take it for the end.
+    // If each read asks for so few bytes, an empty reply would look like the end of the directory.
     listed(0, len as u32, b"f");
     assert!(listed(len as u64, len as u32, b"longer").1.starts_with("Rerror"));
 }
@@ -621,7 +621,7 @@ fn a_request_says_the_number_of_its_fid() {
     assert_eq!(walking.fid_number(), Some(Fid(1)));
     let Step::Serve(reading) = world.send(Tag(2), read(2, 0, 1)) else { panic!() };
     assert_eq!(reading.fid_number(), Some(Fid(2)));
-    // A clunk that had to wait says it too, and one that nobody asked for does not.
+    // A waiting clunk has its fid number, too. A silent clunk has none.
     assert!(matches!(world.send(Tag(3), clunk(2)), Step::Waits));
     world.answer(reading.id(), Ok(Reply::Read(vec![])));
     assert_eq!(world.session.next_ready().unwrap().fid_number(), Some(Fid(2)));
@@ -695,7 +695,7 @@ fn reads_are_cut_to_what_a_message_holds() {
 
 #[test]
 fn what_a_fid_needs_beside_its_node_fits_into_fifty_bytes() {
-    // A node of three words one of which is never 0, as the framework keeps.
+    // A node of three words, one of which is never 0, like the node of the server framework.
     let node = size_of::<(Arc<()>, [usize; 2])>();
     assert!(size_of::<Entry<(Arc<()>, [usize; 2])>>() <= node + 48);
 }

@@ -1,4 +1,4 @@
-//! Ordered dependence: whole conversations in one flight, and every way in which one can break off.
+//! Dependent requests that are sent together without waiting for replies, and the ways in which they can fail.
 
 use super::*;
 
@@ -10,7 +10,7 @@ impl World {
         assert!(matches!(step, Step::Waits), "does not wait; sent: {}", self.sent());
     }
 
-    /// The request that is ready now, which must have this tag.
+    /// Returns the next ready request, which must have this tag.
     fn ready(&mut self, tag: u16) -> Request<&'static str, Vec<u8>> {
         let request = self.session.next_ready().expect("a request is ready");
         assert_eq!(request.id().tag, Tag(tag));
@@ -21,7 +21,7 @@ impl World {
         assert!(self.session.next_ready().is_none());
     }
 
-    /// Attach 1, walk to 2, open, read and clunk it, under tags 1 to 5; the attach is with the file server.
+    /// Sends attach 1, walk to 2, and open, read and clunk of 2 with tags 1 to 5. The file server has the attach.
     fn flight(dialect: Dialect) -> (Self, CallId) {
         let mut world = Self::new(dialect);
         let attach = world.serve(1, attach(1));
@@ -64,7 +64,7 @@ fn opened() -> Result<Reply<&'static str, Vec<u8>>> {
     Ok(Reply::Open { qid: FILE, iounit: 0, node: "f open" })
 }
 
-/// The tags of the answers, and of the errors among them.
+/// Returns the tags of all replies, and the tags of the errors among them.
 fn tags(sent: &str) -> (Vec<u16>, Vec<u16>) {
     let tag = |line: &str| line.split(' ').nth(2).unwrap().parse().unwrap();
     (sent.lines().map(tag).collect(), sent.lines().filter(|line| line.contains("error")).map(tag).collect())
@@ -82,7 +82,7 @@ fn a_whole_conversation_travels_in_one_flight() {
         world.answer(opening, opened());
         let reading = world.ready(4);
         assert_eq!(reading.fid(), Some(&"f open"));
-        // The clunk waits for the read, as it always does.
+        // As usual, the clunk waits for the read.
         world.none_ready();
         world.answer(reading.id(), Ok(Reply::Read(vec![7; 3])));
         let clunking = world.ready(5);
@@ -153,7 +153,7 @@ fn a_file_is_made_written_looked_at_and_closed_in_one_flight() {
     let flags = 1;
     world.waits(2, Tmsg::Lcreate { fid: Fid(2), name: b"new", flags, mode: 0o644, gid: 0 });
     world.waits(3, Tmsg::Write { fid: Fid(2), offset: 0, data: msg::Data::Bytes(b"data") });
-    // Of the new file, not of the directory that the fid still stands for.
+    // This asks for the attributes of the new file, not of the directory that the fid still refers to.
     world.waits(4, Tmsg::Getattr { fid: Fid(2), mask: 0x7ff });
     world.waits(5, clunk(2));
     world.answer(cloning, Ok(walked(&[], Some("dir"))));
@@ -232,7 +232,7 @@ fn a_second_open_waits_for_the_first_and_a_clunk_has_its_own_way() {
     let second = world.ready(2).id();
     world.answer(second, Ok(Reply::Open { qid: ROOT, iounit: 0, node: "dir" }));
     assert_eq!(world.ready(3).fid(), Some(&"dir"));
-    // Without anybody between, the fid is going at once.
+    // Without a request between them, the fid is going at once.
     let mut world = World::attached(Dialect::P2000S);
     world.serve(1, Tmsg::Open { fid: Fid(1), mode: 0 });
     world.waits(2, clunk(1));
@@ -267,7 +267,7 @@ fn one_fid_that_fails_lets_the_requests_on_the_other_go() {
     world.waits(3, rename(2, 3));
     world.waits(4, Tmsg::Statfs { fid: Fid(3) });
     world.answer(b, Ok(walked(&[ROOT], Some("b"))));
-    // It came after the rename, so it waits with it.
+    // It came after the rename, so it waits, too.
     world.none_ready();
     world.sent();
     world.answer(a, Err(Errno::EIO.into()));
@@ -286,7 +286,7 @@ fn a_newfid_goes_to_the_request_that_came_first() {
     world.none_ready();
     let sent = world.sent();
     assert!(sent.contains("Rerror tag 3 ename 'fid in use'"), "{sent}");
-    // While nothing deferred wants it, a fid that is coming is in use, as ever.
+    // A coming fid is in use as usual unless a deferred request creates it.
     assert!(world.refused(4, walk(1, 2, &[])).contains("fid in use"));
 }
 
@@ -324,7 +324,7 @@ fn a_flush_takes_one_out_of_the_flight_and_is_answered_at_once() {
     world.answer(attach, attached());
     world.lookup(2);
     world.sent();
-    // The open never happened.
+    // The open was not executed.
     assert!(world.refused(9, read(2, 0, 1)).contains("ecode 9"));
     let clunking = world.ready(5);
     assert!(matches!(clunking.op(), Op::Clunk));
@@ -341,7 +341,7 @@ fn a_flush_of_what_is_in_the_way_lets_the_others_go() {
     assert_eq!(world.refused(5, flush(2)), "Rflush tag 5\nRlerror tag 4 ecode 16\n");
     world.ready(3);
     world.none_ready();
-    // The same of one that is deferred itself.
+    // The same for a request that is itself deferred.
     world.waits(6, walk(2, 2, &[]));
     let coming = world.serve(7, walk(1, 3, &[]));
     world.waits(8, rename(3, 2));
@@ -378,7 +378,7 @@ fn a_new_session_drops_the_flight() {
     assert_eq!(world.answer(attaching, attached()), Some("root"));
     world.none_ready();
     assert_eq!(world.sent(), "");
-    // Nothing is left in the way of the same numbers.
+    // The same fid and tag numbers are free again.
     world.serve(2, attach(2));
     world.waits(3, clunk(2));
 }
