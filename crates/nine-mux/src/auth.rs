@@ -1,8 +1,8 @@
-//! Authentication, passed through: a client proves itself to the server whose tree its name space begins with.
+//! Passes authentication through: a client proves its identity to the server of the first tree in its name space.
 //!
-//! Only where that tree is attached as each client is (`As::Client`), and is not of this process: a server that sees
-//! everybody as the same user has been convinced already. The afid is the server's; what is said over it is not the
-//! mux's to understand. An attach that shows it gets roots of its own: nobody else profits from the proof.
+//! This applies only if that tree is attached as each client is (`As::Client`), and its server is not in this process.
+//! A server that sees all clients as one user is authenticated by other means. The afid is the server's, and the mux
+//! does not interpret its data. An attach with the afid gets its own roots: no other client benefits from the proof.
 
 use std::sync::Arc;
 
@@ -17,16 +17,16 @@ use crate::core::{Core, refused};
 use crate::named::Named;
 use crate::upstream::{Ident, Standing, Tree};
 
-/// Behind a client's afid.
+/// The mux's state of a client's afid.
 pub(crate) struct Afid {
     pub(crate) file: File,
     tree: Arc<Tree>,
-    /// Which of the tree's equal servers.
+    /// The index of the tree's equal server.
     member: u16,
 }
 
 impl Core {
-    /// Begins to prove somebody.
+    /// Starts the authentication of a user.
     pub(crate) async fn auth(&self, req: &Later) -> Result<Reply, Failed> {
         let Op::Auth { uname, aname, uid } = req.op() else { unreachable!("only Tauth comes here") };
         let user = match uname {
@@ -56,7 +56,7 @@ impl Core {
         Ok(Reply::Auth { qid: seen, node: Arc::new(Afid { file, tree, member }) })
     }
 
-    /// What a client says and hears on its afid.
+    /// Passes a client's request on its afid to the server.
     pub(crate) async fn prove(&self, afid: &Afid, req: &Later) -> Result<Reply, Failed> {
         match req.op() {
             Op::Read { offset, count } => {
@@ -68,7 +68,7 @@ impl Core {
         }
     }
 
-    /// The user of an attach, with the root that its proof has opened.
+    /// Returns the user of an attach, with the root that its afid has opened.
     pub(crate) async fn proven(&self, req: &Later, afid: &Afid) -> Result<Arc<Ident>, Failed> {
         let Op::Attach { uname, uid, .. } = req.op() else { unreachable!("only Tattach comes here") };
         let client = afid.file.client();
@@ -82,7 +82,7 @@ impl Core {
         Ok(Arc::new(ident))
     }
 
-    /// The tree whose server clients of a name space prove themselves to.
+    /// Returns the tree of the server that authenticates the clients of a name space, if there is one.
     fn proves(&self, named: &Named) -> Option<Arc<Tree>> {
         let space = named.space();
         let first =

@@ -1,5 +1,5 @@
-//! What a mux keeps behind a client's fid: where it is in the name space, and the fid of an upstream that stands for it
-//! (CFid and Fid of the seed, section 3.4.2).
+//! The mux's state of a client's fid: its position in the name space, and the upstream's fid that represents it (CFid
+//! and Fid of the seed, section 3.4.2).
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -20,49 +20,49 @@ use crate::space::{Head, Place};
 use crate::union::Listing;
 use crate::upstream::{Ident, Root};
 
-/// One step of the way from the root of the name space, so that ".." leads back over mount points: lexically, as in
-/// Pike's *Lexical File Names in Plan 9*.
+/// One step of the path from the root of the name space, so that ".." leads back over mount points. Names are lexical,
+/// as in Pike's *Lexical File Names in Plan 9*.
 pub(crate) struct Step {
-    /// `None`: the root.
+    /// `None` for the root.
     pub(crate) parent: Option<Arc<Step>>,
-    /// What a Twstat has called it since.
+    /// The new name, if a Twstat has renamed it since.
     pub(crate) renamed: ArcSwapOption<Box<[u8]>>,
-    /// Where its name leads if nothing is mounted there: its last name is the one that was walked.
+    /// The place of the name if nothing is mounted there. Its last name is the one that was walked.
     pub(crate) covered: Place,
 }
 
-/// See the module. Never changes, but for what a reconnection puts in the place of `first`; an open makes a new one.
+/// A client's fid. Immutable except for the replacement of `first` after a reconnection. An open creates a new one.
 pub(crate) struct CFid {
-    /// Who walks on from here: the name space, the user, the client.
+    /// The name space, the user and the client for further walks.
     pub(crate) by: Arc<Walker>,
     pub(crate) step: Arc<Step>,
-    /// The mount point it is, and which member of it its file is.
+    /// The mount point of the fid, and the index of the member that has its file.
     pub(crate) crossed: Option<(Arc<Head>, usize)>,
-    /// What stands for it until its connection goes.
+    /// The upstream's fid until its connection ends.
     pub(crate) first: Live,
-    /// Set if the server of this mount point was away when it was walked to: `first` is the covered file.
+    /// Set if the server of this mount point was away during the walk: `first` is then the covered file.
     pub(crate) away: Option<Box<AwayMount>>,
-    /// As clients see it.
+    /// The qid that clients see.
     pub(crate) qid: Held,
     pub(crate) open: Option<Open>,
-    /// Its server is reconnected.
+    /// State for reconnection, if the mount reconnects.
     pub(crate) kept: Option<Box<Kept>>,
-    /// Its server is read ahead.
+    /// State for reading ahead, if the mount reads ahead.
     pub(crate) ahead: Option<Arc<Ahead>>,
     /// The open file itself, if its server is in this process.
     pub(crate) direct: Option<Arc<dyn Direct>>,
-    /// Its fid of the upstream.
+    /// The charge for its upstream fid.
     pub(crate) share: FairShare,
 }
 
-/// A mount point that was walked to while its server was away. Until the server answers, the fid has the attributes of
-/// the covered file; every other request goes to the server, and waits or fails as its mount says.
+/// A mount point whose server was away during the walk to it. Until the server answers, the fid has the attributes of
+/// the covered file. All other requests go to the server, and wait or fail as the mount requests.
 pub(crate) struct AwayMount {
     pub(crate) head: Arc<Head>,
     arrived: ArcSwapOption<Arrived>,
 }
 
-/// The mounted file, and the number of its member.
+/// The mounted file, and the index of its member.
 struct Arrived {
     live: Arc<Live>,
     member: usize,
@@ -73,7 +73,7 @@ impl AwayMount {
         Box::new(Self { head, arrived: ArcSwapOption::empty() })
     }
 
-    /// The server has answered. Of several callers the first counts.
+    /// Stores the mounted file after the server has answered. If there are several callers, the first one wins.
     pub(crate) fn arrive(&self, live: Live, member: usize) {
         let new = Arc::new(Arrived { live: Arc::new(live), member });
         self.arrived.rcu(|now| Some(now.as_ref().filter(|now| !self.is_lost(now)).unwrap_or(&new).clone()));
@@ -83,30 +83,30 @@ impl AwayMount {
         self.arrived.load_full().filter(|now| !self.is_lost(now))
     }
 
-    /// Whether the connection has ended, so that the server is away again. A union keeps its member for good: requests
-    /// read the member and the file one after the other.
+    /// Whether the connection has ended, so that the server is away again. Never for a union, which keeps its member:
+    /// requests read the member and the file one after the other.
     fn is_lost(&self, now: &Arrived) -> bool {
         self.head.members.len() == 1 && now.live.root.client.dead().is_some()
     }
 }
 
-/// The fid of an upstream.
+/// A fid of an upstream.
 #[derive(Clone)]
 pub(crate) struct Live {
     pub(crate) root: Arc<Root>,
     pub(crate) file: Arc<File>,
-    /// As the upstream says.
+    /// The upstream's qid.
     pub(crate) raw: Qid,
 }
 
-/// What stands for a fid now.
+/// The upstream's fid that represents a client's fid now.
 pub(crate) enum Now<'c> {
     First(&'c Live),
     Later(Arc<Live>),
 }
 
 impl Now<'_> {
-    /// For whoever has the fid and shall not look again.
+    /// Returns the later fid, for a caller that must not look it up again.
     pub(crate) fn later(self) -> Option<Arc<Live>> {
         match self {
             Self::First(_) => None,
@@ -126,33 +126,33 @@ impl Deref for Now<'_> {
     }
 }
 
-/// What all fids of one attach share.
+/// The context that all fids of one attach share.
 #[derive(Clone)]
 pub(crate) struct Walker {
     pub(crate) named: Arc<Named>,
     pub(crate) ident: Arc<Ident>,
-    /// Muxes that its requests have come over.
+    /// Number of muxes that its requests have passed.
     pub(crate) hops: u8,
-    /// The client's number: it chooses the lanes.
+    /// The client's number, which selects the upstream connection.
     pub(crate) client: u64,
     /// The party that its fids are charged to.
     pub(crate) principal: ClientPrincipal,
-    /// The path that was attached to.
+    /// The path that the client attached to.
     pub(crate) base: Path,
 }
 
-/// How a fid is open.
+/// The kind of an open fid.
 pub(crate) enum Open {
-    /// At the upstream, like this.
+    /// Opened at the upstream with these flags.
     There(OpenFlags),
-    /// It is an attribute of a file, to be read or written.
+    /// An extended attribute of a file, for reading or writing.
     Attribute,
-    /// It is a directory that is read by us and not passed on: a union, or one with mount points in it.
-    /// Boxed, for most fids are files.
+    /// A directory that the mux lists itself: a union, or a directory with mount points. Boxed because most fids are
+    /// files.
     Here(Box<AsyncMutex<Listing>>),
 }
 
-/// The mapped qid of a file with a fid: unique while it lives.
+/// The mapped qid of a file with a fid, unique among the live fids.
 pub(crate) struct Held {
     pub(crate) qid: Qid,
     qids: Arc<Qids>,
@@ -180,7 +180,7 @@ impl Step {
         Arc::new(Self { parent: Some(parent.clone()), renamed: ArcSwapOption::empty(), covered })
     }
 
-    /// The way to where it has been moved, from the same mount point.
+    /// Returns the step for the place to which it has moved, from the same mount point.
     fn moved(&self, covered: Place) -> Arc<Self> {
         let mut top = self;
         while let Some(parent) = top.parent.as_deref()
@@ -203,17 +203,17 @@ impl Step {
         step
     }
 
-    /// The name that was walked.
+    /// Returns the name that was walked.
     pub(crate) fn name(&self) -> &[u8] {
         self.covered.name()
     }
 
-    /// Its name now.
+    /// Returns its present name.
     pub(crate) fn called(&self) -> Box<[u8]> {
         self.renamed.load().as_ref().map_or_else(|| self.name().into(), |name| Box::clone(name))
     }
 
-    /// The way from the root, for messages.
+    /// Formats the path from the root, for messages.
     pub(crate) fn path(&self) -> String {
         let mut names = Vec::new();
         let mut step = self;
@@ -227,7 +227,7 @@ impl Step {
 }
 
 impl CFid {
-    /// Where it really is: where the moves of its tree are remembered, also if it was moved since it was walked to.
+    /// Returns its present place. Follows moves after the walk if its tree records them.
     pub(crate) fn place(&self) -> Place {
         match (&self.kept, self.crossed_first()) {
             (Some(kept), _) => kept.place(&self.first.root.tree),
@@ -236,7 +236,7 @@ impl CFid {
         }
     }
 
-    /// Its step, likewise.
+    /// Returns its step, corrected for moves in the same way.
     pub(crate) fn step(&self) -> Arc<Step> {
         let place = self.kept.as_ref().filter(|_| self.crossed.is_none()).map(|_| self.place());
         match place {
@@ -245,7 +245,7 @@ impl CFid {
         }
     }
 
-    /// The mount point it is, likewise, with its members where they are now.
+    /// Returns its mount point, with the present places of the members.
     pub(crate) fn crossed(&self) -> Option<(Arc<Head>, usize)> {
         let (head, held) = self.crossed_first()?;
         let Some(kept) = &self.kept else { return Some((head, held)) };
@@ -257,7 +257,7 @@ impl CFid {
         Some((if now == *head { head } else { Arc::new(now) }, held))
     }
 
-    /// The same, with its members where they were.
+    /// Returns its mount point, with the places that the members had during the walk.
     fn crossed_first(&self) -> Option<(Arc<Head>, usize)> {
         match &self.away {
             Some(away) => away.arrived().map(|now| (away.head.clone(), now.member)),
@@ -265,7 +265,7 @@ impl CFid {
         }
     }
 
-    /// The mount point, if its server is away.
+    /// Returns the mount point if its server is away.
     pub(crate) fn away(&self) -> Option<&AwayMount> {
         self.away.as_deref().filter(|away| away.arrived().is_none())
     }
@@ -275,12 +275,12 @@ impl CFid {
         self.away.is_some() || self.crossed.is_some()
     }
 
-    /// Whether it stands for several directories.
+    /// Whether it represents several directories.
     pub(crate) fn is_union(&self) -> bool {
         self.crossed_first().is_some_and(|(head, _)| head.members.len() > 1)
     }
 
-    /// What stands for it now.
+    /// Returns the upstream's fid that represents it now.
     pub(crate) fn live(&self) -> Now<'_> {
         let arrived = || self.away.as_ref()?.arrived().map(|now| now.live.clone());
         match self.kept.as_ref().and_then(|kept| kept.now()).or_else(arrived) {
@@ -293,7 +293,7 @@ impl CFid {
         self.first.raw.is_dir()
     }
 
-    /// A qid of what stands for it as clients see it.
+    /// Converts an upstream's qid to the qid that clients see.
     pub(crate) fn map(&self, live: &Live, raw: Qid) -> Qid {
         if raw.path == live.raw.path {
             return Qid { path: self.qid.qid.path, ..raw };

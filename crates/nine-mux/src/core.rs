@@ -1,4 +1,4 @@
-//! What all of a mux shares, and the calls that change it.
+//! The shared state of a mux, and the calls that change it.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -24,48 +24,48 @@ use crate::space::{Flags, Place, Space, TreeId, names_of};
 use crate::upstream::{As, GREETING, Ident, Root, Server, Standing, Tree, Upstream};
 use crate::walk::{Last, Pos};
 
-/// See the module.
+/// The shared state of a mux.
 pub(crate) struct Core {
     pub(crate) me: Weak<Core>,
     pub(crate) jobs: Arc<Jobs>,
     pub(crate) qids: Arc<Qids>,
     named: Mutex<HashMap<Box<str>, Arc<Named>>>,
-    /// Values that are being made, to take the place of those of the same names.
+    /// Name spaces in preparation, which will replace those of the same names.
     drafts: Mutex<Vec<Weak<Named>>>,
     upstreams: Mutex<HashMap<Arc<str>, Weak<Upstream>>>,
-    /// Modules on their connections.
+    /// Modules pushed on its connections.
     pub(crate) pushed: Pushed,
-    /// Trees that are mounted or still have fids. Whoever mounts one holds it in `mounted`.
+    /// Trees that are mounted or still have fids. `mounted` keeps the mounted ones alive.
     trees: Mutex<HashMap<TreeId, Weak<Tree>>>,
     mounted: Mutex<HashMap<TreeId, Arc<Tree>>>,
     idents: Mutex<HashMap<User, Weak<Ident>>>,
     next_upstream: AtomicU32,
     next_tree: AtomicU32,
     pub(crate) outside: Arc<Outside>,
-    /// Whether somebody waits for an Rflush.
+    /// Whether any request waits for an Rflush.
     flushing: Mutex<Flushing>,
     pub(crate) counts: Counts,
-    /// Heralds that are listened to.
+    /// Number of change publishers in use.
     pub(crate) listening: AtomicUsize,
     /// Files that are read ahead.
     pub(crate) ahead: Arc<Runs>,
-    /// The tree that every name space begins with.
+    /// The tree that forms the base of every name space.
     backbone: OnceLock<TreeId>,
-    /// Of users and groups, for dialects that want text.
+    /// Names of users and groups, for dialects with text.
     pub(crate) names: Arc<dyn Names>,
 }
 
-/// A name, a number, what stands behind them, and whether it may change nothing.
+/// A user: its name, number and standing, and whether it is read-only.
 type User = (Box<str>, Option<u32>, Standing, bool);
 
-/// What has happened since the beginning.
+/// Counters since the start.
 #[derive(Default)]
 pub(crate) struct Counts {
-    /// Requests passed on as they came.
+    /// Number of requests passed on to one upstream.
     pub(crate) forwarded: AtomicU64,
-    /// Requests that took several steps.
+    /// Number of requests that took several steps.
     pub(crate) jobs: AtomicU64,
-    /// Rflushes that came too late.
+    /// Largest number of overdue Rflushes on one connection so far.
     pub(crate) forsaken: AtomicU64,
 }
 
@@ -100,7 +100,7 @@ impl Core {
         })
     }
 
-    /// Spawns what is to be spawned, polls jobs, and runs out of patience in time; does not end.
+    /// Runs the jobs, spawns tasks, and enforces the flush timeouts. Never returns.
     pub(crate) async fn run(&self, env: impl Env) {
         let mut tick: Option<std::pin::Pin<Box<dyn Future<Output = ()> + Send>>> = None;
         poll_fn(|cx| {
@@ -118,7 +118,7 @@ impl Core {
                     lock(&self.flushing).any = false;
                     let any = self.tick();
                     lock(&self.flushing).any |= any;
-                    // A new timer, if there still is a reason.
+                    // Start a new timer if a request still waits for an Rflush.
                     cx.waker().wake_by_ref();
                 }
             }
@@ -127,7 +127,7 @@ impl Core {
         .await;
     }
 
-    /// Somebody waits for an Rflush from now on.
+    /// Notes that a request now waits for an Rflush, and starts the timer.
     pub(crate) fn flushed(&self) {
         let waker = {
             let mut flushing = lock(&self.flushing);
@@ -139,7 +139,7 @@ impl Core {
         waker.into_iter().for_each(Waker::wake);
     }
 
-    /// Whether anybody still waits for an Rflush.
+    /// Whether any request still waits for an Rflush.
     fn tick(&self) -> bool {
         let mut any = false;
         for upstream in self.upstreams() {
@@ -157,7 +157,7 @@ impl Core {
         any
     }
 
-    /// An upstream by its name, made known if it is new.
+    /// Returns the upstream with this server's name, or creates it.
     pub(crate) fn upstream(&self, mut server: Server) -> Arc<Upstream> {
         server.options.names = self.names.clone();
         let mut upstreams = lock(&self.upstreams);
@@ -177,14 +177,14 @@ impl Core {
         upstream
     }
 
-    /// Every upstream that is mounted or still has fids, by number.
+    /// Returns all upstreams that are mounted or still have fids, sorted by number.
     pub(crate) fn upstreams(&self) -> Vec<Arc<Upstream>> {
         let mut all: Vec<_> = lock(&self.upstreams).values().filter_map(Weak::upgrade).collect();
         all.sort_by_key(|upstream| upstream.id);
         all
     }
 
-    /// The tree of an aname, as somebody. The same question has the same answer.
+    /// Returns the tree for an aname and a user, or creates it. Equal arguments yield the same tree.
     pub(crate) fn tree(
         &self,
         upstream: &Arc<Upstream>,
@@ -229,7 +229,7 @@ impl Core {
         lock(&self.trees).get(&id).and_then(Weak::upgrade)
     }
 
-    /// The user of this name and number, with the roots that it has already.
+    /// Returns the user with this name and number, together with the roots it already has.
     pub(crate) fn ident(
         &self,
         name: &str,
@@ -250,7 +250,7 @@ impl Core {
         ident
     }
 
-    /// The root of a tree for whoever walks; who is patient waits for a server that is mounted so.
+    /// Returns the root of a tree for a walker. With `patience` it waits for a lost server as the mount requests.
     pub(crate) async fn root(
         &self,
         by: &Walker,
@@ -279,26 +279,26 @@ impl Core {
         heed(ident.root(tree, by.hops, by.client, &self.outside)).await?
     }
 
-    /// Whether a user only claims to be us, or root: a server that trusts us would believe it.
+    /// Whether a user claims to be our own user or root without proof. A server that trusts us would believe the claim.
     fn pretends(&self, ident: &Ident) -> bool {
         let uid = ident.uid.or_else(|| self.names.uid(ident.name.as_bytes()));
         ident.standing == Standing::Claimed && [Some(0), Some(nine_net::own_ids().0)].contains(&uid)
     }
 
-    /// The client of a tree's server, dialled if need be.
+    /// Returns the client of a tree's server. Dials the server if needed.
     pub(crate) async fn connect(&self, by: &Walker, tree: &Tree) -> Result<(Arc<Client>, u16), Error> {
         let lane = tree.upstream.lane(by.hops, by.client);
         heed(lane.connect(&tree.upstream, &self.outside)).await?
     }
 
-    /// Every name space, by name.
+    /// Returns all name spaces, sorted by name.
     pub(crate) fn all_named(&self) -> Vec<Arc<Named>> {
         let mut all: Vec<_> = lock(&self.named).values().cloned().collect();
         all.sort_by(|a, b| a.name.cmp(&b.name));
         all
     }
 
-    /// A name space, made if there is none of that name; before any, the backbone is set.
+    /// Returns the name space of this name, or creates it. The backbone must be set before. Panics otherwise.
     pub(crate) fn named_or_new(&self, name: &str) -> Arc<Named> {
         let backbone = *self.backbone.get().expect("a mux is made with its backbone");
         let mut named = lock(&self.named);
@@ -306,8 +306,8 @@ impl Core {
         named.entry(name.into()).or_insert_with(new).clone()
     }
 
-    /// A name space in which nothing is mounted, that nobody can have: to be filled, and then to take the place of the
-    /// one of this name.
+    /// Creates a name space without mounts that no client can attach to. Fill it, then let it replace the one of this
+    /// name.
     pub(crate) fn draft(&self, name: &str) -> Arc<Named> {
         let backbone = *self.backbone.get().expect("a mux is made with its backbone");
         let now = lock(&self.named).get(name).map(|named| named.space());
@@ -319,8 +319,8 @@ impl Core {
         draft
     }
 
-    /// What was drafted is there from now on, and those of the names `gone` nobody can have any more; whoever has one
-    /// goes on in it. So does whoever has one that is for other users now: what he has stays as it was.
+    /// Puts the drafts into effect and removes the names `gone`. Clients of a removed name space continue in it. If a
+    /// draft has other users than the name space of its name, present clients of that keep the old value.
     pub(crate) fn replace(&self, drafts: &[Arc<Named>], gone: &[Arc<str>]) {
         for draft in drafts {
             let known = lock(&self.named).get(&*draft.name).cloned();
@@ -341,7 +341,7 @@ impl Core {
         self.prune();
     }
 
-    /// Every name space and every draft: what they show is not let go of.
+    /// Returns all name spaces and drafts. The trees that they show must stay alive.
     fn all_shown(&self) -> Vec<Arc<Named>> {
         let drafts: Vec<_> = lock(&self.drafts).iter().filter_map(Weak::upgrade).collect();
         self.all_named().into_iter().chain(drafts).collect()
@@ -369,13 +369,13 @@ impl Core {
             Ok((from, away)) => (Ok(from), away),
             Err(error) => (Err(error), None),
         };
-        // Also if it fails: nobody else would let go of the root.
+        // Also if this fails: `change` is the only place that drops the tree's root.
         let to = vec![Place::root(tree.id)];
         let mount = |space: &mut Space| space.mount(to, what, from?, old, flags).map_err(Error::Refused);
         Ok((self.change(by, &[tree.id], mount)?, away))
     }
 
-    /// Where a tree is mounted, if that can be, and why its server does not answer, if so.
+    /// Returns the place to mount a tree on, and the error if its server does not answer.
     async fn mount_point(
         &self,
         by: &Walker,
@@ -384,8 +384,8 @@ impl Core {
         old: &str,
         limit: Duration,
     ) -> Result<(Place, Option<Error>), Error> {
-        // A server that is not there now is mounted when somebody walks to it; one that refuses is refused,
-        // and one of this process that does not open.
+        // A remote server that is away is mounted all the same; a walk tries it again. A refusal is an error, and so is
+        // a server of this process that does not open.
         let late = || {
             let error = std::io::Error::new(std::io::ErrorKind::TimedOut, "it answers no Tattach");
             Err(Error::Transport { peer: tree.upstream.server.name.clone(), error: Arc::new(error) })
@@ -403,7 +403,7 @@ impl Core {
         Ok((self.soon(limit, self.covered(by, old, is_dir, true)).await?, away))
     }
 
-    /// What a future comes to, unless `limit` passes before. What it has asked then may never be answered.
+    /// Awaits a future for at most `limit`. Replies to messages that it has sent may never come after that.
     pub(crate) async fn within<T>(&self, limit: Duration, future: impl Future<Output = T>) -> Option<T> {
         let value = self.outside.within(limit, future).await;
         if value.is_none() {
@@ -412,7 +412,7 @@ impl Core {
         value
     }
 
-    /// A walk of our own, which nobody would flush.
+    /// Runs a walk of the mux itself for at most `limit`: no client would flush it.
     async fn soon<T>(
         &self,
         limit: Duration,
@@ -425,7 +425,7 @@ impl Core {
         self.within(limit, walk).await.unwrap_or_else(late)
     }
 
-    /// Changes a name space in which `trees` are to be seen from now on, and lets go of what is seen no more.
+    /// Changes a name space to show `trees`, and releases the trees that are not shown any more.
     fn change<T>(
         &self,
         by: &Walker,
@@ -433,11 +433,11 @@ impl Core {
         f: impl FnOnce(&mut Space) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let changed = {
-            // As one step for `prune`.
+            // Hold the lock over both steps, so that `prune` sees them as one.
             let mut mounted = lock(&self.mounted);
             by.named.change(|space| {
                 for id in trees {
-                    // It may have been unmounted while it was walked to.
+                    // The tree may have been unmounted during the walk to it.
                     let tree = self.tree_of(*id).ok_or(Error::Remote(Errno::ENOENT.into()))?;
                     tree.unmounted.store(false, Ordering::Relaxed);
                     space.keep(*id, tree.clone());
@@ -479,7 +479,7 @@ impl Core {
         Ok((id, pos.raw.is_dir()))
     }
 
-    /// Puts an earlier value of a name space back in its place. The caller has kept that value, and so its trees.
+    /// Restores an earlier value of a name space. The caller has kept that value, and so its trees.
     pub(crate) fn restore(&self, by: &Walker, earlier: &Space) -> Result<(), Error> {
         let trees: Vec<TreeId> = earlier.trees().into_iter().collect();
         self.change(by, &trees, |space| {
@@ -525,7 +525,7 @@ impl Core {
         })
     }
 
-    /// Where a path leads, with what is mounted there.
+    /// Walks to a path and crosses the mount point there.
     pub(crate) async fn resolve(&self, by: &Walker, path: &str) -> Result<Pos, Error> {
         let space = by.named.space();
         let names = names_of(path);
@@ -535,7 +535,7 @@ impl Core {
             .map_err(|error| at_path(path, error))
     }
 
-    /// The root of a name space.
+    /// Returns the root of a name space.
     pub(crate) async fn begin(&self, space: &Space, by: &Walker) -> Result<Pos, Error> {
         let step = Step::root(space.root().clone());
         if let Some(head) = space.head(space.root()) {
@@ -545,8 +545,8 @@ impl Core {
         Ok(Pos { step, crossed: None, away: None, root, file, raw })
     }
 
-    /// The place that a mount on `old` covers: its last name is not looked up among the mount points. `make`: what is
-    /// missing is made, in the backbone and nowhere else.
+    /// Returns the place that a mount on `old` covers: the last name is not crossed if it is a mount point. With
+    /// `make`, missing names are created, but only in the backbone and in other trees in memory.
     async fn covered(
         &self,
         by: &Walker,
@@ -610,7 +610,7 @@ impl Core {
         }
     }
 
-    /// The directory among those of a place in which missing mount points may be made.
+    /// Returns the directory of a place in which missing mount points may be created.
     async fn scratch(&self, space: &Space, by: &Walker, pos: &Pos) -> Result<Arc<File>, Error> {
         let server = |place: &Place| self.tree_of(place.tree).map(|tree| tree.upstream.server.clone());
         let is_scratch = |place: &Place| {
@@ -628,7 +628,7 @@ impl Core {
         self.enter_place(by, place).await.map(|(_, file, _)| file)
     }
 
-    /// Lets go of trees that no name space shows any more.
+    /// Releases the trees that no name space shows any more.
     pub(crate) fn prune(&self) {
         let gone: Vec<_> = {
             let mut mounted = lock(&self.mounted);
@@ -641,10 +641,10 @@ impl Core {
                 .collect()
         };
         for tree in gone {
-            // Its own user's roots hold the tree: nobody else would let go of them.
+            // The roots of the tree's own user refer to the tree. Only this breaks the cycle.
             let idents: Vec<_> = lock(&self.idents).values().filter_map(Weak::upgrade).collect();
             idents.iter().chain(&tree.user).for_each(|ident| ident.forget(tree.id));
-            // Who waits for its server would do so in vain.
+            // Requests that wait for the server would wait in vain.
             tree.upstream.lanes().iter().for_each(|lane| lane.keeping.wake());
         }
     }
@@ -659,12 +659,12 @@ impl Core {
 
     /// Follows an exchange of two files of an upstream.
     pub(crate) fn exchanged(&self, this: &Place, that: &Place) {
-        // No file has such a name.
+        // A file name cannot contain NUL, so no file has this name.
         let aside = &this.parent().child(b"\0");
         self.follow(&[(that, aside), (this, that), (aside, this)]);
     }
 
-    /// Follows renames of one tree, so that nobody sees some of them done.
+    /// Follows several renames of one tree. No reader sees a part of them.
     fn follow(&self, renames: &[(&Place, &Place)]) {
         let number = renames[0].0.tree;
         if let Some(tree) = self.tree_of(number).filter(|tree| tree.wait.is_some()) {
@@ -682,12 +682,12 @@ impl Core {
     }
 }
 
-/// Whether a server is not there, or does not answer.
+/// Whether a server is unreachable or does not answer.
 pub(crate) fn is_away(error: &Error) -> bool {
     is_unreachable(error) || matches!(error, Error::Refused(error) if error.errno == Errno::ETIMEDOUT)
 }
 
-/// Whether a server could not be asked at all.
+/// Whether a message could not be sent to a server.
 fn is_unreachable(error: &Error) -> bool {
     matches!(error, Error::Transport { .. } | Error::Unsent { .. })
 }
@@ -707,15 +707,15 @@ fn at_path(path: &str, error: Error) -> Error {
     }
 }
 
-/// How long an Rflush is waited for, in ticks.
+/// Timeouts for Rflushes, in ticks.
 const PATIENCE: FlushLimits = FlushLimits { reads: 1, changes: 3, overdue: 10 };
-/// Of this length.
+/// Length of a tick.
 const TICK: Duration = Duration::from_secs(1);
-/// Overdue Rflushes with which an upstream is given up.
+/// The number of overdue Rflushes at which an upstream connection is aborted.
 const QUARANTINE: usize = 64;
 
 impl Drop for Core {
-    /// Roots hold their trees, and a tree its own user's roots.
+    /// Breaks the cycle of roots and trees: a root refers to its tree, and a tree to the roots of its own user.
     fn drop(&mut self) {
         for tree in lock(&self.mounted).values() {
             tree.user.iter().for_each(|ident| ident.forget(tree.id));

@@ -1,12 +1,13 @@
-//! The changes of a name space (docs/changes.md): those that its servers tell, where it shows their files; what clients
-//! change through this mux where a server tells nothing; and mounts.
+//! Publishes the changes of a name space (docs/changes.md): changes that its servers report, translated to the paths
+//! where it shows their files; changes that clients make through this mux, if the server does not report them; and
+//! mounts.
 //!
-//! In: lines of the upstreams' own files of changes, requests that were answered, new values of the name space. Out:
-//! changes for whoever reads. There is one herald for all readers of a name space; where something is mounted as each
-//! client, each user has one, for it hears by that user's rights.
+//! In: lines of the upstreams' change files, answered requests, new values of the name space. Out: changes for the
+//! readers. All readers of a name space share one publisher. If a tree is mounted as each client is, each user has its
+//! own, because it receives changes with that user's rights.
 //!
-//! Always holds: who reads waits for no upstream, and no upstream for another one: each is heard by a job of its own,
-//! and what it shows is blind until it is heard. Nobody is asked before somebody reads.
+//! Always holds: a reader waits for no upstream, and no upstream for another. Each upstream has its own job, and its
+//! files are reported as blind until its changes arrive. No upstream is asked before a client reads.
 
 use std::collections::{BTreeSet, HashMap};
 use std::future::pending;
@@ -27,23 +28,24 @@ use crate::space::TreeId;
 use crate::upstream::{GREETING, Ident, Tree};
 use crate::views::{Views, path};
 
-/// How long it goes on for nobody: once or twice so long. And how often an upstream is asked that tells nothing.
+/// Time that a publisher stays active without readers: between one and two times this. It is also the interval at which
+/// a server without change reports is asked again.
 const LINGER: Duration = Duration::from_secs(60);
-/// Between two tries to reach an upstream.
+/// Pause between two attempts to reach an upstream.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// Those of one name space, by whose rights they hear and over how many muxes they are asked.
+/// The publishers of one name space: one for each combination of rights and number of muxes passed.
 #[derive(Default)]
 pub(crate) struct Heralds(Mutex<Vec<Weak<Herald>>>);
 
 pub(crate) struct Herald {
     core: Weak<Core>,
-    /// By whose rights trees are heard.
+    /// The user with whose rights the trees are watched.
     by: Arc<Walker>,
-    /// Trees that each client has as itself are heard, too: as this one.
+    /// Whether trees that each client has as itself are watched, too, as this user.
     own: bool,
     changes: Weak<Changes>,
-    /// Counts the times that somebody began to read.
+    /// Number of times that the first reader came. Jobs of an earlier number end.
     life: AtomicU64,
     state: Mutex<State>,
 }
@@ -54,27 +56,27 @@ struct State {
     heard: HashMap<TreeId, Heard>,
 }
 
-/// What is known of the changes of a tree.
+/// The state of a tree's change reports.
 #[derive(Default)]
 struct Heard {
-    /// They are told.
+    /// Whether the server reports changes.
     sees: bool,
-    /// But not of these, paths of the tree.
+    /// Paths of the tree for which it reports none.
     blind: BTreeSet<Path>,
 }
 
-/// Why nothing is heard.
+/// The reason why watching a tree has ended.
 enum Ends {
-    /// The connection has gone, or there was none.
+    /// The connection was lost, or there was none.
     Lost,
-    /// The server says no.
+    /// The server refuses.
     Refused,
-    /// Nobody listens.
+    /// No reader is left, or the tree is not shown.
     Over,
 }
 
 impl Core {
-    /// The changes of a name space for whoever has this fid of its root.
+    /// Subscribes to the changes of a name space, for a client with this fid of its root.
     pub(crate) fn tap(&self, cfid: &CFid) -> Result<Tap> {
         let by = &cfid.by;
         let is_own = |tree: &TreeId| {
@@ -103,7 +105,7 @@ impl Core {
         Ok(Tap { changes, base: by.base.clone() })
     }
 
-    /// A request was answered with a success: where its server tells nothing, it is told here.
+    /// Publishes the change of a successful request, if its server does not report it.
     pub(crate) fn tell(&self, req: &Request) {
         if self.listening.load(Ordering::Relaxed) == 0 {
             return;
@@ -124,13 +126,13 @@ impl Heralds {
         lock(&self.0).iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// The name space is another value.
+    /// Handles a new value of the name space.
     pub(crate) fn changed(&self) {
         self.all().iter().for_each(|herald| herald.look());
     }
 }
 
-/// Counts those who listen.
+/// Counts the active publishers.
 struct Listens(Weak<Core>);
 
 impl Listens {
@@ -158,7 +160,7 @@ impl Herald {
         (changes, made)
     }
 
-    /// Somebody reads, and nobody did.
+    /// Starts publishing for the first reader.
     fn begin(self: &Arc<Self>) {
         let life = self.life.fetch_add(1, Ordering::SeqCst) + 1;
         let Some(changes) = self.changes.upgrade() else { return };
@@ -193,7 +195,7 @@ impl Herald {
         }
     }
 
-    /// Looks at what the name space is now: tells what is another one, and hears what is new.
+    /// Compares the name space with its last value: publishes the differences and watches the new trees.
     fn look(self: &Arc<Self>) {
         let Some(changes) = self.changes.upgrade().filter(|changes| changes.is_on()) else { return };
         let life = self.life.load(Ordering::SeqCst);
@@ -232,7 +234,7 @@ impl Herald {
         }
     }
 
-    /// Hears a tree as long as it is shown and somebody listens.
+    /// Watches a tree as long as it is shown and has readers.
     async fn hear(self: Arc<Self>, tree: TreeId, life: u64) {
         let (mut from, mut quick) = (None, false);
         loop {
@@ -241,7 +243,7 @@ impl Herald {
             let was_heard = lock(&self.state).heard.get(&tree).map(|heard| heard.sees);
             match (ends, was_heard) {
                 (Ends::Over, _) | (_, None) => return,
-                // Where a new connection can be had at once, nothing is missed.
+                // If a new connection is available at once, no change is missed.
                 (Ends::Lost, Some(true)) if !quick => {
                     quick = true;
                     continue;
@@ -262,7 +264,7 @@ impl Herald {
         }
     }
 
-    /// Whether a tree is to be heard still.
+    /// Whether a tree must still be watched.
     fn hears(&self, tree: TreeId, life: u64) -> bool {
         self.is_on(life) && lock(&self.state).heard.contains_key(&tree)
     }
@@ -274,7 +276,7 @@ impl Herald {
         let opened = outside.within(2 * GREETING, async {
             let root = core.root(&self.by, id, None).await?;
             match Watch::open(&root.file, from.as_ref()).await {
-                // A life in which there has not been so much, by the same name.
+                // The server does not know this position: it counts less than that in an epoch of the same name.
                 Err(error) if error.errno() == Errno::EINVAL && from.is_some() => {
                     *from = None;
                     Watch::open(&root.file, None).await
@@ -311,12 +313,12 @@ impl Herald {
         }
     }
 
-    /// Whether a tree is heard by rights that all readers have.
+    /// Whether all readers have the rights with which a tree is watched.
     fn may_hear(&self, tree: &Tree) -> bool {
         tree.user.is_some() || self.own
     }
 
-    /// A line of an upstream.
+    /// Handles a line of an upstream's change file.
     fn heard(&self, tree: TreeId, line: &Line, from: &Option<Cursor>) {
         let mut state = lock(&self.state);
         let State { views, heard } = &mut *state;
@@ -347,7 +349,7 @@ impl Herald {
         changes.tell_all(told);
     }
 
-    /// Nothing is heard of a tree from now on.
+    /// Notes and publishes that no changes of a tree are reported from now on.
     fn blind(&self, tree: TreeId) {
         let mut state = lock(&self.state);
         let State { views, heard } = &mut *state;
@@ -356,7 +358,7 @@ impl Herald {
         changes.tell_all(views.of_tree(tree).map(|view| Change::Blind(view.at.clone())));
     }
 
-    /// A change that was made through this mux.
+    /// Publishes a change that was made through this mux.
     fn told_here(&self, cfid: &CFid, change: &Change) {
         let tree = &cfid.first.root.tree;
         let is_ours = tree.user.is_some() || self.own && Arc::<Ident>::ptr_eq(&self.by.ident, &cfid.by.ident);
@@ -373,7 +375,7 @@ impl Herald {
     }
 }
 
-/// All that is seen of a tree may be another.
+/// Returns the changes to publish if everything in a tree may have changed.
 fn lost(views: &Views, tree: TreeId) -> Vec<Change> {
     let at = views.of_tree(tree).map(|view| &view.at);
     at.flat_map(|at| [Change::Blind(at.clone()), Change::Sees(at.clone())]).collect()
@@ -384,13 +386,13 @@ fn ends(error: &Error) -> Ends {
         Error::Transport { .. } | Error::Unsent { .. } | Error::Protocol { .. } | Error::Version { .. } => {
             Ends::Lost
         }
-        // Another one is served in its place.
+        // Another server now serves the file.
         error if error.errno() == Errno::ESTALE => Ends::Lost,
         _ => Ends::Refused,
     }
 }
 
-/// Where the files of a request are in their tree.
+/// Converts the files of a request to paths in their tree.
 struct Of<'r> {
     req: &'r Request,
     cfid: &'r CFid,

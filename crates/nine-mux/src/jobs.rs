@@ -1,10 +1,10 @@
-//! Operations of several steps, as futures in slots that are used again: no task for each.
+//! Runs operations of several steps as futures in reusable slots, without a task for each.
 //!
-//! In: [`Jobs::begin`], which polls the job at once, so that what needs no waiting never meets the queue. Out: nothing;
-//! a job answers its request itself. [`Jobs::poll`] polls those that were woken since.
+//! In: [`Jobs::begin`], which polls the job at once, so that a job that need not wait never enters the queue. Out:
+//! nothing; a job answers its request itself. [`Jobs::poll`] polls the jobs that were woken since.
 //!
-//! Always holds: a job that is woken while it is polled is polled again; one that is cancelled is polled again with its
-//! wish set, and ends by itself. Bounded by the requests that clients may have outstanding: one job each.
+//! Always holds: a job that is woken during its poll is polled again. A cancelled job is polled again with its cancel
+//! flag set, and ends by itself. Clients have at most one job for each outstanding request, which bounds the jobs.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -16,7 +16,7 @@ use nine_io::client::{Cancel, Scope};
 use nine_io::server::ReqId;
 use nine_net::lock::{Mutex, lock};
 
-/// What a job is: it answers its request before it ends.
+/// A job answers its request before it ends.
 pub(crate) type Job = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 #[derive(Default)]
@@ -31,7 +31,7 @@ struct State {
     by_request: HashMap<ReqId, usize>,
     /// Slots whose jobs were woken.
     ready: Vec<usize>,
-    /// Of whoever polls [`Jobs::poll`].
+    /// Wakes the task that polls [`Jobs::poll`].
     driver: Option<Waker>,
 }
 
@@ -40,14 +40,14 @@ struct Slot {
     request: Option<ReqId>,
     cancel: Cancel,
     waker: Waker,
-    /// It is in `ready`, or will be when its poll ends.
+    /// Whether it is in `ready`, or will be when its poll ends.
     woken: bool,
 }
 
 enum Stage {
     Free,
     Waits(Scope<Job>),
-    /// Somebody polls it now.
+    /// Another thread polls it.
     Polled,
 }
 
@@ -65,7 +65,7 @@ impl Wake for Wakes {
 }
 
 impl Jobs {
-    /// Begins a job for a request, or one of our own.
+    /// Starts a job for a request, or a job of the mux itself.
     pub(crate) fn begin(self: &Arc<Self>, request: Option<ReqId>, job: Job) {
         let index = {
             let mut state = lock(&self.state);
@@ -90,7 +90,7 @@ impl Jobs {
         self.run(index);
     }
 
-    /// Wishes that the job of a request stop; `false`: there is none.
+    /// Asks the job of a request to stop. Returns false if there is none.
     pub(crate) fn cancel(&self, request: ReqId) -> bool {
         let found = {
             let state = lock(&self.state);
@@ -100,13 +100,13 @@ impl Jobs {
         found.inspect(|&index| self.wake(index)).is_some()
     }
 
-    /// Jobs that have not ended.
+    /// Returns the number of jobs that have not ended.
     pub(crate) fn len(&self) -> usize {
         let state = lock(&self.state);
         state.slots.len() - state.free.len()
     }
 
-    /// Polls what was woken, and remembers to be woken.
+    /// Polls the jobs that were woken, and registers the caller's waker.
     pub(crate) fn poll(&self, cx: &mut Context<'_>) {
         let ready = {
             let mut state = lock(&self.state);
@@ -121,7 +121,7 @@ impl Jobs {
         }
     }
 
-    /// Polls a job until it waits and was not woken meanwhile.
+    /// Polls a job until it is pending and was not woken during its poll.
     fn run(&self, index: usize) {
         let mut polled: Option<Scope<Job>> = None;
         loop {
@@ -132,7 +132,7 @@ impl Jobs {
                 let job = match (polled.take(), std::mem::replace(&mut slot.job, Stage::Polled)) {
                     (Some(job), _) | (None, Stage::Waits(job)) => job,
                     (None, other) => {
-                        // Its poller looks at `woken` when it is done; a free slot was woken by an old waker.
+                        // The polling thread will check `woken`. A free slot was woken by a stale waker.
                         slot.woken = again && matches!(other, Stage::Polled);
                         slot.job = other;
                         return;
@@ -185,7 +185,7 @@ mod tests {
     use std::future::poll_fn;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// Ends when it has been woken; counts its polls.
+    /// Ends when it has been woken. Counts its polls.
     fn waits(at: &Arc<Mutex<Option<Waker>>>, ended: &Arc<AtomicUsize>) -> Job {
         let (at, ended, mut polls) = (at.clone(), ended.clone(), 0);
         Box::pin(poll_fn(move |cx| {

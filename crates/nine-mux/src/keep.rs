@@ -1,16 +1,18 @@
-//! Reconnection: what comes back when a server that is mounted with `-r` has been away.
+//! Reconnection: restores the fids of servers that are mounted with `-r`.
 //!
-//! In: fids of such a mount, which register with their [`Lane`]; connections that end; requests that were under way, or
-//! come meanwhile. Out: the same fids on a new connection, walked to and opened again, or each with its own reason why
-//! not; requests asked again where that is safe.
+//! In: fids of such a mount, which register with their [`Lane`]; connections that end; requests that were in flight or
+//! come meanwhile. Out: the same fids on a new connection, walked to and opened again, or an error for each fid that
+//! cannot be restored; requests that are repeated if that is safe.
 //!
-//! A lane has one *mender* while there is something to bring back: it dials, once a second, and then *replays* the
-//! fids, [`REPLAY`] at a time. A request does not wait for that: it brings its own fid back first. The replay goes on
-//! where the last one was cut off, so that each fid has its turn however often that happens.
+//! A connection has one reconnect task while there is something to restore. It dials at most once a second, and then
+//! *replays* the fids, [`REPLAY`] at a time. A request does not wait for the replay: it restores its own fid first.
+//! After an interruption the replay continues with the next fid, so that each fid is reached however often that
+//! happens.
 //!
-//! Always holds: a fid stands for the file it stood for before, by qid, or answers ESTALE; on an equal server, whose
-//! qids say nothing, only what has no state there. What may have been done already is not done again. A server that is
-//! away costs one dial a second, however many wait for it.
+//! Always holds: a restored fid refers to the same file as before, by its qid, or requests on it fail with ESTALE. The
+//! qids of an equal server are unrelated; there only fids without state on the old server are restored. A request that
+//! may have taken effect is not repeated. A server that is away costs at most one dial a second, however many requests
+//! wait.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::{pending, poll_fn};
@@ -37,45 +39,45 @@ use crate::space::Place;
 use crate::upstream::{Lane, REFUSED_MAX, Root, Tree, is_refusal};
 use crate::walk::steps;
 
-/// How long a request waits for a server that is away and mounted with `-r`.
+/// Time that a request waits for a server that is away and mounted with `-r`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// Until it is back.
+    /// Until the server is back.
     Ever,
-    /// So long, each time that it is away; zero: no longer than one attempt to reach it.
+    /// This long for each outage. Zero means one attempt to reach the server.
     AtMost(Duration),
 }
 
-/// What a fid has that comes back.
+/// The state of a reconnectable fid.
 pub(crate) struct Kept {
     lane: Arc<Lane>,
-    /// Its number in the lane.
+    /// Its index in the connection's table.
     slot: OnceLock<usize>,
-    /// What stands for it since its first connection went.
+    /// The upstream's fid that represents it since its first connection ended.
     now: ArcSwapOption<Live>,
-    /// Who brings it back.
+    /// Held by the task or request that restores it.
     busy: AsyncMutex<()>,
-    /// Why it cannot stand for anything on this connection.
+    /// The connection on which it cannot be restored, and the error.
     verdict: Mutex<Option<(Weak<Client>, Error)>>,
-    /// Moves in its tree before it was made.
+    /// Number of moves in its tree before it was created.
     since: u64,
-    /// Where it was after so many of them.
+    /// Its place after a number of moves, and that number.
     place: Mutex<(Place, u64)>,
     marks: AtomicU8,
-    /// Reports of lost changes that its Tfsyncs need not repeat: see [`UnsyncedChanges`](crate::unsynced).
+    /// The number of loss reports that its Tfsyncs need not repeat: see [`UnsyncedChanges`](crate::unsynced).
     pub(crate) reports_seen: AtomicU64,
-    /// As it was when it was opened, where there are equal servers.
+    /// The attributes at its open, if there are equal servers.
     seen: OnceLock<Seen>,
-    /// The file's birth time, once its server has told it (9P2000.L).
+    /// The file's birth time, if its server has reported it (9P2000.L).
     birth: OnceLock<Time>,
 }
 
-/// It holds locks, or may.
+/// The fid holds locks, or may hold them.
 pub(crate) const LOCKED: u8 = 1;
-/// It has been listed.
+/// A client has listed the directory.
 pub(crate) const LISTED: u8 = 2;
 
-/// What equal servers must agree on.
+/// The attributes in which equal servers must agree.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Seen {
     length: u64,
@@ -90,7 +92,7 @@ impl Seen {
 }
 
 impl Kept {
-    /// For a new fid of this root, which is here now.
+    /// Creates the state for a new fid of this root, if its mount reconnects.
     pub(crate) fn of(root: &Root, place: Place) -> Option<Box<Self>> {
         root.tree.wait?;
         let since = root.tree.moves.end();
@@ -109,7 +111,7 @@ impl Kept {
         }))
     }
 
-    /// Where it is now.
+    /// Returns the present place.
     pub(crate) fn place(&self, tree: &Tree) -> Place {
         let mut place = lock(&self.place);
         let (at, since) = &mut *place;
@@ -117,7 +119,7 @@ impl Kept {
         at.clone()
     }
 
-    /// Where a file is now that was here when this fid was made.
+    /// Returns the present place of a file that was at `place` when this fid was created.
     pub(crate) fn moved(&self, tree: &Tree, place: &Place) -> Place {
         tree.moves.now(place, self.since).1
     }
@@ -126,7 +128,7 @@ impl Kept {
         self.now.load_full()
     }
 
-    /// The fid is there, and shall come back.
+    /// Registers the fid for restoration.
     pub(crate) fn register(&self, cfid: &Arc<CFid>) {
         self.slot.get_or_init(|| self.lane.keeping.enter(Arc::downgrade(cfid)));
     }
@@ -143,7 +145,7 @@ impl Kept {
         self.marks.load(Ordering::Relaxed) & mark != 0
     }
 
-    /// A lock was taken, or all of them were let go.
+    /// Notes that a lock was taken, or that all locks were released.
     pub(crate) fn locked(&self, lock: &LockRequest<'_>, status: LockStatus) {
         if status == LockStatus::Success {
             match lock.ty {
@@ -158,14 +160,14 @@ impl Kept {
         self.seen.get_or_init(|| Seen::of(attr));
     }
 
-    /// Remembers the birth time, if these attributes have one.
+    /// Stores the birth time, if these attributes have one.
     pub(crate) fn see_birth(&self, attr: &Attr) {
         if attr.valid.has(GetMask::BTIME) {
             self.birth.get_or_init(|| attr.btime);
         }
     }
 
-    /// Another fid for the same file has the same birth time.
+    /// Copies the birth time from another fid for the same file.
     pub(crate) fn same_birth(&self, of: &Self) {
         if let Some(&birth) = of.birth.get() {
             self.birth.get_or_init(|| birth);
@@ -179,16 +181,16 @@ impl Drop for Kept {
     }
 }
 
-/// Where files of a tree have been moved to, so that fids walked to before find them: the latest [`MOVES_MAX`].
+/// The latest [`MOVES_MAX`] renames of a tree's files, so that older fids find their files.
 #[derive(Default)]
 pub(crate) struct Moves {
-    /// How many there have been.
+    /// Number of moves so far.
     end: AtomicU64,
     log: Mutex<VecDeque<(Place, Place)>>,
 }
 
 impl Moves {
-    /// Nobody sees some of them done.
+    /// Appends renames. No reader sees a part of them.
     pub(crate) fn push(&self, renames: &[(&Place, &Place)]) {
         let mut log = lock(&self.log);
         for &(old, new) in renames {
@@ -204,7 +206,7 @@ impl Moves {
         self.end.load(Ordering::SeqCst)
     }
 
-    /// How many there have been by now, and where a file is then that was here after so many.
+    /// Returns the number of moves so far, and the present place of a file that was at `place` after `since` moves.
     fn now(&self, place: &Place, since: u64) -> (u64, Place) {
         if since == self.end() {
             return (since, place.clone());
@@ -221,7 +223,7 @@ impl Moves {
     }
 }
 
-/// What comes back with a lane, and who waits for it.
+/// The fids to restore on a connection, and the requests that wait for it.
 #[derive(Default)]
 pub(crate) struct Keeping {
     on: AtomicBool,
@@ -230,25 +232,25 @@ pub(crate) struct Keeping {
 
 #[derive(Default)]
 struct State {
-    /// Fids; as many as clients have.
+    /// The registered fids. Their number is bounded by the clients' fids.
     slots: Vec<Option<Weak<CFid>>>,
     free: Vec<usize>,
-    /// Where the replay is.
+    /// The next slot for the replay.
     at: usize,
-    /// Those who wait, by number, and what wakes them.
+    /// The waiting requests, by number, and their wakers.
     waiting: HashMap<u64, Option<Waker>>,
     waited: u64,
-    /// Why it is not there, and until when it is not tried again.
+    /// The error of the last dial, and the time until which no other is made.
     failed: Option<(Error, Duration)>,
     mending: bool,
-    /// The mender has not failed yet.
+    /// Whether the reconnect task has not failed yet.
     trying: bool,
-    /// The latest client's own copy of the server's address, which its errors have.
+    /// The server's address of the latest client. The errors of that client share it.
     peer: Option<Arc<str>>,
 }
 
 impl Keeping {
-    /// It is to be kept from now on; `false`: it was before.
+    /// Marks the connection as reconnectable. Returns false if it was before.
     pub(crate) fn begin(&self) -> bool {
         !self.on.swap(true, Ordering::Relaxed)
     }
@@ -269,7 +271,7 @@ impl Keeping {
         }
     }
 
-    /// The connection is there. Returns whether there was an earlier one.
+    /// Notes that the connection is established. Returns whether there was an earlier one.
     pub(crate) fn is_back(&self, peer: &Arc<str>) -> bool {
         let is_again = {
             let mut state = lock(&self.state);
@@ -280,20 +282,20 @@ impl Keeping {
         is_again
     }
 
-    /// Fids, who waits, and why it is not there.
+    /// Returns the number of fids, the number of waiting requests, and the error if the server is away.
     pub(crate) fn seen(&self) -> (usize, usize, Option<String>) {
         let state = lock(&self.state);
         let away = state.failed.as_ref().map(|(error, _)| error.to_string());
         (state.slots.len() - state.free.len(), state.waiting.len(), away)
     }
 
-    /// Whoever waits looks again.
+    /// Wakes the waiting requests to check again.
     pub(crate) fn wake(&self) {
         let wakers: Vec<_> = lock(&self.state).waiting.values_mut().filter_map(Option::take).collect();
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Whether this is of an error of the latest connection.
+    /// Whether an error with this address comes from the latest connection.
     fn was(&self, peer: &Arc<str>) -> bool {
         lock(&self.state).peer.as_ref().is_some_and(|latest| Arc::ptr_eq(latest, peer))
     }
@@ -321,7 +323,7 @@ impl Keeping {
         }
     }
 
-    /// The next fid of the round.
+    /// Returns the next fid of the replay.
     fn next(&self) -> Option<Arc<CFid>> {
         let mut state = lock(&self.state);
         let slot = state.at.checked_rem(state.slots.len())?;
@@ -333,7 +335,7 @@ impl Keeping {
         lock(&self.state).slots.len()
     }
 
-    /// Whether there is anything to bring it back for; if not, whoever mends it stops.
+    /// Whether there is a reason to reconnect. If not, the reconnect task must stop.
     fn is_needed(&self) -> bool {
         let mut state = lock(&self.state);
         let is_needed = !state.waiting.is_empty() || state.slots.len() > state.free.len();
@@ -341,7 +343,7 @@ impl Keeping {
         is_needed
     }
 
-    /// Whether the caller is to mend.
+    /// Whether the caller must start the reconnect task.
     fn start(&self) -> bool {
         let mut state = lock(&self.state);
         let is_new = !std::mem::replace(&mut state.mending, true);
@@ -349,7 +351,7 @@ impl Keeping {
         is_new
     }
 
-    /// The error for requests that would wait in vain, if the server refuses us.
+    /// Returns the error for requests that would wait in vain because the server refuses us.
     fn refusal(&self) -> Option<Error> {
         let known = lock(&self.state).failed.clone();
         let (error, _) = known.filter(|(error, _)| is_refusal(error))?;
@@ -365,7 +367,7 @@ impl Keeping {
         lock(&self.state).mending = false;
     }
 
-    /// What is answered when it has been waited for in vain.
+    /// Returns the error for a request whose wait was in vain.
     fn reason(&self, limit: Duration) -> Error {
         let known = lock(&self.state).failed.clone();
         let (errno, text) = known.map_or_else(
@@ -379,7 +381,7 @@ impl Keeping {
     }
 }
 
-/// Somebody who waits for a lane.
+/// A request that waits for a connection.
 struct Waits<'k> {
     keeping: &'k Keeping,
     number: u64,
@@ -394,7 +396,7 @@ impl<'k> Waits<'k> {
         Self { keeping, number }
     }
 
-    /// Looks after the waker is there: it may just have come.
+    /// Checks after the waker is stored: the connection may have just been established.
     fn poll<T>(&self, cx: &mut Context<'_>, look: impl FnOnce() -> Option<T>) -> Poll<T> {
         lock(&self.keeping.state).waiting.insert(self.number, Some(cx.waker().clone()));
         look().map_or(Poll::Pending, Poll::Ready)
@@ -407,19 +409,19 @@ impl Drop for Waits<'_> {
     }
 }
 
-/// Until when somebody waits for servers that are away: known when the first wait begins.
+/// The deadline for waiting for servers that are away. Set when the first wait starts.
 #[derive(Default)]
 pub(crate) struct Patience(Option<Duration>);
 
 impl Core {
-    /// A connection has ended.
+    /// Handles the end of a connection.
     pub(crate) fn lost(&self, lane: &Arc<Lane>) {
         if lane.keeping.is_on() && lane.keeping.is_needed() {
             self.mend(lane);
         }
     }
 
-    /// Until the lane of a tree is there, as patiently as its mount asks for.
+    /// Waits for the connection of a tree, as long as its mount requests.
     pub(crate) async fn wait_for(
         &self,
         tree: &Tree,
@@ -466,7 +468,8 @@ impl Core {
         }
     }
 
-    /// One attempt to have a lane back with all its fids; says how long to wait for the next.
+    /// Makes one attempt to reconnect and restore all fids. Returns the pause before the next attempt, or `None` if
+    /// none is needed.
     async fn bring_back(&self, lane: &Arc<Lane>) -> Option<Duration> {
         let upstream = lane.upstream().filter(|_| lane.keeping.is_needed())?;
         let Ok((client, _)) = lane.connect(&upstream, &self.outside).await else {
@@ -476,11 +479,11 @@ impl Core {
         };
         self.replay(lane, &client).await;
         lane.keeping.stop();
-        // It may have gone before that, and nobody else was to mend.
+        // The connection may have ended before `stop`, and then no other task reconnects.
         (client.dead().is_some() && lane.keeping.start()).then_some(Duration::ZERO)
     }
 
-    /// Brings the fids of a lane back, as far as the connection lasts.
+    /// Restores the fids of a connection, as long as the new connection lasts.
     async fn replay(&self, lane: &Arc<Lane>, client: &Client) {
         let (back, gone) = (AtomicUsize::new(0), AtomicUsize::new(0));
         stream::iter(0..lane.keeping.len())
@@ -499,8 +502,8 @@ impl Core {
         tracing::info!(upstream = %client.peer(), files = back, lost = gone, "its files are back");
     }
 
-    /// Brings a fid back after its connection has gone. Who is patient waits for the server, and for others who bring
-    /// the same fid back.
+    /// Restores a fid after its connection has ended. With `patience` it waits for the server, and for another task
+    /// that restores the same fid.
     pub(crate) async fn revive(&self, cfid: &CFid, patience: Option<&mut Patience>) -> Result<(), Error> {
         let Some(kept) = &cfid.kept else { return Ok(()) };
         let old = cfid.live();
@@ -511,7 +514,8 @@ impl Core {
         }
         let _one = match (patience, tree.wait) {
             (Some(patience), Some(wait)) => {
-                // Not with the fid in hand: others have a patience of their own, and the mender none.
+                // Wait before taking `busy`: other requests have their own deadlines, and the reconnect task must not
+                // wait.
                 let lane = tree.upstream.lane(cfid.by.hops, cfid.by.client);
                 self.wait_for(&tree, &lane, wait, patience).await?;
                 heed(kept.busy.lock()).await?
@@ -546,7 +550,7 @@ impl Core {
         }
     }
 
-    /// The same file by another connection, open as it was.
+    /// Opens the same file in the same way on another connection.
     async fn again(&self, cfid: &CFid, kept: &Kept, old: &Live, root: &Arc<Root>) -> Result<Live, Error> {
         let stale = |text: &str| refused(Errno::ESTALE, text);
         let is_same = root.member == old.root.member;
@@ -581,7 +585,7 @@ impl Core {
         }
         let live = Live { root: root.clone(), file, raw };
         if let Some(birth) = kept.birth.get().filter(|_| is_same) {
-            // The server may have given the qid's number to another file.
+            // The server may have reused the qid's number for another file.
             let attr = live.file.getattr(GetMask::BASIC | GetMask::BTIME).await?;
             if attr.valid.has(GetMask::BTIME) && attr.btime != *birth {
                 return Err(stale("the server is back, and has another file there, made later"));
@@ -603,8 +607,7 @@ impl Core {
         Ok(Live { file: Arc::new(file), raw, ..live })
     }
 
-    /// Asks for the birth time of a file that has just been opened, if it is not known. The client does not wait for
-    /// it.
+    /// Asks for the birth time of a newly opened file if it is not known. The client does not wait for it.
     pub(crate) fn learn_birth(&self, reply: &Reply) {
         let Reply::Open { node, .. } = reply else { return };
         let Ok(cfid) = node.clone().downcast::<CFid>() else { return };
@@ -624,12 +627,12 @@ impl Core {
         self.jobs.begin(None, Box::pin(learn));
     }
 
-    /// A request whose connection went: with this reason after it was sent, or before. Asks again where that is safe,
-    /// until there is an answer.
+    /// Repeats a request after its connection has ended, if that is safe, until it has a reply. `lost` is the error, if
+    /// the request was sent or was about to be.
     pub(crate) async fn persist(&self, req: &Later, mut lost: Option<Error>) -> Result<Reply, Error> {
         let mut patience = Patience::default();
         let mut last = refused(Errno::ECONNRESET, "the connection went, again and again");
-        // A connection that is cut while a request is on its way is one thing, a server that always cuts it another.
+        // The limit tells a server that always closes the connection from one that did so during a request.
         for _ in 0..REPEATS {
             let cfid = req.node::<CFid>().ok();
             let repeat = repeats(&req.op(), cfid.as_deref());
@@ -663,12 +666,12 @@ impl Core {
                 self.arrive_for(req, cfid).await?;
             }
             match self.way(req) {
-                // One of its files has gone again.
+                // The connection of one of its files has ended again.
                 Way::Later => {}
                 way => match self.once(req, way).await {
                     Err(error) if self.keeps(&error) => {
                         if !matches!(error, Error::Unsent { .. }) {
-                            // It was there, and is away again.
+                            // The server was back and is away again: start a new wait.
                             patience = Patience::default();
                         }
                         lost = Some(error);
@@ -680,7 +683,7 @@ impl Core {
         Err(lost.unwrap_or(last))
     }
 
-    /// Whether it says that a connection has gone that comes back.
+    /// Whether the error means the loss of a reconnectable connection.
     pub(crate) fn keeps(&self, error: &Error) -> bool {
         let (Error::Transport { peer, .. } | Error::Unsent { peer, .. } | Error::Protocol { peer, .. }) =
             error
@@ -692,7 +695,7 @@ impl Core {
     }
 }
 
-/// See the module. Holds nothing of the mux while it sleeps.
+/// The reconnect task of a connection. It holds no reference to the mux while it sleeps.
 async fn mender(core: Weak<Core>, outside: Arc<Outside>, lane: Weak<Lane>) {
     loop {
         let (Some(core), Some(lane)) = (core.upgrade(), lane.upgrade()) else { return };
@@ -702,7 +705,7 @@ async fn mender(core: Weak<Core>, outside: Arc<Outside>, lane: Weak<Lane>) {
     }
 }
 
-/// Looks whether a lane is alive, as long as there is one.
+/// Checks at intervals that a connection is alive, as long as the connection exists.
 pub(crate) async fn pulse(outside: Arc<Outside>, lane: Weak<Lane>) {
     loop {
         outside.within(BEAT, pending::<()>()).await;
@@ -716,7 +719,7 @@ pub(crate) async fn pulse(outside: Arc<Outside>, lane: Weak<Lane>) {
     }
 }
 
-/// How a file is opened that was open like this.
+/// Returns the flags to reopen a file that was opened with these flags.
 fn reopened(flags: OpenFlags) -> OpenFlags {
     let once = OpenFlags::CREAT | OpenFlags::EXCL | OpenFlags::TRUNC | OpenFlags::RCLOSE;
     OpenFlags(flags.0 & !once.0)
@@ -726,17 +729,17 @@ fn is_file(raw: Qid, old: Qid) -> bool {
     (raw.path, raw.ty) == (old.path, old.ty)
 }
 
-/// Whether another attempt on the same connection may do better.
+/// Whether another attempt on the same connection may succeed.
 pub(crate) fn is_passing(errno: Errno) -> bool {
     [Errno::EINTR, Errno::EMFILE, Errno::ENFILE, Errno::ENOMEM, Errno::EAGAIN].contains(&errno)
 }
 
-/// Of a request that was sent and not answered.
+/// The treatment of a request that was sent and not answered.
 enum Repeat {
     Yes,
-    /// Whatever became of it, it is done.
+    /// It counts as done, whatever happened.
     Over,
-    /// It may have been done, and must not be done twice.
+    /// It may have taken effect and must not be repeated.
     No,
 }
 
@@ -745,7 +748,7 @@ fn repeats(op: &Op<'_>, cfid: Option<&CFid>) -> Repeat {
         Some((Some(Open::There(flags)), ty)) => flags.has(OpenFlags::APPEND) || ty & Qid::APPEND != 0,
         _ => true,
     };
-    // To open or to read it does something, each time.
+    // Each open or read of an event file has an effect.
     let is_event = cfid.is_some_and(|cfid| cfid.first.raw.is_event());
     match op {
         Op::Open { .. } | Op::Read { .. } | Op::Write { .. } if is_event => Repeat::No,
@@ -773,15 +776,15 @@ fn unknown(error: &Error) -> Error {
     refused(Errno::EIO, &format!("{error}; it is not known whether this was done"))
 }
 
-/// Fids that are brought back at once.
+/// Number of fids that are restored concurrently.
 pub const REPLAY: usize = 128;
-/// How often a request is asked again whose connection goes.
+/// Maximum number of repetitions of a request.
 const REPEATS: u32 = 100;
-/// Moves of a tree that are remembered.
+/// Maximum number of recorded moves of a tree.
 const MOVES_MAX: usize = 4096;
-/// A connection that has been silent for so long is asked for a sign of life.
+/// A connection that is silent for this time is sent a ping.
 pub const BEAT: Duration = Duration::from_secs(10);
-/// And is given up after so many times that.
+/// Number of such intervals after which a silent connection is aborted.
 const SILENT: u32 = 3;
 pub(crate) const SHORT: Duration = Duration::from_millis(10);
 

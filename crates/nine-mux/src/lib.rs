@@ -1,9 +1,8 @@
-//! The multiplexer: N clients and M servers, one name space, and nobody waits for anybody (seed: Hickey, chapters 3
-//! and 4).
+//! The multiplexer: connects N clients and M servers through one name space (seed: Hickey, chapters 3 and 4).
 //!
-//! A [`Mux`] is a [`FileServer`](nine_io::server::FileServer): what stands behind a client's fid is a fid of an
-//! upstream's [`Client`](nine_io::client::Client). So tags and fids are translated by the two sessions on either side,
-//! and only qids and the name space are the mux's own work.
+//! A [`Mux`] is a [`FileServer`](nine_io::server::FileServer). Each fid of a client refers to a fid of an upstream's
+//! [`Client`](nine_io::client::Client). The two sessions on either side translate tags and fids. The mux itself handles
+//! only qids and the name space.
 //!
 //! ```text
 //! client -> server session -> Mux -> Client session -> upstream
@@ -11,9 +10,9 @@
 //!
 //! In: [`Server`]s, [`Mux::mount`], [`Mux::bind`], [`Mux::unmount`], and requests. Out: requests to upstreams.
 //!
-//! Always holds: an upstream that is slow, silent or gone holds up nobody but those who ask for its files; the name
-//! space is a value that is swapped, so that requests under way see the one they began with; what a client leaves
-//! behind, also by going away, is flushed and clunked at every upstream.
+//! Always holds: a slow, silent or lost upstream delays only the requests for its own files. The name space is an
+//! immutable value that is replaced as a whole, so that a running request sees the value it started with. The mux
+//! flushes and clunks all requests and fids that a client abandons at every upstream, also when the client disconnects.
 #![forbid(unsafe_code)]
 
 mod ahead;
@@ -72,25 +71,25 @@ pub use upstream::{
 use crate::cfid::Walker;
 use crate::core::Core;
 
-/// The name space that clients get who ask for none.
+/// The name space for clients that do not name one.
 pub const MAIN: &str = "main";
 
-/// A multiplexer. Clones are the same.
+/// A multiplexer. Clones share their state.
 #[derive(Clone)]
 pub struct Mux(Arc<Core>);
 
-/// The user that mounts and binds: whoever runs the mux.
+/// The user that mounts and binds: the one that runs the mux.
 #[derive(Clone, Debug, Default)]
 pub struct Owner {
-    /// Its name; empty: upstreams know from elsewhere.
+    /// Its name; empty if upstreams know the user by other means.
     pub name: Box<str>,
     /// Its number.
     pub uid: Option<u32>,
 }
 
 impl Mux {
-    /// A mux (muxalloc of the seed) whose name spaces begin with the tree of `backbone`: a tree in memory, in which
-    /// missing mount points are made. [`Mux::run`] must be polled for anything to happen.
+    /// Creates a mux (muxalloc of the seed). Its name spaces are based on the tree of `backbone`, which must be in
+    /// memory. Missing mount points are created there. The mux makes no progress unless [`Mux::run`] is polled.
     pub fn new(backbone: Server, names: Arc<dyn Names>) -> Self {
         let core = Core::new(names);
         let upstream = core.upstream(backbone);
@@ -100,15 +99,15 @@ impl Mux {
         Self(core)
     }
 
-    /// Does what needs the time and tasks of a core; does not end. To be polled on one core, for all; the others are
-    /// `seats`, and have the connections of their clients if a mount has as many as there are cores.
+    /// Runs the mux's jobs, timers and tasks on one core. Never returns. `seats` are the other cores. If a mount has as
+    /// many connections as there are cores, each core serves the connection of its own clients.
     pub fn run<E: Env>(&self, env: E, seats: &[Arc<Seat>]) -> impl Future<Output = ()> + use<E> {
         let core = self.0.clone();
         core.outside.sit(seats.to_vec());
         async move { core.run(env).await }
     }
 
-    /// A name space to change, made if there is none of this name. The first one is [`MAIN`].
+    /// Returns a name space to change, and creates it if the name is new. The default one is [`MAIN`].
     pub fn space(&self, name: &str, owner: Owner) -> Space {
         self.space_of(self.0.named_or_new(name), &owner)
     }
@@ -121,25 +120,25 @@ impl Mux {
     }
 }
 
-/// A name space of a mux, in the hands of somebody who may change it.
+/// A handle to change a name space of a mux.
 ///
-/// Concurrency: changes are made one after the other, also while requests are under way; each is there as a whole or
-/// not at all.
+/// Concurrency: changes are serialized, and possible while requests are running. Each takes effect as a whole or not at
+/// all.
 #[derive(Clone)]
 pub struct Space {
     core: Arc<Core>,
     by: Arc<Walker>,
-    /// How long a call waits for each server on its way.
+    /// Timeout of a call for each server on its path.
     limit: Duration,
 }
 
 impl Space {
-    /// Mounts the tree `aname` of a server on `old` (muxmount of the seed, mount(2)). A server that cannot be reached
-    /// now is mounted all the same, and tried again when somebody walks there. What comes out numbers the mount.
+    /// Mounts the tree `aname` of a server on `old` (muxmount of the seed, mount(2)). Returns the number of the mount.
+    /// A server that cannot be reached now is mounted all the same; a later walk tries it again.
     ///
     /// # Errors
-    /// `old` does not exist (directories that are missing in the backbone are made), or one is a file and the other a
-    /// directory; the server refuses the attach.
+    /// `old` does not exist (missing directories are created only in trees in memory), one is a file and the other a
+    /// directory, or the server refuses the attach.
     pub async fn mount(
         &self,
         server: Server,
@@ -151,7 +150,7 @@ impl Space {
         Ok(self.mounted(server, aname, user, old, flags).await?.0)
     }
 
-    /// The same; beside the number of the call, why the server does not answer now.
+    /// Like [`Space::mount`]. Also returns the error if the server does not answer now.
     pub(crate) async fn mounted(
         &self,
         server: Server,
@@ -170,26 +169,26 @@ impl Space {
         self.core.mount(&self.by, tree, &what, old, flags, self.limit).await
     }
 
-    /// Makes what is at `new` be seen at `old`, too (muxbind of the seed, bind(2)): early, what becomes of the name
-    /// `new` later does not matter.
+    /// Makes the file at `new` visible at `old`, too (muxbind of the seed, bind(2)). `new` is resolved now: later
+    /// changes of that name have no effect.
     pub async fn bind(&self, new: &str, old: &str, flags: Flags) -> Result<u64, Error> {
         Ok(self.core.bind(&self.by, new, old, flags, self.limit).await?.0)
     }
 
-    /// Takes away what was mounted or bound on `old`: `new`, in the words of that call or by a path that leads
-    /// there, the latest one of several; or everything.
+    /// Removes a mount or bind from `old`. `new` is the argument of that call or a path to the mounted file; if several
+    /// calls match, the latest is removed. Without `new`, everything is removed.
     pub async fn unmount(&self, new: Option<&str>, old: &str) -> Result<(), Error> {
         self.core.unmount(&self.by, new, old).await
     }
 
-    /// Only the owner may have this name space ([`Who::owner`](nine_io::server::Who::owner)): a name proves nothing
-    /// where a listener takes everybody's word.
+    /// Restricts this name space to the owner ([`Who::owner`](nine_io::server::Who::owner)). A user name proves nothing
+    /// if a listener accepts all names.
     pub fn for_owner(&self) {
         self.by.named.for_owner.store(true, std::sync::atomic::Ordering::Relaxed);
     }
 
-    /// Only these users may have this name space, and they have it when they ask for none. Without any: everybody
-    /// may have it who asks for it by its name.
+    /// Restricts this name space to these users. They get it by default. If `users` is empty, any user may attach to it
+    /// by its name.
     pub fn for_users(&self, users: &[&str]) {
         *lock(&self.by.named.users) = users.iter().map(|&user| user.into()).collect();
     }

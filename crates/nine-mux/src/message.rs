@@ -1,4 +1,4 @@
-//! Passing a request on as it came: the message that asks an upstream for the same, where its dialect has one.
+//! Passes a request on: builds the upstream's message with the same meaning, if its dialect has one.
 
 use bytes::Bytes;
 use nine_io::client::{Answer, Client};
@@ -8,7 +8,7 @@ use nine_proto::{Fid, Make, Op, OpenFlags, RenameMode, mode};
 
 use crate::cfid::Live;
 
-/// What asks for the same. `None`: it takes more than one message, or the dialect cannot say it.
+/// Returns the message with the same meaning. `None` if it takes several messages or the dialect has none.
 pub(crate) fn message<'r>(
     request: &'r Request,
     live: &Live,
@@ -22,7 +22,7 @@ pub(crate) fn message<'r>(
         Op::Walk { names } => (Tmsg::Walk { fid, newfid, names }, None),
         Op::Read { offset, count } => (Tmsg::Read { fid, offset, count: count.min(most) }, None),
         Op::Write { offset, .. } => {
-            // A write is shortened, never split: the client sends the rest.
+            // A write is shortened, never split. The client sends the rest.
             let mut data = request.data()?;
             data.truncate(most as usize);
             (Tmsg::Write { fid, offset, data: Data::Count(data.len() as u32) }, Some(data))
@@ -32,7 +32,7 @@ pub(crate) fn message<'r>(
         }
         Op::Getattr { mask } if is_l => (Tmsg::Getattr { fid, mask: mask.0 & ON_THE_WIRE }, None),
         Op::Getattr { .. } => (Tmsg::Stat { fid }, None),
-        // The session sees to ORCLOSE itself.
+        // The client's session handles ORCLOSE itself.
         Op::Open { flags } if is_l => (Tmsg::Lopen { fid, flags: flags.to_wire() }, None),
         Op::Open { flags } => (Tmsg::Open { fid, mode: flags.to_mode(is_u) & !ORCLOSE }, None),
         Op::Create { name, make: Make::File, flags, perm, gid } if is_l && !perm.inherit => {
@@ -40,7 +40,7 @@ pub(crate) fn message<'r>(
             let flags = flags.to_wire() | OpenFlags::CREAT.0 | excl;
             (Tmsg::Lcreate { fid, name, flags, mode: perm.on_the_wire(), gid }, None)
         }
-        // Whose permissions are masked by the directory's: 9P2000 does it, .u does not.
+        // In 9P2000 the server masks the permissions with those of the directory; in .u it does not.
         Op::Create { name, make: Make::File, flags, perm, .. }
             if !is_l && perm.inherit != is_u && !may_exist(flags) =>
         {
@@ -92,12 +92,12 @@ pub(crate) fn message<'r>(
     })
 }
 
-/// Whether a create may find the file there: Tlcreate says so, Tcreate makes new ones only.
+/// Whether the create may open an existing file: Tlcreate can ask for that, Tcreate only creates new files.
 pub(crate) fn may_exist(flags: OpenFlags) -> bool {
     flags.has(OpenFlags::CREAT) && !flags.has(OpenFlags::EXCL)
 }
 
-/// A fid number for what a message makes.
+/// Reserves the fid number for the fid that a message creates, if it creates one.
 pub(crate) fn newfid(op: &Op<'_>, client: &Client) -> nine_io::client::Result<Fid> {
     match op {
         Op::Walk { .. } | Op::XattrWalk { .. } => client.new_fid(),
@@ -105,7 +105,7 @@ pub(crate) fn newfid(op: &Op<'_>, client: &Client) -> nine_io::client::Result<Fi
     }
 }
 
-/// Whether the answer has the data that was asked for, or what the server took.
+/// Returns the data of an answer, if it has data.
 pub(crate) fn data(answer: Answer) -> Option<Bytes> {
     match answer {
         Answer::Data(data) => Some(data),
@@ -115,6 +115,6 @@ pub(crate) fn data(answer: Answer) -> Option<Bytes> {
 
 /// `AT_REMOVEDIR`.
 const REMOVEDIR: u32 = 0x200;
-/// Of a mode byte (open(5)).
+/// A bit of the mode byte (open(5)).
 const ORCLOSE: u8 = 0x40;
 const ON_THE_WIRE: u64 = nine_proto::GetMask::ALL.0;

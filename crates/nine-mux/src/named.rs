@@ -1,4 +1,4 @@
-//! A name space by its name: who may have it, and its value, which is swapped as a whole.
+//! A named name space: its users, and its value, which is replaced as a whole.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -9,16 +9,16 @@ use crate::herald::Heralds;
 use crate::space::Space;
 use nine_net::lock::{Mutex, lock};
 
-/// See the module. Readers take the value without a lock; changes are made one after the other.
+/// A named name space. Readers load the value without a lock. Changes are serialized.
 pub(crate) struct Named {
     pub(crate) name: Box<str>,
     value: ArcSwap<Space>,
     changes: Mutex<()>,
-    /// Who gets it who asks for none. Empty: everybody may have it.
+    /// The users that get it by default. If empty, every user may attach to it.
     pub(crate) users: Mutex<Vec<Box<str>>>,
-    /// Nobody but the owner may have it, whatever name he says.
+    /// Whether only the owner may attach to it, whatever user name a client claims.
     pub(crate) for_owner: AtomicBool,
-    /// Who tells of its changes.
+    /// The publishers of its changes.
     pub(crate) heralds: Heralds,
 }
 
@@ -38,7 +38,7 @@ impl Named {
         self.value.load_full()
     }
 
-    /// Changes the value, or leaves it as it is.
+    /// Changes the value, or leaves it as it is if `f` fails.
     pub(crate) fn change<T, E>(&self, f: impl FnOnce(&mut Space) -> Result<T, E>) -> Result<T, E> {
         let _one_at_a_time = lock(&self.changes);
         let mut space = Space::clone(&self.value.load());

@@ -1,7 +1,7 @@
-//! What a mux needs of the world around it, and what is only there where [`run`](crate::Mux::run) is polled: the time,
-//! timers, and tasks. Errands for it are left here, from any thread.
+//! The mux's access to the time, timers and tasks, which exist only where [`run`](crate::Mux::run) is polled.
 //!
-//! Connections live on the cores of those who use them: core 0 polls `run`, the others are the [`Seat`]s.
+//! In: requests for tasks, alarms and the time, from any thread. Out: [`Outside::visit`] serves them on core 0. A
+//! connection lives on the core of its clients. Core 0 polls `run`; the other cores are the [`Seat`]s.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -23,21 +23,21 @@ pub(crate) struct Outside {
 
 #[derive(Default)]
 struct Errands {
-    /// Dials, and drivers of upstreams that were just reached: one for each connection.
+    /// Tasks to spawn: dials, and drivers of new upstream connections. One for each connection.
     tasks: Vec<Boxed<()>>,
-    /// Who wants to know the time; one for each job at most.
+    /// Wakers of the jobs that wait for the time, at most one for each job.
     asking: Vec<Waker>,
-    /// Who wants to be woken after so long; one for each job at most.
+    /// Requested alarms with their durations, at most one for each job.
     alarms: Vec<(Duration, Arc<Alarm>)>,
-    /// The times at the latest visit, and how many visits there were.
+    /// The monotonic and the wall time of the latest visit, and the number of visits.
     now: Duration,
     wall: Duration,
     visits: u64,
     runner: Option<Waker>,
 }
 
-/// A timer, between who has set it and the task in which it runs. Who needs it no more takes it back: a timer that is
-/// kept has the runtime look at the clock whenever it sleeps.
+/// A timer, shared by the job that sets it and the task that runs it. A job cancels the timer when it is no longer
+/// needed: while a timer exists, the runtime reads the clock whenever it sleeps.
 #[derive(Default)]
 struct Alarm(Mutex<State>);
 
@@ -49,7 +49,7 @@ struct State {
 }
 
 impl Alarm {
-    /// It rings, or is taken back.
+    /// Ends the timer because it has expired or is cancelled.
     fn end(&self) {
         let wakers = {
             let mut state = lock(&self.0);
@@ -69,7 +69,7 @@ impl Alarm {
     }
 }
 
-/// An alarm in the hands of who has set it, or who rings it: it is over when either lets go.
+/// One side's handle of an alarm. The alarm ends when either side drops its handle.
 struct Set(Arc<Alarm>);
 
 impl Drop for Set {
@@ -78,7 +78,7 @@ impl Drop for Set {
     }
 }
 
-/// One core of the [`Outside`].
+/// A core of the [`Outside`].
 #[derive(Clone)]
 pub(crate) struct Place {
     pub(crate) outside: Arc<Outside>,
@@ -95,8 +95,8 @@ impl Spawn for Place {
 }
 
 impl Place {
-    /// What a future comes to that runs there: what it opens is of that core's reactor. Dropping this drops the future;
-    /// `None`: it did not come to its end.
+    /// Runs a future on that core, with that core's reactor. Dropping the returned future drops it. `None` if it did
+    /// not complete.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         future: impl Future<Output = T> + Send + 'static,
@@ -114,7 +114,7 @@ impl Place {
                 Poll::Pending => future.as_mut().poll(cx).map(Some),
             });
             *lock(&tell) = value.await;
-            // Whoever waits is told by the end of this.
+            // This wakes the waiting caller.
             drop(rings);
         }));
         let waits = Set(alarm);
@@ -124,22 +124,23 @@ impl Place {
 }
 
 impl Outside {
-    /// The other cores, once they are known: before the first client.
+    /// Sets the other cores. Called before the first client connects.
     pub(crate) fn sit(&self, seats: Vec<Arc<Seat>>) {
         let _ = self.seats.set(seats);
     }
 
-    /// Empty: there is one core.
+    /// Returns the other cores. Empty if there is one core.
     pub(crate) fn seats(&self) -> &[Arc<Seat>] {
         self.seats.get().map_or(&[], Vec::as_slice)
     }
 
-    /// The number by which a client chooses its lane: as many lanes as cores keep each client to a lane of its core.
+    /// Returns the number by which a client selects its upstream connection. With as many connections as cores, each
+    /// client uses the connection of its own core.
     pub(crate) fn number(&self, conn: u64, who: &Who) -> u64 {
         conn * (self.seats().len() as u64 + 1) + u64::from(who.seat)
     }
 
-    /// The core of a lane.
+    /// Returns the core of an upstream connection.
     pub(crate) fn place(self: &Arc<Self>, lane: u16) -> Place {
         Place { outside: self.clone(), seat: usize::from(lane) % (self.seats().len() + 1) }
     }
@@ -153,7 +154,7 @@ impl Outside {
         runner.into_iter().for_each(Waker::wake);
     }
 
-    /// The time.
+    /// Returns the monotonic time.
     pub(crate) async fn now(&self) -> Duration {
         let mut asked = None;
         poll_fn(|cx| {
@@ -172,13 +173,13 @@ impl Outside {
         .await
     }
 
-    /// The time since 1970.
+    /// Returns the time since 1970.
     pub(crate) async fn wall(&self) -> Duration {
         self.now().await;
         lock(&self.errands).wall
     }
 
-    /// What a future comes to, unless `limit` passes before.
+    /// Awaits a future for at most `limit`. Returns `None` after that.
     pub(crate) async fn within<T>(&self, limit: Duration, future: impl Future<Output = T>) -> Option<T> {
         let mut future = pin!(future);
         let mut alarm: Option<Set> = None;
@@ -196,7 +197,7 @@ impl Outside {
         .await
     }
 
-    /// Does the errands, and remembers to be woken for the next.
+    /// Serves the pending requests, and registers the caller's waker for the next ones.
     pub(crate) fn visit(&self, env: &impl Env, cx: &mut Context<'_>) {
         let (tasks, asking, alarms) = {
             let mut errands = lock(&self.errands);

@@ -1,13 +1,14 @@
-//! Qids of many upstreams, unique for a client (seed: section 3.4.3; here also past 65,536 upper halves).
+//! Maps the qids of many upstreams to qids that are unique for a client (seed: section 3.4.3; here also beyond 65,536
+//! upper halves).
 //!
 //! A qid path of an upstream is mapped by its upper 16 bits: each pair of (upstream, upper bits) gets one of 32,768
-//! slots, so that the paths of one directory stay as dense as they were. An upstream that uses more than
-//! [`SLOTS_EACH`] upper halves, or comes when there are no slots left, has its further paths mapped to the top bit and
-//! a keyed hash of 63 bits: without state, the same on every core and after a reconnect.
+//! slots. So the paths of one directory stay as dense as they were. If an upstream uses more than [`SLOTS_EACH`] upper
+//! halves, or no slots are left, its further paths become the top bit and a keyed hash of 63 bits. The hash needs no
+//! state: it is the same on every core and after a reconnect.
 //!
-//! Always holds: two files with fids at the same time never share a path. For hashed ones that is looked up among the
-//! live fids, and the second gets another one; for names that are merely listed, two of a million files share a path
-//! with a chance of 1 in 18 million.
+//! Always holds: two files that have fids at the same time never share a path. For hashed paths this is checked among
+//! the live fids, and the second file gets another path. Names that are only listed may collide: for a million files,
+//! the chance that two share a path is 1 in 18 million.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -18,26 +19,26 @@ use nine_proto::Qid;
 
 use nine_net::lock::{Mutex, lock};
 
-/// Slots of one upstream.
+/// Maximum number of slots of one upstream.
 pub const SLOTS_EACH: usize = 1024;
-/// All slots: the top bit is for hashes.
+/// Number of slots. The top bit marks hashes.
 const SLOTS: u16 = 0x8000;
 const TOP: u64 = 1 << 63;
 
-/// What the upstreams of a mux share.
+/// The state that all upstreams of a mux share.
 pub(crate) struct Qids {
     free: Mutex<(u16, Vec<u16>)>,
     hash: Hash,
-    /// Hashed paths behind fids: whose they are, and how many fids.
+    /// Hashed paths with fids: the upstream, its path and the number of fids.
     live: Mutex<HashMap<u64, (u32, u64, u32)>>,
 }
 
 type Hash = Box<dyn Fn(u32, u64) -> u64 + Send + Sync>;
 
-/// The map of one upstream.
+/// The qid map of one upstream.
 pub(crate) struct Map {
     upstream: u32,
-    /// Upper bits, and their slots.
+    /// Maps upper bits to slots.
     slots: RwLock<HashMap<u16, u16>>,
 }
 
@@ -55,7 +56,7 @@ impl Qids {
         Qid { path: self.path(map, qid.path), ..qid }
     }
 
-    /// The path of a file that a fid now stands for; [`Qids::release`] it.
+    /// Returns the path for a new fid of a file. The caller must release it with [`Qids::release`].
     pub(crate) fn hold(&self, map: &Map, qid: Qid) -> Qid {
         let mut path = self.path(map, qid.path);
         if path & TOP != 0 {
@@ -92,7 +93,7 @@ impl Qids {
         }
     }
 
-    /// The upstream is gone, and with it every fid there.
+    /// Frees the slots of an upstream that has ended, together with all fids there.
     pub(crate) fn give_back(&self, map: &Map) {
         let mut slots = map.slots.write().unwrap_or_else(std::sync::PoisonError::into_inner);
         lock(&self.free).1.extend(slots.drain().map(|(_, slot)| slot));
@@ -113,7 +114,7 @@ impl Qids {
         slot.map_or_else(|| TOP | (self.hash)(map.upstream, path), |slot| u64::from(slot) << 48 | lower)
     }
 
-    /// A slot for upper bits that are new, or that another thread has just entered.
+    /// Assigns a slot to new upper bits. Returns the present slot if another thread has just assigned one.
     fn take(&self, map: &Map, upper: u16) -> Option<u16> {
         let mut slots = map.slots.write().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(&slot) = slots.get(&upper) {

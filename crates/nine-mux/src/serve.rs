@@ -1,7 +1,7 @@
-//! The mux as a file server: what becomes of each request (seed: section 4.1.2).
+//! The mux as a file server: routes each request (seed: section 4.1.2).
 //!
-//! Three ways: it is answered at once; it is passed on as it came, and the answer comes back through [`Forward`], with
-//! no task and no future for it; or it takes several steps, as a job.
+//! There are three routes. A request is answered at once. Or it is passed on as one message, and the reply comes back
+//! through [`Forward`], without a task or a future. Or it takes several steps, as a job.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -35,20 +35,20 @@ use crate::union::Listing;
 use crate::upstream::{HOPS, HOPS_MAX, Root, Standing};
 use crate::walk::{LOOK, Pos, run_of};
 
-/// What becomes of a request.
+/// The route of a request.
 pub(crate) enum Way {
     Done,
     Refused(Error),
     Forward(Passed),
     Job,
-    /// As a job, when the connection of both its files is there again.
+    /// A job that starts when both of its files have a connection again.
     Later,
 }
 
-/// A request that is passed on as it came.
+/// A request that is passed on as one message.
 pub(crate) struct Passed {
     pub(crate) cfid: Arc<CFid>,
-    /// What stands for it now, if not its first.
+    /// The upstream's fid that represents it now, unless it is the first one.
     later: Option<Arc<Live>>,
     /// The second fid.
     other: Option<Fid>,
@@ -98,7 +98,7 @@ impl FileServer for Mux {
         Some(self.0.tap(&*walk.node::<CFid>().ok()?))
     }
 
-    /// What is passed on as it is may be called as it is.
+    /// A file that is neither read ahead, reconnectable nor in append mode can be called directly.
     fn direct(&self, node: &Node, flags: OpenFlags) -> Option<Arc<dyn Direct>> {
         let cfid = node.downcast_ref::<CFid>()?;
         let is_plain = cfid.ahead.is_none() && cfid.kept.is_none() && !flags.has(OpenFlags::APPEND);
@@ -106,7 +106,7 @@ impl FileServer for Mux {
     }
 
     fn takes_placed(&self, node: &Node) -> bool {
-        // What is not answered at once is gathered then: a job or an upstream never sees it.
+        // Data that is not written at once is gathered then: jobs and upstreams never see it.
         node.downcast_ref::<CFid>().is_some_and(|cfid| cfid.direct.is_some() && cfid.ahead.is_none())
     }
 
@@ -130,7 +130,7 @@ impl Core {
         if let Op::Clunk = op
             && req.is_silent()
         {
-            // Nobody waits for the answer: dropping the file clunks it.
+            // No client waits for the reply: dropping the file clunks it.
             return Way::Done;
         }
         let target = req.node2::<CFid>();
@@ -153,7 +153,7 @@ impl Core {
             Ok(_) => return Way::Refused(Error::new(Errno::EXDEV, "the files are on different servers")),
             Err(_) => None,
         };
-        // Each dialect has a message for these.
+        // Every dialect has a message for these.
         let everywhere = matches!(
             op,
             Op::Walk { .. }
@@ -169,13 +169,14 @@ impl Core {
             return Way::Forward(Passed { cfid, later, other });
         }
         match op {
-            // Nothing but the fid goes, and dropping the file sees to that.
+            // Only the fid ends, and dropping the file clunks it.
             Op::Clunk => Way::Done,
             _ => Way::Job,
         }
     }
 
-    /// What a name space does not let happen to its mount points, and what not every upstream can be told.
+    /// Returns the error for a request that would harm a mount point, that exceeds the client's fids, or that not every
+    /// upstream checks.
     fn forbids(&self, op: &Op<'_>, cfid: &CFid, req: &Request) -> Option<Error> {
         let busy = |place: &Place| {
             let space = cfid.by.named.space();
@@ -183,7 +184,7 @@ impl Core {
             let what = if head.from == *place { "is a mount point" } else { "has a mount point below it" };
             Some(Error::new(Errno::EBUSY, what))
         };
-        // A rename may replace a file that is bound on a file: see `target`.
+        // A rename may replace a file on which a file is bound: see `target`.
         let busy_target = |place: &Place| busy(place).filter(|_| !self.is_bound(cfid, place));
         match op {
             Op::Open { flags } if flags.has(OpenFlags::DIRECTORY) && !cfid.is_dir() => {
@@ -199,9 +200,9 @@ impl Core {
                 let here = &cfid.step().covered;
                 busy(here).or_else(|| busy(&here.parent().child(name)))
             }
-            // In a union only the walk tells whose name it is: see `unlink`.
+            // In a union only the walk shows which member has the name: see `unlink`.
             Op::Unlink { name, .. } if !cfid.is_union() => busy(&cfid.place().child(name)),
-            // Likewise: see `rename_at`.
+            // The same here: see `rename_at`.
             Op::RenameAt { old, new, how } if !cfid.is_union() => {
                 let to = req.node2::<CFid>().ok()?;
                 let target = || busy_target(&to.place().child(new)).filter(|_| *how == RenameMode::Replace);
@@ -211,12 +212,12 @@ impl Core {
         }
     }
 
-    /// Whether one thing alone is mounted or bound there.
+    /// Whether exactly one file is mounted or bound there.
     fn is_bound(&self, cfid: &CFid, place: &Place) -> bool {
         cfid.by.named.space().head(place).is_some_and(|head| head.members.len() == 1)
     }
 
-    /// Whether one message to one upstream does it.
+    /// Whether one message to one upstream serves the request.
     fn is_simple(&self, op: &Op<'_>, cfid: &CFid, live: &Live, spoken: Dialect) -> bool {
         let dialect = live.root.client.dialect();
         match op {
@@ -235,20 +236,21 @@ impl Core {
             Op::Open { flags } if flags.has(OpenFlags::TRUNC) && !live.root.client.heeds_truncation() => {
                 false
             }
-            // What equal servers must agree on is looked at.
+            // With equal servers, the attributes at the open must be recorded.
             Op::Open { .. } => cfid.kept.is_none() || live.root.tree.upstream.server.others.is_empty(),
-            // Whether what was written may be lost is told once.
+            // A possible loss of written data must be reported once.
             Op::Fsync { .. } => cfid.kept.is_none() && (spoken.is_l() || cfid.open.is_some()),
             Op::Write { .. } => !follows(cfid, live),
-            // No other member may have the new name.
+            // The new name must not exist in another member.
             Op::Setattr { set } if set.name.is_some() => self.union_above(cfid).is_none(),
             Op::Readdir { .. } => matches!(cfid.open, Some(Open::There(_))),
-            // Whether the server has a message for the other modes is looked at.
+            // A job checks whether the server has a message for the other modes.
             Op::RenameAt { how, .. } => !cfid.is_union() && *how == RenameMode::Replace,
             Op::Create { .. } | Op::Make { .. } | Op::Unlink { .. } => !cfid.is_union(),
-            // An attribute is stored by its clunk, and a file that is written may fail there.
+            // The clunk stores an extended attribute, and may report a failed write.
             Op::Clunk => cfid.open.is_some(),
-            // Whoever lists a directory with a mount point is not kept waiting: see `mount_attr`, `shown_attr`.
+            // A client that lists a directory with a mount point must not wait for its server: see `mount_attr`,
+            // `shown_attr`.
             Op::Getattr { .. } if cfid.is_union() => false,
             Op::Getattr { .. } if cfid.is_mount() && !live.root.tree.upstream.server.local => false,
             Op::Getattr { mask } => {
@@ -259,7 +261,7 @@ impl Core {
         }
     }
 
-    /// Of an open file of this process: a read or a write that need not wait is answered at once.
+    /// Serves a read or write of an open file of this process at once, if it need not wait.
     fn call(&self, mut req: Req, passed: &Passed) -> Answer {
         let direct = passed.cfid.direct.as_ref().expect("who calls has looked");
         let done = match req.op() {
@@ -301,7 +303,7 @@ impl Core {
         answer
     }
 
-    /// Wishes that a request stop which another core is about to make a job of.
+    /// Cancels a request that another core is about to make a job of.
     fn cancel_soon(&self, id: ReqId) {
         if self.outside.seats().is_empty() {
             return;
@@ -325,7 +327,7 @@ impl Core {
         let job = async move {
             let result = match later.node::<CFid>() {
                 Ok(cfid) if cfid.is_mount() && matches!(later.op(), Op::Getattr { .. }) => {
-                    // Boxed, here and below: every job would be as large as the largest.
+                    // Boxed, here and below: otherwise every job would be as large as the largest.
                     Box::pin(core.shown_attr(&later, &cfid)).await
                 }
                 Ok(cfid) => match core.arrive_for(&later, &cfid).await {
@@ -341,7 +343,7 @@ impl Core {
         answer
     }
 
-    /// A request of several steps, asked again after a reconnection.
+    /// Serves a request of several steps, and repeats it after a reconnection.
     async fn patiently(&self, req: &Later) -> Result<Reply, Failed> {
         if req.node::<CFid>().is_ok_and(|cfid| cfid.kept.is_some()) {
             return self.persist(req, None).await;
@@ -356,7 +358,7 @@ impl Core {
         }
     }
 
-    /// The attributes of a mount point: after [`LOOK`] those of the covered file, without links.
+    /// Returns the attributes of a mount point: after [`LOOK`] those of the covered file, without links.
     pub(crate) async fn mount_attr(&self, req: &Later, cfid: &Arc<CFid>) -> Result<Reply, Failed> {
         let Op::Getattr { mask } = req.op() else { return Err(Failed::Remote(Errno::EIO.into())) };
         if let Some(away) = cfid.away()
@@ -390,7 +392,7 @@ impl Core {
         Ok(Reply::Attr(attr))
     }
 
-    /// The attributes of the file mounted at a mount point. Reconnects if the mount does (`-r`).
+    /// Returns the attributes of the file mounted at a mount point. Reconnects if the mount does (`-r`).
     async fn attr_there(&self, cfid: &Arc<CFid>, mask: GetMask) -> Result<Box<Attr>, Failed> {
         let mut patience = Patience::default();
         loop {
@@ -403,7 +405,7 @@ impl Core {
         }
     }
 
-    /// A request that was passed on, or should have been, when the connection went: `lost` if it was sent.
+    /// Serves a request as a job after its connection has ended. `lost` is the error if the request was sent.
     fn later(self: Arc<Self>, later: Later, lost: Option<Failed>) {
         let core = self.clone();
         let id = later.id();
@@ -415,7 +417,7 @@ impl Core {
         self.jobs.begin(Some(id), Box::pin(job));
     }
 
-    /// A request whose fids have a connection, as far as that lasts.
+    /// Serves a request once, on the present connections of its fids.
     pub(crate) async fn once(&self, req: &Later, way: Way) -> Result<Reply, Failed> {
         match way {
             Way::Done => Ok(Reply::Done),
@@ -430,17 +432,17 @@ impl Core {
         }
     }
 
-    /// A request of several steps, and the record of its changes.
+    /// Serves a request of several steps and records its changes.
     async fn recorded_steps(&self, req: &Later) -> Result<Reply, Failed> {
         let begun = req.node::<CFid>().ok().map(|cfid| (cfid.live().root.clone(), cfid));
-        // What was not sent was one of several steps.
+        // Report an unsent message as sent: earlier steps of the request may have been sent.
         let reply = self.steps(req).await.map_err(Failed::sent)?;
         self.learn_birth(&reply);
         begun.iter().for_each(|(root, cfid)| self.record_change(req, cfid, root, &reply));
         Ok(reply)
     }
 
-    /// What is passed on, by somebody who waits for the answer.
+    /// Sends the request as one message and waits for the reply.
     pub(crate) async fn asked(&self, req: &Later, passed: &Passed) -> Result<Reply, Failed> {
         let live = passed.live();
         let client = &live.root.client;
@@ -463,7 +465,7 @@ impl Core {
         self.me.upgrade().expect("whoever calls it holds one")
     }
 
-    /// A request of several steps.
+    /// Serves a request of several steps.
     async fn steps(&self, req: &Later) -> Result<Reply, Failed> {
         let op = req.op();
         match op {
@@ -515,7 +517,7 @@ impl Core {
         }
     }
 
-    /// A new client at the root of the name space that its aname or its name chooses.
+    /// Attaches a client to the root of the name space that its aname or user name selects.
     async fn attach(&self, req: &Later, aname: &[u8]) -> Result<Reply, Failed> {
         let who = req.who();
         let (named, path) = self.aname(aname, &who.name, who.owner)?;
@@ -527,13 +529,13 @@ impl Core {
         let principal = ClientPrincipal::of(who);
         let by = Arc::new(Walker { named, ident, hops: 0, client, principal, base });
         let pos = self.clone_pos(self.resolve(&by, path).await?).await?;
-        // Nothing leads out of the tree that was asked for.
+        // The attached directory is the root: no path leads out of it.
         let step = Step::root(pos.step.covered.clone());
         let cfid = self.cfid(&by, Pos { step, ..pos });
         Ok(Reply::Attach { qid: cfid.qid.qid, node: node(cfid) })
     }
 
-    /// The same root, for a mux that passes on what has come over others.
+    /// Returns the same root, for requests that have passed `hops` muxes.
     async fn hop(&self, from: &CFid, hops: u8) -> Result<Reply, Failed> {
         let by = Arc::new(Walker { hops, ..Walker::clone(&from.by) });
         let (space, step) = (by.named.space(), from.step.clone());
@@ -550,7 +552,7 @@ impl Core {
         Ok(Reply::Walk { qids, node: Some(node(cfid)) })
     }
 
-    /// Opens a directory to be read by us.
+    /// Opens a directory that the mux lists itself.
     async fn open_dir(&self, cfid: &Arc<CFid>, flags: OpenFlags) -> Result<Reply, Failed> {
         if flags.changes() {
             return Err(refused(Errno::EISDIR, "is a directory"));
@@ -560,7 +562,7 @@ impl Core {
         Ok(Reply::Open { qid: open.qid.qid, iounit: 0, node: node(open) })
     }
 
-    /// The fid after its open: perhaps for another file (a clone file).
+    /// Returns the fid after its open, possibly for another file (a clone file).
     fn opened(&self, cfid: &CFid, raw: Qid, open: Open) -> CFid {
         let Live { root, file, raw: before } = Live::clone(&cfid.live());
         let kept = Kept::of(&root, cfid.place());
@@ -582,7 +584,7 @@ impl Core {
         }
     }
 
-    /// Opens a file whose server may not heed O_TRUNC, or which may be looked for on another server later.
+    /// Opens a file if its server may ignore O_TRUNC, or if it may be reopened on an equal server.
     async fn open_seen(&self, req: &Later, cfid: &Arc<CFid>, flags: OpenFlags) -> Result<Reply, Failed> {
         let file = cfid.live().file.clone();
         let before = file.before_truncation(b"", flags).await;
@@ -593,7 +595,7 @@ impl Core {
         let live = Live::clone(&open.live());
         live.file.truncated(before).await?;
         if let Some(kept) = open.kept.as_ref().filter(|_| !live.root.tree.upstream.server.others.is_empty()) {
-            // It is open whatever this says; without it, it stays with its server.
+            // The file is open even if this fails. Without the attributes it cannot be reopened on an equal server.
             if let Ok(attr) = live.file.getattr(GetMask::BASIC).await {
                 kept.see(&attr);
             }
@@ -601,7 +603,7 @@ impl Core {
         Ok(reply)
     }
 
-    /// Where new files of this directory go: itself, or the member of a union that takes them.
+    /// Returns the directory in which new files are created: the fid's own, or the member of a union that permits it.
     pub(crate) async fn creating(&self, cfid: &CFid) -> Result<Pos, Failed> {
         let Some((head, held)) = cfid.crossed().filter(|_| cfid.is_union()) else {
             return Ok(Pos::of(cfid));
@@ -637,7 +639,7 @@ impl Core {
         Ok(Reply::Done)
     }
 
-    /// The name space that an aname asks for, and the path in it: `NAME`, `NAME/PATH` or `/PATH`.
+    /// Returns the name space that an aname selects and the path in it: `NAME`, `NAME/PATH` or `/PATH`.
     pub(crate) fn aname<'a>(
         &self,
         aname: &'a [u8],
@@ -652,7 +654,7 @@ impl Core {
         Ok((self.choose(name, user, is_owner)?, path))
     }
 
-    /// The name space of this name, or the one this user gets who names none.
+    /// Returns the name space of this name, or the user's default if the name is empty.
     fn choose(&self, name: &str, user: &str, is_owner: bool) -> Result<Arc<Named>, Failed> {
         let all = self.all_named();
         let is_for = |named: &&Arc<Named>| lock(&named.users).iter().any(|of| **of == *user);
@@ -668,7 +670,7 @@ impl Core {
         Ok(found.clone())
     }
 
-    /// What a client sees of the attributes that an upstream gives.
+    /// Converts the attributes that an upstream reports to those that a client sees.
     pub(crate) fn attr(&self, cfid: &CFid, mut attr: Box<Attr>, mask: GetMask) -> Box<Attr> {
         let live = cfid.live();
         live.root.tree.upstream.ahead.seen(&live.root, attr.qid, Some(&attr));
@@ -676,7 +678,7 @@ impl Core {
         attr.qid = cfid.map(&live, attr.qid);
         if mask.has(GetMask::TEXTS) {
             let texts = attr.texts.get_or_insert_with(Box::<Texts>::default);
-            // A root is called "/" by its server: here it has a name.
+            // The upstream calls its root "/". In the name space it has another name.
             if cfid.step.parent.is_none() {
                 texts.name = b"/"[..].into();
             } else if cfid.is_mount() || texts.name.is_empty() {
@@ -686,7 +688,7 @@ impl Core {
         attr
     }
 
-    /// The answer of an upstream, as the answer to a client.
+    /// Converts an upstream's reply to the reply for a client.
     fn reply(
         &self,
         req: &Request,
@@ -799,12 +801,12 @@ impl Core {
         })
     }
 
-    /// Directory data of an upstream, with the qids that clients see.
+    /// Converts an upstream's directory data to entries with the qids that clients see.
     fn entries(&self, cfid: &CFid, live: &Live, data: &[u8], buf: &mut DirBuf) -> Result<()> {
         for entry in Entries::new(data, live.root.client.dialect()) {
             let malformed = || Error::new(Errno::EPROTO, "the server sends malformed directory data");
             let (entry, _) = entry.map_err(|_| malformed())?;
-            // Who gets cookie 0 would begin anew, for ever.
+            // A client that gets cookie 0 would list from the start again, for ever.
             let is_name = !entry.name.is_empty() && !entry.name.iter().any(|b| matches!(b, b'/' | 0));
             if entry.cookie == 0 || !is_name {
                 return Err(malformed());
@@ -817,7 +819,7 @@ impl Core {
     }
 }
 
-/// By the root of the fid that the request was passed on with.
+/// The root of the fid with which the request was passed on.
 impl Forward for Root {
     fn answered(self: Arc<Self>, later: Later, answer: Result<Got, Failed>, made: Option<Fid>) {
         let Some(core) = self.tree.core.upgrade() else { return };
@@ -850,14 +852,14 @@ impl Forward for Root {
 }
 
 impl Root {
-    /// Bytes in one piece: what the upstream says, or what a message to it holds.
+    /// Returns the iounit: the upstream's value, limited to the data of one message, or that limit if the value is 0.
     pub(crate) fn iounit(&self, said: u32) -> u32 {
         let most = self.client.iounit_max();
         if said == 0 { most } else { said.min(most) }
     }
 }
 
-/// The path from the root of the name space that an attach asks for.
+/// Returns the path from the root of the name space that an attach selects.
 fn base_of(path: &str) -> Path {
     let mut names = Vec::new();
     for name in path.split('/') {
@@ -870,14 +872,14 @@ fn base_of(path: &str) -> Path {
     format!("/{}", names.join("/")).into_bytes().into()
 }
 
-/// What the session keeps; from now on it comes back, if it shall.
+/// Returns the node for the session, and registers it for restoration if its mount reconnects.
 pub(crate) fn node(cfid: CFid) -> Arc<CFid> {
     let cfid = Arc::new(cfid);
     cfid.kept.iter().for_each(|kept| kept.register(&cfid));
     cfid
 }
 
-/// The question of another mux: see [`HOPS`].
+/// Decodes the walk of another mux that sends its number of hops: see [`HOPS`].
 fn hops(cfid: &CFid, names: &[&[u8]]) -> Option<Result<u8, Failed>> {
     let [name] = names else { return None };
     let hops = std::str::from_utf8(name).ok()?.strip_prefix(HOPS)?.parse().ok()?;
@@ -891,10 +893,10 @@ fn hops(cfid: &CFid, names: &[&[u8]]) -> Option<Result<u8, Failed>> {
     })
 }
 
-/// Files that another is moved to or made from.
+/// Returns the second file of a request, the target of a rename or link.
 pub(crate) fn second(req: &Request) -> Result<Arc<File>, Failed> {
     req.node2::<CFid>().map(|cfid| cfid.live().file.clone()).map_err(Failed::Remote)
 }
 
-/// How often a job is looked for that is to be cancelled, [`SHORT`] apart.
+/// Number of times that a job to be cancelled is looked up, [`SHORT`] apart.
 const SOON: u32 = 100;

@@ -1,10 +1,11 @@
-//! The name space as a value: which places are mount points, and what is to be seen there.
+//! The name space as a value: its mount points, and the files that are mounted there.
 //!
-//! In: places, given by whoever walked to them. Out: a new value; readers keep the old one. Nothing here holds a fid or
-//! talks to anybody.
+//! In: places that the caller has resolved by walks. Out: a new value; readers keep the old one. This module holds no
+//! fids and sends no messages.
 //!
-//! A [`Place`] is a file by its upstream's tree and its path there. A mount point is a place, not a name: whoever comes
-//! to it by another way (a bind) sees the same (Mhead of Plan 9, whose key is a qid; a path is known before the walk).
+//! A [`Place`] identifies a file by the tree of an upstream and the path in that tree. A mount point is a place, not a
+//! name: every path to it, also through a bind, shows the same files. Plan 9's Mhead is keyed by a qid instead. A path
+//! is known before the walk.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -13,26 +14,26 @@ use std::sync::Arc;
 
 use nine_proto::{Errno, Error, Result, show};
 
-/// Numbers the trees of a mux: one for each upstream and aname. Never used again.
+/// Identifies a tree of a mux: a pair of upstream and aname. Never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TreeId(pub u32);
 
-/// A file of a tree, by its path from the root there: names with '/' between; the root is empty.
+/// A file of a tree, by its path from the tree's root: names separated by '/'. The path of the root is empty.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Place {
-    /// Which tree.
+    /// The tree.
     pub tree: TreeId,
-    /// Where in it.
+    /// The path in it.
     pub path: Box<[u8]>,
 }
 
 impl Place {
-    /// The root of a tree.
+    /// Returns the root of a tree.
     pub fn root(tree: TreeId) -> Self {
         Self { tree, path: Box::default() }
     }
 
-    /// The file `name` in this directory.
+    /// Returns the file `name` in this directory.
     pub fn child(&self, name: &[u8]) -> Self {
         let mut path = Vec::with_capacity(self.path.len() + 1 + name.len());
         path.extend_from_slice(&self.path);
@@ -40,12 +41,12 @@ impl Place {
         Self { tree: self.tree, path: path.into() }
     }
 
-    /// The names from the root.
+    /// Returns the names of the path from the root.
     pub fn names(&self) -> Vec<&[u8]> {
         self.path.split(|&b| b == b'/').filter(|name| !name.is_empty()).collect()
     }
 
-    /// The last of the names; empty for a root.
+    /// Returns the last name of the path; empty for a root.
     pub fn name(&self) -> &[u8] {
         self.path.rsplit(|&b| b == b'/').next().unwrap_or_default()
     }
@@ -59,7 +60,7 @@ impl Place {
         self.tree == other.tree && below()
     }
 
-    /// Where it is when `old` has become `new`.
+    /// Returns the place after `old` was renamed to `new`.
     pub(crate) fn moved(&self, old: &Self, new: &Self) -> Self {
         if !self.is_within(old) {
             return self.clone();
@@ -67,13 +68,13 @@ impl Place {
         self.names()[old.names().len()..].iter().fold(new.clone(), |place, name| place.child(name))
     }
 
-    /// The directory that it is in; a root is in itself.
+    /// Returns the parent directory. A root is its own parent.
     pub fn parent(&self) -> Self {
         let end = self.path.iter().rposition(|&b| b == b'/').unwrap_or(0);
         Self { tree: self.tree, path: self.path[..end].into() }
     }
 
-    /// Whether it is `name` directly in `dir`.
+    /// Whether it is a direct child of `dir`.
     pub fn is_child(&self, dir: &Self) -> bool {
         self.is_within(dir) && self.names().len() == dir.names().len() + 1
     }
@@ -87,58 +88,58 @@ pub(crate) fn push(path: &mut Vec<u8>, name: &[u8]) {
     path.extend_from_slice(name);
 }
 
-/// Where the new files go among those that are there (bind(2)).
+/// The position of the new files in a union (bind(2)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// They hide what was there (MREPL).
+    /// They replace the existing files (MREPL).
     Replace,
-    /// They are looked at first (MBEFORE).
+    /// They are searched before the existing files (MBEFORE).
     Before,
-    /// They are looked at last (MAFTER).
+    /// They are searched after the existing files (MAFTER).
     After,
 }
 
-/// How something is mounted or bound (bind(2)).
+/// Flags of a mount or bind (bind(2)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flags {
-    /// In which order.
+    /// The position of the new files.
     pub order: Order,
-    /// New files may be made in it (MCREATE).
+    /// Whether new files may be created there (MCREATE).
     pub create: bool,
-    /// A name that several members have is listed for each of them.
+    /// Whether a listing shows a name once for each member that has it.
     pub duplicates: bool,
 }
 
 impl Flags {
-    /// MREPL: without MCREATE, which only unions ask for.
+    /// MREPL without MCREATE, which only unions need.
     pub const REPLACE: Self = Self { order: Order::Replace, create: false, duplicates: false };
     /// MBEFORE.
     pub const BEFORE: Self = Self { order: Order::Before, ..Self::REPLACE };
     /// MAFTER.
     pub const AFTER: Self = Self { order: Order::After, ..Self::REPLACE };
 
-    /// With MCREATE.
+    /// Adds MCREATE.
     pub const fn with_create(self) -> Self {
         Self { create: true, ..self }
     }
 }
 
-/// One member of what is seen at a mount point.
+/// A member of a mount point.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// Its file.
+    /// The mounted file.
     pub to: Place,
-    /// Whether new files may be made in it.
+    /// Whether new files may be created in it.
     pub create: bool,
-    /// What the call that made it returned; 0: it was there before.
+    /// The number that the mount or bind call returned. 0 for the covered directory itself.
     pub id: u64,
-    /// What was mounted or bound, in the words of the call.
+    /// The argument of the call that names the mounted or bound file.
     pub what: Arc<str>,
-    /// Its tree, for fids of a union that has changed since.
+    /// Keeps the tree alive for fids that still use an old value of this union.
     pub kept: Kept,
 }
 
-/// Lets something live, and is otherwise nothing.
+/// Keeps a value alive and has no other function.
 #[derive(Clone, Default)]
 pub struct Kept(Option<Arc<dyn Any + Send + Sync>>);
 
@@ -156,23 +157,23 @@ impl fmt::Debug for Kept {
     }
 }
 
-/// A mount point: what is covered, and what is seen there instead. Never empty.
+/// A mount point: the covered file and its members. Never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// The place that is covered.
+    /// The covered place.
     pub from: Place,
-    /// Its name in the words of the call that made it.
+    /// The argument of the call that names the mount point.
     pub old: Arc<str>,
-    /// In the order in which they are searched.
+    /// The members in search order.
     pub members: Vec<Mount>,
-    /// A name that several members have is listed for each of them.
+    /// Whether a listing shows a name once for each member that has it.
     pub duplicates: bool,
 }
 
 impl Head {
-    /// Where new files go.
+    /// Returns the index of the member in which new files are created.
     pub fn creates(&self) -> Option<usize> {
-        // Nothing was joined: it is what it is.
+        // A single mounted file is no union: files are created in it directly.
         if let [only] = &*self.members
             && only.id != 0
         {
@@ -182,45 +183,45 @@ impl Head {
     }
 }
 
-/// What is mounted where. A value: clone it, change it, swap it in.
+/// The mounts of a name space. To change them, clone the value, change the clone and swap it in.
 #[derive(Clone, Debug)]
 pub struct Space {
     root: Place,
-    /// What the trees are, for whoever walks by this value while another one has taken its place.
+    /// Keeps the trees alive for walks that use this value after it was replaced.
     kept: HashMap<TreeId, Arc<dyn Any + Send + Sync>>,
     heads: HashMap<TreeId, HashMap<Box<[u8]>, Arc<Head>>>,
     next: u64,
 }
 
 impl Space {
-    /// Nothing is mounted on the tree whose root this is.
+    /// Creates a name space with this root and without mounts.
     pub fn new(root: Place) -> Self {
         Self { root, kept: HashMap::new(), heads: HashMap::new(), next: 1 }
     }
 
-    /// The same without anything mounted, for a value that takes the place of this one: the numbers of its mounts are
-    /// those of no mount that may still be made here.
+    /// Returns a value without mounts that is to replace this one. Its mount numbers do not collide with those that
+    /// this value may still assign.
     pub fn emptied(&self) -> Self {
         Self { next: self.next + (1 << 32), ..Self::new(self.root.clone()) }
     }
 
-    /// Becomes an earlier value of the same name space again; numbers of calls are not used twice.
+    /// Restores an earlier value of the same name space. Call numbers are not reused.
     pub fn restore(&mut self, earlier: &Self) {
         let next = self.next;
         *self = Self { next, ..earlier.clone() };
     }
 
-    /// Where everybody begins, if nothing is mounted there.
+    /// Returns the root of the name space, if nothing is mounted there.
     pub fn root(&self) -> &Place {
         &self.root
     }
 
-    /// Lets a tree live as long as this value shows it.
+    /// Keeps a tree alive for as long as this value shows it.
     pub fn keep(&mut self, id: TreeId, tree: Arc<dyn Any + Send + Sync>) {
         self.kept.insert(id, tree);
     }
 
-    /// Has each member keep its tree, and lets go of what it does not show.
+    /// Makes each member keep its tree alive, and drops the trees that this value does not show.
     pub fn let_go(&mut self) {
         for head in self.heads.values_mut().flat_map(HashMap::values_mut) {
             let missing = |member: &Mount| member.kept.0.is_none() && self.kept.contains_key(&member.to.tree);
@@ -234,41 +235,41 @@ impl Space {
         self.kept.retain(|id, _| shown.contains(id));
     }
 
-    /// What is mounted at a place.
+    /// Returns the mount point at a place.
     pub fn head(&self, place: &Place) -> Option<&Arc<Head>> {
         self.head_at(place.tree, &place.path)
     }
 
-    /// What is mounted on files of a tree.
+    /// Iterates over the mount points in a tree.
     pub fn heads_in(&self, tree: TreeId) -> impl Iterator<Item = &Arc<Head>> {
         self.heads.get(&tree).into_iter().flat_map(HashMap::values)
     }
 
-    /// What is mounted at a path of a tree.
+    /// Returns the mount point at a path of a tree.
     pub fn head_at(&self, tree: TreeId, path: &[u8]) -> Option<&Arc<Head>> {
         self.heads.get(&tree)?.get(path)
     }
 
-    /// Whether anything is mounted in a tree.
+    /// Whether a tree has mount points.
     pub fn is_covered(&self, tree: TreeId) -> bool {
         self.heads.contains_key(&tree)
     }
 
-    /// Every mount point, sorted by its name.
+    /// Returns all mount points, sorted by their names.
     pub fn heads(&self) -> Vec<&Arc<Head>> {
         let mut heads: Vec<_> = self.heads.values().flat_map(HashMap::values).collect();
         heads.sort_by(|a, b| (&a.old, a.from.tree, &a.from.path).cmp(&(&b.old, b.from.tree, &b.from.path)));
         heads
     }
 
-    /// The mount points that were called so when they were made.
+    /// Returns the mount points that were created under this name.
     pub fn called(&self, old: &str) -> Vec<Place> {
         let is = |head: &&Arc<Head>| names_of(&head.old) == names_of(old);
         let heads = self.heads.values().flat_map(HashMap::values).filter(is);
         heads.map(|head| head.from.clone()).collect()
     }
 
-    /// The names in this directory that are mount points.
+    /// Iterates over the names in this directory that are mount points.
     pub fn covered_names(&self, dir: &Place) -> impl Iterator<Item = (&[u8], &Arc<Head>)> {
         let heads = self.heads.get(&dir.tree).into_iter().flat_map(HashMap::values);
         heads
@@ -276,15 +277,15 @@ impl Space {
             .filter_map(|head| Some((*head.from.names().last()?, head)))
     }
 
-    /// A mount point that is this place or below it.
+    /// Returns a mount point at this place or below it, if there is one.
     pub fn within(&self, place: &Place) -> Option<&Arc<Head>> {
         self.heads.get(&place.tree)?.values().find(|head| head.from.is_within(place))
     }
 
-    /// Puts `to` over `from`, or beside what is there. What comes out numbers the mount (bind(2)).
+    /// Mounts the files `to` on `from`, or adds them to the union there. Returns the number of the call (bind(2)).
     ///
-    /// A first union keeps the directory itself as a member, without MCREATE. Several members of a union are bound with
-    /// all of them in their order, only the first with MCREATE, which a real union may not have.
+    /// The first call that creates a union makes the covered directory a member, without MCREATE. If `to` has several
+    /// members of another union, all of them are bound in their order. MCREATE is then refused.
     pub fn mount(&mut self, to: Vec<Place>, what: &str, from: Place, old: &str, flags: Flags) -> Result<u64> {
         if flags.create && to.len() > 1 {
             return Err(Error::new(Errno::EINVAL, "inconsistent mount: a union takes no -c of another one"));
@@ -319,7 +320,7 @@ impl Space {
         Ok(id)
     }
 
-    /// Takes away everything that is mounted at `from`.
+    /// Removes everything that is mounted at `from`.
     pub fn unmount(&mut self, from: &Place) -> Result<()> {
         self.head(from).ok_or_else(|| Error::new(Errno::EINVAL, "nothing is mounted there"))?;
         self.remove(from);
@@ -337,7 +338,7 @@ impl Space {
         Ok(())
     }
 
-    /// A file and all below it have another name: mounts follow them. Whether there were any.
+    /// Makes the mounts follow a file, and all files below it, to its new name. Returns whether there were any.
     pub fn moved(&mut self, old: &Place, new: &Place) -> bool {
         let concerns = |head: &&Arc<Head>| {
             head.from.is_within(old) || head.members.iter().any(|member| member.to.is_within(old))
@@ -356,7 +357,7 @@ impl Space {
         !concerned.is_empty()
     }
 
-    /// The trees that are to be seen, or are mounted on.
+    /// Returns the trees that are visible or have mount points.
     pub fn trees(&self) -> std::collections::HashSet<TreeId> {
         let members = self.heads.values().flat_map(HashMap::values).flat_map(|head| &head.members);
         members
@@ -366,7 +367,7 @@ impl Space {
             .collect()
     }
 
-    /// A head whose members have become fewer.
+    /// Stores a head with fewer members, or removes it if none of them was mounted.
     fn replace(&mut self, head: Head) {
         if head.members.iter().any(|member| member.id != 0) {
             return self.insert(head);
@@ -388,17 +389,17 @@ impl Space {
     }
 }
 
-/// The names of a path, without those that lead nowhere.
+/// Splits a path into names, without empty ones and ".".
 pub(crate) fn names_of(path: &str) -> Vec<&[u8]> {
     path.as_bytes().split(|&b| b == b'/').filter(|name| !matches!(*name, b"" | b".")).collect()
 }
 
-/// What a member is called in messages.
+/// Formats a member's path for messages.
 pub(crate) fn show_path(path: &[u8]) -> String {
     format!("/{}", show(path))
 }
 
-/// Members of one union: one more is refused.
+/// Maximum number of members of a union.
 pub const MEMBERS_MAX: usize = 4096;
 
 #[cfg(test)]

@@ -1,11 +1,12 @@
-//! Upstreams: servers that a mux is a client of, by one connection each, or as many as their mount allows.
+//! Upstreams: the servers that a mux is a client of, with one connection each, or as many as the mount allows.
 //!
-//! An [`Upstream`] is an address. A [`Lane`] of it is one connection: one session, one fid space; it is dialled when it
-//! is first needed, and again when it is needed after it has died. A [`Tree`] is what one aname of it shows. A [`Root`]
-//! is a fid for the root of a tree, on one lane, of one user; it is attached when it is first needed.
+//! An [`Upstream`] is an address. A [`Lane`] is one connection to it, with one session and one fid space. It is dialled
+//! when it is first needed, and again when it is needed after the connection has ended. A [`Tree`] is the file tree of
+//! one aname. A [`Root`] is a fid for the root of a tree, on one connection, for one user. It is attached when it is
+//! first needed.
 //!
-//! Always holds: nobody waits for an upstream but those who need it. One that cannot be dialled is not tried again for
-//! [`RETRY`]; meanwhile whoever needs it is told why at once.
+//! Always holds: only requests for an upstream's files wait for it. After a failed dial, the upstream is not tried
+//! again for [`RETRY`]. Meanwhile requests for it fail at once with the same error.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -34,105 +35,107 @@ use crate::qid::{Map, Qids};
 use crate::space::TreeId;
 use crate::unsynced::UnsyncedChanges;
 
-/// A future of a library's user.
+/// A boxed future that a user of this library supplies.
 pub type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// How an upstream is reached: called for every connection, so that its address is resolved anew each time.
+/// Connects to an upstream. Called for each connection, so that the address is resolved each time.
 pub trait Dial: Send + Sync + 'static {
-    /// A connection, within 20 s. What must live beside it can be spawned.
+    /// Returns a connection within 20 s. `spawn` starts tasks that the connection needs.
     fn dial(&self, spawn: &dyn Spawn) -> Boxed<io::Result<Box<dyn Transport>>>;
 
-    /// Whether mount points that are missing may be made there.
+    /// Whether the mux may create missing mount points there.
     fn is_scratch(&self) -> bool {
         false
     }
 
-    /// Whether it is told by the aname, which is the mux' own then, what stands behind a client's name: see [`told`].
+    /// Whether the server gets a client's standing in the aname, which the mux then sets itself: see [`told`].
     fn is_told(&self) -> bool {
         false
     }
 }
 
-/// Where tasks are spawned: on the core of the connection that they are for.
+/// Spawns tasks on the core of the connection that they serve.
 pub trait Spawn {
-    /// Has a task spawned.
+    /// Spawns a task.
     fn spawn(&self, task: Boxed<()>);
 }
 
-/// As whom an upstream is attached.
+/// The user with which the mux attaches to an upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum As {
-    /// Every client of the mux is this user.
+    /// All clients of the mux appear as this user.
     User {
-        /// Its name; empty where the upstream knows from elsewhere.
+        /// The user's name; empty if the upstream knows the user by other means.
         name: Box<str>,
-        /// Its number.
+        /// The user's number.
         uid: Option<u32>,
     },
-    /// Each client as itself, each with a root of its own.
+    /// Each client appears as itself, with its own root.
     Client,
 }
 
-/// What is known of an upstream before it is dialled.
+/// The configuration of an upstream.
 #[derive(Clone)]
 pub struct Server {
-    /// What it is called in messages: its address.
+    /// Its address, as messages show it.
     pub name: Arc<str>,
-    /// How it is reached.
+    /// Connects to it.
     pub dial: Arc<dyn Dial>,
-    /// Servers of the same content, at most [`OTHERS_MAX`]: the next one is tried when one cannot be reached.
+    /// Equal servers with the same content, at most [`OTHERS_MAX`]. If one cannot be reached, the next is tried.
     pub others: Vec<Arc<dyn Dial>>,
-    /// How it is spoken to. One call more than `calls` waits.
+    /// Options of its connections. A call beyond `calls` waits.
     pub options: Options,
-    /// As whom the files of its connections are attached: name and number ([`Client::change`]).
+    /// User name and number of the attaches that set up its modules ([`Client::change`]).
     pub user: (Box<str>, u32),
-    /// Connections at most: one client of the mux keeps to one of them.
+    /// Maximum number of connections. A client of the mux always uses the same one.
     pub lanes: u16,
-    /// Fids that the clients of the mux hold on one of them, at most: [`UPSTREAM_FIDS_MAX`], or fewer.
+    /// Maximum number of clients' fids on one connection: [`UPSTREAM_FIDS_MAX`] or less.
     pub fids: usize,
-    /// It is in this process, and no mux.
+    /// Whether it is in this process and is no mux.
     pub local: bool,
-    /// Regular files that are read serially are read ahead.
+    /// Whether regular files that are read serially are read ahead.
     pub ahead: bool,
-    /// Requests wait for it while it is away, and fids come back with it; else they fail.
+    /// How long requests wait while it is away. Its fids are then restored after a reconnection. If `None`, requests
+    /// fail.
     pub wait: Option<Wait>,
-    /// What is pushed on its connections when nobody has said anything else before it is mounted.
+    /// Modules for its connections, unless others were set before it is mounted.
     pub pushed: Vec<String>,
-    /// What the module `trace` has seen on its connections.
+    /// The log of the module `trace` on its connections.
     pub trace: TraceLog,
 }
 
-/// Whoever has it goes on.
+/// A lock whose holder may append.
 type Turn = AsyncMutex<()>;
 
 pub(crate) struct Upstream {
     pub(crate) id: u32,
     pub(crate) server: Server,
-    /// One for each of the equal servers: their qids have nothing in common.
+    /// One for each of the equal servers: their qids are unrelated.
     maps: Box<[Map]>,
-    /// What is pushed on its connections.
+    /// The modules on its connections.
     pub(crate) pushed: Words,
     qids: Arc<Qids>,
     core: Weak<Core>,
-    /// Lanes at most, of all that have mounted it.
+    /// Maximum number of connections, the largest of all its mounts.
     pub(crate) most: AtomicU16,
     lanes: Mutex<HashMap<LaneKey, Arc<Lane>>>,
-    /// Whether it is a mux like this one, once it is known.
+    /// Whether it is a mux like this one, once known.
     is_mux: OnceLock<bool>,
     pub(crate) dials: AtomicU32,
-    /// What is read ahead.
+    /// Its files that are read ahead.
     pub(crate) ahead: Files,
-    /// It has not answered in time, and not since: listings do not wait for it.
+    /// Whether it has missed a timeout and not answered since. Listings do not wait for it.
     silent: AtomicBool,
-    /// Somebody sees whether it answers again.
+    /// Whether a task checks if it answers again.
     pub(crate) is_looked_at: AtomicBool,
-    /// Changes that it may lose with its connections.
+    /// Changes that may be lost with its connections.
     pub(crate) unsynced: UnsyncedChanges,
-    /// Whoever writes to the end of a file where no open can ask for that: one after the other, by the path of its qid.
+    /// Locks for appends to files whose opens cannot request append mode, by server and qid path.
     appends: Mutex<HashMap<(u16, u64), Weak<Turn>>>,
 }
 
-/// A loop of muxes uses connections of their own for each time round, so that no request waits for what it holds up.
+/// Selects a connection. In a loop of muxes each round uses connections of its own, so that no request waits for one
+/// that waits for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct LaneKey {
     pub(crate) hops: u8,
@@ -143,80 +146,80 @@ pub(crate) struct Lane {
     pub(crate) key: LaneKey,
     upstream: Weak<Upstream>,
     state: AsyncMutex<Connection>,
-    /// The live client, to be looked at without waiting.
+    /// The live client, readable without waiting.
     now: arc_swap::ArcSwapOption<Client>,
-    /// Round-trip time of what was asked last by [`Root`]s, microseconds; 0: not known.
+    /// Round-trip time of the last attach of a [`Root`], in microseconds; 0 if unknown.
     pub(crate) rtt_us: AtomicU64,
-    /// What comes back with it, and who waits for that.
+    /// The fids to restore after a reconnection, and the requests that wait for it.
     pub(crate) keeping: Keeping,
-    /// Of fids that clients hold on it.
+    /// The limit of clients' fids on it.
     pub(crate) fids: Arc<FairLimit>,
 }
 
 #[derive(Default)]
 struct Connection {
     client: Option<Arc<Client>>,
-    /// Which of the equal servers it is, or was.
+    /// The index of the equal server that it is or was connected to.
     member: u16,
-    /// When it was dialled.
+    /// The time of the last dial.
     since: Duration,
-    /// Why it could not be dialled, and until when that counts.
+    /// The time until which the last error is valid, and that error.
     failed: Option<(Duration, Error)>,
     /// The last pause after a refusal.
     pause: Duration,
-    /// Who reads the log knows that.
+    /// Whether the error was logged.
     told: bool,
 }
 
-/// One aname of an upstream, as one user or each.
+/// The tree of one aname of an upstream, for one user or for each client as itself.
 pub(crate) struct Tree {
     pub(crate) id: TreeId,
     pub(crate) upstream: Arc<Upstream>,
     pub(crate) aname: Box<str>,
-    /// Everybody, or `None`: each client as itself.
+    /// The user of all clients. `None`: each client as itself.
     pub(crate) user: Option<Arc<Ident>>,
     pub(crate) core: Weak<Core>,
-    /// Its files are read ahead.
+    /// Whether its files are read ahead.
     pub(crate) ahead: bool,
-    /// Its fids come back with its server; requests wait so long.
+    /// How long requests wait while the server is away. Its fids are then restored after a reconnection.
     pub(crate) wait: Option<Wait>,
-    /// Where its files have been moved to.
+    /// The renames of its files.
     pub(crate) moves: Moves,
-    /// Nobody would let go of another root: whoever still needs one has it alone.
+    /// Whether it was unmounted. A new root is then not stored, because it would not be released any more.
     pub(crate) unmounted: AtomicBool,
 }
 
-/// A user, and the roots that it has. Shared by the user's clients; when the last of its fids goes, so do its roots.
+/// A user and its roots. The user's clients share it. The roots are dropped with the last of its fids.
 pub(crate) struct Ident {
     pub(crate) name: Box<str>,
     pub(crate) uid: Option<u32>,
     pub(crate) standing: Standing,
-    /// May change nothing.
+    /// Whether it may change nothing.
     pub(crate) read_only: bool,
     roots: Mutex<HashMap<(TreeId, LaneKey), RootPlace>>,
 }
 
-/// A root, or the place for one: whoever attaches it holds the lock.
+/// The slot of a root. A caller holds the lock while it attaches.
 type RootPlace = Arc<AsyncMutex<RootState>>;
 
 #[derive(Default)]
 struct RootState {
     root: Option<Arc<Root>>,
-    /// The server did not answer the attach, and until when that counts.
+    /// The time until which the attach counts as failed, and the error.
     failed: Option<(Duration, Error)>,
 }
 
 pub(crate) struct Root {
     pub(crate) tree: Arc<Tree>,
     pub(crate) lane: Arc<Lane>,
-    /// Which of the equal servers.
+    /// The index of the equal server.
     pub(crate) member: u16,
     pub(crate) client: Arc<Client>,
     pub(crate) file: Arc<File>,
 }
 
 impl Server {
-    /// A server of another process or machine, one connection of it; `name` is what messages call it.
+    /// Creates the configuration of a remote server with one connection. `name` is its name in messages.
     pub fn new(name: &str, dial: Arc<dyn Dial>) -> Self {
         let (name, others, options) = (name.into(), Vec::new(), Self::options());
         let user = (Box::default(), NOUID);
@@ -238,8 +241,8 @@ impl Server {
         }
     }
 
-    /// How upstreams are spoken to. One client of the mux can have a quarter of what is under way at a server, and who
-    /// comes next may wait for all of it: so it is less here than for a client alone.
+    /// Returns the default options for upstreams. One client of the mux can use a quarter of the budget, and the next
+    /// client may have to wait for all of it. So the budget is smaller than for a client alone.
     pub fn options() -> Options {
         Options { budget: BUDGET, ..Options::default() }
     }
@@ -281,7 +284,7 @@ impl Upstream {
         self.silent.store(silent, Ordering::Relaxed);
     }
 
-    /// The lane for requests that have come over so many muxes, of the clients of this number.
+    /// Returns the connection for requests of this client that have passed `hops` muxes.
     pub(crate) fn lane(self: &Arc<Self>, hops: u8, client: u64) -> Arc<Lane> {
         let hops = if self.is_mux.get() == Some(&false) { 0 } else { hops };
         let index = (client % u64::from(self.most.load(Ordering::Relaxed).max(1))) as u16;
@@ -295,7 +298,7 @@ impl Upstream {
         lanes
     }
 
-    /// Whose turn it is to write to the end of this file.
+    /// Returns the lock for appends to this file.
     pub(crate) fn appends(&self, root: &Root, raw: Qid) -> Arc<Turn> {
         let mut appends = lock(&self.appends);
         let key = (root.member, raw.path);
@@ -308,7 +311,7 @@ impl Upstream {
         turn
     }
 
-    /// Ends every connection: what waits for an answer learns `reason`.
+    /// Aborts all connections. Calls that wait for a reply fail with `reason`.
     pub(crate) fn abort(&self, reason: &str) {
         for client in self.lanes().iter().filter_map(|lane| lane.client()) {
             client.abort(io::Error::new(io::ErrorKind::ConnectionAborted, reason));
@@ -335,17 +338,17 @@ impl Lane {
         }
     }
 
-    /// Its server, unless that is used no more.
+    /// Returns its upstream, if that is still in use.
     pub(crate) fn upstream(&self) -> Option<Arc<Upstream>> {
         self.upstream.upgrade()
     }
 
-    /// The client, if there is a live one now.
+    /// Returns the client, if the connection is live.
     pub(crate) fn client(&self) -> Option<Arc<Client>> {
         self.now.load_full().filter(|client| client.dead().is_none())
     }
 
-    /// The client, dialled if need be, and which of the equal servers it is.
+    /// Returns the client and the index of the equal server. Dials if needed.
     pub(crate) async fn connect(
         self: &Arc<Self>,
         upstream: &Arc<Upstream>,
@@ -365,7 +368,7 @@ impl Lane {
         self.now.store(None);
         let now = outside.now().await;
         if let Some(gone) = gone.filter(|_| self.keeping.is_on()) {
-            // Whoever accepts and hangs up at once is not asked without end.
+            // A server that accepts and closes at once must not be dialled in a tight loop.
             state.failed = Some((state.since + RETRY, gone));
         }
         if let Some((until, error)) = state.failed.as_ref().filter(|(until, _)| now < *until) {
@@ -387,7 +390,7 @@ impl Lane {
                         tracing::info!(upstream = %upstream.server.name, %peer, dialect, "connected");
                     }
                     let client = Arc::new(client);
-                    // Before the new connection is in use: a sync over it must see the loss.
+                    // Do this before the new connection is used: a sync over it must see the loss.
                     if self.keeping.is_back(client.peer()) {
                         upstream.unsynced.reconnected(member != first);
                     }
@@ -400,11 +403,11 @@ impl Lane {
             }
         }
         let error = failed.expect("there is a server to be tried");
-        // The first time whoever mounts it is told, and from then on whoever walks there.
+        // The mount call reports the first failure. From the second dial on, the failure is logged once.
         if !std::mem::replace(&mut state.told, true) && upstream.dials.load(Ordering::Relaxed) > 1 {
             tracing::warn!(upstream = %upstream.server.name, "not reached: {error}");
         }
-        // A server that is away may be back soon. One that refuses us is tried with growing pauses.
+        // A server that is away may return soon. A server that refuses us is tried at growing intervals.
         state.pause = match is_refusal(&error) {
             true => (state.pause * 2).clamp(RETRY, REFUSED_MAX),
             false => Duration::ZERO,
@@ -417,7 +420,7 @@ impl Lane {
 }
 
 impl Upstream {
-    /// A new connection to one of the equal servers.
+    /// Connects to one of the equal servers.
     async fn reach(self: Arc<Self>, member: u16, place: Place) -> Result<Reached, Error> {
         let outside = &place.outside;
         let Server { name, dial, others, options, .. } = &self.server;
@@ -436,7 +439,7 @@ impl Upstream {
     }
 }
 
-/// Whether a server is there and lets nobody in as we come: waiting does not change that.
+/// Whether the server is there and refuses us. Waiting does not help then.
 pub(crate) fn is_refusal(error: &Error) -> bool {
     match error {
         Error::Transport { error, .. } | Error::Unsent { error, .. } => {
@@ -446,10 +449,10 @@ pub(crate) fn is_refusal(error: &Error) -> bool {
     }
 }
 
-/// A new connection, who moves its bytes, and the modules that it has.
+/// A new connection, its driver, and its modules.
 type Reached = (Client, Driver, OwnedMutexGuard<Vec<String>>);
 
-/// Moves the bytes of a connection until it ends.
+/// Drives a connection until it ends.
 async fn drive(lane: Weak<Lane>, name: Arc<str>, driver: Driver) {
     match driver.await {
         Ok(()) => tracing::debug!(upstream = %name, "closed"),
@@ -463,14 +466,14 @@ async fn drive(lane: Weak<Lane>, name: Arc<str>, driver: Driver) {
     }
 }
 
-/// What stands behind a user's name.
+/// The proof for a user's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Standing {
-    /// Nothing.
+    /// None: the client only claims the name.
     Claimed,
-    /// The kernel, or a certificate; or it is ourselves.
+    /// Proof by the kernel or a certificate, or the mux itself.
     Proven,
-    /// It is the owner of this mux, and has proven it here.
+    /// The user has proven to be the owner of this mux.
     Owner,
 }
 
@@ -483,7 +486,7 @@ impl Standing {
         }
     }
 
-    /// As the aname of a server that is told.
+    /// Formats the standing as an aname for servers that receive it.
     fn told(self, read_only: bool) -> String {
         let standing = match self {
             Self::Owner => OWNER,
@@ -499,7 +502,8 @@ impl Ident {
         Self { name: name.into(), uid, standing: Standing::Proven, read_only: false, roots: Mutex::default() }
     }
 
-    /// Its root of a tree on the lane for clients of this number, whose requests have come over so many muxes.
+    /// Returns its root of a tree on this client's connection for requests that have passed `hops` muxes. Attaches if
+    /// needed.
     pub(crate) async fn root(
         &self,
         tree: &Arc<Tree>,
@@ -550,12 +554,12 @@ impl Ident {
         outside: &Outside,
     ) -> Result<File, Error> {
         let begun = outside.now().await;
-        // Where a mount has an aname, that tells of everybody but the owner.
+        // A mount with its own aname sends the standing only for the owner.
         let tells = self.standing == Standing::Owner || tree.aname.is_empty();
         let told = tree.upstream.server.dial.is_told() && tells;
         let told = match told {
             true => Some(self.standing.told(self.read_only)),
-            // No aname gives a client back what its door took away.
+            // An aname must not restore rights that a read-only listener has removed.
             false if tree.upstream.server.dial.is_told() && self.read_only => {
                 Some(format!("{} {READ_ONLY}", tree.aname))
             }
@@ -568,37 +572,37 @@ impl Ident {
         hop(&tree.upstream, file, hops + 1).await
     }
 
-    /// Gives it a root that it has been attached to already.
+    /// Stores a root that is attached already.
     pub(crate) fn admit(&self, tree: &Arc<Tree>, lane: &Arc<Lane>, client: (Arc<Client>, u16), file: File) {
         let root = Root::new(tree, lane, client, file);
         let state = RootState { root: Some(Arc::new(root)), failed: None };
         lock(&self.roots).insert((tree.id, lane.key), Arc::new(AsyncMutex::new(state)));
     }
 
-    /// Forgets the roots of a tree that is mounted no more.
+    /// Drops the roots of a tree that is no longer mounted.
     pub(crate) fn forget(&self, tree: TreeId) {
         lock(&self.roots).retain(|(of, _), _| *of != tree);
     }
 }
 
-/// Tells a server that is a mux like this one over how many of them this root's requests come: see [`HOPS_MAX`].
-/// Others know no such name.
+/// Sends the number of muxes that this root's requests pass to a server that is a mux, too: see [`HOPS_MAX`]. Other
+/// servers do not have the name.
 async fn hop(upstream: &Upstream, root: File, hops: u8) -> Result<File, Error> {
     if upstream.is_mux.get() == Some(&false) {
         return Ok(root);
     }
     match root.walk(format!("{HOPS}{hops}")).await {
-        // There are servers to whom every name is a file.
+        // Some servers accept every name as a file. A mux returns the same root.
         Ok(again) if (again.qid().path, again.qid().ty) == (root.qid().path, root.qid().ty) => {
             upstream.is_mux.get_or_init(|| true);
             Ok(again)
         }
-        // These say nothing about the name.
+        // These errors do not show whether the name exists.
         Err(error) if error.is_disconnect() || is_passing(error.errno()) => Err(error),
         Err(error) if error.errno() == Errno::ELOOP => {
             Err(refused(Errno::ELOOP, "the mounts lead round in a loop"))
         }
-        // Whatever words a server has for a name that it does not have.
+        // Any other error means that the server does not have the name.
         _ => {
             upstream.is_mux.get_or_init(|| false);
             Ok(root)
@@ -618,7 +622,7 @@ impl Root {
         Self { tree: tree.clone(), lane: lane.clone(), member, client, file: Arc::new(file) }
     }
 
-    /// The map of its server's qids.
+    /// Returns the map of its server's qids.
     pub(crate) fn map(&self) -> &Map {
         &self.tree.upstream.maps[usize::from(self.member)]
     }
@@ -628,20 +632,20 @@ impl Root {
     }
 }
 
-/// What stands behind a user's name, as the first word of the aname with which he comes to a server that
-/// [is told](Dial::is_told); and a second word.
+/// The standing of a user: the first word of the aname for a server that [receives it](Dial::is_told). `READ_ONLY` is
+/// the second word.
 const OWNER: &str = "owner";
 const PROVEN: &str = "proven";
 const CLAIMED: &str = "claimed";
 const READ_ONLY: &str = "read-only";
 
-/// Whether this is the aname of an owner, at a server that [is told](Dial::is_told).
+/// Whether this is an owner's aname, at a server that [receives the standing](Dial::is_told).
 pub fn is_owner(aname: &[u8]) -> bool {
     aname.split(|byte| *byte == b' ').next() == Some(OWNER.as_bytes())
 }
 
-/// What a server that [is told](Dial::is_told) knows of who comes by this aname: the mux' own connection proves nothing
-/// of its clients.
+/// Sets the standing of a client from this aname, at a server that [receives it](Dial::is_told). The mux's own
+/// connection proves nothing about the mux's clients.
 pub fn told(who: &mut Who, aname: &[u8]) {
     let mut words = aname.split(|byte| *byte == b' ');
     let standing = words.next().unwrap_or_default();
@@ -652,19 +656,19 @@ pub fn told(who: &mut Who, aname: &[u8]) {
     who.read_only |= words.any(|word| word == READ_ONLY.as_bytes());
 }
 
-/// The name that leads from a mux's root to the same root, for requests that have come over so many muxes. No listing
-/// shows it.
+/// The name by which a request from a mux walks from a root to the same root. The number of muxes that the request has
+/// passed follows. No listing shows it.
 pub(crate) const HOPS: &str = "#hops=";
-/// Muxes that a request may come over: in a loop of mounts, a walk ends here.
+/// Maximum number of muxes that a request may pass. A walk in a loop of mounts ends here.
 pub const HOPS_MAX: u8 = 8;
-/// Bytes that requests to an upstream and their answers may need together: eight of the largest, so that the quarter of
-/// one client is two of them.
+/// Maximum memory for requests to an upstream and their replies, in bytes. It holds eight messages of maximum size, so
+/// that one client's quarter holds two.
 pub const BUDGET: usize = 8 * ((1 << 20) + 1024);
-/// Time for a first contact: the connection and Tversion, or the attach.
+/// Timeout for a first contact: the connection and Tversion, or the attach.
 pub const GREETING: Duration = Duration::from_secs(10);
-/// Servers of the same content beside the first.
+/// Maximum number of equal servers besides the first.
 pub const OTHERS_MAX: u32 = 15;
-/// The longest pause between two tries of a server that refuses us.
+/// Maximum pause between two dials of a server that refuses us.
 pub const REFUSED_MAX: Duration = Duration::from_secs(60);
-/// For how long an upstream that cannot be reached is not tried again.
+/// Time after a failed dial during which an upstream is not dialled again.
 pub const RETRY: Duration = Duration::from_secs(1);

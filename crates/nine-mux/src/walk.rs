@@ -1,10 +1,10 @@
-//! Walking the name space: the seed's walk handler (section 4.1.2) and bindmount (section 4.1.3).
+//! Walks the name space: the walk handler (section 4.1.2) and bindmount (section 4.1.3) of the seed.
 //!
-//! A walk goes down in runs: as many names as lead to one upstream, ending at the first mount point. At a union each
-//! member is asked for the first name of the run, in order; who has it gets the rest, without turning back (walk(5) and
-//! the kernel's walk). ".." leads back lexically.
+//! A walk proceeds in runs. A run is a sequence of names on one upstream that ends at the first mount point. At a
+//! union, each member in order is asked for the first name of the run. The first one that has it serves the rest,
+//! without backtracking (walk(5), and the walk of the kernel). ".." leads back lexically.
 //!
-//! Always holds: what is not walked whole leaves no fid; which mount points count is read once, at the beginning.
+//! Always holds: a partial walk leaves no fid. A walk reads the mount points once, when it starts.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -24,35 +24,35 @@ use crate::keep::{Kept, Patience, is_passing};
 use crate::space::{Head, Place, Space, push};
 use crate::upstream::{GREETING, RETRY, Root, Upstream};
 
-/// How long a walk that ends at a mount point, and a listing that has one, wait for the server: then the covered file
-/// is shown.
+/// Time that a walk which ends at a mount point, or a listing that contains one, waits for the server. After that the
+/// covered file is shown.
 pub(crate) const LOOK: Duration = Duration::from_secs(1);
 
-/// What becomes of the last name of a walk if it is a mount point.
+/// The treatment of the last name of a walk if it is a mount point.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Last {
-    /// What is mounted there counts.
+    /// Cross to the mounted file.
     Crossed,
-    /// The same, but a server that is away is not waited for: see [`Pos::away`].
+    /// Cross, but do not wait for a server that is away: see [`Pos::away`].
     Soon,
-    /// What is covered there counts.
+    /// Stop at the covered file.
     Covered,
 }
 
-/// Where a walk is.
+/// The position of a walk.
 #[derive(Clone)]
 pub(crate) struct Pos {
     pub(crate) step: Arc<Step>,
     pub(crate) crossed: Option<(Arc<Head>, usize)>,
-    /// The mount point, if its server is away: then this is the covered file.
+    /// The mount point, if its server is away. The position is then the covered file.
     pub(crate) away: Option<Arc<Head>>,
     pub(crate) root: Arc<Root>,
     pub(crate) file: Arc<File>,
-    /// As the upstream says.
+    /// The upstream's qid.
     pub(crate) raw: Qid,
 }
 
-/// Why a walk stopped, and how far it came.
+/// The error that stopped a walk, and the qids of the names before it.
 pub(crate) struct Stop {
     walked: Vec<Qid>,
     pub(crate) error: Error,
@@ -65,7 +65,7 @@ impl Pos {
         Self { step: cfid.step(), crossed: cfid.crossed(), away, root, file, raw }
     }
 
-    /// Where it really is.
+    /// Returns the place of the file in its upstream's tree.
     pub(crate) fn place(&self) -> &Place {
         match &self.crossed {
             Some((head, member)) => &head.members[*member].to,
@@ -73,7 +73,7 @@ impl Pos {
         }
     }
 
-    /// Every place that it stands for.
+    /// Returns the places of all members.
     pub(crate) fn places(&self) -> Vec<Place> {
         self.members().into_iter().map(|(place, _)| place).collect()
     }
@@ -82,7 +82,7 @@ impl Pos {
         core.qids.map(self.root.map(), self.raw)
     }
 
-    /// Where a name leads to, by member: its place, and the file to walk from if there is one already.
+    /// Returns the places to walk from, and for each the index of its member.
     fn members(&self) -> Vec<(Place, Option<usize>)> {
         match &self.crossed {
             None => vec![(self.step.covered.clone(), None)],
@@ -94,14 +94,14 @@ impl Pos {
 }
 
 impl Core {
-    /// Walks on from a fid. `None`: not all of it.
+    /// Walks on from a fid. The result has no fid if only a part of the names was walked.
     pub(crate) async fn walk(&self, from: &CFid, names: &[&[u8]]) -> Result<(Walked, Option<CFid>), Error> {
         let space = from.by.named.space();
         let mut walked = Walked::new();
         match self.walk_pos(&space, &from.by, Pos::of(from), names, Last::Soon, |qid| walked.push(qid)).await
         {
             Ok(pos) => {
-                // A fid is its own: not the one walked from, not a root's.
+                // The new fid must not share the file of the walked fid or of the root.
                 let is_own =
                     ![&from.live().file, &pos.root.file].iter().any(|file| Arc::ptr_eq(file, &pos.file));
                 let pos = if is_own { pos } else { self.clone_pos(pos).await? };
@@ -116,13 +116,13 @@ impl Core {
         }
     }
 
-    /// The fid of a client for where a walk has ended.
+    /// Creates a client's fid for the end of a walk.
     pub(crate) fn cfid(&self, by: &Arc<Walker>, pos: Pos) -> CFid {
         let share = pos.root.lane.fids.charge(&by.principal, 1);
         self.cfid_with(by, pos, share)
     }
 
-    /// The same with the charge of its fid.
+    /// Creates a client's fid with an existing charge.
     pub(crate) fn cfid_with(&self, by: &Arc<Walker>, pos: Pos, share: FairShare) -> CFid {
         let place = pos.place().clone();
         let Pos { step, crossed, away, root, file, raw } = pos;
@@ -135,7 +135,7 @@ impl Core {
         CFid { by: by.clone(), step, crossed, first, away, qid, open, kept, ahead, direct, share }
     }
 
-    /// Walks; `seen` is told the qid that a client sees of each name walked.
+    /// Walks. Calls `seen` with the qid, as clients see it, of each name walked.
     pub(crate) async fn walk_pos(
         &self,
         space: &Space,
@@ -162,8 +162,8 @@ impl Core {
         Ok(pos)
     }
 
-    /// One run of names, from whichever member has the first; says how many they were. `last` is about the last of the
-    /// names, if it is a mount point.
+    /// Walks one run of names from the first member that has the first name. Returns the number of names. `last`
+    /// applies if the last name is a mount point.
     async fn down(
         &self,
         (space, by): (&Space, &Walker),
@@ -229,7 +229,7 @@ impl Core {
         Err(failed.unwrap_or_else(not_found))
     }
 
-    /// To the directory that this one was walked to from.
+    /// Walks to the directory from which this one was reached.
     async fn up(&self, space: &Space, by: &Walker, pos: Pos, patience: &mut Patience) -> Result<Pos, Error> {
         if !pos.raw.is_dir() {
             return Err(Error::Remote(Errno::ENOTDIR.into()));
@@ -238,13 +238,13 @@ impl Core {
             // The root is its own parent.
             return Ok(pos);
         };
-        // What it was attached to is where nothing leads out of, wherever it has been moved.
+        // No walk leads out of the directory that was attached to, even if it has been moved.
         let is_plain = pos.crossed.is_none()
             && parent.parent.is_some()
             && pos.step.covered == parent.covered.child(pos.step.name());
         match space.head(&parent.covered) {
             None if is_plain => {
-                // The upstream knows where it is now, also if somebody has renamed it.
+                // The upstream knows the present parent, even if another client has renamed it.
                 let (file, qids) = steps(&pos.file, &[b".."]).await.map_err(|stop| stop.error)?;
                 let raw = qids.last().copied().unwrap_or_default();
                 Ok(Pos { step: parent, crossed: None, away: None, root: pos.root, file: Arc::new(file), raw })
@@ -257,7 +257,7 @@ impl Core {
         }
     }
 
-    /// To what is mounted at a place: the first member that can be had.
+    /// Crosses to the first reachable member of a mount point.
     pub(crate) async fn cross(
         &self,
         by: &Walker,
@@ -277,8 +277,8 @@ impl Core {
         Err(failed.unwrap_or_else(not_found))
     }
 
-    /// The same with a fid of its own, if the server answers within [`LOOK`]; `None`: it is away. Then others are not
-    /// kept waiting by it, until it has answered again.
+    /// Crosses with a fid of its own, if the server answers within [`LOOK`]. `None` if it is away: then no other
+    /// request waits for it here until it has answered again.
     pub(crate) async fn look(
         &self,
         by: &Walker,
@@ -309,7 +309,7 @@ impl Core {
         self.far(head).first().inspect(|upstream| upstream.set_silent(true));
     }
 
-    /// The servers of other processes among those that are mounted at a place.
+    /// Returns the remote servers among those that are mounted at a place.
     fn far(&self, head: &Head) -> Vec<Arc<Upstream>> {
         let trees = head.members.iter().filter_map(|member| self.tree_of(member.to.tree));
         trees.map(|tree| tree.upstream.clone()).filter(|upstream| !upstream.server.local).collect()
@@ -320,7 +320,7 @@ impl Core {
         self.clone_pos(pos).await
     }
 
-    /// Sees whether a server that was silent answers again, while nobody waits for that.
+    /// Checks in the background whether a silent server answers again.
     pub(crate) fn look_again(
         &self,
         upstream: &Arc<Upstream>,
@@ -356,7 +356,7 @@ impl Core {
         );
     }
 
-    /// Moves a fid to the mounted file if its server was away. Waits for the server as the mount says.
+    /// Moves a fid to the mounted file if its server was away. Waits for the server as the mount requests.
     pub(crate) async fn arrive(&self, cfid: &CFid) -> Result<(), Error> {
         let Some(away) = cfid.away() else { return Ok(()) };
         let pos = self.cross_over(&cfid.by, &cfid.step, &away.head).await?;
@@ -364,7 +364,7 @@ impl Core {
         Ok(())
     }
 
-    /// Lets the servers of the files of a request that were away arrive.
+    /// Waits for the servers of a request's files, if they were away.
     pub(crate) async fn arrive_for(&self, req: &Later, cfid: &CFid) -> Result<(), Error> {
         match req.op() {
             // Another fid for the same file needs no server.
@@ -383,7 +383,7 @@ impl Core {
         away.arrive(Live { root: pos.root, file: pos.file, raw: pos.raw }, member);
     }
 
-    /// A fid for a place, from the root of its tree.
+    /// Walks to a place from the root of its tree.
     pub(crate) async fn enter_place(
         &self,
         by: &Walker,
@@ -392,7 +392,7 @@ impl Core {
         self.enter_patiently(by, place, &mut Patience::default()).await
     }
 
-    /// The same, for whoever has waited before.
+    /// Walks to a place with the deadline of earlier waits.
     pub(crate) async fn enter_patiently(
         &self,
         by: &Walker,
@@ -404,7 +404,7 @@ impl Core {
         Ok((root, file, raw))
     }
 
-    /// A fid for a place from this root of its tree: the root's own for the root.
+    /// Walks to a place from this root of its tree. The root itself yields the root's own file.
     pub(crate) async fn enter(&self, root: &Root, place: &Place) -> Result<(Arc<File>, Qid), Error> {
         let names = place.names();
         if names.is_empty() {
@@ -419,14 +419,14 @@ impl Core {
         Ok((Arc::new(file), raw))
     }
 
-    /// Another fid for the same file: a root's own is nobody's to open or to clunk.
+    /// Creates another fid for the same file: a root's own fid must not be opened or clunked.
     pub(crate) async fn clone_pos(&self, pos: Pos) -> Result<Pos, Error> {
         let (file, _) = steps(&pos.file, &[]).await.map_err(|stop| stop.error)?;
         Ok(Pos { file: Arc::new(file), ..pos })
     }
 }
 
-/// How many of the names lead to one upstream, and the mount point where they end.
+/// Returns the number of names that lead to one upstream, and the mount point at which they end.
 pub(crate) fn run_of(space: &Space, from: &Place, names: &[&[u8]]) -> (usize, Option<Arc<Head>>) {
     let most = names.len().min(MAXWELEM);
     if !space.is_covered(from.tree) {
@@ -442,7 +442,7 @@ pub(crate) fn run_of(space: &Space, from: &Place, names: &[&[u8]]) -> (usize, Op
     (most, None)
 }
 
-/// One Twalk, all of it.
+/// Sends one Twalk. A partial walk is an error.
 pub(crate) async fn steps(from: &File, names: &[&[u8]]) -> Result<(File, Vec<Qid>), Stop> {
     let stop = |error| Stop { walked: Vec::new(), error };
     let client = from.client();
@@ -465,24 +465,25 @@ pub(crate) async fn steps(from: &File, names: &[&[u8]]) -> Result<(File, Vec<Qid
     }
 }
 
-/// Why a walk stopped behind so many names: a short Rwalk gives no reason (walk(5)), and [`File::walk`] asks for it.
+/// Returns the error at which a walk stopped after `walked` names. A short Rwalk has no error (walk(5)), so
+/// [`File::walk`] asks again.
 async fn reason(from: &File, names: &[&[u8]], walked: usize) -> Error {
     match from.walk(names[..names.len().min(walked + 1)].join(&b'/')).await {
         Err(Error::Walk { error, .. }) => Error::Remote(error),
         Err(error) => error,
-        // If it is there by now, it was not when it was asked for.
+        // The file exists now, but did not when the walk reached it.
         Ok(_) => not_found(),
     }
 }
 
-/// Whether a walk that stopped may say only how far it came: who asked will take it that there is no such name. If its
-/// server is gone or has no fid left, or the walk was flushed, that would be a lie.
+/// Whether a stopped walk may return only the names it walked: the client takes that to mean that the next name does
+/// not exist. That would be false if the server is gone or has no fid left, or if the walk was flushed.
 fn is_of_the_name(error: &Error) -> bool {
     let (Error::Remote(error) | Error::Walk { error, .. }) = error else { return false };
     error.errno != Errno::ELOOP && !is_passing(error.errno)
 }
 
-/// Of what several members say, what a client should hear: that a name does not exist only if all say so.
+/// Selects the error of several members for a client: "does not exist" only if all of them report it.
 fn worse(before: Option<Error>, error: Error) -> Error {
     match before {
         Some(before) if before.errno() != Errno::ENOENT || error.errno() == Errno::ENOENT => before,
