@@ -1,19 +1,20 @@
-//! Read-ahead for clients that have none: what servers that are mounted with `-P` are asked for before it is wanted.
+//! Read-ahead for clients that have none, on servers that are mounted with `-P`.
 //!
-//! In: the Treads of an open fid, in their order. Out, for each: data that is there or under way, or that the Tread is
-//! passed on as it came.
+//! In: the Treads of an open fid, in their order. Out, for each Tread: data that is available or in flight, or the
+//! decision to pass the Tread on.
 //!
-//! The [`SERIAL`]th serial read of a fid begins a *run*: the attributes are asked for beside it, and when they are
-//! those of a regular file with more bytes, a [`Reader`] has a window of them under way. The window doubles when reads
-//! come before their data, and halves when data lies for long. A seek ends the run, and the reads are counted anew; if
-//! a run was in vain, more of them begin the next one. Whatever else is unexpected (an error, a file that is shorter, a
-//! connection that is gone) ends it, too: then a Tread meets it that is passed on as it came.
+//! The [`SERIAL`]th serial read of a fid starts a *run*. The run asks for the file's attributes. If they are those of a
+//! regular file with more bytes, a [`Reader`] keeps a window of reads in flight. The window doubles when reads come
+//! before their data, and halves when data stays unread for long. A seek ends the run and restarts the count of serial
+//! reads. After runs in vain, the next one needs more serial reads to start. Any other unexpected event (an error, a
+//! shorter file, a lost connection) ends the run, too. The next Tread is then passed on and meets the event itself.
 //!
-//! Nothing happens by itself but the clock: all calls are begun while a Tread is served, as that client's.
+//! Only the clock runs by itself. All calls are started while a Tread is served, on behalf of its client.
 //!
-//! Always holds: what answers a Tread was asked for at most [`AGE`] before it, and after the answer to the latest write
-//! that passed through. So data may be served while a write to it is under way, as if it were read before. Nothing is
-//! asked for behind the length that the file is known to have. All runs together ask for at most [`TOTAL`] bytes.
+//! Always holds: the data that answers a Tread was requested at most [`AGE`] before it, and after the reply to the
+//! latest write that passed through this mux. So data may be served while a write to it is in flight, as if it were
+//! read before. A run requests nothing beyond the known length of the file. All runs together have at most [`TOTAL`]
+//! bytes requested.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::{Future, pending, poll_fn};
@@ -36,14 +37,14 @@ use crate::outside::Outside;
 use crate::serve::Passed;
 use crate::upstream::Root;
 
-/// What the runs of a mux share.
+/// The state that all runs of a mux share.
 #[derive(Default)]
 pub(crate) struct Runs {
-    /// How many there are. Looked at when a write is answered: it is there before the first call of a run.
+    /// Number of runs. Checked when a write is answered; a run is counted before its first call.
     count: AtomicUsize,
-    /// Bytes that they may have under way and not taken.
+    /// Bytes reserved by runs: requested and not consumed.
     reserved: AtomicUsize,
-    /// The time while there are any, milliseconds: late by [`TICK`] at most.
+    /// The time while there are runs, in milliseconds. It lags by at most [`TICK`].
     now: AtomicU64,
     ticking: AtomicBool,
 }
@@ -67,7 +68,7 @@ impl Runs {
     }
 }
 
-/// Which of the equal servers, and the path of a file's qid there.
+/// The index of the equal server, and the qid path of a file there.
 type Key = (u16, u64);
 
 /// The files of an upstream that are read ahead.
@@ -75,9 +76,9 @@ type Key = (u16, u64);
 pub(crate) struct Files {
     any: AtomicUsize,
     runs: Mutex<HashMap<Key, Vec<Weak<Ahead>>>>,
-    /// Bytes that were asked for ahead of their reads.
+    /// Bytes of served Treads that were requested ahead.
     pub(crate) served: AtomicU64,
-    /// Bytes that were asked for in vain.
+    /// Bytes that were requested ahead in vain.
     pub(crate) dropped: AtomicU64,
 }
 
@@ -100,7 +101,7 @@ impl Files {
         }
     }
 
-    /// Those of one file. To be dropped without a lock.
+    /// Returns the runs' states of one file. Drop them without holding a lock.
     fn of(&self, key: Key) -> Vec<Arc<Ahead>> {
         if self.any.load(Ordering::SeqCst) == 0 {
             return Vec::new();
@@ -112,7 +113,7 @@ impl Files {
         lock(&self.runs).values().flatten().filter_map(Weak::upgrade).collect()
     }
 
-    /// A server has said which version a file has now, or all of its attributes.
+    /// Handles a version of a file, or all its attributes, from a server. A run over an older version ends.
     pub(crate) fn seen(&self, root: &Root, raw: Qid, attr: Option<&Attr>) {
         for ahead in self.of((root.member, raw.path)) {
             let mut state = lock(&ahead.state);
@@ -126,35 +127,35 @@ impl Files {
     }
 }
 
-/// What is read ahead for an open fid.
+/// The read-ahead state of an open fid.
 pub(crate) struct Ahead {
     me: Weak<Self>,
-    /// The most data in one Tread, as the server said at the open, bytes.
+    /// Maximum data in one Tread as the server set it at the open, in bytes.
     iounit: u32,
     waits: Arc<Waits>,
-    /// Taken before the locks of [`Files`] and of clients.
+    /// This lock is taken before the locks of [`Files`] and of clients.
     state: Mutex<State>,
 }
 
 struct State {
-    /// Where a serial read begins.
+    /// The offset of the next serial read.
     next: u64,
-    /// Serial reads in a row.
+    /// Number of consecutive serial reads.
     serial: u32,
-    /// So many begin a run.
+    /// Number of serial reads that start a run.
     needed: u32,
-    /// Bytes to be asked for behind `next`.
+    /// Bytes to request beyond `next`.
     limit: usize,
-    /// It is no file to be read ahead.
+    /// Whether the file cannot be read ahead.
     never: bool,
     run: Option<Run>,
-    /// Of the latest run.
+    /// The number of the latest run.
     number: u64,
-    /// Claims there have been.
+    /// Number of claims so far.
     claimed: u64,
 }
 
-/// Where Treads wait for data, by the number of the claim: woken all together.
+/// The wakers of Treads that wait for data, by the number of the claim. All are woken together.
 #[derive(Default)]
 struct Waits(Mutex<HashMap<u64, Waker>>);
 
@@ -165,13 +166,13 @@ impl Wake for Waits {
     }
 }
 
-/// See the module.
+/// A run of reads ahead.
 struct Run {
     number: u64,
     live: Live,
     me: Weak<Ahead>,
     runs: Arc<Runs>,
-    /// When the latest Tread came.
+    /// The time of the latest Tread.
     touched: u64,
     known: Option<Known>,
     asking: Option<(u64, Asking)>,
@@ -180,9 +181,9 @@ struct Run {
 
 type Asking = Pin<Box<dyn Future<Output = Result<Attr, Error>> + Send>>;
 
-/// The attributes that matter.
+/// The attributes that a run checks.
 struct Known {
-    /// When they were asked for.
+    /// The time of the request for them.
     since: u64,
     vers: u32,
     size: u64,
@@ -190,36 +191,36 @@ struct Known {
     is_regular: bool,
 }
 
-/// The bytes of a run.
+/// The data of a run.
 struct Stream {
     reader: Reader<Arc<File>>,
-    /// The length of the file: there it ends.
+    /// The length of the file, at which the run ends.
     size: u64,
-    /// What the reader has given, and where it begins; only what is claimed, and the rest of a piece.
+    /// Data from the reader with its offset: only claimed data and the rest of a piece.
     ready: VecDeque<(u64, Bytes)>,
-    /// Where it goes on.
+    /// The offset after the data in `ready`.
     front: u64,
-    /// Below the first number all was asked for not before the second: a time.
+    /// Pairs of offset and time: bytes below the offset were requested at that time or later.
     asked: VecDeque<(u64, u64)>,
-    /// Where the Treads begin that wait.
+    /// The offsets of the waiting Treads.
     claims: Vec<u64>,
-    /// One of them had to wait since the limit was looked at, which was here.
+    /// Whether a Tread had to wait since the limit was last checked. `looked` is the offset of that check.
     late: bool,
     looked: u64,
     reserved: usize,
     served: u64,
 }
 
-/// What becomes of a Tread.
+/// The treatment of a Tread.
 enum Found {
-    /// It is passed on as it came.
+    /// Pass the Tread on.
     Nothing,
     Data(Bytes),
     UnderWay(Claim),
 }
 
-/// A Tread that waits for data. Dropping it gives it up, and the run with it: what was asked for behind it would never
-/// be read, and whoever asks and takes back would have ever more asked for.
+/// A Tread that waits for data. If it is dropped, the run ends. Otherwise a client could have ever more data requested,
+/// by sending reads and cancelling them.
 struct Claim {
     ahead: Arc<Ahead>,
     number: u64,
@@ -231,7 +232,7 @@ struct Claim {
 }
 
 impl Core {
-    /// A request to a fid that may be read ahead.
+    /// Serves a request on a fid that may be read ahead.
     pub(crate) fn forward_ahead(&self, req: Req, passed: Passed) -> Answer {
         let Some(ahead) = &passed.cfid.ahead else { return self.forward(req, &passed) };
         let found = match req.op() {
@@ -266,8 +267,9 @@ impl Core {
         answer
     }
 
-    /// A request is about to be answered: if it may have changed a file, nothing that was asked for before is served
-    /// any more. When it was sent matters not: until its answer, a read may be before it.
+    /// Handles a request that is about to be answered. If it may have changed a file, data requested before now is not
+    /// served any more. The time when the request was sent does not matter: until its reply, a read may be ordered
+    /// before it.
     pub(crate) fn changed(&self, req: &Request, reply: Option<&Reply>) {
         if reply.is_some() {
             self.tell(req);
@@ -282,7 +284,7 @@ impl Core {
             }
         };
         let does = match req.op() {
-            // Who has a lock reads what was written before it was given.
+            // The holder of a lock must read all data written before the lock was granted.
             Op::Write { .. } | Op::Lock(_) => true,
             Op::Setattr { set } => set.size.is_some(),
             Op::Open { flags } => flags.has(OpenFlags::TRUNC),
@@ -299,7 +301,7 @@ impl Core {
         }
     }
 
-    /// Some time has passed: runs that nobody reads end. Whether there are any left.
+    /// Ends idle runs after a tick. Returns whether any runs are left.
     fn tick_ahead(&self) -> bool {
         let now = self.ahead.now();
         for upstream in self.upstreams() {
@@ -314,12 +316,12 @@ impl Core {
             return true;
         }
         self.ahead.ticking.store(false, Ordering::SeqCst);
-        // One may have begun since, and found it ticking.
+        // A new run may have started since, and found `ticking` set.
         self.ahead.count.load(Ordering::SeqCst) > 0 && !self.ahead.ticking.swap(true, Ordering::SeqCst)
     }
 }
 
-/// The clock, while there are runs. Holds nothing of the mux while it sleeps.
+/// Advances the clock while there are runs. It holds no reference to the mux while it sleeps.
 async fn ticks(core: Weak<Core>, outside: Arc<Outside>) {
     let mut then = outside.now().await;
     loop {
@@ -335,7 +337,7 @@ async fn ticks(core: Weak<Core>, outside: Arc<Outside>) {
 }
 
 impl Ahead {
-    /// For a fid that was opened like this, if its file can be read ahead.
+    /// Creates the state for an opened fid, if its file can be read ahead.
     pub(crate) fn of(root: &Root, raw: Qid, flags: OpenFlags, iounit: u32) -> Option<Arc<Self>> {
         let is_plain = raw.ty == 0 && flags.reads() && !flags.has(OpenFlags::DIRECT);
         (root.tree.ahead && is_plain).then(|| {
@@ -357,7 +359,7 @@ impl Ahead {
         })
     }
 
-    /// A Tread that was passed on is answered, perhaps with fewer bytes than it asked for.
+    /// Handles the reply to a Tread that was passed on. The reply may be short.
     pub(crate) fn answered(&self, offset: u64, asked: u32, got: usize) {
         if got >= asked as usize {
             return;
@@ -431,7 +433,7 @@ impl Ahead {
         };
         let wanted = offset.saturating_add(count.into());
         let asked = stream.asked_at(offset).unwrap_or(now);
-        // A short answer says where the file ends.
+        // A short reply shows the end of the file, so the age of the attributes counts, too.
         let oldest = if wanted > size { asked.min(since) } else { asked };
         if now - oldest > AGE - TICK.as_millis() as u64 {
             self.stop(state);
@@ -461,7 +463,7 @@ impl Ahead {
         }
     }
 
-    /// Polls as this client, whatever becomes of the request that is the reason.
+    /// Polls on behalf of this client, even if the Tread that caused it is cancelled.
     fn polled<T>(&self, client: u64, mut f: impl FnMut(&mut Context<'_>) -> T) -> T {
         let waker = Waker::from(self.waits.clone());
         let mut once = Cancel::of(client).scope(poll_fn(|cx| Poll::Ready(f(cx))));
@@ -471,7 +473,7 @@ impl Ahead {
         }
     }
 
-    /// Ends the run: who waits for it passes its Tread on.
+    /// Ends the run. Treads that wait for it are passed on.
     fn stop(&self, state: &mut State) {
         let Some(run) = state.run.take() else { return };
         if let Some(stream) = &run.stream {
@@ -488,12 +490,12 @@ impl Ahead {
 }
 
 impl State {
-    /// A run was in vain.
+    /// Handles a run in vain: the next one needs more serial reads.
     fn tire(&mut self) {
         self.needed = (self.needed * 2).min(SERIAL_MAX);
     }
 
-    /// Data goes to the Tread that claimed it.
+    /// Handles data that is served to its Tread.
     fn serve(&mut self, offset: u64, n: usize) {
         let Some(run) = &mut self.run else { return };
         let Some(stream) = &mut run.stream else { return };
@@ -501,7 +503,7 @@ impl State {
         stream.served += n as u64;
         stream.give_up(offset, self.next);
         if self.next >= stream.size && stream.claims.is_empty() {
-            // The next Tread finds the end, or what was added, by itself.
+            // The next Tread finds the end of the file, or appended data, by itself.
             (self.run, self.serial, self.needed) = (None, 0, SERIAL);
         }
     }
@@ -552,7 +554,7 @@ impl Run {
         Self { number, live, me, touched: runs.now(), runs, known: None, asking: None, stream: None }
     }
 
-    /// Whether it still reads what stands for its fid, by a connection that is there.
+    /// Whether the run still reads the fid's present file, on a live connection.
     fn is_of(&self, live: &Live) -> bool {
         Arc::ptr_eq(&self.live.file, &live.file) && live.root.client.dead().is_none()
     }
@@ -561,7 +563,7 @@ impl Run {
         now - self.touched > AGE && self.stream.as_ref().is_none_or(|stream| stream.claims.is_empty())
     }
 
-    /// Looks whether the file is the same as before, as far as has been heard, and asks again from time to time.
+    /// Checks that the file is unchanged as far as known, and asks for its attributes at intervals.
     fn look(&mut self, now: u64, cx: &mut Context<'_>) -> bool {
         loop {
             if let Some((since, asking)) = &mut self.asking {
@@ -589,7 +591,7 @@ impl Drop for Run {
         root.tree.upstream.ahead.leave((root.member, self.live.raw.path), &self.me);
         self.runs.count.fetch_sub(1, Ordering::SeqCst);
         self.stream.iter().for_each(|stream| self.runs.give_back(stream.reserved));
-        // What is under way is flushed.
+        // The reads in flight are flushed.
         root.tree.core.upgrade().inspect(|core| core.flushed());
     }
 }
@@ -613,7 +615,7 @@ impl Known {
 }
 
 impl Stream {
-    /// From `offset` on, if there is room for it.
+    /// Starts a stream at `offset`, if it can reserve its memory.
     fn new(runs: &Runs, live: &Live, iounit: u32, offset: u64, size: u64, limit: &mut usize) -> Option<Self> {
         let reader = Reader::new(live.file.clone(), offset, size).until(size).in_pieces(iounit);
         let piece = reader.piece_max() as usize;
@@ -633,13 +635,13 @@ impl Stream {
         })
     }
 
-    /// When what is at `offset` was asked for, or before.
+    /// Returns the time of the request for `offset`, or an earlier time.
     fn asked_at(&self, offset: u64) -> Option<u64> {
         self.asked.iter().find(|(edge, _)| offset < *edge).map(|(_, time)| *time)
     }
 
-    /// Asks for more or less from now on, if there were enough reads since it was looked at last. `age`: how long ago
-    /// what is read now was asked for.
+    /// Adapts the window, if there were enough reads since the last check. `age` is the time since the request for the
+    /// data that is read now, in milliseconds.
     fn adapt(&mut self, runs: &Runs, live: &Live, next: u64, age: u64, limit: &mut usize) {
         if next < self.looked + *limit as u64 {
             return;
@@ -659,8 +661,8 @@ impl Stream {
         }
     }
 
-    /// The bytes from `offset` to `end`, when they are there; asks for what comes before `horizon`. `None`: there is an
-    /// error, or there are fewer.
+    /// Returns the bytes from `offset` to `end` when they are available, and requests the bytes before `horizon`.
+    /// `None` if there is an error or there are fewer bytes.
     fn poll_take(
         &mut self,
         offset: u64,
@@ -692,7 +694,7 @@ impl Stream {
         taken
     }
 
-    /// Bytes that are there: in one piece without a copy.
+    /// Returns available bytes. Bytes within one piece are not copied.
     fn cut(&self, offset: u64, end: u64) -> Bytes {
         let mut whole = BytesMut::new();
         for (at, data) in &self.ready {
@@ -709,7 +711,7 @@ impl Stream {
         whole.freeze()
     }
 
-    /// The Tread that began at `offset` waits no more; what nobody can ask for any more goes.
+    /// Removes the claim at `offset`, and frees data that no Tread can ask for any more.
     fn give_up(&mut self, offset: u64, next: u64) {
         self.claims.retain(|claim| *claim != offset);
         let low = self.claims.iter().copied().min().unwrap_or(next).min(next);
@@ -722,26 +724,26 @@ impl Stream {
     }
 }
 
-/// The most that a run has under way: half of what its client may have at most.
+/// Returns the maximum window of a run: half of its client's share.
 fn limit_max(live: &Live, piece: usize) -> usize {
     let options = &live.root.tree.upstream.server.options;
     WINDOW.min(options.window).min(options.budget / 8).min(PIECES * piece).max(piece)
 }
 
-/// Serial reads that begin a run.
+/// Number of serial reads that start a run.
 const SERIAL: u32 = 2;
-/// And at most, after many in vain.
+/// Maximum of that number, after many runs in vain.
 const SERIAL_MAX: u32 = 64;
-/// What a run has under way in the beginning, bytes.
+/// The first window of a run, in bytes.
 const BEGIN: usize = 256 * 1024;
-/// And at most.
+/// Maximum window, in bytes.
 const WINDOW: usize = 4 << 20;
-/// And pieces at most: a server may have said that it likes small ones.
+/// Maximum window, in pieces: a server may have set a small iounit.
 const PIECES: usize = 64;
-/// What all runs of a mux may have under way and not taken, bytes.
+/// Maximum reserved bytes of all runs of a mux.
 pub const TOTAL: usize = 64 << 20;
-/// What was asked for longer ago is not served, milliseconds.
+/// Maximum age of served data, in milliseconds.
 const AGE: u64 = 2000;
-/// The attributes are asked for again after so long, milliseconds.
+/// Interval of requests for the attributes, in milliseconds.
 const AGAIN: u64 = 1000;
 const TICK: Duration = Duration::from_millis(250);

@@ -1,4 +1,4 @@
-//! Programs in the same process as clients and servers of a mux: muxattach, muxsend and muxrecv of the seed, and file
+//! Attaches programs of the same process to a mux, as clients (muxattach, muxsend and muxrecv of the seed) and as file
 //! servers without a socket.
 
 use std::future::{poll_fn, ready};
@@ -17,7 +17,7 @@ use crate::Mux;
 use crate::upstream::{Boxed, Dial, Server, Spawn};
 
 impl Mux {
-    /// A connection of this process (muxattach), to send and receive messages without ever being blocked.
+    /// Creates a connection of this process (muxattach), to send and receive messages without blocking.
     pub fn attach(&self, core: &Core) -> Con {
         let pipe = serve(self, core, &self.0.outside.place(0));
         Con {
@@ -30,20 +30,20 @@ impl Mux {
         }
     }
 
-    /// A client of this process, and the driver to be spawned.
+    /// Creates a client of this process, and its driver. The caller must spawn the driver.
     pub async fn client(&self, core: &Core, options: Options) -> Result<(Client, Driver), Error> {
         Client::connect(serve(self, core, &self.0.outside.place(0)), options).await
     }
 }
 
-/// A file server of this process, as something to be mounted.
+/// A file server of this process, ready to be mounted.
 pub struct Local {
     server: Box<Opening>,
     core: Core,
     kind: Kind,
 }
 
-/// The server, when it is open: asked for each connection.
+/// Returns the server once it is open. Called for each connection.
 type Opening = dyn Fn() -> Boxed<io::Result<Arc<dyn FileServer>>> + Send + Sync;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -54,23 +54,24 @@ enum Kind {
 }
 
 impl Local {
-    /// What to mount it by; `name` is what messages call it. Its clients are the user that runs this process.
+    /// Creates the configuration to mount a server. `name` is its name in messages. Its clients appear as the user of
+    /// this process.
     pub fn server(name: &str, server: Arc<dyn FileServer>, core: Core) -> Server {
         Self::of_kind(name, server, core, Kind::Plain)
     }
 
-    /// The same for a tree in memory: mount points that are missing there are made.
+    /// Like [`Local::server`], for a tree in memory, in which missing mount points are created.
     pub fn scratch(name: &str, server: Arc<dyn FileServer>, core: Core) -> Server {
         Self::of_kind(name, server, core, Kind::Scratch)
     }
 
-    /// The same for a server that must know what stands behind a client's name, and who the owner is: the aname says it
-    /// ([`told`](crate::told)) where it is mounted as [`As::Client`](crate::As).
+    /// Like [`Local::server`], for a server that must know the standing of a client and whether it is the owner. If it
+    /// is mounted as [`As::Client`](crate::As), the aname has that information ([`told`](crate::told)).
     pub fn told(name: &str, server: Arc<dyn FileServer>, core: Core) -> Server {
         Self::of_kind(name, server, core, Kind::Told)
     }
 
-    /// The same for a server that another thread may be opening still: nobody but who mounts it waits for that.
+    /// Like [`Local::server`], for a server that another thread may still be opening. Only the mount waits for it.
     pub fn soon(
         name: &str,
         server: impl Fn() -> Boxed<io::Result<Arc<dyn FileServer>>> + Send + Sync + 'static,
@@ -94,7 +95,7 @@ impl Dial for Local {
         let (near, far) = ends();
         let (server, open, core) = ((self.server)(), (self.server)(), self.core.clone());
         spawn.spawn(Box::pin(async move {
-            // Where it fails, who dials is told.
+            // If it fails, the dial reports the error.
             if let Ok(server) = server.await {
                 let service = Service::new(server, Gate::default(), core);
                 Service { own: true, ..service }.connect(Box::new(far)).await;
@@ -117,10 +118,10 @@ pub struct Con {
     pipe: Pipe,
     dialect: Dialect,
     msize: u32,
-    /// A Tversion is under way.
+    /// Whether a Tversion is in flight.
     asked: bool,
     unsent: Vec<u8>,
-    /// Bytes of answers, from the beginning of one.
+    /// Received bytes that start with a reply.
     came: Vec<u8>,
 }
 
@@ -131,23 +132,23 @@ pub struct Received {
 }
 
 impl Received {
-    /// What it says, and the tag of the request it answers.
+    /// Decodes the message and the tag of the request that it answers.
     pub fn message(&self) -> Result<(Tag, Rmsg<'_>), WireError> {
         Rmsg::decode(&self.frame, self.dialect)
     }
 
-    /// The message as it lies on the wire, `size[4]` first.
+    /// Returns the encoded message, starting with `size[4]`.
     pub fn bytes(&self) -> &[u8] {
         &self.frame
     }
 }
 
 impl Con {
-    /// Sends a T-message (muxsend): it is taken at once, and on its way when [`Con::receive`] or
-    /// [`Con::try_receive`] is asked next. The caller chooses tags and fids, as on any 9P connection.
+    /// Queues a T-message (muxsend). The next call of [`Con::receive`] or [`Con::try_receive`] sends it. The caller
+    /// chooses tags and fids, as on any 9P connection.
     ///
     /// # Errors
-    /// `WouldBlock`: [`UNSENT_MAX`] bytes wait already; receive first.
+    /// `WouldBlock` if [`UNSENT_MAX`] bytes are queued. Receive first.
     pub fn send(&mut self, tag: Tag, message: &Tmsg<'_>) -> io::Result<()> {
         self.push()?;
         if self.unsent.len() >= UNSENT_MAX {
@@ -160,10 +161,10 @@ impl Con {
         self.push()
     }
 
-    /// [`Con::send`] of a message as it lies on the wire.
+    /// Queues an encoded T-message like [`Con::send`].
     ///
     /// # Errors
-    /// Those of [`Con::send`]; `InvalidInput`: these bytes are not one whole T-message of the dialect that is spoken.
+    /// Those of [`Con::send`], and `InvalidInput` if the bytes are not exactly one T-message of the current dialect.
     pub fn send_bytes(&mut self, message: &[u8]) -> io::Result<()> {
         let wrong = |error: &dyn std::fmt::Display| {
             io::Error::new(io::ErrorKind::InvalidInput, format!("no whole T-message: {error}"))
@@ -176,12 +177,12 @@ impl Con {
         self.send(tag, &decoded)
     }
 
-    /// The next R-message (muxrecv).
+    /// Waits for the next R-message (muxrecv).
     pub async fn receive(&mut self) -> io::Result<Received> {
         poll_fn(|cx| self.poll_receive(cx)).await
     }
 
-    /// The next R-message, if it is there.
+    /// Returns the next R-message, if it is available.
     pub fn try_receive(&mut self) -> io::Result<Option<Received>> {
         match self.poll_receive(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(received) => received.map(Some),
@@ -250,7 +251,7 @@ fn serve(mux: &Mux, core: &Core, spawn: &dyn Spawn) -> Pipe {
     near
 }
 
-/// Both ends are this process' own user.
+/// Creates a pipe. Both ends have this process's user.
 fn ends() -> (Pipe, Pipe) {
     let (uid, gid) = nine_net::own_ids();
     let peer = |addr: &str| Peer { addr: addr.into(), proof: Proof::Unix { uid, gid } };
@@ -261,8 +262,8 @@ fn bad_answer(error: WireError) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error.to_string())
 }
 
-/// Bytes that may wait to be taken.
+/// Number of queued bytes at which a send is refused.
 pub const UNSENT_MAX: usize = 1 << 20;
-/// Answers before the version is agreed are no longer.
+/// Maximum size of replies before the version is agreed, in bytes.
 const FIRST: u32 = 8192;
 const READ: usize = 16 * 1024;

@@ -1,4 +1,4 @@
-//! A mux that is run by statements, and shown as files: what a name space file says, and `/mux`.
+//! A mux that is controlled by statements and presented as files: name space files, and `/mux`.
 //!
 //! ```text
 //! /mux/ctl               read: what may be written; written by the owner: lines of a script
@@ -10,9 +10,9 @@
 //! /mux/servers/N/trace   what its module `trace` has seen, for the owner
 //! ```
 //!
-//! In: [`Statement`]s, and [`Kinds`], which knows what SERVER words mean. Out: a changed name space; the files.
+//! In: [`Statement`]s, and [`Kinds`], which interprets SERVER words. Out: a changed name space; the files.
 //!
-//! Always holds: only the owner writes, and only the owner sees other name spaces and other users' connections.
+//! Always holds: only the owner can write, and only the owner sees other name spaces and other users' connections.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;
@@ -37,33 +37,34 @@ use crate::space::{Flags, Order, names_of};
 use crate::upstream::{As, RETRY, Server, is_owner};
 use crate::{Local, MAIN, Mux, Owner, Space, metrics};
 
-/// What words mean, in the program that runs a mux.
+/// The interpretation of a script's words by the program that runs the mux.
 pub trait Kinds: Send + Sync + 'static {
-    /// The server that a word stands for, and how the word is shown: without secrets, and whole.
+    /// Returns the server of a word, and the word as it is displayed: complete, but without secrets. `Err` is a message
+    /// for the user.
     fn server(&self, word: &str) -> Result<(Server, String), String>;
 
-    /// As whom servers are attached when the line does not say.
+    /// Returns the user to attach with if the line names none.
     fn user(&self) -> As;
 
-    /// A tree in memory for a name space other than [`MAIN`] to begin with.
+    /// Creates a tree in memory as the base of a name space other than [`MAIN`].
     fn backbone(&self, space: &str) -> Server;
 }
 
-/// See the module. Clones are the same.
+/// The running mux and its statements. Clones share their state.
 #[derive(Clone)]
 pub struct Live(Arc<State>);
 
-/// All name spaces anew, beside those that are there, until [`Draft::replace`]. Dropped before that, it leaves
-/// everything as it was.
+/// New values of all name spaces, prepared beside the present ones until [`Draft::replace`]. Dropping the draft before
+/// that changes nothing.
 pub struct Draft {
     live: Live,
     named: BTreeMap<Arc<str>, Arc<Named>>,
     spaces: BTreeMap<Arc<str>, Vec<String>>,
     record: CallRecord,
-    /// By name space: the running mounts that lines of the draft have claimed. The draft mounts their servers again.
+    /// The running mounts that lines of the draft have claimed, by name space. The draft mounts their servers again.
     claimed: BTreeMap<Box<str>, BTreeSet<u64>>,
     pending: Vec<Pending>,
-    /// How many modules its lines have named, by server.
+    /// Number of modules that its lines have named, by server.
     pushed: HashMap<Arc<str>, usize>,
 }
 
@@ -71,30 +72,30 @@ struct State {
     mux: Mux,
     owner: Owner,
     kinds: Box<dyn Kinds>,
-    /// Who is connected.
+    /// The connected clients.
     clients: Clients,
-    /// The statements that hold.
+    /// The statements in effect.
     record: Mutex<CallRecord>,
     pending: Mutex<Vec<Pending>>,
-    /// Whether there is a job that tries them again.
+    /// Whether a job retries them.
     retries: AtomicBool,
     /// Name spaces other than [`MAIN`], and their users.
     spaces: Mutex<BTreeMap<Arc<str>, Vec<String>>>,
-    /// How the latest message to `ctl` ended.
+    /// The result of the latest message to `ctl`.
     latest: Mutex<String>,
 }
 
-/// A mount or a bind that could not be done because a server on its path did not answer.
+/// A mount or bind that failed because a server on its path did not answer.
 struct Pending {
     space: Box<str>,
     statement: Statement,
-    /// The same without a token.
+    /// The statement without secrets.
     shown: Statement,
     why: String,
 }
 
 impl Live {
-    /// Nothing is mounted yet. `clients` is the core that serves the mux to others.
+    /// Creates a controller without mounts. `clients` is the core that serves the mux to its clients.
     pub fn new(mux: Mux, owner: Owner, kinds: impl Kinds, clients: Clients) -> Self {
         let (record, pending, retries) = Default::default();
         let (spaces, latest, kinds) = (Mutex::default(), Mutex::default(), Box::new(kinds));
@@ -106,15 +107,15 @@ impl Live {
         space == MAIN || lock(&self.0.spaces).contains_key(space)
     }
 
-    /// Does what a statement says in a name space.
+    /// Executes a statement in a name space.
     ///
     /// # Errors
-    /// A server refuses, a path leads nowhere, or a server on the way to a path does not answer.
+    /// A server refuses, a path does not exist, or a server on a path does not answer.
     pub async fn apply(&self, space: &str, statement: &Statement) -> Result<(), Error> {
         self.done(space, statement).await.map(drop)
     }
 
-    /// The same. Returns the error of a mounted server that does not answer now.
+    /// Like [`Live::apply`]. Returns the error of a mounted server that does not answer now.
     async fn done(&self, space: &str, statement: &Statement) -> Result<Option<Error>, Error> {
         let state = &*self.0;
         let changed = state.mux.space(space, state.owner.clone());
@@ -169,7 +170,7 @@ impl Live {
         Ok(None)
     }
 
-    /// The same for a message to `/mux/ctl`. Refuses a statement that changes `/mux` or hides it.
+    /// Executes a statement from a message to `/mux/ctl`. Refuses a statement that changes or hides `/mux`.
     async fn ordered(&self, space: &str, statement: &Statement) -> Result<Option<Error>, Error> {
         let (old, flags) = match statement {
             Statement::Mount(mount) => (&mount.old, Some(mount.flags)),
@@ -194,7 +195,7 @@ impl Live {
         Ok(done)
     }
 
-    /// Begins to make all name spaces anew.
+    /// Starts a draft of all name spaces.
     pub fn draft(&self) -> Draft {
         let named = self.0.mux.0.all_named();
         lock(&self.0.record).prune_all(named.iter().map(|named| (&*named.name, named.space())));
@@ -204,7 +205,7 @@ impl Live {
         draft
     }
 
-    /// The server that is mounted by this word, or would be.
+    /// Returns the server that is mounted by this word, or the one that the word stands for.
     fn named(&self, space: &str, word: &str) -> Result<Server, Error> {
         let name = lock(&self.0.record).server(space, word);
         match name.and_then(|name| self.0.mux.server(&name)) {
@@ -213,7 +214,7 @@ impl Live {
         }
     }
 
-    /// Mounts the files on `/mux`. `wall`: the time since 1970, which is theirs.
+    /// Mounts the files on `/mux`. `wall` is the time since 1970, which becomes their time.
     pub async fn mount_files(&self, space: &str, wall: Duration) -> Result<(), Error> {
         self.mount_files_on(&self.0.mux.space(space, self.0.owner.clone()), space, wall).await
     }
@@ -221,16 +222,16 @@ impl Live {
     async fn mount_files_on(&self, on: &Space, space: &str, wall: Duration) -> Result<(), Error> {
         let tree = Arc::new(self.files(space, wall));
         let mut server = Local::told(&format!("{FILES}{space}"), tree, Clients::default());
-        // .L has no room for the text of an error, which says what is wrong with a line.
+        // .L cannot carry the error text, which explains the fault of a line.
         server.options.dialects = vec![Dialect::U];
         on.mount(server, "", &As::Client, "/mux", Flags::REPLACE).await.map(drop)
     }
 
-    /// The files of one name space.
+    /// Creates the files of one name space.
     fn files(&self, space: &str, wall: Duration) -> Tree {
         let space: Arc<str> = space.into();
         let of = |f: fn(&Live, &str, &Visitor) -> String| {
-            // The mux holds its files: they must not hold it.
+            // The mux owns its files. A strong reference back would be a cycle.
             let (state, space) = (Arc::downgrade(&self.0), space.clone());
             File::text(move |visitor| live(&state).map_or(String::new(), |live| f(&live, &space, visitor)))
         };
@@ -255,7 +256,7 @@ impl Live {
         Tree::new(root, wall).owned_by(|_, aname| is_owner(aname))
     }
 
-    /// Somebody has written to ctl.
+    /// Handles a write to `ctl`.
     fn told(&self, space: &Arc<str>, ask: Ask) {
         let (live, space) = (self.clone(), space.clone());
         self.0.mux.0.jobs.begin(
@@ -277,9 +278,9 @@ impl Live {
         );
     }
 
-    /// Lines of a script, one after the other; the first that fails ends them.
+    /// Executes the lines of a script in order, up to the first failure.
     async fn message(&self, space: &str, text: &str, visitor: &Visitor) -> nine_proto::Result<Option<Error>> {
-        // What a line is about stands before it: `space`, or where this ctl is.
+        // The name space of a line is that of the last `space` line, or that of this `ctl`.
         let script = script::parse("line ", text, &mut Alone);
         if let Some(wrong) = script.wrong.first() {
             let error = nine_proto::Error::new(Errno::EINVAL, wrong.what.clone());
@@ -304,13 +305,13 @@ impl Live {
         Ok(away)
     }
 
-    /// Lines that make this name space again, or all of them: those that wait for a server at the end of each.
+    /// Formats the lines that recreate one name space, or all of them. Lines that wait for a server come last in each.
     pub fn mounts(&self, only: Option<&str>) -> String {
         let status = self.0.mux.status();
         let mut record = lock(&self.0.record);
         let named = self.0.mux.0.all_named();
         record.prune_all(named.iter().map(|named| (&*named.name, named.space())));
-        // What a server's connections have, they have from their beginning: these lines stand before the others.
+        // Modules are on a server's connections from their start. So these lines come first.
         let mut text = String::new();
         for (server, modules) in self.0.mux.pushed() {
             let of = |m: &MountStatus| only.is_none_or(|only| *m.space == *only) && m.server == server;
@@ -329,7 +330,7 @@ impl Live {
         let pending = lock(&self.0.pending);
         let mut spaces = lock(&self.0.spaces).clone();
         spaces.entry(MAIN.into()).or_default();
-        // Lines before any `space` are about the main one.
+        // Lines before any `space` line apply to the main name space.
         let main_first = |space: &&Arc<str>| (&***space != MAIN, (*space).clone());
         let mut order: Vec<_> = spaces.keys().collect();
         order.sort_by_key(main_first);
@@ -349,7 +350,7 @@ impl Live {
         text
     }
 
-    /// Pending statements, each with the reason behind it as a comment.
+    /// Formats the pending statements, each with its error as a comment.
     fn pending(&self, only: Option<&str>) -> String {
         let mut text = String::new();
         for Pending { space, shown, why, .. } in lock(&self.0.pending).iter() {
@@ -360,7 +361,7 @@ impl Live {
         text
     }
 
-    /// Tries pending statements again until there are none.
+    /// Retries pending statements until none are left.
     fn retry(&self) {
         if lock(&self.0.pending).is_empty() || self.0.retries.swap(true, Relaxed) {
             return;
@@ -410,7 +411,7 @@ impl Live {
                 (None, done) => done.is_ok().then(|| undo(statement)).flatten(),
             }
         };
-        // It was unmounted meanwhile.
+        // The statement was unmounted during the retry.
         if let Some(undo) = unwanted
             && let Err(error) = self.apply(space, &undo).await
         {
@@ -432,14 +433,14 @@ impl Live {
         text
     }
 
-    /// The clients that this visitor is to see.
+    /// Returns the clients that this visitor may see.
     fn seen(&self, visitor: &Visitor) -> Vec<ClientStatus> {
         let mut clients = self.0.clients.clients();
         clients.retain(|client| visitor.owner || client.user == visitor.who.name);
         clients
     }
 
-    /// What is asked of the servers, and how long it takes: measured while somebody looks.
+    /// Formats the load and the latencies of the servers. They are measured only while the file is read.
     fn load(&self, space: &str, visitor: &Visitor) -> String {
         let mut text = format!("{}\n", LOAD.join("\t"));
         for server in self.upstreams(space, visitor) {
@@ -470,7 +471,7 @@ impl Live {
         metrics::text(self.seen(visitor).len(), &self.upstreams(space, visitor))
     }
 
-    /// The servers that this visitor is to see.
+    /// Returns the servers that this visitor may see.
     fn upstreams(&self, space: &str, visitor: &Visitor) -> Vec<UpstreamStatus> {
         let mut status = self.0.mux.status();
         let has = |upstream: &UpstreamStatus| {
@@ -495,7 +496,7 @@ impl Live {
 }
 
 impl State {
-    /// Mounts a server, which has its name for messages beside it.
+    /// Mounts a server. `shown` is its word as it is displayed.
     async fn mount(
         &self,
         on: &Space,
@@ -521,13 +522,13 @@ impl State {
 }
 
 impl Draft {
-    /// Whether there is a name space of this name, in the draft.
+    /// Whether the draft has a name space of this name.
     pub fn has(&self, space: &str) -> bool {
         space == MAIN || self.spaces.contains_key(space)
     }
 
-    /// Does what a statement says in a name space of the draft, as [`Live::apply`] would. A SERVER word that stands at
-    /// the same place as before is the same server: a tree in memory keeps what is in it.
+    /// Executes a statement in a name space of the draft, as [`Live::apply`] would. A SERVER word at the same place as
+    /// before means the same server, so a tree in memory keeps its content.
     pub async fn apply(&mut self, space: &str, statement: &Statement) -> Result<(), Error> {
         let (live, changed) = (self.live.clone(), self.space(space));
         match statement {
@@ -564,8 +565,8 @@ impl Draft {
         Ok(())
     }
 
-    /// Keeps a mount or a bind that could not be done because a server did not answer: it is tried again once the draft
-    /// is there, until it is done or unmounted. `false`: that was not why, or it is no such statement.
+    /// Stores a mount or bind that failed because a server did not answer. After [`Draft::replace`] it is retried until
+    /// it succeeds or is unmounted. Returns false if it failed for another reason or is another kind of statement.
     pub fn keep(&mut self, space: &str, statement: &Statement, error: &Error) -> bool {
         let can_wait = matches!(statement, Statement::Mount(_) | Statement::Bind { .. }) && is_away(error);
         if can_wait {
@@ -587,8 +588,8 @@ impl Draft {
         self.live.mount_files_on(&on, space, wall).await
     }
 
-    /// The draft is there from now on, each name space as a whole: who walks next walks in it. What is open stays open,
-    /// and a name space that is no longer there is left to who has it.
+    /// Puts the draft into effect, each name space as a whole: new walks see it. Open files stay open. A removed name
+    /// space stays in use by its present clients.
     pub fn replace(mut self) {
         let state = self.live.0.clone();
         let gone: Vec<Arc<str>> = {
@@ -610,8 +611,8 @@ impl Draft {
         Space { limit: CONTACT, ..mux.space_of(named, &self.live.0.owner) }
     }
 
-    /// The server that a line like this one has mounted there already, and how it is shown: each line has one of its
-    /// own.
+    /// Returns the server that a line like this one has already mounted there, and its displayed word. Each line claims
+    /// one mount.
     fn known(&mut self, space: &str, mount: &Mount) -> Option<(Server, String)> {
         let state = &self.live.0;
         let record = lock(&state.record);
@@ -622,7 +623,8 @@ impl Draft {
         Some((state.mux.server(made.server.as_ref()?)?, before.server.clone()))
     }
 
-    /// Connections that are in use keep what they have.
+    /// Pushes a module, unless it is already pushed at this position. Connections in use are not changed: that is an
+    /// error.
     async fn push(&mut self, space: &str, word: &str, module: &str) -> Result<(), Error> {
         let state = self.live.0.clone();
         let server = self.live.named(space, word)?;
@@ -643,14 +645,14 @@ impl Draft {
 }
 
 impl Drop for Draft {
-    /// What it alone has mounted is let go of.
+    /// Releases the trees that only the draft has mounted.
     fn drop(&mut self) {
         self.named.clear();
         self.live.0.mux.0.prune();
     }
 }
 
-/// Binds. Returns the number and the record of the call.
+/// Executes a bind. Returns the number and the record of the call.
 async fn bound(
     on: &Space,
     statement: &Statement,
@@ -662,8 +664,8 @@ async fn bound(
     Ok((id, StatementCall { statement: statement.clone(), word: String::new(), server: None, is_dir }))
 }
 
-/// Unmounts `call`, or `new` from `old` in other words, or everything. A statement that was still pending, and is
-/// `forgotten`, was enough.
+/// Unmounts `call`; or `new` from `old`, if another text names it; or everything. If a pending statement was removed
+/// (`forgotten`), that is enough.
 async fn unmount(
     on: &Space,
     forgotten: bool,
@@ -678,7 +680,7 @@ async fn unmount(
     }
 }
 
-/// Removes pending statements: the last one with these words, or all about `old`. Whether there were any.
+/// Removes pending statements: the last one with these words, or all for `old`. Returns whether there were any.
 fn forget(pending: &mut Vec<Pending>, space: &str, new: Option<&str>, old: &str) -> bool {
     let is = |line: &Pending| {
         let (of, at) = match &line.statement {
@@ -697,7 +699,7 @@ fn forget(pending: &mut Vec<Pending>, space: &str, new: Option<&str>, old: &str)
     pending.len() < before
 }
 
-/// The statement that takes away the result of this one.
+/// Returns the statement that undoes this one.
 fn undo(statement: &Statement) -> Option<Statement> {
     let (new, old) = match statement {
         Statement::Mount(mount) => (&mount.word, &mount.old),
@@ -707,7 +709,7 @@ fn undo(statement: &Statement) -> Option<Statement> {
     Some(Statement::Unmount { new: Some(new.clone()), old: old.clone() })
 }
 
-/// Tells of a line for `ctl`, and whether it was done.
+/// Writes a line for `ctl` and its result to the audit log.
 fn tell(visitor: &Visitor, space: &str, line: &str, error: Option<&nine_proto::Error>) {
     let (user, text) = (audit::line(visitor.who.name.as_bytes()), audit::line(line.as_bytes()));
     let verbs = ["mount", "bind", "unmount", "hangup", "push", "pop"];
@@ -750,7 +752,7 @@ fn status_text(upstream: &UpstreamStatus) -> String {
     text
 }
 
-/// The answer that a client gets, with the path that it is about.
+/// Converts an error to the reply for a client, with the path that it concerns.
 fn spoken(error: Error) -> nine_proto::Error {
     nine_proto::Error::new(error.errno(), error.to_string())
 }
@@ -763,7 +765,7 @@ fn put(text: &mut String, line: std::fmt::Arguments<'_>) {
     text.write_fmt(line).expect("a String takes whatever is written to it");
 }
 
-/// Start of the text that follows a message to `ctl` that mounted a server which does not answer. The error follows.
+/// Prefix of the reply to a message to `ctl` that mounted a server which does not answer. The error follows.
 pub const AWAY: &str = "# mounted, but away: ";
 /// The columns of `clients`.
 pub const CLIENTS: [&str; 10] =
@@ -782,11 +784,11 @@ pub const LOAD: [&str; 11] = [
     "times",
     "away",
 ];
-/// How long a start or a reload waits for a server of each line.
+/// Time that a start or a reload waits for a server of each line.
 const CONTACT: Duration = Duration::from_secs(2);
-/// Between two tries of a line that waits for a server, at most.
+/// Maximum pause between two retries of a pending statement.
 const RETRY_MAX: Duration = Duration::from_secs(5);
-/// How the servers of the files are called.
+/// Prefix of the names of the file servers for `/mux`.
 const FILES: &str = "mux:";
 const USAGE: &str = "\
 # The owner writes lines like these:

@@ -1,12 +1,12 @@
-//! The record of a name space's statements: which mount or bind call each one was, and a script that makes the name
-//! space again.
+//! The record of a name space's statements: the mount or bind call of each one, and a script that recreates the name
+//! space.
 //!
-//! In: statements that were done, by name space and number of the call; the name space as it is. Out: the call that a
+//! In: executed statements, with their name space and call number; the present name space. Out: the call that a
 //! statement names; a script.
 //!
-//! Always holds: of several calls with the same words the latest is found. The script makes the tree that is seen now,
-//! also after a rename, or when a bound file is mounted nowhere else any more. A call that no statement can make again
-//! is a comment.
+//! Always holds: of several calls with the same words the latest is found. The script recreates the tree that is
+//! visible now, also after a rename, and if a bound file is no longer mounted elsewhere. A call that no statement can
+//! recreate becomes a comment.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -15,22 +15,22 @@ use crate::script::{Mount, Statement};
 use crate::space::{Flags, Head, Order, Place, Space, TreeId, names_of};
 use crate::views::Views;
 
-/// A statement that holds, its SERVER word as it is shown.
+/// A statement in effect. It has the displayed SERVER word.
 pub(crate) struct StatementCall {
     pub(crate) statement: Statement,
     /// The SERVER word as it was written.
     pub(crate) word: String,
-    /// The server, of a mount.
+    /// The server, if the statement is a mount.
     pub(crate) server: Option<Arc<str>>,
-    /// The mounted or bound file is a directory.
+    /// Whether the mounted or bound file is a directory.
     pub(crate) is_dir: bool,
 }
 
-/// See the module.
+/// The executed statements of all name spaces.
 #[derive(Default)]
 pub(crate) struct CallRecord {
     spaces: BTreeMap<Box<str>, BTreeMap<u64, StatementCall>>,
-    /// How trees were mounted that are still to be seen.
+    /// The mounts of all trees that are still visible.
     trees: BTreeMap<TreeId, Mount>,
 }
 
@@ -44,13 +44,13 @@ impl CallRecord {
         self.spaces.entry(space.into()).or_default().insert(id, made);
     }
 
-    /// Forgets calls that have no members any more.
+    /// Removes calls that have no members any more.
     pub(crate) fn prune(&mut self, space: &str, value: &Space) {
         let ids: HashSet<u64> = value.heads().iter().flat_map(|head| &head.members).map(|m| m.id).collect();
         self.spaces.entry(space.into()).or_default().retain(|id, _| ids.contains(id));
     }
 
-    /// The same for name spaces as a whole.
+    /// Removes name spaces, calls and trees that do not exist any more.
     pub(crate) fn prune_all<'s>(&mut self, spaces: impl Iterator<Item = (&'s str, Arc<Space>)>) {
         let spaces: Vec<_> = spaces.collect();
         self.spaces.retain(|name, _| spaces.iter().any(|(of, _)| **of == **name));
@@ -66,7 +66,7 @@ impl CallRecord {
         self.spaces.get(space).into_iter().flatten().map(|(&id, made)| (id, made))
     }
 
-    /// The latest call that mounted or bound `new` on `old`, in its words.
+    /// Returns the latest call that mounted or bound `new` on `old`, as written in the statement.
     pub(crate) fn call(&self, space: &str, new: &str, old: &str) -> Option<u64> {
         let is = |(_, made): &(u64, &StatementCall)| match &made.statement {
             Statement::Mount(m) => (m.server == new || made.word == new) && is_same_path(&m.old, old),
@@ -76,7 +76,7 @@ impl CallRecord {
         self.calls(space).filter(is).last().map(|(id, _)| id)
     }
 
-    /// The server of the latest mount by this word.
+    /// Returns the server of the latest mount with this word.
     pub(crate) fn server(&self, space: &str, word: &str) -> Option<Arc<str>> {
         let is = |made: &StatementCall| match &made.statement {
             Statement::Mount(mount) => mount.server == word || made.word == word,
@@ -85,7 +85,7 @@ impl CallRecord {
         self.calls(space).filter(|(_, made)| is(made)).last().and_then(|(_, made)| made.server.clone())
     }
 
-    /// The earliest mount that a line like this has made, but for those of `claimed`: a line is about one of them.
+    /// Returns the earliest mount with the same line that is not in `claimed`: each line claims one mount.
     pub(crate) fn claim(
         &self,
         space: &str,
@@ -104,7 +104,7 @@ impl CallRecord {
         self.calls(space).find(is)
     }
 
-    /// Lines that make a name space again. A call that no line can make is a comment.
+    /// Returns lines that recreate a name space. A call that no line can recreate becomes a comment.
     pub(crate) fn lines(&self, space: &str, value: &Space) -> Vec<String> {
         let mut again = Again { record: self, made: Space::new(value.root().clone()), lines: Vec::new() };
         let heads = value.heads();
@@ -113,7 +113,7 @@ impl CallRecord {
         for (id, head) in calls {
             match self.spaces.get(space).and_then(|calls| calls.get(&id)) {
                 Some(made) => again.call(head, id, made),
-                // It is there before all lines, as a name space's own root is.
+                // It exists before all lines, like the name space's own root.
                 None => again.done(head, id, flags(head, id)),
             }
         }
@@ -121,7 +121,7 @@ impl CallRecord {
     }
 }
 
-/// A script that is being written, and the name space that its lines make so far.
+/// A script under construction, and the name space that its lines create so far.
 struct Again<'r> {
     record: &'r CallRecord,
     made: Space,
@@ -129,7 +129,7 @@ struct Again<'r> {
 }
 
 impl Again<'_> {
-    /// Writes the lines that make the members of call `id` again, at their present position.
+    /// Writes the lines that recreate the members of call `id` at their present position.
     fn call(&mut self, head: &Head, id: u64, made: &StatementCall) {
         let (old, new) = match &made.statement {
             Statement::Mount(mount) => (&mount.old, None),
@@ -150,7 +150,7 @@ impl Again<'_> {
             }
             (_, Some(new)) if may_lead(&self.made, new, &places) => self.bind(new, &old, flags),
             _ => {
-                // One by one, each as it can be had; those before the others from the last one on.
+                // Bind the members one by one. Members before the others start with the last one.
                 let mut order: Vec<_> = places.iter().collect();
                 if flags.order == Order::Before {
                     order.reverse();
@@ -170,13 +170,13 @@ impl Again<'_> {
         self.done(head, id, flags);
     }
 
-    /// A call is done again.
+    /// Applies a call to the name space under construction.
     fn done(&mut self, head: &Head, id: u64, flags: Flags) {
-        // It was possible once, so it is.
+        // It succeeded once, so it succeeds again.
         let _ = self.made.mount(places(head, id), "", head.from.clone(), &head.old, flags);
     }
 
-    /// Binds one place.
+    /// Writes the lines that bind one place.
     fn place(&mut self, place: &Place, head: &Head, old: &str, flags: Flags, made: &StatementCall) {
         if let Some(path) = self.path_of(place, None) {
             return self.bind(&path, old, flags);
@@ -193,7 +193,7 @@ impl Again<'_> {
         if below.is_empty() {
             return self.lines.push(Statement::Mount(mount(flags)).to_string());
         }
-        // Its server is mounted there for a moment.
+        // Mount its server there temporarily.
         let first = if flags.order == Order::Replace { Flags::REPLACE } else { Flags::BEFORE };
         let new = format!("{}/{below}", old.trim_end_matches('/'));
         let mut then = self.made.clone();
@@ -216,8 +216,8 @@ impl Again<'_> {
         self.lines.push(Statement::Bind { flags, new: new.into(), old: old.into() }.to_string());
     }
 
-    /// A path to a file, `first` if that fits. With `first` it is the path of a mount point: mounts on its last name do
-    /// not count. Without, they do.
+    /// Returns a path to a file. With `first` it is the path of a mount point: it prefers `first` and ignores mounts on
+    /// the last name. Without `first`, mounts on the last name count.
     fn path_of(&self, place: &Place, first: Option<&str>) -> Option<String> {
         let is_it = |path: &str| match first {
             Some(_) => self.covers(path).as_ref() == Some(place),
@@ -246,7 +246,8 @@ impl Again<'_> {
         paths.into_iter().next()
     }
 
-    /// The place that a mount on a path covers, if each union on the way has the next name in its first member.
+    /// Returns the place that a mount on a path covers, if each union on the path has the next name in its first
+    /// member.
     fn covers(&self, path: &str) -> Option<Place> {
         let names = names_of(path);
         let Some((last, up)) = names.split_last() else { return Some(self.made.root().clone()) };
@@ -254,7 +255,7 @@ impl Again<'_> {
     }
 }
 
-/// The places to which a path leads, if each union on the way has the next name in its first member.
+/// Returns the places to which a path leads, if each union on the path has the next name in its first member.
 fn leads(space: &Space, path: &str) -> Vec<Place> {
     walk(space, &names_of(path))
 }
@@ -268,7 +269,7 @@ fn walk(space: &Space, names: &[&[u8]]) -> Vec<Place> {
     at
 }
 
-/// Whether a path may lead to these places, as it did once: whichever member of a union has the next name.
+/// Whether a path may lead to these places, as it did once, if any member of a union may have the next name.
 fn may_lead(space: &Space, path: &str, places: &[Place]) -> bool {
     let mut all = vec![shown(space, space.root().clone())];
     for name in names_of(path) {
@@ -285,15 +286,16 @@ fn shown(space: &Space, place: Place) -> Vec<Place> {
     }
 }
 
-/// Ways through unions that are looked at.
+/// Maximum number of paths through unions that are checked.
 const WAYS_MAX: usize = 4096;
 
-/// The files that call `id` mounted or bound on a mount point.
+/// Returns the files that call `id` mounted or bound on a mount point.
 fn places(head: &Head, id: u64) -> Vec<Place> {
     head.members.iter().filter(|member| member.id == id).map(|member| member.to.clone()).collect()
 }
 
-/// How call `id` is to be made again, so that its members come where they are among those of earlier calls.
+/// Returns the flags with which to repeat call `id`, so that its members get their position among those of earlier
+/// calls.
 fn flags(head: &Head, id: u64) -> Flags {
     let at = head.members.iter().position(|m| m.id == id).unwrap_or(0);
     let older = |m: &crate::space::Mount| m.id < id;

@@ -1,12 +1,13 @@
-//! What `/mux/metrics` says, in the text format of Prometheus, version 0.0.4.
+//! Formats `/mux/metrics` in the text format of Prometheus, version 0.0.4.
 //!
-//! In: servers as they are now, and how many clients are connected. Out: lines; a server's have its name as `server`.
+//! In: the present state of the servers, and the number of connected clients. Out: lines of text. Those of a server
+//! have its name as the label `server`.
 
 use std::fmt::Write;
 
 use crate::show::UpstreamStatus;
 
-/// See the module.
+/// Returns the text of the file.
 pub(crate) fn text(clients: usize, servers: &[UpstreamStatus]) -> String {
     let mut text = String::new();
     head(&mut text, "clients", "gauge", "Clients that are connected.");
@@ -75,7 +76,7 @@ fn labels(server: &UpstreamStatus, more: &str) -> String {
     format!("{{server=\"{}\"{more}}}", escape(&server.name))
 }
 
-/// As the value of a label.
+/// Escapes the value of a label.
 fn escape(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

@@ -1,8 +1,8 @@
-//! Modules on the connections to a server: what is pushed stays, also on those that are made later, and before
-//! anything else is said on them.
+//! Modules on the connections to a server. They stay pushed, and later connections get them before any other message.
 //!
-//! Always holds: every connection of a server has the same modules. Whoever changes them, or makes a connection, has
-//! the list of that server meanwhile; nobody else waits for that.
+//! In: pushes, pops and new connections. Out: changed connections. Always holds: all connections of a server have the
+//! same modules. A task that changes them or sets up a connection locks the list of that server; no other task waits
+//! for it.
 
 use std::collections::HashMap;
 use std::io;
@@ -20,15 +20,15 @@ use crate::core::{Core, refused};
 use crate::outside::Outside;
 use crate::upstream::{GREETING, Server, Upstream};
 
-/// Modules of one server, the top one last; at most as many as a conversation can have.
+/// The modules of one server, the top one last. Their number is limited to that of one conversation.
 pub(crate) type Words = Arc<AsyncMutex<Vec<String>>>;
 
-/// Of all servers that have any, or are known.
+/// The lists of all known servers.
 #[derive(Default)]
 pub(crate) struct Pushed(Mutex<HashMap<Arc<str>, Words>>);
 
 impl Pushed {
-    /// The list of a server.
+    /// Returns the list of a server.
     pub(crate) fn of(&self, server: &Arc<str>) -> Words {
         let mut all = lock(&self.0);
         if let Some(known) = all.get(server) {
@@ -41,7 +41,7 @@ impl Pushed {
         all.entry(server.clone()).or_default().clone()
     }
 
-    /// Servers with modules, by name. One whose modules are being changed is left out.
+    /// Returns the servers with modules, sorted by name. A server whose modules are being changed is left out.
     pub(crate) fn all(&self) -> Vec<(Arc<str>, Vec<String>)> {
         let all = lock(&self.0);
         let mut seen: Vec<_> = all
@@ -54,7 +54,7 @@ impl Pushed {
     }
 }
 
-/// Gives a new connection the modules of its server. As long as the result is held, no others become those.
+/// Pushes the modules of its server on a new connection. The list cannot change while the caller holds the result.
 pub(crate) async fn begin(
     upstream: &Upstream,
     outside: &Arc<Outside>,
@@ -71,11 +71,11 @@ pub(crate) async fn begin(
         let change = Change {
             text: format!("push {module}"),
             alone: is_alone(module),
-            // Not in plain where there shall be tls.
+            // Do not send a token in plain text if tls is to be pushed.
             may_show: !words[n..].iter().any(|module| name(module) == "tls"),
         };
         let changed = pin!(change.on(outside, &upstream.server, client));
-        // Nobody else drives it yet.
+        // No other task drives the connection yet.
         let changed = match select(changed, Pin::new(&mut *driver)).await {
             Either::Left((changed, _)) => changed,
             Either::Right((end, _)) => {
@@ -88,7 +88,7 @@ pub(crate) async fn begin(
 }
 
 impl Core {
-    /// Pushes a module on every connection to a server, now and later.
+    /// Pushes a module on all connections to a server, present and future.
     pub(crate) async fn push(&self, server: &Server, module: &str) -> Result<(), Error> {
         let known = server.options.pushed.as_ref();
         let known = known
@@ -108,7 +108,7 @@ impl Core {
         Ok(())
     }
 
-    /// Pops the top one again.
+    /// Pops the top module.
     pub(crate) async fn pop(&self, server: &Arc<str>) -> Result<(), Error> {
         let list = self.pushed.of(server);
         let mut words = list.lock().await;
@@ -121,7 +121,7 @@ impl Core {
         Ok(())
     }
 
-    /// Changes all connections to a server at once, or none: where one refuses, the others are changed back, or end.
+    /// Changes all connections to a server or none. If one refuses, the others are changed back or closed.
     async fn change_modules(&self, server: &Arc<str>, change: &Change, back: &str) -> Result<(), Error> {
         let Some(upstream) = self.upstreams().into_iter().find(|of| of.server.name == *server) else {
             return Ok(());
@@ -143,19 +143,19 @@ impl Core {
     }
 }
 
-/// What is to become of a connection.
+/// A change of a connection's modules.
 struct Change {
     text: String,
-    /// At this end.
+    /// Whether only this end changes.
     alone: bool,
-    /// A token, if nothing else lets us in.
+    /// Whether a token may be sent, if nothing else authorizes us.
     may_show: bool,
 }
 
 impl Change {
-    /// Changes one connection; why it is not changed. What is under way must end soon.
+    /// Changes one connection. In-flight requests must end soon. Returns the reason of a failure.
     async fn on(&self, outside: &Arc<Outside>, server: &Server, client: &Client) -> Result<(), String> {
-        // Seldom, and large: it shall not make every dial larger.
+        // Boxed: this is rare and large, and would make every dial larger.
         let changed = Box::pin(async {
             match self.alone {
                 true => client.change_here(&self.text).await,
@@ -172,5 +172,5 @@ impl Change {
     }
 }
 
-/// Modules of one server.
+/// Maximum number of modules of one server.
 const MOST: usize = nine_net::DEEPEST;

@@ -1,11 +1,11 @@
 //! The name space file: lines that mount, bind and listen (namespace(6), with servers and listeners added).
 //!
-//! In: text, and a [`World`] that knows other files and the environment. Out: a [`Script`]: its lines, each with the
-//! place where it stands, and everything that is wrong with it, not only the first. Nothing is done here; which SERVER
-//! words and addresses are right is for whoever does it to say ([`Line::wrong`]).
+//! In: text, and a [`World`] that supplies included files and environment variables. Out: a [`Script`] of lines with
+//! their positions, and all errors, not only the first. The parser executes nothing. It does not check SERVER words and
+//! addresses: the program that executes a line reports their errors ([`Line::wrong`]).
 //!
-//! Always holds: a file that includes itself, directly or not, is an error; so is whatever passes a limit below. A
-//! [`Statement`] shows itself as a line that is parsed to the same one.
+//! Always holds: a file that includes itself, directly or not, is an error. Exceeding a limit below is an error, too. A
+//! [`Statement`] is displayed as a line that parses to the same statement.
 
 mod words;
 
@@ -22,16 +22,16 @@ use crate::space::{Flags, Order};
 
 pub use words::quote;
 
-/// What a script may ask for while it is parsed.
+/// The external data that a script may use while it is parsed.
 pub trait World {
-    /// The text of the file that `name` means where it stands in the file `from`, and what messages call it.
+    /// Returns the text of the file `name`, resolved relative to the file `from`, and its name for messages.
     fn include(&mut self, name: &str, from: &str) -> io::Result<(Arc<str>, String)>;
 
-    /// A variable that the script does not set itself.
+    /// Returns the value of a variable that the script does not set itself.
     fn variable(&self, name: &str) -> Option<String>;
 }
 
-/// A world in which there is nothing else: for a line alone.
+/// An empty world, for a single line.
 pub struct Alone;
 
 impl World for Alone {
@@ -44,101 +44,102 @@ impl World for Alone {
     }
 }
 
-/// A script, as far as it could be understood.
+/// The result of parsing a script.
 #[derive(Debug, Default)]
 pub struct Script {
-    /// In order, those of included files among them.
+    /// The valid lines in order, including those of included files.
     pub lines: Vec<Line>,
-    /// In order; empty: nothing is wrong.
+    /// The errors in order. Empty if the script is correct.
     pub wrong: Vec<Wrong>,
 }
 
-/// One statement, and where it stands.
+/// A statement and its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// Where.
+    /// The position.
     pub at: At,
-    /// The name space it is about.
+    /// The name space that it applies to.
     pub space: Arc<str>,
-    /// How it is written.
+    /// The line as it was written.
     pub text: Arc<str>,
-    /// What it says.
+    /// The parsed statement.
     pub statement: Statement,
 }
 
-/// A line of a file.
+/// A position in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct At {
-    /// What messages call the file.
+    /// The file's name in messages.
     pub file: Arc<str>,
-    /// From 1.
+    /// The line number, from 1.
     pub line: u32,
 }
 
-/// What a line says.
+/// The meaning of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Statement {
     /// `mount [-abcdrP] [-t SECONDS] [-n N] [-u USER] SERVER OLD [ANAME]`
     Mount(Mount),
     /// `bind [-abcd] NEW OLD`
     Bind {
-        /// How.
+        /// Order and options.
         flags: Flags,
-        /// A path.
+        /// The path of the file to bind.
         new: String,
         /// The mount point.
         old: String,
     },
     /// `unmount [NEW] OLD`
     Unmount {
-        /// What of it; `None`: everything.
+        /// The mounted or bound file to remove. `None` removes everything.
         new: Option<String>,
         /// The mount point.
         old: String,
     },
     /// `listen ADDR [-insecure] [-poll|-interrupt|-adaptive]`
     Listen {
-        /// An address.
+        /// The address to listen on.
         addr: String,
-        /// Whoever reaches it is trusted.
+        /// Whether any client that reaches the address is trusted.
         insecure: bool,
-        /// How its channels wait, without the hyphen.
+        /// The wait mode of its channels, without the hyphen.
         waits: Option<String>,
     },
-    /// `listen http!HOST!PORT [-insecure] [...]`: where browsers come in.
+    /// `listen http!HOST!PORT [-insecure] [...]`: serves browsers.
     Web {
-        /// The address and what is said behind it, with blanks between.
+        /// The address and its options, separated by blanks.
         listener: String,
     },
-    /// `listen cec!IFACE -password FILE [...]`: a console on an Ethernet.
+    /// `listen cec!IFACE -password FILE [...]`: serves a console on an Ethernet.
     Console {
-        /// The interface and what is said behind it, with blanks between.
+        /// The interface and its options, separated by blanks.
         listener: String,
     },
-    /// `space NAME [USER...]`: the lines after it are about this name space.
+    /// `space NAME [USER...]`: the lines after it apply to this name space.
     Space {
-        /// Its users; none: everybody who asks for it.
+        /// Its users. If there are none, any user may attach to it by its name.
         users: Vec<String>,
     },
-    /// `nomux`: there shall be no /mux.
+    /// `nomux`: do not serve /mux.
     NoMux,
-    /// `nolisten`: `listen` lines are all there is; the socket of the owner is not there beside them.
+    /// `nolisten`: listen only on the `listen` lines, without the owner's socket.
     NoListen,
-    /// `hangup SERVER`: its connections end.
+    /// `hangup SERVER`: closes its connections.
     Hangup {
-        /// Its address.
+        /// The server's address.
         server: String,
     },
-    /// `push SERVER MODULE [ARGUMENTS]`: onto its connections; or, in a file, onto those that come to a listener.
+    /// `push SERVER MODULE [ARGUMENTS]`: pushes a module on the server's connections, or in a file, on those that a
+    /// listener accepts.
     Push {
-        /// Its address, or the listener's.
+        /// The address of the server or listener.
         server: String,
         /// `NAME ARGUMENTS`.
         module: String,
     },
-    /// `pop SERVER`: what was pushed last goes.
+    /// `pop SERVER`: pops the module that was pushed last.
     Pop {
-        /// Its address.
+        /// The server's address.
         server: String,
     },
 }
@@ -146,15 +147,15 @@ pub enum Statement {
 /// A mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// How.
+    /// Order and options.
     pub flags: Flags,
-    /// Connections at most.
+    /// Maximum number of connections.
     pub lanes: u16,
-    /// Its files are read ahead.
+    /// Whether its files are read ahead.
     pub ahead: bool,
-    /// Its files come back with it, and requests wait.
+    /// How long requests wait while the server is away. Its files are then restored after a reconnection.
     pub wait: Option<Wait>,
-    /// As whom; `None`: whoever serves decides.
+    /// The user to attach with. `None` leaves it to the program that runs the mux.
     pub user: Option<User>,
     /// One word: an address or `kind:argument`.
     pub server: String,
@@ -162,32 +163,33 @@ pub struct Mount {
     pub word: String,
     /// The mount point.
     pub old: String,
-    /// Which tree of the server.
+    /// The tree of the server.
     pub aname: String,
 }
 
-/// As whom a server is attached.
+/// The user with which a server is attached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum User {
     /// `.`: each client as itself.
     Client,
-    /// All of them as this one.
+    /// All clients as this user.
     Name(String),
 }
 
-/// Something that is wrong, for a person.
+/// An error in a script, for a person.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wrong {
-    /// Where.
+    /// The position.
     pub at: At,
-    /// The character at which the word stands that it is about, from 1; where no word of the line is, its first.
+    /// The column of the word that caused the error, in characters from 1. If there is none, the column of the first
+    /// word.
     pub column: u32,
-    /// What is wrong; what was expected.
+    /// The error, and the expected input.
     pub what: String,
 }
 
 impl Line {
-    /// That something is wrong with this line after all.
+    /// Creates an error for this line, found after parsing.
     pub fn wrong(&self, what: impl Into<String>) -> Wrong {
         Wrong::new(self.at.clone(), &self.text, what.into())
     }
@@ -201,8 +203,8 @@ impl Wrong {
     }
 }
 
-/// Where in a line the word begins that a message is about: the first one that it names, whole or as a part, between
-/// backquotes, or before its first colon.
+/// Returns the byte offset of the word that a message is about. It is the first word of the line that the message has
+/// in backquotes or before its first colon. Whole words are preferred to parts.
 fn about(line: &str, what: &str) -> Option<usize> {
     let quoted = what.split('`').skip(1).step_by(2).map(|word| word.split(' ').next().unwrap_or(word));
     let named: Vec<&str> = quoted.chain(what.split_once(": ").map(|(word, _)| word)).collect();
@@ -216,7 +218,7 @@ fn about(line: &str, what: &str) -> Option<usize> {
     named().find_map(|word| whole(&word)).or_else(|| named().find_map(|word| line.find(word)))
 }
 
-/// Parses a file that is called `file` in messages.
+/// Parses a script. `file` is its name in messages.
 pub fn parse(file: &str, text: &str, world: &mut dyn World) -> Script {
     let mut parser = Parser {
         world,
@@ -232,9 +234,9 @@ pub fn parse(file: &str, text: &str, world: &mut dyn World) -> Script {
 
 struct Parser<'w> {
     world: &'w mut dyn World,
-    /// Files that are being read, the outer ones first.
+    /// The files that are being parsed, the outermost first.
     open: Vec<Arc<str>>,
-    /// Files that have been included.
+    /// Number of files that were included.
     included: usize,
     set: Vec<(String, String)>,
     space: Arc<str>,
@@ -311,7 +313,7 @@ impl Parser<'_> {
     }
 }
 
-/// A listener's words with blanks between.
+/// Joins a listener's words with blanks, the address first.
 fn address_first(words: &[Word], is_address: impl Fn(&Word) -> bool) -> String {
     let (mut listener, rest): (Vec<_>, Vec<_>) = words.iter().partition(|word| is_address(word));
     listener.extend(rest);
@@ -412,7 +414,7 @@ fn statement(verb: &str, words: &[Word], space: &mut Arc<str>) -> Result<Stateme
     }
 }
 
-/// What stands between the verb and its operands.
+/// The options between the verb and the operands.
 struct Options {
     flags: Flags,
     lanes: u16,
@@ -538,7 +540,7 @@ impl fmt::Display for Line {
 }
 
 impl fmt::Display for Statement {
-    /// Of `space` only the users: the name is its [`Line`]'s.
+    /// Formats the statement. `space` is shown with its users only: the name is in its [`Line`].
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Mount(Mount { flags, lanes, wait, ahead, user, server, old, aname, word: _ }) => {
@@ -587,7 +589,7 @@ impl fmt::Display for Statement {
 }
 
 impl fmt::Display for Flags {
-    /// As they stand after the verb: ` -ac`, or nothing.
+    /// Formats the flags as options after the verb: ` -ac`, or nothing.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let order = match self.order {
             Order::Replace => "",
@@ -607,17 +609,17 @@ const BIND: &str = "write: bind [-abcd] NEW OLD";
 const LISTEN: &str = "listen ADDR [-insecure] [-poll|-interrupt|-adaptive]";
 const PUSH: &str = "write: push SERVER MODULE [ARGUMENTS]";
 
-/// Lines of a script that say something, those of included files among them.
+/// Maximum number of statements in a script, including those of included files.
 pub const LINES_MAX: usize = 10_000;
-/// Errors that are told; there may be more.
+/// Maximum number of reported errors. There may be more.
 pub const WRONG_MAX: usize = 20;
-/// Files that include each other.
+/// Maximum depth of includes.
 pub const DEPTH_MAX: usize = 16;
-/// Files that are included, counted as often as they are.
+/// Maximum number of includes. A file counts each time.
 pub const FILES_MAX: usize = 1000;
-/// Connections of one mount.
+/// Maximum number of connections of one mount.
 pub const LANES_MAX: u16 = 64;
-/// For which a request may wait: a day.
+/// Maximum time that a request may wait, in seconds: a day.
 pub const SECONDS_MAX: u64 = 86_400;
 
 #[cfg(test)]

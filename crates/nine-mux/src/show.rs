@@ -1,4 +1,4 @@
-//! A mux as it is now, for people and their tools.
+//! The present state of a mux, for people and their tools.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,22 +10,22 @@ use crate::core::Core;
 use crate::space::{Head, show_path};
 use crate::upstream::{Lane, Server, Upstream};
 
-/// What is mounted where, who is connected to what, and what is under way.
+/// Mounts, connections and in-flight requests.
 #[derive(Clone, Debug)]
 pub struct Status {
-    /// By name space, then by mount point, in the order in which members are searched.
+    /// Sorted by name space, then by mount point, in search order of the members.
     pub mounts: Vec<MountStatus>,
-    /// By number.
+    /// Sorted by number.
     pub upstreams: Vec<UpstreamStatus>,
-    /// Requests passed on as they came, since the beginning.
+    /// Number of requests passed on as one message, since the start.
     pub forwarded: u64,
-    /// Requests that took several steps, since the beginning.
+    /// Number of requests that took several steps, since the start.
     pub jobs: u64,
-    /// Such requests under way.
+    /// Number of such requests in progress.
     pub jobs_now: usize,
-    /// The most Rflushes that were overdue at one upstream.
+    /// Largest number of overdue Rflushes on one connection so far.
     pub forsaken: u64,
-    /// Bytes that may be asked for ahead now, at most [`AHEAD_MAX`](crate::AHEAD_MAX).
+    /// Bytes reserved for read-ahead now, at most [`AHEAD_MAX`](crate::AHEAD_MAX).
     pub ahead: usize,
 }
 
@@ -34,21 +34,21 @@ pub struct Status {
 pub struct MountStatus {
     /// The name space.
     pub space: Box<str>,
-    /// The mount point, in the words of the call.
+    /// The mount point, as the call named it.
     pub old: Arc<str>,
-    /// What is seen there, in the words of the call.
+    /// The mounted or bound file, as the call named it.
     pub what: Arc<str>,
-    /// The same for the members of one mount point only.
+    /// Identifies the mount point: equal only for its members.
     pub head: String,
-    /// The server it is on.
+    /// The name of its server.
     pub server: Arc<str>,
-    /// What the call returned; 0: the directory itself, in a union.
+    /// The number that the call returned. 0 for the covered directory itself, in a union.
     pub id: u64,
-    /// New files may be made in it.
+    /// Whether new files may be created in it.
     pub create: bool,
-    /// It is one of several.
+    /// Whether it is one of several members.
     pub union: bool,
-    /// A name that several members have is listed for each of them.
+    /// Whether a name that several members have is listed for each of them.
     pub duplicates: bool,
     /// The server and the path on it.
     pub from: String,
@@ -61,63 +61,63 @@ pub struct UpstreamStatus {
     pub id: u32,
     /// Its address.
     pub name: Arc<str>,
-    /// What is pushed on its connections, the top one last.
+    /// The modules on its connections, the top one last.
     pub modules: Vec<String>,
-    /// Connections that were tried.
+    /// Number of dials.
     pub dials: u32,
-    /// Bytes that answered reads and were asked for before them.
+    /// Bytes of served reads that were requested ahead.
     pub ahead_served: u64,
-    /// Bytes that were asked for ahead and in vain.
+    /// Bytes that were requested ahead in vain.
     pub ahead_dropped: u64,
-    /// Connections that are there, or were.
+    /// Its present and former connections.
     pub connections: Vec<ConnectionStatus>,
 }
 
 /// One connection to a server.
 #[derive(Clone, Debug)]
 pub struct ConnectionStatus {
-    /// What is spoken; `None`: it is gone.
+    /// The dialect. `None` if the connection has ended.
     pub dialect: Option<&'static str>,
-    /// Requests under way.
+    /// Number of in-flight requests.
     pub calls: usize,
-    /// Among them such that nobody waits for.
+    /// Number of abandoned requests among them.
     pub orphans: usize,
-    /// Fids that the server has for us.
+    /// Number of fids that the server has for us.
     pub fids: u32,
-    /// How long the latest attach took, microseconds; 0: not known.
+    /// Duration of the latest attach, in microseconds; 0 if unknown.
     pub rtt_us: u64,
-    /// Fids that come back with it.
+    /// Number of fids to restore after a reconnection.
     pub kept: usize,
-    /// Requests that wait until it is back.
+    /// Number of requests that wait for a reconnection.
     pub waiting: usize,
-    /// Why it is not back yet.
+    /// The reason why it is still away.
     pub away: Option<String>,
 }
 
 impl UpstreamStatus {
-    /// The connections that are there.
+    /// Iterates over the live connections.
     pub fn live(&self) -> impl Iterator<Item = &ConnectionStatus> {
         self.connections.iter().filter(|connection| connection.dialect.is_some())
     }
 
-    /// What is spoken.
+    /// Returns the dialect of a live connection.
     pub fn dialect(&self) -> Option<&'static str> {
         self.live().find_map(|connection| connection.dialect)
     }
 
-    /// How long the latest attaches took, the longest; 0: not known.
+    /// Returns the longest duration of the connections' latest attaches, in microseconds; 0 if unknown.
     pub fn rtt_us(&self) -> u64 {
         self.live().map(|connection| connection.rtt_us).max().unwrap_or(0)
     }
 
-    /// Why a connection is not back yet.
+    /// Returns the reason why a connection is still away.
     pub fn away(&self) -> Option<&str> {
         self.connections.iter().find_map(|connection| connection.away.as_deref())
     }
 }
 
 impl Mux {
-    /// As it is now.
+    /// Returns the present state.
     pub fn status(&self) -> Status {
         let core = &self.0;
         let mut mounts = Vec::new();
@@ -137,37 +137,37 @@ impl Mux {
         }
     }
 
-    /// Ends the connections to a server: what waits for it learns `reason`, and the next walk there dials anew.
-    /// `false`: there is no such server.
+    /// Closes the connections to a server. Requests that wait for a reply fail with `reason`, and the next walk there
+    /// dials again. Returns false if there is no such server.
     pub fn hangup(&self, server: &str, reason: &str) -> bool {
         let all = self.0.upstreams();
         let found = all.iter().find(|upstream| *upstream.server.name == *server);
         found.inspect(|upstream| upstream.abort(reason)).is_some()
     }
 
-    /// Pushes `NAME ARGUMENTS` on every connection to a server, now and later: at both ends, where one alone would not
-    /// do.
+    /// Pushes `NAME ARGUMENTS` on all connections to a server, present and future. A module that needs both ends is
+    /// pushed at both.
     ///
     /// # Errors
-    /// It is no module, or one of the connections that there are does not take it: then nothing has changed.
+    /// It is not a module, or one of the present connections refuses it. Then nothing has changed.
     pub async fn push(&self, server: &Server, module: &str) -> Result<(), Error> {
         self.0.push(server, module).await
     }
 
-    /// Pops what was pushed last on the connections to a server.
+    /// Pops the module that was pushed last on the connections to a server.
     ///
     /// # Errors
-    /// There is nothing, or something is under way that does not end: then nothing has changed.
+    /// There is no module, or an in-flight request does not end. Then nothing has changed.
     pub async fn pop(&self, server: &Arc<str>) -> Result<(), Error> {
         self.0.pop(server).await
     }
 
-    /// Servers on whose connections something is pushed, mounted or not, and what, the top one last.
+    /// Returns the servers with modules on their connections, mounted or not, and the modules, the top one last.
     pub fn pushed(&self) -> Vec<(Arc<str>, Vec<String>)> {
         self.0.pushed.all()
     }
 
-    /// What is known of a server that is mounted.
+    /// Returns the configuration of a mounted server.
     pub fn server(&self, name: &str) -> Option<Server> {
         let all = self.0.upstreams();
         all.iter().find(|upstream| *upstream.server.name == *name).map(|upstream| upstream.server.clone())

@@ -1,9 +1,9 @@
-//! Streams of clients that are streams of upstreams: bytes go from one data connection to the other, from socket to
-//! socket through a pipe of the kernel where both are sockets.
+//! Relays the streams of clients to streams of upstreams. Bytes go from one data connection to the other. If both are
+//! sockets, they go through a kernel pipe.
 //!
-//! In: a Tstream for a file of an upstream that has streams itself. Out: a [`Passage`]. What an upstream without
-//! streams serves, what a mount with `-r` keeps, and what is ours are read and written by offset, as every server's
-//! files are.
+//! In: a Tstream for a file of an upstream that has streams itself. Out: a [`Passage`]. Other files are read and
+//! written by offset, like the files of any server: those of upstreams without streams, of mounts with `-r`, and of the
+//! mux.
 
 use std::future::{Future, poll_fn};
 use std::io::IoSlice;
@@ -20,12 +20,12 @@ use nine_proto::{Errno, Error, Result};
 
 use crate::cfid::{CFid, Open};
 
-/// Read at once where there is no pipe, bytes.
+/// Size of a read without a pipe, in bytes.
 const PIECE: usize = 256 * 1024;
-/// Bytes of a poll before others have their turn.
+/// Number of bytes after which a poll yields to others.
 const TURN: usize = 1 << 20;
 
-/// A way for this stream that the upstream makes.
+/// Returns a relay for this stream, if the upstream has streams.
 pub(crate) fn passage(request: &StreamRequest<'_>) -> Option<Box<dyn Passage>> {
     let cfid = request.node.downcast_ref::<CFid>()?;
     if cfid.kept.is_some() || !matches!(cfid.open, Some(Open::There(_))) {
@@ -36,7 +36,7 @@ pub(crate) fn passage(request: &StreamRequest<'_>) -> Option<Box<dyn Passage>> {
         return None;
     }
     let direction = if request.read { Direction::Read } else { Direction::Write };
-    // Nothing is asked for beside it: nobody has said that the file has so many bytes.
+    // Request no data beside the stream: the number of bytes in the file is unknown.
     let stream = Stream::straight(file, request.offset, u64::MAX, direction);
     Some(Box::new(Relay {
         stream: Some(stream),
@@ -53,21 +53,21 @@ pub(crate) fn passage(request: &StreamRequest<'_>) -> Option<Box<dyn Passage>> {
 }
 
 struct Relay {
-    /// `None`: it is let go.
+    /// `None` after the relay has released it.
     stream: Option<Stream<Arc<File>>>,
     read: bool,
-    /// What has come and is not passed on: here, or in the pipe.
+    /// Received data that is not forwarded yet: here, or in the pipe.
     rest: Bytes,
     pipe: Option<(OwnedFd, OwnedFd)>,
     piped: usize,
-    /// To read into where there is no pipe.
+    /// Buffer for reads without a pipe.
     buf: Vec<u8>,
-    /// From the client.
+    /// Number of bytes received from the client.
     received: u64,
-    /// Nothing more comes from the client, for this reason if it has not ended well.
+    /// Whether the client's data has ended. `lost` is the error if it did not end cleanly.
     eof: bool,
     lost: Option<Error>,
-    /// The client's connection.
+    /// The number of the client's connection.
     conn: u64,
 }
 
@@ -78,7 +78,7 @@ impl Passage for Relay {
         data: &mut dyn Transport,
         course: &mut Course,
     ) -> Poll<Result<()>> {
-        // It uses its client's share of the upstream.
+        // The stream uses its client's share of the upstream.
         let client = Cancel::of(self.conn);
         let once = poll_fn(|cx| {
             Poll::Ready(if self.read {
@@ -93,7 +93,7 @@ impl Passage for Relay {
         }
     }
 
-    /// The upstream's fid ends after what is under way on it.
+    /// Releases the stream. The upstream's fid ends after its in-flight requests.
     fn poll_settle(&mut self, _: &mut Context<'_>) -> Poll<()> {
         self.stream = None;
         Poll::Ready(())
@@ -101,7 +101,7 @@ impl Passage for Relay {
 }
 
 impl Relay {
-    /// From the upstream to the client.
+    /// Moves bytes from the upstream to the client.
     fn poll_read(
         &mut self,
         cx: &mut Context<'_>,
@@ -138,7 +138,7 @@ impl Relay {
                 self.piped = n;
                 continue;
             }
-            // What was written goes out while there is nothing more.
+            // Flush the written data while no more is available.
             if data.poll_flush(cx).map_err(lost)?.is_pending() {
                 return Poll::Pending;
             }
@@ -153,7 +153,7 @@ impl Relay {
         }
     }
 
-    /// From the client to the upstream.
+    /// Moves bytes from the client to the upstream.
     fn poll_write(
         &mut self,
         cx: &mut Context<'_>,
@@ -187,7 +187,7 @@ impl Relay {
             }
             ready!(stream.poll_put(cx, &mut self.rest)).map_err(client)?;
             if self.eof || self.received >= until {
-                // Also what came before the connection was lost is stored, and counts.
+                // Data that came before the connection was lost is stored, too, and counts.
                 ready!(stream.poll_finish(cx)).map_err(client)?;
                 return Poll::Ready(self.lost.take().map_or(Ok(()), Err));
             }
@@ -216,7 +216,7 @@ impl Relay {
     }
 }
 
-/// The pipe, if one is wanted and there are descriptors for it.
+/// Returns the pipe, if one is wanted and descriptors are available.
 fn piped(pipe: &mut Option<(OwnedFd, OwnedFd)>, wanted: bool) -> Option<&(OwnedFd, OwnedFd)> {
     if wanted && pipe.is_none() {
         *pipe = kernel_pipe().ok();

@@ -1,5 +1,5 @@
-//! What takes more than one message: making files in unions, and requests for which the upstream's dialect has no
-//! message of the same meaning. What cannot be said in it at all is refused with EOPNOTSUPP.
+//! Requests that take more than one message: those that create files in unions, and those for which the upstream's
+//! dialect has no equivalent message. Requests that a dialect cannot express are refused with EOPNOTSUPP.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::union::Listing;
 use crate::walk::{Last, Pos};
 
 impl Core {
-    /// Makes a file and opens it. In a union, a name that any member has exists.
+    /// Creates a file and opens it. In a union, a name that any member has counts as existing.
     #[expect(clippy::too_many_arguments, reason = "they are the fields of the request")]
     pub(crate) async fn create(
         &self,
@@ -64,14 +64,15 @@ impl Core {
         match Listing::open(self, &made).await {
             Ok(listing) => Ok(CFid { open: Some(Open::Here(Box::new(AsyncMutex::new(listing)))), ..made }),
             Err(error) => {
-                // Its permissions do not let us read it: nothing is made.
+                // Its permissions do not let us read it: remove it again.
                 let _ = dir.file.unlink(name, true).await;
                 Err(error)
             }
         }
     }
 
-    /// Opens a file, and makes it if it is not there: where Tcreate makes new files only, the algorithm of create(2).
+    /// Opens a file, and creates it if it does not exist. If Tcreate only creates new files, this is the algorithm of
+    /// create(2).
     async fn open_or_create(
         &self,
         dir: &Pos,
@@ -89,13 +90,13 @@ impl Core {
             other => return other,
         }
         match self.create_file(dir, name, flags, perm, gid).await {
-            // Somebody else has been faster.
+            // Another client has created it meanwhile.
             Err(error) if error.errno() == Errno::EEXIST => dir.file.open(name, flags).await,
             other => other,
         }
     }
 
-    /// Makes a file that is not there.
+    /// Creates a file that does not exist.
     async fn create_file(
         &self,
         dir: &Pos,
@@ -116,7 +117,7 @@ impl Core {
         CFid { open: Some(Open::There(flags)), ..self.cfid(&cfid.by, pos) }
     }
 
-    /// Makes a file and does not open it.
+    /// Creates a file without opening it.
     pub(crate) async fn make(
         &self,
         dir: &Pos,
@@ -150,7 +151,7 @@ impl Core {
         Ok(self.qids.map(dir.root.map(), raw))
     }
 
-    /// What has this name in a union, if it is one.
+    /// Returns the file with this name in a union. `None` if there is none, or the directory is no union.
     pub(crate) async fn in_union(&self, cfid: &CFid, name: &[u8]) -> Result<Option<Pos>, Failed> {
         if !cfid.is_union() {
             return Ok(None);
@@ -163,7 +164,7 @@ impl Core {
         }
     }
 
-    /// The rule of open(5), for a server that does not know it: one of .u or .L.
+    /// Applies the rule of open(5) for a server that does not: one of .u or .L. Returns the permissions to send.
     async fn permissions(&self, dir: &Pos, perm: Perm, is_dir: bool) -> Result<u32, Failed> {
         if !perm.inherit || dir.file.client().dialect().base == Base::P2000 {
             return Ok(perm.on_the_wire());
@@ -173,7 +174,7 @@ impl Core {
         Ok(Perm { bits, ..perm }.on_the_wire())
     }
 
-    /// Whether a server of 9P2000 keeps to that rule where the client does not.
+    /// Whether a server of 9P2000 would apply that rule although the client does not want it.
     async fn is_masked(&self, dir: &Pos, perm: Perm, is_dir: bool) -> Result<bool, Failed> {
         if perm.inherit || dir.file.client().dialect().base != Base::P2000 {
             return Ok(false);
@@ -183,7 +184,7 @@ impl Core {
         Ok((masked ^ perm.bits) & 0o777 != 0)
     }
 
-    /// A request for which the upstream's dialect has no message of the same meaning.
+    /// Serves a request for which the upstream's dialect has no equivalent message.
     pub(crate) async fn translate(&self, cfid: &Arc<CFid>, op: Op<'_>, req: &Later) -> Result<Reply, Failed> {
         let live = cfid.live();
         let file = &*live.file;
@@ -209,7 +210,7 @@ impl Core {
                 if rest != SetAttr::default()
                     && let Err(error) = file.setattr(&rest).await
                 {
-                    // All of it or nothing (stat(5)): as far as two requests can.
+                    // All changes or none (stat(5)), as far as two requests can do that.
                     self.rename_here(cfid, &before).await?;
                     return Err(error);
                 }
@@ -245,14 +246,14 @@ impl Core {
                     && !is_open
                     && !req.dialect().is_l()
                 {
-                    // Any fid may be meant by a Twstat, only an open one by a Tfsync.
+                    // A Twstat may sync any fid, a Tfsync only an open one.
                     synced = async { file.open("", OpenFlags::READ).await?.fsync(datasync).await }.await;
                 }
                 synced?;
                 number.iter().for_each(|&number| unsynced.finish_sync(key, number, datasync));
                 Reply::Done
             }
-            // No file of it is a link (readlink(2)).
+            // Its files cannot be links (readlink(2)).
             Op::Readlink if file.client().dialect().base == Base::P2000 => {
                 return Err(refused(Errno::EINVAL, "not a symbolic link"));
             }
@@ -281,14 +282,14 @@ impl Core {
                 let nine_io::client::Getlock { ty, start, length, proc_id, client_id } = got;
                 Reply::Getlock { ty, start, length, proc_id, client_id }
             }
-            // The Linux kernel's client then makes its own up (v9fs_statfs); any other number is its answer.
+            // The client of the Linux kernel then invents the values (v9fs_statfs). It would pass any other error on.
             Op::Statfs => return Err(refused(Errno::ENOSYS, "only 9P2000.L tells about file systems")),
             _ => return Err(refused(Errno::EOPNOTSUPP, "the server's dialect cannot say that")),
         })
     }
 
-    /// With the times that a Twstat cannot leave to the server. Of a truncation it sees to them itself, and lets those
-    /// do it who may not set them.
+    /// Replaces "now" by the present time, because a Twstat cannot leave it to the server. In a truncation the server
+    /// sets the times itself, also for a client that may not set them.
     async fn timed<'a>(&self, mut set: SetAttr<'a>) -> SetAttr<'a> {
         if set.size.is_some() && set.mtime == Some(TimeSet::Now) {
             set.mtime = None;
@@ -305,14 +306,14 @@ impl Core {
         set
     }
 
-    /// A write by a fid that [`follows`].
+    /// Serves a write on a fid that [`follows`].
     async fn write(&self, cfid: &CFid, live: &Live, offset: u64, req: &Later) -> Result<u32, Failed> {
         let Some(Open::There(flags)) = &cfid.open else { return Err(Failed::Remote(Errno::EBADF.into())) };
         let (file, client) = (&live.file, &live.root.client);
         let mut data = req.data().unwrap_or_default();
         data.truncate(client.iounit_max() as usize);
         let appends = flags.has(OpenFlags::APPEND);
-        // Only those who come by other ways can be between the two.
+        // Only writers that bypass this mux can come between the getattr and the write.
         let turn = live.root.tree.upstream.appends(&live.root, live.raw);
         let _turn = if appends { Some(heed(turn.lock()).await?) } else { None };
         let offset = if appends { file.getattr(GetMask::SIZE).await?.size } else { offset };
@@ -327,7 +328,7 @@ impl Core {
         Ok(wrote)
     }
 
-    /// Moves a file into a union, onto a bound name, or where there is no Trename.
+    /// Moves a file into a union, onto a bound name, or in a dialect without Trename.
     async fn rename(&self, cfid: &CFid, to: &CFid, name: &[u8]) -> Result<(), Failed> {
         let from = &cfid.step().covered;
         let (place, into) = self.target(from, to, name).await?;
@@ -346,7 +347,7 @@ impl Core {
         Ok(())
     }
 
-    /// Moves what the first member of a union has under this name.
+    /// Moves the file of this name in the first member of a union that has it.
     async fn rename_at(
         &self,
         cfid: &CFid,
@@ -388,9 +389,9 @@ impl Core {
         Ok(())
     }
 
-    /// Where a file is when it has been renamed to `name`, and the directory there. In a union it is the member that
-    /// shows the name, else the member that the file is in, else the one that takes new files: so a rename never leaves
-    /// the new name hidden. A name on which a file is bound stands for that file.
+    /// Returns the place of a file after a rename to `name`, and the directory there. In a union this is the member
+    /// that shows the name, else the member that has the file, else the member for new files: a rename never hides the
+    /// new name. If a file is bound on the name, the name stands for that file.
     async fn target(&self, from: &Place, to: &CFid, name: &[u8]) -> Result<(Place, Arc<File>), Failed> {
         let space = to.by.named.space();
         let pos = Pos::of(to);
@@ -425,7 +426,7 @@ impl Core {
         Ok((place, dir))
     }
 
-    /// The file of this name in a directory, ignoring mounts on it. `None`: no member has the name.
+    /// Returns the file of this name in a directory, ignoring mounts on it. `None` if no member has the name.
     async fn find(&self, by: &Walker, dir: Pos, name: &[u8]) -> Result<Option<Pos>, Failed> {
         match self.walk_pos(&by.named.space(), by, dir, &[name], Last::Covered, |_| {}).await {
             Ok(pos) => Ok(Some(pos)),
@@ -434,8 +435,8 @@ impl Core {
         }
     }
 
-    /// Whether the directory that a file was walked to in is a union now, in which another file has this name: a Twstat
-    /// never replaces (stat(5)).
+    /// Whether the file's directory is a union now in which another file has this name. A Twstat never replaces a file
+    /// (stat(5)).
     async fn has_sibling(&self, cfid: &CFid, name: &[u8]) -> Result<bool, Failed> {
         let Some((parent, head)) = self.union_above(cfid) else { return Ok(false) };
         let dir = self.cross(&cfid.by, parent, head, &mut Patience::default()).await?;
@@ -443,23 +444,23 @@ impl Core {
         Ok(there.is_some_and(|there| there.step.covered != cfid.step().covered))
     }
 
-    /// The directory that a file was walked to in, if it is a union now.
+    /// Returns the directory in which a file was walked to, if that is a union now.
     pub(crate) fn union_above(&self, cfid: &CFid) -> Option<(Arc<Step>, Arc<Head>)> {
         let parent = cfid.step().parent.clone()?;
         let head = cfid.by.named.space().head(&parent.covered)?.clone();
         (head.members.len() > 1).then_some((parent, head))
     }
 
-    /// Gives a file another name in its directory, where there is no Twstat.
+    /// Renames a file in its directory, in a dialect without Twstat.
     async fn rename_here(&self, cfid: &CFid, name: &[u8]) -> Result<(), Failed> {
         let step = cfid.step();
         let (from, called) = (&step.covered, step.called());
         let (_, dir, _) = self.enter_place(&cfid.by, &from.parent()).await?;
-        // Somebody may have moved it.
+        // Another client may have moved it.
         if dir.walk(&called).await?.qid().path != cfid.live().raw.path {
             return Err(Failed::Remote(Errno::ENOENT.into()));
         }
-        // Twstat never replaces (stat(5)), Trename does.
+        // Twstat never replaces a file (stat(5)); Trename does.
         match dir.walk(name).await {
             Ok(_) => return Err(Failed::Remote(Errno::EEXIST.into())),
             Err(error) if error.errno() == Errno::ENOENT => {}
@@ -474,8 +475,8 @@ impl Core {
     }
 }
 
-/// Whether each write must be seen to: the file is open for appending, or for writes that are on stable storage when
-/// they are answered, and no Topen could say so. Of .u, not every server knows OAPPEND.
+/// Whether each write needs extra messages: the file is open for appending or for synchronous writes, and Topen could
+/// not express that. Not every server of .u knows OAPPEND.
 pub(crate) fn follows(cfid: &CFid, live: &Live) -> bool {
     let flags = match &cfid.open {
         Some(Open::There(flags)) => *flags,
@@ -489,7 +490,7 @@ fn busy() -> Failed {
     refused(Errno::EBUSY, "is a mount point, or has one below it")
 }
 
-/// Gives a new file the permissions that it was to have. If the server lets nobody do that, it has fewer.
+/// Sets the requested permissions of a new file. If the server refuses, the file keeps fewer.
 async fn grant(file: &File, bits: u32) {
     let _ = file.setattr(&SetAttr { mode: Some(bits & 0o777), ..SetAttr::default() }).await;
 }

@@ -1,13 +1,13 @@
-//! Reading a directory that is more than one server's: a union, or one in which something is mounted.
+//! Lists a directory that spans several servers: a union, or a directory that contains a mount point.
 //!
-//! Members are opened when it is their turn. Entries fill what the client asked for, across members, and are whole. A
-//! name that several members have is listed once, by the first, as a walk would find it; an entry that is a mount point
-//! is shown as what is mounted there (mountfix of the kernel). A member that fails is passed over, unless it is
-//! alone or the client has a part of it already.
+//! Members are opened when the listing reaches them. A reply is filled across members with whole entries. A name that
+//! several members have is listed once, for the first one, as a walk would find it. An entry that is a mount point
+//! shows the mounted file (mountfix of the kernel). A member that fails is skipped, unless it is the only one or the
+//! client already has a part of it.
 //!
-//! Always holds: an entry's cookie is its number since the beginning. The next read goes on where the last one ended;
-//! a client that goes back has it read again from the beginning. Names are remembered as hashes, [`SEEN_MAX`] of them;
-//! beyond that, duplicates may appear.
+//! Always holds: an entry's cookie is its number in the listing, from the start. The next read continues after the last
+//! one. A client that seeks back causes a new listing from the start. Up to [`SEEN_MAX`] names are remembered, as
+//! hashes; beyond that, duplicates may appear.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -24,23 +24,23 @@ use crate::space::{Head, Place};
 use crate::upstream::Root;
 use crate::walk::LOOK;
 
-/// Names of one open directory that are remembered.
+/// Maximum number of names that an open directory remembers.
 pub const SEEN_MAX: usize = 1 << 20;
-/// Directory data asked of a member at once, bytes.
+/// Directory data requested from a member at once, in bytes.
 const BLOCK: u32 = 64 * 1024;
 
-/// An open directory, and how far it has been read.
+/// An open directory and its reading position.
 pub(crate) struct Listing {
     members: Vec<Member>,
-    /// The member whose turn it is.
+    /// The index of the member that is being listed.
     at: usize,
-    /// Entries that the client has not got yet; one block.
+    /// Entries that the client has not got yet, at most one block.
     pending: VecDeque<Shown>,
-    /// Entries that it has.
+    /// Number of entries that the client has.
     given: u64,
     seen: HashSet<u64>,
     hash: RandomState,
-    /// List a name once.
+    /// Whether a name is listed only once.
     unique: bool,
 }
 
@@ -49,17 +49,17 @@ struct Member {
     dir: Option<Dir>,
 }
 
-/// A member that has been opened.
+/// An open member.
 struct Dir {
     root: Arc<Root>,
-    /// To walk from, for attributes.
+    /// The directory to walk from, for attributes.
     file: Arc<File>,
     open: File,
     cursor: u64,
-    /// Entries that came from it, and how many come again.
+    /// Number of entries from this member, and number of those to skip after a reopen.
     given: u64,
     skip: u64,
-    /// The client counts on what it has got.
+    /// Whether the client has entries of this member.
     listed: bool,
     ended: bool,
 }
@@ -73,7 +73,7 @@ struct Shown {
 }
 
 impl Listing {
-    /// Opens what the fid stands for. Fails if none of the members can be opened.
+    /// Opens the directory of a fid. Fails if no member can be opened.
     pub(crate) async fn open(core: &Core, cfid: &CFid) -> Result<Self, Error> {
         let (places, unique) = match &cfid.crossed() {
             Some((head, _)) => {
@@ -85,7 +85,7 @@ impl Listing {
         let members = places.into_iter().map(|place| Member { place, dir: None }).collect();
         let (pending, seen, hash) = (VecDeque::new(), HashSet::new(), RandomState::new());
         let mut listing = Self { members, at: 0, pending, given: 0, seen, hash, unique };
-        // The first that can be opened says whether the client may read at all.
+        // The first member that can be opened decides whether the client may read.
         let mut failed = None;
         for index in 0..listing.members.len() {
             match listing.member(core, cfid, index).await {
@@ -96,7 +96,7 @@ impl Listing {
         Err(failed.expect("a directory has a member"))
     }
 
-    /// Puts entries from `cookie` on into `buf`.
+    /// Appends entries to `buf`, from `cookie` on.
     pub(crate) async fn read(
         &mut self,
         core: &Core,
@@ -131,7 +131,7 @@ impl Listing {
         self.seen.clear();
         for dir in self.members.iter_mut().filter_map(|member| member.dir.as_mut()) {
             (dir.cursor, dir.given, dir.skip, dir.ended) = (0, 0, 0, false);
-            // Who reads on counts on what was given.
+            // A client that reads on relies on the entries that it has.
             dir.listed &= cookie > 0;
         }
     }
@@ -158,7 +158,7 @@ impl Listing {
         Ok(self.pending.pop_front())
     }
 
-    /// The next block of the member whose turn it is; `false`: it has no more.
+    /// Fetches the next block of the current member. Returns false if there is none.
     async fn block(&mut self, core: &Core, cfid: &CFid, attrs: bool) -> Result<bool, Error> {
         let at = self.at;
         let dir = self.member(core, cfid, at).await?;
@@ -178,7 +178,7 @@ impl Listing {
         let place = self.members[at].place.clone();
         let space = cfid.by.named.space();
         let covered: HashMap<&[u8], &Arc<Head>> = space.covered_names(&place).collect();
-        // All at once: several that are silent are waited for as long as one.
+        // Concurrently, so that several silent servers delay the listing only once.
         let instead = entries.iter_mut().map(async |entry| match covered.get(&*entry.name) {
             Some(head) => mounted(core, cfid, &place, head, entry, attrs).await,
             None => Ok(None),
@@ -192,7 +192,8 @@ impl Listing {
             })
         });
         let shown: Vec<Shown> = shown.collect();
-        // A flush comes before this, or after it: the next read finds all of the block, or none.
+        // No await follows: a flush comes before or after this. So the next read finds the whole block or nothing of
+        // it.
         let dir = self.members[at].dir.as_mut().expect("it was opened above");
         (dir.cursor, dir.listed) = (next, true);
         dir.given += shown.len() as u64;
@@ -237,7 +238,7 @@ impl Listing {
 }
 
 impl Dir {
-    /// The same directory, by a connection that is there again.
+    /// Reopens the directory on a new connection.
     async fn again(&self, core: &Core, cfid: &CFid, place: &Place) -> Result<Self, Error> {
         let (root, file, raw) = core.enter_place(&cfid.by, place).await?;
         let is_same = root.member == self.root.member && raw.path == self.file.qid().path;
@@ -246,15 +247,15 @@ impl Dir {
         }
         let open = file.open("", OpenFlags::READ).await?;
         let Self { cursor, given, skip, listed, ended, .. } = *self;
-        // Offsets of 9P2000 are of one open only (read(5)): what was given is read again.
+        // 9P2000 offsets are valid only within one open (read(5)). So the earlier entries are read again.
         let (cursor, skip) = if root.client.dialect().is_l() { (cursor, skip) } else { (0, given) };
         Ok(Self { root, file, open, cursor, given, skip, listed, ended })
     }
 }
 
 impl Core {
-    /// The attributes of a mount point. For a client with the rights of all others, a union has the permissions that
-    /// all of its members give to others: a walk finds names in each of them.
+    /// Returns the attributes of a mount point. For a client with only the rights of others, a union has the
+    /// permissions that all its members grant to others: a walk searches each of them.
     pub(crate) async fn shown_attr(&self, req: &Later, cfid: &Arc<CFid>) -> Result<Reply, Error> {
         let mut reply = self.mount_attr(req, cfid).await?;
         let union = cfid.crossed().filter(|(head, _)| req.who().as_other && head.members.len() > 1);
@@ -268,15 +269,15 @@ impl Core {
     }
 }
 
-/// The permissions of all others in a mode.
+/// The permissions of others in a mode.
 const OTHERS: u32 = 0o7;
 
-/// "." and "..": for dialects that list them.
+/// Returns "." and "..", for dialects that list them.
 fn dots(cfid: &CFid) -> [Shown; 2] {
     [&b"."[..], b".."].map(|name| Shown { name: name.into(), qid: cfid.qid.qid, ty: 4, attr: None })
 }
 
-/// Fetches the attributes of entries that came without.
+/// Fetches the missing attributes of entries.
 async fn attributes(dir: &File, entries: &mut [Entry]) -> Result<(), Error> {
     if entries.iter().all(|entry| entry.attr.is_some()) {
         return Ok(());
@@ -287,11 +288,11 @@ async fn attributes(dir: &File, entries: &mut [Entry]) -> Result<(), Error> {
         match stats.next().await {
             Some(Ok(attr)) => entry.attr = Some(attr),
             Some(Err(error)) if error.is_disconnect() || error.errno() == Errno::EINTR => return Err(error),
-            // It has just gone, or may not be looked at: it is left out.
+            // The file was just removed or is not accessible. It is left out.
             _ => {}
         }
     }
-    // Stat records of .u say where links lead.
+    // Stat records of .u contain the targets of links.
     let is_link = |entry: &&mut Entry| {
         entry.attr.as_ref().is_some_and(|attr| attr.mode & mode::S_IFMT == mode::S_IFLNK)
     };
@@ -305,8 +306,8 @@ async fn attributes(dir: &File, entries: &mut [Entry]) -> Result<(), Error> {
     Ok(())
 }
 
-/// The file that is mounted over an entry. `None`: its server cannot be reached, and the covered file is shown. Unlike
-/// a walk, a listing waits at most [`LOOK`] for a server that only has a name in it.
+/// Returns the file that is mounted over an entry. `None` if its server cannot be reached: the covered file is listed
+/// then. Unlike a walk, a listing waits at most [`LOOK`] for the server of an entry.
 async fn mounted(
     core: &Core,
     cfid: &CFid,
@@ -337,7 +338,7 @@ async fn mounted(
             if shown.is_none() {
                 core.has_been_silent(head);
             }
-            // As the attributes of a mount point that is away: see `mount_attr`.
+            // The same as the attributes of a mount point that is away: see `mount_attr`.
             entry.attr.iter_mut().for_each(|attr| attr.nlink = 0);
             Ok(None)
         }

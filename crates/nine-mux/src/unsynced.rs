@@ -1,4 +1,4 @@
-//! Unsynced changes: durability errors of files and directories whose server was mounted with `-r`.
+//! Unsynced changes: durability errors of files and directories on servers that are mounted with `-r`.
 //!
 //! In: changes that an upstream has acknowledged, with the connection that acknowledged them; new connections; Tfsyncs.
 //! Out: whether a Tfsync must fail with EIO, because a connection was lost while changes were unsynced.
@@ -20,16 +20,16 @@ use crate::cfid::{CFid, Open};
 use crate::core::Core;
 use crate::upstream::Root;
 
-/// Files and directories of one server whose unsynced changes are recorded one by one. Further ones share one record
-/// that stands for the whole server.
+/// Maximum number of files and directories of one server with separate records of unsynced changes. Further ones share
+/// one record for the whole server.
 pub const UNSYNCED_MAX: usize = 65_536;
 
-/// A file or directory: which of the equal servers has it, and the path of its qid.
+/// Identifies a file or directory: the index of its equal server and its qid path.
 pub(crate) type FileKey = (u16, u64);
 
 /// The unsynced changes of one upstream.
 pub(crate) struct UnsyncedChanges {
-    /// Losses reported so far. Each fid remembers the number at its open, or at its latest report.
+    /// Number of losses reported so far. Each fid stores the number at its open or at its latest report.
     reported: AtomicU64,
     max: usize,
     state: Mutex<State>,
@@ -77,7 +77,8 @@ impl ChangeRecord {
         self.earliest < Some(generation)
     }
 
-    /// The changes since the loss. The report clears the earlier ones of the shared record, for no sync ever does.
+    /// Returns the changes since the loss. A report clears the earlier changes of the shared record, because no sync
+    /// ever does.
     fn after_loss(self, generation: u64) -> Option<Self> {
         let latest = self.latest.filter(|latest| *latest == generation)?;
         Some(Self { earliest: Some(latest), ..self })
@@ -95,13 +96,13 @@ impl UnsyncedChanges {
         Self { reported: AtomicU64::new(0), max, state: Mutex::default() }
     }
 
-    /// Losses reported so far: the value for a new fid.
+    /// Returns the number of losses reported so far, the value for a new fid.
     pub(crate) fn reported(&self) -> u64 {
         self.reported.load(Ordering::Acquire)
     }
 
-    /// A lane has a new connection after an earlier one: the server may have lost all unsynced changes. After a switch
-    /// to an equal server, the keys of the earlier one mean nothing.
+    /// Handles the new connection that replaces a lost one: the server may have lost all unsynced changes. After a
+    /// switch to an equal server, the keys of the earlier one are meaningless.
     pub(crate) fn reconnected(&self, is_switch: bool) {
         let state = &mut *lock(&self.state);
         state.generation += 1;
@@ -113,8 +114,8 @@ impl UnsyncedChanges {
         }
     }
 
-    /// Records an acknowledged change; of `None`: of some file. `is_lost` is asked under the lock: a connection that
-    /// ends later is followed by [`UnsyncedChanges::reconnected`].
+    /// Records an acknowledged change; without a key, a change of an unknown file. `is_lost` is called under the lock:
+    /// if a connection ends later, [`UnsyncedChanges::reconnected`] follows.
     fn record(&self, key: Option<FileKey>, has_attributes: bool, is_lost: impl FnOnce() -> bool) {
         let mut state = lock(&self.state);
         state.changes += 1;
@@ -132,8 +133,8 @@ impl UnsyncedChanges {
         }
     }
 
-    /// Begins a sync by a fid that has seen the first `seen` reports. `None`: changes may be lost, and this fid has
-    /// been told now. Else the number for [`UnsyncedChanges::finish_sync`].
+    /// Starts a sync by a fid that has seen the first `seen` reports. Returns the number for
+    /// [`UnsyncedChanges::finish_sync`]. `None` if changes may be lost; this is then reported to the fid.
     pub(crate) fn begin_sync(&self, key: FileKey, seen: &AtomicU64) -> Option<u64> {
         let state = &mut *lock(&self.state);
         let generation = state.generation;
@@ -144,7 +145,7 @@ impl UnsyncedChanges {
             let again = ChangeRecord { earliest: Some(generation), latest: Some(generation), ..changed };
             state.changed.insert(key, again);
             if state.seen.len() >= self.max {
-                // Fids that are open see one report more.
+                // Open fids may then see one report more.
                 state.seen.clear();
                 state.others_seen = next;
             }
@@ -167,7 +168,7 @@ impl UnsyncedChanges {
         Some(state.changes)
     }
 
-    /// The server has synced the file: changes up to this number are safe.
+    /// Handles a successful sync of the file: changes up to `number` are safe.
     pub(crate) fn finish_sync(&self, key: FileKey, number: u64, data_only: bool) {
         let mut state = lock(&self.state);
         let is_safe = |of: &ChangeRecord| of.number <= number && !(data_only && of.has_attributes);
@@ -178,7 +179,7 @@ impl UnsyncedChanges {
 }
 
 impl Core {
-    /// Records the changes of a request that was answered with success over the connection of `root`.
+    /// Records the changes of a request that succeeded over the connection of `root`.
     pub(crate) fn record_change(&self, req: &Request, cfid: &CFid, root: &Root, reply: &Reply) {
         let op = req.op();
         let is_named = matches!(
@@ -192,7 +193,7 @@ impl Core {
         );
         let target = req.node2::<CFid>().ok();
         if is_named {
-            // Which member it was is not known here.
+            // The member that changed is not known here.
             for (head, _) in [Some(cfid), target.as_deref()].into_iter().flatten().filter_map(CFid::crossed) {
                 let trees = head.members.iter().filter_map(|member| self.tree_of(member.to.tree));
                 for tree in trees.filter(|tree| head.members.len() > 1 && tree.wait.is_some()) {
@@ -210,7 +211,7 @@ impl Core {
         };
         let raw = Some(cfid.live().raw);
         match op {
-            // It was on stable storage before it was answered.
+            // The write was on stable storage before its reply.
             Op::Write { .. } if matches!(cfid.open, Some(Open::There(flags)) if flags.has(OpenFlags::DSYNC)) =>
                 {}
             Op::Write { .. } => record(raw, false),
@@ -238,7 +239,7 @@ impl Core {
             // The qid of the directory is not known.
             Op::Remove | Op::Rename { .. } => record(None, false),
             Op::XattrCreate { .. } => record(raw, true),
-            // An attribute that was walked to was only read.
+            // An attribute fid from a walk is only for reading.
             Op::Clunk if matches!(cfid.open, Some(Open::Attribute)) && raw != Some(Qid::default()) => {
                 record(raw, true);
             }

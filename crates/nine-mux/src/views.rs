@@ -1,30 +1,31 @@
-//! Where a name space shows a place: by which paths whoever walks in it comes to files of an upstream.
+//! The views of a name space: the paths at which a walk in it reaches the files of upstreams.
 //!
-//! In: a [`Space`]. Out: its [`View`]s. A file may be in several, by binds, or in none, under what is mounted over it.
+//! In: a [`Space`]. Out: its [`View`]s. A file may be in several views, because of binds, or in none, if another file
+//! is mounted over it.
 
 use nine_io::changes::{Change, Path, below, join};
 
 use crate::space::{Place, Space, TreeId};
 
-/// Views of one name space; what is behind the last one is not told.
+/// Maximum number of views of one name space. Changes in further ones are not reported.
 const VIEWS_MAX: usize = 4096;
-/// Mount points on the way to one: more are there where a bind leads round in a loop.
+/// Maximum number of mount points on a path. A path has more if a bind leads into itself.
 const DEPTH_MAX: usize = 16;
 
-/// A directory of an upstream, and the path at which all that is in it is seen, but for what is mounted over.
+/// A directory of an upstream, and the path at which its files are visible, except those that are mounted over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct View {
     pub(crate) place: Place,
     pub(crate) at: Path,
-    /// Paths of the tree that are hidden from here on.
+    /// Paths of the tree that are hidden in this view.
     hidden: Vec<Path>,
 }
 
-/// What a name space shows.
+/// The views of a name space.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Views {
     pub(crate) all: Vec<View>,
-    /// Paths behind which there is more.
+    /// Paths below which views were omitted.
     pub(crate) cut: Vec<Path>,
 }
 
@@ -67,17 +68,17 @@ impl Views {
         views
     }
 
-    /// The paths at which (a part of) this tree is seen.
+    /// Iterates over the views of (a part of) this tree.
     pub(crate) fn of_tree(&self, tree: TreeId) -> impl Iterator<Item = &View> {
         self.all.iter().filter(move |view| view.place.tree == tree)
     }
 
-    /// What a change of a tree is in the name space.
+    /// Translates a change of a tree to changes of the name space.
     pub(crate) fn told(&self, tree: TreeId, change: &Change) -> Vec<Change> {
         self.of_tree(tree).filter_map(|view| view.told(change)).collect()
     }
 
-    /// The paths at which something else is seen than in `old`.
+    /// Returns the paths at which `old` shows other files.
     pub(crate) fn changed(&self, old: &Self) -> Vec<Path> {
         let other = |of: &Self, not: &Self| {
             let news = of.all.iter().filter(|view| !not.all.contains(view)).map(|view| view.at.clone());
@@ -102,7 +103,7 @@ impl View {
     }
 }
 
-/// The path of a place in its tree.
+/// Returns the path of a place in its tree.
 pub(crate) fn path(place: &Place) -> Path {
     [b"/", &*place.path].concat().into()
 }
@@ -142,7 +143,7 @@ mod tests {
         assert_eq!(paths(&views, 1, "/x/f"), ["/bound/f", "/n/a/x/f"]);
         assert_eq!(paths(&views, 2, "/f"), ["/bound/over/f", "/n/a/x/over/f", "/u/f"]);
         assert_eq!(paths(&views, 0, "/u/g"), ["/u/g"]);
-        // What is under a mount point is not seen.
+        // A file below a mount point is not visible.
         assert_eq!(paths(&views, 1, "/x/over/f"), Vec::<String>::new());
         assert_eq!(paths(&views, 0, "/n/a/f"), Vec::<String>::new());
         assert_eq!(paths(&views, 0, "/n/b"), ["/n/b"]);

@@ -1,5 +1,5 @@
-//! The words of a line, as rc has them: blanks between, `'...'` around what is meant as it stands (a quote in it is
-//! written twice), `#` for the rest of the line, `$NAME` and `${NAME}` for the value of a variable: always one word.
+//! Splits a line into words, as rc does. Blanks separate words. `'...'` quotes text literally (a quote in it is written
+//! twice). `#` starts a comment. `$NAME` and `${NAME}` yield the value of a variable, always as one word.
 
 use std::fmt;
 
@@ -10,13 +10,13 @@ pub(super) struct Word {
     pub(super) sort: Sort,
 }
 
-/// What a word may mean beside itself.
+/// The meaning of a word beside its text.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Sort {
     Plain,
-    /// It began with a bare `-` and has more.
+    /// It starts with an unquoted `-` and has more characters.
     Flag,
-    /// It is the first and began with a bare `NAME=`; its text is what came after.
+    /// It is the first word and starts with an unquoted `NAME=`. Its text is the part after that.
     Assignment(String),
 }
 
@@ -25,18 +25,18 @@ impl Word {
         self.sort == Sort::Flag
     }
 
-    /// An Ethernet for a console.
+    /// Whether it is the Ethernet address of a console listener.
     pub(super) fn is_console(&self) -> bool {
         self.text.starts_with("cec!")
     }
 
-    /// An address of the web.
+    /// Whether it is the address of a web listener.
     pub(super) fn is_web(&self) -> bool {
         ["http!", "https!", "http://", "https://"].iter().any(|begin| self.text.starts_with(begin))
     }
 }
 
-/// The words of a line.
+/// Splits a line into words. `Err` is a message for the user.
 pub(super) fn words(line: &str, variable: &dyn Fn(&str) -> Option<String>) -> Result<Vec<Word>, String> {
     let mut words: Vec<Word> = Vec::new();
     let mut rest = line.trim_start_matches(blank);
@@ -71,7 +71,7 @@ pub(super) fn words(line: &str, variable: &dyn Fn(&str) -> Option<String>) -> Re
     Ok(words)
 }
 
-/// Takes `'...'` from the beginning.
+/// Takes `'...'` from the start.
 fn quoted<'a>(rest: &'a str, text: &mut String) -> Result<&'a str, String> {
     let mut rest = &rest[1..];
     loop {
@@ -94,7 +94,7 @@ fn quoted<'a>(rest: &'a str, text: &mut String) -> Result<&'a str, String> {
     }
 }
 
-/// Takes `$NAME` or `${NAME}` from the beginning.
+/// Takes `$NAME` or `${NAME}` from the start.
 fn expand<'a>(
     rest: &'a str,
     text: &mut String,
@@ -121,7 +121,7 @@ fn expand<'a>(
     Ok(after)
 }
 
-/// The name that stands at the beginning, or nothing.
+/// Returns the variable name at the start, or an empty string.
 fn name_of(text: &str) -> &str {
     let end = text.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).unwrap_or(text.len());
     if text.starts_with(|c: char| c.is_ascii_digit()) { "" } else { &text[..end] }
@@ -131,7 +131,7 @@ fn blank(c: char) -> bool {
     matches!(c, ' ' | '\t' | '\r')
 }
 
-/// A word as it is written in a script.
+/// Formats a word as it is written in a script.
 pub fn quote(word: &str) -> impl fmt::Display {
     struct Quoted<'a>(&'a str);
     impl fmt::Display for Quoted<'_> {
@@ -146,5 +146,5 @@ pub fn quote(word: &str) -> impl fmt::Display {
     Quoted(word)
 }
 
-/// Bytes of one word.
+/// Maximum length of a word, in bytes.
 const WORD_MAX: usize = 4096;
