@@ -1,33 +1,33 @@
-//! Which pages of an arena are in use: kept by the client who owns it, in his own memory.
+//! Allocates the pages of an arena. The client that owns the arena keeps this state in its private memory.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use crate::layout::{PAGE, Place};
 
-/// The free room of an arena, in as many units as fit into [`UNITS`]: of a page, or of more in a large arena.
+/// The free space of an arena in at most [`UNITS`] units. A unit is a page, or several in a large arena.
 #[derive(Debug)]
 pub struct Arena {
-    /// A bit for each unit in use, and for those that there are not.
+    /// A bit for each unit in use. The bits of units that do not exist are set, too.
     used: [u64; UNITS / 64],
-    /// Bytes of a unit.
+    /// Size of a unit, in bytes.
     unit: usize,
-    /// Units that there are.
+    /// Number of units.
     units: usize,
-    /// Where the search begins: behind what was taken last.
+    /// The unit at which the search starts.
     next: usize,
     gauge: Gauge,
 }
 
-/// How many pages of an arena are in use, for others to look at.
+/// The number of pages in use, readable by other threads.
 #[derive(Clone, Debug, Default)]
 pub struct Gauge(Arc<AtomicU32>);
 
-/// Units at most.
+/// Maximum number of units.
 const UNITS: usize = 4096;
 
 impl Arena {
-    /// All of `pages` is free.
+    /// Creates an arena of `pages` free pages.
     pub fn new(pages: u32) -> Self {
         let unit = (pages as usize).div_ceil(UNITS).max(1) * PAGE;
         let units = pages as usize * PAGE / unit;
@@ -36,19 +36,19 @@ impl Arena {
         arena
     }
 
-    /// What may be looked at beside it.
+    /// Returns the gauge of the pages in use.
     pub fn gauge(&self) -> Gauge {
         self.gauge.clone()
     }
 
-    /// Takes room for `len` bytes in a row. `None`: there is none now.
+    /// Allocates `len` contiguous bytes. Returns `None` if no free range is large enough.
     pub fn take(&mut self, len: u32) -> Option<Place> {
         let need = (len as usize).div_ceil(self.unit).max(1);
         if need > self.units {
             return None;
         }
         let at = self.find(self.next, self.units, need).or_else(|| {
-            // What begins before it may reach behind it.
+            // A range that starts before `next` may reach beyond it.
             self.find(0, (self.next + need).min(self.units), need)
         })?;
         (at..at + need).for_each(|i| self.set(i, true));
@@ -57,10 +57,10 @@ impl Arena {
         Some(Place { at: (at * self.unit) as u32, count: len })
     }
 
-    /// Gives it back.
+    /// Frees a range.
     ///
     /// # Panics
-    /// It was not taken.
+    /// If the range is not allocated.
     pub fn give(&mut self, place: Place) {
         let at = place.at as usize / self.unit;
         let need = (place.count as usize).div_ceil(self.unit).max(1);
@@ -69,17 +69,17 @@ impl Arena {
             self.set(i, false);
         }
         self.count(|pages, less| pages - less, need);
-        // The warmest in the caches is the one to have next.
+        // Reuse this range first: it is most likely in the caches.
         self.next = at;
     }
 
-    /// Nobody else writes there.
+    /// Adjusts the gauge. Only the owner writes it.
     fn count(&self, add: fn(u32, u32) -> u32, units: usize) {
         let Gauge(pages) = &self.gauge;
         pages.store(add(pages.load(Relaxed), (units * self.unit / PAGE) as u32), Relaxed);
     }
 
-    /// The first `need` free units in a row that begin at `from` or behind it and end at `to` or before it.
+    /// Finds the first `need` contiguous free units between `from` and `to`.
     fn find(&self, from: usize, to: usize, need: usize) -> Option<usize> {
         let mut begin = from;
         let mut i = from;
@@ -110,7 +110,7 @@ impl Arena {
 }
 
 impl Gauge {
-    /// Pages.
+    /// Returns the number of pages in use.
     pub fn pages(&self) -> u32 {
         self.0.load(Relaxed)
     }

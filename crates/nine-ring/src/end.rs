@@ -1,6 +1,8 @@
-//! One end of a channel: its rings, the lives of both sides, and who sleeps (docs/channels.md, "Lives", "Waiting").
+//! One end of a channel: its rings, the generations of both sides, and the sleep flags (docs/channels.md, "Lives",
+//! "Waiting").
 //!
-//! Concurrency: one thread has an end.
+//! In: pieces and the caller's state changes. Out: pieces, the state of the other side, and whether its doorbell must
+//! be rung. Always holds: an end belongs to one thread at a time.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
@@ -16,11 +18,11 @@ pub struct End {
     side: Side,
     out: Writer,
     come: Reader,
-    /// The life of the host that this end knows.
+    /// The host's generation, as known to this end.
     epoch: u32,
-    /// The life of the guest that this end knows; the host: 0 before the first one.
+    /// The guest's generation, as known to this end. The host has 0 before the first guest.
     join: u32,
-    /// The host: it serves this guest, who may end.
+    /// Host only: whether it serves this guest, so that the guest may end.
     serves: bool,
 }
 
@@ -30,37 +32,38 @@ enum Side {
     Guest,
 }
 
-/// How the other side is.
+/// The state of the other side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Life {
-    /// As before.
+    /// Unchanged.
     Same,
-    /// It sends nothing more than what lies in the ring.
+    /// It sends nothing after the pieces in the ring.
     Ended,
-    /// It is another one: what was under way is lost. The host serves it by [`End::serve`]; a guest joins again.
+    /// It has restarted, and in-flight pieces are lost. A host then calls [`End::serve`]; a guest joins again.
     Another,
 }
 
-/// The numbers of a channel, as its memory has them: of those that the other side writes, what it likes. Nobody looks
-/// while [`End::serve`] makes the rings ready.
+/// Reads the statistics of a channel from its memory. The other side can write any values there. Do not read while
+/// [`End::serve`] prepares the rings.
 #[derive(Clone, Debug)]
 pub struct Watch(Memory, Layout);
 
-/// A guest that has knocked and is not served yet.
+/// A guest that has asked to join and is not served yet.
 #[derive(Debug)]
 pub struct Guest {
     end: End,
 }
 
 impl End {
-    /// Opens a channel in the memory, whatever was there: its size is the layout's at least. It serves nobody yet.
+    /// Opens a channel in the memory as the host, whatever the memory contains. No guest is served yet.
     ///
     /// # Panics
-    /// The memory is smaller.
+    /// If the memory is smaller than the layout.
     pub fn open(memory: Memory, layout: Layout) -> Self {
         assert!(layout.size <= memory.len(), "memory of {} bytes for {}", memory.len(), layout.size);
         let before = Layout::read(&memory).map_or(0, |_| memory.word(at::EPOCH).load(Relaxed));
-        // Who knocks already is served; who was served before sees another epoch, and knocks again.
+        // A guest that has already asked to join will be served. A guest of the old host sees the new epoch and asks
+        // again.
         let join = if before == 0 { 0 } else { memory.word(at::JOIN).load(Relaxed) };
         layout.write(&memory);
         memory.word(at::JOIN).store(join, Relaxed);
@@ -79,7 +82,7 @@ impl End {
         Self { memory, layout, side, out, come, epoch, join, serves: join != 0 }
     }
 
-    /// Rings behind so many bytes, without a first page.
+    /// Creates an end for rings at offset `first`, without a first page.
     #[cfg(all(test, any(nine_loom, nine_shuttle)))]
     pub(crate) fn bare(memory: Memory, first: usize, lines: u32, is_host: bool) -> Self {
         let layout = Layout {
@@ -95,63 +98,64 @@ impl End {
         Self::new(memory, layout, if is_host { Side::Host } else { Side::Guest }, 1, 1)
     }
 
-    /// Has all lines before this one behind it.
+    /// Makes `line` the next line in both rings.
     #[cfg(all(test, not(any(nine_loom, nine_shuttle))))]
     pub(crate) fn begin_at(&mut self, line: u32) {
         self.out.begin_at(line);
         self.come.begin_at(line);
     }
 
-    /// What is where.
+    /// Returns the layout of the channel.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// The memory of a place, for whoever copies by himself. `None`: it is not in the arena.
+    /// Returns the memory of a range and its offset there, for callers that copy the data themselves. `None` if the
+    /// range is not in the arena.
     pub fn place(&self, place: Place) -> Option<(&Memory, usize)> {
         Some((&self.memory, self.layout.place(place)?))
     }
 
-    /// What may be looked at beside it.
+    /// Returns a reader of the channel's statistics.
     pub fn watch(&self) -> Watch {
         Watch(self.memory.clone(), self.layout)
     }
 
-    /// See [`Writer::put`]. Then [`End::must_ring`].
+    /// Writes a piece, see [`Writer::put`]. Call [`End::must_ring`] afterwards.
     ///
     /// # Panics
-    /// It is longer than [`MOST`](crate::MOST).
+    /// If the piece is longer than [`MOST`](crate::MOST).
     #[inline]
     pub fn put(&mut self, bytes: &[u8], note: Note) -> Result<bool, Fault> {
         self.out.put(bytes, note)
     }
 
-    /// See [`Writer::has_room`].
+    /// Whether a piece fits, see [`Writer::has_room`].
     pub fn has_room(&mut self, len: usize) -> Result<bool, Fault> {
         self.out.has_room(len)
     }
 
-    /// Whether the other side has taken all that was put.
+    /// Whether the other side has read everything.
     pub fn is_drained(&self) -> bool {
         self.out.is_drained()
     }
 
-    /// See [`Reader::is_ready`].
+    /// Whether a piece is available, see [`Reader::is_ready`].
     #[inline]
     pub fn is_ready(&self) -> bool {
         self.come.is_ready()
     }
 
-    /// See [`Reader::take`]. Then [`End::must_ring`].
+    /// Reads a piece, see [`Reader::take`]. Call [`End::must_ring`] afterwards.
     ///
     /// # Panics
-    /// `into` is shorter than [`MOST`](crate::MOST).
+    /// If `into` is shorter than [`MOST`](crate::MOST).
     #[inline]
     pub fn take(&mut self, into: &mut [u8]) -> Result<Option<Piece>, Fault> {
         self.come.take(&self.layout, into)
     }
 
-    /// How the other side is. Whoever sees that it has ended looks into the ring once more: its last piece came before.
+    /// Returns the state of the other side. If it has ended, read the ring once more: its last piece came before.
     #[inline]
     pub fn life(&self) -> Life {
         let word = |at: usize| self.memory.word(at).load(Acquire);
@@ -165,11 +169,11 @@ impl End {
         }
     }
 
-    /// The host: makes the rings ready for the guest that has joined. Then [`End::must_ring`]. A guest that joins again
-    /// meanwhile is another one at the next [`End::life`].
+    /// Host: prepares the rings for the guest that has joined. Call [`End::must_ring`] afterwards. If a guest joins
+    /// during this, the next [`End::life`] reports it as another one.
     ///
     /// # Panics
-    /// This is the guest's end.
+    /// If this is the guest's end.
     pub fn serve(&mut self) {
         assert!(self.side == Side::Host, "a host serves");
         let join = self.memory.word(at::JOIN).load(Acquire);
@@ -183,11 +187,11 @@ impl End {
         self.memory.word(at::SERVES).store(join, Release);
     }
 
-    /// The host, when it has ended with a guest: begins another life, in which the next one may join. Then
-    /// [`End::must_ring`].
+    /// Host: starts a new generation after a guest has ended, so that another guest may join. Call [`End::must_ring`]
+    /// afterwards.
     ///
     /// # Panics
-    /// This is the guest's end.
+    /// If this is the guest's end.
     pub fn begin_again(&mut self) {
         assert!(self.side == Side::Host, "a host begins again");
         (self.epoch, self.serves) = (following(self.epoch), false);
@@ -195,7 +199,7 @@ impl End {
         self.memory.word(at::EPOCH).store(self.epoch, Release);
     }
 
-    /// Says that nothing more is put. Then [`End::must_ring`].
+    /// Announces that this side sends nothing more. Call [`End::must_ring`] afterwards.
     pub fn end(&mut self) {
         let (at, life) = match self.side {
             Side::Host => (at::CLOSED, self.epoch),
@@ -204,17 +208,18 @@ impl End {
         self.memory.word(at).store(life, Release);
     }
 
-    /// From now on the other side rings for whatever it writes or takes. Look at everything once more before you sleep.
+    /// Asks the other side to ring for every piece that it writes or reads from now on. Check everything once more
+    /// before you sleep.
     pub fn may_sleep(&self) {
         self.memory.word(self.sleeps(self.side)).swap(1, AcqRel);
     }
 
-    /// Nobody needs to ring any more.
+    /// Tells the other side that it need not ring.
     pub fn is_awake(&self) {
         self.memory.word(self.sleeps(self.side)).swap(0, AcqRel);
     }
 
-    /// After anything that the other side may wait for: whether its bell is to be rung.
+    /// Whether the other side's doorbell must be rung. Call this after every change that the other side may wait for.
     #[inline]
     #[must_use]
     pub fn must_ring(&self) -> bool {
@@ -228,17 +233,18 @@ impl End {
 }
 
 impl Watch {
-    /// Of the host, and of the guest that it serves.
+    /// Returns the generations of the host and of the guest that it serves.
     pub fn lives(&self) -> [u32; 2] {
         [at::EPOCH, at::SERVES].map(|at| self.0.word(at).load(Relaxed))
     }
 
-    /// Lines that were taken: those from guest to host, and back.
+    /// Returns the numbers of acknowledged lines: from guest to host, and from host to guest.
     pub fn taken(&self) -> [u32; 2] {
         [at::UP_TAKEN, at::DOWN_TAKEN].map(|at| self.0.word(at).load(Relaxed))
     }
 
-    /// Lines that lie in each ring, from guest to host and back: at some moment, if both sides keep to the rules.
+    /// Returns the numbers of lines in each ring, from guest to host and back. They are a snapshot, valid if both sides
+    /// follow the protocol.
     pub fn used(&self) -> [u32; 2] {
         let Layout { up, down, lines, .. } = self.1;
         [(up, at::UP_TAKEN), (down, at::DOWN_TAKEN)].map(|(ring, taken)| used(&self.0, ring, lines, taken))
@@ -246,7 +252,7 @@ impl Watch {
 }
 
 impl Guest {
-    /// Knocks at the channel at the beginning of the memory. Then [`Guest::must_ring`], until it is served.
+    /// Asks to join the channel at the start of the memory. Call [`Guest::must_ring`] until the guest is served.
     pub fn join(memory: Memory) -> Result<Self, Bad> {
         let layout = Layout::read(&memory)?;
         let epoch = memory.word(at::EPOCH).load(Acquire);
@@ -258,7 +264,7 @@ impl Guest {
         Ok(Self { end: End::new(memory, layout, Side::Guest, epoch, join) })
     }
 
-    /// The end, once it is served: take it once. A host that begins anew meanwhile serves, too.
+    /// Returns the end once the guest is served. Take it only once. A host that has restarted meanwhile counts, too.
     pub fn served(&self) -> Option<End> {
         let End { memory, layout, join, .. } = &self.end;
         let epoch = memory.word(at::EPOCH).load(Acquire);
@@ -283,7 +289,7 @@ impl Guest {
     }
 }
 
-/// The next life; never 0.
+/// Returns the next generation, which is never 0.
 fn following(life: u32) -> u32 {
     life.checked_add(1).unwrap_or(1)
 }

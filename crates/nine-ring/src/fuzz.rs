@@ -1,5 +1,5 @@
-//! Memory that changes under the eyes of who looks, for the fuzz targets: before each look of a thread at memory that
-//! is shared, somebody else has his turn there.
+//! Memory that changes during reads, for the fuzz targets. Before each access of a thread to shared memory, a hook runs
+//! that can change the memory.
 
 extern crate std;
 
@@ -8,13 +8,12 @@ use std::cell::RefCell;
 
 use crate::Memory;
 
-/// Who has his turn before each look: the memory, and the first of how many bytes of it are looked at, or written.
+/// The hook: it gets the memory, and the offset and number of the bytes that are about to be accessed.
 pub type Other = Box<dyn FnMut(&Memory, usize, usize)>;
 
 std::thread_local!(static OTHER: RefCell<Option<Other>> = const { RefCell::new(None) });
 
-/// From now on this one has his turn before each look of this thread; what he does there himself is none. `None`:
-/// nobody.
+/// Sets the hook for this thread's accesses, or removes it. The hook's own accesses do not call it.
 pub fn beside(other: Option<Other>) {
     OTHER.with(|place| *place.borrow_mut() = other);
 }

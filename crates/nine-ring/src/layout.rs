@@ -1,15 +1,15 @@
-//! The first page of a channel: what is where.
+//! The first page of a channel: the positions of its parts.
 
 use core::fmt;
 
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
 use crate::sys::Memory;
 
-/// The first bytes of a channel.
+/// The magic number at the start of a channel.
 pub const MAGIC: [u8; 8] = *b"9P chan\n";
-/// Bytes of a page.
+/// Size of a page, in bytes.
 pub const PAGE: usize = 4096;
-/// Bytes of a line of a ring.
+/// Size of a line of a ring, in bytes.
 pub(crate) const LINE: usize = 64;
 
 const VERSION: u32 = 1;
@@ -18,7 +18,7 @@ const FEWEST_LINES: u32 = 64;
 const MOST_LINES: u32 = 1 << 16;
 const MOST_PAGES: u32 = (1 << 20) - 1;
 
-/// Offsets of the words of the first page (docs/channels.md, "Memory").
+/// Offsets of the fields of the first page (docs/channels.md, "Memory").
 pub(crate) mod at {
     pub(crate) const VERSION: usize = 8;
     pub(crate) const NEEDS: usize = 12;
@@ -42,64 +42,65 @@ pub(crate) mod at {
     pub(crate) const DOWN_TAKEN: usize = 448;
 }
 
-/// What goes through a channel.
+/// The contents of a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Bytes, as they come.
+    /// A byte stream.
     Bytes,
-    /// 9P: the guest asks, the host answers.
+    /// 9P: the guest is the client and the host the server.
     GuestAsks,
-    /// 9P: the host asks, the guest answers.
+    /// 9P: the host is the client and the guest the server.
     HostAsks,
 }
 
-/// Bytes of the arena.
+/// A range of the arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Place {
-    /// The first, from the arena's beginning.
+    /// Offset of the first byte in the arena.
     pub at: u32,
-    /// How many.
+    /// Number of bytes.
     pub count: u32,
 }
 
-/// What of a channel is where, checked.
+/// The validated positions of a channel's parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// What goes through it.
+    /// The contents of the channel.
     pub kind: Kind,
-    /// Lines of each ring, a power of two.
+    /// Number of lines of each ring, a power of two.
     pub lines: u32,
-    /// Pages of the arena.
+    /// Number of pages of the arena.
     pub pages: u32,
-    /// UTF-8 filled up with zeros.
+    /// The name: UTF-8, padded with zeros.
     pub name: [u8; NAME],
     pub(crate) up: usize,
     pub(crate) down: usize,
     pub(crate) arena: usize,
-    /// Bytes of the channel.
+    /// Size of the channel, in bytes.
     pub size: usize,
 }
 
-/// Why memory is no channel that can be joined.
+/// The reason why a channel in memory cannot be joined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bad {
-    /// There is none, or it has not been opened yet.
+    /// There is no channel, or it is not open yet.
     Magic,
-    /// It is of this version, or needs what is not known here.
+    /// The channel has this version, which is unknown, or needs unknown features.
     Newer(u32),
-    /// Its page contradicts itself or the memory.
+    /// The page is inconsistent or does not fit the memory.
     Layout,
-    /// It was opened by nobody.
+    /// No host has opened the channel.
     Closed,
     /// No channel has this name.
     Name,
 }
 
 impl Layout {
-    /// One channel by itself: the page, the rings, the arena.
+    /// Creates the layout of a single channel: the page, the rings, the arena.
     ///
     /// # Panics
-    /// `lines` is no power of two from 64 to 65,536; there are 2^20 pages or more; the name is longer than 32 bytes.
+    /// If `lines` is not a power of two from 64 to 65,536, there are 2^20 pages or more, or the name is longer than 32
+    /// bytes.
     pub fn new(kind: Kind, lines: u32, pages: u32, name: &str) -> Self {
         let mut padded = [0; NAME];
         padded[..name.len()].copy_from_slice(name.as_bytes());
@@ -111,12 +112,12 @@ impl Layout {
         layout
     }
 
-    /// What stands in the memory, whose beginning is that of the channel.
+    /// Reads and validates the layout from memory that starts with a channel.
     pub fn read(memory: &Memory) -> Result<Self, Bad> {
         if memory.len() < PAGE {
             return Err(Bad::Magic);
         }
-        // The magic came last, so what is read after it was written before it.
+        // The magic number is written last. Acquiring it makes the other fields visible.
         if [4, 0].map(|at| memory.word(at).load(Acquire)) != Self::MAGIC_WORDS {
             return Err(Bad::Magic);
         }
@@ -147,9 +148,10 @@ impl Layout {
         if layout.is_sound() && layout.size <= memory.len() { Ok(layout) } else { Err(Bad::Layout) }
     }
 
-    /// The memory of the channel of this name, of several that lie one behind the other, and how many lie before it.
+    /// Finds the channel of this name among channels that lie back to back. Returns the number of channels before it,
+    /// and its memory.
     ///
-    /// Fails with [`Bad::Name`] if there is none before the first page that is no channel's.
+    /// Fails with [`Bad::Name`] if no channel has the name before the first page that is not a channel's.
     #[cfg(not(all(test, any(nine_loom, nine_shuttle))))]
     pub fn find(memory: &Memory, name: &str) -> Result<(u32, Memory), Bad> {
         let (mut at, mut before) = (0, 0);
@@ -161,14 +163,14 @@ impl Layout {
             if layout.name() == name {
                 return Ok((before, rest.part(0, layout.size).expect("it is in the memory")));
             }
-            // A page at least, and not beyond the memory: both were looked at.
+            // `read` has checked that the size is at least a page and within the memory.
             at += layout.size;
             before += 1;
         }
         Err(Bad::Name)
     }
 
-    /// Its name, without the zeros. Whatever is no UTF-8 ends it.
+    /// Returns the name without the padding. Invalid UTF-8 ends it.
     pub fn name(&self) -> &str {
         let end = self.name.iter().position(|&byte| byte == 0).unwrap_or(NAME);
         let name = &self.name[..end];
@@ -177,23 +179,23 @@ impl Layout {
         })
     }
 
-    /// Bytes of the arena.
+    /// Returns the size of the arena, in bytes.
     pub fn arena_len(&self) -> usize {
         self.pages as usize * PAGE
     }
 
-    /// Bytes of each ring.
+    /// Returns the size of each ring, in bytes.
     pub(crate) fn ring_len(&self) -> usize {
         self.lines as usize * LINE
     }
 
-    /// Where that place is in the channel, if it is in the arena.
+    /// Returns the offset of a range in the channel. `None` if it is not in the arena.
     pub(crate) fn place(&self, place: Place) -> Option<usize> {
         let end = place.at as usize + place.count as usize;
         (end <= self.arena_len()).then(|| self.arena + place.at as usize)
     }
 
-    /// Writes the page but for its magic, and the words that begin as zeros.
+    /// Writes the page except the magic number, and zeros the shared words.
     pub(crate) fn write(&self, memory: &Memory) {
         let mut page = [0; at::HEAD];
         let mut word = |at: usize, value: u32| page[at..at + 4].copy_from_slice(&value.to_le_bytes());
@@ -212,14 +214,14 @@ impl Layout {
         memory.write(8, &page[8..]);
     }
 
-    /// The last step: now there is a channel.
+    /// Writes the magic number. This is the last step of opening a channel.
     pub(crate) fn write_magic(memory: &Memory) {
         let [second, first] = Self::MAGIC_WORDS;
         memory.word(0).store(first, Relaxed);
         memory.word(4).store(second, Release);
     }
 
-    /// The second word and the first.
+    /// The second word of the magic number, and the first.
     const MAGIC_WORDS: [u32; 2] = {
         let [a, b, c, d, e, f, g, h] = MAGIC;
         [u32::from_le_bytes([e, f, g, h]), u32::from_le_bytes([a, b, c, d])]

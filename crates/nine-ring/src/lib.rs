@@ -1,14 +1,15 @@
-//! Channels through memory that two parties see (docs/channels.md): a header, two rings of lines, an arena of pages,
-//! and the words by which nobody sleeps through anything.
+//! Channels in memory that two parties share (docs/channels.md): a header, two rings of lines, an arena of pages, and
+//! the flags with which a side announces that it sleeps.
 //!
-//! In: memory, and bytes in pieces. Out: the same pieces at the other end. No std, no runtime and no system call: who
-//! waits and how a bell is rung is the caller's; with the feature `linux` here are a process' memory files and bells.
+//! In: memory, and bytes in pieces. Out: the same pieces at the other end. No std, runtime or system call is needed:
+//! the caller waits and rings doorbells. The feature `linux` adds memory files and doorbells of processes.
 //!
 //! Always holds:
-//! - What the other side has written is copied before it is looked at. Whatever it writes, it gets a [`Fault`] and ends
-//!   its own channel; nothing here panics, reads or writes outside the channel, or goes round for ever by it.
-//! - A piece is seen whole or not at all, in order, once.
-//! - Who sleeps by [`End::may_sleep`] is rung for whatever comes after it.
+//! - Data from the other side is copied before it is checked. Invalid data yields a [`Fault`], and the other side loses
+//!   only its own channel. Nothing that it writes causes a panic, an access outside the channel or an endless loop
+//!   here.
+//! - The reader gets each piece whole, in order, and once.
+//! - A side that sleeps after [`End::may_sleep`] is woken for every later event.
 
 #![no_std]
 #![deny(unsafe_code)]

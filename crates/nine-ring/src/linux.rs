@@ -1,8 +1,8 @@
-//! Channels between processes of Linux: memory files, bells, and how they are handed over (docs/channels.md, "How a
-//! program gets a channel").
+//! Channels between Linux processes: memory files, doorbells, and their transfer (docs/channels.md, "How a program gets
+//! a channel").
 //!
-//! Always holds: no memory is mapped whose file could become shorter; a bell that was rung stays rung until it is
-//! heard.
+//! In: descriptors. Out: mapped memory and doorbells. Always holds: no memory is mapped if its file could shrink. A
+//! doorbell that was rung stays rung until it is read.
 
 extern crate std;
 
@@ -23,10 +23,10 @@ use rustix::net::{
 use crate::layout::MAGIC;
 use crate::sys::{self, Memory};
 
-/// The variable by which a program inherits a channel.
+/// The environment variable through which a program inherits a channel.
 pub const VARIABLE: &str = "NINEFOLD_CHANNEL";
 
-/// A memory file of `len` bytes, all zeros, that stays as long as it is; and its memory.
+/// Creates a memory file of `len` zero bytes with a fixed size. Returns its memory and the file.
 pub fn create(len: usize) -> io::Result<(Memory, OwnedFd)> {
     let file = rustix::fs::memfd_create("channel", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     rustix::fs::ftruncate(&file, len as u64)?;
@@ -34,8 +34,8 @@ pub fn create(len: usize) -> io::Result<(Memory, OwnedFd)> {
     Ok((sys::map(file.as_fd(), len)?, file))
 }
 
-/// The memory of a file that somebody else has made. An error of the kind `InvalidData`: it could become shorter, and
-/// then kill whoever looks at it.
+/// Maps a memory file of another process. Fails with `InvalidData` if the file could shrink: an access beyond its end
+/// would kill the process.
 pub fn map(file: impl AsFd) -> io::Result<Memory> {
     let seals = rustix::fs::fcntl_get_seals(&file).unwrap_or(SealFlags::empty());
     let stat = rustix::fs::fstat(&file)?;
@@ -54,10 +54,11 @@ pub fn map(file: impl AsFd) -> io::Result<Memory> {
 }
 
 impl Memory {
-    /// Writes `len` of these bytes into a file at `offset`, without a copy in this process: how many. `nowait`: EAGAIN
-    /// where that would wait for a disk.
+    /// Writes `len` bytes from offset `at` to a file at `offset`, without a copy in this process. Returns the number of
+    /// bytes written. With `nowait` it fails with EAGAIN if it would wait for a disk.
     ///
     /// # Panics
+    /// If the bytes are not in the memory.
     /// They are not in the memory.
     pub fn write_at(
         &self,
@@ -70,10 +71,11 @@ impl Memory {
         sys::calls::write_at(self, (at, len), file.as_fd(), in_file(offset)?, flags(nowait))
     }
 
-    /// Reads at most `len` bytes of a file from `offset` on, without a copy in this process: how many.
+    /// Reads at most `len` bytes of a file from `offset`, without a copy in this process. Returns the number of bytes
+    /// read. With `nowait` it fails with EAGAIN if it would wait for a disk.
     ///
     /// # Panics
-    /// There is no room for them in the memory.
+    /// If the bytes do not fit into the memory.
     pub fn read_at(
         &self,
         at: usize,
@@ -86,7 +88,7 @@ impl Memory {
     }
 }
 
-/// The kernel takes all ones for "where the last one ended".
+/// Checks an offset: the kernel takes all ones for the current position of the file.
 fn in_file(offset: u64) -> rustix::io::Result<u64> {
     i64::try_from(offset).map(|_| offset).map_err(|_| Errno::INVAL)
 }
@@ -95,46 +97,47 @@ fn flags(nowait: bool) -> ReadWriteFlags {
     if nowait { ReadWriteFlags::NOWAIT } else { ReadWriteFlags::empty() }
 }
 
-/// A bell: an eventfd(2), whose description both sides have. The other one can make it block, and be full.
+/// A doorbell: an eventfd(2) whose file description both sides share. The other side can make it blocking or fill it.
 #[derive(Debug)]
 pub struct Bell(OwnedFd);
 
 impl Bell {
-    /// A new one.
+    /// Creates a doorbell.
     pub fn new() -> io::Result<Self> {
         Ok(Self(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
     }
 
-    /// Rings it: one that is rung as often as a bell can be is rung. For a guest, who waits for its host anyway: a host
-    /// that makes bells block is waited for here.
+    /// Rings the doorbell. A full counter counts as rung. If a host has made the descriptor blocking, this waits; so
+    /// only a guest may use it, which depends on its host anyway.
     pub fn ring(&self) {
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
-    /// The same without waiting for anything, whatever the other side has made of it: for who serves others, too.
+    /// Rings the doorbell without waiting, whatever the other side has done to it. For callers that also serve others.
+    /// If the kernel does not support this, it is [`Bell::ring`].
     pub fn ring_at_once(&self) {
         if !sys::signal::signal(self.0.as_fd()) {
             self.ring();
         }
     }
 
-    /// Has heard it: whether it was rung. Waits for nothing.
+    /// Resets the doorbell without waiting. Returns whether it was rung.
     pub fn hear(&self) -> bool {
         hear(self.0.as_fd())
     }
 
-    /// The same one, for somebody else.
+    /// Duplicates the descriptor.
     pub fn try_clone(&self) -> io::Result<Self> {
         self.0.try_clone().map(Self)
     }
 }
 
-/// See [`Bell::hear`]: for who waits for the descriptor by other means.
+/// Resets a doorbell like [`Bell::hear`], for callers that wait for the descriptor by other means.
 pub fn hear(bell: BorrowedFd<'_>) -> bool {
     let mut count = [0; 8];
     let mut parts = [IoSliceMut::new(&mut count)];
     match rustix::io::preadv2(bell, &mut parts, u64::MAX, ReadWriteFlags::NOWAIT) {
-        // Kernels before 5.8.
+        // Kernels before 5.8 do not support `preadv2` here.
         Err(Errno::OPNOTSUPP) => rustix::io::read(bell, &mut [0; 8]).is_ok(),
         heard => heard.is_ok(),
     }
@@ -158,22 +161,23 @@ impl AsFd for Bell {
     }
 }
 
-/// One side's descriptors of a channel.
+/// The descriptors of one side of a channel.
 #[derive(Debug)]
 pub struct Passed {
     /// The memory file.
     pub memory: OwnedFd,
-    /// Rung for this side.
+    /// The doorbell that is rung for this side.
     pub wait: Bell,
-    /// Rung for the other one.
+    /// The doorbell of the other side.
     pub ring: Bell,
-    /// A socket that is hung up when the other side has gone.
+    /// A socket that is closed when the other side ends.
     pub life: OwnedFd,
 }
 
 impl Passed {
-    /// What this program has inherited, if it has. The descriptors go to nobody else: the caller takes the variable
-    /// away. An error of the kind `InvalidData`: the variable is none of ours.
+    /// Takes the descriptors of the channel that this program has inherited, if the variable is set. Child processes do
+    /// not inherit them. The caller must remove the variable. Fails with `InvalidData` if the variable is malformed or
+    /// a descriptor does not exist.
     pub fn inherited(variable: Option<&str>) -> io::Result<Option<Self>> {
         let Some(text) = variable else { return Ok(None) };
         let bad = || {
@@ -197,19 +201,19 @@ impl Passed {
         Ok(Some(Self { memory, wait: wait.into(), ring: ring.into(), life }))
     }
 
-    /// What the variable says, when a program inherits them under these numbers.
+    /// Formats the variable for a program that inherits the descriptors under these numbers.
     pub fn variable(numbers: [RawFd; 4]) -> String {
         let [memory, wait, ring, life] = numbers;
         format!("{memory}:{wait}:{ring}:{life}")
     }
 
-    /// Their numbers here.
+    /// Returns the descriptors' numbers in this process.
     pub fn numbers(&self) -> [RawFd; 4] {
         [self.memory.as_raw_fd(), self.wait.0.as_raw_fd(), self.ring.0.as_raw_fd(), self.life.as_raw_fd()]
     }
 
-    /// Sends the first three over a socket, the fourth; they stay open here. An error of the kind `WouldBlock`: the
-    /// socket takes nothing now, which a new one never says.
+    /// Sends the first three descriptors over a socket, which is the fourth. They stay open here. Fails with
+    /// `WouldBlock` if the socket accepts no data now, which does not happen on a new one.
     pub fn send(memory: impl AsFd, wait: &Bell, ring: &Bell, socket: impl AsFd) -> io::Result<()> {
         let fds = [memory.as_fd(), wait.as_fd(), ring.as_fd()];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
@@ -219,8 +223,8 @@ impl Passed {
         if sent == MAGIC.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
     }
 
-    /// What has come over a socket. An error of the kind `WouldBlock`: nothing yet; of the kind `InvalidData`: who
-    /// listens there has no channels to give.
+    /// Receives descriptors from a socket. Fails with `WouldBlock` if none are available, and with `InvalidData` if the
+    /// peer does not serve channels. The socket is returned with the error.
     pub fn receive(socket: OwnedFd) -> Result<Self, (io::Error, OwnedFd)> {
         match Self::take(&socket) {
             Ok([memory, wait, ring]) => {
@@ -248,7 +252,7 @@ impl Passed {
             {
                 Ok([memory, wait, ring])
             }
-            // Too many clients, say.
+            // For example, too many clients are connected.
             _ if came.bytes == 0 => {
                 let why = "who listens there has hung up without giving a channel";
                 Err(io::Error::new(io::ErrorKind::UnexpectedEof, why))
@@ -258,8 +262,8 @@ impl Passed {
     }
 }
 
-/// Waits on this thread until the bell is rung (`true`), or the other side has gone (`false`); at most for as long as
-/// is said.
+/// Blocks this thread until the doorbell is rung (`true`) or the other side ends (`false`). Fails with `TimedOut` after
+/// `limit`.
 pub fn wait(bell: &Bell, life: &OwnedFd, limit: Option<std::time::Duration>) -> io::Result<bool> {
     let limit =
         limit.map(|limit| Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() });
@@ -281,17 +285,17 @@ pub fn wait(bell: &Bell, life: &OwnedFd, limit: Option<std::time::Duration>) -> 
     }
 }
 
-/// Keeps a descriptor through exec(2), or not.
+/// Sets whether a descriptor stays open across exec(2).
 pub fn keep_through_exec(fd: impl AsFd, keep: bool) -> io::Result<()> {
     Ok(rustix::io::fcntl_setfd(fd, if keep { FdFlags::empty() } else { FdFlags::CLOEXEC })?)
 }
 
-/// Lets no program that this one starts have more of what is open now than its standard files: also not what this one
-/// was started with.
+/// Closes all present descriptors except the standard files on exec(2), including those that this program has
+/// inherited.
 pub fn close_all_on_exec() -> io::Result<()> {
     for entry in std::fs::read_dir("/proc/self/fd")? {
         let number = entry?.file_name().to_str().and_then(|name| name.parse().ok());
-        // One of them is that of the directory itself.
+        // One entry is the descriptor of this directory itself.
         number.filter(|&number: &RawFd| number > 2).map(sys::close_on_exec);
     }
     Ok(())
@@ -312,7 +316,7 @@ mod tests {
             rustix::fs::fcntl_setfl(bell, OFlags::empty()).unwrap();
             rustix::io::write(bell, &(u64::MAX - 1).to_ne_bytes()).unwrap();
         }
-        // More often than the kernel keeps answers for.
+        // More rings than the kernel stores answers for.
         let threads: std::vec::Vec<_> = (0..4)
             .map(|_| {
                 let bell = bell.try_clone().unwrap();

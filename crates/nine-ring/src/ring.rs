@@ -1,7 +1,8 @@
-//! A ring of lines: one side writes pieces, the other one takes them (docs/channels.md, "Rings").
+//! A ring of lines: one side writes pieces, the other reads them (docs/channels.md, "Rings").
 //!
-//! Always holds: the mark of a piece's first line is written last, so whoever sees it sees the piece; a line is written
-//! again only when its reader has said that he is done with it; what the reader judges is his own copy.
+//! In: pieces of bytes with notes. Out: copies of them, in order. Always holds: the mark of a piece's first line is
+//! written last, so a reader that sees the mark sees the whole piece. A line is rewritten only after its reader has
+//! acknowledged it. The reader validates its own copy.
 
 use core::fmt;
 
@@ -9,78 +10,78 @@ use crate::layout::{LINE, Layout, Place};
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
 use crate::sys::Memory;
 
-/// Bytes of a piece that may lie in the ring.
+/// Maximum number of bytes of a piece in the ring.
 pub const MOST: usize = FIRST + (MOST_LINES - 1) * NEXT;
 
 const MOST_LINES: usize = 64;
 /// Bytes of a piece in its first line, and in each further one.
 const FIRST: usize = LINE - HEAD;
 const NEXT: usize = LINE - 4;
-/// Bytes before them in the first line.
+/// Bytes of the header in the first line, which precedes them.
 const HEAD: usize = 16;
 
 const DATA: u8 = 1;
 const ROOM: u8 = 2;
 
-/// What a piece says of the arena.
+/// The role of the arena in a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Note {
-    /// Nothing.
+    /// The piece does not use the arena.
     #[default]
     None,
-    /// The bytes there come behind those of the piece.
+    /// The bytes of this range follow those of the piece.
     Data(Place),
-    /// The answer's data may be put there.
+    /// The data of the reply may be put into this range.
     Room(Place),
 }
 
-/// What has been taken.
+/// A piece that was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Bytes that lay in the ring.
+    /// Number of bytes in the ring.
     pub len: usize,
-    /// And what the arena has to do with it; the place is in the arena.
+    /// The role of the arena. The range is validated: it is in the arena.
     pub note: Note,
 }
 
-/// How the other side has broken the rules: the channel ends.
+/// A violation of the protocol by the other side. The channel must be ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It is done with lines that were never written, or not any more with some.
+    /// It acknowledged lines that were never written, or moved its acknowledgement back.
     Taken,
-    /// A piece is longer than a piece can be, or has flags that are not known.
+    /// A piece is too long or has unknown flags.
     Piece,
-    /// A place is not in the arena.
+    /// A range is not in the arena.
     Place,
     /// A line of a piece is missing.
     Line,
 }
 
-/// The end of a ring that is written.
+/// The writing end of a ring.
 #[derive(Debug)]
 pub struct Writer {
     ring: Ring,
-    /// The next line.
+    /// The number of the next line.
     next: u32,
-    /// What the reader was done with when we last looked.
+    /// The last known acknowledgement of the reader.
     taken: u32,
 }
 
-/// The end of a ring that is read.
+/// The reading end of a ring.
 #[derive(Debug)]
 pub struct Reader {
     ring: Ring,
-    /// The next line.
+    /// The number of the next line.
     next: u32,
 }
 
 #[derive(Debug)]
 struct Ring {
     memory: Memory,
-    /// Of line 0, in the channel.
+    /// Offset of line 0 in the channel.
     first: usize,
     lines: u32,
-    /// The word that says what the reader is done with.
+    /// Offset of the reader's acknowledgement.
     taken: usize,
 }
 
@@ -90,8 +91,9 @@ impl Ring {
     }
 }
 
-/// Lines that are written and not taken, as the words of their ring have it, whoever writes there. At most all of them,
-/// and found in as few looks as their number has bits: whoever uses the ring keeps the lines that are not looked at.
+/// Returns the number of lines that are written and not acknowledged, from the ring's words. The result is at most the
+/// number of lines, whatever the other side writes. A binary search reads few lines: the others stay in the caches of
+/// the ring's users.
 pub(crate) fn used(memory: &Memory, first: usize, lines: u32, taken: usize) -> u32 {
     let ring = Ring { memory: memory.clone(), first, lines, taken };
     let from = memory.word(taken).load(Relaxed);
@@ -108,7 +110,7 @@ pub(crate) fn used(memory: &Memory, first: usize, lines: u32, taken: usize) -> u
     used
 }
 
-/// Lines of a piece of so many bytes.
+/// Returns the number of lines of a piece of `len` bytes.
 fn lines(len: usize) -> u32 {
     1 + len.saturating_sub(FIRST).div_ceil(NEXT) as u32
 }
@@ -124,7 +126,7 @@ impl Writer {
         self.ring.memory.word(self.ring.taken).store(line, Release);
     }
 
-    /// Whether a piece of `len` bytes could be put now.
+    /// Whether a piece of `len` bytes fits now.
     pub fn has_room(&mut self, len: usize) -> Result<bool, Fault> {
         let room = |taken: u32| self.ring.lines - self.next.wrapping_sub(taken) >= lines(len);
         if room(self.taken) {
@@ -139,10 +141,10 @@ impl Writer {
         Ok(free)
     }
 
-    /// Puts a piece. `false`: there is no room for it now.
+    /// Writes a piece. Returns false if there is no room now.
     ///
     /// # Panics
-    /// It is longer than [`MOST`].
+    /// If the piece is longer than [`MOST`].
     #[inline]
     pub fn put(&mut self, bytes: &[u8], note: Note) -> Result<bool, Fault> {
         assert!(bytes.len() <= MOST, "a piece of {} bytes", bytes.len());
@@ -163,7 +165,7 @@ impl Writer {
             Note::Data(place) => (DATA, place),
             Note::Room(place) => (ROOM, place),
         };
-        // All of a line at once: its length is known here, that of the bytes is not.
+        // Copy the whole line: its length is a constant, that of the piece is not.
         let mut head = [0; LINE - 4];
         head[..2].copy_from_slice(&(bytes.len() as u16).to_le_bytes());
         head[2] = flags;
@@ -177,7 +179,7 @@ impl Writer {
         Ok(true)
     }
 
-    /// Whether the reader is done with everything.
+    /// Whether the reader has acknowledged everything.
     pub fn is_drained(&self) -> bool {
         self.ring.memory.word(self.ring.taken).load(Acquire) == self.next
     }
@@ -193,16 +195,16 @@ impl Reader {
         self.next = line;
     }
 
-    /// Whether a piece has come.
+    /// Whether a piece is available.
     #[inline]
     pub fn is_ready(&self) -> bool {
         self.ring.memory.word(self.ring.line(self.next)).load(Acquire) == self.next.wrapping_add(1)
     }
 
-    /// Takes a piece, if one has come: its bytes are the first of `into`.
+    /// Reads a piece, if one is available. Its bytes are copied to the start of `into`.
     ///
     /// # Panics
-    /// `into` is shorter than [`MOST`].
+    /// If `into` is shorter than [`MOST`].
     #[inline]
     pub fn take(&mut self, layout: &Layout, into: &mut [u8]) -> Result<Option<Piece>, Fault> {
         if !self.is_ready() {
@@ -232,7 +234,7 @@ impl Reader {
             for part in into[FIRST..len].chunks_mut(NEXT) {
                 n = n.wrapping_add(1);
                 let line = self.ring.line(n);
-                // Seen with the first line's mark.
+                // The acquired mark of the first line makes this one visible.
                 if memory.word(line).load(Relaxed) != n.wrapping_add(1) {
                     return Err(Fault::Line);
                 }

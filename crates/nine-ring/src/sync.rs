@@ -1,4 +1,4 @@
-//! The words that both sides see: core's atomics, or those of a checker that tries every order of them.
+//! The atomics for words that both sides access: those of core, or those of a checker that explores their orders.
 
 #[cfg(not(all(test, any(nine_loom, nine_shuttle))))]
 pub(crate) use core::sync::atomic::{AtomicU32, Ordering};

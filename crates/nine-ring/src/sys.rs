@@ -1,7 +1,8 @@
 //! Memory that another program or machine writes, too.
 //!
-//! Always holds: no reference to its bytes exists, only words as atomics and copies in and out. What the other side
-//! changes during a copy is in the copy or not; it was going to be checked after it anyhow.
+//! In: mapped memory. Out: atomic words, and copies of bytes. Always holds: no reference to its bytes exists; it is
+//! accessed only as atomic words and by copies. A change by the other side during a copy may or may not be in the copy.
+//! Copies are validated after they are made, so this does no harm.
 
 #![allow(unsafe_code)]
 
@@ -10,7 +11,7 @@ pub use real::{Memory, Owner};
 #[cfg(all(test, any(nine_loom, nine_shuttle)))]
 pub use tried::Memory;
 
-/// A mapping of a file, unmapped with its last [`Memory`].
+/// A mapping of a file, which is unmapped with its last [`Memory`].
 #[cfg(all(feature = "linux", not(all(test, any(nine_loom, nine_shuttle)))))]
 struct Mapping {
     base: core::ptr::NonNull<u8>,
@@ -18,7 +19,7 @@ struct Mapping {
 }
 
 #[cfg(all(feature = "linux", not(all(test, any(nine_loom, nine_shuttle)))))]
-// SAFETY: it is an address and a length; unmapping is allowed from any thread.
+// SAFETY: the type is an address and a length; any thread may unmap.
 unsafe impl Send for Mapping {}
 #[cfg(all(feature = "linux", not(all(test, any(nine_loom, nine_shuttle)))))]
 // SAFETY: as above.
@@ -27,42 +28,43 @@ unsafe impl Sync for Mapping {}
 #[cfg(all(feature = "linux", not(all(test, any(nine_loom, nine_shuttle)))))]
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: `map` has mapped exactly these, and whoever could use them had a part of this.
+        // SAFETY: `map` has mapped exactly this range, and every user of it held a reference to this mapping.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
 
-/// Maps the first `len` bytes of a file, which cannot become shorter.
+/// Maps the first `len` bytes of a file, which must not be able to shrink.
 #[cfg(all(feature = "linux", not(all(test, any(nine_loom, nine_shuttle)))))]
 pub(crate) fn map(file: rustix::fd::BorrowedFd<'_>, len: usize) -> rustix::io::Result<Memory> {
     use rustix::mm::{MapFlags, ProtFlags, mmap};
     let both = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping, where nothing is.
+    // SAFETY: the kernel chooses an unused address for the new mapping.
     let base = unsafe { mmap(core::ptr::null_mut(), len, both, MapFlags::SHARED, file, 0)? };
     let base = core::ptr::NonNull::new(base.cast()).expect("a mapping is not at 0");
     let mapping = Mapping { base, len };
-    // SAFETY: it is mapped as long as `mapping` lives, from a page's beginning on; the file stays as long as that, so
-    // that no page of it is missing, and only this module knows where it is.
+    // SAFETY: the range is mapped as long as `mapping` lives, and starts at a page boundary. The file cannot shrink, so
+    // that no page of it is missing. Only this module knows the address.
     Ok(unsafe { Memory::new(base, len, Some(alloc::sync::Arc::new(mapping))) })
 }
 
-/// Takes a descriptor that this program was born with, and lets no child have it. `None`: there is none of this number.
+/// Takes a descriptor that this program has inherited, and closes it on exec(2). `None` if there is no such descriptor.
 #[cfg(all(feature = "linux", not(all(test, any(nine_loom, nine_shuttle)))))]
 pub(crate) fn take_inherited(number: i32) -> Option<rustix::fd::OwnedFd> {
     use rustix::fd::{FromRawFd, OwnedFd};
-    // SAFETY: it is open, and whoever started this program has said that it is for this channel alone.
+    // SAFETY: the descriptor is open, and by the contract of the variable the parent has passed it for this channel
+    // alone.
     close_on_exec(number).then(|| unsafe { OwnedFd::from_raw_fd(number) })
 }
 
-/// Lets no child have the descriptor of this number. Whether there is one.
+/// Sets a descriptor to close on exec(2). Returns whether the descriptor exists.
 #[cfg(all(feature = "linux", not(all(test, any(nine_loom, nine_shuttle)))))]
 pub(crate) fn close_on_exec(number: i32) -> bool {
-    // SAFETY: borrowed for the one call, which fails if there is none.
+    // SAFETY: the borrow lasts for this call, which fails if the descriptor is not open.
     let fd = unsafe { rustix::fd::BorrowedFd::borrow_raw(number) };
     number >= 0 && rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::CLOEXEC).is_ok()
 }
 
-/// Hands bytes of the memory to a system call that takes an address and a length: what it returns.
+/// Passes the memory to system calls that take an address and a length. They return the system call's result.
 #[cfg(all(feature = "linux", not(all(test, any(nine_loom, nine_shuttle)))))]
 pub(crate) mod calls {
     extern crate std;
@@ -74,7 +76,7 @@ pub(crate) mod calls {
 
     use super::Memory;
 
-    /// Writes `len` bytes into a file at `offset`: how many.
+    /// Writes `len` bytes to a file at `offset`. Returns the number of bytes written.
     pub(crate) fn write_at(
         memory: &Memory,
         (at, len): (usize, usize),
@@ -83,13 +85,13 @@ pub(crate) mod calls {
         flags: ReadWriteFlags,
     ) -> Result<usize> {
         let from = memory.address(at, len);
-        // SAFETY: the slice lives for this call alone, and nobody looks at it but the kernel, which copies bytes from
-        // an address and minds nobody who changes them.
+        // SAFETY: the slice lives only for this call, and only the kernel accesses it. The kernel copies bytes from an
+        // address and tolerates concurrent changes.
         let bytes = unsafe { slice::from_raw_parts(from.as_ptr(), len) };
         pwritev2(file, &[IoSlice::new(bytes)], offset, flags)
     }
 
-    /// Reads at most `len` bytes of a file from `offset` on: how many.
+    /// Reads at most `len` bytes of a file from `offset`. Returns the number of bytes read.
     pub(crate) fn read_at(
         memory: &Memory,
         (at, len): (usize, usize),
@@ -98,13 +100,13 @@ pub(crate) mod calls {
         flags: ReadWriteFlags,
     ) -> Result<usize> {
         let into = memory.address(at, len);
-        // SAFETY: as above; and the bytes are initialised: a file's are.
+        // SAFETY: as above. The bytes are initialised, because those of a file are.
         let bytes = unsafe { slice::from_raw_parts_mut(into.as_ptr(), len) };
         preadv2(file, &mut [IoSliceMut::new(bytes)], offset, flags)
     }
 }
 
-/// Rings eventfds as parts of the kernel do.
+/// Signals eventfds from within the kernel.
 #[cfg(all(feature = "linux", not(all(test, any(nine_loom, nine_shuttle)))))]
 pub(crate) mod signal {
     extern crate std;
@@ -115,23 +117,24 @@ pub(crate) mod signal {
 
     use rustix::fd::BorrowedFd;
 
-    /// The kernel's context of what is asked for; `None`: it has none to give.
+    /// The AIO context of the requests. `None` if the kernel does not supply one.
     static CONTEXT: OnceLock<Option<libc::c_ulong>> = OnceLock::new();
-    /// Of answers that nobody wants, so many lie in it before they are thrown away.
+    /// Number of unread completion events that fit into the context. They are then discarded.
     const ANSWERS: usize = 64;
 
-    /// Adds 1 to an eventfd and waits for nothing: completed AIO tells of itself so. `false`: this kernel cannot.
+    /// Adds 1 to an eventfd without waiting, as the notification of a completed AIO request. Returns false if the
+    /// kernel does not support this.
     pub(crate) fn signal(eventfd: BorrowedFd<'_>) -> bool {
         let Some(context) = *CONTEXT.get_or_init(context) else { return false };
-        // SAFETY: all zeros are a request.
+        // SAFETY: all zeros are a valid `iocb`.
         let mut ask: libc::iocb = unsafe { mem::zeroed() };
         let fd = eventfd.as_raw_fd() as u32;
-        // An eventfd is readable or writable, so that this is complete as soon as it is asked.
+        // An eventfd is always readable or writable, so this poll request completes at once.
         (ask.aio_lio_opcode, ask.aio_buf) = (POLL, (libc::POLLIN | libc::POLLOUT) as u64);
         (ask.aio_fildes, ask.aio_flags, ask.aio_resfd) = (fd, RESFD, fd);
         let mut asked = [&raw mut ask];
         for _ in 0..TRIES {
-            // SAFETY: one request, which is not looked at any more when the call returns.
+            // SAFETY: this submits one request. The kernel does not access the `iocb` after the call.
             if unsafe { libc::syscall(libc::SYS_io_submit, context, 1, asked.as_mut_ptr()) } == 1 {
                 return true;
             }
@@ -145,17 +148,18 @@ pub(crate) mod signal {
 
     fn context() -> Option<libc::c_ulong> {
         let mut context: libc::c_ulong = 0;
-        // SAFETY: it is written to by this call alone.
+        // SAFETY: only this call writes to `context`.
         let made = unsafe { libc::syscall(libc::SYS_io_setup, ANSWERS, &raw mut context) };
         (made == 0).then_some(context)
     }
 
-    /// Takes answers and throws them away, without waiting for any.
+    /// Discards the available completion events, without waiting.
     fn forget(context: libc::c_ulong) {
         // struct io_event
         let mut answers = [[0u64; 4]; ANSWERS];
         let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: there is room for so many; both live for the call, which is all that knows them.
+        // SAFETY: the buffer holds that many events. The buffer and the timeout outlive the call, which does not retain
+        // them.
         unsafe {
             libc::syscall(
                 libc::SYS_io_getevents,
@@ -168,10 +172,10 @@ pub(crate) mod signal {
         };
     }
 
-    /// linux/aio_abi.h: IOCB_CMD_POLL and IOCB_FLAG_RESFD.
+    /// IOCB_CMD_POLL and IOCB_FLAG_RESFD of linux/aio_abi.h.
     const POLL: u16 = 5;
     const RESFD: u32 = 1;
-    /// Other threads may take the room that was made.
+    /// Number of attempts: other threads may use the space that `forget` has freed.
     const TRIES: usize = 8;
 }
 
@@ -184,10 +188,10 @@ mod real {
 
     use crate::sync::AtomicU32;
 
-    /// Who unmaps memory when nobody has it any more.
+    /// A value that unmaps the memory when the last reference is dropped.
     pub type Owner = Arc<dyn Any + Send + Sync>;
 
-    /// A part of memory that is shared. It stays mapped as long as anybody has one.
+    /// A part of shared memory. The memory stays mapped as long as any part exists.
     #[derive(Clone)]
     pub struct Memory {
         base: NonNull<u8>,
@@ -195,13 +199,13 @@ mod real {
         owner: Option<Owner>,
     }
 
-    // SAFETY: it is an address; what is done there is atomic or a copy, from any thread.
+    // SAFETY: the type is an address; accesses are atomic or copies, and are allowed from any thread.
     unsafe impl Send for Memory {}
     // SAFETY: as above.
     unsafe impl Sync for Memory {}
 
     impl Memory {
-        /// Zeros.
+        /// Creates memory of zeros.
         #[cfg(test)]
         pub(crate) fn zeros(len: usize) -> Self {
             extern crate std;
@@ -210,65 +214,66 @@ mod real {
             struct Page(#[allow(dead_code)] [u8; crate::PAGE]);
             let mut pages = std::vec![Page([0; crate::PAGE]); len.div_ceil(crate::PAGE)];
             let base = NonNull::new(pages.as_mut_ptr()).expect("a vector is not at 0");
-            // SAFETY: they are aligned, stay where they are as long as their owner does, and nobody else looks at them.
+            // SAFETY: the pages are aligned, do not move while their owner lives, and have no other users.
             unsafe { Self::new(base.cast(), len, Some(Arc::new(pages))) }
         }
 
-        /// Those `len` bytes.
+        /// Creates memory from `len` bytes at `base`.
         ///
         /// # Safety
-        /// They are mapped for reading and writing as long as the owner lives, or for ever without one; `base` is a
-        /// multiple of 4096; and no reference to any of them exists meanwhile.
+        /// The bytes must be mapped for reading and writing as long as the owner lives, or for ever without an owner.
+        /// `base` must be a multiple of 4096. No reference to any of the bytes may exist meanwhile.
         pub unsafe fn new(base: NonNull<u8>, len: usize, owner: Option<Owner>) -> Self {
             debug_assert!(base.as_ptr().addr().is_multiple_of(crate::PAGE));
             Self { base, len, owner }
         }
 
-        /// Bytes.
+        /// Returns the length in bytes.
         pub fn len(&self) -> usize {
             self.len
         }
 
-        /// Whether it is none.
+        /// Whether the length is 0.
         pub fn is_empty(&self) -> bool {
             self.len == 0
         }
 
-        /// A part of it. `None`: it is not in it, or `at` is no multiple of a page.
+        /// Returns a part of the memory. `None` if the part is not within it, or `at` is not a multiple of a page.
         pub fn part(&self, at: usize, len: usize) -> Option<Self> {
             let within = at.is_multiple_of(crate::PAGE) && len <= self.len.checked_sub(at)?;
-            // SAFETY: `at` is within the bytes that `new` was promised.
+            // SAFETY: `at` is within the range for which the caller of `new` has vouched.
             within.then(|| Self { base: unsafe { self.base.add(at) }, len, owner: self.owner.clone() })
         }
 
-        /// The address of `len` bytes, for whoever copies by himself: a system call. Nothing there may be referred to.
+        /// Returns the address of `len` bytes, for callers that copy the data themselves: system calls. Do not create
+        /// references to the bytes.
         ///
         /// # Panics
-        /// They are not in it.
+        /// If the bytes are not in the memory.
         pub fn address(&self, at: usize, len: usize) -> NonNull<u8> {
             assert!(at <= self.len && len <= self.len - at, "within the memory");
             #[cfg(feature = "fuzz")]
             crate::fuzz::looks(self, at, len);
-            // SAFETY: just looked at.
+            // SAFETY: the assertion above has checked the range.
             unsafe { self.base.add(at) }
         }
 
-        /// Copies out.
+        /// Copies bytes out of the memory.
         ///
         /// # Panics
-        /// They are not in it.
+        /// If the bytes are not in the memory.
         #[inline]
         pub fn read(&self, at: usize, into: &mut [u8]) {
             let from = self.address(at, into.len());
-            // SAFETY: both are as long as `into`, which is nobody else's, so they do not overlap. The other side may
-            // write there meanwhile: bytes are bytes, whichever of them come.
+            // SAFETY: both ranges are as long as `into`. `into` is borrowed exclusively, so they do not overlap. The
+            // other side may write during the copy: every mixture of old and new bytes is valid.
             unsafe { copy_nonoverlapping(from.as_ptr(), into.as_mut_ptr(), into.len()) }
         }
 
-        /// Copies in.
+        /// Copies bytes into the memory.
         ///
         /// # Panics
-        /// There is no room for them.
+        /// If the bytes do not fit into the memory.
         #[inline]
         pub fn write(&self, at: usize, from: &[u8]) {
             let into = self.address(at, from.len());
@@ -276,32 +281,32 @@ mod real {
             unsafe { copy_nonoverlapping(from.as_ptr(), into.as_ptr(), from.len()) }
         }
 
-        /// Fills with zeros.
+        /// Fills a range with zeros.
         ///
         /// # Panics
-        /// They are not in it.
+        /// If the range is not in the memory.
         pub fn clear(&self, at: usize, len: usize) {
             self.fill(at, len, 0);
         }
 
-        /// Fills with one byte.
+        /// Fills a range with one byte.
         ///
         /// # Panics
-        /// They are not in it.
+        /// If the range is not in the memory.
         pub fn fill(&self, at: usize, len: usize, byte: u8) {
-            // SAFETY: they are in it.
+            // SAFETY: `address` has checked the range.
             unsafe { write_bytes(self.address(at, len).as_ptr(), byte, len) }
         }
 
-        /// A word.
+        /// Returns an atomic word.
         ///
         /// # Panics
-        /// It is not in it, or `at` is no multiple of 4.
+        /// If the word is not in the memory, or `at` is not a multiple of 4.
         #[inline]
         pub(crate) fn word(&self, at: usize) -> &AtomicU32 {
             assert!(at.is_multiple_of(4), "a word");
-            // SAFETY: it is in the memory, and aligned: the base is, to a page. All that both sides see of a word is
-            // atomic; copies that go over one are made when nobody looks at it.
+            // SAFETY: the word is in the memory and aligned, because the base is aligned to a page. Both sides access
+            // shared words atomically. Copies that cover a word are made only while no side reads it.
             unsafe { AtomicU32::from_ptr(self.address(at, 4).as_ptr().cast()) }
         }
     }
@@ -322,8 +327,8 @@ mod tried {
     use crate::layout::LINE;
     use crate::sync::{AtomicU32, Ordering};
 
-    /// Memory as a checker knows it: each word is one that it lets threads meet at, and copies go past it, into lines
-    /// that nobody may write while somebody else has them.
+    /// Memory for a checker: each word is an atomic of the checker. Copies go to separate lines, which detect that a
+    /// thread writes a line while another one uses it.
     #[derive(Clone, Debug)]
     pub struct Memory(Arc<(Vec<AtomicU32>, Vec<Line>)>);
 
@@ -332,29 +337,29 @@ mod tried {
     #[cfg(all(test, nine_shuttle))]
     type Line = std::sync::Mutex<[u8; LINE]>;
 
-    // SAFETY: loom looks at each access to a line, and fails where two of them may be at once.
+    // SAFETY: loom checks each access to a line, and fails if two may be concurrent.
     unsafe impl Send for Memory {}
     // SAFETY: as above.
     unsafe impl Sync for Memory {}
 
     impl Memory {
-        /// Zeros.
+        /// Creates memory of zeros.
         pub fn new(len: usize) -> Self {
             let words = (0..len / 4).map(|_| AtomicU32::new(0)).collect();
             Self(Arc::new((words, (0..len / LINE).map(|_| Line::new([0; LINE])).collect())))
         }
 
-        /// See the real one.
+        /// See the real `Memory`.
         pub fn len(&self) -> usize {
             self.0.1.len() * LINE
         }
 
-        /// See the real one.
+        /// See the real `Memory`.
         pub fn is_empty(&self) -> bool {
             self.len() == 0
         }
 
-        /// See the real one.
+        /// See the real `Memory`.
         pub fn read(&self, at: usize, into: &mut [u8]) {
             let mut at = at;
             for part in chunks(at, into) {
@@ -363,7 +368,7 @@ mod tried {
             }
         }
 
-        /// See the real one.
+        /// See the real `Memory`.
         pub fn write(&self, at: usize, from: &[u8]) {
             let mut done = 0;
             while done < from.len() {
@@ -376,7 +381,7 @@ mod tried {
             }
         }
 
-        /// See the real one.
+        /// See the real `Memory`.
         pub fn clear(&self, at: usize, len: usize) {
             self.0.0[at / 4..(at + len) / 4].iter().for_each(|word| word.store(0, Ordering::Relaxed));
             self.write(at, &std::vec![0; len]);
@@ -388,14 +393,14 @@ mod tried {
 
         fn line<T>(&self, at: usize, f: impl FnOnce(&mut [u8; LINE]) -> T) -> T {
             #[cfg(all(test, nine_loom))]
-            // SAFETY: loom has found nobody else in this line.
+            // SAFETY: loom has checked that no other thread uses this line.
             return self.0.1[at / LINE].with_mut(|line| f(unsafe { &mut *line }));
             #[cfg(all(test, nine_shuttle))]
             return f(&mut self.0.1[at / LINE].lock().unwrap());
         }
     }
 
-    /// Parts of `into`, whose first byte is at `at`, each within a line.
+    /// Splits `into`, whose first byte is at offset `at`, into parts that are each within a line.
     fn chunks(at: usize, into: &mut [u8]) -> impl Iterator<Item = &mut [u8]> {
         let first = (LINE - at % LINE).min(into.len());
         let (first, rest) = into.split_at_mut(first);

@@ -1,4 +1,4 @@
-//! A peer that keeps to nothing.
+//! Peers that violate the protocol.
 
 use super::rules::{joined, opened};
 use super::std;
@@ -57,7 +57,7 @@ fn lines_that_were_never_written_are_not_taken() {
         let (mut host, _, memory) = joined(64, 0);
         memory.write(at::DOWN_TAKEN, &taken.to_le_bytes());
         let put = (0..65).map(|_| host.put(b"x", Note::None)).find(Result::is_err);
-        // Within what was written it is the guest's own loss.
+        // An acknowledgement within the written lines harms only the guest.
         assert_eq!(put.is_some(), taken > 64, "{taken}");
         assert!(put.is_none_or(|fault| fault == Err(Fault::Taken)));
     }

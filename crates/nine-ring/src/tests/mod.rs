@@ -1,4 +1,4 @@
-//! Tests of the room; orders of threads by checkers in `orders`, everything else by hand.
+//! The crate's tests: `orders` runs threads under checkers, the others are deterministic.
 
 extern crate std;
 

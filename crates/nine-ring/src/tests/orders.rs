@@ -1,4 +1,4 @@
-//! Every wait and wake of a channel, in any order of its two threads: by loom all of them, by shuttle many thousand.
+//! The waits and wake-ups of a channel under all orders of its two threads with loom, and many thousands with shuttle.
 
 use super::std;
 use std::boxed::Box;
@@ -17,7 +17,7 @@ use shuttle::{
     thread,
 };
 
-/// A bell that stays rung until it has been heard.
+/// A doorbell that stays rung until it is read.
 #[derive(Clone)]
 struct Bell(Arc<(Mutex<bool>, Condvar)>);
 
@@ -40,7 +40,7 @@ impl Bell {
     }
 }
 
-/// Bytes of lines for `lines`, behind the words of a first page.
+/// Creates memory for `lines`, after the words of a small first page.
 fn memory(lines: u32) -> Memory {
     Memory::new(SMALL_PAGE + lines as usize * 64)
 }
@@ -58,14 +58,14 @@ fn tried(f: impl Fn() + Send + Sync + 'static) {
     shuttle::check_random(f, 100_000);
 }
 
-/// One end without a first page: what is tried here are the ring and the sleep.
+/// Creates an end without a first page: these tests need only the rings and the sleep flags.
 fn end(side_is_host: bool, lines: u32, memory: &Memory) -> End {
     End::bare(memory.clone(), SMALL_PAGE, lines, side_is_host)
 }
 
 #[test]
 fn nobody_sleeps_through_a_piece_or_through_room_in_any_order() {
-    // Three pieces through a ring of one line: the writer waits for room, the reader for pieces.
+    // Three pieces pass through a ring of one line. The writer waits for room, the reader for pieces.
     tried(|| {
         let memory = memory(1);
         let bells = [Bell::new(), Bell::new()];
@@ -227,7 +227,7 @@ fn whoever_knocks_is_served_in_any_order_and_the_end_is_seen_behind_the_last_pie
 #[test]
 #[cfg(nine_shuttle)]
 fn a_sleeper_who_does_not_look_again_is_found_in_any_order() {
-    // The planted fault: it proves that the checker sees what it is asked for. (loom finds it, and ends the process.)
+    // A planted fault shows that the checker detects a lost wake-up. (loom detects it, and ends the process.)
     let lost = std::panic::catch_unwind(|| {
         tried(|| {
             let memory = memory(1);

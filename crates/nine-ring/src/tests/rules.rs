@@ -1,4 +1,4 @@
-//! What docs/channels.md says, step by step.
+//! The rules of docs/channels.md, step by step.
 
 use std::collections::HashMap;
 use std::vec;
@@ -172,7 +172,7 @@ fn a_host_serves_the_next_guest_in_another_life() {
     assert!(next.put(b"hello", Note::None).unwrap());
     assert_eq!(take(&mut host).unwrap().0, b"hello");
     assert_eq!(guest.life(), Life::Another);
-    // One that has knocked before is served, too.
+    // A guest that has asked before is served, too.
     let third = Guest::join(memory).unwrap();
     host.begin_again();
     assert_eq!((host.life(), third.served().is_none()), (Life::Another, true));
@@ -236,11 +236,11 @@ fn a_name_is_what_is_text_of_it() {
 
 #[test]
 fn how_full_the_rings_are_is_seen_by_whoever_looks() {
-    // Of numbers that go round, too.
+    // Also for line numbers that wrap around.
     for begin in [0, 5, u32::MAX - 104] {
         let (mut host, mut guest, _memory) = joined(64, 0);
         [&mut host, &mut guest].into_iter().for_each(|end| end.begin_at(begin));
-        // Once round: at first the marks are 0, which is one of them.
+        // One round first: initially the marks are 0, which may be a valid mark.
         for _ in 0..64 {
             assert!(guest.put(b"", Note::None).unwrap() && take(&mut host).is_some());
         }
@@ -325,7 +325,7 @@ fn a_channel_is_found_by_its_name_among_those_before_it() {
     for name in ["", "file", "filesystems", "a name that is longer than there is room for"] {
         assert_eq!(Layout::find(&memory, name).unwrap_err(), Bad::Name, "{name}");
     }
-    // What damages one hides those behind it; a size of nothing, or beyond the memory, goes round nowhere.
+    // A damaged channel hides those after it. A size of zero, or beyond the memory, does not cause an endless loop.
     for size in [0u64, 4096, 1 << 20, 1 << 40, u64::MAX] {
         memory.write(layouts[0].size + at::SIZE, &size.to_le_bytes());
         assert!(Layout::find(&memory, "a").is_ok());
