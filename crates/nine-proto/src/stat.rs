@@ -130,7 +130,7 @@ pub struct StatIds<'a> {
 }
 
 impl StatIds<'_> {
-    /// The values for a 9P2000 record, which has no such fields.
+    /// The values for a 9P2000 record, which lacks these fields.
     pub const UNSET: Self = Self { extension: b"", uid: NOUID, gid: NOUID, muid: NOUID };
 }
 

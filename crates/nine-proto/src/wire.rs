@@ -10,7 +10,7 @@ use core::fmt;
 use crate::dialect::Dialect;
 use crate::ids::{Fid, Qid, Tag};
 
-/// A string as it stands in the frame. The manual says UTF-8; peers send any bytes.
+/// The bytes of a string in a frame. The manual says UTF-8; peers send any bytes.
 pub type Str<'a> = &'a [u8];
 
 /// A malformed message.

@@ -1,4 +1,4 @@
-//! Blocks: what is passed through a stream, and chains of them.
+//! Blocks, the units of data in a stream, and chains of them.
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -10,16 +10,16 @@ use bytes::Bytes;
 
 use crate::pool::{Memory, give_back};
 
-/// Bytes between a read and a write pointer, in memory of a [`Pool`](crate::Pool) or of somebody else.
+/// The bytes between a read pointer and a write pointer, in memory of a [`Pool`](crate::Pool) or of another owner.
 ///
-/// Several blocks may lie in one memory ([`Block::split_to`]); it goes back when the last of them is dropped.
+/// Several blocks may share one memory ([`Block::split_to`]). The memory is returned when the last of them is dropped.
 pub struct Block {
     memory: Held,
-    /// First byte that is not consumed.
+    /// Index of the first byte that is not consumed.
     rp: usize,
-    /// First byte that is not filled.
+    /// Index of the first byte that is not filled.
     wp: usize,
-    /// A message ends with this block.
+    /// Whether a message ends with this block.
     pub delim: bool,
 }
 
@@ -29,22 +29,22 @@ enum Held {
 }
 
 impl Block {
-    /// An empty block in memory of a pool.
+    /// Creates an empty block in memory of a pool.
     pub(crate) fn new(memory: Arc<Memory>) -> Self {
         Self { memory: Held::Pool(memory), rp: 0, wp: 0, delim: false }
     }
 
-    /// Usable bytes.
+    /// Returns the number of usable bytes.
     pub fn len(&self) -> usize {
         self.wp - self.rp
     }
 
-    /// Whether there are none: a message may be empty.
+    /// Whether there are no usable bytes. A message may be empty.
     pub fn is_empty(&self) -> bool {
         self.rp == self.wp
     }
 
-    /// The usable bytes.
+    /// Returns the usable bytes.
     pub fn data(&self) -> &[u8] {
         match &self.memory {
             Held::Pool(memory) => &memory.bytes()[self.rp..self.wp],
@@ -52,22 +52,22 @@ impl Block {
         }
     }
 
-    /// The usable bytes, to be changed in place. `None`: the memory is not this block's alone.
+    /// Returns the usable bytes for changes in place. `None` if the memory is shared or read-only.
     pub fn data_mut(&mut self) -> Option<&mut [u8]> {
         let range = self.rp..self.wp;
         self.own(range)
     }
 
-    /// The memory behind what is filled. `None`: it is not this block's alone, or is read only.
+    /// Returns the unfilled memory after the data. `None` if the memory is shared or read-only.
     pub fn room(&mut self) -> Option<&mut [u8]> {
         let wp = self.wp;
         self.own(wp..usize::MAX)
     }
 
-    /// So many bytes of [`Block::room`] have been filled.
+    /// Marks `n` bytes of [`Block::room`] as filled.
     ///
     /// # Panics
-    /// There were not as many.
+    /// If there were fewer.
     pub fn filled(&mut self, n: usize) {
         let lim = match &self.memory {
             Held::Pool(memory) => memory.bytes().len(),
@@ -77,7 +77,7 @@ impl Block {
         self.wp += n;
     }
 
-    /// Appends as much of `from` as there is room for, and says how much that was.
+    /// Appends as much of `from` as fits. Returns the number of bytes.
     pub fn fill(&mut self, from: &[u8]) -> usize {
         let n = match self.room() {
             Some(room) => {
@@ -96,12 +96,12 @@ impl Block {
         self.rp += n.min(self.len());
     }
 
-    /// Forgets what is behind the first `n` bytes.
+    /// Drops the bytes after the first `n`.
     pub fn truncate(&mut self, n: usize) {
         self.wp = self.wp.min(self.rp + n);
     }
 
-    /// Takes the first `n` bytes (or all) into a block of their own in the same memory, without the delimiter.
+    /// Splits off the first `n` bytes (or all) as a block in the same memory, without the delimiter.
     pub fn split_to(&mut self, n: usize) -> Self {
         let mut first = self.share();
         first.wp = self.rp + n.min(self.len());
@@ -110,7 +110,7 @@ impl Block {
         first
     }
 
-    /// The same bytes once more, in the same memory.
+    /// Creates another block with the same bytes in the same memory.
     pub fn share(&self) -> Self {
         let memory = match &self.memory {
             Held::Pool(memory) => Held::Pool(memory.clone()),
@@ -154,7 +154,7 @@ impl AsRef<[u8]> for Block {
     }
 }
 
-/// The bytes without a copy; the memory goes back with the last of them.
+/// Converts without a copy. The memory is returned with the last reference to the bytes.
 impl From<Block> for Bytes {
     fn from(block: Block) -> Self {
         Bytes::from_owner(block)
@@ -168,7 +168,7 @@ impl fmt::Debug for Block {
     }
 }
 
-/// Blocks that are put at once: nothing comes between them.
+/// Blocks that are put in one step: no other data comes between them.
 #[derive(Debug, Default)]
 pub struct Chain {
     first: Option<Block>,
@@ -185,7 +185,7 @@ impl Chain {
         }
     }
 
-    /// Takes the first block.
+    /// Removes and returns the first block.
     pub fn pop(&mut self) -> Option<Block> {
         let first = self.first.take()?;
         if !self.rest.is_empty() {
@@ -194,17 +194,17 @@ impl Chain {
         Some(first)
     }
 
-    /// The blocks, in order.
+    /// Iterates over the blocks in order.
     pub fn iter(&self) -> impl Iterator<Item = &Block> {
         self.first.iter().chain(&self.rest)
     }
 
-    /// Bytes in all blocks.
+    /// Returns the number of bytes in all blocks.
     pub fn len(&self) -> usize {
         self.iter().map(Block::len).sum()
     }
 
-    /// How many blocks.
+    /// Returns the number of blocks.
     pub fn blocks(&self) -> usize {
         usize::from(self.first.is_some()) + self.rest.len()
     }
@@ -214,14 +214,14 @@ impl Chain {
         self.first.is_none()
     }
 
-    /// A message ends with its last block.
+    /// Marks the last block as the end of a message.
     pub fn end_message(&mut self) {
         if let Some(last) = self.rest.back_mut().or(self.first.as_mut()) {
             last.delim = true;
         }
     }
 
-    /// Whether a message ends with it.
+    /// Whether a message ends with the last block.
     pub fn ends_message(&self) -> bool {
         self.rest.back().or(self.first.as_ref()).is_some_and(|last| last.delim)
     }

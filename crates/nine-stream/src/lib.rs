@@ -1,11 +1,12 @@
 //! Streams: a conversation between a process and a device, with processing modules between them (D. L. Presotto,
 //! *Multiprocessor Streams for Plan 9*; `docs/streams.md`).
 //!
-//! In: blocks, put at either end; control text; wakers. Out: blocks, in order, and wake-ups. No runtime, no clock, no
-//! 9P: a task is what the paper calls a process.
+//! In: blocks, put at either end; control text; wakers. Out: blocks, in order, and wake-ups. The crate has no runtime,
+//! no clock and no 9P. A task takes the role of the paper's process.
 //!
-//! Always holds: what is put on one end comes to the other in the order of the puts, unless a module says otherwise or
-//! the stream is hung up; every queue has a limit, at which puts are refused until the queue is below half of it; who
+//! Always holds: data that is put on one end arrives at the other in the order of the puts, unless a module changes
+//! that or the stream is hung up. Every queue has a limit. At the limit it refuses puts until it is at or below half of
+//! it. Refused callers are woken in the order of their arrival.
 //! was refused is woken, in the order in which they came.
 #![no_std]
 #![forbid(unsafe_code)]
@@ -38,7 +39,7 @@ pub use stream::{DEEPEST, Device, Make, Stream};
 #[cfg(all(test, nine_loom))]
 mod orders;
 
-/// The program of the documentation runs.
+/// Compiles and runs the program in the documentation.
 #[cfg(all(doctest, feature = "std"))]
 #[doc = include_str!("../../../docs/streams.md")]
 struct Documentation;

@@ -1,4 +1,4 @@
-//! Processing modules: what is between the two ends of a stream.
+//! Processing modules between the two ends of a stream.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -12,90 +12,92 @@ use crate::block::Chain;
 use crate::queue::Queue;
 use crate::way::{Link, Run, pass};
 
-/// One half of an instance of a module: its put procedure for one direction, and what belongs to it. What the halves
-/// share is theirs to lock, and never while they pass something on: the next one may come back by another way.
+/// One half of a module instance: the put procedure of one direction, and its state. The halves must lock the state
+/// that they share, and must release the lock before they pass data on: the next module may call back through the other
+/// direction.
 ///
-/// Concurrency: one put of a direction is under way at a time, in the order in which they were made; the other half may
-/// run at the same time. A put neither waits nor blocks: what it cannot pass on now stays in its queue.
+/// Concurrency: a direction runs one put at a time, in the order of the calls. The other half may run at the same time.
+/// A put must not wait or block: data that cannot be passed on stays in its queue.
 pub trait Module: Send {
-    /// Takes a chain and passes on what comes of it. An error hangs up the stream.
+    /// Processes a chain and passes on the result. An error hangs up the stream.
     fn put(&mut self, chain: Chain, next: &mut Next<'_, '_>) -> Result<(), Fault>;
 
-    /// Takes no more for now: it holds blocks until something happens (a handshake, a timer, an acknowledgement).
-    /// Who is refused is woken after [`Module::resume`].
+    /// Whether the module refuses data until an event (a handshake, a timer, an acknowledgement). Refused callers are
+    /// woken after [`Module::resume`].
     fn is_full(&self) -> bool {
         false
     }
 
-    /// There is room behind it again, its [`Module::deadline`] has come, or the other half has called [`Next::kick`].
+    /// Continues when there is room behind the module, its [`Module::deadline`] has passed, or the other half has
+    /// called [`Next::kick`].
     fn resume(&mut self, next: &mut Next<'_, '_>) -> Result<(), Fault> {
         let _ = next;
         Ok(())
     }
 
-    /// Whether it has a part of something that cannot be passed on yet: until the rest has come it is not popped.
+    /// Whether the module holds a part that it cannot pass on yet. It is not popped until the rest has come.
     fn is_mid(&self) -> bool {
         false
     }
 
-    /// When [`Module::resume`] is to be called at the latest, on the clock of the stream.
+    /// Returns the time by which [`Module::resume`] must be called, on the clock of the stream.
     fn deadline(&self) -> Option<Duration> {
         None
     }
 
-    /// Looks at a text that somebody has written to the stream's `ctl`.
+    /// Handles a text written to the stream's `ctl`.
     fn control(&mut self, text: &str, next: &mut Next<'_, '_>) -> Control {
         let _ = (text, next);
         Control::NotMine
     }
 
-    /// Whether something that was put has not been passed on: until it has, the module is not popped, and a stream that
-    /// is closed lives on.
+    /// Whether the module holds data that it has not passed on. Until it has, the module is not popped, and a closed
+    /// stream stays alive.
     fn holds(&self) -> bool {
         false
     }
 
-    /// Whether what it holds waits for nothing but room behind it: who reads gets it, also when all else has gone.
+    /// Whether the data waits only for room behind the module. A reader then gets it, even if everything else is gone.
     fn waits_for_room(&self) -> bool {
         false
     }
 
-    /// Whether, closed, it still needs what comes the other way (acknowledgements): until it does not, that way lives
-    /// on below the process that has gone. It has a [`Module::deadline`] then, so that it ends by itself.
+    /// Whether the closed module still needs data of the other direction (acknowledgements). That direction then stays
+    /// alive after the process has gone. The module must have a [`Module::deadline`], so that it ends by itself.
     fn hears(&self) -> bool {
         false
     }
 
-    /// Nothing more will be put: passes on what it still holds. An error where something is missing, and who reads is
-    /// told.
+    /// Passes on the remaining data, because no more will be put. An error means that data is missing; the reader gets
+    /// the error.
     fn close(&mut self, next: &mut Next<'_, '_>) -> Result<(), Fault> {
         let _ = next;
         Ok(())
     }
 
-    /// One line for `status`.
+    /// Returns one line for `status`.
     fn status(&self) -> String {
         String::new()
     }
 }
 
-/// What a module says to a control text.
+/// A module's answer to a control text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Control {
-    /// Another module may know it.
+    /// The text is not for this module. Another one may know it.
     NotMine,
-    /// It is done.
+    /// The text was executed.
     Taken,
-    /// It is meant for this module, and wrong.
+    /// The text is for this module and is invalid.
     Refused(Fault),
 }
 
-/// Why a stream or a module cannot go on, or a control text is refused: text for people.
+/// The reason why a stream or module failed, or why a control text is refused: a text for people.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Fault(pub Arc<str>);
 
 impl Fault {
-    /// With this text.
+    /// Creates an error with this text.
     pub fn new(text: impl AsRef<str>) -> Self {
         Self(text.as_ref().into())
     }
@@ -115,7 +117,7 @@ impl fmt::Debug for Fault {
 
 impl core::error::Error for Fault {}
 
-/// What is behind a module, as seen by its put procedure.
+/// The modules and the end behind a module, for its put procedure.
 pub struct Next<'n, 'r> {
     pub(crate) queue: &'n mut Queue,
     pub(crate) rest: &'n mut [Link],
@@ -123,8 +125,8 @@ pub struct Next<'n, 'r> {
 }
 
 impl Next<'_, '_> {
-    /// Passes a chain on. What is refused waits in this module's queue, and nothing is put to the module until it has
-    /// gone.
+    /// Passes a chain on. If it is refused, it waits in this module's queue. The module gets no more data until it has
+    /// left.
     pub fn put(&mut self, chain: impl Into<Chain>) {
         let chain = chain.into();
         let refused = match self.queue.is_empty() {
@@ -136,9 +138,9 @@ impl Next<'_, '_> {
         }
     }
 
-    /// Passes a chain on if it is taken now; else it comes back, and [`Module::resume`] is called when there is room.
-    /// For modules that must be put to also while nothing is taken behind them: one with a window, which hears
-    /// acknowledgements.
+    /// Passes a chain on if it is accepted now. Otherwise returns it, and [`Module::resume`] is called when there is
+    /// room. This is for modules that must receive data even while nothing is accepted behind them, such as
+    /// acknowledgements for a window.
     pub fn try_put(&mut self, chain: impl Into<Chain>) -> Result<(), Chain> {
         let chain = chain.into();
         match self.queue.is_empty() {
@@ -147,29 +149,29 @@ impl Next<'_, '_> {
         }
     }
 
-    /// This direction ends here in good order: what has been passed on arrives, then the end.
+    /// Ends this direction in good order: the passed data arrives, then the end.
     pub fn finish(&mut self) {
         self.run.after.finished = true;
     }
 
-    /// Whether something waits in this module's queue: a module that makes much of little stops here, and goes on in
+    /// Whether data waits in this module's queue. A module that expands data must then stop, and continue in
     /// [`Module::resume`].
     pub fn is_full(&self) -> bool {
         !self.queue.is_empty()
     }
 
-    /// The other half's [`Module::resume`] is called when this is over.
+    /// Requests a call of the other half's [`Module::resume`] after this run.
     pub fn kick(&mut self) {
         self.run.after.kicked = true;
     }
 
-    /// The stream's clock.
+    /// Returns the time of the stream's clock.
     pub fn now(&self) -> Duration {
         (self.run.clock)()
     }
 }
 
-/// The two halves of an instance.
+/// The two halves of a module instance.
 pub struct Halves {
     /// From the device to the process.
     pub up: Box<dyn Module>,
@@ -177,17 +179,18 @@ pub struct Halves {
     pub down: Box<dyn Module>,
 }
 
-/// A kind of module: what `push NAME` makes instances of.
+/// A kind of module, which `push NAME` instantiates.
 pub trait ModuleKind: Send + Sync {
-    /// An instance; `arguments` is what follows the name.
+    /// Creates an instance. `arguments` is the text after the name.
     fn open(&self, arguments: &str) -> Result<Halves, Fault>;
 
-    /// Whether a stream may have one of it at most: what one makes of little another would make of that, without end.
+    /// Whether a stream may have at most one instance. For modules that expand data: several would multiply the
+    /// expansion.
     fn is_single(&self) -> bool {
         false
     }
 
-    /// Bytes that an instance may hold for itself, beside the blocks that pass: 64 KiB.
+    /// Returns the maximum number of bytes that an instance holds beside the blocks that pass: 64 KiB by default.
     fn cost(&self, arguments: &str) -> usize {
         let _ = arguments;
         64 << 10
@@ -200,25 +203,25 @@ impl<F: Fn(&str) -> Result<Halves, Fault> + Send + Sync> ModuleKind for F {
     }
 }
 
-/// Kinds of modules by their names.
+/// Kinds of modules, by name.
 #[derive(Clone, Default)]
 pub struct Modules(BTreeMap<&'static str, Arc<dyn ModuleKind>>);
 
 impl Modules {
-    /// The same with one more, or another one of that name.
+    /// Adds a kind, or replaces the one of that name.
     #[must_use]
     pub fn with(mut self, name: &'static str, kind: impl ModuleKind + 'static) -> Self {
         self.0.insert(name, Arc::new(kind));
         self
     }
 
-    /// An instance of `NAME ARGUMENTS`.
+    /// Creates an instance from `NAME ARGUMENTS`.
     pub fn open(&self, words: &str) -> Result<(&'static str, Halves), Fault> {
         let (name, kind, arguments) = self.find(words)?;
         Ok((name, kind.open(arguments)?))
     }
 
-    /// Whether it may be pushed on a stream that has these modules.
+    /// Checks whether it may be pushed on a stream with these modules.
     pub fn fits<'t>(&self, words: &str, mut there: impl Iterator<Item = &'t str>) -> Result<(), Fault> {
         let (name, kind, _) = self.find(words)?;
         match kind.is_single() && there.any(|other| other == name) {
@@ -227,7 +230,7 @@ impl Modules {
         }
     }
 
-    /// Bytes that an instance may hold ([`ModuleKind::cost`]).
+    /// Returns the maximum memory of an instance, in bytes ([`ModuleKind::cost`]).
     pub fn cost(&self, words: &str) -> Result<usize, Fault> {
         let (_, kind, arguments) = self.find(words)?;
         Ok(kind.cost(arguments))
@@ -244,7 +247,7 @@ impl Modules {
     }
 }
 
-/// A half that passes on what it gets.
+/// A half that passes all data on unchanged.
 pub struct Pass;
 
 impl Module for Pass {

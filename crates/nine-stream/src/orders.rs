@@ -1,5 +1,5 @@
-//! Every order in which threads can meet at the queues, the turns and the memory of a stream. Where a wake-up is lost,
-//! the model finds that nobody can go on.
+//! Threads at the queues, the turns and the memory of a stream, in all orders. After a lost wake-up the model finds a
+//! deadlock.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -12,7 +12,7 @@ use loom::thread;
 
 use crate::{Block, CLASSES, Control, Fault, Halves, Limit, Make, Module, Modules, Next, Pool, Stream, pipe};
 
-/// Streams whose queues hold one block.
+/// Parameters of streams with queues of one block.
 fn make(modules: Modules) -> Make {
     Make { limit: Limit { bytes: 1, blocks: 1 }, modules, ..Make::new(Pool::new(0)) }
 }
@@ -27,12 +27,12 @@ fn next(stream: &Stream) -> Option<u8> {
     block_on(stream.read_block()).expect("in good order").map(|block| block.data()[0])
 }
 
-/// Polls once and gives up.
+/// Polls once and drops the future.
 fn give_up<T>(future: impl Future<Output = T>) -> bool {
     pin!(future).poll(&mut Context::from_waker(Waker::noop())).is_ready()
 }
 
-/// Of models that are too large for all of it, the orders with so many preemptions.
+/// Explores a model up to this number of preemptions, because it is too large to explore fully.
 fn model(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(preemptions);
@@ -119,7 +119,7 @@ fn memory_that_comes_back_wakes_who_waits_for_it_in_any_order() {
         let pool = Pool::new(0);
         let mut whole = pool.try_alloc(LARGEST).unwrap();
         whole.fill(b"ab");
-        // Two leave one memory, perhaps at once.
+        // Two blocks leave one memory, possibly at once.
         let half = whole.split_to(1);
         let leaver = thread::spawn(move || drop(half));
         let waiter = {
@@ -133,7 +133,7 @@ fn memory_that_comes_back_wakes_who_waits_for_it_in_any_order() {
     });
 }
 
-/// Takes nothing more until the other half has seen something.
+/// Refuses data until the other half has received some.
 struct Gate {
     shared: std::sync::Arc<loom::sync::Mutex<bool>>,
     down: bool,
@@ -191,7 +191,7 @@ fn a_module_is_pushed_between_two_messages_in_any_order() {
         let pusher = {
             let (a, b) = (a.clone(), b.clone());
             thread::spawn(move || {
-                // Refused while something waits in a module: never half done.
+                // Refused while a module holds data, never half done.
                 for stream in [&a, &b] {
                     if stream.push("pass").is_ok() {
                         assert_eq!(stream.modules().len(), 1);

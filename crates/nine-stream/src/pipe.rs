@@ -6,7 +6,8 @@ use crate::port::{Joined, Port, Store, ToStore};
 use crate::stream::{Make, Stream};
 use crate::way::Way;
 
-/// Two streams: what is written on one is read on the other. Each has its own modules, and each closes both.
+/// Creates two joined streams: data written on one is read on the other. Each has its own modules. Closing one closes
+/// both.
 pub fn pipe(make: &Make) -> (Stream, Stream) {
     let stores = [Store::new(make.limit), Store::new(make.limit)];
     let [up_a, up_b] = stores.each_ref().map(|store| Way::new(&make.clock, |_| ToStore(store.clone())));

@@ -1,8 +1,8 @@
-//! Where the memory of blocks comes from: a free list for each of a few sizes, and a bound for all together.
+//! The memory of blocks: a free list for each of several sizes, and a common limit.
 //!
-//! Always holds: memory that is out and memory in the free lists are together at most the limit; where a size cannot be
-//! had, lists of other sizes give up theirs first; whoever waits is served in order, and the first who waits does not
-//! lose its turn to one who asks for less.
+//! In: requests for memory, and memory that is returned. Out: blocks. Always holds: allocated memory and the free lists
+//! together are within the limit. If a size is not available, lists of other sizes release memory first. Waiters are
+//! served in order: the first waiter does not lose its turn to a smaller request.
 
 use alloc::boxed::Box;
 use alloc::sync::{Arc, Weak};
@@ -16,10 +16,10 @@ use crate::block::Block;
 use crate::lock::{Mutex, lock};
 use crate::wait::{Ticket, Waiters, wake};
 
-/// Sizes of blocks, bytes. Who asks for more than the last one gets that, and chains several.
+/// Sizes of blocks, in bytes. A larger request gets the last size; chain several blocks then.
 pub const CLASSES: [usize; 7] = [256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
 
-/// A bounded store of memory for blocks. Clones are the same store.
+/// A bounded pool of memory for blocks. Clones share it.
 #[derive(Clone)]
 pub struct Pool(Arc<Shared>);
 
@@ -31,12 +31,12 @@ struct Shared {
 #[derive(Default)]
 struct State {
     free: [Vec<Arc<Memory>>; CLASSES.len()],
-    /// Bytes that are out or free.
+    /// Bytes that are allocated or in the free lists.
     bytes: usize,
     waiters: Waiters,
 }
 
-/// One piece of memory, which knows where it belongs.
+/// A piece of memory, with its size class and pool.
 pub(crate) struct Memory {
     bytes: Box<[u8]>,
     class: usize,
@@ -53,8 +53,8 @@ impl Memory {
     }
 }
 
-/// A block leaves its memory: the last one brings it back. Where two leave at once, neither does, and the memory is
-/// freed instead, which the pool is told by its drop.
+/// Returns the memory of a dropped block to the pool, if it was the last block there. If the last two are dropped at
+/// once, neither sees itself as the last. The memory is then freed, and its drop adjusts the pool.
 pub(crate) fn give_back(mut memory: Arc<Memory>) {
     if Arc::get_mut(&mut memory).is_none() {
         return;
@@ -80,24 +80,24 @@ impl Drop for Memory {
 }
 
 impl Pool {
-    /// A store of at most `limit` bytes, and of one block of every size at least.
+    /// Creates a pool of at most `limit` bytes. The limit is at least one block of each size.
     pub fn new(limit: usize) -> Self {
         let limit = limit.max(CLASSES.iter().sum());
         Self(Arc::new(Shared { limit, state: Mutex::new(State::default()) }))
     }
 
-    /// A block with room for `size` bytes, or as many as the largest has, if there is memory for it now and nobody
-    /// waits.
+    /// Returns a block with room for `size` bytes, but at most the largest size. `None` if there is no memory now or
+    /// another caller waits.
     pub fn try_alloc(&self, size: usize) -> Option<Block> {
         self.take(size, &mut None)
     }
 
-    /// The same; waits while memory is short, in the order in which it was asked for.
+    /// Like [`Pool::try_alloc`], but waits for memory, in the order of the calls.
     pub fn alloc(&self, size: usize) -> Alloc<'_> {
         Alloc { pool: self, size, ticket: None }
     }
 
-    /// Bytes that are out or kept for the next block; never more than the limit.
+    /// Returns the number of bytes that are allocated or in the free lists. Never more than the limit.
     pub fn bytes(&self) -> usize {
         lock(&self.0.state).bytes
     }
@@ -116,7 +116,7 @@ impl Pool {
                 while other != class && over(&state) {
                     let Some(mut memory) = state.free[other].pop().and_then(Arc::into_inner) else { break };
                     state.bytes -= size;
-                    // It has been counted: its drop shall not.
+                    // It is already subtracted: its drop must not do that again.
                     memory.pool = Weak::new();
                     spare.push(memory);
                 }
@@ -135,7 +135,7 @@ impl Pool {
     }
 }
 
-/// What [`Pool::alloc`] comes to.
+/// The future of [`Pool::alloc`].
 pub struct Alloc<'p> {
     pool: &'p Pool,
     size: usize,
@@ -151,7 +151,7 @@ impl Future for Alloc<'_> {
             return Poll::Ready(block);
         }
         lock(&this.pool.0.state).waiters.wait(&mut this.ticket, cx.waker());
-        // What was given back before that has woken nobody.
+        // Memory that was returned before `wait` has woken no waiter, so try again.
         match this.pool.take(this.size, &mut this.ticket) {
             Some(block) => Poll::Ready(block),
             None => Poll::Pending,

@@ -1,7 +1,8 @@
-//! One end of a stream: a queue that is read, a direction that is written.
+//! One end of a stream: a queue to read, and a direction to write.
 //!
-//! Always holds: the bytes of one read follow each other in the stream, and so do those of one write: one reader and
-//! one writer have their turn at a time, the others wait in order.
+//! In: chains from the direction that ends here, and data to write. Out: data to read, and chains. Always holds: the
+//! bytes of one read are contiguous in the stream, and so are those of one write. One reader and one writer proceed at
+//! a time; the others wait in order.
 
 use alloc::sync::Arc;
 use core::future::{Future, poll_fn};
@@ -18,31 +19,31 @@ use crate::queue::{Limit, Queue};
 use crate::wait::{Ticket, Waiters, wake};
 use crate::way::{After, End, Hangup, Way, hungup};
 
-/// Reads that find the end before one is an error: who does not look at it shall not go on for ever.
+/// Number of reads at the end before a read fails, so that a caller that ignores the end does not loop for ever.
 const ENDS: u32 = 3;
-/// The largest block that a write makes, bytes.
+/// Size of the largest block of a write, in bytes.
 const WRITE: usize = CLASSES[4];
 
-/// What has come to an end and waits to be read.
+/// The data that has arrived at an end and waits to be read.
 pub(crate) struct Store(Mutex<State>);
 
 struct State {
     queue: Queue,
     readers: Waiters,
-    /// Bytes that the first of them wants at once, unless a message ends before.
+    /// Number of bytes that the first reader waits for, unless a message ends before.
     wanted: usize,
     hungup: Option<Hangup>,
-    /// Reads that have found the end.
+    /// Number of reads that have found the end.
     ends: u32,
 }
 
-/// What a reader takes out.
+/// The result of a read.
 enum Taken {
     Blocks(Chain),
     End,
 }
 
-/// The end of a direction that comes to a [`Store`].
+/// The end of a direction whose data goes to a [`Store`].
 pub(crate) struct ToStore(pub(crate) Arc<Store>);
 
 impl End for ToStore {
@@ -67,14 +68,14 @@ impl End for ToStore {
 }
 
 impl State {
-    /// Whether there is a message, or as many bytes as are wanted, or no room for more.
+    /// Whether there is a message, or `want` bytes, or no room for more.
     fn is_readable(&self, want: usize) -> bool {
         let Self { queue, hungup, .. } = self;
         !queue.is_empty() && (queue.has_message() || queue.bytes() >= want || queue.has_refused())
             || hungup.is_some()
     }
 
-    /// Nothing will come any more.
+    /// Returns the end, because no more data will come.
     fn end(&mut self) -> Result<Taken, Fault> {
         self.ends = self.ends.saturating_add(1);
         match &self.hungup {
@@ -96,8 +97,8 @@ impl Store {
         })))
     }
 
-    /// Takes out what a read of `want` bytes is to have; `None`: the first block. And whether those who were refused
-    /// are to be told.
+    /// Takes the data for a read of `want` bytes, or the first block for `None`. Also returns whether refused callers
+    /// must be woken.
     fn poll_take(
         &self,
         waker: Option<&Waker>,
@@ -141,20 +142,20 @@ impl Store {
         lock(&self.0).queue.clear();
     }
 
-    /// Bytes and blocks that wait.
+    /// Returns the numbers of queued bytes and blocks.
     pub(crate) fn counts(&self) -> (usize, usize) {
         let state = lock(&self.0);
         (state.queue.bytes(), state.queue.blocks())
     }
 }
 
-/// One end. See the module.
+/// One end of a stream.
 pub(crate) struct Port {
-    /// What is read here.
+    /// The data to read here.
     pub(crate) store: Arc<Store>,
-    /// What fills it.
+    /// The direction that fills `store`.
     pub(crate) from: Arc<Way>,
-    /// What is written here.
+    /// The direction that is written here.
     pub(crate) to: Arc<Way>,
     pub(crate) pool: Pool,
     writers: Arc<Mutex<Writers>>,
@@ -171,7 +172,7 @@ impl Port {
         Self { store, from, to, pool, writers: Arc::default() }
     }
 
-    /// Reads into `buf`: as much as it holds, or up to where a message ends. 0: an empty message, or the end.
+    /// Reads into `buf` until it is full or a message ends. 0 means an empty message or the end.
     pub(crate) async fn read(&self, buf: &mut [u8]) -> Result<usize, Fault> {
         let Taken::Blocks(chain) = self.take(Some(buf.len())).await? else { return Ok(0) };
         let mut n = 0;
@@ -182,13 +183,13 @@ impl Port {
         Ok(n)
     }
 
-    /// The first block, as it is. `None`: the end.
+    /// Reads the first block without a copy. `None` is the end.
     pub(crate) async fn read_block(&self) -> Result<Option<Block>, Fault> {
         let Taken::Blocks(mut chain) = self.take(None).await? else { return Ok(None) };
         Ok(chain.pop())
     }
 
-    /// The first block, if there is one and nobody waits for it.
+    /// Reads the first block, if there is one and no other reader waits.
     pub(crate) fn try_read_block(&self) -> Poll<Result<Option<Block>, Fault>> {
         let (taken, relieved) = self.store.poll_take(None, &mut None, None);
         if relieved {
@@ -215,15 +216,15 @@ impl Port {
         taken
     }
 
-    /// Writes all of `data` as one message. Whoever gives up in the middle of one hangs the stream up: nobody shall
-    /// take half a message for a whole one.
+    /// Writes all of `data` as one message. If the write is cancelled halfway, the stream is hung up, so that no reader
+    /// takes half a message for a whole one.
     pub(crate) async fn write(&self, data: &[u8]) -> Result<usize, Fault> {
         let mut writing = self.turn().await;
         let mut rest = data;
         loop {
             let put = self.write_part(&mut rest, &mut writing.watches).await;
             if put.is_err() && mem::take(&mut writing.mid) {
-                // It has ended by itself; what comes the other way has nothing to do with that.
+                // This direction has ended by itself. The other one is not affected.
                 let mut after = After::default();
                 self.to.hangup(Some(half()), &mut after);
                 after.wake();
@@ -236,7 +237,7 @@ impl Port {
         }
     }
 
-    /// Puts the next block of what is to be written.
+    /// Puts the next block of the data.
     async fn write_part(&self, rest: &mut &[u8], watches: &mut bool) -> Result<(), Fault> {
         let part = rest.len().min(WRITE);
         let mut alloc = pin!(self.pool.alloc(part));
@@ -253,13 +254,13 @@ impl Port {
         self.to.put(block.into()).await
     }
 
-    /// Puts a chain in the turn of a writer.
+    /// Puts a chain when it is this writer's turn.
     pub(crate) async fn put(&self, chain: Chain) -> Result<(), Fault> {
         let _turn = self.turn().await;
         self.to.put(chain).await
     }
 
-    /// [`Port::put`], if it is nobody else's turn and there is room now.
+    /// Like [`Port::put`], if no other writer waits and there is room now.
     pub(crate) fn try_put(&self, chain: Chain) -> Result<(), (Chain, Option<Fault>)> {
         if self.is_writing() { Err((chain, None)) } else { self.to.try_put(chain) }
     }
@@ -281,12 +282,12 @@ impl Port {
         writing
     }
 
-    /// Who reads here from now on, poll by poll.
+    /// Creates a polled reader.
     pub(crate) fn reading(&self) -> Reading {
         Reading { store: self.store.clone(), from: self.from.clone(), ticket: None }
     }
 
-    /// Who puts here from now on, poll by poll; a process takes turns with others that write.
+    /// Creates a polled writer. With `takes_turns` it waits for other writers, as those of a process do.
     pub(crate) fn putting(&self, takes_turns: bool) -> Putting {
         let turn = || Turn { writers: self.writers.clone(), ticket: None, has: false };
         Putting { to: self.to.clone(), turn: takes_turns.then(turn), ticket: None }
@@ -304,7 +305,7 @@ impl Port {
     }
 }
 
-/// Who waits to read; leaves when it goes.
+/// A waiting reader. Leaves the queue when dropped.
 struct Reader<'p> {
     store: &'p Store,
     ticket: Ticket,
@@ -316,8 +317,8 @@ impl Drop for Reader<'_> {
     }
 }
 
-/// A reader that keeps its place between polls: of those who wait at one end it is the one to be served in its turn,
-/// and is woken once there is something. It leaves its place when it is dropped, and keeps nothing open.
+/// A reader that keeps its place in the queue between polls. It is served in its turn, and woken when data is
+/// available. Dropping it leaves the queue. It does not keep the stream open.
 pub struct Reading {
     store: Arc<Store>,
     from: Arc<Way>,
@@ -325,8 +326,9 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// `want` bytes, or as many as there are before a message ends; with `None` the first block. `Ok(None)`: the end;
-    /// after some of these the end is an error, and at once if the stream was hung up for one.
+    /// Reads `want` bytes, or fewer if a message ends before, or the first block for `None`. `Ok(None)` is the end.
+    /// After several reads at the end, the next is an error. If the stream was hung up with an error, the first read
+    /// returns it.
     pub fn poll(&mut self, cx: &mut Context<'_>, want: Option<usize>) -> Poll<Result<Option<Chain>, Fault>> {
         let (taken, relieved) = self.store.poll_take(Some(cx.waker()), &mut self.ticket, want);
         if relieved {
@@ -345,8 +347,8 @@ impl Drop for Reading {
     }
 }
 
-/// A writer that keeps its place between polls, as [`Reading`] does. A chain is put whole or not at all, so giving up
-/// harms nobody.
+/// A writer that keeps its place in the queue between polls, like [`Reading`]. A chain is put whole or not at all, so
+/// cancelling is harmless.
 pub struct Putting {
     to: Arc<Way>,
     turn: Option<Turn>,
@@ -354,8 +356,8 @@ pub struct Putting {
 }
 
 impl Putting {
-    /// Puts `chain`, which is taken out of the option when it is done, or gone with an error. While it is there the
-    /// writer has its turn: who gives up without an end drops this.
+    /// Puts `chain`. The option is empty after success, and the chain is gone after an error. While the option has a
+    /// chain, this writer keeps its turn. To cancel, drop the writer.
     pub fn poll(&mut self, cx: &mut Context<'_>, chain: &mut Option<Chain>) -> Poll<Result<(), Fault>> {
         if let Some(turn) = &mut self.turn
             && turn.poll(cx.waker()).is_pending()
@@ -378,7 +380,7 @@ impl Drop for Putting {
     }
 }
 
-/// A place among those who write at one end, or their turn; left when it is dropped.
+/// A writer's place in the queue, or its turn. Dropping it leaves the queue or ends the turn.
 struct Turn {
     writers: Arc<Mutex<Writers>>,
     ticket: Ticket,
@@ -418,13 +420,13 @@ impl Drop for Turn {
     }
 }
 
-/// Who writes, or waits to.
+/// A writer in its turn, or waiting for it.
 struct Writing<'p> {
     port: &'p Port,
     mid: bool,
-    /// It has waited for the end, too.
+    /// Whether it has also waited for the end.
     watches: bool,
-    /// Left last.
+    /// Dropped last.
     turn: Turn,
 }
 
@@ -443,7 +445,7 @@ fn half() -> Fault {
     Fault::new("a write was given up in the middle of a message")
 }
 
-/// The end of a direction whose reader has gone while a module below still listens.
+/// The end of a direction without a reader, while a module below it still needs the data.
 pub(crate) struct Swallow;
 
 impl End for Swallow {
@@ -458,9 +460,9 @@ impl End for Swallow {
     }
 }
 
-/// The end of a direction that goes on in another one: the way in which pipes are joined.
+/// The end of a direction that continues in another one. It joins pipes.
 pub(crate) struct Joined {
-    /// Where it goes on.
+    /// The direction that continues.
     pub(crate) to: Arc<Way>,
     /// Pumps the direction that ends here.
     pub(crate) again: Waker,
@@ -482,7 +484,7 @@ impl End for Joined {
     }
 
     fn hangup(&mut self, why: &Hangup, after: &mut After) {
-        // It may have been held by this.
+        // This waker may have kept the direction alive.
         self.again = Waker::noop().clone();
         self.to.hangup(why.clone(), after);
     }

@@ -1,46 +1,47 @@
 //! A queue of blocks with a limit.
 //!
-//! Always holds: `bytes` and `blocks` count what is queued, and neither is beyond the limit, but for one chain that is
-//! larger than all of it; once it has refused, it refuses until it is at or below half of both.
+//! In: chains. Out: blocks. Always holds: `bytes` and `blocks` count the queued data. Both are within the limit, except
+//! for one chain that is larger than the limit. After a refusal the queue refuses until it is at or below half of both
+//! limits.
 
 use alloc::collections::VecDeque;
 
 use crate::block::{Block, Chain};
 
-/// How much a queue takes: its high water mark.
+/// The high-water mark of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// Bytes in it.
+    /// Maximum number of bytes.
     pub bytes: usize,
-    /// Blocks in it.
+    /// Maximum number of blocks.
     pub blocks: usize,
 }
 
 impl Limit {
-    /// As much as is sensible for a conversation: a quarter of a megabyte.
+    /// A sensible limit for a conversation: a quarter of a megabyte.
     pub const CONVERSATION: Self = Self { bytes: 256 << 10, blocks: 256 };
-    /// One put.
+    /// A limit of one put.
     pub const ONE: Self = Self { bytes: 0, blocks: 0 };
 }
 
-/// Blocks that wait, in order.
+/// Queued blocks, in order.
 #[derive(Debug)]
 pub struct Queue {
     blocks: VecDeque<Block>,
     bytes: usize,
-    /// Messages that end in it.
+    /// Number of messages that end in the queue.
     delims: usize,
     limit: Limit,
     refused: bool,
 }
 
 impl Queue {
-    /// An empty one.
+    /// Creates an empty queue.
     pub fn new(limit: Limit) -> Self {
         Self { blocks: VecDeque::new(), bytes: 0, delims: 0, limit, refused: false }
     }
 
-    /// Takes all of a chain, or refuses it: then [`Queue::relieved`] says when to try again.
+    /// Queues all of a chain, or refuses it. [`Queue::relieved`] then signals when to try again.
     pub fn put(&mut self, chain: Chain) -> Result<(), Chain> {
         let fits = self.bytes + chain.len() <= self.limit.bytes
             && self.blocks.len() + chain.blocks() <= self.limit.blocks;
@@ -52,7 +53,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Takes all of a chain, whatever the limit says.
+    /// Queues all of a chain, regardless of the limit.
     pub fn force(&mut self, chain: Chain) {
         for block in chain {
             self.bytes += block.len();
@@ -61,7 +62,7 @@ impl Queue {
         }
     }
 
-    /// Takes the first block out.
+    /// Removes and returns the first block.
     pub fn pop(&mut self) -> Option<Block> {
         let block = self.blocks.pop_front()?;
         self.bytes -= block.len();
@@ -69,7 +70,7 @@ impl Queue {
         Some(block)
     }
 
-    /// Takes out `want` bytes, or as many as there are before a message ends; `None`: the first block.
+    /// Removes `want` bytes, or fewer if a message ends before. With `None` it removes the first block.
     pub fn take(&mut self, want: Option<usize>) -> Chain {
         let mut chain = Chain::default();
         let mut left = want.unwrap_or(usize::MAX);
@@ -89,56 +90,56 @@ impl Queue {
         chain
     }
 
-    /// Puts back what was taken out last.
+    /// Returns a removed block to the front.
     pub fn put_back(&mut self, block: Block) {
         self.bytes += block.len();
         self.delims += usize::from(block.delim);
         self.blocks.push_front(block);
     }
 
-    /// The first block.
+    /// Returns the first block.
     pub fn front(&self) -> Option<&Block> {
         self.blocks.front()
     }
 
-    /// The blocks, in order.
+    /// Iterates over the blocks in order.
     pub fn iter(&self) -> impl Iterator<Item = &Block> {
         self.blocks.iter()
     }
 
-    /// Whether it has refused and is at or below half of its limit since: said once, to whoever shall tell those who
-    /// were refused.
+    /// Whether the queue has refused and has since fallen to half of its limit. Returns true once per refusal; the
+    /// caller must then wake the refused callers.
     pub fn relieved(&mut self) -> bool {
         let low = self.bytes <= self.limit.bytes / 2 && self.blocks.len() <= self.limit.blocks / 2;
         low && core::mem::take(&mut self.refused)
     }
 
-    /// Bytes in it.
+    /// Returns the number of queued bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Blocks in it.
+    /// Returns the number of queued blocks.
     pub fn blocks(&self) -> usize {
         self.blocks.len()
     }
 
-    /// Whether no block is in it, not even an empty one.
+    /// Whether there is no block, not even an empty one.
     pub fn is_empty(&self) -> bool {
         self.blocks.is_empty()
     }
 
-    /// Whether a message ends in it.
+    /// Whether a message ends in the queue.
     pub fn has_message(&self) -> bool {
         self.delims > 0
     }
 
-    /// Whether it has refused what it would have been given.
+    /// Whether the queue has refused a chain and still refuses.
     pub fn has_refused(&self) -> bool {
         self.refused
     }
 
-    /// Forgets everything in it.
+    /// Drops all blocks.
     pub fn clear(&mut self) {
         *self = Self::new(self.limit);
     }

@@ -1,4 +1,4 @@
-//! A stream: two directions between a process and a device, and the modules pushed between them.
+//! A stream: two directions between a process and a device, and the modules pushed on it.
 
 use alloc::format;
 use alloc::string::String;
@@ -14,24 +14,24 @@ use crate::port::{Port, Putting, Reading, Store, ToStore};
 use crate::queue::Limit;
 use crate::way::{After, Clock, Link, Way, hungup};
 
-/// Modules of one stream: puts go through all of them on one stack.
+/// Maximum number of modules on one stream. All of them run on one call stack.
 pub const DEEPEST: usize = 16;
 
-/// What a stream is made of.
+/// The parameters of new streams.
 #[derive(Clone)]
 pub struct Make {
-    /// Where the memory of writes comes from.
+    /// The memory for writes.
     pub pool: Pool,
-    /// Of the queue at either end.
+    /// The limit of the queue at each end.
     pub limit: Limit,
-    /// What may be pushed.
+    /// The modules that can be pushed.
     pub modules: Modules,
-    /// The time, for modules that have any.
+    /// The clock for modules with deadlines.
     pub clock: Clock,
 }
 
 impl Make {
-    /// Streams of this memory, with the usual limit, without modules and without a clock.
+    /// Creates parameters with this memory and the usual limit, without modules and without a clock.
     pub fn new(pool: Pool) -> Self {
         Self {
             pool,
@@ -42,10 +42,10 @@ impl Make {
     }
 }
 
-/// The process' end of a stream. Clones are the same end; the last one that is dropped closes the stream.
+/// The process's end of a stream. Clones share the end. Dropping the last one closes the stream.
 ///
-/// Concurrency: any number of tasks read and write; each read and each write is one piece, in the order in which they
-/// were begun.
+/// Concurrency: any number of tasks may read and write. Each read and each write is one piece, in the order in which
+/// they started.
 #[derive(Clone)]
 pub struct Stream(Arc<Opened>);
 
@@ -54,13 +54,14 @@ struct Opened {
     modules: Modules,
 }
 
-/// The device's end: whoever carries messages between the stream and something outside of it. Dropping it hangs up.
+/// The device's end. Its owner carries messages between the stream and the outside. Dropping it hangs up.
 ///
-/// Concurrency: several tasks may carry messages up at once; they come in the order in which their puts were let in.
+/// Concurrency: several tasks may carry messages up at once. They arrive in the order in which their puts were
+/// accepted.
 pub struct Device(Port);
 
 impl Stream {
-    /// A stream and its device's end.
+    /// Creates a stream and its device's end.
     pub fn new(make: &Make) -> (Self, Device) {
         let (read, taken) = (Store::new(make.limit), Store::new(make.limit));
         let up = Way::new(&make.clock, |_| ToStore(read.clone()));
@@ -74,49 +75,49 @@ impl Stream {
         Self(Arc::new(Opened { port, modules: make.modules.clone() }))
     }
 
-    /// Reads into `buf`: as much as it holds, or up to where a message ends. 0 is an empty message, or the end; after
-    /// some of these the end is an error, and at once if the stream was hung up for one.
+    /// Reads into `buf` until it is full or a message ends. 0 means an empty message or the end. After several reads at
+    /// the end, the next is an error. If the stream was hung up with an error, the first read returns it.
     pub async fn read(&self, buf: &mut [u8]) -> Result<usize, Fault> {
         self.0.port.read(buf).await
     }
 
-    /// The next block, without a copy; it may be a part of a message. `None`: the end.
+    /// Reads the next block, without a copy. It may be a part of a message. `None` is the end.
     pub async fn read_block(&self) -> Result<Option<Block>, Fault> {
         self.0.port.read_block().await
     }
 
-    /// Writes `data` as one message. Given up in the middle, it hangs the stream up.
+    /// Writes `data` as one message. If the write is cancelled halfway, the stream is hung up.
     pub async fn write(&self, data: &[u8]) -> Result<usize, Fault> {
         self.0.port.write(data).await
     }
 
-    /// Puts blocks at once, without a copy. An error: the stream is hung up, and they are gone.
+    /// Puts blocks in one step, without a copy. After an error the stream is hung up and the blocks are gone.
     pub async fn put(&self, chain: impl Into<Chain>) -> Result<(), Fault> {
         self.0.port.put(chain.into()).await
     }
 
-    /// Puts blocks if there is room now; else they come back, with a fault if there never will be.
+    /// Puts blocks if there is room now. Otherwise returns them, with an error if there will never be room.
     pub fn try_put(&self, chain: impl Into<Chain>) -> Result<(), (Chain, Option<Fault>)> {
         self.0.port.try_put(chain.into())
     }
 
-    /// Who reads, poll by poll.
+    /// Creates a reader that is polled.
     pub fn reading(&self) -> Reading {
         self.0.port.reading()
     }
 
-    /// Who writes, poll by poll, in turns with all others.
+    /// Creates a writer that is polled. It takes turns with all other writers.
     pub fn putting(&self) -> Putting {
         self.0.port.putting(true)
     }
 
-    /// Memory for blocks.
+    /// Returns the pool for blocks.
     pub fn pool(&self) -> &Pool {
         &self.0.port.pool
     }
 
-    /// Does what a text written to `ctl` says: `push NAME ARGUMENTS`, `pop`, `hangup`; anything else is for the
-    /// modules, from the first on, until one takes it. An error: it is wrong, or nobody's.
+    /// Executes a text written to `ctl`: `push NAME ARGUMENTS`, `pop` or `hangup`. Any other text goes to the modules,
+    /// from the top on, until one takes it. Fails if the text is invalid or no module takes it.
     pub fn control(&self, text: &[u8]) -> Result<(), Fault> {
         let text = core::str::from_utf8(text).map_err(|_| Fault::new("a control text is text"))?.trim();
         match text.split_once(' ').unwrap_or((text, "")) {
@@ -130,13 +131,13 @@ impl Stream {
         }
     }
 
-    /// Puts a module on top. Refused while a message is under way, or blocks wait in a module, and beyond [`DEEPEST`].
+    /// Pushes a module. Fails while a message is incomplete or a module holds blocks, and beyond [`DEEPEST`] modules.
     pub fn push(&self, words: &str) -> Result<(), Fault> {
         let (name, halves) = self.0.modules.open(words)?;
         self.put_on_top(name, halves, |names| self.0.modules.fits(words, names))
     }
 
-    /// [`Stream::push`] of an instance that somebody has made.
+    /// Pushes an existing instance like [`Stream::push`].
     pub fn push_halves(&self, name: &'static str, halves: Halves) -> Result<(), Fault> {
         self.put_on_top(name, halves, |_| Ok(()))
     }
@@ -162,12 +163,12 @@ impl Stream {
         down.links().insert(0, Link::new(name, halves.down));
         up.links().push(Link::new(name, halves.up));
         drop((down, up));
-        // It may have something to say first.
+        // The module may have something to send first.
         self.pump();
         Ok(())
     }
 
-    /// Takes the top module away. Refused while a message is under way, or a module holds something.
+    /// Pops the top module. Fails while a message is incomplete or a module holds data.
     pub fn pop(&self) -> Result<(), Fault> {
         let mut down = self.0.port.to.lock();
         let mut up = self.0.port.from.lock();
@@ -182,12 +183,12 @@ impl Stream {
         }
         let gone = (down.links().remove(0), up.links().pop());
         drop((down, up));
-        // A module may have anything to do when it goes.
+        // Dropping a module may run any code, so do it without the locks.
         drop(gone);
         Ok(())
     }
 
-    /// Ends the stream at both ends: what has come is read to its end, nothing more goes in.
+    /// Ends the stream at both ends. Received data can be read to its end. No more data is accepted.
     pub fn hangup(&self) {
         let mut after = After::default();
         self.0.port.to.hangup(None, &mut after);
@@ -197,35 +198,36 @@ impl Stream {
         after.wake();
     }
 
-    /// Nothing more is written: every module passes on what it holds, then the device finds the end. Reading goes on.
+    /// Ends writing: every module passes on its data, then the device reads the end. Reading continues.
     pub fn finish(&self) {
         let mut after = After::default();
         self.0.port.to.hangup(None, &mut after);
         after.wake();
     }
 
-    /// The next block if there is one now, or the end.
+    /// Returns the next block or the end, if available now.
     pub fn try_read_block(&self) -> Poll<Result<Option<Block>, Fault>> {
         self.0.port.try_read_block()
     }
 
-    /// Whether it has ended in either direction, or is about to.
+    /// Whether either direction has ended or is closing.
     pub fn is_ending(&self) -> bool {
         self.0.port.to.is_ending() || self.0.port.from.is_ending()
     }
 
-    /// When a module wants [`Stream::tick`] to be called: for streams that have no device, as those of a pipe.
+    /// Returns the time by which a module needs a call of [`Stream::tick`]. For streams without a device, such as
+    /// pipes.
     pub fn deadline(&self) -> Option<Duration> {
         self.0.port.deadline()
     }
 
-    /// The time has come: modules go on.
+    /// Lets the modules continue after a deadline has passed.
     pub fn tick(&self) {
         self.0.port.to.pump();
         self.0.port.from.tick();
     }
 
-    /// Whether something that was put waits in a module.
+    /// Whether a module holds written data.
     pub fn is_holding(&self) -> bool {
         self.0.port.to.lock().is_holding()
     }
@@ -235,12 +237,12 @@ impl Stream {
         self.0.port.is_full()
     }
 
-    /// Names of the modules from the top on, with what each says of itself.
+    /// Returns the names of the modules from the top on, with their status.
     pub fn modules(&self) -> Vec<(&'static str, String)> {
         self.0.port.to.lock().names().collect()
     }
 
-    /// A line for each module, from the top on: its name, and what it says.
+    /// Formats a line for each module, from the top on: its name and status.
     pub fn status(&self) -> String {
         let line = |(name, says): (&str, String)| match &*says {
             "" => format!("{name}\n"),
@@ -249,7 +251,7 @@ impl Stream {
         self.modules().into_iter().map(line).collect()
     }
 
-    /// Bytes and blocks that wait to be read here.
+    /// Returns the numbers of bytes and blocks that can be read here.
     pub fn waiting(&self) -> (usize, usize) {
         self.0.port.store.counts()
     }
@@ -274,7 +276,7 @@ impl Stream {
         after.wake();
         match said {
             Control::Taken => {
-                // It may take what it has refused.
+                // The module may now accept data that it has refused.
                 self.pump();
                 Ok(())
             }
@@ -290,7 +292,7 @@ impl Stream {
 }
 
 impl Drop for Opened {
-    /// The last close: every module passes on what it holds, from the process' end to the device's, then both
+    /// Handles the last close. Every module passes on its data, from the process's end to the device's, then both
     /// directions end.
     fn drop(&mut self) {
         let mut after = After::default();
@@ -304,66 +306,66 @@ impl Drop for Opened {
 }
 
 impl Device {
-    /// Carries a chain up. Waits while the process does not read.
+    /// Puts a chain up to the process. Waits while the process does not read.
     pub async fn put(&self, chain: impl Into<Chain>) -> Result<(), Fault> {
         self.0.to.put(chain.into()).await
     }
 
-    /// Carries a chain up if there is room now; else it comes back, with a fault if there never will be.
+    /// Puts a chain up if there is room now. Otherwise returns it, with an error if there will never be room.
     pub fn try_put(&self, chain: impl Into<Chain>) -> Result<(), (Chain, Option<Fault>)> {
         self.0.to.try_put(chain.into())
     }
 
-    /// The next block that the process has put; `None`: it has closed.
+    /// Takes the next block from the process. `None` if the process has closed the stream.
     pub async fn take(&self) -> Result<Option<Block>, Fault> {
         self.0.read_block().await
     }
 
-    /// The next block that the process has put if there is one now, or the end.
+    /// Takes the next block from the process or the end, if available now.
     pub fn try_take(&self) -> Poll<Result<Option<Block>, Fault>> {
         self.0.try_read_block()
     }
 
-    /// The device has gone: `hangup` of the seed. An error is what readers and writers get.
+    /// Hangs up because the device is gone (`hangup` of the seed). Readers and writers get the error, if there is one.
     pub fn hangup(&self, why: Option<Fault>) {
         self.0.hangup(&why);
     }
 
-    /// Nothing more will be carried up: every module passes on what it holds, then the process finds the end. What the
-    /// process has put is still taken.
+    /// Ends the data to the process: every module passes on its data, then the process reads the end. Data from the
+    /// process is still taken.
     pub fn finish(&self) {
         let mut after = After::default();
         self.0.to.hangup(None, &mut after);
         after.wake();
     }
 
-    /// Bytes and blocks that wait to be taken.
+    /// Returns the numbers of bytes and blocks that can be taken.
     pub fn waiting(&self) -> (usize, usize) {
         self.0.store.counts()
     }
 
-    /// Who takes what the process puts, poll by poll.
+    /// Creates a polled reader of the process's data.
     pub fn reading(&self) -> Reading {
         self.0.reading()
     }
 
-    /// Who carries up, poll by poll.
+    /// Creates a polled writer to the process.
     pub fn putting(&self) -> Putting {
         self.0.putting(false)
     }
 
-    /// When a module wants [`Device::tick`] to be called.
+    /// Returns the time by which a module needs a call of [`Device::tick`].
     pub fn deadline(&self) -> Option<Duration> {
         self.0.deadline()
     }
 
-    /// The time has come, or something has happened outside: modules go on.
+    /// Lets the modules continue after a deadline has passed, or after an event outside.
     pub fn tick(&self) {
         self.0.from.pump();
         self.0.to.pump();
     }
 
-    /// Memory for blocks.
+    /// Returns the pool for blocks.
     pub fn pool(&self) -> &Pool {
         &self.0.pool
     }

@@ -1,12 +1,13 @@
-//! Who waits for a turn: wakers in the order in which they came.
+//! A queue of waiters: their wakers in the order of arrival.
 //!
-//! Always holds: a turn belongs to the first who waits; whoever leaves with it, or without it, says who is to be woken
-//! next. So a waiter that goes away in the moment in which it is woken takes nobody's wake-up with it.
+//! In: waiters that arrive and leave. Out: the waker of the next one. Always holds: only the first waiter may proceed.
+//! When it leaves, with or without success, the caller wakes the next one. So a waiter that is dropped at the moment of
+//! its wake-up does not lose the wake-up for others.
 
 use alloc::collections::VecDeque;
 use core::task::Waker;
 
-/// A place in the list.
+/// A place in the queue.
 pub(crate) type Ticket = Option<u64>;
 
 #[derive(Default)]
@@ -16,12 +17,12 @@ pub(crate) struct Waiters {
 }
 
 impl Waiters {
-    /// Whether it is the turn of this one: nobody came before.
+    /// Whether this waiter may proceed: none is before it.
     pub(crate) fn is_turn(&self, ticket: &Ticket) -> bool {
         self.waiting.front().is_none_or(|(first, _)| Some(*first) == *ticket)
     }
 
-    /// Waits, at the end, or with a newer waker at the place it has.
+    /// Enters at the end of the queue, or updates the waker of the waiter's place.
     pub(crate) fn wait(&mut self, ticket: &mut Ticket, waker: &Waker) {
         if let Some(place) = self.waiting.iter_mut().find(|(place, _)| Some(*place) == *ticket) {
             place.1.clone_from(waker);
@@ -32,7 +33,8 @@ impl Waiters {
         self.next += 1;
     }
 
-    /// Waits no more: whether it was the first, so that the next one is to be woken if there is something to have.
+    /// Leaves the queue. Returns whether the waiter was the first. The caller must then wake the next one, if it can
+    /// proceed.
     pub(crate) fn leave(&mut self, ticket: &mut Ticket) -> bool {
         let Some(gone) = ticket.take() else { return false };
         let Some(at) = self.waiting.iter().position(|(place, _)| *place == gone) else { return false };
@@ -40,18 +42,18 @@ impl Waiters {
         at == 0
     }
 
-    /// Who is to be woken: the first keeps its place until it leaves.
+    /// Returns the waker of the first waiter, which keeps its place until it leaves.
     pub(crate) fn first(&self) -> Option<Waker> {
         self.waiting.front().map(|(_, waker)| waker.clone())
     }
 
-    /// Everybody is to be woken, and nobody waits any more.
+    /// Removes and returns all waiters. The caller must wake them.
     pub(crate) fn all(&mut self) -> VecDeque<(u64, Waker)> {
         core::mem::take(&mut self.waiting)
     }
 }
 
-/// Wakes when nothing is locked any more.
+/// Wakes the wakers. Call it without holding a lock.
 pub(crate) fn wake(wakers: impl IntoIterator<Item = Waker>) {
     wakers.into_iter().for_each(Waker::wake);
 }

@@ -1,12 +1,12 @@
-//! One direction of a stream: the halves of its modules in order, what is at its end, and who waits to put.
+//! One direction of a stream: the module halves in order, the end behind them, and the waiting callers.
 //!
-//! A put runs through all modules in the caller's task, under the direction's lock, so puts of several tasks come to
-//! the end in the order in which they entered. What has to be done after that (wake somebody, run the other half of a
-//! module) is gathered and done when nothing is locked any more.
+//! In: chains of blocks, hangups, wake-ups. Out: chains at the end, and wake-ups. A put runs through all modules in the
+//! caller's task, under the direction's lock. So the puts of several tasks arrive in the order in which they took the
+//! lock. Later actions (wake-ups, a run of the other half of a module) are collected and done when no lock is held.
 //!
-//! Always holds: whoever waits has been refused under the lock, and everything that makes room calls [`Way::pump`]
-//! afterwards, which takes that lock: no wake-up is lost between the two. Locks are taken down before up, a
-//! conversation's before those of what it is joined to or multiplexed on.
+//! Always holds: a waiting caller was refused under the lock. Every event that makes room then calls [`Way::pump`],
+//! which takes that lock. So no wake-up is lost between the two. Locks are taken down before up; the locks of a
+//! conversation come before those of a stream that it is joined to or multiplexed on.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -26,46 +26,45 @@ use crate::port::Swallow;
 use crate::queue::{Limit, Queue};
 use crate::wait::{Ticket, Waiters, wake};
 
-/// The time, as far as the modules of a stream are concerned.
+/// The clock of a stream's modules.
 pub(crate) type Clock = Arc<dyn Fn() -> Duration + Send + Sync>;
 
-/// What is behind the last module.
+/// The end behind the last module.
 pub(crate) trait End: Send {
     /// Takes a chain or refuses it.
     fn put(&mut self, chain: Chain, after: &mut After) -> Result<(), Chain>;
 
-    /// Nothing more will come; why, if that is an error.
+    /// Ends the data. `why` is the error, if it did not end in good order.
     fn hangup(&mut self, why: &Hangup, after: &mut After);
 
-    /// Whether it refuses anything for now.
+    /// Whether it refuses data now.
     fn is_full(&self) -> bool;
 
-    /// The direction shall live on until it has been told of room, or of the end behind it.
+    /// Keeps the direction `way` alive until the end has signalled room or has ended itself.
     fn hold(&mut self, way: Waker) {
         let _ = way;
     }
 }
 
-/// What is to be done when a run is over.
+/// The actions to take after a run.
 #[derive(Default)]
 pub(crate) struct After {
-    /// To be woken when nothing is locked.
+    /// Wakers to wake when no lock is held.
     pub(crate) wakes: Vec<Waker>,
-    /// The direction is to be hung up.
+    /// An error with which to hang up the direction.
     pub(crate) fault: Option<Fault>,
-    /// Nobody wants what comes out any more.
+    /// Whether the receiver of the direction's output is gone.
     pub(crate) gone: bool,
-    /// The other direction is to be pumped.
+    /// Whether to pump the other direction.
     pub(crate) kicked: bool,
-    /// The direction ends in good order.
+    /// Whether the direction ends in good order.
     pub(crate) finished: bool,
-    /// Other directions that are to be ended when nothing is locked: for an error, or because nobody wants what comes
-    /// out.
+    /// Other directions to end when no lock is held: with an error, or because their receiver is gone.
     ended: Vec<(Arc<Way>, Hangup)>,
 }
 
 impl After {
-    /// Does it: nothing is locked any more.
+    /// Takes the collected actions. No lock may be held.
     pub(crate) fn wake(mut self) {
         while let Some((way, why)) = self.ended.pop() {
             match why {
@@ -77,12 +76,12 @@ impl After {
     }
 }
 
-/// How a stream has ended: in good order, or not.
+/// The end of a stream: `None` if in good order, else the error.
 pub(crate) type Hangup = Option<Fault>;
 
 pub(crate) struct Way {
     state: Mutex<State>,
-    /// Nothing comes out any more. The other direction looks at it with its own lock taken.
+    /// Whether the direction has ended. The other direction reads it under its own lock.
     ended: AtomicBool,
     clock: Clock,
     me: Weak<Way>,
@@ -93,31 +92,31 @@ pub(crate) struct State {
     end: Box<dyn End>,
     waiters: Waiters,
     hungup: Option<Hangup>,
-    /// Is hung up when what waits in the modules has gone on.
+    /// Whether to hang up when the data in the modules has left.
     closing: bool,
-    /// Modules that have passed on what they held, from the beginning.
+    /// Number of modules, from the first on, that have passed on their data and are closed.
     closed: usize,
-    /// A message has begun and not ended.
+    /// Whether a message has started and not ended.
     mid: bool,
-    /// Nobody reads what comes out, but a module listens as long as the other direction lives.
+    /// Whether there is no reader, but a module needs the data while the other direction lives.
     listens: bool,
-    /// The other direction.
+    /// The other direction of the stream.
     other: Weak<Way>,
-    /// The direction that ends in this one and in nothing else: it hangs up with it.
+    /// The direction that ends in this one and nowhere else. It is hung up together with this one.
     feeder: Weak<Way>,
-    /// Of whoever waits for something else before it puts.
+    /// Waker of a task that waits for the end, while it waits for something else before its put.
     watcher: Option<Waker>,
 }
 
-/// A half of a module, in its place.
+/// One half of a module, and its queue.
 pub(crate) struct Link {
     name: &'static str,
     module: Box<dyn Module>,
-    /// What it has passed on and the next one has refused.
+    /// Data that the module has passed on and the next one has refused.
     queue: Queue,
 }
 
-/// One run through the modules.
+/// The context of one run through the modules.
 pub(crate) struct Run<'r> {
     end: &'r mut dyn End,
     pub(crate) clock: &'r (dyn Fn() -> Duration + Send + Sync),
@@ -146,7 +145,7 @@ impl Link {
         Ok(())
     }
 
-    /// Passes on what has been refused.
+    /// Passes on the refused data.
     fn drain(&mut self, rest: &mut [Link], run: &mut Run<'_>) {
         while let Some(block) = self.queue.pop() {
             if let Err(refused) = pass(rest, run, block.into()) {
@@ -171,7 +170,7 @@ impl Link {
 }
 
 impl Way {
-    /// Without modules. `end` is told what pumps the direction.
+    /// Creates a direction without modules. `end` gets the waker that pumps the direction.
     pub(crate) fn new<E: End + 'static>(clock: &Clock, end: impl FnOnce(Waker) -> E) -> Arc<Self> {
         Arc::new_cyclic(|way: &Weak<Self>| {
             let end = Box::new(end(Arc::new(Again(way.clone())).into()));
@@ -197,19 +196,19 @@ impl Way {
         })
     }
 
-    /// These are the two directions of one stream.
+    /// Joins the two directions of one stream.
     pub(crate) fn pair(up: &Arc<Self>, down: &Arc<Self>) {
         up.lock().other = Arc::downgrade(down);
         down.lock().other = Arc::downgrade(up);
     }
 
-    /// Where this one ends nothing else does.
+    /// Notes that this direction feeds `into`, and nothing else.
     pub(crate) fn feeds(self: &Arc<Self>, into: &Arc<Self>) {
         into.lock().feeder = Arc::downgrade(self);
     }
 
-    /// Takes a chain through the modules, or leaves it where it is and waits: `waker` is woken when there is room, in
-    /// the order of those who wait.
+    /// Puts a chain through the modules. If there is no room, the chain stays in place and the caller waits: `waker` is
+    /// woken when there is room, in the order of the waiters.
     pub(crate) fn poll_put(
         &self,
         waker: &Waker,
@@ -236,7 +235,7 @@ impl Way {
             return Poll::Pending;
         }
         if let Some(why) = state.hungup.clone() {
-            // It is why, or would have been too late anyway.
+            // The hangup is the reason, or the chain came too late anyway.
             state.waiters.leave(ticket);
             return Poll::Ready(Err(why));
         }
@@ -247,7 +246,7 @@ impl Way {
         Poll::Ready(Ok(()))
     }
 
-    /// [`Way::poll_put`] of a task of its own.
+    /// Runs [`Way::poll_put`] as a future.
     pub(crate) async fn put(&self, chain: Chain) -> Result<(), Fault> {
         let mut chain = Some(chain);
         let mut waiting = Waiting { way: self, ticket: None };
@@ -260,7 +259,7 @@ impl Way {
         .await
     }
 
-    /// Puts what can be put now, or gives it back.
+    /// Puts a chain if there is room now. Otherwise returns it.
     pub(crate) fn try_put(&self, chain: Chain) -> Result<(), (Chain, Option<Fault>)> {
         let (mut given, mut ticket, mut after) = (Some(chain), None, After::default());
         let polled = self.poll_put(Waker::noop(), &mut given, &mut ticket, &mut after);
@@ -273,14 +272,14 @@ impl Way {
         }
     }
 
-    /// Whoever waits, waits with another waker.
+    /// Replaces the waker of a waiter.
     pub(crate) fn wait_on(&self, ticket: &mut Ticket, waker: &Waker) {
         if ticket.is_some() {
             self.lock().waiters.wait(ticket, waker);
         }
     }
 
-    /// Waits no more.
+    /// Stops waiting.
     pub(crate) fn leave(&self, ticket: &mut Ticket) {
         if ticket.is_none() {
             return;
@@ -291,8 +290,8 @@ impl Way {
         wake(next);
     }
 
-    /// There is room at the end, or something has happened that a module waits for: what waits in the modules goes on,
-    /// and so does who waits to put.
+    /// Continues after room at the end was made, or after an event that a module waits for. Data in the modules moves
+    /// on, and the first waiter is woken.
     pub(crate) fn pump(&self) {
         let mut after = After::default();
         let mut state = self.lock();
@@ -320,19 +319,19 @@ impl Way {
         after.wake();
     }
 
-    /// When [`Way::tick`] is to be called at the latest.
+    /// Returns the time by which [`Way::tick`] must be called.
     pub(crate) fn deadline(&self) -> Option<Duration> {
         let fed = self.closing_feeder().and_then(|feeder| feeder.deadline());
         let state = self.lock();
         if state.hungup.is_some() {
             return fed;
         }
-        // What has something to pass on waits for room, not for the time.
+        // A module with refused data waits for room, not for the time.
         let ready = state.links.iter().filter(|link| link.queue.is_empty());
         ready.filter_map(|link| link.module.deadline()).chain(fed).min()
     }
 
-    /// The time has come.
+    /// Continues when a deadline has passed.
     pub(crate) fn tick(&self) {
         if let Some(feeder) = self.closing_feeder() {
             feeder.pump();
@@ -340,14 +339,16 @@ impl Way {
         self.pump();
     }
 
-    /// The direction that ends in this one, if it is closing: its own stream may have gone, so its time is ours.
+    /// Returns the feeding direction, if it is closing. Its own stream may be gone, so this direction handles its
+    /// deadlines.
     fn closing_feeder(&self) -> Option<Arc<Self>> {
         let feeder = self.lock().feeder.upgrade()?;
         let closing = feeder.lock().closing;
         closing.then_some(feeder)
     }
 
-    /// Why nothing is let in any more, if so; else `waker` is woken when it is. One task at a time waits for it.
+    /// Returns the hangup if the direction accepts no more data. Otherwise `waker` is woken when it ends. Only one task
+    /// at a time can wait.
     pub(crate) fn poll_end(&self, waker: &Waker) -> Poll<Hangup> {
         let mut state = self.lock();
         if state.is_ending() {
@@ -357,14 +358,14 @@ impl Way {
         Poll::Pending
     }
 
-    /// Nobody waits for the end any more.
+    /// Drops the waker of a task that waited for the end.
     pub(crate) fn forget_watcher(&self) {
         let old = self.lock().watcher.take();
         drop(old);
     }
 
-    /// Nothing is let in any more. In good order what waits in the modules still goes on, and each passes on what it
-    /// holds; after an error it is gone.
+    /// Stops accepting data. In good order, the data in the modules still moves on, and each module passes on its data.
+    /// After an error the data is dropped.
     pub(crate) fn hangup(&self, why: Hangup, after: &mut After) {
         let mut state = self.lock();
         match why {
@@ -373,15 +374,15 @@ impl Way {
         }
     }
 
-    /// Nothing is let in any more, and the modules are not asked for what they hold.
+    /// Stops accepting data without closing the modules.
     pub(crate) fn stop(&self, after: &mut After) {
         let mut state = self.lock();
         state.closed = state.links.len();
         self.close(&mut state, after);
     }
 
-    /// Nobody reads what comes out any more. Where a module of the other direction, which is closing, waits for what
-    /// comes here, it still comes here until that has ended, and `true` is said.
+    /// Handles the loss of the reader. If a closing module of the other direction needs the data of this one, this
+    /// direction stays open until the other has ended. Returns whether that is so.
     pub(crate) fn listen_on(&self, after: &mut After) -> bool {
         let other = self.lock().other.upgrade();
         if !other.is_some_and(|other| other.lock().hears()) {
@@ -396,18 +397,18 @@ impl Way {
         true
     }
 
-    /// Nobody wants what comes out.
+    /// Ends the direction because its receiver is gone.
     pub(crate) fn abandon(&self, after: &mut After) {
         let mut state = self.lock();
         let gone = core::mem::take(&mut state.links);
         self.end(&mut state, None, after);
         drop(state);
-        // A module may have anything to do when it goes.
+        // Dropping a module may run any code, so do it without the lock.
         drop(gone);
     }
 
-    /// Ends in good order, as far as that goes now; [`Way::pump`] goes on. A module is closed when all before it has
-    /// come to it, and it takes what comes.
+    /// Ends in good order, as far as possible now. [`Way::pump`] continues it. A module is closed when all data before
+    /// it has arrived and it accepts it.
     fn close(&self, state: &mut State, after: &mut After) {
         if state.hungup.is_some() {
             return;
@@ -417,11 +418,11 @@ impl Way {
             state.end.hold(self.me.upgrade().map_or(Waker::noop().clone(), Waker::from));
         }
         let mut closed = state.closed;
-        // What waits for something that comes the other way, and for no time, waits for ever then.
+        // A module that waits for data from the other direction, and not for a time, then waits for ever.
         let alone = state.other.upgrade().is_none_or(|other| other.ended.load(Ordering::SeqCst));
         let is_stuck =
             move |link: &Link| alone && link.module.deadline().is_none() && !link.module.waits_for_room();
-        // What waits before a module that will never take it.
+        // Returns the name of a module that will never take the data before it.
         let dam = move |links: &[Link], at: usize| -> Option<&'static str> {
             let next = links.get(at + 1).filter(|next| next.queue.is_empty() && is_stuck(next))?;
             next.module.is_full().then_some(next.name)
@@ -432,7 +433,7 @@ impl Way {
                     let [link, rest @ ..] = &mut links[at..] else { continue };
                     link.drain(rest, run);
                     if alone && link.queue.is_empty() {
-                        // It may have waited for the room that there is now.
+                        // It may have waited for the room that is available now.
                         link.call(rest, run, |module, next| module.resume(next));
                     }
                 }
@@ -481,11 +482,11 @@ impl Way {
         after.wakes.extend(state.other.upgrade().map(Waker::from));
     }
 
-    /// Whether a put of who has this place would be refused.
+    /// Whether a put of the waiter with this ticket would be refused.
     pub(crate) fn is_full(&self, ticket: &Ticket) -> bool {
         let state = self.lock();
         if state.is_ending() {
-            // It would be told that.
+            // A put would return the end at once.
             return false;
         }
         !state.waiters.is_turn(ticket)
@@ -495,7 +496,7 @@ impl Way {
             }
     }
 
-    /// Whether it has ended, or is about to.
+    /// Whether it has ended or is closing.
     pub(crate) fn is_ending(&self) -> bool {
         self.lock().is_ending()
     }
@@ -504,14 +505,14 @@ impl Way {
         lock(&self.state)
     }
 
-    /// Runs the modules, and does what their errors ask for.
+    /// Runs the modules, and handles the actions that they requested.
     pub(crate) fn run<T>(
         &self,
         state: &mut State,
         after: &mut After,
         f: impl FnOnce(&mut [Link], &mut Run<'_>) -> T,
     ) -> T {
-        // What asks for something to be done asks it of this direction, and may run below another one.
+        // Requests concern this direction. It may run inside the run of another one, so save the requests for that.
         let asked = |after: &mut After| {
             let take = core::mem::take::<bool>;
             (after.fault.take(), take(&mut after.gone), take(&mut after.kicked), take(&mut after.finished))
@@ -537,7 +538,7 @@ impl Way {
     }
 }
 
-/// Pumps a direction as long as it is there.
+/// Pumps a direction as long as it exists.
 struct Again(Weak<Way>);
 
 impl Wake for Way {
@@ -559,18 +560,18 @@ impl State {
         self.hungup.is_some() || self.closing
     }
 
-    /// Whether a message is under way, or blocks wait in a module.
+    /// Whether a message is incomplete, or a module holds blocks.
     pub(crate) fn is_busy(&self) -> bool {
         let mid = |link: &Link| link.module.is_full() || link.module.is_mid();
         self.mid || self.is_holding() || self.links.iter().any(mid)
     }
 
-    /// Whether something waits in a module. After the end nothing does: it will go nowhere.
+    /// Whether a module holds data. Never after the end, because the data cannot leave any more.
     pub(crate) fn is_holding(&self) -> bool {
         self.hungup.is_none() && self.links.iter().any(|link| !link.queue.is_empty() || link.module.holds())
     }
 
-    /// Whether a module still has something that depends on what the other direction brings.
+    /// Whether a module still depends on data of the other direction.
     fn hears(&self) -> bool {
         self.hungup.is_none() && self.links.iter().any(|link| link.module.hears())
     }
@@ -595,12 +596,12 @@ impl Link {
     }
 }
 
-/// What who puts is told.
+/// Returns the error for a caller that puts.
 pub(crate) fn hungup(why: Hangup) -> Fault {
     why.unwrap_or_else(|| Fault::new("the stream is hung up"))
 }
 
-/// Leaves when it goes.
+/// Leaves the queue of waiters when dropped.
 struct Waiting<'w> {
     way: &'w Way,
     ticket: Ticket,

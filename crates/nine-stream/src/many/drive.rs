@@ -1,9 +1,8 @@
-//! Who carries between the lower stream and the conversations: one task.
+//! The driver: one task that carries data between the lower stream and the conversations.
 //!
-//! In: blocks of the lower stream; wake-ups. Out: turns of the conversations, each as one chain.
+//! In: blocks of the lower stream; wake-ups. Out: batches of frames of the conversations, each as one chain.
 //!
-//! Always holds: reading never waits for sending, nor the other way round, and neither waits for the stream of a
-//! conversation.
+//! Always holds: reading never waits for sending, nor the reverse. Neither waits for the stream of a conversation.
 
 use alloc::sync::Arc;
 use core::future::{pending, poll_fn};
@@ -16,15 +15,15 @@ use crate::block::Block;
 use crate::module::Fault;
 use crate::stream::Stream;
 
-/// Blocks that are read, or turns that are sent, before others than this task have their turn.
+/// Number of blocks to read, or batches to send, before the task yields to others.
 const ROUNDS: usize = 32;
 
-/// What carries: its task is to be run for as long as there are conversations. Dropped, it ends them for an error.
+/// The driver's task. Run it for as long as there are conversations. Dropping it ends them with an error.
 pub struct Driver {
     shared: Driven,
     lower: Stream,
     listener: Listener,
-    /// What has come behind the hello.
+    /// Data that came after the hello.
     rest: Block,
 }
 
@@ -33,9 +32,9 @@ impl Driver {
         Self { shared: Driven(shared), lower, listener, rest }
     }
 
-    /// Carries until the lower stream has ended and what had come has been taken; or until nobody opens or accepts and
-    /// no conversation is left: then it ends the lower stream. An error: why it, or a conversation on it, has not
-    /// ended in good order.
+    /// Carries data until the lower stream has ended and its data has been taken. Also ends when there are no
+    /// conversations, and no handle can open or accept more; it then ends the lower stream. The error is the reason why
+    /// the lower stream, or a conversation on it, did not end in good order.
     pub async fn drive(self) -> Result<(), Fault> {
         let Self { shared: driven, lower, listener, rest } = self;
         let shared = &*driven.0;
@@ -69,14 +68,14 @@ impl Driver {
     }
 }
 
-/// Says why nothing more comes. Where there is no room, the other end sees no more than that it has ended.
+/// Sends the reason of a failure. If there is no room, the other side only sees the end.
 pub(super) fn tell(lower: &Stream, why: &Fault) {
     let mut speech = Speech::default();
     speech.say(0, Frame::End(Some(why.clone())));
     let _ = lower.try_put(speech.chain());
 }
 
-/// Hears all that comes, until the lower stream ends.
+/// Handles all received frames, until the lower stream ends.
 async fn read(
     shared: &Arc<Shared>,
     lower: &Stream,
@@ -100,7 +99,7 @@ async fn read(
     }
 }
 
-/// Sends turn after turn, until nobody will say anything any more.
+/// Sends batches, until no conversation will send any more.
 async fn send(shared: &Shared, lower: &Stream) {
     loop {
         for _ in 0..ROUNDS {
@@ -111,7 +110,7 @@ async fn send(shared: &Shared, lower: &Stream) {
             });
             let Some(chain) = next.await else { return };
             if lower.put(chain).await.is_err() {
-                // What has come before is still to be read, and then says why.
+                // Received data must still be read. It then shows the reason.
                 pending::<()>().await;
             }
         }
@@ -119,7 +118,7 @@ async fn send(shared: &Shared, lower: &Stream) {
     }
 }
 
-/// Lets others have their turn.
+/// Yields to other tasks once.
 async fn pause() {
     let mut paused = false;
     poll_fn(|cx| {
@@ -132,7 +131,7 @@ async fn pause() {
     .await;
 }
 
-/// Whose task has gone carries nothing.
+/// Ends all conversations when the driver's task is dropped.
 struct Driven(Arc<Shared>);
 
 impl Drop for Driven {

@@ -1,9 +1,9 @@
-//! What two multiplexors say to each other: `size[2] kind[1] number[4] body[size]`, least byte first.
+//! The frames between two multiplexors: `size[2] kind[1] number[4] body[size]`, little-endian.
 //!
-//! In: blocks of the lower stream, cut anywhere. Out: whole frames, and the other way round.
+//! In: blocks of the lower stream, split anywhere. Out: whole frames; and the reverse.
 //!
-//! Always holds: nothing is kept of a frame whose size its kind cannot have, so never more than one body of [`FRAME`]
-//! bytes.
+//! Always holds: a frame with an invalid size for its kind is not buffered. So at most one body of [`FRAME`] bytes is
+//! stored.
 
 use alloc::format;
 use alloc::string::String;
@@ -15,9 +15,9 @@ use crate::block::{Block, Chain};
 use crate::module::Fault;
 use crate::way::Hangup;
 
-/// The most data in a frame, bytes.
+/// Maximum data in a frame, in bytes.
 pub(super) const FRAME: usize = 16 << 10;
-/// The longest reason, bytes: what is longer is cut.
+/// Maximum length of an error text, in bytes. Longer texts are cut.
 const REASON: usize = 256;
 const HEADER: usize = 7;
 const VERSION: u8 = 1;
@@ -33,15 +33,15 @@ const CLOSE: u8 = 7;
 pub(super) enum Frame {
     Hello(Hello),
     Open,
-    /// A part of a message, or the last one: the block says which.
+    /// A part of a message. The block's delimiter marks the last one.
     Data(Block),
     Credit(u32),
-    /// No more data, or a reset.
+    /// The end of the data, or a reset.
     End(Hangup),
     Close,
 }
 
-/// What a side says of itself.
+/// The parameters of one side.
 #[derive(Clone, Copy)]
 pub(super) struct Hello {
     pub(super) side: Side,
@@ -49,7 +49,7 @@ pub(super) struct Hello {
     pub(super) conversations: u16,
 }
 
-/// Frames on their way down, one after the other.
+/// Encoded frames to send, in order.
 #[derive(Default)]
 pub(super) struct Speech {
     chain: Chain,
@@ -82,7 +82,7 @@ impl Speech {
         }
     }
 
-    /// All of it, as one message.
+    /// Returns all frames as one message.
     pub(super) fn chain(mut self) -> Chain {
         if !self.bytes.is_empty() {
             self.chain.push(self.bytes.into());
@@ -103,17 +103,18 @@ impl Speech {
     }
 }
 
-/// Makes frames of what has come.
+/// Decodes frames from received blocks.
 #[derive(Default)]
 pub(super) struct Listener {
     header: [u8; HEADER],
-    /// Bytes of the header that have come.
+    /// Number of header bytes that have been received.
     filled: usize,
     body: Vec<u8>,
 }
 
 impl Listener {
-    /// The next frame of what `block` begins with, and who it is about; `None`: the block is used up.
+    /// Decodes the next frame from the front of `block`. Returns it with its conversation number. `None` if the block
+    /// is used up.
     pub(super) fn hear(&mut self, block: &mut Block) -> Result<Option<(u32, Frame)>, Fault> {
         let started = self.filled == HEADER;
         let n = (HEADER - self.filled).min(block.len());
@@ -151,13 +152,13 @@ impl Listener {
         Ok(Some((u32::from_le_bytes(number), frame)))
     }
 
-    /// Whether a frame has begun and not ended.
+    /// Whether a frame is incomplete.
     pub(super) fn is_mid(&self) -> bool {
         self.filled > 0
     }
 }
 
-/// A frame of a size that its kind has.
+/// Decodes a frame. Its size is valid for its kind.
 fn decode(kind: u8, body: Vec<u8>) -> Result<Frame, Fault> {
     Ok(match (kind, &body[..]) {
         (HELLO, &[VERSION, side @ (0 | 1), w0, w1, w2, w3, c0, c1]) => Frame::Hello(Hello {

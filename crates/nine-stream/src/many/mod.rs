@@ -1,12 +1,12 @@
 //! Many conversations on one stream: the multiplexing module of the paper (`docs/streams.md`, Many conversations on
 //! one).
 //!
-//! In: frames from the lower stream, chains from the streams above. Out: chains to these, frames to that. One task, the
-//! [`Driver`]'s, carries between them.
+//! In: frames from the lower stream, chains from the streams above. Out: chains to those, frames to the lower stream.
+//! One task, the [`Driver`], carries data between them.
 //!
-//! Always holds: of what has come at most a window waits here for each conversation, of what goes at most a queue's
-//! limit; no conversation waits for the reader of another; as many conversations exist as the limits say; what a peer
-//! says that is not in the format ends the lower stream.
+//! Always holds: for each conversation, at most a window of received data and at most a queue's limit of data to send
+//! is stored here. No conversation waits for the reader of another. The limits bound the number of conversations. A
+//! peer that violates the format causes the end of the lower stream.
 
 mod drive;
 mod frame;
@@ -27,7 +27,7 @@ use crate::module::Fault;
 use crate::stream::{Make, Stream};
 use crate::wait::{Ticket, wake};
 
-/// Who has dialled the lower stream: the sides number their conversations apart.
+/// The side that has dialled the lower stream, or the other one. The sides use different conversation numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// Opens 1, 3, 5 and so on.
@@ -36,18 +36,18 @@ pub enum Side {
     Listener,
 }
 
-/// How much the other side may have of this one.
+/// The limits that this side sets for the other one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// What may be on its way to one conversation, bytes: at least [`Limits::SMALLEST`], and taken for that if it is
-    /// less.
+    /// Window of a conversation: the maximum cost of its data in flight, in bytes. Values below [`Limits::SMALLEST`]
+    /// are raised to it.
     pub window: u32,
-    /// Conversations that the other side may have opened at a time, and that this one may have: one more is refused.
+    /// Maximum number of open conversations of the other side, and also of this one. Another one is refused.
     pub conversations: u16,
 }
 
 impl Limits {
-    /// The smallest window, bytes.
+    /// The smallest window, in bytes.
     pub const SMALLEST: u32 = 4 << 10;
 }
 
@@ -57,17 +57,17 @@ impl Default for Limits {
     }
 }
 
-/// The conversations on one stream. Clones are the same; when the last one has gone what the other side opens is
-/// refused, and the lower stream ends with the last conversation.
+/// The conversations on one stream. Clones share them. After the last clone is dropped, conversations that the other
+/// side opens are refused, and the lower stream ends with the last conversation.
 ///
-/// Concurrency: any number of tasks open and accept.
+/// Concurrency: any number of tasks may open and accept.
 #[derive(Clone)]
 pub struct Many(Arc<Handle>);
 
 struct Handle(Arc<Shared>);
 
-/// Makes many conversations of `lower`: says hello, and waits for the other side's. Each has the modules, the clock and
-/// the limit of `make`, and a pool of its own. Somebody has to run the [`Driver`].
+/// Starts many conversations on `lower`: sends a hello and waits for that of the other side. Each conversation gets the
+/// modules, the clock and the limit of `make`, and a pool of its own. The caller must run the [`Driver`].
 pub async fn many(lower: Stream, side: Side, limits: Limits, make: &Make) -> Result<(Many, Driver), Fault> {
     let window = limits.window.max(Limits::SMALLEST);
     let here = Hello { side, window, conversations: limits.conversations };
@@ -88,7 +88,7 @@ pub async fn many(lower: Stream, side: Side, limits: Limits, make: &Make) -> Res
     }
 }
 
-/// The other side's hello, and what has come behind it.
+/// Receives the other side's hello. Also returns the data after it.
 async fn hello(lower: &Stream, listener: &mut Listener, side: Side) -> Result<(Hello, Block), Fault> {
     loop {
         let Some(mut rest) = lower.read_block().await? else {
@@ -110,13 +110,14 @@ async fn hello(lower: &Stream, listener: &mut Listener, side: Side) -> Result<(H
 }
 
 impl Many {
-    /// Begins a conversation, and says its number. Refused: there are as many as either side takes, or the lower stream
-    /// has ended.
+    /// Opens a conversation and returns its number. Fails if a limit of either side is reached or the lower stream has
+    /// ended.
     pub fn open(&self) -> Result<(u32, Stream), Fault> {
         self.0.0.open()
     }
 
-    /// The next conversation that the other side has opened. `None`: the lower stream has ended in good order.
+    /// Accepts the next conversation that the other side has opened. `None` if the lower stream has ended in good
+    /// order.
     pub async fn accept(&self) -> Result<Option<(u32, Stream)>, Fault> {
         let mut accepting = Accepting { shared: &self.0.0, ticket: None };
         poll_fn(|cx| {
@@ -135,8 +136,7 @@ impl Many {
         .await
     }
 
-    /// Ends a conversation for an error, on both sides: what waits to be sent is thrown away. Nothing is done where
-    /// both ends have been closed.
+    /// Ends a conversation with an error, on both sides. Unsent data is dropped. Does nothing if both ends are closed.
     pub fn reset(&self, number: u32, why: Fault) {
         self.0.0.reset(number, why);
     }
@@ -148,7 +148,7 @@ impl Drop for Handle {
     }
 }
 
-/// Who waits for a conversation; leaves when it goes.
+/// A task that waits to accept. Leaves the queue when dropped.
 struct Accepting<'m> {
     shared: &'m Shared,
     ticket: Ticket,

@@ -1,4 +1,4 @@
-//! Every order in which a driver and those above it can meet. Where a wake-up is lost, nobody can go on.
+//! A driver and the tasks above it, in all orders. A lost wake-up shows as a deadlock.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -8,7 +8,7 @@ use loom::thread;
 
 use crate::{Block, Device, Limit, Limits, Make, Many, Pool, Side, Stream, many};
 
-/// A driver that runs, and the device below it, whose hello has come.
+/// Starts a driver on a lower stream that has already received a hello.
 fn driven() -> (Many, Device, thread::JoinHandle<bool>) {
     let (lower, device) = Stream::new(&Make::new(Pool::new(0)));
     let hello: [u8; 15] = [8, 0, 1, 0, 0, 0, 0, 1, 1, 0, 16, 0, 0, 4, 0];

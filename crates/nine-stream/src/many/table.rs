@@ -1,8 +1,9 @@
-//! The conversations by their numbers: what waits for each, what each side has said of it, and whose turn it is.
+//! The table of conversations: their queued data, the state of each side, and the order of sending.
 //!
-//! Always holds: what a conversation has said and heard goes forward only; a number is forgotten when both sides have
-//! said their last word; whoever has something to say is in the ring, once. The lock is taken behind those of a
-//! direction, and nothing is woken, put or dropped that others wait for while it is held.
+//! In: received frames, chains from the streams above. Out: chains for those, batches of frames. Always holds: the sent
+//! and received state of a conversation only advances. A number is removed when both sides have sent their last frame.
+//! A conversation with something to send is in the ring, once. The table's lock is taken after those of a direction.
+//! While it is held, no waker is woken, and no chain is put or dropped that others wait for.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
@@ -24,10 +25,10 @@ use crate::stream::{Make, Stream};
 use crate::wait::{Ticket, Waiters, wake};
 use crate::way::{After, End, Hangup, Way, hungup};
 
-/// What a data frame costs of a window besides its bytes: what its block takes.
+/// The window cost of a data frame besides its bytes: the size of its block.
 const FRAME_COST: u32 = 128;
 const _: () = assert!(2 * size_of::<Block>() <= FRAME_COST as usize);
-/// A turn ends when it has cost as much: so it costs less than this and a frame.
+/// The cost at which a batch ends. So a batch costs less than this plus one frame.
 const TURN: u32 = FRAME as u32;
 
 pub(super) struct Shared {
@@ -38,22 +39,22 @@ pub(super) struct Shared {
 pub(super) struct Table {
     here: Hello,
     there: Hello,
-    /// The next number of this side; 0 when there is none.
+    /// The next number of this side; 0 if none is left.
     ours: u32,
-    /// The next number of the other side; 0 when there is none.
+    /// The next number of the other side; 0 if none is left.
     theirs: u32,
     entries: BTreeMap<u32, Entry>,
-    /// Who has something to say, in turn.
+    /// Conversations with something to send, in turn.
     ring: VecDeque<u32>,
-    /// Whose stream may take more.
+    /// Conversations whose stream may accept more.
     moving: VecDeque<u32>,
-    /// What the other side has opened and nobody has accepted.
+    /// Conversations that the other side has opened and no task has accepted.
     pub(super) opened: VecDeque<(u32, Stream)>,
     pub(super) acceptors: Waiters,
     driver: Waker,
-    /// Nobody opens or accepts any more.
+    /// Whether no handle can open or accept any more.
     left: bool,
-    /// The lower stream has ended.
+    /// Set when the lower stream has ended.
     pub(super) over: Option<Hangup>,
 }
 
@@ -61,32 +62,32 @@ pub(super) struct Table {
 struct Entry {
     up: Arc<Way>,
     down: Weak<Way>,
-    /// What has come and its stream has not taken.
+    /// Received data that its stream has not accepted.
     inbox: Queue,
-    /// Its place where it waits to be taken.
+    /// Its place among the waiters of the stream.
     ticket: Ticket,
     waker: Waker,
-    /// So much more may come.
+    /// Remaining window: the cost of the frames that may still be received.
     window: u32,
-    /// What its stream has taken and the other side has not been told of.
+    /// Cost of the data that its stream has accepted and for which no credit has been sent.
     taken: u32,
     heard: Said,
-    /// The end that comes behind what is in the inbox.
+    /// The end that follows the data in the inbox.
     end: Option<Hangup>,
     outbox: Queue,
-    /// Goes on when there is room in the outbox.
+    /// Wakes the direction when there is room in the outbox.
     again: Waker,
-    /// So much more may go.
+    /// Remaining credit: the cost of the frames that may still be sent.
     credit: u32,
-    /// Nothing more comes to the outbox.
+    /// Set when the outbox gets no more data.
     finished: Option<Hangup>,
-    /// The process has dropped the stream, or has hung it up.
+    /// Whether the process has dropped the stream or hung it up.
     shut: bool,
     said: Said,
     is_in_ring: bool,
 }
 
-/// How far a side has come in a conversation.
+/// The progress of one side in a conversation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Said {
     Nothing,
@@ -100,12 +101,12 @@ fn cost(bytes: usize) -> u32 {
     FRAME_COST.saturating_add(u32::try_from(bytes).unwrap_or(u32::MAX))
 }
 
-/// The number after this one of the same side; 0 when there is none.
+/// Returns the next number of the same side; 0 if none is left.
 fn after(number: u32) -> u32 {
     number.checked_add(2).unwrap_or(0)
 }
 
-/// What an end of number 0 comes to.
+/// Returns the error for an end frame with number 0.
 pub(super) fn given_up(why: &Fault) -> Fault {
     Fault::new(format!("the other end has given up: {why}"))
 }
@@ -134,7 +135,7 @@ impl Shared {
         lock(&self.table)
     }
 
-    /// A conversation of this side's.
+    /// Opens a conversation of this side.
     pub(super) fn open(self: &Arc<Self>) -> Result<(u32, Stream), Fault> {
         let mut table = self.lock();
         if let Some(over) = &table.over {
@@ -189,7 +190,7 @@ impl Shared {
         Stream::of(make, Port::new(store, up, down, Pool::new(0)))
     }
 
-    /// What the other side says. An error: it must not, and the lower stream ends.
+    /// Handles a received frame. An error is a violation by the other side, and ends the lower stream.
     pub(super) fn hear(self: &Arc<Self>, number: u32, frame: Frame) -> Result<(), Fault> {
         match (number, frame) {
             (0, Frame::End(Some(why))) => Err(given_up(&why)),
@@ -251,7 +252,7 @@ impl Shared {
                 entry.heard = Said::Reset;
                 ended = Some(Some(why));
             }
-            // What this side has reset or closed, the other one need not end.
+            // If this side has reset or closed the conversation, the other one need not send an end.
             Frame::Close
                 if entry.heard < Said::Close && (entry.heard > Said::Open || entry.said >= Said::Reset) =>
             {
@@ -279,7 +280,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Brings what has come for a conversation to its stream, as much as that takes.
+    /// Passes a conversation's received data to its stream, as much as it accepts.
     fn carry_up(&self, number: u32) {
         loop {
             let mut table = self.lock();
@@ -328,7 +329,7 @@ impl Shared {
         }
     }
 
-    /// Goes on where a stream that has refused may take more.
+    /// Continues with the streams that may accept more.
     pub(super) fn move_on(&self) {
         loop {
             let Some(number) = self.lock().moving.pop_front() else { return };
@@ -336,7 +337,7 @@ impl Shared {
         }
     }
 
-    /// What the next one in the ring has to say.
+    /// Returns the next batch in the ring, if any.
     pub(super) fn turn(&self) -> Option<Chain> {
         let mut table = self.lock();
         loop {
@@ -349,7 +350,7 @@ impl Shared {
             let again = entry.outbox.relieved().then(|| entry.again.clone());
             let said = speech.chain();
             if !said.is_empty() {
-                // Perhaps there is more.
+                // There may be more.
                 table.ready(number);
             }
             let gone = table.forget(number);
@@ -363,25 +364,25 @@ impl Shared {
         }
     }
 
-    /// Whether nobody will say anything any more.
+    /// Whether no conversation will send any more.
     pub(super) fn is_done(&self) -> bool {
         let table = self.lock();
         table.left && table.entries.is_empty()
     }
 
-    /// Whether nobody is left whom something has to be brought.
+    /// Whether no conversation has data to deliver.
     pub(super) fn is_empty(&self) -> bool {
         self.lock().entries.is_empty()
     }
 
-    /// Who is to be woken when there is something to carry.
+    /// Sets the waker for new work.
     pub(super) fn watch(&self, waker: &Waker) {
         let waker = waker.clone();
         let last = mem::replace(&mut self.lock().driver, waker);
         drop(last);
     }
 
-    /// Ends one for an error.
+    /// Ends a conversation with an error.
     pub(super) fn reset(&self, number: u32, why: Fault) {
         let mut table = self.lock();
         let Some(entry) = table.entries.get_mut(&number) else { return };
@@ -392,7 +393,7 @@ impl Shared {
         end_both(&up, down, why, driver);
     }
 
-    /// Nobody opens or accepts any more.
+    /// Notes that no handle can open or accept any more.
     pub(super) fn leave(&self) {
         let mut table = self.lock();
         table.left = true;
@@ -406,7 +407,7 @@ impl Shared {
         wake([driver]);
     }
 
-    /// The lower stream has ended: nothing more goes, and behind what has come is the end.
+    /// Handles the end of the lower stream: nothing more is sent, and the end follows the received data.
     pub(super) fn end(&self, why: &Hangup) {
         let mut table = self.lock();
         table.over.get_or_insert_with(|| why.clone());
@@ -428,7 +429,7 @@ impl Shared {
         after.wake();
     }
 
-    /// Nobody carries anything any more.
+    /// Ends all conversations because the driver is gone.
     pub(super) fn give_up(&self) {
         self.end(&Some(Fault::new("nobody drives the conversations")));
         let entries = mem::take(&mut self.lock().entries);
@@ -450,12 +451,13 @@ fn end_both(up: &Way, down: Option<Arc<Way>>, why: Fault, driver: Option<Waker>)
 }
 
 impl Table {
-    /// Conversations of the side that has this number.
+    /// Counts the conversations of the side that this number belongs to.
     fn count(&self, number: u32) -> usize {
         self.entries.keys().filter(|other| *other % 2 == number % 2).count()
     }
 
-    /// It may have something to say. Who is to be told, if it is news.
+    /// Puts a conversation into the ring, because it may have something to send. Returns the waker if it was not in the
+    /// ring.
     fn ready(&mut self, number: u32) -> Option<Waker> {
         let entry = self.entries.get_mut(&number)?;
         if entry.said == Said::Close || mem::replace(&mut entry.is_in_ring, true) {
@@ -465,7 +467,7 @@ impl Table {
         Some(self.driver.clone())
     }
 
-    /// Takes it out if both sides have said their last word.
+    /// Removes a conversation if both sides have sent their last frame.
     fn forget(&mut self, number: u32) -> Option<Entry> {
         let entry = self.entries.get(&number)?;
         let done = self.over.is_none() && entry.said == Said::Close && entry.heard == Said::Close;
@@ -474,7 +476,8 @@ impl Table {
 }
 
 impl Entry {
-    /// Says what is to be said in one turn; what is thrown away comes back. `half`: of the window, for credit.
+    /// Writes the frames of one batch. Returns the dropped outbox after a reset. `half` is half of the window, the
+    /// threshold for credit.
     fn speak(&mut self, number: u32, half: u32, speech: &mut Speech) -> Option<Queue> {
         let mut say = |frame| speech.say(number, frame);
         if self.said == Said::Nothing {
@@ -513,7 +516,7 @@ impl Entry {
         dropped
     }
 
-    /// What goes next of the outbox and for which there is credit.
+    /// Takes the next part of the outbox for which there is credit.
     fn part(&mut self) -> Option<Block> {
         let mut block = self.outbox.pop()?;
         while block.is_empty() && !block.delim {
@@ -535,7 +538,7 @@ impl Entry {
     }
 }
 
-/// The end of a conversation's way up: its queue, and the other side shall know why it is not read.
+/// The receiving end of a conversation: its queue. A hangup is reported to the other side.
 struct In {
     to: ToStore,
     shared: Weak<Shared>,
@@ -564,7 +567,7 @@ impl End for In {
     }
 }
 
-/// The end of a conversation's way down.
+/// The sending end of a conversation.
 struct Out {
     shared: Weak<Shared>,
     number: u32,
@@ -591,7 +594,7 @@ impl End for Out {
         let mut table = shared.lock();
         let Some(entry) = table.entries.get_mut(&self.number) else { return };
         entry.finished.get_or_insert_with(|| why.clone());
-        // It may have been held by this.
+        // This waker may have kept the direction alive.
         after.wakes.push(mem::replace(&mut entry.again, Waker::noop().clone()));
         after.wakes.extend(table.ready(self.number));
     }
@@ -611,7 +614,7 @@ impl End for Out {
     }
 }
 
-/// The last close.
+/// Handles the last close.
 impl Drop for Out {
     fn drop(&mut self) {
         let Some(shared) = self.shared.upgrade() else { return };
@@ -624,7 +627,7 @@ impl Drop for Out {
     }
 }
 
-/// Tells the driver that a stream may take more.
+/// Wakes the driver when a stream may accept more.
 struct Moves {
     shared: Weak<Shared>,
     number: u32,
