@@ -1,8 +1,8 @@
-//! Scripts that are right, and all that can be wrong with one.
+//! Valid scripts, and scripts with each kind of error.
 
 use super::*;
 
-/// Files by name, and variables.
+/// Included files by name, and variables.
 #[derive(Default)]
 struct Fake {
     files: Vec<(&'static str, String)>,
@@ -26,7 +26,7 @@ fn shown(text: &str) -> Vec<String> {
     script.lines.iter().map(Line::to_string).collect()
 }
 
-/// The only thing that is wrong.
+/// Parses a script with exactly one error, and returns its text.
 fn wrong(text: &str) -> String {
     let script = parse("f", text, &mut Fake::default());
     let [wrong] = &*script.wrong else { panic!("{text}: {:?}", script.wrong) };
@@ -103,7 +103,7 @@ fn files_that_include_each_other_in_a_circle_are_told() {
     let said = script.wrong[0].to_string();
     assert_eq!(said, "h:2:1: `. g` leads round in a circle; g is being read already");
     assert_eq!(script.lines.len(), 1, "what stands after it is still read");
-    // Not a circle, but too deep all the same.
+    // Not a cycle, but too deep.
     struct Deeper(u32);
     impl World for Deeper {
         fn include(&mut self, _: &str, _: &str) -> io::Result<(Arc<str>, String)> {

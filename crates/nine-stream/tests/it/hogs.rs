@@ -1,7 +1,7 @@
-//! Streams used by many threads at once, while others take all the processors they can get.
+//! Streams used by many threads at once, while other threads use all the processors.
 //!
-//! Every byte is checked by its place, every message by its number. Nobody sleeps: whoever waits is parked until a
-//! waker says so, and one that is never woken is found by the watchdog, which prints what each pipe looks like.
+//! Every byte is checked by its position, every message by its number. Waiting threads are parked until a waker wakes
+//! them. If a thread is never woken, the watchdog detects it and prints the state of each pipe.
 #![cfg(not(nine_loom))]
 
 use std::future::Future;
@@ -17,13 +17,13 @@ use nine_stream::{
     Block, CLASSES, Chain, Fault, Halves, Limit, Make, Module, Modules, Next, Pass, Pool, Stream, pipe,
 };
 
-/// Modules on both ends of each pipe.
+/// Number of modules on both ends of each pipe.
 const DEPTHS: [usize; 3] = [0, 1, 4];
-/// Threads that write at each end.
+/// Number of writing threads at each end.
 const WRITERS: u64 = 2;
-/// Of what all threads write.
+/// Memory for the data of all threads.
 const MEMORY: usize = 2 << 20;
-/// Nothing takes as long, however little of the processors is left.
+/// No correct run takes this long, even with little processor time.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 #[test]
@@ -94,14 +94,14 @@ fn run(time: Duration) {
     println!("{all} messages in {time:?}");
 }
 
-/// What has gone through a pipe.
+/// The traffic of a pipe.
 #[derive(Default)]
 struct Seen {
     wrote: AtomicU64,
-    /// By each end.
+    /// Indexed by end.
     read: [AtomicU64; 2],
     pushed: AtomicU64,
-    /// Writers that have ended.
+    /// Number of writers that have ended.
     ended: AtomicU64,
 }
 
@@ -121,7 +121,7 @@ fn shown(pipes: &[([Stream; 2], Arc<Seen>)]) -> String {
     text
 }
 
-/// Tells the watchdog how it has ended, also if it panics.
+/// Reports the end of a thread to the watchdog, also after a panic.
 fn finish(done: &Sender<(&'static str, Result<(), ()>)>, who: &'static str, work: impl FnOnce()) {
     struct Tell<'d>(&'d Sender<(&'static str, Result<(), ()>)>, &'static str);
     impl Drop for Tell<'_> {
@@ -133,7 +133,7 @@ fn finish(done: &Sender<(&'static str, Result<(), ()>)>, who: &'static str, work
     work();
 }
 
-/// Messages of any length: the writer's name, a number, the length, and bytes that follow from them.
+/// Writes messages of any length: the writer's name, a number, the length, and bytes derived from them.
 fn write(end: &Stream, seen: &Seen, writer: u64, until: Instant) {
     let mut random = Random(writer + 1);
     let mut number = 0u64;
@@ -145,7 +145,7 @@ fn write(end: &Stream, seen: &Seen, writer: u64, until: Instant) {
         };
         let message = message(writer, number, len);
         if random.below(4) == 0 {
-            // Given up when it must wait: then nothing of it comes.
+            // Cancelled when it must wait: then nothing of it arrives.
             let mut block = Block::from(message);
             block.delim = true;
             match once(end.put(block)) {
@@ -158,7 +158,7 @@ fn write(end: &Stream, seen: &Seen, writer: u64, until: Instant) {
         number += 1;
         seen.wrote.fetch_add(1, Ordering::Relaxed);
     }
-    // The last of all says that no more comes, each way.
+    // The last message in each direction announces the end.
     seen.ended.fetch_add(1, Ordering::SeqCst);
     let last = message(writer, u64::MAX, 0);
     wait(end.write(&last)).expect("written");
@@ -177,7 +177,7 @@ fn read(end: &Stream, read: &AtomicU64) {
     let mut bytes = Vec::new();
     while left > 0 {
         if random.below(8) == 0 {
-            // Given up when it must wait: then nothing is taken.
+            // Cancelled when it must wait: then nothing is taken.
             if let Poll::Ready(block) = once(end.read_block()) {
                 take(&mut bytes, block, &mut next, &mut left, read);
             }
@@ -215,7 +215,7 @@ fn take(
     bytes.clear();
 }
 
-/// Modules come and go while messages do.
+/// Pushes and pops modules while messages pass.
 fn push_and_pop(end: &Stream, pushed: &AtomicU64, until: Instant) {
     let base = end.modules().len();
     let mut mine = 0;
@@ -240,7 +240,7 @@ fn push_and_pop(end: &Stream, pushed: &AtomicU64, until: Instant) {
     }
 }
 
-/// Adds one to every byte that goes down, and takes one from every byte that comes up.
+/// Adds one to every byte that goes down, and subtracts one from every byte that comes up.
 struct Turn(u8);
 
 impl Module for Turn {
@@ -263,7 +263,7 @@ fn known() -> Modules {
     Modules::default().with("turn", turn).with("pass", pass)
 }
 
-/// Threads that do nothing, and all the time. They end with it.
+/// Threads that only consume processor time. They end when this is dropped.
 struct Hogs(Arc<AtomicBool>);
 
 impl Hogs {
@@ -292,7 +292,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Parks until it is woken; a thread that is parked for ever is the watchdog's.
+/// Parks until it is woken. The watchdog detects a thread that stays parked.
 fn wait<T>(future: impl Future<Output = T>) -> T {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut future = pin!(future);
@@ -304,7 +304,7 @@ fn wait<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// Polls once and gives up.
+/// Polls once and drops the future.
 fn once<T>(future: impl Future<Output = T>) -> Poll<T> {
     pin!(future).poll(&mut Context::from_waker(Waker::noop()))
 }

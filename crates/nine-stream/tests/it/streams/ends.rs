@@ -1,7 +1,7 @@
-//! Hangups: every way in which a stream can end, in every state in which it can be.
+//! Hangups: every kind of end of a stream, in every state.
 //!
-//! A case is a state and an end. Tasks are polled only when they have been woken, and time goes on only where a module
-//! asks for it: what should have ended and has not, has not been told.
+//! A case is a state and an end. Tasks are polled only when they have been woken, and the clock advances only when a
+//! module asks for it. So a task that does not end has missed a wake-up.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -52,7 +52,7 @@ impl End {
     }
 }
 
-/// How a direction has ended for who reads.
+/// The end of a direction, as its reader sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
     Nothing,
@@ -60,7 +60,7 @@ enum Found {
     Fault,
 }
 
-/// What a task has come to.
+/// The result of a task.
 enum Done {
     Read(Result<Option<Vec<u8>>, Fault>),
     Wrote(Result<Vec<u8>, Fault>),
@@ -70,13 +70,13 @@ struct World {
     make: Make,
     clock: Arc<AtomicU64>,
     ends: [Option<End>; 2],
-    /// Which end each belongs to, and whether it reads.
+    /// The end of each task, and whether it reads.
     tasks: Vec<((usize, bool), Task<'static, Done>)>,
-    /// What each end has sent for sure, and what it has read.
+    /// The data that each end has certainly sent, and the data it has read.
     sent: [Vec<u8>; 2],
     seen: [Vec<u8>; 2],
     found: [Found; 2],
-    /// Memory that a state keeps from the others.
+    /// Memory that a state withholds from the others.
     kept: Vec<Block>,
     last: u8,
 }
@@ -123,7 +123,7 @@ impl World {
         self.ends[side].clone().expect("it is there")
     }
 
-    /// A message of so many bytes from one end.
+    /// Puts a message of this size at one end.
     fn put(&mut self, side: usize, n: usize) {
         let end = self.end(side);
         self.last += 1;
@@ -135,14 +135,14 @@ impl World {
         });
     }
 
-    /// As many messages as are taken, and two that wait.
+    /// Puts as many messages as are accepted, and two that wait.
     fn fill(&mut self, side: usize) {
         while self.waits(side, false) < 2 {
             self.put(side, 30);
         }
     }
 
-    /// A write of one message by a stream.
+    /// Writes one message by a stream.
     fn write(&mut self, side: usize, n: usize) {
         let Some(End::Stream(stream)) = self.ends[side].clone() else { panic!("a device does not write") };
         self.last += 1;
@@ -150,7 +150,7 @@ impl World {
         self.begin(side, false, async move { Done::Wrote(stream.write(&data).await.map(|_| data)) });
     }
 
-    /// Somebody who reads one block, or so many bytes.
+    /// Starts a reader of one block, or of this number of bytes.
     fn read(&mut self, side: usize, want: Option<usize>) {
         let end = self.end(side);
         self.begin(side, true, async move {
@@ -180,13 +180,13 @@ impl World {
                 self.seen[side].extend(data);
             }
             Done::Read(Ok(None)) if self.found[side] != Found::Fault => self.found[side] = Found::End,
-            // Three reads find the end, then it is an error.
+            // Three reads find the end, then the next is an error.
             Done::Read(Err(_)) if self.found[side] == Found::End => {}
             Done::Read(_) => self.found[side] = Found::Fault,
         }
     }
 
-    /// Polls who has been woken until nobody is, and lets the time come that modules wait for.
+    /// Polls the woken tasks until none is left, and advances the clock to the modules' deadlines.
     fn run(&mut self) {
         for _ in 0..10_000 {
             if let Some(at) = self.tasks.iter().position(|(_, task)| task.is_woken()) {
@@ -205,7 +205,7 @@ impl World {
         panic!("it never comes to rest");
     }
 
-    /// Reads what there is at an end until there is no more, or the end. Who waits to read there has given up.
+    /// Reads at an end until no data is left, or to the end. Waiting readers there are cancelled.
     fn drain(&mut self, side: usize) {
         while self.ends[side].is_some() && self.found[side] == Found::Nothing {
             self.tasks.retain(|(who, _)| *who != (side, true));
@@ -224,7 +224,7 @@ impl World {
     }
 }
 
-/// Holds everything until it is closed or told to go on.
+/// Holds everything until it is closed or gets the text `go`.
 #[derive(Default)]
 struct Hold(VecDeque<Chain>);
 
@@ -252,7 +252,7 @@ impl Module for Hold {
     }
 }
 
-/// Its name, whether the first end is in the middle of a message then, and how it is come to.
+/// Its name, whether the first end is then in the middle of a message, and the way to reach it.
 type State = (&'static str, bool, fn(&mut World));
 
 const STATES: [State; 14] = [
@@ -326,13 +326,13 @@ const STATES: [State; 14] = [
     }),
 ];
 
-/// Who ends it, and how.
+/// The side that ends the stream, and the kind of end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum By {
     Finish(usize),
     Hangup(usize),
     Drop(usize),
-    /// The device, with an error.
+    /// The device hangs up with an error.
     Fault,
 }
 
@@ -363,7 +363,7 @@ fn case(has_device: bool, state: usize, by: By) {
     prepare(&mut world);
     world.stop(by);
     world.run();
-    // A direction from each end: whether it goes on, and whether all that was put before must arrive.
+    // For the direction from each end: whether it goes on, and whether all earlier data must arrive.
     let ways = [0, 1].map(|from| match by {
         By::Finish(side) => (side != from, true),
         By::Hangup(side) | By::Drop(side) => (false, side == from),
@@ -375,7 +375,7 @@ fn case(has_device: bool, state: usize, by: By) {
     }
     world.kept.clear();
     if let Some(End::Stream(stream)) = &world.ends[0] {
-        // What is held for good goes on.
+        // Release the data that is held for good.
         let _ = stream.control(b"go");
     }
     [0, 1, 0].into_iter().for_each(|side| world.drain(side));
@@ -384,7 +384,7 @@ fn case(has_device: bool, state: usize, by: By) {
         if world.ends[1 - from].is_none() {
             continue;
         }
-        // Half a message must not look like one.
+        // Half a message must not look like a whole one.
         let broken = mid && from == 0 && !alive;
         let follows =
             if broken { seen.starts_with(sent) || sent.starts_with(seen) } else { sent.starts_with(seen) };
@@ -398,7 +398,7 @@ fn case(has_device: bool, state: usize, by: By) {
         let found: &[Found] = match (alive, by) {
             (true, _) => &[Found::Nothing],
             (_, By::Fault) => &[Found::Fault],
-            // It may have ended before it was half there.
+            // It may have ended before half of the message had arrived.
             (_, By::Hangup(1)) if broken => &[Found::End, Found::Fault],
             _ if broken => &[Found::Fault],
             _ => &[Found::End],
@@ -465,7 +465,7 @@ fn behind_the_end_no_module_says_anything() {
     assert!(!a.is_holding());
 }
 
-/// Waits for what the other end says before it lets anything through, as a handshake does. Or holds one block for that.
+/// Like a handshake, waits for data of the other end before it passes anything on. Or holds one block until then.
 struct Shake {
     holds: bool,
     held: Option<Chain>,
@@ -491,7 +491,7 @@ impl Module for Shake {
     }
 }
 
-/// Says something when it is closed.
+/// Sends a message when it is closed.
 struct Says;
 
 impl Module for Says {
@@ -514,7 +514,7 @@ fn what_waits_before_who_never_takes_it_does_not_keep_the_end_from_anybody() {
             .concat()
         {
             let what = format!("{by:?}, device: {has_device}, puts: {puts}");
-            // It lets one go, and waits for what the other end says to that.
+            // It releases one block, and waits for the reply of the other end.
             let half = |_: &str| {
                 Ok(Halves { up: Box::new(Pass), down: Box::new(Shake { holds: true, held: None }) })
             };

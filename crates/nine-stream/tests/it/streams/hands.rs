@@ -1,4 +1,4 @@
-//! Futures that are polled when a test says so.
+//! Futures that the test polls.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use nine_stream::{Limit, Make, Modules, Pool};
 
-/// A task in the test's hands.
+/// A task that the test controls.
 pub struct Task<'t, T> {
     future: Pin<Box<dyn Future<Output = T> + 't>>,
     woken: Arc<Woken>,
@@ -18,7 +18,7 @@ pub struct Task<'t, T> {
 pub struct Woken(AtomicU32);
 
 impl Woken {
-    /// How often.
+    /// Returns the number of wake-ups.
     pub fn wakes(&self) -> u32 {
         self.0.load(Ordering::Relaxed)
     }
@@ -35,7 +35,7 @@ impl<'t, T> Task<'t, T> {
         Self { future: Box::pin(future), woken: Arc::default() }
     }
 
-    /// Polls once; what it has come to.
+    /// Polls once. Returns the result, if it is ready.
     pub fn step(&mut self) -> Option<T> {
         self.woken.0.store(0, Ordering::Relaxed);
         let waker = Waker::from(self.woken.clone());
@@ -45,36 +45,36 @@ impl<'t, T> Task<'t, T> {
         }
     }
 
-    /// Begins something that has to wait.
+    /// Starts a future that must wait.
     pub fn waiting(future: impl Future<Output = T> + 't) -> Self {
         let mut task = Self::new(future);
         assert!(task.step().is_none(), "it should have had to wait");
         task
     }
 
-    /// Whether it has been woken since it was last polled.
+    /// Whether it has been woken since its last poll.
     pub fn is_woken(&self) -> bool {
         self.woken.0.load(Ordering::Relaxed) > 0
     }
 
-    /// It has been woken, and ends now.
+    /// Polls a task that must have been woken and must end now.
     pub fn end(mut self) -> T {
         assert!(self.is_woken(), "nobody has woken it");
         self.step().expect("it should be able to end")
     }
 }
 
-/// What a future comes to that does not have to wait.
+/// Returns the result of a future that need not wait.
 pub fn now<T>(future: impl Future<Output = T>) -> T {
     Task::new(future).step().expect("it should not have to wait")
 }
 
-/// Streams with queues of so many bytes and blocks, and these modules.
+/// Returns parameters of streams with queues of this size, and these modules.
 pub fn make(bytes: usize, blocks: usize, modules: Modules) -> Make {
     Make { limit: Limit { bytes, blocks }, modules, ..Make::new(Pool::new(4 << 20)) }
 }
 
-/// Reads up to `n` bytes, which must be there.
+/// Reads up to `n` bytes, which must be available.
 pub fn read(stream: &nine_stream::Stream, n: usize) -> Vec<u8> {
     let mut bytes = vec![0; n];
     let n = now(stream.read(&mut bytes)).expect("read");

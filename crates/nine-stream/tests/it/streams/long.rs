@@ -1,4 +1,4 @@
-//! Long runs: a fast writer against a slow reader, and texts of any bytes, step by step.
+//! Long runs, step by step: a fast writer against a slow reader, and control texts of any bytes.
 
 use nine_stream::{Block, CLASSES, Halves, Modules, Pass, Stream, pipe};
 
@@ -20,7 +20,7 @@ fn known() -> Modules {
     Modules::default().with("pass", |_: &str| Ok(Halves { up: Box::new(Pass), down: Box::new(Pass) }))
 }
 
-/// Bytes as they are at a place of all that is sent: they repeat after a number that divides nothing else here.
+/// The bytes at each position of the sent data. They repeat with a period that divides no other size here.
 struct Pattern(Vec<u8>);
 
 impl Pattern {
@@ -33,7 +33,7 @@ impl Pattern {
     }
 }
 
-/// Bytes of a put.
+/// Maximum size of a put, in bytes.
 const LONGEST: usize = 4096;
 
 fn fast_against_slow(depth: usize, steps: usize) {
@@ -48,7 +48,7 @@ fn fast_against_slow(depth: usize, steps: usize) {
     let mut random = Random(depth as u64 + 1);
     let (mut sent, mut seen, mut refused) = (0, 0, 0);
     for step in 0..steps {
-        // Nine puts for a read: most of them are refused.
+        // Nine puts for each read: most of them are refused.
         if random.below(10) > 0 {
             let n = random.below(LONGEST);
             let mut block = make.pool.try_alloc(n).expect("there is memory for all that a stream may hold");
@@ -67,13 +67,14 @@ fn fast_against_slow(depth: usize, steps: usize) {
         }
         let (bytes, blocks) = b.waiting();
         assert!(bytes <= BYTES && blocks <= BLOCKS, "{bytes} bytes, {blocks} blocks in step {step}");
-        // What waits between modules: one put each.
+        // One put may wait between every two modules.
         assert!(
             sent - seen <= BYTES + 2 * depth * LONGEST,
             "{} bytes are on their way in step {step}",
             sent - seen
         );
-        // However many steps there are: what waits, what is refused just now, and as many free ones of other sizes.
+        // Independent of the number of steps: queued blocks, the one that was just refused, and as many free ones of
+        // other sizes.
         let most = (BLOCKS + 2 * depth + 1) * (CLASSES[0] + CLASSES[1] + CLASSES[2]);
         assert!(make.pool.bytes() <= most, "{} bytes in step {step}", make.pool.bytes());
     }
@@ -104,7 +105,7 @@ fn a_slow_reader_keeps_everything_small_for_long() {
     }
 }
 
-/// What a text may change.
+/// Formats the state that a control text may change.
 fn shows(end: &Stream) -> String {
     format!("{:?} {:?} {} {}", end.modules(), end.waiting(), end.is_full(), end.is_ending())
 }
@@ -149,7 +150,7 @@ fn texts_of_any_bytes_change_nothing_or_what_they_say() {
                 done[usize::from(is_push)] += 1;
             }
         }
-        // Bytes go on meanwhile, sometimes with half a message before the next text.
+        // Data passes meanwhile, sometimes with half a message before the next text.
         let n = random.below(60);
         let mut block = Block::from(pattern.at(sent, n).to_vec());
         block.delim = random.below(3) > 0;

@@ -1,4 +1,4 @@
-//! Many conversations on one stream: stepped by hand, with a multiplexor at the other end, or with bytes.
+//! Many conversations on one stream, stepped by hand, with a multiplexor or raw bytes at the other end.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -14,12 +14,12 @@ use nine_stream::{
 use super::hands::{Task, make, now, read};
 
 const SMALL: Limits = Limits { window: 4096, conversations: 4 };
-/// What a frame costs of a window besides its bytes.
+/// Window cost of a frame besides its bytes.
 const COST: usize = 128;
 
 type Drive = Task<'static, Result<(), Fault>>;
 
-/// A task that carries, and what it has come to.
+/// A driver's task, and its result.
 struct Driving(Option<Drive>, Option<Result<(), Fault>>);
 
 impl Driving {
@@ -40,7 +40,7 @@ impl Driving {
         }
     }
 
-    /// Lets it go on as often as it is woken: whether it was.
+    /// Runs it as often as it is woken. Returns whether it was.
     fn run(&mut self) -> bool {
         let mut ran = false;
         while self.0.as_ref().is_some_and(Task::is_woken) {
@@ -76,7 +76,7 @@ impl Pair {
         }
     }
 
-    /// A conversation that one side has opened, and the other accepted.
+    /// Opens a conversation on one side, and accepts it on the other.
     fn open(&mut self, by: usize) -> (Stream, Stream) {
         let (number, opened) = self.many[by].open().unwrap();
         self.run();
@@ -86,7 +86,7 @@ impl Pair {
     }
 }
 
-/// A multiplexor and bytes at the other end.
+/// A multiplexor with raw bytes at the other end.
 struct Raw {
     many: Many,
     driving: Driving,
@@ -110,7 +110,7 @@ const END: u8 = 6;
 const CLOSE: u8 = 7;
 
 impl Raw {
-    /// The listener, with these limits and a dialler that says so.
+    /// Creates the listener with these limits. The dialler's first bytes are `said`.
     fn new(limits: Limits, said: &[u8]) -> Result<Self, Fault> {
         let make = make(1 << 20, 10_000, Modules::default());
         let (a, peer) = pipe(&make);
@@ -134,7 +134,7 @@ impl Raw {
         self.driving.run();
     }
 
-    /// Frames that have come: kind, number, body.
+    /// Returns the received frames: kind, number, body.
     fn frames(&mut self) -> Vec<(u8, u32, Vec<u8>)> {
         self.driving.run();
         let mut bytes = VecDeque::new();
@@ -167,7 +167,7 @@ fn plain() -> Make {
     make(16 << 10, 64, Modules::default())
 }
 
-/// Reads what is there, to the end or as far as it goes: bytes, and how it has ended, if it has.
+/// Reads the available data. Returns the bytes, and the result if the end was reached.
 fn all(stream: &Stream) -> (Vec<u8>, Option<Result<(), Fault>>) {
     let mut bytes = Vec::new();
     loop {
@@ -194,7 +194,7 @@ fn messages_go_both_ways_and_keep_their_borders() {
         assert_eq!(read(to, 2), b"ne");
         assert_eq!(read(to, 100), b"xt");
     }
-    // One that is larger than a frame and than the window.
+    // A message larger than a frame and than the window.
     let large: Vec<u8> = (0..40_000u32).map(|n| n as u8).collect();
     let mut writer = Task::new(a.write(&large));
     let mut done = writer.step().is_some();
@@ -212,7 +212,7 @@ fn messages_go_both_ways_and_keep_their_borders() {
 #[test]
 fn a_stalled_reader_holds_up_nobody_and_no_more_than_its_window_and_its_queues() {
     let limits = Limits { window: 64 << 10, conversations: 4 };
-    // The memory and the queue of the lower stream are less than what stands still.
+    // The memory and the queue of the lower stream are smaller than the stalled data.
     let mut pair = Pair::new([limits; 2], &plain(), &make(8 << 10, 16, Modules::default()));
     let (stalled, reader) = pair.open(0);
     let (busy, eager) = pair.open(0);
@@ -223,7 +223,7 @@ fn a_stalled_reader_holds_up_nobody_and_no_more_than_its_window_and_its_queues()
     }
     let bytes = put as usize * 1000;
     let window = (64 << 10) / (1000 + COST) * 1000;
-    // Sixteen wait to be sent, and what its queue has taken is less than half a window, so that it was no credit.
+    // Sixteen messages wait to be sent. The reader's queue has accepted less than half a window, so no credit was sent.
     assert_eq!(bytes, window + 16_000);
     let mut waiting = Task::waiting(stalled.write(&[0xee; 500]));
     let piece: Vec<u8> = (0..5000u32).map(|n| (n % 251) as u8).collect();
@@ -241,7 +241,7 @@ fn a_stalled_reader_holds_up_nobody_and_no_more_than_its_window_and_its_queues()
         assert!(done && seen == piece);
     }
     assert!(!waiting.is_woken());
-    // It loses nothing.
+    // The stalled conversation loses no data.
     for n in 0..put {
         pair.run();
         assert_eq!(read(&reader, 2000), vec![n as u8; 1000], "{n}");
@@ -271,14 +271,14 @@ fn nothing_goes_without_credit_and_what_is_taken_comes_back() {
     let last = raw.frames().pop().unwrap();
     assert_eq!(last.0, LAST);
 
-    // The other way: half a window or more at a time, and only for what the stream has taken.
+    // In the other direction, credit comes for half a window or more, and only for data that the stream has accepted.
     let mut raw = Raw::new(SMALL, &hello(1, 4096, 4)).unwrap();
     raw.say([frame(OPEN, 1, &[]), frame(LAST, 1, &[1; 1900])].concat());
     assert!(raw.frames().is_empty());
     raw.say(frame(LAST, 1, &[2; 100]));
     let credit = raw.frames().pop().unwrap();
     assert_eq!((credit.0, credit.2), (CREDIT, 2256u32.to_le_bytes().to_vec()));
-    // Who has ended needs none.
+    // After the end no credit is needed.
     raw.say([frame(LAST, 1, &[1; 3000]), frame(END, 1, &[])].concat());
     assert!(raw.frames().is_empty());
 }
@@ -358,7 +358,7 @@ fn a_reset_says_why_and_harms_no_other() {
         assert_eq!(writer.end().unwrap_err().to_string(), "enough");
         let (bytes, end) = all(&b);
         assert_eq!(&bytes[..6], b"before");
-        // Whoever resets hears no more; the other one has what has come.
+        // The side that resets reads no more. The other one reads the data that has arrived.
         let end = end.or_else(|| {
             pair.run();
             all(&b).1
@@ -463,7 +463,7 @@ fn one_more_than_either_side_takes_is_refused_on_the_spot() {
         let mut opened: Vec<_> = (0..2).map(|_| pair.many[0].open().unwrap()).collect();
         let refused = pair.many[0].open().err().unwrap();
         assert_eq!(refused.to_string(), "2 conversations are open, and no more may be");
-        // Nobody has accepted: it counts though its opener has gone, and though it was reset.
+        // A conversation that was not accepted still counts, although its opener is gone and it was reset.
         pair.many[0].reset(1, Fault::new("changed my mind"));
         opened.clear();
         pair.run();
@@ -520,7 +520,7 @@ fn a_fast_writer_and_a_slow_one_take_turns() {
         }
         at += 7 + size;
     }
-    // A turn ends at 16 KiB or behind: four of the smaller messages.
+    // A turn ends at 16 KiB or shortly after: at four of the smaller messages.
     let turns: Vec<u8> = order.chunk_by(|a, b| a.0 == b.0).map(|turn| turn[0].0).collect();
     assert_eq!(turns[..9], [2, 4, 6, 2, 4, 2, 4, 2, 4]);
     let both = turns.iter().rposition(|number| *number == 4).unwrap();
@@ -653,7 +653,7 @@ fn what_must_not_be_said_ends_the_lower_stream() {
 
 #[test]
 fn small_frames_and_churn_make_nothing_grow() {
-    // A window of the smallest frames: what their blocks take counts.
+    // A window of the smallest frames: the size of their blocks counts.
     let mut raw = Raw::new(SMALL, &hello(1, 4096, 4)).unwrap();
     raw.say(frame(OPEN, 1, &[]));
     let (_, stream) = now(raw.many.accept()).unwrap().unwrap();
@@ -663,11 +663,11 @@ fn small_frames_and_churn_make_nothing_grow() {
         put += 1;
         assert!(put < 20_000, "it takes all");
     }
-    // The queue of the stream, of which half comes back as credit, and the window.
+    // The queue of the stream, half of which comes back as credit, and the window.
     assert!(put <= 10_000 + 2 * 32 + 2, "{put}");
     drop(stream);
 
-    // Conversations that come and go while nobody accepts.
+    // Conversations start and end, but none is accepted.
     let mut raw = Raw::usual();
     for n in [1, 3, 5, 7] {
         raw.say([frame(OPEN, n, &[]), frame(END, n, b"gone"), frame(CLOSE, n, &[])].concat());
@@ -676,7 +676,7 @@ fn small_frames_and_churn_make_nothing_grow() {
     raw.say(frame(OPEN, 9, &[]));
     let fault = Fault::new("conversation 9 is one too many");
     assert_eq!(raw.frames(), [(END, 0, fault.to_string().into_bytes())]);
-    // Those that have not been accepted may still be.
+    // The remaining conversations can still be accepted.
     for _ in 0..4 {
         let (_, stream) = now(raw.many.accept()).unwrap().unwrap();
         assert_eq!(all(&stream).1, Some(Err(Fault::new("gone"))));
@@ -757,7 +757,7 @@ fn what_has_come_is_brought_to_a_slow_reader_though_the_lower_stream_has_ended()
             now(device.put(Block::from(frame(LAST, number, &[n; 900])))).unwrap();
         }
     }
-    // A reset behind a good end is for the other direction.
+    // A reset after a good end applies to the other direction.
     now(device.put(Block::from([frame(END, 5, &[]), frame(END, 5, b"enough")].concat()))).unwrap();
     now(device.put(Block::from(frame(PART, 1, &[9; 900])[..100].to_vec()))).unwrap();
     device.finish();
@@ -794,7 +794,7 @@ fn a_peer_that_does_not_read_stops_writers_and_nobody_else() {
         put += 1;
     }
     assert!(put <= 40, "{put}");
-    // Reading goes on: a window's worth, for no credit gets through.
+    // Reading continues, for one window: no credit can be sent.
     now(peer.put(Block::from(frame(OPEN, 1, &[])))).unwrap();
     driving.run();
     let (_, theirs) = now(many.accept()).unwrap().unwrap();
@@ -896,7 +896,7 @@ fn nobody_left_to_accept_means_that_the_last_conversation_ends_it() {
     assert_eq!(driving.map(|driving| driving.1), [Some(Ok(())), Some(Ok(()))]);
 }
 
-/// Whoever is woken by this looks at everything at once.
+/// A waker that uses all the streams as soon as it is woken.
 struct Prod(Many, Vec<Stream>, AtomicBool);
 
 impl Wake for Prod {
@@ -963,7 +963,7 @@ fn a_driver_that_goes_takes_all_with_it() {
     assert_eq!(all(&b).1, Some(Err(Fault::new("the lower stream has ended"))));
 }
 
-/// Turns bits over, and does not like an empty message.
+/// Inverts all bits, and refuses an empty message.
 struct Not;
 
 impl Module for Not {
@@ -998,7 +998,7 @@ fn modules_are_pushed_on_one_conversation_and_their_faults_reset_it() {
         now(c.write(&[1, 2])).unwrap();
         pair.run();
         assert_eq!((read(&b, 9), read(&d, 9)), (vec![!1, !2], vec![1, 2]));
-        // It says why also when it has nothing more to write.
+        // The error is reported even if there is no more data to write.
         b.finish();
         let _ = now(a.write(&[]));
         pair.run();
@@ -1011,7 +1011,7 @@ fn modules_are_pushed_on_one_conversation_and_their_faults_reset_it() {
     }
 }
 
-/// A sequence of numbers from a seed.
+/// A pseudo-random sequence from a seed.
 struct Dice(u64);
 
 impl Dice {
@@ -1023,7 +1023,7 @@ impl Dice {
     }
 }
 
-/// One direction of a conversation: what was put and has not been read.
+/// One direction of a conversation: the data that was put and not read yet.
 #[derive(Default)]
 struct Way {
     sent: VecDeque<u8>,
@@ -1034,7 +1034,7 @@ struct Way {
     ended: bool,
 }
 
-/// What a conversation should be.
+/// The expected state of a conversation.
 struct Model {
     ends: [Option<Stream>; 2],
     /// From end 0 to 1, and back.
@@ -1067,7 +1067,7 @@ impl Model {
         }
     }
 
-    /// Whether something came.
+    /// Reads a block. Returns whether there was one.
     fn get(&mut self, to: usize) -> bool {
         let Some(stream) = &self.ends[to] else { return false };
         let way = &mut self.ways[1 - to];
@@ -1097,7 +1097,7 @@ impl Model {
         }
     }
 
-    /// No more is put from there, or the stream is dropped.
+    /// Ends the data from there, or drops the stream.
     fn end(&mut self, from: usize, drop_it: bool) {
         let Some(stream) = &self.ends[from] else { return };
         self.ways[from].is_finished = true;
@@ -1113,7 +1113,7 @@ impl Model {
 fn any_order_of_what_several_conversations_do_keeps_bytes_and_borders() {
     let mut bytes = 0;
     for seed in 1..=20u64 {
-        // Is shown when it fails.
+        // Printed if the test fails.
         println!("seed {seed}");
         let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let limits = |dice: &mut Dice| Limits { window: 4096 << dice.roll(5), conversations: 3 };
@@ -1153,11 +1153,11 @@ fn any_order_of_what_several_conversations_do_keeps_bytes_and_borders() {
                     let is_slow = *number % 4 < 2 && dice.roll(10) > 0;
                     match action {
                         10 => model.end(end, false),
-                        // A stream is dropped when its other end has nothing more to say to it.
+                        // Drop a stream only when its other end will send no more.
                         11 if model.ways[1 - end].ended => model.end(end, true),
                         12..=24 if !is_slow => drop(model.get(end)),
                         _ => {
-                            // A window; two queues, each with something larger than it is; what is below.
+                            // A window; two queues, each with one chain that exceeds it; and the data below.
                             let window = limits[1 - end].window as usize;
                             let most =
                                 window + 2 * upper.limit.bytes.max(30_000) + lower.limit.bytes + (64 << 10);
@@ -1172,7 +1172,7 @@ fn any_order_of_what_several_conversations_do_keeps_bytes_and_borders() {
             });
             finished += count - models.len();
         }
-        // Then all is read, and nothing is missing.
+        // Then everything is read, and no data is missing.
         loop {
             pair.run();
             let mut more = false;

@@ -1,4 +1,4 @@
-//! Streams, stepped by hand: every future is polled by the test, and every wake-up is seen.
+//! Streams, stepped by hand: the test polls every future and checks every wake-up.
 #![cfg(not(nine_loom))]
 
 mod ends;

@@ -1,4 +1,4 @@
-//! Modules: pushed, popped, full, wrong, with a window, with a timer.
+//! Modules: pushed, popped, full, faulty, with a window, with a timer.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use nine_stream::{Block, Chain, Control, Fault, Halves, Module, Modules, Next, P
 
 use super::hands::{Task, make, now, read};
 
-/// Adds a byte in front on the way down and takes it away on the way up.
+/// Prepends a byte on the way down and removes it on the way up.
 struct Mark(u8, bool);
 
 impl Module for Mark {
@@ -101,7 +101,7 @@ fn control_texts_are_wrong_in_many_ways_and_never_harm() {
     now(a.write(b"text")).unwrap();
     assert_eq!(read(&b, 100), b"text");
     a.control(b"mark 7").unwrap();
-    // In a pipe the module that does not know it runs in the writer's own put.
+    // In a pipe, the other end's module without the mark runs in the writer's own put.
     assert_eq!(now(a.write(b"text")).unwrap_err().to_string(), "mark: no mark");
     assert_eq!(now(b.read(&mut [0; 9])).unwrap_err().to_string(), "mark: no mark");
     // The error hangs up both ends.
@@ -140,7 +140,7 @@ fn what_a_full_queue_refuses_waits_in_the_module_above_and_goes_on_by_itself() {
         b.push("mark 9").unwrap();
     }
     now(a.write(&[5; 97])).unwrap();
-    // One in each of the six modules between, the first refuses what follows.
+    // Each of the six modules between holds one chain. Then the first refuses the next ones.
     let mut put = 0;
     while a.try_put(Block::from(vec![6; 20])).is_ok() {
         put += 1;
@@ -181,7 +181,7 @@ fn what_waits_in_modules_arrives_though_its_writer_has_closed() {
     }
 }
 
-/// Has a last word.
+/// Sends a last message.
 struct Last(bool);
 
 impl Module for Last {
@@ -263,7 +263,7 @@ fn there_are_only_so_many_modules_and_a_due_one_that_is_blocked_wants_no_time() 
     }
     clock.store(9000, Ordering::Relaxed);
     a.tick();
-    // One is with the reader, one in the module's queue, one is held and due.
+    // One is with the reader, one is in the module's queue, and one is held and due.
     assert_eq!(a.deadline(), None);
     let seen: Vec<u8> = (0..3).map(|_| now(b.read_block()).unwrap().unwrap().data()[0]).collect();
     assert_eq!(seen, [0, 1, 2]);
@@ -286,8 +286,8 @@ fn what_waits_in_modules_goes_when_nobody_will_ever_read_it() {
     assert_eq!(all.len(), 4, "all memory has come back");
 }
 
-/// A window of messages: the upper half delivers and acknowledges only while there is room above, the lower half sends
-/// no more than are acknowledged.
+/// A window of messages. The upper half delivers and acknowledges only while there is room above. The lower half sends
+/// only as much as is acknowledged.
 struct Window {
     shared: Arc<Mutex<Shared>>,
     down: bool,
@@ -318,7 +318,7 @@ impl Module for Window {
                 }
                 _ => {
                     block.advance(1);
-                    // Always upstream, never asleep: what is withheld is the acknowledgement.
+                    // Data always goes upstream at once. Only the acknowledgement is withheld.
                     next.put(block);
                     self.shared.lock().unwrap().to_ack += 1;
                     if !next.is_full() {
@@ -347,7 +347,7 @@ impl Module for Window {
             sent.delim = block.delim;
             out.push(sent);
         }
-        // Nothing of ours is locked while it is passed on: the other end may answer on the spot.
+        // Release the lock before passing data on: the other end may answer at once.
         drop(shared);
         out.into_iter().for_each(|block| next.put(block));
         Ok(())
@@ -377,7 +377,7 @@ fn a_module_with_a_window_withholds_acknowledgements_while_nobody_reads() {
         sent += 1;
         assert!(sent < 100);
     }
-    // One waits at the reader and is acknowledged, a window of them is under way, one is held.
+    // One waits at the reader and is acknowledged, a window of them is in flight, and one is held.
     assert!(sent <= 2 * WINDOW + 2, "{sent}");
     let mut waiting = Task::waiting(a.put(Block::from(vec![2; 8])));
     let mut got = 0;
@@ -387,7 +387,7 @@ fn a_module_with_a_window_withholds_acknowledgements_while_nobody_reads() {
     }
     assert!(waiting.is_woken() && waiting.step().is_some());
     assert_eq!(now(b.read_block()).unwrap().unwrap().data(), [2; 8]);
-    // The other way, too, as often as one likes.
+    // The other direction works any number of times, too.
     for n in 0..100u8 {
         now(b.put(Block::from(vec![n]))).unwrap();
         assert_eq!(now(a.read_block()).unwrap().unwrap().data(), [n]);
@@ -398,7 +398,7 @@ fn a_module_with_a_window_withholds_acknowledgements_while_nobody_reads() {
 #[derive(Default)]
 pub struct Late {
     held: VecDeque<(Duration, Chain)>,
-    /// It takes so many more than two.
+    /// The number of chains that it accepts beyond two.
     more: usize,
 }
 
@@ -459,7 +459,7 @@ fn a_module_with_a_timer_goes_on_when_its_time_comes() {
     assert_eq!(taker.end().unwrap().unwrap().data(), b"one");
     third.end().unwrap();
     assert_eq!(device.deadline(), Some(Duration::from_millis(1500)));
-    // It is busy until then, and a stream that is closed lives until it takes what comes; then it gives all away.
+    // It is busy until then. A closed stream lives until the module accepts the data; then it passes everything on.
     assert!(stream.pop().is_err());
     drop(stream);
     let taker = Task::waiting(device.take());

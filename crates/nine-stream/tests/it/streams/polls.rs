@@ -1,4 +1,4 @@
-//! Readers and writers that keep their place between polls, and modules that listen when the process has gone.
+//! Readers and writers that keep their place between polls, and modules that need data after the process has gone.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -40,7 +40,7 @@ fn a_reader_keeps_its_place_between_polls_and_leaves_it_when_it_goes() {
     device.try_put(message(b"one")).expect("room");
     assert_eq!((first.wakes(), second.wakes()), (1, 0));
     assert!(read(&mut b, &second.clone().into(), Some(9)).is_pending(), "it is the turn of the first");
-    // The first goes without what it was woken for: nobody else loses it.
+    // The first is dropped after its wake-up. The next one does not lose it.
     drop(a);
     assert_eq!(second.wakes(), 1);
     assert_eq!(read(&mut b, &second.clone().into(), Some(2)), Poll::Ready(Some(b"on".to_vec())));
@@ -98,7 +98,7 @@ fn the_device_reads_and_puts_by_polls() {
     assert!(matches!(put(&mut putting, &woken.clone().into(), &mut up), Poll::Ready(Err(_))));
 }
 
-/// Holds until an "ack" comes up.
+/// Holds its data until an "ack" comes up.
 #[derive(Clone, Default)]
 struct Asks(Arc<AtomicBool>);
 
@@ -112,7 +112,7 @@ impl Module for AskUp {
             next.kick();
             return Ok(());
         }
-        // Whether it is taken or not: acknowledgements still come.
+        // Whether it is accepted or not: acknowledgements still arrive.
         let _ = next.try_put(chain);
         Ok(())
     }
@@ -177,7 +177,7 @@ fn what_is_not_taken_comes_back_and_does_not_dam_the_module() {
     assert!(!asks.0.load(Ordering::Relaxed));
 }
 
-/// Ends where it hears "end".
+/// Ends its direction when it receives "end".
 struct Ends;
 
 impl Module for Ends {

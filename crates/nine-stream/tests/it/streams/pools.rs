@@ -1,4 +1,4 @@
-//! Memory for blocks.
+//! Tests of the memory for blocks.
 
 use nine_stream::{Block, CLASSES, Modules, Pool, pipe};
 
@@ -85,7 +85,7 @@ fn many_wait_for_memory_and_are_served_in_order_also_when_some_give_up() {
     let pool = Pool::new(0);
     let mut held = pool.try_alloc(LARGEST);
     let mut waiting: Vec<_> = (0..60).map(|n| (n, Task::waiting(pool.alloc(LARGEST)))).collect();
-    // Some have gone before their turn.
+    // Some leave before their turn.
     waiting.retain(|(n, _)| n % 5 != 1);
     let mut served = Vec::new();
     while !waiting.is_empty() {
@@ -98,7 +98,7 @@ fn many_wait_for_memory_and_are_served_in_order_also_when_some_give_up() {
         let (n, first) = waiting.remove(0);
         assert!(first.is_woken() && waiting.iter().all(|(_, task)| !task.is_woken()), "one at a time");
         if n % 3 == 0 {
-            // It goes in the moment in which it has been woken, and so does the next one.
+            // It is dropped right after its wake-up, and so is the next one.
             drop(first);
             let (n, next) = waiting.remove(0);
             served.push(n);
@@ -126,7 +126,7 @@ fn a_stream_goes_on_when_the_blocks_of_another_leave() {
     let (c, d) = pipe(&make);
     let data = vec![1; 16 << 20];
     let mut greedy = Task::waiting(a.write(&data));
-    // Nobody reads the first pipe: the second one has no memory, and loses nothing.
+    // The first pipe has no reader. The second one gets no memory, and loses no data.
     let numbers: Vec<[u8; 1]> = (0..10).map(|n| [n]).collect();
     let mut waiting: Vec<_> = numbers.iter().map(|n| Task::waiting(c.write(n))).collect();
     drop(waiting.remove(4));

@@ -1,4 +1,4 @@
-//! What a queue takes, and when it wakes whom.
+//! The limits of queues, and the order of wake-ups.
 
 use nine_stream::{Block, Chain, Limit, Modules, Queue, Stream, pipe};
 
@@ -103,7 +103,7 @@ fn writers_wait_while_the_reader_does_not_read_and_go_on_at_half_in_their_order(
     assert_eq!(read(&b, 1).len(), 1);
     assert!(puts[0].is_woken() && !puts[1].is_woken() && !puts[2].is_woken());
     assert!(puts[0].step().is_some());
-    // A put is a turn of its own: the next one is woken when this one is over.
+    // A put is a turn of its own: its end wakes the next one.
     assert!(puts[1].is_woken());
     assert!(puts[1].step().is_none(), "50 + 31 + 32 bytes are too many");
     assert_eq!(read(&b, 50).len(), 50);
@@ -208,7 +208,7 @@ fn the_last_close_ends_the_stream_and_gives_all_memory_back() {
     assert_eq!(bytes, 300_016);
     now(b.write(b"nobody")).unwrap_err();
     drop(b);
-    // All of it can be had again.
+    // All memory is available again.
     let all: Vec<_> = std::iter::from_fn(|| make.pool.try_alloc(1 << 20)).collect();
     assert_eq!(all.len(), 4);
 }

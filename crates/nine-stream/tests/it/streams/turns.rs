@@ -1,4 +1,4 @@
-//! Readers and writers, each in its turn.
+//! The turns of readers and writers.
 
 use nine_stream::{Block, Modules, Pool, Stream, pipe};
 
@@ -96,7 +96,7 @@ fn nobody_comes_before_one_who_has_been_woken() {
     now(device.put(Block::from(vec![0; 10]))).unwrap();
     let waits = Task::waiting(device.put(Block::from(vec![1; 4])));
     assert_eq!(read(&stream, 10), [0; 10]);
-    // There is room for both, and it is the turn of the first.
+    // There is room for both, but the first one is next.
     let (late, fault) = device.try_put(Block::from(vec![2; 4])).unwrap_err();
     assert_eq!((late.len(), fault), (4, None));
     let mut later = Task::waiting(device.put(late));
