@@ -11,10 +11,10 @@
 //!
 //! Only the clock runs by itself. All calls are started while a Tread is served, on behalf of its client.
 //!
-//! Always holds: the data that answers a Tread was requested at most [`AGE`] before it, and after the reply to the
-//! latest write that passed through this mux. So data may be served while a write to it is in flight, as if it were
-//! read before. A run requests nothing beyond the known length of the file. All runs together have at most [`TOTAL`]
-//! bytes requested.
+//! Always holds: the data that answers a Tread was requested at most [`AGE`] before it. It was also requested after the
+//! reply to the latest write that passed through this mux. So data may be served while a write to it is in flight, as
+//! if it were read before. A run requests nothing beyond the known length of the file. All runs together have at most
+//! [`TOTAL`] bytes requested.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::{Future, pending, poll_fn};

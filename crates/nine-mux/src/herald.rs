@@ -1,6 +1,6 @@
-//! Publishes the changes of a name space (docs/changes.md): changes that its servers report, translated to the paths
-//! where it shows their files; changes that clients make through this mux, if the server does not report them; and
-//! mounts.
+//! Publishes the changes of a name space (docs/changes.md). It translates the changes that servers report to the paths
+//! where the name space shows their files. For a server without reports, it publishes the changes that clients make
+//! through this mux. It also publishes mounts.
 //!
 //! In: lines of the upstreams' change files, answered requests, new values of the name space. Out: changes for the
 //! readers. All readers of a name space share one publisher. If a tree is mounted as each client is, each user has its

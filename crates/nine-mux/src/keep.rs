@@ -2,7 +2,7 @@
 //!
 //! In: fids of such a mount, which register with their [`Lane`]; connections that end; requests that were in flight or
 //! come meanwhile. Out: the same fids on a new connection, walked to and opened again, or an error for each fid that
-//! cannot be restored; requests that are repeated if that is safe.
+//! cannot be restored. Requests are repeated if that is safe.
 //!
 //! A connection has one reconnect task while there is something to restore. It dials at most once a second, and then
 //! *replays* the fids, [`REPLAY`] at a time. A request does not wait for the replay: it restores its own fid first.

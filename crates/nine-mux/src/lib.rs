@@ -137,8 +137,8 @@ impl Space {
     /// A server that cannot be reached now is mounted all the same; a later walk tries it again.
     ///
     /// # Errors
-    /// `old` does not exist (missing directories are created only in trees in memory), one is a file and the other a
-    /// directory, or the server refuses the attach.
+    /// `old` does not exist: missing names are created only in trees in memory. One is a file and the other a
+    /// directory. The server refuses the attach.
     pub async fn mount(
         &self,
         server: Server,

@@ -1,9 +1,8 @@
 //! Relays the streams of clients to streams of upstreams. Bytes go from one data connection to the other. If both are
 //! sockets, they go through a kernel pipe.
 //!
-//! In: a Tstream for a file of an upstream that has streams itself. Out: a [`Passage`]. Other files are read and
-//! written by offset, like the files of any server: those of upstreams without streams, of mounts with `-r`, and of the
-//! mux.
+//! In: a Tstream for a file of an upstream that has streams itself. Out: a [`Passage`]. There is none for an upstream
+//! without streams, a mount with `-r` or a file of the mux itself: such a file is read and written by offset.
 
 use std::future::{Future, poll_fn};
 use std::io::IoSlice;

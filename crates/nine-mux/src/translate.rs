@@ -390,8 +390,8 @@ impl Core {
     }
 
     /// Returns the place of a file after a rename to `name`, and the directory there. In a union this is the member
-    /// that shows the name, else the member that has the file, else the member for new files: a rename never hides the
-    /// new name. If a file is bound on the name, the name stands for that file.
+    /// that shows the name, else the member that has the file, else the member for new files. So a rename never hides
+    /// the new name. If a file is bound on the name, the name stands for that file.
     async fn target(&self, from: &Place, to: &CFid, name: &[u8]) -> Result<(Place, Arc<File>), Failed> {
         let space = to.by.named.space();
         let pos = Pos::of(to);

@@ -40,7 +40,7 @@ pub type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// Connects to an upstream. Called for each connection, so that the address is resolved each time.
 pub trait Dial: Send + Sync + 'static {
-    /// Returns a connection within 20 s. `spawn` starts tasks that the connection needs.
+    /// Connects. The mux abandons the dial after [`GREETING`]. `spawn` starts tasks that the connection needs.
     fn dial(&self, spawn: &dyn Spawn) -> Boxed<io::Result<Box<dyn Transport>>>;
 
     /// Whether the mux may create missing mount points there.

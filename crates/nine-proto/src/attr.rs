@@ -201,8 +201,8 @@ pub struct SetAttr<'a> {
     /// New modification time.
     pub mtime: Option<TimeSet>,
     /// New bits of [`Qid::SPECIAL`], only together with `mode`. 9P2000 sends them with the permissions. In .L they are
-    /// extra bits of `mode` in Tsetattr and Tlcreate, at the positions of the DM bits; no other .L peer uses those. In
-    /// a Tsetattr, [`mode::DMAUTH`] marks that they are present.
+    /// extra bits of `mode` in Tsetattr and Tlcreate, at the positions of the DM bits. No other .L peer uses those
+    /// positions. In a Tsetattr, [`mode::DMAUTH`] marks that they are present.
     pub special: Option<u8>,
 }
 

@@ -39,12 +39,12 @@ pub fn split(bytes: &[u8], msize: u32) -> Result<Split, WireError> {
     Ok(if bytes.len() < size { Split::Partial(size) } else { Split::Whole(size) })
 }
 
-/// Returns the type of a whole message. Panics if the frame is shorter than [`HEADER`].
+/// Returns the type of a whole message. It may panic if the frame is shorter than [`HEADER`].
 pub fn type_of(frame: &[u8]) -> u8 {
     frame[4]
 }
 
-/// Returns the tag of a whole message. Panics if the frame is shorter than [`HEADER`].
+/// Returns the tag of a whole message. It panics if the frame is shorter than [`HEADER`].
 pub fn tag_of(frame: &[u8]) -> Tag {
     Tag(u16::from_le_bytes([frame[5], frame[6]]))
 }

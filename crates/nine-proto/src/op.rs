@@ -4,7 +4,6 @@
 //! node that it supplied when the fid was created. If 9P2000 and .L differ for the client but not for the file (Tstat
 //! and Tgetattr), there is one operation. If they differ for the file (Tcreate moves its fid, Tmkdir does not), there
 //! are two.
-//! operation; where they differ for the file (Tcreate moves its fid, Tmkdir does not), there are two.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;

@@ -1,5 +1,5 @@
-//! Channels in memory that two parties share (docs/channels.md): a header, two rings of lines, an arena of pages, and
-//! the flags with which a side announces that it sleeps.
+//! Channels in memory that two parties share (docs/channels.md). A channel has a header, two rings of lines, an arena
+//! of pages, and flags that announce a sleeping side.
 //!
 //! In: memory, and bytes in pieces. Out: the same pieces at the other end. No std, runtime or system call is needed:
 //! the caller waits and rings doorbells. The feature `linux` adds memory files and doorbells of processes.

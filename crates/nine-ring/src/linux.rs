@@ -59,7 +59,6 @@ impl Memory {
     ///
     /// # Panics
     /// If the bytes are not in the memory.
-    /// They are not in the memory.
     pub fn write_at(
         &self,
         at: usize,

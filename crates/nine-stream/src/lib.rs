@@ -4,10 +4,9 @@
 //! In: blocks, put at either end; control text; wakers. Out: blocks, in order, and wake-ups. The crate has no runtime,
 //! no clock and no 9P. A task takes the role of the paper's process.
 //!
-//! Always holds: data that is put on one end arrives at the other in the order of the puts, unless a module changes
-//! that or the stream is hung up. Every queue has a limit. At the limit it refuses puts until it is at or below half of
-//! it. Refused callers are woken in the order of their arrival.
-//! was refused is woken, in the order in which they came.
+//! Always holds: data arrives at the other end in the order of the puts, unless a module changes that or the stream is
+//! hung up. Every queue has a limit. At the limit it refuses puts until it is at or below half of it. Refused callers
+//! are woken in the order of their arrival.
 #![no_std]
 #![forbid(unsafe_code)]
 

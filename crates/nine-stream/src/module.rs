@@ -13,8 +13,8 @@ use crate::queue::Queue;
 use crate::way::{Link, Run, pass};
 
 /// One half of a module instance: the put procedure of one direction, and its state. The halves must lock the state
-/// that they share, and must release the lock before they pass data on: the next module may call back through the other
-/// direction.
+/// that they share. They must release the lock before they pass data on: the next module may call back through the
+/// other direction.
 ///
 /// Concurrency: a direction runs one put at a time, in the order of the calls. The other half may run at the same time.
 /// A put must not wait or block: data that cannot be passed on stays in its queue.

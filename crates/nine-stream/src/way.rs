@@ -207,8 +207,8 @@ impl Way {
         into.lock().feeder = Arc::downgrade(self);
     }
 
-    /// Puts a chain through the modules. If there is no room, the chain stays in place and the caller waits: `waker` is
-    /// woken when there is room, in the order of the waiters.
+    /// Puts a chain through the modules. If there is no room, the chain stays in place. `waker` is then woken when
+    /// there is room, in the order of the waiters.
     pub(crate) fn poll_put(
         &self,
         waker: &Waker,
@@ -418,7 +418,7 @@ impl Way {
             state.end.hold(self.me.upgrade().map_or(Waker::noop().clone(), Waker::from));
         }
         let mut closed = state.closed;
-        // A module that waits for data from the other direction, and not for a time, then waits for ever.
+        // After the end of the other direction, a module that waits for its data, and for no time, waits for ever.
         let alone = state.other.upgrade().is_none_or(|other| other.ended.load(Ordering::SeqCst));
         let is_stuck =
             move |link: &Link| alone && link.module.deadline().is_none() && !link.module.waits_for_room();
