@@ -29,7 +29,7 @@ struct State {
     slots: Vec<Slot>,
     free: Vec<usize>,
     by_request: HashMap<ReqId, usize>,
-    /// Slots whose jobs were woken.
+    /// Slots with woken jobs.
     ready: Vec<usize>,
     /// Wakes the task that polls [`Jobs::poll`].
     driver: Option<Waker>,

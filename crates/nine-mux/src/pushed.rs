@@ -41,7 +41,7 @@ impl Pushed {
         all.entry(server.clone()).or_default().clone()
     }
 
-    /// Returns the servers with modules, sorted by name. A server whose modules are being changed is left out.
+    /// Returns the servers with modules, sorted by name. Servers with a change in progress are left out.
     pub(crate) fn all(&self) -> Vec<(Arc<str>, Vec<String>)> {
         let all = lock(&self.0);
         let mut seen: Vec<_> = all

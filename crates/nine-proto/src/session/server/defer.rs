@@ -1,6 +1,6 @@
 //! Orders dependent requests of streaming dialects: a request waits for earlier ones that create or move its fids.
 //!
-//! In: requests whose fids are still changing. Out: the same requests, planned as soon as no earlier request blocks
+//! In: requests with fids that still change. Out: the same requests, planned as soon as no earlier request blocks
 //! them. The requests of one fid come out in the order of their arrival.
 //!
 //! Always holds: a deferred request is in the queue of each fid that it names or creates. The oldest request is first
