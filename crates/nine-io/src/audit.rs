@@ -1,9 +1,9 @@
-//! What is told of who does what: events of the target [`TARGET`], one for each attach, and for each text that is
-//! written to a control file of a tree that says so ([`Tree::audited`](crate::synth::Tree::audited)).
+//! The audit log: events of the target [`TARGET`], one for each attach and one for each text written to a control file
+//! of an [audited](crate::synth::Tree::audited) tree.
 //!
-//! Always holds: nothing secret is in a text or an aname ([`line`]), nor a character that could end its line or move a
-//! cursor, and it has at most [`TEXT_MAX`] characters. Who collects them must not wait: they are told where requests
-//! are served.
+//! Always holds: a text or an aname contains no secret ([`line`]) and no character that could end its line or move a
+//! cursor, and has at most [`TEXT_MAX`] characters. A subscriber must not block: events are emitted where requests are
+//! served.
 
 use std::fmt::Write;
 
@@ -11,15 +11,15 @@ use nine_proto::show;
 
 /// The target of these events.
 pub const TARGET: &str = "audit";
-/// Characters that are told of a text.
+/// Characters of a text that the log shows.
 pub const TEXT_MAX: usize = 256;
 
-/// A text of several lines as one, without what may be secret in it: tokens in addresses (`9p://TOKEN@HOST`) and in
-/// anames (`token:HEX`).
+/// Returns a text of several lines as one line, without the parts that may be secret: tokens in addresses
+/// (`9p://TOKEN@HOST`) and in anames (`token:HEX`).
 pub fn line(text: &[u8]) -> String {
     let mut line = String::new();
     for (n, word) in text.split(|&byte| is_blank(byte)).filter(|word| !word.is_empty()).enumerate() {
-        // A String takes whatever is written to it.
+        // Writing to a String cannot fail.
         let _ = write!(line, "{}{}", if n == 0 { "" } else { " " }, show(&open(word)));
         if line.len() > 4 * TEXT_MAX {
             break;
@@ -31,7 +31,7 @@ pub fn line(text: &[u8]) -> String {
     line
 }
 
-/// A word without its secrets: what is one as an aname or as an address, whatever else it may be.
+/// Returns a word without anything that is a secret in an aname or in an address, whichever the word is.
 fn open(word: &[u8]) -> Vec<u8> {
     let mut secret = vec![false; word.len()];
     let mut at = 0;
@@ -43,7 +43,7 @@ fn open(word: &[u8]) -> Vec<u8> {
     let mut at = 0;
     while let Some(found) = find(&word[at..], b"://") {
         let host = at + found + 3;
-        // As whoever dials it reads it: what stands before the last `@` of what names a host, or of all.
+        // As a dialer parses it: the part before the last `@` of a host, or of the whole word.
         let end = word[host..].iter().position(|&byte| byte == b'/' || byte == b',');
         let end = end.map_or(word.len(), |end| host + end);
         at = word[host..end].iter().rposition(|&byte| byte == b'@').map_or(host, |end| host + end);

@@ -1,8 +1,8 @@
-//! Receive buffers: they belong to a pool of the core (of its thread), frames borrow them by counting.
+//! Receive buffers. A pool owned by the core's thread holds them; frames borrow them by reference count.
 //!
-//! A connection holds a buffer only while part of a frame is in it. A frame larger than a buffer is read into one of
-//! its own once it has filled half a buffer; a frame that outlives its batch is copied out unless it fills half of its
-//! buffer. When the last frame of a buffer goes, on whatever thread, the buffer is free again.
+//! A connection holds a buffer only while part of a frame is in it. A frame larger than a buffer moves into a buffer of
+//! its own once half a buffer of it has arrived. A frame that outlives its batch is copied out unless it fills half of
+//! its buffer. When the last frame of a buffer is dropped, on any thread, the buffer is free again.
 
 use std::sync::Arc;
 
@@ -11,11 +11,11 @@ use nine_net::Placed;
 
 use crate::sync::{Mutex, lock};
 
-/// What one read of a connection can take.
+/// Bytes that one read of a connection can take.
 pub(crate) const READ_SIZE: usize = 64 * 1024;
-/// Part of a frame up to this size waits for the rest in memory of its own size.
+/// A partial frame up to this size waits for the rest in a buffer of its exact size.
 pub(crate) const SMALL: usize = 4 * 1024;
-/// The pool keeps at most this many free buffers of each kind; more are given back to the allocator.
+/// The pool holds at most this many free buffers of each kind; the allocator gets the others back.
 const KEEP: usize = 16;
 
 /// The free buffers of a core, shared by its connections: of [`READ_SIZE`], and larger ones for large frames.
@@ -29,25 +29,25 @@ thread_local! {
 }
 
 impl Pool {
-    /// That of this core.
+    /// Returns the pool of this core.
     pub(crate) fn here() -> Self {
         HERE.with(Clone::clone)
     }
 
-    /// A buffer of at least `len` bytes, with unspecified content.
+    /// Returns a buffer of at least `len` bytes, with unspecified content.
     pub(crate) fn take(&self, len: usize) -> Arc<Buf> {
         let class = usize::from(len > READ_SIZE);
         let mut free = lock(&self.free);
         let fits = |b: &Vec<u8>| b.len() >= len && (class == 0 || b.len() / 2 <= len);
         let found = free[class].iter().rposition(fits).map(|i| free[class].swap_remove(i));
         drop(free);
-        // A large buffer is zeroed by the kernel, page by page, as it fills.
+        // The kernel zeroes a large new buffer page by page, as it fills.
         let bytes = found.unwrap_or_else(|| vec![0; len.max(READ_SIZE)]);
         Arc::new(Buf { bytes, pool: Some(self.clone()) })
     }
 }
 
-/// Memory that frames share. Unique while it is written to.
+/// Memory that frames share. It is written to only while it has one owner.
 pub(crate) struct Buf {
     pub(crate) bytes: Vec<u8>,
     pool: Option<Pool>,
@@ -65,22 +65,22 @@ impl Drop for Buf {
     }
 }
 
-/// One whole message, alive as long as somebody needs it.
+/// One whole message. It holds its memory until it is dropped.
 pub struct Frame(Kind);
 
 enum Kind {
     /// A part of a buffer.
     Part { buf: Arc<Buf>, start: u32, end: u32 },
-    /// By itself, without an allocation.
+    /// The bytes themselves, without an allocation.
     Tiny([u8; TINY], u8),
-    /// The head of a write, as one of no bytes, and its data where the client has put it.
+    /// The head of a write, with a count of zero, and its data where the client has placed it.
     Placed([u8; WRITE_HEAD], Placed),
 }
 
-/// `size[4] type[1] tag[2] fid[4] offset[8] count[4]`: what comes before the data of a write.
+/// `size[4] type[1] tag[2] fid[4] offset[8] count[4]`: the part of a write before its data.
 pub(crate) const WRITE_HEAD: usize = 23;
 
-/// Most requests that are passed on are no longer: reads, getattrs, clunks, opens, walks to a short name.
+/// Covers most forwarded requests: reads, getattrs, clunks, opens, walks to a short name.
 const TINY: usize = 30;
 
 impl Frame {
@@ -88,20 +88,20 @@ impl Frame {
         Self(Kind::Part { buf, start: start as u32, end: end as u32 })
     }
 
-    /// A message by itself.
+    /// A message in a buffer of its own.
     pub(crate) fn of(bytes: Vec<u8>) -> Self {
         let len = bytes.len();
         Self::new(Arc::new(Buf { bytes, pool: None }), 0, len)
     }
 
-    /// A write whose data lies elsewhere. Until it is [gathered](Frame::gather) it reads as one without data.
+    /// A write whose data lies elsewhere. Until it is [gathered](Frame::gather) it reads as a write of no bytes.
     pub(crate) fn placed(mut head: [u8; WRITE_HEAD], data: Placed) -> Self {
         head[..4].copy_from_slice(&(WRITE_HEAD as u32).to_le_bytes());
         head[WRITE_HEAD - 4..].fill(0);
         Self(Kind::Placed(head, data))
     }
 
-    /// The data that lies elsewhere.
+    /// Returns the data that lies elsewhere.
     pub(crate) fn data(&self) -> Option<&Placed> {
         match &self.0 {
             Kind::Placed(_, data) => Some(data),
@@ -109,7 +109,7 @@ impl Frame {
         }
     }
 
-    /// Copies data that lies elsewhere behind its head: from now on nobody else can change it.
+    /// Copies data that lies elsewhere behind its head. From then on the client cannot change it.
     pub(crate) fn gather(&mut self, pool: &Pool) {
         let Kind::Placed(head, data) = &self.0 else { return };
         let len = WRITE_HEAD + data.len();
@@ -122,7 +122,7 @@ impl Frame {
         *self = Self::new(buf, 0, len);
     }
 
-    /// A part of the frame, as bytes that keep all of it.
+    /// Returns a part of the frame without a copy where possible; the result holds the whole buffer.
     pub(crate) fn share(&self, part: &[u8]) -> Bytes {
         let start = part.as_ptr() as usize - self.as_ref().as_ptr() as usize;
         assert!(start + part.len() <= self.as_ref().len(), "a part of this frame");
@@ -135,7 +135,7 @@ impl Frame {
         }
     }
 
-    /// Copies the frame out of a buffer that is much larger than itself.
+    /// Copies a small frame out of its buffer, so that the frame does not hold the buffer.
     pub(crate) fn detach(&mut self) {
         let Kind::Part { buf, .. } = &self.0 else { return };
         let bytes = self.as_ref();

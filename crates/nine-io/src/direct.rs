@@ -1,13 +1,12 @@
-//! Open files of this process, called instead of sent messages: as Plan 9's own kernel calls the servers within it and
-//! sends messages to all others (intro(5)).
+//! Open files that clients in this process call without messages. Plan 9's kernel does the same: it calls its own
+//! servers and sends messages to all others (intro(5)).
 //!
-//! In: the open files of a server. Out: the same files for a client at the other end of a pipe in this process, and for
-//! the connection of one that is not (`server/conn/call.rs`), to be read and written at once. Everything else about
-//! them, and what has to wait for a disk, goes by message; a file that nobody calls notices nothing.
+//! In: the open files of a server. Out: the same files, readable and writable at once, for a client at the other end of
+//! a pipe in this process and for the connection of any other client (`server/conn/call.rs`). All other operations, and
+//! calls that would have to wait for a disk, go by message. A file without calls behaves as before.
 //!
-//! Always holds: a call is one read or write of 9P on a file that a Topen has opened, with its permissions and with
-//! what was asked for there; calls and messages on one file are in no order but that of their answers, as messages are
-//! among themselves.
+//! Always holds: a call is one 9P read or write of a file that a Topen has opened, with the permissions and flags of
+//! that open. Calls and messages on one file are ordered only by their answers, as messages are among themselves.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -20,63 +19,64 @@ use nine_proto::{Fid, Result};
 use crate::payload::Payload;
 use crate::sync::{Mutex, lock};
 
-/// What a call comes to.
+/// The result of a call.
 #[derive(Debug)]
 pub enum Called<T> {
     /// The answer.
     Done(Result<T>),
-    /// There is none yet: whoever has called is woken when it is worth calling again.
+    /// There is no answer yet. The caller's waker is woken when another call may succeed.
     Waits,
-    /// It is to be asked by message.
+    /// The call cannot serve this; the caller must send a message.
     Message,
 }
 
-/// An open file that may be called.
+/// An open file that can be called.
 ///
-/// Concurrency: from any thread; the waker of the latest call of a kind is the one that is woken.
+/// Concurrency: callable from any thread. For each kind of call only the latest caller's waker is woken.
 pub trait Direct: Send + Sync + 'static {
-    /// Bytes from `offset`, at most `count`; none: the end. Without `cx` it never waits, and disturbs nobody who does.
+    /// Reads at most `count` bytes from `offset`; no bytes mean end of file. Without `cx` it never waits and disturbs
+    /// no waiting caller.
     fn read(&self, cx: Option<&mut Context<'_>>, offset: u64, count: u32) -> Called<Payload> {
         let _ = (cx, offset, count);
         Called::Message
     }
 
-    /// Writes these, in their order, from `offset` on: how many bytes it has taken, perhaps not all. A range of a file
-    /// is resident (see [`Payload::File`]) when this is called.
+    /// Writes `data` in order from `offset` on, and returns the number of bytes taken, perhaps not all. A file range in
+    /// `data` must be resident (see [`Payload::File`]).
     fn write(&self, cx: &mut Context<'_>, offset: u64, data: &[Payload]) -> Called<usize> {
         let _ = (cx, offset, data);
         Called::Message
     }
 
-    /// Writes these, if nothing has to be waited for, and disturbs nobody who waits.
+    /// Writes `data` if it need not wait, and disturbs no waiting caller.
     fn write_now(&self, offset: u64, data: &Payload) -> Called<usize> {
         let _ = (offset, data);
         Called::Message
     }
 
-    /// The file of the host behind it, if that is all there is to it: whoever reads and writes that has done the same.
+    /// Returns the host file behind this one, if reading and writing that file directly has the same effect.
     fn backing(&self) -> Option<Arc<OwnedFd>> {
         None
     }
 }
 
-/// Those that have been opened and not been taken yet, by their fids: of one connection within this process.
+/// The opened files of one connection within this process that its client has not claimed yet, by fid.
 #[derive(Default)]
 pub(crate) struct Directs(Mutex<HashMap<Fid, Arc<dyn Direct>>>);
 
 impl Directs {
-    /// Of the end of a pipe: the same ones for both.
+    /// Returns the table of a pipe; both ends share it. `None` if the transport is no pipe of this process.
     pub(crate) fn of(transport: &dyn Transport) -> Option<Arc<Self>> {
         let place: &OnceLock<Beside> = transport.beside()?;
         place.get_or_init(|| Arc::<Self>::default()).clone().downcast().ok()
     }
 
-    /// Before the answer to the open leaves.
+    /// Registers an opened file, before the answer to the open is sent.
     pub(crate) fn put(&self, fid: Fid, direct: Arc<dyn Direct>) {
         lock(&self.0).insert(fid, direct);
     }
 
-    /// After that answer has come; and when the fid goes, for nobody may have taken it.
+    /// Removes a file: after the client has received that answer, and at the clunk in case it was never claimed.
     pub(crate) fn take(&self, fid: Fid) -> Option<Arc<dyn Direct>> {
         lock(&self.0).remove(&fid)
     }

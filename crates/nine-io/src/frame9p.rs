@@ -1,15 +1,15 @@
-//! `frame9p`: the module that makes 9P messages of a conversation's bytes. What comes up is one message to a block;
-//! what goes down is messages already.
+//! `frame9p`: the module that cuts the bytes of a conversation into 9P messages. Upstream it passes on one message in
+//! each block; downstream the blocks are messages already.
 //!
-//! A [`Connection`](crate::server) deframes by itself, straight from its transport's buffer and by the same
-//! [`split`]: this is for streams that others read, and for modules that want to see messages.
+//! A [`Connection`](crate::server) does its own framing, straight from its transport's buffer, with the same [`split`].
+//! This module is for streams with other readers, and for modules that need to see messages.
 //!
-//! Always holds: at most one message is held; one that no size field may announce ends the stream.
+//! Always holds: at most one partial message is buffered; an invalid size field ends the stream.
 
 use nine_proto::frame::{MSIZE_MAX, Split, split};
 use nine_stream::{Block, Chain, Fault, Halves, Module, Next, Pass};
 
-/// An instance. It has no arguments.
+/// Opens an instance. `arguments` must be empty.
 pub fn open(arguments: &str) -> Result<Halves, Fault> {
     if !arguments.is_empty() {
         return Err(Fault::new("frame9p has no arguments"));
@@ -17,15 +17,15 @@ pub fn open(arguments: &str) -> Result<Halves, Fault> {
     Ok(Halves { up: Box::new(Frames::default()), down: Box::new(Pass) })
 }
 
-/// The half that finds messages.
+/// The upstream half, which finds messages.
 #[derive(Default)]
 struct Frames {
-    /// The beginning of a message.
+    /// The beginning of a message that is not complete.
     partial: Vec<u8>,
 }
 
 impl Frames {
-    /// What of `block` belongs to the message that has begun; whether it is whole then.
+    /// Moves the bytes of `block` that belong to the partial message. Returns whether the message is complete.
     fn complete(&mut self, block: &mut Block) -> Result<bool, Fault> {
         loop {
             let wanted = match split(&self.partial, MSIZE_MAX).map_err(said)? {
@@ -41,7 +41,7 @@ impl Frames {
         }
     }
 
-    /// The messages that end in `chain`, also those before what is none.
+    /// Appends the messages that end in `chain`, including those before an invalid one.
     fn messages(&mut self, chain: Chain, messages: &mut Chain) -> Result<(), Fault> {
         let mut push = |mut message: Block| {
             message.delim = true;
@@ -138,7 +138,7 @@ mod tests {
             let Poll::Ready(Err(fault)) = stream.try_read_block() else { panic!("{bytes:?} is taken") };
             assert!(fault.to_string().starts_with(said), "{fault}");
         }
-        // What came whole before it is there, however it was cut.
+        // Messages completed before the fault are delivered, wherever the bytes were cut.
         for cut in [1, 3, 7, 11, 20] {
             let (stream, device) = Stream::new(&make);
             stream.push("frame9p").unwrap();

@@ -1,8 +1,8 @@
-//! Live 9P: the server framework, synthetic trees for it, files of changes, and (in `client`) the
+//! Live 9P: the server framework, synthetic trees for it, change files, and (in `client`) the
 //! [`Client`](client::Client) and its files.
 //!
-//! Everything here depends on wakers only: a [`nine_net::Transport`] for bytes and a [`nine_net::Env`] for time and
-//! tasks decide whether the world is real or simulated.
+//! All code here depends on wakers only. A [`nine_net::Transport`] provides bytes, a [`nine_net::Env`] time and tasks.
+//! These two decide whether a program runs for real or in a simulation.
 #![forbid(unsafe_code)]
 
 pub mod audit;

@@ -1,7 +1,7 @@
 //! Bounded resources that clients share, so that none of them starves the others.
 //!
-//! In: a principal and a number of units. Out: a [`FairShare`], which gives its units back when it is dropped, or a
-//! refusal. There is no clock here, and nothing waits.
+//! In: a principal and a number of units. Out: a [`FairShare`], which returns its units when dropped, or a refusal.
+//! There is no clock here, and no call waits for units.
 //!
 //! Always holds:
 //! - All shares together never exceed the capacity, except by shares of [`FairLimit::charge`].
@@ -20,22 +20,22 @@ use nine_net::{Proof, own_ids};
 use crate::server::Who;
 use crate::sync::{AtomicUsize, Mutex, lock};
 
-/// The party that a resource is charged to. All connections of one principal share its part.
+/// The party that a resource is charged to. All connections of one principal are charged together.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ClientPrincipal {
-    /// The user that runs the server or root, as whomever they attach, or a client that has shown the token.
+    /// The user that runs the server, or root, under any attach name; or a client that has shown the token.
     Owner,
     /// The holder of a certificate, by the name in it.
     Certificate(Arc<str>),
-    /// Another user of this machine, by the kernel's word.
+    /// Another user of this machine, as the kernel reports.
     User(u32),
-    /// Clients without proof, by the user of this machine whose they are.
+    /// Clients without proof, by the user of this machine that owns them.
     Loopback(u32),
     /// Other clients without proof, by the prefix of their address ([`address_prefix`]).
     Address(Arc<str>),
 }
 
-/// The proof of a principal, the weakest first.
+/// How a principal is proven, the weakest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PrincipalClass {
     /// Nothing is proven.
@@ -63,7 +63,7 @@ impl ClientPrincipal {
         }
     }
 
-    /// Its proof.
+    /// Returns how it is proven.
     pub fn class(&self) -> PrincipalClass {
         match self {
             Self::Owner => PrincipalClass::Owner,
@@ -73,8 +73,8 @@ impl ClientPrincipal {
     }
 }
 
-/// The part of a dial string that clients of one site share: an IPv4 address, the first 64 bits of an IPv6 address. Of
-/// other networks everything before the port.
+/// Returns the part of a dial string that clients of one site share: an IPv4 address, the first 64 bits of an IPv6
+/// address, or, for other networks, everything before the port.
 pub fn address_prefix(addr: &str) -> Arc<str> {
     let place = addr.rsplit_once('!').map_or(addr, |(place, _)| place);
     let host = place.split_once('!').map_or(place, |(_, host)| host);
@@ -93,7 +93,7 @@ pub fn address_prefix(addr: &str) -> Arc<str> {
 pub struct UnitsHeld {
     /// By [`PrincipalClass`].
     pub by_class: [usize; 3],
-    /// By the principal itself, of those.
+    /// Of these, the units of the principal itself.
     pub by_principal: usize,
 }
 
@@ -129,14 +129,15 @@ pub fn allowance(capacity: usize, class: PrincipalClass, held: UnitsHeld) -> usi
     }
 }
 
-/// A resource of which there are so many units. See the module.
+/// A resource with a fixed number of units. See the module.
 ///
-/// Concurrency: takers wait for each other. To charge a unit that exists already, or to give units back, takes no lock.
+/// Concurrency: callers that take units wait for each other. [`FairShare::charge_another`] and [`FairShare::shrink_to`]
+/// take no lock.
 pub struct FairLimit {
     capacity: usize,
-    /// Units that are held, by [`PrincipalClass`].
+    /// Units held, by [`PrincipalClass`].
     by_class: [AtomicUsize; 3],
-    /// The accounts of those that hold any. Whoever takes units holds this lock.
+    /// The accounts of principals that hold units. Every taker of units holds this lock.
     accounts: Mutex<HashMap<ClientPrincipal, Weak<PrincipalAccount>>>,
 }
 
@@ -169,7 +170,7 @@ impl PrincipalAccount {
 impl Drop for PrincipalAccount {
     fn drop(&mut self) {
         let mut accounts = lock(&self.limit.accounts);
-        // Somebody may have opened another one meanwhile.
+        // Another thread may have opened a new account meanwhile.
         if accounts.get(&self.principal).is_some_and(|account| account.strong_count() == 0) {
             accounts.remove(&self.principal);
         }
@@ -177,29 +178,29 @@ impl Drop for PrincipalAccount {
 }
 
 impl FairLimit {
-    /// So many units, all of them free.
+    /// A limit of `capacity` units, all of them free.
     pub fn new(capacity: usize) -> Arc<Self> {
         let by_class = [const { AtomicUsize::new(0) }; 3];
         Arc::new(Self { capacity, by_class, accounts: Mutex::default() })
     }
 
-    /// Units that there are.
+    /// The number of units, free or held.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Units that are held.
+    /// The number of units held.
     pub fn held(&self) -> usize {
         self.by_class.iter().map(|units| units.load(Relaxed)).sum()
     }
 
-    /// All of these units, or `None`.
+    /// Takes `units` units, or returns `None`.
     pub fn take(self: &Arc<Self>, principal: &ClientPrincipal, units: usize) -> Option<FairShare> {
         let mut share = self.charge(principal, 0);
         share.grow(units).then_some(share)
     }
 
-    /// These units, whether they are free or not, for a resource that exists already.
+    /// Charges units for a resource that exists already, whether they are free or not.
     pub fn charge(self: &Arc<Self>, principal: &ClientPrincipal, units: usize) -> FairShare {
         let account = self.account(principal);
         account.add(units);
@@ -231,12 +232,12 @@ pub struct FairShare {
 }
 
 impl FairShare {
-    /// How many they are.
+    /// The number of its units.
     pub fn units(&self) -> usize {
         self.units
     }
 
-    /// The principal that they are charged to.
+    /// The principal that is charged.
     pub fn principal(&self) -> &ClientPrincipal {
         &self.account.principal
     }
@@ -246,14 +247,14 @@ impl FairShare {
         self.account.allowance() > 0
     }
 
-    /// One unit more of the same principal, whether it is free or not: as [`FairLimit::charge`], in fewer steps.
+    /// Charges the same principal one more unit, free or not: as [`FairLimit::charge`], in fewer steps.
     #[must_use]
     pub fn charge_another(&self) -> Self {
         self.account.add(1);
         Self { account: self.account.clone(), units: 1 }
     }
 
-    /// Takes all of these units, or none. Whether it has.
+    /// Takes all of these units, or none. Returns whether it took them.
     pub fn grow(&mut self, units: usize) -> bool {
         let _takers = lock(&self.account.limit.accounts);
         if units > 0 && self.account.allowance() < units {
@@ -272,7 +273,7 @@ impl FairShare {
         self.units += units;
     }
 
-    /// Gives back the units above so many.
+    /// Returns the units above this number.
     pub fn shrink_to(&mut self, units: usize) {
         let back = self.units.saturating_sub(units);
         self.account.remove(back);

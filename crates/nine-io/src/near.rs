@@ -1,28 +1,28 @@
-//! Which known word somebody has probably meant.
+//! Suggestions for misspelled words.
 
 use std::cmp::Reverse;
 
-/// The known word that is nearest to this one, if one is near: at most a third of its letters are other ones, left out,
-/// added, or have changed places with their neighbour.
+/// Returns the known word nearest to `word`, if one is near. At most a third of the letters may be replaced, missing,
+/// added, or swapped with a neighbour.
 pub fn near<'w>(word: &str, known: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {
     let letters: Vec<char> = word.chars().take(LONGEST + 1).collect();
     if letters.len() > LONGEST {
         return None;
     }
     let far = |of: &str| distance(&letters, &of.chars().collect::<Vec<_>>());
-    // Of those that are as near, the one that begins as it does.
+    // Among equally near words, prefer the one with the longest common prefix.
     let begins = |of: &str| of.chars().zip(&letters).take_while(|(a, b)| a == *b).count();
     let nearest =
         known.into_iter().map(|of| (far(of), of)).min_by_key(|(far, of)| (*far, Reverse(begins(of))));
     nearest.filter(|(far, _)| *far <= letters.len().div_ceil(3)).map(|(_, of)| of)
 }
 
-/// `; did you mean ...?`, or nothing: to be put behind what is wrong with the word.
+/// Returns `; did you mean ...?` to append to an error message, or an empty text if no known word is near.
 pub fn hint<'w>(word: &str, known: impl IntoIterator<Item = &'w str>) -> String {
     near(word, known).map(|known| format!("; did you mean `{known}`?")).unwrap_or_default()
 }
 
-/// How many changes make one of the other.
+/// Edit distance: the number of changes that turn one word into the other.
 fn distance(a: &[char], b: &[char]) -> usize {
     let mut rows = vec![(0..=b.len()).collect::<Vec<_>>()];
     for i in 1..=a.len() {
@@ -40,7 +40,7 @@ fn distance(a: &[char], b: &[char]) -> usize {
     rows[a.len()][b.len()]
 }
 
-/// Letters of a word that is looked at.
+/// Longest word that gets a suggestion, in letters.
 const LONGEST: usize = 32;
 
 #[cfg(test)]

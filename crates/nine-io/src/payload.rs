@@ -1,4 +1,4 @@
-//! File data on its way out: a description, made into bytes only at the edge that needs them.
+//! File data to be sent: a description that becomes bytes only where bytes are needed.
 
 use std::collections::VecDeque;
 use std::io;
@@ -8,38 +8,38 @@ use std::sync::Arc;
 use bytes::Bytes;
 use nine_net::Placed;
 
-/// What an Rread carries.
+/// The data of an Rread.
 #[derive(Clone, Debug)]
 pub enum Payload {
     /// Bytes in memory.
     Bytes(Bytes),
-    /// Bytes in memory in pieces, one behind the other, none of them empty: they are sent as they are.
+    /// Consecutive pieces of memory, none of them empty. They are sent without being joined.
     Pieces(VecDeque<Bytes>),
-    /// Bytes that lie with a client, who may change them at any time: for whoever only hands them on.
+    /// Bytes in memory that a client may change at any time. Only for code that passes them on.
     Placed(Placed),
-    /// A range of a file of the host, found resident in the page cache just now. A socket sends it without a copy
-    /// in user space. If the file has become shorter by then, an Rread carries the bytes that are left. Where the
-    /// length is out already (HTTP), the connection is cut. Nothing is padded.
+    /// A range of a host file that was in the page cache when the answer was made. A socket sends it without a copy in
+    /// user space. If the file has become shorter meanwhile, an Rread carries the remaining bytes. If the length was
+    /// already sent (HTTP), the connection is cut. Nothing is padded.
     File {
         /// The open file.
         file: Arc<OwnedFd>,
-        /// First byte.
+        /// Offset of the first byte.
         offset: u64,
-        /// Bytes.
+        /// Length in bytes.
         len: u32,
-        /// Asks again, when the client has been slow to take it.
+        /// Checks residency again if the client was slow to take the data.
         resident: Resident,
     },
 }
 
-/// Whether a range of a file (first byte, bytes) can be read now without waiting for the disk.
+/// Whether a range of a file (offset and length in bytes) can be read now without waiting for the disk.
 pub type Resident = fn(BorrowedFd<'_>, u64, u64) -> bool;
 
 impl Payload {
-    /// No bytes: the end of the file.
+    /// No bytes, which means end of file.
     pub const EMPTY: Self = Self::Bytes(Bytes::new());
 
-    /// Bytes it stands for.
+    /// Its length in bytes.
     pub fn len(&self) -> usize {
         match self {
             Self::Bytes(bytes) => bytes.len(),
@@ -49,7 +49,7 @@ impl Payload {
         }
     }
 
-    /// Lets go of what is behind the first `most` bytes.
+    /// Drops everything after the first `most` bytes.
     pub(crate) fn truncate(&mut self, most: u64) {
         let most = usize::try_from(most).unwrap_or(usize::MAX);
         match self {
@@ -67,10 +67,10 @@ impl Payload {
         }
     }
 
-    /// Lets go of the first `n` bytes.
+    /// Drops the first `n` bytes.
     ///
     /// # Panics
-    /// There are fewer.
+    /// If there are fewer than `n` bytes.
     pub fn advance(&mut self, n: usize) {
         assert!(n <= self.len(), "no more than there are");
         match self {
@@ -94,8 +94,10 @@ impl Payload {
         }
     }
 
-    /// The first bytes, at most `most`, in memory: of a file they are read. An error of the kind `UnexpectedEof`: it
-    /// has become shorter than was announced.
+    /// Returns the first bytes, at most `most`, in memory. Of a file range it reads them.
+    ///
+    /// # Errors
+    /// Those of the file read; `UnexpectedEof` if the file has become shorter than announced.
     pub fn read(&self, most: usize) -> io::Result<Bytes> {
         match self {
             Self::Bytes(bytes) => Ok(bytes.slice(..bytes.len().min(most))),
@@ -115,10 +117,10 @@ impl Payload {
         }
     }
 
-    /// All of it into memory that has just as many bytes. Errors as those of [`Payload::read`].
+    /// Copies all bytes into `into`, which has exactly this length. Errors as for [`Payload::read`].
     ///
     /// # Panics
-    /// There are more or fewer.
+    /// If the length of bytes in memory differs from that of `into`.
     pub fn copy_to(&self, into: &mut [u8]) -> io::Result<()> {
         match self {
             Self::File { file, offset, .. } => return read_exact(file, *offset, into),
@@ -128,7 +130,7 @@ impl Payload {
         Ok(())
     }
 
-    /// What it has in memory of its own, in order.
+    /// Returns the pieces that it owns in memory, in order; `None` for client memory and file ranges.
     pub fn pieces(&self) -> Option<impl Iterator<Item = &Bytes>> {
         let (one, many) = match self {
             Self::Bytes(bytes) => (Some(bytes), None),
@@ -138,7 +140,7 @@ impl Payload {
         Some(one.into_iter().chain(many.into_iter().flatten()))
     }
 
-    /// Whether it stands for no bytes.
+    /// Whether its length is zero.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -150,7 +152,7 @@ impl From<Vec<u8>> for Payload {
     }
 }
 
-/// Reads what has been announced: all of it or an error, and never anything in its place.
+/// Fills `into` from the file, or fails. It never substitutes other bytes.
 pub(crate) fn read_exact(file: &OwnedFd, mut offset: u64, mut into: &mut [u8]) -> io::Result<()> {
     while !into.is_empty() {
         match rustix::io::pread(file, &mut *into, offset) {
@@ -166,7 +168,8 @@ pub(crate) fn read_exact(file: &OwnedFd, mut offset: u64, mut into: &mut [u8]) -
     Ok(())
 }
 
-/// Reads until `into` is full or the file ends: how many bytes. An error counts only before the first byte.
+/// Reads until `into` is full or the file ends, and returns the number of bytes. After the first byte, an error ends
+/// the read without being reported.
 pub(crate) fn read_until_eof(file: &OwnedFd, offset: u64, into: &mut [u8]) -> io::Result<usize> {
     let mut done = 0;
     while done < into.len() {
@@ -181,7 +184,7 @@ pub(crate) fn read_until_eof(file: &OwnedFd, offset: u64, into: &mut [u8]) -> io
     Ok(done)
 }
 
-/// The file has become shorter than what was announced.
+/// The error for a file that became shorter than announced.
 pub fn shrunk() -> io::Error {
     let text = "a file became shorter while it was being sent: its length had been announced";
     io::Error::new(io::ErrorKind::UnexpectedEof, text)

@@ -1,21 +1,21 @@
-//! Words of a text as Plan 9 writes them (quote(2)): between blanks; what is between quotes is one word, or part of
-//! one, and a doubled quote there is a quote.
+//! Words of a text in Plan 9's quoting (quote(2)). Blanks separate words. Quoted text is a word or part of one, and
+//! inside quotes a doubled quote stands for one quote.
 
 use nine_proto::{Errno, Error, Result};
 
-/// The words of a text.
+/// Splits a text into its words.
 ///
 /// # Errors
-/// EINVAL: a quote that is not closed.
+/// EINVAL if a quote is not closed.
 pub fn words(text: &str) -> Result<Vec<String>> {
     let is_text = "what is between blanks and quotes, which are ASCII, is text";
     Ok(words_of(text.as_bytes())?.into_iter().map(|word| String::from_utf8(word).expect(is_text)).collect())
 }
 
-/// The same of bytes that need not be text, as names on Linux.
+/// Splits bytes that need not be UTF-8, such as names on Linux, into words.
 ///
 /// # Errors
-/// EINVAL: a quote that is not closed.
+/// EINVAL if a quote is not closed.
 pub fn words_of(bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
     let (mut words, mut word, mut quoted) = (Vec::new(), None::<Vec<u8>>, false);
     let mut bytes = bytes.iter().copied().peekable();
@@ -37,7 +37,7 @@ pub fn words_of(bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
     Ok(words)
 }
 
-/// A text as one word.
+/// Quotes a text if necessary, so that it is one word.
 pub fn quote(text: &str) -> String {
     match text.is_empty() || text.bytes().any(needs_quotes) {
         true => format!("'{}'", text.replace('\'', "''")),
@@ -45,7 +45,7 @@ pub fn quote(text: &str) -> String {
     }
 }
 
-/// Appends bytes as one word.
+/// Appends bytes as one word, quoted if necessary.
 pub fn quote_into(bytes: &[u8], out: &mut Vec<u8>) {
     let quoted = bytes.is_empty() || bytes.iter().copied().any(needs_quotes);
     out.extend(quoted.then_some(b'\''));
@@ -60,7 +60,7 @@ fn needs_quotes(byte: u8) -> bool {
     is_blank(byte) || byte == b'\''
 }
 
-/// As isspace(3), in ASCII.
+/// The same bytes as isspace(3), in ASCII.
 fn is_blank(byte: u8) -> bool {
     byte.is_ascii_whitespace() || byte == 0x0b
 }

@@ -1,4 +1,4 @@
-//! The locks and atomics that wake-ups are made of: std's, or loom's when a test explores every order of them.
+//! The locks and atomics behind wake-ups: std's, or loom's when a test explores every interleaving.
 
 pub(crate) use nine_net::lock::{Mutex, lock};
 
