@@ -1,12 +1,12 @@
-//! A client's own conversation as files: who attaches to [`ANAME`] finds `ctl`, `status` and `trace` of the connection
-//! it attaches by, whatever is served there.
+//! Connection control files: a client that attaches to [`ANAME`] finds `ctl`, `status` and `trace` of its own
+//! connection, whatever tree the server serves.
 //!
-//! A text written to `ctl` (`push zstd`, `pop`) changes the modules of both ends at a border that both know: the
-//! client has nothing else under way and sends nothing until it has the Rwrite; the server sends nothing after the
-//! Rwrite. So that answer is the last message in the old form, in either direction.
+//! A text written to `ctl` (`push zstd`, `pop`) changes the modules of both ends, at a switch point that both know. The
+//! client has no other request in flight and sends nothing until the Rwrite arrives. The server sends nothing after the
+//! Rwrite until it has switched. So the Rwrite is the last message in the old form, in both directions.
 //!
-//! Always holds: one text waits at most; it is refused while other requests are under way, and when its module cannot
-//! be opened; then nothing has changed.
+//! Always holds: at most one text waits. A text is refused while other requests are in flight, or if its module cannot
+//! be opened; then nothing changes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,13 +20,13 @@ use super::req::{Answer, FileServer, Req, ReqId};
 use crate::sync::{Mutex, lock};
 use crate::synth::{Ask, Dir, File, Tree};
 
-/// The tree that is asked for.
+/// The aname of this tree.
 pub const ANAME: &[u8] = b"#conversation";
 
-/// Whether a client may ask for so much by a text for `ctl`, that of its connection or of a conversation of /net.
+/// Checks whether a client may push the module of a `ctl` text, on its connection or on a conversation of /net.
 ///
 /// # Errors
-/// EPERM: it is a module that only clients may push that have proven who they are.
+/// EPERM if only clients with a proven identity may push the module.
 pub fn check_cost(text: &str, is_proven: bool) -> Result<()> {
     let module = text.trim().strip_prefix("push").unwrap_or_default();
     if is_proven || !modules::is_costly(module) {
@@ -39,36 +39,36 @@ pub fn check_cost(text: &str, is_proven: bool) -> Result<()> {
     ))
 }
 
-/// Bytes of a text for `ctl`, which the log shows.
+/// Longest text for `ctl`, in bytes. The log shows the text.
 const TEXT_MAX: usize = 256;
 
-/// The files of one connection.
+/// The control files of one connection.
 pub(super) struct Desk {
     tree: Tree,
     shared: Arc<Shared>,
-    /// Somebody has come; until then there is nothing to look at.
+    /// A client has used them; until then there is nothing to check.
     pub(super) used: bool,
 }
 
 #[derive(Default)]
 struct Shared {
-    /// What has been written to `ctl` and is not answered.
+    /// The text written to `ctl` that is not answered yet.
     asked: Mutex<Option<(String, Ask)>>,
-    /// What `status` shows.
+    /// The content of `status`.
     status: Mutex<String>,
-    /// Whether the client of the request at hand has proven who it is: in this tree all are owners.
+    /// Whether the current request's client has proven its identity; in this tree every client is an owner.
     is_proven: AtomicBool,
 }
 
 impl Desk {
-    /// The transport with its desk.
+    /// Returns the transport with support for modules, and its control files.
     pub(super) fn new(
         pushed: &Pushed,
         begins: &[String],
         transport: Box<dyn Transport>,
     ) -> (Box<dyn Transport>, Self) {
         let log = TraceLog::default();
-        // A trace is this connection's own.
+        // Each connection has a trace of its own.
         let modules = pushed.modules.clone().with("trace", nine_net::modules::Trace(log.clone()));
         let mut transport = Conversation::new(transport, modules, pushed.clock.clone());
         for module in begins {
@@ -104,7 +104,7 @@ impl Desk {
             .file("ctl", ctl)
             .file("status", status(&shared))
             .file("trace", File::text(move |_| log.text()));
-        // Whoever was let in may change his own conversation.
+        // Every admitted client may change its own connection.
         let tree = Tree::new(root, Duration::ZERO).owned_by(|_, _| true);
         (Box::new(transport), Self { tree, shared, used: false })
     }
@@ -120,7 +120,7 @@ impl Desk {
         self.tree.cancel(id, None);
     }
 
-    /// A text that waits for its answer.
+    /// Takes the text that waits for an answer, if its client still wants one.
     pub(super) fn asked(&self) -> Option<(String, Ask)> {
         let asked = lock(&self.shared.asked).take();
         asked.filter(|(_, ask)| ask.is_wanted())

@@ -1,8 +1,8 @@
-//! Who may attach, and as whom: decided from what the transport proves, before a file server is asked.
+//! Access control: decides from the transport's proof who may attach, and as which user, before a file server is asked.
 //!
-//! Closed by default: without a proof (a unix socket's peer credentials, a certificate, the token) a client reads at
-//! most, and on a listener that says so not even that. A client of the loopback reads as the user that the kernel
-//! names.
+//! Closed by default: a client without proof (a unix socket's peer credentials, a certificate, the token) may not
+//! attach. A gate may let such clients read, or only those loopback clients that the kernel reports as the server's own
+//! user.
 
 use std::any::Any;
 use std::fmt;
@@ -15,36 +15,37 @@ use super::desk;
 use super::req::{Node, Reply, Request, Who};
 use crate::payload::Payload;
 
-/// What a client may do that has proven nothing.
+/// The rights of a client without proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Anonymous {
-    /// Not attach.
+    /// It may not attach.
     Refused,
-    /// Read what the modes of files and directories let all others read ([`Who::as_other`]).
+    /// It may read files and directories that their modes let all others read ([`Who::as_other`]).
     AsOther,
-    /// Read everything.
+    /// It may read everything.
     ReadOnly,
-    /// Everything, under whatever name it gives (`-insecure`).
+    /// It may do everything, under any name that it gives (`-insecure`).
     Trusted,
 }
 
-/// The door of a listener.
+/// The access rules of a listener.
 #[derive(Clone, Debug)]
 pub struct Gate {
-    /// For clients without a proof.
+    /// The rights of clients without proof.
     pub anonymous: Anonymous,
-    /// The user of this server, and root, read everything by a connection within this machine, even if others do not.
+    /// The server's own user and root may read everything over the loopback, even if others may not.
     pub owner_reads: bool,
-    /// A client that claims to be root and has not proven it is [`NOBODY`] (root squash).
+    /// A client that claims to be root without proof becomes [`NOBODY`] (root squash).
     pub squash_root: bool,
-    /// A client that has not proven who it is creates no device, and no program that runs with the rights of its owner:
-    /// neither set-user-id bits nor, on files, set-group-id bits, nor capabilities.
+    /// A client without proof may create no device, and no program that runs with its owner's rights. So it may set
+    /// neither set-user-id bits nor capabilities, nor set-group-id bits on files.
     pub plain_files: bool,
-    /// Whoever shows it, in an afid or as `token:HEX` in front of the aname, is trusted as the server's own user.
+    /// A client that shows it, in an afid or as `token:HEX` in front of the aname, is trusted like the server's own
+    /// user.
     pub token: Option<Arc<str>>,
-    /// Nobody changes anything here.
+    /// No client may change anything.
     pub read_only: bool,
-    /// What of all this each client may have; `None`: all of it.
+    /// Restricts clients further, each by its identity and tree; `None`: no further restriction.
     pub policy: Option<Arc<dyn Policy>>,
 }
 
@@ -62,39 +63,40 @@ impl Default for Gate {
     }
 }
 
-/// Who may attach to what, among those whom a [`Gate`] lets in. It may change while they are connected: then
-/// [`Core::judge_again`](super::Core::judge_again) has everybody judged again.
+/// Decides which trees a client may attach to, among the clients that a [`Gate`] admits. If its rules change while
+/// clients are connected, call [`Core::judge_again`](super::Core::judge_again) to apply them.
 ///
-/// Concurrency: asked from every core, where requests are served; it must not wait.
+/// Concurrency: called from every core, where requests are served; it must not block.
 pub trait Policy: fmt::Debug + Send + Sync {
-    /// What a client may do in a tree; an error says why he may not attach to it.
+    /// Returns the client's right in a tree, or an error with the reason why it may not attach.
     fn judge(&self, asks: &Asks<'_>) -> Result<Right>;
 
-    /// Whether one tree is judged otherwise than another; if not, a client's are not counted.
+    /// Whether the decision depends on the tree. If not, a client's trees are not recorded.
     fn has_trees(&self) -> bool {
         true
     }
 
-    /// Whether the certificates that a client has shown, in DER, are good still.
+    /// Checks that a client's certificates, in DER, are still valid.
     fn knows(&self, certificates: &[&[u8]]) -> Result<()> {
         let _ = certificates;
         Ok(())
     }
 }
 
-/// Who asks for a tree.
+/// A request for access to a tree.
 #[derive(Clone, Copy, Debug)]
 pub struct Asks<'a> {
-    /// What the transport proves.
+    /// The transport's proof.
     pub proof: &'a Proof,
-    /// The token was shown.
+    /// The client has shown the token.
     pub token: bool,
-    /// Which tree, without the token. `None`: the conversation's own files, which whoever may attach to anything has.
+    /// The tree, without the token. `None`: the connection control files, open to every client that may attach to
+    /// anything.
     pub aname: Option<&'a [u8]>,
 }
 
 impl fmt::Display for Asks<'_> {
-    /// By what he is known: `token`, `cert:NAME`, `unix:NUMBER`, `loopback:NUMBER`, `anyone`.
+    /// Writes the identity: `token`, `cert:NAME`, `unix:NUMBER`, `loopback:NUMBER`, `anyone`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.proof {
             _ if self.token => f.write_str("token"),
@@ -106,44 +108,44 @@ impl fmt::Display for Asks<'_> {
     }
 }
 
-/// What a client may do in a tree.
+/// A client's right in a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Right {
-    /// Change nothing.
+    /// It may change nothing.
     Read,
-    /// Whatever the file server lets him.
+    /// It may do all that the file server allows.
     Write,
 }
 
-/// A client that has been let in, and by what.
+/// An admitted client, and whether it has shown the token.
 #[derive(Debug)]
 pub(super) struct Admitted {
     pub(super) who: Who,
     pub(super) token: bool,
 }
 
-/// The user of a client whose claims do not count.
+/// The user id of a client whose claims do not count.
 pub const NOBODY: u32 = 65534;
 
-/// The attribute by which a program has rights of root.
+/// The attribute that gives a program some of root's rights.
 const CAPABILITY: &[u8] = b"security.capability";
 
-/// The most bytes that are kept of what a client writes to an afid; a longer token is wrong anyway.
+/// Most bytes stored of a client's writes to an afid; a longer token is wrong anyway.
 const TOKEN_MAX: usize = 128;
 
-/// Bytes of an aname that a policy judges: as of a path in Linux.
+/// Longest aname that a policy judges, in bytes: the limit of a path in Linux.
 const ANAME_MAX: usize = 4096;
 
-/// Behind an afid: collects the token.
+/// The node of an afid: collects the token.
 struct Afid(Mutex<Vec<u8>>);
 
 impl Gate {
-    /// Who it is that was known before he came.
+    /// The identity of a client that the service has fixed: read-only if this gate is.
     pub(super) fn known(&self, who: &Who) -> Who {
         Who { read_only: who.read_only || self.read_only, ..who.clone() }
     }
 
-    /// Who a client is that attaches with these words, or why it may not.
+    /// Returns the identity of a client that attaches with these parameters, or the reason for a refusal.
     pub(super) fn admit(
         &self,
         proof: &Proof,
@@ -166,7 +168,7 @@ impl Gate {
         Ok(Admitted { who: Who { read_only, ..who }, token })
     }
 
-    /// Who it is by what he proves and says, wherever he attaches.
+    /// Determines the identity from the proof and the claims, whatever the tree.
     fn name(&self, proof: &Proof, uname: Str<'_>, uid: u32, token: bool, names: &dyn Names) -> Result<Who> {
         let claimed_uid = if uid == NOUID { names.uid(uname) } else { Some(uid) };
         let claimed_name: Box<str> = match (uname, claimed_uid) {
@@ -185,17 +187,17 @@ impl Gate {
         }
         match proof {
             Proof::Unix { uid, .. } => {
-                // Root may be anybody, and so may whoever runs this server: the files are his anyway.
+                // Root and the server's own user may attach as anybody: the files are theirs anyway.
                 let own = rustix::process::geteuid().as_raw();
                 let free = is_ours(*uid);
                 match claimed_uid {
                     Some(claimed) if claimed != *uid && !free => Err(not_you(&names.user(*uid))),
                     Some(claimed) => {
-                        // As somebody else he has that user's rights only.
+                        // Attached as another user, they have only that user's rights.
                         let owner = free && (claimed == *uid || claimed == own);
                         Ok(Who { owner, ..who(claimed_name, Some(claimed), false) })
                     }
-                    // A name nobody knows is not his own, if he may choose.
+                    // If the client may choose its name, an unknown name is not its own.
                     None if free && !uname.is_empty() => Ok(who(claimed_name, None, false)),
                     None => Ok(Who { owner: free, ..who(names.user(*uid).into(), Some(*uid), false) }),
                 }
@@ -225,13 +227,13 @@ impl Gate {
         }
     }
 
-    /// Why a client may not change a file so, whatever the file server lets it; `None`: it may.
+    /// Returns the error if the gate forbids a change, whatever the file server allows.
     pub(super) fn forbids(&self, request: &Request) -> Option<Error> {
         if !self.plain_files || request.who().is_proven() {
             return None;
         }
         let sets_id = |bits: u32, is_dir: bool| {
-            // For a directory the group's bit says which group new files have.
+            // On a directory, the set-group-id bit only selects the group of new files.
             let ids = if is_dir { mode::S_ISUID } else { mode::S_ISUID | mode::S_ISGID };
             bits & ids != 0
         };
@@ -257,7 +259,7 @@ impl Gate {
         Some(Error::new(Errno::EPERM, text))
     }
 
-    /// Answers what concerns authentication; `None`: the file server shall.
+    /// Answers authentication requests. `None`: the request is for the file server.
     pub(super) fn serve(&self, request: &Request) -> Option<Result<Reply>> {
         if let Op::Auth { .. } = request.op() {
             self.token.as_ref()?;
@@ -293,7 +295,7 @@ impl Gate {
     }
 }
 
-/// Splits `token:HEX[/path]` into the token and the aname that is meant.
+/// Splits `token:HEX[/path]` into the token and the actual aname.
 pub(super) fn split_token(aname: Str<'_>) -> (Option<Str<'_>>, Str<'_>) {
     match aname.strip_prefix(b"token:") {
         Some(rest) => {
@@ -304,12 +306,12 @@ pub(super) fn split_token(aname: Str<'_>) -> (Option<Str<'_>>, Str<'_>) {
     }
 }
 
-/// The tree that an aname asks for; `None`: the conversation's own.
+/// The tree that an aname selects; `None`: the connection control files.
 pub(super) fn tree(aname: Str<'_>) -> Option<Str<'_>> {
     Some(split_token(aname).1).filter(|&aname| aname != desk::ANAME)
 }
 
-/// Whether an afid of the gate's own is behind this node: its reads and writes never reach the file server.
+/// Whether the node is an afid of the gate. Its reads and writes never reach the file server.
 pub(super) fn is_afid(node: &(dyn Any + Send + Sync)) -> bool {
     node.is::<Afid>()
 }
@@ -319,7 +321,7 @@ fn same(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |acc, (x, y)| acc | (x ^ y)) == 0
 }
 
-/// Whether it is the user of this server, or root: the files are theirs anyway.
+/// Whether it is the server's own user or root: the files are theirs anyway.
 pub fn is_ours(uid: u32) -> bool {
     uid == 0 || uid == rustix::process::geteuid().as_raw()
 }
@@ -403,7 +405,7 @@ mod tests {
                 Some(who.as_other)
             };
             assert_eq!((as_other(&loopback(own)), as_other(&loopback(0))), (Some(false), Some(false)));
-            // If the kernel does not know, it is somebody else.
+            // A client of another or an unknown user has the rights of all others.
             assert_eq!((as_other(&loopback(own + 4711)), as_other(&UNPROVEN)), (other, other));
         }
         let elsewhere = Gate { anonymous: Anonymous::AsOther, ..Gate::default() };
@@ -450,7 +452,7 @@ mod tests {
         assert!(admit(&gate, &Proof::Unix { uid: 0, gid: 0 }, "", NOUID, "").unwrap().read_only);
     }
 
-    /// Whoever shows something may read `/pub`; the token opens everything.
+    /// A client with a certificate may read `/pub`; the token opens everything.
     #[derive(Debug)]
     struct Pub;
 

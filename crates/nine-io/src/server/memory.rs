@@ -1,7 +1,7 @@
-//! The memory budget of a core: who has borrowed how much, and who waits until somebody gives back.
+//! The memory budget of a core: how much is borrowed, and which connections wait for memory.
 //!
-//! Always holds: a connection that has announced that it waits and then still finds too little is woken by the next
-//! one that gives back. Both sides swap the flag: whoever is second sees what the first did before.
+//! Always holds: a connection that registers as waiting and then still finds too little memory is woken at the next
+//! return. Both sides swap the flag, so the second one sees the writes of the first.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::SeqCst;
@@ -23,17 +23,17 @@ impl Memory {
         Self { budget, borrowed, waiting: Mutex::new(HashMap::new()), any_waiting }
     }
 
-    /// Bytes that are borrowed; may be more than the budget, by what single messages need.
+    /// Borrowed bytes. Single messages may take it above the budget.
     pub(super) fn borrowed(&self) -> usize {
         self.borrowed.load(SeqCst)
     }
 
-    /// Bytes that nobody has borrowed.
+    /// Bytes that are not borrowed.
     pub(super) fn free(&self) -> usize {
         self.budget.saturating_sub(self.borrowed())
     }
 
-    /// A connection that had `old` bytes has `new` now.
+    /// Records that a connection with `old` bytes has `new` now.
     pub(super) fn borrow(&self, old: usize, new: usize) {
         if new > old {
             self.borrowed.fetch_add(new - old, SeqCst);
@@ -45,13 +45,14 @@ impl Memory {
         }
     }
 
-    /// Wakes when memory is given back. Look again after this: it may have been just before.
+    /// Registers to be woken when memory is returned. Check again afterwards: memory may have been returned just
+    /// before.
     pub(super) fn wait(&self, id: u64, waker: &Waker) {
         lock(&self.waiting).insert(id, waker.clone());
         self.any_waiting.swap(true, SeqCst);
     }
 
-    /// The connection is gone.
+    /// Removes a connection that is gone.
     pub(super) fn forget(&self, id: u64) {
         lock(&self.waiting).remove(&id);
     }

@@ -3,8 +3,8 @@
 //! ```text
 //! Transport -> rx -> Session -> gate -> FileServer::serve(Req) -> Answer -> Session -> tx -> Transport
 //! ```
-//! A [`Service`] is what a listener hands out: which server, through which [`Gate`], within which limits. Its
-//! [`Core`] is shared by its connections: buffers, the memory budget, who is connected.
+//! A [`Service`] is the configuration of a listener: its server, its [`Gate`] and its limits. Connections share a
+//! [`Core`]: buffers, the memory budget, the list of connected clients.
 
 pub mod acl;
 mod conn;
@@ -54,53 +54,53 @@ use memory::Memory;
 use seen::Seen;
 use unattached::{UnattachedConnection, UnattachedQueue};
 
-/// The dialects we speak, best first.
+/// The supported dialects, best first.
 pub const DIALECTS: &[Dialect] = &[Dialect::L, Dialect::U, Dialect::P2000];
 
-/// The same where there are streams.
+/// The supported dialects of a service with streams, best first.
 const STREAMING: &[Dialect] =
     &[Dialect::LS, Dialect::US, Dialect::P2000S, Dialect::L, Dialect::U, Dialect::P2000];
 
-/// Bytes that the connections of a core may hold above their floors, unless told otherwise. Each may have a quarter of
-/// what is left (see [`Connection`]).
+/// Default budget in bytes that the connections of a core may hold above their floors. One connection may hold a
+/// quarter of the rest (see [`Connection`]).
 pub const BUDGET: usize = 256 * 1024 * 1024;
 
-/// When a server ends: so long after the last request nobody is in the midst of anything.
+/// How long a retiring server waits after the last request before it drains.
 pub const QUIET: Duration = Duration::from_millis(250);
-/// The same for clients that never cease to ask.
+/// How long a retiring server waits at most, if clients never stop sending requests.
 pub const LEAVE: Duration = Duration::from_secs(2);
 
-/// What a connection is served with. Cheap to clone.
+/// The configuration that a connection is served with. Cheap to clone.
 #[derive(Clone)]
 pub struct Service {
-    /// Who answers.
+    /// The file server.
     pub server: Arc<dyn FileServer>,
-    /// Who may ask.
+    /// The access rules.
     pub gate: Arc<Gate>,
-    /// Whoever comes in here is this one, whatever he says.
+    /// If set, every client has this identity, whatever it claims.
     pub known: Option<Arc<Who>>,
-    /// What one client may hold.
+    /// The limits of one client.
     pub limits: Limits,
-    /// Which dialects are offered.
+    /// The dialects that are offered, best first.
     pub dialects: &'static [Dialect],
-    /// What the connections of this core share.
+    /// The state that connections share.
     pub core: Core,
-    /// Its clients are of this process: that they come and go is worth a word to nobody but who debugs.
+    /// Its clients are in this process: the log reports them at the debug level only.
     pub own: bool,
-    /// Where its clients sit: see [`Who::seat`].
+    /// The core that serves its clients: see [`Who::seat`].
     pub seat: u16,
     /// How streams are offered, if they are.
     pub streams: Option<Streams>,
-    /// Who comes in here carries a stream and nothing else.
+    /// Every connection carries a stream; none is a 9P client.
     pub only_streams: bool,
-    /// What clients may push on their connections, if anything.
+    /// The modules that clients may push on their connections, if any.
     pub pushed: Option<Pushed>,
-    /// What is pushed on every connection from the beginning: of `pushed`, and known to be right.
+    /// The modules that every connection starts with. They are taken from `pushed` and known to be valid.
     pub begins: Arc<[String]>,
 }
 
 impl Service {
-    /// All dialects and the default limits.
+    /// A service with all dialects and the default limits.
     pub fn new(server: Arc<dyn FileServer>, gate: Gate, core: Core) -> Self {
         let (gate, limits) = (Arc::new(gate), Limits::default());
         Self {
@@ -119,26 +119,26 @@ impl Service {
         }
     }
 
-    /// The same with the streaming dialects: clients may ask for data connections, which come in like clients and are
-    /// served by [`Service::welcome`].
+    /// Adds the streaming dialects. Clients may then ask for data connections, which arrive at the same listener and
+    /// are served by [`Service::welcome`].
     #[must_use]
     pub fn with_streams(self, streams: Streams) -> Self {
         Self { dialects: STREAMING, streams: Some(streams), ..self }
     }
 
-    /// The same with modules that clients may push on their connections, by their own `ctl` ([`CONVERSATION`]).
+    /// Lets clients push modules on their connections, through the connection's `ctl` file ([`CONVERSATION`]).
     #[must_use]
     pub fn with_modules(self, pushed: Pushed) -> Self {
         Self { pushed: Some(pushed), ..self }
     }
 
-    /// The task that serves one client.
+    /// Returns the task that serves one client.
     pub fn connect(&self, transport: Box<dyn Transport>) -> Connection {
         Connection::new(self, transport)
     }
 }
 
-/// What connections share, on one core or on several. Clones are the same.
+/// State that connections share, on one core or on several. Clones share the same state.
 #[derive(Clone)]
 pub struct Core {
     shared: Arc<Shared>,
@@ -150,24 +150,24 @@ struct Shared {
     fids: Arc<FairLimit>,
     opens: AtomicUsize,
     opens_max: usize,
-    /// No new clients.
+    /// No new clients are accepted.
     retiring: AtomicBool,
     draining: AtomicBool,
-    /// How often everybody was to be judged again.
+    /// Counts the calls of [`Core::judge_again`].
     judged: AtomicU64,
     /// Live connections, to be woken when the core drains.
     connections: Mutex<HashMap<u64, Waker>>,
-    /// What may be seen of them.
+    /// The published status of each connection.
     seen: Mutex<HashMap<u64, Arc<Seen>>>,
-    /// Listeners, likewise.
+    /// Live listeners, to be woken likewise.
     listeners: Mutex<HashMap<u64, Waker>>,
-    /// Streams that are offered.
+    /// Open offers of streams.
     offers: stream::Offers,
-    /// Clients from accept to the last clunk.
+    /// Connected clients, from accept to the last clunk.
     guests: AtomicUsize,
-    /// Those of them that have not attached.
+    /// The clients that have not attached yet.
     unattached: UnattachedQueue,
-    /// Who waits until there are none.
+    /// Tasks that wait until there are no clients.
     drained: Mutex<Vec<Waker>>,
 }
 
@@ -189,7 +189,7 @@ impl Core {
         Self::with_limits(budget, FIDS_ALL)
     }
 
-    /// The same, with so many fids above their floors.
+    /// The same, with a limit of fids above the floors.
     pub fn with_limits(budget: usize, fids: usize) -> Self {
         Self {
             shared: Arc::new(Shared {
@@ -211,9 +211,8 @@ impl Core {
         }
     }
 
-    /// Ends every listener, and serves on the clients that are here until none has asked for anything for [`QUIET`], or
-    /// for [`LEAVE`] at most, so that who is in the midst of a few requests comes to their end. [`Self::drain`] is due
-    /// then.
+    /// Ends every listener, and serves the connected clients until none has sent a request for [`QUIET`], or for
+    /// [`LEAVE`] at most. So clients can finish short sequences of requests. Call [`Self::drain`] afterwards.
     pub async fn retire(&self, env: &impl Env) {
         self.shared.retiring.store(true, Ordering::SeqCst);
         lock(&self.shared.listeners).values().for_each(Waker::wake_by_ref);
@@ -229,7 +228,7 @@ impl Core {
         }
     }
 
-    /// Has every connection finish what it has been asked, read nothing more, and end; there are no new ones.
+    /// Makes every connection finish its outstanding requests, read no more, and end. No new connections are accepted.
     pub fn drain(&self) {
         self.shared.retiring.store(true, Ordering::SeqCst);
         self.shared.draining.store(true, Ordering::SeqCst);
@@ -238,14 +237,14 @@ impl Core {
         }
     }
 
-    /// Has every connection whose gate has a [`Policy`] judged again: one whose certificate is not good any more, or
-    /// that may not have one of its trees, or only read what it might change, is ended.
+    /// Asks each gate's [`Policy`] again about every connection. A connection is closed if its certificate is no longer
+    /// valid, if it may no longer attach to one of its trees, or if it lost write access to one.
     pub fn judge_again(&self) {
         self.shared.judged.fetch_add(1, Ordering::SeqCst);
         lock(&self.shared.connections).values().for_each(Waker::wake_by_ref);
     }
 
-    /// Completes when every client has gone that came in by [`listen`], its last clunk included.
+    /// Completes when all clients accepted by [`listen`] are gone, including their last clunks.
     pub async fn drained(&self) {
         poll_fn(|cx| {
             lock(&self.shared.drained).push(cx.waker().clone());
@@ -254,12 +253,12 @@ impl Core {
         .await;
     }
 
-    /// How many clients are connected.
+    /// The number of connected clients.
     pub fn connected(&self) -> usize {
         lock(&self.shared.connections).len()
     }
 
-    /// The clients that are connected, by number.
+    /// The connected clients, by number.
     pub fn clients(&self) -> Vec<ClientStatus> {
         let mut all: Vec<_> = lock(&self.shared.seen).iter().map(|(&id, seen)| seen.status(id)).collect();
         all.sort_unstable_by_key(|client| client.id);
@@ -295,12 +294,12 @@ impl Core {
         &self.shared.memory
     }
 
-    /// Open files that nobody has.
+    /// The number of open files that may still be opened.
     fn free_opens(&self) -> usize {
         self.shared.opens_max.saturating_sub(self.shared.opens.load(Ordering::Relaxed))
     }
 
-    /// A connection that had `old` open files has `new` now.
+    /// Records that a connection with `old` open files has `new` now.
     fn opened(&self, old: usize, new: usize) {
         if new > old {
             self.shared.opens.fetch_add(new - old, Ordering::Relaxed);
@@ -309,7 +308,7 @@ impl Core {
         }
     }
 
-    /// Counts a client, whom the transport proves or not, until the guard is dropped.
+    /// Counts a client until the guard is dropped. `is_proven`: the transport proves the client.
     fn guest(&self, is_proven: bool) -> Guest {
         self.shared.guests.fetch_add(1, Ordering::SeqCst);
         Guest { core: self.clone(), entry: self.unattached().enter(is_proven) }
@@ -323,7 +322,7 @@ impl Core {
         self.shared.guests.load(Ordering::SeqCst)
     }
 
-    /// A new connection's face.
+    /// Registers the published status of a new connection.
     fn introduce(&self, id: u64, peer: &str) -> Arc<Seen> {
         let seen = Arc::new(Seen::new(peer));
         lock(&self.shared.seen).insert(id, seen.clone());
@@ -345,7 +344,7 @@ impl Core {
         lock(&self.shared.listeners).remove(&id);
     }
 
-    /// Numbers connections through the whole process, so that a log line names one.
+    /// Numbers connections throughout the process, so that a number in the log is unique.
     fn next_id(&self) -> u64 {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         NEXT.fetch_add(1, Ordering::Relaxed)
@@ -359,7 +358,7 @@ struct Guest {
 }
 
 impl Guest {
-    /// Runs the task of the client to its end, or until another client needs its place and it has not attached.
+    /// Runs the client's task to its end, or until it is evicted for another client before it has attached.
     async fn serve(self, client: impl Future<Output = ()>) {
         let mut client = pin!(client);
         poll_fn(|cx| match client.as_mut().poll(cx) {
@@ -380,8 +379,8 @@ impl Drop for Guest {
     }
 }
 
-/// Open files of servers that have descriptors for them, of all clients together: half of the descriptors this process
-/// may have, for each may need one; the rest is for connections and the servers' own use.
+/// Most open files of all clients together, for servers whose open files may need descriptors: half of the process's
+/// descriptor limit. The rest is for connections and the servers' own use.
 fn opens_max() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     limit.map_or(usize::MAX, |limit| usize::try_from(limit / 2).unwrap_or(usize::MAX))

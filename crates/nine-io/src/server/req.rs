@@ -1,8 +1,8 @@
 //! A request on its way through a file server: owned, answered exactly once.
 //!
-//! `serve` gets a [`Req`] and must return an [`Answer`], and there are two ways to make one: [`Req::now`] is a return
-//! value, so nothing recurses; [`Req::later`] keeps a [`Later`], which any thread may use once. A `Later` that is
-//! dropped answers EIO. One whose connection or session has gone is ignored, but what a late success made is undone.
+//! `serve` gets a [`Req`] and must return an [`Answer`]. There are two ways to make one. [`Req::now`] answers by return
+//! value, so nothing recurses. [`Req::later`] gives a [`Later`], which any thread may use once. A dropped `Later`
+//! answers EIO. If its connection or session has ended, the answer is ignored, and the effect of a success is undone.
 
 use std::any::Any;
 use std::fmt;
@@ -24,53 +24,53 @@ use crate::direct::Direct;
 use crate::payload::Payload;
 use crate::sync::{AtomicBool, Mutex, lock};
 
-/// What a server keeps behind a fid. Shared with requests that are still under way when the fid moves on.
+/// A server's object behind a fid. Requests in flight share it, even if the fid gets another node meanwhile.
 pub type Node = Arc<dyn Any + Send + Sync>;
 
-/// What a server answers.
+/// A server's reply.
 pub type Reply = nine_proto::Reply<Node, Payload>;
 
-/// Something that serves files.
+/// A file server.
 ///
-/// Concurrency: `serve` is called from the core that owns the connection and must not block it; calls for different
-/// connections may run at the same time on different cores, calls for one connection never do. Requests of one
-/// connection may be answered in any order.
+/// Concurrency: the core that owns a connection calls `serve`, which must not block it. Calls for one connection never
+/// run at the same time; calls for different connections may, on different cores. A server may answer the requests of
+/// one connection in any order.
 pub trait FileServer: Send + Sync + 'static {
-    /// Answers a request, or promises to.
+    /// Answers a request at once, or returns the promise of a later answer.
     ///
-    /// The session has checked before: the fids exist, a walk with names starts at a directory (which may be open: in
-    /// .L, and everywhere without names), reads and writes go to fids opened for them, names of new files are legal, a
-    /// read-only client changes nothing.
+    /// The session guarantees: the fids exist; a walk with names starts at a directory (in .L it may be open; a walk
+    /// without names may start at any open file); reads and writes go to fids opened for them; names of new files are
+    /// legal; a read-only client changes nothing.
     ///
-    /// Whoever makes a node gets a `Clunk` (or `Remove`) for it, once, when no other request uses it; but a node that
-    /// is replaced (by an open, a create, an xattrcreate, a walk onto its own fid) is only dropped. A server that
-    /// wraps another passes the `Req` on; one that needs nodes of its own in front of another's mounts it through a
-    /// client, or is a synthetic tree with that one [below](crate::synth::Beyond) a directory.
+    /// The server gets one `Clunk` (or `Remove`) for each node that it returned, once no other request uses the node.
+    /// But a node that is replaced (by an open, a create, an xattrcreate, or a walk onto its own fid) is only dropped.
+    /// A server that wraps another passes the `Req` on. One that needs nodes of its own in front of another's mounts it
+    /// through a client, or is a synthetic tree with that one [below](crate::synth::Beyond) a directory.
     fn serve(&self, req: Req) -> Answer;
 
-    /// The client wants no answer any more to the request that was answered `later` with this id; `node` is behind its
-    /// fid, if it has one. A server whose operations may wait for ever finds it and answers it (EINTR); others finish
-    /// soon and need do nothing. Until the answer, the client's Rflush waits.
+    /// Cancels the request with this id, which was answered `later`; `node` is behind its fid, if it has one. A server
+    /// whose operations may wait forever finds the request and answers it (EINTR). Others finish soon and need do
+    /// nothing. The client's Rflush waits for the answer.
     fn cancel(&self, id: ReqId, node: Option<&Node>) {
         let _ = (id, node);
     }
 
-    /// A way of its own for the bytes of an open file, in order, to or from a data connection. `None`: they are read or
-    /// written by offset, with [`FileServer::serve`].
+    /// Returns a stream adapter that moves the bytes of an open file, in order, to or from a data connection. `None`:
+    /// the framework reads or writes by offset, with [`FileServer::serve`].
     fn stream(&self, request: StreamRequest<'_>) -> Option<Box<dyn Passage>> {
         let _ = request;
         None
     }
 
-    /// An open file that may be called, by a client in this process or by a connection with nothing else to do, opened
-    /// with these flags: see [`Direct`].
+    /// Returns an open file, opened with these flags, that can be called without messages: by a client in this process,
+    /// or by a connection with no other request in flight. See [`Direct`].
     fn direct(&self, node: &Node, flags: OpenFlags) -> Option<Arc<dyn Direct>> {
         let _ = (node, flags);
         None
     }
 
-    /// Whether writes to this open file may have their bytes where the client has put them ([`Request::placed`]), who
-    /// may change them at any time: for who hands them to the kernel, or copies them before he looks.
+    /// Whether writes to this open file may leave their data where the client has placed it ([`Request::placed`]). The
+    /// client may change it at any time. So the server must pass it to the kernel, or copy it before it looks at it.
     fn takes_placed(&self, node: &Node) -> bool {
         let _ = node;
         false
@@ -82,48 +82,48 @@ pub trait FileServer: Send + Sync + 'static {
         false
     }
 
-    /// Stores what is in a pipe, on a thread that may wait.
+    /// Stores the content of a pipe. Called on a thread that may block.
     fn fill(&self, fill: Fill) {
         drop(fill);
     }
 
-    /// The changes of the tree whose root is behind this walk's fid, for whoever walks ([`changes`](crate::changes)).
-    /// `None`: this server knows of none, and serves the walk.
+    /// Subscribes the walking client to changes of the tree whose root is behind this walk's fid
+    /// ([`changes`](crate::changes)). `None`: this server publishes no changes, and serves the walk itself.
     fn changes(&self, walk: &Request) -> Option<Result<Tap>> {
         let _ = walk;
         None
     }
 
-    /// Whether each open file may take a descriptor of this process: then their number is limited (RLIMIT_NOFILE).
+    /// Whether an open file may take a descriptor of this process. If so, open files are limited (RLIMIT_NOFILE).
     fn has_descriptors(&self) -> bool {
         false
     }
 
-    /// The names of its users, for dialects that want text.
+    /// Returns the names of its users, for dialects with textual user names.
     fn names(&self) -> Arc<dyn Names> {
         Arc::new(nine_proto::Numeric)
     }
 }
 
-/// Who asks.
+/// The identity and the rights of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Who {
     /// The name given at attach, or the number as text.
     pub name: Box<str>,
     /// The number given at attach or proven by the transport.
     pub uid: Option<u32>,
-    /// What proves it.
+    /// The proof of its identity.
     pub proof: Proof,
-    /// Whether it may change nothing; the framework refuses before the server sees it.
+    /// It may change nothing. The framework refuses changes before the server sees them.
     pub read_only: bool,
-    /// Its rights are those that the modes of files give to all others; the framework refuses what they do not.
+    /// It has only the permissions that file modes give to all others. The framework refuses the rest.
     pub as_other: bool,
-    /// It is the user that runs this server, or root, by the kernel's word, or has shown the token. What is for nobody
-    /// else (control files) asks for this, never for a name.
+    /// It is the server's own user or root, as the kernel reports, or has shown the token. Check this, never a name,
+    /// for files that only the owner may use (control files).
     pub owner: bool,
-    /// On which core its connection is served: 0 is the one that listens, n the n-th of the [`Seat`](super::Seat)s.
+    /// The core that serves its connection: 0 is the listening core, n the n-th of the [`Seat`](super::Seat)s.
     pub seat: u16,
-    /// The prefix of its address, which clients without proof are told apart by: see
+    /// The prefix of its address, which distinguishes clients without proof: see
     /// [`address_prefix`](crate::limits::address_prefix).
     pub prefix: Arc<str>,
 }
@@ -136,19 +136,19 @@ impl Who {
         Self { name, uid: None, proof, read_only, as_other, owner: false, seat: 0, prefix }
     }
 
-    /// Whether something proves who it is, or it has shown the token.
+    /// Whether its identity is proven, or it has shown the token.
     pub fn is_proven(&self) -> bool {
         self.owner || self.proof.is_identity()
     }
 
-    /// Whether both are one user, known by one proof, whatever each may do.
+    /// Whether both are one user with the same proof; read-only access is not compared.
     pub(super) fn is_user(&self, other: &Self) -> bool {
         let of = |who: &Self| (who.uid, who.owner, who.as_other);
         of(self) == of(other) && self.name == other.name && self.proof == other.proof
     }
 }
 
-/// Names one request among all of a process' life.
+/// Identifies a request uniquely within the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ReqId {
     /// The connection.
@@ -157,18 +157,18 @@ pub struct ReqId {
     pub call: CallId,
 }
 
-/// A node and whose it is: what the session keeps behind a fid.
+/// A node and its client: the session's entry for a fid.
 #[derive(Clone)]
 pub(crate) struct Held {
     pub(crate) node: Node,
     pub(crate) who: Arc<Who>,
-    /// A file of the conversation's own, not of the file server.
+    /// It is one of the connection control files, not a file of the file server.
     pub(crate) desk: bool,
-    /// The root of a tree, as it was attached to.
+    /// It is the root of a tree, as attached to.
     pub(crate) root: bool,
 }
 
-/// Whether what it makes a fid of is the root of a tree: an attach, or another fid for such a root.
+/// Whether the request makes a fid of a tree's root: an attach, or a walk to another fid for such a root.
 pub(crate) fn makes_root(request: &SessionRequest<Held, Frame>) -> bool {
     match (request.number(), request.fid()) {
         (Some(TATTACH), _) => true,
@@ -180,7 +180,7 @@ pub(crate) fn makes_root(request: &SessionRequest<Held, Frame>) -> bool {
     }
 }
 
-/// A name for a request that the framework itself makes.
+/// Returns an id for a request that the framework itself makes.
 pub(crate) fn own_call() -> CallId {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     CallId::numbered(NEXT.fetch_add(1, Relaxed))
@@ -189,25 +189,25 @@ pub(crate) fn own_call() -> CallId {
 const TATTACH: u8 = 104;
 const TWALK: u8 = 110;
 
-/// The question: what is asked, of which nodes, by whom. Owns its frame; [`Request::op`] is a view made on demand.
+/// A request: an operation, its nodes, its client. Owns its frame; [`Request::op`] decodes a view on demand.
 pub struct Request {
     inner: SessionRequest<Held, Frame>,
     who: Arc<Who>,
     conn: u64,
-    /// What it is charged, bytes.
+    /// Bytes charged for it.
     cost: usize,
-    /// It is about the conversation itself.
+    /// It concerns the connection control files.
     desk: bool,
-    /// What it makes a fid of is the root of a tree.
+    /// Its new fid is the root of a tree.
     root: bool,
     called: bool,
     passed: Option<Box<Passed>>,
 }
 
-/// What is other about a request for the server to which it is passed on.
+/// Replacements in a request that is passed on to another server.
 struct Passed {
     nodes: [Option<Node>; 2],
-    /// Names of its walk that were walked before.
+    /// The number of leading names of its walk that were walked before.
     walked: usize,
     back: Back,
 }
@@ -231,7 +231,7 @@ impl Request {
         Self { called, ..self }
     }
 
-    /// Whether the file that [`FileServer::direct`] gives has just been called for this, and has left it to a message.
+    /// Whether the file of [`FileServer::direct`] has just been called for this request and has returned no answer.
     pub fn was_called(&self) -> bool {
         self.called
     }
@@ -253,7 +253,7 @@ impl Request {
         self.inner.is_dir()
     }
 
-    /// The operation. The token in front of an aname is for the gate and not seen here.
+    /// The operation. An aname comes without the token in front of it, which is only for the gate.
     pub fn op(&self) -> Op<'_> {
         match self.inner.op() {
             Op::Attach { uname, aname, uid } => Op::Attach { uname, aname: split_token(aname).1, uid },
@@ -264,17 +264,17 @@ impl Request {
         }
     }
 
-    /// Its name for the rest of the process' life.
+    /// Its id, unique within the process.
     pub fn id(&self) -> ReqId {
         ReqId { conn: self.conn, call: self.inner.id() }
     }
 
-    /// Who asks: as of the attach this fid descends from, or of this attach.
+    /// The client, with its identity as of the attach that this fid descends from, or of this attach.
     pub fn who(&self) -> &Arc<Who> {
         &self.who
     }
 
-    /// What the client speaks.
+    /// The client's dialect.
     pub fn dialect(&self) -> Dialect {
         self.inner.dialect()
     }
@@ -284,18 +284,18 @@ impl Request {
         self.inner.is_silent()
     }
 
-    /// Of a read: the bytes that the answer may have.
+    /// The most bytes that the answer to a read may have.
     pub fn count(&self) -> u32 {
         self.inner.count()
     }
 
-    /// What a Twrite carries where its client has put it, for servers that [say](FileServer::takes_placed) that they
-    /// take it so: then [`Request::op`] is a write of no bytes.
+    /// The data of a Twrite, where its client has placed it, if the server [takes](FileServer::takes_placed) it there.
+    /// Then [`Request::op`] is a write of no bytes.
     pub fn placed(&self) -> Option<&Placed> {
         self.inner.frame()?.data()
     }
 
-    /// What a Twrite carries, wherever it is.
+    /// The data of a Twrite, wherever it is.
     pub fn payload(&self) -> Option<Payload> {
         match self.placed() {
             Some(placed) => Some(Payload::Placed(placed.clone())),
@@ -303,8 +303,7 @@ impl Request {
         }
     }
 
-    /// What a Twrite carries, without a copy. Of a request that is kept ([`Req::later`]) it pins nothing larger than
-    /// twice itself.
+    /// The data of a Twrite, without a copy. After [`Req::later`] it pins at most twice its own size in memory.
     pub fn data(&self) -> Option<Bytes> {
         match self.inner.op() {
             Op::Write { data: [], .. } => Some(Bytes::new()),
@@ -313,12 +312,12 @@ impl Request {
         }
     }
 
-    /// The node behind the request's fid (for `Auth` and `Attach`: EIO, there is none).
+    /// The node behind the request's fid. `Auth` and `Attach` have none: EIO.
     pub fn node<T: Any + Send + Sync>(&self) -> Result<Arc<T>> {
         downcast(self.nodes()[0])
     }
 
-    /// The node behind its second fid: the afid, the target directory, the file to link to.
+    /// The node behind the second fid: the afid, the target directory, or the file to link to.
     pub fn node2<T: Any + Send + Sync>(&self) -> Result<Arc<T>> {
         downcast(self.nodes()[1])
     }
@@ -335,7 +334,7 @@ impl Request {
         }
     }
 
-    /// Makes an answer for the session of one that the file server has given at once, when the session waits already.
+    /// Returns a function that wraps the file server's immediate answer for the session, which waits for it already.
     pub(crate) fn answered(&self) -> impl Fn(Result<Reply>) -> Answered + use<> {
         let (call, cost, rclose) = (self.inner.id(), self.cost, self.inner.rclose());
         let (fids, who) = (self.fids().map(|held| held.cloned()), self.who.clone());
@@ -347,7 +346,7 @@ impl Request {
         }
     }
 
-    /// Where the answer to a `Readdir` goes: hand it back in `Reply::Dir`.
+    /// The buffer for the answer to a `Readdir`: return it in `Reply::Dir`.
     pub fn dir_buf(&self, names: Arc<dyn Names>) -> DirBuf {
         self.inner.dir_buf(names)
     }
@@ -364,7 +363,7 @@ impl fmt::Debug for Request {
     }
 }
 
-/// A [`Request`] and the duty to answer it.
+/// A [`Request`] and the obligation to answer it.
 pub struct Req {
     request: Request,
     answers: Arc<Answers>,
@@ -375,16 +374,16 @@ impl Req {
         Self { request, answers }
     }
 
-    /// Copies what a Twrite carries out of its client's place, for whoever cannot take it so: from now on it is part of
-    /// the message.
+    /// Copies the data of a Twrite from where its client has placed it, for servers that cannot take it there.
+    /// Afterwards it is part of the message.
     pub fn gather(&mut self) {
         if let Some(frame) = self.request.inner.frame_mut() {
             frame.gather(&Pool::here());
         }
     }
 
-    /// The same for another server, which sees these nodes of its own, and of a walk what is behind the first `walked`
-    /// names. `back` makes the client's answer of its answer: on the thread that answers.
+    /// Prepares the request for another server, which sees these nodes of its own and, of a walk, the names after the
+    /// first `walked`. `back` turns that server's answer into the client's answer, on the thread that answers.
     pub(crate) fn passed(
         mut self,
         nodes: [Option<Node>; 2],
@@ -403,7 +402,7 @@ impl Req {
         self
     }
 
-    /// The answer, at once.
+    /// Answers at once.
     pub fn now(mut self, result: Result<Reply>) -> Answer {
         Answer(Some(match self.request.passed.take() {
             None => result,
@@ -411,15 +410,15 @@ impl Req {
         }))
     }
 
-    /// What is kept of a small request pins nothing larger than itself.
+    /// Copies a small request out of its receive buffer, so that it does not pin the buffer.
     pub(crate) fn detach(&mut self) {
         if let Some(frame) = self.request.inner.frame_mut() {
             frame.detach();
         }
     }
 
-    /// The answer will come through [`Later::respond`]. What is kept of a small request is copied out of the
-    /// connection's buffer, so that it pins nothing larger than itself.
+    /// Announces an answer through [`Later::respond`]. A small request is copied out of the connection's buffer, so
+    /// that it does not pin the buffer.
     pub fn later(mut self) -> (Answer, Later) {
         self.detach();
         let Self { request, answers } = self;
@@ -434,7 +433,7 @@ impl std::ops::Deref for Req {
     }
 }
 
-/// Proof that a request was answered, or that somebody holds its [`Later`].
+/// Proof that a request was answered, or that its [`Later`] exists.
 #[must_use]
 pub struct Answer(pub(crate) Option<Result<Reply>>);
 
@@ -444,7 +443,7 @@ pub struct Later {
 }
 
 impl Later {
-    /// Answers. Wakes the connection's core at most once per batch of answers.
+    /// Sends the answer. A batch of answers wakes the connection's core at most once.
     pub fn respond(mut self, result: Result<Reply>) {
         self.send(result);
     }
@@ -478,15 +477,15 @@ impl Drop for Later {
     }
 }
 
-/// The answers that come later, on their way to the connection's task. Bounded by the session's limit of outstanding
-/// requests: each of them answers once.
+/// Late answers on their way to the connection's task. Bounded by the session's limit of outstanding requests: each of
+/// them answers once.
 pub(crate) struct Answers {
-    /// There may be some: looked at before the lock is taken.
+    /// There may be answers; checked before the lock is taken.
     any: AtomicBool,
     state: Mutex<Arrived>,
 }
 
-/// An answer as the session takes it, and what its request held.
+/// An answer in the session's form, and the resources of its request.
 pub(crate) struct Answered {
     pub(crate) call: CallId,
     pub(crate) cost: usize,
@@ -511,14 +510,14 @@ impl Answers {
     pub(crate) fn push(&self, answered: Answered) {
         let mut state = lock(&self.state);
         state.answers.push(answered);
-        // Of several that nobody has taken yet, the first has woken.
+        // Of several untaken answers only the first wakes the task.
         let first = !self.any.swap(true, Release);
         let waker = state.waker.clone().filter(|_| first);
         drop(state);
         waker.into_iter().for_each(Waker::wake);
     }
 
-    /// Who is woken from now on. Then [`Answers::take`]: what came before has woken nobody.
+    /// Sets the waker. Call [`Answers::take`] afterwards: earlier answers have woken nothing.
     pub(crate) fn wake(&self, waker: &Waker) {
         match &mut lock(&self.state).waker {
             Some(old) => old.clone_from(waker),
@@ -526,7 +525,7 @@ impl Answers {
         }
     }
 
-    /// Takes what has come into `into`, if there is any; the next one that comes wakes.
+    /// Moves the answers that have arrived to `into`, and returns whether there were any. The next answer wakes again.
     pub(crate) fn take(&self, into: &mut Vec<Answered>) -> bool {
         if !self.any.load(Acquire) {
             return false;

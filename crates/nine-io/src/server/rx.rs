@@ -1,7 +1,8 @@
 //! The receiving half of a connection: bytes in, whole frames out.
 //!
-//! In: reads of a [`Transport`]. Out: [`Frame`]s. Always holds: a buffer is held only while part of a frame is in it,
-//! and a large one only once that much of the frame has come; what waits of a small frame lies in memory of its size.
+//! In: reads of a [`Transport`]. Out: [`Frame`]s. Always holds: a buffer is held only while part of a frame is in it. A
+//! large frame gets a buffer of its size only once half of an ordinary one is full. A small partial frame waits in
+//! memory of its own size.
 
 use std::io;
 use std::sync::Arc;
@@ -16,21 +17,21 @@ use crate::buf::{Buf, Frame, Pool, READ_SIZE, SMALL, WRITE_HEAD};
 #[derive(Default)]
 pub(crate) struct Rx {
     buf: Option<Arc<Buf>>,
-    /// The bytes that have come and not left as a frame: `buf[start..end]`.
+    /// The unparsed input: `buf[start..end]`.
     start: usize,
     end: usize,
-    /// The same while there is no `buf`: part of a small frame.
+    /// The unparsed input while there is no `buf`: part of a small frame.
     parked: Vec<u8>,
-    /// Bytes of the frame that is coming, as far as its size is known.
+    /// Size of the partial frame in bytes, if it is known.
     need: usize,
-    /// The rest of the frame whose head has come.
+    /// The data of a write whose head is in the buffer.
     placed: Option<Placed>,
-    /// Bytes that have come.
+    /// Bytes received.
     pub(crate) total: u64,
 }
 
 impl Rx {
-    /// The next whole frame, if it has come.
+    /// Returns the next whole frame, if there is one.
     pub(crate) fn frame(&mut self, msize: u32) -> Result<Option<Frame>, WireError> {
         let Some(buf) = &self.buf else { return Ok(None) };
         if let Some(data) = self.placed.take() {
@@ -52,7 +53,7 @@ impl Rx {
         }
     }
 
-    /// Reads once. Ready(0): the peer has ended its side. Call it only when [`Rx::frame`] has no more.
+    /// Reads once. Ready(0): the peer has closed its side. Call it only when [`Rx::frame`] returns no frame.
     pub(crate) fn poll_fill(
         &mut self,
         cx: &mut Context<'_>,
@@ -80,19 +81,19 @@ impl Rx {
         }
     }
 
-    /// The data of a write whose head has come, if it lies where the client has put it.
+    /// Takes the data of a write whose head has arrived, if the data lies where the client has placed it.
     fn take_placed(&mut self, transport: &mut dyn Transport) -> Option<Placed> {
         let head = &self.buf.as_ref()?.bytes[self.start..self.end];
         let is_head = head.len() == WRITE_HEAD && self.need > WRITE_HEAD && frame::type_of(head) == TWRITE;
         is_head.then(|| transport.take_placed(self.need - WRITE_HEAD)).flatten()
     }
 
-    /// Bytes of memory that what has come is in.
+    /// Bytes of memory that the unparsed input occupies.
     pub(crate) fn held(&self) -> usize {
         self.buf.as_ref().map_or(self.parked.capacity(), |buf| buf.bytes.len())
     }
 
-    /// What has come and is no frame.
+    /// The unparsed input.
     pub(crate) fn rest(&self) -> &[u8] {
         match &self.buf {
             Some(buf) => &buf.bytes[self.start..self.end],
@@ -100,7 +101,7 @@ impl Rx {
         }
     }
 
-    /// The type of the message at the front, if all of it has come. One that is malformed has type 0.
+    /// The type of the first message, if all of it has arrived; 0 if it is malformed.
     pub(crate) fn front_type(&self, msize: u32) -> Option<u8> {
         let bytes = &self.buf.as_ref()?.bytes[self.start..self.end];
         match frame::split(bytes, msize) {
@@ -110,11 +111,11 @@ impl Rx {
         }
     }
 
-    /// Makes `buf` ours alone, with free space after `end`.
+    /// Makes sure that `buf` is unshared and has free space after `end`.
     fn make_room(&mut self, pool: impl FnOnce() -> Pool) {
         let have = self.end - self.start;
         if let Some(buf) = &mut self.buf {
-            // The frames before are answered: begin at the front again. Or there is still space.
+            // If all earlier frames are dropped, start at the front again. Otherwise there may still be space.
             let fits = self.need <= buf.bytes.len() - self.start && self.end < buf.bytes.len();
             if let Some(own) = Arc::get_mut(buf) {
                 if have == 0 {
@@ -131,7 +132,7 @@ impl Rx {
                 }
             }
         }
-        // A large frame gets its own buffer when the first of it has filled an ordinary one.
+        // A large frame gets its own buffer once its first part has filled half of an ordinary one.
         let len = if have >= READ_SIZE / 2 { self.need } else { READ_SIZE };
         let mut fresh = pool().take(len);
         let into = Arc::get_mut(&mut fresh).expect("a fresh buffer is ours alone");
@@ -146,7 +147,7 @@ impl Rx {
         (self.start, self.end) = (0, have);
     }
 
-    /// Nothing more has come for now: gives the buffer back if little or nothing is in it.
+    /// Returns the buffer if it holds little or nothing, because no more input is available now.
     fn park(&mut self) {
         let have = self.end - self.start;
         if have <= SMALL {
@@ -167,7 +168,7 @@ mod tests {
     use std::io::IoSlice;
     use std::task::Waker;
 
-    /// Gives its bytes in pieces of the sizes given, then is pending.
+    /// Returns its bytes in pieces of the given sizes, then is pending.
     struct Pieces(Vec<Vec<u8>>, Peer);
 
     impl Pieces {
@@ -204,7 +205,7 @@ mod tests {
         bytes
     }
 
-    /// Reads until pending and checks that exactly these frames came; keeps every `keep`-th alive meanwhile.
+    /// Reads until pending and checks that exactly these frames arrive; meanwhile it holds every `keep`-th frame.
     fn check(pieces: Vec<Vec<u8>>, expected: &[Vec<u8>], keep: usize) -> Rx {
         let (mut rx, pool, mut transport) = (Rx::default(), Pool::default(), Pieces::new(pieces));
         let mut cx = Context::from_waker(Waker::noop());

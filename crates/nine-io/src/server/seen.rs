@@ -1,4 +1,4 @@
-//! What may be seen of a connection from outside, without asking it.
+//! The status of a connection, readable from outside without involving its task.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -7,32 +7,32 @@ use nine_proto::Dialect;
 
 use crate::sync::{Mutex, lock};
 
-/// A client that is connected.
+/// A connected client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientStatus {
     /// The connection's number, as in the log and in [`ReqId::conn`](super::ReqId::conn).
     pub id: u64,
-    /// Where it comes from.
+    /// The client's address.
     pub peer: Box<str>,
-    /// Who attached last; empty: nobody yet.
+    /// The user of the latest attach; empty before the first.
     pub user: Box<str>,
-    /// What is spoken, since somebody has attached.
+    /// The dialect, once a user has attached.
     pub dialect: Option<Dialect>,
-    /// When it came, since 1970; zero: not known.
+    /// Time of the connect since 1970; zero if unknown.
     pub since: Duration,
-    /// Messages that it has sent.
+    /// Messages received from it.
     pub requests: u64,
-    /// Among them such that are not answered yet.
+    /// Those of them that are not answered yet.
     pub outstanding: usize,
-    /// Fids that it has.
+    /// Its fids.
     pub fids: usize,
-    /// Bytes that have come from it.
+    /// Bytes received from it.
     pub received: u64,
-    /// Bytes that were sent to it.
+    /// Bytes sent to it.
     pub sent: u64,
 }
 
-/// Written by the connection, read by anybody.
+/// The connection writes it; any thread may read it.
 pub(super) struct Seen {
     peer: Box<str>,
     user: Mutex<(Box<str>, Option<Dialect>)>,
