@@ -1,17 +1,18 @@
-//! One connection: a task that turns a client's bytes into requests and answers into bytes.
+//! One connection: a task that turns a client's bytes into requests and their answers into bytes.
 //!
-//! In: a [`Transport`], a [`FileServer`]. Out: nothing; the future ends when the client has gone and everything it
-//! left behind is settled. A poll reads what has come, serves all of it, and sends all replies in one vectored write.
+//! In: a [`Transport`], a [`FileServer`]. Out: nothing; the future completes when the client is gone and all its
+//! requests and fids are settled. A poll reads the available input, serves all of it, and sends all replies in one
+//! vectored write.
 //!
 //! Always holds:
-//! - A connection can harm only itself. A request is charged what it may cost (its data, or its largest answer) until
-//!   its answer has left, also when its session is gone by then. Every connection may hold [`FLOOR`] bytes; what is
-//!   more is borrowed from the core's budget: at most [`CEILING`], and at most a quarter of what is left, so that no
-//!   number of clients takes all of it. Without credit the client's socket is not read, but a Tflush, Tclunk or
-//!   Tversion at the front is let through, and a hang-up is noticed.
-//! - A turn ends after [`TURN_MESSAGES`] messages or [`TURN_BYTES`] bytes; the rest waits for the next one.
-//! - When the client goes, its outstanding requests are cancelled, its fids are clunked once nothing uses them any
-//!   more, and what late answers made is undone. Nobody waits for that but this task.
+//! - A connection can harm only itself. A request is charged its possible cost (its data, or its largest answer) until
+//!   its answer is sent, even if its session has ended. Every connection may hold [`FLOOR`] bytes. The rest is borrowed
+//!   from the core's budget: at most [`CEILING`], and at most a quarter of the free budget, so that no number of
+//!   clients takes all of it. Without credit the client's socket is not read. But a Tflush, Tclunk or Tversion at the
+//!   front of the input is served, and a hang-up is noticed.
+//! - A turn ends after [`TURN_MESSAGES`] messages or [`TURN_BYTES`] bytes; the next poll continues.
+//! - When the client is gone, its outstanding requests are cancelled. Its fids are clunked once nothing uses them, and
+//!   the effects of late answers are undone. Only this task waits for that.
 
 mod attach;
 mod call;
@@ -52,36 +53,36 @@ use end::{End, note};
 pub use fids::{FIDS_ALL, FIDS_FLOOR};
 use other::OtherCheck;
 
-/// Requests of one client that are not answered yet; at the limit its socket is not read.
+/// Unanswered requests of one client; at the limit its socket is not read.
 pub const OUTSTANDING: usize = 1024;
-/// The same of a connection from within this process: those of many clients come by it.
+/// The same for a connection within this process, which carries the requests of many clients.
 pub const OUTSTANDING_OWN: usize = 16 << 10;
-/// Bytes that every connection may hold, whatever the others do: a message of the msize that Linux asks for, and some.
+/// Bytes that every connection may hold, whatever the others do: a message of Linux's default msize, and some more.
 pub const FLOOR: usize = 192 * 1024;
-/// Bytes that one connection may hold; at the limit its socket is not read. Above half of it reads are shortened to
-/// [`SHORT`], so that reads which wait for ever leave room for what would end them.
+/// Bytes that one connection may hold; at the limit its socket is not read. Above half of it, reads are shortened to
+/// [`SHORT`]. So reads that wait forever leave room for the requests that would end them.
 pub const CEILING: usize = 16 * 1024 * 1024;
-/// Bytes that a shortened read may bring.
+/// Bytes that a shortened read may return.
 pub const SHORT: u32 = 4096;
-/// Open files that every connection may have. It may have more, up to half of what is left of the core's, which is
-/// half of the descriptors of the process.
+/// Open files that every connection may have. It may have more: up to half of the core's free open files. The core's
+/// limit is half of the process's descriptors.
 pub const OPENS_FLOOR: usize = 16;
-/// Messages of one turn.
+/// Messages of one turn (time slice).
 pub const TURN_MESSAGES: usize = 64;
 /// Bytes of one turn, received or queued.
 pub const TURN_BYTES: usize = 256 * 1024;
 
-/// See the module. Poll it on the core that made it.
+/// See the module. Poll it on the core that created it.
 pub struct Connection {
     id: u64,
-    /// `None`: the client has gone.
+    /// `None`: the client is gone.
     transport: Option<Box<dyn Transport>>,
     peer: Peer,
     session: Session<Held, Frame>,
     server: Arc<dyn FileServer>,
     names: Arc<dyn Names>,
     gate: Arc<Gate>,
-    /// What it has of what the gate's policy gives.
+    /// The trees that it has attached to, for the gate's policy.
     trees: Trees,
     known: Option<Arc<Who>>,
     own: bool,
@@ -91,47 +92,47 @@ pub struct Connection {
     tx: Tx,
     answers: Arc<Answers>,
     arrived: Vec<Answered>,
-    /// Clunks to be served for fids that are gone: a turn serves [`TURN_MESSAGES`] of them.
+    /// Clunks to serve for fids that are gone; a turn serves [`TURN_MESSAGES`] of them.
     clunks: VecDeque<SessionRequest<Held, Frame>>,
-    /// Such clunks that wait until so many requests on their node have been answered.
+    /// Deferred clunks, each with the number of unanswered requests on its node.
     limbo: Vec<(SessionRequest<Held, Frame>, u32)>,
-    /// Requests that wait until it is known whether all others may do that.
+    /// Requests that wait for a check of file modes ([`Who::as_other`]).
     checks: Vec<OtherCheck>,
-    /// Requests that will be answered later, these among them.
+    /// Requests that will be answered later, including those in `checks`.
     later: usize,
-    /// What outstanding requests cost, bytes.
+    /// Bytes that outstanding requests are charged.
     charged: usize,
-    /// What of all this is borrowed from the core.
+    /// Bytes of all this that are borrowed from the core.
     borrowed: usize,
-    /// Open files, as the core knows.
+    /// Open files, as last reported to the core.
     opens: usize,
     /// Fids that it may have above its floor.
     fids: FairShare,
     /// The prefix of the client's address.
     prefix: Arc<str>,
-    /// Until it has attached.
+    /// Its queue entry, until it has attached.
     unattached: Option<Arc<UnattachedConnection>>,
-    /// Who attached last, as the log says it.
+    /// The user of the latest attach, as the log shows it.
     user: Box<str>,
-    /// What others may see of it.
+    /// Its published status.
     seen: Arc<Seen>,
     /// Messages received.
     received: u64,
-    /// The waker that the core has.
+    /// The waker registered with the core.
     entered: Option<Waker>,
     drained: bool,
     streams: Ours,
-    /// The transport, when it has shown that it carries a stream, and what has come of it.
+    /// The transport and the bytes read from it, if it turned out to carry a stream.
     data: Option<(Box<dyn Transport>, Vec<u8>)>,
-    /// The conversation's own files, where modules can be pushed.
+    /// The connection control files, if modules can be pushed.
     desk: Option<Box<Desk>>,
-    /// A control text that has been accepted: it takes effect when its answer has left.
+    /// An accepted text for `ctl` and its cost in bytes. It takes effect when its answer has been sent.
     border: Option<(String, usize)>,
-    /// What each module that the client has pushed may hold, bytes.
+    /// The memory of each module that the client has pushed, in bytes.
     modules: Vec<usize>,
-    /// Where a client of this process finds its open files.
+    /// The table through which a client in this process finds its open files.
     directs: Option<Arc<Directs>>,
-    /// The file of the request at hand was called, in vain.
+    /// Whether the file of the current request was called without a result.
     called: bool,
 }
 
@@ -140,17 +141,17 @@ pub struct Connection {
 struct Ours {
     how: Option<Streams>,
     by_fid: HashMap<Fid, Arc<Stream>>,
-    /// Offers that perhaps nobody has taken, by the time they are void.
+    /// Offers that may be open still, ordered by expiry.
     offered: VecDeque<Arc<Stream>>,
-    /// Those whose fid is gone and that still use its node, with the clunk or remove that waits for that. Without one:
-    /// those of a session before, for which all of its clunks wait.
+    /// Streams that still use the node of a fid that is gone, with the clunk or remove that waits for them. `None`: a
+    /// stream of an earlier session, for which all clunks of that session wait.
     ending: Vec<(Arc<Stream>, Option<Clunk>)>,
 }
 
 type Clunk = SessionRequest<Held, Frame>;
 
 impl Ours {
-    /// Streams of a session before still use their nodes.
+    /// Whether streams of an earlier session still use their nodes.
     fn are_ending(&self) -> bool {
         self.ending.iter().any(|(_, clunk)| clunk.is_none())
     }
@@ -217,7 +218,7 @@ impl Connection {
         }
     }
 
-    /// Reads, serves and sends until there is nothing to do or the turn is over.
+    /// Reads, serves and sends until no work is left or the turn is over.
     fn turn(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         let (mut messages, mut bytes) = (0, 0);
         if let Some(transport) = &self.transport
@@ -227,7 +228,7 @@ impl Connection {
         }
         let draining = self.core.draining();
         if draining && !std::mem::replace(&mut self.drained, true) {
-            // What may wait for ever shall not hold us up.
+            // Requests that may wait forever must not delay the drain.
             self.cancel_all();
             self.end_streams();
         }
@@ -286,7 +287,7 @@ impl Connection {
                 return self.hung_up(cx);
             }
             if over {
-                // With a turn's worth of answers waiting, only the socket's writability changes anything.
+                // If a full turn of answers waits to be sent, only the socket's writability changes anything.
                 if flushed || self.tx.queued() < TURN_BYTES {
                     cx.waker().wake_by_ref();
                     return Poll::Pending;
@@ -294,7 +295,7 @@ impl Connection {
                 return self.hung_up(cx);
             }
             if starved {
-                // Woken by answers, by the socket's writability, or by memory that another connection gives back.
+                // Woken by answers, by the socket's writability, or when another connection returns memory.
                 self.core.memory().wait(self.id, cx.waker());
                 if !self.starved() {
                     continue;
@@ -314,7 +315,7 @@ impl Connection {
                     self.session.shrink();
                     self.settle();
                     if !self.clunks.is_empty() && !self.streams.are_ending() {
-                        // Of fids that the last message has freed: nobody else will wake us for them.
+                        // The last message has freed these fids: no other event will wake this task for them.
                         cx.waker().wake_by_ref();
                     }
                     return Poll::Pending;
@@ -323,7 +324,7 @@ impl Connection {
         }
     }
 
-    /// Decides about a text that was written to the conversation's ctl.
+    /// Accepts or refuses a text that was written to the connection's `ctl`.
     fn look_at_desk(&mut self) {
         let Some((text, ask)) = self.desk.as_ref().and_then(|desk| desk.asked()) else { return };
         let alone = self.session.outstanding() == 1
@@ -352,7 +353,7 @@ impl Connection {
         self.take_answers();
     }
 
-    /// The border: what follows is said in another form.
+    /// Switches the modules: all later bytes, in both directions, have the new form.
     fn change(&mut self, text: &str, cost: usize) -> std::result::Result<(), Fault> {
         let Some(transport) = &mut self.transport else { return Ok(()) };
         transport.control(text)?;
@@ -367,7 +368,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The socket is not read: notices all the same when the client goes.
+    /// Notices that the client hangs up while the socket is not read.
     fn hung_up(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         match &mut self.transport {
             Some(transport) => transport.poll_hangup(cx).map(|()| End::Closed),
@@ -375,7 +376,7 @@ impl Connection {
         }
     }
 
-    /// Nothing more is read: ends when the last answer has left.
+    /// Reads no more, and ends when the last answer has been sent.
     fn drain(&mut self, cx: &mut Context<'_>, flushed: bool) -> Poll<End> {
         if self.later > 0 || !self.streams.ending.is_empty() || !flushed {
             return self.hung_up(cx);
@@ -413,7 +414,7 @@ impl Connection {
         }
         match self.session.receive(frame, &mut self.tx)? {
             Step::Answered => {
-                // A flush may have been all that others waited behind.
+                // Other requests may have waited only for a flush.
                 if let Some(request) = self.session.next_ready() {
                     self.serve(request);
                 }
@@ -422,7 +423,7 @@ impl Connection {
                 if let Some(frame) = self.session.parked_frame(tag) {
                     frame.detach();
                 }
-                // What it waits for may be a Tsclose, which waits for the end of the stream.
+                // It may wait for a Tsclose, which waits for the end of the stream.
                 if let Some(stream) = ends.and_then(|fid| self.streams.by_fid.get(&fid)) {
                     stream.end();
                 }
@@ -434,7 +435,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Has a request served, and whatever becomes possible by its answer.
+    /// Serves a request, and the requests that its answer makes ready.
     fn serve(&mut self, request: SessionRequest<Held, Frame>) {
         let mut next = Some(request);
         while let Some(mut request) = next {
@@ -449,9 +450,9 @@ impl Connection {
             let (load, ceiling) = (self.load(), self.ceiling());
             let room = if 2 * load > ceiling { 0 } else { ceiling - load };
             self.session.limit(&mut request, u32::try_from(room).unwrap_or(u32::MAX).max(SHORT));
-            // Of a client of this process its own client has been charged, and reads may wait for ever.
+            // A connection within this process is not charged: its clients have been, and its reads may wait forever.
             let cost = self.session.cost(id).filter(|_| !self.own).unwrap_or(CALL_COST);
-            // Data that lies with the client is copied in, but where nobody looks at it.
+            // Data that the client has placed is copied in, unless the server takes it where it is.
             let placed = request.frame().and_then(Frame::data).map_or(0, Placed::len);
             if placed > 0
                 && !request.fid().is_some_and(|held| !held.desk && self.server.takes_placed(&held.node))
@@ -473,7 +474,7 @@ impl Connection {
         }
     }
 
-    /// Fids are gone: their clunks are due, at once or when nothing uses their nodes any more.
+    /// Queues the clunks of fids that are gone: now, or when nothing uses their nodes.
     fn retire(&mut self, clunks: Vec<SessionRequest<Held, Frame>>) {
         for clunk in clunks {
             match clunk.users() {
@@ -494,7 +495,7 @@ impl Connection {
         waker.wake_by_ref();
     }
 
-    /// Asks the gate or the file server. `None`: the answer comes later.
+    /// Passes a request to the gate or the file server. `None`: the answer comes later.
     fn ask(
         &mut self,
         request: SessionRequest<Held, Frame>,
@@ -527,7 +528,7 @@ impl Connection {
             Some(result) => Some(result),
             None if changes && read_only && !silent && !desk => {
                 if let (Op::Remove, [Some(held), _]) = (request.op(), request.fids()) {
-                    // The fid goes all the same, and its server must know.
+                    // A Tremove clunks its fid even if it is refused, so the server gets a clunk.
                     let clunk = self.session.silent(held.clone(), false);
                     self.clunks.push_back(clunk);
                 }
@@ -562,17 +563,17 @@ impl Connection {
         })
     }
 
-    /// Whether these are the first bytes of a data connection.
+    /// Whether the input starts like a data connection.
     fn is_data(&self) -> bool {
         self.session.dialect().is_none() && self.streams.how.is_some() && self.rx.rest().starts_with(&MAGIC)
     }
 
-    /// A Tstream or a Tsclose.
+    /// Serves a Tstream or a Tsclose.
     fn stream(&mut self, req: Req) -> Answer {
         let fid = req.fid_number().expect("the session asks for a fid");
         match req.op() {
             Op::Stream { read, offset } => {
-                // A data connection would go past what is pushed on the conversation.
+                // A data connection would bypass the modules pushed on this connection.
                 let piped = self.transport.as_ref().is_some_and(|transport| !transport.status().is_empty());
                 let how = self.streams.how.clone().filter(|_| !piped);
                 let offered = how.ok_or_else(|| Errno::EOPNOTSUPP.into());
@@ -603,7 +604,7 @@ impl Connection {
         Ok(offer)
     }
 
-    /// When the next offer is void that nobody has taken.
+    /// When the next untaken offer expires.
     pub(super) fn offer_due(&mut self) -> Option<Duration> {
         let ours = &mut self.streams;
         while ours.offered.front().is_some_and(|stream| !stream.is_offered()) {
@@ -612,7 +613,7 @@ impl Connection {
         ours.offered.front().map(|stream| stream.due)
     }
 
-    /// Lets go of the offers that are void by now.
+    /// Withdraws the offers that have expired.
     pub(super) fn expire_offers(&mut self, now: Duration) {
         let ours = &mut self.streams;
         while ours.offered.front().is_some_and(|stream| stream.due <= now) {
@@ -620,7 +621,7 @@ impl Connection {
         }
     }
 
-    /// The stream that this request makes an end of, if it still uses the fid's node.
+    /// Ends the stream of the fid that this request clunks. Returns it if it still uses the fid's node.
     fn ends_stream(&mut self, request: &SessionRequest<Held, Frame>) -> Option<Arc<Stream>> {
         let fid = request.fid_number().filter(|_| matches!(request.number(), Some(TCLUNK | TREMOVE)))?;
         let stream = self.streams.by_fid.remove(&fid)?;
@@ -629,7 +630,7 @@ impl Connection {
         (!stream.settled(waker)).then_some(stream)
     }
 
-    /// All streams end: a new session begins, or none is left.
+    /// Ends all streams, because a new session begins or the connection ends.
     fn end_streams(&mut self) {
         let ours = &mut self.streams;
         ours.offered.clear();
@@ -639,7 +640,7 @@ impl Connection {
         }
     }
 
-    /// Serves the clunks of fids whose streams use them no more.
+    /// Serves the clunks of fids whose streams no longer use their nodes.
     fn settle_streams(&mut self, waker: &Waker) {
         let mut i = 0;
         while let Some((stream, _)) = self.streams.ending.get(i) {
@@ -695,7 +696,7 @@ impl Connection {
         }
     }
 
-    /// An answer whose session is gone: undoes what it made, and lets go of the nodes it used.
+    /// Handles an answer whose session is gone: undoes its effect and releases the nodes that its request used.
     fn stale(&mut self, answered: Answered) {
         let Answered { call, fids, rclose, result, .. } = answered;
         let is = |held: &Held, other: &SessionRequest<Held, Frame>| {
@@ -703,7 +704,7 @@ impl Connection {
         };
         if let Some(made) = self.session.respond(call, result, &mut self.tx) {
             let clunk = self.session.silent(made.clone(), rclose);
-            // A node that an old fid had too is clunked once, by that fid.
+            // If an old fid had the same node, only that fid's clunk is served.
             match self.limbo.iter_mut().find(|(other, _)| is(&made, other)) {
                 Some((other, _)) if rclose => *other = clunk,
                 Some(_) => {}
@@ -732,12 +733,12 @@ impl Connection {
             && self.load() < self.ceiling()
     }
 
-    /// Requests under way at once.
+    /// The limit of unanswered requests.
     fn most(&self) -> usize {
         if self.own { OUTSTANDING_OWN } else { OUTSTANDING }
     }
 
-    /// Whether a message waits that may not be served now. What may end what is in the way is served in any case.
+    /// Whether a message waits that may not be served now. One that may free credit is served, up to twice the limit.
     fn starved(&self) -> bool {
         if self.has_credit() {
             return false;
@@ -749,7 +750,7 @@ impl Connection {
         }
     }
 
-    /// What this connection may hold now.
+    /// The bytes that this connection may hold now.
     fn ceiling(&self) -> usize {
         CEILING.min(FLOOR + self.share())
     }
@@ -758,7 +759,7 @@ impl Connection {
         (self.core.memory().free() + self.borrowed) / 4
     }
 
-    /// Borrows from the core, or gives back, what is above the floor now.
+    /// Borrows the bytes above the floor from the core or returns them, and publishes the status.
     fn settle(&mut self) {
         let modules: usize = self.modules.iter().sum();
         let all = self.load() + self.rx.held() + modules;
@@ -773,23 +774,23 @@ impl Connection {
         self.give_back_fids();
     }
 
-    /// When the client came, and its entry among those that have not attached, if it may have to go for another.
+    /// Sets the time of the connect, and the queue entry by which the connection may be evicted before it attaches.
     pub(super) fn began(&mut self, wall: Duration, unattached: Option<Arc<UnattachedConnection>>) {
         self.seen.began(wall);
         self.unattached = unattached;
     }
 
-    /// What it was if it was no client: the data connection of a stream, and what has come of it.
+    /// Returns the transport and the bytes read from it, if it is the data connection of a stream.
     pub(super) fn take_data(&mut self) -> Option<(Box<dyn Transport>, Vec<u8>)> {
         self.data.take()
     }
 
-    /// Whether the client has sent a Tversion that we understand.
+    /// Whether the client has sent a Tversion with a supported version, or is gone.
     pub(super) fn has_greeted(&self) -> bool {
         self.session.dialect().is_some() || self.transport.is_none()
     }
 
-    /// Ends a connection that has not attached, if another one needs its place.
+    /// Ends a connection that has not attached, if it is evicted for another one.
     pub(super) fn make_room(&mut self, cx: &mut Context<'_>) {
         if self.unattached.as_ref().is_some_and(|entry| entry.poll_evicted(cx).is_ready()) {
             self.unattached = None;
@@ -797,7 +798,7 @@ impl Connection {
         }
     }
 
-    /// Ends a connection whose client has said nothing in time.
+    /// Ends a connection whose client has not sent a Tversion in time.
     pub(super) fn expire(&mut self) {
         self.finish(&End::Silent);
     }
@@ -821,7 +822,7 @@ impl Connection {
         }
     }
 
-    /// The client has gone: lets go of everything but what is being served.
+    /// The client is gone: releases everything except the requests in flight.
     fn finish(&mut self, end: &End) {
         end.tell(self.own, self.id, &self.peer.addr, &self.user);
         let transport = self.transport.take();
@@ -863,8 +864,7 @@ impl Future for Connection {
 }
 
 impl Drop for Connection {
-    /// What a server still holds of a connection that is dropped early is answered into the void; its clunks are
-    /// served.
+    /// Closes a connection that is dropped early. Late answers are ignored; clunks that wait for no request are served.
     fn drop(&mut self) {
         if self.transport.is_some() && !std::thread::panicking() {
             self.finish(&End::Closed);

@@ -1,10 +1,10 @@
-//! Listening: connections in, a task for each out, until the listener breaks or its core takes no new ones.
+//! Listening: accepts connections and starts a task for each, until the listener fails or its core retires.
 //!
-//! The core that listens hands clients round: every core takes its turn, through a [`Seat`] that the others sit on.
+//! The listening core distributes clients over the cores in turn, through the [`Seat`]s of the others.
 //!
-//! Always holds: a client that is slow at its TLS handshake holds up nobody else and has [`HANDSHAKE`] for it; above
-//! [`Door::clients`] connections the oldest that has not attached makes room for a new one. If all have attached, the
-//! new one is closed at once. Either is logged once per episode.
+//! Always holds: a client with a slow TLS handshake delays no other client, and is dropped after [`HANDSHAKE`]. Above
+//! [`Door::clients`] connections the oldest one that has not attached is evicted for a new one. If all have attached,
+//! the new one is closed at once. The log gets one warning per episode.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -25,34 +25,34 @@ use super::{Guest, Service};
 use crate::channel::Serving;
 use crate::sync::{Mutex, lock};
 
-/// Time for a TLS handshake.
+/// Timeout of a TLS handshake.
 pub const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// Time until a client's Tversion; who says nothing does not keep a place that others want.
+/// Timeout until a client's Tversion, so that silent clients do not hold places that others need.
 pub const GREETING: Duration = Duration::from_secs(30);
 
-/// Where clients come in.
+/// A listener and its settings.
 pub struct Door {
-    /// What takes them in.
+    /// Accepts the connections.
     pub listener: Entrance,
-    /// TLS on it, if any; its files are read again when they have changed.
+    /// TLS on the listener, if any. Changed certificate files are read again.
     pub tls: Option<Tls>,
-    /// The most clients at a time, over all doors. The last eighth is kept for those whom the transport itself proves
-    /// (a unix socket's), so that strangers do not lock out the owner.
+    /// Most clients at a time, over all listeners of a core. The last eighth is reserved for clients that the transport
+    /// itself proves (peers of a unix socket), so that strangers cannot lock out the owner.
     pub clients: usize,
 }
 
-/// What takes connections in.
+/// A source of connections.
 pub enum Entrance {
-    /// Sockets, which any core may have.
+    /// Sockets, which any core may serve.
     Sockets(Listener),
-    /// Channels, one for each who connects to a unix socket: all are served by the core that listens.
+    /// Shared-memory channels, one for each client of a unix socket. The listening core serves all of them.
     Channels(Listener, Waits),
-    /// Conversations of il: all are served by the core that listens.
+    /// Conversations of il. The listening core serves all of them.
     Il(datagram::Listener),
 }
 
-/// Who has come in.
+/// An accepted connection.
 enum Came {
     Socket(Socket),
     Channel(Socket, Waits),
@@ -71,7 +71,7 @@ impl Entrance {
         }
     }
 
-    /// How its channels wait, if it has any.
+    /// Sets how its channels wait, if it has any.
     pub fn waiting(self, waits: Waits) -> Self {
         match self {
             Self::Channels(listener, _) => Self::Channels(listener, waits),
@@ -79,7 +79,7 @@ impl Entrance {
         }
     }
 
-    /// Where it really listens: a port 0 has become the one chosen.
+    /// The actual address: a port 0 is replaced by the chosen one.
     pub fn addr(&self) -> &Addr {
         match self {
             Self::Sockets(listener) | Self::Channels(listener, _) => listener.addr(),
@@ -106,11 +106,11 @@ impl Entrance {
     }
 }
 
-/// What all handshakes of a door share; held only to begin one.
+/// TLS state shared by all handshakes of a listener; locked only to start one.
 pub type Tls = Arc<std::sync::Mutex<ServerTls>>;
 
-/// Serves the clients of a door, this core and those on the seats in turn. Ends without error when the core takes no
-/// new ones: the clients' own tasks may then still be sending what they owe ([`Core::drained`](super::Core::drained)).
+/// Serves the clients of a listener on this core and on those of the seats, in turn. Returns without error when the
+/// core retires. The clients' tasks may then still be sending answers ([`Core::drained`](super::Core::drained)).
 pub async fn listen<E: Env + Clone>(
     env: E,
     mut door: Door,
@@ -180,7 +180,7 @@ pub async fn listen<E: Env + Clone>(
     }
 }
 
-/// A core's place at the doors of another: clients come to it from the core that listens, and tasks from any.
+/// Another core's queue of new clients from the listening core, and of tasks from any core.
 #[derive(Default)]
 pub struct Seat {
     state: Mutex<Waiting>,
@@ -188,16 +188,16 @@ pub struct Seat {
 
 #[derive(Default)]
 struct Waiting {
-    /// Bounded by [`Door::clients`]: each has been counted.
+    /// Bounded by [`Door::clients`]: each is counted.
     clients: VecDeque<(OwnedFd, Peer, Client)>,
-    /// As many as there are connections to be made; whoever leaves them here has counted those.
+    /// One for each connection to be started; the callers of [`Seat::spawn`] have counted these.
     tasks: Vec<Pin<Box<dyn Future<Output = ()> + Send>>>,
     waker: Option<Waker>,
     closed: bool,
 }
 
 impl Seat {
-    /// Serves the clients that are given here and runs the tasks, on this core, until the seat is closed.
+    /// Serves the queued clients and runs the tasks, on this core, until the seat is closed.
     pub async fn serve<E: Env + Clone>(&self, env: E) {
         let next = || {
             poll_fn(|cx| {
@@ -221,7 +221,7 @@ impl Seat {
         }
     }
 
-    /// Ends [`Seat::serve`], and with its core the clients there.
+    /// Ends [`Seat::serve`]; the core's clients end with it.
     pub fn close(&self) {
         self.change(|state| state.closed = true);
     }
@@ -247,7 +247,7 @@ impl Seat {
 }
 
 impl Service {
-    /// Gives a channel to who has connected, and serves him by it.
+    /// Gives the peer of a unix socket a shared-memory channel, and serves it through that.
     async fn join(&self, env: impl Env, socket: Socket, waits: Waits, entry: Arc<UnattachedConnection>) {
         let peer = socket.peer().addr.clone();
         let layout = Layout::new(Kind::GuestAsks, LINES, PAGES, "");
@@ -267,7 +267,8 @@ impl Service {
         }
     }
 
-    /// Serves who has come in: a client, which has [`GREETING`] to begin to speak, or the data connection of a stream.
+    /// Serves a new connection: a client, which has [`GREETING`] to send its Tversion, or the data connection of a
+    /// stream.
     pub async fn welcome(&self, env: impl Env, transport: Box<dyn Transport>) {
         self.welcome_guest(env, transport, None).await;
     }
@@ -288,7 +289,7 @@ impl Service {
         }
     }
 
-    /// Serves a client; what it was, if it was none.
+    /// Serves a client. Returns the connection's transport and input if it turns out to carry a stream.
     async fn client(
         &self,
         env: &impl Env,
@@ -307,7 +308,7 @@ impl Service {
             connection.make_room(cx);
             let done = connection.as_mut().poll(cx);
             if connection.has_greeted() {
-                // A timer that is kept has the runtime look at the clock whenever it wakes.
+                // A live timer would make the runtime read the clock at each wake-up.
                 patience = None;
             }
             while let Some(due) = connection.offer_due() {
@@ -325,7 +326,7 @@ impl Service {
         connection.take_data()
     }
 
-    /// Serves a data connection, of which so much has come. One that shows no good token in time is closed.
+    /// Serves a data connection, whose first bytes are `begin`. Without a valid token in time it is closed.
     async fn stream(
         &self,
         env: impl Env,
@@ -362,7 +363,7 @@ impl Service {
     }
 }
 
-/// A client that has been let in, and what it will be served with.
+/// An accepted client, and the configuration that it is served with.
 struct Client {
     tls: Option<Tls>,
     service: Service,

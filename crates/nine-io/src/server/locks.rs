@@ -1,10 +1,10 @@
-//! Record locks on one file: who holds which bytes.
+//! Record locks on one file: the ranges and their owners.
 //!
-//! In: a range and an owner, which is a process of a client on one connection, through whatever fid. Out: whether
-//! another owner is in the way. No clock, no host, nothing that waits.
+//! In: a range and an owner, which is a process of a client on one connection, through any fid. Out: whether another
+//! owner's lock conflicts. No clock, no host calls, nothing waits.
 //!
-//! Always holds: the ranges of two owners overlap only where both read; those of one owner never overlap. Ranges are
-//! shared fairly ([`limits`]), on each file and on all files of a server together.
+//! Always holds: ranges of two owners overlap only if both are read locks. Ranges of one owner never overlap. The
+//! number of ranges is shared fairly ([`limits`]), on each file and on all files of a server together.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,31 +14,31 @@ use nine_proto::{Errno, LockRequest, LockType, Result};
 use super::req::{Reply, Request};
 use crate::limits::{self, ClientPrincipal, FairLimit, FairShare, UnitsHeld};
 
-/// Ranges held on one file; one more is refused with ENOLCK.
+/// Most ranges on one file; one more is refused with ENOLCK.
 pub const FILE_LOCKS_MAX: usize = 4096;
-/// Ranges held on all files of a server; one more is refused with ENOLCK.
+/// Most ranges on all files of a server; one more is refused with ENOLCK.
 pub const LOCKS_MAX: usize = 1 << 17;
 
-/// The longest name of a client, which every range of its keeps, bytes; Linux' own has at most 64. More is refused
-/// with EINVAL.
+/// Longest client name, in bytes; every range stores one. Linux's own have at most 64. A longer name is refused with
+/// EINVAL.
 const CLIENT_ID: usize = 255;
 
-/// Who holds a lock: a process of a client on one connection.
+/// The owner of a lock: a process of a client on one connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
     conn: u64,
-    /// As the client calls it.
+    /// The process, as the client numbers it.
     pub proc_id: u32,
-    /// As the client calls itself.
+    /// The client, as it names itself.
     pub client_id: Box<[u8]>,
 }
 
-/// A lock that somebody has.
+/// A lock that an owner holds.
 #[derive(Clone, Debug)]
 pub struct Held {
-    /// Who.
+    /// Its owner.
     pub owner: Owner,
-    /// The open file it was set through; the lock goes with it.
+    /// The open file through which it was set; closing that file releases it.
     file: u64,
     /// Never `Unlock`.
     pub ty: LockType,
@@ -51,37 +51,38 @@ pub struct Held {
 }
 
 impl Held {
-    /// As a Tlock says it: 0 reaches to the end.
+    /// Its length as in a Tlock: 0 means to the end.
     pub fn length(&self) -> u64 {
         length(self.start, self.last)
     }
 }
 
-/// What an owner asks for.
+/// A lock request of an owner.
 #[derive(Clone, Debug)]
 pub struct Wanted {
     owner: Owner,
     file: u64,
-    /// `None`: to be released.
+    /// `None`: release the range.
     ty: Option<LockType>,
     /// The first byte.
     pub start: u64,
-    /// The last.
+    /// The last byte.
     pub last: u64,
     /// The principal that its range is charged to.
     principal: ClientPrincipal,
 }
 
 impl Wanted {
-    /// From a request, through the open file of this number.
+    /// Reads it from a request through the open file with this number.
     ///
     /// # Errors
-    /// EINVAL and EOVERFLOW: a range or a name that cannot be.
+    /// EOVERFLOW if the range ends beyond 64 bits. EINVAL if it starts beyond 63 bits, or if the client's name is too
+    /// long.
     pub fn of(request: &Request, file: u64, asked: &LockRequest<'_>) -> Result<Self> {
         Self::new(request.id().conn, ClientPrincipal::of(request.who()), file, asked)
     }
 
-    /// From a request of this principal on this connection.
+    /// Reads it from a request of this principal on this connection.
     ///
     /// # Errors
     /// As [`Wanted::of`].
@@ -104,12 +105,12 @@ impl Wanted {
 pub struct Ranges(Vec<Held>);
 
 impl Ranges {
-    /// How many there are.
+    /// The number of ranges.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -134,7 +135,7 @@ impl Ranges {
         }
     }
 
-    /// A lock of another owner in the way.
+    /// Returns a conflicting lock of another owner, if any.
     pub fn conflict(&self, want: &Wanted) -> Option<&Held> {
         want.ty?;
         self.0.iter().find(|held| {
@@ -145,11 +146,12 @@ impl Ranges {
         })
     }
 
-    /// The owner gets the range that is wanted; its ranges from before are cut. `all`: the limit of the server. The
-    /// caller has seen that nobody is in the way.
+    /// Gives the owner the wanted range, or releases it, and cuts the owner's earlier ranges. `all` is the server's
+    /// limit. The caller has checked for conflicts.
     ///
     /// # Errors
-    /// ENOLCK: the principal has its share of the ranges of this file, or of all. Then nothing has changed.
+    /// ENOLCK if the principal has used up its share of the ranges of this file, or of all files. Then nothing has
+    /// changed.
     pub fn replace(&mut self, want: Wanted, all: &Arc<FairLimit>) -> Result<()> {
         let is_cut =
             |held: &Held| held.owner == want.owner && held.start <= want.last && want.start <= held.last;
@@ -166,7 +168,7 @@ impl Ranges {
         let shares = (0..more).map(|_| all.take(&want.principal, 1).map(Arc::new));
         let mut shares = shares.collect::<Option<Vec<_>>>().ok_or(Errno::ENOLCK)?;
         let mut next = Vec::with_capacity(self.0.len() + more);
-        // Those that go leave their units to those that come.
+        // Removed ranges leave their units to the new ones.
         for held in self.0.extract_if(.., |held| is_cut(held)) {
             shares.push(held.share.clone());
             next.push(held);
@@ -197,15 +199,15 @@ impl Ranges {
         limits::allowance(FILE_LOCKS_MAX, principal.class(), held)
     }
 
-    /// Gives up what was set through an open file; the ranges (first and last byte) that it was.
+    /// Releases the locks set through an open file, and returns their ranges (first and last byte).
     pub fn release(&mut self, file: u64) -> Vec<(u64, u64)> {
         let gone = self.0.extract_if(.., |held| held.file == file);
         gone.map(|held| (held.start, held.last)).collect()
     }
 
-    /// A range in pieces (first byte, last byte), each with the strongest lock that anybody holds on it.
+    /// Splits a range into pieces (first byte, last byte), each with the strongest lock that any owner holds on it.
     pub fn strongest(&self, start: u64, last: u64) -> Vec<(u64, u64, LockType)> {
-        // Where readers and writers become more or fewer.
+        // The positions where the numbers of readers and writers change.
         let mut edges = BTreeMap::from([(start, [0, 0])]);
         for held in self.0.iter().filter(|held| held.start <= last && start <= held.last) {
             let kind = usize::from(held.ty == LockType::Write);
@@ -233,7 +235,7 @@ impl Ranges {
     }
 }
 
-/// Bytes from the first to the last; 0: to the end.
+/// The length of a range; 0 means to the end.
 pub fn length(start: u64, last: u64) -> u64 {
     if last == u64::MAX { 0 } else { last - start + 1 }
 }
@@ -299,7 +301,7 @@ mod tests {
             held += 1;
         }
         assert_eq!((held, all.held()), (FILE_LOCKS_MAX as u64, FILE_LOCKS_MAX));
-        // Changes without a further range are done: another kind of lock, or none.
+        // Changes that need no further range succeed: another kind of lock, or a release.
         ranges.replace(want(1, Write, 0, 0), &all).unwrap();
         ranges.replace(want(1, Unlock, 2, 9), &all).unwrap();
         assert_eq!(ranges.release(1).len() as u64, held - 4);

@@ -1,7 +1,7 @@
-//! The trees that a client has attached to by a policy's leave, to be judged again when that has changed.
+//! The trees that a client has attached to under a policy, for the case that the policy changes.
 //!
-//! Always holds: at most [`TREES`] trees, whose anames the gate has found short enough; a client that asks for more is
-//! refused. Where there is no policy, or one for which all trees are one, nothing is kept.
+//! Always holds: at most [`TREES`] trees, whose anames are at most as long as the gate allows; further trees are
+//! refused. Without a policy, or with one that does not distinguish trees, no tree is recorded.
 
 use nine_net::{Peer, Transport};
 use nine_proto::{Errno, Error, Result, Str, show};
@@ -10,27 +10,27 @@ use super::Core;
 use super::gate::{Admitted, Asks, Gate, Right, split_token, tree};
 use crate::audit;
 
-/// Trees of one connection, each with one right.
+/// Most trees of one connection, each with one right.
 const TREES: usize = 64;
 
 /// See the module.
 #[derive(Default)]
 pub(super) struct Trees {
     kept: Vec<Tree>,
-    /// What it was judged by last.
+    /// The state of the core's policies at the last decision.
     judged: u64,
 }
 
 #[derive(PartialEq, Eq)]
 struct Tree {
-    /// `None`: the conversation's own.
+    /// `None`: the connection control files.
     aname: Option<Box<[u8]>>,
     token: bool,
     writes: bool,
 }
 
 impl Trees {
-    /// A client has been let in.
+    /// Records the tree of an admitted client.
     pub(super) fn keep(&mut self, gate: &Gate, aname: Option<Str<'_>>, admitted: &Admitted) -> Result<()> {
         if !gate.policy.as_ref().is_some_and(|policy| policy.has_trees()) {
             return Ok(());
@@ -48,7 +48,7 @@ impl Trees {
         Ok(())
     }
 
-    /// Whether the client may have still what it has, if that has changed since it was asked before.
+    /// Checks that the client may still have all its trees, if the policy has changed since the last check.
     pub(super) fn judge_again(&mut self, gate: &Gate, core: &Core, transport: &dyn Transport) -> Result<()> {
         let Some(policy) = &gate.policy else { return Ok(()) };
         let now = core.judged();
@@ -70,7 +70,7 @@ impl Trees {
     }
 }
 
-/// Tells of an attach.
+/// Writes the audit event of an attach.
 pub(super) fn tell(conn: u64, peer: &Peer, uname: Str<'_>, aname: Str<'_>, admitted: &Result<Admitted>) {
     let token = split_token(aname).0.is_some();
     let (from, tree) = (show(peer.addr.as_bytes()), tree(aname).unwrap_or(split_token(aname).1));
@@ -105,7 +105,7 @@ mod tests {
     use super::super::req::Who;
     use super::*;
 
-    /// Everybody may do everything; whether trees are told apart.
+    /// Allows everything to everybody. Its flag tells whether it distinguishes trees.
     #[derive(Debug)]
     struct All(bool);
 

@@ -1,11 +1,11 @@
-//! The sending half of a connection: replies in, one vectored write for all of a batch out.
+//! The sending half of a connection: replies in, one vectored write per batch out.
 //!
-//! Encoded messages gather in one buffer; file data joins them as a segment and is not copied unless it is small. A
-//! range of a file goes from the page cache to a socket without a copy: by a pipe if a message carries it, by sendfile
-//! on the data connection of a stream; over other transports through memory.
-//! Always holds: an Rread says the number of the bytes that follow it. A file may become shorter at any time, so its
-//! head is sent only when the pages are in the pipe, or the bytes in memory: then they cannot go away.
-//! Bounded by the connection's credit (see `conn`): what is queued was charged before it was asked for.
+//! Encoded messages collect in one buffer. File data joins them as a segment, and is not copied unless it is small. A
+//! range of a file goes from the page cache to a socket without a copy: through a pipe if a message carries it, by
+//! sendfile on the data connection of a stream. Other transports get it through memory. Always holds: the count in an
+//! Rread is the number of bytes that follow. A file may become shorter at any time. So the head is sent only when the
+//! pages are in the pipe or the bytes in memory, where they cannot disappear. The queue is bounded by the connection's
+//! credit (see `conn`): each answer was charged before it was requested.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -25,23 +25,23 @@ use nine_proto::{Base, Dialect, Errno, Error, Tag};
 
 use crate::payload::{Payload, Resident, read_exact, read_until_eof, shrunk};
 
-/// Data up to this size is copied behind its message: one segment less.
+/// Data up to this size is copied behind its message, which saves a segment.
 const INLINE: usize = 2048;
-/// Segments of one vectored write.
+/// Most segments of one vectored write.
 const SEGMENTS: usize = 64;
-/// Bytes of a file range that are sent at once when it has waited, and is therefore asked again whether it is resident.
+/// Bytes of a file range that are sent at once if it has waited, after checking residency again.
 const STALE: usize = 256 * 1024;
-/// Turns that a range which has left the page cache is waited for; then the send itself waits for the disk, so that a
-/// file system that never keeps pages is served too.
+/// How often a range that has left the page cache is checked again. Then the send itself waits for the disk, so that
+/// file systems that never hold pages are served too.
 const MISSES: u32 = 10_000;
-/// The buffer for encoded messages is kept between batches up to this capacity.
+/// Between batches, the buffer for encoded messages is freed if its capacity is larger.
 const KEEP: usize = 64 * 1024;
-/// `size[4] type[1] tag[2] count[4]`: an Rread without its data, bytes.
+/// `size[4] type[1] tag[2] count[4]`: the bytes of an Rread before its data.
 const READ_HEAD: usize = 11;
-/// Empty pipes that a thread keeps for its connections.
+/// Empty pipes that a thread holds ready for its connections.
 const FREE_PIPES: usize = 4;
-/// Pipes of the process, each with two descriptors and up to 1 MiB of pages, because a client that reads slowly keeps
-/// one as long as it likes. File data of further connections goes through memory.
+/// Most pipes of the process, each with two descriptors and up to 1 MiB of pages. A client that reads slowly may hold
+/// one for any time. Beyond the limit, file data goes through memory.
 const PIPES: usize = 256;
 
 static PIPE_COUNT: AtomicUsize = AtomicUsize::new(0);
@@ -50,7 +50,7 @@ thread_local! {
     static FREE: RefCell<Vec<Pipe>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Its existence is counted.
+/// A kernel pipe, counted in `PIPE_COUNT`.
 struct Pipe {
     out: OwnedFd,
     inlet: OwnedFd,
@@ -58,25 +58,25 @@ struct Pipe {
 
 #[derive(Default)]
 pub(crate) struct Tx {
-    /// What goes before `tail`, in order.
+    /// Segments to send before `tail`, in order.
     segments: VecDeque<Segment>,
-    /// Encoded messages that have not become a segment.
+    /// Encoded messages that are not part of a segment yet.
     tail: Vec<u8>,
-    /// Bytes of the front (of the first segment, or of `tail`) that are sent.
+    /// Bytes of the front (the first segment, or `tail`) that are sent.
     sent: usize,
-    /// The transport may hold back bytes.
+    /// The transport may hold bytes that need a flush.
     unflushed: bool,
-    /// What waits has waited: a file range in it may have left the page cache.
+    /// The queue has waited, so a file range in it may have left the page cache.
     stale: bool,
-    /// How often a range that has left was asked for again.
+    /// How often the range at the front was checked again.
     missed: u32,
-    /// Bytes that wait in segments.
+    /// Bytes of all segments.
     queued: usize,
     /// Those of them that are in memory.
     held: usize,
     /// Holds the bytes of [`Segment::Piped`].
     pipe: Option<Pipe>,
-    /// In which errors are sent.
+    /// The dialect of error messages.
     pub(crate) dialect: Option<Dialect>,
     /// Bytes that the transport has taken.
     pub(crate) total: u64,
@@ -84,7 +84,7 @@ pub(crate) struct Tx {
 
 enum Segment {
     Bytes(Bytes),
-    /// A range of a file, and the head of the Rread that carries it; a stream has none.
+    /// A range of a file, and the head of the Rread that carries it; in a stream there is no head.
     File {
         head: Option<[u8; READ_HEAD]>,
         file: Arc<OwnedFd>,
@@ -92,7 +92,7 @@ enum Segment {
         len: usize,
         resident: Resident,
     },
-    /// Bytes in the pipe. There is at most one of these.
+    /// Bytes in the pipe. There is at most one such segment.
     Piped(usize),
 }
 
@@ -107,7 +107,7 @@ impl Out<Payload> for Tx {
 
     fn payload(&mut self, payload: Payload) {
         if payload.len() > INLINE || matches!(payload, Payload::File { .. }) {
-            // Its head is on its way before `trace` could see it.
+            // `trace` will not see its head, which leaves `tail` now.
             let tag = frame::tag_of(&self.tail[self.tail.len() - READ_HEAD..]);
             tracing::trace!("-> {} bytes of data for tag {tag}", payload.len());
         }
@@ -123,7 +123,7 @@ impl Out<Payload> for Tx {
 }
 
 impl Tx {
-    /// Queues bytes that no message carries.
+    /// Queues bytes outside of any message.
     pub(crate) fn data(&mut self, payload: Payload) {
         match payload {
             Payload::Bytes(bytes) => self.payload_bytes(bytes),
@@ -140,7 +140,7 @@ impl Tx {
         self.segments.is_empty() && self.tail.is_empty() && !self.unflushed
     }
 
-    /// Bytes that wait to be sent.
+    /// Bytes that wait to be sent, including the sent part of the front.
     pub(crate) fn queued(&self) -> usize {
         self.queued + self.tail.len()
     }
@@ -155,7 +155,7 @@ impl Tx {
         self.held + self.tail.len()
     }
 
-    /// Encoded bytes that are not sealed yet: where the next message will begin.
+    /// Encoded bytes that are not in a segment yet: the offset of the next message.
     pub(crate) fn tail_len(&self) -> usize {
         self.tail.len()
     }
@@ -199,7 +199,7 @@ impl Tx {
         Poll::Ready(Ok(()))
     }
 
-    /// The connection is idle: gives its memory back, but for what one small message needs.
+    /// Frees the memory of an idle connection, except for one small message.
     pub(crate) fn shrink(&mut self) {
         if self.is_empty() && (self.tail.capacity() > 1024 || self.segments.capacity() > 8) {
             *self = Self { dialect: self.dialect, ..Self::default() };
@@ -213,7 +213,7 @@ impl Tx {
         self.segments.push_back(segment);
     }
 
-    /// Little is copied: it may hold much more memory than it is.
+    /// Small data is copied: it may pin much more memory than its size.
     fn payload_bytes(&mut self, bytes: Bytes) {
         match bytes.len() <= INLINE {
             true => self.tail.extend_from_slice(&bytes),
@@ -272,7 +272,7 @@ impl Tx {
         }
     }
 
-    /// Fetches the file data of the Rread at the front, and puts the head before it that tells how much there is.
+    /// Fetches the file data of the Rread at the front, and sends the head with the actual count before it.
     fn answer_file(&mut self, cx: &mut Context<'_>, transport: &mut dyn Transport) -> Poll<io::Result<()>> {
         let Some(Segment::File { head: Some(head), file, offset, len, resident }) = self.segments.front()
         else {
@@ -303,7 +303,7 @@ impl Tx {
                 self.replace_front([Segment::Bytes(answer.into())]);
                 return Poll::Ready(Ok(()));
             }
-            // The next read is answered with the error.
+            // The next read gets the error.
             read => read.unwrap_or(0),
         };
         rest.truncate(READ_HEAD + read);
@@ -320,7 +320,7 @@ impl Tx {
         Poll::Ready(Ok(()))
     }
 
-    /// An error in place of the data of a read.
+    /// Encodes an error in place of the data of a read.
     fn refusal(&self, tag: Tag, error: &io::Error) -> Vec<u8> {
         let errno = Errno(error.raw_os_error().map_or(Errno::EIO.0, |number| number as u32));
         let dialect = self.dialect.unwrap_or(Dialect::P2000);
@@ -357,7 +357,7 @@ impl Tx {
         resident: Resident,
     ) -> Poll<()> {
         if self.stale && !resident(file.as_fd(), from, part as u64) && self.missed < MISSES {
-            // The kernel fetches it meanwhile, and we look again in our next turn.
+            // The kernel reads it meanwhile; the next turn checks again.
             let many = NonZeroU64::new(part as u64);
             let _ = rustix::fs::fadvise(file, from, many, rustix::fs::Advice::WillNeed);
             self.missed += 1;
@@ -368,7 +368,7 @@ impl Tx {
         Poll::Ready(())
     }
 
-    /// Puts others in the place of the first segment, of which nothing is sent; empty ones are left out.
+    /// Replaces the first segment, of which nothing is sent. Empty segments are left out.
     fn replace_front<const N: usize>(&mut self, by: [Segment; N]) {
         let old = self.segments.pop_front().expect("there is a first one");
         self.queued -= old.len();
@@ -436,7 +436,7 @@ impl Segment {
         }
     }
 
-    /// Bytes of memory.
+    /// Bytes in memory.
     fn held(&self) -> usize {
         match self {
             Self::Bytes(bytes) => bytes.len(),
@@ -446,7 +446,7 @@ impl Segment {
 }
 
 impl Pipe {
-    /// A free one or, if the process may have one more, a new one.
+    /// Returns a free pipe or, below the limit, a new one.
     fn take() -> Option<Self> {
         if let Some(free) = FREE.with_borrow_mut(Vec::pop) {
             return Some(free);
@@ -462,7 +462,7 @@ impl Pipe {
         }
     }
 
-    /// Keeps it, empty, for the next connection.
+    /// Keeps the empty pipe for another connection.
     fn give(self) {
         FREE.with_borrow_mut(|free| {
             if free.len() < FREE_PIPES {
@@ -572,7 +572,7 @@ mod tests {
         (0..600_000u32).map(|i| (i / 3) as u8).collect()
     }
 
-    /// Sends in rooms of `step` bytes until all is out, at most `turns` times.
+    /// Sends in rooms of `step` bytes until all is sent, at most `turns` times.
     fn drain(tx: &mut Tx, transport: &mut Slow, step: usize, turns: usize) -> Poll<io::Result<()>> {
         let mut cx = Context::from_waker(Waker::noop());
         for _ in 0..turns {
@@ -584,7 +584,7 @@ mod tests {
         Poll::Pending
     }
 
-    /// Queues an Rread of a range, with something before and behind it.
+    /// Queues an Rread of a range, with bytes before and after it.
     fn queue(tx: &mut Tx, file: Arc<OwnedFd>, offset: u64, len: u32, resident: Resident) {
         tx.bytes().extend_from_slice(b"before");
         let head = Rmsg::Read { data: nine_proto::msg::Data::Count(len) };
@@ -627,7 +627,7 @@ mod tests {
 
     #[test]
     fn an_rread_carries_what_is_left_of_a_file_that_becomes_shorter_at_any_time() {
-        // The file becomes shorter when so many bytes have been sent.
+        // The file becomes shorter when this many bytes have been sent.
         for (files, when) in
             [true, false].into_iter().flat_map(|files| [0, 3, 10, 50_000].map(|when| (files, when)))
         {

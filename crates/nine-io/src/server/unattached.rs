@@ -1,9 +1,9 @@
-//! Connections that have not attached yet: when there is no room for a new one, the oldest of them goes.
+//! Connections that have not attached yet. If there is no room for a new connection, the oldest of them is evicted.
 //!
-//! In: connections as they come, attach and go. Out: whether one has to go. No clock, and no limit of its own.
+//! In: connects, attaches and closes. Out: the connection to evict. No clock, and no limit of its own.
 //!
-//! Always holds: a connection that has attached is never chosen. One that the transport proves is chosen only for
-//! another one that it proves, and only if there is no other.
+//! Always holds: a connection that has attached is never evicted. One that the transport proves is evicted only for
+//! another proven one, and only if there is no unproven one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,11 +22,11 @@ struct QueueState {
     waiting: BTreeMap<u64, Arc<UnattachedConnection>>,
 }
 
-/// A connection from its accept on.
+/// A connection, from its accept on.
 pub(super) struct UnattachedConnection {
     number: u64,
     is_proven: bool,
-    /// Looked at before the lock is taken: whoever serves it asks whenever it is woken.
+    /// Checked before the lock is taken, because the connection's task checks at every wake-up.
     has_attached: AtomicBool,
     progress: Mutex<AttachProgress>,
 }
@@ -35,13 +35,13 @@ pub(super) struct UnattachedConnection {
 enum AttachProgress {
     #[default]
     New,
-    /// It is woken when it has to go.
+    /// To be woken at its eviction.
     Waiting(Waker),
     Evicted,
 }
 
 impl UnattachedQueue {
-    /// A connection has come; the transport proves its client or not.
+    /// Adds a new connection. `is_proven`: the transport proves its client.
     pub(super) fn enter(&self, is_proven: bool) -> Arc<UnattachedConnection> {
         let mut state = lock(&self.0);
         let number = state.next;
@@ -52,20 +52,20 @@ impl UnattachedQueue {
         entry
     }
 
-    /// It has attached.
+    /// Removes a connection that has attached.
     pub(super) fn attached(&self, entry: &UnattachedConnection) {
-        // A chosen connection has left the queue, and goes.
+        // An evicted connection has left the queue already, and ends.
         if self.leave(entry) {
             entry.has_attached.store(true, Ordering::Relaxed);
         }
     }
 
-    /// It is gone, or will be. Whether it was in the queue.
+    /// Removes a connection that is gone or will be. Returns whether it was in the queue.
     pub(super) fn leave(&self, entry: &UnattachedConnection) -> bool {
         lock(&self.0).waiting.remove(&entry.number).is_some()
     }
 
-    /// Chooses the connection that makes room for a new one. Whether there is one.
+    /// Evicts a connection for a new one. Returns whether there was one to evict.
     pub(super) fn evict(&self, for_proven: bool) -> bool {
         let mut state = lock(&self.0);
         let oldest = |proven| state.waiting.values().find(|entry| entry.is_proven == proven).cloned();
@@ -81,7 +81,7 @@ impl UnattachedQueue {
 }
 
 impl UnattachedConnection {
-    /// Ready when it has to go.
+    /// Ready when the connection is evicted.
     pub(super) fn poll_evicted(&self, cx: &mut Context<'_>) -> Poll<()> {
         if self.has_attached.load(Ordering::Relaxed) {
             return Poll::Pending;
@@ -128,7 +128,7 @@ mod tests {
         let other = queue.enter(false);
         assert!(queue.evict(true) && is_evicted(&other) && !is_evicted(&proven));
         assert!(queue.evict(true) && is_evicted(&proven));
-        // An attach that comes too late changes nothing.
+        // A late attach changes nothing.
         queue.attached(&proven);
         assert!(is_evicted(&proven));
     }

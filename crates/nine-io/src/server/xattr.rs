@@ -1,8 +1,8 @@
 //! Extended attributes behind fids, read or being written: the same limits and errors in every server.
 //!
-//! In: a Txattrwalk; or a Txattrcreate, then Twrites in order. Out: a copy to read; or, with the Tclunk, the whole
-//! value for the server to store. Always holds: a value that is not whole is never stored; all values behind fids of a
-//! server are shared fairly ([`limits`](crate::limits)).
+//! In: a Txattrwalk; or a Txattrcreate, then Twrites in order. Out: a copy to read; or, at the Tclunk, the whole value
+//! for the server to store. Always holds: an incomplete value is never stored. All values behind fids of a server are
+//! shared fairly ([`limits`](crate::limits)).
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -12,18 +12,18 @@ use nine_proto::{Errno, Error, Result};
 use super::req::Request;
 use crate::limits::{ClientPrincipal, FairLimit, FairShare};
 
-/// Largest value, and longest list of names, bytes: `XATTR_SIZE_MAX` and `XATTR_LIST_MAX` of Linux (xattr(7)).
+/// Largest value, and longest list of names, in bytes: Linux's `XATTR_SIZE_MAX` and `XATTR_LIST_MAX` (xattr(7)).
 pub const XATTR_SIZE_MAX: usize = 64 * 1024;
-/// Longest name, bytes: `XATTR_NAME_MAX` of Linux.
+/// Longest name in bytes: Linux's `XATTR_NAME_MAX`.
 pub const XATTR_NAME_MAX: usize = 255;
-/// Bytes that all fids on attributes of a server hold; more are refused with ENOMEM.
+/// Most bytes that all attribute fids of a server hold together; more are refused with ENOMEM.
 pub const XATTR_BYTES_MAX: usize = 64 << 20;
 /// A flag of setxattr(2): the attribute must be new.
 pub const XATTR_CREATE: u32 = 1;
 /// A flag of setxattr(2): the attribute must exist.
 pub const XATTR_REPLACE: u32 = 2;
 
-/// The limit of the bytes that all fids on attributes of a server hold.
+/// The limit of the bytes that all attribute fids of a server hold together.
 #[derive(Clone, Debug)]
 pub struct XattrLimit(Arc<FairLimit>);
 
@@ -40,7 +40,7 @@ impl XattrLimit {
     }
 }
 
-/// The value of an attribute, or the list of names, as it was at the Txattrwalk.
+/// The value of an attribute, or the list of names, as of the Txattrwalk.
 pub struct XattrValue {
     /// All of its bytes.
     pub bytes: Bytes,
@@ -48,10 +48,10 @@ pub struct XattrValue {
 }
 
 impl XattrValue {
-    /// A value that the fid of this request will hold.
+    /// Creates the value that this request's fid will hold.
     ///
     /// # Errors
-    /// ENOMEM: its client has its share of [`XATTR_BYTES_MAX`].
+    /// ENOMEM if the client has used up its share of [`XATTR_BYTES_MAX`].
     pub fn new(bytes: Bytes, request: &Request, limit: &XattrLimit) -> Result<Self> {
         let share = limit.take(request, bytes.len())?;
         Ok(Self { bytes, _share: share })
@@ -64,17 +64,17 @@ pub struct XattrInput {
     size: usize,
     flags: u32,
     value: Mutex<Vec<u8>>,
-    /// `None`: of a test.
+    /// `None` in tests.
     _share: Option<FairShare>,
 }
 
 impl XattrInput {
-    /// Begins to take a value of `size` bytes, which the fid of this request will hold.
+    /// Starts a value of `size` bytes, which this request's fid will hold.
     ///
     /// # Errors
-    /// E2BIG: `size` is above [`XATTR_SIZE_MAX`]. ERANGE: the name is empty, has a zero byte, or is longer than
-    /// [`XATTR_NAME_MAX`]. EINVAL: `flags` has others than one of [`XATTR_CREATE`] and [`XATTR_REPLACE`]. ENOMEM: its
-    /// client has its share of [`XATTR_BYTES_MAX`].
+    /// E2BIG if `size` is above [`XATTR_SIZE_MAX`]. ERANGE if the name is empty, contains a zero byte, or is longer
+    /// than [`XATTR_NAME_MAX`]. EINVAL if `flags` is not 0, [`XATTR_CREATE`] or [`XATTR_REPLACE`]. ENOMEM if the client
+    /// has used up its share of [`XATTR_BYTES_MAX`].
     pub fn new(name: &[u8], size: u64, flags: u32, request: &Request, limit: &XattrLimit) -> Result<Self> {
         let input = Self::unlimited(name, size, flags)?;
         Ok(Self { _share: Some(limit.take(request, input.size)?), ..input })
@@ -91,12 +91,12 @@ impl XattrInput {
         Ok(Self { name: name.into(), size, flags, value: Mutex::default(), _share: None })
     }
 
-    /// Name of the attribute.
+    /// The attribute's name.
     pub fn name(&self) -> &[u8] {
         &self.name
     }
 
-    /// Bytes that were announced.
+    /// The announced size in bytes.
     pub fn size(&self) -> usize {
         self.size
     }
@@ -106,10 +106,10 @@ impl XattrInput {
         self.flags
     }
 
-    /// Takes a Twrite: all of its bytes, or an error.
+    /// Appends the data of a Twrite: all of it, or none with an error.
     ///
     /// # Errors
-    /// EINVAL: it does not continue where the last one ended. ENOSPC: there are more bytes than were announced.
+    /// EINVAL if it does not continue at the end of the data so far. ENOSPC if it exceeds the announced size.
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<u32> {
         let mut value = self.lock();
         if offset != value.len() as u64 {
@@ -122,10 +122,10 @@ impl XattrInput {
         Ok(data.len() as u32)
     }
 
-    /// The whole value.
+    /// Returns the whole value.
     ///
     /// # Errors
-    /// EINVAL: bytes are missing.
+    /// EINVAL if bytes are missing.
     pub fn value(&self) -> Result<Vec<u8>> {
         let value = self.lock();
         if value.len() != self.size {

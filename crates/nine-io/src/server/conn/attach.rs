@@ -15,7 +15,7 @@ use crate::buf::Frame;
 use crate::limits::ClientPrincipal;
 
 impl Connection {
-    /// The client of a Tattach or a Tauth.
+    /// Determines the client of a Tattach or a Tauth.
     pub(super) fn introduce(&mut self, request: &SessionRequest<Held, Frame>) -> Result<Arc<Who>> {
         let proof = &self.peer.proof;
         match request.op() {
@@ -43,7 +43,7 @@ impl Connection {
                 self.charge_fids_to(&ClientPrincipal::of(&who));
                 Ok(who)
             }
-            // Writes to an afid are how a client proves itself: the attach decides what it may do.
+            // A client proves itself by writes to an afid; the attach decides its rights.
             _ => {
                 let (seat, prefix) = (self.seat, self.prefix.clone());
                 Ok(Arc::new(Who { seat, prefix, ..Who::none(proof.clone()) }))
@@ -52,7 +52,7 @@ impl Connection {
     }
 }
 
-/// Whether it is an attach to the conversation's own files.
+/// Whether it is an attach to the connection control files.
 pub(super) fn asks_for_desk(request: &SessionRequest<Held, Frame>) -> bool {
     matches!(request.op(), Op::Attach { aname, .. } if gate::split_token(aname).1 == desk::ANAME)
 }

@@ -1,9 +1,8 @@
-//! Reads and writes that wait for nothing: the file is called, past the session.
+//! Reads and writes that need not wait: the file is called directly, past the session.
 //!
-//! In: a Tread or a Twrite of an open file that may be called ([`Direct`](crate::Direct)), while its client has
-//! nothing else under way. Out: the answer; or nothing, and then the request goes the ordinary way. Always holds: what
-//! is answered here would have had the same answer there, and the session would be as it was before. So errors go
-//! that way.
+//! In: a Tread or a Twrite of an open file that can be called ([`Direct`](crate::Direct)), while its client has no
+//! other request in flight. Out: the answer, or nothing; then the session serves the request. Always holds: an answer
+//! given here equals the session's answer and leaves the session's state unchanged. So errors go through the session.
 
 use nine_proto::msg::{Data, Rmsg};
 use nine_proto::session::server::Out;
@@ -18,11 +17,11 @@ const TREAD: u8 = 116;
 const TWRITE: u8 = 118;
 
 impl Connection {
-    /// Whether the file has answered. `None`: it was not called.
+    /// Calls the file and returns whether it has answered. `None`: it was not called.
     pub(super) fn call(&mut self, frame: &Frame) -> Option<bool> {
         let bytes = frame.as_ref();
         let number = frame::type_of(bytes);
-        // A client of this process has called already.
+        // A client in this process has called the file already.
         if !matches!(number, TREAD | TWRITE) || bytes.len() < WRITE_HEAD || self.own {
             return None;
         }

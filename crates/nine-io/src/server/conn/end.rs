@@ -1,4 +1,4 @@
-//! Why a connection ended, and what is said of it.
+//! Why a connection ended, and its log line.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use nine_proto::{Error, WireError};
 
 use crate::audit;
 
-/// A line of the log about a client; for those of this process, only for who debugs.
+/// Logs a line about a client: at the info level, or at the debug level for clients in this process.
 macro_rules! note {
     ($own:expr, $($what:tt)+) => {
         if $own { tracing::debug!($($what)+) } else { tracing::info!($($what)+) }
@@ -23,22 +23,22 @@ pub(super) enum End {
     Drained,
     /// The transport failed.
     Io(io::Error),
-    /// The client sent what is not 9P.
+    /// The client sent bytes that are not 9P.
     Malformed(WireError),
-    /// A large message was coming in while the core had no memory left.
+    /// A large message was arriving while the core had no memory left.
     Memory,
-    /// The client may not have what it had.
+    /// The policy no longer allows the client's access.
     Judged(Error),
-    /// It has not attached, and another connection needs its place.
+    /// It had not attached, and was evicted for another connection.
     Evicted,
-    /// The client has not even greeted.
+    /// The client sent no Tversion in time.
     Silent,
-    /// It is no client but the data connection of a stream.
+    /// It is the data connection of a stream, not a client.
     Data,
 }
 
 impl End {
-    /// Says it in the log.
+    /// Logs it.
     pub(super) fn tell(&self, own: bool, conn: u64, peer: &str, user: &str) {
         match self {
             Self::Closed => note!(own, conn, peer, user, "closed by the client"),

@@ -1,8 +1,8 @@
 //! Fids of a connection, charged to its principal.
 //!
-//! In: the kind of each message, and how many fids there are. Out: how many the session may have. Always holds: a
-//! connection has [`FIDS_FLOOR`] fids whatever the others do, so that a client can attach and show the token. Those
-//! above are taken from the core's limit in batches: most walks, and all reads and writes, look at two numbers.
+//! In: the type of each message, and the number of fids. Out: the session's limit of fids. Always holds: a connection
+//! may have [`FIDS_FLOOR`] fids whatever the others do, so that a client can attach and show the token. Fids above the
+//! floor are taken from the core's limit in batches. So most walks, and all reads and writes, cost two comparisons.
 
 use super::{Connection, TATTACH, TAUTH, TWALK, TXATTRWALK};
 use crate::limits::ClientPrincipal;
@@ -15,7 +15,7 @@ pub const FIDS_ALL: usize = 1 << 20;
 const BATCH: (usize, usize) = (8, 1024);
 
 impl Connection {
-    /// Before a message: takes fids if it may make one and there may be none left.
+    /// Takes fids before a message that may create one, if none may be left.
     pub(super) fn take_fids(&mut self, number: u8) {
         if !matches!(number, TAUTH | TATTACH | TWALK | TXATTRWALK) || self.own {
             return;
@@ -27,7 +27,7 @@ impl Connection {
         }
     }
 
-    /// Gives back fids that are not needed any more, if they are many.
+    /// Returns unneeded fids if there are many.
     pub(super) fn give_back_fids(&mut self) {
         let needed = self.fids_needed();
         if self.fids.units() > 2 * needed + 8 * BATCH.0 {
@@ -36,14 +36,14 @@ impl Connection {
         }
     }
 
-    /// The client has attached. A connection is charged to the best proof that it has shown.
+    /// Charges the fids to the principal of an attach, if its proof is better than all before.
     pub(super) fn charge_fids_to(&mut self, principal: &ClientPrincipal) {
         if principal.class() > self.fids.principal().class() {
             self.fids.move_to(principal);
         }
     }
 
-    /// Fids that there are, and those that requests under way may make.
+    /// Existing fids, and those that requests in flight may create.
     fn fids_needed(&self) -> usize {
         self.session.fid_count() + self.session.outstanding()
     }

@@ -1,12 +1,12 @@
-//! Requests of clients that have the rights of all others ([`Who::as_other`]).
+//! Requests of clients with the permissions of all others ([`Who::as_other`]).
 //!
-//! In: a request. Out: the same request for the file server, or EACCES, by the modes that the file server itself
-//! reports: a file is opened with `o+r`, a directory with `o+rx`, and a step from a directory needs `o+x`. For a walk
-//! of several names the file server gets a walk for each, and before an attach below a root the attaches to the
-//! directories above. So the same holds for every file server, and for all that a multiplexer shows.
+//! In: a request. Out: the same request for the file server, or EACCES. The modes that the file server reports decide:
+//! opening a file needs `o+r`, opening a directory `o+rx`, and a step from a directory `o+x`. A walk of several names
+//! becomes one walk per name. An attach below a root first attaches to the directories above. So the rules are the same
+//! for every file server, and for everything that a multiplexer shows.
 //!
-//! Always holds: at most one message for each request is under way at the file server, which gets a Tclunk for each
-//! node that it made for such a message; a request that is cancelled ends with EINTR.
+//! Always holds: each request has at most one message in flight at the file server. The file server gets a Tclunk for
+//! each node that it created for such a message. A cancelled request ends with EINTR.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -22,7 +22,7 @@ use super::Connection;
 use crate::buf::Frame;
 use crate::sync::{Mutex, lock};
 
-/// Bits of a mode that count for all others.
+/// Mode bits for all others.
 const READ: u32 = 0o4;
 const EXECUTE: u32 = 0o1;
 
@@ -39,7 +39,7 @@ type Checking = Pin<Box<dyn Future<Output = Verdict> + Send>>;
 enum Verdict {
     /// The file server gets the request.
     Granted,
-    /// This is the answer.
+    /// The request is answered with this.
     Done(Result<Reply>),
 }
 
@@ -50,7 +50,7 @@ impl From<Result<()>> for Verdict {
 }
 
 impl Connection {
-    /// Serves a request as far as the modes of files let all others.
+    /// Serves a request if the file modes allow it to all others.
     pub(super) fn serve_as_other(&mut self, mut req: Req) -> Answer {
         let asker = Arc::new(ModeAsker::new(&self.server, req.who(), self.id));
         let Some(mut verdict) = check(&req, &asker) else { return self.server.serve(req) };
@@ -66,7 +66,7 @@ impl Connection {
         }
     }
 
-    /// Goes on with the checks that wait. What comes of them is taken as an answer, or the file server answers.
+    /// Continues the waiting checks. Each result becomes an answer, or the file server answers.
     pub(super) fn settle_checks(&mut self, waker: &Waker) {
         let mut i = 0;
         while let Some(check) = self.checks.get_mut(i) {
@@ -84,14 +84,14 @@ impl Connection {
         }
     }
 
-    /// The client wants no answer any more. Whether this request was being checked.
+    /// Cancels the check of a request. Returns whether there was one.
     pub(super) fn cancel_check(&self, call: CallId) -> bool {
         let check = self.checks.iter().find(|check| check.call == call);
         check.inspect(|check| check.asker.cancel()).is_some()
     }
 }
 
-/// What is to be known before the file server gets a request; `None`: nothing.
+/// Returns the check that must precede the request at the file server; `None`: no check.
 fn check(req: &Request, asker: &Arc<ModeAsker>) -> Option<Checking> {
     let asker = asker.clone();
     let node = req.fids()[0].map(|held| held.node.clone());
@@ -125,28 +125,28 @@ fn check(req: &Request, asker: &Arc<ModeAsker>) -> Option<Checking> {
             let node = node?;
             Some(Box::pin(async move { asker.check(&node, READ).await.into() }))
         }
-        // What a fid stands for has been reached; what is read has been opened. Changes are refused before.
+        // The path to a fid was checked by walks, and reads by the open. Changes are refused earlier.
         _ => None,
     }
 }
 
-/// The anames of the directories above the one of an attach, from the root on.
+/// The anames of the directories above an attach's directory, from the root down.
 fn above(aname: &[u8]) -> impl Iterator<Item = &[u8]> {
     let is_name = |name: &&[u8]| !matches!(*name, b"" | b".");
     let names = aname.split(|&byte| byte == b'/').filter(is_name);
     names.map(|name| {
         let above = &aname[..name.as_ptr() as usize - aname.as_ptr() as usize];
-        // Of the root's own slash something stays.
+        // The root's own slash remains.
         let len = above.iter().rposition(|&byte| byte != b'/').map_or(above.len().min(1), |last| last + 1);
         &above[..len]
     })
 }
 
-/// Asks the file server for what a check needs, in the name of the client.
+/// Asks the file server in the client's name for the attributes that a check needs.
 struct ModeAsker {
     server: Arc<dyn FileServer>,
     who: Arc<Who>,
-    /// The connection of the client.
+    /// The client's connection.
     conn: u64,
     answers: Arc<Answers>,
     state: Mutex<Asked>,
@@ -154,7 +154,7 @@ struct ModeAsker {
 
 #[derive(Default)]
 struct Asked {
-    /// The message at the file server, and the node it is about.
+    /// The id of the message at the file server, and its node.
     under_way: Option<(CallId, Node)>,
     cancelled: bool,
 }
@@ -165,7 +165,7 @@ impl ModeAsker {
         Self { server, who, conn, answers: Arc::default(), state: Mutex::default() }
     }
 
-    /// Whether all others have these permissions for a file, and if it is a directory, may search it, too.
+    /// Checks that all others have these permissions for a file, and, if it is a directory, may search it too.
     async fn check(&self, node: &Node, want: u32) -> Result<()> {
         let attr = self.attr(node).await?;
         let is_dir = attr.mode & mode::S_IFMT == mode::S_IFDIR;
@@ -173,7 +173,7 @@ impl ModeAsker {
         if want & !attr.mode == 0 { Ok(()) } else { Err(Errno::EACCES.into()) }
     }
 
-    /// Attaches to a directory only to see whether all others may search it.
+    /// Attaches to a directory only to check that all others may search it.
     async fn attach(&self, uname: &[u8], aname: &[u8], uid: u32) -> Result<()> {
         let attach = Tmsg::Attach { fid: NOFID, afid: NOFID, uname, aname, n_uname: OnlyIds(uid) };
         let nothing: Node = Arc::new(());
@@ -233,7 +233,7 @@ impl ModeAsker {
         }
     }
 
-    /// Gives back what was made for a check, also of a request that is cancelled.
+    /// Clunks a node that was created for a check, even if the request is cancelled.
     async fn clunk(&self, node: &Node) {
         let _ = self.send(node, frame(&Tmsg::Clunk { fid: NOFID }), true).await;
     }
@@ -294,7 +294,7 @@ fn frame(message: &Tmsg<'_>) -> Frame {
     Frame::of(bytes)
 }
 
-/// A file server has answered with a reply of another kind.
+/// The file server has sent a reply of the wrong kind.
 fn wrong<T>() -> Result<T> {
     Err(Errno::EIO.into())
 }
