@@ -20,10 +20,10 @@ pub const ENTRIES_MAX: usize = (4096 - HEADER_LEN) / ENTRY_LEN;
 const VERSION: u32 = 2;
 const HEADER_LEN: usize = 4;
 const ENTRY_LEN: usize = 8;
-/// The number in entries that name nobody.
+/// The id in entries that name no user or group.
 const NO_ID: u32 = u32::MAX;
 
-/// Which of the two lists of a file.
+/// One of the two lists of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AclKind {
     /// [`ACCESS`].
@@ -33,7 +33,7 @@ pub enum AclKind {
 }
 
 impl AclKind {
-    /// The list that an attribute of this name is; `None`: it is another attribute.
+    /// The list in the attribute of this name; `None`: the name is another attribute's.
     pub fn of(name: &[u8]) -> Option<Self> {
         match name {
             ACCESS => Some(Self::Access),
@@ -67,7 +67,7 @@ struct AclEntry {
     tag: AclTag,
     /// Three bits, as in a mode.
     perm: u8,
-    /// Of [`AclTag::User`] and [`AclTag::Group`], else [`NO_ID`].
+    /// The user or group of [`AclTag::User`] and [`AclTag::Group`], else [`NO_ID`].
     id: u32,
 }
 
@@ -77,7 +77,7 @@ pub struct PosixAcl(Vec<AclEntry>);
 
 /// The identity of a client, for an access check.
 pub struct AclClient<F> {
-    /// `None`: the client has no number, and only the permissions of all others apply to it.
+    /// `None`: the client has no user id, and only the permissions of all others apply to it.
     pub uid: Option<u32>,
     /// Whether the client is a member of a group.
     pub is_member: F,
@@ -121,7 +121,7 @@ impl PosixAcl {
         value
     }
 
-    /// The required entries once each and in order, and a mask if a user or a group is named.
+    /// Checks that the required entries occur once each and in order, and a mask if a user or a group is named.
     fn is_valid(&self) -> bool {
         let count = |tag| self.0.iter().filter(|entry| entry.tag == tag).count();
         let required = [AclTag::Owner, AclTag::OwningGroup, AclTag::Other];
@@ -132,7 +132,7 @@ impl PosixAcl {
             && (mask_min..=1).contains(&count(AclTag::Mask))
     }
 
-    /// Whether it says more than mode bits can: a list that does not is not stored.
+    /// Whether mode bits cannot express it. A list that they can express is not stored.
     pub fn is_extended(&self) -> bool {
         self.0.len() > 3
     }
@@ -168,7 +168,7 @@ impl PosixAcl {
         (new, mode)
     }
 
-    /// Where the bits of an entry stand in a mode; `None`: nowhere.
+    /// The position of an entry's bits in a mode; `None`: a mode does not contain them.
     fn class(&self, tag: AclTag) -> Option<u32> {
         let has_mask = || self.0.iter().any(|entry| entry.tag == AclTag::Mask);
         match tag {
@@ -222,7 +222,7 @@ impl AclEntry {
             _ => return None,
         };
         let perm = u8::try_from(u16::from_le_bytes([p0, p1])).ok().filter(|perm| *perm <= 7)?;
-        // Linux ignores the number where there is no name, and so does this.
+        // Linux ignores the id where there is no name, and so does this code.
         let id = u32::from_le_bytes(id);
         match tag {
             AclTag::User | AclTag::Group => (id != NO_ID).then_some(Self { tag, perm, id }),
@@ -371,19 +371,19 @@ mod tests {
             (0x20, 1, NONE),
         ]);
         for (uid, groups, has) in [
-            // The owner: neither the mask nor a group takes or adds anything.
+            // The owner: neither the mask nor a group takes or adds permissions.
             (Some(1), &[5, 50][..], &[6][..]),
             // Named users, within the mask; one of them without any right, though a group has some.
             (Some(1000), &[], &[6]),
             (Some(1001), &[5, 50], &[]),
-            // Groups: one of them must have all that is wanted.
+            // Groups: one of them must have all wanted permissions.
             (Some(2), &[5], &[4]),
             (Some(2), &[5, 50], &[4, 2]),
-            // A group that may nothing is not among all others.
+            // A member of a group without permissions does not count as one of all others.
             (Some(2), &[51], &[]),
             (Some(2), &[51, 50], &[2]),
             (Some(2), &[], &[1]),
-            // Without a number: all others.
+            // Without a user id: all others.
             (None, &[5, 50, 51], &[1]),
         ] {
             for want in 0..8u8 {

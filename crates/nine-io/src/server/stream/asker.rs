@@ -1,4 +1,4 @@
-//! Requests that a stream makes of its file server itself, in the words of 9P and in the name of its fid.
+//! The requests that a stream sends to its file server, as 9P operations in the name of its fid.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -19,17 +19,17 @@ pub(super) struct Asker {
     server: Arc<dyn FileServer>,
     held: Held,
     core: Core,
-    /// The 9P connection: its client's share is used.
+    /// The 9P connection, in whose client's name it asks.
     pub(super) conn: u64,
     answers: Arc<Answers>,
     arrived: Vec<Answered>,
-    /// Requests that are not answered.
+    /// Unanswered requests.
     pub(super) outstanding: usize,
-    /// Bytes that are borrowed from the core.
+    /// Bytes borrowed from the core.
     borrowed: usize,
 }
 
-/// What came of a read, or of a write.
+/// The result of a read or a write.
 pub(super) enum Got {
     Data(Payload),
     Wrote(u32),
@@ -49,14 +49,14 @@ impl Asker {
         }
     }
 
-    /// Asks for bytes. The answer at once, or under this number later.
+    /// Reads bytes. Returns the request's number, and the answer if there is one at once.
     pub(super) fn read(&mut self, offset: u64, count: u32) -> (u32, Option<Result<Got>>) {
         let mut head = Vec::with_capacity(WRITE_HEAD);
         Tmsg::Read { fid: NOFID, offset, count }.encode(nine_proto::Tag(0), Dialect::L, &mut head);
         self.ask(Frame::of(head), count)
     }
 
-    /// Has the bytes written that the frame holds from [`WRITE_HEAD`] on.
+    /// Writes the bytes that the frame holds from [`WRITE_HEAD`] on. Returns as `read` does.
     pub(super) fn write(&mut self, frame: Frame) -> (u32, Option<Result<Got>>) {
         let count = (frame.as_ref().len() - WRITE_HEAD) as u32;
         self.ask(frame, count)
@@ -72,7 +72,7 @@ impl Asker {
         (number, result.map(got))
     }
 
-    /// The answers that have come since, by number.
+    /// Passes the answers that have arrived since the last call to `each`, by number.
     pub(super) fn answers(&mut self, waker: &Waker, mut each: impl FnMut(u32, Result<Got>)) {
         self.answers.wake(waker);
         self.answers.take(&mut self.arrived);
@@ -82,7 +82,7 @@ impl Asker {
         }
     }
 
-    /// Nobody wants the answers any more.
+    /// Cancels unanswered requests.
     pub(super) fn cancel(&self, numbers: impl Iterator<Item = u32>) {
         for number in numbers {
             let id = ReqId { conn: self.conn, call: CallId::numbered(number) };
@@ -90,7 +90,7 @@ impl Asker {
         }
     }
 
-    /// The bytes that the stream holds now are these; what it may hold.
+    /// Accounts for the bytes that the stream holds now, and returns the number that it may hold.
     pub(super) fn holds(&mut self, bytes: usize) -> usize {
         let borrow = bytes.saturating_sub(FLOOR);
         self.core.memory().borrow(self.borrowed, borrow);
@@ -105,7 +105,7 @@ impl Drop for Asker {
     }
 }
 
-/// The error of a client, and a line in the log, for an answer that the trait of file servers forbids.
+/// Logs an answer that breaks the rules of [`FileServer`], and returns the client's error.
 pub(super) fn wrong(message: &str, why: &str) -> Error {
     tracing::error!("the file server answered {message} of a stream wrongly (fix the server): {why}");
     Error::new(Errno::EIO, format!("fault of the file server: {why}"))

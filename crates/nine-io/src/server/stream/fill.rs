@@ -1,4 +1,4 @@
-//! What a socket has brought into a pipe goes into a file, by whoever can without a copy in user space.
+//! Stores the bytes that a socket has spliced into a pipe, for servers that can do so without a copy in user space.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,28 +11,28 @@ use nine_proto::{Errno, Error, Result};
 use super::super::Node;
 use crate::sync::{Mutex, lock};
 
-/// Bytes of a pipe that are to be stored in an open file. Dropped, it has failed.
+/// Bytes of a pipe to be stored in an open file. Dropping it reports a failure.
 pub struct Fill {
     /// The open file.
     pub node: Node,
-    /// The connection of its client.
+    /// The client's connection.
     pub conn: u64,
-    /// First byte.
+    /// Offset of the first byte.
     pub offset: u64,
-    /// Bytes that are in the pipe.
+    /// Bytes in the pipe.
     pub len: usize,
-    /// `None`: it is done.
+    /// `None`: it is completed.
     pipe: Option<Arc<Pipe>>,
 }
 
-/// A pipe, and what became of the last [`Fill`] from it.
+/// A pipe, and the result of the last [`Fill`] from it.
 pub(super) struct Pipe {
     out: OwnedFd,
     inlet: OwnedFd,
     done: Mutex<(Option<Filled>, Option<Waker>)>,
 }
 
-/// Bytes that are stored, and whether something failed.
+/// Bytes stored, and the error if some were not.
 type Filled = (usize, Result<()>);
 
 impl Fill {
@@ -40,12 +40,12 @@ impl Fill {
         Self { node, conn, offset, len, pipe: Some(pipe.clone()) }
     }
 
-    /// Where the bytes are read.
+    /// The end of the pipe to read from.
     pub fn pipe(&self) -> BorrowedFd<'_> {
         self.pipe.as_ref().expect("it is not done").out.as_fd()
     }
 
-    /// So many are stored, from the first on: all of them, or something failed.
+    /// Completes the fill: the first `stored` bytes are stored. Fewer than all need an error.
     pub fn done(mut self, stored: usize, result: Result<()>) {
         if let Some(pipe) = self.pipe.take() {
             pipe.finish((stored, result));
@@ -67,7 +67,7 @@ impl Pipe {
         Ok(Arc::new(Self { out, inlet, done: Mutex::new((None, None)) }))
     }
 
-    /// Where bytes are put in.
+    /// The end of the pipe to write to.
     pub(super) fn inlet(&self) -> BorrowedFd<'_> {
         self.inlet.as_fd()
     }
@@ -80,7 +80,7 @@ impl Pipe {
         waker.into_iter().for_each(Waker::wake);
     }
 
-    /// What became of the fill that is under way.
+    /// Waits for the result of the fill in progress.
     pub(super) fn poll_done(&self, cx: &mut Context<'_>) -> Poll<Filled> {
         let mut done = lock(&self.done);
         match done.0.take() {

@@ -1,13 +1,13 @@
 //! Streams: the bytes of one open file in order, over a connection of their own (Floren, *FTP-like Streams for the 9P
 //! Protocol*; `docs/protocol.md`, "Streaming").
 //!
-//! In: Tstream and Tsclose of a [`Connection`](super::Connection), connections that show a token. Out: offers, bytes,
-//! verdicts. Between file and data connection is a [`Passage`]: the file server's own, or one that reads and writes by
-//! offset (`sending`, `receiving`), which every server has.
+//! In: Tstream and Tsclose of a [`Connection`](super::Connection), and connections that show a token. Out: offers,
+//! bytes, verdicts. A stream adapter ([`Passage`]) connects the file and the data connection. It is the file server's
+//! own, or one that reads and writes by offset (`sending`, `receiving`) and works with every server.
 //!
-//! Always holds: a token is good once, for [`OFFER_TIME`], for whoever has proven what the 9P connection has; a stream
-//! has one verdict, which every Tsclose that waits gets; a stream ends with its fid, and the fid's clunk is served when
-//! nothing of the stream uses its node any more.
+//! Always holds: a token is valid once, for [`OFFER_TIME`], for a peer with the proof and the encryption of the 9P
+//! connection. A stream has one verdict, which every waiting Tsclose gets. A stream ends with its fid, and the fid's
+//! clunk is served once nothing of the stream uses its node.
 
 mod asker;
 mod fill;
@@ -37,40 +37,40 @@ use receiving::Receiving;
 use sending::Sending;
 pub use sending::lost;
 
-/// Offers of one connection that nobody has taken; at the limit a Tstream is refused with EAGAIN.
+/// Most untaken offers of one connection; at the limit a Tstream is refused with EAGAIN.
 pub const OFFERS: usize = 64;
-/// The same of all connections of a core.
+/// Most untaken offers of all connections of a core.
 pub const OFFERS_ALL: usize = 4096;
-/// An offer that nobody has taken by then is void.
+/// An untaken offer expires after this time.
 pub const OFFER_TIME: Duration = Duration::from_secs(10);
-/// A data connection has this long to show its token.
+/// Timeout for a data connection to show its token.
 pub const TOKEN_TIME: Duration = Duration::from_secs(10);
-/// What has been received is stored after this time, also when it is little.
+/// Received data is stored after this time, even if it is little.
 pub const LULL: Duration = Duration::from_millis(200);
 
-/// How a door offers streams.
+/// The settings of a listener that offers streams.
 #[derive(Clone)]
 pub struct Streams {
-    /// What clients dial: `tcp!*!564`, where `*` is the host that they have dialled before.
+    /// The address that clients dial: `tcp!*!564`, where `*` stands for the host that they have dialled already.
     dial: Arc<str>,
-    /// Tokens and time.
+    /// The source of tokens and time.
     clock: Arc<dyn Clock>,
 }
 
 impl Streams {
-    /// Streams are dialled at `dial`, whose host is `*` for the host that the client has dialled already.
+    /// Clients dial streams at `dial`, where the host `*` stands for the host that they have dialled already.
     pub fn new(dial: &str, clock: Arc<dyn Clock>) -> Self {
         Self { dial: dial.into(), clock }
     }
 }
 
-/// A way for the bytes of one stream between its file and its data connection.
+/// A stream adapter: moves the bytes of one stream between its file and its data connection.
 ///
 /// Concurrency: polled by one task, on any core.
 pub trait Passage: Send {
-    /// Moves bytes, in order, until the file ends or `course.until` bytes are moved (reading), or `data` ends or so
-    /// many are stored (writing); counts them in `course.moved`. Must yield from time to time when there is always
-    /// more.
+    /// Moves bytes in order and counts them in `course.moved`. Reading ends at the end of the file or after
+    /// `course.until` bytes; writing ends at the end of `data` or when that many bytes are stored. It must yield from
+    /// time to time while more bytes are available.
     fn poll_move(
         &mut self,
         cx: &mut Context<'_>,
@@ -78,59 +78,58 @@ pub trait Passage: Send {
         course: &mut Course,
     ) -> Poll<Result<()>>;
 
-    /// Completes when nothing of it uses the file any more. Asked after `poll_move` has ended or is not called any
-    /// more.
+    /// Completes when the adapter no longer uses the file. Called after `poll_move` has completed or is abandoned.
     fn poll_settle(&mut self, cx: &mut Context<'_>) -> Poll<()>;
 }
 
-/// How far a stream is.
+/// The progress of a stream.
 #[derive(Clone, Copy, Debug)]
 pub struct Course {
-    /// Bytes that were handed to the data connection, or that are stored, without a gap.
+    /// Bytes handed to the data connection, or stored, without a gap.
     pub moved: u64,
-    /// Where it ends, if not before.
+    /// The byte count at which it ends, if the file or the data connection does not end before.
     pub until: u64,
-    /// It has waited for [`LULL`], perhaps several times: what has come shall be stored.
+    /// The stream was idle for [`LULL`], perhaps several times: received data must be stored now.
     pub lull: bool,
 }
 
-/// What a Tstream asks for.
+/// The parameters of a Tstream.
 pub struct StreamRequest<'a> {
     /// The open file.
     pub node: &'a Node,
-    /// From the file, not to it.
+    /// The direction: from the file if true, to the file if not.
     pub read: bool,
-    /// First byte.
+    /// Offset of the first byte.
     pub offset: u64,
-    /// The connection of its client.
+    /// The client's connection.
     pub conn: u64,
 }
 
-/// The offers that nobody has taken, of all connections of a core, by token.
+/// The untaken offers of all connections of a core, by token.
 #[derive(Default)]
 pub(super) struct Offers(Mutex<HashMap<[u8; 16], Arc<Stream>>>);
 
-/// What a stream carries.
+/// The direction and the start of a stream.
 #[derive(Clone, Copy)]
 pub(super) struct Way {
-    /// From the file, not to it.
+    /// The direction: from the file if true, to the file if not.
     pub(super) read: bool,
-    /// First byte.
+    /// Offset of the first byte.
     pub(super) offset: u64,
-    /// Writes must not overtake each other.
+    /// Requests must not overtake each other.
     pub(super) serial: bool,
 }
 
 /// One stream, from its offer to its verdict.
 pub(super) struct Stream {
     token: [u8; 16],
-    /// When the offer is void.
+    /// When the offer expires.
     pub(super) due: Duration,
     way: Way,
     held: Held,
     conn: u64,
     proof: Proof,
-    /// Whether what is said there is secret.
+    /// Whether the 9P connection is encrypted.
     tls: bool,
     server: Arc<dyn FileServer>,
     core: Core,
@@ -139,18 +138,18 @@ pub(super) struct Stream {
 
 struct State {
     stage: Stage,
-    /// The file server's own, until the data connection comes.
+    /// The file server's own adapter, until the data connection arrives.
     passage: Option<Box<dyn Passage>>,
-    /// Tscloses that wait, and their counts; as many as the connection may have requests.
+    /// Waiting Tscloses with their counts; bounded by the connection's limit of requests.
     waiting: Vec<(Later, u64)>,
     /// The task of the data connection.
     task: Option<Waker>,
-    /// The 9P connection, while it waits for the end.
+    /// The 9P connection's task, while it waits for the end.
     conn: Option<Waker>,
 }
 
 impl State {
-    /// Where the stream ends, if not before.
+    /// The byte count at which the stream ends, if not before.
     fn until(&self) -> u64 {
         self.waiting.iter().map(|&(_, count)| count).min().unwrap_or(u64::MAX)
     }
@@ -159,9 +158,9 @@ impl State {
 enum Stage {
     Offered,
     Running,
-    /// The fid is gone; the passage may still use its node.
+    /// The fid is gone; the adapter may still use its node.
     Ending,
-    /// Ended, for this reason.
+    /// The stream has ended; `error` is the reason, if it failed.
     Over {
         moved: u64,
         stopped: bool,
@@ -171,7 +170,7 @@ enum Stage {
 }
 
 impl Stream {
-    /// Makes an offer, which is the data of its Rstream. The client has so many that nobody has taken.
+    /// Creates a stream and its offer, which is the data of the Rstream. `ours` counts the client's untaken offers.
     pub(super) fn offer(
         streams: &Streams,
         server: &Arc<dyn FileServer>,
@@ -208,7 +207,7 @@ impl Stream {
             state: Mutex::new(state),
         });
         let mut all = lock(&core.offers().0);
-        // One client alone does not take all of them.
+        // One client alone cannot take all offers.
         if ours >= OFFERS.min((OFFERS_ALL - all.len().min(OFFERS_ALL)).div_ceil(4)) {
             return Err(Error::new(Errno::EAGAIN, "too many streams have been asked for and not dialled"));
         }
@@ -217,7 +216,7 @@ impl Stream {
         Ok((stream, stream::offer(&streams.dial, token)))
     }
 
-    /// The stream that a data connection asks for by its token; the token is good no more.
+    /// Returns the stream of a data connection's token, and invalidates the token.
     pub(super) fn claim(core: &Core, token: &[u8; TOKEN], peer: &Peer, now: Duration) -> Option<Arc<Self>> {
         let token = stream::token(token)?;
         let mut all = lock(&core.offers().0);
@@ -234,17 +233,17 @@ impl Stream {
         Some(stream)
     }
 
-    /// Nobody has taken it yet.
+    /// Whether the offer is untaken.
     pub(super) fn is_offered(&self) -> bool {
         matches!(lock(&self.state).stage, Stage::Offered)
     }
 
-    /// Another stream may take its place on its fid.
+    /// Whether the stream has ended, so that its fid may get another one.
     pub(super) fn is_over(&self) -> bool {
         matches!(lock(&self.state).stage, Stage::Over { .. })
     }
 
-    /// A Tsclose: answered now, or when the stream is over.
+    /// Answers a Tsclose, now or when the stream ends.
     pub(super) fn close(&self, req: Req, count: u64) -> Answer {
         let mut state = lock(&self.state);
         match &mut state.stage {
@@ -280,7 +279,7 @@ impl Stream {
         }
     }
 
-    /// A Tsclose was flushed.
+    /// Flushes a Tsclose.
     pub(super) fn flush(&self, id: ReqId) {
         let mut state = lock(&self.state);
         let Some(at) = state.waiting.iter().position(|(later, _)| later.id() == id) else { return };
@@ -289,7 +288,7 @@ impl Stream {
         later.respond(Err(Errno::EINTR.into()));
     }
 
-    /// Nobody has dialled in time.
+    /// Expires an offer that was not taken in time.
     pub(super) fn expire(&self) {
         if self.is_offered() {
             self.withdraw();
@@ -298,7 +297,7 @@ impl Stream {
         }
     }
 
-    /// The fid is gone.
+    /// Ends the stream because its fid is gone.
     pub(super) fn end(&self) {
         let mut state = lock(&self.state);
         match state.stage {
@@ -317,7 +316,7 @@ impl Stream {
         }
     }
 
-    /// Whether nothing of an ended stream uses its node any more; wakes when that is so.
+    /// Whether nothing of an ended stream uses its node; if false, `waker` is woken when that is so.
     pub(super) fn settled(&self, waker: &Waker) -> bool {
         let mut state = lock(&self.state);
         match state.stage {
@@ -329,10 +328,10 @@ impl Stream {
         }
     }
 
-    /// Carries the bytes, until one side has no more, something fails, or the fid goes.
+    /// Carries the bytes until one side has no more, an error occurs, or the fid is gone.
     pub(super) async fn run(self: Arc<Self>, env: impl Env, data: Box<dyn Transport>, begin: &[u8]) {
         let mut data = After { begin: Bytes::copy_from_slice(begin), data };
-        // Whatever drops this future, nobody waits for its verdict in vain.
+        // If this future is dropped, waiting Tscloses still get a verdict.
         let mut running = Running { stream: &self, moved: 0, stopped: false, done: false };
         let own = lock(&self.state).passage.take();
         let asker = Asker::new(&self.server, &self.held, &self.core, self.conn);
@@ -361,7 +360,7 @@ impl Stream {
             if self.way.read {
                 return Poll::Pending;
             }
-            // Whoever sends in drops wants them stored, too.
+            // Small amounts of data must be stored too, after a while.
             let timer = lull.get_or_insert_with(|| env.sleep_until(env.now() + LULL));
             if timer.as_mut().poll(cx).is_pending() {
                 return Poll::Pending;
@@ -378,8 +377,8 @@ impl Stream {
             if let Some(error) = &error {
                 tracing::debug!(peer = %data.peer().addr, moved = course.moved, "a stream has failed: {error}");
             } else if self.way.read {
-                // TLS may have to wait until the peer has taken the rest; the end of the fid ends that, too, and so
-                // does who wants less.
+                // TLS may wait until the peer has taken the rest. The end of the fid ends this wait, and so does a
+                // Tsclose with a smaller count.
                 let closed = poll_fn(|cx| {
                     let mut state = lock(&self.state);
                     state.task = Some(cx.waker().clone());
@@ -402,7 +401,7 @@ impl Stream {
         }
     }
 
-    /// It is over, unless it has gone on since it was at `from`; who waits is told when nothing is locked any more.
+    /// Ends the stream, unless it was taken while `from` is `Offered`. Waiting Tscloses are answered without the lock.
     fn over(&self, from: Stage, moved: u64, stopped: bool, error: Option<Error>) {
         let mut state = lock(&self.state);
         if matches!(from, Stage::Offered) && !matches!(state.stage, Stage::Offered) {
@@ -419,7 +418,7 @@ impl Stream {
         conn.into_iter().for_each(Waker::wake);
     }
 
-    /// What Rsclose says to a Tsclose with `count`.
+    /// The Rsclose for a Tsclose with `count`.
     fn verdict(&self, moved: u64, stopped: bool, error: Option<Error>, count: u64) -> Reply {
         let short = moved < count && (stopped || !self.way.read);
         let error = error.or_else(|| {
@@ -440,7 +439,7 @@ impl Stream {
     }
 }
 
-/// A stream whose data connection is there.
+/// A stream with its data connection.
 struct Running<'s> {
     stream: &'s Stream,
     moved: u64,
@@ -464,7 +463,7 @@ impl Drop for Running<'_> {
     }
 }
 
-/// A data connection of which some bytes have been read already.
+/// A data connection whose first bytes have been read already.
 struct After {
     begin: Bytes,
     data: Box<dyn Transport>,
@@ -514,7 +513,7 @@ impl Transport for After {
         self.data.cork(more);
     }
 
-    /// Not before its beginning has been read.
+    /// Not until the first bytes have been taken.
     fn can_splice(&self) -> bool {
         self.begin.is_empty() && self.data.can_splice()
     }
@@ -550,7 +549,7 @@ fn is_tls(peer: &Peer) -> bool {
     peer.addr.starts_with("tls!")
 }
 
-/// The answer to a Tsclose where there is nothing to close.
+/// The error of a Tsclose on a fid without a stream.
 pub(super) fn none() -> Error {
     Error::new(Errno::EINVAL, "no stream on this fid")
 }

@@ -1,9 +1,9 @@
-//! A data connection to its file: through a pipe of the kernel where the server can take it from there ([`Fill`]), else
-//! written by offset.
+//! From a data connection to its file: through a kernel pipe if the server can store from one ([`Fill`]), else written
+//! by offset.
 //!
-//! Little pieces are gathered for [`LULL`](super::LULL). Always holds: what has been received and not been stored is at
-//! most [`WINDOW`] bytes, or two pipes; only bytes before the first that is not stored count. Where the end of the file
-//! decides where bytes go, one write is under way.
+//! Always holds: small amounts of data are collected for [`LULL`](super::LULL). Received bytes that are not
+//! stored are at most [`WINDOW`], or two pipes. Only stored bytes without a gap count. If the end of the file decides
+//! where bytes go, only one write is in flight.
 
 use std::collections::VecDeque;
 use std::io;
@@ -21,19 +21,19 @@ use super::sending::lost;
 use super::{Course, Passage, Way};
 use crate::buf::{Buf, Frame, Pool};
 
-/// The most that is written at once, bytes.
+/// Largest write, in bytes.
 const PIECE: usize = 256 * 1024;
-/// Less than this is gathered before it is written, bytes.
+/// Less than this is collected before it is written, in bytes.
 const LITTLE: usize = 64 * 1024;
-/// Received and not written.
+/// Most bytes received and not written.
 const WINDOW: usize = 4 << 20;
-/// Bytes that a poll receives before others have their turn.
+/// Bytes that a poll receives before it yields.
 const TURN: usize = 4 * TURN_BYTES;
 
 pub(super) struct Receiving {
     asker: Asker,
     offset: u64,
-    /// Received, from `offset` on.
+    /// Bytes from `offset` on that were handed on to be stored.
     received: u64,
     buf: Option<Arc<Buf>>,
     filled: usize,
@@ -41,13 +41,13 @@ pub(super) struct Receiving {
     under_way: usize,
     /// Writes must not overtake each other.
     serial: bool,
-    /// Nothing more comes, for this reason if it has not ended well.
+    /// The connection is at its end; `lost` is the error, if any.
     eof: bool,
     lost: Option<Error>,
-    /// Who takes what is in pipes, and into which node. `None`: nobody.
+    /// The server that stores from pipes, and the open file's node. `None`: data goes through memory.
     filler: Option<(Arc<dyn FileServer>, Node)>,
     filling: Option<Arc<Pipe>>,
-    /// Bytes in it.
+    /// Bytes in `filling`.
     piped: usize,
     draining: Option<(Arc<Pipe>, usize)>,
     spare: Option<Arc<Pipe>>,
@@ -57,7 +57,7 @@ struct Write {
     number: u32,
     at: u64,
     len: u32,
-    /// To write again what was not taken.
+    /// The data, to repeat the part that a short write left.
     frame: bytes::Bytes,
     answer: Option<Result<Got>>,
 }
@@ -84,7 +84,7 @@ impl Receiving {
         }
     }
 
-    /// Has what was received written.
+    /// Writes the collected data.
     fn write(&mut self) {
         let Some(mut buf) = self.buf.take() else { return };
         let len = std::mem::take(&mut self.filled);
@@ -103,7 +103,7 @@ impl Receiving {
         Write { number, at, len: data.len() as u32, frame: data, answer }
     }
 
-    /// Counts what is stored.
+    /// Counts stored bytes, and repeats the rest of short writes.
     fn take(&mut self, course: &mut Course) -> Result<()> {
         while let Some(Write { answer: Some(_), .. }) = self.writes.front() {
             let Some(Write { at, len, frame, answer: Some(answer), .. }) = self.writes.pop_front() else {
@@ -128,7 +128,7 @@ impl Receiving {
         Ok(())
     }
 
-    /// Through pipes: one is filled while the other is stored.
+    /// Receives through pipes: one is filled while the other is stored.
     fn poll_fill(
         &mut self,
         cx: &mut Context<'_>,
@@ -161,7 +161,7 @@ impl Receiving {
                 (None, Some(spare)) => self.filling.insert(spare).clone(),
                 (None, None) => match Pipe::new() {
                     Ok(pipe) => self.filling.insert(pipe).clone(),
-                    // There are no more descriptors: by a copy, then, once what is in the other pipe is stored.
+                    // No descriptors are left. Continue with copies once the other pipe is stored.
                     Err(_) if self.draining.is_some() => return Poll::Pending,
                     Err(_) => {
                         (self.filler, self.spare) = (None, None);
@@ -208,7 +208,7 @@ impl Receiving {
         }
     }
 
-    /// Through memory.
+    /// Receives through memory.
     fn poll_copy(
         &mut self,
         cx: &mut Context<'_>,

@@ -1,9 +1,9 @@
-//! A file to its data connection, read by offset: file ranges go by sendfile, what a server answers later is asked for
-//! ahead.
+//! From a file to its data connection, read by offset. File ranges are sent with sendfile; reads that the server
+//! answers later are sent ahead.
 //!
-//! Always holds: bytes leave in order, and a short answer is followed up before anything behind it counts; what is
-//! asked for and what waits to be sent are together at most the window, which grows to [`WINDOW`] while the connection
-//! waits for the server, or one piece.
+//! Always holds: bytes leave in order. The rest of a short answer is requested before any later bytes count. Requested
+//! and unsent bytes together are at most the window, or one piece. The window grows to [`WINDOW`] while the connection
+//! waits for the server.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,16 +18,16 @@ use super::asker::{Asker, Got, wrong};
 use super::{Course, Passage, Way};
 use crate::payload::Payload;
 
-/// The most that is asked for at once, bytes.
+/// Largest read, in bytes.
 const PIECE: u32 = 1 << 20;
-/// No server that answers with less is asked for less, bytes.
+/// The read size does not shrink below this, however short the answers, in bytes.
 const LEAST_PIECE: u32 = 4096;
-/// The window at first, and at most.
+/// The initial and the largest window, in bytes.
 const FIRST: usize = 2 << 20;
 const WINDOW: usize = 8 << 20;
-/// The least that is asked for, when memory is short.
+/// Smallest limit of a read when memory is short, in bytes.
 const LEAST: usize = 64 * 1024;
-/// Bytes that a poll sends before others have their turn.
+/// Bytes that a poll sends before it yields.
 const TURN: u64 = 4 * TURN_BYTES as u64;
 
 pub(super) struct Sending {
@@ -35,19 +35,19 @@ pub(super) struct Sending {
     pieces: VecDeque<Piece>,
     tx: Tx,
     offset: u64,
-    /// Bytes from `offset` on that are asked for.
+    /// Bytes from `offset` on that have been requested.
     asked: u64,
-    /// Bytes from `offset` on that have gone to `tx`.
+    /// Bytes from `offset` on that were queued in `tx`.
     taken: u64,
     ended: Option<Result<()>>,
     window: usize,
-    /// The most that is asked for at once: less where the server answers with less.
+    /// The current largest read: smaller if the server's answers are shorter.
     piece: u32,
-    /// What is sent waits for more.
+    /// The connection is corked: it holds small data back for more.
     corked: bool,
-    /// Answers to several reads would come in the order of chance.
+    /// Parallel reads would be answered in arbitrary order, so only one is in flight.
     serial: bool,
-    /// Bytes that were sent when the file was found to have become shorter.
+    /// Bytes that were sent when the file turned out to have become shorter.
     shrunk: Option<u64>,
 }
 
@@ -81,12 +81,12 @@ impl Sending {
         Piece { number, offset, len, answer: answer.map(data) }
     }
 
-    /// Bytes that are asked for or wait to be sent.
+    /// Bytes that are requested or wait to be sent.
     fn under_way(&self) -> usize {
         (self.asked - self.taken) as usize + self.tx.unsent()
     }
 
-    /// Hands what has come to the connection, up to `until`: that may be less than was asked for, and more again later.
+    /// Queues the available data, up to `until` or the end.
     fn take(&mut self, until: u64) {
         while self.ended.is_none()
             && self.taken < until
@@ -109,7 +109,8 @@ impl Sending {
                     if n == len {
                         self.piece = self.piece.saturating_mul(2).min(PIECE);
                     } else {
-                        // By halves: the end of a file is short, too, and not to be followed by many little reads.
+                        // Halve the size only: the end of a file is short as well, and many small reads should not
+                        // follow it.
                         self.piece = n.max(self.piece / 2).max(LEAST_PIECE);
                     }
                     if data.len() < n as usize {
@@ -127,7 +128,7 @@ impl Sending {
         }
     }
 
-    /// Nothing is asked for behind what has been taken.
+    /// Cancels and forgets all requests after the queued bytes.
     fn forget(&mut self) {
         self.asker.cancel(self.pieces.iter().filter(|p| p.answer.is_none()).map(|p| p.number));
         self.pieces.clear();
@@ -201,7 +202,7 @@ impl Passage for Sending {
                 Poll::Ready(Err(error))
                     if error.kind() == io::ErrorKind::UnexpectedEof && self.shrunk != Some(course.moved) =>
                 {
-                    // A file has become shorter than it was: it is asked for anew from here.
+                    // The file has become shorter than announced: read again from here.
                     self.shrunk = Some(course.moved);
                     (self.tx, self.taken, self.ended) = (Tx::default(), course.moved, None);
                     self.forget();
@@ -215,7 +216,7 @@ impl Passage for Sending {
                 return Poll::Ready(ended.clone());
             }
             if !ready {
-                // The connection waits for the server: more shall be under way.
+                // The connection waits for the server, so keep more requests in flight.
                 self.window = (2 * self.window).min(WINDOW);
                 if self.pieces.is_empty() {
                     continue;
@@ -243,7 +244,7 @@ impl Passage for Sending {
     }
 }
 
-/// The error of a data connection.
+/// The error of a failed data connection.
 pub fn lost(error: io::Error) -> Error {
     Error::new(Errno::ECONNRESET, format!("the data connection: {error}"))
 }
