@@ -1,4 +1,4 @@
-//! The file itself: what becomes of the requests that name it.
+//! The change file itself: serves the requests for it.
 
 use std::sync::Arc;
 
@@ -15,32 +15,32 @@ use crate::server::{Answer, FileServer, Reply, Req, ReqId, Request};
 /// The file's qid in every tree: `#chan` in ASCII, with upper bits that no mux changes.
 const QID: Qid = Qid { ty: Qid::EVENT, vers: 0, path: 0x0023_6368_616e };
 
-/// What stands behind a fid of the file.
+/// The node behind a fid of the file.
 pub(crate) struct Node {
     tap: Tap,
-    /// Where its reader begins; from now on if it says nothing.
+    /// The position at which its reader starts; `None`: from now on.
     from: Option<Cursor>,
-    /// Open: the reader's number.
+    /// The reader's number, if it is open.
     reader: Option<u64>,
 }
 
-/// A request that is about a file of changes.
+/// A request for a change file.
 pub(crate) enum Asked {
-    /// It has a fid.
+    /// It has a fid of the file.
     Of(Arc<Node>),
-    /// It wants one.
+    /// It is a walk to the file, with this answer.
     Walk(Result<Reply>),
 }
 
 impl Asked {
-    /// The request as one of these, if it is one. `root`: its fid is a tree's root.
+    /// Returns the request as one of these, if it is one. `root`: its fid is a tree's root.
     pub(crate) fn of(server: &dyn FileServer, request: &Request, root: bool) -> Option<Self> {
         if let Ok(node) = request.node::<Node>() {
             return Some(Self::Of(node));
         }
         let from = root.then(|| place(request)).flatten()?;
         let tap = server.changes(request)?;
-        // Their lines name files in directories that not everybody may list.
+        // Lines name files in directories that not every user may list.
         let tap = if request.who().as_other { Err(Errno::EACCES.into()) } else { tap };
         Some(Self::Walk(tap.and_then(|tap| {
             let from = from?;
@@ -58,7 +58,7 @@ impl Asked {
     }
 }
 
-/// A read is not wanted any more. Whether it was one of such a file.
+/// Cancels a read. Returns whether the node is that of a change file.
 pub(crate) fn cancel(node: &crate::server::Node, id: ReqId) -> bool {
     let Some(node) = node.downcast_ref::<Node>() else { return false };
     if let Some(reader) = node.reader {
@@ -72,7 +72,7 @@ pub(super) fn reply(lines: Bytes) -> Reply {
     Reply::Read(Payload::Bytes(lines))
 }
 
-/// Where a walk to the file wants to begin, if it is one.
+/// The position that a walk to the file names; `None`: it is no walk to the file.
 fn place(request: &Request) -> Option<Result<Option<Cursor>>> {
     let Op::Walk { names } = request.op() else { return None };
     let mut names = names.iter();

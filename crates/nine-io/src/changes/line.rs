@@ -1,4 +1,4 @@
-//! The lines of a file of changes (docs/changes.md): what is said, and how it is written.
+//! The lines of a change file (docs/changes.md): their meaning and their format.
 
 use std::borrow::Cow;
 
@@ -6,55 +6,55 @@ use nine_proto::{Errno, Error, Result, check_name};
 
 use crate::quote;
 
-/// The way to a file from the root of the tree: names with a `/` before each; of the root itself `/`.
+/// The path of a file from the root of the tree: a `/` before each name; the root itself is `/`.
 pub type Path = Box<[u8]>;
 
-/// What has changed.
+/// A change of a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// There is a name that was not there.
+    /// A new name.
     Create(Path),
-    /// A name has gone, and all below it.
+    /// A name is gone, with everything below it.
     Remove(Path),
-    /// A file has other bytes, or another length.
+    /// The content or the length of a file has changed.
     Write(Path),
-    /// A file has other attributes: permissions, owners, times, extended ones.
+    /// Attributes of a file have changed: permissions, owners, times, extended attributes.
     Attr(Path),
-    /// A name, and all below it, is another one now. What had the new name has gone.
+    /// A name, and everything below it, has moved to another name. The file that had the new name is gone.
     Move(Path, Path),
-    /// What changed from this number on, and before this change's own, is forgotten.
+    /// The changes from this number up to this change's own number are lost.
     Lost(u64),
-    /// Below this directory (and of what is in it) the server does not hear of changes that others make.
+    /// From now on the server does not notice changes that others make in or below this directory.
     Blind(Path),
-    /// It hears of them again. What changed there meanwhile is not known.
+    /// The server notices them again. Changes in between are unknown.
     Sees(Path),
 }
 
-/// A place in the order of changes, by which a reader goes on where it was.
+/// A position in the order of changes, at which a reader can continue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cursor {
-    /// The life of the server in which the number has a meaning: hexadecimal digits, 32 at most.
+    /// The instance of the server for which the number is valid: at most 32 hexadecimal digits.
     pub epoch: Box<str>,
-    /// The first change that the reader has not been told.
+    /// The first change that the reader has not received.
     pub next: u64,
 }
 
-/// A line.
+/// A line of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Line {
-    /// Where the reader is: of a file that was just opened the first one.
+    /// The reader's position: the first line after an open.
     Here(Cursor),
     /// A change and its number.
     Change(u64, Change),
 }
 
 impl Cursor {
-    /// The name by which a file of changes is walked to that begins here.
+    /// The name of the change file that starts at this position.
     pub fn name(&self) -> String {
         format!("{}={}.{}", super::NAME, self.epoch, self.next)
     }
 
-    /// What stands behind the `=` there; `None`: it is no place.
+    /// Parses the part of such a name after the `=`; `None` if it is invalid.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let (epoch, next) = std::str::from_utf8(text).ok()?.split_once('.')?;
         Some(Self { epoch: checked_epoch(epoch)?, next: number(next.as_bytes())? })
@@ -62,12 +62,12 @@ impl Cursor {
 }
 
 impl Change {
-    /// What it is to somebody whose root is at `base`, a path of this tree; `None`: nothing.
+    /// Returns the change for a reader whose root is at `base`, a path of this tree; `None` if it is outside.
     pub fn seen_from(&self, base: &[u8]) -> Option<Cow<'_, Self>> {
         if base == b"/" {
             return Some(Cow::Borrowed(self));
         }
-        // At or below the base; or above it, where what happens to a name happens to the base.
+        // Paths at or below the base count. Of names above it, changes affect the base itself.
         let inner = |path: &[u8]| below(path, base).map(Path::from);
         let comes = |path: &[u8]| inner(path).or_else(|| below(base, path).map(|_| b"/"[..].into()));
         let change = match self {
@@ -77,7 +77,7 @@ impl Change {
         Some(Cow::Owned(change))
     }
 
-    /// The same where each path is what `to` makes of it; what is said of a path of which it makes nothing is not said.
+    /// Replaces each path by `to(path)`. A path without a replacement is dropped from the change.
     pub fn map(&self, to: impl Fn(&[u8]) -> Option<Path>) -> Option<Self> {
         Some(match self {
             Self::Create(path) => Self::Create(to(path)?),
@@ -95,7 +95,7 @@ impl Change {
         })
     }
 
-    /// Whether it leaves all names as they were, and says the same twice as once.
+    /// Whether it changes no name, so that repeating it adds nothing.
     pub(super) fn is_of_content(&self) -> bool {
         matches!(self, Self::Write(_) | Self::Attr(_))
     }
@@ -111,7 +111,7 @@ impl Change {
     }
 }
 
-/// What is left of a path below a directory, or at it: both from the same root.
+/// Returns `path` relative to `dir`, if it is at or below it. Both start at the same root.
 pub fn below<'p>(path: &'p [u8], dir: &[u8]) -> Option<&'p [u8]> {
     match path.strip_prefix(dir)? {
         b"" => Some(b"/"),
@@ -121,7 +121,7 @@ pub fn below<'p>(path: &'p [u8], dir: &[u8]) -> Option<&'p [u8]> {
     }
 }
 
-/// A path from a place on.
+/// Appends a path to the path of a directory.
 pub fn join(place: &[u8], path: &[u8]) -> Path {
     match (place, path) {
         (b"/", path) => path.into(),
@@ -131,7 +131,7 @@ pub fn join(place: &[u8], path: &[u8]) -> Path {
 }
 
 impl Line {
-    /// Appends it, with the newline.
+    /// Appends the line with its newline.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Self::Here(Cursor { epoch, next }) => out.extend(format!("here {epoch} {next}").bytes()),
@@ -160,10 +160,10 @@ impl Line {
     }
 }
 
-/// What a line says, without its newline.
+/// Parses a line without its newline.
 ///
 /// # Errors
-/// EPROTO: it is none of docs/changes.md. A reader takes it as it takes `lost`.
+/// EPROTO if it is no line of docs/changes.md. A reader treats that like `lost`.
 pub fn parse_line(line: &[u8]) -> Result<Line> {
     parse(line).ok_or_else(|| Error::new(Errno::EPROTO, "this is no line of changes"))
 }
@@ -206,7 +206,7 @@ fn number(text: &[u8]) -> Option<u64> {
     std::str::from_utf8(text).ok().filter(|_| is_number)?.parse().ok()
 }
 
-/// A path that no reader is led astray by: legal names.
+/// Parses a path, and checks that its names are legal, so that it cannot mislead a reader.
 fn path(word: &[u8]) -> Option<Path> {
     let path = unescape(word)?;
     let names = path.strip_prefix(b"/")?;
@@ -214,7 +214,7 @@ fn path(word: &[u8]) -> Option<Path> {
     is_path.then(|| path.into())
 }
 
-/// So that a newline in a name ends no line: it is `\n`, and a backslash `\\`.
+/// Escapes a newline as `\n` and a backslash as `\\`, so that a newline in a name does not end the line.
 fn escape(path: &[u8]) -> Cow<'_, [u8]> {
     if !path.iter().any(|byte| matches!(byte, b'\n' | b'\\')) {
         return Cow::Borrowed(path);

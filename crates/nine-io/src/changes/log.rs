@@ -1,13 +1,12 @@
-//! What has changed, as far as it is remembered, and who reads it: no clock, no request.
+//! The recent changes and their readers: no clock, no requests.
 //!
-//! In: changes, opens, reads. Out: lines for each reader, whole ones, in order. `W` is what stands for a read that
-//! waits.
+//! In: changes, opens, reads. Out: whole lines for each reader, in order. `W` stands for a waiting read.
 //!
 //! Always holds:
-//! - What is remembered has a limit, [`BYTES_MAX`], whoever reads; a reader has a number and no lines of its own. One
-//!   that is behind by more is told from where on.
-//! - A change that somebody may have been told is not changed any more; of the others one says as much as many.
-//! - While nobody reads nothing is remembered, but what a reader may come back for.
+//! - The stored changes are bounded by [`BYTES_MAX`], whatever the readers do. A reader has a position and no queue of
+//!   its own. If it falls further behind, it gets a `lost` line.
+//! - A change that a reader may have received is never merged. Among the others, equal changes of content are merged.
+//! - Without readers nothing is stored, except as long as a former reader can still continue at its position.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound::{Excluded, Unbounded};
@@ -19,20 +18,20 @@ use nine_proto::{Errno, Error, Result};
 use super::line::{Change, Cursor, Line, Path, below, join};
 use crate::limits::{ClientPrincipal, FairLimit, FairShare};
 
-/// Bytes of changes that are remembered, each as its paths and [`OVERHEAD`]: 64 Ki changes of no paths at all.
+/// Bytes of stored changes, each counted as its paths and [`OVERHEAD`]: 64 Ki changes without paths.
 pub const BYTES_MAX: usize = 4 << 20;
-/// What a change costs beside its paths, bytes.
+/// Bytes that a change costs beside its paths.
 pub const OVERHEAD: usize = 64;
-/// Bytes of the paths of one change; what has longer ones is forgotten at once.
+/// Longest paths of one change, in bytes. A change with longer ones is reported as lost.
 pub const PATHS_MAX: usize = 16 << 10;
-/// Readers at once, shared fairly ([`FairLimit`]); one more is refused with ENFILE.
+/// Most readers at once, shared fairly ([`FairLimit`]); one more is refused with ENFILE.
 pub const READERS_MAX: usize = 256;
-/// Directories of which it is known one by one that nothing is heard of them; if there are more, it is all of them.
+/// Most separately stored blind directories; if there are more, the whole tree counts as blind.
 pub const BLIND_MAX: usize = 1024;
-/// Changes that are looked at for one that says the same.
+/// Most earlier changes that a new one is compared with for merging.
 const ALIKE: usize = 8;
 
-/// An answer to a read that has waited.
+/// Answers to waiting reads.
 pub(super) type Answers<W> = Vec<(W, Result<Bytes>)>;
 
 /// See the module.
@@ -42,50 +41,50 @@ pub(super) struct Log<W> {
     changes: VecDeque<Change>,
     bytes: usize,
     next: u64,
-    /// The first number that nobody has been told.
+    /// No reader has received the changes from this number on.
     untold: u64,
     blind: BTreeSet<Path>,
     readers: BTreeMap<u64, Reader<W>>,
     places: Arc<FairLimit>,
-    /// The number of the reader that comes next.
+    /// The number of the next reader.
     next_reader: u64,
-    /// What `next` was when the last reader left.
+    /// The value of `next` when the last reader left.
     left: u64,
     on: bool,
-    /// Who knows of changes hears of them by now.
+    /// The source of changes reports them by now.
     ready: bool,
-    /// There will be no more.
+    /// Publishing has ended for good.
     over: bool,
 }
 
 struct Reader<W> {
-    /// Its root.
+    /// The root of its tree.
     base: Path,
     at: Stand,
     _place: FairShare,
-    /// Reads with their counts, the oldest first.
+    /// Waiting reads with their counts, the oldest first.
     waits: VecDeque<(u32, W)>,
 }
 
-/// How far a reader is.
+/// The position of a reader.
 #[derive(Clone)]
 struct Stand {
     greeting: Greeting,
-    /// The first change that it has not been told; of another life: 0.
+    /// The first change that it has not received; 0 for a position of another epoch.
     next: u64,
 }
 
 #[derive(Clone)]
 enum Greeting {
-    /// Nothing was said: not even where it begins, until changes are told.
+    /// The `here` line comes next. `None`: its number is unknown until the log is ready.
     Here(Option<u64>),
-    /// Of those that are blind the ones behind this.
+    /// The `blind` lines of the directories after this one come next.
     Blind(Option<Path>),
     Over,
 }
 
 impl<W> Log<W> {
-    /// A log of a life that is called so ([`Cursor::epoch`]).
+    /// A log with this [`Cursor::epoch`].
     pub(super) fn new(epoch: Box<str>) -> Self {
         Self {
             epoch,
@@ -104,7 +103,7 @@ impl<W> Log<W> {
         }
     }
 
-    /// Whether changes shall be told.
+    /// Whether changes must be reported.
     pub(super) fn is_on(&self) -> bool {
         self.on
     }
@@ -113,10 +112,10 @@ impl<W> Log<W> {
         self.readers.len()
     }
 
-    /// Somebody reads from now on, or from a place where he was. Out: his number, and whether he is the first.
+    /// Adds a reader, from now on or from a position. Returns its number, and whether recording begins with it.
     ///
     /// # Errors
-    /// ENFILE: the principal has its share of [`READERS_MAX`] already. EINVAL: there has been no such place.
+    /// ENFILE if the principal has used up its share of [`READERS_MAX`]. EINVAL if the position is in the future.
     pub(super) fn open(
         &mut self,
         base: Path,
@@ -136,7 +135,7 @@ impl<W> Log<W> {
         };
         let begins = !std::mem::replace(&mut self.on, true);
         if begins {
-            // What happened while nobody looked is forgotten.
+            // Changes while nothing was recorded are unknown.
             self.forget();
             self.ready = false;
         }
@@ -148,7 +147,7 @@ impl<W> Log<W> {
         Ok((self.next_reader, begins))
     }
 
-    /// A reader has gone. What he still waited for comes back.
+    /// Removes a reader, and returns its waiting reads.
     pub(super) fn close(&mut self, reader: u64) -> Vec<W> {
         let waits = self.readers.remove(&reader).map_or(VecDeque::new(), |reader| reader.waits);
         if self.readers.is_empty() {
@@ -157,7 +156,7 @@ impl<W> Log<W> {
         waits.into_iter().map(|(_, wait)| wait).collect()
     }
 
-    /// Nobody tells changes from now on, if nobody reads. Whether it is so.
+    /// Stops recording if there are no readers. Returns whether it has stopped.
     pub(super) fn end(&mut self) -> bool {
         if self.readers.is_empty() {
             self.forget();
@@ -167,12 +166,12 @@ impl<W> Log<W> {
         !self.on
     }
 
-    /// There will be no more.
+    /// Ends publishing for good.
     pub(super) fn over(&mut self) {
         self.over = true;
     }
 
-    /// From now on changes are told: readers are greeted.
+    /// Changes are reported from now on, so readers get their `here` line.
     pub(super) fn ready(&mut self) {
         self.ready = true;
         self.untold = self.next;
@@ -183,7 +182,7 @@ impl<W> Log<W> {
         }
     }
 
-    /// Something has changed.
+    /// Records a change.
     pub(super) fn push(&mut self, change: Change) {
         if !self.on {
             return;
@@ -207,7 +206,7 @@ impl<W> Log<W> {
         }
     }
 
-    /// What is blind has another name, or none.
+    /// Applies a move or a removal to the paths of blind directories.
     fn follow(&mut self, change: &Change) {
         let (Change::Remove(old) | Change::Move(old, _)) = change else { return };
         let concerned: Vec<Path> =
@@ -234,24 +233,24 @@ impl<W> Log<W> {
             self.bytes -= OVERHEAD + oldest.len();
         }
         if self.readers.is_empty() && self.first() > self.left {
-            // Nobody who comes back would find where he was.
+            // No former reader could find its position any more.
             self.end();
         }
     }
 
-    /// All changes until now are forgotten, and one more, which nobody knows.
+    /// Forgets all changes until now. One more number is used, for unknown changes.
     fn forget(&mut self) {
         self.changes.clear();
         self.bytes = 0;
         self.next += 1;
     }
 
-    /// The number of the oldest that is remembered.
+    /// The number of the oldest stored change.
     fn first(&self) -> u64 {
         self.next - self.changes.len() as u64
     }
 
-    /// The next lines of a reader, so many as fit into `count` bytes; `None`: there is none yet.
+    /// Returns the next lines of a reader, as many as fit into `count` bytes; `None` if there are none yet.
     pub(super) fn read(&mut self, reader: u64, count: u32) -> Option<Result<Bytes>> {
         if self.over {
             return Some(Err(Errno::ESTALE.into()));
@@ -275,7 +274,7 @@ impl<W> Log<W> {
             at = then;
         }
         if text.is_empty() {
-            // What is no concern of his is not looked at again.
+            // Changes outside of the reader's tree need not be checked again.
             at.next = self.next.max(at.next);
         }
         self.untold = self.untold.max(at.next);
@@ -283,7 +282,7 @@ impl<W> Log<W> {
         (!text.is_empty()).then(|| Ok(text.into()))
     }
 
-    /// The next line of a reader, and how far he is then.
+    /// Returns the next line of a reader, and the reader's position after it.
     fn line(&self, base: &[u8], at: &Stand) -> Option<(Line, Stand)> {
         let mut at = at.clone();
         if let Greeting::Here(place) = at.greeting {
@@ -318,21 +317,21 @@ impl<W> Log<W> {
         None
     }
 
-    /// A read for which there is nothing yet.
+    /// Queues a read for which there are no lines yet.
     pub(super) fn wait(&mut self, reader: u64, count: u32, wait: W) {
         if let Some(reader) = self.readers.get_mut(&reader) {
             reader.waits.push_back((count, wait));
         }
     }
 
-    /// A read that waits and is not wanted any more.
+    /// Removes a waiting read that is cancelled.
     pub(super) fn take(&mut self, reader: u64, is: impl Fn(&W) -> bool) -> Option<W> {
         let waits = &mut self.readers.get_mut(&reader)?.waits;
         let at = waits.iter().position(|(_, wait)| is(wait))?;
         waits.remove(at).map(|(_, wait)| wait)
     }
 
-    /// The reads that have waited and for which there is something now.
+    /// Takes the waiting reads for which there is an answer now.
     pub(super) fn answers(&mut self) -> Answers<W> {
         let waiting = self.readers.iter().filter(|(_, reader)| !reader.waits.is_empty());
         let waiting: Vec<u64> = waiting.map(|(&number, _)| number).collect();

@@ -1,11 +1,11 @@
-//! A tree's changes as a file (docs/changes.md): [`NAME`], below the root of a tree whose server knows of them.
+//! The changes of a tree as a file (docs/changes.md): [`NAME`], below the root of a tree, if its server publishes
+//! changes.
 //!
-//! In: what a server says has changed ([`Changes::tell`]), and requests. Out: lines for each reader, who waits for
-//! them. A server has one [`Changes`] and gives it out for its roots ([`FileServer::changes`]); the framework does the
-//! rest: no server sees a request for the file. A client reads it as a [`Watch`].
+//! In: changes reported by a server ([`Changes::tell`]), and requests. Out: lines for each reader that waits for them.
+//! A server has one [`Changes`] and returns it for its roots ([`FileServer::changes`]). The framework does the rest: no
+//! server gets a request for the file. A client reads it as a [`Watch`].
 //!
-//! Always holds: while nobody reads, what a server tells costs a look at a flag; answers are given when nothing is
-//! locked.
+//! Always holds: without readers, a reported change costs one check of a flag. Answers are sent without a lock.
 
 mod file;
 mod line;
@@ -33,92 +33,93 @@ pub use log::{BLIND_MAX, BYTES_MAX, OVERHEAD, PATHS_MAX, READERS_MAX};
 pub use of::{Places, of};
 pub use watch::Watch;
 
-/// What the file is called. With `=EPOCH.N` behind it ([`Cursor::name`]) it begins at that place.
+/// The name of the file. With `=EPOCH.N` appended ([`Cursor::name`]) it starts at that change.
 pub const NAME: &str = "#changes";
 
-/// What a server knows of its changes. Paths are those of its whole tree.
+/// The change publisher of a server. Paths are those of its whole tree.
 pub struct Changes {
-    /// Somebody reads, or did a while ago.
+    /// The log records changes: there are readers, or there were some a while ago.
     on: AtomicBool,
     log: Mutex<Log<Later>>,
     begin: Box<Begin>,
 }
 
-/// Called when somebody reads who is the first.
+/// Called when a reader opens the file while the log does not record.
 type Begin = dyn Fn(&Arc<Changes>) + Send + Sync;
 
-/// The changes of a tree: of a server's, those at and below a directory of it.
+/// A subscription to the changes of a tree: those at and below a directory of the server's tree.
 #[derive(Clone)]
 pub struct Tap {
-    /// The server's.
+    /// The server's publisher.
     pub changes: Arc<Changes>,
-    /// The tree's root.
+    /// The root of the subscribed tree.
     pub base: Path,
 }
 
 impl Changes {
-    /// Of a server that makes all changes itself.
+    /// For a server that makes all changes itself.
     pub fn new() -> Arc<Self> {
         Self::watched(|changes| changes.ready())
     }
 
-    /// Of a server that has to look for them: `begin` is called when somebody begins to read and nobody did, on his
-    /// thread. Readers wait for [`Changes::ready`].
+    /// For a server that has to watch for changes. `begin` is called on the reader's thread when a reader opens the
+    /// file and the log does not record. Readers wait for [`Changes::ready`].
     pub fn watched(begin: impl Fn(&Arc<Self>) + Send + Sync + 'static) -> Arc<Self> {
         Arc::new(Self::made(begin))
     }
 
-    /// The same for who is to be found by it.
+    /// The same without an `Arc`.
     pub fn made(begin: impl Fn(&Arc<Self>) + Send + Sync + 'static) -> Self {
-        // A word for this life: what is found by chance is as good as another server's secret.
+        // The epoch of this instance: random, so that it differs from any other instance's.
         let epoch = format!("{:016x}", RandomState::new().build_hasher().finish());
         let (on, log) = (AtomicBool::new(false), Mutex::new(Log::new(epoch.into())));
         Self { on, log, begin: Box::new(begin) }
     }
 
-    /// Whether somebody wants to be told.
+    /// Whether changes must be reported.
     pub fn is_on(&self) -> bool {
         self.on.load(Ordering::Relaxed)
     }
 
-    /// Something has changed: asked for what it is if somebody wants to be told. Never waits.
+    /// Reports a change. `change` is called only if the log records. Never waits.
     pub fn tell(&self, change: impl FnOnce() -> Change) {
         if self.is_on() {
             self.tell_all([change()]);
         }
     }
 
-    /// The same of several, in their order.
+    /// Reports several changes, in order.
     pub fn tell_all(&self, changes: impl IntoIterator<Item = Change>) {
         self.with(|log| changes.into_iter().for_each(|change| log.push(change)));
     }
 
-    /// Nobody knows what has changed until now.
+    /// Reports that unknown changes may have happened until now.
     pub fn forget(&self) {
         self.tell(|| Change::Lost(0));
     }
 
-    /// What changes from now on is told.
+    /// Reports that all changes from now on will be reported.
     pub fn ready(&self) {
         self.with(Log::ready);
     }
 
-    /// Ends it if nobody reads. Whether it has ended: then nothing need be told until somebody reads again.
+    /// Stops recording if there are no readers. Returns whether it has stopped: then changes need not be reported until
+    /// the next reader.
     pub fn end(&self) -> bool {
         self.with(Log::end)
     }
 
-    /// Nothing is told any more, and who reads is told that (ESTALE).
+    /// Ends publishing for good. Readers get ESTALE.
     pub fn over(&self) {
         self.with(Log::over);
     }
 
-    /// How many read.
+    /// The number of readers.
     pub fn readers(&self) -> usize {
         lock(&self.log).readers()
     }
 
-    /// Changes the log and answers those for whom there is something then.
+    /// Modifies the log, and then answers the waiting reads for which it has lines.
     fn with<T>(&self, change: impl FnOnce(&mut Log<Later>) -> T) -> T {
         let (result, answers) = {
             let mut log = lock(&self.log);
@@ -146,7 +147,7 @@ impl Changes {
         }
     }
 
-    /// What there is for a reader, or, if that is nothing, what shall wait for it.
+    /// Returns the lines for a reader; if there are none, queues the request that `later` makes.
     fn read(&self, reader: u64, count: u32, later: impl FnOnce() -> Later) -> Option<Result<Bytes>> {
         let mut log = lock(&self.log);
         let read = log.read(reader, count);

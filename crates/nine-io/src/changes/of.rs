@@ -1,26 +1,26 @@
-//! Which changes a request makes, for servers that make all of them themselves.
+//! The changes that a request makes, for servers that make all of their changes themselves.
 
 use nine_proto::{Op, OpenFlags, RenameMode};
 
 use super::line::{Change, Path};
 
-/// Where the files are that a request names. `None`: nowhere that anybody could be told.
+/// The paths of the files that a request names. `None`: no path that a reader could see.
 pub trait Places {
-    /// Its fid's.
+    /// The file of its fid.
     fn own(&self) -> Option<Path>;
-    /// That of a name in the directory of its fid.
+    /// A name in the directory of its fid.
     fn within(&self, name: &[u8]) -> Option<Path>;
-    /// That of a name beside the file of its fid.
+    /// A name in the same directory as the file of its fid.
     fn beside(&self, name: &[u8]) -> Option<Path>;
-    /// That of a name in the directory of its second fid.
+    /// A name in the directory of its second fid.
     fn other(&self, name: &[u8]) -> Option<Path>;
 }
 
-/// What will have changed, in this order, when the request has succeeded. Of a create that may find its file there,
-/// that it is new.
+/// Returns the changes that the request makes if it succeeds, in order. A create that may open an existing file counts
+/// as creating one.
 pub fn of(op: &Op<'_>, places: &impl Places) -> Vec<Change> {
     if let Op::RenameAt { old, new, how: RenameMode::Exchange } = op {
-        // No order of two moves says it. Each name leads to another file from now on.
+        // No sequence of moves expresses an exchange. Both names lead to other files afterwards.
         let (Some(old), Some(new)) = (places.within(old), places.other(new)) else { return Vec::new() };
         let again = |path: Path| [Change::Remove(path.clone()), Change::Create(path)];
         return [again(old), again(new)].into_iter().flatten().collect();

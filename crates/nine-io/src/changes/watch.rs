@@ -1,4 +1,4 @@
-//! A client's end of it.
+//! The client's side of a change file.
 
 use nine_proto::{Errno, OpenFlags};
 
@@ -6,27 +6,27 @@ use super::line::{Change, Cursor, Line, parse_line};
 use super::{NAME, PATHS_MAX};
 use crate::client::{Error, File, Result};
 
-/// Bytes of a read: more than the longest line that a server of ours writes, so that the count of a message decides.
+/// Bytes of a read: more than the longest line of our servers, so that the message size is the limit.
 const COUNT: u32 = 4 * PATHS_MAX as u32 + 128;
 
-/// An open file of changes, for who reads it from the beginning.
+/// An open change file, for one reader.
 pub struct Watch {
     file: File,
     cursor: Option<Cursor>,
 }
 
 impl Watch {
-    /// Opens it in a tree, to read what changes from now on, or from where another one was.
+    /// Opens it below the root of a tree, to read changes from now on, or from the position of an earlier reader.
     ///
     /// # Errors
-    /// ENOENT: the server tells no changes. EINVAL: it has not come so far. ENFILE: too many read them.
+    /// ENOENT: the server publishes no changes. EINVAL: the position is in the future. ENFILE: too many readers.
     pub async fn open(root: &File, from: Option<&Cursor>) -> Result<Self> {
         let name = from.map_or_else(|| NAME.to_owned(), Cursor::name);
         let file = root.open(name, OpenFlags::READ).await?;
         Ok(Self { file, cursor: None })
     }
 
-    /// The next lines, one at least: waits for them. A line that is none is said as a [`Change::Lost`].
+    /// Returns the next lines, at least one, and waits for them. An invalid line becomes a [`Change::Lost`].
     pub async fn next(&mut self) -> Result<Vec<Line>> {
         let bytes = self.file.read(0, COUNT.min(self.file.iounit())).await?;
         let Some(text) = bytes.strip_suffix(b"\n") else {
@@ -40,7 +40,7 @@ impl Watch {
         Ok(lines)
     }
 
-    /// Where it is: behind the lines that it has given. `None`: nothing was read.
+    /// The position after the lines returned so far; `None` before the first read.
     pub fn cursor(&self) -> Option<&Cursor> {
         self.cursor.as_ref()
     }
@@ -48,7 +48,7 @@ impl Watch {
     fn pass(&mut self, line: &Line) {
         match (line, &mut self.cursor) {
             (Line::Here(cursor), at) => *at = Some(cursor.clone()),
-            // What is lost is behind; and what is blind at the beginning has the number of what comes.
+            // A `lost` line's number is that of the next change, and so is the number of a `blind` line at the start.
             (Line::Change(number, Change::Lost(_) | Change::Blind(_)), Some(at)) => at.next = *number,
             (Line::Change(number, _), Some(at)) => at.next = number.saturating_add(1),
             (Line::Change(..), None) => {}

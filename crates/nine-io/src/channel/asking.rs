@@ -10,40 +10,40 @@ use nine_net::{Peer, Transport};
 use super::heads::Heads;
 use super::{RVERSION, SMALL, Sends, TFLUSH, TREAD, TREADDIR, TWRITE, WRITE_HEAD, send, word};
 
-/// See the module. Places are at most one for each tag.
+/// See the module. Uses at most one arena range for each tag.
 pub struct Asking {
     channel: Channel,
     incoming: Incoming,
     under_way: UnderWay,
     going: Going,
-    /// Bytes on their way that have not become a piece.
+    /// Bytes to send that are not in a piece yet.
     stage: Box<[u8; MOST]>,
     staged: usize,
 }
 
-/// Requests that are not answered, as far as they have a place.
+/// Unanswered requests, as far as they use an arena range.
 struct UnderWay {
     arena: Arena,
-    /// The answers.
+    /// Follows the answers.
     heads: Heads,
-    /// Places of requests, by their tags.
+    /// Arena ranges of requests, by tag.
     places: HashMap<u16, Place>,
-    /// What flushes are about, by their tags.
+    /// The flushed tag of each Tflush, by the tag of the Tflush.
     flushes: HashMap<u16, u16>,
-    /// The place that is free when the last answer has been read.
+    /// The range that is freed once the latest answer has been read.
     answered: Option<Place>,
 }
 
-/// The request that is being written.
+/// The state of the request that is being written.
 #[derive(Debug)]
 enum Going {
-    /// So many bytes of its head.
+    /// This many bytes of its head are there.
     Head([u8; WRITE_HEAD], usize),
-    /// So many bytes are to come, which go into the ring.
+    /// This many bytes are left, which go through the ring.
     Ring(usize),
-    /// It is a read, with room for its answer.
+    /// A read, with a range for the data of its answer.
     Room { head: [u8; WRITE_HEAD], place: Place },
-    /// Its data goes to this place, of which so much is there.
+    /// A write whose data goes to this range; `done` bytes are there.
     Arena { head: [u8; WRITE_HEAD], place: Place, done: usize },
 }
 
@@ -52,7 +52,7 @@ impl Going {
 }
 
 impl Asking {
-    /// Of a channel that has been joined.
+    /// The client's end of a joined channel.
     pub fn new(channel: Channel) -> Self {
         Self {
             under_way: UnderWay {
@@ -70,19 +70,18 @@ impl Asking {
         }
     }
 
-    /// How much of the arena is in use.
+    /// Returns the use of the arena.
     pub fn gauge(&self) -> Gauge {
         self.under_way.arena.gauge()
     }
 
-    /// Bytes that it keeps of what it sent and what comes, beside the channel: as many as whoever asks through it has
-    /// requests under way.
+    /// Bytes of state that it holds beside the channel. They are bounded by the number of unanswered requests.
     pub fn held(&self) -> usize {
         let UnderWay { places, flushes, .. } = &self.under_way;
         self.staged + places.len() * size_of::<(u16, Place)>() + flushes.len() * size_of::<(u16, u16)>()
     }
 
-    /// The head of a request is there: where does the rest go?
+    /// Decides, when the head of a request is complete, where the rest goes.
     fn headed(&mut self) {
         let Going::Head(head, have) = &self.going else { return };
         let (head, have) = (*head, *have);
@@ -97,7 +96,7 @@ impl Asking {
             TWRITE => size == WRITE_HEAD + count as usize,
             _ => size == WRITE_HEAD,
         };
-        // A tag that is in use has its place: whoever uses it twice has no other.
+        // If a client uses a tag twice, the second request gets no range.
         let UnderWay { arena, places, .. } = &mut self.under_way;
         let free = count as usize >= SMALL && fits && !places.contains_key(&tag);
         if let Some(place) = free.then(|| arena.take(count)).flatten() {
@@ -115,7 +114,8 @@ impl Asking {
 }
 
 impl UnderWay {
-    /// A piece has come. What an answer does not use is free at once, what it uses when it has been read.
+    /// Handles an incoming piece. If its answer does not use the range, the range is freed now, else once the data was
+    /// read.
     fn came(&mut self, bytes: &[u8], note: Note) -> io::Result<()> {
         let (places, flushes, arena) = (&mut self.places, &mut self.flushes, &mut self.arena);
         let mut last = None;
@@ -139,13 +139,13 @@ impl UnderWay {
         Ok(())
     }
 
-    /// What has come was read.
+    /// All incoming bytes have been read.
     fn has_read(&mut self) {
         self.answered.take().into_iter().for_each(|place| self.arena.give(place));
     }
 }
 
-/// Bytes of a message's head that decide where the rest goes, by its first seven.
+/// Bytes of a message's head that decide where the rest goes; `head` has at least seven.
 fn need(head: &[u8; WRITE_HEAD]) -> usize {
     let need = match head[4] {
         TFLUSH => 9,
@@ -174,7 +174,7 @@ impl Sends for Asking {
     fn write(&mut self, bytes: &[u8]) -> usize {
         match &mut self.going {
             Going::Head(head, have) => {
-                // Beyond the tag, and what a flush is about, only where it is known to have data.
+                // Read beyond the tag (and a flush's old tag) only in messages that are known to have data.
                 let need = if *have >= 7 { need(head) } else { 7 };
                 let n = (need - *have).min(bytes.len());
                 head[*have..*have + n].copy_from_slice(&bytes[..n]);

@@ -1,21 +1,21 @@
-//! Where messages begin in a stream of bytes, however it is cut.
+//! Finds the headers of messages in a stream of bytes, however it is cut.
 
 use nine_proto::frame::HEADER;
 
 use super::word;
 
-/// Follows a direction of a connection.
+/// Follows one direction of a connection.
 #[derive(Debug, Default)]
 pub(super) struct Heads {
-    /// The first bytes of the message that is coming.
+    /// The first bytes of the current message.
     head: [u8; HEADER],
     have: usize,
-    /// Bytes of it that come behind those.
+    /// Bytes of the current message that follow its header.
     left: usize,
 }
 
 impl Heads {
-    /// These bytes come next: the type and the tag of each message whose header is complete by them.
+    /// Passes over the next bytes, and calls `seen` with the type and the tag of each header that they complete.
     pub(super) fn pass(&mut self, mut bytes: &[u8], mut seen: impl FnMut(u8, u16)) {
         while !bytes.is_empty() {
             if self.left > 0 {
@@ -27,7 +27,7 @@ impl Heads {
             self.head[self.have..self.have + n].copy_from_slice(&bytes[..n]);
             (self.have, bytes) = (self.have + n, &bytes[n..]);
             if self.have == HEADER {
-                // One that is too short is no message: whoever decodes it ends the connection.
+                // A size below the header's is invalid; the decoder of the message ends the connection.
                 self.left = (word(&self.head) as usize).saturating_sub(HEADER);
                 self.have = 0;
                 seen(self.head[4], u16::from_le_bytes([self.head[5], self.head[6]]));
@@ -35,7 +35,7 @@ impl Heads {
         }
     }
 
-    /// So many bytes come next, which are none of a header: data that lies elsewhere.
+    /// Passes over `n` bytes of data that lie elsewhere.
     pub(super) fn skip(&mut self, n: usize) {
         self.left = self.left.saturating_sub(n);
     }

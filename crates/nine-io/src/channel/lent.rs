@@ -1,4 +1,4 @@
-//! One guest after the other: the channel of a program that inherits it, and hands it on.
+//! Serves one guest after another on the channel of a program that inherits it and passes it on.
 
 use std::future::poll_fn;
 use std::io;
@@ -11,8 +11,8 @@ use super::Serving;
 use crate::server::Service;
 use crate::sync::{Mutex, lock};
 
-/// Serves whoever joins a channel, and then the next one, until the process that has its other end has gone: the
-/// error says how.
+/// Serves each guest that joins a channel, one after another, until the process at the other end is gone. Returns the
+/// error of the last join.
 pub async fn serve_all(service: &Service, mut channel: Channel) -> io::Error {
     loop {
         if let Err(error) = poll_fn(|cx| channel.poll_join(cx)).await {
@@ -28,9 +28,9 @@ pub async fn serve_all(service: &Service, mut channel: Channel) -> io::Error {
 
 type Back = Arc<Mutex<Option<Channel>>>;
 
-/// A channel, which goes back when whoever has it is dropped; and is closed if nobody waits for it.
+/// A channel that goes back to `serve_all` when it is dropped, or is closed if it came from elsewhere.
 pub(super) struct Lent {
-    /// `None` while it is dropped.
+    /// `None` only during the drop.
     channel: Option<Channel>,
     back: Back,
 }

@@ -1,10 +1,11 @@
-//! 9P through a channel (docs/channels.md): the two transports that know which bytes of a message are data.
+//! 9P through a shared-memory channel (docs/channels.md): two transports that can tell the data of a message from the
+//! rest.
 //!
-//! In: bytes of messages, as to any transport. Out: the same, but that data goes through the arena: what a client
-//! writes and what it reads is copied once, by whoever has it, and a file of the host not even that.
+//! In: the bytes of messages, as for any transport. Out: the same bytes, but data goes through the arena. Data of reads
+//! and writes is copied once, by its owner; data of a host file not even once.
 //!
-//! Always holds: a place is used for the one request that brought it, and only until its answer; a peer that says
-//! anything else loses its own data.
+//! Always holds: an arena range serves only the request that names it, and only until its answer. A peer that breaks
+//! this rule corrupts only its own data.
 
 mod asking;
 mod heads;
@@ -20,7 +21,7 @@ pub use asking::Asking;
 pub use lent::serve_all;
 pub use serving::{ROOMS, Serving};
 
-/// Data of fewer bytes goes with its message.
+/// Data of fewer bytes stays in its message.
 pub const SMALL: usize = 512;
 
 const RVERSION: u8 = 101;
@@ -30,24 +31,24 @@ const RREAD: u8 = 117;
 const TWRITE: u8 = 118;
 const TREADDIR: u8 = 40;
 const RREADDIR: u8 = 41;
-/// `size[4] type[1] tag[2] count[4]`: what comes before the data of an answer.
+/// `size[4] type[1] tag[2] count[4]`: the part of an answer before its data.
 const READ_HEAD: usize = 11;
-/// `size[4] type[1] tag[2] fid[4] offset[8] count[4]`: what comes before the data of a write, and all of a read.
+/// `size[4] type[1] tag[2] fid[4] offset[8] count[4]`: the part of a write before its data, and a whole read.
 const WRITE_HEAD: usize = 23;
 
-/// How messages leave by an end that tells their data from the rest.
+/// The sending side of an end, which separates the data of messages from the rest.
 trait Sends {
-    /// Puts what is staged, and the message whose data is in the arena.
+    /// Sends the staged bytes, and then the message whose data is in the arena.
     fn poll_push(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
-    /// Takes some of the bytes, of which there are some; not when it is full.
+    /// Takes some of `bytes`, which must not be empty. Must not be called when the end is full.
     fn write(&mut self, bytes: &[u8]) -> usize;
 
-    /// Whether something has to be put before more is taken.
+    /// Whether `poll_push` is needed before it takes more bytes.
     fn is_full(&self) -> bool;
 }
 
-/// Takes as much as can be.
+/// Sends as many bytes as the end takes.
 fn send(end: &mut impl Sends, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
     let mut taken = 0;
     for buf in bufs {

@@ -12,7 +12,7 @@ use super::heads::Heads;
 use super::lent::Lent;
 use super::{READ_HEAD, RREAD, RREADDIR, SMALL, Sends, WRITE_HEAD, send, word};
 
-/// Rooms that are remembered at once; the data of who offers one more comes through the ring.
+/// Most offered ranges for answers that are stored at once. Beyond them, the data of answers goes through the ring.
 pub const ROOMS: usize = 1024;
 
 /// See the module.
@@ -20,22 +20,22 @@ pub struct Serving {
     channel: Lent,
     incoming: Incoming,
     heads: Heads,
-    /// Where data of answers may go, by their tags: at most [`ROOMS`].
+    /// Arena ranges for the data of answers, by tag: at most [`ROOMS`].
     rooms: HashMap<u16, Place>,
     going: Going,
-    /// Bytes on their way that have not become a piece.
+    /// Bytes to send that are not in a piece yet.
     stage: Box<[u8; MOST]>,
     staged: usize,
 }
 
-/// The answer that is being written.
+/// The state of the answer that is being written.
 #[derive(Debug)]
 enum Going {
-    /// So many bytes of its head.
+    /// This many bytes of its head are there.
     Head([u8; READ_HEAD], usize),
-    /// So many bytes are to come, which go into the ring.
+    /// This many bytes are left, which go through the ring.
     Ring(usize),
-    /// Its data goes to this place, of which so much is there.
+    /// An answer whose data goes to this range; `done` bytes are there.
     Arena { head: [u8; READ_HEAD], place: Place, done: usize },
 }
 
@@ -44,12 +44,12 @@ impl Going {
 }
 
 impl Serving {
-    /// Of a channel that a guest has joined.
+    /// The server's end of a channel that a guest has joined.
     pub fn new(channel: Channel) -> Self {
         Self::of(channel.into())
     }
 
-    /// Bytes that it keeps of what its guest sent and gets, beside the channel.
+    /// Bytes of state that it holds beside the channel.
     pub fn held(&self) -> usize {
         self.staged + self.rooms.len() * size_of::<(u16, Place)>()
     }
@@ -66,7 +66,7 @@ impl Serving {
         }
     }
 
-    /// The head of an answer is there: where does the rest go?
+    /// Decides, when the head of an answer is complete, where the rest goes.
     fn headed(&mut self) {
         let Going::Head(head, have) = &self.going else { return };
         let (head, have) = (*head, *have);
@@ -90,10 +90,10 @@ impl Serving {
     }
 }
 
-/// What a piece says, beside its bytes.
+/// Handles an incoming piece: its messages and its note.
 fn came(heads: &mut Heads, rooms: &mut HashMap<u16, Place>, bytes: &[u8], note: Note) {
     heads.pass(bytes, |_, tag| {
-        // What room a tag had is not that of its next request.
+        // The range of a tag's earlier request is not valid for the next one.
         if !rooms.is_empty() {
             rooms.remove(&tag);
         }
@@ -104,7 +104,7 @@ fn came(heads: &mut Heads, rooms: &mut HashMap<u16, Place>, bytes: &[u8], note: 
         Note::Room(place) if bytes.len() == WRITE_HEAD && rooms.len() < ROOMS => {
             rooms.insert(u16::from_le_bytes([bytes[5], bytes[6]]), place);
         }
-        // Room for what is no read is not used, nor is that of who has taken back more than a thousand reads.
+        // A range offered with anything but a read is ignored, and so are ranges above the limit.
         Note::Room(_) => {}
     }
 }
@@ -127,7 +127,7 @@ impl Sends for Serving {
     fn write(&mut self, bytes: &[u8]) -> usize {
         match &mut self.going {
             Going::Head(head, have) => {
-                // Beyond the tag only where it is known to be an answer with data.
+                // Read beyond the tag only in answers that are known to have data.
                 let need = if *have >= 7 { READ_HEAD } else { 7 };
                 let n = (need - *have).min(bytes.len());
                 head[*have..*have + n].copy_from_slice(&bytes[..n]);
@@ -218,7 +218,7 @@ impl Transport for Serving {
             match memory.read_at(at + done, len - done, file, offset + done as u64, false) {
                 Ok(0) => break,
                 Ok(n) => done += n,
-                // It is seen again where it can be told.
+                // The caller's own read meets the error again and can report it.
                 Err(_) if done == 0 => return Poll::Ready(Ok(None)),
                 Err(_) => break,
             }

@@ -1,4 +1,4 @@
-//! Both transports at the two ends of one channel; and each against a peer that keeps to nothing.
+//! Both transports at the two ends of one channel; and each against a peer that follows no rules.
 
 use std::future::poll_fn;
 use std::io::IoSlice;
@@ -17,7 +17,7 @@ fn peer() -> Peer {
     Peer { addr: "test".into(), proof: Proof::None }
 }
 
-/// The host's end, and what the guest gets.
+/// The host's end, and the files passed to the guest.
 fn opened(pages: u32) -> (Channel, Passed) {
     let (ours, theirs) = rustix::net::socketpair(
         rustix::net::AddressFamily::UNIX,
@@ -37,7 +37,7 @@ async fn ends(pages: u32) -> (Channel, Channel) {
     let mut joining = pin!(Channel::join(passed, Waits::Adaptive, peer()));
     let mut served = false;
     let guest = poll_fn(|cx| {
-        // The guest knocks, is served, and sees it.
+        // The guest knocks, the host serves it, and the guest notices.
         let guest = joining.as_mut().poll(cx);
         served = served || host.poll_join(cx).is_ready();
         guest
@@ -51,7 +51,7 @@ async fn joined(pages: u32) -> (Serving, Asking) {
     (Serving::new(host), Asking::new(guest))
 }
 
-/// A guest that is stepped by hand.
+/// A guest driven by hand.
 async fn by_hand(pages: u32) -> (Serving, End, Passed) {
     let (mut host, passed) = opened(pages);
     let guest = Guest::join(linux::map(&passed.memory).unwrap()).unwrap();
@@ -106,7 +106,7 @@ async fn receive(transport: &mut impl Transport, len: usize, step: usize) -> Vec
 #[test]
 fn messages_come_out_as_they_went_in_whatever_goes_through_the_arena() {
     rt::block_on(async |_| {
-        // With an arena for everything, for little, and for nothing.
+        // With an arena that is large, small, or missing.
         for pages in [64, 2, 0] {
             for (step, buf) in [(usize::MAX, 65_536), (1, 65_536), (10, 1), (1000, MOST), (4096, 777)] {
                 let (mut server, mut client) = joined(pages).await;
@@ -147,7 +147,7 @@ fn messages_come_out_as_they_went_in_whatever_goes_through_the_arena() {
     .unwrap();
 }
 
-/// Both until both have ended.
+/// Runs both until both have completed.
 async fn both<A, B>(a: impl Future<Output = A>, b: impl Future<Output = B>) -> (A, B) {
     let (mut a, mut b) = (pin!(a), pin!(b));
     let (mut first, mut second) = (None, None);
@@ -190,7 +190,7 @@ fn a_file_goes_from_the_page_cache_into_the_room_for_it() {
     let file: OwnedFd = rustix::fs::memfd_create("file", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
     rustix::io::pwrite(&file, &some(20_000), 0).unwrap();
     rt::block_on(async |_| {
-        // Pages of the arena, bytes of the read, bytes that the file has from its offset on.
+        // Pages of the arena, bytes of the read, bytes of the file from its offset on.
         for (pages, len, rest) in [(64, 20_000, 20_000), (64, 300, 300), (0, 20_000, 20_000)]
             .into_iter()
             .chain([19_999, 300, 1, 0].map(|rest| (64, 20_000, rest)))
@@ -222,7 +222,7 @@ fn a_file_goes_from_the_page_cache_into_the_room_for_it() {
 #[test]
 fn pages_are_the_clients_again_with_the_answer_whatever_it_is() {
     rt::block_on(async |_| {
-        // Room for one request at a time: a second one would go by the ring if the first one's were lost.
+        // Room for one request at a time: if the first range were lost, a second request would go through the ring.
         let (mut server, mut client) = joined(2).await;
         let answers: [fn(u16) -> Vec<u8>; 5] = [
             |tag| rread(tag, &some(8192)),
@@ -242,7 +242,7 @@ fn pages_are_the_clients_again_with_the_answer_whatever_it_is() {
             receive(&mut server, asked.len(), 4096).await;
             send(&mut server, &answer, usize::MAX).await;
             assert!(receive(&mut client, answer.len(), 4096).await == answer);
-            // Whether there is room is seen by how a write of as many bytes travels.
+            // The path that a write of the same size takes shows whether there is room.
             let probe = twrite(tag + 5, &some(8192));
             let (_, head) = both(send(&mut client, &probe, usize::MAX), receive(&mut server, 23, 23)).await;
             assert_eq!(head, probe[..23]);
@@ -280,7 +280,7 @@ fn rooms_of_reads_that_were_taken_back_are_not_kept_without_end() {
             receive(&mut server, 23, 4096).await;
             assert!(server.held() <= ROOMS * size_of::<(u16, Place)>());
         }
-        // Who offers one more is answered nevertheless, in the ring; and there is room again where an answer has come.
+        // A request above the limit is still answered, through the ring. After an answer there is room again.
         let mut bytes = [0; MOST];
         for (tag, there) in [(2 * ROOMS as u16 - 1, false), (0, true), (2 * ROOMS as u16, true)] {
             assert!(tag != 2 * ROOMS as u16 || guest.put(&tread(tag, 8192), room).unwrap());
@@ -430,7 +430,7 @@ fn nothing_comes_behind_an_end_or_a_fault() {
         let (mut server, mut guest, passed) = by_hand(0).await;
         let memory = linux::map(&passed.memory).unwrap();
         assert!(guest.put(b"a piece", Note::None).unwrap());
-        // Flags of its first line that are not known, for a moment.
+        // For a moment, unknown flags of its first line.
         memory.write(4096 + 6, &[3]);
         let broken = poll_fn(|cx| server.poll_read(cx, &mut buf)).await;
         assert_eq!(broken.unwrap_err().kind(), std::io::ErrorKind::InvalidData);
@@ -440,8 +440,8 @@ fn nothing_comes_behind_an_end_or_a_fault() {
     .unwrap();
 }
 
-/// Who writes pieces of nothing as fast as they are taken does not keep the core of the other side, whatever room its
-/// reader has.
+/// A peer that writes empty pieces as fast as they are read must not monopolize the reader's core, however large the
+/// reader's buffer.
 #[test]
 fn pieces_of_nothing_leave_a_turn_to_others() {
     rt::block_on(async |_| {

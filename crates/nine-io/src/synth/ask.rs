@@ -1,4 +1,4 @@
-//! What a file of a synthetic tree answers: a read, a write or an open; once, now or later, from any thread.
+//! The answers of a synthetic file to reads, writes and opens: once each, now or later, from any thread.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,34 +13,34 @@ use crate::payload::Payload;
 use crate::server::{Later, Reply, ReqId};
 use crate::sync::{Mutex, lock};
 
-/// A read or a write. One that is dropped is answered with EIO.
+/// A read or a write. If it is dropped, it is answered with EIO.
 pub struct Ask {
-    /// Who asks.
+    /// The client.
     pub visitor: Arc<Visitor>,
-    /// First byte.
+    /// Offset of the first byte.
     pub offset: u64,
-    /// Of a read: the bytes that the answer may have.
+    /// The most bytes that the answer to a read may have.
     pub count: u32,
-    /// Of a write: its bytes.
+    /// The data of a write.
     pub data: Bytes,
-    /// Of a write to a text file: the text that the same open file reads; see [`Ask::leave`].
+    /// The text that the open file reads, for writes to a text file; see [`Ask::leave`].
     pub(super) text: Option<Arc<Mutex<Bytes>>>,
     id: ReqId,
     asks: Arc<Asks>,
 }
 
 impl Ask {
-    /// Names it, for [`Handle::cancel`].
+    /// Its id, for [`Handle::cancel`].
     pub fn id(&self) -> ReqId {
         self.id
     }
 
-    /// What was written, as text.
+    /// The data as text.
     pub fn text(&self) -> Result<&str> {
         std::str::from_utf8(&self.data).map_err(|_| Error::new(Errno::EINVAL, "this is no text"))
     }
 
-    /// The lines of it that are not empty.
+    /// The nonempty lines of the text.
     pub fn lines(&self) -> Result<Vec<&str>> {
         Ok(self.text()?.lines().filter(|line| !line.trim().is_empty()).collect())
     }
@@ -50,18 +50,18 @@ impl Ask {
         lock(&self.asks.0).contains_key(&self.id)
     }
 
-    /// Of a write to a text file: has the same open file read as `text` from now on, and no other one.
+    /// In a write to a text file: makes the same open file, and no other, read as `text` from now on.
     pub fn leave(&self, text: String) {
         self.text.iter().for_each(|of| *lock(of) = text.clone().into());
     }
 
-    /// Answers a write: all of it was taken, or none.
+    /// Answers a write: all of its data was taken, or none.
     pub fn done(self, result: Result<()>) {
         let count = u32::try_from(self.data.len()).unwrap_or(u32::MAX);
         self.asks.answer(self.id, result.map(|()| Reply::Wrote(count)));
     }
 
-    /// Answers a write of which so many bytes were taken.
+    /// Answers a write of which `count` bytes were taken.
     pub fn took(self, count: usize) {
         let count = u32::try_from(count.min(self.data.len())).unwrap_or(u32::MAX);
         self.asks.answer(self.id, Ok(Reply::Wrote(count)));
@@ -72,7 +72,7 @@ impl Ask {
         self.asks.answer(self.id, result.map(|()| Reply::Done));
     }
 
-    /// Answers a read with the beginning of these bytes, as much as was asked for.
+    /// Answers a read with the first of these bytes, as many as it may have.
     pub fn give(self, mut bytes: Bytes) {
         bytes.truncate(self.count as usize);
         self.asks.answer(self.id, Ok(Reply::Read(Payload::Bytes(bytes))));
@@ -85,7 +85,7 @@ impl Ask {
         self.give(bytes);
     }
 
-    /// Refuses.
+    /// Answers with an error.
     pub fn fail(self, error: Error) {
         self.asks.answer(self.id, Err(error));
     }
@@ -93,16 +93,16 @@ impl Ask {
 
 impl Drop for Ask {
     fn drop(&mut self) {
-        // An answer of nobody: of the request itself.
+        // If it is unanswered, dropping its `Later` answers EIO.
         drop(self.asks.take(self.id));
     }
 }
 
-/// An open. One that is dropped is answered with EIO.
+/// An open. If it is dropped, it is answered with EIO.
 pub struct Opening {
-    /// Who opens.
+    /// The client.
     pub visitor: Arc<Visitor>,
-    /// How.
+    /// The flags of the open.
     pub flags: OpenFlags,
     at: Arc<At>,
     id: ReqId,
@@ -110,22 +110,22 @@ pub struct Opening {
 }
 
 impl Opening {
-    /// Names it, for the one who is told that it is flushed.
+    /// Its id, for the `cancel` of [`File::opened_later`](super::File::opened_later).
     pub fn id(&self) -> ReqId {
         self.id
     }
 
-    /// The file is open, and this answers for it. It comes back if the client does not want it any more.
+    /// Opens the file with this handle. Returns the handle if the client no longer wants it.
     pub fn opened(self, handle: Arc<dyn Handle>) -> std::result::Result<(), Arc<dyn Handle>> {
         let at = self.at.clone();
         self.open_at(at, handle)
     }
 
-    /// As [`Opening::opened`], but the fid is another file's from now on: of the one that is found by these names from
-    /// the file's directory.
+    /// As [`Opening::opened`], but turns the fid into that of another file, to which these names lead from the file's
+    /// directory.
     ///
     /// # Panics
-    /// There is none: who says so has made it.
+    /// If there is no such file: the caller must have created it.
     pub fn becomes(
         self,
         names: &[&str],
@@ -142,7 +142,7 @@ impl Opening {
         Ok(())
     }
 
-    /// Refuses.
+    /// Answers with an error.
     pub fn fail(self, error: Error) {
         self.asks.answer(self.id, Err(error));
     }
@@ -154,7 +154,7 @@ impl Drop for Opening {
     }
 }
 
-/// What is told of a text for a control file when it is answered.
+/// The audit event of a text for a control file, written when the text is answered.
 pub(super) struct Told {
     /// The file, as the tree's name and the path in it.
     pub(super) file: String,
@@ -173,11 +173,11 @@ impl Told {
     }
 }
 
-/// Those that wait for their answers: one for each outstanding request at most.
+/// Unanswered requests: at most one for each outstanding request.
 #[derive(Default)]
 pub(super) struct Asks(Mutex<HashMap<ReqId, Waiting>>);
 
-/// What is to be answered, and what is to be told then.
+/// The request to answer, and its audit event.
 type Waiting = (Later, Option<Box<Told>>);
 
 impl Asks {

@@ -1,10 +1,10 @@
-//! Where another file server answers below a directory of the tree.
+//! Another file server below a directory of the tree.
 //!
-//! In: requests for its files, and walks that come across. Out: the same requests with nodes of the server's own, and
-//! its answers with nodes of the tree.
+//! In: requests for its files, and walks that cross over. Out: the same requests with nodes of that server, and its
+//! answers with nodes of the tree.
 //!
-//! Always holds: whoever is not let across has none of its nodes; no request names files of two places (EXDEV); ".."
-//! from its root leads to where it stands in the tree.
+//! Always holds: a client that may not cross over gets no node of that server. A request that names files on both sides
+//! fails (EXDEV). ".." from its root leads to its place in the tree.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,14 +19,14 @@ use crate::server::{
 };
 use crate::sync::{Mutex, lock};
 
-/// A directory below which another file server answers: for walks that begin in the tree. One walk comes across once,
-/// and goes back once.
+/// A directory below which another file server answers, for walks that begin in the tree. One walk crosses over at most
+/// once, and back at most once.
 ///
-/// Qids are the server's own: those of the tree have bit 47, those of a disk's files have not.
+/// Qids are the server's own: the tree's have bit 47 set, those of a disk's files do not.
 pub struct Beyond {
     server: Arc<dyn FileServer>,
     root: AnyNode,
-    /// Of the root, for who lists the directory where it stands.
+    /// The attributes of the root, for listings of the directory above it.
     pub(super) attr: Attr,
     may: May,
 }
@@ -34,12 +34,13 @@ pub struct Beyond {
 type May = Box<dyn Fn(&Visitor) -> Result<()> + Send + Sync>;
 
 impl Beyond {
-    /// What is below this node of a server, of a directory that looks so.
+    /// The tree below this node of a server, shown as a directory with these attributes.
     pub fn new(server: Arc<dyn FileServer>, root: AnyNode, attr: Attr) -> Self {
         Self { server, root, attr, may: Box::new(|_| Ok(())) }
     }
 
-    /// Whom it lets across: asked again for whatever is not a read, a write or an end.
+    /// Decides which clients may cross over; checked again for each request but reads, writes, fsyncs, clunks and
+    /// removes.
     pub fn guarded(self, may: impl Fn(&Visitor) -> Result<()> + Send + Sync + 'static) -> Self {
         Self { may: Box::new(may), ..self }
     }
@@ -66,12 +67,12 @@ pub(super) struct Inside {
     is_root: bool,
 }
 
-/// Walks that other servers answer later, from fids that are not theirs.
+/// Unanswered walks that crossed over to another server from fids of the tree.
 #[derive(Default)]
 pub(super) struct Crossing(Mutex<HashMap<ReqId, (Arc<Beyond>, AnyNode)>>);
 
 impl Held {
-    /// The server beyond, and its file.
+    /// The other server and its file.
     pub(super) fn inside(&self) -> Option<(&Arc<Beyond>, &Inside)> {
         match (&self.at.node, &self.open) {
             (Node::Server(beyond), Some(Open::Inside(inside))) => Some((beyond, inside)),
@@ -85,8 +86,7 @@ impl Held {
 }
 
 impl Tree {
-    /// Its root as this visitor has it, and how that looks: for who puts the tree below a directory of another
-    /// ([`Beyond`]).
+    /// Returns its root for this client, and the root's attributes, for a [`Beyond`] in another tree.
     pub fn top(&self, visitor: Visitor) -> (AnyNode, Attr) {
         let at = Arc::new(At::root(&self.root));
         let attr = self.attr(&at);
@@ -101,7 +101,7 @@ impl Tree {
         }
     }
 
-    /// The rest of a walk, of which the tree has walked what these qids are of.
+    /// Passes the rest of a walk on. `qids` are those of the names that the tree has walked.
     fn across(
         &self,
         req: Req,
@@ -144,12 +144,12 @@ impl Tree {
         beyond.server.serve(req.passed([Some(from.node), None], walked, back))
     }
 
-    /// A request for a file of the other server.
+    /// Passes on a request for a file of the other server.
     pub(super) fn pass(&self, req: Req, here: &Arc<Held>, beyond: &Beyond, inside: &Inside) -> Answer {
         let op = req.op();
         let ends =
             matches!(op, Op::Read { .. } | Op::Write { .. } | Op::Fsync { .. } | Op::Clunk | Op::Remove);
-        // The open root is the root still.
+        // The root, once open, is still the root.
         let is_root = inside.is_root && matches!(op, Op::Open { .. });
         if let Err(error) = if ends { Ok(()) } else { beyond.lets(&here.visitor) } {
             return req.now(Err(error));
@@ -178,17 +178,17 @@ impl Tree {
         beyond.server.serve(req.passed([Some(inside.node.clone()), other], 0, back))
     }
 
-    /// Whether another server was told that this walk is not wanted any more.
+    /// Cancels a walk at the other server. Returns whether it had crossed over.
     pub(super) fn cancel_crossing(&self, id: ReqId) -> bool {
         let found = lock(&self.crossing.0).get(&id).cloned();
         found.inspect(|(beyond, node)| beyond.server.cancel(id, Some(node))).is_some()
     }
 }
 
-/// What the tree has of a walk.
+/// The tree's part of a walk.
 enum Way {
     Done(Result<Reply>),
-    /// It goes on from a file of another server: these names lead there.
+    /// The walk goes on from a file of another server, to which these qids' names have led.
     Across(Arc<At>, Arc<Beyond>, Inside, Walked),
 }
 
@@ -230,11 +230,11 @@ impl Way {
     }
 }
 
-/// What is left of a walk that has come back to the root of the other server and leads out of it.
+/// Finishes a walk that has come back to the other server's root and leads out of it.
 fn out(here: &Held, at: &Arc<At>, mut qids: Walked, names: &[Box<[u8]>]) -> Reply {
     let mut at = at.clone();
     for name in names {
-        // It does not come across again.
+        // It does not cross over again.
         match at.walk(name, &here.visitor) {
             Ok(next) if !matches!(next.node, Node::Server(_)) => at = next,
             _ => return Reply::Walk { qids, node: None },
@@ -244,7 +244,7 @@ fn out(here: &Held, at: &Arc<At>, mut qids: Walked, names: &[Box<[u8]>]) -> Repl
     Reply::Walk { qids, node: Some(held(at, here.visitor.clone(), None)) }
 }
 
-/// What a file of the other server can do beside answering.
+/// Passes on the remaining methods of a file server.
 impl Beyond {
     pub(super) fn takes_placed(&self, inside: &Inside) -> bool {
         self.server.takes_placed(&inside.node)

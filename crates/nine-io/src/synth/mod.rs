@@ -1,4 +1,4 @@
-//! Synthetic trees: files that are not stored but made, by closures, when somebody opens them.
+//! Synthetic trees: closures create the content of their files when a client opens them.
 //!
 //! ```
 //! use nine_io::synth::{Dir, File, Node, Tree};
@@ -17,20 +17,20 @@
 //!
 //! In: a [`Dir`] of [`File`]s. Out: a [`FileServer`] for every dialect.
 //!
-//! - What a reader sees is made at the open and stays as it is until the clunk; lengths are 0, as of pipes.
-//! - A write is a message: whole lines, the last one with or without its end. Its [`Ask`] is answered now or later.
-//! - Files that answer for themselves (data that waits, conversations) open a [`Handle`], at once or later
-//!   ([`Opening`]); the open may make the fid another file's.
-//! - What blocks, or makes something when it is opened or read, is marked ([`File::event`]): programs that walk a whole
-//!   tree leave it alone.
-//! - A directory's entries may come and go ([`Dir::live`]); an open directory shows those of its open. Where there are
-//!   many, they have numbers and are made as they are read ([`Dir::numbered`]).
-//! - Below a directory another file server may answer ([`Beyond`]).
-//! - The tree's owner has the permissions of a file's first digit, everybody else those of the last.
+//! - A reader sees the content as of its open until the clunk. Lengths are 0, as those of pipes.
+//! - A write is a message: whole lines, of which the last one needs no newline. Its [`Ask`] is answered now or later.
+//! - Files with a behaviour of their own (data that is waited for, conversations) open a [`Handle`], at once or later
+//!   ([`Opening`]). The open may turn the fid into that of another file.
+//! - Files that block, or that create something when opened or read, are marked ([`File::event`]), so that programs
+//!   that walk a whole tree skip them.
+//! - A directory's entries may come and go ([`Dir::live`]); an open directory shows those of its open. Large
+//!   directories have numbered entries that are listed as they are read ([`Dir::numbered`]).
+//! - Another file server may answer below a directory ([`Beyond`]).
+//! - The tree's owner has the permissions of the first digit of a file's mode, all others those of the last.
 //!
-//! Always holds: a file's qid follows from its path alone, so it is the same after a restart; of a million files two
-//! share one with a chance of 1 in 280. Its upper 16 bits are zero: a mux keeps such qids as they are. A request that
-//! is flushed while it waits is answered at once.
+//! Always holds: a file's qid depends on its path alone, so it is the same after a restart. Among a million files two
+//! share a qid with a probability of 1 in 280. The upper 16 bits of its path are zero, so a mux passes such qids on
+//! unchanged. A request that is flushed while it waits is answered at once.
 
 mod ask;
 mod beyond;
@@ -52,11 +52,11 @@ use beyond::Crossing;
 /// A synthetic tree: the file server.
 pub struct Tree {
     root: Arc<Dir>,
-    /// Of all its files.
+    /// The times of all its files.
     time: nine_proto::Time,
     ids: (u32, u32),
     told: Told,
-    /// What it is called where texts for its control files are told of.
+    /// The server's name in audit events of its control files, if there are any.
     audited: Option<&'static str>,
     asks: Arc<Asks>,
     crossing: Arc<Crossing>,
@@ -72,17 +72,17 @@ type OnOpen = Box<dyn Fn(Opening) + Send + Sync>;
 type Size = Box<dyn Fn() -> u64 + Send + Sync>;
 type OnCancel = Box<dyn Fn(ReqId) -> bool + Send + Sync>;
 
-/// Who has attached to the tree, and how.
+/// A client that has attached to the tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Visitor {
-    /// As the door let it in.
+    /// The client as the gate admitted it, with the changes of [`Tree::set_told`].
     pub who: Arc<Who>,
     /// It has the owner's permissions.
     pub owner: bool,
 }
 
 impl Tree {
-    /// A tree whose files are as old as this time since 1970, and belong to the user that runs this process.
+    /// A tree of files with this time since 1970 that belong to the user of this process.
     pub fn new(root: Dir, wall: Duration) -> Self {
         let time = nine_proto::Time { sec: wall.as_secs() as i64, nsec: wall.subsec_nanos() };
         Self {
@@ -96,19 +96,19 @@ impl Tree {
         }
     }
 
-    /// Who is the owner, by who attaches and the aname that is asked for; if nobody says: [`Who::owner`].
+    /// Decides by client and aname which clients are the owner. The default is [`Who::owner`].
     pub fn owned_by(mut self, owns: impl Fn(&Who, &[u8]) -> bool + Send + Sync + 'static) -> Self {
         self.set_told(move |who, aname| who.owner = owns(who, aname));
         self
     }
 
-    /// Each text that is written to one of its control files (whose names end with `ctl`) is told of when it is
-    /// answered ([`audit`](crate::audit)), as of a server of this name.
+    /// Writes an audit event ([`audit`](crate::audit)) for each text written to a control file (a name that ends in
+    /// `ctl`), when it is answered, under this server name.
     pub fn audited(self, name: &'static str) -> Self {
         Self { audited: Some(name), ..self }
     }
 
-    /// What the aname tells of who attaches, beside what the connection knows.
+    /// Sets a function that adjusts the identity of an attaching client by the aname.
     pub fn set_told(&mut self, told: impl Fn(&mut Who, &[u8]) + Send + Sync + 'static) {
         self.told = Box::new(told);
     }
@@ -144,26 +144,27 @@ pub struct File {
     opens: Opens,
 }
 
-/// What an open brings.
+/// The result of an open.
 enum Opens {
     Text(Text, Option<OnWrite>),
     Handle(OnOpen, OnCancel),
 }
 
-/// An open file that answers for itself; dropped after its clunk. What it does not know is refused.
+/// An open file with a behaviour of its own; dropped after its clunk. Operations that it does not implement are
+/// refused.
 pub trait Handle: Send + Sync + 'static {
-    /// Bytes from `ask.offset`, at most `ask.count`.
+    /// Reads at most `ask.count` bytes from `ask.offset`.
     fn read(&self, ask: Ask) {
         ask.fail(nine_proto::Errno::EBADF.into());
     }
 
-    /// `ask.data` has been written at `ask.offset`.
+    /// Writes `ask.data` at `ask.offset`.
     fn write(&self, ask: Ask) {
         ask.fail(nine_proto::Errno::EBADF.into());
     }
 
-    /// The answer to a read or a write that needs nobody to be asked, and nothing of what is written: of it
-    /// ([`Request::placed`]) only the length is known.
+    /// Answers a read or a write at once, if it need not wait and does not look at written data: of data that the
+    /// client has placed ([`Request::placed`]) only the length is known.
     fn now(&self, request: &Request) -> Option<Result<Reply>> {
         let _ = request;
         None
@@ -174,19 +175,20 @@ pub trait Handle: Send + Sync + 'static {
         false
     }
 
-    /// What has been written shall be where it lasts: answered by [`Ask::synced`]. Messages last as long as they do.
+    /// Makes earlier writes durable, and answers with [`Ask::synced`]. The default suits messages, which are not
+    /// stored.
     fn sync(&self, ask: Ask) {
         ask.synced(Ok(()));
     }
 
-    /// The [`Ask`] of this name is not wanted any more. Whoever has it and says true answers it, with what has become
-    /// of it or EINTR; else that is done here.
+    /// Cancels the [`Ask`] with this id. Returns true if the handle has it and answers it, with its result or EINTR.
+    /// Otherwise the tree answers.
     fn cancel(&self, id: ReqId) -> bool {
         let _ = id;
         false
     }
 
-    /// The same for a client in this process, that calls it; opened with these flags.
+    /// Returns the file for calls without messages; it was opened with these flags.
     fn direct(self: Arc<Self>, flags: OpenFlags) -> Option<Arc<dyn Direct>> {
         let _ = flags;
         None
@@ -200,37 +202,37 @@ impl Default for Dir {
 }
 
 impl Dir {
-    /// An empty one, of mode 0555.
+    /// An empty directory of mode 0555.
     pub fn new() -> Self {
         Self { mode: 0o555, fixed: Vec::new(), live: None, found: None, numbered: None }
     }
 
-    /// With this file in it.
+    /// Adds a file.
     pub fn file(self, name: &str, file: File) -> Self {
         self.with(name, file.into())
     }
 
-    /// With this directory in it.
+    /// Adds a directory.
     pub fn dir(self, name: &str, dir: Dir) -> Self {
         self.with(name, dir.into())
     }
 
-    /// With this entry.
+    /// Adds an entry.
     pub fn with(mut self, name: &str, node: Node) -> Self {
         self.fixed.push((name.into(), node));
         self
     }
 
-    /// With entries that come and go: asked for at each open and each walk. Names as in any directory: one that is
-    /// not legal is not seen.
+    /// Adds entries that come and go. `live` is called at each open and each walk. Entries with illegal names are left
+    /// out.
     pub fn live(mut self, live: impl Fn(&Visitor) -> Vec<(String, Node)> + Send + Sync + 'static) -> Self {
         self.live = Some(Box::new(live));
         self
     }
 
-    /// With many entries that come and go and are called by numbers: from this number on, in their order, at most so
-    /// many. They are asked for when the directory is read, so many as fit; how one is found [`Dir::found`] says. A
-    /// number is not used again.
+    /// Adds many entries that come and go and have numbers as names. `list` returns entries from a number on, in order,
+    /// at most as many as asked for. It is called while the directory is read. [`Dir::found`] must find each entry. A
+    /// number is never used again.
     pub fn numbered(
         mut self,
         list: impl Fn(u64, usize, &Visitor) -> Vec<(u64, Node)> + Send + Sync + 'static,
@@ -239,13 +241,13 @@ impl Dir {
         self
     }
 
-    /// How one of the entries that come and go is found, where to list them all for each walk would take long.
+    /// Finds one of the entries that come and go, where listing all of them for each walk would take long.
     pub fn found(mut self, found: impl Fn(&str, &Visitor) -> Option<Node> + Send + Sync + 'static) -> Self {
         self.found = Some(Box::new(found));
         self
     }
 
-    /// With these permissions.
+    /// Sets the permissions.
     pub fn mode(self, mode: u32) -> Self {
         Self { mode: mode & 0o777, ..self }
     }
@@ -272,26 +274,26 @@ impl Dir {
 }
 
 impl File {
-    /// A file that shows this text, made at each open. Mode 0444.
+    /// A file with this text, created at each open. Mode 0444.
     pub fn text(text: impl Fn(&Visitor) -> String + Send + Sync + 'static) -> Self {
         let text = Box::new(move |visitor: &_| text(visitor).into_bytes());
         Self { mode: 0o444, event: false, consuming: false, size: None, opens: Opens::Text(text, None) }
     }
 
-    /// A file whose open makes something that answers for itself. Mode 0666.
+    /// A file that creates a handle with a behaviour of its own at each open. Mode 0666.
     pub fn opened(
         open: impl Fn(&Arc<Visitor>, OpenFlags) -> Result<Box<dyn Handle>> + Send + Sync + 'static,
     ) -> Self {
         let answer = move |opening: Opening| match open(&opening.visitor, opening.flags) {
-            // Nobody can have flushed it: it is being served.
+            // A flush cannot have intervened: the open is being served.
             Ok(handle) => drop(opening.opened(handle.into())),
             Err(error) => opening.fail(error),
         };
         Self::opened_later(answer, |_| false)
     }
 
-    /// A file whose open is answered now or later. Mode 0666. Of an open that is flushed `cancel` is told the name:
-    /// whoever has it and says true answers it; else that is done here.
+    /// A file whose open is answered now or later. Mode 0666. `cancel` gets the id of a flushed open. It returns true
+    /// if it has that open and answers it; otherwise the tree answers.
     pub fn opened_later(
         open: impl Fn(Opening) + Send + Sync + 'static,
         cancel: impl Fn(ReqId) -> bool + Send + Sync + 'static,
@@ -300,23 +302,24 @@ impl File {
         Self { mode: 0o666, event: false, consuming: false, size: None, opens }
     }
 
-    /// Marked: to open or to read it makes something, takes something away, or waits for ever.
+    /// Marks the file: opening or reading it creates something, takes something away, or may wait forever.
     pub fn event(self) -> Self {
         Self { event: true, ..self }
     }
 
-    /// Marked as an event, and refused (EACCES) to clients that may change nothing: to open or to read it creates
-    /// something or takes something away. Needs a tree that knows them ([`Tree::set_told`]) where a mux is in between.
+    /// Marks the file as an event, and refuses it (EACCES) to read-only clients, because opening or reading it creates
+    /// something or takes something away. If a mux is in between, the tree must recognize such clients
+    /// ([`Tree::set_told`]).
     pub fn consuming(self) -> Self {
         Self { event: true, consuming: true, ..self }
     }
 
-    /// It has so many bytes; others say 0, as those in /proc do.
+    /// Sets the length in bytes. Without it, a file shows 0, like those in /proc.
     pub fn sized(self, size: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
         Self { size: Some(Box::new(size)), ..self }
     }
 
-    /// Of a text file: what a write does; its owner may write from now on.
+    /// Sets the action of a write to a text file, and lets the owner write.
     pub fn on_write(mut self, write: impl Fn(Ask) + Send + Sync + 'static) -> Self {
         if let Opens::Text(_, on_write) = &mut self.opens {
             *on_write = Some(Arc::new(write));
@@ -325,7 +328,7 @@ impl File {
         self
     }
 
-    /// With these permissions.
+    /// Sets the permissions.
     pub fn mode(self, mode: u32) -> Self {
         Self { mode: mode & 0o777, ..self }
     }

@@ -1,4 +1,4 @@
-//! A synthetic tree as a file server: what becomes of each request.
+//! A synthetic tree as a file server: serves each request.
 
 use std::hash::{DefaultHasher, Hasher};
 use std::sync::Arc;
@@ -19,14 +19,14 @@ use crate::server::{
 };
 use crate::sync::{Mutex, lock};
 
-/// What stands behind a fid.
+/// The node behind a fid.
 pub(super) struct Held {
     pub(super) at: Arc<At>,
     pub(super) visitor: Arc<Visitor>,
     pub(super) open: Option<Open>,
 }
 
-/// A file by the way to it.
+/// A file by its path.
 pub(super) struct At {
     /// `None`: the root.
     parent: Option<Arc<At>>,
@@ -38,7 +38,7 @@ pub(super) struct At {
 pub(super) enum Open {
     Dir(Vec<(Box<[u8]>, Attr)>),
     File(Arc<dyn Handle>),
-    /// Open or not: that is the other server's.
+    /// A file of another server, which may be open there or not.
     Inside(Inside),
 }
 
@@ -139,7 +139,7 @@ impl FileServer for Tree {
 }
 
 impl Tree {
-    /// What is to be told of this request, if it is a text for a control file.
+    /// Prepares the audit event of a request that writes a text to a control file.
     fn told_of(&self, here: &Held, request: &Request) -> Option<Box<Told>> {
         let name = self.audited.filter(|_| here.at.name.ends_with(b"ctl"))?;
         let Op::Write { data, .. } = request.op() else { return None };
@@ -178,7 +178,7 @@ impl Tree {
                 _ => Err(Errno::EBADF.into()),
             },
             Op::Getattr { .. } => Ok(Reply::Attr(Box::new(self.attr(at)))),
-            // Cut to nothing, as a shell's `>` does: a file made of messages is that already.
+            // Truncation to zero, as by a shell's `>`: a file of messages is empty already.
             Op::Setattr { set } if set.size == Some(0) && set.name.is_none() && set.mode.is_none() => {
                 at.may(visitor, 2).map(|()| Reply::Done)
             }
@@ -191,7 +191,7 @@ impl Tree {
                 Err(Errno::EOPNOTSUPP.into())
             }
             Op::Read { .. } | Op::Write { .. } => Err(Errno::EBADF.into()),
-            // It is made by a program: its files stay as they are.
+            // A program makes the files: clients cannot change them.
             _ => Err(Errno::EPERM.into()),
         }
     }
@@ -215,7 +215,7 @@ impl Tree {
                 }
                 Opens::Handle(..) => Err(Errno::EIO.into()),
             },
-            // Whoever has walked there has a file of that server.
+            // A walk there yields a file of that server.
             Node::Server(_) => Err(Errno::EIO.into()),
         }
     }
@@ -307,7 +307,7 @@ impl At {
         Self { parent: Some(parent.clone()), name: name.into(), node, qid }
     }
 
-    /// The way to it from a root of this name, for people.
+    /// Its path, below a root of this name, for people.
     fn path(&self, root: &str) -> String {
         match &self.parent {
             Some(parent) => format!("{}/{}", parent.path(root), show(&self.name)),
@@ -328,7 +328,7 @@ impl At {
         Ok(Arc::new(At::child(self, name, node)))
     }
 
-    /// The file that is found by these names from the directory of this one.
+    /// Finds the file that these names lead to from this file's directory.
     pub(super) fn beside(&self, names: &[&str], visitor: &Visitor) -> Result<Arc<At>> {
         let parent = self.parent.clone().ok_or(Errno::ENOENT)?;
         names.iter().try_fold(parent, |at, name| at.walk(name.as_bytes(), visitor))
@@ -358,7 +358,7 @@ impl At {
         }
     }
 
-    /// Whether these bits (4 read, 2 write, 1 execute) are all permitted.
+    /// Checks that all of these bits (4 read, 2 write, 1 execute) are permitted.
     fn may(&self, visitor: &Visitor, bits: u32) -> Result<()> {
         let digit = if visitor.owner { self.mode() >> 6 } else { self.mode() };
         if digit & bits == bits { Ok(()) } else { Err(Errno::EACCES.into()) }
@@ -386,12 +386,12 @@ impl Handle for TextHandle {
     }
 }
 
-/// Marks the qid paths of the tree's files: no disk has so many that one of them is called so.
+/// Marks the qid paths of the tree's files: those of a disk's files do not reach this bit.
 const MADE: u64 = 1 << 47;
-/// The cookie of the entry of number 0 ([`Dir::numbered`]); those of other entries are below.
+/// The cookie of entry number 0 ([`Dir::numbered`]); the cookies of other entries are below it.
 const NUMBERED: u64 = 1 << 24;
-/// Numbered entries that are asked for at once.
+/// Most numbered entries that are requested at once.
 const PAGE: usize = 64;
 
-/// What statfs(2) shows of a 9P mount.
+/// The type that statfs(2) shows for a 9P mount.
 const V9FS_MAGIC: u32 = 0x0102_1997;

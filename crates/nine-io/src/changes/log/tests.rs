@@ -1,4 +1,4 @@
-//! A log stepped by hand: changes, opens and reads go in, lines come out, each read and each wait with a number.
+//! A log driven by hand: changes, opens and reads go in, lines come out. Waiting reads are numbers.
 
 use super::*;
 use crate::changes::parse_line;
@@ -81,13 +81,13 @@ fn of_what_nobody_was_told_once_is_enough_and_what_was_told_stays() {
     assert_eq!(text(log.read(reader, ALL)), "here ab 2\n2 write /a\n3 attr /a\n4 write /b\n");
     log.push(write("/b"));
     assert_eq!(text(log.read(reader, ALL)), "5 write /b\n");
-    // A name that was another file's meanwhile.
+    // The name led to another file in between.
     log.push(write("/b"));
     log.push(Change::Remove(path("/b")));
     log.push(Change::Create(path("/b")));
     log.push(write("/b"));
     assert_eq!(text(log.read(reader, ALL)), "6 write /b\n7 remove /b\n8 create /b\n9 write /b\n");
-    // Who has gone may come back for what he was not told.
+    // A reader that has left may continue at its position.
     log.close(reader);
     log.push(write("/b"));
     let (back, _) = log.open(path("/"), Some(&cursor("ab", 10)), &ClientPrincipal::Owner).unwrap();
@@ -205,10 +205,10 @@ fn nothing_is_remembered_while_nobody_reads_and_nobody_can_come_back() {
     assert!(!log.end());
     log.push(write("/a"));
     log.close(reader);
-    // It goes on for who comes back...
+    // Recording continues for a reader that may return...
     log.push(write("/b"));
     assert!(log.is_on() && log.changes.len() == 2);
-    // ...until his place has gone.
+    // ...until its position is lost.
     let long = "x".repeat(PATHS_MAX - 1);
     (0..BYTES_MAX / PATHS_MAX + 2)
         .for_each(|n| log.push(Change::Create(path(&format!("/{long}{}", n % 10)[1..]))));
