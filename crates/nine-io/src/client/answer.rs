@@ -1,4 +1,4 @@
-//! An answer after its frame is gone: typed, owned, with file data copied at most once.
+//! An answer independent of its frame: typed, owned, with file data copied at most once.
 
 use bytes::Bytes;
 use nine_proto::msg::{Data, Rmsg};
@@ -6,26 +6,26 @@ use nine_proto::{Attr, Dialect, Errno, Error, LockStatus, LockType, Names, Qid, 
 
 use super::error::Result;
 
-/// An error text longer than this is cut, bytes.
+/// Longest error text, in bytes; the rest is cut.
 const ENAME_MAX: usize = 512;
-/// Above the numbers of errors (`MAX_ERRNO` of Linux). Others, such as `ERRUNDEF` of .u, say nothing: the text counts.
+/// Above the numbers of errors (Linux's `MAX_ERRNO`). Others, like .u's `ERRUNDEF`, mean nothing: the text counts.
 const ERRNOS: u32 = 4096;
 
-/// See the module. Its kind is that of the request's reply: the session has seen to that.
+/// See the module. The session has checked that it is the kind of reply that the request needs.
 #[derive(Debug)]
 pub enum Answer {
-    /// It is done.
+    /// Success without data.
     Done,
-    /// Of attach, auth, and what makes a file without opening it.
+    /// Of attach, auth, and messages that create a file without opening it.
     Qid(Qid),
     /// Of open and create.
     Open {
-        /// Of the open file.
+        /// The qid of the open file.
         qid: Qid,
-        /// Bytes in one piece, 0 = not said.
+        /// Most bytes of one read or write; 0 = unspecified.
         iounit: u32,
     },
-    /// Of a walk: of each name that was walked.
+    /// Of walk: the qids of the names that were walked.
     Walk(Vec<Qid>),
     /// Of getattr and stat.
     Attr(Box<Attr>),
@@ -45,21 +45,21 @@ pub enum Answer {
     Statfs(Statfs),
     /// Of sclose.
     Sclosed {
-        /// Bytes that were sent, or that are stored.
+        /// Bytes sent, or bytes stored.
         count: u64,
-        /// Why there are no more, if not because that was all.
+        /// The reason for the end, if it was not the end of the data.
         error: Option<Error>,
     },
 }
 
-/// The lock that is in the way (Rgetlock).
+/// The conflicting lock (Rgetlock).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Getlock {
-    /// `Unlock`: none.
+    /// `Unlock`: there is none.
     pub ty: LockType,
-    /// First byte.
+    /// Offset of the first byte.
     pub start: u64,
-    /// Bytes; 0 = to the end of the file.
+    /// Length in bytes; 0 = to the end of the file.
     pub length: u64,
     /// The owner's process.
     pub proc_id: u32,
@@ -68,7 +68,7 @@ pub struct Getlock {
 }
 
 impl Answer {
-    /// The bytes that an answer carries or says it took, if it is of that kind.
+    /// The bytes that an answer carries or reports as taken, if it is of that kind.
     pub(crate) fn count(reply: &Rmsg<'_>) -> Option<u32> {
         match reply {
             Rmsg::Read { data: Data::Bytes(b) } | Rmsg::Readdir { data: Data::Bytes(b) } => {
@@ -94,7 +94,7 @@ impl Answer {
                 }
                 .into());
             }
-            // A client of Linux takes 0 for a success.
+            // Linux's client takes 0 for a success.
             Rmsg::Lerror { ecode: ecode @ 1..ERRNOS } => return Err(Error::from(Errno(ecode)).into()),
             Rmsg::Lerror { .. } => return Err(Error::from(Errno::EIO).into()),
             Rmsg::Symlink { qid } | Rmsg::Mknod { qid } | Rmsg::Mkdir { qid } | Rmsg::Attach { qid } => {
@@ -168,7 +168,7 @@ fn lock_type(ty: u8) -> Result<LockType> {
 }
 
 impl Answer {
-    /// The session has checked that an answer is of the type that its request asks for; so this is never reached.
+    /// Never reached: the session has checked that the answer's type fits its request.
     pub(crate) fn never(&self) -> ! {
         unreachable!("the session lets no answer of another type through: {self:?}")
     }

@@ -1,5 +1,5 @@
-//! One request and the wait for its answer, as a future. Dropping it takes the request back: it is flushed, and what
-//! a late success makes is clunked; nothing waits for that.
+//! One request and the wait for its answer, as a future. Dropping it takes the request back without waiting: the
+//! request is flushed, and the effect of a late success is undone.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -15,7 +15,7 @@ use super::cancel;
 use super::error::{Error, Result};
 use super::state::{Shared, Waiter, interrupted};
 
-/// See the module. Sent when it is polled for the first time, or when there is room after that.
+/// See the module. It is sent at the first poll, or later if there is no room then.
 pub(crate) struct Call<'m> {
     shared: Arc<Shared>,
     message: Tmsg<'m>,
@@ -26,7 +26,7 @@ pub(crate) struct Call<'m> {
 enum Stage {
     New,
     Begun(usize),
-    /// It has failed before it was sent.
+    /// It failed before it was sent.
     Failed(Error),
     Over,
 }
@@ -36,14 +36,14 @@ impl<'m> Call<'m> {
         Self { shared: shared.clone(), message, payload: None, stage: Stage::New }
     }
 
-    /// `payload` belongs to the end of the message, whose own data is only a count.
+    /// `payload` is the end of the message, whose own data is only a count.
     pub(crate) fn with_payload(shared: &Arc<Shared>, message: Tmsg<'m>, payload: Bytes) -> Self {
         let mut call = Self::new(shared, message);
         call.payload = Some(payload);
         call
     }
 
-    /// The same call when it has been begun: its message is not needed any more.
+    /// Returns the begun call without its message, which is no longer needed.
     pub(crate) fn begun(mut self) -> Call<'static> {
         assert!(!matches!(self.stage, Stage::New), "it has been begun");
         let stage = std::mem::replace(&mut self.stage, Stage::Over);
@@ -51,7 +51,7 @@ impl<'m> Call<'m> {
         Call { shared: self.shared.clone(), message, payload: None, stage }
     }
 
-    /// Sends it now, or queues it while there is no room; its answer is still to be waited for.
+    /// Sends it now, or queues it if there is no room. The answer must still be awaited.
     pub(crate) async fn send(&mut self) {
         let begun = poll_fn(|cx| {
             self.begin(cx);
@@ -60,9 +60,9 @@ impl<'m> Call<'m> {
         begun.await;
     }
 
-    /// [`Call::send`] for a future by hand.
+    /// [`Call::send`] for hand-written futures.
     pub(crate) fn begin(&mut self, cx: &mut Context<'_>) {
-        // An answer never comes with the request.
+        // An answer never arrives at the first poll.
         if let Poll::Ready(Err(error)) = Pin::new(&mut *self).poll(cx) {
             self.stage = Stage::Failed(error);
         }

@@ -1,12 +1,11 @@
-//! The task that owns a client's transport: writes what calls have put out, reads answers and hands them over.
+//! The task that owns a client's transport: writes the queued messages, reads answers and delivers them.
 //!
 //! In: [`State::out`](super::state::State) and the transport. Out: vectored writes, one for all messages of a batch,
 //! and frames.
 //!
-//! Always holds: reading never waits for writing; an idle connection owns no buffer, for what one read takes lies in a
-//! buffer of the thread; a frame too large for that is read into memory of its own, which the caller of the Tread gets
-//! without another copy and which serves again when that is dropped; a turn ends after [`TURN`] reads, so that other
-//! tasks run.
+//! Always holds: reading never waits for writing. An idle connection owns no buffer, because reads use a buffer of the
+//! thread. A frame that is too large for it is read into its own memory, which the caller of the Tread gets without
+//! another copy and which is reused when dropped. A turn ends after [`TURN`] reads, so that other tasks run.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -26,11 +25,11 @@ use super::out::{Out, PIECES};
 use super::state::Shared;
 use crate::buf::{Buf, Frame, Pool};
 
-/// Reads in one turn.
+/// Reads in one turn (time slice).
 const TURN: usize = 16;
-/// What one read can take, bytes.
+/// Bytes that one read can take.
 const READ: usize = 64 * 1024;
-/// What the first read of a frame takes that is probably large again: its head, and little that has to be copied.
+/// Bytes of the first read of a frame that is probably large again: its head, and little data that must be copied.
 const HEAD: usize = 4 * 1024;
 
 thread_local! {
@@ -39,27 +38,27 @@ thread_local! {
 
 /// Moves the bytes of one [`Client`](super::Client). Spawn it, or poll it yourself: without it no call proceeds.
 ///
-/// It ends with `Ok` when no handle of the client is left and everything has been answered, and with an error when the
-/// connection breaks or the server does not keep to 9P; every call learns the same. Dropped before that, it cuts the
+/// Completes with `Ok` when the client has no handle left and all requests are answered. Completes with an error when
+/// the connection fails or the server violates 9P; every call gets the same error. Dropping it earlier cuts the
 /// connection.
 #[must_use = "a client does nothing without its driver"]
 pub struct Driver {
     transport: Box<dyn Transport>,
     shared: Arc<Shared>,
     out: Out,
-    /// The transport may hold back bytes that it has taken.
+    /// The transport may hold bytes that need a flush.
     unflushed: bool,
-    /// It took no more.
+    /// The last write was pending.
     stuck: bool,
-    /// The beginning of a frame.
+    /// The first bytes of a frame.
     partial: Vec<u8>,
-    /// Of one that is larger than [`READ`]: room for all of it, and its size.
+    /// Memory for all of a frame that is larger than [`READ`], and its size.
     large: Option<(Arc<Buf>, usize)>,
-    /// Bytes that are there, in one of both.
+    /// Bytes that are in `partial` or `large`.
     filled: usize,
     /// The last frame was a large one.
     was_large: bool,
-    /// Memory of large frames that nobody needs any more, while there are calls.
+    /// Memory of dropped large frames, while there are calls.
     pool: Option<Pool>,
 }
 
@@ -94,7 +93,7 @@ impl Future for Driver {
         turn.map_err(|error| {
             this.shared.with(|state| {
                 state.die(error);
-                // The first reason counts: this one may only be what it led to.
+                // The first reason counts: this error may only be a consequence.
                 state.dead().cloned().expect("just died").into()
             })
         })
@@ -118,7 +117,7 @@ impl Driver {
             }
             self.write(cx)?;
             if self.read(cx, scratch)?.is_ready() {
-                // The turn is over and there is more.
+                // The turn is over, and there is more to read.
                 self.write(cx)?;
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
@@ -147,14 +146,14 @@ impl Driver {
                     return Poll::Pending;
                 }
                 Parked::Finished => {
-                    // A peer that is gone already has nothing left to be told.
+                    // A peer that is gone needs no orderly close.
                     return self.transport.poll_close(cx).map(|_| Ok(()));
                 }
             }
         }
     }
 
-    /// Writes all there is, until the transport takes no more.
+    /// Writes all queued messages, until the transport takes no more.
     fn write(&mut self, cx: &mut Context<'_>) -> Result<(), Error> {
         loop {
             if self.out.is_empty() {
@@ -171,7 +170,7 @@ impl Driver {
             match self.transport.poll_write(cx, &pieces[..count]) {
                 Poll::Ready(Ok(0)) => return Err(self.transport_error(io::ErrorKind::WriteZero.into())),
                 Poll::Ready(Ok(n)) => {
-                    // What the system takes at once says nothing about the peer.
+                    // Bytes taken by the system at once prove nothing about the peer.
                     if std::mem::take(&mut self.stuck) {
                         self.shared.moved.store(true, Ordering::Relaxed);
                     }
@@ -198,7 +197,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Reads until there is no more (`Pending`) or the turn is over (`Ready`).
+    /// Reads until nothing more is available (`Pending`) or the turn is over (`Ready`).
     fn read(&mut self, cx: &mut Context<'_>, scratch: &mut [u8]) -> Result<Poll<()>, Error> {
         for _ in 0..TURN {
             let buf = match &mut self.large {
@@ -238,14 +237,14 @@ impl Driver {
                 partly => self.large = partly,
             }
             if self.shared.border.load(Ordering::Relaxed) && self.cross()? {
-                // What the new module has to say goes first.
+                // The new module's own bytes must be sent first.
                 return Ok(Poll::Ready(()));
             }
         }
         Ok(Poll::Ready(()))
     }
 
-    /// Changes this end of the conversation, if nothing is under way. What is refused has changed nothing.
+    /// Switches the modules at this end only, if nothing is in flight. A refused text has changed nothing.
     fn change_here(&mut self) {
         let Some(words) = self.shared.with(|state| state.take_here()) else { return };
         let told = self.transport.control(&words).map_err(|fault| {
@@ -260,7 +259,7 @@ impl Driver {
         self.shared.piped.store(!self.transport.status().is_empty(), Ordering::Relaxed);
     }
 
-    /// Changes the conversation, if the last message before that has been answered.
+    /// Switches the modules, if the last message in the old form has been answered.
     fn cross(&mut self) -> Result<bool, Error> {
         let Some(words) = self.shared.with(|state| state.crossing()) else { return Ok(false) };
         let failed = |text: String| io::Error::new(io::ErrorKind::InvalidData, text);
@@ -276,7 +275,7 @@ impl Driver {
         Ok(true)
     }
 
-    /// Hands over the whole frames at the front of `bytes` and keeps the rest.
+    /// Delivers the whole frames at the start of `bytes`, and stores the rest.
     fn frames(&mut self, bytes: &[u8]) -> Result<(), Error> {
         let mut at = 0;
         let need = self.shared.with(|state| {
@@ -323,10 +322,10 @@ impl Driver {
 
 enum Parked {
     Yes {
-        /// Under way.
+        /// Calls in flight.
         calls: usize,
     },
-    /// There is something new to write.
+    /// There are new messages to write.
     No,
     Finished,
 }
@@ -342,7 +341,7 @@ mod orders {
     use std::sync::Arc;
     use std::task::{Context, Poll, Waker};
 
-    /// Answers each message when it is whole. The driver alone touches it, but for the gate.
+    /// Answers each message when it is complete. Only the driver uses it, apart from the gate.
     struct Server {
         came: Vec<u8>,
         answers: Vec<u8>,
@@ -389,7 +388,7 @@ mod orders {
     }
 
     impl Transport for Server {
-        /// What it has nothing of comes by a write only, after which it is asked again.
+        /// Answers appear only after a write, and after that the driver reads again.
         fn poll_read(&mut self, _: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
             if self.answers.is_empty() {
                 return Poll::Pending;
@@ -440,7 +439,7 @@ mod orders {
         model.check(test);
     }
 
-    /// The clunk of the dropped file and the end of the client are two more events that the driver must hear of.
+    /// The clunk of the dropped file and the end of the client are two more events that the driver must not miss.
     #[test]
     fn a_call_made_at_any_moment_of_the_turn_is_sent_in_any_order() {
         check(|| {

@@ -1,12 +1,12 @@
-//! The client: files of a 9P server, in any dialect, with as many requests under way as the link can use.
+//! The client: files of a 9P server, in any dialect, with as many requests in flight as the link can use.
 //!
-//! In: a [`Transport`] that is connected. Out: a [`Client`], whose calls may be made from any thread, and a
-//! [`Driver`], the one task that moves its bytes. Nothing here knows a runtime: futures are woken by the driver, the
-//! driver by the transport. [`blocking`] runs the same code on the caller's own thread.
+//! In: a connected [`Transport`]. Out: a [`Client`], callable from any thread, and a [`Driver`], the one task that
+//! moves its bytes. Nothing here depends on a runtime: the driver wakes futures, and the transport wakes the driver.
+//! [`blocking`] runs the same code on the caller's thread.
 //!
-//! Always holds: dropping a future takes its request back and waits for nothing (the request is flushed, and what a
-//! late success makes is clunked); dropping a [`File`] clunks it; everything that waits is bounded ([`Options`]); when
-//! the connection goes, every waiter learns why at once.
+//! Always holds: dropping a future takes its request back without waiting: the request is flushed, and the effect of a
+//! late success is undone. Dropping a [`File`] clunks it. All waiting requests are bounded ([`Options`]). If the
+//! connection fails, every waiting call gets the reason at once.
 //!
 //! ```no_run
 //! use nine_io::client::{Client, Options, Result};
@@ -82,32 +82,32 @@ pub use resolve::may_be_link;
 pub use side::{Dial, Dialing, offered};
 pub use stream::{Direction, HEAD, Stream, WORTH};
 
-/// What a client asks for and what it may use. The defaults suit a person's tools and a mux alike.
+/// The parameters and limits of a client. The defaults suit a person's tools and a mux alike.
 #[derive(Clone)]
 pub struct Options {
-    /// Dialects to try, from best to least: all of them. Not empty.
+    /// Dialects to try, best first; the default is all of them. Not empty.
     pub dialects: Vec<Dialect>,
-    /// The longest message to propose, bytes, 512 to 1 MiB: 1 MiB. The server may answer with less.
+    /// The longest message to propose, in bytes: 512 to 1 MiB, default 1 MiB. The server may answer with less.
     pub msize: u32,
-    /// Requests under way, flushed ones included, at most 32,767: 1,024. The next ones wait in order.
+    /// Most requests in flight, including flushed ones: at most 32,767, default 1,024. Further ones wait in order.
     pub calls: usize,
-    /// Bytes that requests under way and their largest answers may need together: 32 MiB. The next ones wait in
-    /// order.
+    /// Most bytes that requests in flight and their largest answers may need together: default 32 MiB. Further ones
+    /// wait in order.
     pub budget: usize,
-    /// Bytes that one [`Reader`], [`Writer`], `read_at` or `write_at` keeps under way: 8 MiB.
+    /// Most bytes that one [`Reader`], [`Writer`], `read_at` or `write_at` has in flight: default 8 MiB.
     pub window: usize,
-    /// The time, from which a [`Reader`] or [`Writer`] finds how much to have under way, up to twice `window`. `None`:
-    /// it is `window`.
+    /// The clock by which a [`Reader`] or [`Writer`] adapts its window, up to twice `window`. `None`: the window is
+    /// `window`.
     pub clock: Option<Arc<dyn Clock>>,
-    /// How data connections are dialled. `None`: there are no streams ([`Stream`]).
+    /// Dials data connections. `None`: there are no streams ([`Stream`]).
     pub streams: Option<Arc<dyn Dial>>,
-    /// What can be pushed on the connection ([`Client::change`]), if anything.
+    /// The modules that can be pushed on the connection ([`Client::change`]), if any.
     pub pushed: Option<Pushed>,
-    /// Shown to the server at [`Client::attach`], if it asks for authentication.
+    /// The token to show at [`Client::attach`], if the server asks for authentication.
     pub token: Option<String>,
-    /// Where what is asked is counted, if anywhere.
+    /// Counts the requests, if set.
     pub meter: Option<Arc<Meter>>,
-    /// Turns the names that 9P2000 has for users and groups into numbers and back: decimal numbers only.
+    /// Maps 9P2000's names of users and groups to numbers and back; the default knows decimal numbers only.
     pub names: Arc<dyn Names>,
 }
 
@@ -130,7 +130,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The same with streams, in whatever dialect there are.
+    /// Adds streams, in every dialect.
     #[must_use]
     pub fn with_streams(self, dial: Arc<dyn Dial>) -> Self {
         let dialects = self.dialects.iter().flat_map(|&plain| [Dialect { streaming: true, ..plain }, plain]);
@@ -150,7 +150,7 @@ impl fmt::Debug for Options {
     }
 }
 
-/// The tree that a connection's own files are in.
+/// The tree with the connection control files.
 const CONVERSATION: &str = "#conversation";
 
 /// A session with a server. Clones share it; it ends when the last clone and the last [`File`] are gone.
@@ -162,7 +162,7 @@ pub struct Client(Arc<Handle>);
 struct Handle {
     shared: Arc<Shared>,
     dialect: Dialect,
-    /// The most data in one message, bytes.
+    /// Most data in one message, in bytes.
     iounit: u32,
     options: Options,
 }
@@ -174,7 +174,7 @@ impl Drop for Handle {
 }
 
 impl Client {
-    /// Agrees on a version with the server (version(5)): the best dialect that both know.
+    /// Agrees on a version with the server (version(5)): the best dialect that both support.
     pub async fn connect(transport: impl Transport, options: Options) -> Result<(Self, Driver)> {
         let shared = Arc::new(Shared::new(&transport.peer().addr, &options, Directs::of(&transport)));
         let transport: Box<dyn Transport> = match &options.pushed {
@@ -199,7 +199,7 @@ impl Client {
         Ok((Self(Arc::new(Handle { shared, dialect, iounit, options })), driver))
     }
 
-    /// A client of a server in this process, which takes it for `peer`; both run as tasks of this core.
+    /// Connects to a server in this process, which sees the client as `peer`. Both run as tasks of this core.
     pub async fn within(env: &impl Env, service: &Service, peer: Peer, options: Options) -> Result<Self> {
         let server = Peer { addr: peer.addr.clone(), proof: Proof::None };
         let (near, far) = nine_net::pipe(server, peer);
@@ -209,8 +209,8 @@ impl Client {
         Ok(client)
     }
 
-    /// A fid for the root of the tree `aname`, as the user `uname` or, in .u and .L, `uid` (`NOUID`: the name counts).
-    /// Shows [`Options::token`] before, if there is one and the server wants it (attach(5)).
+    /// Returns a fid for the root of the tree `aname`, as the user `uname` or, in .u and .L, `uid` (`NOUID`: the name
+    /// counts). If there is an [`Options::token`] and the server wants one, the client shows it before (attach(5)).
     pub async fn attach(&self, uname: &str, uid: u32, aname: &str) -> Result<File> {
         let afid = match &self.0.options.token {
             Some(token) => self.show(token, uname, uid, aname).await?,
@@ -230,8 +230,8 @@ impl Client {
         }
     }
 
-    /// [`Client::attach`], and what `then` makes of the root, which is not known to be there yet: in one flight where
-    /// the session orders what depends on each other (`.s`) and no token is shown. `then` must not keep the root.
+    /// [`Client::attach`], followed by `then` with the root, which may not exist yet. If the session orders dependent
+    /// requests (`.s`) and shows no token, all is sent in one round trip. `then` must not keep the root.
     pub async fn attach_then<T>(
         &self,
         uname: &str,
@@ -248,7 +248,7 @@ impl Client {
         let fid = self.fid()?;
         let mut attach = self.call(Tmsg::Attach { fid, afid: NOFID, uname, aname, n_uname: OnlyIds(uid) });
         attach.send().await;
-        // Its fid is another's to clunk as long as it is not known to be there.
+        // Until the root is known to exist, dropping it must not clunk its fid.
         let coming = File::new(self, fid, Qid::default());
         coming.leave();
         let mut then = pin!(then(&coming));
@@ -265,18 +265,18 @@ impl Client {
         Ok((root?, done))
     }
 
-    /// Changes the modules of this connection, at both ends and at the same border: `push NAME ARGUMENTS` or `pop`.
-    /// Waits until everything under way has been answered; what is called meanwhile goes afterwards, in the new form,
-    /// and so does a first message, which the server must have understood before this is done. Where nothing else
-    /// lets us in, the token is shown if it `may_show` now, in the form that is spoken before the change.
+    /// Changes the modules of this connection, at both ends and at the same switch point: `push NAME ARGUMENTS` or
+    /// `pop`. It waits until all requests in flight are answered. Calls made meanwhile are sent afterwards, in the new
+    /// form. A first message in the new form must succeed before this returns. If the server admits the client by the
+    /// token only, the token is shown if `may_show`, in the old form.
     ///
     /// # Errors
-    /// The server has no conversation to show, or refuses the text: then nothing has changed. Given up after the text
-    /// has been sent, it ends the connection, of which nobody would know what it speaks.
+    /// If the server has no connection control files, or refuses the text, nothing has changed. If the future is
+    /// dropped after the text was sent, the connection ends, because its form would be unknown.
     pub async fn change(&self, uname: &str, uid: u32, words: &str, may_show: bool) -> Result<()> {
         self.check(words)?;
         let shows = may_show && self.0.options.token.is_some();
-        // Only a proven client may push these.
+        // Only a client with a proven identity may push these.
         let is_costly = words.strip_prefix("push ").is_some_and(nine_net::modules::is_costly);
         let root = match self.attach_with(None, uname, uid, CONVERSATION).await {
             Ok(_) if shows && is_costly => self.attach(uname, uid, CONVERSATION).await,
@@ -305,7 +305,7 @@ impl Client {
         crossing.crossed = answer.is_ok();
         crossing.over = !crossing.crossed;
         answer?;
-        // What the peers do not agree on in the new form, like a certificate, shows now.
+        // If the two ends disagree on the new form, for example on a certificate, it shows now.
         let closed = ctl.close().await;
         crossing.over = true;
         match closed {
@@ -314,10 +314,10 @@ impl Client {
         }
     }
 
-    /// The same at this end alone, for modules that pass on the bytes that they get: the server notices nothing.
+    /// The same at this end alone, for modules that pass bytes on unchanged, so that the server is not concerned.
     ///
     /// # Errors
-    /// The text is wrong: then nothing has changed. Given up while it is being done, it ends the connection.
+    /// If the text is invalid, nothing has changed. If the future is dropped during the change, the connection ends.
     pub async fn change_here(&self, words: &str) -> Result<()> {
         self.check(words)?;
         let mut crossing = Crossing { client: self, near: false, crossed: false, over: false };
@@ -332,7 +332,7 @@ impl Client {
         told
     }
 
-    /// Whether a text can be right.
+    /// Checks a text before it is sent.
     fn check(&self, words: &str) -> Result<()> {
         let refused = |fault: Fault| Error::from(nine_proto::Error::new(Errno::EINVAL, fault.to_string()));
         let pushed = self.0.options.pushed.as_ref();
@@ -343,7 +343,7 @@ impl Client {
         }
     }
 
-    /// Writes the token to an afid, or finds that the server wants none.
+    /// Writes the token to an afid, or returns `None` if the server wants none.
     async fn show(&self, token: &str, uname: &str, uid: u32, aname: &str) -> Result<Option<File>> {
         let (uname, aname) = (text(uname.as_bytes())?, text(aname.as_bytes())?);
         let afid = self.fid()?;
@@ -358,12 +358,12 @@ impl Client {
         Ok(Some(file))
     }
 
-    /// What is spoken.
+    /// The dialect of the session.
     pub fn dialect(&self) -> Dialect {
         self.0.dialect
     }
 
-    /// Whether data connections can be had. They would go past whatever is pushed on the conversation.
+    /// Whether data connections are available. They would bypass the modules pushed on the connection.
     pub fn has_streams(&self) -> bool {
         self.0.dialect.streaming
             && self.0.options.streams.is_some()
@@ -371,12 +371,12 @@ impl Client {
             && self.now_ms() >= self.0.shared.no_streams.load(Ordering::Relaxed)
     }
 
-    /// 0 where the time is not known.
+    /// The time in ms; 0 without a clock.
     fn now_ms(&self) -> u64 {
         self.0.options.clock.as_ref().map_or(0, |clock| clock.now().as_millis() as u64)
     }
 
-    /// Data connections do not come about: none is tried for a while. Whether that is news.
+    /// Tries no data connections for a while, because one has failed. Returns whether this is new.
     fn without_streams(&self) -> bool {
         let until = match &self.0.options.clock {
             Some(_) => self.now_ms() + side::PAUSE_MS,
@@ -385,52 +385,52 @@ impl Client {
         self.0.shared.no_streams.swap(until, Ordering::Relaxed) == 0
     }
 
-    /// The most data in one read or write of a file that does not ask for less, bytes.
+    /// Most data in one read or write, in bytes, of a file whose server asks for no less.
     pub fn iounit_max(&self) -> u32 {
         self.0.iounit
     }
 
-    /// Whether both are the same session, so that a fid of one means the same to the other.
+    /// Whether both are the same session, so that a fid means the same in both.
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// The server's address: this client's own copy, which its errors have.
+    /// The server's address: this client's own copy, as in its errors.
     pub fn peer(&self) -> &Arc<str> {
         &self.0.shared.peer
     }
 
-    /// Why no call can succeed any more, if the connection is gone.
+    /// Why no further call can succeed, if the connection is gone.
     pub fn dead(&self) -> Option<Error> {
         self.0.shared.with(|state| state.dead().cloned())
     }
 
-    /// Requests under way, and among them those that were taken back and whose Rflush has not come. A server that
-    /// never answers a flush makes the second number stay: whoever owns the client decides how long to be patient.
+    /// The number of requests in flight, and how many of them were taken back and wait for their Rflush. If a server
+    /// never answers a flush, the second number stays; the client's owner decides how long to wait.
     pub fn under_way(&self) -> (usize, usize) {
         self.0.shared.with(|state| (state.session.calls(), state.session.orphans()))
     }
 
-    /// To be called from time to time: how many calls of this in a row have seen that no byte moved in between. The
-    /// first of them sends a Tflush of no request, which a living server answers at once. Whoever owns the client
-    /// decides when it is given up ([`Client::abort`]).
+    /// To be called periodically. Returns for how many calls in a row no byte has moved. From the first of them on it
+    /// sends a Tflush of no request, which a live server answers at once. The client's owner decides when to give up
+    /// ([`Client::abort`]).
     pub fn beat(&self) -> u32 {
         let moved = self.0.shared.moved.swap(false, Ordering::Relaxed);
         self.0.shared.with(|state| state.beat(moved))
     }
 
-    /// Fids that the server has for us, or may have.
+    /// The number of fids that the server has for this client, or may have.
     pub fn fids(&self) -> u32 {
         self.0.shared.with(|state| state.session.fids())
     }
 
-    /// Ends the connection at once: every call, now and later, fails with `reason`.
+    /// Ends the connection at once: every current and later call fails with `reason`.
     pub fn abort(&self, reason: std::io::Error) {
         let peer = self.0.shared.peer.clone();
         self.0.shared.with(|state| state.die(Error::Transport { peer, error: Arc::new(reason) }));
     }
 
-    /// What ends this client soon ([`Ender::end`]).
+    /// Returns a handle that ends this client without waiting for answers ([`Ender::end`]).
     pub fn ender(&self) -> Ender {
         Ender(self.0.shared.clone())
     }
@@ -450,21 +450,21 @@ impl fmt::Debug for Client {
     }
 }
 
-/// Has a client that nobody uses any more end without the answers that are still due: of clunks, nobody needs them.
+/// Ends an unused client without waiting for the remaining answers, which are those of clunks.
 pub struct Ender(Arc<Shared>);
 
 impl Ender {
-    /// From now on the driver ends when the last handle is gone and all is sent.
+    /// From now on the driver ends when the last handle is gone and all messages are sent.
     pub fn end(&self) {
         self.0.with(|state| state.hurry = true);
     }
 }
 
-/// Who changes the conversation; gone on the way, it leaves nobody waiting.
+/// Restores the state if a change of modules is abandoned, so that no call waits for it.
 struct Crossing<'c> {
     client: &'c Client,
     near: bool,
-    /// Both ends have changed.
+    /// Both ends have switched.
     crossed: bool,
     over: bool,
 }
@@ -482,7 +482,7 @@ impl Drop for Crossing<'_> {
     }
 }
 
-/// A string that the wire can carry.
+/// Checks that a string fits into a message.
 fn text(s: &[u8]) -> Result<&[u8]> {
     if s.len() > usize::from(u16::MAX) || s.contains(&0) {
         return Err(Error::refused(nine_proto::Errno::EINVAL, "a text is too long or has a NUL in it"));

@@ -1,15 +1,15 @@
-//! Messages on their way out: heads in one buffer, large payloads beside it, never copied into it.
+//! Outgoing messages: heads in one buffer, large payloads beside it without a copy.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
 use bytes::Bytes;
 
-/// A payload shorter than this is copied into the buffer: a piece of its own costs more.
+/// A shorter payload is copied into the buffer, which costs less than a piece of its own.
 pub(crate) const COPY: usize = 4 * 1024;
 /// Pieces in one vectored write.
 pub(crate) const PIECES: usize = 64;
-/// An empty buffer larger than this is given back to the allocator.
+/// An empty buffer with a larger capacity is freed.
 const KEEP: usize = 16 * 1024;
 
 /// See the module. Bounded by the budget of the calls that put messages into it.
@@ -17,7 +17,7 @@ const KEEP: usize = 16 * 1024;
 pub(crate) struct Out {
     /// Messages, without the payloads below.
     pub(crate) heads: Vec<u8>,
-    /// `(at, payload)`: it belongs after `heads[..at]`. Sorted by `at`.
+    /// `(at, payload)`: the payload belongs after `heads[..at]`. Sorted by `at`.
     payloads: VecDeque<(usize, Bytes)>,
     /// Bytes of `heads` that are written.
     done: usize,
@@ -28,7 +28,7 @@ impl Out {
         self.done == self.heads.len() && self.payloads.is_empty()
     }
 
-    /// The payload follows what is in `heads` now.
+    /// Adds a payload after the present content of `heads`.
     pub(crate) fn payload(&mut self, payload: Bytes) {
         if payload.len() < COPY {
             self.heads.extend_from_slice(&payload);
@@ -37,7 +37,7 @@ impl Out {
         }
     }
 
-    /// Fills `pieces` with what comes next, and says how many.
+    /// Fills `pieces` with the next bytes, and returns how many pieces it used.
     pub(crate) fn pieces<'a>(&'a self, pieces: &mut [IoSlice<'a>; PIECES]) -> usize {
         let (mut count, mut at) = (0, self.done);
         for (cut, payload) in &self.payloads {
@@ -59,7 +59,7 @@ impl Out {
         count
     }
 
-    /// `n` more bytes are written.
+    /// Records that `n` more bytes are written.
     pub(crate) fn advance(&mut self, mut n: usize) {
         while let Some((cut, payload)) = self.payloads.front_mut() {
             let head = n.min(*cut - self.done);

@@ -1,12 +1,12 @@
-//! What the handles of a client and its driver share: the session, the output, and who waits for what.
+//! The state that a client's handles share with its driver: the session, the output, and the waiting calls.
 //!
-//! In: messages of [`Call`](super::call::Call)s and frames from the driver. Out: bytes in [`State::out`] and wakers,
-//! which [`Shared::with`] wakes after it has let go of the lock.
+//! In: messages of [`Call`](super::call::Call)s, and frames from the driver. Out: bytes in [`State::out`], and wakers,
+//! which [`Shared::with`] wakes after it has released the lock.
 //!
-//! Always holds: every queue here is bounded. Calls under way are at most `Options::calls`, orphans included; their
-//! messages and largest possible answers together are at most `Options::budget` bytes, unless one call alone is
-//! larger; what does not fit waits, each client's calls in their order and the clients in turn (`share`), and
-//! is dropped with its future. Clunks in waiting are bounded by the fids.
+//! Always holds: every queue here is bounded. At most `Options::calls` calls are in flight, orphans included. Their
+//! messages and largest answers need at most `Options::budget` bytes together, unless one call alone needs more.
+//! Further calls wait: each client's in order, the clients in turn (`share`). A dropped future removes its call.
+//! Waiting clunks are bounded by the fids.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -29,109 +29,111 @@ use super::truncate::TruncationCheck;
 use crate::direct::Directs;
 use crate::sync::{Mutex, lock};
 
-/// What a message and its answer are charged at least, bytes.
+/// Least charge for a message and its answer, in bytes.
 const SMALL: usize = 1024;
-/// A call that costs no more than this does not wait behind one that finds no room, bytes.
+/// A call that costs at most this need not wait behind a larger one that does not fit, in bytes.
 const OVERTAKES: usize = 8 * 1024;
-/// What the answer to a message is charged whose answer is text of any length, bytes.
+/// Charge for an answer that is text of any length, in bytes.
 const TEXT: usize = 68 * 1024;
 
 pub(crate) struct Shared {
     pub(crate) peer: Arc<str>,
     pub(crate) meter: Option<Arc<Meter>>,
     state: Mutex<State>,
-    /// Bytes have come or gone since it was asked last.
+    /// Bytes have moved since the last check.
     pub(crate) moved: AtomicBool,
-    /// Somebody has wanted to change the conversation: the driver looks whether the time has come.
+    /// A change of modules was requested, so the driver checks whether it is due.
     pub(crate) border: AtomicBool,
-    /// Data connections do not come about: none is tried before this time, ms. 0: they may; all ones: for good.
+    /// Time in ms before which no data connection is tried, because one has failed. 0: never failed; all ones: never
+    /// again.
     pub(crate) no_streams: AtomicU64,
-    /// Something is pushed on the conversation.
+    /// Modules are pushed on the connection.
     pub(crate) piped: AtomicBool,
     pub(crate) truncation: TruncationCheck,
-    /// Whether the server knows Trenameat2, once that has been looked at.
+    /// Whether the server knows Trenameat2, once this was checked.
     pub(crate) has_renameat2: OnceLock<bool>,
-    /// Open files of a server in this process.
+    /// The opened files of a server in this process.
     pub(crate) directs: Option<Arc<Directs>>,
 }
 
 pub(crate) struct State {
     pub(crate) session: ClientSession,
-    /// Messages the driver has not taken yet; bounded by the budget and one small message per tag.
+    /// Messages that the driver has not taken yet; bounded by the budget and one small message per tag.
     pub(crate) out: Out,
-    /// Sleeps while there is nothing to send, or while the transport takes no more.
+    /// The sleeping driver: it has nothing to send, or the transport takes no more.
     pub(crate) driver: Option<Waker>,
-    /// The transport takes no more: it will wake the driver, new messages need not.
+    /// The transport takes no more. It will wake the driver, so new messages need not.
     pub(crate) blocked: bool,
-    /// No handle is left: end when everything has been answered.
+    /// No handle is left: end when all requests are answered.
     pub(crate) closing: bool,
-    /// Do not wait for the answers.
+    /// End without waiting for the answers.
     pub(crate) hurry: bool,
     pub(crate) agreed: bool,
     dead: Option<Error>,
     peer: Arc<str>,
     meter: Option<Arc<Meter>>,
     names: Arc<dyn Names>,
-    /// By tag.
+    /// Messages sent, by tag.
     sent: Vec<Sent>,
     calls: Vec<Slot>,
     free: Vec<usize>,
-    /// Calls without room, by ticket; as many as there are futures and clients that wait. Whose turn it is, `shares`
-    /// knows.
+    /// Calls that wait for room, by ticket; as many as there are waiting futures and forwarded requests. `shares` knows
+    /// their order.
     queue: BTreeMap<u64, Queued>,
     ticket: u64,
     shares: Shares,
-    /// Whose turn it is when there is room for one.
+    /// The size of call that is served next if only one fits.
     turn: Size,
-    /// Somebody waits for room, and not for its own share of it.
+    /// A call waits for room in general, not for its client's share.
     full: bool,
-    /// Bytes that calls under way may need.
+    /// Bytes charged for calls in flight.
     charged: usize,
     budget: usize,
-    /// Fids nobody wants any more, waiting for a tag or for the end of an orphan.
+    /// Unneeded fids that wait for a tag or for the end of an orphan.
     clunks: VecDeque<Fid>,
     wakes: Vec<Waker>,
-    /// Answers to what was passed on, to be told when the lock is free.
+    /// Answers to forwarded requests, to be delivered without the lock.
     told: Vec<Told>,
-    /// What [`State::tick`] has counted.
+    /// The number of calls of [`State::tick`].
     now: u32,
-    /// Calls of [`State::beat`] since something moved.
+    /// Calls of [`State::beat`] since bytes last moved.
     silent: u32,
     border: Border,
 }
 
-/// How far a change of the conversation's modules is.
+/// The state of a change of modules. The border is the switch point between the old and the new form.
 enum Border {
-    /// There is none.
+    /// No change.
     Far,
-    /// Nothing more is sent; who waits until all is answered.
+    /// Nothing more is sent. The waker is that of the caller, which waits until all requests are answered.
     Near(Option<Waker>),
-    /// The last message in the old form is under way: its call, and what its answer makes true.
+    /// The last message in the old form is in flight: its call, and the text to apply after its answer.
     Reached(usize, String),
-    /// It has been answered: the transport is to be told, then the call's answer.
+    /// It has been answered: the driver must switch the transport, and then complete the call.
     Crossed(usize, String, Result<Answer>),
-    /// Nothing is under way, and nothing has been said: the transport is to be told, then who waits.
+    /// A change at this end only. All requests are answered: the driver must switch the transport, then wake the
+    /// caller.
     Here(String, Waker),
-    /// The transport is being told.
+    /// The driver is switching the transport.
     Telling(Waker),
-    /// What the transport has said to that.
+    /// The result of the switch.
     Told(Result<()>),
 }
 
 #[derive(Clone, Copy, Default)]
 struct Sent {
-    /// Index in `calls`; `None`: nobody waits.
+    /// Index in `calls`; `None`: no call waits for the answer.
     call: Option<usize>,
     cost: usize,
-    /// The most data that the answer may carry, or say that it took.
+    /// The most data that the answer may carry, or report as taken.
     count: u32,
-    /// When it was flushed.
+    /// The tick at which it was flushed.
     flushed: Option<u32>,
-    /// It may change something.
+    /// It may change something at the server.
     changes: bool,
-    /// For which client; 0: for us.
+    /// The client that it is charged to; 0: this client itself.
     share: u64,
-    /// When it was asked, for the meter; 0: nobody looks.
+    /// The time of the request, for the meter; 0: not measured.
     begun: u64,
 }
 
@@ -141,13 +143,13 @@ enum Slot {
     Done { answer: Result<Answer>, made: Option<Fid> },
 }
 
-/// Who waits for an answer.
+/// The receiver of an answer.
 pub(crate) enum Waiter {
     /// A future.
     Waker(Waker),
-    /// Nobody: it is told. Boxed, for most slots are of futures.
+    /// A forwarded request. Boxed, because most slots belong to futures.
     Forward(Box<Forwarded>),
-    /// [`State::forward`] will say; for a request of this client.
+    /// To be set by [`State::forward`], for a request of this client.
     Unknown(u64),
 }
 
@@ -157,16 +159,16 @@ struct Told {
     made: Option<Fid>,
 }
 
-/// Where a call waits.
+/// The place of a waiting call.
 #[derive(Clone, Copy)]
 enum At {
-    /// For room, with this ticket.
+    /// It waits for room, with this ticket.
     Queue(u64),
-    /// For its answer.
+    /// It waits for its answer.
     Tag(Tag),
 }
 
-/// A call without room: complete but for its tag.
+/// A call that waits for room: complete except for its tag.
 struct Queued {
     call: usize,
     message: Vec<u8>,
@@ -176,7 +178,7 @@ struct Queued {
 }
 
 impl Waiter {
-    /// The client it waits for.
+    /// The client that the call is charged to.
     fn share(&self) -> u64 {
         match self {
             Self::Forward(forwarded) => forwarded.client(),
@@ -237,8 +239,8 @@ impl Shared {
         }
     }
 
-    /// Does something with the state, then wakes and tells whom it concerns: the driver if there is something new for
-    /// it and it sleeps, so at most once per batch.
+    /// Runs `f` on the state, then wakes the waiting tasks and delivers answers. Wakes the driver if it sleeps and has
+    /// new work, so at most once per batch.
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
         let mut state = lock(&self.state);
         let result = f(&mut state);
@@ -259,7 +261,7 @@ impl State {
         (!self.out.is_empty() && !self.blocked) || self.dead.is_some() || self.is_finished()
     }
 
-    /// Nothing will ever be sent or received again.
+    /// Whether nothing more will be sent or received.
     pub(crate) fn is_finished(&self) -> bool {
         let answered = self.session.calls() == 0 && self.clunks.is_empty();
         self.closing && (answered || self.hurry) && self.out.is_empty()
@@ -269,14 +271,14 @@ impl State {
         self.dead.as_ref()
     }
 
-    /// A fid number for a message that makes one.
+    /// Returns a new fid number for a message.
     pub(crate) fn fid(&mut self) -> Result<Fid> {
         self.session
             .fid()
             .ok_or_else(|| Error::refused(Errno::EMFILE, "too many open files on this connection"))
     }
 
-    /// Sends a call, or queues it while there is no room. What comes out names it from now on.
+    /// Sends a call, or queues it if there is no room. Returns the number of the call.
     pub(crate) fn begin(
         &mut self,
         message: &Tmsg<'_>,
@@ -286,7 +288,7 @@ impl State {
         self.begin_now(message, payload, waiter, false)
     }
 
-    /// The same; `alone`: there is nothing else under way, and it does not wait behind those that wait.
+    /// The same; with `alone`, nothing else is in flight, and the call does not wait behind queued ones.
     fn begin_now(
         &mut self,
         message: &Tmsg<'_>,
@@ -334,14 +336,14 @@ impl State {
         Ok(call)
     }
 
-    /// The call was begun for this.
+    /// Sets the forwarded request for which the call was begun.
     pub(crate) fn forward(&mut self, call: usize, forwarded: Box<Forwarded>) {
         if let Slot::Waits { waiter, .. } = &mut self.calls[call] {
             *waiter = Waiter::Forward(forwarded);
         }
     }
 
-    /// The answer of a call, when it is there; the call is over then.
+    /// Returns the answer of a call when it has arrived, which ends the call.
     pub(crate) fn poll(&mut self, call: usize, waker: &Waker) -> Poll<Result<Answer>> {
         match &mut self.calls[call] {
             Slot::Waits { waiter, .. } => {
@@ -355,8 +357,8 @@ impl State {
         }
     }
 
-    /// Nobody needs the call any more, but somebody waits for what became of it: its answer if there is one before
-    /// its Rflush, else EINTR, and then it has not happened (flush(5)).
+    /// Flushes a call whose result is still awaited. The result is its answer if that comes before the Rflush, else
+    /// EINTR, and then it has not happened (flush(5)).
     pub(crate) fn flush(&mut self, call: usize) {
         let Slot::Waits { at, .. } = self.calls[call] else { return };
         match at {
@@ -365,12 +367,12 @@ impl State {
                 self.complete(call, Err(interrupted()), None);
                 self.clunk(orphan);
             }
-            // A Tclunk is not flushed, but nobody waits for it for ever, either.
+            // A Tclunk is not flushed, but its caller need not wait forever either.
             At::Tag(tag) => self.send_flush(tag),
         }
     }
 
-    /// As [`State::flush`], for requests that were passed on and that `is` names; whether there were any.
+    /// As [`State::flush`], for the forwarded requests that `is` selects. Returns whether there were any.
     pub(crate) fn flush_forwarded(&mut self, is: impl Fn(&Forwarded) -> bool) -> bool {
         let named = |slot: &Slot| match slot {
             Slot::Waits { waiter: Waiter::Forward(forwarded), .. } => is(forwarded),
@@ -406,8 +408,8 @@ impl State {
         (overdue, waiting)
     }
 
-    /// Some time has passed, and something has `moved` meanwhile or not: asks for a sign of life if not. Says how often
-    /// in a row that was so.
+    /// Records whether bytes have `moved` since the last call, and requests a sign of life if not. Returns for how many
+    /// calls in a row none have moved.
     pub(crate) fn beat(&mut self, moved: bool) -> u32 {
         self.silent = if moved { 0 } else { self.silent + 1 };
         if self.silent > 0
@@ -420,7 +422,7 @@ impl State {
         self.silent
     }
 
-    /// A call is taken back that has not been sent.
+    /// Removes a call that has not been sent.
     fn dequeue(&mut self, ticket: u64) -> Option<Fid> {
         let queued = self.queue.remove(&ticket)?;
         self.shares.take_back(queued.sent.share, ticket);
@@ -435,7 +437,7 @@ impl State {
         }
     }
 
-    /// Nobody waits for the call any more: it is taken back, or what it has made is.
+    /// Abandons a call whose future was dropped: takes it back, or undoes its effect.
     pub(crate) fn abandon(&mut self, call: usize) {
         let orphan = match self.calls[call] {
             Slot::Waits { at, .. } => {
@@ -455,13 +457,13 @@ impl State {
         self.clunk(orphan);
     }
 
-    /// A message was prepared and never begun.
+    /// Releases the fid of a message that was prepared and never begun.
     pub(crate) fn unsent(&mut self, message: &Tmsg<'_>) {
         let orphan = self.session.unsent(message);
         self.clunk(orphan);
     }
 
-    /// Forgets a fid, and tells the server when there is a tag for it.
+    /// Forgets a fid, and clunks it when there is a tag for that.
     pub(crate) fn clunk(&mut self, fid: impl IntoIterator<Item = Fid>) {
         if self.dead.is_none() {
             self.clunks.extend(fid);
@@ -469,10 +471,10 @@ impl State {
         }
     }
 
-    /// One frame of the server; `owner` owns its bytes, if they may be kept without a copy.
+    /// Handles one frame of the server. `owner` owns its bytes, if they may be shared without a copy.
     pub(crate) fn receive(&mut self, frame: &[u8], owner: Option<&Bytes>) -> Result<(), WireError> {
         if self.dead.is_some() {
-            // Everybody has been told already.
+            // All calls have failed already.
             return Ok(());
         }
         match self.session.receive(frame)? {
@@ -532,7 +534,7 @@ impl State {
         }
     }
 
-    /// Has nothing more sent, and waits until everything has been answered.
+    /// Stops sending, and waits until all requests are answered.
     fn poll_near(&mut self, waker: &Waker, near: &mut bool) -> Poll<Result<()>> {
         if let Some(dead) = &self.dead {
             return Poll::Ready(Err(dead.unsent()));
@@ -546,7 +548,7 @@ impl State {
         if self.session.calls() > 0 { Poll::Pending } else { Poll::Ready(Ok(())) }
     }
 
-    /// Has the transport told when everything has been answered.
+    /// Lets the driver switch the transport when all requests are answered, and waits for the result.
     pub(crate) fn poll_here(&mut self, words: &str, waker: &Waker, near: &mut bool) -> Poll<Result<()>> {
         match std::mem::replace(&mut self.border, Border::Far) {
             Border::Told(told) if *near => {
@@ -569,8 +571,8 @@ impl State {
         Poll::Pending
     }
 
-    /// Sends the last message before the border when everything has been answered; nothing more is sent meanwhile.
-    /// `near`: whether this caller has begun to wait for that.
+    /// Sends the last message in the old form when all requests are answered; nothing else is sent meanwhile. `near`
+    /// records that this caller has begun to wait.
     pub(crate) fn poll_border(
         &mut self,
         message: &Tmsg<'_>,
@@ -590,9 +592,10 @@ impl State {
         Poll::Ready(begun)
     }
 
-    /// Nobody wants to cross the border any more. An error: its last message is under way.
+    /// Abandons a change of modules. Returns false if it is too late: the last message was sent, or this end is
+    /// switching.
     pub(crate) fn leave_border(&mut self) -> bool {
-        // What has been told may have come about.
+        // The switch may have happened already.
         if matches!(
             self.border,
             Border::Reached(..) | Border::Crossed(..) | Border::Telling(_) | Border::Told(Ok(()))
@@ -604,7 +607,7 @@ impl State {
         true
     }
 
-    /// What the transport is to be told, when the last message has been answered. An answer that is an error changes
+    /// Returns the text to apply at the transport, once the last message has been answered. An error answer changes
     /// nothing.
     pub(crate) fn crossing(&mut self) -> Option<String> {
         match &mut self.border {
@@ -617,7 +620,7 @@ impl State {
         }
     }
 
-    /// The transport has been told: everything goes on.
+    /// The transport has switched: completes the call, and sends again.
     pub(crate) fn crossed(&mut self) {
         if let Border::Crossed(call, _, answer) = std::mem::replace(&mut self.border, Border::Far) {
             self.complete(call, answer, None);
@@ -625,7 +628,7 @@ impl State {
         }
     }
 
-    /// What the transport is to be told that the server knows nothing of.
+    /// Takes the text of a change at this end only.
     pub(crate) fn take_here(&mut self) -> Option<String> {
         let Border::Here(words, waker) = &mut self.border else { return None };
         let words = std::mem::take(words);
@@ -637,14 +640,14 @@ impl State {
         matches!(self.border, Border::Here(..))
     }
 
-    /// It has been told.
+    /// Records the result of that change.
     pub(crate) fn told_here(&mut self, told: Result<()>) {
         let Border::Telling(waker) = &self.border else { return };
         self.wakes.push(waker.clone());
         self.border = Border::Told(told);
     }
 
-    /// The connection is gone: every waiter learns why, and so does every later call.
+    /// The connection is gone: every waiting and every later call fails with `error`.
     pub(crate) fn die(&mut self, error: Error) {
         if self.dead.is_some() {
             return;
@@ -652,7 +655,7 @@ impl State {
         for call in 0..self.calls.len() {
             match &self.calls[call] {
                 Slot::Waits { at: At::Queue(_), .. } => self.complete(call, Err(error.unsent()), None),
-                // Who has flushed it does not wait for another connection.
+                // A caller that has flushed the request does not wait for another connection.
                 Slot::Waits { at: At::Tag(tag), .. } if self.sent[usize::from(tag.0)].flushed.is_some() => {
                     self.complete(call, Err(interrupted()), None);
                 }
@@ -672,7 +675,7 @@ impl State {
         self.dead = Some(error);
     }
 
-    /// Gives the message at `start` of the output its tag. There is room.
+    /// Tags and queues the message at `start` of the output. There must be room.
     fn sends(&mut self, start: usize, payload: Option<Bytes>, intent: Intent, sent: Sent) -> Tag {
         let tag = self.session.call(intent).expect("there is room, or nobody would come here");
         self.out.heads[start + 5..start + 7].copy_from_slice(&tag.0.to_le_bytes());
@@ -722,8 +725,8 @@ impl State {
         }
     }
 
-    /// Uses the room there is: clunks first, for they make room elsewhere, then small and large calls in turn, each
-    /// kind in the order of its clients' turns.
+    /// Uses the available room: clunks first, for they free resources elsewhere, then small and large calls
+    /// alternately, each kind in the order of the clients' turns.
     fn pump(&mut self) {
         if self.dead.is_some() || !matches!(self.border, Border::Far) {
             return;
@@ -743,7 +746,8 @@ impl State {
             self.note(tag, Sent::default());
         }
         self.full = false;
-        // Both in turn, so that neither holds the other up. What the first one waits for, those behind it wait for.
+        // Alternate, so that neither size delays the other. If the first call of a size does not fit, the others wait
+        // too.
         let mut turns = [Size::Small, Size::Large].map(|size| self.shares.turns(size));
         while turns != [0, 0] {
             for size in [self.turn, self.turn.other()] {
@@ -753,7 +757,7 @@ impl State {
                     continue;
                 };
                 let Some(sent) = self.queue.get(&ticket).map(|queued| queued.sent) else {
-                    // Taken back meanwhile.
+                    // It was taken back meanwhile.
                     self.shares.served(size);
                     continue;
                 };
@@ -773,7 +777,7 @@ impl State {
         }
     }
 
-    /// There is room for a call that has waited.
+    /// Sends a queued call, for which there is room.
     fn send_queued(&mut self, ticket: u64) {
         let Queued { call, message, payload, intent, sent } =
             self.queue.remove(&ticket).expect("looked at just now");
@@ -797,7 +801,7 @@ impl State {
             && (self.charged == 0 || self.charged + cost <= self.budget)
     }
 
-    /// What a call may need: its message on the way out, and the largest answer to it.
+    /// The charge for a call: its message, and the largest answer.
     fn cost(&self, message: &Tmsg<'_>) -> usize {
         let msize = self.session.msize() as usize;
         match message {
@@ -816,12 +820,12 @@ fn size_of(cost: usize) -> Size {
     if cost <= OVERTAKES { Size::Small } else { Size::Large }
 }
 
-/// Of a call that was flushed and has not happened, or that nobody could wait for any longer.
+/// The error of a call that was flushed before it happened, or that has waited too long for its Rflush.
 pub(crate) fn interrupted() -> Error {
     Error::refused(Errno::EINTR, "interrupted")
 }
 
-/// The most data that the answer may carry, or say that it took.
+/// The most data that the answer may carry, or report as taken.
 fn asked(message: &Tmsg<'_>) -> u32 {
     match message {
         Tmsg::Read { count, .. } | Tmsg::Readdir { count, .. } => *count,
