@@ -1,4 +1,4 @@
-//! Attributes, locks, and what is known about the file system, in any dialect.
+//! Attributes, locks, and file system statistics, in any dialect.
 
 use nine_proto::msg::{OptionalU32, Tmsg};
 use nine_proto::{
@@ -12,8 +12,8 @@ use super::file::File;
 use super::text;
 
 impl File {
-    /// What is known about the file; `mask` says what is wanted, [`Attr::valid`] what came. 9P2000 and .u give all
-    /// they have in any case, with texts.
+    /// Returns the file's attributes. `mask` selects them, [`Attr::valid`] shows the present ones. 9P2000 and .u
+    /// return all that they have in any case, with texts.
     pub async fn getattr(&self, mask: GetMask) -> Result<Attr> {
         if !self.client().dialect().is_l() {
             return self.stat().await;
@@ -21,8 +21,8 @@ impl File {
         self.attr(Tmsg::Getattr { fid: self.fid(), mask: mask.0 & GetMask::ALL.0 }).await
     }
 
-    /// The file at `path` below this one ([`File::walk`]), and what is known about it: one round trip where the session
-    /// orders what depends on each other (`.s`).
+    /// Returns the file at `path` below this one ([`File::walk`]) and its attributes. One round trip if the session
+    /// orders dependent requests (`.s`).
     pub async fn walk_attr(&self, path: impl AsRef<[u8]>, mask: GetMask) -> Result<(File, Attr)> {
         let is_l = self.client().dialect().is_l();
         let ask = |fid| match is_l {
@@ -32,7 +32,7 @@ impl File {
         let (mut file, answer) = self.walk_then(path.as_ref(), ask).await?;
         match answer? {
             Answer::Attr(attr) => {
-                // Without a name it has the qid of this one, which may not be known yet.
+                // An empty path yields this file's qid, which may not be known yet.
                 file.becomes(attr.qid);
                 Ok((file, *attr))
             }
@@ -51,13 +51,13 @@ impl File {
         }
     }
 
-    /// Changes attributes. 9P2000 and .u take all of it or nothing (stat(5)), and cannot say "now"; 9P2000 has neither
-    /// owners to change nor set-id and sticky bits; .L renames only by [`File::rename`].
+    /// Changes attributes. 9P2000 and .u change all of them or none (stat(5)), and have no "now". 9P2000 can change
+    /// neither owners nor set-id and sticky bits. .L renames only by [`File::rename`].
     pub async fn setattr(&self, set: &SetAttr<'_>) -> Result<()> {
         self.setattr_of(self.qid(), set).await
     }
 
-    /// The same, where a message that was passed on has moved the fid to the file of this qid.
+    /// The same for a fid that a forwarded message has moved to the file with this qid.
     pub async fn setattr_of(&self, qid: Qid, set: &SetAttr<'_>) -> Result<()> {
         if !self.client().dialect().is_l() {
             return self.setattr_by_wstat(qid, set).await;
@@ -67,14 +67,14 @@ impl File {
         }
         let mut set = *set;
         if let Some(bits) = set.special {
-            // Of the bits that only 9P2000 has, a server that has none sees nothing.
+            // A server without the bits that only 9P2000 has does not get them.
             let has = self.getattr(GetMask::MODE).await?.qid.ty & Qid::SPECIAL;
             set.special = (bits != has).then_some(bits);
         }
         self.call(self.tsetattr(&set)).await.map(drop)
     }
 
-    /// The Tsetattr that says this, but for a name.
+    /// Returns the Tsetattr for this change, except for a name.
     pub fn tsetattr(&self, set: &SetAttr<'_>) -> Tmsg<'static> {
         let mut valid = SetMask(0);
         for (wanted, bit) in [
@@ -132,7 +132,7 @@ impl File {
         self.call(Tmsg::Wstat { fid: self.fid(), stat }).await.map(drop)
     }
 
-    /// Answers when the file is on stable storage; `datasync`: its content only, where the dialect can say so.
+    /// Returns when the file is on stable storage; `datasync`: only its content, if the dialect distinguishes that.
     pub async fn fsync(&self, datasync: bool) -> Result<()> {
         if self.client().dialect().is_l() {
             let message = Tmsg::Fsync { fid: self.fid(), datasync: OptionalU32(datasync.into()) };
@@ -142,7 +142,7 @@ impl File {
         self.wstat(Stat::DONT_TOUCH).await
     }
 
-    /// About the file system (.L).
+    /// Returns statistics of the file system (.L).
     pub async fn statfs(&self) -> Result<Statfs> {
         self.only_l()?;
         match self.call(Tmsg::Statfs { fid: self.fid() }).await? {
@@ -151,7 +151,7 @@ impl File {
         }
     }
 
-    /// Takes or releases a record lock (.L). It never waits: `Blocked` means ask again.
+    /// Takes or releases a record lock (.L). It never waits: `Blocked` means try again.
     pub async fn lock(&self, lock: &LockRequest<'_>) -> Result<LockStatus> {
         self.only_l()?;
         let LockRequest { ty, flags, start, length, proc_id, client_id } = *lock;
@@ -163,7 +163,7 @@ impl File {
         }
     }
 
-    /// Who would be in the way of a record lock (.L).
+    /// Returns the lock that would conflict with a record lock (.L).
     pub async fn getlock(&self, lock: &LockRequest<'_>) -> Result<Getlock> {
         self.only_l()?;
         let LockRequest { ty, start, length, proc_id, client_id, .. } = *lock;

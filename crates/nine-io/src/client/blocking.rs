@@ -1,10 +1,10 @@
-//! The same client for programs without a runtime: every call waits on the thread that makes it.
+//! The same client for programs without a runtime: every call blocks the calling thread.
 //!
-//! In: an address. Out: a [`Client`] and its [`File`]s, for any number of threads. The code is that of the async
-//! client; a [`Reactor`] drives the connection on the threads that wait, so no call pays a hop to another thread.
+//! In: an address. Out: a [`Client`] and its [`File`]s, for any number of threads. It runs the async client's code. A
+//! [`Reactor`] drives the connection on the waiting threads, so no call pays for a switch to another thread.
 //!
-//! Always holds: nothing moves while no thread waits; the clunk of a [`File`] that is dropped leaves with the next
-//! call, or with the connection.
+//! Always holds: nothing moves while no thread waits. The clunk of a dropped [`File`] is sent with the next call;
+//! without one, the fid ends with the connection.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -45,8 +45,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// Dials `addr` for at most `limit` and agrees on a version with the server. A `tls!` address is refused: dial its
-    /// socket with a [`Reactor`], wrap it, and [`Client::connect`].
+    /// Dials `addr`, for at most `limit`, and agrees on a version with the server. A `tls!` address is refused: for
+    /// TLS, dial the socket with a [`Reactor`], wrap it, and call [`Client::connect`].
     pub fn dial(addr: &Addr, limit: Duration, options: Options) -> Result<Self> {
         let failed = |error| Error::Transport { peer: addr.to_string().into(), error: Arc::new(error) };
         if let Addr::Tls { .. } = addr {
@@ -60,11 +60,11 @@ impl Client {
         Self::connect(reactor, socket, options)
     }
 
-    /// [`Client::dial`] with all that a server may have: TLS where the address says so, streams over TCP and TLS, and
-    /// windows that are found by the time that answers take. All of it, and the version, within `limit`.
+    /// [`Client::dial`] with all features: TLS if the address demands it, streams over TCP and TLS, and windows adapted
+    /// to the round trips. All of it, including the version, must complete within `limit`.
     ///
     /// # Errors
-    /// Those of [`Client::dial`]; a `tls!` address and nothing that says how its server is known.
+    /// Those of [`Client::dial`]; and a `tls!` address without `tls`.
     pub fn dial_streaming(
         addr: &Addr,
         tls: Option<ClientTls>,
@@ -103,20 +103,20 @@ impl Client {
         Ok(Self::driving(reactor, client, driver))
     }
 
-    /// Agrees on a version with the server at the other end of `transport`, which waits with `reactor`.
+    /// Agrees on a version with the server at the other end of `transport`, which must wait by means of `reactor`.
     pub fn connect(reactor: Reactor, transport: impl Transport, options: Options) -> Result<Self> {
         let (client, driver) = reactor.block_on(super::Client::connect(transport, options))?;
         Ok(Self::driving(reactor, client, driver))
     }
 
-    /// A client that is connected already, and its driver.
+    /// Wraps a connected client and its driver.
     pub fn driving(reactor: Reactor, client: super::Client, driver: super::Driver) -> Self {
-        // Whatever ends the driver, the calls are told.
+        // The calls get the driver's error.
         reactor.spawn(async { drop(driver.await) });
         Self { client, reactor }
     }
 
-    /// A fid for the root of the tree `aname`: see [`client::Client::attach`](super::Client::attach).
+    /// Returns a fid for the root of the tree `aname`: see [`client::Client::attach`](super::Client::attach).
     pub fn attach(&self, uname: &str, uid: u32, aname: &str) -> Result<File> {
         let file = self.wait(self.client.attach(uname, uid, aname))?;
         Ok(File { file, reactor: self.reactor.clone() })
@@ -127,12 +127,12 @@ impl Client {
         &self.client
     }
 
-    /// What the threads that wait drive it with.
+    /// The reactor with which waiting threads drive it.
     pub fn reactor(&self) -> &Reactor {
         &self.reactor
     }
 
-    /// Waits on this thread for anything that the async client or its files do.
+    /// Blocks this thread until a future of the async client or its files completes.
     pub fn wait<F: Future>(&self, future: F) -> F::Output {
         self.reactor.block_on(future)
     }
@@ -144,10 +144,10 @@ impl fmt::Debug for Client {
     }
 }
 
-/// Data connections of streams: dialled by the threads that wait for them, as the 9P connection was.
+/// Dials data connections of streams, on the threads that wait for them.
 struct Beside {
     reactor: Reactor,
-    /// How the server is known, and by which name. `None`: without TLS.
+    /// The TLS client and the server's name. `None`: without TLS.
     tls: Option<(ClientTls, String)>,
 }
 
@@ -163,10 +163,10 @@ impl Dial for Beside {
     }
 }
 
-/// For a data connection, and for its TLS handshake: then files go over the 9P connection.
+/// Timeout of a data connection, and of its TLS handshake. After it, files go over the 9P connection.
 const BESIDE: Duration = Duration::from_secs(1);
 
-/// A file of the server: see [`client::File`](super::File), whose operations these are.
+/// A file of the server: see [`client::File`](super::File), which has the same operations.
 pub struct File {
     file: super::File,
     reactor: Reactor,
@@ -249,13 +249,13 @@ impl File {
         self.reactor.block_on(self.file.remove())
     }
 
-    /// The entries of this directory, one by one.
+    /// Iterates over the entries of this directory.
     pub fn read_dir(&self) -> Result<ReadDir<'_>> {
         let dir = self.reactor.block_on(self.file.read_dir())?;
         Ok(ReadDir { dir, reactor: &self.reactor })
     }
 
-    /// The bytes from `offset` to the end, read ahead below `size`: see [`client::Reader`](super::Reader).
+    /// Reads from `offset` to the end, ahead of the caller below `size`: see [`client::Reader`](super::Reader).
     pub fn reader(&self, offset: u64, size: u64) -> Reader<'_> {
         Reader { reader: super::Reader::new(&self.file, offset, size), reactor: &self.reactor }
     }
@@ -265,7 +265,7 @@ impl File {
         Writer { writer: super::Writer::new(&self.file, offset), reactor: &self.reactor }
     }
 
-    /// The file from `offset` on, in order: see [`client::Stream`](super::Stream).
+    /// Reads or writes the file in order from `offset` on: see [`client::Stream`](super::Stream).
     pub fn stream(&self, offset: u64, direction: Direction) -> Result<Stream<'_>> {
         let stream = self.reactor.block_on(self.file.stream(offset, direction))?;
         Ok(Stream { stream, reactor: &self.reactor })
@@ -290,7 +290,7 @@ pub struct ReadDir<'f> {
 }
 
 impl ReadDir<'_> {
-    /// A block of entries with their attributes.
+    /// Returns a block of entries with their attributes.
     pub fn next_with_attrs(&mut self, mask: GetMask) -> Option<Result<Vec<Entry>>> {
         self.reactor.block_on(self.dir.next_with_attrs(mask))
     }
@@ -304,7 +304,7 @@ impl Iterator for ReadDir<'_> {
     }
 }
 
-/// Bytes of a file in order: see [`client::Reader`](super::Reader).
+/// Reads a file in order: see [`client::Reader`](super::Reader).
 pub struct Reader<'f> {
     reader: super::Reader<&'f super::File>,
     reactor: &'f Reactor,
@@ -318,7 +318,7 @@ impl Iterator for Reader<'_> {
     }
 }
 
-/// Bytes into a file in order: see [`client::Writer`](super::Writer).
+/// Writes a file in order: see [`client::Writer`](super::Writer).
 pub struct Writer<'f> {
     writer: super::Writer<&'f super::File>,
     reactor: &'f Reactor,
@@ -330,35 +330,35 @@ impl Writer<'_> {
         self.reactor.block_on(self.writer.push(data))
     }
 
-    /// Waits until all of it has been answered.
+    /// Waits until all writes are answered.
     pub fn finish(&mut self) -> Result<()> {
         self.reactor.block_on(self.writer.finish())
     }
 
-    /// Bytes that the server has taken without a gap.
+    /// Bytes that the server has taken, without a gap.
     pub fn written(&self) -> u64 {
         self.writer.written()
     }
 }
 
-/// A file in order, over a connection of its own where there is one: see [`client::Stream`](super::Stream).
+/// A file in order, over a data connection if there is one: see [`client::Stream`](super::Stream).
 pub struct Stream<'f> {
     stream: super::Stream<&'f super::File>,
     reactor: &'f Reactor,
 }
 
 impl Stream<'_> {
-    /// Bytes into `buf`: 0 at the end of the file.
+    /// Reads bytes into `buf`, and returns their number: 0 at the end of the file.
     pub fn sread(&mut self, buf: &mut [u8]) -> Result<usize> {
         self.reactor.block_on(self.stream.sread(buf))
     }
 
-    /// Writes bytes of `buf`, and says how many were taken: all of them.
+    /// Writes bytes of `buf`, and returns the number taken, which is all of them.
     pub fn swrite(&mut self, buf: &[u8]) -> Result<usize> {
         self.reactor.block_on(self.stream.swrite(buf))
     }
 
-    /// Ends it, and says how many bytes were moved: see [`client::Stream::sclose`](super::Stream::sclose).
+    /// Ends the stream, and returns the number of bytes moved: see [`client::Stream::sclose`](super::Stream::sclose).
     pub fn sclose(self) -> Result<u64> {
         self.reactor.block_on(self.stream.sclose())
     }

@@ -36,7 +36,7 @@ impl<'m> Call<'m> {
         Self { shared: shared.clone(), message, payload: None, stage: Stage::New }
     }
 
-    /// `payload` is the end of the message, whose own data is only a count.
+    /// `payload` is the end of the message, which itself holds only a count.
     pub(crate) fn with_payload(shared: &Arc<Shared>, message: Tmsg<'m>, payload: Bytes) -> Self {
         let mut call = Self::new(shared, message);
         call.payload = Some(payload);

@@ -1,8 +1,8 @@
-//! Giving up in good order: a whole computation is told to stop, and says what became of it.
+//! Orderly cancellation: stops a whole computation and learns its outcome.
 //!
-//! Dropping a future takes its request back and waits for nothing. Who owes somebody the truth (a mux that answers a
-//! Tflush) cancels instead: the call that is under way is flushed and waited for, so that its answer, if it came first,
-//! counts (flush(5)); calls that are not yet begun fail with EINTR.
+//! Dropping a future takes its request back without waiting. A caller that must know the outcome (a mux that answers a
+//! Tflush) cancels instead. The call in flight is flushed and awaited, so that its answer counts if it came first
+//! (flush(5)). Calls that are not begun yet fail with EINTR.
 
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
@@ -14,7 +14,7 @@ use std::task::{Context, Poll};
 use super::error::Result;
 use super::state::interrupted;
 
-/// A wish to stop, of a client of ours. Clones are the same wish.
+/// A request to stop a computation for a client. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Cancel {
     wished: Arc<AtomicBool>,
@@ -22,35 +22,35 @@ pub struct Cancel {
 }
 
 impl Cancel {
-    /// For a computation that is done for this client ([`ReqId::conn`](crate::server::ReqId)): its calls count as that
-    /// client's. 0: for nobody but us.
+    /// For a computation on behalf of this client ([`ReqId::conn`](crate::server::ReqId)): its calls are charged to
+    /// that client. 0: to no client.
     pub fn of(client: u64) -> Self {
         Self { wished: Arc::default(), client }
     }
 
-    /// Stops what runs in this scope, from its next poll on: whoever cancels also wakes it.
+    /// Stops the computation in this scope at its next poll; the caller must also wake it.
     pub fn cancel(&self) {
         self.wished.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it was wished.
+    /// Whether it was cancelled.
     pub fn is_cancelled(&self) -> bool {
         self.wished.load(Ordering::Relaxed)
     }
 
-    /// `future`, whose calls heed this wish.
+    /// Wraps `future` so that its calls obey this cancellation.
     pub fn scope<F: Future + Unpin>(self, future: F) -> Scope<F> {
         Scope { cancel: self, future }
     }
 }
 
-/// The client for which the computation is done that is polled on this thread now.
+/// The client for which the current computation of this thread runs.
 pub(crate) fn client() -> u64 {
     CURRENT.with_borrow(|current| current.as_ref().map_or(0, |cancel| cancel.client))
 }
 
-/// `future`, or EINTR as soon as the computation it is part of shall stop: for waits that are no calls. What it has
-/// begun is dropped.
+/// Completes with `future`, or with EINTR as soon as the current computation is cancelled: for waits that are no calls.
+/// Then `future` is dropped.
 pub async fn heed<T>(future: impl Future<Output = T>) -> Result<T> {
     let mut future = pin!(future);
     poll_fn(|cx| match is_cancelled() {
@@ -71,7 +71,7 @@ thread_local! {
     static CURRENT: RefCell<Option<Cancel>> = const { RefCell::new(None) };
 }
 
-/// Whether the computation that is polled on this thread now shall stop.
+/// Whether the current computation of this thread is cancelled.
 pub(crate) fn is_cancelled() -> bool {
     CURRENT.with_borrow(|current| current.as_ref().is_some_and(Cancel::is_cancelled))
 }

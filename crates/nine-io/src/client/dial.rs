@@ -1,7 +1,6 @@
-//! Calls, made and taken by reading and writing the files of a network: dial(2) over any client.
+//! Calls through the files of a network: dial(2) over any client.
 //!
-//! In: a directory as `/net` of Plan 9 is, dial strings. Out: open files. Whose machine the network is of, the client
-//! need not know.
+//! In: a directory like Plan 9's `/net`, dial strings. Out: open files. The network may be that of any machine.
 //!
 //! ```no_run
 //! use nine_io::client::{File, Net, Result};
@@ -24,25 +23,25 @@ use nine_proto::{Errno, OpenFlags};
 use super::error::{Error, Result};
 use super::file::File;
 
-/// Bytes of a number, an address, or an answer of `cs`.
+/// Most bytes of a number, an address, or an answer of `cs`.
 const TEXT: u32 = 1024;
-/// Answers of `cs` that are tried.
+/// Most answers of `cs` that are tried.
 const ANSWERS: usize = 64;
 
 /// A directory of networks.
 pub struct Net(File);
 
-/// A call that stands. It is hung up when its files are dropped.
+/// An established call. Dropping its files hangs it up.
 pub struct Dialled {
     /// The directory of the conversation.
     pub dir: File,
-    /// Takes texts: `hangup`, `push MODULE`, what the network knows.
+    /// Takes texts: `hangup`, `push MODULE`, and others that the network knows.
     pub ctl: File,
-    /// The bytes or messages, whatever the offset; a read finds 0 bytes at the end.
+    /// The bytes or messages, at any offset; a read returns 0 bytes at the end.
     pub data: File,
 }
 
-/// A place where calls are taken, until it is dropped.
+/// An announced address, until it is dropped.
 pub struct Announced {
     /// The directory of the conversation.
     pub dir: File,
@@ -50,7 +49,7 @@ pub struct Announced {
     pub ctl: File,
 }
 
-/// Somebody calls.
+/// An incoming call.
 pub struct Incoming {
     /// The directory of the conversation.
     pub dir: File,
@@ -59,13 +58,13 @@ pub struct Incoming {
 }
 
 impl Net {
-    /// Of the directory that others call `/net`.
+    /// A network with this directory, usually called `/net`.
     pub fn new(dir: File) -> Self {
         Self(dir)
     }
 
-    /// Calls `NETWORK!ADDRESS!SERVICE` (`net` is any network): what `cs` answers is tried in turn. An error: what the
-    /// last one came to.
+    /// Calls `NETWORK!ADDRESS!SERVICE` (`net` is any network), and tries the answers of `cs` in order. Returns the
+    /// error of the last one.
     pub async fn dial(&self, to: &str) -> Result<Dialled> {
         let mut last = None;
         for (clone, text) in self.translate(to).await? {
@@ -77,7 +76,7 @@ impl Net {
         Err(last.unwrap_or_else(none))
     }
 
-    /// Takes calls at `NETWORK!ADDRESS!SERVICE`; the address `*` is every one of the machine.
+    /// Accepts calls at `NETWORK!ADDRESS!SERVICE`; the address `*` stands for all addresses of the machine.
     pub async fn announce(&self, at: &str) -> Result<Announced> {
         let first = self.translate(at).await?.into_iter().next();
         let (clone, text) = first.ok_or_else(none)?;
@@ -100,11 +99,11 @@ impl Net {
         Ok((ctl, dir))
     }
 
-    /// What is to be opened, by its path from here, and what is to be written there.
+    /// Returns the files to open, by their paths from here, and the texts to write to them.
     async fn translate(&self, to: &str) -> Result<Vec<(String, String)>> {
         let cs = match self.0.open("cs", OpenFlags::RDWR).await {
             Ok(cs) => cs,
-            // Without it an address is taken as it is.
+            // Without `cs`, an address is used as it is.
             Err(error) if error.errno() == Errno::ENOENT => {
                 let (network, text) = to.split_once('!').ok_or_else(none)?;
                 return Ok(vec![(format!("{network}/clone"), text.into())]);
@@ -121,7 +120,8 @@ impl Net {
             offset += answer.len() as u64;
             let answer = string(&answer)?;
             let (clone, text) = answer.split_once(' ').unwrap_or((&answer, ""));
-            // It is told as from the root of the one who answers: what is behind the first name is here, too.
+            // The answer's path starts at the root of the answering machine; the part after its first name is valid
+            // here, too.
             let clone = clone.trim_start_matches('/').split_once('/').map_or(clone, |(_, rest)| rest);
             found.push((clone.into(), text.into()));
         }
@@ -130,7 +130,7 @@ impl Net {
 }
 
 impl Dialled {
-    /// Ends it.
+    /// Ends the call.
     pub async fn hangup(&self) -> Result<()> {
         self.ctl.write(0, b"hangup").await.map(drop)
     }
@@ -155,22 +155,22 @@ impl Announced {
         Ok(Incoming { dir, ctl, number })
     }
 
-    /// The address, as the network writes it: where no port was named there is one now.
+    /// The address, as the network writes it, with the chosen port if none was named.
     pub async fn local(&self) -> Result<String> {
         text(&self.dir.open("local", OpenFlags::READ).await?).await
     }
 }
 
 impl Incoming {
-    /// Takes the call.
+    /// Accepts the call.
     pub async fn accept(self) -> Result<Dialled> {
-        // A network in which nothing is to be accepted need not know the word.
+        // A network without explicit acceptance need not know this text.
         let _ = self.ctl.write(0, format!("accept {}", self.number).as_bytes()).await;
         let data = self.dir.open("data", OpenFlags::RDWR).await?;
         Ok(Dialled { dir: self.dir, ctl: self.ctl, data })
     }
 
-    /// Refuses it; a network that cannot say why hangs up.
+    /// Rejects the call; a network that cannot send a reason just hangs up.
     pub async fn reject(self, cause: &str) -> Result<()> {
         self.ctl.write(0, format!("reject {} {cause}", self.number).as_bytes()).await.map(drop)
     }

@@ -1,7 +1,7 @@
-//! Directories: entries in any dialect, and the attributes of many of them at once.
+//! Directories: entries in any dialect, and the attributes of many files at once.
 //!
-//! In .L the entries come by Treaddir and attributes by Twalk, Tgetattr and Tclunk, for many names at a time; in
-//! 9P2000 and .u the data of a directory are its stat records, so attributes cost nothing.
+//! In .L entries come by Treaddir, and attributes by Twalk, Tgetattr and Tclunk for many names at a time. In 9P2000 and
+//! .u the data of a directory consists of stat records, so attributes cost nothing.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -17,9 +17,9 @@ use super::error::{Error, Result};
 use super::file::File;
 use super::window::Window;
 
-/// The most directory data asked for at once, bytes.
+/// Most directory data requested at once, in bytes.
 const BLOCK: u32 = 256 * 1024;
-/// Files whose attributes are fetched at once.
+/// Files whose attributes are requested at once.
 const STATS: usize = 256;
 
 /// One entry of a directory.
@@ -31,9 +31,9 @@ pub struct Entry {
     pub qid: Qid,
     /// `d_type` of Linux: 4 directory, 8 file, 10 symbolic link, 0 unknown.
     pub ty: u8,
-    /// Its attributes, where they came with the entry.
+    /// Its attributes, if they came with the entry.
     pub attr: Option<Attr>,
-    /// Where to go on after it with [`File::read_dir_block`]; 0 where the dialect can only go on after a whole block.
+    /// The position after it, for [`File::read_dir_block`]; 0 if the dialect can only continue after a whole block.
     pub cookie: u64,
 }
 
@@ -45,14 +45,14 @@ impl Entry {
 }
 
 impl File {
-    /// The entries of this directory, which is not open and stays so.
+    /// Reads the entries of this directory, which must not be open and stays so.
     pub async fn read_dir(&self) -> Result<ReadDir<'_>> {
         let open = self.open("", OpenFlags::READ).await?;
         Ok(ReadDir { dir: self, open, cookie: 0, entries: VecDeque::new(), ended: false })
     }
 
-    /// One block of entries of this open directory from `cookie` on (0: the beginning), and where the next one
-    /// begins; `None`: there are no more. A block may be empty, for "." and ".." are left out.
+    /// Reads one block of entries of this open directory from `cookie` on (0: the start). Returns them and the cookie
+    /// of the next block; `None` at the end. A block may be empty, because "." and ".." are left out.
     pub async fn read_dir_block(&self, cookie: u64, count: u32) -> Result<Option<(Vec<Entry>, u64)>> {
         let (fid, offset, count) = (self.fid(), cookie, count.min(self.iounit()));
         let is_l = self.client().dialect().is_l();
@@ -97,8 +97,8 @@ impl File {
         Ok((entries, last))
     }
 
-    /// The attributes of many names in this directory, in their order, 256 at a time: a long link is waited
-    /// for a few times, not once per name. A name that is gone by then has its own error.
+    /// Requests the attributes of many names in this directory, 256 at a time, so that a long link costs a few round
+    /// trips, not one per name. Results are in the order of the names. A name that is gone has its own error.
     pub fn stat_all<I>(&self, names: I, mask: GetMask) -> Stats<'_, I::IntoIter>
     where
         I: IntoIterator,
@@ -112,7 +112,7 @@ impl File {
     }
 }
 
-/// The entries of a directory, one by one. What is buffered is one block.
+/// The entries of a directory, one by one. It buffers one block.
 pub struct ReadDir<'f> {
     dir: &'f File,
     open: File,
@@ -133,9 +133,9 @@ impl ReadDir<'_> {
         self.entries.pop_front().map(Ok)
     }
 
-    /// The next entries with their attributes (of `mask`), as many as one block has; `None` at the end and after an
-    /// error. An entry that is gone by the time its attributes are asked for is left out; any other error of a
-    /// single entry leaves it without attributes.
+    /// Returns the next entries with their attributes (of `mask`), as many as one block has; `None` at the end and
+    /// after an error. An entry that is gone when its attributes are requested is left out. After any other error an
+    /// entry has no attributes.
     pub async fn next_with_attrs(&mut self, mask: GetMask) -> Option<Result<Vec<Entry>>> {
         let mut entries = match Vec::from(std::mem::take(&mut self.entries)) {
             empty if empty.is_empty() => match self.block().await? {

@@ -1,4 +1,4 @@
-//! Files that are called where their server is in this process ([`Direct`]), and asked by message everywhere else.
+//! Calls of open files whose server is in this process ([`Direct`]); all other files get messages.
 
 use std::future::poll_fn;
 use std::io;
@@ -19,28 +19,28 @@ use super::flow::{takes_nothing, wrote};
 use crate::direct::{Called, Direct};
 use crate::payload::Payload;
 
-/// Bytes of a file that has been waiting to be sent, looked at before they are.
+/// Bytes of a waiting file range that are checked for residency before they are sent.
 const STALE: u32 = 64 << 10;
-/// How often, before the kernel is made to wait for them.
+/// How often they are checked before the send itself waits for the disk.
 const LOOKS: u32 = 10_000;
 
 impl Client {
-    /// The open file behind a fid, if its server is in this process: told once after each open.
+    /// Takes the open file behind a fid, if its server is in this process: available once after each open.
     pub fn direct(&self, fid: Fid) -> Option<Arc<dyn Direct>> {
         self.0.shared.directs.as_ref()?.take(fid)
     }
 }
 
 impl File {
-    /// Whether it is open, and called: its server is in this process and lets it.
+    /// Whether it is open and can be called without messages.
     pub fn is_called(&self) -> bool {
         self.direct().is_some()
     }
 
-    /// One read: bytes from `offset`, at most `count` and [`File::iounit`]; none: the end. What a server of this
-    /// process has in the page cache comes as a range of its file, and is to be passed on soon.
+    /// One read of at most `count` and [`File::iounit`] bytes from `offset`; none at the end. Data in the page cache of
+    /// a server in this process is returned as a range of its file, and should be passed on soon.
     ///
-    /// Concurrency: one of these at a time where reads wait (a connection, a console).
+    /// Concurrency: only one at a time if reads may wait (a connection, a console).
     pub async fn read_payload(&self, offset: u64, count: u32) -> Result<Payload> {
         let count = count.min(self.iounit());
         if let Some(direct) = self.direct() {
@@ -52,7 +52,7 @@ impl File {
         self.read(offset, count).await.map(Payload::Bytes)
     }
 
-    /// The same where nothing has to be waited for. `None`: [`File::read`] finds out.
+    /// The same if it need not wait. `None`: use [`File::read`].
     pub fn read_now(&self, offset: u64, count: u32) -> Option<Result<Payload>> {
         match self.direct()?.read(None, offset, count.min(self.iounit())) {
             Called::Done(read) => Some(read.map_err(Error::Remote)),
@@ -60,8 +60,8 @@ impl File {
         }
     }
 
-    /// One write where nothing has to be waited for: how many bytes have been taken. `None`: nothing has, and
-    /// [`File::write_at`] finds out.
+    /// One write if it need not wait: returns the number of bytes taken. `None`: nothing was taken; use
+    /// [`File::write_at`].
     pub fn write_now(&self, offset: u64, data: &Payload) -> Option<Result<usize>> {
         match self.direct()?.write_now(offset, data) {
             Called::Done(written) => Some(written.map_err(Error::Remote)),
@@ -69,15 +69,15 @@ impl File {
         }
     }
 
-    /// The file of the host behind it, where that can be read and written instead.
+    /// Returns the host file behind it, if that can be read and written instead.
     pub fn backing(&self) -> Option<Arc<OwnedFd>> {
         self.direct()?.backing()
     }
 
-    /// Writes all of this from `offset` on, in order, and lets go of what has been taken. On an error `data` is what
-    /// has not been.
+    /// Writes all of `data` from `offset` on, in order, and removes the parts that were taken. After an error `data` is
+    /// the rest.
     ///
-    /// A range of a file that has become shorter is an error of the errno EIO: nothing stands for what is missing.
+    /// A file range that has become shorter is an error with the errno EIO; nothing replaces the missing bytes.
     ///
     /// Concurrency: one of these at a time.
     pub async fn write_payloads(&self, mut offset: u64, data: &mut Vec<Payload>) -> Result<()> {
@@ -87,18 +87,18 @@ impl File {
         Ok(())
     }
 
-    /// The same until something has been taken: how many bytes.
+    /// Writes until some bytes are taken, and returns their number.
     pub async fn write_some(&self, offset: u64, data: &mut Vec<Payload>) -> Result<u64> {
         data.retain(|part| !part.is_empty());
         if data.is_empty() {
             return Ok(0);
         }
         if let Some(direct) = self.direct() {
-            // How often it is looked whether the kernel has what was resident before a wait.
+            // How often residency is checked again, because the range may have left the page cache while it waited.
             let mut looks = 0;
             let written = poll_fn(|cx| {
                 if looks > 0 && !fetched(data) {
-                    // The kernel fetches it while others have their turns.
+                    // The kernel reads it while other tasks run.
                     looks -= 1;
                     cx.waker().wake_by_ref();
                     return Poll::Pending;
@@ -128,7 +128,7 @@ impl File {
     }
 }
 
-/// What a call comes to, for whoever waits. `None`: by message.
+/// Converts the result of a call for a waiting caller. `None`: a message is needed.
 fn called<T>(called: Called<T>) -> Poll<Option<Result<T>>> {
     match called {
         Called::Done(done) => Poll::Ready(Some(done.map_err(Error::Remote))),
@@ -137,7 +137,7 @@ fn called<T>(called: Called<T>) -> Poll<Option<Result<T>>> {
     }
 }
 
-/// Whether the next bytes of a file can be sent without waiting for the disk; else they are being fetched.
+/// Whether the next bytes of a file range can be sent without waiting for the disk; if not, starts reading them.
 fn fetched(data: &[Payload]) -> bool {
     let of_file = data.iter().find(|part| matches!(part, Payload::File { .. }));
     let Some(Payload::File { file, offset, len, resident }) = of_file else { return true };
@@ -149,7 +149,7 @@ fn fetched(data: &[Payload]) -> bool {
     false
 }
 
-/// So many bytes have been taken.
+/// Removes the bytes that were taken.
 fn advance(data: &mut Vec<Payload>, taken: usize) -> u64 {
     let mut left = taken;
     let mut whole = 0;

@@ -1,5 +1,5 @@
-//! What can go wrong for a client, by who is at fault: the server said no, the connection went, the server's bytes
-//! are wrong, or we refused before asking.
+//! The errors of a client, by origin: the server refused, the connection failed, the server's bytes are invalid, or the
+//! client refused without a request.
 
 use std::fmt;
 use std::io;
@@ -7,55 +7,55 @@ use std::sync::Arc;
 
 use nine_proto::{Errno, WireError};
 
-/// What client operations return.
+/// The result of client operations.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why an operation failed. Cheap to clone: when a connection goes, every waiter gets the same one.
+/// The reason why an operation failed. Cheap to clone: if a connection fails, every waiting call gets the same error.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Error {
     /// The server refused.
     Remote(nine_proto::Error),
-    /// A name on the way does not exist, or may not be walked.
+    /// A name on the path does not exist, or must not be walked.
     Walk {
-        /// The path as it was asked for, up to and with the name that failed.
+        /// The requested path, up to and including the failed name.
         path: Box<str>,
-        /// What the server said, or ENOENT where it only stopped (walk(5)).
+        /// The server's error, or ENOENT if it only stopped (walk(5)).
         error: nine_proto::Error,
     },
-    /// We refused without asking: the argument is bad, or the dialect cannot say it.
+    /// The client refused without a request: the argument is invalid, or the dialect has no such operation.
     Refused(nine_proto::Error),
-    /// The connection was gone before the request was sent: nothing has happened.
+    /// The connection failed before the request was sent: nothing has happened.
     Unsent {
         /// The server's address.
         peer: Arc<str>,
-        /// What happened to it.
+        /// The reason.
         error: Arc<io::Error>,
     },
-    /// The connection is gone.
+    /// The connection failed.
     Transport {
         /// The server's address.
         peer: Arc<str>,
-        /// What happened to it.
+        /// The reason.
         error: Arc<io::Error>,
     },
-    /// The server sent something that is not 9P; the connection was ended.
+    /// The server sent bytes that are not 9P, so the connection was closed.
     Protocol {
         /// The server's address.
         peer: Arc<str>,
-        /// What is wrong with it.
+        /// The violation.
         error: WireError,
     },
-    /// The data connection of a stream broke; the session goes on.
+    /// The data connection of a stream failed; the session continues.
     Stream {
         /// The server's address.
         peer: Arc<str>,
-        /// What happened to it.
+        /// The reason.
         error: Arc<io::Error>,
     },
-    /// This machine's own file failed, from or to which a stream went.
+    /// The local file at the other end of a stream failed.
     Here(Arc<io::Error>),
-    /// The server speaks none of the dialects that were offered.
+    /// The server knows none of the offered dialects.
     Version {
         /// The server's address.
         peer: Arc<str>,
@@ -67,7 +67,7 @@ impl Error {
         Self::Refused(nine_proto::Error::new(errno, text))
     }
 
-    /// The number that says it best, for callers that must pass one on.
+    /// The best error number, for callers that must report one.
     pub fn errno(&self) -> Errno {
         match self {
             Self::Remote(error) | Self::Refused(error) | Self::Walk { error, .. } => error.errno,
@@ -76,7 +76,7 @@ impl Error {
             | Self::Stream { error, .. }
             | Self::Here(error) => {
                 number(error).unwrap_or_else(|| match error.kind() {
-                    // Of a dial.
+                    // Errors of a dial.
                     io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => Errno::ECONNREFUSED,
                     io::ErrorKind::TimedOut => Errno::ETIMEDOUT,
                     io::ErrorKind::PermissionDenied => Errno::EACCES,
@@ -88,12 +88,12 @@ impl Error {
         }
     }
 
-    /// Whether the connection is gone, so that another one might do better.
+    /// Whether the connection is gone, so that another one might succeed.
     pub fn is_disconnect(&self) -> bool {
         matches!(self, Self::Transport { .. } | Self::Unsent { .. } | Self::Protocol { .. })
     }
 
-    /// The same, to whoever had not sent anything yet.
+    /// The same error for a request that has not been sent.
     pub(crate) fn unsent(&self) -> Self {
         match self.clone() {
             Self::Transport { peer, error } => Self::Unsent { peer, error },
@@ -101,7 +101,7 @@ impl Error {
         }
     }
 
-    /// The same, to whoever has sent something before.
+    /// The same error for a caller that has sent an earlier request.
     pub fn sent(self) -> Self {
         match self {
             Self::Unsent { peer, error } => Self::Transport { peer, error },
@@ -109,7 +109,7 @@ impl Error {
         }
     }
 
-    /// What to answer to a client of ours that asked for this: a server's own words pass unchanged.
+    /// Converts it into the answer to a client's request; a server's own error passes unchanged.
     pub fn into_reply(self) -> nine_proto::Error {
         match self {
             Self::Remote(error) | Self::Refused(error) | Self::Walk { error, .. } => error,
@@ -134,7 +134,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// What happened, without the address that was tried: whoever tells it says that before.
+/// The cause without the address that was tried, which the caller's message names already.
 fn cause(error: &io::Error) -> &io::Error {
     let below = error.get_ref().and_then(|error| error.source()).and_then(|error| error.downcast_ref());
     below.unwrap_or(error)
@@ -144,13 +144,13 @@ fn number(error: &io::Error) -> Option<Errno> {
     error.raw_os_error().and_then(|n| u32::try_from(n).ok()).map(Errno)
 }
 
-/// An error of the system in its own words, without Rust's number behind them.
+/// The system's own text of an error, without the number that Rust appends.
 fn plain(error: &io::Error) -> String {
     let error = cause(error);
     number(error).map_or_else(|| error.to_string(), |errno| errno.to_string())
 }
 
-/// Without a source: the text has said all of it.
+/// It has no source: the text is complete.
 impl std::error::Error for Error {}
 
 impl From<nine_proto::Error> for Error {
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn what_was_dialled_is_said_once() {
-        // Longer than a part of a name may be: nobody is asked.
+        // The name is too long for one element of a path, so no request is sent.
         let none = format!("tcp!{}!564", "n".repeat(64));
         for (addr, said, errno) in [
             ("tcp!127.0.0.1!1", "Connection refused", Errno::ECONNREFUSED),

@@ -1,4 +1,4 @@
-//! A file of the server: one fid, and what is known about it.
+//! A file of the server: one fid, and the client's knowledge about it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,18 +14,18 @@ use super::error::{Error, Result};
 use super::{Client, text};
 use crate::direct::Direct;
 
-/// A file of the server, or a directory. Dropping it clunks its fid in the background; [`File::close`] does it and
-/// says how that went.
+/// A file or directory of the server. Dropping it clunks its fid in the background; [`File::close`] clunks it and
+/// returns the result.
 ///
-/// Concurrency: every operation may be under way any number of times at once. The server may answer in any order;
-/// what must happen after something else is begun after its answer.
+/// Concurrency: every operation may run any number of times at once, and the server may answer in any order. If an
+/// operation must happen after another, start it after the other's answer.
 pub struct File {
     client: Client,
     fid: Fid,
     qid: Qid,
-    /// How it is open, and the `iounit` the server gave it.
+    /// The flags with which it is open, and the server's `iounit`.
     open: Option<(OpenFlags, u32)>,
-    /// The fid is another's to clunk.
+    /// Dropping it must not clunk the fid.
     gone: AtomicBool,
     /// The open file itself, if its server is in this process.
     direct: Option<Arc<dyn Direct>>,
@@ -46,17 +46,17 @@ impl File {
         self.fid
     }
 
-    /// Which file it is, as of the walk or the open that led here.
+    /// Its identity, as of the walk or the open that led here.
     pub fn qid(&self) -> Qid {
         self.qid
     }
 
-    /// How it is open, if it is.
+    /// The flags with which it is open, if it is.
     pub fn flags(&self) -> Option<OpenFlags> {
         self.open.map(|(flags, _)| flags)
     }
 
-    /// The most data in one read or write, bytes: as the server says, else as much as a message holds.
+    /// Most data in one read or write, in bytes: the server's value, or else the room in a message.
     pub fn iounit(&self) -> u32 {
         let max = self.client.iounit_max();
         match self.open {
@@ -65,11 +65,11 @@ impl File {
         }
     }
 
-    /// The file at `path` below this one: names with '/' between, of which empty ones and "." are left out; ".."
-    /// leads up. An empty path is another fid for the same file. This file is not open (walk(5)).
+    /// Walks to the file at `path` below this one: names separated by '/'; empty names and "." are skipped, ".." leads
+    /// up. An empty path returns another fid for the same file. This file must not be open (walk(5)).
     ///
     /// # Errors
-    /// [`Error::Walk`] names the element that stopped it. No fid is left.
+    /// [`Error::Walk`] names the element at which the walk stopped. No fid remains.
     pub async fn walk(&self, path: impl AsRef<[u8]>) -> Result<Self> {
         let names = names(path.as_ref())?;
         let (first, rest) = names.split_at(names.len().min(MAXWELEM));
@@ -95,32 +95,32 @@ impl File {
         self.call(Tmsg::Walk { fid, newfid, names: Names::Slice(names) })
     }
 
-    /// Why a walk from here stopped where it did. A server gives the reason only for the first name of a Twalk
-    /// (walk(5)); for a later one its answer is merely short. So from where the walk stopped each further step is asked
-    /// for by itself: mostly two round trips more, for a failed walk alone.
+    /// Finds out why a walk from here stopped. A server gives the reason only for the first name of a Twalk (walk(5));
+    /// for a later name its answer is just short. So each further step is requested separately: mostly two more round
+    /// trips, and only for failed walks.
     async fn reason(&self, stop: Stop, names: &[&[u8]]) -> Stop {
         let Stop { walked: before, error } = stop;
         if !matches!(&error, Error::Remote(error) if error.errno == Errno::ENOENT) || before == 0 {
             return Stop { walked: before, error };
         }
         let Ok(fid) = self.client.fid() else { return Stop { walked: before, error } };
-        // Another step may stop it by now: then that one's error is the reason.
+        // A different step may stop this walk: then that step's error is the reason.
         if let Err(stop) = walked(self.twalk(fid, self.fid, &names[..before]).await, before) {
             return stop;
         }
         let there = Self::new(&self.client, fid, self.qid);
         for (walked, name) in names.iter().enumerate().skip(before) {
-            // A server that stopped early may walk a few more.
+            // A server that stopped early may walk further this time.
             if let Err(reason) = there.twalk(fid, fid, &[name]).await {
                 return Stop { walked, error: reason };
             }
         }
-        // The name has come meanwhile: it was not there when it was asked for.
+        // The name has appeared meanwhile. It did not exist at the time of the walk.
         Stop { walked: before, error }
     }
 
-    /// [`File::walk`], and with the file that it leads to the answer to `then`: in one flight where the session orders
-    /// what depends on each other (`.s`), else one after the other.
+    /// [`File::walk`], followed by the message `then` for the resulting fid. If the session orders dependent requests
+    /// (`.s`), both are sent in one round trip, else one after the other.
     pub(super) async fn walk_then<'m>(
         &self,
         path: &[u8],
@@ -138,7 +138,7 @@ impl File {
         then.send().await;
         let qids = walked(walk.await, names.len());
         let file = qids.map(|qids| Self::new(&self.client, newfid, qids.last().copied().unwrap_or(self.qid)));
-        // Where there is no file, this has failed, too, and is not worth a Tflush.
+        // Without a file this has failed too, so it needs no Tflush.
         let answer = then.await;
         match file {
             Ok(file) => Ok((file, answer)),
@@ -146,7 +146,7 @@ impl File {
         }
     }
 
-    /// The file at `path` below this one, open.
+    /// Opens the file at `path` below this one.
     pub async fn open(&self, path: impl AsRef<[u8]>, flags: OpenFlags) -> Result<Self> {
         self.refuse_flags(flags)?;
         let before = self.before_truncation(path.as_ref(), flags).await;
@@ -156,9 +156,9 @@ impl File {
         Ok(file)
     }
 
-    /// The file at `path` below this one, which is being opened: where the session orders what depends on each other
-    /// (`.s`) it may be read at once, and [`Opening::wait`] says later whether it is there. Elsewhere it is open. `qid`
-    /// is what is known about it.
+    /// Starts to open the file at `path` below this one. If the session orders dependent requests (`.s`), the file may
+    /// be read at once, and [`Opening::wait`] reports later whether it exists. Otherwise it is open on return. `qid` is
+    /// the caller's knowledge about the file.
     pub async fn open_early(
         &self,
         path: impl AsRef<[u8]>,
@@ -174,7 +174,7 @@ impl File {
         Ok(file)
     }
 
-    /// A fid for the file of these names that is opened by `then`, before it is known to be there.
+    /// Returns a fid for the file at these names, opened by `then`, before it is known to exist.
     pub(super) async fn early<'m>(
         &self,
         names: &[&[u8]],
@@ -184,7 +184,8 @@ impl File {
     ) -> Result<(Self, Opening)> {
         let newfid = self.client.fid()?;
         let (mut walk, mut open) = (self.twalk(newfid, self.fid, names), self.call(then(newfid)));
-        // A walk of several names may stop without a reason, for which one must come back here (`File::reason`).
+        // A walk of several names may stop without a reason; finding it needs a fid for this directory
+        // (`File::reason`).
         let mut here = match names.len() {
             0 | 1 => None,
             _ => self.client.fid().ok().map(|fid| (fid, self.twalk(fid, self.fid, &[]))),
@@ -196,7 +197,7 @@ impl File {
         }
         let mut file = Self::new(&self.client, newfid, qid);
         file.open = Some((flags, 0));
-        // Until it is known to be there, the walk's end looks after its fid.
+        // Until the file is known to exist, dropping it must not clunk its fid.
         file.leave();
         let names = names.iter().map(|&name| name.into()).collect();
         let here = here.map(|(fid, here)| (fid, here.begun()));
@@ -218,8 +219,8 @@ impl File {
         Ok(())
     }
 
-    /// The file at `path` below this one, open, and its first bytes, at most `count` and [`File::iounit`]: none if it
-    /// is empty. One round trip where the session orders what depends on each other (`.s`).
+    /// Opens the file at `path` below this one, and reads its first bytes, at most `count` and [`File::iounit`]; none
+    /// if it is empty. One round trip if the session orders dependent requests (`.s`).
     pub async fn open_read(
         &self,
         path: impl AsRef<[u8]>,
@@ -255,9 +256,9 @@ impl File {
         }
     }
 
-    /// This file, open; on error it is gone.
+    /// Opens this file; after an error its fid is gone.
     ///
-    /// The file that is open may be another one than before (a `clone` file): see [`File::qid`].
+    /// The open file may be another one than before (a `clone` file): see [`File::qid`].
     pub async fn open_here(mut self, flags: OpenFlags) -> Result<Self> {
         self.refuse_flags(flags)?;
         let before = self.before_truncation(b"", flags).await;
@@ -268,7 +269,7 @@ impl File {
         Ok(self)
     }
 
-    /// The fid was opened, and may have moved.
+    /// Records an open, which may have moved the fid to another file.
     pub(crate) fn opened(&mut self, answer: Answer, flags: OpenFlags) {
         let Answer::Open { qid, iounit } = answer else { answer.never() };
         self.qid = qid;
@@ -284,13 +285,13 @@ impl File {
         self.qid = qid;
     }
 
-    /// The fid has become a place to write to that no Topen made.
+    /// The fid can be written to now, though no Topen opened it.
     pub(crate) fn becomes_writable(&mut self) {
         self.open = Some((OpenFlags::WRITE, 0));
     }
 
-    /// Clunks the fid and waits for the answer (clunk(5)): the file is gone in any case, but an error may mean that
-    /// something written was not kept. Dropping the future leaves the clunk to the background.
+    /// Clunks the fid and waits for the answer (clunk(5)). The fid is gone in any case, but an error may mean that
+    /// written data was lost. If the future is dropped, the clunk continues in the background.
     pub async fn close(self) -> Result<()> {
         self.leave();
         self.call(Tmsg::Clunk { fid: self.fid }).await.map(drop)
@@ -302,7 +303,7 @@ impl File {
         self.call(Tmsg::Remove { fid: self.fid }).await.map(drop)
     }
 
-    /// A message that was passed on ends the fid: dropping this must not.
+    /// Dropping this must not clunk the fid, because a forwarded message ends it.
     pub fn leave(&self) {
         self.gone.store(true, Ordering::Relaxed);
     }
@@ -326,8 +327,7 @@ impl fmt::Debug for File {
     }
 }
 
-/// What has not been said yet about a file of [`File::open_early`] or [`File::create_early`]: the walk, the open or
-/// create, the names.
+/// The outstanding answers for a file of [`File::open_early`] or [`File::create_early`].
 #[derive(Default)]
 pub struct Opening(Option<Box<Unsaid>>);
 
@@ -335,13 +335,13 @@ struct Unsaid {
     walk: Call<'static>,
     open: Call<'static>,
     names: Vec<Box<[u8]>>,
-    /// Another fid for where the walk began, if it may be needed.
+    /// Another fid for the start of the walk, if it may be needed.
     here: Option<(Fid, Call<'static>)>,
 }
 
 impl Opening {
-    /// Whether the file is there and open; if not, nothing that was asked of it has happened. To be waited for to its
-    /// end; asked again, it says yes.
+    /// Waits until it is known whether the file exists and is open. If not, no operation on it has had an effect. Must
+    /// be awaited to its end; a second call returns `Ok`.
     pub async fn wait(&mut self, file: &File) -> Result<()> {
         let Some(unsaid) = &mut self.0 else { return Ok(()) };
         let Unsaid { walk, open, names, here } = &mut **unsaid;
@@ -370,13 +370,13 @@ impl Opening {
     }
 }
 
-/// The names of a path.
+/// Splits a path into its names.
 fn names(path: &[u8]) -> Result<Vec<&[u8]>> {
     let names = path.split(|&b| b == b'/').filter(|name| !matches!(*name, b"" | b"."));
     names.map(text).collect()
 }
 
-/// What came of a Twalk of so many names: all of them, or nothing.
+/// Checks the result of a Twalk of this many names: all of them were walked, or it failed.
 fn walked(answer: Result<Answer>, names: usize) -> Result<Vec<Qid>, Stop> {
     match answer {
         Ok(Answer::Walk(qids)) if qids.len() == names => Ok(qids),
@@ -390,14 +390,14 @@ fn walked(answer: Result<Answer>, names: usize) -> Result<Vec<Qid>, Stop> {
     }
 }
 
-/// Why and where a walk stopped.
+/// The reason and the position of a walk's stop.
 struct Stop {
     walked: usize,
     error: Error,
 }
 
 impl Stop {
-    /// Names the element that failed; `begin` is the index of the first name of the run.
+    /// Adds the path to the failed element; `begin` is the index of the run's first name.
     fn within(self, names: &[&[u8]], begin: usize) -> Error {
         match self.error {
             Error::Remote(error) if !names.is_empty() => {

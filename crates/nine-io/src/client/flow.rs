@@ -1,12 +1,12 @@
-//! File data in both directions, with as many messages under way as a long link needs.
+//! File data in both directions, with as many messages in flight as a long link needs.
 //!
-//! A piece is one Tread or Twrite. Pieces are begun in order and taken in order, so an error or the end of the file
-//! shows where it is. A short answer in the middle is followed up before anything behind it counts: no holes.
+//! A piece is one Tread or Twrite. Pieces are started and completed in order, so an error or the end of the file
+//! appears at its position. The rest of a short answer is requested before any later bytes count, so there are no gaps.
 //!
-//! How much is under way is found from the round trips and the rate that are seen (`pace`), where the time is known.
+//! If there is a clock, the window is found from the measured round trips and rates (`pace`).
 //!
-//! Always holds: what is under way is at most `Options::window` bytes, twice as much where it is found, or one piece;
-//! files whose reads and writes must not be cut (append-only, exclusive) have one piece under way.
+//! Always holds: at most `Options::window` bytes are in flight, or twice as many if the window is found, or one piece.
+//! A file whose reads and writes must not be split (append-only, exclusive) has one piece in flight.
 
 use std::future::{Future, poll_fn};
 use std::ops::Deref;
@@ -26,23 +26,24 @@ use super::file::File;
 use super::pace::{Asked, Pace};
 use super::window::Window;
 
-/// The most data in one Tread of several, bytes: the answer fits into a unix socket's buffer (208 KiB), so that it is
-/// sent at one go.
+/// Most data in one of several Treads, in bytes. The answer fits into a unix socket's buffer (208 KiB), so it is sent
+/// in one go.
 const READ: u32 = 128 * 1024;
-/// The most data in one Twrite of several, bytes: larger ones only make progress coarser.
+/// Most data in one of several Twrites, in bytes: larger ones only make progress coarser.
 const WRITE: u32 = 256 * 1024;
-/// A piece above this is cut to a multiple of it, so that pieces fall on pages.
+/// A larger piece is cut to a multiple of this, so that pieces are aligned to pages.
 const PAGE: u32 = 4096;
 
 impl File {
-    /// Bytes from `offset` on into `buf`: fewer than fit only at the end of the file, or before an error, which the
-    /// next read meets. Large reads are pipelined. From append-only and exclusive files it is one Tread.
+    /// Reads bytes from `offset` on into `buf`. It returns less than fits only at the end of the file, or before an
+    /// error, which the next read meets. Large reads are pipelined. Of append-only and exclusive files it sends one
+    /// Tread.
     ///
-    /// A file that delivers events rather than bytes at an offset is to be read with [`File::read`].
+    /// Files that deliver events, rather than bytes at an offset, must be read with [`File::read`].
     pub async fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let stop = offset.saturating_add(buf.len() as u64);
         if self.is_sequential() || buf.len() <= self.piece(READ) as usize {
-            // The common case; and a short answer may be followed up below.
+            // The common case. The rest of a short answer may be requested below.
             let data = self.read(offset, buf.len().min(self.iounit() as usize) as u32).await?;
             buf[..data.len()].copy_from_slice(&data);
             if self.is_sequential() || data.is_empty() || data.len() == buf.len() {
@@ -75,9 +76,9 @@ impl File {
         data(self.call(Tmsg::Read { fid: self.fid(), offset, count: count.min(self.iounit()) }).await?)
     }
 
-    /// Writes at `offset`, and says how many bytes the server has taken from the beginning of `data`: fewer than all
-    /// only before an error, which the next write meets. Large writes are pipelined. To append-only and exclusive
-    /// files it is one Twrite, which may take less.
+    /// Writes at `offset`, and returns how many of the first bytes of `data` the server has taken: less than all only
+    /// before an error, which the next write meets. Large writes are pipelined. To append-only and exclusive files it
+    /// sends one Twrite, which may take less.
     pub async fn write_at(&self, offset: u64, data: &[u8]) -> Result<usize> {
         if self.is_sequential() || data.len() <= self.piece(WRITE) as usize {
             let n = self.write(offset, &data[..data.len().min(self.iounit() as usize)]).await?;
@@ -115,19 +116,19 @@ impl File {
         }
     }
 
-    /// One Twrite: at most [`File::iounit`] bytes; says how many the server has taken.
+    /// One Twrite of at most [`File::iounit`] bytes; returns how many the server has taken.
     pub async fn write(&self, offset: u64, data: &[u8]) -> Result<u32> {
         let data = Data::Bytes(&data[..data.len().min(self.iounit() as usize)]);
         wrote(self.call(Tmsg::Write { fid: self.fid(), offset, data }).await?)
     }
 
-    /// Whether reads and writes must stay in one piece.
+    /// Whether reads and writes must not be split.
     pub(super) fn is_sequential(&self) -> bool {
         let appends = self.flags().is_some_and(|flags| flags.has(OpenFlags::APPEND));
         appends || self.qid().ty & (Qid::APPEND | Qid::EXCL) != 0
     }
 
-    /// The most data in a piece of at most so much.
+    /// The most data in a piece, at most `most`.
     fn piece(&self, most: u32) -> u32 {
         whole_pages(self.iounit().min(most))
     }
@@ -136,85 +137,85 @@ impl File {
         if self.is_sequential() { 0 } else { self.client().0.options.window }
     }
 
-    /// What finds the window, where the time is known.
+    /// The estimator of the window, if there is a clock.
     fn pace(&self) -> Option<(Pace, Arc<dyn Clock>)> {
         let clock = self.client().0.options.clock.clone().filter(|_| !self.is_sequential())?;
         Some((Pace::new(WIDER * self.window()), clock))
     }
 }
 
-/// A window that is found may be so many times [`Options::window`](super::Options::window).
+/// A window that is found may be this many times [`Options::window`](super::Options::window).
 pub const WIDER: usize = 2;
 
 /// Reads a file from an offset to its end, ahead of its caller.
 ///
-/// Only what is known to be there is read ahead: below `size` a window of Treads is under way, beyond it one. So
-/// `size` 0 is right for files that deliver events.
+/// It reads ahead only bytes that are known to exist: below `size` it has a window of Treads in flight, beyond it one.
+/// So `size` 0 is right for files that deliver events.
 pub struct Reader<F> {
     file: F,
     window: Window<Piece>,
-    /// Bytes asked for in the window.
+    /// Bytes requested in the window.
     under_way: usize,
-    /// Where the next piece begins.
+    /// The offset of the next piece.
     at: u64,
-    /// Below it the file is believed to have bytes.
+    /// The file is believed to have bytes below this offset.
     size: u64,
-    /// Nothing is asked for from here on.
+    /// Nothing is requested from this offset on.
     stop: u64,
-    /// The most data in one piece, bytes.
+    /// Most data in one piece, in bytes.
     piece: u32,
-    /// The most data in the window, bytes, unless it is found.
+    /// Most data in the window, in bytes, unless `pace` finds it.
     most: usize,
     pace: Option<(Pace, Arc<dyn Clock>)>,
     done: bool,
 }
 
 impl<F: Deref<Target = File>> Reader<F> {
-    /// From `offset` on; `size` is the length of the file as far as it is known (from [`File::getattr`]), else 0.
+    /// A reader from `offset` on. `size` is the length of the file if it is known (from [`File::getattr`]), else 0.
     pub fn new(file: F, offset: u64, size: u64) -> Self {
         let (piece, most) = (file.piece(READ), file.window());
         let (window, stop, pace) = (Window::new(), u64::MAX, file.pace());
         Self { file, window, under_way: 0, at: offset, size, stop, piece, most, pace, done: false }
     }
 
-    /// Nothing is asked for at `stop` and behind it.
+    /// Requests nothing at `stop` and beyond.
     #[must_use]
     pub fn until(self, stop: u64) -> Self {
         Self { stop, ..self }
     }
 
-    /// No piece has more than `most` bytes, for a file of which more is known than [`File::iounit`] says.
+    /// Limits a piece to `most` bytes, for files of which more is known than [`File::iounit`].
     #[must_use]
     pub fn in_pieces(self, most: u32) -> Self {
         Self { piece: self.piece.min(whole_pages(most.max(1))), ..self }
     }
 
-    /// From now on at most `most` bytes are under way, instead of `Options::window`, or one piece.
+    /// From now on has at most `most` bytes in flight, or one piece, instead of `Options::window`.
     pub fn set_window(&mut self, most: usize) {
         (self.most, self.pace) = (most, None);
     }
 
-    /// It goes on where [`Reader::until`] has it stop.
+    /// Continues beyond the offset of [`Reader::until`].
     pub(super) fn extend(&mut self) {
         self.stop = u64::MAX;
     }
 
-    /// It goes on there, when it has stopped.
+    /// Continues at this offset after it has stopped.
     pub(super) fn go_on(&mut self, at: u64) {
         (self.at, self.stop) = (at, u64::MAX);
     }
 
-    /// Bytes in one piece at most.
+    /// Most bytes in one piece.
     pub fn piece_max(&self) -> u32 {
         self.piece
     }
 
-    /// Where the next piece begins that is not asked for yet.
+    /// The offset of the next piece that is not requested yet.
     pub fn edge(&self) -> u64 {
         self.at
     }
 
-    /// Asks for what the window has room for, and takes nothing.
+    /// Sends requests up to the window, and takes no answer.
     pub fn begin(&mut self, cx: &mut Context<'_>) {
         if !self.done {
             self.fill();
@@ -222,20 +223,19 @@ impl<F: Deref<Target = File>> Reader<F> {
         }
     }
 
-    /// The next bytes; `None` at the end of the file and after an error. May be called again after its future was
-    /// dropped: nothing is lost.
+    /// Returns the next bytes; `None` at the end of the file and after an error. Dropping the future loses nothing.
     pub async fn next(&mut self) -> Option<Result<Bytes>> {
         poll_fn(|cx| self.poll_next(cx)).await
     }
 
-    /// [`Reader::next`] for a future by hand.
+    /// [`Reader::next`] for hand-written futures.
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes>>> {
         if self.done {
             return Poll::Ready(None);
         }
         self.fill();
         let Some(Ended { offset, len, asked, answer, .. }) = ready!(self.window.poll_next(cx)) else {
-            // It stops here.
+            // It has reached `stop`.
             return Poll::Ready(None);
         };
         self.under_way -= len as usize;
@@ -270,7 +270,7 @@ impl<F: Deref<Target = File>> Reader<F> {
             if self.at >= self.stop || !(alone || room) {
                 return;
             }
-            // The last one of a known size is followed by one that finds the end, or what was added meanwhile.
+            // The last piece of a known size is followed by one that finds the end, or bytes added meanwhile.
             let known = self.size.saturating_sub(self.at);
             let most = if known > 0 { known } else { u64::MAX }.min(self.stop - self.at);
             let len = u64::from(self.piece).min(most) as u32;
@@ -294,7 +294,7 @@ impl<F: Deref<Target = File>> Reader<F> {
 
 /// Writes a file from an offset on, without waiting for each answer.
 ///
-/// Dropping it takes back what has not been answered; [`Writer::finish`] waits for it.
+/// Dropping it takes back unanswered writes; [`Writer::finish`] waits for them.
 pub struct Writer<F> {
     file: F,
     window: Window<Piece>,
@@ -306,35 +306,36 @@ pub struct Writer<F> {
 }
 
 impl<F: Deref<Target = File>> Writer<F> {
-    /// From `offset` on.
+    /// A writer from `offset` on.
     pub fn new(file: F, offset: u64) -> Self {
         let pace = file.pace();
         Self { file, window: Window::new(), under_way: 0, at: offset, written: 0, pace, failed: None }
     }
 
-    /// Writes `data` next. Waits while the window is full. An error is of this or of an earlier piece, and stays.
+    /// Writes `data` next. Waits while the window is full. An error concerns this or an earlier piece, and is
+    /// permanent.
     pub async fn push(&mut self, mut data: Bytes) -> Result<()> {
         while !data.is_empty() {
             let len = data.len().min(self.piece());
             poll_fn(|cx| self.poll_room(cx, len)).await?;
             self.put(data.split_to(len));
         }
-        // Begins what was pushed; waits for nothing.
+        // Sends the new pieces without waiting.
         poll_fn(|cx| self.poll_until(cx, usize::MAX)).await
     }
 
-    /// The most data of one [`Writer::put`], bytes.
+    /// Most data of one [`Writer::put`], in bytes.
     pub(super) fn piece(&self) -> usize {
         self.file.piece(WRITE) as usize
     }
 
-    /// Until there is room for so many bytes more.
+    /// Waits until the window has room for `len` more bytes.
     pub(super) fn poll_room(&mut self, cx: &mut Context<'_>, len: usize) -> Poll<Result<()>> {
         let most = self.pace.as_ref().map_or_else(|| self.file.window(), |(pace, _)| pace.window());
         self.poll_until(cx, most.saturating_sub(len))
     }
 
-    /// Writes a piece next, once it is polled.
+    /// Queues a piece, which the next poll sends.
     pub(super) fn put(&mut self, data: Bytes) {
         let len = data.len();
         let piece = self.ask(self.at, data);
@@ -351,17 +352,17 @@ impl<F: Deref<Target = File>> Writer<F> {
         Piece { call, offset, len, asked, data }
     }
 
-    /// Waits until all of it has been answered.
+    /// Waits until all writes are answered.
     pub async fn finish(&mut self) -> Result<()> {
         poll_fn(|cx| self.poll_until(cx, 0)).await
     }
 
-    /// Bytes that the server has taken, without a gap, from the offset on.
+    /// Bytes from the offset on that the server has taken, without a gap.
     pub fn written(&self) -> u64 {
         self.written
     }
 
-    /// Until at most `room` bytes are under way.
+    /// Waits until at most `room` bytes are in flight.
     pub(super) fn poll_until(&mut self, cx: &mut Context<'_>, room: usize) -> Poll<Result<()>> {
         loop {
             if let Some(error) = &self.failed {
@@ -400,8 +401,8 @@ impl<F: Deref<Target = File>> Writer<F> {
     }
 }
 
-/// Copies what `reader` has left to `writer`, until all of it is written, and says how many bytes that were.
-/// `progress` is told the bytes read so far.
+/// Copies the rest of `reader` to `writer`, waits until all of it is written, and returns the number of bytes.
+/// `progress` gets the number of bytes read so far.
 pub async fn copy(
     reader: &mut Reader<impl Deref<Target = File>>,
     writer: &mut Writer<impl Deref<Target = File>>,
@@ -424,7 +425,7 @@ struct Piece {
     offset: u64,
     len: u32,
     asked: Asked,
-    /// What a Twrite carries.
+    /// The data of a Twrite.
     data: Bytes,
 }
 

@@ -1,7 +1,7 @@
-//! Passing a request on: the answer is told, no future and no task waits for it.
+//! Forwards a request; no future and no task waits for its answer.
 //!
-//! In: a request of a client of ours that will be answered [`Later`], and the message that asks a server for the same.
-//! Out: [`Forward::answered`], on the driver's task, in the order of the answers.
+//! In: a client's request that will be answered [`Later`], and the message that requests the same from a server. Out: a
+//! call of [`Forward::answered`] on the driver's task, in the order of the answers.
 
 use std::sync::Arc;
 
@@ -17,29 +17,29 @@ use super::file::File;
 use super::state::Waiter;
 use crate::server::{Later, ReqId, Request};
 
-/// Who turns answers into answers.
+/// Converts a server's answers into answers for clients.
 pub trait Forward: Send + Sync + 'static {
-    /// The server's answer to what was asked for `later`. `made`: the fid that a walk, an attach or an xattrwalk made.
-    /// Must not block; may use the client.
+    /// Handles the server's answer to the message for `later`. `made` is the fid that a walk, an attach or an xattrwalk
+    /// created. Must not block; may use the client.
     fn answered(self: Arc<Self>, later: Later, answer: Result<Answer>, made: Option<Fid>);
 
-    /// It was not sent: the connection is gone, or the message does not fit. May use the client.
+    /// Handles a message that was not sent: the connection is gone, or the message does not fit. May use the client.
     fn refused(self: Arc<Self>, later: Later, error: Error);
 
-    /// Whether it is lost if a read was answered and nobody took the answer, as of a pipe.
+    /// Whether an answered read is lost if its answer is dropped, as with a pipe.
     fn takes(&self, later: &Later) -> bool {
         let _ = later;
         false
     }
 }
 
-/// For how many calls of [`Client::tick`] somebody waits for an Rflush.
+/// Timeouts of waiting for an Rflush, in calls of [`Client::tick`].
 #[derive(Clone, Copy, Debug)]
 pub struct FlushLimits {
     /// Until a request that changes nothing is answered EINTR.
     pub reads: u32,
     /// Until a request that may have changed something is answered EINTR. It waits longer, because only the server's
-    /// answer tells whether the change happened.
+    /// answer shows whether the change happened.
     pub changes: u32,
     /// Until the Rflush is overdue.
     pub overdue: u32,
@@ -57,7 +57,7 @@ impl Forwarded {
         self.by.takes(&self.later)
     }
 
-    /// The client whose request it is.
+    /// The client that sent the request.
     pub(crate) fn client(&self) -> u64 {
         self.later.id().conn
     }
@@ -68,8 +68,8 @@ impl Forwarded {
 }
 
 impl Client {
-    /// Passes a request on: `message` says what asks for it here; a payload is the end of a message whose own data is
-    /// only a count. While there is no room it waits, like every call, until its client has its turn.
+    /// Forwards a request. `message` returns the message to send; a payload is the end of a message that itself holds
+    /// only a count. If there is no room, the call waits for its client's turn, like every call.
     pub fn forward<F>(&self, later: Later, by: Arc<dyn Forward>, message: F)
     where
         F: for<'r> FnOnce(&'r Request) -> (Tmsg<'r>, Option<Bytes>),
@@ -91,37 +91,36 @@ impl Client {
         }
     }
 
-    /// Nobody needs the answer to this request any more: its server is told so. [`Forward::answered`] comes all the
-    /// same: with the answer if that was first, else with EINTR. What comes out: whether it was under way here.
+    /// Flushes a forwarded request. [`Forward::answered`] is called all the same: with the answer if that came first,
+    /// else with EINTR. Returns whether the request was in flight here.
     pub fn flush_forwarded(&self, id: ReqId) -> bool {
         self.0.shared.with(|state| state.flush_forwarded(|forwarded| forwarded.later.id() == id))
     }
 
-    /// To be called from time to time after a request was taken back, until it says that nothing is flushed any more:
-    /// whoever has waited for an Rflush too long by `limits` is answered EINTR. How many Rflushes are overdue, and how
-    /// many are waited for. The tags and fids of the first stay taken, and if they become many the server is better
-    /// given up ([`Client::abort`]).
+    /// To be called periodically after a request was taken back, until no flush is in progress. Requests that have
+    /// waited for an Rflush beyond `limits` are answered EINTR. Returns how many Rflushes are overdue, and how many are
+    /// not yet. Overdue ones keep their tags and fids in use; if they become many, give up the server
+    /// ([`Client::abort`]).
     pub fn tick(&self, limits: FlushLimits) -> (usize, usize) {
         self.0.shared.with(|state| state.tick(limits))
     }
 
-    /// A number for a fid that a message of [`Client::forward`] makes. If it is not used in one, it is lost until the
-    /// session ends.
+    /// Returns a fid number for a message of [`Client::forward`]. If it is not used, it is lost until the session ends.
     pub fn new_fid(&self) -> Result<Fid> {
         self.fid()
     }
 
-    /// The file behind a fid that [`Forward::answered`] was told of.
+    /// Returns the file of a fid that [`Forward::answered`] received as `made`.
     pub fn adopt(&self, fid: Fid, qid: Qid) -> File {
         File::new(self, fid, qid)
     }
 
-    /// Asks for what no other method says.
+    /// Sends a message for which there is no other method.
     pub async fn ask(&self, message: Tmsg<'_>) -> Result<Answer> {
         self.call(message).await
     }
 
-    /// The same with a payload: the end of a message whose own data is only a count.
+    /// The same with a payload, the end of a message that itself holds only a count.
     pub async fn ask_with(&self, message: Tmsg<'_>, payload: Option<Bytes>) -> Result<Answer> {
         match payload {
             Some(payload) => Call::with_payload(&self.0.shared, message, payload).await,

@@ -1,9 +1,9 @@
-//! What is asked of a server and how long it takes, for who looks at that.
+//! Counts the requests to a server and measures their latency, for observers.
 //!
-//! In: that a request begins or has been answered, and bytes that go by. Out: counts, and answers by their times. The
-//! clock is asked only while somebody looks: [`LOOKED`] from his latest look on.
+//! In: starts and answers of requests, and bytes moved. Out: counts, and a histogram of latencies. The clock is read
+//! only for [`LOOKED`] after an observer's last look.
 //!
-//! Concurrency: any number of clients count in one meter; nobody waits.
+//! Concurrency: any number of clients count in one meter, without waiting.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,16 +11,16 @@ use std::time::Duration;
 
 use nine_net::Clock;
 
-/// How long times are measured after a look.
+/// How long latencies are measured after a look.
 pub const LOOKED: Duration = Duration::from_secs(10);
-/// Number `n` has the answers that took less than `2^n` microseconds, and not less than half of it; the last one has
-/// all that took longer.
+/// The number of latency classes. Class `n` has the answers that took less than `2^n` microseconds and at least half of
+/// that; the last class has all slower ones.
 pub const TIMES: usize = 26;
 
 /// See the module.
 pub struct Meter {
     clock: Arc<dyn Clock>,
-    /// Until when somebody looks, microseconds; 0: nobody does.
+    /// The time until which latencies are measured, in microseconds; 0: not measured.
     until: AtomicU64,
     requests: AtomicU64,
     sent: AtomicU64,
@@ -28,35 +28,35 @@ pub struct Meter {
     times: [AtomicU64; TIMES],
 }
 
-/// What a [`Meter`] has counted since its beginning.
+/// The counts of a [`Meter`] since its start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Load {
-    /// Requests that were made.
+    /// Requests sent or queued.
     pub requests: u64,
-    /// Bytes that were sent.
+    /// Bytes sent.
     pub sent: u64,
-    /// Bytes that have come.
+    /// Bytes received.
     pub received: u64,
-    /// Answers to what was asked while somebody looked, by how long they took ([`TIMES`]). What waits for room before
-    /// it is sent waits here, too.
+    /// Answers to requests made during an observation, by latency class ([`TIMES`]). The latency includes the wait for
+    /// room before the request is sent.
     pub times: [u64; TIMES],
 }
 
 impl Meter {
-    /// With nothing counted.
+    /// A meter with all counts zero.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         let [until, requests, sent, received] = [const { AtomicU64::new(0) }; 4];
         Self { clock, until, requests, sent, received, times: [const { AtomicU64::new(0) }; TIMES] }
     }
 
-    /// What has been counted. Somebody looks from now on.
+    /// Returns the counts, and starts or prolongs the measurement.
     pub fn look(&self) -> Load {
         self.until.store(micros(self.clock.now() + LOOKED), Ordering::Relaxed);
         let [requests, sent, received] = [&self.requests, &self.sent, &self.received].map(read);
         Load { requests, sent, received, times: self.times.each_ref().map(read) }
     }
 
-    /// A request is made. What comes out is for [`Meter::ended`].
+    /// Counts a request. Returns its start time for [`Meter::ended`], or 0 if it is not measured.
     pub(crate) fn begun(&self) -> u64 {
         self.requests.fetch_add(1, Ordering::Relaxed);
         let until = read(&self.until);
@@ -67,12 +67,12 @@ impl Meter {
         if now < until {
             return now;
         }
-        // Somebody may have looked meanwhile.
+        // Another look may have come meanwhile.
         let _ = self.until.compare_exchange(until, 0, Ordering::Relaxed, Ordering::Relaxed);
         0
     }
 
-    /// The request that began then has been answered.
+    /// Records the answer to the request with this start time.
     pub(crate) fn ended(&self, begun: u64) {
         if begun > 0 {
             let took = micros(self.clock.now()).saturating_sub(begun);
@@ -105,7 +105,7 @@ mod tests {
 
     use super::*;
 
-    /// A clock that is set by hand, microseconds; and how often it was asked.
+    /// A clock set by hand, in microseconds, and the number of its readings.
     #[derive(Default)]
     struct Hand(AtomicU64, AtomicU64);
 

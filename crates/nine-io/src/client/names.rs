@@ -1,7 +1,7 @@
-//! Changing directories: make, link, rename, remove, in any dialect.
+//! Operations on directories, in any dialect: create, link, rename, remove.
 //!
-//! .L has a message for each; 9P2000 and .u say the same with Tcreate on a second fid, Twstat and Tremove. What a
-//! dialect cannot say at all is refused with EOPNOTSUPP, or EXDEV for a move between directories.
+//! .L has a message for each. 9P2000 and .u use Tcreate on a second fid, Twstat and Tremove. An operation that a
+//! dialect does not have is refused with EOPNOTSUPP, or with EXDEV for a move between directories.
 
 use nine_proto::msg::{OnlyUStr, Tmsg};
 use nine_proto::{Errno, NOGID, OpenFlags, Qid, RenameMode, Stat, check_name, mode};
@@ -15,8 +15,9 @@ use super::text;
 const REMOVEDIR: u32 = 0x200;
 
 impl File {
-    /// Makes a file in this directory and opens it; `perm` is 07777, `gid` may be `NOGID`. In 9P2000 and .u it must
-    /// not exist, and no umask counts but what the directory permits (open(5)); in .L, `OpenFlags::EXCL` decides.
+    /// Creates a file in this directory and opens it. `perm` is within 07777, `gid` may be `NOGID`. In 9P2000 and .u
+    /// the file must not exist, and the directory's permissions act as the umask (open(5)). In .L, `OpenFlags::EXCL`
+    /// decides.
     pub async fn create(
         &self,
         name: impl AsRef<[u8]>,
@@ -35,8 +36,8 @@ impl File {
         Ok(file)
     }
 
-    /// [`File::create`] of a file that is being made: where the session orders what depends on each other (`.s`) it may
-    /// be written at once, and [`Opening::wait`] says later whether it is there. Elsewhere it is made.
+    /// [`File::create`] that returns early: if the session orders dependent requests (`.s`), the file may be written at
+    /// once, and [`Opening::wait`] reports later whether it was created. Otherwise it is created on return.
     pub async fn create_early(
         &self,
         name: impl AsRef<[u8]>,
@@ -54,7 +55,7 @@ impl File {
         self.early(&[], Qid::default(), flags, create).await
     }
 
-    /// Opens the file of this name in this directory, and makes it first where it does not exist (the algorithm of
+    /// Opens the file of this name in this directory, and creates it first if it does not exist (the algorithm of
     /// create(2)). With `OpenFlags::EXCL` it must not exist.
     pub async fn open_or_create(&self, name: impl AsRef<[u8]>, flags: OpenFlags, perm: u32) -> Result<File> {
         let name = checked(name.as_ref())?;
@@ -67,13 +68,13 @@ impl File {
             other => return other,
         }
         match self.create(name, excl, perm, NOGID).await {
-            // Somebody else has been faster.
+            // Another client has created it meanwhile.
             Err(error) if error.errno() == Errno::EEXIST => self.open(name, flags).await,
             other => other,
         }
     }
 
-    /// Makes a directory.
+    /// Creates a directory.
     pub async fn mkdir(&self, name: impl AsRef<[u8]>, perm: u32, gid: u32) -> Result<Qid> {
         let name = checked(name.as_ref())?;
         if self.client().dialect().is_l() {
@@ -83,7 +84,7 @@ impl File {
         Ok(file.qid())
     }
 
-    /// Makes a symbolic link to `target` (.u, .L).
+    /// Creates a symbolic link to `target` (.u, .L).
     pub async fn symlink(&self, name: impl AsRef<[u8]>, target: impl AsRef<[u8]>, gid: u32) -> Result<Qid> {
         let (name, target) = (checked(name.as_ref())?, text(target.as_ref())?);
         if self.client().dialect().is_l() {
@@ -103,7 +104,7 @@ impl File {
         self.tcreate(name, mode::DMLINK, OpenFlags::READ, number.as_bytes()).await.map(drop)
     }
 
-    /// Makes a device, pipe or socket (.u, .L); `st_mode` holds its type and permissions.
+    /// Creates a device, pipe or socket (.u, .L); `st_mode` holds its type and permissions.
     pub async fn mknod(
         &self,
         name: impl AsRef<[u8]>,
@@ -125,7 +126,7 @@ impl File {
         Ok(file.qid())
     }
 
-    /// Where this symbolic link leads (.u, .L).
+    /// Returns the target of this symbolic link (.u, .L).
     pub async fn readlink(&self) -> Result<Box<[u8]>> {
         match self.client().dialect() {
             dialect if dialect.is_l() => match self.call(Tmsg::Readlink { fid: self.fid() }).await? {
@@ -143,8 +144,8 @@ impl File {
         }
     }
 
-    /// Moves `old` in this directory to `new` in the directory `to`. In .L an existing file there is replaced; in
-    /// 9P2000 and .u the directories must be the same (EXDEV) and `new` must not exist (EOPNOTSUPP).
+    /// Moves `old` in this directory to `new` in the directory `to`. In .L an existing file there is replaced. In
+    /// 9P2000 and .u the directories must be the same (EXDEV), and `new` must not exist (EOPNOTSUPP).
     pub async fn rename(&self, old: impl AsRef<[u8]>, to: &File, new: impl AsRef<[u8]>) -> Result<()> {
         let (oldname, newname) = (checked(old.as_ref())?, checked(new.as_ref())?);
         if self.client().dialect().is_l() {
@@ -167,11 +168,11 @@ impl File {
         self.walk(oldname).await?.rename_here(newname).await
     }
 
-    /// The same, in one of the modes of renameat2(2), by Trenameat2. Of a server that may not know that message,
-    /// [`File::has_renameat2`] is asked first.
+    /// The same in one of the modes of renameat2(2), by Trenameat2. Call [`File::has_renameat2`] first if the server
+    /// may not know that message.
     ///
     /// # Errors
-    /// EINVAL where it cannot be done, as rename(2) has it; EEXIST and ENOENT by the mode.
+    /// EINVAL if it is not possible, as in rename(2); EEXIST and ENOENT by the mode.
     pub async fn rename_with(
         &self,
         old: impl AsRef<[u8]>,
@@ -192,8 +193,8 @@ impl File {
         asked.map(drop).map_err(|error| if is_unknown(&error) { cannot() } else { error })
     }
 
-    /// Whether the server of this root may be sent a Trenameat2 (docs/protocol.md): it is in this process, has streams
-    /// or tells its changes. Another server might cut the connection. The first call may walk to a file.
+    /// Whether the server of this root understands Trenameat2 (docs/protocol.md): it is in this process, has streams,
+    /// or publishes changes. Another server might cut the connection. The first call may walk to a file.
     pub async fn has_renameat2(&self) -> bool {
         let client = self.client();
         if client.0.shared.directs.is_some() || !client.dialect().is_l() || client.dialect().streaming {
@@ -210,7 +211,7 @@ impl File {
         }
     }
 
-    /// Gives this file another name in its directory (9P2000 and .u); nothing is replaced.
+    /// Gives this file another name in its directory (9P2000 and .u), without replacing a file.
     pub async fn rename_here(&self, name: &[u8]) -> Result<()> {
         match self.wstat(Stat { name: checked(name)?, ..Stat::DONT_TOUCH }).await {
             Err(error) if error.errno() == Errno::EEXIST => {
@@ -221,7 +222,7 @@ impl File {
         }
     }
 
-    /// Removes a name from this directory; `dir` says whether it must be a directory or must not be one.
+    /// Removes a name from this directory; `dir`: whether it must be a directory or must not be one.
     pub async fn unlink(&self, name: impl AsRef<[u8]>, dir: bool) -> Result<()> {
         let name = checked(name.as_ref())?;
         if self.client().dialect().is_l() {
@@ -239,13 +240,13 @@ impl File {
         }
     }
 
-    /// Permissions of a Tcreate, DM's special bits included: 9P2000 drops the set-id and sticky bits, as any system may
-    /// at a creation (mkdir(2)).
+    /// The permissions of a Tcreate, including DM's special bits. 9P2000 drops the set-id and sticky bits, which a
+    /// system may do at a creation (mkdir(2)).
     fn perm(&self, bits: u32) -> u32 {
         mode::to_dm(bits & 0o7777, (bits >> 24) as u8 & Qid::SPECIAL, self.client().dialect().is_u())
     }
 
-    /// Tcreate on another fid for this directory, which moves to the new file and is open there.
+    /// Sends a Tcreate on another fid for this directory. The fid moves to the new file and is open there.
     async fn tcreate(&self, name: &[u8], perm: u32, flags: OpenFlags, extension: &[u8]) -> Result<File> {
         if perm & (mode::DMSYMLINK | mode::DMLINK | mode::DMDEVICE | mode::DMNAMEDPIPE | mode::DMSOCKET) != 0
             && !self.client().dialect().is_u()
@@ -273,7 +274,7 @@ impl File {
     }
 }
 
-/// The server does not know the message, an older one may do (v9fs asks the same way).
+/// Whether the server does not know the message, though it may know an older one (v9fs checks in the same way).
 fn is_unknown(error: &Error) -> bool {
     matches!(error.errno(), Errno::EOPNOTSUPP | Errno::ENOSYS)
 }

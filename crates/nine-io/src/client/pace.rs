@@ -1,39 +1,39 @@
-//! How much to have under way, so that a link is full and its queues are not: from the round trips and the rate that
-//! the answers show. A small relative of BBR (Cardwell and others, 2016).
+//! Finds how many bytes to have in flight, so that the link is full and its queues are not, from the round trips and
+//! rates of the answers. A small relative of BBR (Cardwell and others, 2016).
 //!
-//! In: when pieces were asked for and when they were answered. Out: a window, bytes. Begins with [`FIRST`] and grows by
-//! what is answered, so twice per round trip, as long as that brings more; from then on it is twice what the link
-//! holds: the highest rate of the last [`ROUNDS`] round trips times the shortest round trip that was seen when it was
-//! found full. Every so often it is a quarter more for one round trip: if that brings more, it begins to grow anew.
+//! In: the times of requests and answers of pieces. Out: a window in bytes. The window starts at [`FIRST`] and grows by
+//! the answered bytes, so it doubles each round trip, while that raises the rate. Then it is twice the capacity of the
+//! link: the highest rate of the last [`ROUNDS`] round trips, times the shortest round trip seen when the link was
+//! found full. Periodically it is a quarter larger for one round trip. If that raises the rate, growth starts again.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// The window at first, bytes.
+/// The initial window, in bytes.
 const FIRST: usize = 1 << 20;
-/// The least window that is ever found, bytes.
+/// The smallest window, in bytes.
 const LEAST: usize = 256 * 1024;
-/// Round trips for which a rate is believed.
+/// Round trips for which a measured rate counts.
 const ROUNDS: usize = 10;
-/// Every so many round trips it is tried whether more brings more.
+/// A larger window is tried once in this many round trips.
 const PROBE: u32 = 8;
-/// Round trips without a quarter more: the link is full.
+/// The link is full after this many round trips without a rate increase of a quarter.
 const PATIENCE: u32 = 3;
 
 pub(crate) struct Pace {
     most: usize,
     window: usize,
-    /// Bytes that were answered.
+    /// Bytes answered.
     answered: u64,
-    /// The shortest of each of the last round trips; the newest last.
+    /// The shortest time of each of the last round trips; the newest last.
     trips: VecDeque<Duration>,
-    /// The shortest that the link is believed to have, once it is full.
+    /// The assumed round-trip time of the link, once it is full.
     shortest: Duration,
     /// The highest rate of each of the last round trips, bytes per second; the newest last.
     rates: VecDeque<f64>,
-    /// The round trip ends with the first answer to what was asked after it began: at so many bytes answered.
+    /// The current round trip ends with the first answer to a request made at or after this count of answered bytes.
     round: u64,
-    /// The best rate when it last grew by a quarter, and round trips since.
+    /// The best rate when it last grew by a quarter, and the number of round trips since.
     best: f64,
     since: u32,
     full: bool,
@@ -41,7 +41,7 @@ pub(crate) struct Pace {
     rounds: u32,
 }
 
-/// What a piece remembers of the moment it was asked for.
+/// The state at the time of a piece's request.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Asked {
     at: Duration,
@@ -49,7 +49,7 @@ pub(crate) struct Asked {
 }
 
 impl Pace {
-    /// With a window of at most `most` bytes.
+    /// A window of at most `most` bytes.
     pub(crate) fn new(most: usize) -> Self {
         Self {
             most,
@@ -66,17 +66,17 @@ impl Pace {
         }
     }
 
-    /// Bytes to have under way.
+    /// Bytes to have in flight.
     pub(crate) fn window(&self) -> usize {
         self.window
     }
 
-    /// A piece is asked for.
+    /// Records the request of a piece.
     pub(crate) fn ask(&self, now: Duration) -> Asked {
         Asked { at: now, answered: self.answered }
     }
 
-    /// A piece of so many bytes is answered.
+    /// Records the answer to a piece, with its number of bytes.
     pub(crate) fn answer(&mut self, now: Duration, asked: Asked, bytes: usize) {
         self.answered += bytes as u64;
         let trip = now.saturating_sub(asked.at).max(Duration::from_micros(1));
@@ -99,7 +99,7 @@ impl Pace {
         self.window = window.clamp(LEAST.min(self.most), self.most);
     }
 
-    /// Bytes that the link holds.
+    /// The capacity of the link in bytes.
     fn holds(&self) -> f64 {
         let rate = self.rates.iter().copied().fold(0.0, f64::max);
         rate * self.shortest.as_secs_f64()
@@ -109,11 +109,11 @@ impl Pace {
         let newest = self.rates.back().copied().unwrap_or_default();
         if self.full {
             self.rounds += 1;
-            // Since what was tried last has shown.
+            // The rates since the last trial showed its effect.
             let since = self.rates.iter().rev().skip(1).take(PROBE as usize - 2);
             let before = since.copied().fold(0.0, f64::max);
             if newest > 1.1 * before {
-                // There is more to be had than was believed.
+                // The link has more capacity than assumed.
                 (self.full, self.best, self.since) = (false, newest, 0);
             }
         } else if newest >= 1.25 * self.best {
@@ -140,13 +140,13 @@ mod tests {
 
     const PIECE: usize = 128 * 1024;
 
-    /// A reader with everything the window allows under way over a link of this rate and round trip; the window, each
-    /// time a piece was answered.
+    /// A reader with the whole window in flight over a link with this rate and round trip. Returns the window after
+    /// each answer.
     fn read(rate: f64, trip: Duration, pieces: usize, most: usize) -> Vec<usize> {
         read_after(0, rate, trip, pieces, most)
     }
 
-    /// The same where the first pieces take a hundredth of the time.
+    /// The same, but the first pieces take a hundredth of the time.
     fn read_after(quick: usize, rate: f64, trip: Duration, pieces: usize, most: usize) -> Vec<usize> {
         let (mut pace, mut free, mut now) = (Pace::new(most), Duration::ZERO, Duration::ZERO);
         let (mut way, mut asked, mut windows) = (VecDeque::new(), 0, Vec::new());

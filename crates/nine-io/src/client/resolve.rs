@@ -1,8 +1,8 @@
-//! Paths with symbolic links in them: a 9P server leads to a link, and its client follows it.
+//! Paths with symbolic links: a 9P server walks to a link, and its client follows it.
 //!
-//! In: the root of a tree, a path. Out: the file there, and the names that lead to it, none of them a link or ".."; or
-//! open files and directories to make something in, as open(2) and mkdir(2) find them. Absolute links begin at the
-//! root again, and none leads out of it.
+//! In: the root of a tree, a path. Out: the file at the path, and the names that lead to it, without links and ".."; or
+//! open files, and directories in which to create something, as open(2) and mkdir(2) find them. Absolute links start at
+//! this root, and no link leads out of it.
 
 use nine_proto::msg::MAXWELEM;
 use nine_proto::{Attr, Base, Errno, GetMask, OpenFlags};
@@ -10,16 +10,16 @@ use nine_proto::{Attr, Base, Errno, GetMask, OpenFlags};
 use super::error::{Error, Result};
 use super::file::File;
 
-/// Links followed for one path, as in Linux; one more is ELOOP.
+/// Most links followed for one path, as in Linux; one more is ELOOP.
 const LINKS: usize = 40;
 
 impl File {
-    /// The file at `path` below this root, links on the way followed, at the end too if `follow`, and the names that
-    /// lead there: one walk where there are no links. In 9P2000, which has none, it is a walk.
+    /// Walks to `path` below this root and follows links, the last one only if `follow`. Returns the file and the names
+    /// that lead to it. Without links it is one walk, and so it is in 9P2000, which has no links.
     pub async fn resolve(&self, path: impl AsRef<[u8]>, follow: bool) -> Result<(Self, Vec<Vec<u8>>)> {
         let path = path.as_ref();
         let plain = || names(path).map(<[u8]>::to_vec).collect::<Vec<_>>();
-        // Where ".." leads from a link is known only once the link has been read.
+        // A ".." after a link depends on the link's target.
         let dotted = names(path).any(|name| name == b"..");
         let first = match self.walk(path).await {
             Ok(file) if !(dotted || follow && file.qid().is_symlink()) => return Ok((file, plain())),
@@ -58,8 +58,8 @@ impl File {
         Ok((self.walk(done.join(&b'/')).await?, done))
     }
 
-    /// [`File::resolve`], and what is known about the file: one round trip where there are no links and the session
-    /// orders what depends on each other (`.s`).
+    /// [`File::resolve`], and the file's attributes. Without links it is one round trip if the session orders dependent
+    /// requests (`.s`).
     pub async fn find(&self, path: impl AsRef<[u8]>, follow: bool, mask: GetMask) -> Result<(Self, Attr)> {
         let path = path.as_ref();
         if !names(path).any(|name| name == b"..") {
@@ -74,11 +74,11 @@ impl File {
         Ok((file, attr))
     }
 
-    /// The directory that `path` is in, links on the way followed, and the name there: for what is to be made, renamed
-    /// or removed.
+    /// Returns the directory of `path`, with links followed, and the last name: for files to be created, renamed or
+    /// removed.
     ///
     /// # Errors
-    /// EINVAL where the path ends in no name of its own: `/`, `.` or `..`.
+    /// EINVAL if the path does not end in a proper name: `/`, `.` or `..`.
     pub async fn parent<'p>(&self, path: &'p [u8]) -> Result<(Self, &'p [u8])> {
         let end = path.iter().rposition(|&b| b != b'/').map_or(0, |at| at + 1);
         let at = path[..end].iter().rposition(|&b| b == b'/').map_or(0, |at| at + 1);
@@ -89,9 +89,9 @@ impl File {
         Ok((self.resolve(dir, true).await?.0, name))
     }
 
-    /// The file at `path`, links followed, open as open(2) has it, and what is known about it: `CREAT` makes it with
-    /// the permissions `perm` where it is missing, and with `EXCL` it must be. No directory is opened, and with
-    /// `NOFOLLOW` no link at the end (ELOOP).
+    /// Opens the file at `path` as open(2) does, with links followed, and returns its attributes. With `CREAT` a
+    /// missing file is created with the permissions `perm`; with `EXCL` it must be missing. Directories are not opened
+    /// (EISDIR), and with `NOFOLLOW` neither is a link at the end (ELOOP).
     pub async fn open_at(&self, path: &[u8], flags: OpenFlags, perm: u32) -> Result<(Self, Attr)> {
         let how = OpenFlags(flags.0 & !(OpenFlags::CREAT | OpenFlags::EXCL).0);
         let follow = !flags.has(OpenFlags::NOFOLLOW);
@@ -121,8 +121,8 @@ impl File {
     }
 }
 
-/// Whether a link on the way may be why a walk of `path` has failed: it was walked to, and could not be walked on from.
-/// Where one Twalk has not been enough, the next one may have had other words for that.
+/// Whether a link on the path may be the reason why a walk failed: the walk reached it and could not go on. If one
+/// Twalk was not enough, the next one may have failed with another error.
 pub fn may_be_link(error: &Error, path: &[u8]) -> bool {
     match error.errno() {
         Errno::ENOTDIR | Errno::ELOOP => true,

@@ -1,26 +1,26 @@
-//! Shares of a connection that many clients use: whose turn it is, and how much one may have.
+//! Fair shares of a connection that many clients use: the order of their calls, and the limit of each client.
 //!
-//! Clients that wait take turns, one call each; those whose next call is small have turns of their own, so that nobody
-//! looks through the large ones for them. A client may have a quarter of the calls and bytes that the others
-//! leave, so that the requests of a few clients that a server never answers do not take all of them. Client 0 is
-//! whoever owns the connection; it has no limit but the connection's own.
+//! Waiting clients take turns, one call each. Clients with a small next call have separate turns, so that no search
+//! goes past large calls. A client may have a quarter of the calls and bytes that the others leave, so that requests of
+//! a few clients that a server never answers do not take all of them. Client 0 is the connection's owner; it has no
+//! limit except the connection's.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// What every client may have, whatever the others do: calls.
+/// Calls that every client may have, whatever the others do.
 const FLOOR: usize = 4;
-/// And of so many bytes each.
+/// Bytes of each of these calls.
 const LITTLE: usize = 8 * 1024;
 
-/// Calls, and bytes that they may need.
+/// Calls, and the bytes that they may need.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Ledger {
     pub(super) calls: usize,
     pub(super) bytes: usize,
 }
 
-/// Kinds of calls, by their cost.
+/// Kinds of calls, by cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Size {
     Small,
@@ -36,15 +36,15 @@ impl Size {
     }
 }
 
-/// See the module. Knows tickets, not calls; a client is known while it has any.
+/// See the module. It knows tickets, not calls. A client is known while it has calls.
 #[derive(Default)]
 pub(super) struct Shares {
     clients: HashMap<u64, Client, BuildHasherDefault<Spread>>,
-    /// Those that wait, whose turn it is first: by the size of their next call.
+    /// Waiting clients in the order of their turns, by the size of their next call.
     rings: [VecDeque<u64>; 2],
 }
 
-/// Hashes the numbers of clients: they are counted by ourselves, so nobody chooses them to collide.
+/// Hashes the numbers of clients. This process assigns them, so no attacker can choose them to collide.
 #[derive(Default)]
 struct Spread(u64);
 
@@ -69,13 +69,13 @@ struct Client {
 }
 
 impl Shares {
-    /// Whether a client may begin a call of this cost. `all` is what everybody has, `most` what there is.
+    /// Whether a client may begin a call of this cost. `all` is the use of all clients, `most` the connection's limit.
     pub(super) fn may(&self, client: u64, cost: usize, all: Ledger, most: Ledger) -> bool {
         if client == 0 {
             return true;
         }
         let has = self.clients.get(&client).map(|client| client.has).unwrap_or_default();
-        // What the others leave.
+        // A quarter of the part that the others leave.
         let part = |all: usize, has: usize, most: usize| (most + has).saturating_sub(all) / 4;
         has.calls < part(all.calls, has.calls, most.calls).max(FLOOR)
             && (has.calls == 0
@@ -110,7 +110,7 @@ impl Shares {
         waiting.push_back((ticket, size));
     }
 
-    /// A call that waits was taken back.
+    /// Removes a waiting call.
     pub(super) fn take_back(&mut self, client: u64, ticket: u64) {
         let Some(of) = self.clients.get_mut(&client) else { return };
         let first = of.waiting.front().map(|(_, size)| *size);
@@ -125,28 +125,28 @@ impl Shares {
         }
     }
 
-    /// Whether a client has calls that wait.
+    /// Whether a client has waiting calls.
     pub(super) fn waits(&self, client: u64) -> bool {
         self.clients.get(&client).is_some_and(|client| !client.waiting.is_empty())
     }
 
-    /// Clients that wait with a call of this size.
+    /// The number of waiting clients with a next call of this size.
     pub(super) fn turns(&self, size: Size) -> usize {
         self.rings[size as usize].len()
     }
 
-    /// The client whose turn it is, and its first ticket.
+    /// The client with the next turn, and its first ticket.
     pub(super) fn next(&self, size: Size) -> Option<(u64, u64)> {
         let client = *self.rings[size as usize].front()?;
         Some((client, self.clients.get(&client)?.waiting.front()?.0))
     }
 
-    /// It cannot use its turn.
+    /// Passes the turn to the next client, because the first one cannot use it.
     pub(super) fn pass(&mut self, size: Size) {
         self.rings[size as usize].rotate_left(1);
     }
 
-    /// The first ticket of the client whose turn it is has been served, or was taken back.
+    /// Removes the first ticket of the client with the turn: it was served, or taken back.
     pub(super) fn served(&mut self, size: Size) {
         let Some(client) = self.rings[size as usize].pop_front() else { return };
         let Some(of) = self.clients.get_mut(&client) else { return };

@@ -1,8 +1,7 @@
-//! The data connection of a [`Stream`](super::Stream) on its way: asked for, dialled, shown its token, open; or given
-//! up.
+//! The states of a [`Stream`](super::Stream)'s data connection: requested, dialled, token shown, open; or given up.
 //!
-//! Always holds: an offer that is not used is taken back; one that leads nowhere is told once, and for [`PAUSE_MS`] no
-//! other is tried.
+//! Always holds: an unused offer is withdrawn. A failed connection is logged once, and for [`PAUSE_MS`] no other is
+//! tried.
 
 use std::future::{Future, ready as at_once};
 use std::io::{self, IoSlice};
@@ -23,21 +22,21 @@ use super::file::File;
 use super::stream::Direction;
 use crate::buf::Buf;
 
-/// How data connections are dialled.
+/// Dials data connections.
 pub trait Dial: Send + Sync + 'static {
-    /// Dials what a server offers, a dial string like `tcp!*!564`: `*` is the host of the 9P connection, whose other
-    /// end is `peer`, by the same transport and with the same TLS. Must end within about a second, and refuse other
-    /// hosts.
+    /// Dials the address that a server offers, a dial string like `tcp!*!564`. The host `*` stands for the host of the
+    /// 9P connection, with the other end `peer`. It uses the same transport and the same TLS. It must end within about
+    /// a second, and must refuse other hosts.
     fn dial(&self, peer: &str, addr: &str) -> Dialing;
 }
 
-/// A data connection that is being dialled.
+/// A dial of a data connection in progress.
 pub type Dialing = Pin<Box<dyn Future<Output = io::Result<Box<dyn Transport>>> + Send>>;
 
-/// Where the server of `peer` means with `addr` ([`Dial::dial`]): it sends nobody elsewhere.
+/// Resolves the address `addr` that the server `peer` offers ([`Dial::dial`]). A server can only offer itself.
 ///
 /// # Errors
-/// One of them is no address, or the offer is another host (`PermissionDenied`).
+/// If one of them is no address, or if the offer is another host (`PermissionDenied`).
 pub fn offered(peer: &str, addr: &str) -> io::Result<Addr> {
     let parse = |text: &str| text.parse::<Addr>().map_err(|error| io::Error::other(error.to_string()));
     match (parse(peer)?, parse(addr)?) {
@@ -52,36 +51,36 @@ pub fn offered(peer: &str, addr: &str) -> io::Result<Addr> {
     }
 }
 
-/// For so long no data connection is tried after one has not come about, ms.
+/// For how long no data connection is tried after a failed one, in ms.
 pub(super) const PAUSE_MS: u64 = 60_000;
 
-/// A data connection on its way.
+/// A data connection in one of its states.
 pub(super) enum Side {
     /// There is none.
     None,
-    /// It was refused, or is given up: the offer is taken back.
+    /// It was refused or given up, and the offer is being withdrawn.
     Leaving(Call<'static>),
-    /// Another stream of this fid is in the way, which nobody has any more.
+    /// An abandoned earlier stream of this fid is being closed first.
     Clearing(Call<'static>, Wanted),
     Asked(Call<'static>, Option<Wanted>, Early),
     Dialling(Dialing, Bytes),
-    /// Connected; of the beginning, this is still to be sent.
+    /// Connected; these first bytes are still to be sent.
     Showing(Box<dyn Transport>, Bytes),
     Open {
         transport: Box<dyn Transport>,
-        /// Says how it ended.
+        /// Its answer shows how the stream ended.
         verdict: Call<'static>,
         told: Option<Verdict>,
         buf: Option<Arc<Buf>>,
-        /// The sender has sent all, or the connection is cut.
+        /// The sender has sent all bytes, or the connection is cut.
         ended: bool,
     },
 }
 
-/// What Rsclose says: bytes, and why there are no more; or that there is no answer.
+/// The content of an Rsclose (bytes, and the reason for the end), or the error if there is no answer.
 pub(super) type Verdict = Result<(u64, Option<nine_proto::Error>)>;
 
-/// What a Tstream asks for.
+/// The parameters of a Tstream.
 #[derive(Clone, Copy)]
 pub(super) struct Wanted {
     offset: u64,
@@ -97,7 +96,7 @@ impl Side {
         Self::Asked(wanted.ask(file), Some(wanted), Early::dial(file))
     }
 
-    /// What the server says about the end, once it says it.
+    /// Waits for the server's verdict at the end.
     pub(super) fn poll_told(&mut self, cx: &mut Context<'_>) -> Poll<&Verdict> {
         let Self::Open { verdict: call, told, .. } = self else {
             unreachable!("asked for the verdict where there is none")
@@ -116,7 +115,7 @@ impl Side {
         matches!(self, Self::None)
     }
 
-    /// Goes on towards a connection. Ready: there is one, or there will be none.
+    /// Advances towards a connection. Ready: it is open, or there will be none.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, file: &File) -> Poll<()> {
         loop {
             match self {
@@ -149,7 +148,7 @@ impl Side {
                         let wanted = again.take().expect("it is there");
                         *self = Self::Clearing(sclose(file, 0), wanted);
                     }
-                    // A server may have no more of them for now.
+                    // The server may have no streams left for now.
                     Err(error) => {
                         tracing::debug!(peer = %file.client().peer(), "no stream: {error}");
                         *self = Self::None;
@@ -174,7 +173,7 @@ impl Side {
                         unreachable!()
                     };
                     let mut verdict = sclose(file, u64::MAX);
-                    // It is sent now, so that the answer is there with the last byte, or when something has failed.
+                    // Sent now, so that the answer arrives with the last byte, or as soon as an error occurs.
                     verdict.begin(cx);
                     *self = Self::Open { transport, verdict, told: None, buf: None, ended: false };
                 }
@@ -182,7 +181,7 @@ impl Side {
         }
     }
 
-    /// There will be no data connection, and none is tried for a while.
+    /// Gives the data connection up, and tries none for a while.
     pub(super) fn leave(&mut self, file: &File, why: &dyn std::fmt::Display) {
         let client = file.client();
         if client.without_streams() {
@@ -195,8 +194,8 @@ impl Side {
     }
 }
 
-/// A data connection that is dialled before the server has said where: most have them at their own port. The guess,
-/// the connection, and whether it is there.
+/// A data connection that is dialled before the server has named its address, because most use their own port: the
+/// guessed address, the connection, and whether it is complete.
 pub(super) struct Early(Option<(String, Dialing, bool)>);
 
 impl Early {

@@ -1,14 +1,14 @@
 //! Streams: a file in order at the speed of the link (Floren, *FTP-like Streams for the 9P Protocol*; `stream`,
 //! `sread`, `swrite`, `sclose`).
 //!
-//! In: an open file, an offset, a direction. Out: bytes. Where the session has streams ([`Options::streams`], a `.s`
-//! dialect) and there is enough to be moved, a data connection carries them (`side`). The first [`HEAD`] bytes go by
-//! windowed Treads or Twrites meanwhile, so that nobody waits for it; and so does all of it where there are no streams,
-//! where the data connection does not come, and where the file is sequential: *compatibility mode*.
+//! In: an open file, an offset, a direction. Out: bytes. If the session has streams ([`Options::streams`], a `.s`
+//! dialect) and enough bytes are to be moved, a data connection carries them (`side`). Meanwhile the first [`HEAD`]
+//! bytes go by windowed Treads or Twrites, so that no caller waits for the connection. In *compatibility mode* all
+//! bytes go that way: if there are no streams, if the data connection fails, or if the file is sequential.
 //!
-//! Always holds: bytes come in order and without holes; the end of a file is told only when the server has said, over
-//! the 9P connection, that as many bytes were sent as have come; [`Stream::moved`] bytes of a write are safe in any
-//! case.
+//! Always holds: bytes arrive in order and without gaps. A read reports the end of the file only if the server confirms
+//! over the 9P connection that it sent as many bytes as have arrived. Of a write, [`Stream::moved`] bytes are safe in
+//! any case.
 //!
 //! [`Options::streams`]: super::Options::streams
 
@@ -32,7 +32,7 @@ use super::flow::{Reader, Writer};
 use super::side::{Side, sclose};
 use crate::buf::{Frame, Pool};
 
-/// Which way the bytes of a [`Stream`] go.
+/// The direction of a [`Stream`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// From the server.
@@ -41,23 +41,23 @@ pub enum Direction {
     Write,
 }
 
-/// So many bytes go by Treads or Twrites while the data connection is dialled: about as many as a new connection
-/// moves in that time. More would only be in its way, for both share the link.
+/// Bytes that go by Treads or Twrites while the data connection is dialled: about as many as a new connection moves in
+/// that time. More would only compete with it, because both share the link.
 pub const HEAD: u64 = 256 << 10;
-/// What has less to be moved has no data connection, bytes.
+/// Least bytes to move for which a data connection is dialled.
 pub const WORTH: u64 = 8 << 20;
-/// Read from or written to a data connection at once, bytes.
+/// Most bytes read from or written to a data connection at once.
 const PIECE: usize = 256 * 1024;
 
-/// A file in order, from an offset on. `F` is a [`File`] or leads to one.
+/// A file in order, from an offset on. `F` is a [`File`] or dereferences to one.
 ///
-/// Dropping it lets go of the data connection and of what is under way; what was written then is known to nobody.
+/// Dropping it closes the data connection and abandons requests in flight; then it is unknown which bytes were written.
 pub struct Stream<F> {
     file: F,
     way: Way<F>,
-    /// What has been read and not taken, or is to be written.
+    /// Bytes that were read and not returned, or that are still to be written.
     rest: Bytes,
-    /// Through which data goes into a file of this machine.
+    /// A pipe through which data goes into a local file.
     pipe: Option<(OwnedFd, OwnedFd)>,
 }
 
@@ -67,11 +67,11 @@ enum Way<F> {
 }
 
 impl File {
-    /// The file from `offset` on, to be read or to be written in order. To read, it asks for the length first; who
-    /// knows it, or what will be written, says so to [`Stream::begin`] and saves a round trip.
+    /// Reads or writes the file in order from `offset` on. For a read it asks for the length first. If you know the
+    /// length, or the length to be written, use [`Stream::begin`], which saves a round trip.
     pub async fn stream(&self, offset: u64, direction: Direction) -> Result<Stream<&Self>> {
         let end = match direction {
-            // A file that has no length to tell is read piece by piece.
+            // A file without a known length is read piece by piece.
             Direction::Read => self.getattr(GetMask::SIZE).await.map_or(0, |attr| attr.size),
             Direction::Write => u64::MAX,
         };
@@ -80,14 +80,14 @@ impl File {
 }
 
 impl<F: Deref<Target = File> + Clone + Unpin> Stream<F> {
-    /// From `offset` on; the file is, or will be, `end` bytes long as far as is known, else 0. Nothing is sent before
-    /// it is polled.
+    /// A stream from `offset` on. `end` is the length of the file, present or future, if it is known, else 0. Nothing
+    /// is sent before the first poll.
     pub fn begin(file: F, offset: u64, end: u64, direction: Direction) -> Self {
         Self::after(HEAD, file, offset, end, direction)
     }
 
-    /// The same for a file whose length shall say how much of it is there if all else is lost: it is written in one
-    /// place at a time, and waits for the data connection before the first byte.
+    /// The same for a file whose length must show how much was written, whatever else is lost. It is written at one
+    /// position at a time, so it waits for the data connection before the first byte.
     pub fn straight(file: F, offset: u64, end: u64, direction: Direction) -> Self {
         Self::after(0, file, offset, end, direction)
     }
@@ -96,7 +96,7 @@ impl<F: Deref<Target = File> + Clone + Unpin> Stream<F> {
         if i64::try_from(offset).is_err() {
             return Self::nowhere(file, direction);
         }
-        // Where nobody knows how much will be written, it shows.
+        // If the length of a write is unknown, the data connection is dialled only after many bytes.
         let unsure = head > 0 && end == u64::MAX && direction == Direction::Write;
         let side = match offset.checked_add(head) {
             Some(from) if !unsure && end.saturating_sub(offset) >= WORTH => {
@@ -127,7 +127,7 @@ impl<F: Deref<Target = File> + Clone + Unpin> Stream<F> {
         Self { file, way, rest: Bytes::new(), pipe: None }
     }
 
-    /// At a place that no file has: reads are at the end there, writes an error.
+    /// A stream at an offset that no file has: reads are at the end, writes fail.
     fn nowhere(file: F, direction: Direction) -> Self {
         let mut stream = Self::after(0, file, 0, 0, direction);
         match &mut stream.way {
@@ -139,12 +139,12 @@ impl<F: Deref<Target = File> + Clone + Unpin> Stream<F> {
         stream
     }
 
-    /// The next bytes; `None` at the end of the file and after an error. Dropping the future loses nothing.
+    /// Returns the next bytes; `None` at the end of the file and after an error. Dropping the future loses nothing.
     pub async fn next(&mut self) -> Option<Result<Bytes>> {
         poll_fn(|cx| self.poll_next(cx)).await
     }
 
-    /// [`Stream::next`] for a future by hand.
+    /// [`Stream::next`] for hand-written futures.
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes>>> {
         let Way::Read(reading) = &mut self.way else { return Poll::Ready(Some(Err(other_way()))) };
         if !self.rest.is_empty() {
@@ -158,7 +158,7 @@ impl<F: Deref<Target = File> + Clone + Unpin> Stream<F> {
         }
     }
 
-    /// Bytes into `buf`: 0 at the end of the file.
+    /// Reads bytes into `buf`, and returns their number: 0 at the end of the file.
     pub async fn sread(&mut self, buf: &mut [u8]) -> Result<usize> {
         poll_fn(|cx| self.poll_sread(cx, buf)).await
     }
@@ -166,7 +166,7 @@ impl<F: Deref<Target = File> + Clone + Unpin> Stream<F> {
     fn poll_sread(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<Result<usize>> {
         if self.rest.is_empty() && !buf.is_empty() {
             let Way::Read(reading) = &mut self.way else { return Poll::Ready(Err(other_way())) };
-            // Little at a time would be a system call for each.
+            // Direct reads into a small buffer would cost a system call each.
             let into = (buf.len() >= PIECE / 2).then_some(&mut *buf);
             match ready!(reading.poll_next(cx, &self.file, into)) {
                 Some(Ok(Came::Filled(n))) => return Poll::Ready(Ok(n)),
@@ -180,10 +180,10 @@ impl<F: Deref<Target = File> + Clone + Unpin> Stream<F> {
         Poll::Ready(Ok(n))
     }
 
-    /// The next bytes straight into a file of this machine, at `at`, without a copy in user space where they come over
-    /// a data connection. Says how many; `None` at the end. Waits for this machine's disk as `write(2)` does.
+    /// Writes the next bytes into a local file at `at`, without a copy in user space if they come over a data
+    /// connection. Returns their number; `None` at the end. Blocks for the local disk as `write(2)` does.
     pub async fn receive(&mut self, into: BorrowedFd<'_>, at: u64) -> Result<Option<usize>> {
-        // Without a pipe it goes through memory.
+        // Without a pipe the data goes through memory.
         if self.has_connection()
             && let Some((out, inlet)) = self.pipe.take().or_else(|| kernel_pipe().ok())
         {
@@ -209,7 +209,7 @@ impl<F: Deref<Target = File> + Clone + Unpin> Stream<F> {
         Ok(Some(done))
     }
 
-    /// What was taken has not arrived where it should: nothing comes behind it.
+    /// Bytes that were taken from the stream are lost, so the stream ends here.
     fn lose(&mut self) {
         if let Way::Read(reading) = &mut self.way {
             reading.end(Ok(()));
@@ -226,8 +226,8 @@ impl<F: Deref<Target = File> + Clone + Unpin> Stream<F> {
         }
     }
 
-    /// Moves what has come over the data connection into an empty pipe, without a copy in user space. `None`: not now,
-    /// or not at all; [`Stream::poll_next`] knows.
+    /// Moves bytes from the data connection into an empty pipe, without a copy in user space. `None`: not possible now,
+    /// or not at all; [`Stream::poll_next`] works.
     pub fn poll_pull(&mut self, cx: &mut Context<'_>, pipe: BorrowedFd<'_>) -> Poll<Result<Option<usize>>> {
         match &mut self.way {
             Way::Read(reading) if self.rest.is_empty() => reading.poll_splice(cx, &self.file, pipe),
@@ -235,8 +235,8 @@ impl<F: Deref<Target = File> + Clone + Unpin> Stream<F> {
         }
     }
 
-    /// Writes up to `len` bytes of a pipe, which has as many, over the data connection, without a copy in user space;
-    /// says how many. `None`: not that way; [`Stream::poll_put`] does.
+    /// Writes up to `len` bytes of a pipe, which holds as many, over the data connection, without a copy in user space.
+    /// Returns their number. `None`: not possible; use [`Stream::poll_put`].
     pub fn poll_give(
         &mut self,
         cx: &mut Context<'_>,
@@ -252,7 +252,7 @@ impl<F: Deref<Target = File> + Clone + Unpin> Stream<F> {
         }
     }
 
-    /// Takes `data` to be written next and leaves it empty, when what was taken before is on its way.
+    /// Takes `data` to be written next, and leaves it empty, once earlier data is on its way.
     pub fn poll_put(&mut self, cx: &mut Context<'_>, data: &mut Bytes) -> Poll<Result<()>> {
         ready!(self.poll_drain(cx))?;
         self.rest = std::mem::take(data);
@@ -262,20 +262,20 @@ impl<F: Deref<Target = File> + Clone + Unpin> Stream<F> {
         }
     }
 
-    /// Writes `data` next; waits while as much as may be is under way. An error stays.
+    /// Writes `data` next; waits while the window is full. An error is permanent.
     pub async fn push(&mut self, data: Bytes) -> Result<()> {
         self.poll_drained().await?;
         self.rest = data;
         self.poll_drained().await
     }
 
-    /// Writes bytes of `buf`, and says how many were taken: all of them.
+    /// Writes bytes of `buf`, and returns the number taken, which is all of them.
     pub async fn swrite(&mut self, buf: &[u8]) -> Result<usize> {
         self.push(Bytes::copy_from_slice(buf)).await.map(|()| buf.len())
     }
 
-    /// Writes up to `len` bytes of a file of this machine, from `at` on, without a copy in user space where they go
-    /// over a data connection. Says how many; 0: it has no more. Waits for this machine's disk as `read(2)` does.
+    /// Writes up to `len` bytes of a local file from `at` on, without a copy in user space if they go over a data
+    /// connection. Returns their number; 0 at the end of the local file. Blocks for the local disk as `read(2)` does.
     pub async fn send(&mut self, from: BorrowedFd<'_>, at: u64, len: usize) -> Result<usize> {
         self.poll_drained().await?;
         if let Way::Write(writing) = &mut self.way {
@@ -306,7 +306,7 @@ impl<F: Deref<Target = File> + Clone + Unpin> Stream<F> {
         poll_fn(|cx| self.poll_drain(cx)).await
     }
 
-    /// Hands on what is to be written.
+    /// Passes on the bytes that are to be written.
     fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         match &mut self.way {
             Way::Write(writing) => writing.poll_drain(cx, &self.file, &mut self.rest),
@@ -314,12 +314,12 @@ impl<F: Deref<Target = File> + Clone + Unpin> Stream<F> {
         }
     }
 
-    /// Waits until all that was written has been taken by the server: safe after [`File::fsync`].
+    /// Waits until the server has taken all that was written: safe after [`File::fsync`].
     pub async fn finish(&mut self) -> Result<()> {
         poll_fn(|cx| self.poll_finish(cx)).await
     }
 
-    /// [`Stream::finish`] for a future by hand.
+    /// [`Stream::finish`] for hand-written futures.
     pub fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         ready!(self.poll_drain(cx))?;
         match &mut self.way {
@@ -328,7 +328,7 @@ impl<F: Deref<Target = File> + Clone + Unpin> Stream<F> {
         }
     }
 
-    /// Bytes that were read from the offset on; or bytes that the server has taken, without a gap: after an error too.
+    /// Bytes read from the offset on, or bytes that the server has taken, without a gap. Valid after an error, too.
     pub fn moved(&self) -> u64 {
         match &self.way {
             Way::Read(reading) => reading.at - reading.offset - self.rest.len() as u64,
@@ -345,14 +345,14 @@ impl<F: Deref<Target = File> + Clone + Unpin> Stream<F> {
         matches!(side, Side::Open { .. })
     }
 
-    /// Ends it: what was written is finished, what has not been read is let go. Says [`Stream::moved`]; the file may
-    /// have another stream then.
+    /// Ends the stream: finishes writes, and discards unread bytes. Returns [`Stream::moved`]. Afterwards the file may
+    /// have another stream.
     pub async fn sclose(mut self) -> Result<u64> {
         match &mut self.way {
             Way::Write(_) => self.finish().await?,
             Way::Read(reading) => {
                 if !matches!(std::mem::replace(&mut reading.side, Side::None), Side::None) {
-                    // Its answer says how far the server was, which matters to nobody.
+                    // The answer shows how far the server was, which does not matter.
                     let _ = sclose(&self.file, 0).await;
                 }
             }
@@ -364,10 +364,10 @@ impl<F: Deref<Target = File> + Clone + Unpin> Stream<F> {
 struct Reading<F> {
     head: Reader<F>,
     side: Side,
-    /// Where the data connection takes over.
+    /// The offset at which the data connection takes over.
     handover: u64,
     offset: u64,
-    /// The next byte.
+    /// The offset of the next byte.
     at: u64,
     over: bool,
 }
@@ -375,12 +375,12 @@ struct Reading<F> {
 /// The next bytes of a file.
 enum Came {
     Bytes(Bytes),
-    /// So many stand where the reader wants them.
+    /// This many bytes are in the caller's buffer.
     Filled(usize),
 }
 
 impl<F: Deref<Target = File> + Clone> Reading<F> {
-    /// The next bytes, into `into` where they come over the data connection.
+    /// Returns the next bytes; they are in `into` if they come over the data connection.
     fn poll_next(
         &mut self,
         cx: &mut Context<'_>,
@@ -394,7 +394,7 @@ impl<F: Deref<Target = File> + Clone> Reading<F> {
             let settled = self.side.poll(cx, file).is_ready();
             let open = matches!(self.side, Side::Open { .. });
             if settled && !open && self.handover != u64::MAX {
-                // All of it goes this way. What the head has under way is taken first.
+                // All of the file goes this way. The requests in flight of the head are taken first.
                 self.handover = u64::MAX;
                 self.head.extend();
             }
@@ -432,7 +432,8 @@ impl<F: Deref<Target = File> + Clone> Reading<F> {
         result.err().map(Err)
     }
 
-    /// The next bytes of the data connection; `None`: all have come, or none ever will and the head goes on.
+    /// The next bytes of the data connection; `None`: there are no more, or the connection failed and the head
+    /// continues.
     fn poll_data(
         &mut self,
         cx: &mut Context<'_>,
@@ -463,7 +464,8 @@ impl<F: Deref<Target = File> + Clone> Reading<F> {
                 Poll::Ready(Err(error)) => (*ended, broken) = (true, Some(error)),
                 Poll::Pending => {
                     *buf = None;
-                    // What the server says has failed, or is all, brings nothing more, wherever its connection is.
+                    // If the server reports a failure, or that all bytes have arrived, the connection brings nothing
+                    // more.
                     match self.side.poll_told(cx) {
                         Poll::Ready(Ok((count, None))) if *count > came => return Poll::Pending,
                         Poll::Ready(_) => {}
@@ -475,14 +477,14 @@ impl<F: Deref<Target = File> + Clone> Reading<F> {
         let told = self.side.poll_told(cx);
         let whole = matches!(told, Poll::Ready(Ok((count, None))) if *count == came);
         if matches!(told, Poll::Ready(Ok((_, Some(error)))) if error.errno == Errno::ECANCELED) {
-            // Another stream of this file has taken its place: what it has not brought is read.
+            // Another stream of this file has replaced it: the missing bytes are read.
             self.side = Side::None;
             self.handover = u64::MAX;
             self.head.go_on(self.at);
             return Poll::Ready(Ok(None));
         }
         if came == 0 && !whole && file.client().dead().is_none() {
-            // It led nowhere, or the file has an error there: a read will tell.
+            // The connection failed, or the file has an error there, which a read will report.
             self.side.leave(file, &broken.unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into()));
             self.handover = u64::MAX;
             self.head.extend();
@@ -499,7 +501,7 @@ impl<F: Deref<Target = File> + Clone> Reading<F> {
         })
     }
 
-    /// Moves what has come over the data connection into an empty pipe. `None`: nothing does, or not that way.
+    /// Moves bytes of the data connection into an empty pipe. `None`: none are available, or it is not possible.
     fn poll_splice(
         &mut self,
         cx: &mut Context<'_>,
@@ -523,7 +525,7 @@ impl<F: Deref<Target = File> + Clone> Reading<F> {
                 Poll::Ready(_) => Poll::Ready(Ok(None)),
                 Poll::Pending => Poll::Pending,
             },
-            // The other way sees the same end, and what it means.
+            // `poll_data` meets the same end and interprets it.
             Poll::Ready(_) => Poll::Ready(Ok(None)),
         }
     }
@@ -534,17 +536,17 @@ struct Writing<F> {
     side: Side,
     handover: u64,
     offset: u64,
-    /// Where the next byte goes that is handed on.
+    /// The offset of the next byte to pass on.
     at: u64,
     /// Bytes that the data connection has taken.
     sent: u64,
-    /// Of these, as the server has said.
+    /// The part of `sent` that the server has confirmed.
     safe: Option<u64>,
-    /// A Tsclose that says how many there are; the answer to the first one is the same.
+    /// A Tsclose with the number of bytes that were sent. The first Tsclose gets the same answer.
     count: Option<Box<Call<'static>>>,
     failed: Option<Error>,
     finished: bool,
-    /// Whether there will be enough for a data connection.
+    /// Whether it is unknown if there will be enough bytes for a data connection.
     unsure: bool,
 }
 
@@ -562,12 +564,12 @@ impl<F: Deref<Target = File> + Clone> Writing<F> {
                 }
             }
             let settled = self.poll_side(cx, file);
-            // What went by Twrites before may fail while the data connection takes more.
+            // Earlier Twrites may fail while the data connection takes more bytes.
             if let Poll::Ready(Err(error)) = self.head.poll_until(cx, usize::MAX) {
                 return self.fail(error);
             }
             if rest.is_empty() {
-                // What the transport holds back goes on, as far as it can.
+                // Bytes that the transport holds back are sent as far as possible.
                 let _ = self.poll_flush(cx);
                 return Poll::Ready(Ok(()));
             }
@@ -580,7 +582,7 @@ impl<F: Deref<Target = File> + Clone> Writing<F> {
                     return self.fail(error);
                 }
                 self.head.put(rest.split_to(most));
-                // It is on its way now.
+                // Sends it now.
                 let _ = self.head.poll_until(cx, usize::MAX);
                 self.at += most as u64;
                 continue;
@@ -600,7 +602,7 @@ impl<F: Deref<Target = File> + Clone> Writing<F> {
         }
     }
 
-    /// Until nothing waits in the data connection, if there is one. Its errors are met by the next write.
+    /// Flushes the data connection, if there is one. The next write meets its errors.
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         match &mut self.side {
             Side::Open { transport, ended: false, .. } => transport.poll_flush(cx).map(drop),
@@ -608,7 +610,7 @@ impl<F: Deref<Target = File> + Clone> Writing<F> {
         }
     }
 
-    /// Whether it is known how what is behind the head goes.
+    /// Whether it is decided how the bytes after the head are sent.
     fn poll_side(&mut self, cx: &mut Context<'_>, file: &File) -> bool {
         let settled = self.side.poll(cx, file).is_ready();
         if settled && !self.finished && !matches!(self.side, Side::Open { .. }) {
@@ -625,18 +627,18 @@ impl<F: Deref<Target = File> + Clone> Writing<F> {
         Poll::Ready(Err(error))
     }
 
-    /// The data connection takes nothing now: perhaps the server has said that it is over.
+    /// The data connection takes nothing now: checks whether the server has ended the stream.
     fn poll_over(&mut self, cx: &mut Context<'_>, file: &File) -> Poll<Result<()>> {
         ready!(self.side.poll_told(cx));
         self.poll_broken(cx, file, io::ErrorKind::BrokenPipe.into())
     }
 
-    /// The data connection takes no more: the server says why, and how much is safe.
+    /// The data connection is broken: the server reports why, and how many bytes are safe.
     fn poll_broken(&mut self, cx: &mut Context<'_>, file: &File, broken: io::Error) -> Poll<Result<()>> {
-        // It may not know, or may never have had the connection: it is told to stop where it is.
+        // The server may not have noticed, or may never have had the connection, so it is asked to stop.
         self.say(cx, file, 0);
         let told = self.poll_verdict(cx, file);
-        // What went by Twrites counts before that.
+        // An error of the Twrites comes first.
         if let Err(error) = ready!(self.head.poll_until(cx, 0)) {
             return self.fail(error);
         }
@@ -647,20 +649,21 @@ impl<F: Deref<Target = File> + Clone> Writing<F> {
         self.fail(error)
     }
 
-    /// Has the server end the stream after `count` bytes, unless it is over: then another one may have its place.
+    /// Asks the server to end the stream after `count` bytes, unless it has ended: then another stream may have its
+    /// place.
     fn say(&mut self, cx: &mut Context<'_>, file: &File, count: u64) {
         if self.count.is_none() && self.side.poll_told(cx).is_pending() {
             self.count.insert(Box::new(sclose(file, count))).begin(cx);
         }
     }
 
-    /// Whether the server has stored all that was sent, once it says it.
+    /// Waits for the server's verdict, and checks that it has stored all that was sent.
     fn poll_verdict(&mut self, cx: &mut Context<'_>, file: &File) -> Poll<Result<()>> {
         let sent = self.sent;
         let told = ready!(self.side.poll_told(cx));
         let stored = told.as_ref().map_or(0, |&(stored, _)| stored.min(sent));
         let result = match told {
-            // Where all may come, any end of the connection is too early.
+            // The Tsclose allowed any number of bytes, so every end of the connection is EPIPE. The count decides.
             Ok((_, Some(error))) if error.errno != Errno::EPIPE => Err(Error::Remote(error.clone())),
             Ok(_) if stored < sent => {
                 let text = format!("it was cut after {stored} of {sent} bytes");
@@ -672,7 +675,7 @@ impl<F: Deref<Target = File> + Clone> Writing<F> {
         if let Err(error) = &result
             && error.errno() == Errno::ETIMEDOUT
         {
-            // It led nowhere.
+            // The connection failed.
             file.client().without_streams();
         }
         self.safe = Some(stored);
@@ -691,7 +694,7 @@ impl<F: Deref<Target = File> + Clone> Writing<F> {
             return self.fail(error);
         }
         if self.at <= self.handover && self.sent == 0 && !matches!(self.side, Side::None) {
-            // All of it was less than the head: whatever has been dialled is let go.
+            // There were no bytes beyond the head, so the data connection is given up.
             if !matches!(self.side, Side::Leaving(_)) {
                 self.side = Side::Leaving(sclose(file, 0));
             }
@@ -710,7 +713,7 @@ impl<F: Deref<Target = File> + Clone> Writing<F> {
             }
             self.say(cx, file, self.sent);
             if let Err(error) = ready!(self.poll_verdict(cx, file)) {
-                // What went by Twrites counts before that.
+                // An error of the Twrites comes first.
                 ready!(head)?;
                 return self.fail(error);
             }
@@ -721,7 +724,7 @@ impl<F: Deref<Target = File> + Clone> Writing<F> {
         Poll::Ready(Ok(()))
     }
 
-    /// Sends over the data connection by a call of its own, if `call` knows one. `None`: not that way.
+    /// Sends over the data connection by a special operation, if `call` has one. `None`: not possible.
     fn poll_direct(
         &mut self,
         cx: &mut Context<'_>,
@@ -769,7 +772,7 @@ impl<F: Deref<Target = File> + Clone + Unpin> AsyncWrite for Stream<F> {
         ready!(this.poll_drain(cx))?;
         let n = buf.len().min(PIECE);
         this.rest = Bytes::copy_from_slice(&buf[..n]);
-        // What is not handed on at once is kept, and goes first next time.
+        // Bytes that are not passed on now stay here, and go first next time.
         match this.poll_drain(cx) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error.into())),
             _ => Poll::Ready(Ok(n)),
@@ -790,7 +793,7 @@ impl<F: Deref<Target = File> + Clone + Unpin> AsyncWrite for Stream<F> {
     }
 }
 
-/// Moves `n` bytes from a pipe into a file of this machine.
+/// Moves `n` bytes from a pipe into a local file.
 fn drain(out: &OwnedFd, into: BorrowedFd<'_>, mut at: u64, n: usize) -> Result<usize> {
     let mut done = 0;
     while done < n {
@@ -809,7 +812,7 @@ fn cut(file: &File, error: io::Error) -> Error {
     Error::Stream { peer: file.client().peer().clone(), error: Arc::new(error) }
 }
 
-/// An error of this machine.
+/// A local error.
 fn here(error: io::Error) -> Error {
     Error::Here(Arc::new(error))
 }

@@ -1,8 +1,8 @@
-//! Servers that do not heed O_TRUNC.
+//! Detects servers that ignore O_TRUNC.
 //!
-//! Some servers of 9P2000.L do not truncate a file that is opened so, and nobody noticed, because Linux' own client
-//! sends a Tsetattr, too. A short text over a long one would keep the old end. So the first such open of a file with
-//! content is checked, and the result holds for the connection. Servers of this process are trusted.
+//! Some servers of 9P2000.L do not truncate a file that is opened with O_TRUNC. It was never noticed, because Linux's
+//! own client also sends a Tsetattr. A short text written over a long one would leave the old end. So the first such
+//! open of a nonempty file is checked, and the result holds for the connection. Servers in this process are trusted.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -28,7 +28,7 @@ impl Client {
 }
 
 impl File {
-    /// Before the file at `path` is opened: its length, if [`File::truncated`] must check that it is truncated.
+    /// Call before the file at `path` is opened. Returns its length if [`File::truncated`] must check the truncation.
     pub async fn before_truncation(&self, path: &[u8], flags: OpenFlags) -> Option<u64> {
         if !flags.has(OpenFlags::TRUNC) || self.client().heeds_truncation() {
             return None;
@@ -36,14 +36,14 @@ impl File {
         if self.client().0.shared.truncation.0.load(Ordering::Relaxed) == IGNORED {
             return Some(u64::MAX);
         }
-        // If there is no such file, the open says so.
+        // If there is no such file, the open reports it.
         let (_, attr) = self.walk_attr(path, GetMask::SIZE).await.ok()?;
         Some(attr.size).filter(|&size| size > 0)
     }
 
-    /// After the open, if there was something to check: truncates the file if the server has not. If another client has
-    /// changed its length meanwhile, nothing is known, and nothing of that is cut. A file that only grows keeps its
-    /// content (open(5) of Plan 9).
+    /// Call after the open, with the result of [`File::before_truncation`]: truncates the file if the server has not.
+    /// If another client has changed its length meanwhile, the result is unknown and nothing is cut. An append-only
+    /// file keeps its content (open(5) of Plan 9).
     pub async fn truncated(&self, before: Option<u64>) -> Result<()> {
         let Some(before) = before.filter(|_| self.qid().ty & Qid::APPEND == 0) else { return Ok(()) };
         let known = &self.client().0.shared.truncation.0;

@@ -1,14 +1,14 @@
-//! Several futures under way, taken in the order they were begun.
+//! Several futures in flight, completed in the order in which they were started.
 
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// See the module. Whoever fills it bounds it.
+/// See the module. Its user limits the number of futures.
 pub(crate) struct Window<F: Future> {
     slots: VecDeque<Slot<F>>,
-    /// So many at the end have not been polled yet.
+    /// The number of futures at the end that have not been polled yet.
     fresh: usize,
 }
 
@@ -31,7 +31,7 @@ impl<F: Future + Unpin> Window<F> {
         self.fresh += 1;
     }
 
-    /// Goes before all others, and is polled as the first one.
+    /// Inserts a future before all others, to be polled first.
     pub(crate) fn push_front(&mut self, future: F) {
         self.slots.push_front(Slot::Running(future));
     }
@@ -41,14 +41,14 @@ impl<F: Future + Unpin> Window<F> {
         self.fresh = 0;
     }
 
-    /// The output of the oldest; `None` when there is none under way. For futures that go on by themselves once they
-    /// have been polled, as a single request does: the others are left alone until their turn comes.
+    /// Returns the output of the oldest future; `None` if there is none. For futures that proceed alone after the first
+    /// poll, such as single requests: later ones are not polled again until they are the oldest.
     pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<F::Output>> {
         self.begin(cx);
         self.take_oldest()
     }
 
-    /// The same without taking anything.
+    /// The same, without returning an output.
     pub(crate) fn begin(&mut self, cx: &mut Context<'_>) {
         let begun = self.slots.len() - self.fresh;
         self.fresh = 0;
@@ -57,7 +57,7 @@ impl<F: Future + Unpin> Window<F> {
         self.slots.iter_mut().take(1).for_each(|slot| slot.poll(cx));
     }
 
-    /// The same for futures that must be polled whenever something happens.
+    /// The same for futures that must be polled after every event.
     pub(crate) fn poll_next_driving_all(&mut self, cx: &mut Context<'_>) -> Poll<Option<F::Output>> {
         self.fresh = 0;
         self.slots.iter_mut().skip(1).for_each(|slot| slot.poll(cx));
@@ -94,7 +94,7 @@ mod tests {
     use std::rc::Rc;
     use std::task::Waker;
 
-    /// Counts its polls; done when it is told to be.
+    /// Counts its polls; completes once its flag is set.
     #[derive(Clone, Default)]
     struct Told(Rc<(Cell<u32>, Cell<bool>)>);
 

@@ -1,4 +1,5 @@
-//! Extended attributes (.L): Txattrwalk gives a fid to read, Txattrcreate one to write, stored by its clunk.
+//! Extended attributes (.L). Txattrwalk yields a fid for reading, Txattrcreate one for writing; its clunk stores the
+//! value.
 
 use nine_proto::msg::Tmsg;
 use nine_proto::{Errno, Qid};
@@ -8,12 +9,12 @@ use super::error::{Error, Result};
 use super::file::File;
 use super::text;
 
-/// The largest value that Linux lets anybody have, and the longest list of names (xattr(7)), bytes. A server that
-/// announces more is refused.
+/// Largest value, and longest list of names, in Linux (xattr(7)), in bytes. Larger announcements of a server are
+/// refused.
 const VALUE_MAX: u64 = 64 * 1024;
 
 impl File {
-    /// The value of an extended attribute.
+    /// Returns the value of an extended attribute.
     pub async fn xattr(&self, name: impl AsRef<[u8]>) -> Result<Vec<u8>> {
         let name = text(name.as_ref())?;
         if name.is_empty() {
@@ -22,13 +23,13 @@ impl File {
         self.xattr_read(name).await
     }
 
-    /// The names of all extended attributes.
+    /// Returns the names of all extended attributes.
     pub async fn xattrs(&self) -> Result<Vec<Vec<u8>>> {
         let list = self.xattr_read(b"").await?;
         Ok(list.split(|&b| b == 0).filter(|name| !name.is_empty()).map(<[u8]>::to_vec).collect())
     }
 
-    /// Sets an extended attribute. `flags`: 1 it must be new (`XATTR_CREATE`), 2 it must exist (`XATTR_REPLACE`).
+    /// Sets an extended attribute. `flags`: 1 (`XATTR_CREATE`), it must be new; 2 (`XATTR_REPLACE`), it must exist.
     pub async fn set_xattr(&self, name: impl AsRef<[u8]>, value: &[u8], flags: u32) -> Result<()> {
         let file = self.xattr_create(name.as_ref(), value.len() as u64, flags).await?;
         file.write_all_at(0, value).await?;
