@@ -14,7 +14,7 @@ use nine_proto::{Dialect, Errno, GetMask, NOUID, OpenFlags, SetAttr};
 
 const ALL: [Dialect; 3] = [Dialect::L, Dialect::U, Dialect::P2000];
 
-/// A client of a tree, let in as `proof` says.
+/// A client of a tree, admitted with `proof`.
 struct World {
     reactor: Reactor,
     tree: Arc<Tree>,
@@ -147,7 +147,7 @@ fn many_entries_are_made_as_they_are_read() {
                 assert_eq!(String::from_utf8_lossy(&entry.name), name);
             }
             assert!(made.load(Ordering::Relaxed) < 10_000, "so many as one answer has room for");
-            // What goes meanwhile is not shown, and nothing that stays is left out.
+            // Entries that are removed meanwhile are not listed, and no remaining entry is left out.
             gone.store(19_990, Ordering::Relaxed);
             let mut last = None;
             while let Some(entry) = reading.next().await {
@@ -179,7 +179,7 @@ fn a_write_is_a_message_of_lines_and_only_who_may_writes() {
         let ctl = world.wait(root.open("ctl", OpenFlags::WRITE | OpenFlags::TRUNC)).unwrap();
         assert_eq!(world.wait(ctl.write(7, b"one\n\ntwo")).unwrap(), 8);
         let error = world.wait(ctl.write(0, b"bad\n")).unwrap_err();
-        // .L carries the number alone, 9P2000 the text alone.
+        // .L carries only the number, 9P2000 only the text.
         if dialect != Dialect::P2000 {
             assert_eq!(error.errno(), Errno::EINVAL);
         }
@@ -192,7 +192,7 @@ fn a_write_is_a_message_of_lines_and_only_who_may_writes() {
         let cut = SetAttr { size: Some(0), ..SetAttr::default() };
         world.wait(async { root.walk("ctl").await.unwrap().setattr(&cut).await }).unwrap();
         assert_eq!(world.read(&root, "ctl").unwrap(), "owner true\n");
-        // Somebody else.
+        // Another user.
         let root = world.attach(dialect, Proof::None);
         assert_eq!(world.read(&root, "ctl").unwrap(), "owner false\n");
         assert_eq!(errno(world.wait(root.open("ctl", OpenFlags::WRITE))), Errno::EACCES);
@@ -204,7 +204,7 @@ fn pending<T>(read: &mut std::pin::Pin<Box<impl Future<Output = Result<T, Error>
     assert!(read.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
 }
 
-/// Reads wait until somebody lets them go.
+/// Reads wait until the test answers them.
 #[derive(Default)]
 struct Waiting(Mutex<Vec<Ask>>);
 
@@ -227,7 +227,7 @@ fn a_read_may_wait_and_a_flush_ends_it() {
         let news = world.wait(root.open("news", OpenFlags::RDWR)).unwrap();
         let mut read = Box::pin(news.read(0, 4));
         pending(&mut read);
-        // Another request goes by, so this one has arrived.
+        // A later request is answered, so this one has arrived.
         world.wait(root.getattr(GetMask::BASIC)).unwrap();
         pending(&mut read);
         let ask = waiting.0.lock().unwrap().pop().expect("it has arrived");
@@ -238,7 +238,7 @@ fn a_read_may_wait_and_a_flush_ends_it() {
         pending(&mut read);
         world.wait(root.getattr(GetMask::BASIC)).unwrap();
         drop(read);
-        // The client's Tflush is answered, and then so is this.
+        // The client's Tflush is answered, and then so is this request.
         world.wait(root.getattr(GetMask::BASIC)).unwrap();
         let ask = waiting.0.lock().unwrap().pop().expect("it has arrived");
         assert!(!ask.is_wanted(), "it was flushed");
@@ -252,7 +252,7 @@ fn a_read_may_wait_and_a_flush_ends_it() {
     }
 }
 
-/// Says its name.
+/// Its content is its name.
 struct Named(&'static str);
 
 impl Handle for Named {
@@ -315,7 +315,7 @@ fn an_open_may_wait_be_flushed_and_become_another_file() {
     }
 }
 
-/// Another tree, for `x` of a tree.
+/// Another tree, to be mounted as `x` of a tree.
 fn beyond(root: Dir) -> Beyond {
     let who = Who { name: "rob".into(), owner: true, ..Who::none(Proof::None) };
     let tree = Tree::new(root, Duration::from_secs(1_700_000_000));
@@ -343,7 +343,7 @@ fn another_server_answers_below_a_directory() {
         assert_eq!(world.names(&x), ["d", "a"]);
         let attr = world.wait(x.getattr(GetMask::BASIC)).unwrap();
         assert_eq!((attr.mode, attr.mtime.sec), (0o040_555, 1_700_000_000));
-        // Down in one walk and in several; back by as many.
+        // Down in one walk and in several; up in the same ways.
         for (from, path, says) in [
             ("", "t/x/a", "inner"),
             ("t", "x/d/b", "b"),

@@ -14,7 +14,7 @@ use nine_proto::{Dialect, GetMask, NOTAG, NOUID};
 
 use crate::client::world::{Server, pair};
 
-/// Answers on a socket as [`Server::answer`] does, until the client hangs up; says how many fids were left.
+/// Answers on a socket as [`Server::answer`] does, until the client hangs up. Returns the number of fids left.
 fn serve(mut socket: UnixStream) -> usize {
     let (mut bridge, theirs) = pair();
     let mut server = Server::new(theirs, Dialect::L);

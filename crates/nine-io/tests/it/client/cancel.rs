@@ -1,11 +1,11 @@
-//! Taking requests back: whatever the order of answers, no fid stays on the server and no tag is used too early.
+//! Cancelled requests: in any order of answers, no fid stays on the server and no tag is reused too early.
 
 use nine_proto::msg::{Qids, Rmsg, Tmsg};
 use nine_proto::{Dialect, Fid, OpenFlags, Qid, Tag};
 
 use crate::client::world::{World, world};
 
-/// Walks, takes it back, and answers as `answer` does; then only the root is left.
+/// Starts a walk, drops it, and answers with `answer`; then only the root's fid is left.
 fn cancelled_walk(w: &mut World, answer: impl FnOnce(&mut World, Tag, Tag)) {
     let walking = w.start(|root| async move { root.walk("x").await });
     let walk = w.server.one();
@@ -62,7 +62,7 @@ fn an_answer_that_nobody_took_is_undone() {
         let walk = w.server.one();
         w.server.answer(&walk);
         if taken_in {
-            // The driver hands the answer over, and the caller goes before it looks.
+            // The driver delivers the answer, and the caller is dropped before it takes it.
             w.exec.poll(&w.driver);
         }
         w.exec.cancel(&walking);

@@ -1,4 +1,4 @@
-//! The connection goes, or the server does not keep to 9P: every waiter learns why, and the reason is a sentence.
+//! The connection fails, or the server violates 9P: every waiting call gets the reason, as a sentence.
 
 use std::collections::HashMap;
 

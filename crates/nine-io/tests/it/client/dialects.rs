@@ -1,4 +1,4 @@
-//! What each operation becomes in each dialect, and what a dialect cannot say.
+//! The messages of each operation in each dialect, and the operations that a dialect does not have.
 
 use std::future::Future;
 use std::rc::Rc;
@@ -16,7 +16,7 @@ const L: Dialect = Dialect::L;
 const U: Dialect = Dialect::U;
 const P: Dialect = Dialect::P2000;
 
-/// Runs `f` and gives its result and what it sent, without the walks, clunks and their like.
+/// Runs `f`, and returns its result and its messages, without walks, clunks and the like.
 fn sent<T: 'static, F: Future<Output = Result<T>> + 'static>(
     dialect: Dialect,
     f: impl FnOnce(Rc<File>) -> F,
@@ -84,7 +84,7 @@ fn usual(server: &mut Server, got: &Got) -> bool {
     true
 }
 
-/// The operation sends these messages in .L, .u and 9P2000; `None`: it is refused without asking.
+/// The operation sends these messages in .L, .u and 9P2000; `None`: it is refused without a request.
 #[track_caller]
 fn says<T: 'static, F>(f: impl Fn(Rc<File>) -> F, lines: [Option<&[&str]>; 3])
 where
@@ -313,7 +313,7 @@ fn extended_attributes_are_read_and_written_through_fids_of_their_own() {
 
 #[test]
 fn open_or_create_follows_create_2() {
-    // There: opened. Not there: made. Made by somebody else in between: opened after all.
+    // An existing file is opened, a missing one created; one that another client creates meanwhile is opened.
     for (walks, creates, expected) in [
         (vec![true], vec![], "Tlopen"),
         (vec![false], vec![true], "Tlcreate"),
@@ -350,7 +350,7 @@ fn names_that_could_leave_a_directory_are_refused_before_they_are_asked() {
     }
 }
 
-/// Attaches with a token; `auth` answers Tauth. What was sent, and the result.
+/// Attaches with a token; `auth` answers Tauth. Returns the result and the messages.
 fn attached(token: Option<&str>, mut auth: impl FnMut(&mut Server, &Got)) -> (Result<()>, Vec<String>) {
     let (ours, theirs) = pair();
     let mut exec = Exec::default();
@@ -359,7 +359,7 @@ fn attached(token: Option<&str>, mut auth: impl FnMut(&mut Server, &Got)) -> (Re
     let joining = exec.spawn(async move {
         let (client, driver) = Client::connect(ours, options).await?;
         let attach = client.attach("glenda", 1000, "main");
-        // Both on one task: whoever has no executor can do so too.
+        // Both in one task: this works without an executor.
         let mut driver = Box::pin(driver);
         let mut attach = Box::pin(attach);
         std::future::poll_fn(|cx| {

@@ -18,12 +18,12 @@ fn name(i: u64) -> String {
     }
 }
 
-/// Answers a read of a directory of `n` entries; "." and ".." are two of them in .L.
+/// Answers a read of a directory of `n` entries; in .L two of them are "." and "..".
 fn lists(server: &mut Server, got: &Got, n: u64) -> bool {
     let dialect = server.dialect;
     let (from, count) = match got.message() {
         Tmsg::Readdir { offset, count, .. } => (offset, count),
-        // Every record of `entry` has the same size but for its name, so the test keeps the place itself.
+        // Records of `entry` differ in size only by their names, so the test computes the position itself.
         Tmsg::Read { offset, count, .. } => (place(offset, n, dialect), count),
         _ => return false,
     };
@@ -44,7 +44,7 @@ fn lists(server: &mut Server, got: &Got, n: u64) -> bool {
     true
 }
 
-/// How many entries lie before this offset.
+/// The number of entries before this offset.
 fn place(offset: u64, n: u64, dialect: Dialect) -> u64 {
     let mut dir = DirBuf::new(dialect, offset as usize, Arc::new(Numeric));
     let attr = Attr { mode: mode::S_IFREG | 0o644, ..Attr::default() };
@@ -56,7 +56,7 @@ fn place(offset: u64, n: u64, dialect: Dialect) -> u64 {
     before
 }
 
-/// Lists with attributes and says what came and how often the link was waited for.
+/// Lists with attributes, and returns the entries and the number of round trips.
 fn list(w: &mut World, n: u64) -> (Vec<Entry>, usize) {
     let listing = w.start(|root| async move {
         let mut dir = root.read_dir().await.unwrap();

@@ -1,4 +1,4 @@
-//! Reads and writes: short answers, answers out of order, errors in the middle, and how much is under way.
+//! Reads and writes: short answers, answers out of order, errors in the middle, and the number of requests in flight.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -14,7 +14,7 @@ fn content(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i / 7 + i) as u8).collect()
 }
 
-/// Answers a Tread from `content`, at most `most` bytes.
+/// Answers a Tread from `content` with at most `most` bytes.
 fn reads(server: &mut Server, got: &Got, content: &[u8], most: u32) -> bool {
     let Tmsg::Read { offset, count, .. } = got.message() else { return false };
     read_of(server, got.0, content, offset, count.min(most));
@@ -110,7 +110,7 @@ fn a_reader_keeps_its_window_full_and_no_fuller() {
     });
     let waits = w.serve(|server, got| reads(server, got, &bytes, u32::MAX));
     assert!(reading.is_done() && sum.get() == bytes.len());
-    // A window of 16 pieces of 4 KiB; each round trip moves one.
+    // A window of 16 pieces of 4 KiB; each round trip moves one window.
     let rounds = bytes.len() / window;
     assert!((rounds..rounds + 4).contains(&waits), "{waits} of {rounds}");
 }

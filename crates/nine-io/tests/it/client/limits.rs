@@ -1,4 +1,4 @@
-//! How much may be under way, and what happens at the limits.
+//! The limits of requests in flight, and the behaviour at these limits.
 
 use std::cell::RefCell;
 use std::rc::Rc;

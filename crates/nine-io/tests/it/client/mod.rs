@@ -1,4 +1,4 @@
-//! The client against servers that answer by hand: every ordering, every dialect, and servers that break the rules.
+//! The client against hand-written servers: every order of answers, every dialect, and servers that break the rules.
 
 mod blocking;
 mod cancel;

@@ -1,4 +1,4 @@
-//! Whose turn it is, when there is less room than there are calls.
+//! The order of calls when there is room for only a few of them.
 
 use nine_io::client::{Cancel, Options};
 use nine_proto::msg::Tmsg;
@@ -6,7 +6,7 @@ use nine_proto::{Dialect, GetMask};
 
 use crate::client::world::{World, world_with};
 
-/// A small call of this client, which waits until there is room.
+/// Starts a small call of this client, which waits until there is room.
 fn small(w: &mut World, client: u64) {
     let root = w.root.clone();
     let call = Box::pin(async move { root.getattr(GetMask::BASIC).await.map(drop) });
@@ -20,7 +20,7 @@ fn a_large_read_has_its_turn_among_small_calls_that_never_end() {
     let most = options.calls as u64;
     let mut w = world_with(Dialect::L, 1 << 20, options);
     let file = w.file();
-    // One of each client under way, and as many again that wait.
+    // One call of each client is in flight, and as many are waiting.
     (1..=2 * most).for_each(|client| small(&mut w, client));
     w.exec.run();
     let mut under_way = w.server.got();

@@ -38,7 +38,7 @@ fn a_partial_walk_names_what_failed_and_makes_no_fid() {
         let walking = w.start(|root| async move { root.walk("d/nothing/below").await });
         let walk = w.server.one();
         w.server.reply(walk.0, Rmsg::Walk { qids: Qids::Slice(qids) });
-        // A short answer gives no reason: the step that failed is asked for by itself.
+        // A short answer gives no reason: the failed step is requested separately.
         w.serve(|server, got| match got.message() {
             Tmsg::Walk { fid, newfid, .. } if fid == newfid => {
                 server.error(got.0, errno, "");
@@ -96,7 +96,7 @@ fn names_that_no_message_can_carry_are_refused_before_they_are_asked() {
         let walking = w.start(|root| async move { root.walk(path).await });
         assert!(matches!(walking.take(), Err(Error::Refused(_))));
     }
-    // Fits a string, but not a message.
+    // It fits into a string, but not into a message.
     let path = ["x".repeat(60_000), "y".repeat(60_000)].join("/");
     let walking = w.start(|root| async move { root.walk(path).await });
     assert_eq!(walking.take().unwrap_err().errno(), Errno::E2BIG);

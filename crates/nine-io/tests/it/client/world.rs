@@ -1,5 +1,5 @@
-//! A world to step by hand: two ends of a pipe in memory, an executor that polls only what was woken, and a server
-//! that answers what it is told to.
+//! A world driven by hand: two ends of a pipe in memory, an executor that polls only woken tasks, and a server whose
+//! answers the test controls.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -17,7 +17,7 @@ use nine_proto::frame::{Split, split};
 use nine_proto::msg::{Data, OnlyU, Qids, Rmsg, Tmsg};
 use nine_proto::{Dialect, Fid, NOTAG, NOUID, Qid, Tag};
 
-/// What a pipe holds before its writer must wait, bytes.
+/// Bytes that a pipe holds before its writer must wait.
 const PIPE: usize = 256 * 1024;
 
 #[derive(Default)]
@@ -105,7 +105,7 @@ fn close(pipe: &Mutex<Pipe>) {
     pipe.reader.take().into_iter().for_each(Waker::wake);
 }
 
-/// Polls what was woken, in order, until nothing is.
+/// An executor that polls woken tasks, in order, until none is woken.
 #[derive(Default)]
 pub struct Exec {
     tasks: Vec<Option<Task>>,
@@ -155,7 +155,7 @@ impl Exec {
         self.tasks[join.task] = None;
     }
 
-    /// Polls one task, if it was woken.
+    /// Polls one task if it was woken.
     pub fn poll<T>(&mut self, join: &Join<T>) {
         self.poll_at(join.task);
     }
@@ -177,16 +177,16 @@ impl Exec {
     }
 }
 
-/// The server's end, and what a server knows of fids.
+/// The server's end, and its table of fids.
 pub struct Server {
     pub end: Option<End>,
     pub dialect: Dialect,
     buf: Vec<u8>,
-    /// Its fids, by its own book-keeping; a client that breaks the rules panics it.
+    /// Its fids, by its own bookkeeping; it panics if a client breaks the rules.
     pub fids: HashMap<Fid, Qid>,
 }
 
-/// A T-message that has come.
+/// A received T-message.
 pub struct Got(pub Tag, pub Vec<u8>, Dialect);
 
 impl Got {
@@ -205,7 +205,7 @@ impl Server {
         self.end.as_ref().is_none_or(|end| end.incoming.lock().unwrap().closed)
     }
 
-    /// All whole messages that have come.
+    /// Returns all whole messages received.
     pub fn got(&mut self) -> Vec<Got> {
         let end = self.end.as_mut().expect("not cut");
         let mut chunk = [0; 65536];
@@ -223,7 +223,7 @@ impl Server {
         got
     }
 
-    /// The one message that has come.
+    /// Returns the only message received.
     #[track_caller]
     pub fn one(&mut self) -> Got {
         let mut got = self.got();
@@ -240,7 +240,7 @@ impl Server {
 
     pub fn send(&mut self, bytes: &[u8]) {
         let end = self.end.as_mut().expect("not cut");
-        // The pipe's limit is for the client to respect; the server may always write.
+        // Only the client must respect the pipe's limit; the server may always write.
         let mut pipe = end.outgoing.lock().unwrap();
         pipe.bytes.extend(bytes);
         pipe.reader.take().into_iter().for_each(Waker::wake);
@@ -254,7 +254,7 @@ impl Server {
         }
     }
 
-    /// Answers as a small file system does: every name exists, names with `d` first are directories.
+    /// Answers like a small file system: every name exists, names that start with `d` are directories.
     pub fn answer(&mut self, got: &Got) {
         let qid = |ty, path| Qid { ty, vers: 0, path };
         match got.message() {
@@ -306,7 +306,7 @@ impl Server {
     }
 }
 
-/// Everything, agreed and attached.
+/// An executor, a server, and a client that has agreed on a version and attached.
 pub struct World {
     pub exec: Exec,
     pub server: Server,
@@ -342,7 +342,7 @@ pub fn world_with(dialect: Dialect, msize: u32, options: Options) -> World {
 }
 
 impl World {
-    /// Starts something with the root, and runs until it waits for the server.
+    /// Starts an operation with the root, and runs until it waits for the server.
     pub fn start<T: 'static, F: Future<Output = T> + 'static>(
         &mut self,
         f: impl FnOnce(Rc<File>) -> F,
@@ -352,8 +352,8 @@ impl World {
         join
     }
 
-    /// Lets the server answer until nobody asks any more; `f` answers and says so, or leaves it to
-    /// [`Server::answer`]. Says how often the link was waited for.
+    /// Lets the server answer until there are no more requests. `f` answers and returns true, or leaves the answer to
+    /// [`Server::answer`]. Returns the number of round trips.
     pub fn serve(&mut self, mut f: impl FnMut(&mut Server, &Got) -> bool) -> usize {
         let mut waits = 0;
         loop {
@@ -371,14 +371,14 @@ impl World {
         }
     }
 
-    /// A file called "file", open for both.
+    /// A file called "file", open for reading and writing.
     pub fn file(&mut self) -> Rc<File> {
         let join = self.start(|root| async move { root.open("file", nine_proto::OpenFlags::RDWR).await });
         self.serve(|_, _| false);
         Rc::new(join.take().unwrap())
     }
 
-    /// Vectored writes that the client has made.
+    /// The number of the client's vectored writes.
     pub fn writes(&self) -> usize {
         self.server.end.as_ref().unwrap().incoming.lock().unwrap().writes
     }
