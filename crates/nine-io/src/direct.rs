@@ -1,9 +1,9 @@
 //! Open files that clients in this process call without messages. Plan 9's kernel does the same: it calls its own
 //! servers and sends messages to all others (intro(5)).
 //!
-//! In: the open files of a server. Out: the same files, readable and writable at once, for a client at the other end of
-//! a pipe in this process and for the connection of any other client (`server/conn/call.rs`). All other operations, and
-//! calls that would have to wait for a disk, go by message. A file without calls behaves as before.
+//! In: the open files of a server. Out: the same files, readable and writable at once. They are for a client at the
+//! other end of a pipe in this process, and for the connection of any other client (`server/conn/call.rs`). All other
+//! operations, and calls that would have to wait for a disk, go by message. A file without calls behaves as before.
 //!
 //! Always holds: a call is one 9P read or write of a file that a Topen has opened, with the permissions and flags of
 //! that open. Calls and messages on one file are ordered only by their answers, as messages are among themselves.

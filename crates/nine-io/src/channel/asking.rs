@@ -43,7 +43,7 @@ enum Going {
     Ring(usize),
     /// A read, with a range for the data of its answer.
     Room { head: [u8; WRITE_HEAD], place: Place },
-    /// A write whose data goes to this range; `done` bytes are there.
+    /// A write with its data in this range; `done` bytes are there.
     Arena { head: [u8; WRITE_HEAD], place: Place, done: usize },
 }
 

@@ -38,7 +38,7 @@ const WRITE_HEAD: usize = 23;
 
 /// The sending side of an end, which separates the data of messages from the rest.
 trait Sends {
-    /// Sends the staged bytes, and then the message whose data is in the arena.
+    /// Sends the staged bytes, and then the message with its data in the arena.
     fn poll_push(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
     /// Takes some of `bytes`, which must not be empty. Must not be called when the end is full.

@@ -35,7 +35,7 @@ enum Going {
     Head([u8; READ_HEAD], usize),
     /// This many bytes are left, which go through the ring.
     Ring(usize),
-    /// An answer whose data goes to this range; `done` bytes are there.
+    /// An answer with its data in this range; `done` bytes are there.
     Arena { head: [u8; READ_HEAD], place: Place, done: usize },
 }
 

@@ -19,7 +19,7 @@ use super::window::Window;
 
 /// Most directory data requested at once, in bytes.
 const BLOCK: u32 = 256 * 1024;
-/// Files whose attributes are requested at once.
+/// Most attribute requests in flight.
 const STATS: usize = 256;
 
 /// One entry of a directory.
@@ -97,8 +97,8 @@ impl File {
         Ok((entries, last))
     }
 
-    /// Requests the attributes of many names in this directory, 256 at a time, so that a long link costs a few round
-    /// trips, not one per name. Results are in the order of the names. A name that is gone has its own error.
+    /// Requests the attributes of many names in this directory, 256 at a time. So a long link costs a few round trips,
+    /// not one per name. Results are in the order of the names. A name that is gone has its own error.
     pub fn stat_all<I>(&self, names: I, mask: GetMask) -> Stats<'_, I::IntoIter>
     where
         I: IntoIterator,

@@ -4,8 +4,8 @@
 //! and frames.
 //!
 //! Always holds: reading never waits for writing. An idle connection owns no buffer, because reads use a buffer of the
-//! thread. A frame that is too large for it is read into its own memory, which the caller of the Tread gets without
-//! another copy and which is reused when dropped. A turn ends after [`TURN`] reads, so that other tasks run.
+//! thread. A frame that is too large for it is read into its own memory. The caller of the Tread gets that memory
+//! without another copy, and it is reused when dropped. A turn ends after [`TURN`] reads, so that other tasks run.
 
 use std::cell::Cell;
 use std::future::Future;

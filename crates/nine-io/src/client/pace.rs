@@ -1,4 +1,4 @@
-//! Finds how many bytes to have in flight, so that the link is full and its queues are not, from the round trips and
+//! Finds how many bytes to have in flight so that the link is full and its queues are not. It uses the round trips and
 //! rates of the answers. A small relative of BBR (Cardwell and others, 2016).
 //!
 //! In: the times of requests and answers of pieces. Out: a window in bytes. The window starts at [`FIRST`] and grows by

@@ -1,8 +1,8 @@
 //! Fair shares of a connection that many clients use: the order of their calls, and the limit of each client.
 //!
 //! Waiting clients take turns, one call each. Clients with a small next call have separate turns, so that no search
-//! goes past large calls. A client may have a quarter of the calls and bytes that the others leave, so that requests of
-//! a few clients that a server never answers do not take all of them. Client 0 is the connection's owner; it has no
+//! goes past large calls. A client may have a quarter of the calls and bytes that the others leave. So a few clients
+//! with requests that the server never answers do not take all of them. Client 0 is the connection's owner; it has no
 //! limit except the connection's.
 
 use std::collections::{HashMap, VecDeque};

@@ -696,7 +696,7 @@ impl Connection {
         }
     }
 
-    /// Handles an answer whose session is gone: undoes its effect and releases the nodes that its request used.
+    /// Handles an answer after its session has ended: undoes its effect and releases the nodes that its request used.
     fn stale(&mut self, answered: Answered) {
         let Answered { call, fids, rclose, result, .. } = answered;
         let is = |held: &Held, other: &SessionRequest<Held, Frame>| {
@@ -798,7 +798,7 @@ impl Connection {
         }
     }
 
-    /// Ends a connection whose client has not sent a Tversion in time.
+    /// Ends a connection, because its client has sent no Tversion in time.
     pub(super) fn expire(&mut self) {
         self.finish(&End::Silent);
     }

@@ -1,4 +1,4 @@
-//! Access control: decides from the transport's proof who may attach, and as which user, before a file server is asked.
+//! Access control: decides from the transport's proof which clients may attach, and as which user.
 //!
 //! Closed by default: a client without proof (a unix socket's peer credentials, a certificate, the token) may not
 //! attach. A gate may let such clients read, or only those loopback clients that the kernel reports as the server's own
@@ -124,7 +124,7 @@ pub(super) struct Admitted {
     pub(super) token: bool,
 }
 
-/// The user id of a client whose claims do not count.
+/// The user id of a client without valid claims.
 pub const NOBODY: u32 = 65534;
 
 /// The attribute that gives a program some of root's rights.

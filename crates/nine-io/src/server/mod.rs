@@ -184,7 +184,7 @@ impl Default for Core {
 }
 
 impl Core {
-    /// A core whose connections may hold `budget` bytes above their floors.
+    /// A core with a budget of `budget` bytes above the floors of its connections.
     pub fn with_budget(budget: usize) -> Self {
         Self::with_limits(budget, FIDS_ALL)
     }
@@ -238,7 +238,7 @@ impl Core {
     }
 
     /// Asks each gate's [`Policy`] again about every connection. A connection is closed if its certificate is no longer
-    /// valid, if it may no longer attach to one of its trees, or if it lost write access to one.
+    /// valid. It is also closed if it may no longer attach to one of its trees, or has lost write access to one.
     pub fn judge_again(&self) {
         self.shared.judged.fetch_add(1, Ordering::SeqCst);
         lock(&self.shared.connections).values().for_each(Waker::wake_by_ref);
@@ -379,7 +379,7 @@ impl Drop for Guest {
     }
 }
 
-/// Most open files of all clients together, for servers whose open files may need descriptors: half of the process's
+/// Most open files of all clients together, if the open files of the server may need descriptors: half of the
 /// descriptor limit. The rest is for connections and the servers' own use.
 fn opens_max() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;

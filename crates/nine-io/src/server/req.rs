@@ -44,8 +44,9 @@ pub trait FileServer: Send + Sync + 'static {
     ///
     /// The server gets one `Clunk` (or `Remove`) for each node that it returned, once no other request uses the node.
     /// But a node that is replaced (by an open, a create, an xattrcreate, or a walk onto its own fid) is only dropped.
-    /// A server that wraps another passes the `Req` on. One that needs nodes of its own in front of another's mounts it
-    /// through a client, or is a synthetic tree with that one [below](crate::synth::Beyond) a directory.
+    /// A server that wraps another passes the `Req` on. A server that needs nodes of its own in front of another's has
+    /// two choices: it mounts the other through a client, or it is a synthetic tree with the other one
+    /// [below](crate::synth::Beyond) a directory.
     fn serve(&self, req: Req) -> Answer;
 
     /// Cancels the request with this id, which was answered `later`; `node` is behind its fid, if it has one. A server

@@ -24,7 +24,7 @@ pub(crate) struct Rx {
     parked: Vec<u8>,
     /// Size of the partial frame in bytes, if it is known.
     need: usize,
-    /// The data of a write whose head is in the buffer.
+    /// The data of a write, if only its head is in the buffer.
     placed: Option<Placed>,
     /// Bytes received.
     pub(crate) total: u64,
@@ -81,7 +81,7 @@ impl Rx {
         }
     }
 
-    /// Takes the data of a write whose head has arrived, if the data lies where the client has placed it.
+    /// Takes the data of a write after its head has arrived, if it lies where the client has placed it.
     fn take_placed(&mut self, transport: &mut dyn Transport) -> Option<Placed> {
         let head = &self.buf.as_ref()?.bytes[self.start..self.end];
         let is_head = head.len() == WRITE_HEAD && self.need > WRITE_HEAD && frame::type_of(head) == TWRITE;

@@ -1,6 +1,6 @@
 //! The trees that a client has attached to under a policy, for the case that the policy changes.
 //!
-//! Always holds: at most [`TREES`] trees, whose anames are at most as long as the gate allows; further trees are
+//! Always holds: at most [`TREES`] trees, with anames at most as long as the gate allows; further trees are
 //! refused. Without a policy, or with one that does not distinguish trees, no tree is recorded.
 
 use nine_net::{Peer, Transport};
@@ -105,7 +105,7 @@ mod tests {
     use super::super::req::Who;
     use super::*;
 
-    /// Allows everything to everybody. Its flag tells whether it distinguishes trees.
+    /// Allows everything to everybody. Its flag: whether it distinguishes trees.
     #[derive(Debug)]
     struct All(bool);
 

@@ -102,8 +102,8 @@ impl Tree {
         self
     }
 
-    /// Writes an audit event ([`audit`](crate::audit)) for each text written to a control file (a name that ends in
-    /// `ctl`), when it is answered, under this server name.
+    /// Writes an audit event ([`audit`](crate::audit)) when a text written to a control file (a name that ends in
+    /// `ctl`) is answered. `name` is the server's name in these events.
     pub fn audited(self, name: &'static str) -> Self {
         Self { audited: Some(name), ..self }
     }
@@ -307,7 +307,7 @@ impl File {
         Self { event: true, ..self }
     }
 
-    /// Marks the file as an event, and refuses it (EACCES) to read-only clients, because opening or reading it creates
+    /// Marks the file as an event, and refuses it (EACCES) to read-only clients: opening or reading it creates
     /// something or takes something away. If a mux is in between, the tree must recognize such clients
     /// ([`Tree::set_told`]).
     pub fn consuming(self) -> Self {

@@ -26,7 +26,7 @@ use crate::sync::{Mutex, lock};
 const READ: u32 = 0o4;
 const EXECUTE: u32 = 0o1;
 
-/// A request whose check waits for the file server.
+/// A request with a check that waits for the file server.
 pub(super) struct OtherCheck {
     call: CallId,
     req: Req,

@@ -19,7 +19,7 @@ pub(super) struct Asker {
     server: Arc<dyn FileServer>,
     held: Held,
     core: Core,
-    /// The 9P connection, in whose client's name it asks.
+    /// The 9P connection; requests are made in the name of its client.
     pub(super) conn: u64,
     answers: Arc<Answers>,
     arrived: Vec<Answered>,
