@@ -1,9 +1,9 @@
 //! The audit log: events of the target [`TARGET`]. There is one for each attach, and one for each text written to a
 //! control file of an [audited](crate::synth::Tree::audited) tree.
 //!
-//! Always holds: a text or an aname has at most [`TEXT_MAX`] characters. It contains no secret ([`line`]), and no
-//! character that could end its line or move a cursor. A subscriber must not block: events are emitted where requests
-//! are served.
+//! Always holds: a text or an aname has at most [`TEXT_MAX`] characters, and `...` if it was cut. It contains no secret
+//! ([`line`]), and no character that could end its line or move a cursor. A subscriber must not block: events are
+//! emitted where requests are served.
 
 use std::fmt::Write;
 

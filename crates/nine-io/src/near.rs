@@ -2,8 +2,8 @@
 
 use std::cmp::Reverse;
 
-/// Returns the known word nearest to `word`, if one is near. At most a third of the letters may be replaced, missing,
-/// added, or swapped with a neighbour.
+/// Returns the known word nearest to `word`, if one is near. At most a third of the letters (rounded up) may be
+/// replaced, missing, added, or swapped with a neighbour.
 pub fn near<'w>(word: &str, known: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {
     let letters: Vec<char> = word.chars().take(LONGEST + 1).collect();
     if letters.len() > LONGEST {

@@ -60,7 +60,7 @@ fn needs_quotes(byte: u8) -> bool {
     is_blank(byte) || byte == b'\''
 }
 
-/// The same bytes as isspace(3), in ASCII.
+/// Whether isspace(3) accepts it, in ASCII.
 fn is_blank(byte: u8) -> bool {
     byte.is_ascii_whitespace() || byte == 0x0b
 }

@@ -24,11 +24,11 @@ pub const BYTES_MAX: usize = 4 << 20;
 pub const OVERHEAD: usize = 64;
 /// Longest paths of one change, in bytes. A change with longer ones is reported as lost.
 pub const PATHS_MAX: usize = 16 << 10;
-/// Most readers at once, shared fairly ([`FairLimit`]); one more is refused with ENFILE.
+/// Maximum number of readers at once, shared fairly ([`FairLimit`]); one more is refused with ENFILE.
 pub const READERS_MAX: usize = 256;
-/// Most separately stored blind directories; if there are more, the whole tree counts as blind.
+/// Maximum number of separately stored blind directories; if there are more, the whole tree counts as blind.
 pub const BLIND_MAX: usize = 1024;
-/// Most earlier changes that a new one is compared with for merging.
+/// Maximum number of earlier changes that a new one is compared with for merging.
 const ALIKE: usize = 8;
 
 /// Answers to waiting reads.

@@ -68,7 +68,7 @@ impl Changes {
         Arc::new(Self::made(begin))
     }
 
-    /// The same without an `Arc`.
+    /// Like [`Changes::watched`], without an `Arc`.
     pub fn made(begin: impl Fn(&Arc<Self>) + Send + Sync + 'static) -> Self {
         // The epoch of this instance: random, so that it differs from any other instance's.
         let epoch = format!("{:016x}", RandomState::new().build_hasher().finish());

@@ -12,7 +12,8 @@ use super::heads::Heads;
 use super::lent::Lent;
 use super::{READ_HEAD, RREAD, RREADDIR, SMALL, Sends, WRITE_HEAD, send, word};
 
-/// Most offered ranges for answers that are stored at once. Beyond them, the data of answers goes through the ring.
+/// Maximum number of offered ranges for answers that are stored at once. Beyond them, the data of answers goes through
+/// the ring.
 pub const ROOMS: usize = 1024;
 
 /// See the module.

@@ -16,34 +16,34 @@ const ERRNOS: u32 = 4096;
 pub enum Answer {
     /// Success without data.
     Done,
-    /// Of attach, auth, and messages that create a file without opening it.
+    /// The answer to attach, auth, and messages that create a file without opening it.
     Qid(Qid),
-    /// Of open and create.
+    /// The answer to open and create.
     Open {
         /// The qid of the open file.
         qid: Qid,
-        /// Most bytes of one read or write; 0 = unspecified.
+        /// Maximum number of bytes of one read or write; 0 = unspecified.
         iounit: u32,
     },
-    /// Of walk: the qids of the names that were walked.
+    /// The answer to walk: the qids of the names that were walked.
     Walk(Vec<Qid>),
-    /// Of getattr and stat.
+    /// The answer to getattr and stat.
     Attr(Box<Attr>),
-    /// Of read and readdir.
+    /// The answer to read and readdir.
     Data(Bytes),
-    /// Of readlink.
+    /// The answer to readlink.
     Text(Box<[u8]>),
-    /// Of write: bytes taken.
+    /// The answer to write: bytes taken.
     Wrote(u32),
-    /// Of xattrwalk: bytes to read.
+    /// The answer to xattrwalk: bytes to read.
     Size(u64),
-    /// Of lock: its status.
+    /// The answer to lock: its status.
     Lock(u8),
-    /// Of getlock.
+    /// The answer to getlock.
     Getlock(Getlock),
-    /// Of statfs.
+    /// The answer to statfs.
     Statfs(Statfs),
-    /// Of sclose.
+    /// The answer to sclose.
     Sclosed {
         /// Bytes sent, or bytes stored.
         count: u64,

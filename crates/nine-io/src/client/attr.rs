@@ -57,7 +57,7 @@ impl File {
         self.setattr_of(self.qid(), set).await
     }
 
-    /// The same for a fid that a forwarded message has moved to the file with this qid.
+    /// Like [`File::setattr`], for a fid that a forwarded message has moved to the file with this qid.
     pub async fn setattr_of(&self, qid: Qid, set: &SetAttr<'_>) -> Result<()> {
         if !self.client().dialect().is_l() {
             return self.setattr_by_wstat(qid, set).await;

@@ -23,9 +23,9 @@ use nine_proto::{Errno, OpenFlags};
 use super::error::{Error, Result};
 use super::file::File;
 
-/// Most bytes of a number, an address, or an answer of `cs`.
+/// Maximum number of bytes of a number, an address, or an answer of `cs`.
 const TEXT: u32 = 1024;
-/// Most answers of `cs` that are tried.
+/// Maximum number of answers of `cs` that are tried.
 const ANSWERS: usize = 64;
 
 /// A directory of networks.

@@ -17,9 +17,9 @@ use super::error::{Error, Result};
 use super::file::File;
 use super::window::Window;
 
-/// Most directory data requested at once, in bytes.
+/// Maximum directory data requested at once, in bytes.
 const BLOCK: u32 = 256 * 1024;
-/// Most attribute requests in flight.
+/// Maximum number of files with attribute requests in flight.
 const STATS: usize = 256;
 
 /// One entry of a directory.

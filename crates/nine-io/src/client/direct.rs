@@ -52,7 +52,7 @@ impl File {
         self.read(offset, count).await.map(Payload::Bytes)
     }
 
-    /// The same if it need not wait. `None`: use [`File::read`].
+    /// Like [`File::read_payload`], if it need not wait. `None`: use [`File::read`].
     pub fn read_now(&self, offset: u64, count: u32) -> Option<Result<Payload>> {
         match self.direct()?.read(None, offset, count.min(self.iounit())) {
             Called::Done(read) => Some(read.map_err(Error::Remote)),

@@ -56,7 +56,7 @@ impl File {
         self.open.map(|(flags, _)| flags)
     }
 
-    /// Most data in one read or write, in bytes: the server's value, or else the room in a message.
+    /// Maximum data in one read or write, in bytes: the server's value, or else the room in a message.
     pub fn iounit(&self) -> u32 {
         let max = self.client.iounit_max();
         match self.open {

@@ -26,10 +26,10 @@ use super::file::File;
 use super::pace::{Asked, Pace};
 use super::window::Window;
 
-/// Most data in one of several Treads, in bytes. The answer fits into a unix socket's buffer (208 KiB), so it is sent
-/// in one go.
+/// Maximum data in one of several Treads, in bytes. The answer fits into a unix socket's buffer (208 KiB), so it is
+/// sent in one go.
 const READ: u32 = 128 * 1024;
-/// Most data in one of several Twrites, in bytes: larger ones only make progress coarser.
+/// Maximum data in one of several Twrites, in bytes: larger ones only make progress coarser.
 const WRITE: u32 = 256 * 1024;
 /// A larger piece is cut to a multiple of this, so that pieces are aligned to pages.
 const PAGE: u32 = 4096;
@@ -128,7 +128,7 @@ impl File {
         appends || self.qid().ty & (Qid::APPEND | Qid::EXCL) != 0
     }
 
-    /// The most data in a piece, at most `most`.
+    /// The maximum data in a piece, at most `most`.
     fn piece(&self, most: u32) -> u32 {
         whole_pages(self.iounit().min(most))
     }
@@ -162,9 +162,9 @@ pub struct Reader<F> {
     size: u64,
     /// Nothing is requested from this offset on.
     stop: u64,
-    /// Most data in one piece, in bytes.
+    /// Maximum data in one piece, in bytes.
     piece: u32,
-    /// Most data in the window, in bytes, unless `pace` finds it.
+    /// Maximum data in the window, in bytes, unless `pace` finds it.
     most: usize,
     pace: Option<(Pace, Arc<dyn Clock>)>,
     done: bool,
@@ -205,7 +205,7 @@ impl<F: Deref<Target = File>> Reader<F> {
         (self.at, self.stop) = (at, u64::MAX);
     }
 
-    /// Most bytes in one piece.
+    /// Maximum number of bytes in one piece.
     pub fn piece_max(&self) -> u32 {
         self.piece
     }
@@ -324,7 +324,7 @@ impl<F: Deref<Target = File>> Writer<F> {
         poll_fn(|cx| self.poll_until(cx, usize::MAX)).await
     }
 
-    /// Most data of one [`Writer::put`], in bytes.
+    /// Maximum data of one [`Writer::put`], in bytes.
     pub(super) fn piece(&self) -> usize {
         self.file.piece(WRITE) as usize
     }

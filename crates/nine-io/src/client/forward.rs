@@ -120,7 +120,7 @@ impl Client {
         self.call(message).await
     }
 
-    /// The same with a payload, the end of a message that itself holds only a count.
+    /// Like [`Client::ask`], with a payload: the end of a message that itself holds only a count.
     pub async fn ask_with(&self, message: Tmsg<'_>, payload: Option<Bytes>) -> Result<Answer> {
         match payload {
             Some(payload) => Call::with_payload(&self.0.shared, message, payload).await,

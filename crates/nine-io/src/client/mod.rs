@@ -89,12 +89,13 @@ pub struct Options {
     pub dialects: Vec<Dialect>,
     /// The longest message to propose, in bytes: 512 to 1 MiB, default 1 MiB. The server may answer with less.
     pub msize: u32,
-    /// Most requests in flight, including flushed ones: at most 32,767, default 1,024. Further ones wait in order.
+    /// Maximum number of requests in flight, including flushed ones: at most 32,767, default 1,024. Further ones wait
+    /// in order.
     pub calls: usize,
-    /// Most bytes that requests in flight and their largest answers may need together: default 32 MiB. Further ones
-    /// wait in order.
+    /// Maximum number of bytes that requests in flight and their largest answers may need together: default 32 MiB.
+    /// Further ones wait in order.
     pub budget: usize,
-    /// Most bytes that one [`Reader`], [`Writer`], `read_at` or `write_at` has in flight: default 8 MiB.
+    /// Maximum number of bytes that one [`Reader`], [`Writer`], `read_at` or `write_at` has in flight: default 8 MiB.
     pub window: usize,
     /// The clock by which a [`Reader`] or [`Writer`] adapts its window, up to twice `window`. `None`: the window is
     /// `window`.
@@ -162,7 +163,7 @@ pub struct Client(Arc<Handle>);
 struct Handle {
     shared: Arc<Shared>,
     dialect: Dialect,
-    /// Most data in one message, in bytes.
+    /// Maximum data in one message, in bytes.
     iounit: u32,
     options: Options,
 }
@@ -314,7 +315,7 @@ impl Client {
         }
     }
 
-    /// The same at this end alone, for modules that pass bytes on unchanged, so that the server is not concerned.
+    /// Changes the modules at this end only: for modules that pass bytes on unchanged, so the server need not know.
     ///
     /// # Errors
     /// If the text is invalid, nothing has changed. If the future is dropped during the change, the connection ends.
@@ -385,7 +386,7 @@ impl Client {
         self.0.shared.no_streams.swap(until, Ordering::Relaxed) == 0
     }
 
-    /// Most data in one read or write, in bytes, of a file whose server asks for no less.
+    /// Maximum data in one read or write, in bytes, of a file whose server asks for no less.
     pub fn iounit_max(&self) -> u32 {
         self.0.iounit
     }
@@ -400,7 +401,7 @@ impl Client {
         &self.0.shared.peer
     }
 
-    /// Why no further call can succeed, if the connection is gone.
+    /// The reason why no further call can succeed, if the connection is gone.
     pub fn dead(&self) -> Option<Error> {
         self.0.shared.with(|state| state.dead().cloned())
     }

@@ -168,8 +168,8 @@ impl File {
         self.walk(oldname).await?.rename_here(newname).await
     }
 
-    /// The same in one of the modes of renameat2(2), by Trenameat2. Call [`File::has_renameat2`] first if the server
-    /// may not know that message.
+    /// Like [`File::rename`], in one of the modes of renameat2(2), by Trenameat2. Call [`File::has_renameat2`] first if
+    /// the server may not know that message.
     ///
     /// # Errors
     /// EINVAL if it is not possible, as in rename(2); EEXIST and ENOENT by the mode.

@@ -10,7 +10,7 @@ use nine_proto::{Attr, Base, Errno, GetMask, OpenFlags};
 use super::error::{Error, Result};
 use super::file::File;
 
-/// Most links followed for one path, as in Linux; one more is ELOOP.
+/// Maximum number of links followed for one path, as in Linux; one more is ELOOP.
 const LINKS: usize = 40;
 
 impl File {

@@ -29,7 +29,7 @@ use super::truncate::TruncationCheck;
 use crate::direct::Directs;
 use crate::sync::{Mutex, lock};
 
-/// Least charge for a message and its answer, in bytes.
+/// Minimum charge for a message and its answer, in bytes.
 const SMALL: usize = 1024;
 /// A call that costs at most this need not wait behind a larger one that does not fit, in bytes.
 const OVERTAKES: usize = 8 * 1024;
@@ -125,7 +125,7 @@ struct Sent {
     /// Index in `calls`; `None`: no call waits for the answer.
     call: Option<usize>,
     cost: usize,
-    /// The most data that the answer may carry, or report as taken.
+    /// The maximum data that the answer may carry, or report as taken.
     count: u32,
     /// The tick at which it was flushed.
     flushed: Option<u32>,
@@ -159,7 +159,7 @@ struct Told {
     made: Option<Fid>,
 }
 
-/// The place of a waiting call.
+/// The stage of a waiting call.
 #[derive(Clone, Copy)]
 enum At {
     /// It waits for room, with this ticket.
@@ -825,7 +825,7 @@ pub(crate) fn interrupted() -> Error {
     Error::refused(Errno::EINTR, "interrupted")
 }
 
-/// The most data that the answer may carry, or report as taken.
+/// The maximum data that the answer may carry, or report as taken.
 fn asked(message: &Tmsg<'_>) -> u32 {
     match message {
         Tmsg::Read { count, .. } | Tmsg::Readdir { count, .. } => *count,

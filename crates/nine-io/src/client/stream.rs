@@ -44,9 +44,9 @@ pub enum Direction {
 /// Bytes that go by Treads or Twrites while the data connection is dialled: about as many as a new connection moves in
 /// that time. More would only compete with it, because both share the link.
 pub const HEAD: u64 = 256 << 10;
-/// Least bytes to move for which a data connection is dialled.
+/// Minimum number of bytes to move for which a data connection is dialled.
 pub const WORTH: u64 = 8 << 20;
-/// Most bytes read from or written to a data connection at once.
+/// Maximum number of bytes read from or written to a data connection at once.
 const PIECE: usize = 256 * 1024;
 
 /// A file in order, from an offset on. `F` is a [`File`] or dereferences to one.
@@ -86,8 +86,8 @@ impl<F: Deref<Target = File> + Clone + Unpin> Stream<F> {
         Self::after(HEAD, file, offset, end, direction)
     }
 
-    /// The same for a file whose length must show how much was written, whatever else is lost. It is written at one
-    /// position at a time, so it waits for the data connection before the first byte.
+    /// Like [`Stream::begin`], for a file whose length must show how much was written, whatever else is lost. It is
+    /// written at one position at a time, so it waits for the data connection before the first byte.
     pub fn straight(file: F, offset: u64, end: u64, direction: Direction) -> Self {
         Self::after(0, file, offset, end, direction)
     }

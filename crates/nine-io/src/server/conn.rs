@@ -604,7 +604,7 @@ impl Connection {
         Ok(offer)
     }
 
-    /// When the next untaken offer expires.
+    /// The expiry time of the next untaken offer.
     pub(super) fn offer_due(&mut self) -> Option<Duration> {
         let ours = &mut self.streams;
         while ours.offered.front().is_some_and(|stream| !stream.is_offered()) {

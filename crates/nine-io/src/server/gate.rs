@@ -130,7 +130,7 @@ pub const NOBODY: u32 = 65534;
 /// The attribute that gives a program some of root's rights.
 const CAPABILITY: &[u8] = b"security.capability";
 
-/// Most bytes stored of a client's writes to an afid; a longer token is wrong anyway.
+/// Maximum number of bytes stored of a client's writes to an afid; a longer token is wrong anyway.
 const TOKEN_MAX: usize = 128;
 
 /// Longest aname that a policy judges, in bytes: the limit of a path in Linux.

@@ -37,8 +37,8 @@ pub struct Door {
     pub listener: Entrance,
     /// TLS on the listener, if any. Changed certificate files are read again.
     pub tls: Option<Tls>,
-    /// Most clients at a time, over all listeners of the same `Core`. The last eighth is reserved for clients that the
-    /// transport itself proves (peers of a unix socket). So strangers cannot lock out the owner.
+    /// Maximum number of clients at a time, over all listeners of the same `Core`. The last eighth is reserved for
+    /// clients that the transport itself proves (peers of a unix socket). So strangers cannot lock out the owner.
     pub clients: usize,
 }
 

@@ -14,9 +14,9 @@ use nine_proto::{Errno, LockRequest, LockType, Result};
 use super::req::{Reply, Request};
 use crate::limits::{self, ClientPrincipal, FairLimit, FairShare, UnitsHeld};
 
-/// Most ranges on one file; one more is refused with ENOLCK.
+/// Maximum number of ranges on one file; one more is refused with ENOLCK.
 pub const FILE_LOCKS_MAX: usize = 4096;
-/// Most ranges on all files of a server; one more is refused with ENOLCK.
+/// Maximum number of ranges on all files of a server; one more is refused with ENOLCK.
 pub const LOCKS_MAX: usize = 1 << 17;
 
 /// Longest client name, in bytes; every range stores one. Linux's own have at most 64. A longer name is refused with

@@ -89,7 +89,7 @@ pub struct Service {
     pub own: bool,
     /// The core that serves its clients: see [`Who::seat`].
     pub seat: u16,
-    /// How streams are offered, if they are.
+    /// The settings of its streams, if it offers any.
     pub streams: Option<Streams>,
     /// Every connection carries a stream; none is a 9P client.
     pub only_streams: bool,
@@ -189,7 +189,7 @@ impl Core {
         Self::with_limits(budget, FIDS_ALL)
     }
 
-    /// The same, with a limit of fids above the floors.
+    /// A core with these limits of bytes and fids above the floors of its connections.
     pub fn with_limits(budget: usize, fids: usize) -> Self {
         Self {
             shared: Arc::new(Shared {
@@ -379,8 +379,8 @@ impl Drop for Guest {
     }
 }
 
-/// Most open files of all clients together, if the open files of the server may need descriptors: half of the
-/// descriptor limit. The rest is for connections and the servers' own use.
+/// Maximum number of open files of all clients together, if the open files of the server may need descriptors: half of
+/// the descriptor limit. The rest is for connections and the servers' own use.
 fn opens_max() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     limit.map_or(usize::MAX, |limit| usize::try_from(limit / 2).unwrap_or(usize::MAX))

@@ -285,7 +285,7 @@ impl Request {
         self.inner.is_silent()
     }
 
-    /// The most bytes that the answer to a read may have.
+    /// The maximum number of bytes that the answer to a read may have.
     pub fn count(&self) -> u32 {
         self.inner.count()
     }

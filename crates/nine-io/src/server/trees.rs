@@ -10,7 +10,7 @@ use super::Core;
 use super::gate::{Admitted, Asks, Gate, Right, split_token, tree};
 use crate::audit;
 
-/// Most trees of one connection, each with one right.
+/// Maximum number of trees of one connection, each with one right.
 const TREES: usize = 64;
 
 /// See the module.

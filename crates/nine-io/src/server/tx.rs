@@ -27,7 +27,7 @@ use crate::payload::{Payload, Resident, read_exact, read_until_eof, shrunk};
 
 /// Data up to this size is copied behind its message, which saves a segment.
 const INLINE: usize = 2048;
-/// Most segments of one vectored write.
+/// Maximum number of segments of one vectored write.
 const SEGMENTS: usize = 64;
 /// Bytes of a file range that are sent at once if it has waited, after checking residency again.
 const STALE: usize = 256 * 1024;
@@ -40,8 +40,8 @@ const KEEP: usize = 64 * 1024;
 const READ_HEAD: usize = 11;
 /// Empty pipes that a thread holds ready for its connections.
 const FREE_PIPES: usize = 4;
-/// Most pipes of the process, each with two descriptors and up to 1 MiB of pages. A client that reads slowly may hold
-/// one for any time. Beyond the limit, file data goes through memory.
+/// Maximum number of pipes of the process, each with two descriptors and up to 1 MiB of pages. A client that reads
+/// slowly may hold one for any time. Beyond the limit, file data goes through memory.
 const PIPES: usize = 256;
 
 static PIPE_COUNT: AtomicUsize = AtomicUsize::new(0);

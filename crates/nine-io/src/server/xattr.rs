@@ -16,7 +16,7 @@ use crate::limits::{ClientPrincipal, FairLimit, FairShare};
 pub const XATTR_SIZE_MAX: usize = 64 * 1024;
 /// Longest name in bytes: Linux's `XATTR_NAME_MAX`.
 pub const XATTR_NAME_MAX: usize = 255;
-/// Most bytes that all attribute fids of a server hold together; more are refused with ENOMEM.
+/// Maximum number of bytes that all attribute fids of a server hold together; more are refused with ENOMEM.
 pub const XATTR_BYTES_MAX: usize = 64 << 20;
 /// A flag of setxattr(2): the attribute must be new.
 pub const XATTR_CREATE: u32 = 1;

@@ -19,7 +19,7 @@ pub struct Ask {
     pub visitor: Arc<Visitor>,
     /// Offset of the first byte.
     pub offset: u64,
-    /// The most bytes that the answer to a read may have.
+    /// The maximum number of bytes that the answer to a read may have.
     pub count: u32,
     /// The data of a write.
     pub data: Bytes,

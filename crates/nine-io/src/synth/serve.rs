@@ -390,7 +390,7 @@ impl Handle for TextHandle {
 const MADE: u64 = 1 << 47;
 /// The cookie of entry number 0 ([`Dir::numbered`]); the cookies of other entries are below it.
 const NUMBERED: u64 = 1 << 24;
-/// Most numbered entries that are requested at once.
+/// Maximum number of numbered entries that are requested at once.
 const PAGE: usize = 64;
 
 /// The type that statfs(2) shows for a 9P mount.

@@ -37,9 +37,9 @@ use receiving::Receiving;
 use sending::Sending;
 pub use sending::lost;
 
-/// Most untaken offers of one connection; at the limit a Tstream is refused with EAGAIN.
+/// Maximum number of untaken offers of one connection; at the limit a Tstream is refused with EAGAIN.
 pub const OFFERS: usize = 64;
-/// Most untaken offers of all connections of a core.
+/// Maximum number of untaken offers of all connections of a core.
 pub const OFFERS_ALL: usize = 4096;
 /// An untaken offer expires after this time.
 pub const OFFER_TIME: Duration = Duration::from_secs(10);
@@ -123,7 +123,7 @@ pub(super) struct Way {
 /// One stream, from its offer to its verdict.
 pub(super) struct Stream {
     token: [u8; 16],
-    /// When the offer expires.
+    /// The expiry time of the offer.
     pub(super) due: Duration,
     way: Way,
     held: Held,

@@ -25,7 +25,7 @@ use crate::buf::{Buf, Frame, Pool};
 const PIECE: usize = 256 * 1024;
 /// Less than this is collected before it is written, in bytes.
 const LITTLE: usize = 64 * 1024;
-/// Most bytes received and not written.
+/// Maximum number of bytes received and not written.
 const WINDOW: usize = 4 << 20;
 /// Bytes that a poll receives before it yields.
 const TURN: usize = 4 * TURN_BYTES;
