@@ -77,7 +77,8 @@ impl Change {
         Some(Cow::Owned(change))
     }
 
-    /// Replaces each path by `to(path)`. A path without a replacement is dropped from the change.
+    /// Replaces each path by `to(path)`; `None` if no path is left. A move with one path left is a removal or a
+    /// creation.
     pub fn map(&self, to: impl Fn(&[u8]) -> Option<Path>) -> Option<Self> {
         Some(match self {
             Self::Create(path) => Self::Create(to(path)?),
@@ -95,7 +96,7 @@ impl Change {
         })
     }
 
-    /// Whether it changes no name, so that repeating it adds nothing.
+    /// Whether it changes content or attributes only, so that repeating it adds nothing.
     pub(super) fn is_of_content(&self) -> bool {
         matches!(self, Self::Write(_) | Self::Attr(_))
     }

@@ -5,7 +5,8 @@
 //! Always holds:
 //! - The stored changes are bounded by [`BYTES_MAX`], whatever the readers do. A reader has a position and no queue of
 //!   its own. If it falls further behind, it gets a `lost` line.
-//! - A change that a reader may have received is never merged. Among the others, equal changes of content are merged.
+//! - A change that a reader may have received is never merged. Among the others, equal neighbouring changes of content
+//!   are merged.
 //! - Without readers nothing is stored, except as long as a former reader can still continue at its position.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

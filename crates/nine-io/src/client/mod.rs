@@ -175,7 +175,8 @@ impl Drop for Handle {
 }
 
 impl Client {
-    /// Agrees on a version with the server (version(5)): the best dialect that both support.
+    /// Agrees on a version with the server (version(5)): the best dialect that both support. Fails with
+    /// [`Error::Version`] if there is none.
     pub async fn connect(transport: impl Transport, options: Options) -> Result<(Self, Driver)> {
         let shared = Arc::new(Shared::new(&transport.peer().addr, &options, Directs::of(&transport)));
         let transport: Box<dyn Transport> = match &options.pushed {
@@ -412,8 +413,8 @@ impl Client {
         self.0.shared.with(|state| (state.session.calls(), state.session.orphans()))
     }
 
-    /// To be called periodically. Returns for how many calls in a row no byte has moved. From the first of them on it
-    /// sends a Tflush of no request, which a live server answers at once. The client's owner decides when to give up
+    /// To be called periodically. Returns for how many calls in a row no byte has moved. If none has, it sends a Tflush
+    /// of no request (one at a time), which a live server answers at once. The client's owner decides when to give up
     /// ([`Client::abort`]).
     pub fn beat(&self) -> u32 {
         let moved = self.0.shared.moved.swap(false, Ordering::Relaxed);

@@ -2,7 +2,7 @@
 //!
 //! In: the type of each message, and the number of fids. Out: the session's limit of fids. Always holds: a connection
 //! may have [`FIDS_FLOOR`] fids whatever the others do, so that a client can attach and show the token. Fids above the
-//! floor are taken from the core's limit in batches. So most walks, and all reads and writes, cost two comparisons.
+//! floor are taken from the core's limit in batches. So most messages only compare two numbers.
 
 use super::{Connection, TATTACH, TAUTH, TWALK, TXATTRWALK};
 use crate::limits::ClientPrincipal;
