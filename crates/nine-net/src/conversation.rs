@@ -628,6 +628,21 @@ mod tests {
     }
 
     #[test]
+    fn a_throttle_gives_its_rate_where_timers_are_late() {
+        let mut pair = Pair::new(&modules());
+        pair.a.control("push throttle 16M").unwrap();
+        // 64 KiB are due after 3.9 ms, and timers are looked at every 5 ms.
+        let mut seen = 0;
+        for _ in 0..200 {
+            while write(&mut pair.a, &[7; 64 << 10]).is_ready() {}
+            seen += drain(&mut pair.b).len();
+            pair.hand.0.fetch_add(5, Ordering::Relaxed);
+        }
+        let wanted = 16 << 20;
+        assert!(seen > wanted * 95 / 100 && seen < wanted * 105 / 100, "{seen} bytes in a second");
+    }
+
+    #[test]
     fn faults_delay_lose_and_cut() {
         let mut pair = Pair::new(&modules());
         pair.b.control("push fault delay 70").unwrap();

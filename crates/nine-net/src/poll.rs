@@ -28,6 +28,8 @@ use socket2::{SockAddr, Socket as Raw};
 
 use crate::dial::Addr;
 use crate::end::{self, Place};
+use crate::env::{Clock, Env, Timer};
+use crate::rt::Real;
 use crate::sync::{AtomicBool, Bell, Mutex, MutexGuard, Parker, ThreadId, Watched, lock};
 use crate::transport::{Peer, Proof, Transport};
 
@@ -76,6 +78,11 @@ impl Reactor {
         let core = self.0.0.clone();
         let id = core.lock().new_id();
         Sleep { core, key: (end::after(limit), id) }
+    }
+
+    /// The clock of this machine with timers of this reactor, for futures that it drives.
+    pub fn clock(&self) -> Arc<dyn Clock> {
+        Arc::new(ReactorClock(self.0.0.clone()))
     }
 
     /// Dials `addr`, as [`Socket::connect`](crate::Socket::connect) does. Blocks this thread, and drives
@@ -270,6 +277,29 @@ impl Drop for Sleep {
     fn drop(&mut self) {
         let old = self.core.lock().timers.remove(&self.key);
         drop(old);
+    }
+}
+
+/// See [`Reactor::clock`].
+struct ReactorClock(Arc<Core>);
+
+impl Clock for ReactorClock {
+    fn now(&self) -> Duration {
+        Real.now()
+    }
+
+    fn wall(&self) -> Duration {
+        Real.wall()
+    }
+
+    fn sleep_until(&self, deadline: Duration) -> Timer {
+        let id = self.0.lock().new_id();
+        let at = end::after(deadline.saturating_sub(self.now()));
+        Box::pin(Sleep { core: self.0.clone(), key: (at, id) })
+    }
+
+    fn entropy(&self, buf: &mut [u8]) {
+        Real.entropy(buf);
     }
 }
 
