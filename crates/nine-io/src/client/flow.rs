@@ -2,6 +2,8 @@
 //!
 //! A piece is one Tread or Twrite. Pieces are started and completed in order, so an error or the end of the file
 //! appears at its position. The rest of a short answer is requested before any later bytes count, so there are no gaps.
+//! A server answers short when it has no room for the window. The reader then requests the rests of all short answers
+//! together, and halves the window.
 //!
 //! If there is a clock, the window is found from the measured round trips and rates (`pace`).
 //!
@@ -200,9 +202,9 @@ impl<F: Deref<Target = File>> Reader<F> {
         self.stop = u64::MAX;
     }
 
-    /// Continues at this offset after it has stopped.
-    pub(super) fn go_on(&mut self, at: u64) {
-        (self.at, self.stop) = (at, u64::MAX);
+    /// Continues at `at`, up to `stop`, after it has stopped.
+    pub(super) fn go_on(&mut self, at: u64, stop: u64) {
+        (self.at, self.stop) = (at, stop);
     }
 
     /// Maximum number of bytes in one piece.
@@ -252,6 +254,9 @@ impl<F: Deref<Target = File>> Reader<F> {
                 if n < len {
                     self.window.push_front(self.ask(offset + u64::from(n), len - n));
                     self.under_way += (len - n) as usize;
+                    if offset + u64::from(n) < self.size {
+                        self.follow_up(cx, asked);
+                    }
                 }
                 Poll::Ready(Some(Ok(data)))
             }
@@ -260,6 +265,23 @@ impl<F: Deref<Target = File>> Reader<F> {
                 Poll::Ready(Some(Err(error)))
             }
         }
+    }
+
+    /// The answer to what was `asked` then is short: asks for the rests of the short answers behind it, too.
+    fn follow_up(&mut self, cx: &mut Context<'_>, asked: Asked) {
+        if let Some((pace, _)) = &mut self.pace {
+            pace.shrink(asked);
+        }
+        let mut window = std::mem::replace(&mut self.window, Window::new());
+        window.insert_behind_done(cx, |ended: &mut Ended| match &ended.answer {
+            Ok(Answer::Data(data)) if !data.is_empty() && data.len() < ended.len as usize => {
+                let (n, len) = (data.len() as u32, ended.len);
+                ended.len = n;
+                Some(self.ask(ended.offset + u64::from(n), len - n))
+            }
+            _ => None,
+        });
+        self.window = window;
     }
 
     fn fill(&mut self) {

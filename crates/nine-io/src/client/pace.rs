@@ -5,6 +5,8 @@
 //! the answered bytes, so it doubles each round trip, while that raises the rate. Then it is twice the capacity of the
 //! link: the highest rate of the last [`ROUNDS`] round trips, times the shortest round trip seen when the link was
 //! found full. Periodically it is a quarter larger for one round trip. If that raises the rate, growth starts again.
+//! A link is also full when all answers of a round trip are delayed by a queue ([`QUEUE`]). Short answers mean that the
+//! server has no room for the window: it is halved, down to [`FIRST`].
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,6 +15,9 @@ use std::time::Duration;
 const FIRST: usize = 1 << 20;
 /// The smallest window, in bytes.
 const LEAST: usize = 256 * 1024;
+/// If every answer of a round trip is later than the shortest round trip by this, and by as much again as that, a queue
+/// delays them.
+const QUEUE: Duration = Duration::from_millis(20);
 /// Round trips for which a measured rate counts.
 const ROUNDS: usize = 10;
 /// A larger window is tried once in this many round trips.
@@ -39,6 +44,8 @@ pub(crate) struct Pace {
     full: bool,
     /// Round trips since the link was found full.
     rounds: u32,
+    /// Bytes that were answered when the window was halved.
+    halved: u64,
 }
 
 /// The state at the time of a piece's request.
@@ -63,6 +70,7 @@ impl Pace {
             since: 0,
             full: false,
             rounds: 0,
+            halved: 0,
         }
     }
 
@@ -99,14 +107,32 @@ impl Pace {
         self.window = window.clamp(LEAST.min(self.most), self.most);
     }
 
+    /// To be called when the answer to a piece is shorter than the piece: the server has no room for the window. Halves
+    /// the window, once for all pieces that were requested before.
+    pub(crate) fn shrink(&mut self, asked: Asked) {
+        if asked.answered >= self.halved && self.window > FIRST {
+            self.halved = self.answered;
+            self.most = (self.window / 2).max(FIRST);
+            self.window = self.most;
+        }
+    }
+
     /// The capacity of the link in bytes.
     fn holds(&self) -> f64 {
         let rate = self.rates.iter().copied().fold(0.0, f64::max);
         rate * self.shortest.as_secs_f64()
     }
 
+    /// The link is found full.
+    fn fill(&mut self) {
+        (self.full, self.rounds) = (true, 0);
+        self.shortest = self.trips.iter().copied().min().unwrap_or(Duration::MAX);
+    }
+
     fn end_round(&mut self) {
         let newest = self.rates.back().copied().unwrap_or_default();
+        let shortest = self.trips.back().copied().unwrap_or(Duration::MAX);
+        let queues = shortest > self.shortest.saturating_add(self.shortest.max(QUEUE));
         if self.full {
             self.rounds += 1;
             // The rates since the last trial showed its effect.
@@ -116,13 +142,14 @@ impl Pace {
                 // The link has more capacity than assumed.
                 (self.full, self.best, self.since) = (false, newest, 0);
             }
+        } else if queues {
+            self.fill();
         } else if newest >= 1.25 * self.best {
             (self.best, self.since) = (newest, 0);
         } else {
             self.since += 1;
             if self.since >= PATIENCE {
-                (self.full, self.rounds) = (true, 0);
-                self.shortest = self.trips.iter().copied().min().unwrap_or(Duration::MAX);
+                self.fill();
             }
         }
         self.rates.push_back(0.0);
@@ -190,6 +217,35 @@ mod tests {
         let (rate, trip) = (12.5e6, Duration::from_millis(100));
         let windows = read_after(100, rate, trip, 6000, 64 << 20);
         assert!(*windows.last().unwrap() as f64 >= rate * trip.as_secs_f64(), "{:?}", windows.last());
+    }
+
+    #[test]
+    fn a_short_answer_halves_the_window_once_for_what_was_asked_before() {
+        let mut pace = Pace::new(16 << 20);
+        let asked = pace.ask(Duration::ZERO);
+        for _ in 0..120 {
+            pace.answer(Duration::from_millis(50), asked, PIECE);
+        }
+        let before = pace.window();
+        assert!(before > 8 << 20, "{before}");
+        pace.shrink(asked);
+        assert_eq!(pace.window(), before / 2);
+        pace.shrink(asked);
+        assert_eq!(pace.window(), before / 2, "it was asked for before");
+        for _ in 0..9 {
+            let asked = pace.ask(Duration::from_millis(60));
+            pace.answer(Duration::from_millis(110), asked, PIECE);
+            assert!(pace.window() <= before / 2, "it does not grow again");
+            pace.shrink(asked);
+        }
+        assert_eq!(pace.window(), FIRST);
+    }
+
+    #[test]
+    fn a_window_that_only_fills_a_queue_stops_growing() {
+        // 10 Mbit/s and 50 ms: the link holds 62 KB.
+        let windows = read(1.25e6, Duration::from_millis(50), 400, 64 << 20);
+        assert!(windows.iter().all(|&w| w <= 4 << 20), "{:?}", windows.iter().max());
     }
 
     #[test]

@@ -41,6 +41,27 @@ impl<F: Future + Unpin> Window<F> {
         self.fresh = 0;
     }
 
+    /// Polls all futures. Behind each completed one it inserts the future that `next` makes of its output, if any.
+    pub(crate) fn insert_behind_done(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut next: impl FnMut(&mut F::Output) -> Option<F>,
+    ) {
+        self.fresh = 0;
+        let mut slots = VecDeque::with_capacity(self.slots.len());
+        for mut slot in self.slots.drain(..) {
+            slot.poll(cx);
+            let behind = match &mut slot {
+                Slot::Done(output) => next(output),
+                Slot::Running(_) => None,
+            };
+            slots.push_back(slot);
+            slots.extend(behind.map(Slot::Running));
+        }
+        self.slots = slots;
+        self.slots.iter_mut().for_each(|slot| slot.poll(cx));
+    }
+
     /// Returns the output of the oldest future; `None` if there is none. For futures that proceed alone after the first
     /// poll, such as single requests: later ones are not polled again until they are the oldest.
     pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<F::Output>> {
@@ -122,6 +143,26 @@ mod tests {
         first.0.1.set(true);
         window.push_front(first);
         for expected in [1, 3, 2, 2] {
+            assert_eq!(window.poll_next(&mut cx), Poll::Ready(Some(expected)));
+        }
+        assert_eq!(window.poll_next(&mut cx), Poll::Ready(None));
+    }
+
+    #[test]
+    fn what_follows_a_finished_one_is_inserted_behind_it_and_begun() {
+        let all: Vec<Told> = (0..3).map(|_| Told::default()).collect();
+        let (mut window, mut cx) = (Window::new(), Context::from_waker(Waker::noop()));
+        all.iter().for_each(|told| window.push_back(told.clone()));
+        assert!(window.poll_next(&mut cx).is_pending());
+        all[1].0.1.set(true);
+        let follower = Told::default();
+        window.insert_behind_done(&mut cx, |polls| {
+            *polls += 10;
+            Some(follower.clone())
+        });
+        assert_eq!(follower.0.0.get(), 1, "it has been begun");
+        all.iter().chain([&follower]).for_each(|told| told.0.1.set(true));
+        for expected in [4, 12, 2, 4] {
             assert_eq!(window.poll_next(&mut cx), Poll::Ready(Some(expected)));
         }
         assert_eq!(window.poll_next(&mut cx), Poll::Ready(None));
