@@ -25,6 +25,8 @@ pub struct Shape {
     pub piece: usize,
     /// The link breaks when this many bytes have been sent, both ways together.
     pub breaks_after: Option<u64>,
+    /// When this many bytes have been sent, both ways together, nothing arrives any more and neither end is told.
+    pub stalls_after: Option<u64>,
     /// What each end knows of the other.
     pub proof: Proof,
 }
@@ -36,6 +38,7 @@ impl Default for Shape {
             window: 256 * 1024,
             piece: 64 * 1024,
             breaks_after: None,
+            stalls_after: None,
             proof: Proof::Unix { uid: 0, gid: 0 },
         }
     }
@@ -54,6 +57,7 @@ struct Shared {
     rng: Rng,
     sent: u64,
     broken: bool,
+    stalled: bool,
     /// Towards side 0 and side 1.
     ways: [Way; 2],
 }
@@ -109,7 +113,7 @@ impl Links {
 
 fn connect(clock: Arc<Clock>, rng: Rng, shape: Shape) -> (End, End) {
     let peer = Peer { addr: "sim".into(), proof: shape.proof.clone() };
-    let shared = Shared { shape, rng, sent: 0, broken: false, ways: Default::default() };
+    let shared = Shared { shape, rng, sent: 0, broken: false, stalled: false, ways: Default::default() };
     let shared = Arc::new(Mutex::new(shared));
     let end = |side| End { shared: shared.clone(), clock: clock.clone(), side, peer: peer.clone() };
     (end(0), end(1))
@@ -133,6 +137,10 @@ impl Transport for End {
             return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
         }
         let way = &mut shared.ways[self.side];
+        if shared.stalled {
+            way.reader = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
         match way.pieces.front_mut() {
             Some((time, piece)) if *time <= self.clock.now() => {
                 let n = (1 + shared.rng.below(shared.shape.piece)).min(piece.len()).min(buf.len());
@@ -187,6 +195,7 @@ impl Transport for End {
         if shared.shape.breaks_after.is_some_and(|limit| shared.sent > limit) {
             shared.break_now();
         }
+        shared.stalled |= shared.shape.stalls_after.is_some_and(|limit| shared.sent > limit);
         Poll::Ready(Ok(n))
     }
 
@@ -202,7 +211,7 @@ impl Transport for End {
 
     fn poll_hangup(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let mut shared = self.shared.lock().expect("no panic while it is held");
-        if shared.broken || shared.ways[self.side].closed {
+        if shared.broken || shared.ways[self.side].closed && !shared.stalled {
             return Poll::Ready(());
         }
         shared.ways[self.side].reader = Some(cx.waker().clone());

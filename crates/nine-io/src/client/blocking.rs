@@ -30,7 +30,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use nine_net::{Addr, ClientTls, Env as _, Reactor, Transport, rt};
+use nine_net::{Addr, ClientTls, Reactor, Transport};
 use nine_proto::{Attr, GetMask, LockRequest, LockStatus, OpenFlags, Qid, SetAttr, Statfs};
 
 use super::{Dial, Dialing, Direction, Entry, Error, Getlock, Options, Result, offered};
@@ -80,7 +80,7 @@ impl Client {
         let left = || limit.saturating_sub(begun.elapsed());
         let reactor = Reactor::new().map_err(failed)?;
         let socket = reactor.connect(addr, limit).map_err(failed)?;
-        let options = Options { clock: options.clock.or(Some(rt::Real.clock())), ..options };
+        let options = Options { clock: options.clock.or(Some(reactor.clock())), ..options };
         let beside = |tls| Arc::new(Beside { reactor: reactor.clone(), tls });
         let connected = match (addr, tls) {
             (Addr::Tls { .. }, None) => {

@@ -57,6 +57,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
+use std::time::Duration;
 
 use nine_net::{Clock, Conversation, Env, Fault, Peer, Proof, Pushed, Transport};
 use nine_proto::msg::{Data, OnlyIds, Tmsg};
@@ -102,6 +103,9 @@ pub struct Options {
     pub clock: Option<Arc<dyn Clock>>,
     /// Dials data connections. `None`: there are no streams ([`Stream`]).
     pub streams: Option<Arc<dyn Dial>>,
+    /// The client gives up a data connection that moves nothing for so long while bytes are wanted: 10 s. Without
+    /// `clock` it waits for ever.
+    pub data_timeout: Duration,
     /// The modules that can be pushed on the connection ([`Client::change`]), if any.
     pub pushed: Option<Pushed>,
     /// The token to show at [`Client::attach`], if the server asks for authentication.
@@ -122,6 +126,7 @@ impl Default for Options {
             window: 8 << 20,
             clock: None,
             streams: None,
+            data_timeout: Duration::from_secs(10),
             pushed: None,
             token: None,
             meter: None,

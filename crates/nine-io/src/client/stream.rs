@@ -6,11 +6,17 @@
 //! bytes go by windowed Treads or Twrites, so that no caller waits for the connection. In *compatibility mode* all
 //! bytes go that way: if there are no streams, if the data connection fails, or if the file is sequential.
 //!
+//! The stream gives up a data connection that breaks, or that moves nothing for [`Options::data_timeout`] while bytes
+//! are wanted. A read continues at the first missing byte: over a new data connection if the old one carried at least
+//! [`RESUME_MIN`] bytes, else by Treads. A write fails with [`Error::Stream`], and its owner continues behind
+//! [`Stream::moved`].
+//!
 //! Always holds: bytes arrive in order and without gaps. A read reports the end of the file only if the server confirms
 //! over the 9P connection that it sent as many bytes as have arrived. Of a write, [`Stream::moved`] bytes are safe in
 //! any case.
 //!
 //! [`Options::streams`]: super::Options::streams
+//! [`Options::data_timeout`]: super::Options::data_timeout
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
@@ -19,10 +25,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_io::{AsyncRead, AsyncWrite};
-use nine_net::{PIPE_SIZE, Transport, kernel_pipe};
+use nine_net::{Clock, PIPE_SIZE, Timer, Transport, kernel_pipe};
 use nine_proto::{Errno, GetMask};
 
 use super::call::Call;
@@ -46,6 +53,8 @@ pub enum Direction {
 pub const HEAD: u64 = 256 << 10;
 /// Minimum number of bytes to move for which a data connection is dialled.
 pub const WORTH: u64 = 8 << 20;
+/// A data connection that carried fewer bytes before it broke is not replaced by another one.
+const RESUME_MIN: u64 = 1 << 20;
 /// Maximum number of bytes read from or written to a data connection at once.
 const PIECE: usize = 256 * 1024;
 
@@ -107,11 +116,23 @@ impl<F: Deref<Target = File> + Clone + Unpin> Stream<F> {
         let handover = if side.is_none() { u64::MAX } else { offset + head };
         let way = match direction {
             Direction::Read => {
-                let head = Reader::new(file.clone(), offset, end).until(handover);
-                Way::Read(Reading { head, side, handover, offset, at: offset, over: false })
+                let reader = Reader::new(file.clone(), offset, end).until(handover);
+                let timer = DataTimer::new(&file);
+                Way::Read(Reading {
+                    head: reader,
+                    head_len: head,
+                    side,
+                    handover,
+                    offset,
+                    end,
+                    at: offset,
+                    over: false,
+                    timer,
+                })
             }
             Direction::Write => Way::Write(Writing {
                 head: Writer::new(file.clone(), offset),
+                timer: DataTimer::new(&file),
                 side,
                 handover,
                 offset,
@@ -119,6 +140,7 @@ impl<F: Deref<Target = File> + Clone + Unpin> Stream<F> {
                 sent: 0,
                 safe: None,
                 count: None,
+                stopped: false,
                 failed: None,
                 finished: false,
                 unsure,
@@ -363,13 +385,18 @@ impl<F: Deref<Target = File> + Clone + Unpin> Stream<F> {
 
 struct Reading<F> {
     head: Reader<F>,
+    /// Bytes that the head reads before a data connection takes over.
+    head_len: u64,
     side: Side,
     /// The offset at which the data connection takes over.
     handover: u64,
     offset: u64,
+    /// The length of the file, as far as it is known.
+    end: u64,
     /// The offset of the next byte.
     at: u64,
     over: bool,
+    timer: DataTimer,
 }
 
 /// The next bytes of a file.
@@ -419,7 +446,7 @@ impl<F: Deref<Target = File> + Clone> Reading<F> {
                     } as u64;
                     return Poll::Ready(Some(Ok(came)));
                 }
-                Ok(None) if self.handover == u64::MAX => {}
+                Ok(None) if !matches!(self.side, Side::Open { .. }) => {}
                 Ok(None) => return Poll::Ready(self.end(Ok(()))),
                 Err(error) => return Poll::Ready(self.end(Err(error))),
             }
@@ -437,7 +464,7 @@ impl<F: Deref<Target = File> + Clone> Reading<F> {
     fn poll_data(
         &mut self,
         cx: &mut Context<'_>,
-        file: &File,
+        file: &F,
         into: Option<&mut [u8]>,
     ) -> Poll<Result<Option<Came>>> {
         let came = self.at - self.handover;
@@ -464,41 +491,63 @@ impl<F: Deref<Target = File> + Clone> Reading<F> {
                 Poll::Ready(Err(error)) => (*ended, broken) = (true, Some(error)),
                 Poll::Pending => {
                     *buf = None;
-                    // If the server reports a failure, or that all bytes have arrived, the connection brings nothing
-                    // more.
-                    match self.side.poll_told(cx) {
-                        Poll::Ready(Ok((count, None))) if *count > came => return Poll::Pending,
-                        Poll::Ready(_) => {}
-                        Poll::Pending => return Poll::Pending,
+                    // The verdict tells whether more bytes are on their way.
+                    let waits = match self.side.poll_told(cx) {
+                        Poll::Ready(Ok((count, None))) => *count > came,
+                        Poll::Ready(_) => false,
+                        Poll::Pending => true,
+                    };
+                    if waits {
+                        broken = Some(ready!(self.timer.poll_silent(cx, self.at)));
                     }
                 }
             }
         }
-        let told = self.side.poll_told(cx);
-        let whole = matches!(told, Poll::Ready(Ok((count, None))) if *count == came);
-        if matches!(told, Poll::Ready(Ok((_, Some(error)))) if error.errno == Errno::ECANCELED) {
-            // Another stream of this file has replaced it: the missing bytes are read.
-            self.side = Side::None;
-            self.handover = u64::MAX;
-            self.head.go_on(self.at);
-            return Poll::Ready(Ok(None));
-        }
-        if came == 0 && !whole && file.client().dead().is_none() {
-            // The connection failed, or the file has an error there, which a read will report.
-            self.side.leave(file, &broken.unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into()));
-            self.handover = u64::MAX;
-            self.head.extend();
-            return Poll::Ready(Ok(None));
-        }
-        Poll::Ready(match ready!(told) {
-            Ok(_) if whole => Ok(None),
-            Ok((_, Some(error))) => Err(Error::Remote(error.clone())),
-            Ok((count, None)) => {
-                let text = format!("it was cut after {came} of {count} bytes");
-                Err(cut(file, broken.unwrap_or_else(|| io::Error::new(io::ErrorKind::UnexpectedEof, text))))
+        let why = match self.side.poll_told(cx) {
+            Poll::Ready(Ok((count, None))) if *count == came => return Poll::Ready(Ok(None)),
+            Poll::Ready(Ok((count, None))) if *count < came => {
+                let text = format!("the server counted {count} bytes, and {came} have come");
+                return Poll::Ready(Err(cut(file, io::Error::new(io::ErrorKind::InvalidData, text))));
             }
-            Err(error) => Err(error.clone()),
-        })
+            // Another stream of this file has replaced it. The rest is read by Treads.
+            Poll::Ready(Ok((_, Some(error)))) if error.errno == Errno::ECANCELED => {
+                self.side = Side::None;
+                self.handover = u64::MAX;
+                self.head.go_on(self.at, u64::MAX);
+                return Poll::Ready(Ok(None));
+            }
+            Poll::Ready(Err(error)) if file.client().dead().is_some() => {
+                return Poll::Ready(Err(error.clone()));
+            }
+            Poll::Ready(Err(error)) => error.to_string(),
+            Poll::Ready(Ok((_, Some(error)))) => error.to_string(),
+            Poll::Ready(Ok((count, None))) => format!("it ended after {came} of {count} bytes"),
+            Poll::Pending => match broken {
+                Some(error) => error.to_string(),
+                // The verdict of an orderly end is on its way.
+                None => ready!(self.timer.poll_silent(cx, self.at)).to_string(),
+            },
+        };
+        self.resume(file, came, &why);
+        Poll::Ready(Ok(None))
+    }
+
+    /// Continues behind a data connection that is of no more use after `came` bytes. If the file itself is the reason,
+    /// a Tread says so.
+    fn resume(&mut self, file: &F, came: u64, why: &str) {
+        let from = self.at.saturating_add(self.head_len);
+        if came < RESUME_MIN {
+            self.side.leave(file, &why);
+        } else {
+            tracing::warn!(peer = %file.client().peer(), "a data connection broke after {came} bytes ({why}): reading on");
+            self.side = match self.end.saturating_sub(self.at) >= WORTH {
+                true => Side::begin(file, from, Direction::Read),
+                false => Side::Leaving(sclose(file, 0)),
+            };
+        }
+        self.timer.restart();
+        self.handover = if matches!(self.side, Side::Asked(..)) { from } else { u64::MAX };
+        self.head.go_on(self.at, self.handover);
     }
 
     /// Moves bytes of the data connection into an empty pipe. `None`: none are available, or it is not possible.
@@ -521,9 +570,9 @@ impl<F: Deref<Target = File> + Clone> Reading<F> {
                 Poll::Ready(Ok(Some(n)))
             }
             Poll::Pending => match self.side.poll_told(cx) {
-                Poll::Ready(Ok((count, None))) if *count > self.at - self.handover => Poll::Pending,
-                Poll::Ready(_) => Poll::Ready(Ok(None)),
-                Poll::Pending => Poll::Pending,
+                Poll::Ready(Ok((count, None))) if *count <= self.at - self.handover => Poll::Ready(Ok(None)),
+                Poll::Ready(Ok((_, Some(_))) | Err(_)) => Poll::Ready(Ok(None)),
+                _ => self.timer.poll_silent(cx, self.at).map(|_| Ok(None)),
             },
             // `poll_data` meets the same end and interprets it.
             Poll::Ready(_) => Poll::Ready(Ok(None)),
@@ -544,6 +593,9 @@ struct Writing<F> {
     safe: Option<u64>,
     /// A Tsclose with the number of bytes that were sent. The first Tsclose gets the same answer.
     count: Option<Box<Call<'static>>>,
+    /// A Tsclose has asked the server to stop where it is.
+    stopped: bool,
+    timer: DataTimer,
     failed: Option<Error>,
     finished: bool,
     /// Whether it is unknown if there will be enough bytes for a data connection.
@@ -629,14 +681,17 @@ impl<F: Deref<Target = File> + Clone> Writing<F> {
 
     /// The data connection takes nothing now: checks whether the server has ended the stream.
     fn poll_over(&mut self, cx: &mut Context<'_>, file: &File) -> Poll<Result<()>> {
-        ready!(self.side.poll_told(cx));
-        self.poll_broken(cx, file, io::ErrorKind::BrokenPipe.into())
+        let broken = match self.side.poll_told(cx) {
+            Poll::Ready(_) => io::ErrorKind::BrokenPipe.into(),
+            Poll::Pending => ready!(self.timer.poll_silent(cx, self.sent)),
+        };
+        self.poll_broken(cx, file, broken)
     }
 
     /// The data connection is broken: the server reports why, and how many bytes are safe.
     fn poll_broken(&mut self, cx: &mut Context<'_>, file: &File, broken: io::Error) -> Poll<Result<()>> {
-        // The server may not have noticed, or may never have had the connection, so it is asked to stop.
-        self.say(cx, file, 0);
+        // The server may not have noticed, or may never have had the connection.
+        self.stop(cx, file);
         let told = self.poll_verdict(cx, file);
         // An error of the Twrites comes first.
         if let Err(error) = ready!(self.head.poll_until(cx, 0)) {
@@ -657,6 +712,13 @@ impl<F: Deref<Target = File> + Clone> Writing<F> {
         }
     }
 
+    /// Asks the server to end the stream where it is, unless it is over.
+    fn stop(&mut self, cx: &mut Context<'_>, file: &File) {
+        if !std::mem::replace(&mut self.stopped, true) && self.side.poll_told(cx).is_pending() {
+            self.count.insert(Box::new(sclose(file, 0))).begin(cx);
+        }
+    }
+
     /// Waits for the server's verdict, and checks that it has stored all that was sent.
     fn poll_verdict(&mut self, cx: &mut Context<'_>, file: &File) -> Poll<Result<()>> {
         let sent = self.sent;
@@ -664,7 +726,7 @@ impl<F: Deref<Target = File> + Clone> Writing<F> {
         let stored = told.as_ref().map_or(0, |&(stored, _)| stored.min(sent));
         let result = match told {
             // The Tsclose allowed any number of bytes, so every end of the connection is EPIPE. The count decides.
-            Ok((_, Some(error))) if error.errno != Errno::EPIPE => Err(Error::Remote(error.clone())),
+            Ok((_, Some(error))) if !is_connection(error.errno) => Err(Error::Remote(error.clone())),
             Ok(_) if stored < sent => {
                 let text = format!("it was cut after {stored} of {sent} bytes");
                 Err(cut(file, io::Error::new(io::ErrorKind::UnexpectedEof, text)))
@@ -672,10 +734,10 @@ impl<F: Deref<Target = File> + Clone> Writing<F> {
             Ok(_) => Ok(()),
             Err(error) => Err(error.clone()),
         };
-        if let Err(error) = &result
-            && error.errno() == Errno::ETIMEDOUT
+        if matches!(told, Ok((_, Some(error))) if error.errno == Errno::ETIMEDOUT)
+            || stored < RESUME_MIN && stored < sent
         {
-            // The connection failed.
+            // The connection failed before it carried much.
             file.client().without_streams();
         }
         self.safe = Some(stored);
@@ -712,7 +774,12 @@ impl<F: Deref<Target = File> + Clone> Writing<F> {
                 }
             }
             self.say(cx, file, self.sent);
-            if let Err(error) = ready!(self.poll_verdict(cx, file)) {
+            let mut verdict = self.poll_verdict(cx, file);
+            if verdict.is_pending() && self.timer.poll_silent(cx, self.sent).is_ready() {
+                self.stop(cx, file);
+                verdict = self.poll_verdict(cx, file);
+            }
+            if let Err(error) = ready!(verdict) {
                 // An error of the Twrites comes first.
                 ready!(head)?;
                 return self.fail(error);
@@ -757,6 +824,43 @@ impl<F: Deref<Target = File> + Clone> Writing<F> {
         let head = self.head.written();
         let whole = self.handover != u64::MAX && head == self.handover - self.offset;
         head + if whole { self.safe.unwrap_or(0) } else { 0 }
+    }
+}
+
+/// Finds that a data connection moves nothing while bytes are wanted.
+struct DataTimer {
+    clock: Option<Arc<dyn Clock>>,
+    limit: Duration,
+    /// When the last byte moved, as far as is known, and how far that was.
+    moved: (Duration, u64),
+    timer: Option<Timer>,
+}
+
+impl DataTimer {
+    fn new(file: &File) -> Self {
+        let options = &file.client().0.options;
+        let clock = options.clock.clone();
+        Self { clock, limit: options.data_timeout, moved: (Duration::ZERO, u64::MAX), timer: None }
+    }
+
+    /// To be asked when nothing moves now and `at` is reached. Ready when that has been so for the time limit.
+    fn poll_silent(&mut self, cx: &mut Context<'_>, at: u64) -> Poll<io::Error> {
+        let Some(clock) = &self.clock else { return Poll::Pending };
+        if self.moved.1 != at {
+            self.moved = (clock.now(), at);
+        }
+        let due = self.moved.0 + self.limit;
+        while clock.now() < due {
+            ready!(self.timer.get_or_insert_with(|| clock.sleep_until(due)).as_mut().poll(cx));
+            self.timer = None;
+        }
+        let text = format!("it was silent for {} s", self.limit.as_secs_f32());
+        Poll::Ready(io::Error::new(io::ErrorKind::TimedOut, text))
+    }
+
+    /// Begins anew, for another data connection.
+    fn restart(&mut self) {
+        self.moved.1 = u64::MAX;
     }
 }
 
@@ -806,6 +910,11 @@ fn drain(out: &OwnedFd, into: BorrowedFd<'_>, mut at: u64, n: usize) -> Result<u
         }
     }
     Ok(n)
+}
+
+/// Whether it is the error of a data connection, not of the file.
+fn is_connection(errno: Errno) -> bool {
+    matches!(errno, Errno::EPIPE | Errno::ECONNRESET | Errno::ETIMEDOUT)
 }
 
 fn cut(file: &File, error: io::Error) -> Error {

@@ -163,23 +163,21 @@ fn a_client_whose_data_connection_is_cut_goes_on_where_it_was() {
             let mut at = 0;
             if !writes {
                 let mut stream = file.stream(0, Direction::Read).await.unwrap();
-                let (mut ended, mut buf, straight) = (Ok(()), vec![0; 300_000], rng.one_in(2));
+                let (mut buf, straight) = (vec![0; 300_000], rng.one_in(2));
                 loop {
                     let came = if straight {
                         stream.sread(&mut buf).await.map(|n| buf[..n].to_vec())
                     } else {
                         stream.next().await.transpose().map(|data| data.unwrap_or_default().to_vec())
                     };
-                    match came {
-                        Ok(data) if data.is_empty() => break,
-                        Ok(data) => {
-                            assert!(data == bytes[at..at + data.len()]);
-                            at += data.len();
-                        }
-                        Err(error) => ended = Err(error),
+                    let data = came.expect("the session is well, so the read continues");
+                    if data.is_empty() {
+                        break;
                     }
+                    assert!(data == bytes[at..at + data.len()]);
+                    at += data.len();
                 }
-                assert!(ended.is_err() || at == SIZE, "{at} bytes look whole");
+                assert_eq!(at, SIZE, "a part looks whole");
                 assert_eq!(stream.moved() as usize, at);
             } else {
                 let mut stream = file.stream(0, Direction::Write).await.unwrap();
@@ -213,6 +211,48 @@ fn a_client_whose_data_connection_is_cut_goes_on_where_it_was() {
                 }
                 assert_eq!(at, SIZE);
             }
+            file.close().await.unwrap();
+            assert_eq!(client.fids(), 1);
+        });
+        at_rest(&world, &site, 2);
+        book.assert_clean(0);
+    }
+}
+
+/// Every data connection breaks, or becomes silent, after some megabytes.
+#[test]
+fn a_read_continues_over_new_data_connections_until_the_file_ends() {
+    const LONG: usize = 40 << 20;
+    for seed in seeds(6) {
+        let (world, book, site) = stage(seed);
+        let mut rng = world.rng();
+        let s = site.clone();
+        let b = book.clone();
+        let env = world.env();
+        world.run(async move {
+            let bytes = pattern(LONG);
+            b.put("f", &bytes);
+            let (client, root) = s.client(far(5), s.options()).await;
+            let file = root.open("f", OpenFlags::RDWR).await.unwrap();
+            let silent = seed % 2 == 1;
+            let mut shape = Shape { piece: 256 * 1024, window: 1 << 20, ..far(5) };
+            let after = Some((2 << 20) + rng.below(6 << 20) as u64);
+            *(if silent { &mut shape.stalls_after } else { &mut shape.breaks_after }) = after;
+            s.fate(Fate::Come(shape));
+            let begun = env.now();
+            let mut stream = file.stream(0, Direction::Read).await.unwrap();
+            let mut at = 0;
+            while let Some(data) = stream.next().await {
+                let data = data.expect("the session is well");
+                assert!(data == bytes[at..at + data.len()]);
+                at += data.len();
+            }
+            assert_eq!(at, LONG, "a part looks whole");
+            let connections = s.offers().len();
+            assert!(connections >= 4, "{connections} data connections for {LONG} bytes, each with {after:?}");
+            let took = (env.now() - begun).as_secs();
+            assert!(took <= 12 * connections as u64, "{took} s for {connections} data connections");
+            drop(stream);
             file.close().await.unwrap();
             assert_eq!(client.fids(), 1);
         });
