@@ -305,6 +305,9 @@ impl Sessions {
         }
         options.dialects = DialectChoice::list(self.remote.dialect).unwrap_or(options.dialects);
         options.msize = self.remote.msize.unwrap_or(options.msize);
+        if let Some(seconds) = self.remote.patience {
+            options.data_timeout = options.data_timeout.min(Duration::from_secs(seconds.into()));
+        }
         options
     }
 

@@ -391,6 +391,20 @@ impl Source {
         }
     }
 
+    /// The bytes from `from` on, which is at or behind the place where it was opened.
+    fn reading_from(&self, from: u64) -> Reading<'_> {
+        if from == self.at() {
+            return self.reading();
+        }
+        let rest = match self {
+            Source::Local { file, size, .. } => Rest::Local { file, at: from, size: *size, end: u64::MAX },
+            Source::Remote(opened) => {
+                Rest::Stream(Box::new(Stream::begin(&opened.file, from, opened.size, Direction::Read)))
+            }
+        };
+        Reading { first: Bytes::new(), rest }
+    }
+
     /// What follows.
     pub fn reading(&self) -> Reading<'_> {
         match self {
@@ -636,6 +650,8 @@ pub struct Pumped<'a, F> {
     pub sum: Option<&'a mut Sum>,
     /// The sink is a part: what has been written is worth to be continued.
     pub part: bool,
+    /// Bytes before this place of the file have been counted and summed: 0.
+    pub seen: u64,
 }
 
 /// Why data could not be moved, and on which side.
@@ -643,12 +659,14 @@ pub struct Pumped<'a, F> {
 pub struct PumpError {
     pub at_sink: bool,
     pub error: anyhow::Error,
+    /// Only the data connection of the sink broke: everything before this place of the file is stored.
+    resume_at: Option<u64>,
 }
 
 impl From<anyhow::Error> for PumpError {
     /// One of the source.
     fn from(error: anyhow::Error) -> Self {
-        Self { at_sink: false, error }
+        Self { at_sink: false, error, resume_at: None }
     }
 }
 
@@ -659,18 +677,49 @@ trait AtSink<T> {
 
 impl<T, E: Into<anyhow::Error>> AtSink<T> for Result<T, E> {
     fn at_sink(self) -> Result<T, PumpError> {
-        self.map_err(|error| PumpError { at_sink: true, error: error.into() })
+        self.map_err(|error| PumpError { at_sink: true, error: error.into(), resume_at: None })
     }
 }
 
-/// Moves all data from where the source is read from; says where it ended. It goes through this program's memory only
-/// where it must: to be summed, or because one side knows no better way.
+/// A stream to a file of a server, from `start` on.
+struct SinkStream<'f> {
+    start: u64,
+    stream: Stream<&'f nine_io::client::File>,
+}
+
+impl<'f> SinkStream<'f> {
+    /// Where a part shall be continued, its length says how much of it is there.
+    fn new(temp: &'f remote::Temp, start: u64, end: u64, part: bool) -> Self {
+        let begin = if part { Stream::straight } else { Stream::begin };
+        Self { start, stream: begin(temp.file(), start, end, Direction::Write) }
+    }
+
+    /// The error of the sink that this error of the stream is.
+    fn error(&self, error: nine_io::client::Error) -> PumpError {
+        let broken = matches!(error, nine_io::client::Error::Stream { .. });
+        let resume_at = broken.then(|| self.start + self.stream.moved());
+        PumpError { at_sink: true, error: error.into(), resume_at }
+    }
+}
+
+/// Moves all data from the place where the source was opened. Returns the place where it ended. Data goes through this
+/// program's memory only to be summed, or if one side has no better way. When the data connection of the sink breaks,
+/// it continues behind the bytes that are stored.
 pub async fn pump(
     source: &Source,
     sink: &Sink,
     also: Pumped<'_, impl FnMut(usize)>,
 ) -> Result<u64, PumpError> {
-    let moved = move_all(source, sink, also).await;
+    let (mut also, mut from) = (also, source.at());
+    let moved = loop {
+        match move_all(source, sink, from, &mut also).await {
+            Err(PumpError { error, resume_at: Some(at), .. }) => {
+                tracing::warn!("{error}: writing on from byte {at}");
+                from = at;
+            }
+            moved => break moved,
+        }
+    };
     // Where it could not even be opened, or the other one not be made, that is why nothing has come.
     source.ready().await?;
     sink.ready().await.at_sink()?;
@@ -680,18 +729,21 @@ pub async fn pump(
 async fn move_all(
     source: &Source,
     sink: &Sink,
-    mut also: Pumped<'_, impl FnMut(usize)>,
+    from: u64,
+    also: &mut Pumped<'_, impl FnMut(usize)>,
 ) -> Result<u64, PumpError> {
-    let (mut reading, mut at) = (source.reading(), source.at());
+    let (mut reading, mut at) = (source.reading_from(from), from);
     match (sink, source) {
-        _ if source.is_sparse() && sink.takes_holes() => return move_sparse(source, sink, also).await,
+        _ if source.is_sparse() && sink.takes_holes() => return move_sparse(source, sink, from, also).await,
         (Sink::Local(temp), _) if also.sum.is_none() && temp.is_plain() => {
             // An error of the 9P client is about the source, any other about the local file that is written.
-            let received =
-                |error: anyhow::Error| PumpError { at_sink: !error.is::<nine_io::client::Error>(), error };
+            let received = |error: anyhow::Error| {
+                let at_sink = !error.is::<nine_io::client::Error>();
+                PumpError { at_sink, error, resume_at: None }
+            };
             while let Some(n) = reading.receive(temp, at).await.map_err(received)? {
                 at += n as u64;
-                (also.progress)(n);
+                also.moved(at, n);
                 temp.stays.set(also.part);
             }
         }
@@ -699,45 +751,42 @@ async fn move_all(
             while let Some(data) = reading.next().await? {
                 temp.write(&data).at_sink()?;
                 at += data.len() as u64;
-                also.seen(&data);
+                also.add(at, &data);
                 temp.stays.set(also.part);
             }
         }
         (Sink::Remote(temp), _) => {
-            // Where a part shall be continued, its length says how far it came.
-            let (begin, end) = (if also.part { Stream::straight } else { Stream::begin }, source.size());
-            let mut stream = begin(temp.file(), at, end, Direction::Write);
+            let end = source.size();
+            let mut sent = SinkStream::new(temp, at, end, also.part);
             let part = also.part;
-            let stays = |stream: &Stream<_>| {
-                if part && stream.moved() > 0 {
+            let stays = |sent: &SinkStream<'_>| {
+                if part && sent.stream.moved() > 0 {
                     temp.stays.set(true);
                 }
             };
             match source {
                 Source::Local { file, .. } if also.sum.is_none() => loop {
                     let most = some_more(at, end).min(SENT) as usize;
-                    let n = stream
-                        .send(file.as_fd(), at, most)
-                        .await
-                        .inspect_err(|_| stays(&stream))
-                        .at_sink()?;
+                    let n = sent.stream.send(file.as_fd(), at, most).await;
+                    stays(&sent);
+                    let n = n.map_err(|error| sent.error(error))?;
                     if n == 0 {
                         break;
                     }
                     at += n as u64;
-                    (also.progress)(n);
-                    stays(&stream);
+                    also.moved(at, n);
                 },
                 _ => {
                     while let Some(data) = reading.next().await? {
                         at += data.len() as u64;
-                        also.seen(&data);
-                        stream.push(data).await.at_sink()?;
-                        stays(&stream);
+                        also.add(at, &data);
+                        let pushed = sent.stream.push(data).await;
+                        stays(&sent);
+                        pushed.map_err(|error| sent.error(error))?;
                     }
                 }
             }
-            stream.finish().await.at_sink()?;
+            sent.stream.finish().await.map_err(|error| sent.error(error))?;
         }
     }
     Ok(at)
@@ -748,18 +797,15 @@ async fn move_all(
 async fn move_sparse(
     source: &Source,
     sink: &Sink,
-    mut also: Pumped<'_, impl FnMut(usize)>,
+    from: u64,
+    also: &mut Pumped<'_, impl FnMut(usize)>,
 ) -> Result<u64, PumpError> {
-    let (mut reading, mut at, part) = (source.reading(), source.at(), also.part);
+    let (mut reading, mut at, part) = (source.reading_from(from), from, also.part);
     // Up to here it is written, or has been.
     let mut written = at;
-    let begin = |temp, at| {
-        let begin = if part { Stream::straight } else { Stream::begin };
-        begin(temp, at, source.size(), Direction::Write)
-    };
-    let mut stream = match sink {
+    let mut sent = match sink {
         Sink::Local(_) => None,
-        Sink::Remote(temp) => Some(begin(temp.file(), at)),
+        Sink::Remote(temp) => Some(SinkStream::new(temp, at, source.size(), part)),
     };
     loop {
         let pieces = reading.next_sparse(at).await?;
@@ -771,27 +817,27 @@ async fn move_sparse(
             at += piece.len();
             let data = match piece {
                 FilePiece::Hole(len) => {
-                    also.zeros(len);
+                    also.zeros(at, len);
                     continue;
                 }
                 FilePiece::Data(data) => data,
             };
-            also.seen(&data);
-            match (sink, &mut stream) {
-                (Sink::Remote(temp), Some(stream)) => {
+            also.add(at, &data);
+            match (sink, &mut sent) {
+                (Sink::Remote(temp), Some(sent)) => {
                     if from - written >= HOLE_MIN {
-                        stream.finish().await.at_sink()?;
-                        *stream = begin(temp.file(), from);
+                        sent.stream.finish().await.map_err(|error| sent.error(error))?;
+                        *sent = SinkStream::new(temp, from, source.size(), part);
                     } else {
                         for zeros in zeros(from - written) {
-                            stream.push(zeros).await.at_sink()?;
+                            sent.stream.push(zeros).await.map_err(|error| sent.error(error))?;
                         }
                     }
-                    let pushed = stream.push(data).await;
-                    if part && stream.moved() > 0 {
+                    let pushed = sent.stream.push(data).await;
+                    if part && sent.stream.moved() > 0 {
                         temp.stays.set(true);
                     }
-                    pushed.at_sink()?;
+                    pushed.map_err(|error| sent.error(error))?;
                 }
                 (Sink::Local(temp), _) => {
                     temp.write_at(&data, from).at_sink()?;
@@ -802,8 +848,8 @@ async fn move_sparse(
             written = at;
         }
     }
-    if let Some(stream) = &mut stream {
-        stream.finish().await.at_sink()?;
+    if let Some(sent) = &mut sent {
+        sent.stream.finish().await.map_err(|error| sent.error(error))?;
     }
     match sink {
         _ if written == at => {}
@@ -814,19 +860,35 @@ async fn move_sparse(
 }
 
 impl<F: FnMut(usize)> Pumped<'_, F> {
-    /// The next bytes are so many zeros.
-    fn zeros(&mut self, len: u64) {
-        (self.progress)(usize::try_from(len).unwrap_or(usize::MAX));
+    /// The `len` bytes before `at` are zeros.
+    fn zeros(&mut self, at: u64, len: u64) {
+        let new = self.new_before(at, len);
+        (self.progress)(usize::try_from(new).unwrap_or(usize::MAX));
         if let Some(sum) = &mut self.sum {
-            zeros(len).for_each(|zeros| sum.add(&zeros));
+            zeros(new).for_each(|zeros| sum.add(&zeros));
         }
     }
 
-    fn seen(&mut self, data: &Bytes) {
-        (self.progress)(data.len());
+    /// The bytes before `at` are `data`.
+    fn add(&mut self, at: u64, data: &Bytes) {
+        let new = self.new_before(at, data.len() as u64) as usize;
+        (self.progress)(new);
         if let Some(sum) = &mut self.sum {
-            sum.add(data);
+            sum.add(&data[data.len() - new..]);
         }
+    }
+
+    /// `n` bytes before `at` were moved, and need not be summed.
+    fn moved(&mut self, at: u64, n: usize) {
+        let new = self.new_before(at, n as u64) as usize;
+        (self.progress)(new);
+    }
+
+    /// How many of the `n` bytes before `at` are seen for the first time.
+    fn new_before(&mut self, at: u64, n: u64) -> u64 {
+        let new = n.min(at.saturating_sub(self.seen));
+        self.seen = self.seen.max(at);
+        new
     }
 }
 

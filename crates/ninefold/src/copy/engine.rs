@@ -484,7 +484,8 @@ impl Engine<'_> {
             sum.read(source.before(), checked).await?;
         }
         self.progress.had(sink.start());
-        let also = Pumped { progress: |n| self.progress.bytes(n), sum: sum.as_mut(), part: self.resume };
+        let also =
+            Pumped { progress: |n| self.progress.bytes(n), sum: sum.as_mut(), part: self.resume, seen: 0 };
         let (end, ()) = join(pump(&source, &sink, also), self.sweep(item, &aside, &sink)).await;
         let end = end.map_err(|failed| match failed.at_sink {
             true => item.at_sink(failed.error),
