@@ -1,7 +1,7 @@
-//! Doors for programs that speak no 9P.
+//! Front ends for programs that do not speak 9P.
 //!
-//! [`fuse`]: the files of a name space as a file system of this kernel.
-//! [`http`]: the same, for browsers and whoever else speaks HTTP/1.1.
+//! [`fuse`]: mounts a 9P tree as a file system of this kernel.
+//! [`http`]: serves a 9P tree to browsers and other HTTP/1.1 clients.
 #![deny(unsafe_code)]
 
 pub mod fuse;

@@ -1,6 +1,6 @@
-//! The kernel's caches are compared with the server where programs rely on it: at opens, at locks, at access(2).
+//! Compares the kernel's caches with the server where programs rely on it: at opens, at locks, at access(2).
 //!
-//! In: requests. Out: invalidations before their answers.
+//! In: requests. Out: invalidations, sent before the answers.
 
 use nine_io::client::File;
 use nine_proto::{OpenFlags, Qid};
@@ -11,15 +11,15 @@ use super::ops::errno;
 use super::*;
 
 impl Gate {
-    /// Has the kernel ask for a file's attributes again. The answer that follows is read after this.
+    /// Makes the kernel ask for a file's attributes again. The kernel reads this before the answer that follows.
     pub(super) fn forget_attr(&self, node: &Node) {
         node.has_attr.set(false);
         // A notification has no request number.
         self.send(0, abi::INVAL_INODE, &notifier::inode(node.id, false).0);
     }
 
-    /// A lock was granted. The new holder must see the writes of the last one, as with NFS: programs that lock rely on
-    /// this.
+    /// Handles a granted lock. The new holder must see the writes of the last one, as with NFS, because programs that
+    /// lock rely on this.
     pub(super) async fn locked(&self, node: &Node, file: &File) -> Result<(), Errno> {
         let attr = file.getattr(WANTED).await.map_err(errno)?;
         node.seen(&attr);
@@ -33,7 +33,7 @@ impl Gate {
         Ok(())
     }
 
-    /// Has the kernel write a file's dirty pages and drop all of them.
+    /// Makes the kernel write back a file's dirty pages and drop all of them.
     async fn drop_pages(&self, node: &Node) -> Result<(), Errno> {
         if self.lock_notifier.get().is_none() {
             let device = self.device.try_clone().map_err(|_| Errno::ENOLCK)?;
@@ -44,13 +44,13 @@ impl Gate {
         Ok(())
     }
 
-    /// A lock is about to end. Writes made under it must reach the server first.
+    /// Handles the end of a lock. Writes made under it must reach the server first.
     pub(super) async fn unlocks(&self, node: &Node) -> Result<(), Errno> {
         if self.options.write_back { self.drop_pages(node).await } else { Ok(()) }
     }
 
-    /// Answers ACCESS (access(2), chdir(2)), which the kernel sends if it does not check permissions itself: as far as
-    /// the server can be asked, the same as open(2).
+    /// Answers ACCESS (access(2), chdir(2)), which the kernel sends if it does not check permissions itself. The answer
+    /// is the server's answer to an open(2), as far as an open can be tried.
     pub(super) async fn access(&self, id: u64, asks: u32) -> Outcome {
         let node = self.node(id)?;
         if !node.is_plain() {
@@ -69,7 +69,7 @@ impl Gate {
             (false, true) => OpenFlags::WRITE,
             (false, false) => return Ok(Reply::default()),
         };
-        // One that can be open only once is open somewhere, perhaps.
+        // A file that can be open only once may be open already.
         let file = self.file_of(&node).await?;
         if file.qid().ty & (Qid::EXCL | Qid::TMP) == 0 && !file.qid().is_event() {
             file.open("", how).await.map_err(errno)?;
@@ -77,7 +77,7 @@ impl Gate {
         Ok(Reply::default())
     }
 
-    /// Opens a directory. The kernel may keep its names as long as they are believed.
+    /// Opens a directory. The kernel may cache its names as long as its attributes are valid.
     pub(super) async fn open_dir(&self, id: u64) -> Outcome {
         let node = self.node(id)?;
         let asked = self.asks();

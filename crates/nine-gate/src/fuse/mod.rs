@@ -1,16 +1,18 @@
-//! Files of a 9P server as a file system of this kernel (fuse(4)), for programs that know nothing of 9P.
+//! Mounts a tree of a 9P server as a file system of this kernel (fuse(4)), for programs that do not speak 9P.
 //!
-//! In: requests of the kernel from an open `/dev/fuse` that is mounted; a root of a 9P client. Out: answers, until it
-//! is unmounted. [`Mount`] mounts.
+//! In: kernel requests from an open `/dev/fuse` that is mounted; a root of a 9P client. Out: answers, until the tree is
+//! unmounted. [`Mount`] mounts.
 //!
 //! ```text
 //! device -> take -> (at once) ---------------> answer
 //!             `---> Running (a future, ops) ---'
 //! ```
-//! What the kernel interrupts is flushed (flush(5)): at once where waiting is all it does, else after [`GRACE`], since
-//! programs do not expect stat(2) to be interrupted; after [`Options::patience`] more its caller is let go in any case.
+//! When the kernel interrupts a request, it is flushed (flush(5)). A request that only waits for an event or a lock is
+//! flushed at once, others after [`GRACE`], because programs do not expect stat(2) to be interrupted. If the server
+//! does not answer the flush within [`Options::patience`], the caller gets EINTR.
 //!
-//! Always holds: one answer to each request; what the kernel was not told, because nobody waited any more, is undone.
+//! Always holds: a request gets at most one answer. If the kernel does not take an answer, the lookups and the handle
+//! in it are undone.
 
 mod abi;
 mod change_log;
@@ -55,14 +57,14 @@ use notifier::Notifier;
 use running::{Running, Wish};
 use told::Told;
 
-/// How long the kernel believes what it has been told of names and attributes.
+/// How long the kernel may cache names and attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cache {
-    /// Not at all: each is asked for again.
+    /// No caching: the kernel asks each time.
     Never,
-    /// So long.
+    /// For this time.
     For(Duration),
-    /// [`LONG`] where the server tells of changes, else [`SHORT`].
+    /// For [`LONG`] if the server publishes changes, else for [`SHORT`].
     Told,
 }
 
@@ -70,46 +72,47 @@ pub enum Cache {
 pub const LONG: Duration = Duration::from_secs(3600);
 /// See [`Cache::Told`].
 pub const SHORT: Duration = Duration::from_secs(1);
-/// For an interrupted request of a plain file to end by itself, before it is flushed.
+/// How long an interrupted request of a plain file may go on before it is flushed.
 pub const GRACE: Duration = Duration::from_secs(1);
 
-/// How a tree is shown.
+/// Options of [`serve`].
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// How long names, attributes and pages are kept.
+    /// How long the kernel caches names, attributes and pages.
     pub cache: Cache,
-    /// Writes wait in the kernel's page cache until it sees fit, or fsync(2).
+    /// The kernel may hold writes in its page cache until it writes them back or a program calls fsync(2).
     pub write_back: bool,
-    /// Others than the mounter come, and the kernel checks their permissions: what they make is to be theirs.
+    /// Users other than the mounter have access, and the kernel checks permissions. New files are given to the user who
+    /// creates them.
     pub all_users: bool,
-    /// The kernel checks permissions, for the mounter too.
+    /// The kernel checks permissions, also the mounter's.
     pub checked: bool,
-    /// All files are shown as of this user and this group. A mount of a user's own name space knows no others: what it
-    /// cannot name, its kernel lets nobody write.
+    /// If set, all files appear as owned by this user and group. A user namespace maps no other ids, and its kernel
+    /// lets nobody write files of unmapped owners.
     pub owner: Option<(u32, u32)>,
-    /// Open files of disks of this process are read and written by the kernel itself, where it can.
+    /// The kernel itself reads and writes open files of this process's disks where it can (FUSE passthrough).
     pub passthrough: bool,
-    /// For a flushed request to be answered.
+    /// How long to wait for the answer to a flush.
     pub patience: Duration,
 }
 
-/// Bytes of one READ or WRITE at most: as many pages as the kernel gives a request.
+/// Most bytes of one READ or WRITE, and the same in pages.
 const DATA: usize = 1 << 20;
 const PAGES: u16 = 256;
-/// Bytes of the largest request.
+/// Most bytes of a request.
 const FRAME: usize = DATA + 4096;
-/// Data of a WRITE up to this size is copied, so that its buffer is free; bytes.
+/// Data of a WRITE up to this size is copied, which frees its buffer at once. In bytes.
 const COPIED: usize = 32 << 10;
-/// Buffers that wait for their next request; more are freed.
+/// Free buffers that are kept for later requests.
 const SPARE: usize = 4;
-/// Requests under way. The next ones are refused (EAGAIN), but those that end something.
+/// Most requests in flight. Further requests get EAGAIN, except those that end something.
 const REQUESTS: usize = 4096;
-/// Requests of the kernel's own (read-ahead, write-back) under way, and from how many on it holds back.
+/// Most background requests of the kernel in flight (read-ahead, write-back), and the number from which it holds back.
 const BACKGROUND: u16 = 64;
 const CONGESTED: u16 = 48;
 /// Walks to one file while renames change its path. After the last one the caller gets ESTALE.
 const WALK_ATTEMPTS: usize = 64;
-/// Requests taken before others of the core have their turn.
+/// Requests taken per poll, before other tasks of this core run.
 const TURN: usize = 64;
 
 /// Answers the kernel's requests until the tree is unmounted.
@@ -162,7 +165,7 @@ pub async fn serve<E: Env>(env: E, device: OwnedFd, root: File, options: Options
     }
 }
 
-/// What all requests share.
+/// The state shared by all requests of a mount.
 struct Gate {
     clock: Arc<dyn Clock>,
     device: Rc<OwnedFd>,
@@ -171,28 +174,28 @@ struct Gate {
     handles: RefCell<HashMap<u64, Rc<Handle>, foldhash::fast::FixedState>>,
     /// The next handle's number.
     next: Cell<u64>,
-    /// Of requests that wait: to be interrupted, by their numbers.
+    /// Interrupt handles of waiting requests, by request number.
     wishes: RefCell<HashMap<u64, Rc<Wish>, foldhash::fast::FixedState>>,
     /// The server has record locks.
     has_locks: bool,
-    /// For invalidations at locks, from the first one on. It is not that of `told`, which may wait for pages that a
-    /// silent server is asked for: locks of other files must not wait with it.
+    /// Sends invalidations for locks. Created for the first one. The notifier of `told` may wait for pages that a
+    /// silent server has to send, and locks of other files must not wait with it.
     lock_notifier: OnceCell<Notifier>,
-    /// What the server tells of changes, if it does.
+    /// The subscription to the server's changes, if it publishes them.
     told: Option<Told>,
-    /// The kernel takes files of the host.
+    /// The kernel accepts passthrough files of the host.
     passes: Cell<bool>,
-    /// SETXATTR has two more words.
+    /// SETXATTR has two more fields.
     has_long_setxattr: Cell<bool>,
     /// The kernel asks for access control lists and checks permissions by them.
     checks_lists: Cell<bool>,
-    /// For what is read at once.
+    /// A buffer for reads that are answered at once.
     scratch: RefCell<Vec<u8>>,
-    /// Whose locks these are, to the server.
+    /// Identifies this mount as a lock owner to the server.
     name: String,
 }
 
-/// What a program has open.
+/// An open file or directory of a program.
 enum Handle {
     File(Open),
     Dir(Dir),
@@ -201,21 +204,21 @@ enum Handle {
 struct Open {
     node: Rc<Node>,
     file: File,
-    /// The same without `APPEND`, or with it: for writes that ask for the other. Opened when there is one.
+    /// The same file opened without `APPEND`, or with it: for writes of the other kind. Opened when first needed.
     other: RefCell<Option<Rc<File>>>,
-    /// The same for writing, for an exclusive lock of flock(2) on what is open for reading.
+    /// The same file opened for writing. flock(2) allows an exclusive lock on a file that is open for reading.
     locker: RefCell<Option<Rc<File>>>,
-    /// Reads deliver events: one Tread each, and they wait.
+    /// Reads return events: each READ is one Tread, which waits for an event.
     is_event: bool,
-    /// Where the kernel keeps no position.
+    /// The positions, if the kernel keeps none.
     stream: Option<StreamPosition>,
 }
 
-/// The positions of an open file for which the kernel sends offset 0 with every request (`FOPEN_STREAM`). The kernel's
-/// own position would have a read that waits hold up a write to the same descriptor.
+/// The positions of an open file for which the kernel sends offset 0 with every request (`FOPEN_STREAM`). With a
+/// position of its own, the kernel would make a write wait for a blocked read of the same descriptor.
 ///
-/// Servers count a text by offset: a read goes on behind the last one, and ends. A write begins a new question: the
-/// next read has the answer from its beginning, as if the program had seeked, which it cannot do here.
+/// Servers count a text by offset: a read continues after the last one, until the end. A write starts a new question:
+/// the next read starts at the beginning of the answer. The program cannot seek here, so this stands for its seek.
 #[derive(Default)]
 struct StreamPosition {
     read: Cell<u64>,
@@ -223,34 +226,34 @@ struct StreamPosition {
 }
 
 impl StreamPosition {
-    /// A read at `offset` has brought so many bytes. A write meanwhile has set the position anew.
+    /// Advances the read position after a read at `offset`, unless a write has reset it meanwhile.
     fn has_read(&self, offset: u64, bytes: usize) {
         if self.read.get() == offset {
             self.read.set(offset.saturating_add(bytes as u64));
         }
     }
 
-    /// A write at `offset` has taken so many bytes.
+    /// Advances the write position and resets the read position to 0.
     fn has_written(&self, offset: u64, bytes: usize) {
         self.write.set(offset.saturating_add(bytes as u64));
         self.read.set(0);
     }
 }
 
-/// What is answered, and what that has told the kernel.
+/// The answer to a request, and the references that it gives to the kernel.
 #[derive(Default)]
 struct Reply {
     bytes: Vec<u8>,
-    /// Files.
+    /// Numbers of the files that the answer names, one lookup each.
     told: Vec<u64>,
-    /// A handle.
+    /// The handle that the answer opens.
     opened: Option<u64>,
 }
 
-/// A number for the kernel.
+/// The answer to a request, or its error number.
 type Outcome = Result<Reply, Errno>;
 
-/// Memory for requests.
+/// Reusable buffers for requests.
 #[derive(Clone, Default)]
 struct Buffers {
     spare: Rc<RefCell<Vec<BytesMut>>>,
@@ -269,7 +272,7 @@ impl Buffers {
     }
 }
 
-/// The data of a WRITE, whose buffer is used again when it has been written.
+/// The data of a WRITE. When it is dropped, its buffer is reused.
 struct Written {
     data: Bytes,
     whole: Option<(Bytes, Buffers)>,
@@ -287,7 +290,7 @@ impl Drop for Written {
 }
 
 impl Gate {
-    /// Goes on with what is under way, and takes what has come.
+    /// Polls the requests in flight and takes new ones from the device.
     fn turn(
         self: &Rc<Self>,
         cx: &mut Context<'_>,
@@ -305,7 +308,7 @@ impl Gate {
                     buffers.give(buffer);
                     match other {
                         Poll::Ready(Err(error)) => match rustix::io::Errno::from_io_error(&error) {
-                            // It was taken back before we have seen it.
+                            // ENOENT: the kernel withdrew the request before it was read.
                             Some(rustix::io::Errno::NOENT) => continue,
                             Some(rustix::io::Errno::NODEV) => return Poll::Ready(Ok(())),
                             _ => return Poll::Ready(Err(error)),
@@ -341,7 +344,7 @@ impl Gate {
         Poll::Pending
     }
 
-    /// Agrees with the kernel on what is spoken.
+    /// Answers INIT: agrees with the kernel on a version and features.
     fn init(&self, head: Head, mut fields: Fields<'_>) -> io::Result<()> {
         let mut words = [0; 5];
         for word in words.iter_mut().take(4) {
@@ -357,7 +360,7 @@ impl Gate {
             ));
         }
         if major > abi::MAJOR {
-            // It asks again, in ours.
+            // The kernel asks again with our version.
             self.send(head.unique, 0, &Out::default().u32(abi::MAJOR).u32(abi::MINOR).0);
             return Ok(());
         }
@@ -381,10 +384,11 @@ impl Gate {
         if offered & init::HAS_EXPIRE_ONLY == 0 {
             told.inspect(|told| told.give_up());
         }
-        // Who is told of changes needs not guess from times, and so not forget what he writes himself.
+        // With published changes the kernel need not infer changes from times, by which it would drop its own writes.
         wanted |=
             if told.is_some_and(Told::is_on) { init::EXPLICIT_INVAL_DATA } else { init::AUTO_INVAL_DATA };
-        // Whoever checks modes must check access control lists too: the group's bits of a mode are the list's mask.
+        // If the kernel checks modes, it must check access control lists too: the group bits of a mode are the list's
+        // mask.
         if self.options.all_users || self.options.checked {
             wanted |= init::POSIX_ACL;
         }
@@ -425,7 +429,7 @@ impl Gate {
         self.nodes.borrow().asks()
     }
 
-    /// How long a name is good that was asked for then.
+    /// How long the kernel may cache a name, if the request for it was sent at `asked`.
     fn good_name(&self, asked: RequestEpoch, dir: u64, name: &[u8]) -> Duration {
         let nodes = self.nodes.borrow();
         match nodes.has_name_changed(asked, dir, name) {
@@ -434,7 +438,7 @@ impl Gate {
         }
     }
 
-    /// The same of attributes.
+    /// The same for a file's attributes.
     fn good_attr(&self, asked: RequestEpoch, node: u64) -> Duration {
         let nodes = self.nodes.borrow();
         match nodes.has_file_changed(asked, node) {
@@ -459,7 +463,7 @@ impl Gate {
         }
     }
 
-    /// Sends an answer, and undoes what it tells where nobody waits for it any more.
+    /// Sends an answer. If the kernel does not take it, undoes the lookups and the handle in it.
     fn answer(&self, unique: u64, outcome: Outcome) {
         match outcome {
             Ok(reply) => {
@@ -474,21 +478,21 @@ impl Gate {
                 }
             }
             Err(errno) => {
-                // The kernel knows no other numbers, and its own are above.
+                // The kernel accepts no other numbers; those above are internal to it.
                 let known = if (1..512).contains(&errno.0) { errno } else { Errno::EIO };
                 self.send(unique, -(known.0 as i32), &[]);
             }
         }
     }
 
-    /// Whether somebody has taken the answer.
+    /// Writes an answer. Returns `false` if the kernel does not take it.
     fn send(&self, unique: u64, error: i32, bytes: &[u8]) -> bool {
         let head = Out::default().u32((abi::OUT + bytes.len()) as u32).u32(error as u32).u64(unique).0;
         let sent = rustix::io::writev(&self.device, &[IoSlice::new(&head), IoSlice::new(bytes)]);
         match sent {
             Ok(_) => true,
             Err(error) => {
-                // ENOENT: the request was taken back. ENODEV: it is unmounted.
+                // ENOENT: the request was withdrawn. ENODEV: the tree is unmounted.
                 if !matches!(error, rustix::io::Errno::NOENT | rustix::io::Errno::NODEV) {
                     tracing::error!("the kernel refuses an answer: {error}");
                 }
@@ -505,19 +509,19 @@ impl Gate {
         self.nodes.borrow().get(id).ok_or(Errno::ESTALE)
     }
 
-    /// A fid for a file that the kernel knows.
+    /// Returns a fid for a file that the kernel knows.
     async fn file(&self, id: u64) -> Result<Rc<File>, Errno> {
         self.file_of(&*self.node(id)?).await
     }
 
-    /// The same: it is walked to again where it has let go of it.
+    /// The same; walks to the file again if it has no fid.
     async fn file_of(&self, node: &Node) -> Result<Rc<File>, Errno> {
         for _ in 0..WALK_ATTEMPTS {
             if let Some(file) = self.nodes.borrow().fid(node) {
                 return Ok(file);
             }
             let asked = self.asks();
-            // Names that lead round, or are no more.
+            // ESTALE: the file has no path, or its names form a loop.
             let (above, path) = self.nodes.borrow().path_from_held(node).ok_or(Errno::ESTALE)?;
             let error = match above.walk_attr(&path, WANTED).await {
                 Ok((file, attr)) if node.is(&attr) => {

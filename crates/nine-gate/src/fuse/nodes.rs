@@ -1,13 +1,13 @@
-//! The files that the kernel knows: a number for each, a fid of the server behind it.
+//! The files that the kernel knows: each has a number, and a fid at the server.
 //!
-//! In: what walks have found; how often the kernel has been told of a file, and has forgotten it. Out: the same number
-//! for the same file, whatever its name, for as long as the kernel knows it.
+//! In: results of walks; how often the kernel was told of a file, and forgot it (FORGET). Out: one number per file,
+//! whatever its name, for as long as the kernel knows it.
 //!
-//! The kernel keeps more files in mind than a server gives fids: above [`HELD`], those that were not needed for the
-//! longest time let go of theirs, and are walked to again by their names. So do files that are not needed for some
-//! seconds, because a server keeps a removed file as long as somebody has a fid for it.
+//! The kernel remembers more files than a server allows fids. Above [`HELD`] fids, the least recently used ones are
+//! clunked; their files are walked to again when needed. Files that are not used for some seconds lose their fids too,
+//! because a server keeps a removed file while a client has a fid for it.
 //!
-//! Always holds: a number is never used again, so that what the kernel says late hits nobody else.
+//! Always holds: a number is never reused, so a late request of the kernel cannot hit another file.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -24,17 +24,17 @@ use nine_proto::{Attr, GetMask, Time, mode};
 
 use super::change_log::{ChangeLog, ChangeSubject};
 
-/// Fids of files that are not open. A server of this process gives 262,144 to a connection.
+/// Most fids of files that are not open. A server in this process allows 262,144 per connection.
 const HELD: usize = 1 << 16;
 
-/// A file that the kernel does not ask about has a fid for so long, at least.
+/// How long a fid is kept, at least, if the kernel does not ask for its file.
 const IDLE: Duration = Duration::from_secs(5);
 
-/// The extended attribute for which the kernel looks before it writes to a file: programs have it, and what is written
-/// hardly ever does (capabilities(7)).
+/// The extended attribute that the kernel reads before it writes to a file. Programs may have it; files that are
+/// written hardly ever do (capabilities(7)).
 pub(super) const CAPABILITY: &[u8] = b"security.capability";
 
-/// Directories in a path (PATH_MAX of Linux is 4,096 bytes).
+/// Most directories in a path (PATH_MAX of Linux is 4,096 bytes).
 pub(super) const DEEPEST: usize = 2048;
 
 /// The root's number.
@@ -43,48 +43,48 @@ pub(super) const ROOT: u64 = 1;
 /// A file that the kernel knows.
 pub(super) struct Node {
     pub id: u64,
-    /// A fid for it, not open: by the name under which it was found last. `None`: it is walked to when it is needed.
+    /// An unopened fid, walked to by the name found last. `None`: walked to when needed.
     file: RefCell<Option<Rc<File>>>,
-    /// That fid was needed since somebody looked whether it is.
+    /// The fid was used since the last check for unused fids.
     used: Cell<bool>,
     key: Key,
-    /// How often the kernel has been told of it and has not forgotten it.
+    /// How often the kernel was told of the file, less the times it has forgotten it.
     lookups: Cell<u64>,
-    /// Its type and permissions, as told last.
+    /// Type and permissions, as last reported.
     pub mode: Cell<u32>,
-    /// Its length, as told last.
+    /// Length, as last reported.
     pub size: Cell<u64>,
-    /// Its names, as told last.
+    /// Number of links, as last reported.
     pub links: Cell<u64>,
-    /// The version of these attributes; 0: the server does not count.
+    /// The version of these attributes; 0 if the server has no versions.
     pub attr_version: Cell<u32>,
-    /// When it was changed last, as told last: seconds since 1970, by the clock of the server.
+    /// The last change (the later of mtime and ctime), as last reported: seconds since 1970 by the server's clock.
     changed: Cell<i64>,
     /// The version of the kernel's pages.
     pages: Cell<PagesVersion>,
-    /// It was open: the kernel may have pages of it.
+    /// It was opened: the kernel may have pages of it.
     pub was_open: Cell<bool>,
-    /// Its pages may not be what the file has.
+    /// The kernel's pages may differ from the file.
     pub stale: Cell<bool>,
-    /// The kernel may hold valid attributes, and pages, that it got after the last invalidation.
+    /// The kernel may hold valid attributes, and pages, from after the last invalidation.
     pub has_attr: Cell<bool>,
     pub has_pages: Cell<bool>,
-    /// Extended attributes that it is believed not to have, and until when: at most [`ABSENT`].
+    /// Extended attributes cached as absent, and until when; at most [`ABSENT`].
     absent: AbsentNames,
-    /// A directory whose files are believed to have no attributes of these classes (`user`, `system`), and until when.
+    /// For a directory: classes of attributes (`user`, `system`) that its files are cached not to have, and until when.
     no_classes: AbsentNames,
-    /// A directory whose names the kernel may keep: until then.
+    /// For a directory: until when the kernel may cache its names.
     pub listed: Cell<Duration>,
-    /// [`Nodes::moves`] when its fid was walked to, and when it got another name last.
+    /// The value of [`Nodes::moves`] when its fid was walked to, and when one of its names last changed.
     walked: Cell<u64>,
     moved: Cell<u64>,
-    /// Written from here since the server told of a change of it.
+    /// Written by this mount since the server last published a change of it.
     pub written: Cell<bool>,
     /// How the kernel has it open.
     pub mode_of_io: RefCell<Io>,
-    /// Owners who have or had record locks, of flock(2) or of fcntl(2), and their processes.
+    /// Lock owners that have or had record locks, by owner and kind (`true`: flock(2)), and their processes.
     pub locks: RefCell<HashMap<(u64, bool), u32>>,
-    /// Directories and names under which it was found.
+    /// The directories and names under which it was found.
     names: RefCell<Vec<EntryKey>>,
 }
 
@@ -98,26 +98,25 @@ pub(super) struct RequestEpoch {
     moves: u64,
 }
 
-/// How the kernel has a file open: all of its handles go one way (fuse_file_io_open of Linux).
+/// How the kernel has a file open: all handles of a file use one mode (`fuse_file_io_open` of Linux).
 #[derive(Default)]
 pub(super) enum Io {
-    /// Not at all.
+    /// Not open.
     #[default]
     Closed,
-    /// So many handles, by requests.
+    /// This many handles, served by requests.
     Asked(u32),
-    /// So many handles, to a file of the host, which has this number in the kernel.
+    /// This many handles, passed through to a file of the host.
     Passed(u32, super::sys::Backing),
 }
 
 impl Node {
-    /// Its fid, if it has one.
     fn held(&self) -> Option<Rc<File>> {
         self.used.set(true);
         self.file.borrow().clone()
     }
 
-    /// What is known of it now.
+    /// Stores reported attributes.
     pub(super) fn seen(&self, attr: &Attr) {
         self.mode.set(attr.mode);
         self.size.set(attr.size);
@@ -126,11 +125,11 @@ impl Node {
         self.changed.set(attr.ctime.sec.max(attr.mtime.sec));
     }
 
-    /// Whether the pages that the kernel has are those of this version of the file, which the server has told just
-    /// now. If not, the caller must have them dropped; from now on they are of this version.
+    /// Whether the kernel's pages are of this version of the file, which the server has just reported. If not, the
+    /// caller must have them dropped; from now on they count as this version.
     ///
-    /// A version may come from a time of the server's disk, which does not see two changes within one tick. So pages
-    /// count only if they were read a while after the version was seen first, or if the last change was long before
+    /// A version may come from a time of the server's disk, which misses a second change within one tick. So pages are
+    /// valid only if they were read some time after the version was first seen, or if the last change was long before
     /// that, by the `wall` clock.
     pub(super) fn has_pages_of(&self, version: u32, now: Duration, wall: Duration) -> bool {
         let pages = self.pages.get();
@@ -147,51 +146,51 @@ impl Node {
         is_settled
     }
 
-    /// Whether an extended attribute of this name is believed to be absent.
+    /// Whether an extended attribute of this name is cached as absent.
     pub(super) fn lacks(&self, name: &[u8], now: Duration) -> bool {
         is_listed(&self.absent, name, now)
     }
 
-    /// The attribute is absent, which is believed until then.
+    /// Caches until `until` that the attribute is absent.
     pub(super) fn seen_without(&self, name: &[u8], until: Duration) {
         list(&self.absent, name, until);
     }
 
-    /// Attributes may have been set.
+    /// Forgets the absent attributes, because one may have been set.
     pub(super) fn may_have_any(&self) {
         self.absent.take();
     }
 
-    /// Whether files in this directory are believed to have no attributes of this class.
+    /// Whether files in this directory are cached not to have attributes of this class.
     pub(super) fn lacks_class(&self, name: &[u8], now: Duration) -> bool {
         is_listed(&self.no_classes, class_of(name), now)
     }
 
-    /// The server of a file in this directory keeps no attributes of this name's class.
+    /// Caches that the server stores no attributes of this class for files in this directory.
     pub(super) fn seen_without_class(&self, name: &[u8], until: Duration) {
         list(&self.no_classes, class_of(name), until);
     }
 
-    /// Whether it is a file with bytes.
+    /// Whether it is a regular file.
     pub(super) fn is_plain(&self) -> bool {
         self.mode.get() & mode::S_IFMT == mode::S_IFREG
     }
 
     pub(super) fn is_dir(&self) -> bool {
-        // By its key, which never changes: a server may report another type later.
+        // Uses the key, which never changes: a server may report another type later.
         self.key.1 == mode::S_IFDIR
     }
 
-    /// Whether this is the same file.
+    /// Whether these attributes are of the same file.
     pub(super) fn is(&self, attr: &Attr) -> bool {
         self.key == key(attr)
     }
 }
 
-/// Extended attributes that a file is remembered not to have. Of one more the oldest is forgotten.
+/// Most extended attributes cached as absent per file; then the oldest is dropped.
 const ABSENT: usize = 8;
 
-/// Names, or classes of names, and until when they are believed to be absent.
+/// Names, or classes of names, and until when they are cached as absent.
 type AbsentNames = RefCell<Vec<(Box<[u8]>, Duration)>>;
 
 fn is_listed(names: &AbsentNames, name: &[u8], now: Duration) -> bool {
@@ -207,52 +206,52 @@ fn list(names: &AbsentNames, name: &[u8], until: Duration) {
     names.push((name.into(), until));
 }
 
-/// `user` of `user.mime_type` (xattr(7)).
+/// The class of an attribute: `user` of `user.mime_type` (xattr(7)).
 fn class_of(name: &[u8]) -> &[u8] {
     name.split(|&byte| byte == b'.').next().unwrap_or_default()
 }
 
-/// Longer than two changes of a file can have the same time: ticks of Linux' clock for files are 1 to 10 ms.
+/// Two changes of a file within this time may have the same timestamp: ticks of Linux' file clock are 1 to 10 ms.
 const TICK: Duration = Duration::from_millis(100);
-/// A change that many seconds ago is not followed by another one within the same tick.
+/// Seconds. A change this long ago cannot be followed by another within the same tick.
 const OLD: i64 = 2;
 
-/// Of pages in the kernel.
+/// The version of a file's pages in the kernel.
 #[derive(Clone, Copy, Default)]
 struct PagesVersion {
-    /// Of the file, when it was opened, or locked last; 0: unknown.
+    /// The file's version when it was last opened or locked; 0: unknown.
     version: u32,
-    /// When this version was seen first.
+    /// When this version was first seen.
     first: Duration,
-    /// None of the pages was read before that.
+    /// None of the pages was read before this time.
     read: Duration,
 }
 
-/// What makes a file the same one: its number at the server and its kind; and, since file systems use numbers again,
-/// when it was made, as far as the server knows.
+/// The identity of a file: its number at the server and its type. File systems reuse numbers, so also its creation time
+/// and generation, as far as the server reports them.
 type Key = (u64, u32, Time, u64);
 
 fn key(attr: &Attr) -> Key {
     (attr.qid.path, attr.mode & mode::S_IFMT, attr.btime, attr.generation)
 }
 
-/// What is asked for of a file that the kernel is to be told of.
+/// The attributes requested for a file that the kernel is told of.
 pub(super) const WANTED: GetMask = GetMask(GetMask::BASIC.0 | GetMask::BTIME.0 | GetMask::GEN.0);
 
 /// See the module.
 pub(super) struct Nodes {
     by_id: HashMap<u64, Rc<Node>, foldhash::fast::FixedState>,
     by_key: HashMap<Key, u64>,
-    /// Which file has which name in which directory.
+    /// The file of each name in a directory.
     by_name: BTreeMap<EntryKey, u64>,
     /// Names in `by_name` that may lead to another file at the server. The next lookup verifies them.
     unverified: HashSet<EntryKey>,
-    /// Those that have fids, and some that were forgotten meanwhile: the oldest first.
+    /// Files with fids, the oldest first. Files forgotten meanwhile may be among them.
     held: VecDeque<u64>,
-    /// Waits until files other than directories have fids.
+    /// Woken when a file other than a directory gets a fid.
     sweeper: Option<Waker>,
     next: u64,
-    /// Times that a file got another name.
+    /// Counts changes of files' names.
     moves: u64,
     /// Renames in flight, and tasks that wait for one to end.
     renaming: usize,
@@ -261,7 +260,7 @@ pub(super) struct Nodes {
 }
 
 impl Nodes {
-    /// With the root alone.
+    /// Starts with the root alone.
     pub(super) fn new(root: Rc<File>, attr: &Attr) -> Self {
         let mut nodes = Self {
             by_id: HashMap::default(),
@@ -294,18 +293,18 @@ impl Nodes {
         self.change_log.has_name_changed(asked.changes, dir, name)
     }
 
-    /// The same of a file's attributes.
+    /// The same for a file's attributes.
     pub(super) fn has_file_changed(&self, asked: RequestEpoch, node: u64) -> bool {
         self.change_log.has_file_changed(asked.changes, node)
     }
 
-    /// A reply to the kernel will name this file. `asked`: when the walk to it was sent.
+    /// Counts a reply to the kernel that names this file. `asked`: when the walk to it was sent.
     pub(super) fn told(&mut self, asked: RequestEpoch, file: Rc<File>, attr: &Attr) -> Rc<Node> {
         let key = key(attr);
         if let Some(node) = self.by_key.get(&key).and_then(|id| self.by_id.get(id)) {
             node.lookups.set(node.lookups.get() + 1);
             node.seen(attr);
-            // The root stays what was attached.
+            // The root keeps the attached fid.
             let node = node.clone();
             if node.id != ROOT {
                 self.hold(asked, &node, file);
@@ -354,7 +353,7 @@ impl Nodes {
         }
         self.held.push_back(node.id);
         self.sweeper.take().into_iter().for_each(Waker::wake);
-        // Each is looked at twice at most: what was needed has another round.
+        // Each is checked at most twice: a fid that was used gets another round.
         for _ in 0..2 * self.held.len() {
             if self.held.len() <= HELD {
                 return;
@@ -369,8 +368,8 @@ impl Nodes {
         }
     }
 
-    /// A file has another name, or one name fewer. A server whose fids are paths (diod, unpfs) may have nothing where
-    /// its fid leads now, or another file; the same is true of all files below a directory.
+    /// Records that a file was renamed or lost a name. At a server whose fids are paths (diod, unpfs) its fid may now
+    /// lead nowhere, or to another file. The same is true of all files below a directory.
     pub(super) fn moved(&mut self, node: &Node) {
         self.moves += 1;
         node.moved.set(self.moves);
@@ -423,9 +422,9 @@ impl Nodes {
         Some(file)
     }
 
-    /// Gives back the fids of files that were not needed since the last call, so that a server does not keep removed
-    /// files for us. Directories keep theirs, because a program may work in a renamed one. So do files without a name
-    /// that are open, and special files without a name, for which the kernel sends no open: no walk leads to them.
+    /// Clunks the fids of files that were not used since the last call, so that a server does not keep removed files
+    /// for us. Directories keep theirs, because a program may work in a renamed one. So do open files without a name,
+    /// and special files without a name, for which the kernel sends no open: no walk leads to them.
     fn sweep(&mut self) {
         let by_id = &self.by_id;
         self.held.retain(|id| {
@@ -469,7 +468,8 @@ impl Nodes {
         other
     }
 
-    /// The same for a reply to a request sent at `asked`. A reply older than a change of the name binds nothing.
+    /// The same for a reply to a request sent at `asked`. A reply that is older than a change of the name binds
+    /// nothing.
     pub(super) fn named_by_reply(
         &mut self,
         asked: RequestEpoch,
@@ -485,7 +485,7 @@ impl Nodes {
         self.named(dir, name, node)
     }
 
-    /// A name got or lost a file. Replies in flight may be older.
+    /// Records that a name got or lost a file. Replies in flight may be older.
     pub(super) fn binding_changed(&mut self, dir: u64, name: &[u8]) {
         self.change_log.add(ChangeSubject::Moved(dir, name.into()));
     }
@@ -507,7 +507,7 @@ impl Nodes {
         found
     }
 
-    /// Nothing is known any more of this name.
+    /// Removes the binding of a name.
     pub(super) fn unnamed(&mut self, dir: u64, name: &[u8]) {
         let place = (dir, Box::from(name));
         self.unverified.remove(&place);
@@ -525,23 +525,23 @@ impl Nodes {
         self.unverified.contains(place)
     }
 
-    /// What is known under this name.
+    /// The file bound to this name.
     pub(super) fn at(&self, dir: u64, name: &[u8]) -> Option<Rc<Node>> {
         let id = self.by_name.get(&(dir, Box::from(name)))?;
         self.get(*id)
     }
 
-    /// Under which names it is known.
+    /// All names bound to a file.
     pub(super) fn names(&self, node: &Node) -> Vec<(u64, Box<[u8]>)> {
         node.names.borrow().clone()
     }
 
-    /// All of them.
+    /// All files.
     pub(super) fn all(&self) -> impl Iterator<Item = &Rc<Node>> {
         self.by_id.values()
     }
 
-    /// The kernel has forgotten so many of the times that it was told.
+    /// Takes back `times` of the times the kernel was told of a file. The last one removes it.
     pub(super) fn forget(&mut self, id: u64, times: u64) {
         let Some(node) = self.by_id.get(&id).filter(|_| id != ROOT) else { return };
         let left = node.lookups.get().saturating_sub(times);
@@ -560,7 +560,7 @@ impl Nodes {
     }
 }
 
-/// Gives back fids that are not needed, for ever: within [`IDLE`] to twice as long.
+/// Clunks unused fids, forever. A fid that is not used ends after one to two [`IDLE`] periods.
 pub(super) async fn sweep(nodes: &RefCell<Nodes>, clock: &Arc<dyn Clock>) -> Infallible {
     loop {
         poll_fn(|cx| nodes.borrow_mut().poll_held(cx)).await;
@@ -578,7 +578,7 @@ mod tests {
 
     use super::*;
 
-    /// A file of a server that has gone.
+    /// A file of a server that is gone.
     fn file() -> Rc<File> {
         let attach = async |env| {
             let gate = Gate { anonymous: Anonymous::Trusted, ..Gate::default() };
@@ -608,7 +608,7 @@ mod tests {
         nodes.named(ROOT, b"a", &nodes.get(2).unwrap());
         nodes.forget(2, 2);
         assert!(nodes.at(ROOT, b"a").is_some());
-        // More often than it was told of, and again.
+        // More often than it was told, and repeatedly.
         nodes.forget(2, u64::MAX);
         nodes.forget(2, 1);
         nodes.forget(77, 1);
@@ -654,7 +654,7 @@ mod tests {
         nodes.sweep();
         assert!(has_fid(&nodes.by_id[&fifo]), "the kernel sends no open of a pipe");
         assert!(has_fid(&nodes.get(ROOT).unwrap()));
-        // It is given a fid again.
+        // It gets a fid again.
         nodes.hold(nodes.asks(), &plain, root);
         assert!(has_fid(&plain));
     }

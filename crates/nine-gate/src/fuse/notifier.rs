@@ -1,7 +1,7 @@
-//! Invalidations: messages to the kernel that it has not asked for.
+//! Invalidations: unsolicited messages to the kernel.
 //!
-//! In: numbers of files, names. Out: messages, written in order by a thread of their own. The kernel may hold a
-//! directory or a page for as long as a request for it waits for us, so the thread that answers must not write them.
+//! In: numbers of files, names. Out: messages, written in order by a thread of their own. The kernel may lock a
+//! directory or a page while a request for it waits for us, so the thread that answers requests must not write them.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -17,10 +17,10 @@ use nine_net::lock::{Condvar, Mutex, lock};
 
 use super::abi::{self, Out};
 
-/// Messages that wait for the kernel; above that [`Notifier::is_full`].
+/// From this many waiting messages on [`Notifier::is_full`].
 const WAITING: usize = 4096;
 
-/// See the module. The thread ends with it.
+/// See the module. The thread ends when this is dropped.
 pub(super) struct Notifier(Arc<(Mutex<Queue>, Condvar)>);
 
 #[derive(Default)]
@@ -48,19 +48,19 @@ impl Notifier {
         lock(&self.0.0).messages.len() >= WAITING
     }
 
-    /// Takes back all messages that nobody waits for.
+    /// Removes all messages for which no caller waits.
     pub(super) fn clear(&self) {
         lock(&self.0.0).messages.retain(|(_, written)| written.is_some());
     }
 
-    /// A file's attributes, and with `data` its pages, are not valid any more.
+    /// Invalidates a file's attributes, and with `data` also its pages.
     pub(super) fn inode(&self, node: u64, data: bool) {
         self.send(abi::INVAL_INODE, inode(node, data), None);
     }
 
-    /// The same; ends when the kernel has dropped them. Dirty pages have been written to the server by then.
+    /// The same, and waits until the kernel has dropped them. Dirty pages have been written to the server by then.
     ///
-    /// A caller that goes away changes nothing.
+    /// Cancelling the call does not withdraw the message.
     pub(super) async fn inode_now(&self, node: u64) {
         let written = Arc::new(Written::default());
         self.send(abi::INVAL_INODE, inode(node, true), Some(written.clone()));
@@ -71,7 +71,7 @@ impl Notifier {
         .await;
     }
 
-    /// A name must be looked up again.
+    /// Expires a name: the kernel looks it up again.
     pub(super) fn entry(&self, dir: u64, name: &[u8]) {
         let mut out = Out::default().u64(dir).u32(name.len() as u32).u32(abi::EXPIRE_ONLY);
         out.0.extend_from_slice(name);
@@ -86,7 +86,7 @@ impl Notifier {
     }
 }
 
-/// The fields of INVAL_INODE. From a negative offset on there are no pages.
+/// The fields of INVAL_INODE. A negative offset excludes the pages.
 pub(super) fn inode(node: u64, data: bool) -> Out {
     Out::default().u64(node).u64(if data { 0 } else { u64::MAX }).u64(0)
 }
@@ -109,7 +109,7 @@ fn write(device: &OwnedFd, (queue, more): &(Mutex<Queue>, Condvar)) {
             }
         };
         drop(guard);
-        // ENOENT: the kernel does not know it, or no more.
+        // ENOENT: the kernel does not know the file or the name, or no longer.
         let _ = rustix::io::writev(device, &[IoSlice::new(&message)]);
         if let Some(written) = written {
             written.done.store(true, Ordering::Release);

@@ -1,10 +1,10 @@
-//! What the server tells of changes (docs/changes.md), told on to the kernel: so what it keeps may be kept for long.
+//! Forwards the server's published changes (docs/changes.md) to the kernel, so that the kernel may cache for long.
 //!
-//! In: lines of `#changes`. Out: invalidations; and how long an answer is valid: not at all, if a change of its subject
-//! came between the question and the answer.
+//! In: lines of `#changes`. Out: invalidations; and how long an answer is valid: not at all, if its subject changed
+//! between the request and the answer.
 //!
-//! What is written from here comes back as a change. It ends what is kept of the file's bytes only after [`SHORT`], and
-//! at its next open, since it may have been somebody else's.
+//! A write by this mount comes back as a change. It may hide another client's write, so it does invalidate the file's
+//! pages, but only after [`SHORT`] or at the next open.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -30,31 +30,31 @@ use super::{LONG, SHORT};
 const SETTLE_PERIODS: u32 = 5;
 /// Unsettled names, and unsettled files, about 100 bytes each. With one more, every name and file is unsettled.
 const UNSETTLED_MAX: usize = 16_384;
-/// For a server to begin with its changes: the kernel waits meanwhile.
+/// How long the kernel waits for a server to start publishing.
 const BEGIN: Duration = Duration::from_secs(5);
-/// Between two tries to hear of changes again.
+/// Between two attempts to reopen the watch.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// See the module.
 pub(super) struct Told {
-    /// Changes are heard of.
+    /// Changes arrive.
     on: Cell<bool>,
-    /// They are of no use.
+    /// The kernel cannot use them; see [`Told::give_up`].
     deaf: Cell<bool>,
-    /// Directories below which nothing is told.
+    /// Directories below which the server publishes nothing.
     blind: RefCell<Vec<Path>>,
-    /// Names with a change that a reply has shown, and that the server may not have published, each with the periods of
+    /// Names whose change a reply has shown, but which the server may not have published yet, each with the periods of
     /// [`SHORT`] that are left.
     unsettled_names: RefCell<HashMap<EntryKey, u32>>,
     /// The files that have these names, or had them.
     unsettled_files: RefCell<HashMap<u64, (Rc<Node>, u32)>>,
     /// Directories among the files. A published path may be from before the change or from after it.
     unsettled_dirs: Cell<usize>,
-    /// Every name is unsettled for so many periods of [`SHORT`]; 0: only those above.
+    /// The periods of [`SHORT`] for which every name is unsettled; 0: only the names above are.
     all_unsettled: Cell<u32>,
-    /// Files that were written from here and have changed.
+    /// Files that were written by this mount and then reported as changed.
     stale: RefCell<Vec<Rc<Node>>>,
-    /// When they are forgotten.
+    /// When `stale` is invalidated and names settle next.
     due: Cell<Duration>,
     /// The kernel holds written pages before it sends them ([`Options::write_back`](super::Options::write_back)).
     write_back: bool,
@@ -62,7 +62,8 @@ pub(super) struct Told {
 }
 
 impl Told {
-    /// Listens to the tree's changes, if its server tells any, and soon: from the answer on none is missed.
+    /// Subscribes to the tree's changes. `None`: the server publishes none, or does not start within [`BEGIN`]. No
+    /// change after this call returns is missed.
     pub(super) async fn begin(
         root: &File,
         device: &OwnedFd,
@@ -90,7 +91,7 @@ impl Told {
             }
         };
         if !matches!(lines.first(), Some(Line::Here(_))) {
-            // A file that is only called so.
+            // An ordinary file of that name.
             return Ok(None);
         }
         let told = Self {
@@ -114,13 +115,13 @@ impl Told {
         Ok(Some((told, watch)))
     }
 
-    /// This kernel does not ask again for a name of a file that is in use: changes cannot be told to it.
+    /// Turns invalidation off: this kernel cannot expire the name of a file in use.
     pub(super) fn give_up(&self) {
         self.on.set(false);
         self.deaf.set(true);
     }
 
-    /// Whether changes are heard of.
+    /// Whether changes arrive.
     pub(super) fn is_on(&self) -> bool {
         self.on.get()
     }
@@ -141,9 +142,9 @@ impl Told {
         }
     }
 
-    /// A reply has shown that a name changed: these files have it, or had it. The server publishes the change later.
-    /// Until then a published path is ambiguous: it may mean the file from before the change. So the kernel keeps these
-    /// files only for [`SHORT`], and all names if one of the files is a directory.
+    /// Marks a name that a reply has shown to have changed, and the files that have it or had it. The server publishes
+    /// the change later. Until then a published path is ambiguous: it may mean the file from before the change. So the
+    /// kernel caches these files only for [`SHORT`], and all names if one of the files is a directory.
     pub(super) fn mark_unsettled(&self, place: EntryKey, files: impl IntoIterator<Item = Rc<Node>>) {
         let (mut places, mut known) = (self.unsettled_names.borrow_mut(), self.unsettled_files.borrow_mut());
         if places.len().max(known.len()) >= UNSETTLED_MAX {
@@ -161,7 +162,7 @@ impl Told {
         self.all_unsettled.get() > 0 || self.unsettled_names.borrow().contains_key(&(dir, Box::from(name)))
     }
 
-    /// Call it once per [`SHORT`]. Settles the names whose time is over: the kernel drops what it kept from before.
+    /// Settles the names whose time is over: the kernel drops what it cached before. Call it once per [`SHORT`].
     fn settle(&self, nodes: &Nodes) {
         let is_over = |left: &mut u32| {
             *left -= 1;
@@ -202,7 +203,7 @@ impl Told {
 
     fn may_have_changed(&self, nodes: &Nodes, node: &Node) {
         node.listed.set(Duration::ZERO);
-        // The next open compares versions, if the server has any. An open file gets no such chance.
+        // The next open compares versions, if the server has any. A file that is open already has no such check.
         match *node.mode_of_io.borrow() {
             _ if node.is_dir() => {
                 nodes.change_log.add(ChangeSubject::File(node.id));
@@ -216,7 +217,7 @@ impl Told {
         }
     }
 
-    /// Whether nothing is told of what is in this directory.
+    /// Whether the server publishes nothing about the contents of this directory.
     fn is_blind(&self, nodes: &Nodes, id: u64) -> bool {
         match nodes.path(id) {
             Some(path) => self.blind.borrow().iter().any(|dir| below(&path, dir).is_some()),
@@ -225,12 +226,13 @@ impl Told {
         }
     }
 
-    /// Whether the bytes of a file are as they were when nothing was told. Of several names one is told.
+    /// Whether a file's bytes are certainly unchanged if no change was published. Not so for a file with several names:
+    /// a change is published by only one of them.
     pub(super) fn keeps(&self, nodes: &Nodes, node: &Node) -> bool {
         node.links.get() < 2 && self.file(nodes, node.id) == LONG
     }
 
-    /// Tells on what the server tells, for ever.
+    /// Applies the server's changes, forever.
     pub(super) async fn listen(
         &self,
         root: Rc<File>,
@@ -260,8 +262,8 @@ impl Told {
         }
     }
 
-    /// The next lines; what has become stale is forgotten in time, whether there are any or many. A read that is under
-    /// way is never given up: what it brings is told once.
+    /// Returns the next lines. Meanwhile invalidates stale files on time, whether lines arrive or not. A read in flight
+    /// is never dropped, because the server sends each line once.
     async fn next(
         &self,
         watch: &mut Watch,
@@ -287,7 +289,7 @@ impl Told {
         }
     }
 
-    /// Listens again from where it was.
+    /// Reopens the watch after the last line received; retries until it succeeds.
     async fn again(&self, root: &File, before: &Watch, clock: &Arc<dyn Clock>) -> Watch {
         loop {
             match Watch::open(root, before.cursor()).await {
@@ -300,18 +302,18 @@ impl Told {
     fn take(&self, line: Line, nodes: &mut Nodes) {
         let change = match line {
             Line::Change(_, change) => change,
-            // What is blind now is said behind it.
+            // The server reports the blind directories again after this line.
             Line::Here(_) => {
                 self.blind.borrow_mut().clear();
                 return self.forget_all(nodes);
             }
         };
         match change {
-            // The root has gone, and nothing below it is told until it is there again.
+            // The root is gone. Nothing below it is published until it is back.
             Change::Remove(path) if *path == *b"/" => self.take_blind(path, nodes),
             Change::Create(path) if *path == *b"/" => self.take_sees(&path, nodes),
             Change::Create(path) => {
-                // A name that is known has been made from here.
+                // A known name was created by this mount.
                 if let Some((dir, name)) = nodes.place(&path) {
                     match nodes.at(dir, name) {
                         Some(_) if !self.is_unsettled(dir, name) => self.changed(nodes, dir, name),
@@ -347,7 +349,7 @@ impl Told {
                         self.attr(nodes, &node);
                     }
                 }
-                // What was moved from here is known by its new name already.
+                // If this mount renamed the file, it is known by its new name already.
                 let Some(moved) = moved else { return };
                 if let Some((dir, name)) = &from {
                     nodes.unnamed(*dir, name);
@@ -357,7 +359,7 @@ impl Told {
                     Some((dir, name)) => {
                         nodes.named(*dir, name, &moved);
                     }
-                    // It is somewhere, with all below it.
+                    // Its new directory is not known, so its files can be anywhere.
                     None => self.forget_all(nodes),
                 }
             }
@@ -396,7 +398,7 @@ impl Told {
         self.forget_all(nodes);
     }
 
-    /// Nothing is told of what is below this directory; of too many, nothing at all is believed to be.
+    /// Records a directory below which nothing is published. If there are too many, the whole tree counts as one.
     fn is_now_blind(&self, path: Path) {
         let mut blind = self.blind.borrow_mut();
         match blind.len() {
@@ -406,8 +408,8 @@ impl Told {
         }
     }
 
-    /// The server published that a name has lost its file. The kernel looks it up again, with everything below it. The
-    /// binding stays, unverified, if the line may be older than the binding.
+    /// Handles a published removal of a name. The kernel looks the name up again, with everything below it. The binding
+    /// stays, unverified, if the line may be older than the binding.
     fn removed(&self, nodes: &mut Nodes, dir: u64, name: &[u8]) {
         self.unname(nodes, dir, name);
         nodes.binding_changed(dir, name);
@@ -420,22 +422,22 @@ impl Told {
         self.forget(nodes, &node);
     }
 
-    /// A name may be another file's, or nobody's, and its directory has changed.
+    /// Expires a name, which may lead to another file or to none, and invalidates its directory.
     fn unname(&self, nodes: &Nodes, dir: u64, name: &[u8]) {
         self.notifier.entry(dir, name);
         self.changed(nodes, dir, name);
     }
 
-    /// A directory has changed, and answers about this name that are under way may say what was before.
+    /// Invalidates a directory. Answers in flight about this name may be older than the change.
     fn changed(&self, nodes: &Nodes, dir: u64, name: &[u8]) {
         nodes.change_log.add(ChangeSubject::Name(dir, name.into()));
-        // The names that the kernel keeps of a directory are its pages. An answer in flight may bring old ones yet: the
+        // The kernel caches a directory's names as its pages. An answer in flight may add old names after this. The
         // next open drops those.
         self.notifier.inode(dir, true);
         nodes.get(dir).inspect(|dir| dir.listed.set(Duration::ZERO));
     }
 
-    /// The same of the answers alone.
+    /// Expires only the answers in flight.
     fn answers(&self, nodes: &Nodes, path: &[u8]) {
         if let Some((dir, name)) = nodes.place(path) {
             nodes.change_log.add(ChangeSubject::Name(dir, name.into()));
@@ -462,10 +464,10 @@ impl Told {
         }
     }
 
-    /// Nothing that is kept is believed any more.
+    /// Invalidates all that the kernel caches.
     fn forget_all(&self, nodes: &Nodes) {
         nodes.change_log.add(ChangeSubject::All);
-        // It says all that waits.
+        // The messages below include all that wait.
         self.notifier.clear();
         for node in nodes.all() {
             node.listed.set(Duration::ZERO);
@@ -478,7 +480,7 @@ impl Told {
 }
 
 impl Nodes {
-    /// The directory of a path, and the last name; `None`: it is not known here, or the path is the root's.
+    /// The directory of a path, and its last name. `None`: the directory is not known, or the path is the root.
     fn place<'p>(&self, path: &'p [u8]) -> Option<(u64, &'p [u8])> {
         let mut names = path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()).peekable();
         let mut dir = ROOT;
@@ -499,7 +501,7 @@ impl Nodes {
         }
     }
 
-    /// The nearest directory above a file that has a fid, and the path from there.
+    /// The nearest directory above a file that has a fid, and the path from there to the file.
     pub(super) fn path_from_held(&self, node: &Node) -> Option<(Rc<File>, Vec<u8>)> {
         let mut path = Vec::new();
         let (mut dir, name) = self.names(node).into_iter().next()?;
@@ -517,11 +519,11 @@ impl Nodes {
         None
     }
 
-    /// One path of a file. `None`: it has no verified name.
+    /// One path of a file. `None`: a part of it has no verified name.
     pub(super) fn path(&self, mut id: u64) -> Option<Vec<u8>> {
         let mut names = Vec::new();
         while id != ROOT {
-            // A directory moved into itself by a server that lies.
+            // A faulty server may move a directory into itself.
             if names.len() > DEEPEST {
                 return None;
             }

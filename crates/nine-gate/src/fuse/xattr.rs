@@ -1,6 +1,6 @@
 //! Extended attributes, and the effect of access control lists on modes and umasks.
 //!
-//! In: requests of the kernel. Out: their answers; the umask that counts in a directory.
+//! In: requests of the kernel. Out: their answers; the umask that applies in a directory.
 
 use nine_io::client::File;
 use nine_io::server::acl::{self, AclKind};
@@ -11,8 +11,7 @@ use super::ops::{done, errno};
 use super::*;
 
 impl Gate {
-    /// Answers GETXATTR, or LISTXATTR where there is no name. `room`: bytes that the caller takes; 0 if it asks how
-    /// many there are.
+    /// Answers GETXATTR, or LISTXATTR if there is no name. `room`: bytes of the caller's buffer; 0 asks for the length.
     pub(super) async fn xattr(&self, id: u64, name: Option<&[u8]>, room: usize) -> Outcome {
         let node = self.node(id)?;
         let bytes = match name {
@@ -29,10 +28,10 @@ impl Gate {
         }
     }
 
-    /// The value of an attribute. Its absence is believed as long as other attributes: of this file, and if the server
-    /// keeps none of the class, of all files in the directory.
+    /// Returns the value of an attribute. Its absence is cached for this file. If the server stores no attributes of
+    /// the class, that is cached for all files in the directory.
     async fn named_xattr(&self, node: &Node, name: &[u8]) -> Result<Vec<u8>, Errno> {
-        // The kernel would refuse every access for want of a list.
+        // With EOPNOTSUPP for a list, the kernel would refuse every access.
         let refusal = match self.checks_lists.get() && AclKind::of(name).is_some() {
             true => Errno::ENODATA,
             false => Errno::EOPNOTSUPP,
@@ -41,7 +40,7 @@ impl Gate {
         if node.lacks(name, now) {
             return Err(Errno::ENODATA);
         }
-        // A directory may be the root of another server's files.
+        // A directory may be the root of another server, with other attributes than its parent.
         let is_dir = node.mode.get() & mode::S_IFMT == mode::S_IFDIR;
         let dir = if is_dir { None } else { self.dir_of(node) };
         if dir.as_ref().is_some_and(|dir| dir.lacks_class(name, now)) {
@@ -61,7 +60,7 @@ impl Gate {
         }
     }
 
-    /// A directory in which it was found.
+    /// A directory in which the file was found.
     fn dir_of(&self, node: &Node) -> Option<Rc<Node>> {
         let nodes = self.nodes.borrow();
         nodes.names(node).first().and_then(|(dir, _)| nodes.get(*dir))
@@ -92,7 +91,7 @@ impl Gate {
         Ok(Reply::default())
     }
 
-    /// The file has no such attribute.
+    /// Caches the absence of an attribute.
     pub(super) fn seen_without(&self, node: &Node, name: &[u8]) {
         node.seen_without(name, self.clock.now() + self.good_without());
     }
@@ -107,14 +106,14 @@ impl Gate {
         match self.file_of(&node).await?.xattr(acl::DEFAULT).await {
             Ok(list) if !list.is_empty() => return Ok(0),
             Err(error) if error.is_disconnect() => return Err(error.errno()),
-            // Also where the server does not say: then the umask is the safe side.
+            // Also if the server does not support lists: then the umask is the safe choice.
             _ => self.seen_without(&node, acl::DEFAULT),
         }
         Ok(umask & 0o777)
     }
 
-    /// How long the absence of an attribute is cached. The server's change notifications do not invalidate it, so it
-    /// is short with them, too.
+    /// How long the absence of an attribute is cached. The server's published changes do not invalidate it, so it is
+    /// short with them, too.
     fn good_without(&self) -> Duration {
         match self.options.cache {
             Cache::Never => Duration::ZERO,
