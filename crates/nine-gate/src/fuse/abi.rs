@@ -1,23 +1,23 @@
-//! What the kernel says over /dev/fuse and what it is answered (fuse(4), Linux' include/uapi/linux/fuse.h, 7.31 and
-//! later): numbers and fields in the order and the byte order of this machine.
+//! The kernel's messages over /dev/fuse and their answers (fuse(4), Linux' include/uapi/linux/fuse.h, 7.31 and later):
+//! numbers, and fields in the order and the byte order of this machine.
 //!
-//! In: the bytes of one request. Out: its head and its fields, one after the other; the bytes of an answer. A field
-//! that is not there is `None`, never a panic.
+//! In: the bytes of one request. Out: its head and its fields, one after the other; the bytes of an answer. A missing
+//! field is `None`, never a panic.
 
 use std::time::Duration;
 
 use nine_proto::{Attr, Statfs, Time};
 
-/// The protocol that is spoken: the kernel's newer minor versions understand it.
+/// The version spoken here. Kernels with newer minor versions understand it.
 pub(super) const MAJOR: u32 = 7;
 pub(super) const MINOR: u32 = 40;
-/// The oldest kernel that says all that is needed here (Linux 5.4).
+/// The oldest minor version with all required features (Linux 5.4).
 pub(super) const MINOR_MIN: u32 = 31;
 
 /// Bytes before the fields of a request, and of an answer.
 pub(super) const IN: usize = 40;
 pub(super) const OUT: usize = 16;
-/// Bytes of a Twrite's fields, after which its data begins.
+/// Bytes of a WRITE's fields. Its data follows.
 pub(super) const WRITE_IN: usize = 40;
 
 /// Requests.
@@ -62,7 +62,7 @@ pub(super) mod op {
     pub const RENAME2: u32 = 45;
 }
 
-/// What the kernel offers and is asked for at the start.
+/// Features that the kernel offers and we accept in INIT.
 pub(super) mod init {
     pub const ASYNC_READ: u64 = 1 << 0;
     pub const POSIX_LOCKS: u64 = 1 << 1;
@@ -102,7 +102,7 @@ pub(super) mod fattr {
     pub const KILL_SUIDGID: u32 = 1 << 11;
 }
 
-/// How a file is open for the kernel.
+/// How the kernel has a file open.
 pub(super) mod fopen {
     pub const DIRECT_IO: u32 = 1 << 0;
     pub const KEEP_CACHE: u32 = 1 << 1;
@@ -112,13 +112,13 @@ pub(super) mod fopen {
     pub const PASSTHROUGH: u32 = 1 << 7;
 }
 
-/// GETATTR: the file handle counts.
+/// GETATTR: the file handle is valid.
 pub(super) const GETATTR_FH: u32 = 1;
-/// WRITE: from the page cache, not from the program that has the handle.
+/// WRITE: comes from the page cache, not directly from the program with the handle.
 pub(super) const WRITE_CACHE: u32 = 1;
-/// WRITE: set-id bits are to go.
+/// WRITE: set-id bits are to be cleared.
 pub(super) const WRITE_KILL_SUIDGID: u32 = 4;
-/// SETXATTR: the set-group-id bit goes, because the list's setter is no member of the file's group.
+/// SETXATTR: the set-group-id bit is to be cleared, because the caller is not in the file's group.
 pub(super) const SETXATTR_KILL_SGID: u32 = 1;
 /// ACCESS: to execute, to write, to read (access(2)).
 pub(super) mod access {
@@ -126,16 +126,16 @@ pub(super) mod access {
     pub const WRITE: u32 = 2;
     pub const READ: u32 = 4;
 }
-/// RELEASE: the locks of flock(2) end.
+/// RELEASE: the locks of flock(2) are to be released.
 pub(super) const RELEASE_FLOCK_UNLOCK: u32 = 2;
-/// FSYNC: only what is needed to read the data again.
+/// FSYNC: only the data, and the metadata needed to read it.
 pub(super) const FSYNC_DATA: u32 = 1;
-/// SETLK: of flock(2).
+/// SETLK: a lock of flock(2).
 pub(super) const LK_FLOCK: u32 = 1;
-/// What the kernel is told without having asked.
+/// Codes of unsolicited messages to the kernel.
 pub(super) const INVAL_INODE: i32 = 2;
 pub(super) const INVAL_ENTRY: i32 = 3;
-/// INVAL_ENTRY: the name is to be asked for again; who has it open, or works in it, has it still.
+/// INVAL_ENTRY: the kernel looks the name up again. Programs that have it open, or work in it, are not affected.
 pub(super) const EXPIRE_ONLY: u32 = 1;
 
 /// The head of a request.
@@ -146,13 +146,13 @@ pub(super) struct Head {
     pub unique: u64,
     /// The file it is about; 1 is the root.
     pub node: u64,
-    /// Who asks.
+    /// The caller.
     pub uid: u32,
     pub gid: u32,
 }
 
 impl Head {
-    /// The head and the fields; `None`: these bytes are no request.
+    /// Parses the head. `None`: these bytes are not a request.
     pub(super) fn of(bytes: &[u8]) -> Option<(Self, Fields<'_>)> {
         let mut words = Fields(bytes);
         let len = words.u32()?;
@@ -163,13 +163,13 @@ impl Head {
             uid: words.u32()?,
             gid: words.u32()?,
         };
-        // The thread that asks, and what this version does not have.
+        // The thread that asks, and fields of later versions.
         words.u64()?;
         (len as usize == bytes.len()).then_some((head, words))
     }
 }
 
-/// The fields of a request that have not been taken yet.
+/// The unparsed fields of a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fields<'a>(pub &'a [u8]);
 
@@ -186,7 +186,7 @@ impl<'a> Fields<'a> {
         Some(u64::from_ne_bytes(*word))
     }
 
-    /// A text that ends with a zero byte.
+    /// Takes a text that ends with a zero byte.
     pub(super) fn text(&mut self) -> Option<&'a [u8]> {
         let end = self.0.iter().position(|&byte| byte == 0)?;
         let (text, rest) = self.0.split_at(end);
@@ -195,7 +195,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// An answer in the making.
+/// An answer under construction.
 #[derive(Debug, Default)]
 pub(super) struct Out(pub Vec<u8>);
 
@@ -215,7 +215,7 @@ impl Out {
         self
     }
 
-    /// `struct fuse_attr`. `node` stands for an inode number that the server does not give.
+    /// `struct fuse_attr`. `node` replaces an inode number of 0, which a server without numbers reports.
     pub(super) fn attr(self, node: u64, attr: &Attr) -> Self {
         let second = |time: Time| time.sec as u64;
         let ino = if attr.qid.path == 0 { node } else { attr.qid.path };
@@ -242,18 +242,18 @@ impl Out {
         self.u64(good.as_secs()).u32(good.subsec_nanos()).u32(0).attr(node, attr)
     }
 
-    /// `struct fuse_entry_out`: how long the name is good, and the attributes.
+    /// `struct fuse_entry_out`: how long the name and the attributes are valid, and the attributes.
     pub(super) fn entry(self, good: [Duration; 2], node: u64, attr: &Attr) -> Self {
         self.entry_head(good, node).attr(node, attr)
     }
 
-    /// Node 0: there is nothing of this name, and that is good for so long.
+    /// Node 0: the name does not exist. `good`: how long that is valid.
     pub(super) fn no_entry(self, good: Duration) -> Self {
         self.entry_head([good; 2], 0).attr(0, &Attr::default())
     }
 
     fn entry_head(self, [name, attr]: [Duration; 2], node: u64) -> Self {
-        // Numbers are not used again: there are no generations.
+        // Numbers are never reused, so the generation is 0.
         let out = self.u64(node).u64(0).u64(name.as_secs()).u64(attr.as_secs());
         out.u32(name.subsec_nanos()).u32(attr.subsec_nanos())
     }
@@ -263,7 +263,7 @@ impl Out {
         self.u64(handle).u32(flags).u32(backing)
     }
 
-    /// `struct fuse_dirent`: `next` is where to go on behind it.
+    /// `struct fuse_dirent`. `next`: the position after this entry.
     pub(super) fn entry_name(mut self, ino: u64, next: u64, ty: u8, name: &[u8]) -> Self {
         self = self.u64(ino).u64(next).u32(name.len() as u32).u32(ty.into());
         self.0.extend_from_slice(name);
@@ -289,7 +289,7 @@ impl Out {
     }
 }
 
-/// Bytes of an entry of READDIR with a name of so many bytes; READDIRPLUS has [`ENTRY`] more.
+/// Bytes of a READDIR entry for a name of `name` bytes. READDIRPLUS adds [`ENTRY`].
 pub(super) fn entry_size(name: usize) -> usize {
     (24 + name).next_multiple_of(8)
 }

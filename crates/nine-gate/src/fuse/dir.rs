@@ -1,14 +1,14 @@
-//! An open directory: places that the kernel counts, cookies that the server gives.
+//! An open directory: maps the positions that the kernel counts to the server's cookies.
 //!
-//! In: the place at which to go on, and room. Out: entries. A place is how many entries come before it, "." and ".."
-//! among them; the cookies behind them are kept, so that a program may go back (seekdir(3)), 8 bytes an entry.
+//! In: the position to continue at, and room. Out: entries. A position is the number of entries before it, "." and ".."
+//! included. The cookies are stored, 8 bytes per entry, so that a program may seek back (seekdir(3)).
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
 
 use nine_io::client::{Entry, File, Result};
 
-/// The most directory data asked for at once, bytes.
+/// Most directory data requested at once, in bytes.
 const BLOCK: u32 = 256 * 1024;
 /// "." and "..".
 pub(super) const DOTS: u64 = 2;
@@ -19,15 +19,15 @@ pub(super) struct Dir {
     read: RefCell<Read>,
 }
 
-/// What has been read of it.
+/// The part of a directory that has been read.
 #[derive(Default)]
 struct Read {
-    /// The cookie of each place, those of the dots left out.
+    /// The cookie of each position, without the two dots.
     cookies: Vec<u64>,
-    /// What comes at place `at` and behind it.
+    /// The entries from position `at` on.
     entries: VecDeque<Entry>,
     at: usize,
-    /// Nothing comes behind those.
+    /// No entries follow.
     ended: bool,
 }
 
@@ -40,8 +40,8 @@ impl Dir {
         &self.file
     }
 
-    /// The next entries from this place on, [`DOTS`] or behind, with the place behind each; none: the end. As many as
-    /// `room` says are wanted.
+    /// Returns the entries from this position on, [`DOTS`] or later, each with the position after it. Takes entries
+    /// while `room` accepts them. None at the end of the directory.
     pub(super) async fn entries(
         &self,
         place: u64,
@@ -51,7 +51,7 @@ impl Dir {
             return Ok(Vec::new());
         };
         if at == 0 {
-            // From the beginning it is what the directory has now.
+            // A read from the beginning shows the directory's present contents.
             *self.read.borrow_mut() = Read::begin();
         }
         loop {
@@ -70,13 +70,13 @@ impl Dir {
     }
 }
 
-/// What is known of a place.
+/// The knowledge of a position.
 enum Look {
-    /// Entries from this one on.
+    /// The entries from this index on.
     Here(usize),
-    /// Nothing is there.
+    /// The end of the directory.
     End,
-    /// To be asked for.
+    /// Unread: to be requested from this cookie on.
     Ask(u64),
 }
 
@@ -93,7 +93,7 @@ impl Read {
         if at == end && self.ended {
             return Look::End;
         }
-        // A place that nobody was told of is behind the end.
+        // A position that was never given out is behind the end.
         self.cookies.get(at).map_or(Look::End, |&cookie| Look::Ask(cookie))
     }
 
@@ -104,13 +104,13 @@ impl Read {
         let Some((entries, next)) = block else { return };
         let last = entries.len();
         for (n, entry) in entries.into_iter().enumerate() {
-            // Where the dialect has no cookies for entries, one goes on behind the whole block.
+            // If the dialect has no cookies for entries, reading continues behind the whole block.
             let behind = if entry.cookie != 0 { entry.cookie } else { next };
             self.cookies.push(if n + 1 == last { next } else { behind });
             self.entries.push_back(entry);
         }
         if last == 0 {
-            // Nothing but dots: it goes on behind them, at the same place.
+            // The block had only dots. Reading continues behind them, at the same position.
             self.cookies[at] = next;
         }
     }
@@ -131,7 +131,7 @@ mod tests {
         Some((cookies.iter().map(entry).collect(), next))
     }
 
-    /// Where an entry is, what is to be asked for, or the end.
+    /// The state of a position, as text.
     fn look(read: &Read, at: usize) -> String {
         match read.look(at) {
             Look::Here(n) => format!("here {n}"),
@@ -146,12 +146,12 @@ mod tests {
         assert_eq!(look(&read, 0), "ask 0");
         read.take(0, block(&[5, 9], 9));
         assert_eq!([0, 1, 2, 3].map(|at| look(&read, at)), ["here 0", "here 1", "ask 9", "end"]);
-        // Nothing but dots.
+        // Only dots.
         read.take(2, block(&[], 12));
         assert_eq!([2, 3].map(|at| look(&read, at)), ["ask 12", "end"]);
         read.take(2, None);
         assert_eq!([0, 1, 2, 3].map(|at| look(&read, at)), ["ask 0", "ask 5", "end", "end"]);
-        // Back, where there is something else by now.
+        // Back, where the directory has changed meanwhile.
         read.take(1, block(&[7], 7));
         assert_eq!([0, 1, 2, 3].map(|at| look(&read, at)), ["ask 0", "here 0", "ask 7", "end"]);
     }

@@ -1,6 +1,7 @@
 //! Locks of fcntl(2) and flock(2).
 //!
-//! In: GETLK, SETLK, SETLKW, and the ends of handles. Out: record locks of the server, by owners of the kernel.
+//! In: GETLK, SETLK, SETLKW, and the close of handles. Out: record locks at the server, one owner per lock owner of the
+//! kernel.
 
 use std::pin::pin;
 use std::rc::Rc;
@@ -13,9 +14,9 @@ use nine_proto::{LockRequest, LockStatus, LockType, OpenFlags};
 use super::ops::{done, errno};
 use super::*;
 
-/// The longest wait between two looks whether a lock is free; the first is a hundredth of it.
+/// The longest wait between two attempts to get a lock. The first wait is a hundredth of it.
 const LOCK_WAIT: Duration = Duration::from_secs(1);
-/// The last byte that a lock can name (`OFFSET_MAX`): it goes to the end of the file, however that grows.
+/// The last byte that a lock can name (`OFFSET_MAX`): the lock ends where the file ends, however that grows.
 const TO_THE_END: u64 = i64::MAX as u64;
 
 /// Whether the server of this file has record locks.
@@ -44,12 +45,12 @@ impl Gate {
         let owner = lock.owner(&self.name);
         let whose = (lock.owner, lock.is_flock);
         match lock.ty {
-            // The kernel does not say whose it is.
+            // The kernel does not name the process here.
             LockType::Unlock => {
                 self.unlocks(&open.node).await?;
                 lock.pid = open.node.locks.borrow().get(&whose).copied().unwrap_or(lock.pid);
             }
-            // Whatever comes of it: closing asks for it to be let go.
+            // Recorded before the outcome is known: a close then releases the lock in any case.
             _ => drop(open.node.locks.borrow_mut().insert(whose, lock.pid)),
         }
         let locker = open.locker(self, &lock).await?;
@@ -73,7 +74,7 @@ impl Gate {
         }
     }
 
-    /// An owner's locks end with any of his handles (fcntl(2)), or with the last one (flock(2)).
+    /// Releases an owner's locks: with any of its handles (fcntl(2)), or with the last one (flock(2)).
     pub(super) async fn unlock(&self, handle: u64, owner: u64, is_flock: bool) {
         let Ok(handle) = self.handle(handle) else { return };
         let Handle::File(open) = &*handle else { return };
@@ -95,7 +96,8 @@ impl Gate {
 }
 
 impl Open {
-    /// The file open for writing, where the handle is not: flock(2) wants no such thing, the server's locks do.
+    /// Returns the file opened for writing if the handle is not. An exclusive flock(2) does not need that, but the
+    /// server's locks do.
     async fn locker(&self, gate: &Gate, lock: &Lock) -> Result<Option<Rc<File>>, Errno> {
         let writes = self.file.flags().is_some_and(OpenFlags::writes);
         if writes || !lock.is_flock || lock.ty != LockType::Write {

@@ -11,8 +11,8 @@
 //! flushed at once, others after [`GRACE`], because programs do not expect stat(2) to be interrupted. If the server
 //! does not answer the flush within [`Options::patience`], the caller gets EINTR.
 //!
-//! Always holds: a request gets at most one answer. If the kernel does not take an answer, the lookups and the handle
-//! in it are undone.
+//! Always holds: a request that expects an answer gets exactly one. If the kernel does not take an answer, the lookups
+//! and the handle in it are undone.
 
 mod abi;
 mod change_log;
@@ -208,7 +208,7 @@ struct Open {
     other: RefCell<Option<Rc<File>>>,
     /// The same file opened for writing. flock(2) allows an exclusive lock on a file that is open for reading.
     locker: RefCell<Option<Rc<File>>>,
-    /// Reads return events: each READ is one Tread, which waits for an event.
+    /// Reads bypass the kernel's pages (`DIRECT_IO`): each READ is one Tread, which may wait.
     is_event: bool,
     /// The positions, if the kernel keeps none.
     stream: Option<StreamPosition>,

@@ -1,11 +1,11 @@
-//! Mounts: a directory of this machine becomes the place where a device of FUSE is seen (fuse(4), mount(2)).
+//! Mounts and unmounts a FUSE device on a directory of this machine (fuse(4), mount(2)).
 //!
-//! In: a directory and [`MountOptions`]. Out: a [`Mount`], and the device, which reads once the kernel has the mount.
-//! Who may mount (CAP_SYS_ADMIN) does so by the kernel's call; everybody else by `fusermount3`, which is set-user-ID
-//! and hands the device over a socket.
+//! In: a directory and [`MountOptions`]. Out: a [`Mount`], and the device, which delivers requests once it is mounted.
+//! A process with CAP_SYS_ADMIN calls mount(2). Others run `fusermount3`, which is set-user-ID and sends the device
+//! over a socket.
 //!
-//! Always holds: what is taken away is the mount that was made here, or, by [`unmount`], one of this kind; nothing is
-//! asked of a file system that may be dead.
+//! Always holds: [`Mount`] removes only its own mount, and [`unmount`] only mounts of this kind. Neither asks the
+//! mounted file system, whose server may be dead.
 
 use std::ffi::CString;
 use std::fmt::Write as _;
@@ -24,18 +24,18 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 use rustix::process::{getgid, getuid};
 use rustix::thread::CapabilitySet;
 
-/// How a directory is mounted on. By default as careful as `fusermount3` is: nosuid and nodev.
+/// How a directory is mounted on. The defaults are those of `fusermount3`: nosuid and nodev.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
-    /// What mount(8) and df(1) show as its source. Everybody sees it.
+    /// The source that mount(8) and df(1) show to every user.
     pub source: String,
-    /// Others than the mounter may use it, as far as the modes of the files allow.
+    /// Users other than the mounter have access, as far as the modes of the files allow.
     pub others: bool,
-    /// The kernel checks the modes of the files before anybody is asked; with `others` always.
+    /// The kernel checks the modes of files before it sends a request; with `others` always.
     pub checked: bool,
-    /// What is in the directory may be hidden.
+    /// The directory may have contents, which the mount hides.
     pub nonempty: bool,
-    /// The largest read that the kernel asks for, bytes; `None`: its own limit.
+    /// The largest read that the kernel requests, in bytes. `None`: the kernel's own limit.
     pub max_read: Option<u32>,
     pub(super) flags: MountFlags,
 }
@@ -49,7 +49,7 @@ impl Default for MountOptions {
 }
 
 impl MountOptions {
-    /// Takes an option that mount(8) has for every file system; `false`: it is none that is known here.
+    /// Sets a generic option of mount(8). Returns `false` if the option is unknown.
     pub fn set(&mut self, word: &str) -> bool {
         let known = WORDS.iter().find(|(on, off, _)| word == *on || word == *off);
         if let Some((on, _, flag)) = known {
@@ -58,12 +58,12 @@ impl MountOptions {
         known.is_some() || IDLE.contains(&word)
     }
 
-    /// Whether nothing can be changed.
+    /// Whether the mount is read-only.
     pub fn is_read_only(&self) -> bool {
         self.flags.contains(MountFlags::RDONLY)
     }
 
-    /// The options that mount(2) and `fusermount3` write alike.
+    /// The options that have the same form for mount(2) and `fusermount3`.
     fn common(&self) -> String {
         let mut text = String::new();
         let is_checked = self.others || self.checked;
@@ -75,7 +75,7 @@ impl MountOptions {
         text
     }
 
-    /// As `fusermount3` is told.
+    /// The options for `fusermount3`.
     fn words(&self) -> String {
         let mut text = String::from("subtype=ninefold,fsname=");
         for c in self.source.chars() {
@@ -84,7 +84,7 @@ impl MountOptions {
         }
         for (on, off, flag) in WORDS {
             let word = if self.flags.contains(*flag) { on } else { off };
-            // It does not know those in every version, and the kernel does not ask FUSE for times.
+            // Not every version of `fusermount3` knows these, and the kernel does not ask FUSE for access times.
             if !word.ends_with("atime") && !matches!(*word, "symfollow" | "nodirsync") {
                 let _ = write!(text, ",{word}");
             }
@@ -93,7 +93,7 @@ impl MountOptions {
     }
 }
 
-/// The words of mount(8) with and without a flag.
+/// Options of mount(8): the one that sets a flag and the one that clears it.
 const WORDS: &[(&str, &str, MountFlags)] = &[
     ("ro", "rw", MountFlags::RDONLY),
     ("nosuid", "suid", MountFlags::NOSUID),
@@ -107,26 +107,26 @@ const WORDS: &[(&str, &str, MountFlags)] = &[
     ("strictatime", "nostrictatime", MountFlags::STRICTATIME),
     ("nosymfollow", "symfollow", MountFlags::NOSYMFOLLOW),
 ];
-/// Words of mount(8) that say who may mount, and when: nothing to us.
+/// Options of mount(8) about who may mount and when. They are accepted and ignored.
 const IDLE: &[&str] =
     &["defaults", "auto", "noauto", "user", "nouser", "users", "owner", "group", "_netdev", "nofail"];
 
-/// A directory that is mounted on. Dropped, it is taken away, lazily where it is in use; its device has to be closed
-/// before, or served by another thread.
+/// A directory that is mounted on. Dropping it unmounts lazily. Close its device before, or serve it on another thread.
 #[derive(Debug)]
 pub struct Mount {
     dir: PathBuf,
-    /// By which the kernel knows this mount, where it says that.
+    /// The kernel's number for this mount, if it reports one.
     id: Option<u64>,
     is_there: bool,
 }
 
 impl Mount {
-    /// Mounts on a directory. What comes beside is the device, which is not to block.
+    /// Mounts on a directory. Also returns the device, which is non-blocking.
     ///
     /// # Errors
-    /// The directory is missing, a file, not empty (unless that is allowed) or has been left behind by a server that
-    /// died; there is no /dev/fuse, or not for this user; `fusermount3` is needed and missing, or refuses.
+    /// Fails if the directory is missing, is a file, is not empty (unless that is allowed), or still has the mount of a
+    /// server that died. Fails if /dev/fuse is missing or not open to this user, and if `fusermount3` is needed and
+    /// missing, or refuses.
     pub fn new(dir: &Path, options: &MountOptions) -> io::Result<(Self, OwnedFd)> {
         let dir = usable(dir, options.nonempty)?;
         let may = rustix::thread::capabilities(None)
@@ -143,20 +143,20 @@ impl Mount {
         Ok((Self { dir, id, is_there: true }, device))
     }
 
-    /// Where it is: a whole path.
+    /// The absolute path of the directory.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// It has been taken away by somebody else.
+    /// Forgets the mount, which someone else has removed.
     pub fn gone(mut self) {
         self.is_there = false;
     }
 
-    /// Takes it away; where it is in use, lazily: it can no longer be found, and goes with its last open file. Whether
-    /// all of it has gone.
+    /// Unmounts. If the mount is in use, it leaves the tree at once and ends with its last open file. Returns `false`
+    /// in that case, else `true`.
     ///
-    /// It waits for what the kernel still has to write, so that another thread has to serve meanwhile.
+    /// Blocks until the kernel has written its dirty data, so another thread must serve the device meanwhile.
     pub fn unmount(mut self) -> io::Result<bool> {
         self.end(false)
     }
@@ -180,10 +180,10 @@ impl Drop for Mount {
     }
 }
 
-/// Takes away what this program has mounted on a directory; with `lazy` although it is in use.
+/// Unmounts a file system of this program from a directory; with `lazy` even if it is in use.
 ///
 /// # Errors
-/// Nothing is mounted there, or it is another file system; it is in use; it is another user's.
+/// Nothing is mounted there, another kind of file system is, it is in use, or it belongs to another user.
 pub fn unmount(dir: &Path, lazy: bool) -> io::Result<()> {
     let text = std::fs::read("/proc/self/mountinfo")?;
     let whole = whole(dir, |path| kind(&text, path).is_some())?;
@@ -201,8 +201,8 @@ pub fn unmount(dir: &Path, lazy: bool) -> io::Result<()> {
     }
 }
 
-/// What kind of file system is mounted on this directory, if any; the last one hides the others (proc_pid_mountinfo(5):
-/// the 5th field is the mount point, the kind comes behind ` - `).
+/// The type of the file system mounted on this directory, if any. The last mount hides the others
+/// (proc_pid_mountinfo(5): field 5 is the mount point; the type follows ` - `).
 fn kind<'a>(mountinfo: &'a [u8], dir: &Path) -> Option<&'a [u8]> {
     let mut mounts = mountinfo.split(|&b| b == b'\n').filter_map(|line| {
         let point = line.split(|&b| b == b' ').nth(4)?;
@@ -212,7 +212,7 @@ fn kind<'a>(mountinfo: &'a [u8], dir: &Path) -> Option<&'a [u8]> {
     mounts.rfind(|(point, _)| point == dir.as_os_str().as_bytes()).map(|(_, kind)| kind)
 }
 
-/// Without the octal numbers that stand for blanks and the like.
+/// Decodes the octal escapes for blanks and similar characters.
 fn unescaped(mut text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     while let Some((&first, rest)) = text.split_first() {
@@ -224,7 +224,8 @@ fn unescaped(mut text: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The whole path of a directory, through links. A mount point is not looked at: its server may not answer.
+/// Returns the absolute path of a directory, through links. Does not look at a mount point, whose server may not
+/// answer.
 fn whole(dir: &Path, is_mounted: impl Fn(&Path) -> bool) -> io::Result<PathBuf> {
     let mut path = dir.to_owned();
     for _ in 0..LINKS_MAX {
@@ -245,7 +246,7 @@ fn whole(dir: &Path, is_mounted: impl Fn(&Path) -> bool) -> io::Result<PathBuf> 
     Err(why(dir, &Errno::LOOP.into()))
 }
 
-/// The whole path of a directory that may be mounted on.
+/// Returns the absolute path of a directory that may be mounted on.
 fn usable(dir: &Path, nonempty: bool) -> io::Result<PathBuf> {
     let found = std::fs::metadata(dir).and_then(|meta| Ok((meta.is_dir(), dir.canonicalize()?)));
     let (is_dir, whole) = found.map_err(|error| why(dir, &error))?;
@@ -262,7 +263,7 @@ fn usable(dir: &Path, nonempty: bool) -> io::Result<PathBuf> {
     Ok(whole)
 }
 
-/// By the kernel's call.
+/// Mounts by mount(2).
 pub(super) fn attach(device: &OwnedFd, dir: &Path, options: &MountOptions) -> io::Result<()> {
     let (fd, uid, gid) = (device.as_raw_fd(), getuid().as_raw(), getgid().as_raw());
     let more = options.common();
@@ -275,7 +276,7 @@ pub(super) fn attach(device: &OwnedFd, dir: &Path, options: &MountOptions) -> io
     })
 }
 
-/// The device.
+/// Opens /dev/fuse.
 pub(super) fn device() -> io::Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
     rustix::fs::open(DEVICE, flags, Mode::empty()).map_err(|error| match error {
@@ -285,10 +286,10 @@ pub(super) fn device() -> io::Result<OwnedFd> {
     })
 }
 
-/// By `fusermount3`, which sends the device over the socket that _FUSE_COMMFD names.
+/// Mounts by `fusermount3`, which sends the device over the socket that _FUSE_COMMFD names.
 fn program(dir: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
     let (ours, theirs) = UnixStream::pair()?;
-    // The standard files are not taken for it by every version.
+    // Not every version accepts the numbers of the standard files here.
     let theirs = rustix::io::fcntl_dupfd_cloexec(theirs, 3)?;
     rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty())?;
     let mut command = Command::new(PROGRAM);
@@ -313,7 +314,7 @@ fn start(command: &mut Command) -> io::Result<Child> {
     })
 }
 
-/// The descriptor that comes over a socket; `None`: it ended without.
+/// Receives a descriptor over a socket. `None`: the socket was closed without one.
 pub(super) fn receive(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut beside = RecvAncillaryBuffer::new(&mut space);
@@ -326,7 +327,7 @@ pub(super) fn receive(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
     }))
 }
 
-/// What `fusermount3` has to say, and what to do then.
+/// The error for a failed `fusermount3`, with advice.
 fn refused(dir: &Path, mut child: Child) -> io::Error {
     let mut text = String::new();
     if let Some(mut stderr) = child.stderr.take() {
@@ -353,7 +354,7 @@ fn refused(dir: &Path, mut child: Child) -> io::Error {
     io::Error::new(kind, format!("{}: fusermount3: {text}", dir.display()))
 }
 
-/// Takes away what is mounted there.
+/// Unmounts, by umount(2) or `fusermount3`.
 fn take(dir: &Path, lazy: bool) -> io::Result<()> {
     let how = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
     match rustix::mount::unmount(dir, how | UnmountFlags::NOFOLLOW) {
@@ -369,14 +370,14 @@ fn take(dir: &Path, lazy: bool) -> io::Result<()> {
     if child.wait()?.success() { Ok(()) } else { Err(refused(dir, child)) }
 }
 
-/// The number of the mount that is seen at a path, where the kernel gives one (Linux 5.8); its server is not asked.
+/// The number of the mount at a path, if the kernel reports one (Linux 5.8). Does not ask the mount's server.
 fn id(dir: &Path) -> Option<u64> {
     let found =
         statx(CWD, dir, AtFlags::STATX_DONT_SYNC | AtFlags::SYMLINK_NOFOLLOW, StatxFlags::MNT_ID).ok()?;
     (found.stx_mask & StatxFlags::MNT_ID.bits() != 0).then_some(found.stx_mnt_id)
 }
 
-/// What an error of the system means here.
+/// Describes a system error in terms of a mount.
 fn why(path: &Path, error: &io::Error) -> io::Error {
     match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(errno @ Errno::NOENT) => said(errno, path, "there is no such directory"),
@@ -400,7 +401,7 @@ fn said(errno: Errno, path: &Path, why: &str) -> io::Error {
 
 const DEVICE: &str = "/dev/fuse";
 const KIND: &str = "fuse.ninefold";
-/// Links that lead on to others (path_resolution(7)).
+/// Most links followed, as in path_resolution(7).
 const LINKS_MAX: usize = 40;
 const PROGRAM: &str = "fusermount3";
 const NO_MODULE: &str =

@@ -1,7 +1,7 @@
-//! What each request means in 9P.
+//! Translates FUSE requests to 9P.
 //!
-//! In: a request's head and fields. Out: a [`Work`], whose outcome is the answer; nothing, where none is wanted. A
-//! server's error is the caller's errno.
+//! In: a request's head and fields. Out: a [`Work`], whose outcome is the answer; none if the request expects no
+//! answer. A server's error becomes the caller's errno.
 
 use std::borrow::Cow;
 use std::future::Future;
@@ -24,7 +24,7 @@ use super::*;
 
 /// `O_ACCMODE`.
 const ACCESS: u32 = 3;
-/// Of open(2)'s flags, those that are the server's affair.
+/// The flags of open(2) that are passed to the server.
 const FLAGS: u32 = ACCESS
     | OpenFlags::TRUNC.0
     | OpenFlags::APPEND.0
@@ -45,16 +45,16 @@ pub(super) fn done(bytes: Out) -> Outcome {
     Ok(Reply { bytes: bytes.0, ..Reply::default() })
 }
 
-/// Fields are missing.
+/// The error for a request with missing fields.
 const SHORT_OF_FIELDS: Errno = Errno::EIO;
 
 impl Gate {
-    /// Runs it as far as it goes without waiting, and keeps the rest.
+    /// Adds a request to those in flight.
     pub(super) fn run(self: &Rc<Self>, head: Head, work: Work, running: &mut FuturesUnordered<Running>) {
         running.push(Running::new(self.clone(), head.unique, work));
     }
 
-    /// What a request asks for. `None`: it has been done, or wants no answer.
+    /// Starts a request. `None`: it is done, or expects no answer.
     pub(super) fn request(self: &Rc<Self>, head: Head, fields: Fields<'_>) -> Option<Work> {
         match head.op {
             op::FORGET => {
@@ -80,7 +80,7 @@ impl Gate {
         }
     }
 
-    /// The same for those that are answered. `None`: fields are missing.
+    /// The same for requests that expect an answer. `None`: fields are missing.
     fn asked(self: &Rc<Self>, head: Head, mut f: Fields<'_>) -> Option<Work> {
         let gate = self.clone();
         let id = head.node;
@@ -140,7 +140,7 @@ impl Gate {
                     let removed = nodes.at(id, &name);
                     nodes.unnamed(id, &name);
                     nodes.binding_changed(id, &name);
-                    // Its fid may be of the name that has gone.
+                    // Its fid may be of the removed name.
                     removed.iter().for_each(|node| nodes.moved(node));
                     Ok(Reply::default())
                 })
@@ -182,7 +182,7 @@ impl Gate {
             }
             op::STATFS => work(async move {
                 let about = match gate.file(id).await?.statfs().await {
-                    // Programs expect no such error of statfs(2). The same as Linux' own client makes up.
+                    // Programs do not expect this error of statfs(2). Linux' 9P client makes up the same values.
                     Err(error) if matches!(error.errno(), Errno::EOPNOTSUPP | Errno::ENOSYS) => {
                         Statfs { bsize: 4096, namelen: 255, ..Statfs::default() }
                     }
@@ -269,7 +269,7 @@ impl Gate {
         match parent.walk_attr(&name, WANTED).await.map_err(errno) {
             Ok((file, attr)) => Ok(self.found(asked, dir, &name, file, &attr)),
             Err(Errno::ENOENT) => {
-                // If changes are told, a loss of them invalidates all known names, and absent ones are not among them.
+                // Lost changes invalidate all known names, but not the absent ones.
                 let good = self.good_name(asked, dir, &name);
                 match if self.told.is_some() { good.min(SHORT) } else { good } {
                     Duration::ZERO => Err(Errno::ENOENT),
@@ -280,8 +280,9 @@ impl Gate {
         }
     }
 
-    /// Answers RENAME and RENAME2. Not every server knows the flags of renameat2(2): there a plain file is given a name
-    /// that must be new by a link, which no server makes over another file; then the old name is removed.
+    /// Answers RENAME and RENAME2. Not every server supports the flags of renameat2(2). For RENAME_NOREPLACE on a plain
+    /// file there is a fallback: link the new name, which no server does over an existing file, then remove the old
+    /// name.
     async fn rename(
         &self,
         (from, old): (u64, Box<[u8]>),
@@ -307,17 +308,17 @@ impl Gate {
             _ => Err(nine_proto::Error::from(Errno::EINVAL).into()),
         };
         match (done.map_err(errno), target) {
-            // A server that only renames without flags may have links.
+            // A server without rename flags may have links.
             (Err(Errno::EINVAL), Some(target)) => {
                 match into.link(&new, &target).await.map_err(errno) {
-                    // There are no hard links here.
+                    // The server has no hard links.
                     Err(Errno::EPERM | Errno::EOPNOTSUPP | Errno::ENOSYS | Errno::EMLINK) => {
                         return Err(Errno::EINVAL);
                     }
                     linked => linked?,
                 }
                 if let Err(error) = dir.unlink(&old, false).await {
-                    // It has both names otherwise, though the caller hears that nothing was done.
+                    // Else the file would keep both names although the caller gets an error.
                     into.unlink(&new, false).await.map_err(errno)?;
                     return Err(error.errno());
                 }
@@ -338,7 +339,7 @@ impl Gate {
         Ok(Reply::default())
     }
 
-    /// Tells the kernel of a file.
+    /// Adds a file to the kernel's known files, and returns the reply that names it.
     fn found(&self, asked: RequestEpoch, dir: u64, name: &[u8], file: File, attr: &Attr) -> Reply {
         let node = self.tell(asked, dir, name, file, attr);
         let bytes = self.entry(Out::default(), asked, dir, name, &node, attr).0;
@@ -357,7 +358,7 @@ impl Gate {
         let node = nodes.told(asked, Rc::new(file), attr);
         let names = nodes.names(&node).len();
         let other = nodes.named_by_reply(asked, dir, name, &node);
-        // The reply contradicts the table. The server has not published the change yet.
+        // The reply contradicts the table: another client has renamed, and the server has not published that yet.
         let has_moved = node.is_dir() && names > 0 && nodes.names(&node).len() > names;
         if other.is_some() || has_moved {
             self.mark_unsettled(dir, name, other.into_iter().chain([node.clone()]));
@@ -365,7 +366,7 @@ impl Gate {
         node
     }
 
-    /// What has been made under a name: it is its maker's.
+    /// Answers a request that has created `name`. The new file is given to the caller.
     async fn made(&self, head: Head, name: Box<[u8]>, st_mode: u32) -> Outcome {
         let parent = self.node(head.node)?;
         let dir = self.file_of(&parent).await?;
@@ -375,8 +376,8 @@ impl Gate {
         Ok(self.found(asked, head.node, &name, file, &attr))
     }
 
-    /// Makes a new file in `dir` theirs who have made it by way of us; its set-id bits, which that takes away, are in
-    /// `perm`.
+    /// Gives a new file in `dir` to the user who created it through this mount. The change of owner clears its set-id
+    /// bits. If `perm` has such bits, they are set again.
     async fn give(
         &self,
         dir: &Node,
@@ -392,9 +393,9 @@ impl Gate {
         }
         match file.setattr(&SetAttr { uid: Some(head.uid), gid: Some(gid), ..SetAttr::default() }).await {
             Ok(()) => {}
-            // The server knows us as somebody who may not.
+            // The server does not allow our user to change owners.
             Err(error) if matches!(error.errno(), Errno::EPERM | Errno::EOPNOTSUPP) => {
-                // Nobody makes programs that run as who we are to it.
+                // The file stays ours. With set-id bits, its program would run as our user.
                 if attr.mode & 0o6000 != 0 && attr.mode & mode::S_IFMT == mode::S_IFREG {
                     let set = SetAttr { mode: Some(attr.mode & 0o1777), ..SetAttr::default() };
                     file.setattr(&set).await.map_err(errno)?;
@@ -414,7 +415,7 @@ impl Gate {
 
     async fn getattr(&self, id: u64, handle: Option<u64>) -> Outcome {
         let node = self.node(id)?;
-        // An open file may have no name any more, and a server that goes by names nothing else.
+        // An open file may have no name left. At a server whose fids are paths only the open fid still leads to it.
         let handle = handle.and_then(|handle| self.handle(handle).ok());
         let asked = self.asks();
         let attr = match handle.as_deref() {
@@ -431,7 +432,7 @@ impl Gate {
         done(Out::default().attr_for(good, node.id, &self.shown(attr)))
     }
 
-    /// What the kernel sees of a file.
+    /// The attributes as the kernel sees them.
     fn shown<'a>(&self, attr: &'a Attr) -> Cow<'a, Attr> {
         match self.options.owner {
             Some((uid, gid)) => Cow::Owned(Attr { uid, gid, ..attr.clone() }),
@@ -473,7 +474,7 @@ impl Gate {
         let how = self.flags(flags);
         let file = self.file_of(&node).await?.open("", how).await.map_err(errno)?;
         let (fopen, backing) = self.how(&node, &file, flags);
-        // Close-to-open: whoever opens a file sees the length that it has now (nfs(5)).
+        // Close-to-open: an open shows the file's present length (nfs(5)).
         let is_cached =
             fopen & (fopen::KEEP_CACHE | fopen::DIRECT_IO) == 0 && self.options.cache != Cache::Never;
         let version = file.qid().vers;
@@ -484,11 +485,11 @@ impl Gate {
         self.opened(Handle::File(open), Out::default(), fopen, backing)
     }
 
-    /// How a file is opened at the server.
+    /// The flags with which a file is opened at the server.
     fn flags(&self, flags: u32) -> OpenFlags {
         let mut flags = flags & FLAGS;
         if self.options.write_back {
-            // The kernel knows where the end is, and reads what it writes parts of.
+            // The kernel knows the end of the file, and it reads pages that it writes in part.
             flags &= !OpenFlags::APPEND.0;
             if flags & ACCESS == OpenFlags::WRITE.0 {
                 flags = flags & !ACCESS | OpenFlags::RDWR.0;
@@ -497,21 +498,22 @@ impl Gate {
         OpenFlags(flags)
     }
 
-    /// How the kernel is to have this file open: what it is told, and the number of the host's file behind it.
+    /// Decides how the kernel opens this file. Returns the flags for its answer and the number of the host's file, or
+    /// 0.
     fn how(&self, node: &Node, file: &File, flags: u32) -> (u32, u32) {
         let qid = file.qid();
         if !matches!(*node.mode_of_io.borrow(), Io::Passed(..)) {
             if qid.is_event() {
                 return (fopen::DIRECT_IO | fopen::NONSEEKABLE | fopen::STREAM, 0);
             }
-            // What says no length, and no version, is made when it is read.
+            // A file without a length and a version is generated when it is read.
             let is_made = qid.vers == 0 && node.size.get() == 0 && flags & ACCESS == OpenFlags::READ.0;
             if is_made && node.is_plain() {
                 return (fopen::DIRECT_IO, 0);
             }
         }
         let mut io = node.mode_of_io.borrow_mut();
-        // The kernel does not let a program take O_APPEND away from a file that it writes itself.
+        // The kernel does not let a program clear O_APPEND on a passthrough file.
         if self.passes.get()
             && flags & OpenFlags::APPEND.0 == 0
             && matches!(*io, Io::Closed)
@@ -536,9 +538,9 @@ impl Gate {
         drop(io);
         let has_pages = node.has_pages_of(qid.vers, self.clock.now(), self.clock.wall());
         let is_same = match &self.told {
-            // A server without versions would have told of a change.
+            // A server without versions would have published a change.
             Some(told) if qid.vers == 0 && told.keeps(&self.nodes.borrow(), node) => node.was_open.get(),
-            // It tells of a change by one of its names; and the kernel does not look at times here.
+            // A change is published by one name only, and the kernel does not compare times in this mode.
             Some(_) if node.links.get() > 1 => false,
             _ => has_pages,
         };
@@ -547,12 +549,12 @@ impl Gate {
         if keeps && self.options.cache != Cache::Never {
             return (fopen::KEEP_CACHE, 0);
         }
-        // The kernel drops the pages when it has the answer.
+        // The kernel drops the pages when it gets the answer.
         node.has_pages.set(false);
         (0, 0)
     }
 
-    /// A handle for the kernel, behind what `out` has already.
+    /// Answers with a new handle, after the fields in `out`.
     pub(super) fn opened(&self, handle: Handle, out: Out, flags: u32, backing: u32) -> Outcome {
         let number = self.next.get();
         self.next.set(number + 1);
@@ -561,10 +563,10 @@ impl Gate {
         Ok(Reply { bytes, told: Vec::new(), opened: Some(number) })
     }
 
-    /// The kernel is through with a handle.
+    /// Removes a handle that the kernel has released.
     pub(super) fn close(&self, number: u64) {
         let closed = self.handles.borrow_mut().remove(&number);
-        // What goes past the kernel's pages is not among them.
+        // `mode_of_io` does not count handles that bypass the kernel's pages.
         if let Some(Handle::File(open)) = closed.as_deref()
             && !open.is_event
         {
@@ -584,11 +586,11 @@ impl Gate {
         let asked = self.asks();
         let (walked, mut attr) = parent.walk_attr(&name, WANTED).await.map_err(errno)?;
         if attr.qid.path != file.qid().path {
-            // Somebody has put another file there meanwhile.
+            // Another client has put a different file there.
             return Err(Errno::ESTALE);
         }
         if attr.mode & mode::S_IFMT != mode::S_IFREG || i64::try_from(attr.size).is_err() {
-            // The kernel would take neither the file nor the handle, and not say so.
+            // The kernel would silently drop both the file and the handle.
             return Err(Errno::EIO);
         }
         self.give(&dir, &walked, &mut attr, head, perm).await?;
@@ -604,7 +606,7 @@ impl Gate {
         Ok(Reply { told, ..reply })
     }
 
-    /// A READ whose bytes are there: answered without a future. `false`: it is to be asked for.
+    /// Answers a READ without a future if its bytes are available at once. Returns `false` if they are not.
     pub(super) fn read_at_once(&self, head: Head, mut f: Fields<'_>) -> bool {
         let (Some(handle), Some(offset), Some(size)) = (f.u64(), f.u64(), f.u32()) else { return false };
         let handles = self.handles.borrow();
@@ -632,7 +634,7 @@ impl Gate {
         true
     }
 
-    /// A WRITE, in a buffer that it takes with it or gives back.
+    /// Starts a WRITE. Takes its buffer, or gives it back.
     pub(super) fn write_request(self: &Rc<Self>, len: usize, buffer: BytesMut, buffers: &Buffers) -> Work {
         let mut f = Fields(&buffer[abi::IN..len]);
         let fields = (|| {
@@ -673,7 +675,7 @@ impl Gate {
             left = rest;
             place = n as u64 + 1;
             if plus {
-                // The kernel has these two itself.
+                // The kernel resolves these two itself.
                 out = out.no_entry(Duration::ZERO);
             }
             out = out.entry_name(id, place, DIRECTORY, name);
@@ -707,7 +709,7 @@ impl Gate {
                     }
                     return Err(error.errno());
                 }
-                // Gone meanwhile, or not to be looked at: it is a name, and whoever asks for it hears why.
+                // Removed meanwhile, or not accessible: only the name is listed. A lookup of it reports the error.
                 Err(_) => out.no_entry(Duration::ZERO),
             };
             out = out.entry_name(ino(entry.qid), *next, entry.ty, &entry.name);
@@ -749,7 +751,8 @@ impl Drop for RenameGuard<'_> {
     }
 }
 
-/// What a directory says of a file whose server has no number for it: 0 would be no entry.
+/// The inode number of a directory entry. A file for which the server has none gets a stand-in, because programs skip
+/// entries with 0.
 fn ino(qid: Qid) -> u64 {
     if qid.path == 0 { u32::MAX.into() } else { qid.path }
 }
@@ -758,14 +761,14 @@ fn ino(qid: Qid) -> u64 {
 const DIRECTORY: u8 = 4;
 
 impl Open {
-    /// `fopen`: how the kernel has it open.
+    /// `fopen`: the flags of the answer to the kernel.
     fn new(node: Rc<Node>, file: File, fopen: u32) -> Self {
         let is_event = fopen & fopen::DIRECT_IO != 0;
         let stream = (fopen & fopen::STREAM != 0).then(StreamPosition::default);
         Self { node, file, other: RefCell::default(), locker: RefCell::default(), is_event, stream }
     }
 
-    /// The file open for writing without `APPEND` if it is open with it, and with it if it is not.
+    /// Returns the file opened for writing, with `APPEND` if `appends`. Opens it the first time.
     async fn other(&self, gate: &Gate, appends: bool) -> Result<Rc<File>, Errno> {
         if let Some(other) = self.other.borrow().clone() {
             return Ok(other);
@@ -796,7 +799,7 @@ async fn read(handle: Rc<Handle>, offset: u64, size: u32) -> Outcome {
     Ok(Reply { bytes, ..Reply::default() })
 }
 
-/// `appends`: as O_APPEND is now. Pages are written where they belong, whatever it is.
+/// `appends`: O_APPEND is set now. Writes from the page cache keep their offsets even then.
 async fn write(
     gate: &Gate,
     handle: Rc<Handle>,
@@ -814,7 +817,7 @@ async fn write(
         node.mode.set(node.mode.get() & !0o7777 | mode);
     }
     let is_append = open.file.flags().is_some_and(|flags| flags.has(OpenFlags::APPEND));
-    // If the kernel keeps writes, it knows where the end is.
+    // With write-back the kernel itself places appended data.
     let is_other = is_append != appends && !open.is_event && !gate.options.write_back;
     let other = if is_other { Some(open.other(gate, appends).await?) } else { None };
     let file = other.as_deref().unwrap_or(&open.file);
@@ -832,8 +835,8 @@ async fn write(
     done(Out::default().u32(n as u32).u32(0))
 }
 
-/// Permissions as write(2) and truncate(2) leave them for who is not root: a set-group-id bit without the group's
-/// execute bit is no such thing, and stays.
+/// The permissions that write(2) and truncate(2) leave, unless root calls them. A set-group-id bit without the group's
+/// execute bit stays: it does not set the group.
 fn without_set_id(st_mode: u32) -> u32 {
     let kills_group = st_mode & 0o2010 == 0o2010;
     st_mode & 0o7777 & !0o4000 & !(if kills_group { 0o2000 } else { 0 })
@@ -843,7 +846,7 @@ fn without_set_id(st_mode: u32) -> u32 {
 struct Set {
     handle: Option<u64>,
     attr: SetAttr<'static>,
-    /// Set-id bits go.
+    /// Set-id bits are to be cleared.
     kills: bool,
 }
 

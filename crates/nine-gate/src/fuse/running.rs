@@ -1,4 +1,4 @@
-//! Requests that wait, and what becomes of them when the kernel interrupts them.
+//! Requests in flight, and their interruption by the kernel.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -15,14 +15,14 @@ use super::{Gate, Outcome};
 
 type Doing = Pin<Box<dyn Future<Output = Outcome>>>;
 
-/// What a request does.
+/// The work for a request.
 pub(super) struct Work {
     pub future: Doing,
-    /// How long it may go on when it is interrupted, before it is flushed.
+    /// How long it may continue after an interrupt before it is flushed.
     pub grace: Duration,
 }
 
-/// That a request be interrupted.
+/// The wish to interrupt a request.
 #[derive(Default)]
 pub(super) struct Wish {
     asked: Cell<bool>,
@@ -38,17 +38,17 @@ impl Wish {
     }
 }
 
-/// A request under way: done when it has been answered.
+/// A request in flight. Ends when it has been answered.
 pub(super) struct Running {
     gate: Rc<Gate>,
     unique: u64,
     work: Scope<Doing>,
     grace: Duration,
-    /// Made when it waits for the first time.
+    /// Created when the request waits for the first time.
     wish: Option<Rc<Wish>>,
     cancel: Cancel,
     is_answered: bool,
-    /// After an interrupt: until it is flushed, then until its caller is let go.
+    /// After an interrupt: runs until the flush, then until the caller gets EINTR.
     timer: Option<Timer>,
 }
 
@@ -68,7 +68,7 @@ impl Running {
         }
     }
 
-    /// What has come of it so far; an error if its caller is let go.
+    /// Returns the outcome, EINTR if the server does not answer the flush in time.
     fn step(&mut self, cx: &mut Context<'_>) -> Poll<Outcome> {
         loop {
             if let Poll::Ready(outcome) = Pin::new(&mut self.work).poll(cx) {
@@ -83,7 +83,7 @@ impl Running {
                 return Poll::Pending;
             }
             if self.cancel.is_cancelled() {
-                // The server does not even answer the flush: dropping the work leaves it to the client.
+                // The server does not answer the flush either. Dropping the work leaves it to the client.
                 return Poll::Ready(Err(Errno::EINTR));
             }
             self.cancel.cancel();
@@ -116,7 +116,7 @@ impl Future for Running {
 }
 
 impl Drop for Running {
-    /// Nobody waits for who has ended, and the kernel holds no directory for him.
+    /// Answers a request that is dropped unfinished, so that its caller and the locks of its directory are released.
     fn drop(&mut self) {
         if !self.is_answered {
             self.gate.answer(self.unique, Err(Errno(ECONNABORTED)));
@@ -124,11 +124,11 @@ impl Drop for Running {
     }
 }
 
-/// Of Linux (errno(3)).
+/// Linux' number (errno(3)).
 const ECONNABORTED: u32 = 103;
 
 impl Gate {
-    /// The kernel wants to be rid of a request. One that has been answered is none.
+    /// Handles INTERRUPT. Does nothing if the request has been answered.
     pub(super) fn interrupt(&self, unique: u64) {
         let wish = self.wishes.borrow().get(&unique).cloned();
         if let Some(wish) = wish {

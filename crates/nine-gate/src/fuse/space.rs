@@ -1,22 +1,21 @@
-//! A private name space: a program that sees a mount of its own, and nobody else does (mount_namespaces(7),
-//! user_namespaces(7)).
+//! Private name spaces: a program sees a mount that no other program sees (mount_namespaces(7), user_namespaces(7)).
 //!
-//! In: at the server, the places that the mount is to have, and the program. Out: the process that becomes it, which
-//! hands the device over as soon as it has the mount, to be served there. One more process of the same program does
-//! this, with one thread: [`launch`].
-//!
+//! In: from the server, the mount points, and the command. Out: the process that becomes the command. It sends the
+//! device to the server as soon as it is mounted, to be served there. A second process of this program does this, with
+//! one thread: [`launch`].
 //! ```text
 //! PROGRAM ns-launch PARENT PLACE... -- COMMAND [ARG]...
 //! ```
-//! Its standard input is a socket, over which it is sent the command's, and sends the device.
+//! Its standard input is a socket. Over it the launcher receives the command's standard input and sends the device.
 //!
-//! It goes into new name spaces, of mounts and, unless it may mount already, of users, where its user is who it was.
-//! There it makes a new root beside the old one: the host's, with our tree's directory over each place; or one in
-//! memory that has all of the host's directories and those that it lacks; or, for the place `/`, our tree itself, with
-//! the host's /proc, /dev and /sys where it has such directories. Then it becomes the command.
+//! The launcher enters a new mount name space. If it has no CAP_SYS_ADMIN, it also enters a new user name space, where
+//! its user keeps its id. There it builds a new root beside the old one. The root is one of: the host's root, with a
+//! directory of our tree over each mount point; a tmpfs with all of the host's directories and the missing ones; for
+//! the mount point `/`, our tree, with the host's /proc, /dev and /sys where it has such directories. Then it executes
+//! the command.
 //!
-//! Always holds: nothing is changed that others see, and nothing is left of it when its last process has ended; the
-//! launcher ends with its parent, whichever way, and so does the command unless it is a set-user-ID program.
+//! Always holds: other processes see no change, and nothing is left when the last process has ended. The launcher is
+//! killed when its parent ends, and so is the command unless it is a set-user-ID program.
 
 use std::convert::Infallible;
 use std::ffi::{OsStr, OsString};
@@ -40,29 +39,29 @@ use rustix::thread::{CapabilitySet, UnshareFlags};
 
 use super::mount::{MountOptions, attach, device, receive};
 
-/// The word by which a program that has this room in it becomes the launcher ([`launch`]).
+/// The subcommand by which a program that links this module becomes the launcher ([`launch`]).
 pub const VERB: &str = "ns-launch";
 
-/// What cannot be made ends with this; what cannot be run with 126, what is not there with 127.
+/// Exit status if the name space cannot be built. A command that cannot be run gives 126, a missing one 127.
 const FAILED: u8 = 125;
 
-/// Starts a command with these places in a name space of its own, and as the calling thread's own: it is killed when
-/// that ends. `None` beside it: it has said why not, and ends with its status.
+/// Starts a command in a name space of its own with these mount points. The command is killed when the calling thread
+/// ends. If no device comes back, the child has printed the reason and ends with its status.
 ///
 /// # Errors
-/// No process can be started.
+/// The process cannot be started.
 pub fn start(places: &[PathBuf], command: &[OsString]) -> io::Result<(Child, Option<OwnedFd>)> {
     let (ours, theirs) = UnixStream::pair()?;
     let mut launcher = Command::new("/proc/self/exe");
     launcher.arg(VERB).arg(std::process::id().to_string()).args(places).arg("--").args(command);
     let child = launcher.stdin(OwnedFd::from(theirs)).spawn()?;
-    // Its end of the socket is here as long as that is.
+    // The launcher's end of the socket stays open in this process until this drop.
     drop(launcher);
     send(&ours, io::stdin().as_fd())?;
     Ok((child, receive(&ours)?))
 }
 
-/// Becomes the command of [`start`]; returns if that is not possible, once it has been said.
+/// Becomes the command of [`start`]. Returns only on failure, after printing the reason.
 pub fn launch() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().skip(2).collect();
     let Err(Failed { status, why }) = enter(&words);
@@ -75,7 +74,7 @@ struct Failed {
     why: String,
 }
 
-/// What failed, and why.
+/// Converts an error to a failure of `what`.
 fn of<E: Into<io::Error>>(what: impl AsRef<OsStr>) -> impl FnOnce(E) -> Failed {
     move |error| {
         let (what, error) = (Path::new(what.as_ref()).display(), error.into().to_string());
@@ -109,7 +108,8 @@ fn enter(words: &[OsString]) -> Result<Infallible, Failed> {
     become_it(command)
 }
 
-/// The socket that was in its place, and that the command does not inherit.
+/// Takes over the socket, and puts the command's own standard input in its place. The command does not inherit the
+/// socket.
 fn standard_input() -> io::Result<UnixStream> {
     let socket = UnixStream::from(rustix::io::fcntl_dupfd_cloexec(io::stdin(), 3)?);
     let sent = receive(&socket)?.ok_or(io::ErrorKind::UnexpectedEof)?;
@@ -117,7 +117,7 @@ fn standard_input() -> io::Result<UnixStream> {
     Ok(socket)
 }
 
-/// New name spaces.
+/// Enters new name spaces.
 fn unshare() -> Result<(), Failed> {
     let may = rustix::thread::capabilities(None)
         .is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_ADMIN));
@@ -140,12 +140,12 @@ fn unshare() -> Result<(), Failed> {
         put("uid_map", format!("{uid} {uid} 1"))?;
         put("gid_map", format!("{gid} {gid} 1"))?;
     }
-    // What is mounted at the host later is seen here, too; nothing goes the other way.
+    // Later mounts of the host appear here too; none of ours appear at the host.
     let flags = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     rustix::mount::mount_change("/", flags).map_err(|error| Failed { status: FAILED, why: forbidden(error) })
 }
 
-/// Which setting may be why a user has no name spaces.
+/// Names the setting that may forbid name spaces to a user.
 fn forbidden(error: Errno) -> String {
     let set = |(file, value, _): &&(&str, &str, &str)| {
         fs::read_to_string(file).is_ok_and(|text| text.trim() == *value)
@@ -162,7 +162,7 @@ fn forbidden(error: Errno) -> String {
     }
 }
 
-/// Files, what stands there when they forbid it, and what to say then.
+/// Files, the value that forbids name spaces, and the message for it.
 const SETTINGS: &[(&str, &str, &str)] = &[
     ("/proc/sys/user/max_user_namespaces", "0", "sysctl user.max_user_namespaces is 0"),
     ("/proc/sys/user/max_mnt_namespaces", "0", "sysctl user.max_mnt_namespaces is 0"),
@@ -174,25 +174,25 @@ const SETTINGS: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// What the new root is made of.
+/// The parts of the new root.
 #[derive(Debug, PartialEq)]
 enum Plan {
     /// Our tree alone.
     Ours,
-    /// The host's, with these places of ours, which are there.
+    /// The host's root, with our tree over these mount points, which exist.
     Host(Vec<PathBuf>),
-    /// The host's directories beside these of ours, which are not there, and places below them that are.
+    /// The host's directories, these directories of ours that the host lacks, and mount points below it that exist.
     Mixed { new: Vec<PathBuf>, there: Vec<PathBuf> },
 }
 
 impl Plan {
-    /// Looked at on the host.
+    /// Chooses a plan from the files of the host.
     fn of(places: &[OsString]) -> Result<Self, Failed> {
         let mut places: Vec<&Path> = places.iter().map(Path::new).collect();
         places.sort_unstable();
         let mut kept: Vec<PathBuf> = Vec::new();
         for place in places {
-            // What is below one of them is seen there.
+            // A mount point below another one is visible in that.
             if !kept.iter().any(|above| place.starts_with(above)) {
                 kept.push(place.into());
             }
@@ -216,7 +216,7 @@ impl Plan {
         Ok(if new.is_empty() { Self::Host(there) } else { Self::Mixed { new, there } })
     }
 
-    /// Makes the new root and goes there; what was outside of it is let go of.
+    /// Builds the new root, enters it, and detaches the old one.
     fn build(&self, scratch: &OwnedFd, host: &OwnedFd, ours: &OwnedFd) -> Result<(), Failed> {
         let places = match self {
             Self::Ours => {
@@ -234,7 +234,7 @@ impl Plan {
         };
         rustix::process::chdir(ROOT).map_err(of("the new root"))?;
         pivot_root(".", ".").map_err(of("the new root"))?;
-        // From here on names, and absolute links, begin at the new root.
+        // From here on paths and absolute links start at the new root.
         if *self == Self::Ours {
             fchdir(host).map_err(of("the host's root"))?;
             for name in ["proc", "dev", "sys"] {
@@ -254,7 +254,8 @@ impl Plan {
     }
 }
 
-/// A root outside of everything, with the host's at `/host` and our tree at `/ours`; descriptors of the three.
+/// Creates a root outside of both trees, with the host's at `/host` and ours at `/ours`. Returns descriptors of the
+/// three.
 fn outside(device: &OwnedFd) -> Result<[OwnedFd; 3], Failed> {
     let base = ["/tmp", "/mnt", "/run", "/proc"].into_iter().find(|dir| Path::new(dir).is_dir());
     let base = base.ok_or_else(|| of("/tmp")(Errno::NOENT))?;
@@ -266,7 +267,7 @@ fn outside(device: &OwnedFd) -> Result<[OwnedFd; 3], Failed> {
     pivot_root(".", "host").map_err(of("the host's root"))?;
     rustix::process::chdir("/").map_err(of("/"))?;
     let is_root = geteuid().is_root();
-    // A root's command may become others, for whom the modes of files are to count.
+    // Root's command may switch to other users, to whom the modes of files must apply.
     let options = MountOptions { others: is_root, ..MountOptions::default() };
     attach(device, Path::new("/ours"), &options)
         .map_err(|e| Failed { status: FAILED, why: e.to_string() })?;
@@ -276,7 +277,7 @@ fn outside(device: &OwnedFd) -> Result<[OwnedFd; 3], Failed> {
     Ok([scratch?, host?, ours?])
 }
 
-/// The host's directories in a root of memory, and new ones.
+/// Creates a root in memory from the host's directories and new ones.
 fn mixed(new: &[PathBuf]) -> Result<(), Failed> {
     memory(ROOT)?;
     for entry in fs::read_dir("/host").map_err(of("the host's root"))? {
@@ -297,7 +298,7 @@ fn mixed(new: &[PathBuf]) -> Result<(), Failed> {
         let to = Path::new(ROOT).join(dir.strip_prefix("/").unwrap_or(dir));
         fs::create_dir(&to).map_err(of(dir))?;
     }
-    // As on the host, nobody makes anything there.
+    // As on the host, ordinary users create nothing in the root.
     rustix::mount::mount_remount(ROOT, MountFlags::BIND | MountFlags::RDONLY, c"").map_err(of("the new root"))
 }
 
@@ -318,7 +319,7 @@ fn send(socket: &UnixStream, fd: BorrowedFd<'_>) -> io::Result<()> {
 fn become_it(command: &[OsString]) -> Result<Infallible, Failed> {
     let Some((program, words)) = command.split_first() else { return Err(of("the command")(Errno::INVAL)) };
     let error = Command::new(program).args(words).exec();
-    // A directory of PATH that is not for this user has nothing to do with it.
+    // A directory of PATH that this user may not enter is not the reason.
     let is_there = || {
         let is_name = !program.as_bytes().contains(&b'/');
         let path = std::env::var_os("PATH").filter(|_| is_name).unwrap_or_default();

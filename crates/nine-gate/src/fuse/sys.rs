@@ -1,4 +1,4 @@
-//! The two calls of /dev/fuse that nothing wraps (Linux' include/uapi/linux/fuse.h).
+//! The two ioctls of /dev/fuse that no crate wraps (Linux' include/uapi/linux/fuse.h).
 
 #![allow(unsafe_code)]
 
@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use rustix::ioctl::{self, Opcode, Setter, opcode};
 
-/// A file of the host that the kernel reads and writes by itself, for as long as this lives.
+/// A file of the host that the kernel itself reads and writes while this exists.
 #[derive(Clone)]
 pub(super) struct Backing(Rc<Open>);
 
@@ -31,10 +31,10 @@ const OPEN: Opcode = opcode::write::<Map>(MAGIC, 1);
 const CLOSE: Opcode = opcode::write::<u32>(MAGIC, 2);
 
 impl Backing {
-    /// Tells the kernel of a file of the host. Needs CAP_SYS_ADMIN, and `PASSTHROUGH` agreed on.
+    /// Registers a file of the host with the kernel. Needs CAP_SYS_ADMIN, and `PASSTHROUGH` agreed on in INIT.
     pub(super) fn new(device: &Rc<OwnedFd>, file: impl AsFd) -> io::Result<Self> {
         let map = Map { fd: file.as_fd().as_raw_fd(), flags: 0, padding: 0 };
-        // SAFETY: the kernel reads a `Map` of this layout and keeps no pointer; what it returns is a positive number.
+        // SAFETY: the kernel reads a `Map` of this layout and keeps no pointer. It returns a positive number.
         let id = unsafe { ioctl::ioctl(device.as_fd(), Opened(map)) }?;
         Ok(Self(Rc::new(Open { device: device.clone(), id })))
     }
@@ -52,10 +52,11 @@ impl Drop for Open {
     }
 }
 
-/// A call that is given a [`Map`] and returns a number.
+/// An ioctl that takes a [`Map`] and returns a number.
 struct Opened(Map);
 
-// SAFETY: the opcode says how many bytes are read from the pointer, which is that of a `Map`; nothing is written there.
+// SAFETY: the opcode gives the number of bytes read from the pointer, which points to a `Map`; nothing is written
+// there.
 unsafe impl ioctl::Ioctl for Opened {
     type Output = u32;
 
