@@ -3,6 +3,7 @@
 //! In: from the server, the mount points, and the command. Out: the process that becomes the command. It sends the
 //! device to the server as soon as it is mounted, to be served there. A second process of this program does this, with
 //! one thread: [`launch`].
+//!
 //! ```text
 //! PROGRAM ns-launch PARENT PLACE... -- COMMAND [ARG]...
 //! ```
