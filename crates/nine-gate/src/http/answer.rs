@@ -1,4 +1,4 @@
-//! Heads of answers.
+//! Writes the heads of answers.
 
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::civil::CivilTime;
 use super::status::Status;
 
-/// The date line, made once a second.
+/// The Date and Server lines, updated once a second.
 pub(super) struct Date {
     second: Cell<u64>,
     line: RefCell<String>,
@@ -17,10 +17,10 @@ impl Date {
         Self { second: Cell::new(u64::MAX), line: RefCell::default() }
     }
 
-    /// By the time since 1970.
+    /// Appends the lines. `wall`: the time since 1970.
     fn write(&self, wall: Duration, to: &mut Vec<u8>) {
         if self.second.replace(wall.as_secs()) != wall.as_secs() {
-            // A clock beyond the year 9999 is no clock, and an answer without one has no date (RFC 9110, 6.6.1).
+            // A year above 9999 means that the clock is wrong. An answer without a clock has no date (RFC 9110, 6.6.1).
             let date = CivilTime::of(wall.as_secs() as i64);
             let date = date.map_or(String::new(), |date| format!("Date: {}\r\n", date.http()));
             *self.line.borrow_mut() = format!("Server: ninefold\r\n{date}");
@@ -29,18 +29,18 @@ impl Date {
     }
 }
 
-/// How the connection goes on after an answer, as the answer says.
+/// The state of the connection after an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum After {
-    /// It stays, as HTTP/1.1 expects.
+    /// It stays open, the default of HTTP/1.1.
     Stays,
-    /// It stays, which a client of HTTP/1.0 is told.
+    /// It stays open, with a header that says so to an HTTP/1.0 client.
     Kept,
     /// It is closed.
     Closed,
 }
 
-/// Begins a head; lines and [`end`] follow.
+/// Starts a head. Header lines and [`end`] must follow.
 pub(super) fn begin(to: &mut Vec<u8>, status: Status, date: &Date, wall: Duration, after: After) {
     to.extend_from_slice(b"HTTP/1.1 ");
     number(to, status.number().into());
@@ -55,7 +55,7 @@ pub(super) fn begin(to: &mut Vec<u8>, status: Status, date: &Date, wall: Duratio
     }
 }
 
-/// A header.
+/// Appends a header.
 pub(super) fn line(to: &mut Vec<u8>, name: &str, value: &[u8]) {
     to.extend_from_slice(name.as_bytes());
     to.extend_from_slice(b": ");
@@ -63,14 +63,14 @@ pub(super) fn line(to: &mut Vec<u8>, name: &str, value: &[u8]) {
     to.extend_from_slice(b"\r\n");
 }
 
-/// The length of what follows the head.
+/// Appends the length of the body.
 pub(super) fn length(to: &mut Vec<u8>, length: u64) {
     to.extend_from_slice(b"Content-Length: ");
     number(to, length);
     to.extend_from_slice(b"\r\n");
 }
 
-/// The empty line.
+/// Appends the empty line.
 pub(super) fn end(to: &mut Vec<u8>) {
     to.extend_from_slice(b"\r\n");
 }

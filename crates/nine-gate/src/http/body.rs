@@ -1,50 +1,50 @@
-//! The body of a request that nobody wants: passed over, so that the next request is found where it begins.
+//! Skips an unwanted request body, to find the start of the next request.
 //!
-//! Pure: bytes go in, how many of them belong to the body comes out.
+//! Pure: takes bytes, and returns how many of them belong to the body.
 
 use super::head::Body;
 
-/// Bytes that are passed over; a client that sends more is cut off after the answer.
+/// Most bytes skipped. A client that sends more is disconnected after the answer.
 pub const MOST: u64 = 1 << 20;
-/// Bytes of one line between chunks, and of all that follow the last.
+/// Most bytes of a line between chunks, and of all trailers.
 const LINE: usize = 4 << 10;
 
-/// Where in a body the bytes that come are.
+/// The position in a body.
 #[derive(Debug)]
 pub struct Passing {
     at: At,
-    /// Bytes so far.
+    /// Bytes skipped so far.
     passed: u64,
-    /// What has come of a line.
+    /// The received part of a line.
     line: Vec<u8>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 enum At {
-    /// So many bytes to its end.
+    /// In a body with this many bytes left.
     Bytes(u64),
     /// In the line before a chunk.
     Size,
-    /// So many bytes to the end of a chunk.
+    /// In a chunk with this many bytes left.
     Chunk(u64),
-    /// In the end of line behind it.
+    /// In the end of line after a chunk.
     Behind,
-    /// In the trailers, of which so many bytes have come.
+    /// In the trailers, after this many bytes of them.
     Trailers(usize),
     Over,
 }
 
-/// What has come is no body.
+/// The body is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bad {
-    /// These are no chunks.
+    /// Malformed chunks.
     Chunks,
-    /// There are more than [`MOST`] bytes of it.
+    /// The body is longer than [`MOST`] bytes.
     Large,
 }
 
 impl Passing {
-    /// At its beginning.
+    /// Starts at the beginning of a body.
     pub fn new(body: Body) -> Self {
         let at = match body {
             Body::Bytes(0) => At::Over,
@@ -54,12 +54,12 @@ impl Passing {
         Self { at, passed: 0, line: Vec::new() }
     }
 
-    /// Whether all of it has come.
+    /// Whether the body is complete.
     pub fn is_over(&self) -> bool {
         self.at == At::Over
     }
 
-    /// How many of these bytes belong to it: all, unless it is over then.
+    /// Returns how many of these bytes belong to the body: all of them, unless it is complete then.
     pub fn pass(&mut self, bytes: &[u8]) -> Result<usize, Bad> {
         let mut rest = bytes;
         while !rest.is_empty() && !self.is_over() {
@@ -85,7 +85,7 @@ impl Passing {
         Ok(bytes.len() - rest.len())
     }
 
-    /// Takes a line, or what there is of it.
+    /// Takes a line, or the available part of one.
     fn take_line(&mut self, bytes: &[u8]) -> Result<usize, Bad> {
         let end = bytes.iter().position(|byte| *byte == b'\n');
         let n = end.map_or(bytes.len(), |end| end + 1);
@@ -97,7 +97,7 @@ impl Passing {
             return Ok(n);
         }
         let line = std::mem::take(&mut self.line);
-        // A bare LF is no end of line where chunks are: others take it for one, or not.
+        // A bare LF does not end a line in chunked coding: other implementations differ about it.
         let line = line.strip_suffix(b"\r\n").filter(|line| !line.contains(&b'\r')).ok_or(Bad::Chunks)?;
         self.at = match self.at {
             At::Size => match size(line)? {
@@ -113,9 +113,9 @@ impl Passing {
     }
 }
 
-/// `SIZE[;EXTENSIONS]`, in hex.
+/// Parses `SIZE[;EXTENSIONS]`, in hex.
 fn size(line: &[u8]) -> Result<u64, Bad> {
-    // Blanks stand before an extension and nowhere else (RFC 9112, 7.1.1).
+    // Blanks are allowed only before an extension (RFC 9112, 7.1.1).
     let digits = line.iter().position(|byte| *byte == b';').map_or(line, |at| line[..at].trim_ascii_end());
     let is_hex = (1..=16).contains(&digits.len()) && digits.iter().all(u8::is_ascii_hexdigit);
     let text = std::str::from_utf8(digits).ok().filter(|_| is_hex).ok_or(Bad::Chunks)?;
@@ -126,7 +126,7 @@ fn size(line: &[u8]) -> Result<u64, Bad> {
 mod tests {
     use super::*;
 
-    /// What is left behind it, whatever the pieces in which it comes.
+    /// The input after the body, for any division into pieces.
     fn left(body: Body, bytes: &str) -> Result<Option<String>, Bad> {
         let mut results = Vec::new();
         for piece in [1, 2, 3, 7, usize::MAX] {

@@ -1,15 +1,15 @@
-//! Dumps by the days on which they were made, for people.
+//! A calendar of dumps, for people.
 //!
-//! In: names of dumps: `1121` of a year, and `11211` for the second one of that day. Out: a table for each month, of
+//! In: names of dumps: `1121` in a year, and `11211` for the second one of that day. Out: a table for each month, in
 //! plain HTML. Pure.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
-/// The dumps of a day that have a link each; of more there is a list.
+/// Dumps of a day that get a link each. With more, one link leads to a list.
 const LINKS: usize = 3;
 
-/// A dump: its day, and its number among those of the day, from 0.
+/// A dump: its day, and its number within the day, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Dump {
     /// 0 to 9999.
@@ -23,7 +23,7 @@ pub struct Dump {
 }
 
 impl Dump {
-    /// By the name of its year, and its name there.
+    /// Parses a dump from the names of its year and of itself.
     pub fn parse(year: &[u8], name: &[u8]) -> Option<Self> {
         let year = year_of(year)?;
         let digits = |text: &[u8]| text.iter().all(u8::is_ascii_digit);
@@ -37,13 +37,13 @@ impl Dump {
         is_day.then_some(Self { year, month, day, number })
     }
 
-    /// By both with `/` between.
+    /// Parses both names, separated by `/`.
     pub fn named(name: &str) -> Option<Self> {
         let (year, name) = name.split_once('/')?;
         Self::parse(year.as_bytes(), name.as_bytes())
     }
 
-    /// In its year: `1121`.
+    /// The name within its year: `1121`.
     pub(super) fn name(&self) -> String {
         let Self { month, day, number, .. } = self;
         let number = if *number == 0 { String::new() } else { number.to_string() };
@@ -57,13 +57,13 @@ impl fmt::Display for Dump {
     }
 }
 
-/// The year that a directory of dumps stands for.
+/// The year of a directory of dumps, by its name.
 pub fn year_of(name: &[u8]) -> Option<u16> {
     let is_year = name.len() == 4 && name.iter().all(u8::is_ascii_digit);
     is_year.then(|| std::str::from_utf8(name).ok()?.parse().ok())?
 }
 
-/// The months of a year in which there are dumps. `to`: the way to the year's directory, with a `/` behind it.
+/// Writes the months of a year that have dumps. `to`: the path to the year's directory, with a `/` at its end.
 pub fn html(year: u16, dumps: &[Dump], to: &str) -> String {
     let mut months: BTreeMap<u8, BTreeMap<u8, Vec<Dump>>> = BTreeMap::new();
     for dump in dumps {
@@ -95,7 +95,7 @@ pub fn html(year: u16, dumps: &[Dump], to: &str) -> String {
     page + "</div>\n"
 }
 
-/// A day with dumps: its first one, and the others.
+/// Writes a day with dumps: the first one, and the others.
 fn cell(page: &mut String, dumps: &mut [Dump], to: &str) {
     dumps.sort_unstable();
     let Some((first, more)) = dumps.split_first() else { return };
@@ -121,7 +121,7 @@ fn cell(page: &mut String, dumps: &mut [Dump], to: &str) {
     page.push_str("</td>");
 }
 
-/// Of the calendar that most of the world has.
+/// The days of a month in the Gregorian calendar.
 fn days(year: u16, month: u8) -> u8 {
     match month {
         2 => {
@@ -133,10 +133,10 @@ fn days(year: u16, month: u8) -> u8 {
     }
 }
 
-/// From Monday, 0 (Sakamoto's way).
+/// The weekday, Monday is 0 (Sakamoto's algorithm).
 fn weekday(year: u16, month: u8, day: u8) -> usize {
     const SHIFTS: [usize; 12] = [0, 3, 2, 5, 0, 3, 5, 1, 4, 6, 2, 4];
-    // 400 years are whole weeks: so it is never before the first one.
+    // Every 400 years are whole weeks; adding them avoids a negative year.
     let year = usize::from(year) + 400 - usize::from(month < 3);
     (year + year / 4 - year / 100 + year / 400 + SHIFTS[usize::from(month) - 1] + usize::from(day) + 6) % 7
 }

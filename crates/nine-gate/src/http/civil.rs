@@ -2,7 +2,7 @@
 //!
 //! In: seconds since 1970, negative before. Out: fields and texts, and back. Pure.
 //!
-//! Always holds: a text names the very second it was made of. A time that four digits of a year cannot name has none.
+//! Always holds: a text gives exactly the second it was made from. A time outside the years 0 to 9999 has no text.
 
 /// A second of the calendar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,10 +30,10 @@ const EPOCH_DAYS: i64 = 719_468;
 const ERA_DAYS: i64 = 146_097;
 
 impl CivilTime {
-    /// `None`: it is not in the years 0 to 9999.
+    /// `None`: outside the years 0 to 9999.
     pub(super) fn of(seconds: i64) -> Option<Self> {
         let (days, second) = (seconds.div_euclid(DAY), seconds.rem_euclid(DAY));
-        // Years that begin in March have their leap day at the end (Hinnant, "chrono-Compatible Low-Level Date
+        // With years that start in March the leap day is at the end (Hinnant, "chrono-Compatible Low-Level Date
         // Algorithms").
         let days = days + EPOCH_DAYS;
         let (era, of_era) = (days.div_euclid(ERA_DAYS), days.rem_euclid(ERA_DAYS));
@@ -64,7 +64,7 @@ impl CivilTime {
     }
 }
 
-/// A time as HTTP writes it, in any of its three forms. The two obsolete ones name no year before 1970.
+/// Parses a time in any of HTTP's three forms. Times before 1970 are accepted only in the current form.
 pub(super) fn parse_http(text: &str) -> Option<i64> {
     if let Some(seconds) = parse_fixed(text)
         && CivilTime::of(seconds).is_some_and(|time| time.http() == text)
@@ -75,7 +75,7 @@ pub(super) fn parse_http(text: &str) -> Option<i64> {
     i64::try_from(time.duration_since(std::time::SystemTime::UNIX_EPOCH).ok()?.as_secs()).ok()
 }
 
-/// The second that the fields of `Sun, 06 Nov 1994 08:49:37 GMT` add up to, whether there is such a day or not.
+/// The seconds of the fields of `Sun, 06 Nov 1994 08:49:37 GMT`, also for a day that does not exist.
 fn parse_fixed(text: &str) -> Option<i64> {
     let number = |from: usize, to: usize| text.get(from..to)?.parse::<u16>().ok().map(i64::from);
     let month = text.get(8..11)?;

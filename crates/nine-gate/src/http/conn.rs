@@ -1,7 +1,7 @@
-//! One conversation: requests in, answers out, in their order.
+//! One connection: requests in, answers out, in order.
 //!
-//! Always holds: a length that was announced is what is sent, or the connection is cut; a connection without a request
-//! owns no buffer; who is slower than his time goes.
+//! Always holds: an answer has exactly the announced length, or the connection is cut. A connection without a request
+//! owns no buffer. A connection that misses a deadline ends.
 
 mod dirs;
 mod send;
@@ -34,21 +34,21 @@ use super::{GRACE, Site};
 
 /// Bytes of one read of a connection.
 const READ: u32 = 16 << 10;
-/// Bytes of an address.
+/// Most bytes of a remote address.
 const REMOTE: u32 = 256;
-/// Answers to requests that came together are gathered up to so many bytes.
+/// Answers to pipelined requests are gathered up to this many bytes.
 const GATHER: usize = 64 << 10;
 
-/// Why a conversation is over.
+/// Why a connection ended.
 #[derive(Debug)]
 pub(super) enum End {
-    /// As both wanted it.
+    /// In the normal way.
     Closed,
-    /// Somebody did not keep to his time.
+    /// A deadline passed.
     Late,
-    /// The client has gone.
+    /// The client closed or lost the connection.
     Gone(Error),
-    /// An answer could not be finished.
+    /// An answer could not be completed.
     Cut(String),
 }
 
@@ -64,30 +64,30 @@ pub(super) struct Conn {
     number: usize,
     card: Rc<Card>,
     data: File,
-    /// The directory of the conversation.
+    /// The connection's directory in the network.
     dir: Option<File>,
     /// The client has not authenticated yet, but may.
     unproven: bool,
     /// The client's name for `ClientTurns`; `None` until it first needs a permit.
     client: Option<ClientName>,
-    /// It is another user of this machine than the one who serves.
+    /// The client is another user of this machine, not the one who serves.
     is_other: bool,
-    /// What he may see, if anything.
+    /// The files that the client sees, if any.
     files: Option<Rc<Files>>,
-    /// What has come and was not used.
+    /// Unparsed input.
     input: Vec<u8>,
-    /// What is to be sent.
+    /// Unsent output.
     out: Vec<Payload>,
     after: After,
-    /// Of the client; where nobody is told of it, nothing.
+    /// The client's address; empty if nothing needs it.
     remote: String,
-    /// Of the answer that was begun last.
+    /// The status of the latest answer.
     status: u16,
-    /// Bytes that have been sent.
+    /// Bytes sent so far.
     sent: u64,
 }
 
-/// Takes a call and serves it.
+/// Accepts a call and serves it.
 pub(super) async fn converse(site: Rc<Site>, number: usize, card: Rc<Card>, incoming: Incoming) {
     card.due(site.now() + site.options.patience);
     let accepting = pin!(async {
@@ -112,7 +112,7 @@ pub(super) async fn converse(site: Rc<Site>, number: usize, card: Rc<Card>, inco
         Ok(Err(error)) => return site.counts.ended(&End::Gone(error)),
         Err(end) => return site.counts.ended(&end),
     };
-    // The conversation lives as long as one of its files is open.
+    // The connection lives while one of its files is open.
     let data = dialled.data;
     let (dir, unproven, client) = (Some(dialled.dir), site.options.trees.is_some(), None);
     let files = if is_other { site.others.clone() } else { site.files.clone() };
@@ -168,7 +168,7 @@ impl Conn {
                 Ok(()) => {}
                 Err(end) => {
                     if let End::Cut(_) = end {
-                        // Answers before it are whole, and what there is of this one is less than it said.
+                        // Answers before this one are complete. This one ends before its announced length.
                         let _ = self.flush().await;
                     }
                     return end;
@@ -177,9 +177,9 @@ impl Conn {
         }
     }
 
-    /// One request and its answer.
+    /// Reads one request and answers it.
     async fn request(&mut self) -> Result<(), End> {
-        // When its first byte came.
+        // The arrival of the request's first byte.
         let mut begun = self.site.now();
         let head = loop {
             if !self.input.is_empty() {
@@ -190,15 +190,15 @@ impl Conn {
                 }
             }
             self.flush().await?;
-            // Ends of lines before a request are nothing (RFC 9112, 2.2).
+            // Empty lines before a request are ignored (RFC 9112, 2.2).
             if self.input.iter().all(|byte| matches!(byte, b'\r' | b'\n')) {
                 self.input.clear();
             }
             let is_new = self.input.is_empty();
             match is_new {
-                // Perhaps one was sent before the stop.
+                // A request may have been sent before the stop.
                 true if self.site.is_stopping() => self.due(GRACE),
-                // Who has to prove something or to agree on something before does so at once.
+                // With a pushed module, the client must negotiate or authenticate at once.
                 true if self.sent == 0 && self.site.options.push.is_some() => {
                     self.due(self.site.options.patience)
                 }
@@ -213,7 +213,7 @@ impl Conn {
                 Ok(true) => {}
                 Ok(false) if is_new => return Err(End::Closed),
                 Ok(false) => return self.refuse(Status::BAD_REQUEST, "the request has no end").await,
-                // Nothing was owed.
+                // The client owed nothing.
                 Err(End::Late) if is_new => return Err(End::Closed),
                 Err(End::Late) => return self.refuse(Status::TIMEOUT, LATE).await,
                 Err(end) => return Err(end),
@@ -229,7 +229,7 @@ impl Conn {
         let before = self.sent + self.waits() as u64;
         let rest = self.pass_body(&head, &input).await?;
         if self.site.is_stopping() && rest.is_empty() {
-            // No request that came behind it is left without an answer.
+            // Close only if no further request has arrived, so that each one is answered.
             self.after = After::Closed;
         }
         let answered = self.answer(&head, &input).await;
@@ -253,14 +253,14 @@ impl Conn {
         Ok(())
     }
 
-    /// Passes over the body: what is behind it.
+    /// Skips the body. Returns the input after it.
     async fn pass_body(&mut self, head: &Head, input: &[u8]) -> Result<Vec<u8>, End> {
         let behind = &input[head.len..];
         if head.body == Body::Bytes(0) {
             return Ok(behind.to_vec());
         }
         if head.expects {
-            // It is not wanted, and whether it comes nobody knows.
+            // The body is not requested, and the client may or may not send it.
             self.after = After::Closed;
             return Ok(Vec::new());
         }
@@ -374,8 +374,8 @@ impl Conn {
         }
     }
 
-    /// Of a mux that does not tell, this is said. Who has proven who he is sees of it what is his, as do other users of
-    /// this machine.
+    /// Our metrics and the mux's. If the mux does not answer, a comment says so. Authenticated clients and other users
+    /// of this machine see their own part of the mux's metrics.
     async fn metrics(&mut self) -> Result<String, End> {
         let (site, files) = (self.site.clone(), self.files.clone());
         let mut text = site.metrics();
@@ -391,16 +391,16 @@ impl Conn {
         Ok(text)
     }
 
-    /// What is there; who waits for an upstream has a time, too.
+    /// Looks up a path; the wait for an upstream has a limit.
     async fn find(&mut self, head: &Head, names: &[u8]) -> Result<Result<Found, Error>, End> {
         let Some(files) = self.files.clone() else { return Ok(Err(Error::Remote(Errno::EACCES.into()))) };
         let now = self.site.now();
-        // Parts of it are joined with those that the client has: its tag must be that of now.
+        // With If-Range the client joins parts with older ones, so the tag must be the present one.
         let anew = !head.if_range.is_empty();
         Ok(self.wait(pin!(files.find(names, now, anew))).await?.unwrap_or_else(|Late| Err(late())))
     }
 
-    /// After the first bytes of a client it is known what he has proven.
+    /// Finds the tree of an authenticated client. Its identity is known after its first bytes.
     async fn prove(&mut self, dir: &File) -> Result<Result<(), Error>, End> {
         let site = self.site.clone();
         let Some(trees) = site.options.trees.as_deref() else { return Ok(Ok(())) };
@@ -413,7 +413,7 @@ impl Conn {
         }))
     }
 
-    /// Tells of an answer before which so many bytes had been made, to what began with this.
+    /// Logs an answer. `before`: bytes of output before it; `input`: starts with its request.
     fn log(&self, head: Option<&Head>, input: &[u8], before: u64) {
         let Some(log) = &self.site.options.log else { return };
         let said = |what: fn(&Head) -> &Range<usize>| head.map_or(&[][..], |head| &input[what(head).clone()]);
@@ -436,20 +436,20 @@ impl Conn {
         text
     }
 
-    /// An answer of this status begins.
+    /// Counts an answer by its status.
     fn says(&mut self, status: Status) {
         self.status = status.number();
         self.site.counts.answered(status);
     }
 
-    /// A head that nothing follows.
+    /// Sends a head without a body.
     fn send_head(&mut self, mut text: Vec<u8>) -> Result<(), End> {
         answer::end(&mut text);
         self.out.push(Payload::from(text));
         Ok(())
     }
 
-    /// A page of our own; `all` of it, or its head.
+    /// Sends a generated page: all of it, or only its head.
     fn page(&mut self, all: bool, status: Status, kind: &str, page: Vec<u8>, lines: &[(&str, &[u8])]) {
         let mut text = self.begin(status);
         answer::line(&mut text, "Content-Type", kind.as_bytes());
@@ -464,7 +464,7 @@ impl Conn {
         }
     }
 
-    /// One that says one thing.
+    /// Sends a page with one message.
     fn note(&mut self, all: bool, status: Status, what: &str, lines: &[(&str, &[u8])]) {
         let page = list::note(status.number(), status.text(), what);
         let lines: Vec<_> = lines.iter().copied().chain([SAFE]).collect();
@@ -475,7 +475,7 @@ impl Conn {
         self.note(head.is_whole(), status, what, lines);
     }
 
-    /// What went wrong with a file.
+    /// Answers with the error of a file.
     fn fails(&mut self, head: &Head, error: &Error) -> Result<(), End> {
         let (status, what) = match error.errno() {
             Errno::ENOENT | Errno::ENOTDIR | Errno::ENAMETOOLONG => {
@@ -496,7 +496,7 @@ impl Conn {
         Ok(())
     }
 
-    /// An answer to what is no request; nothing behind it is understood.
+    /// Answers input that is not a valid request. Later input cannot be parsed, so the connection closes.
     async fn refuse(&mut self, status: Status, what: &str) -> Result<(), End> {
         self.after = After::Closed;
         let before = self.sent + self.waits() as u64;
@@ -510,12 +510,12 @@ impl Conn {
         self.out.iter().map(Payload::len).sum()
     }
 
-    /// Whether a range of a file is to be sent: what of it is resident now may not be after a wait.
+    /// Whether a range of a file is pending. Its resident pages may be evicted during a wait.
     fn has_file(&self) -> bool {
         self.out.iter().any(|part| matches!(part, Payload::File { .. }))
     }
 
-    /// Waits for what may take its time, as long as one waits for an upstream; meanwhile what there is leaves.
+    /// Waits for a future that may take as long as an upstream may. Sends the pending output meanwhile.
     async fn wait<F: Future + Unpin>(&mut self, mut future: F) -> Result<Result<F::Output, Late>, End> {
         let mut first = None;
         poll_fn(|cx| {
@@ -539,7 +539,7 @@ impl Conn {
         Ok(timely(&self.card, future).await.map_err(|_| Late))
     }
 
-    /// The client, as far as shares go: by its address; where nobody knows that, by its connection.
+    /// The client's name for sharing: its address, or its connection if the address is unknown.
     async fn client(&mut self) -> Result<ClientName, End> {
         if let Some(client) = &self.client {
             return Ok(client.clone());
@@ -567,7 +567,7 @@ impl Conn {
         Ok(client)
     }
 
-    /// Does long work on a thread beside this core, when it is the client's turn.
+    /// Runs long work on a worker thread when the client has a permit.
     async fn work<T, F>(&mut self, job: F) -> Result<T, End>
     where
         T: Send + 'static,
@@ -579,7 +579,7 @@ impl Conn {
         site.work.run(job).await.ok_or_else(|| End::Cut("its work failed".into()))
     }
 
-    /// Sends what there is.
+    /// Sends the pending output.
     async fn flush(&mut self) -> Result<(), End> {
         while !self.out.is_empty() {
             self.due(self.site.options.stall);
@@ -591,12 +591,12 @@ impl Conn {
         Ok(())
     }
 
-    /// What is waited for from now on must have happened after so long.
+    /// Sets the deadline of the next wait.
     fn due(&self, within: Duration) {
         self.card.due(self.site.now() + within);
     }
 
-    /// Reads more; false: the client has said all.
+    /// Reads more input. Returns `false` at the end of the client's data.
     async fn read(&mut self) -> Result<bool, End> {
         let mut reading = pin!(self.data.read_payload(0, READ));
         let came = timely(&self.card, reading.as_mut()).await??;
@@ -610,7 +610,7 @@ impl Conn {
     }
 }
 
-/// One of those that are counted.
+/// Counts itself in a cell while it exists.
 struct One(Rc<Site>, fn(&Site) -> &Cell<usize>);
 
 impl One {
@@ -627,12 +627,12 @@ impl Drop for One {
     }
 }
 
-/// Whether a page of ours asks by itself how the server is, as long as somebody looks at it: nobody has done anything.
+/// Whether one of our own pages polls the metrics by itself: no user did anything.
 fn is_asked_by_page(head: &Head, input: &[u8]) -> bool {
     &input[head.path.clone()] == b"/metrics" && &input[head.query.clone()] == b"live"
 }
 
-/// What a query says of this: `name`, or `name=VALUE`.
+/// The value of `name` in a query (`name=VALUE`); empty for a bare `name`.
 fn asked<'q>(query: &'q [u8], name: &str) -> Option<&'q [u8]> {
     query.split(|byte| *byte == b'&').find_map(|part| match part.strip_prefix(name.as_bytes())? {
         [] => Some(&b""[..]),
@@ -645,7 +645,7 @@ const LARGE: &str = "nobody wants so large a body";
 const LATE: &str = "the request did not come in time";
 const ALLOWED: &[u8] = b"GET, HEAD, OPTIONS";
 const HTML: &str = "text/html; charset=utf-8";
-/// What a page of ours may do that runs nothing.
+/// The content policy of our pages without scripts.
 const SAFE: (&str, &[u8]) = (
     "Content-Security-Policy",
     b"default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; frame-ancestors 'none'",

@@ -1,4 +1,4 @@
-//! What is counted, for `/metrics`, and what a mux says there of its servers: all in Prometheus' text format, 0.0.4.
+//! Counters for `/metrics`, and the metrics of a mux about its servers: all in Prometheus' text format, 0.0.4.
 
 use std::cell::Cell;
 use std::fmt::Write;
@@ -10,23 +10,23 @@ use nine_proto::OpenFlags;
 use super::conn::End;
 use super::status::Status;
 
-/// Since the start.
+/// Counts since the start.
 #[derive(Default)]
 pub(super) struct Counts {
     /// Answers by the first digit of their status.
     answers: [Cell<u64>; 6],
     sent: Cell<u64>,
-    /// Conversations: all, and those that ended late, gone, cut.
+    /// Connections: all, and those that ended late, gone, cut.
     calls: Cell<u64>,
     late: Cell<u64>,
     gone: Cell<u64>,
     cut: Cell<u64>,
-    /// Answers by their time, the last for those that took longer than any of [`TIMES`]; and nanoseconds of all.
+    /// Answers by their time; the last one counts those above all [`TIMES`]. `time`: the sum, in nanoseconds.
     times: [Cell<u64>; TIMES.len() + 1],
     time: Cell<u64>,
 }
 
-/// Where the counts of answers by their time end, nanoseconds.
+/// The upper bounds of the histogram, in nanoseconds.
 const TIMES: [(&str, u64); 10] = [
     ("0.0001", 100_000),
     ("0.0005", 500_000),
@@ -39,7 +39,7 @@ const TIMES: [(&str, u64); 10] = [
     ("1", 1_000_000_000),
     ("10", 10_000_000_000),
 ];
-/// What is read of a mux's file, at most.
+/// Most bytes read of a mux's file.
 const MUX_MAX: usize = 1 << 20;
 
 fn add(count: &Cell<u64>, n: u64) {
@@ -51,7 +51,7 @@ impl Counts {
         add(&self.calls, 1);
     }
 
-    /// Conversations so far.
+    /// Connections so far.
     pub(super) fn calls(&self) -> u64 {
         self.calls.get()
     }
@@ -64,7 +64,7 @@ impl Counts {
         add(&self.sent, bytes);
     }
 
-    /// From a request's head to when its answer had left, or waited to leave with others.
+    /// Counts a time from a request's head until its answer was sent, or queued with others.
     pub(super) fn took(&self, time: Duration) {
         let time = time.as_nanos() as u64;
         let at = TIMES.iter().position(|(_, end)| time <= *end).unwrap_or(TIMES.len());
@@ -81,7 +81,7 @@ impl Counts {
         }
     }
 
-    /// With conversations and files that are open.
+    /// The metrics, with the given numbers of open connections and files.
     pub(super) fn text(&self, open: usize, files: usize) -> String {
         let mut text = String::new();
         let mut family = |name: &str, kind: &str, help: &str, values: &[(&str, u64)]| {
@@ -130,7 +130,7 @@ impl Counts {
     }
 }
 
-/// What the file `metrics` of a mux's own says now, or that in the tree of who may see no more: whole lines.
+/// Reads the `metrics` file of a mux, or the one in the client's own tree. Returns whole lines.
 pub(super) async fn of_mux(own: Option<&File>, mux: &File) -> Result<String> {
     let file = match own {
         Some(root) => root.open("mux/metrics", OpenFlags::READ).await?,

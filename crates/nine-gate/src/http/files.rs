@@ -1,11 +1,10 @@
-//! Files that have been asked for, kept open: what nginx calls its open file cache.
+//! Requested files that are kept open, like nginx's open file cache.
 //!
-//! In: the root of a tree, and paths. Out: open files with what an answer says about them. What is found is believed
-//! for [`FRESH`]; then it is looked at again by its path, so that a file that another has taken the place of is
-//! noticed.
+//! In: the root of a tree, and paths. Out: open files with the headers of their answers. A found file is not checked
+//! again for [`FRESH`]. Then it is looked up again by its path, which detects that another file has replaced it.
 //!
-//! Always holds: at most [`Files::new`]'s number is kept by all that share it; of those that have not been asked for
-//! lately one goes first.
+//! Always holds: all `Files` that share a count keep at most [`Files::new`]'s `most` files. A file not requested
+//! recently is evicted first.
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
@@ -22,30 +21,30 @@ use nine_proto::{Attr, Errno, GetMask, OpenFlags, Qid};
 use super::civil::CivilTime;
 use super::squeeze::Coding;
 
-/// For so long nothing is asked about a file that was found.
+/// How long a found file is used without a new check.
 pub(super) const FRESH: Duration = Duration::from_secs(1);
-/// After so long a time without a request a file is closed.
+/// How long a file stays open after its last request.
 const KEPT: Duration = Duration::from_secs(20);
-/// Links that lead from one to the next.
+/// Most symbolic links followed for one path.
 const LINKS: usize = 16;
 
 /// See the module.
 pub(super) struct Files {
     root: Arc<File>,
-    /// Paths that are not there for anybody.
+    /// Whether a path is hidden from all clients.
     hidden: Hidden,
     most: usize,
-    /// Those that are kept by all who share this number.
+    /// The number of files kept by all that share this cell.
     all: Rc<Cell<usize>>,
     by_path: RefCell<HashMap<Box<[u8]>, usize>>,
-    /// In a ring, which the hand goes round.
+    /// A ring for the clock algorithm; `hand` is its hand.
     kept: RefCell<Vec<Kept>>,
     hand: Cell<usize>,
 }
 
-/// Whether a path is not there.
+/// Whether a path is hidden.
 type Hidden = Box<dyn Fn(&[u8]) -> bool>;
-/// A path and what is there.
+/// A path and its file.
 type Kept = (Box<[u8]>, Rc<Entry>);
 
 /// An open file.
@@ -53,39 +52,39 @@ pub(super) struct Entry {
     pub(super) file: File,
     pub(super) size: u64,
     mode: u32,
-    /// Its tag, with the quotes.
+    /// Entity tag, with the quotes.
     tag: Box<str>,
-    /// When it was changed last, in seconds since 1970.
+    /// Last change, in seconds since 1970.
     pub(super) changed: i64,
-    /// The header that says so; empty: HTTP cannot name that time.
+    /// The Last-Modified header; empty if HTTP cannot express the time.
     modified: Box<str>,
-    /// What it is by its name.
+    /// Media type, by the name.
     kind: Box<str>,
-    /// Headers that every answer has: type and tag.
+    /// Headers of every answer: type and tag.
     lines: Box<[u8]>,
-    /// It is worth compressing.
+    /// Worth compressing.
     pub(super) is_text: bool,
-    /// When it was looked at; `None`: something was wrong with it.
+    /// When its attributes were last checked. `None`: a read of it has failed.
     looked: Cell<Option<Duration>>,
     lately: Cell<bool>,
     asked: Cell<Duration>,
-    /// The second since 1970 in which it was asked for by who wants nothing but the file.
+    /// The second since 1970 of the last request for the whole file as it is, without conditions or ranges.
     sent: Cell<u64>,
-    /// What was sent then, head and content; empty: it was asked for once.
+    /// The answer to such a request, head and content; empty until the second one within a second.
     answer: RefCell<Bytes>,
 }
 
-/// What a path leads to.
+/// The result of a lookup.
 pub(super) enum Found {
     File(Rc<Entry>),
     /// A directory, not open.
     Dir(File),
-    /// Something that is not shown: an event-like file, a device.
+    /// A file that is not served: an event-like file, a device.
     Other,
 }
 
 impl Files {
-    /// None yet, of the tree below `root`, without what is hidden; at most `most` by all that have the same `all`.
+    /// Starts empty, for the tree below `root` without hidden paths. All with the same `all` keep at most `most` files.
     pub(super) fn new(
         root: Arc<File>,
         most: usize,
@@ -108,7 +107,8 @@ impl Files {
         &self.root
     }
 
-    /// The file or directory at `path`, names with '/' between. `anew`: asks the server even if it has just done so.
+    /// The file or directory at `path`, a list of names separated by '/'. `anew`: asks the server even within
+    /// [`FRESH`].
     pub(super) async fn find(&self, path: &[u8], now: Duration, anew: bool) -> Result<Found> {
         let known = self.known(path);
         if let Some(entry) = &known {
@@ -116,7 +116,7 @@ impl Files {
             if !anew && entry.looked.get().is_some_and(|looked| now < looked + FRESH) {
                 return Ok(Found::File(entry.clone()));
             }
-            // The others believe it as long as one looks.
+            // Other requests use the entry while this one checks it.
             entry.looked.set(Some(now));
         }
         let found = self.look(path, known.as_ref(), now).await;
@@ -138,7 +138,7 @@ impl Files {
             return Ok(Found::File(entry.clone()));
         }
         let file = match file.open_here(OpenFlags::READ).await {
-            // Perhaps one that is kept is in the way.
+            // An open file of ours may use up the limit.
             Err(error) if matches!(error.errno(), Errno::EMFILE | Errno::ENFILE) && self.evict() => {
                 let (file, _) = self.resolve(path).await?;
                 file.open_here(OpenFlags::READ).await?
@@ -146,26 +146,26 @@ impl Files {
             opened => opened?,
         };
         let entry = Rc::new(Entry::new(path, file, &attr, now));
-        // What a program makes is made at each open, and what one may have open alone is not kept from others.
+        // Generated files are generated at each open, and a file that only one client can open must not stay open.
         if attr.size > 0 && attr.qid.ty & Qid::EXCL == 0 {
             self.keep(path, entry.clone());
         }
         Ok(Found::File(entry))
     }
 
-    /// Walks there; links lead on, as long as they stay in the tree.
+    /// Walks to a path. Follows links, as long as they stay within the tree.
     async fn resolve(&self, path: &[u8]) -> Result<(File, Attr)> {
         match self.root.walk_attr(path, GetMask::BASIC).await {
             Ok((file, attr)) if !attr.qid.is_symlink() => return Ok((file, attr)),
             Err(error) if !matches!(error.errno(), Errno::ENOTDIR | Errno::ENOENT) => return Err(error),
             _ => {}
         }
-        // One of the names on the way may be a link.
+        // One of the names may be a link.
         let mut links = 0;
         let mut todo: Vec<Box<[u8]>> = path.split(|b| *b == b'/').rev().map(Box::from).collect();
         let mut way: Vec<Box<[u8]>> = Vec::new();
         while let Some(name) = todo.pop() {
-            // What leads nowhere new is taken off here, so that no link leads out or to what is hidden.
+            // ".." is resolved here, so that no link leads out of the tree or to a hidden path.
             match &*name {
                 b"" | b"." => continue,
                 b".." if way.pop().is_some() => continue,
@@ -184,7 +184,7 @@ impl Files {
                 return Err(Error::Remote(Errno::ELOOP.into()));
             }
             let target = file.readlink().await?;
-            // Where an absolute one leads is another tree's matter.
+            // An absolute link leads out of the tree.
             if target.starts_with(b"/") {
                 return Err(Error::Remote(Errno::EACCES.into()));
             }
@@ -195,7 +195,7 @@ impl Files {
         self.step(&way).await
     }
 
-    /// On the way of a link: it may lead to what nobody may name.
+    /// One step of a walk through links, which must not lead to a hidden path.
     async fn step(&self, way: &[Box<[u8]>]) -> Result<(File, Attr)> {
         let path = way.join(&b'/');
         if (self.hidden)(&path) {
@@ -214,7 +214,7 @@ impl Files {
     fn keep(&self, path: &[u8], entry: Rc<Entry>) {
         self.forget(path);
         if self.all.get() >= self.most && !self.evict() {
-            // The others have them all.
+            // Other trees hold all of the files.
             return;
         }
         self.all.set(self.all.get() + 1);
@@ -223,7 +223,7 @@ impl Files {
         kept.push((path.into(), entry));
     }
 
-    /// Lets go of one that has not been asked for lately; whether there was any.
+    /// Closes a file that was not requested recently. Returns `false` if there is none.
     fn evict(&self) -> bool {
         let kept = self.kept.borrow();
         if kept.is_empty() {
@@ -252,7 +252,7 @@ impl Files {
         }
     }
 
-    /// Closes what nobody has asked for in a while.
+    /// Closes files without a recent request.
     pub(super) fn sweep(&self, now: Duration) {
         let kept = self.kept.borrow();
         kept.iter().filter(|(_, entry)| entry.asked.get() + FRESH < now).for_each(|(_, entry)| {
@@ -267,7 +267,7 @@ impl Files {
         old.iter().for_each(|path| self.forget(path));
     }
 
-    /// How many are kept.
+    /// The number of files kept here.
     pub(super) fn len(&self) -> usize {
         self.kept.borrow().len()
     }
@@ -312,18 +312,17 @@ impl Entry {
         }
     }
 
-    /// Who has lost the permission to read it does not read it because it is open.
+    /// Compares the mode too: a lost read permission must not be bypassed by an open file.
     fn is_still(&self, attr: &Attr) -> bool {
         self.size == attr.size && self.mode == attr.mode && *self.tag == *tag(attr)
     }
 
-    /// What it is by its name.
+    /// Media type, by the name.
     pub(super) fn kind(&self) -> &str {
         &self.kind
     }
 
-    /// The header that says when it was changed. No answer is older than its file: a time that is still to come is that
-    /// of the answer (RFC 9110, 8.8.2.1).
+    /// The Last-Modified header. A time in the future is replaced by the time of the answer (RFC 9110, 8.8.2.1).
     pub(super) fn modified(&self, wall: Duration) -> Cow<'_, str> {
         match i64::try_from(wall.as_secs()) {
             Ok(now) if now < self.changed => Cow::Owned(modified(now)),
@@ -331,7 +330,7 @@ impl Entry {
         }
     }
 
-    /// Headers that every answer has: type and tag. Coded, it is another sequence of bytes, with a tag of its own
+    /// Headers of every answer: type and tag. A compressed answer is another sequence of bytes: it has a tag of its own
     /// and no ranges.
     pub(super) fn lines(&self, coding: Option<Coding>) -> Cow<'_, [u8]> {
         if coding.is_none() {
@@ -349,7 +348,7 @@ impl Entry {
         Cow::Owned(coded.into_bytes())
     }
 
-    /// Its tag, with the quotes.
+    /// Entity tag, with the quotes.
     pub(super) fn tag(&self, coding: Option<Coding>) -> Cow<'_, str> {
         match coding {
             None => Cow::Borrowed(&self.tag),
@@ -357,13 +356,14 @@ impl Entry {
         }
     }
 
-    /// What was sent in this second to who wants nothing but the file.
+    /// The cached answer for plain requests within this second.
     pub(super) fn answer(&self, second: u64) -> Option<Bytes> {
         let answer = self.answer.borrow();
         (self.sent.get() == second && !answer.is_empty()).then(|| answer.clone())
     }
 
-    /// It is asked for so once more: whether it has been in this second, so that the answer is worth keeping.
+    /// Records a plain request. Returns whether there was one within this second, so that caching the answer is
+    /// worthwhile.
     pub(super) fn again(&self, second: u64) -> bool {
         let again = self.sent.replace(second) == second;
         if !again {
@@ -372,34 +372,34 @@ impl Entry {
         again
     }
 
-    /// The answer, for the rest of the second.
+    /// Caches the answer for the rest of the second.
     pub(super) fn keep(&self, answer: Bytes) {
         *self.answer.borrow_mut() = answer;
     }
 
-    /// What is known of it is wrong: it is looked at again by whoever asks next.
+    /// Marks the entry as wrong: the next request checks it again.
     pub(super) fn doubt(&self) {
         self.looked.set(None);
     }
 }
 
-/// Nothing where HTTP cannot name the time.
+/// The Last-Modified header; empty if HTTP cannot express the time.
 fn modified(seconds: i64) -> String {
     CivilTime::of(seconds).map_or(String::new(), |time| format!("Last-Modified: {}\r\n", time.http()))
 }
 
-/// Which file, in which state: by its qid, and its length and time for servers whose qids do not tell.
+/// Makes an entity tag from the qid, and from length and time for servers without versions.
 fn tag(attr: &Attr) -> String {
     let time = (attr.mtime.sec as u64).wrapping_mul(1_000_000_000).wrapping_add(attr.mtime.nsec.into());
     format!("\"{:x}-{:x}-{:x}-{time:x}\"", attr.qid.path, attr.qid.vers, attr.size)
 }
 
-/// What a file is by its name, and whether it is worth compressing.
+/// The media type by the name, and whether compression is worthwhile.
 fn kind(path: &[u8]) -> (String, bool) {
     let name = path.rsplit(|b| *b == b'/').next().unwrap_or_default();
     let name = String::from_utf8_lossy(name);
     let Some(kind) = mime_guess::from_path(&*name).first() else {
-        // Names without an end are what people read: README, Makefile, LICENSE.
+        // Files without a suffix are usually text: README, Makefile, LICENSE.
         let is_plain = !name.contains('.');
         let kind = if is_plain { "text/plain; charset=utf-8" } else { "application/octet-stream" };
         return (kind.into(), is_plain);

@@ -1,7 +1,6 @@
-//! The head of a request: parsed, and judged by itself (RFC 9112).
+//! Parses and validates the head of a request (RFC 9112).
 //!
-//! In: the bytes that have come. Out: a [`Head`], that more is needed, or what is answered instead of it. Pure: no
-//! time, no connection.
+//! In: the received bytes. Out: a [`Head`], a need for more bytes, or an error answer. Pure: no clock, no connection.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -9,116 +8,116 @@ use std::ops::Range;
 use super::range::Ranges;
 use super::status::Status;
 
-/// Bytes of a head, line and headers.
+/// Most bytes of a head: request line and headers.
 pub const HEAD: usize = 16 << 10;
-/// Headers of a request.
+/// Most headers of a request.
 const HEADERS: usize = 96;
 
-/// What is asked, as far as the answer depends on it.
+/// The parts of a request that affect its answer.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Head {
-    /// Bytes of it.
+    /// Its length, in bytes.
     pub len: usize,
-    /// What to do.
+    /// The method.
     pub method: Method,
-    /// The path, as it came: bytes of the head.
+    /// The path, still encoded: a range of the head.
     pub path: Range<usize>,
-    /// What is behind the '?'.
+    /// The query, after the '?'.
     pub query: Range<usize>,
-    /// The name that the client knows this server by.
+    /// The host that the client names.
     pub host: Range<usize>,
-    /// The connection stays afterwards.
+    /// The connection stays open after the answer.
     pub keep: bool,
-    /// HTTP/1.1: bodies of unknown length may come in chunks.
+    /// HTTP/1.1: a body of unknown length may be chunked.
     pub chunks: bool,
-    /// What follows the head.
+    /// The body that follows the head.
     pub body: Body,
-    /// The client sends the body when it is told to.
+    /// Expect: the client waits for "100 Continue" before it sends the body.
     pub expects: bool,
-    /// Only these bytes.
+    /// Range: only these bytes.
     pub ranges: Ranges,
-    /// Only of the file of this tag or date: bytes of the head.
+    /// If-Range: the range only if the file has this tag or date. A range of the head.
     pub if_range: Range<usize>,
-    /// Not if the file is still one of these.
+    /// If-None-Match: only if the file has none of these tags.
     pub if_none_match: Vec<Range<usize>>,
-    /// Only if the file is one of these.
+    /// If-Match: only if the file has one of these tags.
     pub if_match: Vec<Range<usize>>,
-    /// Not if the file is no younger.
+    /// If-Modified-Since: only if the file has changed since.
     pub if_modified_since: Range<usize>,
-    /// Only if the file is no younger.
+    /// If-Unmodified-Since: only if the file has not changed since.
     pub if_unmodified_since: Range<usize>,
-    /// Encodings that the client reads.
+    /// Accept-Encoding: encodings that the client accepts.
     pub codings: Codings,
-    /// It would rather have JSON than HTML.
+    /// Accept: prefers JSON to HTML.
     pub json: bool,
-    /// Where a link to it was, as the client says.
+    /// Referer: the page with the link, as the client reports it.
     pub referer: Range<usize>,
-    /// What the client says that it is.
+    /// User-Agent: the client's name for itself.
     pub agent: Range<usize>,
 }
 
 impl Head {
-    /// The answer is sent with what it is about.
+    /// Whether the answer includes its body.
     pub(super) fn is_whole(&self) -> bool {
         self.method != Method::Head
     }
 }
 
-/// What is done with a file.
+/// The method of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
-    /// It is sent.
+    /// Send the file.
     Get,
-    /// All but the file is sent.
+    /// Send only the head of the answer.
     Head,
-    /// What may be asked is told.
+    /// Send the allowed methods.
     Options,
-    /// What RFC 9110, 9.3 and RFC 5789 know and is not done here.
+    /// A method of RFC 9110, 9.3 or RFC 5789 that is not supported here.
     Known,
-    /// What nobody knows.
+    /// An unknown method.
     Other,
 }
 
-/// What follows the head.
+/// The body that follows the head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// So many bytes.
+    /// This many bytes.
     Bytes(u64),
-    /// Chunks.
+    /// Chunks, up to the last one.
     Chunked,
 }
 
-/// Codings that a client reads, with their weights in thousandths (RFC 9110, 12.5.3); 0: it does not read it.
+/// Encodings that a client accepts, with their weights in thousandths (RFC 9110, 12.5.3); 0: not accepted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Codings {
     /// `gzip`.
     pub gzip: u16,
     /// `zstd`.
     pub zstd: u16,
-    /// None of them; `None`: acceptable, and not asked for.
+    /// No encoding. `None`: accepted, but not mentioned.
     pub identity: Option<u16>,
 }
 
-/// The weights that lines of a list give to names, as they are read.
+/// The weights of the names in list headers.
 #[derive(Default)]
 struct Weights<'h> {
     named: Vec<(&'h [u8], u16)>,
 }
 
-/// What the bytes that have come are.
+/// The result of parsing the received bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Parsed {
-    /// Not a whole head yet.
+    /// An incomplete head.
     Part,
     /// A head.
     Whole(Box<Head>),
-    /// Nothing that can be gone on with.
+    /// Not a valid request: answer with this status and text.
     Wrong(Status, &'static str),
 }
 
 /// Parses a head at the front of `bytes`.
 pub fn parse(bytes: &[u8]) -> Parsed {
-    // Before a request empty lines are passed over (RFC 9112, 2.2).
+    // Empty lines before a request are ignored (RFC 9112, 2.2).
     let blank = bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
     if blank > 4 {
         return Parsed::Wrong(Status::BAD_REQUEST, "empty lines");
@@ -155,7 +154,7 @@ fn too_large(bytes: &[u8]) -> Parsed {
     }
 }
 
-/// Of a head that begins behind blank lines.
+/// Moves the ranges of a head that follows blank lines.
 fn shifted(mut head: Head, by: usize) -> Head {
     head.len += by;
     let places = [
@@ -178,7 +177,7 @@ type Refused = (Status, &'static str);
 
 fn judge(bytes: &[u8], request: &httparse::Request<'_, '_>, len: usize) -> Result<Head, Refused> {
     let place = |part: &[u8]| {
-        // What httparse finds lies in what it was given.
+        // httparse returns slices of its input.
         let at = part.as_ptr() as usize - bytes.as_ptr() as usize;
         at..at + part.len()
     };
@@ -233,7 +232,7 @@ fn judge(bytes: &[u8], request: &httparse::Request<'_, '_>, len: usize) -> Resul
     for header in request.headers.iter() {
         let value = header.value;
         let is = |name: &str| header.name.eq_ignore_ascii_case(name);
-        // By their length first: most headers are none of these.
+        // Compares lengths first, since most headers are none of these.
         match header.name.len() {
             4 if is("host") => {
                 hosts += 1;
@@ -284,7 +283,7 @@ fn judge(bytes: &[u8], request: &httparse::Request<'_, '_>, len: usize) -> Resul
         }
     }
     if let Some((last, others)) = codings.split_last() {
-        // Where chunked is not the last, nobody knows where the body ends (RFC 9112, 6.3).
+        // If chunked is not the last coding, the body has no known end (RFC 9112, 6.3).
         let is_chunked = |coding: &[u8]| coding.eq_ignore_ascii_case(b"chunked");
         if lengths > 0 || !newer || !is_chunked(last) || others.iter().any(|other| is_chunked(other)) {
             return Err(bad("the end of the body cannot be known"));
@@ -314,7 +313,7 @@ fn split_target(target: &str) -> Option<(&str, Option<&str>)> {
     Some((&rest[end..], Some(&rest[..end]))).filter(|_| end > 0)
 }
 
-/// `HOST[:PORT]` (RFC 9110, 7.2; RFC 3986, 3.2.2), or nothing.
+/// Whether this is `HOST[:PORT]` (RFC 9110, 7.2; RFC 3986, 3.2.2), or empty.
 fn is_host(host: &[u8]) -> bool {
     let (name, port) = match host.iter().rposition(|byte| *byte == b':').filter(|_| !host.ends_with(b"]")) {
         Some(at) => (&host[..at], &host[at + 1..]),
@@ -334,13 +333,13 @@ fn words(list: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
     list.split(|byte| *byte == b',').map(<[u8]>::trim_ascii)
 }
 
-/// Digits and nothing else.
+/// Parses a number of digits only.
 pub(super) fn number(digits: &[u8]) -> Option<u64> {
     let is_number = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
     std::str::from_utf8(digits).ok().filter(|_| is_number)?.parse().ok()
 }
 
-/// A word of a list and its weight in thousandths (RFC 9110, 12.4.2). A weight that is none is as if it were not there.
+/// Splits a list item into its name and weight in thousandths (RFC 9110, 12.4.2). An invalid weight counts as absent.
 fn weighed(word: &[u8]) -> (&[u8], u16) {
     let mut parts = word.split(|byte| *byte == b';').map(<[u8]>::trim_ascii);
     let name = parts.next().unwrap_or_default();
@@ -348,7 +347,7 @@ fn weighed(word: &[u8]) -> (&[u8], u16) {
     (name, q.and_then(weight).unwrap_or(1000))
 }
 
-/// `0`, `0.5`, `1.000`, in thousandths.
+/// Parses `0`, `0.5`, `1.000` into thousandths.
 fn weight(text: &[u8]) -> Option<u16> {
     let (whole, digits) = match text {
         [whole @ (b'0' | b'1')] => (*whole, &b""[..]),
@@ -371,7 +370,7 @@ impl<'h> Weights<'h> {
         self.named.extend(words(value).filter(|word| !word.is_empty()).map(weighed));
     }
 
-    /// Of the first of these that the list has: the more exact one comes first.
+    /// The weight of the first of `names` that the list has. Callers put the more specific names first.
     fn of(&self, names: &[&str]) -> Option<u16> {
         names.iter().find_map(|name| {
             self.named
@@ -386,7 +385,7 @@ impl<'h> Weights<'h> {
         Codings {
             gzip: self.of(&["gzip", "x-gzip"]).or(any).unwrap_or(0),
             zstd: self.of(&["zstd"]).or(any).unwrap_or(0),
-            // `*` asks for nothing, but it may refuse.
+            // A `*` does not request identity, but may refuse it.
             identity: self.of(&["identity"]).or(any.filter(|weight| *weight == 0)),
         }
     }

@@ -1,8 +1,8 @@
-//! Directories, for people and for programs.
+//! Directory listings, for people and for programs.
 //!
-//! In: names and attributes. Out: a page of HTML that works without scripts, or JSON. Pure.
+//! In: names and attributes. Out: an HTML page that works without scripts, or JSON. Pure.
 //!
-//! Always holds: what a name says is text, and never markup.
+//! Always holds: a name is shown as text, never as markup.
 
 use std::fmt::Write;
 
@@ -11,40 +11,40 @@ use super::civil::CivilTime;
 use super::past::{Seen, Version, Versions};
 use super::path::encode;
 
-/// Entries of a page for people.
+/// Most entries of an HTML page.
 pub const PAGE_ENTRIES: usize = 2000;
-/// Entries of an answer for programs.
+/// Most entries of a JSON answer.
 pub const JSON_ENTRIES: usize = 10_000;
 
-/// A directory, or a page of it.
+/// A directory, or a page of one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DirListing {
     /// Directories first, then by name.
     pub items: Vec<Item>,
-    /// Entries of the directory.
+    /// Entries of the whole directory.
     pub total: u64,
-    /// Those before these.
+    /// Entries on earlier pages.
     pub before: u64,
-    /// Where the next page is; `None`: this is the last.
+    /// The URL of the next page. `None`: this is the last.
     pub next: Option<String>,
 }
 
-/// One of a directory.
+/// An entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
-    /// As the server has it.
+    /// The name, as the server reports it.
     pub name: Box<[u8]>,
     /// It is a directory.
     pub is_dir: bool,
-    /// Bytes.
+    /// Size, in bytes.
     pub size: u64,
-    /// Seconds since 1970; `None`: nobody knows.
+    /// Last change, in seconds since 1970. `None`: unknown.
     pub changed: Option<i64>,
-    /// Its server is away.
+    /// The entry's server is away.
     pub is_away: bool,
 }
 
-/// `{"path": "/a/", "complete": true, "total": 1, "next": null, "entries": [{"name", "href", "type", "size",
+/// Writes `{"path": "/a/", "complete": true, "total": 1, "next": null, "entries": [{"name", "href", "type", "size",
 /// "modified"}]}`. `name` has U+FFFD for bytes that are not UTF-8; `href` has the bytes, escaped.
 pub fn json(path: &[u8], listing: &DirListing) -> Vec<u8> {
     let DirListing { items, total, next, .. } = listing;
@@ -73,16 +73,16 @@ pub fn json(path: &[u8], listing: &DirListing) -> Vec<u8> {
     text
 }
 
-/// What a page has beside the directory.
+/// Further parts of a directory page.
 #[derive(Clone, Debug, Default)]
 pub struct Beside {
-    /// Older versions of it, and of what is in it, are found by a link.
+    /// Links to older versions of the directory and its entries.
     pub versions: bool,
     /// A calendar, as HTML.
     pub calendar: String,
 }
 
-/// A page for people. Only what has this nonce may run on it, which is our own script (`page/live.js`).
+/// Writes a page for people. Only scripts and styles with this nonce may run, which are our own (`page/live.js`).
 pub fn html(path: &[u8], listing: &DirListing, beside: &Beside, nonce: &str) -> Vec<u8> {
     let DirListing { items, total, before, next } = listing;
     let mut page = begin(&shown(path), nonce, 250 * items.len());
@@ -128,7 +128,7 @@ pub fn html(path: &[u8], listing: &DirListing, beside: &Beside, nonce: &str) -> 
     page.into_bytes()
 }
 
-/// Up to the way to a directory.
+/// Starts a page, up to its breadcrumbs.
 fn begin(title: &str, nonce: &str, more: usize) -> String {
     let mut page = String::with_capacity(12_000 + more);
     let _ = write!(
@@ -141,7 +141,7 @@ fn begin(title: &str, nonce: &str, more: usize) -> String {
     page
 }
 
-/// How something was; `place` says where it is in a dump, or now.
+/// Writes the page of a path's versions. `place` returns its path in a dump, or the present path.
 pub(super) fn versions(
     path: &[u8],
     found: &Versions,
@@ -196,7 +196,7 @@ fn version_row(page: &mut String, version: &Version, place: &impl Fn(Option<&Dum
     page.push_str("</td></tr>\n");
 }
 
-/// What its link says; a symbolic link leads out of its dump, and nothing is at a device.
+/// The link's text. A symbolic link leads out of its dump, and a device has no content.
 fn word(seen: &Seen) -> Option<&'static str> {
     match (seen.is_dir(), seen.is_file()) {
         (true, _) => Some("open"),
@@ -212,8 +212,8 @@ fn version_href(version: &Version, place: &impl Fn(Option<&Dump>) -> Option<Vec<
     Some(format!("/{}{slash}", names.join("/")))
 }
 
-/// The same for programs: `{"path", "complete", "before", "versions": [{"first", "last", "type", "size", "modified",
-/// "href"}]}`; a dump that is null is what there is now.
+/// The same as JSON: `{"path", "complete", "before", "versions": [{"first", "last", "type", "size", "modified",
+/// "href"}]}`. A null dump is the present state.
 pub(super) fn versions_json(
     path: &[u8],
     found: &Versions,
@@ -268,7 +268,7 @@ fn entry(page: &mut String, item: &Item, versions: bool) {
     );
 }
 
-/// A page that says one thing.
+/// Writes a page with one message.
 pub fn note(number: u16, title: &str, text: &str) -> Vec<u8> {
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{number} {0}</title>\
@@ -280,9 +280,9 @@ pub fn note(number: u16, title: &str, text: &str) -> Vec<u8> {
     .into_bytes()
 }
 
-/// Where an entry is, from its directory.
+/// The URL of an entry, relative to its directory.
 fn href(item: &Item) -> String {
-    // Alone, a name with ':' would be a scheme.
+    // Without "./" a name with ':' would start with a scheme.
     format!("./{}{}", encode(&item.name), if item.is_dir { "/" } else { "" })
 }
 
@@ -290,7 +290,7 @@ fn shown(path: &[u8]) -> String {
     if path.is_empty() { "/".into() } else { format!("/{}/", String::from_utf8_lossy(path)) }
 }
 
-/// The way to a file, each part a link; `is_dir`: it is a directory.
+/// Writes the path to a file, each part a link. `is_dir`: the last part is a directory.
 fn crumbs(page: &mut String, path: &[u8], is_dir: bool) {
     page.push_str("<a href=\"/\">/</a>");
     let mut href = String::from("/");
@@ -312,7 +312,7 @@ fn escape(text: &str) -> String {
             '>' => safe.push_str("&gt;"),
             '"' => safe.push_str("&quot;"),
             '\'' => safe.push_str("&#39;"),
-            // What would change how the page is laid out is shown as what it is.
+            // Control characters could change the layout, so they are replaced.
             c if c.is_control() => safe.push('\u{FFFD}'),
             c => safe.push(c),
         }
@@ -331,7 +331,7 @@ fn size(bytes: u64) -> String {
     unreachable!("the last unit takes all")
 }
 
-/// `2026-11-22 10:05`, UTC; nothing where a year of four digits cannot name it.
+/// `2026-11-22 10:05`, UTC; empty if the year does not have four digits.
 fn day(seconds: Option<i64>) -> String {
     let Some(time) = seconds.and_then(CivilTime::of) else { return String::new() };
     let CivilTime { year, month, day, hour, minute, second, .. } = time;
@@ -343,11 +343,11 @@ fn day(seconds: Option<i64>) -> String {
 }
 
 const STYLE: &str = include_str!("page/style.css");
-/// Of a page that says one thing, which is sent often.
+/// The style of message pages, which are sent often and so are small.
 const NOTE: &str = ":root{color-scheme:light dark}body{font:1rem/1.5 system-ui,sans-serif;margin:2rem auto;\
     max-width:40rem;padding:0 1rem}h1{font-size:1.25rem}";
 const SCRIPT: &str = include_str!("page/live.js");
-/// How the server is, which the script asks it.
+/// The server's state, filled in by the script.
 const LIVE: &str = "\
 <footer id=\"live\" hidden><h2>This server</h2><p id=\"said\" role=\"status\"></p>
 <dl><div><dt>Sends</dt><dd id=\"rate\">–</dd></div><div><dt>Answers</dt><dd id=\"answers\">–</dd></div>

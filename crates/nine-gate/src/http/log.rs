@@ -1,31 +1,30 @@
-//! A line for each answer, as web servers have written it for thirty years: the combined format of Apache's and nginx'
-//! access logs.
+//! Log lines for answers, in the combined format of Apache's and nginx' access logs.
 
 use std::fmt::Write;
 use std::time::Duration;
 
 use super::civil::CivilTime;
 
-/// What there is to say about an answer.
+/// A log entry about an answer.
 pub struct Entry<'c> {
-    /// Who asked: its address.
+    /// The client's address.
     pub remote: &'c str,
-    /// When the answer was made, since 1970.
+    /// When the answer was written, since 1970.
     pub wall: Duration,
     /// The first line of the request.
     pub line: &'c [u8],
     /// The status of the answer.
     pub status: u16,
-    /// Bytes of it, with its head.
+    /// Bytes of the answer, head included.
     pub bytes: u64,
-    /// What the client says of where it comes from, and of itself.
+    /// The client's Referer and User-Agent headers.
     pub referer: &'c [u8],
     /// See `referer`.
     pub agent: &'c [u8],
 }
 
 impl Entry<'_> {
-    /// The line, with its end.
+    /// The line, with its newline.
     pub fn text(&self) -> String {
         let date = CivilTime::of(self.wall.as_secs() as i64).map_or("-".into(), |time| {
             let CivilTime { year, day, hour, minute, second, .. } = time;
@@ -44,10 +43,10 @@ impl Entry<'_> {
     }
 }
 
-/// Bytes of what a client has said that are written.
+/// Most bytes of client data written per field.
 const SAID: usize = 1024;
 
-/// What a client has said stays within its quotes; nothing is `-`.
+/// Escapes client data so that it stays within its quotes. Empty data is `-`.
 fn quoted(text: &mut String, said: &[u8]) {
     text.push('"');
     for byte in &said[..said.len().min(SAID)] {

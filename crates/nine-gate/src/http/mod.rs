@@ -1,7 +1,7 @@
-//! A web server all of whose disk and network are files of a name space (Hickey, section 6.2).
+//! A web server whose disk and network are files of a name space (Hickey, section 6.2).
 //!
-//! In: the root of the tree that is shown, and a network's directory; both of 9P clients. Out: a [`Server`], which
-//! announces an address by that network's files, takes calls by opening `listen`, and reads and writes `data`. It dials
+//! In: the root of the tree to serve, and a network's directory; both of 9P clients. Out: a [`Server`]. It announces an
+//! address through that network's files, accepts calls by opening `listen`, and reads and writes `data`. It dials
 //! nothing and opens no file of the host.
 //!
 //! ```text
@@ -9,9 +9,9 @@
 //!              |                                   | read
 //!              `--------- data <- write -----------'
 //! ```
-//! Conversations are threads of the program's own ([`Schedule`] says whose turn it is). Where the servers are in this
-//! process their open files are called (see [`nine_io::Direct`]), and a range of a file goes from the page cache to the
-//! socket without a copy.
+//! Connections are the program's own threads ([`Schedule`] decides which runs next). Open files of servers in this
+//! process are called directly (see [`nine_io::Direct`]), and a range of a file goes from the page cache to the socket
+//! without a copy.
 
 mod answer;
 pub mod body;
@@ -62,71 +62,71 @@ use threads::Threads;
 use turns::ClientTurns;
 use work::WorkPool;
 
-/// Takes a line about each answer; must not wait.
+/// Receives one entry per answer; must not block.
 pub type Log = Arc<dyn Fn(&log::Entry<'_>) + Send + Sync>;
-/// Makes lines for `/metrics`, in the same format; must not wait.
+/// Writes further lines for `/metrics`, in the same format; must not block.
 pub type Figures = Arc<dyn Fn() -> String + Send + Sync>;
 
-/// Says which archives the tree has whose dumps it has, too; must not wait.
+/// Returns the archives whose dumps are in the tree too; must not block.
 pub type Pairs = Arc<dyn Fn() -> Vec<Pair> + Send + Sync>;
 
-/// Whether a caller is the user who serves, or root, by the addresses of a conversation: this end, the other end. Must
-/// not wait.
+/// Whether the caller is root or the user of this process. Takes the local and the remote address of a connection. Must
+/// not block.
 pub type IsOwner = Arc<dyn Fn(&str, &str) -> bool + Send + Sync>;
 
-/// Callers within this machine are of different users.
+/// Distinguishes local callers by their users.
 #[derive(Clone)]
 pub struct LocalUsers {
-    /// Which callers see the tree that is served.
+    /// Decides which callers see the served tree.
     pub is_owner: IsOwner,
-    /// The tree that all other callers see; `None`: they see nothing.
+    /// The tree for all other local callers. `None`: they see nothing.
     pub others: Option<Arc<File>>,
 }
 
-/// How files are served.
+/// Options of a [`Server`].
 #[derive(Clone)]
 pub struct Options {
-    /// Who goes first where not all can.
+    /// The order in which connections are served under load.
     pub schedule: Schedule,
-    /// Conversations at once; more wait to be accepted.
+    /// Most connections at once. Further ones wait to be accepted.
     pub connections: usize,
-    /// Files that are kept open.
+    /// Most files kept open.
     pub files: usize,
-    /// Reads under way at once that wait for a disk of this machine; the others have their turns by the schedule.
+    /// Most concurrent reads from disks of this machine. Others wait, in the order of the schedule.
     pub reads: usize,
-    /// Names of the files that stand for their directory.
+    /// Names of index files, which are sent in place of their directory.
     pub index: Vec<String>,
-    /// Directories without such a file are listed.
+    /// Whether directories without an index file are listed.
     pub listing: bool,
-    /// Paths that are not there for anybody, without the first '/'.
+    /// Paths that no client sees, without the first '/'.
     pub hidden: Vec<String>,
-    /// The names this server answers to, beside addresses in digits and `localhost`; `None`: any. Without it a page of
-    /// anybody's may make a browser read what only this machine is to see (DNS rebinding).
+    /// The host names of this server, besides numeric addresses and `localhost`. `None`: any. Without this list any web
+    /// page could make a browser read files meant for this machine only (DNS rebinding).
     pub hosts: Option<Vec<String>>,
-    /// What other users of this machine see; `None`: the same as all.
+    /// The tree for other users of this machine. `None`: the common one.
     pub local_users: Option<LocalUsers>,
-    /// What is pushed on every conversation before anything is said: `tls`.
+    /// A module that is pushed on each connection before its first byte: `tls`.
     pub push: Option<String>,
-    /// What those see who have proven who they are to what is pushed. `None`: what all see.
+    /// The trees of clients that authenticated to the pushed module. `None`: they see the common one.
     pub trees: Option<Arc<dyn Trees>>,
-    /// Who is told of each answer.
+    /// Receives an entry about each answer.
     pub log: Option<Log>,
-    /// The directory of a mux's own files, whose `metrics` are a part of ours.
+    /// The directory of a mux's own files. Its `metrics` are appended to ours.
     pub mux: Option<Arc<File>>,
-    /// What else `/metrics` says.
+    /// Further lines of `/metrics`.
     pub figures: Option<Figures>,
-    /// Where archives and their dumps are.
+    /// The locations of archives and their dumps.
     pub archives: Option<Pairs>,
-    /// For a head, from its first byte on, and for a body.
+    /// Timeout of a head, from its first byte on, and of a body.
     pub patience: Duration,
-    /// For the next request.
+    /// Timeout of the next request.
     pub idle: Duration,
-    /// For a client that takes nothing, and an upstream that does not answer.
+    /// Timeout of a client that reads nothing, and of an upstream that does not answer.
     pub stall: Duration,
 }
 
-/// What a name space has that is for nobody who comes this way: what makes or takes something when it is opened, or
-/// changes how this program runs.
+/// Paths that a web client must not reach: files that create or consume something when opened, or that control this
+/// program.
 pub const HIDDEN: &[&str] = &["net", "cons", "srv", "shm", "part", "mux/ctl", "fs/ctl"];
 
 impl Default for Options {
@@ -155,57 +155,57 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Of which all keep `all` now.
+    /// `all`: the number of files that all trees keep open.
     fn files(&self, root: Arc<File>, all: &Rc<Cell<usize>>) -> Files {
         let hidden = self.hidden.clone();
         Files::new(root, self.files, all.clone(), move |path| is_hidden(&hidden, path))
     }
 }
 
-/// A server that has announced its address. See the module.
+/// A server whose address is announced. See the module.
 pub struct Server {
     site: Rc<Site>,
     announced: Announced,
     local: String,
 }
 
-/// What the conversations share.
+/// The state shared by all connections.
 struct Site {
     options: Options,
-    /// For everybody; `None`: one must have proven who one is.
+    /// The tree for all clients. `None`: a client must authenticate.
     files: Option<Rc<Files>>,
-    /// For other users of this machine, if they see another tree.
+    /// The tree for other users of this machine, if they see a different one.
     others: Option<Rc<Files>>,
     proven: Proven,
-    /// Files that are kept open, for whomever.
+    /// Files kept open, of all trees.
     kept: Rc<Cell<usize>>,
     threads: Threads,
     clock: Arc<dyn Clock>,
     date: Date,
     counts: Counts,
-    /// Since when it stops.
+    /// When the shutdown began.
     stopping: Cell<Option<Duration>>,
-    /// How many calls had come when that was looked at last.
+    /// The calls counted at the last check.
     called: Cell<u64>,
-    /// Nobody is accepted any more.
+    /// No further connections are accepted.
     closed: Cell<bool>,
-    /// Answers that are being compressed.
+    /// Answers in compression.
     squeezing: Cell<usize>,
-    /// Pages that are being made and sent.
+    /// Permits for pages that are generated and sent.
     pages: ClientTurns,
-    /// Directories that are being read.
+    /// Permits for directories that are read.
     listing: ClientTurns,
     /// Permits for jobs of `work`.
     working: ClientTurns,
     /// Threads for long work.
     work: WorkPool,
-    /// Where archives are, and when that was asked.
+    /// The locations of archives, and when they were requested.
     archives: RefCell<Option<(Duration, Rc<[Pair]>)>>,
 }
 
 impl Server {
-    /// Announces `at` (`tcp!*!8080`) on the network `net`, to serve the tree below `root`; without one, nothing to who
-    /// has not proven who he is ([`Options::trees`]).
+    /// Announces `at` (`tcp!*!8080`) on the network `net` to serve the tree below `root`. Without a root, only
+    /// authenticated clients see anything ([`Options::trees`]).
     pub async fn open(
         net: &Net,
         at: &str,
@@ -240,13 +240,13 @@ impl Server {
         Ok(Self { site: Rc::new(site), announced, local })
     }
 
-    /// The address, as the network writes it.
+    /// The address, in the network's notation.
     pub fn local(&self) -> &str {
         &self.local
     }
 
-    /// Serves until `stop` is there. Then it answers every request that has come by that time, also on connections
-    /// which wait to be accepted, and ends when all answers have left, or after `within`.
+    /// Serves until `stop` is ready. Then it answers all requests that arrived before, also on connections that are not
+    /// yet accepted. It returns when all answers are sent, or after `within`.
     pub async fn run(self, env: &impl Env, stop: impl Future<Output = ()>, within: Duration) {
         let Self { site, announced, .. } = self;
         let threads = site.threads.clone();
@@ -258,7 +258,7 @@ impl Server {
         let mut stopping = pin!(stopping(env, &site, stop, within));
         poll_fn(|cx| {
             let ended = stopping.as_mut().poll(cx);
-            // With it the address is given up.
+            // Dropping this closes the listener.
             accepting.take_if(|accepting| site.is_closed() || accepting.as_mut().poll(cx).is_ready());
             let _ = running.as_mut().poll(cx);
             ended
@@ -268,7 +268,7 @@ impl Server {
     }
 }
 
-/// Once a second ends those that are late, and closes files; after the stop more often.
+/// Ends late connections and closes unused files, once a second; more often during shutdown.
 async fn stopping(env: &impl Env, site: &Site, stop: impl Future<Output = ()>, within: Duration) {
     let mut stop = pin!(stop);
     let mut end = None;
@@ -301,23 +301,23 @@ async fn stopping(env: &impl Env, site: &Site, stop: impl Future<Output = ()>, w
     }
 }
 
-/// Turns of the executor after which it has looked at every socket.
+/// Executor rounds after which every socket has been polled.
 const ROUNDS: usize = 1000;
-/// Pages that are made and sent at once, of which one client may have half: each may need some megabytes.
+/// Most pages generated and sent at once, half of them for one client. Each may need some megabytes.
 const PAGES: usize = 256;
-/// Directories that are read at once, a slice of each.
+/// Most directories read at once, a slice of each.
 const LISTING: usize = 2;
-/// Calls that are waited for at once: where the core is busy, to take one takes its time.
+/// Concurrent reads of `listen`: on a busy core each accept takes time.
 const ACCEPTING: usize = 16;
-/// How often it is looked who is late.
+/// The interval between checks for late connections.
 const SWEEP: Duration = Duration::from_secs(1);
-/// How long after the stop an idle connection still waits for a request, and the listener for connections: those that
-/// reached this machine before the stop arrive within it.
+/// How long after the stop an idle connection still waits for a request, and the listener for connections. Those that
+/// reached this machine before the stop arrive within this time.
 const GRACE: Duration = Duration::from_millis(100);
-/// After an accept that failed.
+/// The pause after a failed accept.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Lets everything else on this core run so many times.
+/// Lets everything else on this core run this many times.
 async fn rounds(mut left: usize) {
     poll_fn(|cx| {
         if left == 0 {
@@ -342,7 +342,7 @@ async fn accept(site: Rc<Site>, announced: Rc<Announced>) {
                 let threads = site.threads.clone();
                 threads.spawn(|number, card| conn::converse(site, number, card, incoming));
             }
-            // What lacks is there again when somebody has gone.
+            // The resource is free again when a connection has closed.
             Err(error)
                 if matches!(error.errno(), Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM | Errno::EAGAIN) =>
             {
@@ -359,9 +359,9 @@ async fn accept(site: Rc<Site>, announced: Rc<Announced>) {
     }
 }
 
-/// Whether a path is not there for anybody.
+/// Whether a path is hidden from all clients.
 fn is_hidden(hidden: &[String], names: &[u8]) -> bool {
-    // A name of the mux' own, which no listing shows.
+    // An internal name of the mux, which no listing shows.
     names.starts_with(b"#hops=")
         || hidden.iter().any(|hidden| {
             names.strip_prefix(hidden.as_bytes()).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
@@ -369,7 +369,7 @@ fn is_hidden(hidden: &[String], names: &[u8]) -> bool {
 }
 
 impl Site {
-    /// As of this turn of the threads.
+    /// The time at which the present poll of the threads began.
     fn now(&self) -> Duration {
         self.threads.now()
     }
@@ -378,13 +378,13 @@ impl Site {
         self.stopping.get().is_some()
     }
 
-    /// Whether the address has been given up.
+    /// Whether the listener is closed.
     fn is_closed(&self) -> bool {
         self.closed.get()
     }
 
-    /// After the stop, the address is given up when no more calls come: those that wait in the kernel were made before
-    /// it. One by one they might never end, so half of the time of the stop is for them.
+    /// After the stop, closes the listener when no more calls arrive: those that wait in the kernel were made before
+    /// it. Because they could arrive one by one without end, they get at most half of `within`.
     fn close_when_quiet(&self, now: Duration, within: Duration) {
         let Some(stop) = self.stopping.get() else { return };
         let calls = self.counts.calls();
@@ -397,7 +397,7 @@ impl Site {
         is_hidden(&self.options.hidden, names)
     }
 
-    /// Where archives and their dumps are that may be seen; believed for a second.
+    /// The locations of the archives and dumps that are not hidden; cached for a second.
     fn archives(&self) -> Rc<[Pair]> {
         let Some(archives) = &self.options.archives else { return Rc::default() };
         let now = self.now();
@@ -413,7 +413,7 @@ impl Site {
         pairs
     }
 
-    /// Whether a request is for us, by the host it names.
+    /// Whether a request names one of our hosts.
     fn is_us(&self, host: &[u8]) -> bool {
         let Some(hosts) = &self.options.hosts else { return true };
         let host = host.trim_ascii();
@@ -421,7 +421,7 @@ impl Site {
             [b'[', ..] => return true,
             _ => host.split(|byte| *byte == b':').next().unwrap_or_default(),
         };
-        // Nobody rebinds digits, and HTTP/1.0 knows no host.
+        // Numeric addresses cannot be rebound, and HTTP/1.0 has no host.
         let is_digits = name.iter().all(|byte| byte.is_ascii_digit() || *byte == b'.');
         let known = hosts.iter().map(String::as_str).chain(["localhost"]);
         is_digits || known.into_iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()))
@@ -432,7 +432,7 @@ impl Site {
         self.counts.text(self.threads.live(), self.kept.get()) + &figures
     }
 
-    /// A word that nobody else has said.
+    /// A random text for boundaries and nonces.
     fn word(&self) -> String {
         let mut bytes = [0; 16];
         self.clock.entropy(&mut bytes);

@@ -1,23 +1,23 @@
-//! Whose turn it is: among those who wait for something of which there is not enough for all.
+//! The order in which waiting connections get a scarce resource.
 //!
-//! Always holds: of those who wait one is found as long as there is one; under [`Schedule::Shortest`] nobody waits
-//! behind others for longer than the age limit.
+//! Always holds: a waiting connection is found as long as there is one. Under [`Schedule::Shortest`] a request older
+//! than the age limit goes before all younger ones.
 
 use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::time::Duration;
 
-/// Places of those that have gone which are kept.
+/// Stale entries that may remain in the heaps.
 const SLACK: usize = 64;
 
-/// Who goes first.
+/// The order of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Schedule {
-    /// Whose request came first.
+    /// The earliest request first.
     Fifo,
-    /// Who has the fewest bytes left to send (shortest remaining response first); whose request is older than `age`
-    /// goes before all others, the oldest first.
+    /// The fewest bytes left to send first (shortest remaining response first). A request older than `age` goes before
+    /// all others, the oldest first.
     Shortest {
         /// The age limit.
         age: Duration,
@@ -25,8 +25,8 @@ pub enum Schedule {
 }
 
 impl Schedule {
-    /// Bytes that one sends before others have their turn. Shorter turns would make everybody's answer late who has
-    /// more to send, and help nobody whose request came later; whoever has less left is to be found soon.
+    /// Bytes that one connection sends before others run. With FIFO, shorter slices would delay long answers and not
+    /// help later requests. Under shortest first, a connection with less left to send must get its slice soon.
     pub(super) fn turn(self) -> u64 {
         match self {
             Self::Fifo => 1 << 20,
@@ -35,56 +35,56 @@ impl Schedule {
     }
 }
 
-/// What the order goes by: of one connection, kept by it.
+/// The data by which a connection is ordered. The connection updates it.
 #[derive(Debug, Default)]
 pub struct Card {
-    /// When the request came that is being answered.
+    /// When the present request arrived.
     pub since: Cell<Duration>,
-    /// Bytes of the answer that are left; 0 while nobody knows.
+    /// Bytes left of the answer; 0 if not known yet.
     pub left: Cell<u64>,
-    /// When what is waited for must have happened.
+    /// The deadline of the present wait.
     until: Cell<Duration>,
-    /// It has not.
+    /// The deadline has passed.
     pub late: Cell<bool>,
-    /// Nothing is owed: it may be ended when nothing has come.
+    /// No answer is owed: the connection may be closed without input.
     pub idle: Cell<bool>,
 }
 
 impl Card {
-    /// What is waited for from now on must have happened then.
+    /// Sets the deadline of the present wait.
     pub fn due(&self, until: Duration) {
         self.until.set(until);
         self.late.set(false);
     }
 
-    /// The same, unless it must have happened before.
+    /// The same, unless the deadline is earlier already.
     pub fn hurry(&self, until: Duration) {
         self.until.set(self.until.get().min(until));
     }
 
-    /// Whether it is late, and was not when this was asked last.
+    /// Whether the deadline has passed since the last call.
     pub fn becomes_late(&self, now: Duration) -> bool {
         self.until.get() < now && !self.late.replace(true)
     }
 }
 
-/// A queue. Each number is in it once at most.
+/// A queue, in which each number is at most once.
 pub struct Order {
     schedule: Schedule,
-    /// Those of a queue that goes by nothing but the order in which they came.
+    /// Replaces the heaps if the order is that of arrival here alone.
     line: Option<VecDeque<(u64, usize)>>,
-    /// By what the schedule says, then by the order in which they came.
+    /// By the schedule, then by arrival here.
     best: BinaryHeap<Reverse<(u64, u64, usize)>>,
-    /// By their age: when the request came, and when they came here.
+    /// By age: arrival of the request, then arrival here.
     oldest: BinaryHeap<Reverse<(Duration, u64, usize)>>,
-    /// By number: as what it waits; 0: it does not.
+    /// By number: its arrival count while it waits, else 0.
     waits: Vec<u64>,
     came: u64,
     len: usize,
 }
 
 impl Order {
-    /// Nobody waits.
+    /// Creates an empty queue.
     pub fn new(schedule: Schedule) -> Self {
         Self {
             schedule,
@@ -97,19 +97,18 @@ impl Order {
         }
     }
 
-    /// Nobody waits; for those who have no request yet, and whose is found when it is their turn. First come, first
-    /// served is then the order in which they came here.
+    /// Creates an empty queue for connections that may have no request yet. FIFO is then the order of arrival here.
     pub fn of_wakes(schedule: Schedule) -> Self {
         let line = (schedule == Schedule::Fifo).then(VecDeque::new);
         Self { line, ..Self::new(schedule) }
     }
 
-    /// Whether nobody waits.
+    /// Whether no connection waits.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// This one waits from now on, if it does not yet.
+    /// Adds a connection, unless it waits already.
     pub fn push(&mut self, number: usize, card: &Card) {
         if self.waits.len() <= number {
             self.waits.resize(number + 1, 0);
@@ -133,7 +132,7 @@ impl Order {
                 self.oldest.push(Reverse((card.since.get(), self.came, number)));
             }
         }
-        // Those that have gone by one of the ways are in the other one still.
+        // An entry removed from one heap stays in the other until this cleanup.
         if self.best.len().max(self.oldest.len()) > 2 * self.len + SLACK {
             let waits = &self.waits;
             self.best.retain(|Reverse((_, came, number))| waits[*number] == *came);
@@ -141,21 +140,21 @@ impl Order {
         }
     }
 
-    /// It does not wait any more.
+    /// Removes a connection.
     pub fn remove(&mut self, number: usize) {
         if let Some(came) = self.waits.get_mut(number).filter(|came| **came != 0) {
             *came = 0;
             self.len -= 1;
         }
         if self.is_empty() {
-            // Nothing is left but those that have gone.
+            // All remaining entries are stale.
             self.line.iter_mut().for_each(VecDeque::clear);
             self.best.clear();
             self.oldest.clear();
         }
     }
 
-    /// The next one, which does not wait any more.
+    /// Removes and returns the next connection.
     pub fn pop(&mut self, now: Duration) -> Option<usize> {
         let number = self.aged(now).or_else(|| self.first())?;
         self.remove(number);

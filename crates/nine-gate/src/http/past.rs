@@ -1,9 +1,9 @@
-//! What was: the versions of what an archive has, where a name space shows its dumps, too.
+//! The versions of a path in an archive, if the name space shows the archive's dumps too.
 //!
-//! In: [`Pair`]s, of whoever serves: where an archive is, and where its dumps. Out: for a path, what it was in each
-//! dump. Nothing is known here of how an archive works: dumps are directories named by their days.
+//! In: [`Pair`]s: the paths of an archive and of its dumps. Out: for a path, its state in each dump. This module does
+//! not know how an archive works: dumps are directories named by their days.
 //!
-//! Always holds: an answer looks into [`LOOKED`] dumps at most, and says where it goes on.
+//! Always holds: an answer reads at most [`LOOKED`] dumps, and reports the dump at which the next one continues.
 
 use nine_io::client::{Error, File, Result};
 use nine_proto::mode::{S_IFDIR, S_IFMT, S_IFREG};
@@ -12,49 +12,49 @@ use nine_proto::{Attr, Errno, GetMask, Time};
 use super::calendar::{Dump, year_of};
 use super::path::below;
 
-/// Dumps that are looked into for one answer.
+/// Most dumps read for one answer.
 const LOOKED: usize = 2000;
 
-/// An archive, as paths without the first `/`.
+/// An archive, by paths without the first `/`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pair {
-    /// Where it is.
+    /// The path of the archive.
     pub archive: Vec<u8>,
-    /// What of it is there, from its root; empty: all.
+    /// The directory of the archive that is mounted there, from its root; empty: all.
     pub below: Vec<u8>,
-    /// The root of its dumps: years, and dumps in them.
+    /// The root of its dumps: years, and the dumps in them.
     pub dumps: Vec<u8>,
 }
 
 /// A file of an archive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Past {
-    /// Where it is now, or would be.
+    /// Its present path, which may not exist.
     pub now: Option<Vec<u8>>,
     pub dumps: Vec<u8>,
-    /// From the root of the archive.
+    /// Its path from the root of the archive.
     pub file: Vec<u8>,
 }
 
 /// A directory of dumps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Days {
-    /// Of all years.
+    /// Directories of years.
     All,
     Year(u16),
 }
 
-/// Dumps one after the other that have the same.
+/// Consecutive dumps with the same state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Version {
     pub first: Option<Dump>,
-    /// `None`: it is so now.
+    /// `None`: it is the present state.
     pub last: Option<Dump>,
-    /// `None`: there was nothing.
+    /// `None`: there was no file.
     pub is: Option<Seen>,
 }
 
-/// What is known of one.
+/// The reported state of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
     pub mode: u32,
@@ -65,14 +65,14 @@ pub(super) struct Seen {
     version: u32,
 }
 
-/// An answer.
+/// The versions found.
 pub(super) struct Versions {
     pub all: Vec<Version>,
-    /// There may be more before this one.
+    /// More versions may exist before this dump.
     pub before: Option<Dump>,
 }
 
-/// What is below a path; `None`: it is not there.
+/// The part of a path below `top`. `None`: it is not below it.
 fn rest<'p>(path: &'p [u8], top: &[u8]) -> Option<&'p [u8]> {
     if top.is_empty() {
         return Some(path);
@@ -84,9 +84,9 @@ fn rest<'p>(path: &'p [u8], top: &[u8]) -> Option<&'p [u8]> {
     }
 }
 
-/// Which file of an archive a path is, there or in a dump.
+/// Finds the archive file of a path in the archive or in a dump.
 pub(super) fn of(pairs: &[Pair], path: &[u8]) -> Option<Past> {
-    // One that is mounted below another one counts.
+    // A mount below another one takes precedence.
     let deepest = |pair: &&Pair| pair.archive.len();
     let here = pairs.iter().filter(|pair| rest(path, &pair.archive).is_some()).max_by_key(deepest);
     let in_dump = pairs.iter().find_map(|pair| {
@@ -103,7 +103,7 @@ pub(super) fn of(pairs: &[Pair], path: &[u8]) -> Option<Past> {
     Some(Past { now: Some(path.to_vec()), dumps: pair.dumps.clone(), file })
 }
 
-/// Which dumps a directory has.
+/// The kind of dumps in a directory.
 pub(super) fn days(pairs: &[Pair], path: &[u8]) -> Option<Days> {
     pairs.iter().find_map(|pair| match rest(path, &pair.dumps)? {
         b"" => Some(Days::All),
@@ -116,12 +116,12 @@ fn joined(dir: &[u8], file: &[u8]) -> Vec<u8> {
 }
 
 impl Past {
-    /// Where it is in a dump.
+    /// The file's path in a dump.
     pub fn in_dump(&self, dump: &Dump) -> Vec<u8> {
         joined(&joined(&self.dumps, dump.to_string().as_bytes()), &self.file)
     }
 
-    /// How it was, newest first; only in dumps `before` one, if one is given.
+    /// Returns its versions, newest first. With `before`, only those in earlier dumps.
     pub async fn versions(&self, root: &File, before: Option<Dump>) -> Result<Versions> {
         let mut runs = Runs::default();
         if before.is_none()
@@ -161,7 +161,7 @@ impl Past {
     }
 }
 
-/// `None`: it is not there, or not for us.
+/// `None`: the file does not exist or is not accessible.
 fn seen(attr: Result<Attr>) -> Result<Option<Seen>> {
     match attr {
         Ok(attr) => Ok(Some(Seen {
@@ -185,7 +185,7 @@ impl Seen {
         self.mode & S_IFMT == S_IFDIR
     }
 
-    /// It can be downloaded.
+    /// Whether it can be downloaded.
     pub fn is_file(&self) -> bool {
         self.mode & S_IFMT == S_IFREG
     }
@@ -199,7 +199,7 @@ async fn names(dir: &File) -> Result<Vec<Box<[u8]>>> {
     Ok(names)
 }
 
-/// What comes newest first, what is the same together.
+/// Merges equal states, which arrive newest first.
 #[derive(Default)]
 struct Runs(Vec<Version>);
 
@@ -211,7 +211,7 @@ impl Runs {
         }
     }
 
-    /// What was not there in the beginning is no version.
+    /// Drops the absence before the first version.
     fn end(mut self, is_all: bool) -> Vec<Version> {
         self.0.pop_if(|run| is_all && run.is.is_none());
         self.0

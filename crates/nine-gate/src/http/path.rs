@@ -1,27 +1,27 @@
-//! The path of a request, as names of a tree.
+//! Decodes the path of a request to names of a tree.
 //!
-//! Always holds: what comes out leads to the root or below it, whatever went in; no name is empty, "." or "..", or has
-//! a '/' or NUL in it.
+//! Always holds: the result is the root or below it, for any input. No name is empty, "." or "..", or contains a '/' or
+//! NUL.
 
-/// What a path names.
+/// A decoded path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Path {
-    /// Names, with '/' between; empty: the root.
+    /// Names, separated by '/'; empty: the root.
     pub names: Box<[u8]>,
-    /// It ends with '/': a directory is meant.
+    /// It ends with '/', so a directory is meant.
     pub is_dir: bool,
 }
 
-/// Why a path names nothing.
+/// Why a path is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wrong {
-    /// It is none.
+    /// It is malformed.
     Malformed,
-    /// There can be no such file.
+    /// No file can have this name.
     Nowhere,
 }
 
-/// Decodes a path (RFC 3986, 2.1): once, and each name by itself.
+/// Decodes a path (RFC 3986, 2.1): once, and each name separately.
 pub fn decode(path: &[u8]) -> Result<Path, Wrong> {
     let mut names: Vec<u8> = Vec::with_capacity(path.len());
     let mut is_dir = true;
@@ -33,7 +33,7 @@ pub fn decode(path: &[u8]) -> Result<Path, Wrong> {
         let from = names.len();
         unescape(name, &mut names)?;
         match &names[from..] {
-            // What is between two '/' counts once.
+            // Repeated slashes count as one, and "." is dropped.
             b"" | b"." => {
                 names.truncate(begin);
                 is_dir = true;
@@ -53,7 +53,7 @@ pub fn decode(path: &[u8]) -> Result<Path, Wrong> {
     Ok(Path { names: names.into(), is_dir })
 }
 
-/// Every '%' begins two digits.
+/// Decodes escapes. Each '%' must start two hex digits.
 fn unescape(name: &[u8], to: &mut Vec<u8>) -> Result<(), Wrong> {
     let digits =
         |pair: &[u8]| std::str::from_utf8(pair).is_ok_and(|pair| pair.bytes().all(|b| b.is_ascii_hexdigit()));
@@ -68,7 +68,7 @@ fn unescape(name: &[u8], to: &mut Vec<u8>) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// The names of what is in a directory.
+/// Joins the names of a directory and of an entry in it.
 pub fn below(dir: &[u8], name: &[u8]) -> Vec<u8> {
     let mut names = Vec::with_capacity(dir.len() + 1 + name.len());
     names.extend_from_slice(dir);
@@ -79,12 +79,12 @@ pub fn below(dir: &[u8], name: &[u8]) -> Vec<u8> {
     names
 }
 
-/// What stands for a name in a path.
+/// Encodes a name for a path.
 pub fn encode(name: &[u8]) -> String {
     percent_encoding::percent_encode(name, ESCAPED).to_string()
 }
 
-/// All but what RFC 3986 calls unreserved.
+/// All characters but those that RFC 3986 calls unreserved.
 const ESCAPED: &percent_encoding::AsciiSet =
     &percent_encoding::NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 

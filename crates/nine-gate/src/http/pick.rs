@@ -1,33 +1,33 @@
-//! A page of a directory, picked from all its entries as they come, in memory of one page.
+//! Picks a page of a directory from all its entries, in memory of one page.
 //!
-//! In: entries in any order, and the last one of the page before. Out: those that come next, in order. Pure.
+//! In: entries in any order, and the last entry of the page before. Out: the entries that follow it, in order. Pure.
 //!
-//! Always holds: pages that follow one another have each entry once that is there all the time.
+//! Always holds: consecutive pages contain each entry once that exists throughout.
 
 use std::collections::BinaryHeap;
 
 use super::path::{Wrong, decode, encode};
 
-/// Where an entry stands: directories come first, then the order is that of the names' bytes.
+/// The sort key of an entry: directories first, then by the bytes of the names.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EntryKey {
     is_file: bool,
-    /// As the server has it.
+    /// As the server reports it.
     pub name: Box<[u8]>,
 }
 
 impl EntryKey {
-    /// Of an entry.
+    /// The key of an entry.
     pub fn new(name: Box<[u8]>, is_dir: bool) -> Self {
         Self { is_file: !is_dir, name }
     }
 
-    /// It is a directory.
+    /// Whether it is a directory.
     pub fn is_dir(&self) -> bool {
         !self.is_file
     }
 
-    /// By its form in a query: the name, escaped, and a `/` behind that of a directory.
+    /// Parses its form in a query: the name, escaped, with a `/` after a directory's.
     pub fn parse(text: &[u8]) -> Result<Self, Wrong> {
         let path = decode(&[b"/", text].concat())?;
         match path.names.contains(&b'/') || path.names.is_empty() {
@@ -36,7 +36,7 @@ impl EntryKey {
         }
     }
 
-    /// That form.
+    /// Writes that form.
     pub fn text(&self) -> String {
         encode(&self.name) + if self.is_file { "" } else { "/" }
     }
@@ -46,32 +46,32 @@ impl EntryKey {
 pub struct EntryPicker<T> {
     after: Option<EntryKey>,
     most: usize,
-    /// The last one of those that are first so far is on top.
+    /// The first entries so far, the last of them on top.
     first: BinaryHeap<(EntryKey, T)>,
     total: u64,
     before: u64,
 }
 
-/// A page.
+/// The picked page.
 #[derive(Debug, PartialEq, Eq)]
 pub struct PickedPage<T> {
     /// In order.
     pub entries: Vec<(EntryKey, T)>,
-    /// Entries of the directory.
+    /// Entries of the whole directory.
     pub total: u64,
-    /// Those before this page.
+    /// Entries before this page.
     pub before: u64,
-    /// The last one, if more follow.
+    /// The last entry, if more follow.
     pub last: Option<EntryKey>,
 }
 
 impl<T: Ord> EntryPicker<T> {
-    /// Picks the `most` that come first after this one.
+    /// Picks the first `most` entries after this one.
     pub fn new(after: Option<EntryKey>, most: usize) -> Self {
         Self { after, most: most.max(1), first: BinaryHeap::new(), total: 0, before: 0 }
     }
 
-    /// The next one.
+    /// Adds an entry.
     pub fn put(&mut self, key: EntryKey, with: T) {
         self.total += 1;
         if self.after.as_ref().is_some_and(|after| key <= *after) {
@@ -85,7 +85,7 @@ impl<T: Ord> EntryPicker<T> {
         }
     }
 
-    /// The page, when all have come.
+    /// Returns the page, after all entries were added.
     pub fn end(self) -> PickedPage<T> {
         let Self { total, before, .. } = self;
         let entries = self.first.into_sorted_vec();

@@ -1,7 +1,7 @@
-//! Trees of those who have proven who they are: by a certificate, which the module `tls` of their conversation has
-//! verified and tells of in `status`.
+//! Trees of authenticated clients. A client authenticates by a certificate, which the module `tls` of its connection
+//! has verified and reports in `status`.
 //!
-//! Always holds: a tree is kept while somebody has a conversation, or files of it are; [`TREES`] at most.
+//! Always holds: a tree exists while a connection uses it or files of it are open; at most [`TREES`] trees exist.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -16,23 +16,23 @@ use nine_proto::{Errno, OpenFlags};
 
 use super::files::Files;
 
-/// Trees at once. With more, those that come are told that there is no room.
+/// Most trees at once. Further clients get EAGAIN.
 const TREES: usize = 1024;
-/// Bytes of a `status` that are looked at.
+/// Most bytes of a `status` that are parsed.
 const STATUS: u32 = 8 << 10;
 
-/// Whose trees there are.
+/// The source of the trees.
 pub trait Trees: Send + Sync {
-    /// The root of what is seen by who has proven this.
+    /// Returns the root that the client with this proof sees.
     fn root(&self, proof: Proof) -> Pin<Box<dyn Future<Output = Result<File>>>>;
 }
 
-/// Those that have been asked for.
+/// The trees in use.
 #[derive(Default)]
 pub(super) struct Proven(RefCell<Vec<(Proof, Rc<Files>)>>);
 
 impl Proven {
-    /// The files of the client of a conversation; `None`: it has proven nothing.
+    /// Returns the files of a connection's client. `None`: it has not authenticated.
     pub(super) async fn files(
         &self,
         dir: &File,
@@ -48,7 +48,7 @@ impl Proven {
             return Ok(Some(files));
         }
         let root = trees.root(proof.clone()).await?;
-        // Perhaps another conversation of his was faster.
+        // Another connection of the client may have been faster.
         if let Some(files) = self.known(&proof) {
             return Ok(Some(files));
         }
@@ -64,7 +64,7 @@ impl Proven {
         self.0.borrow().iter().find(|(of, _)| of == proof).map(|(_, files)| files.clone())
     }
 
-    /// Closes what nobody has asked for in a while.
+    /// Closes unused files, and drops trees without files and connections.
     pub(super) fn sweep(&self, now: Duration) {
         self.0.borrow_mut().retain(|(_, files)| {
             files.sweep(now);

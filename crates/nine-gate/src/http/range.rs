@@ -2,35 +2,35 @@
 
 use super::head::number;
 
-/// Ranges of one request; who asks for more gets the whole file (RFC 9110, 14.2).
+/// Most ranges of a request. With more, the whole file is sent (RFC 9110, 14.2).
 pub const MOST: usize = 16;
 
-/// What a `Range` header asks for. Empty: nothing that is understood, so the whole file.
+/// The ranges of a `Range` header. Empty: no valid ranges, so the whole file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ranges(Vec<Spec>);
 
-/// One of them.
+/// One range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Spec {
-    /// From a byte, to another one at most.
+    /// From the first byte to the second, or to the end of the file.
     From(u64, u64),
-    /// So many at the end.
+    /// This many bytes at the end.
     Last(u64),
 }
 
-/// What of a file is sent.
+/// The parts of a file to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wanted {
     /// All of it.
     All,
-    /// These, `(first byte, bytes)`: in the order of the request, no two of which overlap or touch.
+    /// These, as `(first byte, bytes)`, in the order of the request. No two of them overlap or touch.
     Parts(Vec<(u64, u64)>),
-    /// None of the ranges lies in the file.
+    /// No range lies in the file.
     Nothing,
 }
 
 impl Ranges {
-    /// Understands a header. One that is wrong, or asks for too much, asks for nothing.
+    /// Parses a header. A malformed one, or one with too many ranges, gives no ranges.
     pub fn parse(value: &[u8]) -> Self {
         let list = value.trim_ascii();
         let Some((unit, list)) = list.split_at_checked(6) else { return Self::default() };
@@ -51,15 +51,15 @@ impl Ranges {
         Self(all)
     }
 
-    /// Whether any is asked for.
+    /// Whether there are no ranges.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// What they are of a file of this size.
+    /// The parts of a file of this size.
     pub fn of(&self, size: u64) -> Wanted {
-        // A Content-Range cannot name a part of a file without bytes. A suffix of it, and all from its first byte on,
-        // are nevertheless satisfied: by the whole file (RFC 9110, 14.1.2).
+        // A Content-Range cannot express a part of an empty file. A suffix, and a range from the first byte on, are
+        // nevertheless satisfied: by the whole file (RFC 9110, 14.1.2).
         if self.is_empty() || size == 0 && self.0.iter().any(|spec| spec.takes_nothing()) {
             return Wanted::All;
         }
@@ -72,7 +72,7 @@ impl Ranges {
             if from >= size || from >= to {
                 continue;
             }
-            // What overlaps or touches becomes one, where the first of them stood.
+            // Ranges that overlap or touch are merged, in the place of the first of them.
             let (mut from, mut to) = (from, to);
             let mut place = None;
             let mut at = 0;
@@ -81,7 +81,7 @@ impl Ranges {
                     (from, to) = (from.min(begin), to.max(begin + len));
                     parts.remove(at);
                     place = Some(place.unwrap_or(at));
-                    // It may touch one that was passed.
+                    // The merged range may touch one that was skipped.
                     at = 0;
                 } else {
                     at += 1;
@@ -97,7 +97,7 @@ impl Ranges {
 }
 
 impl Spec {
-    /// Whether it is satisfied by a file without bytes.
+    /// Whether an empty file satisfies it.
     fn takes_nothing(self) -> bool {
         match self {
             Self::From(from, _) => from == 0,
@@ -110,7 +110,7 @@ fn spec(word: &[u8]) -> Option<Spec> {
     let dash = word.iter().position(|byte| *byte == b'-')?;
     match (&word[..dash], &word[dash + 1..]) {
         ([], []) => None,
-        // A number too large for a file is the same as its end.
+        // A number too large for any file counts as its end.
         ([], last) => digits(last).map(Spec::Last),
         (from, []) => Some(Spec::From(digits(from)?, u64::MAX)),
         (from, to) => {
@@ -119,7 +119,7 @@ fn spec(word: &[u8]) -> Option<Spec> {
     }
 }
 
-/// A number, or the largest one.
+/// A number, capped to the largest one.
 fn digits(word: &[u8]) -> Option<u64> {
     word.iter().all(u8::is_ascii_digit).then(|| number(word).unwrap_or(u64::MAX)).filter(|_| !word.is_empty())
 }

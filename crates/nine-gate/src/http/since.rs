@@ -1,4 +1,4 @@
-//! Conditions of a request (RFC 9110, chapter 13): whether a file is sent at all.
+//! Conditions of a request (RFC 9110, chapter 13), which decide whether a file is sent.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -6,18 +6,18 @@ use std::ops::Range;
 use super::civil::parse_http;
 use super::head::Head;
 
-/// What the conditions make of an answer.
+/// The result of the conditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is sent.
+    /// The file is sent.
     Go,
-    /// The client has it.
+    /// The client has the present file (304).
     Known,
-    /// The file is not what the client wants to have.
+    /// The file is not the one that the client requires (412).
     Failed,
 }
 
-/// The conditions, as they came; empty: not there.
+/// The values of the condition headers; empty if absent.
 #[derive(Clone, Debug, Default)]
 pub struct Conditions<'h> {
     /// `If-Match`.
@@ -31,12 +31,12 @@ pub struct Conditions<'h> {
 }
 
 impl<'h> Conditions<'h> {
-    /// Those of a head, which `bytes` begin with.
+    /// The conditions of a head, which is at the start of `bytes`.
     pub fn of(head: &Head, bytes: &'h [u8]) -> Self {
         let list = |lines: &[Range<usize>]| match lines {
             [] => Cow::default(),
             [line] => Cow::Borrowed(&bytes[line.clone()]),
-            // RFC 9110, 5.3.
+            // Several lines are one list (RFC 9110, 5.3).
             lines => {
                 let lines: Vec<_> = lines.iter().map(|line| &bytes[line.clone()]).collect();
                 Cow::Owned(lines.join(&b", "[..]))
@@ -50,12 +50,12 @@ impl<'h> Conditions<'h> {
         }
     }
 
-    /// Whether there are none.
+    /// Whether there are no conditions.
     pub fn is_empty(&self) -> bool {
         [&*self.matches, self.unmodified, &*self.none_match, self.modified].iter().all(|said| said.is_empty())
     }
 
-    /// In the order of RFC 9110, 13.2.2, of a file with this tag that was changed then, in seconds since 1970.
+    /// Evaluates them in the order of RFC 9110, 13.2.2. `changed`: the file's last change, in seconds since 1970.
     pub fn judge(&self, tag: &str, changed: i64) -> Verdict {
         if !self.matches.is_empty() {
             if !names(&self.matches, tag, false) {
@@ -75,15 +75,15 @@ impl<'h> Conditions<'h> {
     }
 }
 
-/// Whether ranges are of the file that the client has a part of (`If-Range`): by its tag alone.
+/// Whether the client's part is of the present file (`If-Range`): by its tag alone.
 ///
-/// A weak tag never says that bytes are the same. Nor does a date: a file may change twice in one second, and this
-/// server cannot know that it did not (RFC 9110, 8.8.2.2 and 13.1.5). Each file has a tag, so nobody needs the date.
+/// A weak tag does not guarantee equal bytes. Nor does a date: a file may change twice within a second (RFC 9110,
+/// 8.8.2.2 and 13.1.5). Each file has a tag, so no client needs the date.
 pub fn is_same(if_range: &[u8], tag: &str) -> bool {
     if_range.is_empty() || if_range == tag.as_bytes()
 }
 
-/// Whether a list has this tag, or `*`. Weak tags count where only the meaning must be the same.
+/// Whether a list has this tag, or `*`. `weak`: weak tags match too.
 fn names(list: &[u8], tag: &str, weak: bool) -> bool {
     let mut rest = list.trim_ascii();
     if rest == b"*" {

@@ -1,10 +1,10 @@
-//! Text, made smaller on its way (RFC 9110, 8.4).
+//! Compresses text while it is sent (RFC 9110, 8.4).
 
 use std::io::Write;
 
 use super::head::Codings;
 
-/// How an answer is coded.
+/// A content coding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Coding {
     /// `gzip`.
@@ -14,7 +14,7 @@ pub enum Coding {
 }
 
 impl Coding {
-    /// The coding that a client would rather have than any other and than none, by its weights. Of equal ones zstd.
+    /// The coding that the client prefers, by its weights, if it does not prefer none. With equal weights zstd.
     pub fn of(codings: Codings) -> Option<Self> {
         let Codings { gzip, zstd, identity } = codings;
         let (weight, coding) = if gzip > zstd { (gzip, Self::Gzip) } else { (zstd, Self::Zstd) };
@@ -30,7 +30,7 @@ impl Coding {
     }
 }
 
-/// An answer that is being coded, and sent in chunks (RFC 9112, 7.1).
+/// An encoder, whose output is in chunks (RFC 9112, 7.1).
 pub struct Squeeze(Encoder);
 
 enum Encoder {
@@ -39,7 +39,7 @@ enum Encoder {
 }
 
 impl Squeeze {
-    /// At its beginning, of so many bytes. An error: there is no memory for it.
+    /// Starts an answer of `size` bytes. Fails if there is no memory.
     pub fn new(coding: Coding, size: u64) -> std::io::Result<Self> {
         Ok(Self(match coding {
             Coding::Gzip => {
@@ -47,14 +47,14 @@ impl Squeeze {
             }
             Coding::Zstd => {
                 let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), 1)?;
-                // Browsers read windows of at most 8 MiB (RFC 9659); a small one needs little memory.
+                // Browsers accept windows of at most 8 MiB (RFC 9659). A small window needs little memory.
                 encoder.window_log(size.max(1).ilog2().clamp(10, 17) + 1)?;
                 Encoder::Zstd(encoder)
             }
         }))
     }
 
-    /// Takes more of it, and gives what there is to be sent, perhaps nothing yet.
+    /// Takes more input. Returns output to send, which may be empty.
     pub fn put(&mut self, bytes: &[u8]) -> std::io::Result<Vec<u8>> {
         let made = match &mut self.0 {
             Encoder::Gzip(encoder) => {
@@ -69,7 +69,7 @@ impl Squeeze {
         Ok(if made.is_empty() { made } else { chunk(&made) })
     }
 
-    /// The rest.
+    /// Returns the rest of the output.
     pub fn end(self) -> std::io::Result<Vec<u8>> {
         let made = match self.0 {
             Encoder::Gzip(encoder) => encoder.finish()?,

@@ -1,4 +1,4 @@
-//! What an answer says first.
+//! Status codes.
 
 /// A status of RFC 9110, chapter 15.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,12 +41,12 @@ known! {
 }
 
 impl Status {
-    /// Three digits.
+    /// The three-digit number.
     pub fn number(self) -> u16 {
         self.0
     }
 
-    /// For people.
+    /// The text for people.
     pub fn text(self) -> &'static str {
         self.1
     }

@@ -1,10 +1,11 @@
-//! Threads of the program's own: the connections, which it schedules itself (the last paragraph of Hickey's thesis).
+//! Threads of the program's own: the connections, which the program schedules itself (the last paragraph of Hickey's
+//! thesis).
 //!
-//! In: futures, each with its [`Card`]. Out: one future, which polls them in the order of a [`Schedule`] as they are
-//! woken, and gives what only few may have at once (the slots of [`Threads::slot`]) in the same order.
+//! In: futures, each with its [`Card`]. Out: one future, which polls the woken ones in the order of a [`Schedule`], and
+//! grants the few slots of [`Threads::slot`] in the same order.
 //!
-//! Always holds: everything but a wake-up happens on the core that polls; a thread that is woken while it runs runs
-//! again; after [`TURN`] of them others of the core have their turn.
+//! Always holds: everything but a wake-up happens on the core that polls. A thread that is woken while it runs runs
+//! again. After [`TURN`] threads other tasks of the core run.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -23,12 +24,12 @@ use nine_net::lock::{Mutex, lock};
 
 use super::order::{Card, Order, Schedule};
 
-/// Threads that run before others of the core do.
+/// Threads that run before other tasks of the core.
 const TURN: usize = 32;
 
 type Body = Pin<Box<dyn Future<Output = ()>>>;
 
-/// See the module. Clones are the same.
+/// See the module. Clones share the threads.
 #[derive(Clone)]
 pub(super) struct Threads(Rc<Inner>);
 
@@ -36,29 +37,29 @@ struct Inner {
     ready: Arc<Ready>,
     threads: RefCell<Vec<Slot>>,
     free: RefCell<Vec<usize>>,
-    /// Those that may run.
+    /// Threads that may run.
     order: RefCell<Order>,
     live: Cell<usize>,
-    /// Those that go on when everything else on this core has had its turn.
+    /// Threads that continue after all other work of this core.
     later: RefCell<Vec<usize>>,
-    /// Whoever waits until there are fewer.
+    /// Tasks that wait until there are fewer threads.
     fewer: RefCell<Vec<Waker>>,
     slots: Cell<usize>,
-    /// Those that wait for a slot.
+    /// Threads that wait for a slot.
     waiting: RefCell<Order>,
     now: Cell<Duration>,
 }
 
 struct Slot {
-    /// `None`: it is running, or there is none.
+    /// `None`: it is running, or has ended.
     body: Option<Body>,
     card: Rc<Card>,
     bell: Arc<Bell>,
-    /// It has been given a slot that it waited for.
+    /// It was granted a slot that it waited for.
     given: Cell<bool>,
 }
 
-/// Those that have been woken since the last look.
+/// Threads woken since the last check, and the waker of [`Threads::run`].
 struct Ready {
     woken: Mutex<(Vec<usize>, Option<Waker>)>,
 }
@@ -87,7 +88,7 @@ impl Wake for Bell {
 }
 
 impl Threads {
-    /// None yet. At most `slots` may have a slot at once.
+    /// Starts with no threads. At most `slots` threads hold a slot at once.
     pub(super) fn new(schedule: Schedule, slots: usize) -> Self {
         Self(Rc::new(Inner {
             ready: Arc::new(Ready { woken: Mutex::new((Vec::new(), None)) }),
@@ -103,17 +104,17 @@ impl Threads {
         }))
     }
 
-    /// How many there are.
+    /// The number of threads.
     pub(super) fn live(&self) -> usize {
         self.0.live.get()
     }
 
-    /// The time as of this turn.
+    /// The time at which the present poll began.
     pub(super) fn now(&self) -> Duration {
         self.0.now.get()
     }
 
-    /// Starts one; it knows itself by the number.
+    /// Starts a thread, which gets its number and its card.
     pub(super) fn spawn<F: Future<Output = ()> + 'static>(&self, body: impl FnOnce(usize, Rc<Card>) -> F) {
         let inner = &*self.0;
         let number = inner.free.borrow_mut().pop().unwrap_or(inner.threads.borrow().len());
@@ -132,19 +133,19 @@ impl Threads {
         bell.wake();
     }
 
-    /// Wakes one.
+    /// Wakes a thread.
     pub(super) fn wake(&self, number: usize) {
         let bell = self.0.threads.borrow().get(number).map(|slot| slot.bell.clone());
         bell.into_iter().for_each(Wake::wake);
     }
 
-    /// Wakes those that are late: they are to end.
+    /// Wakes threads that have become late, so that they end.
     pub(super) fn sweep(&self, now: Duration) {
         let threads = self.0.threads.borrow();
         threads.iter().filter(|slot| slot.card.becomes_late(now)).for_each(|slot| slot.bell.wake_by_ref());
     }
 
-    /// Those to which nothing is owed are late after `until`, unless something is asked for before.
+    /// Gives idle threads a deadline of `until`, unless a request arrives before.
     pub(super) fn hurry(&self, until: Duration) {
         self.0
             .threads
@@ -154,7 +155,7 @@ impl Threads {
             .for_each(|slot| slot.card.hurry(until));
     }
 
-    /// Lets others go first who should.
+    /// Lets other threads run that are ahead in the order.
     pub(super) async fn pass(&self, number: usize) {
         let mut passed = false;
         poll_fn(|_| {
@@ -167,7 +168,7 @@ impl Threads {
         .await;
     }
 
-    /// Lets everything else on this core go first, not only other threads.
+    /// Lets everything else on this core run first, not only other threads.
     pub(super) async fn yield_core(&self, number: usize) {
         let mut passed = false;
         poll_fn(|_| {
@@ -180,7 +181,7 @@ impl Threads {
         .await;
     }
 
-    /// Waits until there are fewer than `most`.
+    /// Waits until there are fewer than `most` threads.
     pub(super) async fn fewer(&self, most: usize) {
         poll_fn(|cx| {
             if self.live() < most {
@@ -192,7 +193,7 @@ impl Threads {
         .await;
     }
 
-    /// One of the slots, in turn, until it is dropped. For the thread of this number alone.
+    /// Waits for a slot, which is held until the result is dropped. Only for the thread with this number.
     pub(super) async fn slot(&self, number: usize) -> Held<'_> {
         let inner = &*self.0;
         let mut place = Place { inner, number, waits: false };
@@ -201,16 +202,16 @@ impl Threads {
         Held { inner }
     }
 
-    /// Ends them all where they are.
+    /// Drops all threads.
     pub(super) fn end(&self) {
         let bodies: Vec<_> =
             self.0.threads.borrow_mut().iter_mut().filter_map(|slot| slot.body.take()).collect();
-        // What they leave may come back here.
+        // Their destructors may call this object.
         drop(bodies);
         self.0.live.set(0);
     }
 
-    /// Polls them, as they are woken. It does not end.
+    /// Polls the threads as they are woken. Never ends.
     pub(super) async fn run(&self, now: impl Fn() -> Duration) {
         poll_fn(|cx| {
             for number in self.0.later.take() {
@@ -226,7 +227,7 @@ impl Threads {
     }
 }
 
-/// A wait for a slot. If nobody waits for it any more, the next one has what it has been given.
+/// A wait for a slot. If it is dropped, a slot granted meanwhile goes to the next waiter.
 struct Place<'t> {
     inner: &'t Inner,
     number: usize,
@@ -264,7 +265,7 @@ impl Drop for Place<'_> {
     }
 }
 
-/// A slot.
+/// A held slot.
 pub(super) struct Held<'t> {
     inner: &'t Inner,
 }
@@ -306,7 +307,7 @@ impl Inner {
         Poll::Pending
     }
 
-    /// Lets those who have been woken wait for their turn.
+    /// Moves the woken threads to the order.
     fn take_woken(&self) {
         let woken = std::mem::take(&mut lock(&self.ready.woken).0);
         let threads = self.threads.borrow();
@@ -315,7 +316,7 @@ impl Inner {
             order.push(number, &threads[number].card);
         }
         drop((threads, order));
-        // The memory serves again.
+        // Reuse the list's memory.
         let mut list = lock(&self.ready.woken);
         if list.0.is_empty() && woken.capacity() <= 1024 {
             let mut woken = woken;
@@ -330,7 +331,7 @@ impl Inner {
             let slot = &mut threads[number];
             (slot.body.take(), slot.bell.clone())
         };
-        // A late wake-up of one that has ended.
+        // A late wake-up of an ended thread.
         let Some(mut body) = body else { return };
         bell.rung.store(false, Ordering::Release);
         let waker = Waker::from(bell);

@@ -2,8 +2,9 @@
 //!
 //! In: clients that want a permit. Out: permits, which are returned when they are dropped. It all runs on one core.
 //!
-//! Always holds: at most `all` permits are out, and at most `each` to one client. Clients that wait take turns, so one
-//! with many requests makes another wait for one of them, not for all. A request that stops waiting costs no permit.
+//! Always holds: at most `all` permits are out, and at most `each` to one client. Waiting clients get permits in
+//! rotation, so a client with many requests delays another by one of them, not by all. A cancelled request costs no
+//! permit.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -11,7 +12,7 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
-/// A client, as far as shares go: its address.
+/// A client's name for sharing: its address.
 pub(super) type ClientName = Rc<str>;
 
 /// See the module.
@@ -28,7 +29,7 @@ struct ClientShares {
     /// Permits that are out.
     out: usize,
     clients: HashMap<ClientName, ClientShare>,
-    /// Clients with requests that wait, the next one first.
+    /// Clients with waiting requests, the next one first.
     order: VecDeque<ClientName>,
 }
 
@@ -52,12 +53,12 @@ pub(super) struct TurnPermit {
 }
 
 impl ClientTurns {
-    /// With so many permits, and so many of them for each client at most.
+    /// Creates `all` permits, of which each client gets at most `each`.
     pub(super) fn new(all: usize, each: usize) -> Self {
         Self(Rc::new(TurnTable { all: all.max(1), each: each.max(1), shares: RefCell::default() }))
     }
 
-    /// A permit, in turn.
+    /// Waits for a permit. Cancelling the wait gives up the request.
     pub(super) async fn turn(&self, client: &ClientName) -> TurnPermit {
         let permit = TurnPermit { table: self.0.clone(), client: client.clone(), waiter: Rc::default() };
         self.0.push(&permit);
@@ -85,7 +86,7 @@ impl TurnTable {
         self.give(&mut shares);
     }
 
-    /// Gives the free permits, in turn, to waiting clients that have less than their share.
+    /// Grants the free permits, in rotation, to waiting clients below their share.
     fn give(&self, shares: &mut ClientShares) {
         let ClientShares { out, clients, order } = shares;
         while *out < self.all {
@@ -133,7 +134,7 @@ mod tests {
 
     use super::*;
 
-    /// Whether a permit has been given by now.
+    /// Whether a permit has been granted by now.
     fn given<F: Future>(future: Pin<&mut F>) -> Option<F::Output> {
         match future.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(permit) => Some(permit),
@@ -186,7 +187,7 @@ mod tests {
         assert!(given(gone.as_mut()).is_none() && given(had.as_mut()).is_none());
         drop(gone);
         drop(permit);
-        // It was given the permit and does not look.
+        // It was granted the permit but does not poll.
         drop(had);
         assert!(given(pin!(turns.turn(&client))).is_some());
     }

@@ -1,11 +1,10 @@
-//! Threads for long work that waits for nothing: compressing, and writing large pages. The serving core goes on
-//! meanwhile.
+//! Worker threads for long computations: compression, and writing large pages. The serving core continues meanwhile.
 //!
-//! In: jobs. Out: futures of their results. Each caller first takes a permit, of which there is one for each thread
+//! In: jobs. Out: futures of their results. Each caller first takes a permit, of which there is one per thread
 //! ([`ClientTurns`](super::turns::ClientTurns)).
 //!
-//! Always holds: threads start with the first jobs, and end with the pool. A job whose result nobody awaits any more
-//! does not begin.
+//! Always holds: threads start with the first jobs, and end with the pool. A job does not start if its result was
+//! dropped.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -28,7 +27,7 @@ pub(super) struct WorkPool {
     started: Cell<usize>,
 }
 
-/// The result of a job, to be waited for; `None`: it panicked.
+/// The future result of a job. `None`: the job panicked.
 pub(super) struct WorkResult<T>(Arc<Mutex<JobSlot<T>>>);
 
 struct JobSlot<T> {
@@ -37,22 +36,22 @@ struct JobSlot<T> {
     waker: Option<Waker>,
 }
 
-/// Tells when a job is over, however it ends.
+/// Marks a job as over when dropped, however the job ends.
 struct JobEnd<T>(Arc<Mutex<JobSlot<T>>>);
 
 impl WorkPool {
-    /// A pool of so many threads at most.
+    /// Creates a pool of at most `most` threads.
     pub(super) fn new(most: usize) -> Self {
         let (jobs, waiting) = channel();
         Self { jobs, waiting: Arc::new(Mutex::new(waiting)), most: most.max(1), started: Cell::new(0) }
     }
 
-    /// All cores but the one that serves, and eight at most.
+    /// The number of cores without the serving one, at least 1 and at most 8.
     pub(super) fn default_size() -> usize {
         thread::available_parallelism().map_or(1, usize::from).saturating_sub(1).clamp(1, 8)
     }
 
-    /// Does it on one of the threads; here, if there is none.
+    /// Runs a job on a worker thread; on this thread if none can be started.
     pub(super) fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> WorkResult<T> {
         let slot = Arc::new(Mutex::new(JobSlot { result: None, is_over: false, waker: None }));
         let end = JobEnd(slot.clone());
@@ -65,7 +64,7 @@ impl WorkPool {
         self.start_one();
         match self.started.get() {
             0 => run(job),
-            // The pool has the other end, so it is there.
+            // The pool owns the receiver, so sending cannot fail.
             _ => drop(self.jobs.send(job)),
         }
         WorkResult(slot)
@@ -85,10 +84,10 @@ impl WorkPool {
     }
 }
 
-/// Until the pool is gone.
+/// Runs jobs until the pool is dropped.
 fn work(waiting: &Mutex<Receiver<Job>>) {
     loop {
-        // One waits for the next job, the others for their turn to wait.
+        // One thread waits for the next job. The others wait for the lock.
         let next = lock(waiting).recv();
         match next {
             Ok(job) => run(job),

@@ -27,24 +27,24 @@ use crate::http::pick::{EntryKey, EntryPicker, PickedPage};
 use crate::http::status::Status;
 use crate::http::turns::{ClientName, TurnPermit};
 
-/// For so long a listing goes on before another client has its turn, or while it waits for somebody else.
+/// How long a listing runs, or waits for another server, before another client gets its permit.
 const SLICE: Duration = Duration::from_millis(50);
-/// How often everything else on this core goes first after a step.
+/// How often all other work of this core runs after a step.
 const YIELDS: usize = 4;
-/// Bytes of one read of a directory.
+/// Bytes of one directory read.
 const BLOCK: u32 = 32 << 10;
-/// Names whose attributes are asked for in one step: few where the answers cost this core its time, so that others are
-/// heard in between; many where they come from far away.
+/// Names whose attributes are requested in one step. Few if the answers cost this core time, so that other input is
+/// read in between. Many if they come from far away.
 const STATS: std::ops::RangeInclusive<usize> = 16..=256;
-/// Dumps of a year that its calendar shows.
+/// Most dumps of a year that its calendar shows.
 const DUMPS: usize = 100_000;
 
-/// There are too many pages at once.
+/// The error if too many pages are generated at once.
 fn no_room() -> Error {
     Error::Remote(Errno::EAGAIN.into())
 }
 
-/// The right to go on with a listing, which is given up when its time is over.
+/// A permit to go on with a listing, which is returned when its time is over.
 struct TimeSlice<'s> {
     site: &'s Site,
     card: &'s Card,
@@ -59,8 +59,8 @@ impl<'s> TimeSlice<'s> {
         Self { site, card, client, turn: None, until: Duration::ZERO, number }
     }
 
-    /// Does a step when it is the client's turn. It has as long as an upstream may take; the wait before is nobody's
-    /// fault.
+    /// Runs a step when the client has a permit. The step may take as long as an upstream may. The wait for the permit
+    /// has no limit.
     async fn step<F: Future>(&mut self, step: F) -> F::Output {
         if self.turn.is_none() {
             self.card.due(Duration::MAX);
@@ -91,13 +91,13 @@ impl<'s> TimeSlice<'s> {
     }
 }
 
-/// Which part of a directory is wanted.
+/// The requested part of a directory.
 struct Wanted<'q> {
     after: Option<EntryKey>,
     most: usize,
     /// Only the dumps of this day.
     day: Option<&'q [u8]>,
-    /// Which dumps the directory has.
+    /// The kind of dumps in the directory.
     days: Option<Days>,
 }
 
@@ -106,9 +106,9 @@ struct Scanned {
     page: PickedPage<Option<ItemAttr>>,
     /// The entries of the page.
     items: Vec<Item>,
-    /// Of a year, all its dumps.
+    /// In a year's directory: all its dumps.
     dumps: Vec<Dump>,
-    /// Of all years, the last one.
+    /// In the directory of years: the last year.
     newest: Option<u16>,
 }
 
@@ -156,7 +156,7 @@ impl Conn {
         let next = page.last.as_ref().map(|last| {
             let names: Vec<String> = names.split(|byte| *byte == b'/').map(path::encode).collect();
             let slash = if names.concat().is_empty() { "" } else { "/" };
-            // It has been compared with the names of dumps, so it is digits where there is an entry at all.
+            // `day` was compared with names of dumps, so it has only digits if there is an entry at all.
             let day = day.map_or(String::new(), |day| format!("day={}&", String::from_utf8_lossy(day)));
             format!("/{}{slash}?{day}after={}", names.join("/"), last.text())
         });
@@ -188,13 +188,13 @@ impl Conn {
         self.listed(head, page, Some(&nonce), next).await
     }
 
-    /// One of the pages that are made and sent at once, in turn; `None`: there was none in time.
+    /// Waits for a permit to generate and send a page. `None`: there was none in time.
     async fn page_turn(&mut self) -> Result<Option<TurnPermit>, End> {
         let (site, client) = (self.site.clone(), self.client().await?);
         Ok(self.wait(pin!(site.pages.turn(&client))).await?.ok())
     }
 
-    /// The versions of a file, there or removed.
+    /// Answers with the versions of a file, existing or removed.
     pub(super) async fn versions(
         &mut self,
         head: &Head,
@@ -273,12 +273,12 @@ impl Conn {
                 self.page(head.is_whole(), Status::OK, HTML, page, &lines);
             }
         }
-        // Large ones are not many at once.
+        // A large page is sent while its permit is held, which bounds the memory of all pages.
         if self.waits() > GATHER { self.flush().await } else { Ok(()) }
     }
 }
 
-/// Reads a directory: all its names, and the attributes of those that are wanted.
+/// Reads a directory: all its names, and the attributes of the requested ones.
 async fn scan(
     mut slice: TimeSlice<'_>,
     names: &[u8],
@@ -371,7 +371,7 @@ async fn items_of(
     Ok(())
 }
 
-/// The calendar of a directory of dumps: of its year, or of the newest that is in it.
+/// The calendar of a directory of dumps: of its year, or of the newest year in it.
 async fn calendar_of(
     mut slice: TimeSlice<'_>,
     files: &Files,
@@ -388,7 +388,7 @@ async fn calendar_of(
     let name = format!("{year:04}");
     let path = path::below(names, name.as_bytes());
     let dir = slice.step(files.root().walk(&path)).await?;
-    // Names are enough.
+    // Only names are needed.
     let wanted = Wanted { after: None, most: 1, day: None, days: Some(Days::Year(year)) };
     let scanned = scan(slice, &path, &dir, &wanted).await?;
     Ok(calendar::html(year, &scanned.dumps, &format!("./{name}/")))

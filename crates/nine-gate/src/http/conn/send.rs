@@ -1,6 +1,7 @@
-//! Files as answers: whole, in parts, compressed, or of a length that nobody knows before.
+//! Files as answers: whole, in ranges, compressed, or of unknown length.
 //!
-//! In: a request and an open file. Out: what is to be sent, of which so much waits as [`super::GATHER`] and one read.
+//! In: a request and an open file. Out: output, of which about [`super::GATHER`] bytes and one read are pending at
+//! most.
 
 use std::pin::pin;
 use std::rc::Rc;
@@ -18,25 +19,25 @@ use crate::http::since::{Conditions, Verdict, is_same};
 use crate::http::squeeze::{Coding, Squeeze};
 use crate::http::status::Status;
 
-/// Bytes of a file that are read and sent at once, before others have their turn.
+/// Bytes of a file that are read and sent at once, before other connections run.
 const CHUNK: u64 = 256 << 10;
-/// The same of a file that says no length: it may wait for ever, and what it is asked for is room that others want.
+/// The same for a file without a length. A read of it may wait forever, and its buffer is reserved meanwhile.
 const UNKNOWN: u64 = 16 << 10;
-/// Bytes of a file that is answered at once, head and all, from the second request of a second on.
+/// Largest file whose complete answer is cached, from its second request within a second on. In bytes.
 const WHOLE: u64 = 16 << 10;
 /// Text shorter than this is not worth compressing.
 const SQUEEZED: u64 = 256;
-/// Answers that are compressed at once: each needs memory of its own. The others are sent as they are.
+/// Most answers compressed at once, since each needs memory. Others are sent uncompressed.
 const SQUEEZING: usize = 256;
-/// Bytes of a file that is compressed by the core that serves.
+/// Largest file that the serving core compresses itself. In bytes.
 const INLINE: u64 = 16 << 10;
-/// Bytes that are compressed before others have their turn.
+/// Bytes compressed before other connections run.
 const PRESSED: u64 = 32 << 10;
 
-/// Of an answer, a part.
+/// A part of an answer.
 enum Piece {
     Text(Bytes),
-    /// First byte, bytes.
+    /// Offset and length, in bytes.
     File(u64, u64),
 }
 
@@ -44,7 +45,7 @@ impl Conn {
     pub(super) async fn file(&mut self, head: &Head, input: &[u8], entry: Rc<Entry>) -> Result<(), End> {
         let sent = self.send_file(head, input, &entry).await;
         if sent.is_err() {
-            // Perhaps it is not what it was.
+            // The file may have changed.
             entry.doubt();
         }
         sent
@@ -68,7 +69,7 @@ impl Conn {
         let (lines, tag) = (entry.lines(coding), entry.tag(coding));
         let (mut first, size) = (Payload::EMPTY, entry.size);
         if size == 0 {
-            // What a program makes has no length before it is read, and is never the same.
+            // A generated file has no length before it is read, and its content differs each time.
             first = match self.read_file(entry, 0, UNKNOWN).await? {
                 Ok(first) => first,
                 Err(error) => return self.fails(head, &error),
@@ -81,7 +82,7 @@ impl Conn {
             Verdict::Go => {}
             Verdict::Known => {
                 let mut text = self.begin(Status::NOT_MODIFIED);
-                // Of the rest the client knows the same (RFC 9110, 15.4.5).
+                // Only the headers that RFC 9110, 15.4.5 requires.
                 answer::line(&mut text, "ETag", tag.as_bytes());
                 if entry.is_text {
                     answer::line(&mut text, "Vary", b"Accept-Encoding");
@@ -100,7 +101,7 @@ impl Conn {
             };
             let came = first.len() as u64;
             if came < size.min(CHUNK) && self.read_more(entry, came, 1).await?.is_empty() {
-                // It has become shorter, and is none of those that the client may know.
+                // The file has become shorter, so its tag is wrong.
                 entry.doubt();
                 let mut text = self.begin(Status::OK);
                 answer::line(&mut text, "Content-Type", entry.kind().as_bytes());
@@ -159,10 +160,10 @@ impl Conn {
         }
     }
 
-    /// A file that says no length and has content, as those of programs have: as much as there is.
+    /// Sends a file that reports no length but has content, such as a generated file, up to its end.
     async fn endless(&mut self, head: &Head, entry: &Entry, first: Payload) -> Result<(), End> {
         if !head.chunks {
-            // Its end is that of the connection.
+            // The end of the connection marks the end of the file.
             self.after = After::Closed;
         }
         let mut text = self.begin(Status::OK);
@@ -210,7 +211,7 @@ impl Conn {
             self.out.push(Payload::Bytes(text.into()));
             return self.pieces(entry, &[Piece::File(part.0, part.1)]).await;
         }
-        // Nothing in the file can be known to be none of these; a client does not search, it counts.
+        // The file may contain any boundary, so the boundary is random. Clients use the lengths.
         let border = self.site.word();
         let (mut pieces, mut length) = (Vec::new(), 0);
         let mut put = |pieces: &mut Vec<Piece>, text: String| {
@@ -244,7 +245,7 @@ impl Conn {
         self.pieces(entry, &pieces).await
     }
 
-    /// Sends what an announced length consists of.
+    /// Sends the pieces of an answer of announced length.
     async fn pieces(&mut self, entry: &Entry, pieces: &[Piece]) -> Result<(), End> {
         let mut left: u64 = pieces
             .iter()
@@ -253,7 +254,7 @@ impl Conn {
                 Piece::File(_, len) => *len,
             })
             .sum();
-        // Since others had their turn.
+        // Bytes sent when other connections last ran.
         let mut begun = self.sent;
         for piece in pieces {
             match piece {
@@ -265,7 +266,7 @@ impl Conn {
                     let (mut at, end) = (from, from + len);
                     while at < end {
                         self.card.left.set(left);
-                        // What is ready goes.
+                        // Send the gathered output.
                         if self.waits() >= GATHER {
                             self.flush().await?;
                         }
@@ -288,7 +289,7 @@ impl Conn {
         Ok(())
     }
 
-    /// What can be read now, or comes from a disk, in turn, or from an upstream.
+    /// Reads a part of a file. If it is not available at once, waits for a local disk, in turn, or for an upstream.
     async fn read_file(&mut self, entry: &Entry, at: u64, most: u64) -> Result<Result<Payload, Error>, End> {
         let most = most as u32;
         if let Some(read) = entry.file.read_now(at, most) {
@@ -296,7 +297,7 @@ impl Conn {
         }
         let (site, card, number) = (self.site.clone(), self.card.clone(), self.number);
         let reading = pin!(async {
-            // The disks of this machine are what is scarce: who waits for an upstream is in nobody's way.
+            // Only local disks are scarce. A wait for an upstream delays no other connection.
             let _slot = match entry.file.is_called() {
                 true => Some(site.threads.slot(number).await),
                 false => None,
@@ -308,7 +309,7 @@ impl Conn {
         Ok(read.unwrap_or_else(|Late| Err(late())).map(Payload::Bytes))
     }
 
-    /// The same of what an answer has announced.
+    /// The same after the answer's length was announced: an error cuts the connection.
     async fn read_more(&mut self, entry: &Entry, at: u64, most: u64) -> Result<Payload, End> {
         self.read_file(entry, at, most).await?.map_err(|error| End::Cut(error.to_string()))
     }
@@ -316,7 +317,7 @@ impl Conn {
     async fn squeezed(&mut self, entry: &Entry, first: Payload, coding: Coding) -> Result<(), End> {
         let cut = |error: std::io::Error| End::Cut(error.to_string());
         let _one = One::more(&self.site, |site| &site.squeezing);
-        // Little is done sooner than handed over.
+        // A small file is compressed faster than handed to a worker.
         let (size, is_little) = (entry.size, entry.size <= INLINE);
         let (mut at, mut part, mut squeeze) = (0, first, None);
         while at < size {
