@@ -1,11 +1,11 @@
-//! CEC, the Ethernet console: a terminal on a bare Ethernet, as Coraid's appliances and Plan 9 have it (`docs/cec.md`).
+//! CEC, the Ethernet console: a terminal on a bare Ethernet, as in Coraid's appliances and Plan 9 (`docs/cec.md`).
 //!
-//! In: packets of a [`Link`](crate::nonet::Link), what is typed, what commands answer, the time. Out: packets, what
-//! comes, the lines of who has logged in. [`Client`] and [`Server`] are state machines without clock and link;
-//! [`call`], [`host`] and [`discover`] run them.
+//! In: packets of a [`Link`](crate::nonet::Link), typed input, output of commands, the time. Out: packets, received
+//! output, the lines of logged-in users. [`Client`] and [`Server`] are state machines without clock and link; [`call`],
+//! [`host`] and [`discover`] run them.
 //!
-//! Always holds: bytes come once and in order, or the conversation ends and says so; nobody has a line read who has not
-//! shown the password; what waits anywhere is at most what the limits say.
+//! Always holds: bytes arrive once and in order, or the connection ends with an error. A line is read only after the
+//! password. All queues have limits.
 
 mod client;
 mod driver;

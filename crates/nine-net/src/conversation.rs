@@ -1,10 +1,10 @@
-//! A transport as a stream: the device end of a conversation, and what has been pushed on it.
+//! A transport with stream modules pushed on it: the device end of a connection.
 //!
-//! As long as nothing is pushed, the transport is used as it is: an empty pipeline costs a branch. With the first
-//! module bytes go through a [`Stream`] whose device this is.
+//! Without modules the transport is used directly, at the cost of a branch. From the first module on bytes go through a
+//! [`Stream`], whose device this is.
 //!
-//! Always holds: one task drives it, so nothing in the stream wakes anybody: what can go on goes on while the
-//! transport, or a timer of a module, is waited for; no more waits than the queues of the stream and one read hold.
+//! Always holds: one task drives it, so the stream itself wakes no task. While it waits for the transport, or for a
+//! module's timer, both directions make progress. It buffers no more than the queues of the stream and one read.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -18,23 +18,23 @@ use nine_stream::{Block, Chain, DEEPEST, Device, Fault, Limit, Make, Modules, Po
 use crate::env::{Clock, Timer};
 use crate::transport::{Beside, Peer, Transport};
 
-/// Bytes that are read from the transport at once.
+/// Most bytes read from the transport at once.
 const READ: usize = 64 << 10;
-/// Bytes of a write that become a chain at once.
+/// Most bytes of a write that become a chain at once.
 const WRITE: usize = 256 << 10;
-/// Queues of this size that a stream may hold for itself: what comes, one at either end, and what is being written.
+/// Queues that a stream may fill: input, one at either end, and pending output.
 const PIPELINE: usize = 8;
-/// Blocks of one write to the transport.
+/// Most blocks in one write to the transport.
 const GATHER: usize = 16;
-/// Pieces that come and come to nothing before others have their turn.
+/// Reads from the transport without a result before other tasks run.
 const ROUNDS: usize = 64;
 
-/// What can be pushed on a conversation.
+/// The modules that can be pushed on a connection.
 #[derive(Clone)]
 pub struct Pushed {
     /// By name.
     pub modules: Modules,
-    /// The time, for those that wait for it.
+    /// The clock for modules with timers.
     pub clock: Arc<dyn Clock>,
 }
 
@@ -43,50 +43,50 @@ pub struct Conversation<T> {
     end: T,
     modules: Modules,
     clock: Arc<dyn Clock>,
-    /// Of a stream's queues, bytes.
+    /// Size of a stream's queues, in bytes.
     queue: usize,
     piped: Option<Box<Piped>>,
 }
 
-/// What there is when something has been pushed.
+/// The state of a connection with modules.
 struct Piped {
     stream: Stream,
     device: Device,
-    /// Memory for what comes: what goes shall not take it.
+    /// Memory for input, which output must not use up.
     inbound: Pool,
-    /// What has come through, and is being read.
+    /// Data that has passed the modules and is being read.
     reading: Option<Block>,
-    /// What the transport has brought and the stream has refused.
+    /// Input that the stream has not accepted yet.
     coming: Option<Chain>,
-    /// The transport will bring no more.
+    /// The transport has no more input.
     ended: bool,
-    /// Who reads has found the end.
+    /// The reader has been told of the end.
     at_end: bool,
-    /// What is being written to the transport.
+    /// Blocks that are being written to the transport.
     going: VecDeque<Block>,
-    /// The stream has nothing more for the transport.
+    /// The stream has no more output.
     closed: bool,
     sleep: Option<(Duration, Timer)>,
 }
 
 impl<T: Transport> Conversation<T> {
-    /// Without modules. `modules` are those that may be pushed.
+    /// Starts without modules. `modules` may be pushed later.
     pub fn new(end: T, modules: Modules, clock: Arc<dyn Clock>) -> Self {
         Self { end, modules, clock, queue: Limit::CONVERSATION.bytes, piped: None }
     }
 
-    /// The same with queues of so many bytes: what is below has room of its own for what is on its way.
+    /// Sets the size of the queues, for transports that buffer data in flight themselves.
     #[must_use]
     pub fn with_queue(self, queue: usize) -> Self {
         Self { queue, ..self }
     }
 
-    /// Whether nothing has been pushed.
+    /// Whether no module has been pushed.
     pub fn is_bare(&self) -> bool {
         self.piped.is_none()
     }
 
-    /// What is below the modules, to be asked or told what has nothing to do with bytes.
+    /// The transport below the modules, for operations that do not concern bytes.
     pub fn device(&mut self) -> &mut T {
         &mut self.end
     }
@@ -105,7 +105,7 @@ impl<T: Transport> Conversation<T> {
                 Box::new(Piped::new(&make))
             }
         };
-        // What was said before belongs to the modules as they were: nobody may slip it in under others.
+        // Unread input was sent for the modules as they were. It must not pass through different ones.
         let said = match piped.has_more() {
             true => Err(Fault::new("more has come than what was agreed on")),
             false => piped.stream.control(text.as_bytes()),
@@ -134,19 +134,19 @@ impl Piped {
         }
     }
 
-    /// Something has come and has not been read.
+    /// Whether some input is unread.
     fn has_more(&self) -> bool {
         self.reading.is_some() || self.coming.is_some() || self.stream.waiting() != (0, 0)
     }
 
-    /// Without modules, and with nothing on its way.
+    /// Whether there are no modules and no data in flight.
     fn is_idle(&self) -> bool {
         let nothing_goes = self.going.is_empty() && self.device.waiting() == (0, 0);
         let lives = !self.ended && !self.closed && !self.stream.is_ending();
         lives && nothing_goes && !self.has_more() && self.stream.modules().is_empty()
     }
 
-    /// Lets modules go on whose time has come, and waits for the next one's. Whether there was one.
+    /// Runs modules whose timer has expired, and waits for the next timer. Returns whether one expired.
     fn poll_timers(&mut self, cx: &mut Context<'_>, clock: &dyn Clock) -> bool {
         let Some(deadline) = self.device.deadline() else {
             self.sleep = None;
@@ -164,13 +164,13 @@ impl Piped {
         true
     }
 
-    /// Brings what the transport has to the stream, once. Pending: it has nothing, or is not taken.
+    /// Moves input from the transport to the stream, once. Pending: there is none, or the stream does not accept it.
     fn poll_in(&mut self, cx: &mut Context<'_>, end: &mut impl Transport) -> Poll<io::Result<()>> {
         let chain = match self.coming.take() {
             Some(chain) => chain,
             None if self.ended => return Poll::Pending,
             None => {
-                // Where there is none, modules hold it until their time comes, or who reads here has it.
+                // Without free memory, the input is in modules that wait for a timer, or in unread blocks.
                 let Some(mut block) = self.inbound.try_alloc(READ) else { return Poll::Pending };
                 let Some(room) = block.room() else { return Poll::Pending };
                 let n = ready!(end.poll_read(cx, room))?;
@@ -191,20 +191,20 @@ impl Piped {
                 Poll::Pending
             }
             Err((_, Some(_))) => {
-                // Whoever reads is told why.
+                // The reader gets the error from the stream.
                 self.ended = true;
                 Poll::Ready(Ok(()))
             }
         }
     }
 
-    /// Takes what the stream has to the transport, until it has no more. Pending: the transport takes no more.
+    /// Moves output from the stream to the transport until there is no more. Pending: the transport accepts no more.
     fn poll_out(&mut self, cx: &mut Context<'_>, end: &mut impl Transport) -> Poll<io::Result<()>> {
         loop {
             while self.going.len() < GATHER && !self.closed {
                 match self.device.try_take() {
                     Poll::Ready(Ok(Some(block))) => self.going.push_back(block),
-                    // An error is told to who writes next.
+                    // The next write reports an error.
                     Poll::Ready(_) => self.closed = true,
                     Poll::Pending => break,
                 }
@@ -260,15 +260,15 @@ impl Piped {
                     return Poll::Ready(Ok(0));
                 }
                 Poll::Ready(Err(fault)) => {
-                    // The peer is told why, if a module has something to say and it listens.
+                    // A module may have a last message to the peer about the error. It is sent if the peer reads.
                     let _ = self.poll_out(cx, end);
                     return Poll::Ready(Err(broken(fault)));
                 }
                 Poll::Pending => {
                     let ticked = self.poll_timers(cx, clock);
                     let came = self.poll_in(cx, end)?;
-                    // What has come may have made a module answer. Who writes is told if that fails: what has come
-                    // is read first.
+                    // The input may have made a module respond. If that fails, the next write reports it: the input is
+                    // read first.
                     let _ = self.poll_out(cx, end);
                     if came.is_pending() && !ticked {
                         return Poll::Pending;
@@ -296,7 +296,7 @@ impl Piped {
             if !self.stream.is_full() {
                 break;
             }
-            // A module may wait for what the peer says.
+            // A module may wait for the peer's response.
             let came = self.poll_in(cx, end)?;
             if came.is_pending() && !ticked && (left.is_pending() || self.stream.is_full()) {
                 return Poll::Pending;
@@ -316,16 +316,17 @@ impl Piped {
         chain.end_message();
         match self.stream.try_put(chain) {
             Ok(()) => {
-                // What does not go now goes with the next write, or the flush.
+                // The rest is sent by the next write or by a flush.
                 let _ = self.poll_out(cx, end)?;
                 Poll::Ready(Ok(taken))
             }
             Err((_, Some(fault))) => {
-                // The peer is told why, if a module has something to say and it listens.
+                // A module may have a last message to the peer about the error. It is sent if the peer reads.
                 let _ = self.poll_out(cx, end);
                 Poll::Ready(Err(broken(fault)))
             }
-            // It was not full, and is this task's alone; but a queue may refuse what does not fit beside what it has.
+            // The stream was not full, and only this task uses it. But a queue may refuse data that does not fit beside
+            // its content.
             Err((_, None)) => {
                 ready!(self.poll_out(cx, end))?;
                 cx.waker().wake_by_ref();
@@ -369,7 +370,7 @@ impl<T: Transport> Transport for Conversation<T> {
                 if !piped.stream.is_holding() {
                     break;
                 }
-                // What is held may wait for what the peer says.
+                // The held data may wait for the peer's response.
                 let came = piped.poll_in(cx, &mut self.end)?;
                 if came.is_pending() && !ticked {
                     return Poll::Pending;
@@ -467,7 +468,7 @@ impl<T: Transport> Transport for Conversation<T> {
             ("push", _) if there >= DEEPEST => {
                 Err(Fault::new(format!("there are {DEEPEST} modules, and no more may be")))
             }
-            // What can be made now can be made then.
+            // A module that can be opened now can be opened then.
             ("push", module) => {
                 self.modules.fits(module, names.iter().map(|(name, _)| *name))?;
                 self.modules.open(module)?;
@@ -502,7 +503,7 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::task::Waker;
 
-    /// A clock in the test's hands: sleeps end when it has been moved.
+    /// A clock that the test controls: sleeps end when it is advanced.
     #[derive(Default)]
     struct Hand(AtomicU64);
 
@@ -552,7 +553,7 @@ mod tests {
         written
     }
 
-    /// Writes what must be taken.
+    /// Writes all of `data`, which must be accepted.
     fn sent(t: &mut impl Transport, bytes: &[u8]) {
         assert!(matches!(write(t, bytes), Poll::Ready(Ok(n)) if n == bytes.len()));
     }
@@ -562,7 +563,7 @@ mod tests {
         t.poll_read(&mut Context::from_waker(Waker::noop()), &mut buf).map_ok(|n| buf[..n].to_vec())
     }
 
-    /// Everything that can be read now.
+    /// Returns everything that can be read now.
     fn drain(t: &mut impl Transport) -> Vec<u8> {
         let mut all = Vec::new();
         while let Poll::Ready(Ok(part)) = read(t, 1000) {
@@ -683,7 +684,7 @@ mod tests {
         (0..n).map(|_| step()).collect()
     }
 
-    /// Sends all of `data` from a to b, or from b to a, and compares what comes.
+    /// Sends all of `data` from a to b, or from b to a, and compares the result.
     fn carry(pair: &mut Pair, back: bool, data: &[u8]) {
         let (from, to) = if back { (&mut pair.b, &mut pair.a) } else { (&mut pair.a, &mut pair.b) };
         let (mut at, mut seen) = (0, Vec::new());
@@ -715,7 +716,7 @@ mod tests {
         let status = piped.stream.modules()[0].1.clone();
         let [plain, packed] = [0, 3].map(|n| status.split(' ').nth(n).unwrap().parse::<u64>().unwrap());
         assert!(plain > 3_000_000 && packed < 110_000, "{status}");
-        // Both leave at the same border.
+        // Both switch at the same byte.
         pair.push("pop");
         carry(&mut pair, false, b"plain again");
         carry(&mut pair, true, b"and back");
@@ -730,7 +731,7 @@ mod tests {
         let mut pair = Pair::new(&modules());
         let mut plain = Pair::new(&modules());
         plain.a.control("push zstd").unwrap();
-        // 64 MiB of nothing are some kilobytes.
+        // 64 MiB of zeros become some kilobytes.
         let mut bomb = Vec::new();
         for _ in 0..256 {
             let Poll::Ready(Ok(n)) = write(&mut plain.a, &[0; 256 << 10]) else { panic!("taken") };
@@ -765,7 +766,7 @@ mod tests {
         assert!(matches!(pair.a.poll_close(&mut cx), Poll::Ready(Ok(()))));
         assert!(matches!(read(&mut pair.b, 9), Poll::Ready(Ok(end)) if end.is_empty()));
 
-        // Much is packed in little, and its reader is slow.
+        // Much data is packed into few bytes, and the reader is slow.
         let mut pair = Pair::new(&modules());
         pair.push("push zstd");
         for _ in 0..20 {
@@ -847,7 +848,7 @@ mod tests {
         assert!(matches!(write(&mut pair.a, b"more"), Poll::Ready(Err(_))));
         assert_eq!(drain(&mut pair.b), b"last words");
         assert!(matches!(read(&mut pair.b, 9), Poll::Ready(Ok(end)) if end.is_empty()));
-        // The other direction goes on.
+        // The other direction continues.
         sent(&mut pair.b, b"answer");
         pair.hand.0.store(100, Ordering::Relaxed);
         let _ = pair.b.poll_flush(&mut cx);

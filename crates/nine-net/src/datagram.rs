@@ -1,10 +1,10 @@
-//! Many conversations on one datagram socket: the multiplexing of D. L. Presotto, *Multiprocessor Streams for Plan 9*,
+//! Many connections on one datagram socket: the multiplexing of D. L. Presotto, *Multiprocessor Streams for Plan 9*,
 //! 3.4, for plain datagrams and for il.
 //!
 //! In: datagrams of a [`Link`]. Out: [`Line`]s, each a stream of its own whose device the [`Driver`] serves.
 //!
-//! Always holds: no line waits for the reader of another; a datagram is given to the line of its sender or dropped;
-//! lines, calls that wait to be accepted and calls that are half open have [`Limits`].
+//! Always holds: no line waits for the reader of another. A datagram goes to the line of its sender, or is dropped.
+//! Lines, calls that wait to be accepted and half-open calls have [`Limits`].
 
 mod driver;
 mod port;
@@ -21,41 +21,41 @@ pub use port::{Announced, Kind, Limits, Line, Port};
 pub use talk::{Listener, Talk, dial};
 pub use udp::{Raw, Udp};
 
-/// Datagrams that are received at once, at most.
+/// Most datagrams received at once.
 pub(crate) const ROOMS: usize = 4;
 
-/// Room for one datagram that comes.
+/// A buffer for one received datagram.
 pub struct Room<'a> {
-    /// Where it goes; what has no room is cut off.
+    /// The buffer; a longer datagram is truncated.
     pub bytes: &'a mut [u8],
-    /// What has come; `None`: nothing of use.
+    /// The received datagram. `None`: there is no usable one.
     pub came: Option<Came>,
 }
 
 impl<'a> Room<'a> {
-    /// Empty.
+    /// An empty buffer.
     pub fn new(bytes: &'a mut [u8]) -> Self {
         Self { bytes, came: None }
     }
 }
 
-/// A datagram that has come.
+/// A received datagram.
 #[derive(Clone, Copy, Debug)]
 pub struct Came {
-    /// Bytes.
+    /// Length, in bytes.
     pub len: usize,
-    /// Who has sent it.
+    /// The sender.
     pub from: SocketAddr,
-    /// The address of this end that it was sent to, where an end has several.
+    /// The local address it was sent to, if this end has several.
     pub here: Option<IpAddr>,
 }
 
-/// Where datagrams go and come from. One task drives it.
+/// A source and sink of datagrams. One task drives it.
 pub trait Link: Send + Unpin + 'static {
-    /// The next datagrams, as many as have come and as there are rooms: how many, and one at least.
+    /// Receives datagrams, as many as are available and fit. Returns their number, at least one.
     fn poll_recv(&mut self, cx: &mut Context<'_>, rooms: &mut [Room<'_>]) -> Poll<io::Result<usize>>;
 
-    /// Sends one, from `here` where that is said. An error: it is lost, as any may be.
+    /// Sends a datagram, from `here` if given. An error means that it is lost, as any datagram may be.
     fn poll_send(
         &mut self,
         cx: &mut Context<'_>,
@@ -64,17 +64,17 @@ pub trait Link: Send + Unpin + 'static {
         here: Option<IpAddr>,
     ) -> Poll<io::Result<()>>;
 
-    /// Its own address.
+    /// The local address.
     fn local(&self) -> SocketAddr;
 
-    /// Says how many bytes a datagram to somebody may have, asked from any thread.
+    /// Returns a function for the largest datagram to an address, in bytes. It may be called from any thread.
     fn largest(&self) -> Arc<dyn Fn(SocketAddr) -> usize + Send + Sync>;
 
-    /// Whether what was changed on its way is dropped below.
+    /// Whether the layer below drops corrupted datagrams.
     fn has_sums(&self) -> bool;
 }
 
-/// An address of IPv4 as what it is; one of IPv6 with the link that it is of.
+/// Unwraps a mapped IPv4 address. An IPv6 address keeps its scope.
 fn canonical(addr: SocketAddr) -> SocketAddr {
     match addr {
         SocketAddr::V6(v6) if v6.ip().to_ipv4_mapped().is_none() => {
@@ -84,7 +84,7 @@ fn canonical(addr: SocketAddr) -> SocketAddr {
     }
 }
 
-/// An address as one of IPv6.
+/// Maps an address to IPv6.
 pub(crate) fn wide(ip: IpAddr) -> Ipv6Addr {
     match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),

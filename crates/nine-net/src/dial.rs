@@ -1,13 +1,12 @@
-//! Where to connect or listen: Plan 9 dial strings and the URLs people type in shells, one address type for
-//! both.
+//! Addresses to dial or to listen on: one type for Plan 9 dial strings and for URLs.
 //!
 //! In: `tcp!host!port[/path]`, `tls!host!port[/path]`, `il!host!port[/path]`, `vsock!cid!port[/path]`, `unix!/path`,
 //! `shm!/path`, and `9p://[token@]host[:port][/path]`, `9p+tls://...`, `vsock://cid[:port][/path]`,
 //! `unix:/path/to/socket/rest`, `shm:/path/to/socket/rest`. Out: an [`Addr`], the path beyond it on the server, and
 //! the token if one was given.
 //!
-//! Always holds: an `Addr` displays as its canonical dial string, which parses to the same `Addr`; no name is
-//! resolved here (that happens anew at each dial); an error says what is wrong and what would be right.
+//! Always holds: an `Addr` displays as its canonical dial string, which parses to the same `Addr`. No name is resolved
+//! here (each dial does that). An error says what is wrong and what would be right.
 
 use std::fmt;
 use std::io;
@@ -20,9 +19,9 @@ pub const PORT: u16 = 564;
 pub const TLS_PORT: u16 = 5640;
 /// The port used by `il!` when none is given.
 pub const IL_PORT: u16 = 17008;
-/// The longest path of a unix socket in bytes (the kernel's `sun_path` less its end mark).
+/// Longest path of a unix socket, in bytes (the kernel's `sun_path` less its terminating zero).
 pub const UNIX_PATH_MAX: usize = 107;
-/// The vsock context id that stands for `*`.
+/// The vsock context id for `*`.
 pub const VSOCK_ANY: u32 = u32::MAX;
 
 /// One address, to dial or to listen on.
@@ -54,21 +53,21 @@ pub enum Addr {
         /// Not empty, at most [`UNIX_PATH_MAX`] bytes, without a zero byte.
         path: PathBuf,
     },
-    /// Shared memory: a channel, which is given to whoever connects to a unix socket of this path (docs/channels.md).
+    /// Shared memory: a channel, which a client gets when it connects to a unix socket of this path (docs/channels.md).
     Shm {
         /// As for `Unix`.
         path: PathBuf,
     },
     /// A socket between a virtual machine and its host.
     Vsock {
-        /// The machine: 1 this one, 2 the host, [`VSOCK_ANY`] every one (listening only).
+        /// The machine: 1 this one, 2 the host, [`VSOCK_ANY`] all (only to listen).
         cid: u32,
         /// Its port.
         port: u32,
     },
 }
 
-/// What an address typed by a person means: where to dial, which file there, and what to show at the door.
+/// A parsed address: where to dial, which file there, and which token to present.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Target {
     /// Where to dial.
@@ -79,14 +78,13 @@ pub struct Target {
     pub token: Option<String>,
 }
 
-/// Why a text is no address: what is wrong and what would be right, for people.
+/// Why a text is not an address: what is wrong and what would be right, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DialError(String);
 
 impl Target {
-    /// Parses a dial string or a URL. `is_socket` (see [`is_socket`]) decides how much of `unix!` or `unix:` and a
-    /// path is the address: the longest prefix for which it says yes; if it never does, the whole path is the
-    /// address.
+    /// Parses a dial string or a URL. For `unix` and `shm` the address is the longest prefix of the path for which
+    /// `is_socket` (see [`is_socket`]) returns `true`, or else the whole path.
     pub fn parse(text: &str, is_socket: impl Fn(&Path) -> bool) -> Result<Target, DialError> {
         let parsed = match text.split_once(':') {
             Some((scheme @ ("unix" | "shm"), rest)) => socket_url(scheme, rest, is_socket),
@@ -100,7 +98,7 @@ impl Target {
     }
 }
 
-/// Whether a socket lies at `path` on this host (links are followed).
+/// Whether `path` is a socket on this host. Follows links.
 pub fn is_socket(path: &Path) -> bool {
     use std::os::unix::fs::FileTypeExt;
     path.metadata().is_ok_and(|m| m.file_type().is_socket())
@@ -109,8 +107,7 @@ pub fn is_socket(path: &Path) -> bool {
 impl FromStr for Addr {
     type Err = DialError;
 
-    /// Parses an address alone, as a listener needs it: any form of [`Target::parse`] without a path or a
-    /// token.
+    /// Parses a bare address, as a listener needs it: any form of [`Target::parse`] without a path and a token.
     fn from_str(text: &str) -> Result<Addr, DialError> {
         let target = Target::parse(text, |_| false)?;
         if target.path != "/" || target.token.is_some() {
@@ -163,7 +160,7 @@ impl From<DialError> for io::Error {
     }
 }
 
-/// `net!host[!port][/path]`; for `unix!` and `shm!` the host is the path of a socket.
+/// Parses `net!host[!port][/path]`. For `unix!` and `shm!` the host is the path of a socket.
 fn dial_string(text: &str, is_socket: impl Fn(&Path) -> bool) -> Result<Target, DialError> {
     if let Some((net @ ("unix" | "shm"), path)) = text.split_once('!') {
         return at_socket_and_below(net, path, is_socket);
@@ -185,7 +182,7 @@ fn dial_string(text: &str, is_socket: impl Fn(&Path) -> bool) -> Result<Target, 
     Ok(Target { addr, path: path.into(), token: None })
 }
 
-/// `scheme://[token@]host[:port][/path]`, of which `rest` is what follows the slashes.
+/// Parses `scheme://[token@]host[:port][/path]`; `rest` is the part after the slashes.
 fn url(scheme: &str, rest: &str) -> Result<Target, DialError> {
     let (authority, path) = cut_path(rest);
     let (token, place) = match authority.rsplit_once('@') {
@@ -202,12 +199,12 @@ fn url(scheme: &str, rest: &str) -> Result<Target, DialError> {
     Ok(Target { addr, path: percent_decoded(path)?, token })
 }
 
-/// `unix:` or `shm:` and a path, of which the longest prefix that is a socket is the address.
+/// Parses `unix:` or `shm:` and a path. The longest prefix that is a socket is the address.
 fn socket_url(scheme: &str, rest: &str, is_socket: impl Fn(&Path) -> bool) -> Result<Target, DialError> {
     at_socket_and_below(scheme, rest.strip_prefix("//").unwrap_or(rest), is_socket)
 }
 
-/// A path, of which the longest prefix that is a socket is the address, and the rest a path of its server.
+/// Splits a path: the longest prefix that is a socket is the address, and the rest is a path on its server.
 fn at_socket_and_below(
     net: &str,
     rest: &str,
@@ -282,7 +279,7 @@ fn host_name(host: &str) -> Result<String, DialError> {
     Ok(host.into())
 }
 
-/// Takes a URL's `host[:port]` apart; an IPv6 address stands in brackets.
+/// Splits a URL's `host[:port]`. An IPv6 address must be in brackets.
 fn host_and_port<'a>(scheme: &str, place: &'a str) -> Result<(&'a str, Option<&'a str>), DialError> {
     if let Some(rest) = place.strip_prefix('[') {
         return match rest.split_once(']') {
@@ -302,7 +299,7 @@ fn host_and_port<'a>(scheme: &str, place: &'a str) -> Result<(&'a str, Option<&'
     }
 }
 
-/// Cuts in front of the first slash; no path is the path `/`.
+/// Splits before the first slash. Without a slash the path is `/`.
 fn cut_path(text: &str) -> (&str, &str) {
     match text.find('/') {
         Some(at) => text.split_at(at),
@@ -332,11 +329,11 @@ fn percent_decoded(text: &str) -> Result<String, DialError> {
     }
 }
 
-/// The text as an error may show it.
+/// The text without its token, for errors.
 fn without_token(text: &str) -> String {
     match text.split_once("://") {
         Some((scheme, rest)) if cut_path(rest).0.contains('@') => {
-            // The authority has an `@`, so `rest` has one, and the last of the authority ends the token.
+            // The authority has an `@`, so `rest` has one, and the last one of the authority ends the token.
             let (authority, path) = cut_path(rest);
             let place = authority.rsplit('@').next().unwrap_or_default();
             let path = if rest.len() == authority.len() { "" } else { path };

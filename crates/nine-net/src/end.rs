@@ -1,11 +1,10 @@
-//! What every socket end does, whoever waits for it: open, dress, send, receive, shut down, and say who the
-//! peer is.
+//! The operations of every socket end, independent of how it waits: open, configure, send, receive, shut down, and
+//! identify the peer.
 //!
-//! In: resolved addresses, buffers. Out: plain non-blocking, close-on-exec sockets and their answers;
-//! `WouldBlock` is handed up to the end that knows how to wait (`socket` on the runtime, `poll` on the
-//! caller's thread).
+//! In: resolved addresses, buffers. Out: plain non-blocking, close-on-exec sockets and results. `WouldBlock` is
+//! returned to the caller, which knows how to wait (`socket` on the runtime, `poll` on the caller's thread).
 //!
-//! Always holds: no call here blocks, except [`lookup`], which says so; no call raises SIGPIPE, except
+//! Always holds: no call here blocks, except [`lookup`], which documents it. No call raises SIGPIPE, except
 //! [`sendfile`], for which the kernel has no such flag (Rust programs ignore the signal from their start).
 
 use std::fmt::Display;
@@ -20,13 +19,13 @@ use socket2::{SockAddr, Socket, TcpKeepalive, Type};
 use crate::dial::Addr;
 use crate::transport::{Peer, Proof};
 
-/// Where an address leads before any name is resolved.
+/// An address before name resolution.
 pub(crate) enum Place<'a> {
     Known(SockAddr),
     Named(&'a str, u16),
 }
 
-/// What is to be dialled at `addr`; `*` is refused.
+/// Returns the address to dial for `addr`. Refuses `*`.
 pub(crate) fn place(addr: &Addr) -> io::Result<Place<'_>> {
     Ok(match addr {
         Addr::Il { .. } => return Err(no_stream("il")),
@@ -46,7 +45,7 @@ pub(crate) fn place(addr: &Addr) -> io::Result<Place<'_>> {
     })
 }
 
-/// What is dialled or listened on as a stream socket, and is none.
+/// The error for an address that has no stream sockets.
 fn no_stream(what: &str) -> io::Error {
     let why = format!("{what} has no stream sockets: it cannot be used here yet");
     io::Error::new(io::ErrorKind::Unsupported, why)
@@ -57,7 +56,7 @@ pub(crate) fn lookup(host: &str, port: u16) -> io::Result<Vec<SockAddr>> {
     Ok((host, port).to_socket_addrs().map_err(unknown)?.map(SockAddr::from).collect())
 }
 
-/// The resolver's errors, which have neither number nor kind.
+/// Classifies the resolver's errors, which have neither a number nor a kind.
 pub(crate) fn unknown(error: io::Error) -> io::Error {
     match error.raw_os_error() {
         Some(_) => error,
@@ -65,9 +64,8 @@ pub(crate) fn unknown(error: io::Error) -> io::Error {
     }
 }
 
-/// Where to listen for `addr`; `*` is every address, of IPv6 and IPv4 where the machine has IPv6. A name may
-/// block, as [`lookup`] does; of its addresses an IPv4 one is preferred, so that `localhost` is what people
-/// expect.
+/// Returns the address to listen on for `addr`. `*` is every address, of IPv6 and IPv4 if the machine has IPv6. A name
+/// may block, as [`lookup`] does. IPv4 addresses are preferred, so that `localhost` works as expected.
 pub(crate) fn listen_place(addr: &Addr) -> io::Result<SockAddr> {
     match addr {
         Addr::Tcp { host, port } | Addr::Tls { host, port } if host == "*" => {
@@ -84,12 +82,12 @@ pub(crate) fn listen_place(addr: &Addr) -> io::Result<SockAddr> {
     }
 }
 
-/// A new stream socket for the family of `at`.
+/// Creates a stream socket for the family of `at`.
 pub(crate) fn open(at: &SockAddr) -> io::Result<Socket> {
     Socket::new(at.domain(), Type::STREAM.nonblocking(), None)
 }
 
-/// Begins to connect. `WouldBlock`: the queue of a unix listener is full, begin again later.
+/// Starts to connect. `WouldBlock`: the queue of a unix listener is full, try again later.
 pub(crate) fn connect(to: &SockAddr) -> io::Result<Socket> {
     let socket = open(to)?;
     match socket.connect(to) {
@@ -98,17 +96,17 @@ pub(crate) fn connect(to: &SockAddr) -> io::Result<Socket> {
     }
 }
 
-/// Ends what [`connect`] began. `NotConnected`: not yet, wait until the socket is writable.
+/// Completes a [`connect`]. `NotConnected`: not yet, wait until the socket is writable.
 pub(crate) fn connected(socket: &Socket, to: &SockAddr) -> io::Result<Peer> {
     if let Some(e) = socket.take_error()? {
         return Err(e);
     }
     socket.peer_addr()?;
-    // The peer's own idea of its name may be another than the one it was dialled by.
+    // The peer may report a different name than the one dialled.
     dress(socket, to)
 }
 
-/// Sets what our streams want and tells who the peer is.
+/// Sets the options of our streams, and returns the peer's identity.
 pub(crate) fn dress(socket: &Socket, peer: &SockAddr) -> io::Result<Peer> {
     let proof = if peer.is_unix() {
         let cred = rustix::net::sockopt::socket_peercred(socket)?;
@@ -123,7 +121,7 @@ pub(crate) fn dress(socket: &Socket, peer: &SockAddr) -> io::Result<Peer> {
     Ok(Peer { addr: dial_string(peer), proof })
 }
 
-/// An address of the kernel as a dial string.
+/// Writes an address of the kernel as a dial string.
 pub(crate) fn dial_string(at: &SockAddr) -> String {
     if let Some(ip) = at.as_socket() {
         return Addr::Tcp { host: ip.ip().to_canonical().to_string(), port: ip.port() }.to_string();
@@ -141,13 +139,13 @@ pub(crate) fn recv(mut socket: &Socket, buf: &mut [u8]) -> io::Result<usize> {
     retry(|| socket.read(buf))
 }
 
-/// Sends some of `bufs`; of more than [`IOV_MAX`] slices the first ones.
+/// Sends some of `bufs`, of which it uses at most the first [`IOV_MAX`].
 pub(crate) fn send(socket: &Socket, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
     let bufs = &bufs[..bufs.len().min(IOV_MAX)];
     retry(|| socket.send_vectored_with_flags(bufs, libc::MSG_NOSIGNAL))
 }
 
-/// The same where more follows at once.
+/// The same, with the hint that more follows at once.
 pub(crate) fn send_more(socket: &Socket, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
     let bufs = &bufs[..bufs.len().min(IOV_MAX)];
     retry(|| socket.send_vectored_with_flags(bufs, libc::MSG_NOSIGNAL | libc::MSG_MORE))
@@ -157,8 +155,8 @@ pub(crate) fn sendfile(socket: &Socket, file: BorrowedFd<'_>, mut at: u64, len: 
     retry(|| Ok(rustix::fs::sendfile(socket, file, Some(&mut at), len)?))
 }
 
-/// A pipe of the kernel for [`Transport::poll_splice_in`](crate::Transport::poll_splice_in), read and written end, of
-/// [`PIPE_SIZE`] bytes if the user may still have so many in pipes, else of less.
+/// Creates a kernel pipe for [`Transport::poll_splice_in`](crate::Transport::poll_splice_in). Returns its read and
+/// write ends. Its size is [`PIPE_SIZE`], or less if the user's limit for pipes is reached.
 pub fn kernel_pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     let (out, inlet) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     let _ = rustix::pipe::fcntl_setpipe_size(&inlet, PIPE_SIZE);
@@ -166,7 +164,8 @@ pub fn kernel_pipe() -> io::Result<(OwnedFd, OwnedFd)> {
 }
 
 /// Moves pages of a file into an empty pipe, without a copy, until it has `len` bytes, is full, or the file ends.
-/// Returns the number of bytes, 0 if the file system cannot do it. They stay there if the file becomes shorter.
+/// Returns the number of bytes, 0 if the file system does not support it. The bytes stay in the pipe if the file
+/// becomes shorter.
 pub fn fill_pipe(file: BorrowedFd<'_>, mut offset: u64, inlet: &OwnedFd, len: usize) -> usize {
     let mut filled = 0;
     while filled < len {
@@ -182,16 +181,16 @@ pub fn fill_pipe(file: BorrowedFd<'_>, mut offset: u64, inlet: &OwnedFd, len: us
     filled
 }
 
-/// Bytes of a [`kernel_pipe`].
+/// Size of a [`kernel_pipe`], in bytes.
 pub const PIPE_SIZE: usize = 1 << 20;
 
-/// Moves bytes from or into a pipe; waits for neither end.
+/// Moves bytes from or into a pipe. Blocks on neither end.
 pub(crate) fn splice(from: BorrowedFd<'_>, to: BorrowedFd<'_>, len: usize) -> io::Result<usize> {
     let flags = SpliceFlags::NONBLOCK | SpliceFlags::MOVE;
     retry(|| Ok(rustix::pipe::splice(from, None, to, None, len, flags)?))
 }
 
-/// Whether nothing has come, not even the end.
+/// Whether nothing has been received, not even the end.
 pub(crate) fn is_empty(socket: &Socket) -> bool {
     let mut byte = [std::mem::MaybeUninit::uninit()];
     let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
@@ -199,7 +198,7 @@ pub(crate) fn is_empty(socket: &Socket) -> bool {
     seen.is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock)
 }
 
-/// Tells the peer that nothing more will come. A peer that has gone already is no error.
+/// Signals the end to the peer. A peer that is gone already is no error.
 pub(crate) fn close(socket: &Socket) -> io::Result<()> {
     match socket.shutdown(std::net::Shutdown::Write) {
         Err(e) if e.kind() != io::ErrorKind::NotConnected => Err(e),
@@ -207,8 +206,7 @@ pub(crate) fn close(socket: &Socket) -> io::Result<()> {
     }
 }
 
-/// The same error with words in front that say what was tried, on what. The kernel's number is in what it comes from
-/// ([`std::error::Error::source`]).
+/// Adds to an error what was tried, and on what. The kernel's error is its source ([`std::error::Error::source`]).
 pub(crate) fn tried(what: impl Display, e: io::Error) -> io::Error {
     let text = format!("{what}: {e}");
     io::Error::new(e.kind(), Tried { text, e })
@@ -232,12 +230,12 @@ impl std::error::Error for Tried {
     }
 }
 
-/// The error of a dial that ran out of time.
+/// The error of a dial that timed out.
 pub(crate) fn too_late(timeout: Duration) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, format!("no connection within {timeout:?}"))
 }
 
-/// The moment when `limit` will have passed; a limit of more than a year is one of a year.
+/// The time when `limit` will have passed; at most a year from now.
 pub(crate) fn after(limit: Duration) -> Instant {
     Instant::now() + limit.min(Duration::from_secs(365 * 86_400))
 }
@@ -251,14 +249,13 @@ fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     }
 }
 
-/// The most slices one `sendmsg` takes (the kernel's `UIO_MAXIOV`); the caller sends the rest with its next
-/// call.
+/// Most slices of one `sendmsg` (the kernel's `UIO_MAXIOV`). The caller sends the rest with its next call.
 pub(crate) const IOV_MAX: usize = 1024;
 
-/// How long to wait before a connect is begun again that a full queue refused.
+/// The pause before a connect is tried again after a full queue refused it.
 pub(crate) const BACKLOG_PAUSE: Duration = Duration::from_millis(10);
 
-/// A TCP peer that vanished without a word is noticed within two minutes.
+/// A TCP peer that vanished silently is noticed within two minutes.
 const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
     .with_time(Duration::from_secs(60))
     .with_interval(Duration::from_secs(20))

@@ -1,17 +1,17 @@
-//! The seam for time, timers, entropy and tasks: real in `rt`, simulated in nine-sim.
+//! The interface to time, timers, entropy and tasks: real in `rt`, simulated in nine-sim.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A task as an [`Env`] runs it. It need not be `Send`: it stays on the core that spawned it.
+/// A task of an [`Env`]. It need not be `Send`: it stays on the core that spawned it.
 pub type Task = Pin<Box<dyn Future<Output = ()> + 'static>>;
 
-/// What completes at a time.
+/// A future that completes at a given time.
 pub type Timer = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// What the world gives a program besides bytes. Cheap to share; one per core.
+/// The environment of a program, besides its bytes. Cheap to share; one per core.
 pub trait Env: 'static {
     /// Time since an arbitrary start; never goes back (a step of the wall clock does not show here).
     fn now(&self) -> Duration;
@@ -28,11 +28,11 @@ pub trait Env: 'static {
     /// Starts a task on this core.
     fn spawn(&self, task: Task);
 
-    /// What of this world may be asked from any core.
+    /// Returns the part of this environment that any core may use.
     fn clock(&self) -> Arc<dyn Clock>;
 }
 
-/// The part of an [`Env`] that may be asked from any core.
+/// The part of an [`Env`] that any core may use.
 pub trait Clock: Send + Sync + 'static {
     /// See [`Env::now`].
     fn now(&self) -> Duration;
@@ -40,7 +40,7 @@ pub trait Clock: Send + Sync + 'static {
     /// See [`Env::wall`].
     fn wall(&self) -> Duration;
 
-    /// See [`Env::sleep_until`]. Polled on a core of the world.
+    /// See [`Env::sleep_until`]. Must be polled on a core of the environment.
     fn sleep_until(&self, deadline: Duration) -> Timer;
 
     /// See [`Env::entropy`].

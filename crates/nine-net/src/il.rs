@@ -1,10 +1,10 @@
-//! il: messages between two ends, whole, in order and once, on datagrams (Plan 9's Internet Link; `docs/il.md`).
+//! il: messages between two ends, whole, in order and once, over datagrams (Plan 9's Internet Link; `docs/il.md`).
 //!
 //! In: messages of a process, datagrams, the time, a start id. Out: datagrams, messages, a deadline. [`Il`] is the
-//! state machine of one conversation, without a clock or a socket; [`halves`] makes a module of it.
+//! state machine of one connection, without a clock or a socket; [`halves`] makes a module of it.
 //!
-//! Always holds: what a process is given was sent by the other one, in order, whole, once; a packet whose numbers are
-//! not those of the conversation changes nothing; what waits in either direction is at most what the limits say.
+//! Always holds: a process receives only messages that the other one sent, in order, whole, once. A packet with numbers
+//! outside the connection's windows changes nothing. The queues of both directions have limits.
 
 mod machine;
 mod module;

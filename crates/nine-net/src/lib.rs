@@ -1,7 +1,7 @@
-//! Device ends and what is pushed on them: sockets, TLS, dial strings, and the runtime.
+//! Device ends and the modules pushed on them: sockets, TLS, dial strings, and the runtime.
 //!
-//! In: dial strings and file descriptors. Out: [`Transport`]s that carry bytes and know who is at the other
-//! end. This room knows no 9P.
+//! In: dial strings and file descriptors. Out: [`Transport`]s, which carry bytes and identify the peer. This crate does
+//! not know 9P.
 #![deny(unsafe_code)]
 
 pub mod cec;

@@ -1,5 +1,5 @@
-//! Locks and conditions: std's, or loom's when a test explores every order of them; and which locks a piece of work
-//! takes.
+//! Locks and conditions: std's, or loom's when a test explores all interleavings. Also records which locks a piece of
+//! code takes.
 
 use std::sync::PoisonError;
 
@@ -8,7 +8,7 @@ pub use loom::sync::{Condvar, Mutex, MutexGuard};
 #[cfg(not(nine_loom))]
 pub use std::sync::{Condvar, Mutex, MutexGuard};
 
-/// Locks. What a panicking thread left behind is as good as what it found: tables change in single steps.
+/// Locks, and ignores poisoning. Tables change in single steps, so a panic leaves them consistent.
 #[inline]
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     #[cfg(debug_assertions)]
@@ -16,7 +16,7 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What tests ask: which locks are taken. Builds without debug assertions do not have it.
+/// Records the locks taken, for tests. Only in builds with debug assertions.
 #[cfg(debug_assertions)]
 pub mod seen {
     use std::cell::RefCell;
@@ -26,7 +26,7 @@ pub mod seen {
     }
 
     pub(super) fn note(lock: usize) {
-        // A thread that ends may have let go of it already.
+        // A thread that is ending may have destroyed the record already.
         let _ = TAKEN.try_with(|taken| {
             if let Some(taken) = &mut *taken.borrow_mut() {
                 taken.push(lock);
@@ -34,12 +34,12 @@ pub mod seen {
         });
     }
 
-    /// From now on the locks of this thread are written down.
+    /// Starts to record the locks of this thread.
     pub fn begin() {
         TAKEN.set(Some(Vec::new()));
     }
 
-    /// Those that this thread has taken since, by address, in order.
+    /// Stops recording. Returns the addresses of the locks taken, in order.
     pub fn end() -> Vec<usize> {
         TAKEN.take().unwrap_or_default()
     }

@@ -2,7 +2,7 @@
 //!
 //! In: packets of a [`Link`] (an [`Ether`](crate::ether::Ether)), services and addresses. Out: [`Call`]s, which are
 //! streams of messages and transports. [`Nonet`] is one end of a call, a state machine without clock and link;
-//! [`halves`] makes a module of it; [`port`] has many of them on one link.
+//! [`halves`] makes a module of it; [`port`] runs many calls on one link.
 
 mod call;
 mod machine;

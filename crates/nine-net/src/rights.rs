@@ -1,10 +1,8 @@
-//! Files of rights: exports, policies, authorities, lists of revoked certificates, keys, tokens and passwords, which
-//! decide who may do what.
+//! Reads files that control access: exports, policies, authorities, revocation lists, keys, tokens and passwords.
 //!
-//! In: a path. Out: the open file or its text, or why nobody should act on it; and a [`FileStamp`], by which a change
-//! shows.
+//! In: a path. Out: the open file or its text, or the reason to reject it; and a [`FileStamp`], which shows a change.
 //!
-//! Always holds: only root and one user can have written what comes out, and opening a FIFO or a device never waits.
+//! Always holds: only root and one user can have written an accepted file. Opening a FIFO or a device never blocks.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -13,22 +11,22 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 
-/// Bytes of one file.
+/// Most bytes of one file.
 const FILE_MAX: u64 = 1 << 20;
 /// Write permission of the group and of others.
 const OTHERS_WRITE: u32 = 0o022;
 /// In a directory with this bit only the owner of a file can replace it.
 const STICKY: u32 = 0o1000;
 
-/// The text of a file of rights that only root and the user of this process can write. Waits for the disk.
+/// Reads an access file that only root and the user of this process can write. Blocks on the disk.
 ///
 /// # Errors
-/// A sentence without the name of the file in front: it cannot be read, is not a regular file, or others can change it.
+/// A text without the file's name: the file cannot be read, is not a regular file, or others can change it.
 pub fn read_rights(path: &Path) -> Result<String, String> {
     read_rights_of(path, Some(rustix::process::geteuid().as_raw()))
 }
 
-/// The same for the server of another user. `None`: any user's, so owners do not matter.
+/// The same for another user's server. `None`: files of any owner are accepted.
 ///
 /// # Errors
 /// As [`read_rights`].
@@ -42,7 +40,7 @@ pub fn read_rights_of(path: &Path, uid: Option<u32>) -> Result<String, String> {
     Ok(text)
 }
 
-/// Opens a file of rights of any length, or of bytes that are no text. Waits for the disk.
+/// Opens an access file of any length, or with bytes that are not text. Blocks on the disk.
 ///
 /// # Errors
 /// As [`read_rights`].
@@ -62,7 +60,7 @@ fn open_rights_of(path: &Path, uid: Option<u32>) -> Result<File, String> {
     if meta.mode() & OTHERS_WRITE != 0 {
         return Err(format!("others can change who may do what; try: chmod go-w {}", path.display()));
     }
-    // Whoever can replace the file, or the link that leads to it, can change what it says.
+    // A user who can replace the file, or the link to it, can change its contents.
     let target = path.canonicalize().map_err(|error| error.to_string())?;
     for dir in [path.parent(), target.parent()].into_iter().flatten() {
         let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
@@ -87,12 +85,12 @@ fn check_owner(path: &Path, owner: u32, uid: Option<u32>, what: &str) -> Result<
     }
 }
 
-/// The number, length and times of a file: they show that it has changed.
+/// Number, length and times of a file. A change of the file changes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileStamp(u64, u64, [(i64, i64); 2]);
 
 impl FileStamp {
-    /// `None`: there is no such file, or it cannot be looked at.
+    /// `None`: the file does not exist, or its attributes cannot be read.
     pub fn of(path: &Path) -> Option<Self> {
         let meta = fs::metadata(path).ok()?;
         let times = [(meta.mtime(), meta.mtime_nsec()), (meta.ctime(), meta.ctime_nsec())];
@@ -131,7 +129,7 @@ mod tests {
             refused(&link, "others can change who may do what; try: chmod go-w");
         }
         set_mode(&path, 0o600);
-        // The directory of a link counts as much as that of the file.
+        // The directory of a link matters as much as that of its target.
         set_mode(&inner, 0o777);
         refused(&inner.join("link"), "others can replace this file in its directory");
         set_mode(&inner, 0o1777);
@@ -140,7 +138,7 @@ mod tests {
         set_mode(dir.path(), 0o777);
         refused(&inner.join("link"), "others can replace this file in its directory");
         set_mode(dir.path(), 0o700);
-        // Opening a FIFO that nobody writes into would wait.
+        // Opening a FIFO without a writer would block.
         let fifo = dir.path().join("fifo");
         let mode = rustix::fs::Mode::from(0o600);
         rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, mode, 0).unwrap();
@@ -149,7 +147,7 @@ mod tests {
         refused(Path::new("/dev/null"), "a regular file is due");
         fs::write(&path, vec![b'x'; FILE_MAX as usize + 1]).unwrap();
         refused(&path, "too long");
-        // A file of root is good for everybody, another user's for that user alone.
+        // A file of root is valid for every user, another user's for that user alone.
         fs::write(&path, "a line\n").unwrap();
         let own = rustix::process::geteuid().as_raw();
         assert_eq!(read_rights_of(&path, Some(own + 1)).is_ok(), own == 0);

@@ -1,13 +1,12 @@
-//! Sockets on the runtime: one stream type for TCP, unix and vsock, and the listener that makes them.
+//! Sockets on the runtime: one stream type for TCP, unix and vsock, and the listener that accepts them.
 //!
-//! In: an [`Addr`] and a time limit, or a listener's next connection. Out: a [`Socket`], which is a
-//! [`Transport`].
+//! In: an [`Addr`] and a time limit, or a listener's next connection. Out: a [`Socket`], which is a [`Transport`].
 //!
-//! Always holds: a socket lives on the runtime whose thread made it ([`Socket::into_parts`] moves it
-//! elsewhere); a unix socket's name appears only when the listener already listens, with mode 0600, and goes
-//! with it only while it is its own; a shortage of descriptors or memory never makes the accept loop spin.
+//! Always holds: a socket lives on the runtime of the thread that created it ([`Socket::into_parts`] moves it
+//! elsewhere). A unix socket's name appears, with mode 0600, only after the listener listens; the listener removes it
+//! only if it is still its own. A shortage of descriptors or memory never makes the accept loop spin.
 //!
-//! Here and in `rt` alone stands tokio.
+//! Only this module and `rt` use tokio.
 
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
@@ -39,18 +38,18 @@ use crate::transport::{Peer, Proof, Transport};
 pub struct Socket {
     fd: AsyncFd<Raw>,
     peer: Peer,
-    /// `poll_hangup` has taken an edge that may have told of bytes: the next read asks the socket itself.
+    /// `poll_hangup` has consumed an edge that may have reported bytes: the next read must try the socket first.
     edge_taken: bool,
 }
 
 impl Socket {
-    /// Dials `addr`. A name is resolved anew, off the event loop; its addresses are tried in turn and share
-    /// the time that is left. For [`Addr::Tls`] this is the TCP connection below.
+    /// Dials `addr`. A name is resolved each time, off the event loop; its addresses are tried in order and share the
+    /// remaining time. For [`Addr::Tls`] this is the TCP connection below.
     ///
     /// Fails with the last address's error, or `TimedOut` after `limit`; the text names the dial string.
     ///
     /// # Panics
-    /// Outside a runtime, as every function here that makes a socket.
+    /// Outside a runtime, like every function here that creates a socket.
     pub async fn connect(addr: &Addr, limit: Duration) -> io::Result<Socket> {
         match timeout(limit, dial(addr, end::after(limit).into())).await {
             Ok(Err(e)) if e.kind() != io::ErrorKind::TimedOut => Err(end::tried(addr, e)),
@@ -59,12 +58,12 @@ impl Socket {
         }
     }
 
-    /// Takes the socket off this thread's runtime, to be handed to another with [`Socket::from_parts`].
+    /// Removes the socket from this thread's runtime. [`Socket::from_parts`] puts it on another one.
     pub fn into_parts(self) -> (OwnedFd, Peer) {
         (self.fd.into_inner().into(), self.peer)
     }
 
-    /// Completes when there is something to read, the peer's end too.
+    /// Completes when there is something to read, including the peer's end.
     pub(crate) fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.fd.poll_read_ready(cx).map_ok(drop)
     }
@@ -88,7 +87,7 @@ impl Transport for Socket {
             match end::recv(guard.get_inner(), buf) {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
                 Ok(n) => {
-                    // A short read has emptied the socket: the next edge tells of more, no need to ask.
+                    // A short read has emptied the socket. The next edge reports more, so no further read is needed.
                     if 0 < n && n < buf.len() {
                         guard.clear_ready();
                     }
@@ -155,7 +154,7 @@ impl Transport for Socket {
     }
 
     fn cork(&mut self, more: bool) {
-        // What is not TCP has no segments, and nothing to hold back.
+        // Only TCP has segments; other sockets hold nothing back.
         let _ = rustix::net::sockopt::set_tcp_cork(&self.fd, more);
     }
 
@@ -174,7 +173,8 @@ impl Transport for Socket {
             let splice = || end::splice(guard.get_inner().as_fd(), pipe, len);
             let full = || io::Error::from(io::ErrorKind::StorageFull);
             match splice() {
-                // Either has nothing, or the other no room: what has come by now and does not go is in its way.
+                // Either the socket is empty or the pipe is full. If the socket has bytes now that do not move, the
+                // pipe is full.
                 Err(e) if is_later(&e) && end::is_empty(guard.get_inner()) => guard.clear_ready(),
                 Err(e) if is_later(&e) => {
                     let again = splice().map_err(|e| if is_later(&e) { full() } else { e });
@@ -260,24 +260,23 @@ pub struct Listener {
     fd: AsyncFd<Raw>,
     addr: Addr,
     local_only: bool,
-    /// The name of a unix socket, removed when the listener goes.
+    /// The name of a unix socket, which is removed with the listener.
     _name: Option<Name>,
     faults: Faults,
     pause: Pause,
 }
 
 impl Listener {
-    /// Listens on `addr` (for [`Addr::Tls`]: on the TCP port below). A host name may block the thread while
-    /// it is resolved; `*` takes every address.
+    /// Listens on `addr` (for [`Addr::Tls`]: on the TCP port below). Resolving a host name may block the thread. `*`
+    /// means every address.
     ///
-    /// A unix socket's name gets mode 0600; one that another server left behind is replaced, one where a
-    /// server answers is not: `AddrInUse`. A socket that was [`inherited`](crate::inherited()) for the address is
-    /// taken as it is.
+    /// A unix socket's name gets mode 0600. A name whose server is gone is replaced; if a server answers there, this
+    /// fails with `AddrInUse`. A socket [`inherited`](crate::inherited()) for the address is used as it is.
     pub fn bind(addr: &Addr) -> io::Result<Listener> {
         Listener::bind_plain(addr).map_err(|e| end::tried(format_args!("listen on {addr}"), e))
     }
 
-    /// Where it really listens: a port 0 has become the one chosen.
+    /// The actual address: a port 0 is replaced by the chosen port.
     pub fn addr(&self) -> &Addr {
         &self.addr
     }
@@ -287,9 +286,9 @@ impl Listener {
         self.local_only
     }
 
-    /// The next connection. One that its peer gave up already is passed over; while descriptors or memory are
-    /// short it waits 100 ms to 1 s on `env`'s timer between attempts, and says so once per shortage. An
-    /// error is final.
+    /// Accepts the next connection. Skips connections that their peers have already closed. While descriptors or memory
+    /// are short, it waits 100 ms to 1 s on `env`'s timer between attempts, and logs that once per shortage. An error
+    /// is final.
     pub fn poll_accept(&mut self, cx: &mut Context<'_>, env: &dyn Env) -> Poll<io::Result<Socket>> {
         loop {
             if let Some(pause) = &mut self.pause.0 {
@@ -306,7 +305,7 @@ impl Listener {
                         }
                         return Poll::Ready(Ok(socket));
                     }
-                    // Either the peer has gone, or the socket could not be registered: it is closed here.
+                    // Either the peer is gone, or the socket could not be registered. It is closed here.
                     Err(e) => e,
                 },
                 Err(e) => e.into(),
@@ -326,7 +325,7 @@ impl Listener {
         }
     }
 
-    /// [`Listener::poll_accept`] as a future. Dropping it loses nothing.
+    /// [`Listener::poll_accept`] as a future. Dropping it loses no connection.
     pub async fn accept(&mut self, env: &dyn Env) -> io::Result<Socket> {
         poll_fn(|cx| self.poll_accept(cx, env)).await
     }
@@ -361,7 +360,7 @@ impl Listener {
     }
 }
 
-/// Binds and listens anywhere but in the file system.
+/// Binds and listens on an address outside the file system.
 fn bind_port(at: SockAddr) -> io::Result<Raw> {
     let bind = |at: &SockAddr| -> io::Result<Raw> {
         let raw = end::open(at)?;
@@ -376,7 +375,7 @@ fn bind_port(at: SockAddr) -> io::Result<Raw> {
         Ok(raw)
     };
     match (bind(&at), at.as_socket_ipv6()) {
-        // A machine without IPv6: `*` is then every IPv4 address.
+        // Without IPv6, `*` means every IPv4 address.
         (Err(e), Some(ip)) if ip.ip().is_unspecified() && e.raw_os_error() == Some(libc::EAFNOSUPPORT) => {
             bind(&std::net::SocketAddr::from(([0; 4], ip.port())).into())
         }
@@ -384,7 +383,7 @@ fn bind_port(at: SockAddr) -> io::Result<Raw> {
     }
 }
 
-/// A socket that `accept` returned, as a transport. `local_only`: its peer is on this machine.
+/// Makes a transport of an accepted socket. `local_only`: its peer is on this machine.
 fn arrived(raw: Raw, listener: &Addr, local_only: bool) -> io::Result<Socket> {
     let at = raw.peer_addr()?;
     let mut peer = end::dress(&raw, &at)?;
@@ -399,16 +398,16 @@ fn arrived(raw: Raw, listener: &Addr, local_only: bool) -> io::Result<Socket> {
     Ok(Socket { fd: sys::register(raw)?, peer, edge_taken: false })
 }
 
-/// What an error of `accept` means for the listener.
+/// The meaning of an accept(2) error for the listener.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
-    /// No connection waits.
+    /// No connection is pending.
     Empty,
-    /// That one connection is lost; the next may be fine.
+    /// That connection is lost; the next may succeed.
     Skip,
-    /// The machine lacks something that will come back.
+    /// A temporary shortage of the machine.
     Short,
-    /// The listener itself is at its end.
+    /// The listener itself is broken.
     Broken,
 }
 
@@ -416,8 +415,7 @@ fn verdict(e: &io::Error) -> Verdict {
     match e.raw_os_error() {
         Some(libc::EAGAIN) => Verdict::Empty,
         Some(libc::EBADF | libc::ENOTSOCK | libc::EFAULT) => Verdict::Broken,
-        // accept(2) hands pending errors of the new connection on; a peer may also go before we ask who it
-        // is.
+        // accept(2) reports pending errors of the new connection. A peer may also close before we ask for its address.
         Some(
             libc::EINTR
             | libc::ECONNABORTED
@@ -432,12 +430,12 @@ fn verdict(e: &io::Error) -> Verdict {
             | libc::EOPNOTSUPP
             | libc::ENETUNREACH,
         ) => Verdict::Skip,
-        // EMFILE, ENFILE, ENOBUFS, ENOMEM; and whatever we do not know, so that nothing can make us spin.
+        // EMFILE, ENFILE, ENOBUFS, ENOMEM; and unknown errors, so that none can make us spin.
         _ => Verdict::Short,
     }
 }
 
-/// One shortage after another: how long to wait, and whether it has been told.
+/// Consecutive shortages: the last delay; `None` if there is no shortage.
 #[derive(Debug, Default)]
 struct Faults {
     last: Option<Duration>,
@@ -450,13 +448,13 @@ impl Faults {
         (delay, self.last.replace(delay).is_none())
     }
 
-    /// Ends the episode; whether there was one.
+    /// Ends the episode. Returns whether there was one.
     fn over(&mut self) -> bool {
         self.last.take().is_some()
     }
 }
 
-/// The timer of a listener that waits out a shortage.
+/// The timer of a listener during a shortage.
 struct Pause(Option<Pin<Box<dyn Future<Output = ()> + Send>>>);
 
 impl std::fmt::Debug for Pause {
@@ -465,7 +463,7 @@ impl std::fmt::Debug for Pause {
     }
 }
 
-/// The name of our socket in the file system, and which file it was when we made it.
+/// The name of our socket in the file system, and the file's identity when it was created.
 #[derive(Debug)]
 struct Name {
     path: PathBuf,
@@ -473,12 +471,11 @@ struct Name {
 }
 
 impl Name {
-    /// Makes a listening socket and gives it the name `path`.
+    /// Creates a listening socket and gives it the name `path`.
     ///
-    /// It is bound and listening under another name first: whoever finds a socket under `path` that refuses
-    /// has found one that its server left behind, not one that is about to listen. Replacing such a one
-    /// happens under a lock on the directory, so that two servers that start together do not replace each
-    /// other.
+    /// It first binds and listens under a temporary name. So a socket under `path` that refuses connections belongs to
+    /// a server that is gone, not to one about to listen. An old name is replaced under a lock on the directory, so
+    /// that two starting servers do not replace each other.
     fn take(path: &Path) -> io::Result<(Raw, Name)> {
         let dir = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let (raw, mut name) = Name::first(dir)?;
@@ -505,7 +502,7 @@ impl Name {
         Ok((raw, name))
     }
 
-    /// A socket that listens in `dir` under a name nobody looks for.
+    /// Creates a socket that listens in `dir` under a temporary name.
     fn first(dir: &Path) -> io::Result<(Raw, Name)> {
         let mut random = [0; 4];
         getrandom::fill(&mut random)?;
@@ -518,8 +515,7 @@ impl Name {
         }
         let at = SockAddr::unix(&path)?;
         let raw = end::open(&at)?;
-        // The name a socket is bound to takes the socket's own mode (less the umask): nobody else gets in
-        // even for a moment.
+        // The name of a bound socket gets the socket's own mode (less the umask), so no other user can ever connect.
         rustix::fs::fchmod(&raw, Mode::RUSR | Mode::WUSR)?;
         raw.bind(&at)?;
         let file = file_id(&path)?;
@@ -538,7 +534,7 @@ impl Drop for Name {
     }
 }
 
-/// Ok if what lies at `path` is a socket whose server is gone (or nothing at all).
+/// Returns `Ok` if `path` is a socket whose server is gone, or does not exist.
 fn left_behind(path: &Path) -> io::Result<()> {
     match end::connect(&SockAddr::unix(path)?) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -546,7 +542,7 @@ fn left_behind(path: &Path) -> io::Result<()> {
         Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
             Err(io::Error::new(io::ErrorKind::AlreadyExists, "a file that is no socket has this name"))
         }
-        // Connected, or its queue is full: somebody is there.
+        // Connected, or its queue is full: a server is there.
         Ok(_) => Err(in_use("a server answers here already; stop it, or choose another path")),
         Err(e) if e.kind() == io::ErrorKind::WouldBlock => Err(in_use("a server is here already, and busy")),
         Err(e) => Err(e),
@@ -561,8 +557,8 @@ fn file_id(path: &Path) -> io::Result<(u64, u64)> {
     path.symlink_metadata().map(|m| (m.dev(), m.ino()))
 }
 
-/// Connections that wait in the kernel to be accepted; beyond it (or the system's own limit) a unix client is
-/// told to try again and a TCP client retransmits.
+/// Most connections that wait in the kernel to be accepted. Beyond it (or the system's own limit) a unix client gets
+/// EAGAIN and a TCP client retransmits.
 const BACKLOG: i32 = 1024;
 
 const PAUSE_MIN: Duration = Duration::from_millis(100);

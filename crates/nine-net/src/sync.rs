@@ -1,8 +1,8 @@
-//! What the reactor's waits and wakes are made of: std's and the kernel's, or loom's when a test explores every order
-//! of them.
+//! The primitives of the reactor's waits and wake-ups: std's and the kernel's, or loom's when a test explores all
+//! interleavings.
 //!
-//! Under loom a thread that would wait in poll(2) waits for the model instead; what it then finds is still what
-//! poll(2) says of real sockets, asked without waiting.
+//! Under loom a thread does not wait in poll(2), but for the model. The readiness of real sockets still comes from
+//! poll(2), called without waiting.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,10 +18,10 @@ pub(crate) use model::{AtomicBool, AtomicU32, Bell, Parker, ThreadId};
 
 pub(crate) use crate::lock::{Mutex, MutexGuard, lock};
 
-/// A socket by its number, and what is to be told of it.
+/// A socket by its number, and the events to report.
 pub(crate) type Watched = (u64, Arc<Socket>, PollFlags);
 
-/// Waits in poll(2); a signal ends it early, which is no harm, and with more time than fits there is no limit.
+/// Waits in poll(2). A signal ends it early, which does no harm. A limit that does not fit means no limit.
 fn poll(fds: &mut [PollFd<'_>], limit: Option<Duration>) {
     let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
     let _ = rustix::event::poll(fds, limit.as_ref());
@@ -35,11 +35,11 @@ mod real {
     pub(crate) use std::thread::ThreadId;
     use std::{io, os::fd::OwnedFd, thread};
 
-    /// A thread that may park, as others see it.
+    /// A handle by which other threads wake a parked one.
     pub(crate) struct Parker(thread::Thread);
 
     impl Parker {
-        /// This thread.
+        /// A handle of this thread.
         pub(crate) fn here() -> Self {
             Self(thread::current())
         }
@@ -48,7 +48,7 @@ mod real {
             self.0.id()
         }
 
-        /// Called by the thread itself: waits until somebody calls it, or has since it last did this.
+        /// Parks the calling thread, which must be this one, until `unpark` was called since the last park.
         pub(crate) fn park(&self, limit: Option<Duration>) {
             match limit {
                 Some(limit) => thread::park_timeout(limit),
@@ -61,7 +61,7 @@ mod real {
         }
     }
 
-    /// Where one thread waits for sockets until another one rings.
+    /// A doorbell (eventfd), which ends a thread's wait for sockets.
     pub(crate) struct Bell(OwnedFd);
 
     impl Bell {
@@ -70,7 +70,7 @@ mod real {
         }
 
         pub(crate) fn ring(&self) {
-            // A bell that is full has been rung.
+            // If the counter is full, the bell has been rung.
             let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
         }
 
@@ -78,7 +78,7 @@ mod real {
             let _ = rustix::io::read(&self.0, &mut [0; 8]);
         }
 
-        /// Waits until it rings, something is to be told, or `limit` has passed. Out: what came of the bell, then of
+        /// Waits until it rings, a socket has an event, or `limit` has passed. Returns the events of the bell, then of
         /// each socket.
         pub(crate) fn wait<'a>(
             &'a self,
@@ -112,7 +112,7 @@ mod model {
             self.0
         }
 
-        /// May end for no reason, as the real one. No test here sets a limit.
+        /// May return without a reason, as the real one may. No test here sets a limit.
         pub(crate) fn park(&self, _: Option<Duration>) {
             self.1.wait();
         }
@@ -142,7 +142,7 @@ mod model {
             *lock(&self.rung) = false;
         }
 
-        /// Does what the other end of a socket does, and lets poll(2) know.
+        /// Acts as the other end of a socket, and ends the simulated poll(2).
         #[cfg(test)]
         pub(crate) fn peer<R>(&self, act: impl FnOnce() -> R) -> R {
             let rung = lock(&self.rung);

@@ -1,8 +1,7 @@
-//! The seam through which bytes enter and leave: one trait, implemented by sockets, TLS and the simulated
-//! link.
+//! The interface for bytes that enter and leave: one trait, implemented by sockets, TLS and the simulated link.
 //!
-//! Always holds: a transport is driven by one task at a time; `Pending` has arranged for the task of the most
-//! recent `cx` to be woken; no method blocks.
+//! Always holds: one task at a time drives a transport. `Pending` has arranged that the task of the most recent `cx` is
+//! woken. No method blocks.
 
 use std::any::Any;
 use std::io::{self, IoSlice};
@@ -14,37 +13,37 @@ use nine_stream::Fault;
 
 use crate::shm::Placed;
 
-/// What two ends in one process have beside the bytes between them.
+/// Shared data of two ends in one process, besides the bytes between them.
 pub type Beside = Arc<dyn Any + Send + Sync>;
 
-/// A reliable, ordered, two-way byte pipe.
+/// A reliable, ordered, two-way byte stream.
 ///
-/// Concurrency: one task drives it. Each direction remembers the waker of the latest poll of that direction.
+/// Concurrency: one task drives it. Each direction stores the waker of its latest poll.
 pub trait Transport: Send + Unpin + 'static {
     /// Reads up to `buf.len()` bytes (never called with an empty buffer). `Ok(0)`: the peer has closed its
     /// side.
     fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>>;
 
-    /// Writes some of the bytes, in order, and says how many were taken (never 0 for a non-empty list).
+    /// Writes some of the bytes, in order. Returns how many were taken, never 0 for a non-empty list.
     fn poll_write(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>>;
 
-    /// The same, and says that more is written at once: a socket may keep what does not fill a segment until then, for
+    /// The same, with the hint that more follows at once. A socket may hold back an incomplete segment until then, for
     /// at most 200 ms.
     fn poll_write_more(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         self.poll_write(cx, bufs)
     }
 
-    /// Pushes out what the transport itself holds back (TLS records). Sockets hold nothing back.
+    /// Sends the data that the transport itself buffers (TLS records). Sockets buffer nothing.
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let _ = cx;
         Poll::Ready(Ok(()))
     }
 
-    /// Ends our side in good order: flushes, then tells the peer that nothing more will come.
+    /// Closes our direction politely: flushes, then signals the end to the peer.
     fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
-    /// Completes when the peer is gone, also while bytes of it wait to be read. For an owner that does not read for
-    /// now; a transport that cannot tell is pending for ever.
+    /// Completes when the peer is gone, even if bytes from it are unread. For an owner that does not read at present. A
+    /// transport that cannot detect this stays pending forever.
     fn poll_hangup(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let _ = cx;
         Poll::Pending
@@ -55,8 +54,8 @@ pub trait Transport: Send + Unpin + 'static {
         false
     }
 
-    /// Sends up to `len` bytes of `file` from `offset` without a copy in user space. `Ok(0)`: the file ends
-    /// there. The caller has made sure that the range is resident: the call itself may block on a miss.
+    /// Sends up to `len` bytes of `file` from `offset` without a copy in user space. `Ok(0)`: the file ends there. The
+    /// caller must ensure that the range is resident: the call may block on a page fault.
     fn poll_sendfile(
         &mut self,
         cx: &mut Context<'_>,
@@ -68,10 +67,10 @@ pub trait Transport: Send + Unpin + 'static {
         Poll::Ready(Err(io::ErrorKind::Unsupported.into()))
     }
 
-    /// Answers a read in memory that the other side has set aside for the answer (a channel). Reads up to `len` bytes
-    /// of `file` from `offset` into it, then sends `head`, the first 11 bytes of an Rread, with the number of bytes
-    /// that were read: fewer at the end of the file. `Ok(None)`: no memory is set aside, and nothing was done. The call
-    /// may block as [`Transport::poll_sendfile`] does.
+    /// Answers a read in memory that the client has reserved for the answer (a channel). Reads up to `len` bytes of
+    /// `file` from `offset` into it, then sends `head`, the first 11 bytes of an Rread, with the number of bytes read:
+    /// fewer at the end of the file. `Ok(None)`: no memory is reserved, and nothing was done. The call may block as
+    /// [`Transport::poll_sendfile`] may.
     fn poll_read_placed(
         &mut self,
         cx: &mut Context<'_>,
@@ -84,8 +83,8 @@ pub trait Transport: Send + Unpin + 'static {
         Poll::Ready(Ok(None))
     }
 
-    /// While `more` will follow at once, a socket may hold back what does not fill a segment, for at most 200 ms; what
-    /// it holds goes when no more follows, and with [`Transport::poll_close`].
+    /// With `more`, a socket may hold back an incomplete segment, for at most 200 ms. It sends the rest without `more`,
+    /// and with [`Transport::poll_close`].
     fn cork(&mut self, more: bool) {
         let _ = more;
     }
@@ -95,8 +94,8 @@ pub trait Transport: Send + Unpin + 'static {
         false
     }
 
-    /// Moves up to `len` bytes that have come into `pipe` without a copy in user space. `Ok(0)`: the peer has closed
-    /// its side. An error of kind `StorageFull`: the pipe is.
+    /// Moves up to `len` received bytes into `pipe` without a copy in user space. `Ok(0)`: the peer has closed its
+    /// side. An error of kind `StorageFull`: the pipe is full.
     fn poll_splice_in(
         &mut self,
         cx: &mut Context<'_>,
@@ -107,7 +106,7 @@ pub trait Transport: Send + Unpin + 'static {
         Poll::Ready(Err(io::ErrorKind::Unsupported.into()))
     }
 
-    /// Sends up to `len` of the bytes in `pipe`, which has as many, without a copy in user space.
+    /// Sends up to `len` bytes of `pipe` without a copy in user space. The pipe must have that many.
     fn poll_splice_out(
         &mut self,
         cx: &mut Context<'_>,
@@ -118,42 +117,42 @@ pub trait Transport: Send + Unpin + 'static {
         Poll::Ready(Err(io::ErrorKind::Unsupported.into()))
     }
 
-    /// The bytes that come next, if they are exactly `len` and lie in memory that the other side has set aside for
-    /// them until it is answered: taken as they lie, and never read.
+    /// Takes the next bytes if they are exactly `len` and lie in memory that the peer has reserved until it is
+    /// answered. They are taken in place and not read.
     fn take_placed(&mut self, len: usize) -> Option<Placed> {
         let _ = len;
         None
     }
 
-    /// Does what a control text says: `push NAME ARGUMENTS`, `pop`, or what a module knows (`docs/streams.md`). An
-    /// error, too, where this is no conversation.
+    /// Executes a control text: `push NAME ARGUMENTS`, `pop`, or a command of a module (`docs/streams.md`). Fails if
+    /// nothing can be pushed on this transport.
     fn control(&mut self, text: &str) -> Result<(), Fault> {
         let _ = text;
         Err(Fault::new("nothing can be pushed here"))
     }
 
-    /// Whether [`Transport::control`] would do what a text says, as far as can be seen now: the bytes that what it
-    /// pushes may hold.
+    /// Checks whether [`Transport::control`] would accept a text at present. Returns the bytes that the pushed module
+    /// may hold.
     fn check(&self, text: &str) -> Result<usize, Fault> {
         let _ = text;
         Err(Fault::new("nothing can be pushed here"))
     }
 
-    /// A line for each module, from the top on.
+    /// Returns a status line for each module, from the top on.
     fn status(&self) -> String {
         String::new()
     }
 
-    /// If the other end is in this process: a place that both see, for what they can do without bytes. Who finds it
-    /// empty may fill it, once.
+    /// If the other end is in this process: a cell that both ends share, for operations without bytes. The first end to
+    /// use it may fill it, once.
     fn beside(&self) -> Option<&OnceLock<Beside>> {
         None
     }
 
-    /// Who is at the other end.
+    /// The identity of the other end.
     fn peer(&self) -> &Peer;
 
-    /// The certificates that the peer has shown, in DER, its own first: those behind its [`Proof`].
+    /// The certificates that the peer has presented, in DER, its own first: the basis of its [`Proof`].
     fn certificates(&self) -> Vec<&[u8]> {
         Vec::new()
     }
@@ -264,34 +263,34 @@ impl<T: Transport + ?Sized> Transport for Box<T> {
     }
 }
 
-/// The other end of a [`Transport`] and what proves who it is.
+/// The other end of a [`Transport`], with the proof of its identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// Its address as a dial string, for logs and for people (`tcp!127.0.0.1!40112`).
     pub addr: String,
-    /// What the transport itself proves about it.
+    /// The proof by the transport itself.
     pub proof: Proof,
 }
 
 /// How an identity was proven below 9P.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Proof {
-    /// Nothing is known (plain TCP, vsock).
+    /// No identity (plain TCP, vsock).
     None,
-    /// The kernel told us (`SO_PEERCRED`): the ids when the peer connected.
+    /// The kernel reported the ids (`SO_PEERCRED`), as of the time when the peer connected.
     Unix {
         /// Effective user id.
         uid: u32,
         /// Effective group id.
         gid: u32,
     },
-    /// The kernel told us the user at the other end of a TCP connection within this machine. It decides what a client
-    /// may read; a client does not attach as this user.
+    /// The kernel reported the user at the other end of a TCP connection within this machine. It decides the client's
+    /// read permission; a client does not attach as this user.
     Loopback {
         /// User id of the process that made the connection.
         uid: u32,
     },
-    /// A certificate that our authority signed, or the very one we were told to expect.
+    /// A certificate signed by our authority, or the one that we were configured to expect.
     Certificate {
         /// Its first DNS or e-mail subject alternative name, else its common name, else its fingerprint in
         /// hex.
@@ -302,7 +301,7 @@ pub enum Proof {
 }
 
 impl Proof {
-    /// Whether it proves as whom a client attaches.
+    /// Whether it proves the user as whom a client attaches.
     pub fn is_identity(&self) -> bool {
         matches!(self, Self::Unix { .. } | Self::Certificate { .. })
     }
@@ -310,7 +309,7 @@ impl Proof {
 
 #[cfg(test)]
 pub(crate) mod testing {
-    //! Whole reads and writes, for the tests of every transport.
+    //! Complete reads and writes, for the tests of every transport.
 
     use super::*;
     use std::future::poll_fn;
@@ -329,7 +328,7 @@ pub(crate) mod testing {
         poll_fn(|cx| t.poll_flush(cx)).await
     }
 
-    /// Runs both until both have ended.
+    /// Runs both futures until both have ended.
     pub(crate) async fn join<A, B>(a: impl Future<Output = A>, b: impl Future<Output = B>) -> (A, B) {
         let (mut a, mut b) = (std::pin::pin!(a), std::pin::pin!(b));
         let (mut first, mut second) = (None, None);

@@ -1,11 +1,11 @@
-//! A future on a thread of its own: how threads without a runtime read and write streams. Sockets have a
+//! Runs a future on the calling thread, for threads without a runtime that read and write streams. Sockets have a
 //! [`Reactor`](crate::Reactor) instead.
 //!
-//! A thread that waits looks for the call for [`LOOKS`] before it sleeps: what two threads pass to and fro is then
-//! there in less time than it takes to wake one of them. Where that is in vain it looks seldom.
+//! Before it sleeps, a thread spins for its wake-up for [`LOOKS`]. If two threads exchange data, that is faster than to
+//! wake one of them. After it has spun in vain, it spins less often.
 //!
-//! Always holds: a call that comes while the thread is awake is seen before it sleeps; who calls a thread that is awake
-//! makes no system call.
+//! Always holds: a wake-up that arrives while the thread is awake is seen before it sleeps. To wake a thread that is
+//! awake takes no system call.
 
 #[cfg(not(nine_loom))]
 use std::cell::Cell;
@@ -19,23 +19,23 @@ use std::time::{Duration, Instant};
 
 use crate::sync::{AtomicU32, Parker};
 
-/// How long a thread looks before it sleeps: longer than it takes to wake another, which may be what it waits for.
+/// How long a thread spins before it sleeps: longer than it takes to wake another thread, which may wake it in turn.
 #[cfg(not(nine_loom))]
 const LOOKS: Duration = Duration::from_micros(100);
-/// Looks between two of the clock.
+/// Checks between two readings of the clock.
 #[cfg(not(nine_loom))]
 const GLANCES: u32 = 32;
-/// After looks in vain, at most so many waits go without.
+/// Most waits without spinning after it was in vain.
 const BLIND_MAX: u32 = 256;
 
-/// It runs, and nobody has called.
+/// It runs, without a wake-up since its last poll.
 const AWAKE: u32 = 0;
-/// Somebody has called.
+/// It was woken.
 const CALLED: u32 = 1;
-/// It sleeps, or is about to.
+/// It sleeps, or is about to sleep.
 const ASLEEP: u32 = 2;
 
-/// A thread that waits, as those see it who call it.
+/// A waiting thread, as its wakers see it.
 struct Sleeper {
     state: AtomicU32,
     parker: Parker,
@@ -66,11 +66,11 @@ impl Sleeper {
     }
 }
 
-/// What a thread keeps from one wait to the next.
+/// State of a thread from one wait to the next.
 struct Kept {
     sleeper: Arc<Sleeper>,
     waker: Waker,
-    /// How many waits go without looks, and how many of those there were before.
+    /// The waits left without spinning, and the last such number.
     blind: (u32, u32),
 }
 
@@ -80,7 +80,7 @@ impl Kept {
         Self { waker: sleeper.clone().into(), sleeper, blind: (0, 0) }
     }
 
-    /// Returns when somebody has called.
+    /// Returns after a wake-up.
     fn sleep(&mut self) {
         if self.blind.0 > 0 {
             self.blind.0 -= 1;
@@ -95,7 +95,7 @@ impl Kept {
     }
 }
 
-/// Whether a call comes within [`LOOKS`].
+/// Spins. Returns whether a wake-up arrives within [`LOOKS`].
 #[cfg(not(nine_loom))]
 fn looks(sleeper: &Sleeper) -> bool {
     let begun = Instant::now();
@@ -119,11 +119,11 @@ fn looks(_: &Sleeper) -> bool {
 
 #[cfg(not(nine_loom))]
 thread_local! {
-    /// A wait within a wait has its own.
+    /// A nested wait has its own.
     static KEPT: Cell<Option<Kept>> = const { Cell::new(None) };
 }
 
-/// Runs a future on this thread, which sleeps while it waits. Its wakers may be called from any thread.
+/// Runs a future on this thread, which sleeps while it waits. The future's wakers may be called from any thread.
 #[cfg(not(nine_loom))]
 pub fn wait<T>(future: impl Future<Output = T>) -> T {
     let mut kept = KEPT.take().unwrap_or_else(Kept::new);
@@ -135,7 +135,7 @@ pub fn wait<T>(future: impl Future<Output = T>) -> T {
 fn run<T>(kept: &mut Kept, future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     loop {
-        // What has been called for until now is found by the poll.
+        // The poll handles all wake-ups up to now.
         kept.sleeper.state.swap(AWAKE, Ordering::AcqRel);
         match future.as_mut().poll(&mut Context::from_waker(&kept.waker)) {
             Poll::Ready(done) => return done,
@@ -178,7 +178,7 @@ mod tests {
             }
             called = true;
             cx.waker().wake_by_ref();
-            // It is woken, too, and ends.
+            // The inner wait is woken too, and ends.
             let mut first = true;
             wait(std::future::poll_fn(|cx| {
                 cx.waker().wake_by_ref();
@@ -204,7 +204,7 @@ mod orders {
             let there = Arc::new(AtomicBool::new(false));
             let (come, waker) = (there.clone(), kept.waker.clone());
             let thread = loom::thread::spawn(move || {
-                // The first call is for nothing.
+                // The first wake-up has no cause.
                 waker.wake_by_ref();
                 come.store(true, Ordering::Release);
                 waker.wake();
