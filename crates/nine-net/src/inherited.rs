@@ -1,10 +1,10 @@
-//! Listening sockets that a service manager has opened before this program (sd_listen_fds(3)): who dials while the
-//! program starts, or starts anew, waits and is not refused.
+//! Listening sockets that a service manager has opened for this program (sd_listen_fds(3)). A client that dials while
+//! the program starts, or restarts, waits and is not refused.
 //!
-//! In: `LISTEN_PID`, `LISTEN_FDS` and `LISTEN_FDNAMES`, and descriptors from 3 on. Out: their addresses; each socket
-//! itself goes to the [`Listener`](crate::Listener) that binds its address.
+//! In: `LISTEN_PID`, `LISTEN_FDS` and `LISTEN_FDNAMES`, and descriptors from 3 on. Out: their addresses. Each socket is
+//! used by the [`Listener`](crate::Listener) that binds its address.
 //!
-//! Always holds: nothing is taken twice; their names in the file system are the manager's, and stay.
+//! Always holds: no socket is used twice. Names in the file system belong to the manager, and are not removed.
 
 use std::fmt::Display;
 use std::io;
@@ -15,22 +15,22 @@ use socket2::{SockAddr, Socket as Raw, Type};
 use crate::dial::Addr;
 use crate::sys;
 
-/// One of them.
+/// An inherited socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inherited {
     /// Its `FileDescriptorName=`.
     pub name: String,
-    /// Where it listens.
+    /// The address on which it listens.
     pub addr: Addr,
 }
 
-/// The sockets that nobody has bound yet.
+/// Inherited sockets that no listener has bound yet.
 static WAITING: Mutex<Vec<(SockAddr, Raw)>> = Mutex::new(Vec::new());
 
-/// What this process has been given; the same each time.
+/// Returns the inherited sockets of this process; the same on each call.
 ///
 /// # Errors
-/// A descriptor is not there, or no listening socket of a kind that we know: the text says which.
+/// A descriptor is missing, or is not a listening socket of a known kind; the text names it.
 pub fn inherited() -> io::Result<Vec<Inherited>> {
     static ALL: OnceLock<Result<Vec<Inherited>, String>> = OnceLock::new();
     ALL.get_or_init(take).clone().map_err(io::Error::other)
@@ -38,7 +38,7 @@ pub fn inherited() -> io::Result<Vec<Inherited>> {
 
 fn take() -> Result<Vec<Inherited>, String> {
     let variable = |name| std::env::var(name).unwrap_or_default();
-    // Who was started by the one that it was meant for has the same environment.
+    // Child processes of the intended one have the same environment.
     if variable("LISTEN_PID").parse() != Ok(std::process::id()) {
         return Ok(Vec::new());
     }
@@ -63,7 +63,7 @@ fn take() -> Result<Vec<Inherited>, String> {
     Ok(all)
 }
 
-/// The socket that listens at this place.
+/// Takes the inherited socket with this address.
 pub(crate) fn bound(at: &SockAddr) -> Option<Raw> {
     let mut waiting = waiting();
     let is_it = |of: &SockAddr| match (of.as_socket(), of.as_pathname()) {
@@ -79,7 +79,7 @@ fn waiting() -> MutexGuard<'static, Vec<(SockAddr, Raw)>> {
     WAITING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How clients dial it.
+/// The address for clients.
 fn addr(at: &SockAddr) -> Option<Addr> {
     if let Some(ip) = at.as_socket() {
         let is_every = ip.is_ipv6() && ip.ip().is_unspecified();
@@ -92,7 +92,7 @@ fn addr(at: &SockAddr) -> Option<Addr> {
     at.as_pathname().map(|path| Addr::Unix { path: path.into() })
 }
 
-/// Of one program.
+/// Most sockets of one program.
 const MAX: usize = 64;
 const FORM: &str =
     "a .socket unit for ninefold has ListenStream= alone, with paths, ports, addresses or vsock:";

@@ -1,19 +1,19 @@
-//! The user at the other end of a TCP connection within this machine, as the kernel knows it.
+//! The user at the other end of a TCP connection within this machine, as the kernel reports it.
 //!
-//! In: the two addresses of a connection. Out: the user of the process that created the socket at the other end, by one
-//! request to the kernel (sock_diag(7)).
+//! In: the two addresses of a connection. Out: the user of the process that created the socket at the other end, from
+//! one request to the kernel (sock_diag(7)).
 //!
-//! Always holds: nothing waits. An answer counts only if it describes exactly this connection and a socket that a
-//! process still holds. The kernel reports user 0 for a socket whose process has closed it, and where there is no
-//! connection it may report a listener of the same port: neither is an answer.
+//! Always holds: no call blocks. An answer counts only if it describes exactly this connection, and a socket that a
+//! process still holds. The kernel reports user 0 for a socket whose process has closed it. If there is no connection
+//! it may report a listener of the same port. Both are rejected.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
 
-/// The user at the other end of a connection between two sockets of this machine. `None`: the kernel does not say, or
-/// `local` is not an address of the loopback.
+/// Returns the user at the other end of a connection between two sockets of this machine. `None`: the kernel does not
+/// report it, or `local` is not a loopback address.
 pub fn loopback_user(local: SocketAddr, remote: SocketAddr) -> Option<u32> {
     let [local, remote] = [local, remote].map(|at| SocketAddr::new(at.ip().to_canonical(), at.port()));
     if !local.ip().is_loopback() {
@@ -24,7 +24,7 @@ pub fn loopback_user(local: SocketAddr, remote: SocketAddr) -> Option<u32> {
     user_in(answer.get(..len)?, remote, local)
 }
 
-/// Sends a request and takes its answer, which the kernel has ready when the request was sent.
+/// Sends a request and reads its answer, which is ready when the send returns.
 fn ask(request: &[u8], answer: &mut [u8]) -> io::Result<usize> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let kernel = Some(netlink::SOCK_DIAG);
@@ -43,7 +43,7 @@ fn request(this: SocketAddr, other: SocketAddr) -> [u8; REQUEST_LEN] {
     put(6, &NLM_F_REQUEST.to_ne_bytes());
     let family = if this.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     put(HEADER_LEN, &[family as u8, libc::IPPROTO_TCP as u8]);
-    // Of every state: the answer is looked at.
+    // In any state: the state is checked in the answer.
     put(HEADER_LEN + 4, &u32::MAX.to_ne_bytes());
     put(REQUEST_ID, &this.port().to_be_bytes());
     put(REQUEST_ID + 2, &other.port().to_be_bytes());
@@ -58,7 +58,7 @@ fn request(this: SocketAddr, other: SocketAddr) -> [u8; REQUEST_LEN] {
     request
 }
 
-/// The user in an answer, a `struct nlmsghdr` and a `struct inet_diag_msg`.
+/// Parses the user from an answer, a `struct nlmsghdr` and a `struct inet_diag_msg`.
 fn user_in(answer: &[u8], this: SocketAddr, other: SocketAddr) -> Option<u32> {
     let word = |at: usize| Some(u32::from_ne_bytes(*answer.get(at..)?.first_chunk()?));
     let port = |at: usize| Some(u16::from_be_bytes(*answer.get(at..)?.first_chunk()?));
@@ -79,14 +79,14 @@ fn user_in(answer: &[u8], this: SocketAddr, other: SocketAddr) -> Option<u32> {
     (is_it && CONNECTED.contains(&state) && inode != 0).then_some(user)
 }
 
-/// `struct nlmsghdr`, bytes.
+/// Size of `struct nlmsghdr`, in bytes.
 const HEADER_LEN: usize = 16;
-/// With a `struct inet_diag_req_v2`.
+/// The same with a `struct inet_diag_req_v2`.
 const REQUEST_LEN: usize = HEADER_LEN + 56;
-/// Where the `struct inet_diag_sockid` of a request and of an answer begins.
+/// Offset of the `struct inet_diag_sockid` in a request and in an answer.
 const REQUEST_ID: usize = HEADER_LEN + 8;
 const ANSWER_ID: usize = HEADER_LEN + 4;
-/// Bytes of an answer that are looked at: attributes that follow are not.
+/// Most bytes of an answer that are read. Attributes after them are ignored.
 const ANSWER_MAX: usize = 1024;
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const NLM_F_REQUEST: u16 = 1;
@@ -119,7 +119,7 @@ mod tests {
             let (_listener, near, far) = connected(at);
             let (local, remote) = ends(&far);
             assert_eq!(loopback_user(local, remote), own, "{at}");
-            // A client that has sent all it has to say waits for the answer.
+            // A client that has sent everything waits for the answer.
             near.shutdown(Shutdown::Write).expect("shut down");
             assert_eq!(loopback_user(local, remote), own, "{at}");
         }
@@ -154,7 +154,7 @@ mod tests {
             assert_eq!(user_in(&answer[..len], remote, local), None, "{len} bytes");
         }
         for at in 0..ANSWER_ID {
-            // Whatever the kernel may say, nothing of it makes us panic.
+            // No answer of the kernel may cause a panic.
             let mut broken = answer.to_vec();
             broken[at] ^= 0xff;
             let _ = user_in(&broken, remote, local);

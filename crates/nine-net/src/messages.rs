@@ -1,6 +1,6 @@
-//! A stream of messages as bytes, for what talks over one of them.
+//! Reads and writes a stream of messages as bytes, for protocols that run over one.
 //!
-//! Always holds: one message waits here at most; a good end stays one, however often it is asked for.
+//! Always holds: at most one message is buffered here. A regular end is reported as such on every further read.
 
 use std::io::{self, IoSlice};
 use std::task::{Context, Poll, ready};
@@ -10,7 +10,7 @@ use nine_stream::{Block, Chain, Fault, Putting, Reading, Stream};
 pub(crate) struct Messages {
     reading: Reading,
     putting: Putting,
-    /// What has been written and not been taken.
+    /// A written message that the stream has not accepted yet.
     going: Option<Chain>,
     ended: bool,
 }
@@ -33,7 +33,7 @@ impl Messages {
                 buf[n..n + block.len()].copy_from_slice(block.data());
                 n += block.len();
             }
-            // An empty message is nothing in a stream of bytes.
+            // An empty message contributes no bytes.
             if n > 0 {
                 return Poll::Ready(Ok(n));
             }
@@ -41,8 +41,8 @@ impl Messages {
         Poll::Ready(Ok(0))
     }
 
-    /// Takes a message of at most `most` bytes: how many. If it is not taken below, it waits here, and the next one
-    /// waits for it.
+    /// Takes a message of at most `most` bytes. Returns its length. If the stream does not accept it, it is buffered
+    /// here, and the next write waits.
     pub(crate) fn poll_write(
         &mut self,
         cx: &mut Context<'_>,

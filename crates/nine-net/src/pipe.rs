@@ -1,7 +1,7 @@
 //! Two ends of a pipe in memory: a connection of this process with itself.
 //!
-//! Always holds: at most [`ROOM`] bytes are on their way in each direction, a writer beyond that waits; an idle pipe
-//! owns no buffer.
+//! Always holds: at most [`ROOM`] bytes are buffered in each direction, beyond that a writer waits. An idle pipe owns
+//! no buffer.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -11,14 +11,14 @@ use std::task::{Context, Poll, Waker};
 use crate::sync::{Mutex, lock};
 use crate::transport::{Beside, Peer, Transport};
 
-/// Bytes on their way in one direction.
+/// Most bytes buffered in one direction.
 pub const ROOM: usize = 256 * 1024;
 
 /// One end. Dropping it closes both directions.
 pub struct Pipe {
     ways: Arc<[Mutex<Way>; 2]>,
     beside: Arc<OnceLock<Beside>>,
-    /// Which of the ways is read here; the other one is written.
+    /// The index of the direction that is read here. The other one is written.
     side: usize,
     peer: Peer,
 }
@@ -29,11 +29,11 @@ struct Way {
     closed: bool,
     reader: Option<Waker>,
     writer: Option<Waker>,
-    /// Of whoever only wants to know when it closes.
+    /// The waker of a task that waits only for the close.
     watcher: Option<Waker>,
 }
 
-/// Two ends, and what each knows of the other.
+/// Creates two ends. The arguments are the peers that each end reports.
 pub fn pipe(first_sees: Peer, second_sees: Peer) -> (Pipe, Pipe) {
     let ways = Arc::new([Mutex::new(Way::default()), Mutex::new(Way::default())]);
     let beside = Arc::new(OnceLock::new());

@@ -1,15 +1,13 @@
-//! Sockets without a runtime: the threads that wait for answers drive the connections themselves, with
-//! poll(2).
+//! Sockets without a runtime: threads that wait for results drive the connections themselves, with poll(2).
 //!
-//! In: futures to wait for ([`Reactor::block_on`]), futures to keep going meanwhile ([`Reactor::spawn`]: the
-//! driver of a connection), addresses. Out: results; [`PollSocket`]s, which are [`Transport`]s.
+//! In: futures to wait for ([`Reactor::block_on`]), futures to drive meanwhile ([`Reactor::spawn`]: the driver of a
+//! connection), addresses. Out: results; [`PollSocket`]s, which are [`Transport`]s.
 //!
-//! Of the threads that wait, one leads: it runs the spawned futures and waits in poll(2) for their sockets
-//! and timers; the others are parked until their own future is woken. Who leaves while nobody leads wakes the
-//! next. So a single thread pays no hop to another one, and several share a connection without a thread of
-//! its own.
+//! One of the waiting threads leads: it runs the spawned futures and waits in poll(2) for their sockets and timers. The
+//! others are parked until their own future is woken. A thread that leaves while there is no leader wakes the next one.
+//! So a single thread needs no hop to another one, and several threads share a connection without an extra thread.
 //!
-//! Always holds: while threads wait, one of them leads or has been woken to; wakers are called without a lock
+//! Always holds: while threads wait, one of them leads or has been woken to lead. Wakers are called without a lock
 //! held.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -33,35 +31,35 @@ use crate::rt::Real;
 use crate::sync::{AtomicBool, Bell, Mutex, MutexGuard, Parker, ThreadId, Watched, lock};
 use crate::transport::{Peer, Proof, Transport};
 
-/// Waits for sockets and timers on the threads that need them. Clones are the same reactor; any thread may
-/// use any of them. When the last clone goes, the futures it was given are dropped.
+/// Waits for sockets and timers on the threads that need them. Clones share one reactor; any thread may use any of
+/// them. When the last clone is dropped, the spawned futures are dropped.
 #[derive(Clone)]
 pub struct Reactor(Arc<Owner>);
 
 impl Reactor {
-    /// A reactor with nothing to wait for. It costs one descriptor.
+    /// Creates a reactor. It uses one descriptor.
     pub fn new() -> io::Result<Reactor> {
         let core = Core { bell: Bell::new()?, state: Mutex::default() };
         Ok(Reactor(Arc::new(Owner(Arc::new(core)))))
     }
 
-    /// Waits until `future` ends, on this thread, and drives what else there is meanwhile.
+    /// Runs `future` to its end on this thread, and drives the spawned futures meanwhile.
     ///
     /// # Panics
-    /// When called by a future that this reactor is driving. A panic of a spawned future comes out here as
-    /// well, on the thread that happens to lead; that future is not run again.
+    /// If a future that this reactor drives calls it. A panic of a spawned future propagates here too, on the thread
+    /// that leads at that time; that future does not run again.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         // Without a deadline only the result ends the wait.
         self.wait(future, None).expect("no deadline")
     }
 
-    /// [`Reactor::block_on`] for at most `limit`; `None` when it has passed. `future` is dropped then.
+    /// The same for at most `limit`. Returns `None` after that, and drops `future`.
     pub fn block_on_for<F: Future>(&self, limit: Duration, future: F) -> Option<F::Output> {
         self.wait(future, Some(end::after(limit)))
     }
 
-    /// Keeps `future` going whenever some thread waits in [`Reactor::block_on`], and only then. It must not
-    /// own a clone of the reactor, or neither would ever be dropped.
+    /// Drives `future` while a thread waits in [`Reactor::block_on`], and only then. It must not own a clone of the
+    /// reactor: neither would ever be dropped.
     pub fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
         let core = &self.0.0;
         let mut state = core.lock();
@@ -85,8 +83,8 @@ impl Reactor {
         Arc::new(ReactorClock(self.0.0.clone()))
     }
 
-    /// Dials `addr`, as [`Socket::connect`](crate::Socket::connect) does. Blocks this thread, and drives
-    /// nothing meanwhile.
+    /// Dials `addr`, like [`Socket::connect`](crate::Socket::connect). Blocks this thread, and drives nothing
+    /// meanwhile.
     pub fn connect(&self, addr: &Addr, limit: Duration) -> io::Result<PollSocket> {
         match dial(addr, end::after(limit)) {
             Ok((raw, peer)) => Ok(self.adopt(raw, peer)),
@@ -95,7 +93,7 @@ impl Reactor {
         }
     }
 
-    /// [`Reactor::connect`] as a future, for addresses without a name to be resolved: it blocks nobody.
+    /// The same as a future, for addresses that need no name resolution. It never blocks a thread.
     pub fn connecting(
         &self,
         addr: &Addr,
@@ -119,7 +117,7 @@ impl Reactor {
         }
     }
 
-    /// Takes over a connected stream socket and makes it non-blocking.
+    /// Takes over a connected stream socket, and makes it non-blocking.
     pub fn from_parts(&self, fd: OwnedFd, peer: Peer) -> io::Result<PollSocket> {
         let raw = Raw::from(fd);
         raw.set_nonblocking(true)?;
@@ -180,7 +178,7 @@ pub struct PollSocket {
 }
 
 impl PollSocket {
-    /// Does `call` once the socket is ready on `side`; waits again if it was not.
+    /// Runs `call` when the socket is ready in a direction. If it would block, waits again.
     fn poll_io(
         &mut self,
         cx: &mut Context<'_>,
@@ -198,7 +196,7 @@ impl PollSocket {
 }
 
 impl PollSocket {
-    /// What came of connecting, and who the peer is.
+    /// The result of connecting: the peer's identity.
     fn poll_connected(&mut self, cx: &mut Context<'_>, at: &SockAddr) -> Poll<io::Result<Peer>> {
         while self.core.ready(self.id, WRITE, cx.waker()) {
             match end::connected(&self.raw, at) {
@@ -213,7 +211,7 @@ impl PollSocket {
 impl Transport for PollSocket {
     fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
         let done = self.poll_io(cx, READ, |raw| end::recv(raw, buf));
-        // A short read has emptied the socket: the next one asks poll(2) first.
+        // A short read has emptied the socket: the next read asks poll(2) first.
         if matches!(done, Poll::Ready(Ok(n)) if 0 < n && n < buf.len()) {
             self.core.spent(self.id, READ);
         }
@@ -243,10 +241,10 @@ impl Drop for PollSocket {
     fn drop(&mut self) {
         let mut state = self.core.lock();
         let source = state.sources.remove(&self.id);
-        // The leader may hold the descriptor: it shall let go, so that the peer sees the end now.
+        // The leader may use the descriptor in poll(2). It must release it, so that the peer sees the end now.
         self.core.ring(&state);
         drop(state);
-        // Its wakers go without the lock.
+        // Wakers are dropped without the lock.
         drop(source);
     }
 }
@@ -303,8 +301,7 @@ impl Clock for ReactorClock {
     }
 }
 
-/// What ends with the last [`Reactor`]: the spawned futures, whose sockets would otherwise keep the core
-/// alive.
+/// Ends with the last [`Reactor`]. Drops the spawned futures, whose sockets would otherwise keep the core alive.
 struct Owner(Arc<Core>);
 
 impl Drop for Owner {
@@ -321,24 +318,24 @@ impl Drop for Owner {
 }
 
 struct Core {
-    /// Written to when the leader shall look up from poll(2).
+    /// Rung to bring the leader back from poll(2).
     bell: Bell,
     state: Mutex<State>,
 }
 
-/// Every table here is as long as its callers have sockets, timers, futures and threads; nothing else grows.
+/// The tables grow only with the sockets, timers, futures and threads of the callers.
 #[derive(Default)]
 struct State {
     next_id: u64,
     sources: BTreeMap<u64, Source>,
     timers: BTreeMap<(Instant, u64), Waker>,
     jobs: BTreeMap<u64, Arc<Job>>,
-    /// Jobs that were woken, each once.
+    /// Woken jobs, each at most once.
     ready: VecDeque<Arc<Job>>,
     leader: Option<ThreadId>,
-    /// The leader is in poll(2), or about to be: who changes something here rings the bell.
+    /// The leader is in poll(2), or about to be: a change of this state must ring the bell.
     polling: bool,
-    /// Threads that wait without leading.
+    /// Waiting threads that do not lead.
     parked: Vec<Arc<Me>>,
 }
 
@@ -349,14 +346,14 @@ impl State {
     }
 }
 
-/// A socket, and what is known and wanted of its two sides.
+/// A socket, with the state of its two directions.
 struct Source {
     raw: Arc<Raw>,
     sides: [Side; 2],
 }
 
 struct Side {
-    /// The next call will probably not have to wait.
+    /// The next call will probably not block.
     ready: bool,
     waker: Option<Waker>,
 }
@@ -372,10 +369,10 @@ impl Core {
         }
     }
 
-    /// Whether a side is ready; if not, `waker` is called when it is.
+    /// Whether a direction is ready. If not, `waker` is called when it is.
     fn ready(&self, id: u64, side: usize, waker: &Waker) -> bool {
         let mut state = self.lock();
-        // The socket that asks is in the table until it is dropped.
+        // A socket is in the table until it is dropped.
         let side = &mut state.sources.get_mut(&id).expect("a source per socket").sides[side];
         if side.ready {
             return true;
@@ -393,12 +390,12 @@ impl Core {
         }
     }
 
-    /// One turn of the leader: runs the jobs that were woken, then waits in poll(2), for `limit` at most and
-    /// not at all if there is something to do.
+    /// One round of the leader: runs the woken jobs, then waits in poll(2), for at most `limit`, and not at all if
+    /// there is work.
     fn turn(&self, me: &Me, limit: Option<Duration>) {
         let woken = self.lock().ready.len();
         for _ in 0..woken {
-            // One by one: a panic of one leaves the others where they are.
+            // One by one: a panic of one leaves the others in the queue.
             let job = self.lock().ready.pop_front();
             job.into_iter().for_each(Job::run);
         }
@@ -439,7 +436,7 @@ impl Core {
 }
 
 impl Source {
-    /// What poll(2) shall tell of it, if anything.
+    /// The events to request from poll(2), if any.
     fn wanted(&self) -> Option<PollFlags> {
         let mut wanted = PollFlags::empty();
         wanted.set(PollFlags::IN, self.sides[READ].waker.is_some());
@@ -470,9 +467,10 @@ struct Job {
 impl Job {
     /// Called by the leader only.
     fn run(self: Arc<Self>) {
-        // A swap: whoever found the flag set has queued nothing, so this run must see what was done before that.
+        // A swap: a waker that found the flag set has queued nothing, so this run must see everything done before that
+        // wake.
         self.queued.swap(false, SeqCst);
-        // Taken out while it runs, so that one that panics is not run again.
+        // Taken out while it runs, so that a future that panics does not run again.
         let Some(mut future) = lock(&self.future).take() else { return };
         let waker = Waker::from(self.clone());
         if future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
@@ -511,8 +509,8 @@ impl Wake for Me {
         if self.notified.swap(true, SeqCst) {
             return;
         }
-        // The leader has set `polling` before it looked at `notified` for the last time: one of us two sees
-        // the other.
+        // The leader sets `polling` before its last check of `notified`, so either it or this thread sees the other's
+        // change.
         if let Some(core) = self.core.upgrade() {
             let state = core.lock();
             if state.leader == Some(self.thread.id()) {
@@ -524,7 +522,7 @@ impl Wake for Me {
     }
 }
 
-/// A thread's part in the election, given back when it leaves.
+/// A thread's part in the election, which ends when it is dropped.
 struct Seat<'a> {
     core: &'a Core,
     me: &'a Arc<Me>,
@@ -532,7 +530,7 @@ struct Seat<'a> {
 }
 
 impl Seat<'_> {
-    /// Takes the lead if it is free; whether this thread leads. If not, it may park: it will be called.
+    /// Takes the lead if it is free. Returns whether this thread leads. If not, it may park: it will be woken.
     fn lead(&mut self) -> bool {
         if self.leads {
             return true;
@@ -555,7 +553,7 @@ impl Drop for Seat<'_> {
         state.parked.retain(|parked| !Arc::ptr_eq(parked, self.me));
         if self.leads {
             state.leader = None;
-            // Left by a panic in the midst of a turn, it may still be set.
+            // A panic within a round may have left it set.
             state.polling = false;
         }
         if let (None, Some(next)) = (state.leader, state.parked.first()) {
@@ -602,8 +600,7 @@ fn dial_one(at: &SockAddr, deadline: Instant) -> io::Result<(Raw, Peer)> {
     }
 }
 
-/// Resolves a name on a thread of its own, since the resolver knows no deadline. One that comes too late ends
-/// by itself.
+/// Resolves a name on a separate thread, since the resolver has no deadline. A late lookup ends by itself.
 fn lookup(host: String, port: u16, deadline: Instant) -> io::Result<Vec<SockAddr>> {
     let (send, receive) = mpsc::sync_channel(1);
     thread::Builder::new().name("lookup".into()).spawn(move || {

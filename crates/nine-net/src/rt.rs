@@ -1,10 +1,10 @@
 //! The runtime: one single-threaded tokio runtime per core, and the real [`Env`].
 //!
-//! In: how many cores, and what each shall do. Out: their results; the clock, timers, entropy and tasks of
-//! this machine; signals; the limit of descriptors.
+//! In: the number of cores, and a function for each. Out: their results; the clock, timers, entropy and tasks of this
+//! machine; signals; the limit of descriptors.
 //!
-//! Always holds: a task never leaves the core that spawned it; all cores read one clock, which starts at 0
-//! when it is first asked. Here and in `socket` alone stands tokio.
+//! Always holds: a task never leaves the core that spawned it. All cores read one clock, which starts at 0 when it is
+//! first read. Only this module and `socket` use tokio.
 
 use std::future::poll_fn;
 use std::io;
@@ -22,8 +22,7 @@ use tokio::signal::unix::{self, SignalKind};
 use crate::env::{Clock, Env, Task, Timer};
 use crate::sys;
 
-/// The world as this machine gives it. Timers and tasks need the runtime of [`run`] or [`block_on`] around
-/// them.
+/// The environment of this machine. Timers and tasks need the runtime of [`run`] or [`block_on`] around them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Real;
 
@@ -57,7 +56,7 @@ impl Env for Real {
     }
 }
 
-/// [`Real`] from any core.
+/// [`Real`] for use from any core.
 struct Anywhere;
 
 impl Clock for Anywhere {
@@ -78,16 +77,16 @@ impl Clock for Anywhere {
     }
 }
 
-/// Which of the cores of [`run`] a future runs on.
+/// The core of [`run`] on which a future runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Core {
-    /// 0 is the thread that called [`run`].
+    /// Index of the core; 0 is the thread that called [`run`].
     pub index: usize,
-    /// How many there are.
+    /// Number of cores.
     pub count: usize,
 }
 
-/// The number of cores to run on when nobody says: one below four processors, else one per processor.
+/// The default number of cores: one below four processors, else one per processor.
 pub fn default_cores() -> usize {
     match std::thread::available_parallelism().map_or(1, usize::from) {
         0..4 => 1,
@@ -95,12 +94,12 @@ pub fn default_cores() -> usize {
     }
 }
 
-/// Runs `main` once per core, each on its own thread and runtime, and returns their results in order when all
-/// have ended. With more than one, each thread is pinned to one of the processors we may use; a single one is
-/// left to the kernel, so that several such programs spread out.
+/// Runs `main` once per core, each on its own thread and runtime. Returns their results in order when all have ended.
+/// With several cores, each thread is pinned to one of the processors we may use. A single one is scheduled by the
+/// kernel, so that several such programs spread out.
 ///
-/// Fails, before any `main` has begun, if a runtime cannot be made. A panic of one core among several ends
-/// the process: the others would wait for it for ever.
+/// Fails, before any `main` has started, if a runtime cannot be created. If one of several cores panics, the process
+/// aborts: the others would wait for it forever.
 pub fn run<R: Send>(cores: usize, main: impl AsyncFn(Core, Real) -> R + Sync) -> io::Result<Vec<R>> {
     let count = cores.max(1);
     let start = Start { gate: Barrier::new(count), failed: AtomicBool::new(false) };
@@ -108,23 +107,23 @@ pub fn run<R: Send>(cores: usize, main: impl AsyncFn(Core, Real) -> R + Sync) ->
     std::thread::scope(|scope| {
         let one = &one;
         let name = |index| std::thread::Builder::new().name(format!("core{index}"));
-        // A thread that cannot be made leaves the others at the gate: there is nothing to be saved then.
+        // Without this thread the others wait at the barrier forever, so nothing can be saved.
         let spawn = |index| name(index).spawn_scoped(scope, move || one(index)).expect("a thread per core");
         let others: Vec<_> = (1..count).map(spawn).collect();
         let first = one(0);
-        // A panic there has ended the process already.
+        // A panic of a core has aborted the process already.
         let rest = others.into_iter().map(|core| core.join().expect("a core that panics aborts"));
         std::iter::once(first).chain(rest).collect()
     })
 }
 
-/// Runs `main` on this thread, with a runtime around it. Tasks it has spawned end with it.
+/// Runs `main` on this thread, inside a runtime. Tasks that it has spawned end with it.
 pub fn block_on<R>(main: impl AsyncFnOnce(Real) -> R) -> io::Result<R> {
     Ok(runtime()?.block_on(main(Real)))
 }
 
-/// The addresses of a host, by the resolver of this machine, which waits on a thread of its own: [`LOOKUPS`] at once,
-/// those that nobody waits for any more among them, since no resolver can be stopped. Others wait their turn.
+/// Resolves a host with the resolver of this machine, on a helper thread. At most [`LOOKUPS`] run at once; others wait.
+/// A cancelled lookup still counts until it ends, because no resolver can be stopped.
 pub async fn resolve(host: &str) -> io::Result<Vec<IpAddr>> {
     let turn = poll_fn(|cx| Turn::poll(cx.waker())).await;
     let host = host.to_owned();
@@ -137,10 +136,10 @@ pub async fn resolve(host: &str) -> io::Result<Vec<IpAddr>> {
     Ok(found)
 }
 
-/// Lookups of [`resolve`] at once: half of a core's helper threads are left to who dials by name.
+/// Most lookups of [`resolve`] at once. The other half of a core's helper threads is for dials by name.
 const LOOKUPS: usize = BLOCKING_THREADS / 2;
 
-/// The right to look something up.
+/// A permit for a lookup.
 struct Turn;
 
 static TURNS: Mutex<(usize, Vec<Waker>)> = Mutex::new((LOOKUPS, Vec::new()));
@@ -169,29 +168,29 @@ impl Drop for Turn {
     }
 }
 
-/// Raises the limit of open descriptors as far as we may, and returns what it is now.
+/// Raises the limit of open descriptors to its maximum. Returns the new limit.
 pub fn raise_nofile() -> io::Result<u64> {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })?;
     Ok(limit.maximum.unwrap_or(u64::MAX))
 }
 
-/// What the outside asks of a program.
+/// A signal to this program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
-    /// SIGTERM: end in good order.
+    /// SIGTERM: shut down politely.
     Terminate,
     /// SIGINT: the same, from a terminal.
     Interrupt,
-    /// SIGHUP: read the configuration again.
+    /// SIGHUP: reload the configuration.
     Hangup,
 }
 
-/// The signals that come from now on; their default action is off for the rest of the process's life.
+/// The signals received from now on. Their default action is off for the rest of the process's life.
 #[derive(Debug)]
 pub struct Signals([(Signal, unix::Signal); 3]);
 
-/// Begins to watch for SIGTERM, SIGINT and SIGHUP.
+/// Starts to watch for SIGTERM, SIGINT and SIGHUP.
 ///
 /// # Panics
 /// Outside a runtime.
@@ -204,7 +203,7 @@ pub fn signals() -> io::Result<Signals> {
 }
 
 impl Signals {
-    /// The next one; the same signal twice may show as one. Dropping the future loses nothing.
+    /// Waits for the next signal. The same signal twice may be reported once. Dropping the future loses no signal.
     pub async fn next(&mut self) -> Signal {
         poll_fn(|cx| {
             let came = self.0.iter_mut().find_map(|(name, s)| s.poll_recv(cx).is_ready().then_some(*name));
@@ -214,7 +213,7 @@ impl Signals {
     }
 }
 
-/// Where the cores wait for each other until each has its runtime.
+/// The barrier at which cores wait until each has its runtime.
 struct Start {
     gate: Barrier,
     failed: AtomicBool,
@@ -242,7 +241,7 @@ fn runtime() -> io::Result<LocalRuntime> {
     let mut builder = Builder::new_current_thread();
     builder.enable_all().max_blocking_threads(BLOCKING_THREADS);
     if let Ok(all) = all {
-        // Helper threads are born with their core's pin; they may run anywhere.
+        // Helper threads inherit their core's pin. They may run anywhere.
         builder.on_thread_start(move || {
             let _ = sched_setaffinity(None, &all);
         });
@@ -250,8 +249,7 @@ fn runtime() -> io::Result<LocalRuntime> {
     builder.build_local(Default::default())
 }
 
-/// Pins this thread to the `index`-th of the processors we may use; with fewer of them it wraps. A refusal
-/// costs speed and nothing else.
+/// Pins this thread to the `index`-th of the processors we may use, modulo their number. A failure only costs speed.
 fn pin(index: usize) {
     let Ok(all) = sched_getaffinity(None) else { return };
     let ours: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&cpu| all.is_set(cpu)).collect();
@@ -273,8 +271,8 @@ impl Drop for AbortOnPanic {
     }
 }
 
-/// Helper threads of one core, for calls that block (name lookups). Work beyond them waits its turn, bounded
-/// by the time limit of the dial that asked.
+/// Most helper threads of one core, for calls that block (name lookups). Further work waits, bounded by the time limit
+/// of its dial.
 const BLOCKING_THREADS: usize = 16;
 
 #[cfg(test)]
@@ -285,7 +283,7 @@ mod tests {
 
     #[test]
     fn cores_run_side_by_side_and_answer_in_order() {
-        // Each core waits for the other: one after the other they would never end.
+        // The cores wait for each other: run in sequence they would never end.
         let gate = Barrier::new(2);
         let found = run(2, async |core, _| {
             gate.wait();

@@ -1,7 +1,7 @@
-//! The one place of unsafe code in this crate: calls whose contract the compiler cannot check.
+//! The only unsafe code in this crate: calls whose contract the compiler cannot check.
 //!
 //! In: an owned socket. Out: its registration with the runtime of this thread; datagrams with the address that they
-//! were sent to; packets of an Ethernet. Nothing here keeps a pointer longer than a call.
+//! were sent to; packets of an Ethernet. No pointer is kept longer than a call.
 #![allow(unsafe_code)]
 
 use std::io::{self, IoSlice};
@@ -23,7 +23,7 @@ pub(crate) fn register(socket: Socket) -> io::Result<AsyncFd<Socket>> {
     register_for(socket, Interest::READABLE | Interest::WRITABLE)
 }
 
-/// The same, for what it is to be waited for.
+/// The same, for the given events.
 ///
 /// # Panics
 /// Outside a runtime.
@@ -33,17 +33,17 @@ pub(crate) fn register_for(socket: Socket, interest: Interest) -> io::Result<Asy
     unsafe { AsyncFd::register_with_interest(socket, interest) }.map_err(io::Error::from)
 }
 
-/// The sockets of a service manager, which are descriptors 3 and so on; no program started from here has them. To be
-/// called once.
+/// Takes the sockets from the service manager, which are descriptors from 3 on, and sets close-on-exec. Must be called
+/// once only.
 pub(crate) fn inherit(count: usize) -> io::Result<Vec<Socket>> {
     let fds = (FIRST_INHERITED..).take(count);
     let own = |fd: RawFd| {
-        // SAFETY: the call takes numbers. It fails where there is no such descriptor.
+        // SAFETY: the call takes numbers. It fails if there is no such descriptor.
         if unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) } < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor is open, and whoever started this program has given it to it: nothing else in here has
-        // it, and this function is called once.
+        // SAFETY: the descriptor is open, and the parent process has passed it to this one. Nothing else in this
+        // process owns it, and this function is called once.
         Ok(unsafe { Socket::from_raw_fd(fd) })
     };
     fds.map(own).collect()
@@ -52,11 +52,12 @@ pub(crate) fn inherit(count: usize) -> io::Result<Vec<Socket>> {
 /// SD_LISTEN_FDS_START.
 const FIRST_INHERITED: RawFd = 3;
 
-/// Has the allocator keep what is freed, up to 64 MiB, rather than give it back to the kernel and fault it in anew:
-/// buffers of messages come and go by the quarter of a MiB.
+/// Makes the allocator retain up to 64 MiB of freed memory instead of returning it to the kernel and faulting it in
+/// again: message buffers of a quarter of a MiB are allocated and freed often.
 pub(crate) fn keep_freed() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: `mallopt` takes two numbers; it is called while the runtime is made, once, and takes malloc's own lock.
+    // SAFETY: `mallopt` takes two numbers. It is called once, while the runtime is created, and takes malloc's own
+    // lock.
     unsafe {
         libc::mallopt(libc::M_MMAP_THRESHOLD, 4 << 20);
         libc::mallopt(libc::M_TRIM_THRESHOLD, 64 << 20);
@@ -64,20 +65,20 @@ pub(crate) fn keep_freed() {
     }
 }
 
-/// Bytes of a packet that goes where `socket`, of IPv4 or IPv6, is connected.
+/// Bytes of a packet on the path to which `socket`, of IPv4 or IPv6, is connected.
 pub(crate) fn path_mtu(socket: &Socket, is_v6: bool) -> io::Result<usize> {
     let (level, name) = match is_v6 {
         true => (libc::IPPROTO_IPV6, libc::IPV6_MTU),
         false => (libc::IPPROTO_IP, libc::IP_MTU),
     };
     let (mut mtu, mut len) = (0 as libc::c_int, size_of::<libc::c_int>() as libc::socklen_t);
-    // SAFETY: both pointers are to variables that live on, and `len` is the size of the one that is filled in.
+    // SAFETY: both pointers are to variables that outlive the call, and `len` is the size of the one that is filled in.
     let done =
         unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, (&raw mut mtu).cast(), &raw mut len) };
     if done == 0 { Ok(usize::try_from(mtu).unwrap_or(0)) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Sets an option of a socket that is a number.
+/// Sets an integer option of a socket.
 pub(crate) fn set_option(
     socket: &Socket,
     level: libc::c_int,
@@ -85,17 +86,17 @@ pub(crate) fn set_option(
     value: libc::c_int,
 ) -> io::Result<()> {
     let len = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: the kernel reads an int, which lives on.
+    // SAFETY: the kernel reads an int, which outlives the call.
     let done = unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const value).cast(), len) };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Room for what the kernel says beside a datagram: one address, of either family.
+/// A buffer for the control data of a datagram: one address, of either family.
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
 struct Beside([u8; 64]);
 
-/// Receives as many datagrams as have come, and as there are rooms, from a socket that does not block: how many.
+/// Receives available datagrams, at most one per room, from a non-blocking socket. Returns their number.
 pub(crate) fn recv_many(socket: &Socket, rooms: &mut [datagram::Room<'_>]) -> io::Result<usize> {
     // SAFETY: a `mmsghdr` is numbers and pointers, for which zeros are values.
     let mut headers: [libc::mmsghdr; ROOMS] = unsafe { mem::zeroed() };
@@ -114,7 +115,7 @@ pub(crate) fn recv_many(socket: &Socket, rooms: &mut [datagram::Room<'_>]) -> io
         header.msg_controllen = size_of::<Beside>() as _;
     }
     // SAFETY: each of the first `count` headers has pointers to a name, a room and a control buffer of the lengths that
-    // it says; all live on until the call has returned, and no two are the same.
+    // it gives; all outlive the call, and no two are the same.
     let n = unsafe {
         libc::recvmmsg(socket.as_raw_fd(), headers.as_mut_ptr(), count as _, 0, std::ptr::null_mut())
     };
@@ -129,10 +130,10 @@ pub(crate) fn recv_many(socket: &Socket, rooms: &mut [datagram::Room<'_>]) -> io
     Ok(n)
 }
 
-/// The address that a datagram was sent to, if it is said.
+/// The address that a datagram was sent to, if the kernel reports it.
 fn here_of(header: &libc::msghdr) -> Option<IpAddr> {
-    // SAFETY: the kernel has filled in `header`, whose control buffer is there; the macros stay in it, and what they
-    // point to is read only where it is as long as its kind.
+    // SAFETY: the kernel has filled in `header`, whose control buffer still exists; the macros stay in it, and the data
+    // they point to is read only if it is as long as its kind.
     unsafe {
         let beside = libc::CMSG_FIRSTHDR(header);
         if beside.is_null() {
@@ -154,8 +155,8 @@ fn here_of(header: &libc::msghdr) -> Option<IpAddr> {
     }
 }
 
-/// Sends a datagram from a socket that does not block; from this address of the machine's, if one is said. `to` is of
-/// the socket's family.
+/// Sends a datagram from a non-blocking socket, with this source address if one is given. `to` is of the socket's
+/// family.
 pub(crate) fn send_from(
     socket: &Socket,
     parts: &[IoSlice<'_>],
@@ -176,7 +177,7 @@ pub(crate) fn send_from(
             false => (libc::IPPROTO_IP, libc::IP_PKTINFO, size_of::<libc::in_pktinfo>()),
         };
         header.msg_control = (&raw mut beside).cast();
-        // SAFETY: `CMSG_SPACE` only reckons; the buffer has room for either kind behind a header, is aligned for one,
+        // SAFETY: `CMSG_SPACE` only computes; the buffer has room for either kind after a header, is aligned for one,
         // and the macros stay in it.
         unsafe {
             header.msg_controllen = libc::CMSG_SPACE(len as _) as _;
@@ -201,7 +202,7 @@ pub(crate) fn send_from(
         }
     }
     // SAFETY: `header` has pointers to an address, to buffers (an `IoSlice` is an `iovec`) and to `beside`, of the
-    // lengths that it says, which all live on; the kernel only reads them.
+    // lengths that it gives, which all outlive the call; the kernel only reads them.
     let n = unsafe { libc::sendmsg(socket.as_raw_fd(), &header, libc::MSG_NOSIGNAL) };
     if n < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
@@ -215,7 +216,7 @@ pub(crate) struct Card {
     pub(crate) mtu: usize,
 }
 
-/// What the interface of this name is, in the network name space of `socket`.
+/// Looks up the interface of this name, in the network name space of `socket`.
 pub(crate) fn card(socket: &Socket, name: &str) -> io::Result<Card> {
     let no_such = || io::Error::new(io::ErrorKind::NotFound, "no interface has this name");
     if name.is_empty() || name.len() >= libc::IFNAMSIZ || name.contains('\0') {
@@ -229,7 +230,8 @@ pub(crate) fn card(socket: &Socket, name: &str) -> io::Result<Card> {
         let nothing = libc::sockaddr { sa_family: 0, sa_data: [0; 14] };
         let mut ifreq =
             libc::ifreq { ifr_name, ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_addr: nothing } };
-        // SAFETY: the three requests below take a pointer to a `struct ifreq`, which lives on, and fill in its union.
+        // SAFETY: the three requests below take a pointer to a `struct ifreq`, which outlives the call, and fill in its
+        // union.
         match unsafe { libc::ioctl(socket.as_raw_fd(), request, &mut ifreq) } {
             0 => Ok(ifreq.ifr_ifru),
             _ => Err(io::Error::last_os_error()),
@@ -253,15 +255,15 @@ pub(crate) fn card(socket: &Socket, name: &str) -> io::Result<Card> {
     Ok(Card { index, mac, mtu: usize::try_from(mtu).unwrap_or(0) })
 }
 
-/// Lets a packet socket receive frames of the type `kind` from one interface.
+/// Binds a packet socket to frames of the type `kind` of one interface.
 pub(crate) fn bind_packet(socket: &Socket, index: i32, kind: u16) -> io::Result<()> {
     let at = link_address(index, kind, [0; 6]);
-    // SAFETY: the kernel reads an address of this length, which lives on.
+    // SAFETY: the kernel reads an address of this length, which outlives the call.
     let bound = unsafe { libc::bind(socket.as_raw_fd(), std::ptr::from_ref(&at).cast(), LINK_ADDRESS) };
     if bound == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Has the kernel drop all packets for a socket but those that have, at each of these places, one of two bytes.
+/// Makes the kernel drop packets that do not have, at each of these offsets, one of two bytes.
 pub(crate) fn filter_packets(socket: &Socket, bytes: &[(u8, [u8; 2])]) -> io::Result<()> {
     let step = |code, jt, jf, k: u8| libc::sock_filter { code, jt, jf, k: u32::from(k) };
     let (load, is, ends) = (
@@ -271,7 +273,7 @@ pub(crate) fn filter_packets(socket: &Socket, bytes: &[(u8, [u8; 2])]) -> io::Re
     );
     let mut program = Vec::new();
     for (n, (at, [one, other])) in bytes.iter().enumerate() {
-        // To the last instruction, which drops it.
+        // Jumps to the last instruction, which drops the packet.
         let drops = 3 * (bytes.len() - n) - 2;
         let drops = u8::try_from(drops).map_err(|_| io::ErrorKind::InvalidInput)?;
         program.extend([step(load, 0, 0, *at), step(is, 1, 0, *one), step(is, 0, drops, *other)]);
@@ -280,8 +282,8 @@ pub(crate) fn filter_packets(socket: &Socket, bytes: &[(u8, [u8; 2])]) -> io::Re
     program.push(step(ends, 0, 0, 0));
     let program = libc::sock_fprog { len: program.len() as _, filter: program.as_mut_ptr() };
     let len = size_of::<libc::sock_fprog>() as libc::socklen_t;
-    // SAFETY: the kernel reads `len` bytes of a program that points to as many instructions as it says, all of which
-    // live on; it copies them.
+    // SAFETY: the kernel reads `len` bytes of a program that points to as many instructions as it gives, all of which
+    // outlive the call; it copies them.
     let done = unsafe {
         let program = std::ptr::from_ref(&program).cast();
         libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, program, len)
@@ -289,23 +291,23 @@ pub(crate) fn filter_packets(socket: &Socket, bytes: &[(u8, [u8; 2])]) -> io::Re
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Whom a packet was sent to.
+/// The kind of destination of a packet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct To(u8);
 
 impl To {
-    /// This card, or everybody where that is heard, too.
+    /// Whether it was sent to this card, or to all cards if `hears_all`.
     pub(crate) fn is_heard(self, hears_all: bool) -> bool {
         self.0 == libc::PACKET_HOST || hears_all && self.0 == libc::PACKET_BROADCAST
     }
 }
 
-/// Receives a packet from a packet socket that does not block: its length, which may be more than `buf` has, who has
-/// sent it, and whom to.
+/// Receives a packet from a non-blocking packet socket. Returns its length, which may exceed `buf`, its sender and its
+/// kind of destination.
 pub(crate) fn recv_packet(socket: &Socket, buf: &mut [u8]) -> io::Result<(usize, [u8; 6], To)> {
     let (mut from, mut len) = (link_address(0, 0, [0; 6]), LINK_ADDRESS);
-    // SAFETY: the kernel writes at most `buf.len()` bytes to `buf` and at most `len` to `from`, which both live on; a
-    // `sockaddr_ll` may have any bytes.
+    // SAFETY: the kernel writes at most `buf.len()` bytes to `buf` and at most `len` to `from`, which both outlive the
+    // call; a `sockaddr_ll` may have any bytes.
     let n = unsafe {
         let (fd, from) = (socket.as_raw_fd(), std::ptr::from_mut(&mut from).cast());
         libc::recvfrom(fd, buf.as_mut_ptr().cast(), buf.len(), libc::MSG_TRUNC, from, &mut len)
@@ -315,8 +317,8 @@ pub(crate) fn recv_packet(socket: &Socket, buf: &mut [u8]) -> io::Result<(usize,
     Ok((n, [a, b, c, d, e, f], To(from.sll_pkttype)))
 }
 
-/// Receives as many packets as have come, and as there are rooms, from a packet socket that does not block: how many
-/// rooms were used. What does not fit in its room, or was sent to others, leaves it empty.
+/// Receives available packets, at most one per room, from a non-blocking packet socket. Returns the number of rooms
+/// used. A packet that does not fit, or was sent to others, leaves its room empty.
 pub(crate) fn recv_packets(socket: &Socket, rooms: &mut [Room<'_>], hears_all: bool) -> io::Result<usize> {
     // SAFETY: a `mmsghdr` is numbers and pointers, for which zeros are values.
     let mut headers: [libc::mmsghdr; PACKETS] = unsafe { mem::zeroed() };
@@ -330,8 +332,8 @@ pub(crate) fn recv_packets(socket: &Socket, rooms: &mut [Room<'_>], hears_all: b
         (header.msg_name, header.msg_namelen) = ((&raw mut names[at]).cast(), LINK_ADDRESS);
         (header.msg_iov, header.msg_iovlen) = (&raw mut parts[at], 1);
     }
-    // SAFETY: each of the first `count` headers has pointers to a name and a room of the lengths that it says; all live
-    // on until the call has returned, and no two are the same.
+    // SAFETY: each of the first `count` headers has pointers to a name and a room of the lengths that it gives; all
+    // outlive the call, and no two are the same.
     let n = unsafe {
         let (fd, null) = (socket.as_raw_fd(), std::ptr::null_mut());
         libc::recvmmsg(fd, headers.as_mut_ptr(), count as _, libc::MSG_TRUNC as _, null)
@@ -345,7 +347,7 @@ pub(crate) fn recv_packets(socket: &Socket, rooms: &mut [Room<'_>], hears_all: b
     Ok(n)
 }
 
-/// Sends packets to cards, as many as there is room for: how many.
+/// Sends packets to cards, as many as the kernel accepts. Returns their number.
 pub(crate) fn send_packets(
     socket: &Socket,
     index: i32,
@@ -365,7 +367,7 @@ pub(crate) fn send_packets(
         (header.msg_iov, header.msg_iovlen) = ((&raw mut parts[at]).cast(), 2);
     }
     // SAFETY: each of the first `count` headers has pointers to an address and to two parts (an `IoSlice` is an
-    // `iovec`), which live on; the kernel only reads them, and writes how much was sent to the headers.
+    // `iovec`), which outlive the call; the kernel only reads them, and writes the sent lengths to the headers.
     let n = unsafe { libc::sendmmsg(socket.as_raw_fd(), headers.as_mut_ptr(), count as _, 0) };
     usize::try_from(n).map_err(|_| io::Error::last_os_error())
 }
@@ -379,7 +381,7 @@ pub(crate) fn send_packet(
     packet: &[u8],
 ) -> io::Result<()> {
     let to = link_address(index, kind, to);
-    // SAFETY: the kernel reads `packet` and an address of this length, which both live on.
+    // SAFETY: the kernel reads `packet` and an address of this length, which both outlive the call.
     let n = unsafe {
         let (fd, to) = (socket.as_raw_fd(), std::ptr::from_ref(&to).cast());
         libc::sendto(fd, packet.as_ptr().cast(), packet.len(), 0, to, LINK_ADDRESS)

@@ -1,6 +1,7 @@
-//! A descriptor that is no socket, on the runtime: the end of a pipe, or a process that shall end.
+//! Descriptors other than sockets on the runtime: the end of a pipe, or a process whose end is awaited.
 //!
-//! In: descriptors. Out: their bytes, and when they are ready. A [`Waited`] lives on the runtime whose thread made it.
+//! In: descriptors. Out: their bytes, and their readiness. A [`Waited`] lives on the runtime of the thread that created
+//! it.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,7 +18,7 @@ use crate::sys;
 pub struct Waited(AsyncFd<Raw>);
 
 impl Waited {
-    /// To be read, or waited for until it is readable: a descriptor of a process is when that has ended.
+    /// A descriptor to read, or to wait for until it is readable. A pidfd is readable when its process has ended.
     ///
     /// # Panics
     /// Outside a runtime.
@@ -25,7 +26,7 @@ impl Waited {
         Self::new(fd, Interest::READABLE)
     }
 
-    /// To be written.
+    /// A descriptor to write.
     ///
     /// # Panics
     /// Outside a runtime.
@@ -38,12 +39,12 @@ impl Waited {
         Ok(Self(sys::register_for(fd.into(), interest)?))
     }
 
-    /// When there is something to read, or the end.
+    /// Ready when there is something to read, or the end.
     pub fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.0.poll_read_ready(cx).map_ok(drop)
     }
 
-    /// Reads what there is; 0: the end.
+    /// Reads the available bytes; 0 at the end.
     pub fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
         loop {
             let mut guard = ready!(self.0.poll_read_ready(cx))?;
@@ -55,7 +56,7 @@ impl Waited {
         }
     }
 
-    /// Writes as much as there is room for.
+    /// Writes as many bytes as fit.
     pub fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         loop {
             let mut guard = ready!(self.0.poll_write_ready(cx))?;
@@ -74,17 +75,19 @@ impl AsFd for Waited {
     }
 }
 
-/// A device that says that it has ended by an error alone (`EPOLLERR`), as /dev/fuse does when it is unmounted. To be
-/// read; one task waits for it.
+/// A device that signals its end only by an error (`EPOLLERR`), as /dev/fuse does when it is unmounted. For reading;
+/// one task drives it.
 #[derive(Debug)]
 pub struct Device {
     fd: OwnedFd,
-    /// Another epoll(7) instance, which is readable when anything at all is to be said of the device: the runtime waits
-    /// for errors alone with nobody.
+    /// Another epoll(7) instance, which is readable on any event of the device. The runtime itself cannot wait for
+    /// errors alone.
     ready: AsyncFd<Raw>,
 }
 
 impl Device {
+    /// Takes a device and makes it non-blocking.
+    ///
     /// # Panics
     /// Outside a runtime.
     pub fn new(fd: OwnedFd) -> io::Result<Self> {
@@ -94,7 +97,7 @@ impl Device {
         Ok(Self { fd, ready: sys::register_for(ready.into(), Interest::READABLE)? })
     }
 
-    /// Reads what there is: one message of a device that has messages.
+    /// Reads the available bytes: one message, if the device has messages.
     pub fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
         loop {
             let mut guard = ready!(self.ready.poll_read_ready(cx))?;

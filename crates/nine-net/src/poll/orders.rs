@@ -1,4 +1,4 @@
-//! The reactor's election and wake-ups in every order of the threads' steps, by loom.
+//! The reactor's election and wake-ups in all interleavings of the threads, by loom.
 
 use super::*;
 use crate::transport::testing::read;
@@ -8,7 +8,7 @@ use std::future::poll_fn;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 
-/// Something that happens once, and who waits for it.
+/// An event that happens once, and the task that waits for it.
 #[derive(Clone, Default)]
 struct Event(Arc<Mutex<(bool, Option<Waker>)>>);
 
@@ -82,8 +82,8 @@ fn a_socket_that_gets_bytes_ends_the_wait_in_any_order() {
     });
 }
 
-/// Two threads call over one connection, whose driver is a spawned future: whoever has the answer first leaves,
-/// and the other one must drive on.
+/// Two threads call over one connection, whose driver is a spawned future. The thread that gets its answer first
+/// leaves, and the other one must continue to drive.
 #[test]
 fn the_driver_goes_on_when_the_leader_leaves_in_any_order() {
     loom::model(|| {
@@ -117,7 +117,7 @@ fn the_driver_goes_on_when_the_leader_leaves_in_any_order() {
     });
 }
 
-/// The parked thread waits for a socket that only a leader watches.
+/// The parked thread waits for a socket that only a leader polls.
 #[test]
 fn a_parked_thread_takes_the_lead_when_the_leader_leaves_in_any_order() {
     loom::model(|| {
@@ -135,7 +135,7 @@ fn a_parked_thread_takes_the_lead_when_the_leader_leaves_in_any_order() {
     });
 }
 
-/// The second wake may find the future queued already: then its next run must see what was done before that wake.
+/// The second wake may find the future queued already. Then its next run must see everything done before that wake.
 #[test]
 fn what_was_done_before_a_wake_is_seen_by_the_run_after_it_in_any_order() {
     loom::model(|| {
