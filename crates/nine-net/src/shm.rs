@@ -1,10 +1,10 @@
 //! The shared-memory device end: one end of a channel (docs/channels.md) on the runtime.
 //!
-//! In: memory that another process sees too, and two bells. Out: pieces, in order; who looks for them, who sleeps, and
-//! what becomes of a peer that has gone.
+//! In: memory shared with another process, and two doorbells. Out: pieces, in order. Decides when to spin and when to
+//! sleep, and detects a peer that is gone.
 //!
-//! Always holds: nothing here blocks; a channel lives on the runtime whose thread made it; who sleeps has said so, and
-//! has looked once more.
+//! Always holds: nothing here blocks. A channel lives on the runtime of the thread that created it. An end announces
+//! that it sleeps, and then checks once more before it does.
 
 use std::future::poll_fn;
 use std::hint::spin_loop;
@@ -30,23 +30,23 @@ mod board;
 
 pub use board::{Board, Slot};
 
-/// What waits at one end of a channel does before it sleeps.
+/// How an end of a channel waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Waits {
-    /// It never sleeps: for a processor of its own.
+    /// Never sleeps: for a processor of its own.
     Poll,
-    /// It sleeps at once.
+    /// Sleeps at once.
     Interrupt,
-    /// It looks for about as long as it takes to be woken, seldom where that is in vain.
+    /// Spins for about as long as a wake-up takes, and less often after it was in vain.
     #[default]
     Adaptive,
 }
 
 impl Waits {
-    /// Each.
+    /// All of them.
     pub const ALL: [Self; 3] = [Self::Poll, Self::Interrupt, Self::Adaptive];
 
-    /// What people call it.
+    /// Its name for people.
     pub fn name(self) -> &'static str {
         match self {
             Self::Poll => "poll",
@@ -55,7 +55,7 @@ impl Waits {
         }
     }
 
-    /// The one of this name.
+    /// Finds it by name.
     pub fn of(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|waits| waits.name() == name)
     }
@@ -63,18 +63,18 @@ impl Waits {
 
 /// Lines of each ring of a channel: 64 KiB.
 pub const LINES: u32 = 1024;
-/// Pages of the arena of a channel: 8 MiB, of which only what is used takes memory.
+/// Pages of the arena of a channel: 8 MiB, of which only the used part takes memory.
 pub const PAGES: u32 = 2048;
 
-/// How long a host that has taken a connection may take to give a channel: it does nothing else before it.
+/// How long a host that has accepted a connection may take to send a channel, which must come first.
 pub const GIVEN: Duration = Duration::from_secs(5);
 const NOT_GIVEN: &str = "who listens there takes connections, but has given no channel in 5 s: if it speaks 9P \
                          on the socket itself, dial it as unix!";
 
-/// Turns of the runtime in which an end looks before it sleeps, and looks in each.
+/// Polls of the task in which an end spins before it sleeps, and checks in each.
 const TURNS: u32 = 40;
 const LOOKS: u32 = 30;
-/// After looks in vain, at most so many waits go without.
+/// Most waits without spinning after it was in vain.
 const BLIND_MAX: u32 = 256;
 
 /// One end of a channel. One task drives it.
@@ -85,25 +85,25 @@ pub struct Channel {
     life: AsyncFd<Raw>,
     waits: Waits,
     peer: Peer,
-    /// Turns that are left to look in.
+    /// Polls left in which to spin.
     turns: u32,
-    /// Waits that go without looks now, and how many went without the last time.
+    /// Waits left without spinning, and the last such number.
     blind: (u32, u32),
-    /// Somebody may have to be rung.
+    /// The peer may have to be rung.
     owes: bool,
-    /// We have said that we sleep.
+    /// This end has announced that it sleeps.
     asleep: bool,
-    /// The other side's descriptor is closed.
+    /// The peer's end of the socket is closed.
     gone: bool,
-    /// It sends nothing more.
+    /// The peer sends nothing more.
     ended: bool,
-    /// Nothing more is taken, whatever it writes.
+    /// Nothing more is accepted, whatever the peer writes.
     over: bool,
 }
 
 impl Channel {
-    /// Makes a channel and opens it: this end is the host's. What the guest is to get is the second; `life` is the
-    /// socket that the guest's process has the other end of.
+    /// Creates and opens a channel. Returns the host's end, and the descriptors for the guest. `life`: the socket whose
+    /// other end the guest's process has.
     ///
     /// # Panics
     /// Outside a runtime.
@@ -114,7 +114,7 @@ impl Channel {
         Ok((Self::new(End::open(memory, layout), wait, ring, life, waits, peer)?, given))
     }
 
-    /// Makes a channel for whoever has connected to a unix socket, and gives it to him.
+    /// Creates a channel for the client of a unix socket, and sends it the descriptors.
     pub fn give(layout: Layout, waits: Waits, socket: Socket) -> io::Result<Self> {
         let (fd, mut peer) = socket.into_parts();
         peer.addr = peer.addr.replacen("unix!", "shm!", 1);
@@ -124,10 +124,10 @@ impl Channel {
         Ok(channel)
     }
 
-    /// Joins the channel that is given to whoever connects to this unix socket.
+    /// Joins the channel that the listener on this unix socket sends.
     ///
-    /// Fails with what went wrong, or `TimedOut` after `limit`, or [`GIVEN`] after it has connected without being given
-    /// one: a 9P server without channels says nothing before it is asked.
+    /// Fails with the error, or with `TimedOut` after `limit`, or [`GIVEN`] after it has connected without a channel: a
+    /// 9P server without channels sends nothing before a request.
     pub async fn dial(path: &Path, waits: Waits, limit: Duration) -> io::Result<Self> {
         let addr = Addr::Shm { path: path.into() };
         let joined = timeout(limit, async {
@@ -147,7 +147,7 @@ impl Channel {
         }
     }
 
-    /// Joins a channel, and waits until it is served.
+    /// Joins a channel, and waits until the host serves it.
     pub async fn join(passed: Passed, waits: Waits, peer: Peer) -> io::Result<Self> {
         let Passed { memory, wait, ring, life } = passed;
         let bad = |bad| io::Error::new(io::ErrorKind::InvalidData, bad);
@@ -196,27 +196,27 @@ impl Channel {
         }
     }
 
-    /// What is where.
+    /// The layout of the memory.
     pub fn layout(&self) -> &Layout {
         self.end.layout()
     }
 
-    /// Who is at the other end.
+    /// The identity of the peer.
     pub fn peer(&self) -> &Peer {
         &self.peer
     }
 
-    /// What may be looked at beside it.
+    /// A handle to watch the channel from elsewhere.
     pub fn watch(&self) -> Watch {
         self.end.watch()
     }
 
-    /// The memory of a place, and where there. `None`: it is not in the arena.
+    /// The memory of a place, and the offset in it. `None`: it is outside the arena.
     pub fn place(&self, place: Place) -> Option<(&Memory, usize)> {
         self.end.place(place)
     }
 
-    /// The host: waits until a guest joins, and serves him. An error: his process has gone.
+    /// For the host: waits until a guest joins, and serves it. Fails if its process is gone.
     pub fn poll_join(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             if self.end.life() == Life::Another {
@@ -232,7 +232,7 @@ impl Channel {
         }
     }
 
-    /// Takes a piece: its bytes are the first of `into`. `None`: none will come.
+    /// Takes a piece, into the start of `into`. `None`: no more pieces will come.
     ///
     /// # Panics
     /// `into` is shorter than [`MOST`].
@@ -248,13 +248,13 @@ impl Channel {
             match self.end.life() {
                 Life::Same if !self.gone => ready!(self.poll_wait(cx, |end| end.is_ready())),
                 Life::Another => self.over = true,
-                // What it has written before is looked for once more.
+                // The peer may have written before that: check once more.
                 Life::Same | Life::Ended => self.ended = true,
             }
         }
     }
 
-    /// Takes a piece that has come already.
+    /// Takes a piece that is available already.
     ///
     /// # Panics
     /// `into` is shorter than [`MOST`].
@@ -273,13 +273,13 @@ impl Channel {
         Ok(piece)
     }
 
-    /// From now on nothing is taken: what has come makes no sense.
+    /// Stops accepting pieces, because the input is invalid.
     pub fn give_up(&mut self) {
         self.over = true;
     }
 
-    /// Puts a piece; [`Channel::settle`] when there is no more to put for now. An error of the kind `BrokenPipe`:
-    /// nobody will take it.
+    /// Puts a piece. Call [`Channel::settle`] when there is no more to put at present. An error of the kind
+    /// `BrokenPipe`: the peer will not take it.
     ///
     /// # Panics
     /// It is longer than [`MOST`].
@@ -296,22 +296,22 @@ impl Channel {
         }
     }
 
-    /// Rings whoever sleeps and may wait for what was put or taken.
+    /// Rings the peer if it sleeps and may wait for pieces put or taken.
     pub fn settle(&mut self) {
         if std::mem::take(&mut self.owes) && self.end.must_ring() {
             self.ring.ring_at_once();
         }
     }
 
-    /// Says that nothing more is put.
+    /// Signals the end of our pieces.
     pub fn close(&mut self) {
         self.end.end();
         self.owes = true;
         self.settle();
     }
 
-    /// The host, when it has done with a guest: the next one may join, by [`Channel::poll_join`]. Who was there before
-    /// sees that he is served no more.
+    /// For the host, after a guest: lets the next one join, by [`Channel::poll_join`]. The former guest sees that it is
+    /// no longer served.
     ///
     /// # Panics
     /// This end is the guest's.
@@ -321,7 +321,7 @@ impl Channel {
         self.settle();
     }
 
-    /// Completes when the other side has gone.
+    /// Completes when the peer is gone.
     pub fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.gone || self.end.life() != Life::Same {
             return Poll::Ready(());
@@ -329,7 +329,7 @@ impl Channel {
         self.sleep(cx, |end| end.life() != Life::Same)
     }
 
-    /// Ready: it is worth looking again for what `news` tells of.
+    /// Ready: check for `news` again.
     fn poll_wait(&mut self, cx: &mut Context<'_>, news: impl Fn(&mut End) -> bool) -> Poll<()> {
         self.settle();
         if self.waits == Waits::Poll || self.turns > 0 {
@@ -349,7 +349,7 @@ impl Channel {
         self.sleep(cx, |end| news(end) || end.life() != Life::Same)
     }
 
-    /// Ready: there are news, or the other side has gone.
+    /// Ready: there is news, or the peer is gone.
     fn sleep(&mut self, cx: &mut Context<'_>, news: impl Fn(&mut End) -> bool) -> Poll<()> {
         self.asleep = true;
         self.end.may_sleep();
@@ -357,7 +357,8 @@ impl Channel {
             return Poll::Ready(());
         }
         if heard(&self.wait, cx) {
-            // Of something before, or of nothing: a peer that rings and rings has the task's turns and no more.
+            // The ring may be old, or have no cause. A peer that rings without end gets the polls of this task and no
+            // more.
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
@@ -365,7 +366,7 @@ impl Channel {
     }
 
     fn hung_up(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        // Nothing is ever sent on it: whatever comes is its end.
+        // Nothing is ever sent on this socket: any event is its end.
         if !self.gone {
             ready!(self.life.poll_read_ready(cx)).ok();
             self.gone = true;
@@ -373,13 +374,13 @@ impl Channel {
         Poll::Ready(())
     }
 
-    /// Something has come.
+    /// Ends a wait after a piece was found.
     fn found(&mut self) {
         if std::mem::take(&mut self.asleep) {
             self.end.is_awake();
         }
         if self.turns > 0 {
-            // Looking was worth it.
+            // Spinning was worthwhile.
             self.blind = (0, 0);
         }
         match &mut self.blind.0 {
@@ -398,7 +399,7 @@ impl Channel {
     }
 }
 
-/// Bytes that lie in a channel's arena: whoever put them there may change them at any time.
+/// Bytes in a channel's arena. The process that put them there may change them at any time.
 #[derive(Clone, Debug)]
 pub struct Placed {
     memory: Memory,
@@ -407,16 +408,16 @@ pub struct Placed {
 }
 
 impl Placed {
-    /// Those of the memory.
+    /// Bytes `at` to `at + len` of the memory.
     ///
     /// # Panics
-    /// They are not in it.
+    /// They are outside the memory.
     pub fn new(memory: Memory, at: usize, len: usize) -> Self {
         memory.address(at, len);
         Self { memory, at, len }
     }
 
-    /// Bytes.
+    /// Number of bytes.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -426,25 +427,25 @@ impl Placed {
         self.len == 0
     }
 
-    /// Copies the first of them, as many as there is room for.
+    /// Copies the first bytes, as many as fit.
     pub fn read(&self, into: &mut [u8]) {
         let n = into.len().min(self.len);
         self.memory.read(self.at, &mut into[..n]);
     }
 
-    /// A copy of the first of them, at most `most`.
+    /// Copies the first bytes, at most `most`.
     pub fn to_vec(&self, most: usize) -> Vec<u8> {
         let mut bytes = vec![0; most.min(self.len)];
         self.read(&mut bytes);
         bytes
     }
 
-    /// Lets go of what is behind the first `most`.
+    /// Drops the bytes after the first `most`.
     pub fn truncate(&mut self, most: usize) {
         self.len = self.len.min(most);
     }
 
-    /// Lets go of the first `n`.
+    /// Drops the first `n` bytes.
     ///
     /// # Panics
     /// There are fewer.
@@ -452,20 +453,20 @@ impl Placed {
         (self.at, self.len) = (self.at + n, self.len.checked_sub(n).expect("no more than there are"));
     }
 
-    /// Writes them into a file at `offset`, without a copy in this process: how many. `nowait`: an error of the kind
-    /// `WouldBlock` where that would wait for a disk.
+    /// Writes the bytes to a file at `offset`, without a copy in this process. Returns the number written. `nowait`:
+    /// fails with `WouldBlock` if the write would wait for a disk.
     pub fn write_at(&self, file: BorrowedFd<'_>, offset: u64, nowait: bool) -> rustix::io::Result<usize> {
         self.memory.write_at(self.at, self.len, file, offset, nowait)
     }
 }
 
-/// What has come through a channel, as bytes in order: the reading half of its transports.
+/// The input of a channel as bytes, in order: the reading half of its transports.
 pub struct Incoming {
-    /// What of a piece was not asked for yet.
+    /// The unread part of a piece.
     rest: Box<[u8; MOST]>,
     at: usize,
     end: usize,
-    /// Bytes of the arena that come then.
+    /// Arena bytes that follow it.
     placed: Place,
 }
 
@@ -476,13 +477,13 @@ impl Default for Incoming {
 }
 
 impl Incoming {
-    /// Whether all that was taken has been read.
+    /// Whether everything taken has been read.
     pub fn is_empty(&self) -> bool {
         self.at == self.end && self.placed.count == 0
     }
 
-    /// Reads what comes next: how many bytes; 0, none will come. `came` is told of each piece before its bytes are
-    /// read; when it refuses one, that was the last.
+    /// Reads the next bytes. Returns their number; 0 at the end. `came` gets each piece before its bytes are read. If
+    /// it refuses one, reading fails and the channel accepts no more.
     pub fn poll_read(
         &mut self,
         channel: &mut Channel,
@@ -524,7 +525,7 @@ impl Incoming {
         }
         let n = buf.len().min(self.placed.count as usize);
         if n == 0 {
-            // A piece of nothing: look again, when others had their turn.
+            // An empty piece: poll again after other tasks.
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
@@ -534,7 +535,7 @@ impl Incoming {
         Poll::Ready(Ok(n))
     }
 
-    /// The bytes that come next where they lie, if they are `len` of the arena's, and not none.
+    /// Takes the next bytes in place, if they are exactly `len` bytes of the arena and not empty.
     pub fn take_placed(&mut self, channel: &Channel, len: usize) -> Option<Placed> {
         if self.at < self.end || self.placed.count as usize != len || len == 0 {
             return None;
@@ -544,7 +545,7 @@ impl Incoming {
     }
 }
 
-/// What a guest needs of a channel beside a socket to its host.
+/// The descriptors that a guest needs besides a socket to its host.
 #[derive(Debug)]
 pub struct Given {
     /// The memory file.
@@ -556,8 +557,8 @@ pub struct Given {
 }
 
 impl Given {
-    /// The same for a program that this one starts; `life` is the other end of the socket that [`Channel::open`] has.
-    /// Of all else that is open now it will have its standard files, and nothing.
+    /// Makes them inheritable by a child process. `life` is the other end of the socket passed to [`Channel::open`]. Of
+    /// all other open descriptors the child gets only its standard files.
     pub fn for_child(self, life: OwnedFd) -> io::Result<Inherited> {
         linux::close_all_on_exec()?;
         let Self { memory, wait, ring } = self;
@@ -565,25 +566,25 @@ impl Given {
         Ok(Inherited([memory?, wait?, ring?, life?]))
     }
 
-    /// The same to be sent to a program, which hands them on ([`variable`]): no other one that is started has them.
+    /// Returns them to be sent to a program, which passes them on ([`variable`]). No other child process inherits them.
     pub fn to_send(self, life: OwnedFd) -> [OwnedFd; 4] {
         let Self { memory, wait, ring } = self;
         [memory, wait.into(), ring.into(), life]
     }
 }
 
-/// By which a program finds the descriptors of [`Given::to_send`] that it inherits under these numbers: name and value
-/// of a variable of its environment.
+/// Name and value of the environment variable by which a program finds the inherited descriptors of [`Given::to_send`],
+/// which have these numbers.
 pub fn variable(numbers: [RawFd; 4]) -> (&'static str, String) {
     (linux::VARIABLE, Passed::variable(numbers))
 }
 
-/// A channel's descriptors that the next program that is started inherits. To be dropped then.
+/// Descriptors of a channel that the next child process inherits. Drop it after the start.
 #[derive(Debug)]
 pub struct Inherited([OwnedFd; 4]);
 
 impl Inherited {
-    /// The variable of its environment by which it finds them: name and value.
+    /// Name and value of the environment variable by which the child finds them.
     pub fn variable(&self) -> (&'static str, String) {
         let numbers = [0, 1, 2, 3].map(|n| self.0[n].as_raw_fd());
         variable(numbers)
@@ -591,7 +592,7 @@ impl Inherited {
 }
 
 impl Drop for Channel {
-    /// As a socket that is dropped is closed.
+    /// Closes the channel, as dropping a socket closes it.
     fn drop(&mut self) {
         self.close();
     }
@@ -610,7 +611,7 @@ fn hangup(life: OwnedFd) -> io::Result<AsyncFd<Raw>> {
     sys::register_for(life.into(), Interest::READABLE)
 }
 
-/// Whether the bell was rung since it was heard last; if not, the task is woken when it is.
+/// Whether the bell was rung since the last check. If not, the task is woken when it is.
 fn heard(bell: &AsyncFd<Raw>, cx: &mut Context<'_>) -> bool {
     match bell.poll_read_ready(cx) {
         Poll::Pending => false,

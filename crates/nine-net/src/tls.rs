@@ -1,11 +1,10 @@
-//! TLS over any transport, as a transport: rustls driven by hand, so that it needs no runtime of its own.
+//! TLS over any transport, as a transport: rustls without I/O of its own, so that it needs no runtime.
 //!
-//! In: a [`Transport`], the files that say who we are and whom we trust, a deadline for the handshake. Out: a
-//! [`Tls`], whose peer carries the proof of its certificate.
+//! In: a [`Transport`], the files with our identity and trust, a deadline for the handshake. Out: a [`Tls`], whose peer
+//! carries the proof of its certificate.
 //!
-//! Always holds: a `Tls` exists only after a complete handshake; an end without `close_notify` is an error,
-//! never a clean end; what is held back in either direction has a limit, and an idle connection holds nothing
-//! back.
+//! Always holds: a `Tls` exists only after a complete handshake. An end without `close_notify` is an error, never a
+//! regular end. The buffers of both directions have limits, and an idle connection buffers nothing.
 
 mod cert;
 mod files;
@@ -36,9 +35,9 @@ pub struct Tls<T> {
 }
 
 impl ServerTls {
-    /// The server's handshake on `io`, with the certificate as it is now. `now` is the monotonic time, `wall`
-    /// the time since 1970; the handshake fails with `TimedOut` when `deadline` completes. The future borrows
-    /// nothing: many handshakes may run beside each other.
+    /// Performs the server's handshake on `io`, with the present certificate. `now` is the monotonic time, `wall` the
+    /// time since 1970. Fails with `TimedOut` when `deadline` completes. The future borrows nothing, so many handshakes
+    /// may run concurrently.
     pub fn accept<T: Transport, D: Future<Output = ()>>(
         &mut self,
         io: T,
@@ -52,11 +51,11 @@ impl ServerTls {
 }
 
 impl ClientTls {
-    /// The client's handshake on `io` with the server that was dialled as `host`. Fails with `TimedOut` when
-    /// `deadline` completes.
+    /// Performs the client's handshake on `io` with the server dialled as `host`. Fails with `TimedOut` when `deadline`
+    /// completes.
     ///
-    /// A server of TLS 1.3 judges our certificate after our handshake has ended: its refusal is the first
-    /// read's error.
+    /// A server of TLS 1.3 verifies our certificate after our handshake has ended: its refusal is the error of the
+    /// first read.
     pub fn connect<T: Transport, D: Future<Output = ()>>(
         &self,
         io: T,
@@ -70,7 +69,7 @@ impl ClientTls {
     }
 }
 
-/// The server that is expected.
+/// The expected name of the server.
 pub(crate) fn server_name(host: &str) -> io::Result<ServerName<'static>> {
     ServerName::try_from(host.to_owned())
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, format!("{host} is no name TLS can verify")))
@@ -94,14 +93,14 @@ async fn handshake<T: Transport>(
     })
     .await?;
     tls.peer.proof = match (proof(&tls.conn), &tls.io.peer().proof) {
-        // A client of this machine that shows no certificate.
+        // A client of this machine without a certificate.
         (Proof::None, Proof::Loopback { uid }) => Proof::Loopback { uid: *uid },
         (proof, _) => proof,
     };
     Ok(tls)
 }
 
-/// What the peer has shown of itself, after the handshake.
+/// The peer's proof after the handshake.
 pub(crate) fn proof(conn: &Connection) -> Proof {
     let Some([first, ..]) = conn.peer_certificates() else { return Proof::None };
     let fingerprint = cert::fingerprint(first);
@@ -109,7 +108,7 @@ pub(crate) fn proof(conn: &Connection) -> Proof {
     Proof::Certificate { name, fingerprint }
 }
 
-/// As people write it.
+/// A fingerprint in hex.
 pub(crate) fn hex(fingerprint: &[u8; 32]) -> String {
     fingerprint.iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -182,8 +181,7 @@ impl<T: Transport> Tls<T> {
         }
     }
 
-    /// Takes in more from below: until there is something to read, or a step of the handshake is done, or the
-    /// end has been seen.
+    /// Reads more from below, until there is plaintext to read, a step of the handshake is done, or the end was read.
     fn poll_pull(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.inbox.is_empty() {
             let n = ready!(self.inbox.poll_fill(&mut self.io, cx))?;
@@ -194,18 +192,19 @@ impl<T: Transport> Tls<T> {
             }
         }
         loop {
-            // With an empty inbox, which only its end brings here, this tells rustls of the end.
+            // The inbox is empty here only at the end, which this call reports to rustls.
             self.conn.read_tls(&mut self.inbox)?;
             let state = match self.conn.process_new_packets() {
                 Ok(state) => state,
                 Err(e) => {
-                    // The peer is told why, if it listens; the error is what counts.
+                    // The alert explains the error to the peer, if it still reads. Our caller gets the error in any
+                    // case.
                     let _ = self.poll_push(cx);
                     return Poll::Ready(Err(self.explained(e)));
                 }
             };
-            // An answer of rustls's own (a new key) goes out now, or with the next write, which also tells of
-            // a failure.
+            // A response of rustls itself (a key update) is sent now, or with the next write, which also reports a
+            // failure.
             if !self.conn.is_handshaking() {
                 let _ = self.poll_push(cx);
             }
@@ -215,7 +214,7 @@ impl<T: Transport> Tls<T> {
         }
     }
 
-    /// Hands finished records down until none is left.
+    /// Writes all finished records to the transport.
     fn poll_push(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.conn.wants_write() {
             match self.conn.write_tls(&mut Below { io: &mut self.io, cx }) {
@@ -241,7 +240,7 @@ impl<T: Transport> Tls<T> {
         io::Error::new(kind, format!("{} {what}", self.peer.addr))
     }
 
-    /// rustls's error for people: what is wrong, on which side.
+    /// Explains a rustls error to people: the fault, and its side.
     fn explained(&self, e: Error) -> io::Error {
         use io::ErrorKind::{InvalidData, PermissionDenied};
         let denied = |what: &str| self.error(PermissionDenied, what);
@@ -256,7 +255,7 @@ impl<T: Transport> Tls<T> {
                 denied("cannot be judged: our list of revoked certificates is not signed by its authority")
             }
             Error::NoCertificatesPresented => denied("shows no certificate, and must"),
-            // One word of TLS for both.
+            // TLS has one alert for both cases.
             Error::AlertReceived(AlertDescription::CertificateExpired) => {
                 denied("refuses our certificate: it has expired, or is not good yet by the clock there")
             }
@@ -284,7 +283,7 @@ impl<T: Transport> Tls<T> {
     }
 }
 
-/// The transport below, as rustls writes to it.
+/// The transport below, as a writer for rustls.
 struct Below<'a, 'c, T> {
     io: &'a mut T,
     cx: &'a mut Context<'c>,
@@ -307,8 +306,8 @@ impl<T: Transport> Write for Below<'_, '_, T> {
     }
 }
 
-/// Bytes from below that rustls, which takes 4 KiB at a time, has not taken yet. It owns memory only while
-/// bytes come.
+/// Bytes from below that rustls, which takes 4 KiB at a time, has not taken yet. It owns memory only while bytes
+/// arrive.
 #[derive(Debug, Default)]
 struct Inbox {
     buf: Box<[u8]>,
@@ -347,11 +346,10 @@ impl Read for Inbox {
     }
 }
 
-/// What is read from below at once: two records. When it is full nothing more is read until rustls has taken
-/// it.
+/// Bytes read from below at once: two records. While it is not empty nothing more is read.
 const INBOX: usize = 32 << 10;
 
-/// Bytes rustls may hold that are not yet written below. Beyond it a write waits.
+/// Most bytes that rustls may buffer for output. Beyond it a write waits.
 const OUTBOX: usize = 64 << 10;
 
 #[cfg(test)]

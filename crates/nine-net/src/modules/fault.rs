@@ -1,7 +1,7 @@
-//! `fault delay MS`, `fault loss N`, `fault cut BYTES`, in any combination: what networks do, on purpose.
+//! `fault delay MS`, `fault loss N`, `fault cut BYTES`, in any combination: simulates faults of networks.
 //!
-//! Always holds: what is delayed keeps its order and is not more than [`Faulty::MOST`]; every `N`th message is lost,
-//! which only what repeats lost messages survives; after the cut nothing goes either way and both ends are told.
+//! Always holds: delayed messages stay in order, up to [`Faulty::MOST`]. Every `N`th message is lost, which only
+//! protocols with retransmission survive. After the cut no data passes in either direction, and both ends get an error.
 
 use std::time::Duration;
 
@@ -13,9 +13,9 @@ use super::size;
 #[derive(Default)]
 pub(super) struct Faulty {
     delay: Duration,
-    /// Every so manieth chain is lost; 0: none.
+    /// Every `loss`th chain is dropped; 0: none.
     loss: u64,
-    /// Bytes until the cut.
+    /// Bytes left until the cut.
     left: Option<u64>,
     seen: u64,
 }

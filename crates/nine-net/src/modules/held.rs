@@ -1,4 +1,4 @@
-//! A module that holds chains until their time has come. When that is, a [`Rule`] says.
+//! A module that delays chains. A [`Rule`] decides until when.
 
 use std::collections::VecDeque;
 use std::marker::PhantomData;
@@ -6,22 +6,22 @@ use std::time::Duration;
 
 use nine_stream::{Chain, Fault, Halves, Module, ModuleKind, Next};
 
-/// When chains leave.
+/// Decides when chains leave.
 pub(super) trait Rule: Send + Sized {
-    /// What follows the name.
+    /// Parses the arguments.
     fn parse(arguments: &str) -> Result<Self, Fault>;
 
-    /// When this chain leaves, which comes now; `None`: never, it is lost.
+    /// When a chain that arrives now leaves. `None`: it is dropped.
     fn due(&mut self, now: Duration, chain: &Chain) -> Result<Option<Duration>, Fault>;
 
-    /// Chains and bytes that are held at most, but for the last one.
+    /// Most chains and bytes that are held. The last chain may exceed it.
     const MOST: (usize, usize);
 
-    /// What the rule is, for `status`.
+    /// A description for `status`.
     fn says(&self) -> String;
 }
 
-/// A kind of module that keeps a rule.
+/// The kind of module with rule `R`.
 pub(super) struct Held<R>(PhantomData<fn() -> R>);
 
 impl<R> Default for Held<R> {
@@ -32,25 +32,25 @@ impl<R> Default for Held<R> {
 
 impl<R: Rule + 'static> ModuleKind for Held<R> {
     fn open(&self, arguments: &str) -> Result<Halves, Fault> {
-        // Wrong words are told now, not at the first message.
+        // Reports wrong arguments now, not at the first message.
         let half = || Ok(Box::new(Holding::new(R::parse(arguments)?)));
         Ok(Halves { up: half()?, down: half()? })
     }
 
     fn cost(&self, _: &str) -> usize {
         let (chains, bytes) = R::MOST;
-        // The last chain may come when there is almost enough.
+        // The last chain may arrive when the limit is almost reached.
         2 * (bytes.min((chains - 1) * CHAIN) + CHAIN)
     }
 }
 
-/// Bytes of a chain, as conversations make them.
+/// Most bytes of a chain of a connection.
 const CHAIN: usize = 256 << 10;
 
-/// The half of a module that keeps a rule.
+/// One direction of a module with a rule.
 pub(super) struct Holding<R> {
     rule: R,
-    /// In the order in which they came, and leave.
+    /// In order of arrival, which is the order of departure.
     chains: VecDeque<(Duration, Chain)>,
     bytes: usize,
 }

@@ -1,4 +1,4 @@
-//! Modules that need nothing of 9P: what may be pushed on any conversation.
+//! Modules that do not depend on 9P and may be pushed on any connection.
 
 mod fault;
 mod held;
@@ -16,24 +16,24 @@ use held::Held;
 pub use tls::{TlsClient, TlsServer, proof_in};
 pub use trace::{Trace, TraceLog};
 
-/// `zstd`, `throttle` and `fault`; `trace`, where somebody keeps its lines, and `tls`, which has two sides, are added
-/// by those who know.
+/// Returns `zstd`, `throttle` and `fault`. The caller adds `trace`, which needs a log, and `tls`, which has a client's
+/// and a server's side.
 pub fn modules() -> Modules {
     let (throttle, fault) = (Held::<throttle::Throttle>::default(), Held::<fault::Faulty>::default());
     Modules::default().with("zstd", zstd::Zstd).with("throttle", throttle).with("fault", fault)
 }
 
-/// Which module `NAME ARGUMENTS` is of.
+/// The module's name in `NAME ARGUMENTS`.
 pub fn name(words: &str) -> &str {
     words.split_whitespace().next().unwrap_or_default()
 }
 
-/// Whether `NAME ARGUMENTS` leaves the bytes as they are, so that one end may have it without the other.
+/// Whether the module leaves the bytes unchanged, so that one end may push it without the other.
 pub fn is_alone(words: &str) -> bool {
     matches!(name(words), "throttle" | "fault" | "trace")
 }
 
-/// Whether `NAME ARGUMENTS` needs more time and memory than a client that has proven nothing may ask for.
+/// Whether the module needs more time and memory than an unauthenticated client may request.
 pub fn is_costly(words: &str) -> bool {
     let mut words = words.split_whitespace();
     words.next() == Some("zstd") && words.next().is_some_and(zstd::is_costly)
@@ -43,7 +43,7 @@ fn size(text: &str) -> Result<u64, Fault> {
     nine_text::parse_size(text).map_err(|error| Fault::new(error.to_string()))
 }
 
-/// How long so many bytes take at a rate, bytes a second.
+/// The time that `bytes` take at a rate in bytes per second.
 fn time_of(bytes: u64, rate: u64) -> Duration {
     let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(rate.max(1));
     Duration::from_nanos(nanos.min(u64::MAX.into()) as u64)

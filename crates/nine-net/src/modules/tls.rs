@@ -1,9 +1,9 @@
-//! `tls`: TLS on a conversation that runs already. Both ends push it at the same border: one as the server, with its
-//! certificate, the other as the client, who knows what to expect.
+//! `tls`: TLS on a connection that is already in use. Both ends push it at the same byte: one as the server, with its
+//! certificate, the other as the client, which knows what to expect.
 //!
-//! Always holds: nothing leaves in plain once it is pushed; what is put before the handshake is done waits outside; an
-//! end without `close_notify` is an error. To the conversation the peer stays who its transport has proven; who it is
-//! by its certificate stands in `status`, for those who know to ask ([`proof_in`]).
+//! Always holds: nothing is sent in plain text after the push. Data put before the handshake is done waits above the
+//! module. An end without `close_notify` is an error. The transport's own proof of the peer stays unchanged; the
+//! identity in its certificate is in `status` ([`proof_in`]).
 
 use std::io::{self, Read, Write};
 use std::sync::Arc;
@@ -16,22 +16,22 @@ use crate::env::Clock;
 use crate::lock::{Mutex, lock};
 use crate::tls::{self, ClientTls, ServerTls, server_name};
 
-/// What rustls holds: records that are not whole, keys, and a handshake.
+/// The memory of rustls: incomplete records, keys, and a handshake.
 const COST: usize = 256 << 10;
 
 /// The server's end.
 pub struct TlsServer {
-    /// Shared with the door, which looks whether its files have changed.
+    /// The configuration, shared with the listener, which checks whether its files have changed.
     pub tls: Arc<std::sync::Mutex<ServerTls>>,
-    /// When it is.
+    /// The clock for the validity of certificates.
     pub clock: Arc<dyn Clock>,
 }
 
 /// The client's end.
 pub struct TlsClient {
-    /// Whom it trusts.
+    /// The trusted authorities or certificate.
     pub tls: ClientTls,
-    /// The name in the server's certificate, where the text names none.
+    /// The expected name in the server's certificate, if the arguments give none.
     pub host: String,
 }
 
@@ -56,7 +56,7 @@ impl ModuleKind for TlsServer {
 
 impl ModuleKind for TlsClient {
     fn open(&self, arguments: &str) -> Result<Halves, Fault> {
-        // Another name than that of the address may stand there.
+        // The arguments may give a name other than the address.
         let host = if arguments.is_empty() { &self.host } else { arguments };
         let conn = server_name(host).and_then(|name| {
             let conn = ClientConnection::new(self.tls.config.clone(), name);
@@ -76,7 +76,7 @@ impl ModuleKind for TlsClient {
 
 fn halves(conn: io::Result<Connection>) -> Result<Halves, Fault> {
     let mut conn = conn.map_err(said)?;
-    // What is put is encrypted and passed on at once, or not taken.
+    // A put is encrypted and passed on at once, or not accepted.
     conn.set_buffer_limit(None);
     let shared = Arc::new(Mutex::new(Shared { conn, failed: None, told: false }));
     Ok(Halves { up: Box::new(Up(shared.clone())), down: Box::new(Down(shared)) })
@@ -84,14 +84,14 @@ fn halves(conn: io::Result<Connection>) -> Result<Halves, Fault> {
 
 struct Shared {
     conn: Connection,
-    /// Why nothing more comes.
+    /// Why no more input is accepted.
     failed: Option<Fault>,
-    /// The peer has been told.
+    /// The alert for the peer has been passed on.
     told: bool,
 }
 
 impl Shared {
-    /// The records that are finished. They are passed on when this is not locked any more.
+    /// The finished records. The caller passes them on after it has released the lock.
     fn records(&mut self) -> Result<Vec<Block>, Fault> {
         let mut all = Vec::new();
         while self.conn.wants_write() {
@@ -104,14 +104,14 @@ impl Shared {
         Ok(all)
     }
 
-    /// Decrypts what has come.
+    /// Decrypts input.
     fn take(&mut self, chain: Chain) -> Result<Vec<Block>, Fault> {
         let mut plain = Vec::new();
         for block in chain {
             let mut data = block.data();
             while !data.is_empty() && self.failed.is_none() {
                 if self.conn.read_tls(&mut data).map_err(said)? == 0 {
-                    // Behind the end, which the peer has said, nothing is looked at.
+                    // Input after the peer's close_notify is ignored.
                     return Ok(plain);
                 }
                 match self.conn.process_new_packets().map(|state| state.plaintext_bytes_to_read()) {
@@ -123,7 +123,7 @@ impl Shared {
                         block.delim = true;
                         plain.push(block);
                     }
-                    // The peer is told why, by the other half; then this one ends.
+                    // The other half sends the alert to the peer; then this one fails.
                     Err(error) => self.failed = Some(said(error)),
                 }
             }
@@ -202,7 +202,7 @@ impl Module for Down {
         Ok(())
     }
 
-    /// `TLSv1.3`, and of a peer that has shown a certificate, behind it, the SHA-256 of it and its name.
+    /// `TLSv1.3`. If the peer has presented a certificate, its SHA-256 and its name follow.
     fn status(&self) -> String {
         let shared = lock(&self.0);
         if shared.conn.is_handshaking() {
@@ -219,7 +219,7 @@ impl Module for Down {
     }
 }
 
-/// What a `status` with a line of this module says of the peer; of one that has been cut off, nothing.
+/// Parses the peer's proof from a `status` with a line of this module. A truncated line gives none.
 pub fn proof_in(status: &str) -> Proof {
     let lines = status.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
     let shown = lines.filter_map(|line| line.strip_prefix("tls ")).next_back();

@@ -1,6 +1,6 @@
-//! `trace`: a line for each message that passes, kept for whoever reads the file that shows them.
+//! `trace`: writes a line for each message that passes to a log, which a file shows.
 //!
-//! Always holds: the newest lines are kept, [`LINES`] of them; what has gone is counted.
+//! Always holds: the newest [`LINES`] lines are stored, and dropped lines are counted.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -10,24 +10,24 @@ use nine_stream::{Chain, Fault, Halves, Module, ModuleKind, Next};
 
 use crate::lock::{Mutex, lock};
 
-/// Lines that are kept: some 40 KiB, also when the module has gone.
+/// Most lines stored: some 40 KiB. They outlive the module.
 const LINES: usize = 250;
 /// Bytes of a message that its line shows.
 const SHOWN: usize = 24;
 
-/// The lines of one conversation. Clones are the same.
+/// The lines of one connection. Clones share them.
 #[derive(Clone, Default)]
 pub struct TraceLog(Arc<Mutex<Log>>);
 
 #[derive(Default)]
 struct Log {
     lines: VecDeque<String>,
-    /// Lines that have gone.
+    /// Dropped lines.
     gone: u64,
 }
 
 impl TraceLog {
-    /// All that is kept, oldest first; a line before them where some have gone.
+    /// All stored lines, oldest first. If lines were dropped, a line before them gives their number.
     pub fn text(&self) -> String {
         let log = lock(&self.0);
         let mut text = match log.gone {

@@ -1,9 +1,9 @@
-//! `zstd LEVEL`: compression (RFC 8878), both ways.
+//! `zstd LEVEL`: compression (RFC 8878), in both directions.
 //!
-//! Always holds: what is put comes out at the other end without waiting for more, so every put and every message ends a
-//! block of zstd; messages end where they did, where what is between keeps borders; a window is at most [`WINDOW_LOG`],
-//! so a peer makes us hold no more than that; of a block that grows without measure only as much is made as there is
-//! room for, and at most [`RUN`] before others have their turn: above may be what swallows all of it.
+//! Always holds: each put can be decoded without further input, because each put and each message ends a zstd block.
+//! Message boundaries are preserved if the transport preserves them. A window has at most [`WINDOW_LOG`] bits, which
+//! limits the memory that a peer can make us use. Highly compressed input is unpacked only while there is room, and at
+//! most [`RUN`] bytes before other tasks run, because a module above may swallow all of it.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,18 +11,18 @@ use std::time::Duration;
 use nine_stream::{Block, Chain, Fault, Halves, Module, ModuleKind, Next};
 use zstd::stream::raw::{CParameter, DParameter, Decoder, Encoder, Operation, OutBuffer};
 
-/// Logarithm of the bytes that either end looks back.
+/// Logarithm of the window, in bytes.
 const WINDOW_LOG: u32 = 20;
-/// Bytes that are passed on at once.
+/// Bytes passed on at once.
 const PIECE: usize = 64 << 10;
-/// Bytes that are unpacked at once.
+/// Bytes unpacked at once.
 const RUN: usize = 1 << 20;
-/// A quick level: links are rarely slower than that.
+/// A fast level: links are rarely slower than that.
 const LEVEL: i32 = 3;
-/// Above that one end holds more than 16 MiB (at level 19 it is 84), which is too much for a peer to ask for.
+/// Above this level one end needs more than 16 MiB (84 at level 19), which is too much for a peer to request.
 const LEVEL_MAX: i32 = 9;
 
-/// The kind.
+/// The kind of module.
 pub(super) struct Zstd;
 
 impl ModuleKind for Zstd {
@@ -35,7 +35,8 @@ impl ModuleKind for Zstd {
     }
 
     fn cost(&self, arguments: &str) -> usize {
-        // 1.5 MiB to read, and by ZSTD_sizeof_CCtx 1.8 MiB at level 1, 2.5 at 3, 6.8 at 7, 11.8 at 9.
+        // 1.5 MiB for the decoder. For the encoder, by ZSTD_sizeof_CCtx, 1.8 MiB at level 1, 2.5 at 3, 6.8 at 7, 11.8
+        // at 9.
         match level(arguments) {
             Ok(..=3) => 4 << 20,
             Ok(..=7) => 9 << 20,
@@ -52,7 +53,7 @@ fn level(arguments: &str) -> Result<i32, Fault> {
     level.ok_or_else(|| Fault::new(format!("{arguments:?} is no level: 1 to {LEVEL_MAX}")))
 }
 
-/// Whether it is a level above the one that is taken when nobody says.
+/// Whether it is a level above the default.
 pub(super) fn is_costly(arguments: &str) -> bool {
     level(arguments).is_ok_and(|level| level > LEVEL)
 }
@@ -84,7 +85,7 @@ struct Down {
 }
 
 impl Down {
-    /// Lets `step` write until it has nothing more to write. What is written last ends a message, if that does.
+    /// Runs `step` until it has no more output. With `delim` the last output ends a message.
     fn write(
         &mut self,
         next: &mut Next<'_, '_>,
@@ -134,7 +135,7 @@ impl Module for Down {
                 }
                 Ok(encoder.flush(out)? > 0)
             })?;
-            // The one that has ended the message.
+            // The block that ended the message.
             blocks.pop_front();
         }
         Ok(())
@@ -151,17 +152,17 @@ impl Module for Down {
 
 struct Up {
     decoder: Decoder<'static>,
-    /// What has come and is not unpacked yet.
+    /// Input that is not unpacked yet.
     waits: VecDeque<Block>,
-    /// A frame has begun and not ended.
+    /// In the middle of a frame.
     mid: bool,
-    /// There may be more to come without more input.
+    /// There may be more output without more input.
     more: bool,
-    /// What comes behind it, or nothing, says whether a message ends with it.
+    /// Output held back until it is known whether it ends a message.
     last: Option<Block>,
-    /// Of the first that waits something has been looked at.
+    /// A part of the first waiting block has been unpacked.
     begun: bool,
-    /// There is room, but it was enough for once: since when.
+    /// Paused although there is room, after [`RUN`] bytes; since when.
     paused: Option<Duration>,
 }
 
@@ -191,7 +192,7 @@ impl Module for Up {
             }
             if block.is_empty() && !self.more {
                 let delim = block.delim;
-                // A message of no bytes comes as it is; what is cut anywhere has no borders to be kept.
+                // An empty message is passed on as such. Blocks cut at arbitrary places have no boundaries to preserve.
                 let empty = !std::mem::take(&mut self.begun) && delim;
                 self.waits.pop_front();
                 if let Some(mut last) = self.last.take().or_else(|| empty.then(|| Vec::new().into())) {
@@ -207,7 +208,7 @@ impl Module for Up {
             let hint = self.decoder.run(&mut input, &mut out).map_err(said)?;
             let taken = input.pos();
             block.advance(taken);
-            // A piece that is full may be followed by more of the same.
+            // A full piece may be followed by more output.
             self.more = piece.len() == PIECE;
             if taken > 0 || !piece.is_empty() {
                 self.mid = hint != 0;
@@ -229,7 +230,7 @@ impl Module for Up {
     }
 }
 
-/// A block of these bytes, which holds no more memory than it needs, or twice that.
+/// A block of these bytes that holds at most twice the memory it needs.
 fn kept(piece: Vec<u8>) -> Block {
     if piece.len() < PIECE / 2 { piece.into_boxed_slice().into_vec().into() } else { piece.into() }
 }
@@ -317,7 +318,7 @@ mod tests {
                     chain.push(two);
                 }
                 if at_once == 1 {
-                    // The end comes alone, behind all of the message.
+                    // The end arrives alone, after the whole message.
                     let whole = Chain::from(Block::from(some[0].clone()));
                     a.try_put(whole).unwrap_or_else(|_| panic!("it is refused"));
                     chain = Chain::from(Block::from(Vec::new()));

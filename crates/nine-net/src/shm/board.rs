@@ -1,9 +1,9 @@
 //! Channels of a virtual machine (docs/guest.md): one memory on the board of an emulated computer, QEMU's ivshmem,
 //! whose server this is.
 //!
-//! In: what the channels are. Out: the host's ends of them, and the descriptors that QEMU inherits.
+//! In: the layouts of the channels. Out: the host's ends of them, and the descriptors that QEMU inherits.
 //!
-//! Always holds: the machine has gone when QEMU has closed its end of the socket, which is then each channel's hangup.
+//! Always holds: when QEMU closes its end of the socket, the machine is gone. The socket is each channel's hangup.
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -17,15 +17,15 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use super::{Channel, Waits};
 use crate::transport::Peer;
 
-/// Of the host and of the guest, as the device numbers its peers.
+/// The device's numbers of its peers.
 const HOST: i64 = 0;
 const GUEST: i64 = 1;
-/// Of the protocol between server and device.
+/// Version of the protocol between server and device.
 const VERSION: i64 = 0;
-/// Who gets memory instead of a bell.
+/// In place of a peer: the message carries the memory.
 const MEMORY: i64 = -1;
 
-/// What a virtual machine has of its channels: a memory, a bell each way for each, and a life.
+/// The channels of a virtual machine: a memory, two bells per channel, and a socket.
 #[derive(Debug)]
 pub struct Board {
     memory: OwnedFd,
@@ -35,12 +35,12 @@ pub struct Board {
 }
 
 impl Board {
-    /// Makes channels, one behind the other in one memory, and opens them: these are the host's ends.
+    /// Creates channels, one after the other in one memory, and opens them. Returns the host's ends.
     ///
     /// # Panics
     /// Outside a runtime.
     pub fn open(layouts: &[Layout], waits: Waits, peer: &Peer) -> io::Result<(Vec<Channel>, Self)> {
-        // As a base address register has it.
+        // A base address register needs a power of two.
         let size = layouts.iter().map(|layout| layout.size).sum::<usize>().next_power_of_two();
         let (memory, file) = linux::create(size)?;
         let (ours, theirs) = UnixStream::pair()?;
@@ -50,9 +50,9 @@ impl Board {
         tell(&ours, GUEST, None)?;
         let bells_of =
             |peer, bells: &[Bell]| bells.iter().try_for_each(|bell| tell(&ours, peer, Some(bell.as_fd())));
-        // QEMU starts the guest once it has the memory, and reads later messages from its main loop. A ring of a bell
+        // QEMU starts the guest when it has the memory, and reads later messages from its main loop. A ring of a bell
         // that QEMU does not have yet is lost, so the host's bells come first. QEMU takes the guest's bells only after
-        // the memory, and loses nothing: an eventfd that is signalled already wakes QEMU when it begins to watch it.
+        // the memory, and loses nothing: an eventfd that is signalled already wakes QEMU when it starts to watch it.
         bells_of(HOST, &host)?;
         tell(&ours, MEMORY, Some(file.as_fd()))?;
         bells_of(GUEST, &guest)?;
@@ -66,7 +66,7 @@ impl Board {
         Ok((channels, Self { memory: file, size, channels: layouts.len(), socket: theirs.into() }))
     }
 
-    /// For a program that is started next: of all else that is open now it will have its standard files, and nothing.
+    /// Makes the descriptors inheritable by the next child process, which of all others gets only its standard files.
     pub fn for_child(self) -> io::Result<Slot> {
         linux::close_all_on_exec()?;
         let Self { memory, size, channels, socket } = self;
@@ -74,7 +74,7 @@ impl Board {
     }
 }
 
-/// What the next program that is started inherits of a [`Board`]. To be dropped then.
+/// Descriptors of a [`Board`] that the next child process inherits. Drop it after the start.
 #[derive(Debug)]
 pub struct Slot {
     memory: OwnedFd,
@@ -84,19 +84,19 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// The descriptor of the memory file, and its bytes: a power of two.
+    /// The descriptor of the memory file, and its size in bytes, a power of two.
     pub fn memory(&self) -> (RawFd, usize) {
         (self.memory.as_raw_fd(), self.size)
     }
 
-    /// That of the connection to the ivshmem server, which has said all it has to say; and how many bells each side
-    /// has.
+    /// The descriptor of the connection to the ivshmem server, which has sent all its messages; and the number of bells
+    /// of each side.
     pub fn socket(&self) -> (RawFd, usize) {
         (self.socket.as_raw_fd(), self.channels)
     }
 }
 
-/// A message of the server: a number, and what it is of. A new socket has room for all of them.
+/// Sends a message of the server: a number, and its descriptor. A new socket has room for all of them.
 fn tell(socket: &UnixStream, number: i64, fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut beside = SendAncillaryBuffer::new(&mut space);
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
     use crate::transport::Proof;
 
-    /// What the device reads: a number, and a descriptor.
+    /// Reads a message as the device does: a number, and a descriptor.
     fn heard(socket: &OwnedFd) -> (i64, Option<OwnedFd>) {
         let mut bytes = [0; 8];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -167,7 +167,7 @@ mod tests {
             std::future::poll_fn(|cx| channels[1].poll_put(cx, b"news", put)).await.unwrap();
             channels[1].settle();
             assert!(theirs.hear());
-            // And the other way, for who sleeps.
+            // And in the other direction, for an end that sleeps.
             let mut buf = [0; nine_ring::MOST];
             let (mut end, mut wanted) = (end, false);
             let piece = std::future::poll_fn(|cx| {

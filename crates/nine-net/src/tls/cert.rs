@@ -1,11 +1,10 @@
-//! What we want to know of a certificate, and of a list of revoked ones: whose it is, for what and until when it is
-//! good, and its fingerprint.
+//! Reads the fields of certificates and of revocation lists: names, purposes, validity, and fingerprints.
 //!
 //! In: the DER of an X.509 certificate or CRL. Out: names, seconds since 1970, a serial number, a SHA-256.
 //!
-//! A certificate of a peer comes here only after rustls has verified it, so this reader need not judge; on
-//! anything it does not understand it answers `None` and nothing worse. That is why two hundred lines do, instead
-//! of a parser crate and its fifteen dependencies.
+//! A peer's certificate arrives here only after rustls has verified it, so this parser need not verify. For input that
+//! it does not understand it returns `None`. That is why two hundred lines suffice, instead of a parser crate and its
+//! fifteen dependencies.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -13,44 +12,44 @@ use std::time::Duration;
 
 use super::files;
 
-/// What a certificate says; nothing of it is verified.
+/// The fields of a certificate. They are not verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Certificate {
-    /// The holder's name, as [`Proof::Certificate`](crate::Proof) has it; without any, the fingerprint in hex.
+    /// The subject's name, as in [`Proof::Certificate`](crate::Proof). Without one, the fingerprint in hex.
     pub name: String,
-    /// For which DNS names, addresses and e-mail addresses it is.
+    /// The DNS names, addresses and e-mail addresses for which it is valid.
     pub names: Vec<String>,
-    /// The common name of who signed it.
+    /// The issuer's common name.
     pub issuer: String,
-    /// Its number among those of this authority, in hex.
+    /// The serial number, in hex; unique for its issuer.
     pub serial: String,
-    /// The first moment it is good, since 1970.
+    /// Start of validity, since 1970.
     pub from: Duration,
-    /// The last one.
+    /// End of validity, since 1970.
     pub until: Duration,
-    /// SHA-256 of the whole.
+    /// SHA-256 of the whole certificate.
     pub fingerprint: [u8; 32],
-    /// It may sign others.
+    /// It is an authority, which may sign others.
     pub authority: bool,
-    /// It may be a server's: so it says, or it says nothing.
+    /// It is valid for servers, or restricts no purpose.
     pub server: bool,
-    /// It may be a client's, likewise.
+    /// It is valid for clients, or restricts no purpose.
     pub client: bool,
 }
 
-/// What a list of revoked certificates says; nothing of it is verified.
+/// The fields of a revocation list (CRL). They are not verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Revocations {
-    /// The common name of the authority whose list it is.
+    /// The common name of the authority that issued the list.
     pub issuer: String,
-    /// When it was made, since 1970.
+    /// When it was issued, since 1970.
     pub made: Duration,
-    /// Serial numbers in hex, and when each was revoked, since 1970.
+    /// The revoked serial numbers in hex, with their times of revocation since 1970.
     pub revoked: Vec<(String, Duration)>,
 }
 
 impl Certificate {
-    /// Reads the DER of one.
+    /// Parses the DER of a certificate.
     pub fn of(der: &[u8]) -> Option<Self> {
         let parts = Parts::of(der)?;
         let fingerprint = fingerprint(der);
@@ -78,10 +77,10 @@ impl Certificate {
         })
     }
 
-    /// The certificates of a PEM file, at least one.
+    /// Reads the certificates of a PEM file, at least one.
     ///
     /// # Errors
-    /// It cannot be read, or has none, or one that is none.
+    /// The file cannot be read, has no certificate, or has an invalid one.
     pub fn read(path: &Path) -> std::io::Result<Vec<Self>> {
         let all = files::certificates(path)?;
         let read = |der: &rustls::pki_types::CertificateDer<'_>| {
@@ -92,13 +91,13 @@ impl Certificate {
 }
 
 impl Revocations {
-    /// Reads the DER of one.
+    /// Parses the DER of a list.
     pub fn of(der: &[u8]) -> Option<Self> {
         let (issuer, mut rest) = revocations(der)?;
         let (tag, text) = rest.next()?;
         let made = moment(tag, text)?;
         let mut revoked = Vec::new();
-        // Perhaps the time of the next list; then those that are revoked, if there are any.
+        // The time of the next list is optional, and so are the revoked certificates.
         let all = std::iter::from_fn(|| rest.next()).find(|(tag, _)| *tag == SEQUENCE);
         let mut all = Der(all.map_or(&[], |(_, all)| all));
         while let Some(one) = all.want(SEQUENCE) {
@@ -110,10 +109,10 @@ impl Revocations {
         Some(Self { issuer: common_name(issuer).unwrap_or_default(), made, revoked })
     }
 
-    /// The lists of a PEM file, at least one.
+    /// Reads the lists of a PEM file, at least one.
     ///
     /// # Errors
-    /// It cannot be read, or has none, or one that is none.
+    /// The file cannot be read, has no list, or has an invalid one.
     pub fn read(path: &Path) -> std::io::Result<Vec<Self>> {
         let all = files::revocations(path)?;
         let read = |der: &rustls::pki_types::CertificateRevocationListDer<'_>| {
@@ -123,43 +122,43 @@ impl Revocations {
     }
 }
 
-/// The holder's name: the first DNS or e-mail subject alternative name, else the common name. Names with
-/// control characters are passed over.
+/// The subject's name: the first DNS or e-mail subject alternative name, else the common name. Names with control
+/// characters are skipped.
 pub(crate) fn name(der: &[u8]) -> Option<String> {
     let parts = Parts::of(der)?;
     parts.alternative_name().or_else(|| common_name(parts.subject))
 }
 
-/// When it is good, since 1970 (a moment before that reads as 1970): from the first moment to the last one.
+/// Start and end of validity, since 1970 (an earlier time reads as 1970).
 pub(crate) fn times(der: &[u8]) -> Option<(Duration, Duration)> {
     Parts::of(der)?.times()
 }
 
-/// The whole name of its holder, in DER.
+/// The subject's whole name, in DER.
 pub(crate) fn subject(der: &[u8]) -> Option<&[u8]> {
     Some(Parts::of(der)?.subject)
 }
 
-/// The whole name of the authority whose list of revoked certificates this is, in DER.
+/// The whole name of the authority that issued a revocation list, in DER.
 pub(crate) fn list_issuer(der: &[u8]) -> Option<&[u8]> {
     Some(revocations(der)?.0)
 }
 
-/// The public key of its holder: what kind of key it is, as an algorithm identifier without its tag, and the key.
+/// The subject's public key: its type, as an algorithm identifier without its tag, and the key.
 pub(crate) fn public_key(der: &[u8]) -> Option<(&[u8], &[u8])> {
     let mut key = Der(Parts::of(der)?.public_key);
     Some((key.want(SEQUENCE)?, key.bits()?))
 }
 
-/// What somebody has signed.
+/// A signed message.
 pub(crate) struct Signed<'a> {
     pub message: &'a [u8],
-    /// How: an algorithm identifier without its tag.
+    /// The signature's algorithm: an identifier without its tag.
     pub algorithm: &'a [u8],
     pub signature: &'a [u8],
 }
 
-/// The parts of a list of revoked certificates that say who has made it.
+/// The signed parts of a revocation list.
 pub(crate) fn signed(list: &[u8]) -> Option<Signed<'_>> {
     let whole = Der(list).want(SEQUENCE)?;
     let mut rest = Der(whole);
@@ -168,10 +167,10 @@ pub(crate) fn signed(list: &[u8]) -> Option<Signed<'_>> {
     Some(Signed { message, algorithm: rest.want(SEQUENCE)?, signature: rest.bits()? })
 }
 
-/// Of a list: whose it is, and what comes behind that.
+/// The issuer of a list, and the fields after it.
 fn revocations(der: &[u8]) -> Option<(&[u8], Der<'_>)> {
     let mut list = Der(Der(Der(der).want(SEQUENCE)?).want(SEQUENCE)?);
-    // A version, which lists of version 1 have not; the algorithm of the signature.
+    // The version, which lists of version 1 lack, then the algorithm of the signature.
     if list.next()?.0 == INTEGER {
         list.want(SEQUENCE)?;
     }
@@ -197,7 +196,7 @@ fn moment(tag: u8, text: &[u8]) -> Option<Duration> {
     Some(Duration::from_secs(seconds.max(0) as u64))
 }
 
-/// In hex, without the zero that keeps it positive.
+/// In hex, without the leading zero of a positive number.
 fn serial(number: &[u8]) -> String {
     let number = number.strip_prefix(&[0]).filter(|rest| !rest.is_empty()).unwrap_or(number);
     number.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -210,7 +209,7 @@ pub(crate) fn fingerprint(der: &[u8]) -> [u8; 32] {
     digest.as_ref().try_into().expect("32 bytes")
 }
 
-/// The parts of a certificate that carry what we want.
+/// The parts of a certificate that are used here.
 struct Parts<'a> {
     serial: &'a [u8],
     issuer: &'a [u8],
@@ -223,7 +222,7 @@ struct Parts<'a> {
 impl<'a> Parts<'a> {
     fn of(der: &'a [u8]) -> Option<Parts<'a>> {
         let mut tbs = Der(Der(Der(der).want(SEQUENCE)?).want(SEQUENCE)?);
-        // [0] version, which a certificate of version 1 has not; behind the serial number the algorithm.
+        // [0] version, which a certificate of version 1 lacks; the algorithm follows the serial number.
         let (tag, first) = tbs.next()?;
         let serial = if tag == EXPLICIT { tbs.want(INTEGER)? } else { first };
         tbs.want(SEQUENCE)?;
@@ -276,7 +275,7 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// The common name of a whole one.
+/// The common name within a whole name.
 fn common_name(of: &[u8]) -> Option<String> {
     let mut sets = Der(of);
     while let Some(set) = sets.want(SET) {
@@ -288,7 +287,7 @@ fn common_name(of: &[u8]) -> Option<String> {
     None
 }
 
-/// A run of DER values, read from the front.
+/// A sequence of DER values, read from the front.
 struct Der<'a>(&'a [u8]);
 
 impl<'a> Der<'a> {
@@ -324,7 +323,7 @@ fn printable(name: &[u8]) -> Option<String> {
 
 /// Days from 1970-01-01 to a date of the Gregorian calendar.
 fn days(year: i64, month: i64, day: i64) -> i64 {
-    // Years that begin in March, so that the leap day is the last one.
+    // Years that start in March, so that the leap day is the last one.
     let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let leaps = year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
     year * 365 + leaps + (153 * month + 2) / 5 + day - 1 - 719_468

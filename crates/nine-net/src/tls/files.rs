@@ -1,11 +1,10 @@
-//! Who we are and whom we trust: certificates, keys and authorities in PEM files, made into what rustls
-//! wants.
+//! Loads our identity and trust from PEM files: certificates, keys and authorities, as rustls configurations.
 //!
-//! In: paths. Out: [`ServerTls`], which follows its files as they are renewed, and [`ClientTls`].
+//! In: paths. Out: [`ServerTls`], which reloads its files when they change, and [`ClientTls`].
 //!
-//! Always holds: ring is the only cryptography; nothing turns verification off; sessions are never resumed,
-//! so that a certificate that has expired or lost its authority ends with its last connection. The system's
-//! authorities are not consulted: a file server's clients know their own, or the very certificate.
+//! Always holds: ring is the only cryptography. Nothing turns verification off. Sessions are never resumed, so that an
+//! expired or distrusted certificate ends with its last connection. The system's authorities are not used: clients of a
+//! file server know its authority, or its certificate.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read};
@@ -34,78 +33,76 @@ use crate::rights::open_rights;
 /// The files of a server, in PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// Its certificate and the intermediate ones after it.
+    /// The certificate, followed by its intermediates.
     pub cert: PathBuf,
     /// The certificate's key.
     pub key: PathBuf,
-    /// The authorities whose client certificates are good.
+    /// The authorities of accepted client certificates.
     pub client_ca: Option<PathBuf>,
-    /// Their lists of certificates that are not good any more. With it, each of these authorities that has signed
-    /// a client's certificate must have a list there. How old a list is does not matter.
+    /// Their revocation lists. If given, each authority that has signed a client's certificate must have a list here.
+    /// The age of a list does not matter.
     pub crl: Option<PathBuf>,
 }
 
-/// Whether clients show certificates.
+/// Whether clients present certificates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientAuth {
-    /// They are not asked.
+    /// They are not asked for one.
     None,
-    /// They may; one that is shown must be good.
+    /// Optional; a presented one must be valid.
     Optional,
-    /// They must.
+    /// Required.
     Required,
 }
 
-/// How a client knows its server.
+/// How a client verifies its server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trust {
-    /// Its certificate is signed by one of the authorities in this PEM file and bears the name that was
-    /// dialled.
+    /// The certificate must be signed by an authority in this PEM file, and valid for the dialled name.
     Ca(PathBuf),
-    /// Its certificate has this SHA-256 (see [`fingerprint`]) and has not expired; its name does not matter.
+    /// The certificate must have this SHA-256 (see [`fingerprint`]) and not be expired. Its name does not matter.
     Pin([u8; 32]),
 }
 
-/// Reads a SHA-256 in hex, with or without colons, as `openssl x509 -fingerprint -sha256` prints it.
+/// Parses a SHA-256 in hex, with or without colons, as `openssl x509 -fingerprint -sha256` prints it.
 pub fn fingerprint(text: &str) -> Option<[u8; 32]> {
     let digits: Option<Vec<u8>> =
         text.chars().filter(|&c| c != ':').map(|c| c.to_digit(16).map(|d| d as u8)).collect();
     let bytes: Vec<u8> = digits?.chunks(2).map(|pair| pair.iter().fold(0, |byte, d| byte << 4 | d)).collect();
-    // 63 digits make 32 bytes as well.
+    // 63 digits would give 32 bytes as well.
     bytes.try_into().ok().filter(|_| text.chars().filter(|&c| c != ':').count() == 64)
 }
 
-/// The server's side: its configuration, read again when the files change. One per listener and core.
+/// The server's configuration, reloaded when the files change. One per listener and core.
 #[derive(Debug)]
 pub struct ServerTls {
     files: TlsFiles,
     auth: ClientAuth,
     made: Made,
-    /// How often they have been read.
+    /// How often the files were loaded.
     version: u64,
     stamps: [Stamp; 4],
     checked: Duration,
     trouble: Option<String>,
 }
 
-/// What the files come to.
+/// The result of loading the files.
 #[derive(Clone, Debug)]
 struct Made {
     config: Arc<ServerConfig>,
-    /// Who judges client certificates, if anybody does.
+    /// Verifies client certificates, if they are requested.
     judge: Option<Arc<dyn ClientCertVerifier>>,
 }
 
 impl ServerTls {
-    /// Reads the files. `now` is the monotonic time, `wall` the time since 1970. An expired certificate is an
-    /// error.
+    /// Loads the files. `now` is the monotonic time, `wall` the time since 1970. An expired certificate is an error.
     pub fn new(files: TlsFiles, auth: ClientAuth, now: Duration, wall: Duration) -> io::Result<ServerTls> {
         let stamps = stamps(&files);
         let made = Made::of(&files, auth, wall)?;
         Ok(ServerTls { files, auth, made, version: 1, stamps, checked: now, trouble: None })
     }
 
-    /// Why the files as they are now are not in use, if they are not.
+    /// Why the present files are not in use, if so.
     pub fn trouble(&self) -> Option<&str> {
         self.trouble.as_deref()
     }
@@ -116,8 +113,8 @@ impl ServerTls {
         self.made.config.clone()
     }
 
-    /// Looks at the files, at most once a second; if they have changed but are not good, the old configuration stays
-    /// and that is logged, once per change. A number that grows when others are in use.
+    /// Checks the files, at most once a second, and loads changed ones. If they are invalid, the old configuration
+    /// stays in use and a warning is logged, once per change. Returns a number that grows with each reload.
     pub fn look(&mut self, now: Duration, wall: Duration) -> u64 {
         if now.saturating_sub(self.checked) >= CHECK_EVERY {
             self.checked = now;
@@ -130,7 +127,7 @@ impl ServerTls {
         self.version
     }
 
-    /// Who judges by the files as they are in use.
+    /// A verifier for client certificates, by the files in use.
     pub fn judge(&self) -> ClientJudge {
         ClientJudge(self.made.judge.clone())
     }
@@ -155,13 +152,13 @@ impl ServerTls {
     }
 }
 
-/// Who judges the certificates of clients, if anybody does: by files as they were. Cheap to clone.
+/// Verifies client certificates, if they are requested, by a fixed version of the files. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct ClientJudge(Option<Arc<dyn ClientCertVerifier>>);
 
 impl ClientJudge {
-    /// Whether the certificates that a client has shown, its own first, are good; if not, what is wrong, behind "a
-    /// certificate that".
+    /// Verifies the certificates that a client has presented, its own first. The error is the fault, as a phrase after
+    /// "a certificate that".
     pub fn judge(&self, shown: &[&[u8]], wall: Duration) -> Result<(), String> {
         let (Some(judge), [own, others @ ..]) = (&self.0, shown) else { return Ok(()) };
         let der = |bytes: &&[u8]| CertificateDer::from(bytes.to_vec());
@@ -177,14 +174,14 @@ impl ClientJudge {
     }
 }
 
-/// The client's side. Cheap to clone; make a new one for a dial that shall see renewed files.
+/// The client's configuration. Cheap to clone. It does not reload files: create a new one for that.
 #[derive(Clone, Debug)]
 pub struct ClientTls {
     pub(crate) config: Arc<ClientConfig>,
 }
 
 impl ClientTls {
-    /// Reads the files. `identity` is our own certificate and its key, for servers that ask.
+    /// Loads the files. `identity` is our own certificate and its key, for servers that request one.
     pub fn new(trust: &Trust, identity: Option<(&Path, &Path)>) -> io::Result<ClientTls> {
         let provider = Arc::new(ring::default_provider());
         let verifier: Arc<dyn ServerCertVerifier> = match trust {
@@ -198,10 +195,9 @@ impl ClientTls {
                 Arc::new(Pinned { fingerprint: *fingerprint, provider: provider.clone() })
             }
         };
-        // ring has suites for both versions, which is all that can be refused here.
+        // This fails only without cipher suites, and ring has suites for both versions.
         let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-        // The verifier above is as strict as rustls's own or stricter: `dangerous` names the door, not the
-        // guest.
+        // The verifier above is at least as strict as rustls's own. Only the name of this method says `dangerous`.
         let builder =
             builder.map_err(io::Error::other)?.dangerous().with_custom_certificate_verifier(verifier);
         let mut config = match identity {
@@ -226,7 +222,7 @@ impl Made {
                 return Err(invalid(&files.cert, &format!("the certificate expired {ago} ago; renew it")));
             }
             if wall < from {
-                // A machine may know the time only later.
+                // The clock may be set only later.
                 let (at, left) = (files.cert.display(), days(from - wall));
                 tracing::warn!(
                     "{at}: the certificate is good only in {left}; is the clock of this machine right?"
@@ -257,14 +253,14 @@ impl Made {
     }
 }
 
-/// Who judges the certificates of clients by those of the authorities in a file, and by their lists of revoked ones.
+/// Creates a verifier for client certificates from files of authorities and revocation lists.
 fn judge(
     ca: &Path,
     crl: Option<&Path>,
     auth: ClientAuth,
     provider: Arc<CryptoProvider>,
 ) -> io::Result<Arc<dyn ClientCertVerifier>> {
-    // Whoever can change these files can come in as anybody.
+    // A user who can change these files can authenticate as any client.
     let authorities = certificates_in(ca, &read_rights(ca)?)?;
     let roots = Arc::new(roots(ca, authorities.clone())?);
     let mut judge = WebPkiClientVerifier::builder_with_provider(roots, provider.clone());
@@ -278,7 +274,8 @@ fn judge(
             let why = format!("a list in it is of none of the authorities in {}", ca.display());
             return Err(invalid(crl, &why));
         }
-        // Of lists and authorities of one name the first ones would be taken, and nobody of the others come in.
+        // Of several lists or authorities with one name rustls uses the first. It would refuse all clients of the
+        // others.
         let has_signed = |list: &CertificateRevocationListDer<'_>| {
             let issuer = cert::list_issuer(list);
             let mut of_name = authorities.iter().filter(|authority| cert::subject(authority) == issuer);
@@ -309,7 +306,7 @@ fn judge(
     judge.build().map_err(|e| tried(at.display(), io::Error::other(e)))
 }
 
-/// What a file has that only root and this user can change or replace.
+/// Reads a file that only root and this user can change or replace.
 fn read_rights(path: &Path) -> io::Result<Vec<u8>> {
     let refused = |why| io::Error::new(io::ErrorKind::PermissionDenied, format!("{}: {why}", path.display()));
     let mut all = Vec::new();
@@ -317,7 +314,7 @@ fn read_rights(path: &Path) -> io::Result<Vec<u8>> {
     Ok(all)
 }
 
-/// Whether the key of this authority has signed the list.
+/// Whether this authority's key has signed the list.
 fn is_signed(list: &[u8], authority: &[u8], provider: &CryptoProvider) -> bool {
     let (Some(list), Some((kind, key))) = (cert::signed(list), cert::public_key(authority)) else {
         return false;
@@ -330,7 +327,7 @@ fn is_signed(list: &[u8], authority: &[u8], provider: &CryptoProvider) -> bool {
     })
 }
 
-/// What is wrong with a certificate, behind "a certificate that".
+/// The fault of a certificate, as a phrase after "a certificate that".
 pub(super) fn said(fault: &CertificateError) -> Option<String> {
     Some(match fault {
         CertificateError::Expired => "has expired".into(),
@@ -343,7 +340,7 @@ pub(super) fn said(fault: &CertificateError) -> Option<String> {
             let left = Duration::from_secs(not_before.as_secs().saturating_sub(time.as_secs()));
             format!("is good only in {}; is a clock wrong?", days(left))
         }
-        // The second: an authority of the same name as ours, but with another key.
+        // `BadSignature`: an authority of the same name as ours, but with another key.
         CertificateError::UnknownIssuer | CertificateError::BadSignature => {
             "none of our authorities has signed".into()
         }
@@ -366,7 +363,7 @@ pub(super) fn said(fault: &CertificateError) -> Option<String> {
     })
 }
 
-/// For people, rounded down.
+/// A time for people, rounded down.
 fn days(time: Duration) -> String {
     match (time.as_secs() / 86_400, time.as_secs() / 3600, time.as_secs() / 60) {
         (0, 0, 0) => format!("{} s", time.as_secs()),
@@ -385,7 +382,7 @@ fn not_a_pair(cert: &Path, key: &Path, e: Error) -> io::Error {
     }
 }
 
-/// What a regular file has, and what it is: nobody waits here for who writes into a pipe.
+/// Reads a regular file and its metadata. Never waits for the writer of a pipe.
 fn read(path: &Path) -> io::Result<(Vec<u8>, Metadata)> {
     let tried = |e| tried(path.display(), e);
     let flags = OFlags::NONBLOCK.bits() as i32;
@@ -399,7 +396,7 @@ fn read(path: &Path) -> io::Result<(Vec<u8>, Metadata)> {
     Ok((all, meta))
 }
 
-/// At least one certificate.
+/// Reads at least one certificate.
 pub(super) fn certificates(path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
     certificates_in(path, &read(path)?.0)
 }
@@ -412,7 +409,7 @@ fn certificates_in(path: &Path, all: &[u8]) -> io::Result<Vec<CertificateDer<'st
     }
 }
 
-/// At least one list of revoked certificates.
+/// Reads at least one revocation list.
 pub(super) fn revocations(path: &Path) -> io::Result<Vec<CertificateRevocationListDer<'static>>> {
     revocations_in(path, &read(path)?.0)
 }
@@ -425,7 +422,7 @@ fn revocations_in(path: &Path, all: &[u8]) -> io::Result<Vec<CertificateRevocati
     }
 }
 
-/// A key that nobody else can read; root's may be read by a group, as distributions have it.
+/// Reads a key that no other user can read. A group may read a key of root, as distributions set it up.
 fn private_key(path: &Path) -> io::Result<PrivateKeyDer<'static>> {
     let (all, meta) = read(path)?;
     let allowed = if meta.uid() == 0 { 0o740 } else { 0o700 };
@@ -457,7 +454,7 @@ pub(super) fn invalid(path: &Path, why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("{}: {why}", path.display()))
 }
 
-/// What a file was when we read it: time of change in seconds and nanoseconds, size, inode. None: not there.
+/// The state of a file when it was read: mtime in seconds and nanoseconds, size, inode. `None`: it does not exist.
 type Stamp = Option<(i64, i64, u64, u64)>;
 
 fn stamps(files: &TlsFiles) -> [Stamp; 4] {
@@ -467,7 +464,7 @@ fn stamps(files: &TlsFiles) -> [Stamp; 4] {
     })
 }
 
-/// Takes the one certificate that has the fingerprint.
+/// Accepts the one certificate with this fingerprint.
 #[derive(Debug)]
 struct Pinned {
     fingerprint: [u8; 32],
@@ -519,10 +516,10 @@ impl ServerCertVerifier for Pinned {
     }
 }
 
-/// How the PEM of a key begins that a password opens.
+/// A PEM key that is encrypted contains this.
 const LOCKED: &[u8] = b"ENCRYPTED";
 
-/// How often a server looks whether its files have changed.
+/// The interval between checks for changed files.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
@@ -547,7 +544,7 @@ mod tests {
         std::fs::write(&path, "hello").expect("written");
         assert!(error().contains("ca.pem: no certificate"), "{}", error());
         std::fs::remove_file(&path).expect("removed");
-        // Nobody writes into it.
+        // The pipe has no writer.
         let (at, mode) = (rustix::fs::CWD, rustix::fs::Mode::from(0o600));
         rustix::fs::mknodat(at, &path, rustix::fs::FileType::Fifo, mode, 0).expect("made");
         assert!(error().contains("ca.pem: a regular file is due"), "{}", error());
