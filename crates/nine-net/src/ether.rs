@@ -1,10 +1,10 @@
 //! An Ethernet as a device end: packets of one type, on one interface.
 //!
-//! In: the name of an interface, packets with the address they go to. Out: packets with the address they come from; the
-//! kernel makes and takes off the header of the frame. Needs CAP_NET_RAW.
+//! In: the name of an interface, packets with their destinations. Out: packets with their senders; the kernel adds and
+//! removes the frame header. Needs CAP_NET_RAW.
 //!
-//! Always holds: nothing here blocks; a packet goes whole or not at all; what the interface has no room for is lost, as
-//! on any Ethernet.
+//! Always holds: nothing here blocks. A packet is sent whole or not at all. Packets for which the interface has no room
+//! are lost, as on any Ethernet.
 
 use std::fmt;
 use std::io;
@@ -17,14 +17,14 @@ use crate::nonet::Link;
 use crate::socket::AsyncFd;
 use crate::sys;
 
-/// The type of our frames: the first of two that IEEE 802 leaves to local experiments.
+/// The type of our frames: the first of the two types that IEEE 802 reserves for local experiments.
 pub const ETHER_TYPE: u16 = 0x88b5;
 
-/// Bytes that may wait in the kernel to be received, if it allows as many: two windows of a conversation, with what
-/// the kernel counts for each packet.
+/// Receive buffer in the kernel, if it allows that much, in bytes: two windows of a call, with the kernel's overhead
+/// per packet.
 const RECEIVED: usize = 4 << 20;
 
-/// The address of a card. Written as twelve hexadecimal digits, as Plan 9 does; colons are accepted.
+/// The address of a card. Displays as twelve hexadecimal digits, as in Plan 9. Colons are accepted in input.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Mac(pub [u8; 6]);
 
@@ -40,7 +40,7 @@ impl fmt::Debug for Mac {
     }
 }
 
-/// Text that is no address of a card.
+/// The error for a text that is not a card address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoMac(String);
 
@@ -58,7 +58,7 @@ impl FromStr for Mac {
     fn from_str(text: &str) -> Result<Self, NoMac> {
         let bare: Vec<u8> = match text.len() {
             12 => text.into(),
-            // A colon behind each pair but the last.
+            // A colon after each pair but the last.
             17 if text.bytes().skip(2).step_by(3).all(|byte| byte == b':') => {
                 text.bytes().enumerate().filter(|(at, _)| at % 3 != 2).map(|(_, byte)| byte).collect()
             }
@@ -75,52 +75,52 @@ impl FromStr for Mac {
     }
 }
 
-/// Packets that are received or sent in one call, at most.
+/// Most packets received or sent in one call.
 pub(crate) const ROOMS: usize = 32;
 
-/// Room for one packet that comes.
+/// A buffer for one received packet.
 #[derive(Debug)]
 pub struct Room<'a> {
-    /// Where it goes; what does not fit is passed over.
+    /// The buffer. A packet that does not fit is dropped.
     pub bytes: &'a mut [u8],
-    /// Its length, and who has sent it; `None`: nothing of use.
+    /// The packet's length and sender. `None`: there is no usable one.
     pub came: Option<(usize, Mac)>,
 }
 
 impl<'a> Room<'a> {
-    /// Empty.
+    /// An empty buffer.
     pub fn new(bytes: &'a mut [u8]) -> Self {
         Self { bytes, came: None }
     }
 }
 
-/// A packet that leaves, in two parts.
+/// A packet to send, in two parts.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
-    /// Who is to have it.
+    /// The destination.
     pub to: Mac,
-    /// One behind the other; either may be empty.
+    /// Consecutive parts; either may be empty.
     pub parts: [&'a [u8]; 2],
 }
 
-/// An interface, opened for packets of one type. One task drives it, on the thread that made it.
+/// An interface, opened for packets of one type. One task drives it, on the thread that created it.
 #[derive(Debug)]
 pub struct Ether {
     fd: AsyncFd<Socket>,
     card: sys::Card,
     name: String,
     kind: u16,
-    /// Packets to everybody are heard, too.
+    /// Broadcasts are received too.
     hears_all: bool,
     only: Vec<(u8, [u8; 2])>,
 }
 
 impl Ether {
-    /// Opens `interface` for packets of the type `kind` ([`ETHER_TYPE`] unless there is a reason).
+    /// Opens `interface` for packets of the type `kind`, usually [`ETHER_TYPE`].
     ///
     /// # Errors
-    /// PermissionDenied, which says so, without CAP_NET_RAW; NotFound where no interface has this name; InvalidInput
-    /// where it is no Ethernet.
+    /// `PermissionDenied` without CAP_NET_RAW; `NotFound` if no interface has this name; `InvalidInput` if it is not an
+    /// Ethernet.
     ///
     /// # Panics
     /// Outside a runtime.
@@ -137,17 +137,17 @@ impl Ether {
         })
     }
 
-    /// The same, which hears only packets that have, at each of these places (0 is the first byte behind the header of
-    /// the frame), one of two bytes. The kernel drops others before they cost anything.
+    /// Receives only packets that have, at each of these offsets (0 is the first byte after the frame header), one of
+    /// two bytes. The kernel drops others early.
     ///
     /// # Errors
-    /// Of more than 85 places, and those of the kernel.
+    /// Fails for more than 85 offsets, and with errors of the kernel.
     pub fn only(self, bytes: &[(u8, [u8; 2])]) -> io::Result<Self> {
         sys::filter_packets(self.fd.get_ref(), bytes)?;
         Ok(Self { only: bytes.into(), ..self })
     }
 
-    /// The same, which hears packets to everybody as well as those to this card.
+    /// Receives broadcasts as well as packets to this card.
     #[must_use]
     pub fn hearing_all(self) -> Self {
         Self { hears_all: true, ..self }
@@ -186,7 +186,7 @@ impl Link for Ether {
             let mut guard = ready!(self.fd.poll_read_ready(cx))?;
             match sys::recv_packets(guard.get_inner(), rooms, self.hears_all) {
                 Ok(n) => {
-                    // No more has come: what comes from now on is told anew.
+                    // There are no more packets: the next one is reported again.
                     if n < rooms.len().min(ROOMS) {
                         guard.clear_ready();
                     }
@@ -210,8 +210,8 @@ impl Link for Ether {
         }
     }
 
-    /// The kernel tells no socket when an interface is taken away that was down before, and each goes down first. One
-    /// that has come back under the name by which it was opened is opened again, where we may.
+    /// The kernel does not notify a socket when an interface that was down is removed, and an interface goes down
+    /// before it is removed. An interface that has returned under its original name is opened again, if permitted.
     fn check(&mut self) -> io::Result<()> {
         let name = match rustix::net::netdevice::index_to_name(self.fd.get_ref(), self.card.index as u32) {
             Err(error @ rustix::io::Errno::NODEV) => {
@@ -224,7 +224,7 @@ impl Link for Ether {
             }
             name => name?,
         };
-        // Another may have its name before it is asked.
+        // Another interface may take the name before this query.
         if let Ok(card) = sys::card(self.fd.get_ref(), &name)
             && card.index == self.card.index
         {
@@ -242,12 +242,13 @@ impl Link for Ether {
     }
 }
 
-/// It may come up again, or takes shorter frames by now ([`Link::check`] tells); conversations have their own patience.
+/// The interface may come up again, or may now accept only shorter frames, which [`Link::check`] detects. Calls have
+/// their own timeouts.
 fn is_down(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENETDOWN | libc::ENOBUFS | libc::EMSGSIZE))
 }
 
-/// An error of the kernel, as a [`Link`] has it.
+/// Converts a kernel error to one of a [`Link`].
 fn fault(error: io::Error) -> io::Error {
     match error.raw_os_error() {
         Some(libc::ENODEV | libc::ENXIO | libc::EBADF | libc::ENOTSOCK) => {
@@ -258,7 +259,7 @@ fn fault(error: io::Error) -> io::Error {
 }
 
 fn open(interface: &str, kind: u16) -> io::Result<(Socket, sys::Card)> {
-    // Of no type yet: nothing is received before it is bound to the interface.
+    // Without a type, so nothing is received before it is bound to the interface.
     let socket =
         Socket::new(Domain::PACKET, Type::DGRAM.cloexec().nonblocking(), None).map_err(
             |error| match error.kind() {
@@ -270,7 +271,7 @@ fn open(interface: &str, kind: u16) -> io::Result<(Socket, sys::Card)> {
             },
         )?;
     let card = sys::card(&socket, interface)?;
-    // As much as we may; what does not fit is lost and sent again.
+    // As large as permitted. Packets that do not fit are lost and sent again.
     if rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, RECEIVED).is_err() {
         let _ = socket.set_recv_buffer_size(RECEIVED);
     }

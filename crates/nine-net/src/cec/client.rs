@@ -1,6 +1,6 @@
-//! The client's side of one conversation (`docs/cec.md`, The client's states).
+//! The client's side of one connection (`docs/cec.md`, The client's states).
 //!
-//! In: packets of the server, bytes that are typed, the time. Out: packets for it, bytes to be shown, how it ended.
+//! In: packets of the server, typed bytes, the time. Out: packets for it, bytes to show, the reason of the end.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -9,25 +9,25 @@ use std::time::Duration;
 use super::frame::{COOKIE, Frame, Kind};
 use super::talk::{Again, TIMES, Talk};
 
-/// Bytes that have come and were not read. A frame beyond is not taken, and comes again.
+/// Most bytes of unread input. A frame beyond that is not accepted, and is sent again.
 pub const INBOX: usize = 64 << 10;
-/// Bytes that wait to be sent. Who has more waits.
+/// Most bytes queued to send. Beyond that the caller waits.
 pub const WAITING: usize = 4 << 10;
-/// Frames without data that wait to be sent. More are lost, and come again if they are needed.
+/// Most queued frames without data. Further ones are lost, and repeated if needed.
 const ANSWERS: usize = 16;
 
-/// How a conversation has ended.
+/// How a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// By us.
+    /// We closed it.
     Closed,
-    /// By the server.
+    /// The server closed it.
     Reset,
-    /// The server did not want it.
+    /// The server refused it.
     Refused,
-    /// The server knows nothing of it any more.
+    /// The server no longer knows it.
     Forgotten,
-    /// The server has begun it anew: what was said before is gone.
+    /// The server restarted it, and earlier data is lost.
     Anew,
     /// The server does not answer.
     Silent,
@@ -53,28 +53,28 @@ impl fmt::Display for End {
 enum State {
     Calling(Again),
     Open,
-    /// What waits is still sent.
+    /// Queued data is still sent.
     Closing,
     Ended(End),
 }
 
-/// See the module. Its packets are those of one server and no other's.
+/// See the module. The caller passes only packets of one server.
 #[derive(Debug)]
 pub struct Client {
     conn: u8,
-    /// By which a server of ours tells a repetition from another call.
+    /// Lets our servers tell a repetition from a new call.
     cookie: [u8; COOKIE],
     state: State,
-    /// The server knows cookies.
+    /// The server supports cookies.
     is_ours: bool,
     talk: Talk,
-    /// Something of ours was sent in it.
+    /// We have sent data.
     has_sent: bool,
     out: VecDeque<Vec<u8>>,
 }
 
 impl Client {
-    /// Asks for the conversation `conn`, by `chance` another one than any before.
+    /// Calls with the connection number `conn`. `chance`: random, so that the call differs from all earlier ones.
     pub fn new(now: Duration, conn: u8, chance: u32) -> Self {
         let mut client = Self {
             conn,
@@ -89,7 +89,7 @@ impl Client {
         client
     }
 
-    /// A packet has come from the server.
+    /// Handles a packet from the server.
     pub fn receive(&mut self, packet: &[u8]) {
         let Some(Frame { kind, conn, seq, data }) = Frame::parse(packet) else { return };
         if conn != self.conn && kind != Kind::Offer {
@@ -104,7 +104,7 @@ impl Client {
             }
             (State::Calling(_), Kind::Reset) => self.state = State::Ended(End::Refused),
             (State::Calling(_), _) => {}
-            // Of a server that does not know cookies it may be no repetition.
+            // From a server without cookies this may not be a repetition.
             (_, Kind::Initb) if data != self.cookie && self.talk.has_begun() => self.hang_up(End::Anew),
             (_, Kind::Initb) => self.say(Kind::Initc, 0),
             (_, Kind::Data) => {
@@ -113,7 +113,8 @@ impl Client {
             }
             (_, Kind::Ack) => self.talk.ack(seq),
             (_, Kind::Reset) => self.state = State::Ended(End::Reset),
-            // So Plan 9's servers say it; ours with a reset, and an offer of theirs that is late says nothing.
+            // Plan 9's servers send this for an unknown connection. Ours send a reset, and a late offer of theirs means
+            // nothing.
             (_, Kind::Offer) if seq == 0 && self.has_sent && !self.is_ours => {
                 self.state = State::Ended(End::Forgotten)
             }
@@ -122,7 +123,7 @@ impl Client {
         self.close_idle();
     }
 
-    /// Bytes to be sent: how many of them there was room for.
+    /// Queues bytes to send. Returns how many fitted.
     pub fn send(&mut self, bytes: &[u8]) -> usize {
         let room = match self.state {
             State::Calling(_) | State::Open => WAITING.saturating_sub(self.talk.waiting()),
@@ -133,7 +134,7 @@ impl Client {
         bytes.len()
     }
 
-    /// All that was sent was acknowledged.
+    /// Whether all data was acknowledged.
     pub fn is_idle(&self) -> bool {
         self.talk.is_idle()
     }
@@ -143,12 +144,12 @@ impl Client {
         !matches!(self.state, State::Calling(_) | State::Ended(_))
     }
 
-    /// Bytes that have come, all of them.
+    /// Takes all received bytes.
     pub fn take(&mut self) -> Vec<u8> {
         self.talk.inbox().drain(..).collect()
     }
 
-    /// No more is sent: when all that was is acknowledged, it ends.
+    /// Closes the connection once all queued data is acknowledged.
     pub fn close(&mut self) {
         match self.state {
             State::Calling(_) => self.hang_up(End::Closed),
@@ -158,14 +159,14 @@ impl Client {
         self.close_idle();
     }
 
-    /// It ends now, whatever waits.
+    /// Closes the connection at once.
     pub fn quit(&mut self) {
         if self.end().is_none() {
             self.hang_up(End::Closed);
         }
     }
 
-    /// How it has ended, if it has. What has come before may still be taken.
+    /// How the connection ended, if it has. Earlier input may still be taken.
     pub fn end(&self) -> Option<End> {
         match self.state {
             State::Ended(end) => Some(end),
@@ -200,7 +201,7 @@ impl Client {
         }
     }
 
-    /// When [`Client::poll_packet`] is due, at the latest.
+    /// When to call [`Client::poll_packet`], at the latest.
     pub fn deadline(&self) -> Option<Duration> {
         if !self.out.is_empty() {
             return Some(Duration::ZERO);

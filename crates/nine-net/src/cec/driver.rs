@@ -1,9 +1,10 @@
-//! What runs the machines: a link, a clock, and whoever asks from other threads.
+//! Runs the state machines on a link and a clock, for callers on other threads.
 //!
-//! In: links, the card of a server or what a server is. Out: a [`Call`] and a [`Host`], each with its driver that
-//! somebody runs; servers that were [found](discover).
+//! In: links, the card of a server or a server's setup. Out: a [`Call`] and a [`Host`], each with its driver, which the
+//! caller runs; servers that were [found](discover).
 //!
-//! Always holds: nobody is told while a lock is held; a driver has turns; one that is dropped ends what waits.
+//! Always holds: no waker is called while the machine is locked. A driver yields after a batch of packets. A dropped
+//! driver ends all waits.
 
 use std::collections::BTreeSet;
 use std::future::{Future, poll_fn};
@@ -21,28 +22,28 @@ use crate::ether::Mac;
 use crate::lock::{Mutex, lock};
 use crate::nonet::Link;
 
-/// Packets of one poll, in each direction.
+/// Packets per poll, in each direction.
 const TURN: usize = 64;
-/// Errors in a row after which a link counts as gone.
+/// Consecutive errors after which a link counts as gone.
 const FAULTS: u32 = 64;
-/// How often a link is looked at, whether it has gone or come back.
+/// The interval between checks whether a link is gone or back.
 const LOOK: Duration = Duration::from_secs(2);
-/// Servers that are listed. Others are not.
+/// Most servers listed.
 const FOUND: usize = 1024;
-/// So often everybody is asked.
+/// How often the discovery broadcast is sent.
 const TIMES: u32 = 3;
-/// The number of a question, by which its answers are told from what servers say by themselves.
+/// The number of a discovery, which distinguishes its answers from unsolicited offers.
 const ASKED: u8 = 1;
-/// All cards.
+/// The broadcast address.
 const EVERYBODY: Mac = Mac([0xff; 6]);
 
-/// A link with its packets.
+/// A link with its buffers.
 struct Port<L> {
     link: L,
     room: Vec<u8>,
     out: Option<(Mac, Vec<u8>)>,
     faults: u32,
-    /// Why it is not used.
+    /// Why the link is not usable.
     gone: Option<io::Error>,
 }
 
@@ -63,7 +64,7 @@ impl<L: Link> Port<L> {
         }
     }
 
-    /// Gives what has come to `each`. Whether there may be more.
+    /// Passes received packets to `each`. Returns whether there may be more.
     fn receive(&mut self, cx: &mut Context<'_>, mut each: impl FnMut(Mac, &[u8])) -> bool {
         for _ in 0..TURN {
             if self.gone.is_some() {
@@ -81,8 +82,8 @@ impl<L: Link> Port<L> {
         true
     }
 
-    /// Sends what there is, as far as there is room. Whether there may be more. What a link that has gone is given is
-    /// lost.
+    /// Sends packets while the link accepts them. Returns whether there may be more. Packets for a link that is gone
+    /// are lost.
     fn send(&mut self, cx: &mut Context<'_>, mut next: impl FnMut() -> Option<(Mac, Vec<u8>)>) -> bool {
         for _ in 0..TURN {
             let Some((to, packet)) = self.out.take().or_else(&mut next) else { return false };
@@ -101,7 +102,7 @@ impl<L: Link> Port<L> {
         true
     }
 
-    /// Whether it is there, or there again.
+    /// Checks whether the link is there, or there again.
     fn look(&mut self) {
         match self.link.check() {
             Ok(()) => (self.gone, self.faults) = (None, 0),
@@ -112,12 +113,12 @@ impl<L: Link> Port<L> {
     }
 }
 
-/// Waits for a time, which may change.
+/// Waits for a time that may change.
 #[derive(Default)]
 struct Sleep(Option<(Duration, Timer)>);
 
 impl Sleep {
-    /// Whether the time has come; else whoever polls is woken then.
+    /// Whether the time has come. If not, the task is woken then.
     fn poll(&mut self, cx: &mut Context<'_>, clock: &dyn Clock, until: Duration) -> bool {
         if until <= clock.now() {
             return true;
@@ -134,7 +135,7 @@ impl Sleep {
     }
 }
 
-/// A machine, its driver's waker, and those of whoever waits for it.
+/// A state machine, with the wakers of its driver and of waiting tasks.
 struct Shared<M> {
     machine: Mutex<M>,
     driver: Mutex<Option<Waker>>,
@@ -148,7 +149,7 @@ impl<M> Shared<M> {
         Arc::new(Self { machine: Mutex::new(machine), driver, waiting, clock })
     }
 
-    /// Does something with the machine, and has its driver look.
+    /// Runs `work` on the machine, and wakes its driver.
     fn with<T>(&self, work: impl FnOnce(&mut M, Duration) -> T) -> T {
         let done = work(&mut lock(&self.machine), self.clock.now());
         let driver = lock(&self.driver).take();
@@ -156,13 +157,13 @@ impl<M> Shared<M> {
         done
     }
 
-    /// Tells whoever waits that something may have happened.
+    /// Wakes the waiting tasks, because something may have happened.
     fn tell(&self) {
         let waiting = std::mem::take(&mut *lock(&self.waiting));
         waiting.into_iter().for_each(Waker::wake);
     }
 
-    /// Waits until `ready` finds what it wants. What it wants changes only by the driver, or by itself.
+    /// Waits until `ready` returns a result. Its condition changes only by the driver, or by `ready` itself.
     async fn until<T>(&self, mut ready: impl FnMut(&mut M) -> Option<T>) -> T {
         poll_fn(|cx| {
             let mut machine = lock(&self.machine);
@@ -182,10 +183,10 @@ impl<M> Shared<M> {
     }
 }
 
-/// A conversation with a server. When it is dropped, its driver ends it.
+/// A connection to a server. Dropping it makes its driver end the connection.
 pub struct Call(Arc<Shared<Client>>);
 
-/// Runs a [`Call`]. It ends when the conversation has, and says how; or with the error of the link.
+/// Runs a [`Call`]. Completes when the connection has ended, with the reason, or with the error of the link.
 #[must_use = "nothing happens unless it is run"]
 pub struct CallDriver<L> {
     shared: Arc<Shared<Client>>,
@@ -195,10 +196,10 @@ pub struct CallDriver<L> {
     look: Duration,
 }
 
-/// Asks a server for a conversation.
+/// Calls a server.
 ///
 /// # Errors
-/// InvalidInput where the packets of the link are too short.
+/// `InvalidInput` if the packets of the link are too short.
 pub fn call<L: Link>(link: L, server: Mac, clock: Arc<dyn Clock>) -> io::Result<(Call, CallDriver<L>)> {
     let (mut conn, mut chance) = ([0], [0; 4]);
     clock.entropy(&mut conn);
@@ -211,12 +212,12 @@ pub fn call<L: Link>(link: L, server: Mac, clock: Arc<dyn Clock>) -> io::Result<
 }
 
 impl Call {
-    /// Waits until the server has agreed, or it has ended.
+    /// Waits until the server has agreed, or the connection has ended.
     pub async fn opened(&self) -> Result<(), End> {
         self.0.until(|client| client.end().map(Err).or_else(|| client.is_open().then_some(Ok(())))).await
     }
 
-    /// Sends some of these bytes, when there is room for any: how many. A future that is dropped has sent none.
+    /// Sends some of these bytes, when there is room. Returns how many. A dropped future has sent none.
     pub async fn send(&self, bytes: &[u8]) -> Result<usize, End> {
         self.0
             .until(|client| match client.end() {
@@ -226,7 +227,7 @@ impl Call {
             .await
     }
 
-    /// The next bytes that have come. After the last one, how it has ended.
+    /// Waits for the next received bytes. After the last ones, returns how the connection ended.
     pub async fn recv(&self) -> Result<Vec<u8>, End> {
         self.0
             .until(|client| {
@@ -236,12 +237,12 @@ impl Call {
             .await
     }
 
-    /// Waits until all that was sent was acknowledged, or it has ended.
+    /// Waits until all data was acknowledged, or the connection has ended.
     pub async fn sent(&self) -> Result<(), End> {
         self.0.until(|client| client.end().map(Err).or_else(|| client.is_idle().then_some(Ok(())))).await
     }
 
-    /// Whether all that was sent was acknowledged.
+    /// Whether all data was acknowledged.
     pub fn is_idle(&self) -> bool {
         lock(&self.0.machine).is_idle()
     }
@@ -252,7 +253,7 @@ impl Call {
         self.0.tell();
     }
 
-    /// Ends it, whatever waits.
+    /// Ends the connection at once.
     pub fn quit(&self) {
         self.0.with(|client, _| client.quit());
         self.0.tell();
@@ -294,7 +295,7 @@ impl<L: Link> Future for CallDriver<L> {
         if let (Some(end), None, None) = (end, deadline, &port.out) {
             return Poll::Ready(Ok(end));
         }
-        // What the link has no room for waits for the link.
+        // If the link has no room, it wakes the task.
         let due = deadline.filter(|_| port.out.is_none()).unwrap_or(*look).min(*look);
         if more || sleep.poll(cx, &*shared.clock, due) {
             cx.waker().wake_by_ref();
@@ -314,21 +315,21 @@ impl<L> Drop for CallDriver<L> {
 #[derive(Clone)]
 pub struct Host(Arc<Shared<Server>>);
 
-/// Runs a [`Host`], until that was closed and everybody told. A link that has gone is waited for.
+/// Runs a [`Host`], until it was closed and all clients were informed. If the link is gone, waits for it.
 #[must_use = "nothing happens unless it is run"]
 pub struct HostDriver<L> {
     shared: Arc<Shared<Server>>,
     port: Port<L>,
     sleep: Sleep,
     look: Duration,
-    /// That the link has gone was said.
+    /// The loss of the link was logged.
     told: bool,
 }
 
 /// Serves a console on a link.
 ///
 /// # Errors
-/// InvalidInput where the packets of the link are too short.
+/// `InvalidInput` if the packets of the link are too short.
 pub fn host<L: Link>(link: L, setup: Setup, clock: Arc<dyn Clock>) -> io::Result<(Host, HostDriver<L>)> {
     let look = clock.now() + LOOK;
     let shared = Shared::new(Server::new(setup), clock);
@@ -337,7 +338,7 @@ pub fn host<L: Link>(link: L, setup: Setup, clock: Arc<dyn Clock>) -> io::Result
 }
 
 impl Host {
-    /// The next thing that has happened. One task at a time waits for it.
+    /// Waits for the next event. One task at a time may wait.
     pub async fn event(&self) -> Event {
         self.0.until(Server::event).await
     }
@@ -345,7 +346,7 @@ impl Host {
     /// See [`Server::answer`].
     pub fn answer(&self, id: Id, text: &str) {
         self.0.with(|server, now| server.answer(now, id, text));
-        // What was typed meanwhile may be another line.
+        // Input typed meanwhile may contain another line.
         self.0.tell();
     }
 
@@ -395,21 +396,21 @@ impl<L: Link> Future for HostDriver<L> {
     }
 }
 
-/// A server that has answered.
+/// A server that has answered a discovery.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Found {
-    /// What it says of itself.
+    /// Its description of itself.
     pub offer: Offer,
     /// Its card.
     pub mac: Mac,
-    /// The link that it was seen on, by its place among them.
+    /// The index of the link on which it was seen.
     pub port: usize,
 }
 
-/// Asks everybody on these links, and listens for as long as `patience` lasts, or until one is `wanted`.
+/// Asks all cards on these links, and listens for `patience`, or until a server is `wanted`.
 ///
 /// # Errors
-/// Of the last link that has gone.
+/// The error of a link, if all links are gone.
 pub async fn discover<L: Link>(
     links: Vec<L>,
     patience: Duration,

@@ -1,37 +1,37 @@
 //! The frames of CEC: four bytes and data (`docs/cec.md`, Frame).
 //!
-//! In: bytes behind the header of an Ethernet frame. Out: a [`Frame`]; the text of an offer.
+//! In: the bytes after an Ethernet header. Out: a [`Frame`]; the text of an offer.
 
-/// Behind which CEC is, in the header of an Ethernet frame.
+/// The Ethernet type of CEC.
 pub const ETHER_TYPE: u16 = 0xbcbc;
 /// Bytes before the data: `type[1] conn[1] seq[1] len[1]`.
 pub const HEADER: usize = 4;
-/// Bytes of data that we send in a frame: as Plan 9's servers.
+/// Most bytes of data that we send in a frame, as in Plan 9's servers.
 pub const DATA_MAX: usize = 250;
-/// Bytes of data in an inita of ours, and in the initb that answers it.
+/// Bytes of data in our inita, and in the initb that answers it.
 pub(crate) const COOKIE: usize = 4;
-/// Bytes of the shortest packet: with its header 60, below which Plan 9's client does not read an offer.
+/// Bytes of the shortest packet: 60 with its header. Plan 9's client does not read a shorter offer.
 const SHORTEST: usize = 46;
 
-/// What a frame is.
+/// The type of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Kind {
-    /// A client asks for a conversation.
+    /// A client asks for a connection.
     Inita = 0,
     /// The server agrees.
     Initb = 1,
-    /// The client has heard that.
+    /// The client confirms the initb.
     Initc = 2,
-    /// What was typed, or is to be shown.
+    /// Typed input, or output to show.
     Data = 3,
-    /// Data of this number has come.
+    /// Acknowledges the data with this number.
     Ack = 4,
-    /// Who is there?
+    /// Asks servers to answer.
     Discover = 5,
-    /// I am.
+    /// A server's answer to it.
     Offer = 6,
-    /// The conversation is over, or not known.
+    /// The connection is closed, or unknown.
     Reset = 7,
 }
 
@@ -52,33 +52,33 @@ impl Kind {
 /// A frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
-    /// What it is.
+    /// The type.
     pub kind: Kind,
-    /// The conversation.
+    /// The connection.
     pub conn: u8,
-    /// The number of data.
+    /// The number of the data.
     pub seq: u8,
     /// At most 255 bytes.
     pub data: &'a [u8],
 }
 
 impl<'a> Frame<'a> {
-    /// One without a number and without data.
+    /// A frame without a number and without data.
     pub fn bare(kind: Kind, conn: u8) -> Self {
         Self { kind, conn, seq: 0, data: &[] }
     }
 
-    /// What a packet is. `None`: no frame, or one of a type that is not known.
+    /// Parses a packet. `None`: it is not a frame, or its type is unknown.
     pub fn parse(packet: &'a [u8]) -> Option<Self> {
         let (&[kind, conn, seq, len], rest) = packet.split_first_chunk::<HEADER>()?;
         let kind = *Kind::ALL.get(usize::from(kind))?;
         Some(Self { kind, conn, seq, data: rest.get(..usize::from(len))? })
     }
 
-    /// Its packet, padded.
+    /// Writes the packet, padded.
     ///
     /// # Panics
-    /// Of more than 255 bytes of data.
+    /// Data of more than 255 bytes.
     pub fn bytes(&self) -> Vec<u8> {
         let len = u8::try_from(self.data.len()).expect("the data of a frame has at most 255 bytes");
         let mut packet = vec![self.kind as u8, self.conn, self.seq, len];
@@ -88,24 +88,24 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// What a server says of itself.
+/// A server's description of itself.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Offer {
-    /// A number that an administrator has given it; -1: none.
+    /// The shelf number set by an administrator; -1: none.
     pub shelf: i32,
     /// Its name. May be empty.
     pub name: String,
 }
 
 impl Offer {
-    /// The data of a frame. Of a long name as much as there is room for.
+    /// Writes the data of a frame. Truncates a long name.
     pub fn text(&self) -> String {
         let mut text = format!("{} {}", self.shelf, self.name);
         text.truncate(text.floor_char_boundary(DATA_MAX));
         text
     }
 
-    /// From the data of a frame. Bytes that are no text, or would move a terminal's cursor, are not taken over.
+    /// Parses the data of a frame. Drops bytes that are not text or would control a terminal.
     pub fn parse(data: &[u8]) -> Option<Self> {
         let text = data.split(|byte| matches!(byte, 0 | 1)).next()?;
         let text = String::from_utf8_lossy(text);

@@ -1,8 +1,9 @@
-//! The password, and who has said a wrong one.
+//! Checks the password, and locks out cards after wrong ones.
 //!
-//! In: what was typed, by which card, when. Out: whether it is the password; cards that are not heard for a while.
+//! In: the typed text, its card, the time. Out: whether it is the password; whether a card is locked out.
 //!
-//! Always holds: a comparison takes the same time wherever two passwords differ; at most [`CARDS`] are remembered.
+//! Always holds: a comparison takes the same time wherever two passwords differ. At most [`CARDS`] cards are
+//! remembered.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -12,24 +13,24 @@ use ring::digest::{SHA256, digest};
 
 use crate::ether::Mac;
 
-/// Cards that are remembered. The oldest is forgotten for a new one.
+/// Most cards remembered. A new one replaces the oldest.
 const CARDS: usize = 64;
-/// Wrong passwords in a row before a card is not heard any more.
+/// Consecutive wrong passwords before a card is locked out.
 const WRONG_MAX: u32 = 3;
-/// For how long, since the last one.
+/// The duration of a lockout, from the last wrong password.
 const LOCKED: Duration = Duration::from_secs(60);
 
-/// What opens a console, kept as its hash.
+/// The password of a console, stored as its hash.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Password([u8; 32]);
 
 impl Password {
-    /// The shortest, bytes.
+    /// Fewest bytes.
     pub const MIN: usize = 8;
-    /// The longest that Plan 9's servers keep, bytes.
+    /// Most bytes, as in Plan 9's servers.
     pub const MAX: usize = 31;
 
-    /// From its text; why it is none.
+    /// Hashes a password. The error is the reason to reject it.
     pub fn new(text: &str) -> Result<Self, String> {
         if !(Self::MIN..=Self::MAX).contains(&text.len()) {
             return Err(format!(
@@ -67,7 +68,7 @@ fn hash(bytes: &[u8]) -> [u8; 32] {
 #[derive(Debug)]
 pub(crate) struct Guard {
     password: Password,
-    /// How many wrong ones, and when the last was.
+    /// Wrong passwords by card: their number, and the time of the last.
     wrong: VecDeque<(Mac, u32, Duration)>,
 }
 
@@ -76,13 +77,13 @@ impl Guard {
         Self { password, wrong: VecDeque::new() }
     }
 
-    /// Whether this card may say the password. Of one that may not, every one is wrong.
+    /// Whether this card may try a password. If it is locked out, every password is wrong.
     pub(crate) fn hears(&mut self, now: Duration, mac: Mac) -> bool {
         self.wrong.retain(|(_, _, last)| now < *last + LOCKED);
         !self.wrong.iter().any(|(of, times, _)| *of == mac && *times >= WRONG_MAX)
     }
 
-    /// Whether it is the password.
+    /// Checks the password and counts a wrong one.
     pub(crate) fn judge(&mut self, now: Duration, mac: Mac, typed: &[u8]) -> bool {
         let is_right = self.hears(now, mac) & self.password.is(typed);
         let before = self.wrong.iter().position(|(of, ..)| *of == mac);
@@ -127,7 +128,7 @@ mod tests {
         assert!(!guard.hears(SECOND * 61, a) && !guard.judge(SECOND * 61, a, b"open sesame"));
         assert!(guard.judge(SECOND * 61, b, b"open sesame"));
         assert!(guard.hears(SECOND * 121, a) && guard.judge(SECOND * 121, a, b"open sesame"));
-        // A right one begins the count anew.
+        // A right password resets the count.
         for _ in 0..2 {
             guard.judge(SECOND * 200, a, b"wrong");
         }

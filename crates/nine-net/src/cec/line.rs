@@ -1,18 +1,18 @@
-//! A line that is typed at a server: what is echoed, what is taken back, where it ends.
+//! A line typed at a server: its echo, its editing, its end.
 //!
-//! In: bytes. Out: the echo; whole lines. Always holds: a line has at most [`LINE_MAX`] bytes.
+//! In: bytes. Out: the echo; complete lines. Always holds: a line has at most [`LINE_MAX`] bytes.
 
-/// Bytes of a line. What is typed beyond is not taken.
+/// Most bytes of a line. Further bytes are ignored.
 pub(crate) const LINE_MAX: usize = 512;
 
-/// What a byte has made.
+/// The effect of a byte.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Typed {
-    /// Nothing that is whole.
+    /// No complete line yet.
     More,
     /// A line, without its end.
     Line(Vec<u8>),
-    /// ^D where nothing was typed.
+    /// ^D on an empty line.
     End,
 }
 
@@ -20,12 +20,12 @@ pub(crate) enum Typed {
 #[derive(Debug, Default)]
 pub(crate) struct Line {
     bytes: Vec<u8>,
-    /// The last byte was a carriage return: a newline behind it is the same end.
+    /// The last byte was a carriage return: a newline after it belongs to the same line end.
     returned: bool,
 }
 
 impl Line {
-    /// A byte, and where its echo goes. `veiled`: each byte is shown as `#`, and nothing is taken back.
+    /// Handles a typed byte, and appends its echo. `veiled`: each byte is echoed as `#`, and there is no editing.
     pub(crate) fn typed(&mut self, byte: u8, veiled: bool, echo: &mut Vec<u8>) -> Typed {
         let returned = std::mem::replace(&mut self.returned, byte == b'\r');
         match byte {
@@ -36,7 +36,7 @@ impl Line {
                 }
                 return Typed::Line(std::mem::take(&mut self.bytes));
             }
-            // As Plan 9's servers, to which every byte is of the password.
+            // As in Plan 9's servers, every byte belongs to the password.
             _ if veiled => {
                 if self.bytes.len() < LINE_MAX {
                     self.bytes.push(byte);
@@ -60,7 +60,7 @@ impl Line {
         Typed::More
     }
 
-    /// A character, which may be of several bytes.
+    /// Deletes a character, which may have several bytes.
     fn take_back(&mut self, echo: &mut Vec<u8>) {
         if self.bytes.is_empty() {
             return;

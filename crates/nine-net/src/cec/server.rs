@@ -1,11 +1,10 @@
-//! The server's side, of all conversations on one Ethernet (`docs/cec.md`, The server's states).
+//! The server's side, for all connections on one Ethernet (`docs/cec.md`, The server's states).
 //!
-//! In: packets with their senders, answers to lines, the time. Out: packets, and [`Event`]s: who has logged in, what is
-//! asked, who has gone.
+//! In: packets with their senders, answers to lines, the time. Out: packets, and [`Event`]s: logins, lines, ends.
 //!
-//! Always holds: a line is of somebody who has shown the password; a conversation has one line that is not answered;
-//! its [`Id`] never comes again; at most [`CONVERSATIONS`] are there, and so many wrong passwords are heard in two
-//! seconds, whatever cards they come from.
+//! Always holds: a line comes from a client that has given the password. A connection has at most one unanswered line.
+//! An [`Id`] is never reused. At most [`CONVERSATIONS`] connections exist, and at most that many wrong passwords are
+//! checked in two seconds, from whatever cards.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -18,53 +17,53 @@ use super::line::{Line, Typed};
 use super::talk::{Again, Talk};
 use crate::ether::Mac;
 
-/// Conversations at a time. Who asks beyond is refused.
+/// Most connections at a time. Further clients are refused.
 pub const CONVERSATIONS: usize = 15;
-/// Those of one card.
+/// Most connections of one card.
 pub const PER_CARD: usize = 4;
-/// Bytes of an answer. What is beyond is cut off, and that is said.
+/// Most bytes of an answer. The rest is cut off, with a note.
 pub const ANSWER_MAX: usize = 256 << 10;
-/// How a client knows that it is asked for the password.
+/// The password prompt, by which clients recognize it.
 pub const PROMPT: &str = "password: ";
 
-/// What a server is.
+/// The configuration of a server.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// What it says of itself.
+    /// Its description of itself.
     pub offer: Offer,
-    /// What opens it.
+    /// Its password.
     pub password: Password,
 }
 
-/// A conversation of somebody who has logged in.
+/// A connection with a logged-in client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Id(u64);
 
-/// What has happened.
+/// An event for the owner of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Somebody at this card has logged in.
+    /// A client at this card has logged in.
     Open(Id, Mac),
-    /// He asks this, and waits for [`Server::answer`].
+    /// The client sends this line, and waits for [`Server::answer`].
     Line(Id, String),
-    /// He has gone. Nothing of his is to be answered any more.
+    /// The connection has ended. Its lines need no answer.
     End(Id, Why),
-    /// A wrong password came from this card.
+    /// This card gave a wrong password.
     Wrong(Mac),
 }
 
-/// Why a conversation has ended.
+/// Why a connection has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// We have ended it.
+    /// We closed it.
     Closed,
-    /// The client has.
+    /// The client closed it.
     Reset,
-    /// The client has begun it anew.
+    /// The client restarted it.
     Anew,
     /// The client does not answer.
     Silent,
-    /// The client has said nothing for long.
+    /// The client was idle for too long.
     Idle,
 }
 
@@ -84,37 +83,37 @@ impl fmt::Display for Why {
 enum State {
     /// Initb was sent.
     Asked(Again),
-    /// The password is waited for.
+    /// Waits for the password.
     Login {
-        /// Until then.
+        /// The login timeout.
         until: Duration,
-        /// One was wrong: then that is said, and before that nothing is read.
+        /// A password was wrong: when to report that. Input is not read before.
         wrong: Option<Duration>,
     },
-    /// The password was right.
+    /// Logged in.
     Open {
         /// A line is being answered.
         busy: bool,
     },
-    /// What waits is still sent.
+    /// Queued data is still sent.
     Ending,
 }
 
 #[derive(Debug)]
 struct Conversation {
     id: Id,
-    /// What its client's inita had, if it is one of ours.
+    /// The cookie in the inita of a client of ours.
     cookie: Option<[u8; COOKIE]>,
     state: State,
     talk: Talk,
     line: Line,
-    /// When its client said something last.
+    /// When the client's last packet arrived.
     heard: Duration,
-    /// It was logged in, and its end is an event.
+    /// It was logged in, so its end is an event.
     known: bool,
 }
 
-/// A client's card, and its number for the conversation.
+/// A client's card, and its number for the connection.
 type Key = (Mac, u8);
 
 /// See the module.
@@ -123,9 +122,9 @@ pub struct Server {
     offer: Offer,
     guard: Guard,
     all: BTreeMap<Key, Conversation>,
-    /// Whose turn it is to send.
+    /// The connection polled last, for rotation.
     turn: Option<Key>,
-    /// Places of conversations that ended before a wrong password was answered: until when they stay taken. With those
+    /// Slots of connections that ended before a wrong password was answered, and until when they stay taken. With those
     /// of `all` at most [`CONVERSATIONS`].
     paying: Vec<Duration>,
     out: VecDeque<(Mac, Vec<u8>)>,
@@ -135,7 +134,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// One that says to everybody that it is there.
+    /// Creates a server, which announces itself to all cards.
     pub fn new(setup: Setup) -> Self {
         let Setup { offer, password } = setup;
         let mut server = Self {
@@ -153,10 +152,10 @@ impl Server {
         server
     }
 
-    /// A packet has come from this card.
+    /// Handles a packet from this card.
     pub fn receive(&mut self, now: Duration, from: Mac, packet: &[u8]) {
         let Some(Frame { kind, conn, seq, data }) = Frame::parse(packet) else { return };
-        // A group sends nothing.
+        // A group address is never a sender.
         if self.closed || from.0[0] & 1 != 0 {
             return;
         }
@@ -170,7 +169,8 @@ impl Server {
             Kind::Initc => self.agreed(now, key),
             Kind::Data => {
                 match self.all.get(&key) {
-                    // It has overtaken initc, or that was lost. Of ours it comes again, and so does initc for this.
+                    // The data has overtaken the initc, or that was lost. Our client sends the data again, and an initc
+                    // for this initb.
                     Some(of @ Conversation { state: State::Asked(_), cookie: Some(_), .. }) => {
                         let initb = of.initb(key);
                         return self.push(initb);
@@ -194,7 +194,7 @@ impl Server {
         }
     }
 
-    /// The answer to a line. Of one whose conversation has ended it is nothing.
+    /// Answers a line. Does nothing if its connection has ended.
     pub fn answer(&mut self, now: Duration, id: Id, text: &str) {
         let prompt = self.prompt();
         let Some((key, conversation)) = self.find(id) else { return };
@@ -207,14 +207,14 @@ impl Server {
         self.read(now, key);
     }
 
-    /// Ends a conversation, when all that waits was sent.
+    /// Ends a connection, after all queued data is sent.
     pub fn hang_up(&mut self, id: Id) {
         if let Some((_, conversation)) = self.find(id) {
             conversation.state = State::Ending;
         }
     }
 
-    /// Ends all of them now, and hears nobody any more.
+    /// Ends all connections now, and ignores all further packets.
     pub fn close(&mut self) {
         self.closed = true;
         while let Some((&key, _)) = self.all.first_key_value() {
@@ -228,23 +228,23 @@ impl Server {
         self.closed
     }
 
-    /// The next thing that has happened.
+    /// The next event.
     pub fn event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// How many conversations there are, whether somebody has logged in or not.
+    /// The number of connections, logged in or not.
     pub fn conversations(&self) -> usize {
         self.all.len()
     }
 
-    /// The next packet, and whose it is.
+    /// The next packet, and its destination.
     pub fn poll_packet(&mut self, now: Duration) -> Option<(Mac, Vec<u8>)> {
         for _ in 0..=self.all.len() {
             if let Some(out) = self.out.pop_front() {
                 return Some(out);
             }
-            // They have turns, a packet each.
+            // Connections send in rotation, a packet each.
             let after = self.turn.and_then(|last| {
                 let behind = (std::ops::Bound::Excluded(last), std::ops::Bound::Unbounded);
                 self.all.range(behind).next().map(|(key, _)| *key)
@@ -256,7 +256,7 @@ impl Server {
         self.out.pop_front()
     }
 
-    /// When [`Server::poll_packet`] is due, at the latest.
+    /// When to call [`Server::poll_packet`], at the latest.
     pub fn deadline(&self) -> Option<Duration> {
         if !self.out.is_empty() {
             return Some(Duration::ZERO);
@@ -264,10 +264,10 @@ impl Server {
         self.all.values().filter_map(Conversation::deadline).min()
     }
 
-    /// Somebody asks for a conversation.
+    /// Handles a request for a connection.
     fn asked(&mut self, now: Duration, key: Key, cookie: Option<[u8; COOKIE]>) {
         let from = key.0;
-        // Without a cookie only what has not begun is surely no other call.
+        // Without a cookie only an unconfirmed connection is surely a repetition, not a new call.
         if let Some(of) = self.all.get(&key)
             && cookie == of.cookie
             && (cookie.is_some() || matches!(of.state, State::Asked(_)))
@@ -298,7 +298,7 @@ impl Server {
         self.push(initb);
     }
 
-    /// Somebody has heard that we agree, or says something, of which it follows.
+    /// Handles a client's confirmation, or data, which implies it.
     fn agreed(&mut self, now: Duration, key: Key) {
         match self.all.get_mut(&key) {
             None => self.refuse(key),
@@ -310,13 +310,13 @@ impl Server {
         }
     }
 
-    /// Reads what was typed, as far as it may be read now.
+    /// Processes typed input, as far as it may be processed now.
     fn read(&mut self, now: Duration, key: Key) {
         let prompt = self.prompt();
         let Some(conversation) = self.all.get_mut(&key) else { return };
         let Conversation { id, state, talk, line, known, .. } = conversation;
         let mut echo = Vec::new();
-        // An end that does not acknowledge is echoed no more.
+        // Stops the echo for a peer that does not acknowledge.
         while talk.waiting() + echo.len() < ROOM {
             let veiled = match state {
                 State::Login { wrong: None, .. } => true,
@@ -356,7 +356,7 @@ impl Server {
         talk.put(&echo);
     }
 
-    /// What is due in a conversation.
+    /// Does the due work of a connection.
     fn work(&mut self, now: Duration, key: Key) {
         let Some(conversation) = self.all.get_mut(&key) else { return };
         let Conversation { state, talk, heard, .. } = conversation;
@@ -371,7 +371,7 @@ impl Server {
                     None => self.ends(key, Why::Silent),
                 };
             }
-            // Unsaid, for a client of Plan 9 would call again.
+            // Silently: Plan 9's client would call again after a reset.
             State::Login { until, .. } if *until <= now => return self.ends(key, Why::Idle),
             State::Login { wrong, .. } => {
                 if wrong.is_some_and(|due| due <= now) {
@@ -411,7 +411,7 @@ impl Server {
 
     fn ends(&mut self, key: Key, why: Why) {
         let Some(Conversation { id, state, known, .. }) = self.all.remove(&key) else { return };
-        // Else who hangs up guesses again at once, as any card that he likes.
+        // Else a client that hangs up could guess again at once, from any card address.
         if let State::Login { wrong: Some(until), .. } = state {
             self.paying.push(until);
         }
@@ -467,7 +467,7 @@ impl Conversation {
     }
 }
 
-/// An answer as a terminal has it: whole lines, nothing that moves the cursor.
+/// Formats an answer for a terminal: complete lines, no control characters.
 fn shown(text: &str) -> Vec<u8> {
     let whole = text.len() <= ANSWER_MAX;
     let text = &text[..text.floor_char_boundary(ANSWER_MAX)];
@@ -489,21 +489,21 @@ fn shown(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// All cards.
+/// The broadcast address.
 const EVERYBODY: Mac = Mac([0xff; 6]);
-/// What Plan 9's servers say to a wrong password.
+/// The answer of Plan 9's servers to a wrong password.
 const BAD: &str = "\r\nBad password\r\n";
-/// Bytes that have come and were not read; of echoes that wait.
+/// Most bytes of unread input, and of queued echoes.
 const ROOM: usize = 4 << 10;
-/// Packets beside data that wait to be sent. More are lost.
+/// Most queued packets without data. Further ones are lost.
 const ANSWERS: usize = 64;
-/// Events that nobody has looked at: beyond, nobody new comes in.
+/// Most unread events. Beyond that new clients are refused.
 const EVENTS: usize = 256;
-/// So often initb is said.
+/// Most transmissions of an initb.
 const INITB_TIMES: u32 = 4;
-/// For the password.
+/// The timeout for the password.
 const LOGIN: Duration = Duration::from_secs(60);
-/// Before a wrong password is answered.
+/// The delay before the answer to a wrong password.
 const PENALTY: Duration = Duration::from_secs(2);
-/// A client that says nothing for so long has gone.
+/// A client that sends nothing for this long is disconnected.
 const IDLE: Duration = Duration::from_secs(600);

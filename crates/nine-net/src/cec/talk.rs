@@ -1,31 +1,31 @@
-//! Bytes both ways in one conversation: one frame under way in each direction, acknowledged by its number.
+//! Bytes in both directions of one connection: one frame in flight per direction, acknowledged by its number.
 //!
-//! In: bytes, data and acknowledgements that have come, the time. Out: data to be sent, again where it was lost; bytes
-//! in order; that the other end says nothing any more.
+//! In: bytes, received data and acknowledgements, the time. Out: data to send, and to send again if it was lost; bytes
+//! in order; the silence of the other end.
 //!
-//! Always holds: what was taken is taken once; bytes that have come and were not read are at most as many as was said.
+//! Always holds: each frame is accepted once. Unread input has at most the given size.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::frame::DATA_MAX;
 
-/// When something is said again.
+/// A retransmission timer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Again {
-    /// So often it has been said.
+    /// Transmissions so far.
     times: u32,
     due: Duration,
     gap: Duration,
 }
 
 impl Again {
-    /// It was said for the first time.
+    /// Starts after the first transmission.
     pub(crate) fn first(now: Duration) -> Self {
         Self { times: 1, due: now + FIRST, gap: FIRST }
     }
 
-    /// Whether it is said again now. `None`: it has been said often enough.
+    /// Whether to send again now. `None`: the limit of transmissions is reached.
     pub(crate) fn poll(&mut self, now: Duration, most: u32) -> Option<bool> {
         if now < self.due {
             return Some(false);
@@ -51,16 +51,16 @@ pub(crate) struct Talk {
     seq: u8,
     waiting: VecDeque<u8>,
     flight: Option<(Vec<u8>, Again)>,
-    /// Something was acknowledged.
+    /// Some of our data was acknowledged.
     acknowledged: bool,
-    /// The number of what was taken last.
+    /// The number of the last accepted data.
     taken: Option<u8>,
     inbox: VecDeque<u8>,
-    /// Bytes of it.
+    /// Size of `inbox`, in bytes.
     room: usize,
 }
 
-/// The other end says nothing any more.
+/// The other end no longer answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Silent;
 
@@ -78,29 +78,29 @@ impl Talk {
         }
     }
 
-    /// To be sent, behind what waits.
+    /// Queues bytes to send.
     pub(crate) fn put(&mut self, bytes: &[u8]) {
         self.waiting.extend(bytes);
     }
 
-    /// Bytes that wait to be sent, without those under way.
+    /// Bytes queued, without those in flight.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// All was acknowledged.
+    /// Whether everything was acknowledged.
     pub(crate) fn is_idle(&self) -> bool {
         self.flight.is_none() && self.waiting.is_empty()
     }
 
-    /// Data has come: the number to be acknowledged.
+    /// Handles received data. Returns the number to acknowledge.
     pub(crate) fn data(&mut self, seq: u8, data: &[u8]) -> u8 {
         let is_new = self.taken.is_none_or(|last| (1..128).contains(&seq.wrapping_sub(last)));
         if !is_new {
             return seq;
         }
         if self.inbox.len() + data.len() > self.room {
-            // It comes again. This says that we live.
+            // The data will be sent again. This answer shows that we are alive.
             return self.taken.unwrap_or(seq.wrapping_sub(1));
         }
         self.inbox.extend(data);
@@ -108,12 +108,12 @@ impl Talk {
         seq
     }
 
-    /// Whether anything was taken, by either side.
+    /// Whether either side has accepted data.
     pub(crate) fn has_begun(&self) -> bool {
         self.taken.is_some() || self.acknowledged
     }
 
-    /// An acknowledgement has come. Of another number it is a sign of life.
+    /// Handles an acknowledgement. One of another number shows that the peer is alive.
     pub(crate) fn ack(&mut self, seq: u8) {
         let Some((_, again)) = &mut self.flight else { return };
         if seq == self.seq {
@@ -123,12 +123,12 @@ impl Talk {
         }
     }
 
-    /// Bytes that have come, in order, to be taken out.
+    /// Received bytes, in order. The caller removes them.
     pub(crate) fn inbox(&mut self) -> &mut VecDeque<u8> {
         &mut self.inbox
     }
 
-    /// Data that is to be sent now, with its number.
+    /// Returns data to send now, with its number.
     pub(crate) fn poll(&mut self, now: Duration) -> Result<Option<(u8, &[u8])>, Silent> {
         let is_due = match &mut self.flight {
             Some((_, again)) => again.poll(now, TIMES).ok_or(Silent)?,
@@ -143,7 +143,7 @@ impl Talk {
         Ok(self.flight.as_ref().filter(|_| is_due).map(|(data, _)| (self.seq, data.as_slice())))
     }
 
-    /// When it is to be polled again, at the latest.
+    /// When to poll again, at the latest.
     pub(crate) fn deadline(&self) -> Option<Duration> {
         match &self.flight {
             Some((_, again)) => Some(again.due),
@@ -152,10 +152,10 @@ impl Talk {
     }
 }
 
-/// Before something is said again: at first, and at last.
+/// The first and the longest interval between transmissions.
 const FIRST: Duration = Duration::from_millis(250);
 const LAST: Duration = Duration::from_secs(1);
-/// So often data is sent.
+/// Most transmissions of the same data.
 pub(crate) const TIMES: u32 = 10;
 
 #[cfg(test)]
@@ -200,7 +200,7 @@ mod tests {
         })
         .collect();
         assert_eq!((times, &gaps[..4]), (10, &[250, 500, 1000, 1000][..]));
-        // Somebody who has no room, and says so, is waited for.
+        // A peer that is alive but has no room is waited for.
         talk.ack(0);
         assert!(matches!(talk.poll(talk.deadline().unwrap()), Ok(Some(_))));
     }

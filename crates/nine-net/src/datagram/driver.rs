@@ -1,7 +1,7 @@
-//! Who carries between the link and the lines: one task.
+//! Moves datagrams between the link and the lines, in one task.
 //!
-//! Always holds: a turn ends after [`TURN`] datagrams in each direction; what the link does not take waits, one
-//! datagram of it, and the rest in the lines' queues.
+//! Always holds: a poll ends after [`TURN`] datagrams in each direction. If the link accepts no more, one datagram
+//! waits here, and the rest in the queues of the lines.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::future::Future;
@@ -22,58 +22,58 @@ use crate::env::Timer;
 use crate::il::{Header, Il, Kind as Packet, State};
 use crate::lock::{Mutex, lock};
 
-/// Datagrams of one turn, in each direction.
+/// Datagrams per poll, in each direction.
 const TURN: usize = 64;
-/// Datagrams of one line before others have their turn.
+/// Datagrams of one line before other lines send.
 const BATCH: usize = 8;
-/// Room for a datagram.
+/// Size of a buffer for one datagram.
 const LARGEST: usize = 64 << 10;
-/// What is smaller is copied out of the room it came to.
+/// Smaller datagrams are copied out of their buffer.
 const SMALL: usize = 16 << 10;
-/// Bytes of Plan 9's `headers`.
+/// Size of Plan 9's `headers`, in bytes.
 const HEADERS: usize = 52;
-/// The link fails so often, one time after the other, before it is given up; so long it is left alone after each.
+/// Consecutive faults after which the link is given up, and the pause after each.
 const FAULTS: u32 = 64;
 const FAULT_PAUSE: Duration = Duration::from_millis(10);
-/// Conversations that have ended here and are remembered, how long, and how many closes of each are answered: who is at
-/// the other end may not have heard the last one.
+/// Ended connections that are remembered: most of them, for how long, and how many closes of each are answered. The
+/// peer may not have received the last one.
 const ENDED: usize = 4096;
 const ENDED_FOR: Duration = Duration::from_secs(30);
 const ENDED_ANSWERS: u8 = 8;
-/// So long a port stays for that when nothing else is left of it.
+/// How long a port stays for these answers after all else has ended.
 const STAYS: Duration = Duration::from_secs(2);
 
-/// See the module. It ends when the port, what is announced on it and all lines have gone; an error is the link's, and
-/// hangs up all lines.
+/// See the module. Completes when the port, its announcements and all lines are gone. An error is the link's, and hangs
+/// up all lines.
 pub struct Driver<L> {
     shared: Arc<Shared>,
     link: L,
     pool: Pool,
-    /// For the next datagrams.
+    /// Buffers for the next datagrams.
     rooms: Vec<Block>,
     lines: HashMap<u64, Live>,
     ids: HashMap<Key, u64>,
     headers: Option<u64>,
     next: u64,
-    /// By its id, too: a forged call stands beside the true one, and only one of them goes on.
+    /// Keyed by id too: a forged call exists beside the true one, and only one of them completes.
     half: HashMap<Half, Il>,
     /// Oldest first.
     half_order: VecDeque<Half>,
     ended: Ended,
     timers: BTreeSet<(Duration, u64)>,
     ready: Arc<Ready>,
-    /// Lines that have something to send.
+    /// Lines with something to send.
     turns: VecDeque<u64>,
-    /// Not taken by the link, for whom.
+    /// Datagrams that the link has not accepted, with their addresses.
     stuck: VecDeque<(Chain, SocketAddr, Here)>,
     sleep: Option<(Duration, Timer)>,
     faults: u32,
-    /// The link is left alone until then.
+    /// The pause after a fault of the link.
     pause: Option<Duration>,
 }
 
-/// Conversations of il that have ended here lately. A close for any other is not answered, for the answer is one, too:
-/// two ends that know of nothing would answer each other for ever.
+/// Recently ended il connections. A close for any other one is not answered, because the answer is a close too: two
+/// ends without a connection would answer each other forever.
 #[derive(Default)]
 struct Ended {
     left: HashMap<Key, (Duration, u8)>,
@@ -96,7 +96,7 @@ impl Ended {
         self.order.push_back((now, key));
     }
 
-    /// Whether a close is to be answered.
+    /// Whether to answer a close.
     fn answers(&mut self, now: Duration, key: Key) -> bool {
         match self.left.get_mut(&anywhere(key)) {
             Some((at, left)) if *left > 0 && *at + ENDED_FOR >= now => {
@@ -108,18 +108,18 @@ impl Ended {
     }
 }
 
-/// As who has called knows it, whichever of its addresses the answer came to.
+/// The key without our address, as it is stored for connections that we called.
 fn anywhere(key: Key) -> Key {
     Key { here: None, ..key }
 }
 
-/// The address of this end that a conversation is with, where there are several.
+/// Our address in a connection, if there are several.
 type Here = Option<IpAddr>;
 
-/// A call that is half open, and the id that it came with.
+/// A half-open call, and the id in its first packet.
 type Half = (Key, u32);
 
-/// A line that is there.
+/// An open line.
 struct Live {
     key: Key,
     device: Device,
@@ -134,7 +134,7 @@ struct Live {
 #[derive(Default)]
 struct Ready(Mutex<(Vec<u64>, Option<Waker>)>);
 
-/// The driver's timer: one waker for as long as it lives.
+/// Wakes the driver from its timer: one waker for its whole life.
 impl Wake for Ready {
     fn wake(self: Arc<Self>) {
         let driver = lock(&self.0).1.take();
@@ -142,7 +142,7 @@ impl Wake for Ready {
     }
 }
 
-/// Says which line has something.
+/// Queues a line for the driver.
 struct LineWaker {
     id: u64,
     queued: AtomicBool,
@@ -188,7 +188,7 @@ impl<L: Link> Driver<L> {
         }
     }
 
-    /// Takes over what processes have made.
+    /// Takes over lines that callers have created.
     fn adopt_all(&mut self) {
         let made = mem::take(&mut self.shared.table().made);
         made.into_iter().for_each(|made| self.adopt(made));
@@ -217,7 +217,7 @@ impl<L: Link> Driver<L> {
         }
     }
 
-    /// Something has happened on a line: its deadline may be another, and who waits for an answer may have it.
+    /// After any event of a line: updates its deadline, and wakes its dialler once the call is answered.
     fn touch(&mut self, id: u64) {
         let Some(live) = self.lines.get_mut(&id) else { return };
         let due = live.device.deadline();
@@ -250,7 +250,7 @@ impl<L: Link> Driver<L> {
         }
     }
 
-    /// Receives; whether there may be more.
+    /// Receives datagrams. Returns whether there may be more.
     fn poll_in(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
         if self.pause.is_some_and(|until| self.shared.clock.now() < until) {
             return Ok(false);
@@ -274,7 +274,8 @@ impl<L: Link> Driver<L> {
                             self.comes(block, Came { from: canonical(came.from), ..came });
                         }
                     }
-                    // Who has one datagram at a time has two rooms: the empty one says that there are no more.
+                    // A full batch adds a buffer. With one datagram at a time two are enough: an empty one shows that
+                    // there are no more.
                     if n == count && count < ROOMS {
                         self.rooms.extend(self.pool.try_alloc(LARGEST));
                     }
@@ -292,8 +293,8 @@ impl<L: Link> Driver<L> {
         Ok(true)
     }
 
-    /// What has come in this room: a copy, or the room itself, if it is worth it and there is another one, for readers
-    /// may keep it.
+    /// Takes a received datagram: a copy, or for a large one its buffer, if there is another. Readers may hold it for
+    /// long.
     fn take(&mut self, at: usize, n: usize) -> Block {
         let fresh = if n < SMALL { None } else { self.pool.try_alloc(LARGEST) };
         let room = &mut self.rooms[at];
@@ -325,7 +326,7 @@ impl<L: Link> Driver<L> {
             chain.push(Block::from(self.headers_of(came)));
         }
         chain.push(block);
-        // What is not read in time is lost, as datagrams are.
+        // A datagram that is not read in time is lost.
         let _ = live.device.try_put(chain);
     }
 
@@ -341,7 +342,7 @@ impl<L: Link> Driver<L> {
         bytes
     }
 
-    /// Whose it is: a line's that was called at this address, or one's that has called.
+    /// The line of a datagram: one that was called at this address, or one that has called.
     fn known(&self, key: Key) -> Option<u64> {
         self.ids.get(&key).or_else(|| self.ids.get(&anywhere(key))).copied()
     }
@@ -367,7 +368,7 @@ impl<L: Link> Driver<L> {
                 self.half_goes_on(*half, il, now);
             }
         }
-        // What none of them goes on by is answered as if there were none: they may be forged.
+        // Half-open calls may be forged. If none of them completes, the packet is answered as if there were none.
         if self.ids.contains_key(&key) || (is_call && !halves.is_empty()) {
             return;
         }
@@ -390,7 +391,7 @@ impl<L: Link> Driver<L> {
         }
     }
 
-    /// A call that is half open has heard something, or its time has come.
+    /// Continues a half-open call after a packet or a timeout.
     fn half_goes_on(&mut self, half: Half, mut il: Il, now: Duration) {
         if il.state() == State::Syncee {
             while let Some(packet) = il.transmit(now) {
@@ -407,7 +408,7 @@ impl<L: Link> Driver<L> {
         }
     }
 
-    /// A call has come: somebody will accept it, or it is dropped.
+    /// Offers a call to a listener. If there is no room, it is dropped.
     fn call(&mut self, key: Key, il: Option<Arc<Mutex<Il>>>) -> Option<u64> {
         let shared = self.shared.clone();
         let mut table = shared.table();
@@ -442,7 +443,7 @@ impl<L: Link> Driver<L> {
         drop(refused);
     }
 
-    /// What answers nobody's packet is sent if the link takes it soon.
+    /// Queues a packet without a line, if there is room.
     fn send_soon(&mut self, packet: Chain, to: SocketAddr, here: Here) {
         if self.stuck.len() < TURN {
             self.stuck.push_back((packet, to, here));
@@ -472,7 +473,7 @@ impl<L: Link> Driver<L> {
         Poll::Ready(())
     }
 
-    /// Lets lines send in turns; whether there may be more.
+    /// Lets lines send in rotation. Returns whether there may be more.
     fn poll_out(&mut self, cx: &mut Context<'_>) -> bool {
         let woken = mem::take(&mut lock(&self.ready.0).0);
         self.turns.extend(woken);
@@ -488,7 +489,7 @@ impl<L: Link> Driver<L> {
         true
     }
 
-    /// Datagrams of one line; how many.
+    /// Sends datagrams of one line. Returns their number.
     fn turn(&mut self, id: u64, cx: &mut Context<'_>) -> usize {
         for n in 0..BATCH {
             let Some(live) = self.lines.get_mut(&id) else { return n };
@@ -500,7 +501,7 @@ impl<L: Link> Driver<L> {
                     if live.headers {
                         let Some((header_to, from, data)) = addressed(&mut chain) else { continue };
                         (to, chain) = (header_to, data);
-                        // Only who has all addresses may choose one.
+                        // A source address can be chosen only on a socket bound to all addresses.
                         here = Some(from).filter(|_| self.shared.local.ip().is_unspecified());
                         here = here.filter(|here| !here.is_unspecified());
                     }
@@ -524,7 +525,7 @@ impl<L: Link> Driver<L> {
         BATCH
     }
 
-    /// It has more to send.
+    /// Queues the line again: it has more to send.
     fn again(&mut self, id: u64) {
         if let Some(live) = self.lines.get(&id)
             && !live.waker.queued.swap(true, Ordering::SeqCst)
@@ -534,7 +535,7 @@ impl<L: Link> Driver<L> {
         self.touch(id);
     }
 
-    /// Lets lines go on whose time has come.
+    /// Runs the lines and half-open calls whose deadline has passed.
     fn tick_due(&mut self) {
         let now = self.shared.clock.now();
         for _ in 0..TURN {
@@ -554,7 +555,7 @@ impl<L: Link> Driver<L> {
         }
     }
 
-    /// Waits for the next time, behind all that may have set one.
+    /// Waits for the next deadline. Runs after everything that may set one.
     fn poll_sleep(&mut self) -> bool {
         let now = self.shared.clock.now();
         let half = self.half.values().filter_map(Il::deadline).min();
@@ -574,7 +575,7 @@ impl<L: Link> Driver<L> {
         if next <= now {
             return true;
         }
-        // An earlier one stays: it is looked at again then, and deadlines mostly move away.
+        // A timer that is too early stays: it leads here again, and most deadlines move later.
         let sleep = match &mut self.sleep {
             Some((until, sleep)) if *until <= next => sleep,
             other => &mut other.insert((next, self.shared.clock.sleep_until(next))).1,
@@ -594,8 +595,8 @@ impl<L: Link> Driver<L> {
         is_idle && self.stuck.is_empty() && self.stays().is_none()
     }
 
-    /// Until when it answers closes though all lines have gone: who was at the other end of the last one may not have
-    /// heard the end of it.
+    /// Until when the port still answers closes, although all lines are gone: the last peer may not have received our
+    /// close.
     fn stays(&self) -> Option<Duration> {
         let (at, _) = self.ended.order.back()?;
         Some(*at + STAYS).filter(|until| self.lines.is_empty() && self.shared.clock.now() < *until)
@@ -625,7 +626,7 @@ impl<L: Link> Future for Driver<L> {
 }
 
 impl<L> Drop for Driver<L> {
-    /// Without it nothing comes or goes: who waits is told, and every line ends for an error.
+    /// Without a driver no data moves. Wakes all waiting tasks, and ends every line with an error.
     fn drop(&mut self) {
         let mut table = self.shared.table();
         table.over = true;
@@ -636,7 +637,7 @@ impl<L> Drop for Driver<L> {
         let made = made.into_iter().map(|made| (made.device, made.il, Some(made.opening)));
         for (device, il, opening) in live.chain(made) {
             match il {
-                // What has come is read first.
+                // Received data is read first.
                 Some(il) => {
                     lock(&il).fail(GONE);
                     device.tick();
@@ -650,7 +651,8 @@ impl<L> Drop for Driver<L> {
     }
 }
 
-/// Takes the headers off what a process has written: where it goes, and from where. `None`: there are none.
+/// Removes the headers from a written message. Returns the destination, the source, and the data. `None`: they are
+/// incomplete.
 fn addressed(chain: &mut Chain) -> Option<(SocketAddr, IpAddr, Chain)> {
     let bytes: Vec<u8> = chain.iter().flat_map(Block::data).copied().collect();
     let header = bytes.first_chunk::<HEADERS>()?;
@@ -676,7 +678,7 @@ mod tests {
             assert!(ended.answers(30 * second, key(1, here)));
         }
         assert!(!ended.answers(30 * second, key(1, here)));
-        // Once more under the same numbers, and long ago.
+        // Ended again under the same numbers, and long ago.
         ended.enter(20 * second, key(1, None));
         ended.enter(40 * second, key(3, here));
         assert!(ended.answers(50 * second, key(1, here)) && ended.answers(50 * second, key(3, None)));

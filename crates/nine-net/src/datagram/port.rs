@@ -1,4 +1,4 @@
-//! The port: what processes ask of it, and what it shares with its driver.
+//! The port: its interface for callers, and the state shared with its driver.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::future::poll_fn;
@@ -18,30 +18,30 @@ use crate::lock::{Mutex, MutexGuard, lock};
 /// Bytes of the largest datagram of UDP on IPv4.
 const UDP_MOST: usize = 65_507;
 
-/// What il keeps for a peer that has not acknowledged it, however large its window is, bytes.
+/// Most unacknowledged bytes that il buffers per line, however large the peer's window is.
 const KEPT: usize = 4 << 20;
 
-/// What is spoken on a port.
+/// The protocol of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Datagrams as they are.
+    /// Plain datagrams.
     Plain,
     /// il.
     Il,
 }
 
-/// How much a port has at a time.
+/// Limits of a port.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Lines: a further one is refused.
+    /// Most lines. Further ones are refused.
     pub lines: usize,
-    /// Calls that wait to be accepted on one announced port: a further one is refused.
+    /// Most calls that wait to be accepted per announced port. Further ones are refused.
     pub calls: usize,
-    /// Calls that are half open: for a further one the oldest is forgotten.
+    /// Most half-open calls. A further one replaces the oldest.
     pub half: usize,
-    /// What il may hold for a reader, bytes.
+    /// Most bytes that il buffers for a reader.
     pub window: usize,
-    /// What il's lines have together for what waits, about, bytes: where there are many, each begins with its part of
+    /// Memory for the buffers of all il lines together, about, in bytes. With many lines, each starts with its share of
     /// this as its window.
     pub memory: usize,
 }
@@ -52,11 +52,11 @@ impl Default for Limits {
     }
 }
 
-/// One conversation.
+/// One connection.
 pub struct Line {
-    // Dropped before the stream: il is told that the process has gone before it is closed.
+    // Dropped before the stream: il learns that the process is gone before the stream is closed.
     _left: Left,
-    /// The process' end: a message is a datagram, or one of il.
+    /// The caller's end. A message is a datagram, or a message of il.
     pub stream: Stream,
     /// `addr!port` of this end.
     pub local: String,
@@ -65,7 +65,7 @@ pub struct Line {
     pub(super) il: Option<Arc<Mutex<Il>>>,
 }
 
-/// With it the process goes: what il still has to send has a time then.
+/// Dropping it reports that the process is gone. From then on il has limited time for its unsent data.
 struct Left(Option<Arc<Mutex<Il>>>);
 
 impl Drop for Left {
@@ -79,7 +79,7 @@ impl Drop for Left {
 impl Line {
     /// Bytes of the largest message.
     pub fn largest(&self) -> usize {
-        // A datagram that is larger than the way takes is taken apart on it.
+        // A datagram that exceeds the path's limit is fragmented.
         self.il.as_ref().map_or(UDP_MOST, |il| lock(il).largest())
     }
 
@@ -89,22 +89,22 @@ impl Line {
     }
 }
 
-/// Who is at the other end of a line, and which of its conversations it is.
+/// Identifies a line: the peer, and the ports of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Key {
     pub(super) addr: SocketAddr,
     pub(super) remote: u16,
     pub(super) local: u16,
-    /// The address of this end that was called, where there are several.
+    /// Our address that was called, if there are several.
     pub(super) here: Option<IpAddr>,
 }
 
-/// A line as its driver has it.
+/// A new line, as its driver needs it.
 pub(super) struct Made {
     pub(super) key: Key,
     pub(super) device: Device,
     pub(super) il: Option<Arc<Mutex<Il>>>,
-    /// Of who waits until the call is answered.
+    /// Wakes the dialler when the call is answered.
     pub(super) opening: Opening,
     pub(super) headers: bool,
 }
@@ -113,13 +113,13 @@ pub(super) type Opening = Arc<Mutex<Option<Waker>>>;
 
 #[derive(Default)]
 pub(super) struct Table {
-    /// Made by processes, and not yet the driver's.
+    /// Created by callers, and not yet taken over by the driver.
     pub(super) made: Vec<Made>,
     pub(super) keys: HashSet<Key>,
     pub(super) listens: HashMap<u16, Listen>,
     pub(super) driver: Option<Waker>,
     pub(super) handles: usize,
-    /// The driver has gone.
+    /// The driver is gone.
     pub(super) over: bool,
     last_port: u16,
 }
@@ -151,7 +151,7 @@ impl Shared {
         driver.into_iter().for_each(Waker::wake);
     }
 
-    /// What an il conversation begins with.
+    /// The parameters of a new il connection.
     pub(super) fn setup(&self, key: Key) -> Setup {
         let mut start = [0; 4];
         self.clock.entropy(&mut start);
@@ -163,7 +163,7 @@ impl Shared {
         Setup { local, remote, start, largest, window, kept, sums: self.sums, old: false }
     }
 
-    /// Both ends of a line.
+    /// Creates both ends of a line.
     pub(super) fn line(&self, key: Key, il: Option<Arc<Mutex<Il>>>, headers: bool) -> (Line, Made) {
         let clock = self.clock.clone();
         let limit = match self.kind {
@@ -190,9 +190,9 @@ impl Shared {
     }
 }
 
-/// One datagram socket. Clones are the same; what has been announced ends with its [`Announced`].
+/// One datagram socket. Clones share it. An announcement ends with its [`Announced`].
 ///
-/// Concurrency: any number of tasks dial, announce and accept.
+/// Concurrency: any number of tasks may dial, announce and accept.
 pub struct Port(Arc<Shared>);
 
 impl Clone for Port {
@@ -210,7 +210,7 @@ impl Drop for Port {
 }
 
 impl Port {
-    /// A port on this link, and what is to be run for it until it ends.
+    /// Creates a port on this link. The caller must run the driver until it completes.
     pub fn new<L: Link>(link: L, kind: Kind, limits: Limits, clock: Arc<dyn Clock>) -> (Self, Driver<L>) {
         let table = Table { handles: 1, last_port: 4999, ..Table::default() };
         let shared = Arc::new(Shared {
@@ -225,12 +225,12 @@ impl Port {
         (Self(shared.clone()), Driver::new(shared, link))
     }
 
-    /// Its own address.
+    /// The local address.
     pub fn local(&self) -> SocketAddr {
         self.0.local
     }
 
-    /// A line of plain datagrams to and from `to`.
+    /// Opens a line for plain datagrams to and from `to`.
     pub fn connect(&self, to: SocketAddr) -> io::Result<Line> {
         let key = Key { addr: canonical(to), remote: 0, local: 0, here: None };
         self.enter(key)?;
@@ -239,9 +239,9 @@ impl Port {
         Ok(line)
     }
 
-    /// A line of all datagrams that are nobody else's, each behind the 52 bytes of Plan 9's `headers`:
-    /// `raddr[16] laddr[16] ifcaddr[16] rport[2] lport[2]`, most significant byte first. What is written begins with
-    /// them, too, and goes to raddr and rport.
+    /// Opens a line for all datagrams without a line of their own. Each starts with the 52 bytes of Plan 9's `headers`:
+    /// `raddr[16] laddr[16] ifcaddr[16] rport[2] lport[2]`, most significant byte first. A written datagram must start
+    /// with them too, and goes to raddr and rport.
     pub fn headers(&self) -> io::Result<Line> {
         let nobody = SocketAddr::from(([0u16; 8], 0));
         let key = Key { addr: nobody, remote: 0, local: 0, here: None };
@@ -251,7 +251,8 @@ impl Port {
         Ok(line)
     }
 
-    /// Calls `port` at `to`, by il: the line when the call is answered. `ConnectionRefused` or `TimedOut`: it is not.
+    /// Calls `port` at `to`, by il. Returns the line when the call is answered. Otherwise fails with
+    /// `ConnectionRefused` or `TimedOut`.
     pub async fn dial(&self, to: SocketAddr, port: u16) -> io::Result<Line> {
         let key = self.free_key(canonical(to), port)?;
         let il = Il::call(self.0.clock.now(), self.0.setup(key));
@@ -278,7 +279,8 @@ impl Port {
         }
     }
 
-    /// Takes calls to a port of il; of plain datagrams (port 0) one line for each sender. `AddrInUse`: somebody does.
+    /// Accepts il calls to a port. For plain datagrams (port 0) each sender is a call. `AddrInUse`: the port is
+    /// announced already.
     pub fn announce(&self, port: u16) -> io::Result<Announced> {
         let mut table = self.0.table();
         if table.over {
@@ -292,7 +294,7 @@ impl Port {
         Ok(Announced { port: self.clone(), at: port })
     }
 
-    /// A key with a port of this end that nobody has there.
+    /// A key with an unused local port.
     fn free_key(&self, addr: SocketAddr, remote: u16) -> io::Result<Key> {
         for _ in 5000..u16::MAX {
             let mut table = self.0.table();
@@ -326,7 +328,7 @@ impl Port {
         let mut table = self.0.table();
         if table.over {
             drop(table);
-            // Its driver has gone meanwhile.
+            // The driver has ended meanwhile.
             return made.device.hangup(Some(Fault::new(GONE)));
         }
         table.made.push(made);
@@ -335,26 +337,26 @@ impl Port {
     }
 }
 
-/// What a line ends with whose link has gone.
+/// The error of a line whose link is gone.
 pub(super) const GONE: &str = "the link has gone";
 
 fn gone() -> io::Error {
     io::Error::new(io::ErrorKind::BrokenPipe, "the port is closed")
 }
 
-/// An announced port; it is given up when this is dropped, and calls that wait are hung up.
+/// An announced port. Dropping it ends the announcement, and hangs up waiting calls.
 pub struct Announced {
     port: Port,
     at: u16,
 }
 
 impl Announced {
-    /// The port that it is on.
+    /// The port of the announcement.
     pub fn port(&self) -> &Port {
         &self.port
     }
 
-    /// The next call.
+    /// Waits for the next call.
     pub async fn accept(&self) -> io::Result<Line> {
         poll_fn(|cx| {
             let mut table = self.port.0.table();
@@ -378,7 +380,7 @@ impl Announced {
 impl Drop for Announced {
     fn drop(&mut self) {
         let listen = self.port.0.table().listens.remove(&self.at);
-        // Lines hang up, which may do anything.
+        // Dropped without the lock: the lines hang up, which may run any code.
         drop(mem::take(&mut listen.unwrap_or_default().calls));
     }
 }

@@ -1,6 +1,6 @@
-//! A line as a transport, so that 9P runs over il; and who listens for them.
+//! A line as a transport, so that 9P runs over il; and a listener for such lines.
 //!
-//! Always holds: what is written leaves in messages that the way takes; one of them waits here at most.
+//! Always holds: data is sent in messages that fit the path. At most one of them is buffered here.
 
 use std::io::{self, IoSlice};
 use std::net::{Ipv6Addr, SocketAddr, ToSocketAddrs};
@@ -16,10 +16,10 @@ use crate::env::{Clock, Env};
 use crate::messages::Messages;
 use crate::transport::{Peer, Proof, Transport};
 
-/// Bytes of a message at most, however much the way takes.
+/// Most bytes of a message, however large the path allows it.
 const MESSAGE: usize = 64 << 10;
 
-/// A line as bytes. Dropped, it closes; what was flushed still arrives.
+/// A line as a byte stream. Dropping it closes it; flushed data still arrives.
 pub struct Talk {
     line: Line,
     messages: Messages,
@@ -27,14 +27,14 @@ pub struct Talk {
 }
 
 impl Talk {
-    /// Nothing proves who is at the other end.
+    /// Makes a transport of a line. Nothing proves the identity of the peer.
     pub fn new(line: Line) -> Self {
         let messages = Messages::of(&line.stream);
         let peer = Peer { addr: format!("il!{}", line.remote), proof: Proof::None };
         Self { line, messages, peer }
     }
 
-    /// What it is made of.
+    /// The underlying line.
     pub fn line(&self) -> &Line {
         &self.line
     }
@@ -64,7 +64,7 @@ impl Transport for Talk {
     }
 }
 
-/// Dials an address of il, over UDP. A name is resolved on this thread, and the first of its addresses is taken.
+/// Dials an il address, over UDP. Resolves a name on this thread, and uses the first of its addresses. Fails with
 /// `TimedOut` after `limit`.
 ///
 /// # Panics
@@ -109,7 +109,7 @@ fn place(addr: &Addr) -> io::Result<SocketAddr> {
     }
 }
 
-/// Who takes calls of il, over UDP.
+/// A listener for il calls, over UDP.
 pub struct Listener {
     announced: Announced,
     addr: Addr,
@@ -139,7 +139,7 @@ impl Listener {
         Ok(Self { announced: port.announce(at)?, addr })
     }
 
-    /// Where it really listens: a port 0 has become the one chosen.
+    /// The actual address: a port 0 is replaced by the chosen port.
     pub fn addr(&self) -> &Addr {
         &self.addr
     }
@@ -149,7 +149,7 @@ impl Listener {
         self.announced.port().local().ip().to_canonical().is_loopback()
     }
 
-    /// The next call. An error is final. Dropping the future loses nothing.
+    /// Waits for the next call. An error is final. Dropping the future loses no call.
     pub async fn accept(&self) -> io::Result<Talk> {
         self.announced.accept().await.map(Talk::new)
     }
@@ -171,7 +171,7 @@ mod tests {
             let mut here = dial(listener.addr(), LIMIT, &env).await.expect("answered");
             let mut there = listener.accept().await.expect("a call");
             assert!(here.peer().addr.starts_with("il!127.0.0.1!"), "{}", here.peer().addr);
-            // Larger than a message may be.
+            // Larger than one message.
             let sent: Vec<u8> = (0..300_000u32).map(|n| (n % 251) as u8).collect();
             let (wrote, seen) = crate::transport::testing::join(
                 async {

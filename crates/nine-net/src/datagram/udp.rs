@@ -1,4 +1,4 @@
-//! Links of this machine: UDP, and IP itself.
+//! Links of this machine: UDP, and bare IP.
 
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -11,20 +11,20 @@ use super::{Link, ROOMS, Room, wide};
 use crate::socket::{AsyncFd, Interest};
 use crate::sys;
 
-/// Bytes that the kernel keeps of what comes and goes, if it may.
+/// Size of the kernel's buffers, if it allows that much. In bytes.
 const BUFFER: usize = 4 << 20;
-/// il's number in IP.
+/// The IP protocol number of il.
 const IL: i32 = 40;
-/// Bytes of the smallest packet that every way takes.
+/// Bytes of a packet that fits every path.
 const SAFE: usize = 1280;
-/// After so many that went at once, nobody waits for the room to send any more.
+/// After this many sends without blocking, the socket is no longer registered for writing.
 const CALM: u32 = 64;
 
-/// A datagram socket that is registered for reading. Sending is tried, and waited for only where it fails: the kernel
-/// tells of the room of every datagram that has left, which nobody wants to be woken for.
+/// A datagram socket, registered for reading. It is registered for writing only after a send has blocked. Otherwise the
+/// kernel would report the room after every sent datagram, which would wake the task needlessly.
 struct Fd {
     fd: AsyncFd<Socket>,
-    /// The same socket while there was no room lately, and what has gone since.
+    /// The same socket, registered for writing after a send has blocked, and the sends since then.
     full: Option<(AsyncFd<Socket>, u32)>,
 }
 
@@ -39,7 +39,8 @@ impl Fd {
             match sys::recv_many(guard.get_inner(), rooms) {
                 Ok(n) => {
                     if n < rooms.len().min(ROOMS) {
-                        // There were no more; behind a fault in the middle there may be some, until the next comes.
+                        // There were no more. After an error in the middle some may be left, until the next one
+                        // arrives.
                         guard.clear_ready();
                     }
                     return Poll::Ready(Ok(n));
@@ -71,7 +72,7 @@ impl Fd {
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // Nobody can send from there: it was sent to everybody.
+                // We cannot send from this address: the datagram came to a broadcast or multicast address.
                 Err(error) if error.raw_os_error() == Some(libc::EINVAL) && here.is_some() => here = None,
                 done => {
                     if let Some((_, gone)) = &mut self.full {
@@ -87,8 +88,8 @@ impl Fd {
     }
 }
 
-/// Asks for room in the kernel, as much as it gives, and that the network may take datagrams apart: a way that takes
-/// less than was thought would swallow all large ones.
+/// Sets the buffer sizes as far as the kernel allows, and permits fragmentation. Without it a path with a smaller MTU
+/// than expected would drop all large datagrams.
 fn prepare(socket: &Socket) {
     let _ = socket.set_recv_buffer_size(BUFFER);
     let _ = socket.set_send_buffer_size(BUFFER);
@@ -102,7 +103,8 @@ pub struct Udp {
 }
 
 impl Udp {
-    /// Bound to `at`; port 0: any. The unspecified address of IPv6 takes IPv4, too, where the machine has IPv6.
+    /// Binds to `at`; port 0: any. The unspecified IPv6 address includes IPv4. Without IPv6 on the machine it is IPv4
+    /// only.
     ///
     /// # Panics
     /// Outside a runtime.
@@ -115,7 +117,7 @@ impl Udp {
             }
             prepare(&socket);
             if at.ip().is_unspecified() {
-                // An answer leaves from where the question came to.
+                // An answer is sent from the address that received the request.
                 let (level, name) = match at.is_ipv6() {
                     true => (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO),
                     false => (libc::IPPROTO_IP, libc::IP_PKTINFO),
@@ -137,7 +139,7 @@ impl Udp {
     }
 }
 
-/// Bytes of a packet on the way to `to`.
+/// The largest packet on the path to `to`, in bytes.
 fn mtu(to: SocketAddr) -> usize {
     let ask = || {
         let socket = Socket::new(Domain::for_address(to), Type::DGRAM, Some(Protocol::UDP))?;
@@ -146,7 +148,7 @@ fn mtu(to: SocketAddr) -> usize {
         sys::path_mtu(&socket, to.is_ipv6())
     };
     let most = match to.ip() {
-        // What is too large for the way of IPv6 is lost, and who says so is often not heard.
+        // A packet that exceeds an IPv6 path is dropped, and the report of it often gets lost.
         IpAddr::V6(ip) if !ip.is_loopback() => SAFE,
         _ => 1 << 16,
     };
@@ -169,7 +171,7 @@ impl Link for Udp {
         to: SocketAddr,
         here: Option<IpAddr>,
     ) -> Poll<io::Result<()>> {
-        // A socket of IPv6 wants its own kind of address.
+        // An IPv6 socket needs IPv6 addresses.
         let to = match to.ip() {
             IpAddr::V4(ip) if self.local.is_ipv6() => SocketAddr::new(wide(ip.into()).into(), to.port()),
             _ => to,
@@ -190,14 +192,14 @@ impl Link for Udp {
     }
 }
 
-/// il on IP itself, protocol 40; of IPv4. An address has port 0.
+/// il on bare IPv4, protocol 40. Addresses have port 0.
 pub struct Raw {
     fd: Fd,
     local: SocketAddr,
 }
 
 impl Raw {
-    /// Bound to `at`. `PermissionDenied`: that takes the capability CAP_NET_RAW.
+    /// Binds to `at`. `PermissionDenied` without the capability CAP_NET_RAW.
     ///
     /// # Panics
     /// Outside a runtime.
@@ -222,7 +224,7 @@ impl Link for Raw {
     fn poll_recv(&mut self, cx: &mut Context<'_>, rooms: &mut [Room<'_>]) -> Poll<io::Result<usize>> {
         let n = ready!(self.fd.poll_recv(cx, rooms))?;
         for room in &mut rooms[..n] {
-            // The header of IP comes, too.
+            // A received packet includes the IP header.
             let Some(came) = &mut room.came else { continue };
             let header = usize::from(room.bytes.first().copied().unwrap_or(0) & 15) * 4;
             if !(20..=came.len).contains(&header) {
