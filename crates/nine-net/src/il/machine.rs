@@ -1,7 +1,7 @@
-//! One conversation: its state, its numbers, what waits in either direction.
+//! One connection: its state, its numbers, and its queues in both directions.
 //!
-//! In: packets, messages, the time. Out: packets, messages, a deadline. All ids are kept as 64 bits here: 2^32 and what
-//! is on the wire, which is extended by what is next to it.
+//! In: packets, messages, the time. Out: packets, messages, a deadline. All ids have 64 bits here: 2^32 plus the id on
+//! the wire, which is extended by the nearest known id.
 
 mod sends;
 
@@ -13,29 +13,29 @@ use nine_stream::{Block, Fault};
 use super::packet::{HEADER, Header, Hello, Kind, Report};
 use super::path::{Path, Stamp};
 
-/// What keeping a message costs beside its bytes.
+/// Memory of a stored message besides its bytes.
 const COST: usize = 128;
-/// Messages that may be outstanding between new peers.
+/// Most messages in flight between new peers.
 const IDS: u64 = 4096;
-/// The same where a peer is old.
+/// The same if a peer is old.
 const OLD_IDS: u64 = 20;
-/// What waits to be sent at most before `send` is refused, bytes.
+/// Most unsent bytes before `send` is refused.
 const UNSENT: usize = 256 << 10;
-/// What an old peer's messages may take that nobody reads, bytes.
+/// Most unread bytes of an old peer's messages.
 const OLD_UNREAD: usize = 64 << 10;
-/// The smallest window that a new peer may have, and the smallest of its largest messages.
+/// The smallest window of a new peer, and the smallest limit for its messages.
 const SMALLEST: usize = 4096;
 const SMALLEST_MESSAGE: u32 = 512;
-/// A message that is lost so often, while the peer answers, will not get through; and so often it is sent again at
-/// once before pauses grow between.
+/// The connection fails after a message was lost this often although the peer answers. Up to the second number it is
+/// sent again at once, then with growing pauses.
 const TRIES: u8 = 64;
 const FREE_TRIES: u8 = 8;
-/// An acknowledgement waits for company so long; so long where a peer is old.
+/// How long an acknowledgement waits for data to carry it; the same if a peer is old.
 const ACK_DELAY: Duration = Duration::from_millis(1);
 const OLD_ACK_DELAY: Duration = Duration::from_millis(100);
-/// What a timeout is more than what has been measured: timers are not better.
+/// A timeout exceeds the measured time by this, the precision of timers.
 const SLACK: Duration = Duration::from_millis(2);
-/// The longest pause between repetitions; the same where a peer is old.
+/// The longest pause between retransmissions; the same if a peer is old.
 const PAUSE: Duration = Duration::from_secs(2);
 const OLD_PAUSE: Duration = Duration::from_secs(30);
 /// Silence after which a query is sent.
@@ -44,47 +44,47 @@ const IDLE: Duration = Duration::from_secs(10);
 const DEAD: Duration = Duration::from_secs(300);
 /// How long a call, or a close, is repeated without an answer.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long, and how often, an answer to a call is: the call may be forged.
+/// The same for the answer to a call, and how often it is repeated: the call may be forged.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
 const ANSWERS: u32 = 4;
-/// How long what was sent is kept for a peer that does not take it when the process has gone.
+/// How long sent messages are stored after the process is gone, for a peer that does not accept them.
 const ORPHAN: Duration = Duration::from_secs(60);
-/// The first guess of a round trip.
+/// The initial estimate of the round-trip time.
 const GUESS: Duration = Duration::from_millis(100);
 
-/// What a conversation begins with.
+/// The parameters of a connection.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// Port of this end.
+    /// Local port.
     pub local: u16,
-    /// Port of the other end.
+    /// Remote port.
     pub remote: u16,
-    /// Not to be guessed: what ids begin with.
+    /// The initial id, which must be unpredictable.
     pub start: u32,
-    /// Bytes of the largest message that the way takes in one packet.
+    /// The largest message that fits in one packet on this path, in bytes.
     pub largest: usize,
-    /// What may wait to be read here, bytes.
+    /// Most bytes of unread input.
     pub window: usize,
-    /// What may wait here for the peer's acknowledgement, whatever window it says, bytes.
+    /// Most unacknowledged bytes stored here, whatever window the peer advertises.
     pub kept: usize,
-    /// Packets get sums: nothing below has them.
+    /// Packets get sums, because the layer below has none.
     pub sums: bool,
-    /// Speaks as ends did before there were reports.
+    /// Behaves as peers did before there were reports.
     pub old: bool,
 }
 
-/// Where a conversation is. Who listens has none: that is its port's.
+/// The state of a connection. A listener has none: its port has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Has called.
+    /// This end has called.
     Syncer,
-    /// Was called, and has answered.
+    /// This end was called, and has answered.
     Syncee,
-    /// Both have heard each other.
+    /// Both ends have received a packet of the other.
     Established,
-    /// Has said close.
+    /// This end has sent a close.
     Closing,
-    /// Is over.
+    /// The connection is over.
     Closed,
 }
 
@@ -94,50 +94,50 @@ pub struct Il {
     state: State,
     fault: Option<Fault>,
     refused: bool,
-    /// The peer knows reports.
+    /// The peer supports reports.
     new: bool,
     path: Path,
-    /// What the process has sent and has not left.
+    /// Messages of the process that are not sent yet.
     unsent: VecDeque<Block>,
     unsent_cost: usize,
-    /// From `next - flight.len()` on: sent, and not acknowledged in order.
+    /// Sent messages, from `next - flight.len()` on, that are not acknowledged in order.
     flight: VecDeque<Sent>,
     flight_cost: usize,
-    /// What of it is taken to be on its way.
+    /// Bytes of them that are presumed to be in flight.
     on_way: usize,
     lost: usize,
     arrived: usize,
     next: u64,
-    /// What the peer's window is behind its ack.
+    /// The peer's window after its ack.
     peer_window: usize,
     largest: usize,
-    /// Transmissions are counted, queries among them.
+    /// Counts transmissions, queries included.
     order: u64,
-    /// The latest transmission that has arrived.
+    /// The latest transmission that is known to have arrived.
     arrived_order: u64,
-    /// Transmissions before query `n`.
+    /// The transmission count at query `n`.
     queries: [u64; 9],
     query: u8,
-    /// The last that has come in order.
+    /// The last id received in order.
     recvd: u64,
     peer_start: u64,
     early: BTreeMap<u64, Block>,
     early_cost: usize,
     inbox: VecDeque<Block>,
-    /// What is in hand with it.
+    /// Bytes of the inbox, and of the message being delivered.
     inbox_cost: usize,
-    /// The cost of the message that is being delivered; 0: none is.
+    /// The cost of the message being delivered; 0: there is none.
     in_hand: usize,
-    /// What is left of the window that the peer was told.
+    /// The rest of the window advertised to the peer.
     told: usize,
     newest: Option<(u64, u8, Duration)>,
-    /// The process has closed, or the peer.
+    /// The process has closed, or the peer has.
     closing: bool,
     peer_closed: bool,
     close_acked: bool,
-    /// The process has gone: it reads nothing, and what it has sent has a time.
+    /// The process is gone: it reads nothing, and its sent messages have a time limit.
     orphaned: bool,
-    /// Messages since the last ack.
+    /// Messages received since the last ack.
     unacked: u32,
     due: Due,
     timers: Timers,
@@ -145,7 +145,7 @@ pub struct Il {
 }
 
 struct Sent {
-    /// Empty when it has arrived.
+    /// Empty after it has arrived.
     block: Block,
     cost: usize,
     order: u64,
@@ -161,7 +161,7 @@ enum Fate {
     Arrived,
 }
 
-/// What is to be sent as soon as there is room.
+/// Packets to send as soon as possible.
 #[derive(Default)]
 struct Due {
     sync: bool,
@@ -169,23 +169,23 @@ struct Due {
     query: bool,
     close: bool,
     state: Option<u8>,
-    /// A close for what this end knows nothing of.
+    /// A close for an unknown connection.
     reject: Option<Header>,
-    /// The first one goes as a dataquery.
+    /// The first message in flight is sent again as a dataquery.
     ask: bool,
 }
 
 #[derive(Default)]
 struct Timers {
     ack: Option<Duration>,
-    /// Of sync, data, query or close, whatever is to be repeated.
+    /// The retransmission of a sync, data, query or close.
     again: Option<Duration>,
     tries: u32,
     heard: Duration,
     asked: Duration,
-    /// When a close, or a call, began.
+    /// When the close, or the call, started.
     began: Duration,
-    /// When it ends, whatever waits: the process has gone.
+    /// When the connection ends in any case: the process is gone.
     orphan: Option<Duration>,
 }
 
@@ -202,20 +202,20 @@ fn cost(block: &Block) -> usize {
     block.len() + COST
 }
 
-/// The id next to `near` that ends so.
+/// The id nearest to `near` with these low 32 bits.
 fn extend(near: u64, id: u32) -> u64 {
     near.wrapping_add_signed(i64::from(id.wrapping_sub(near as u32) as i32))
 }
 
 impl Il {
-    /// Calls.
+    /// Starts a call.
     pub fn call(now: Duration, setup: Setup) -> Self {
         let mut il = Self::new(now, setup, State::Syncer);
         il.due.sync = true;
         il
     }
 
-    /// Answers a call: `packet` is its sync. `None`: it is none.
+    /// Answers a call, whose sync is `packet`. `None`: it is not a call.
     pub fn answer(now: Duration, setup: Setup, packet: &[u8]) -> Option<Self> {
         let (header, len) = Header::parse(packet)?;
         if header.kind != Kind::Sync || header.ack != 0 {
@@ -271,7 +271,7 @@ impl Il {
         }
     }
 
-    /// What the peer's sync says.
+    /// Handles the peer's sync.
     fn hears_sync(&mut self, id: u32, payload: &[u8]) {
         self.peer_start = (1 << 32) + u64::from(id);
         self.recvd = self.peer_start;
@@ -285,51 +285,51 @@ impl Il {
         }
     }
 
-    /// Where it is.
+    /// The present state.
     pub fn state(&self) -> State {
         self.state
     }
 
-    /// Whether it has ended because nobody listens, or takes no calls now.
+    /// Whether the call was refused: there is no listener, or it accepts no calls now.
     pub fn is_refused(&self) -> bool {
         self.refused
     }
 
-    /// What is below has gone.
+    /// Ends the connection because the layer below is gone.
     pub fn fail(&mut self, why: &str) {
         if self.state != State::Closed {
             self.fails(why);
         }
     }
 
-    /// Why it has ended, if for an error.
+    /// The error with which it has ended, if any.
     pub fn fault(&self) -> Option<&Fault> {
         self.fault.as_ref()
     }
 
-    /// Whether it is over and all that the peer has sent is delivered. A peer that has closed is heard until then: it
-    /// acknowledges what was sent before.
+    /// Whether it is over and all received messages are delivered. After the peer's close its packets are still
+    /// handled: they acknowledge earlier messages.
     pub fn is_at_end(&self) -> bool {
         self.state == State::Closed && self.inbox.is_empty() && self.in_hand == 0
     }
 
-    /// Bytes of the largest message, as far as is known.
+    /// The largest message, in bytes, as far as is known.
     pub fn largest(&self) -> usize {
         self.largest
     }
 
-    /// Whether [`Il::send`] is to wait: the window is closed and enough waits, or the peer has closed.
+    /// Whether [`Il::send`] must wait: too much is unsent, or the peer has closed.
     pub fn is_full(&self) -> bool {
         self.fault.is_none() && (self.unsent_cost >= UNSENT || self.peer_closed)
     }
 
-    /// Whether something is to be done before it is over.
+    /// Whether some work is left before it may end.
     pub fn holds(&self) -> bool {
         let waits = !self.unsent.is_empty() || !self.flight.is_empty() || self.closing;
         self.state != State::Closed && waits
     }
 
-    /// A message of the process. Refused: it is too large, or all is over.
+    /// Queues a message of the process. Fails if it is too large, or the connection is over.
     pub fn send(&mut self, message: Block) -> Result<(), Fault> {
         if self.closing || self.state == State::Closed {
             return Err(self.fault.clone().unwrap_or_else(|| Fault::new("the conversation is closed")));
@@ -343,7 +343,7 @@ impl Il {
         Ok(())
     }
 
-    /// The next message for the process. The one before it has been taken, unless it was brought back.
+    /// Takes the next message for the process. This frees the one before, unless that was put back.
     pub fn deliver(&mut self) -> Option<Block> {
         self.inbox_cost -= std::mem::take(&mut self.in_hand);
         let block = self.inbox.pop_front()?;
@@ -351,13 +351,13 @@ impl Il {
         Some(block)
     }
 
-    /// The process does not take it now.
+    /// Puts back a message that the process does not accept now.
     pub fn undeliver(&mut self, block: Block) {
         self.in_hand = 0;
         self.inbox.push_front(block);
     }
 
-    /// The process sends nothing more: what it has sent arrives, then both ends close.
+    /// Closes: sent messages still arrive, then both ends close.
     pub fn close(&mut self) {
         self.closing = true;
         if self.state == State::Syncer {
@@ -365,12 +365,12 @@ impl Il {
         }
     }
 
-    /// The process has gone. What it has sent arrives, if the peer takes it within a minute.
+    /// Reports that the process is gone. Its sent messages still arrive, if the peer accepts them within a minute.
     pub fn orphan(&mut self) {
         self.orphaned = true;
     }
 
-    /// One line for `status`.
+    /// A line for `status`.
     pub fn status(&self) -> String {
         let Counts { sent, resent, received, duplicates, dropped } = self.counts;
         format!(
@@ -385,7 +385,7 @@ impl Il {
         )
     }
 
-    /// Packets that were not of this conversation, or broken.
+    /// Packets dropped because they were broken or not of this connection.
     pub fn dropped(&self) -> u64 {
         self.counts.dropped
     }
@@ -395,7 +395,7 @@ impl Il {
         self.counts.resent
     }
 
-    /// When [`Il::transmit`] is to be called at the latest.
+    /// When to call [`Il::transmit`] at the latest.
     pub fn deadline(&self) -> Option<Duration> {
         if self.state == State::Closed {
             return None;
@@ -410,7 +410,7 @@ impl Il {
         matches!(self.state, State::Syncer | State::Syncee)
     }
 
-    /// Whether its call, or its close, is not answered yet.
+    /// Whether its call, or its close, is unanswered.
     fn is_unanswered(&self) -> bool {
         self.is_opening() || (self.has_closed() && !self.close_acked)
     }
@@ -433,7 +433,7 @@ impl Il {
         self.forgets_sent();
     }
 
-    /// Nothing that was sent is wanted any more.
+    /// Drops all unsent and unacknowledged messages.
     fn forgets_sent(&mut self) {
         self.unsent.clear();
         self.flight.clear();
@@ -444,7 +444,7 @@ impl Il {
         if self.new { IDS } else { OLD_IDS }
     }
 
-    /// A packet has come; what is not of this conversation is dropped, and counted.
+    /// Handles a received packet. A packet of another connection is dropped and counted.
     pub fn receive(&mut self, now: Duration, mut packet: Block) {
         let parsed = Header::parse(packet.data());
         let of_us = |header: &Header| header.src == self.setup.remote && header.dst == self.setup.local;
@@ -465,7 +465,7 @@ impl Il {
         }
     }
 
-    /// In `Syncer`.
+    /// Handles a packet in the state `Syncer`.
     fn hears_answer(&mut self, header: &Header, payload: &[u8]) -> bool {
         let is_ours = header.ack == self.setup.start;
         match header.kind {
@@ -480,7 +480,7 @@ impl Il {
                 self.fails("the call is refused");
             }
             Kind::Sync | Kind::Close => return false,
-            // Whoever was here before has left something open there.
+            // An earlier connection with these ports is still open at the other end.
             _ => {
                 self.due.reject = Some(header.reject());
                 return false;
@@ -497,7 +497,7 @@ impl Il {
             return same;
         }
         let (id, ack) = (extend(self.recvd, header.id), extend(self.next, header.ack));
-        // Who knows nothing of this answers with the number that a control packet had.
+        // A peer that does not know this connection answers with the number of a control packet.
         let any = self.has_closed() || header.kind == Kind::Close;
         let last = if any { self.next } else { self.next - 1 };
         let reach = self.ids() + 1;
@@ -545,7 +545,7 @@ impl Il {
         self.state == State::Closing
     }
 
-    /// What has come in order to `ack`, and beyond it what the report says.
+    /// Handles an ack up to `ack`, and the report of later messages.
     fn hears_ack(&mut self, now: Duration, ack: u64, report: Option<Report>) {
         if self.has_closed() && ack == self.next {
             self.close_acked = true;
@@ -553,7 +553,7 @@ impl Il {
         }
         let first = self.first();
         if ack + 1 < first {
-            // An older one: it says nothing that a later one did not.
+            // An older one, without new information.
             return;
         }
         let (mut bytes, mut newest) = (0, None::<(u64, Stamp)>);
@@ -581,7 +581,7 @@ impl Il {
             let cost = sent.cost;
             self.flight_cost -= cost;
             if self.new && report.is_none() {
-                // What is taken is told; what is read, only a report tells.
+                // An ack shows that messages were accepted. Only a report shows that they were read.
                 self.peer_window = self.peer_window.saturating_sub(cost);
             }
             match sent.fate {
@@ -592,7 +592,7 @@ impl Il {
             if sent.fate != Fate::Arrived {
                 bytes += cost;
                 arrives(&sent, &mut newest);
-                // What has waited behind one that was sent again says nothing.
+                // A message that waited behind a retransmitted one gives no measurement.
                 again |= sent.times > 0;
                 once = Some(sent.stamp.sent).filter(|_| !again);
             }
@@ -604,7 +604,7 @@ impl Il {
         let mut above = first;
         for (from, to) in report.iter().flat_map(|report| &report.ranges) {
             let (from, to) = (extend(self.next, *from), extend(self.next, *to));
-            // They rise, so that a report costs what is in flight at most.
+            // Ascending, so that a report costs no more work than the messages in flight.
             if from < above || to >= self.next || to < from {
                 continue;
             }
@@ -627,7 +627,7 @@ impl Il {
             self.arrived_order = self.arrived_order.max(order);
             (self.timers.again, self.timers.tries) = (None, 0);
         }
-        // What is only late is not lost.
+        // A message that is only late is not lost.
         let (overtaken, turn) = (self.arrived_order, self.path.rtt + self.path.deviation);
         let lost = match self.arrived {
             0 => 0,
@@ -636,10 +636,10 @@ impl Il {
         self.path.delivers(now, bytes, newest.map(|(_, stamp)| stamp), lost);
     }
 
-    /// Takes what is on its way for lost where that is so; how many bytes, and when what has a pause may be.
+    /// Marks messages in flight as lost if `is_lost`. Returns their bytes, and when the first paused one may be marked.
     fn lose(&mut self, now: Duration, is_lost: impl Fn(&Sent) -> bool) -> (usize, Option<Duration>) {
         let (mut bytes, mut paused, rtt) = (0, None::<Duration>, self.path.rtt);
-        // What is lost again and again has pauses: the way may not take it now.
+        // A message that is lost repeatedly gets pauses: the path may not accept it now.
         let pause = |times: u8| match times.checked_sub(FREE_TRIES) {
             Some(more) => (rtt * (1 << more.min(16))).min(PAUSE),
             None => Duration::ZERO,
@@ -661,7 +661,8 @@ impl Il {
         (bytes, paused)
     }
 
-    /// The peer says what it has had when it got query `n`: what had left before and is not there is lost.
+    /// Handles the answer to query `n`, with the messages received before it. Earlier transmissions that are missing
+    /// are lost.
     fn hears_state(&mut self, now: Duration, n: usize) {
         let Some(before) = self.queries.get_mut(n).map(std::mem::take).filter(|before| *before > 0) else {
             return;
@@ -673,7 +674,7 @@ impl Il {
         if self.new {
             let (lost, paused) = self.lose(now, |sent| sent.order < before);
             if lost == 0 {
-                // It is asked again when something may be sent.
+                // The query is repeated when something may be sent.
                 self.timers.again = paused;
             }
         } else if let Some(sent) = self.flight.front_mut().filter(|sent| sent.order < before) {
@@ -686,7 +687,7 @@ impl Il {
         }
     }
 
-    /// Data has come.
+    /// Handles received data.
     fn takes(&mut self, now: Duration, id: u64, times: u8, block: Block) -> bool {
         if self.peer_closed || id <= self.recvd || self.early.contains_key(&id) {
             self.counts.duplicates += 1;
@@ -700,7 +701,7 @@ impl Il {
             false => self.inbox_cost < OLD_UNREAD,
         };
         if id > self.recvd + self.ids() || !fits {
-            // It comes again when there is room.
+            // It is sent again when there is room.
             self.due.ack |= self.new;
             return true;
         }
@@ -737,18 +738,18 @@ impl Il {
         let knows_nothing = id == self.recvd && !self.peer_closed;
         if self.has_closed() && ack == self.next && knows_nothing {
             if self.new {
-                // One that ends in good order says close itself, and is acknowledged, before it forgets.
+                // A peer that ends regularly sends a close, and gets its ack, before it forgets the connection.
                 self.fails("the peer has forgotten the conversation");
                 return true;
             }
-            // Who has gone already knows nothing of us.
+            // A peer that is gone already does not know us.
             self.peer_closed = true;
             self.close_acked = true;
             self.may_be_over();
             return true;
         }
         if knows_nothing && self.has_closed() {
-            // It answers something that was late.
+            // It answers a late packet.
             return false;
         }
         if knows_nothing {
@@ -775,7 +776,7 @@ impl Il {
         self.early.clear();
         self.early_cost = 0;
         if !self.new {
-            // It takes nothing any more.
+            // The peer accepts nothing any more.
             self.forgets_sent();
         }
         self.due.close |= self.has_closed();
@@ -786,7 +787,7 @@ impl Il {
     fn may_be_over(&mut self) {
         if self.peer_closed && self.close_acked {
             self.state = State::Closed;
-            // The other one may not have heard it.
+            // The other end may not have received our close.
             self.due.close = true;
         }
     }

@@ -9,8 +9,8 @@ use nine_stream::{Block, Chain, Fault, Halves, Module, Next};
 use super::machine::{Il, State};
 use crate::lock::{Mutex, lock};
 
-/// A module of this conversation. A message of the process is one that ends with a delimiter; a packet is one message
-/// of what is below.
+/// The two halves of a module for this connection. A message of the process ends with a delimiter. A packet is one
+/// message of the layer below.
 pub fn halves(il: Arc<Mutex<Il>>) -> Halves {
     let up = Up { il: il.clone(), ended: false };
     Halves {
@@ -19,7 +19,7 @@ pub fn halves(il: Arc<Mutex<Il>>) -> Halves {
     }
 }
 
-/// The blocks as one: a copy, where there are several.
+/// Joins the blocks: a copy, if there are several.
 fn one(mut chain: Chain) -> Block {
     match chain.blocks() {
         1 => chain.pop().unwrap_or_else(|| Block::from(Vec::new())),
@@ -43,7 +43,7 @@ impl Module for Up {
             let Some(mut message) = lock(&self.il).deliver() else { break };
             message.delim = true;
             if let Err(refused) = next.try_put(message) {
-                // Nothing is acknowledged beyond the window meanwhile; there will be room.
+                // The window limits unread messages meanwhile. There will be room later.
                 lock(&self.il).undeliver(one(refused));
                 break;
             }
@@ -51,7 +51,7 @@ impl Module for Up {
         let il = lock(&self.il);
         let (fault, at_end) = (il.fault().cloned().filter(|_| il.is_at_end()), il.is_at_end());
         drop(il);
-        // It may be the state that has changed, or the window.
+        // The state may have changed, or the window.
         next.kick();
         if let Some(fault) = fault {
             return Err(fault);
@@ -71,7 +71,7 @@ impl Module for Up {
         self.holds()
     }
 
-    /// What is below has ended: so has the conversation, and not in good order if it was not over.
+    /// The layer below has ended, and the connection with it. That is an error if it was not closed.
     fn close(&mut self, next: &mut Next<'_, '_>) -> Result<(), Fault> {
         if lock(&self.il).state() != State::Closed {
             return Err(Fault::new("what carries the conversation has gone"));
@@ -82,9 +82,9 @@ impl Module for Up {
 
 struct Down {
     il: Arc<Mutex<Il>>,
-    /// Of which the end has not come.
+    /// An incomplete message.
     message: Chain,
-    /// What was not taken below.
+    /// A packet that the layer below did not accept.
     packet: Option<Chain>,
     ended: bool,
 }
@@ -104,7 +104,7 @@ impl Module for Down {
                 if il.is_at_end() || il.state() != State::Closed {
                     return Err(fault);
                 }
-                // What has come is read first, and then the fault is told.
+                // Received messages are read first, and then the error is reported.
                 drop(il);
                 next.finish();
                 return Ok(());
@@ -128,7 +128,7 @@ impl Module for Down {
             }
         }
         let il = lock(&self.il);
-        // What has come before is read first.
+        // Received messages are read first.
         let fault = il.fault().cloned().filter(|_| il.is_at_end());
         let over = il.state() == State::Closed && self.packet.is_none();
         drop(il);
@@ -155,7 +155,7 @@ impl Module for Down {
     }
 
     fn deadline(&self) -> Option<Duration> {
-        // What waits for room has no time.
+        // A packet that waits for room has no deadline.
         if self.packet.is_some() { None } else { lock(&self.il).deadline() }
     }
 

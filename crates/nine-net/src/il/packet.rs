@@ -1,23 +1,23 @@
 //! Packets of il, as bytes (`docs/il.md`, Packets).
 //!
-//! In: a block that has come. Out: a header and what is behind it; and the other way.
+//! In: a received block. Out: a header and its payload; and the reverse.
 
 use nine_stream::{Block, Chain};
 
 /// Bytes of a header.
 pub const HEADER: usize = 18;
-/// The spec of a close that answers a packet of no conversation: it is not answered.
+/// The spec of a close that answers a packet of an unknown connection. It is not answered.
 pub const REJECT: u8 = 1;
-/// What begins the payload of a sync of a peer that knows what is new.
+/// Starts the payload of a sync from a peer that supports the extensions.
 const MAGIC: [u8; 4] = *b"9il\x01";
 /// Bytes of a [`Hello`].
 const HELLO: usize = 12;
 /// Bytes of a [`Report`] without ranges.
 const REPORT: usize = 14;
-/// Ranges of one report.
+/// Most ranges of one report.
 pub(super) const RANGES: usize = 32;
 
-/// What a packet is.
+/// The type of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Kind {
@@ -36,22 +36,22 @@ const KINDS: [Kind; 7] =
 /// `sum[2] len[2] type[1] spec[1] src[2] dst[2] id[4] ack[4]`, most significant byte first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What it is.
+    /// The type.
     pub kind: Kind,
-    /// Of a query and its state: which one; of data: how often it was sent before.
+    /// In a query and its state: its number. In data: how often it was sent before.
     pub spec: u8,
-    /// Port of who sends it.
+    /// The sender's port.
     pub src: u16,
-    /// Port of who is to have it.
+    /// The receiver's port.
     pub dst: u16,
-    /// Of data: its own; else what the next data will have.
+    /// In data: its id. Otherwise: the id of the next data.
     pub id: u32,
-    /// The last that has come in order.
+    /// The last id received in order.
     pub ack: u32,
 }
 
 impl Header {
-    /// What begins `packet`, and the payload's length. `None`: it is no packet of il, or its sum is wrong.
+    /// Parses a header, and returns the payload's length too. `None`: it is not an il packet, or its sum is wrong.
     pub fn parse(packet: &[u8]) -> Option<(Self, usize)> {
         let header = packet.first_chunk::<HEADER>()?;
         let two = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
@@ -66,13 +66,13 @@ impl Header {
         Some((parsed, len - HEADER))
     }
 
-    /// The answer to a packet of a conversation that does not exist.
+    /// The answer to a packet of an unknown connection.
     pub fn reject(&self) -> Self {
         let Self { src, dst, id, ack, .. } = *self;
         Self { kind: Kind::Close, spec: REJECT, src: dst, dst: src, id: ack, ack: id }
     }
 
-    /// The packet: this and `data`, with a sum if `sums`.
+    /// Writes the packet: this header and `data`, with a sum if `sums`.
     pub fn packet(&self, data: Option<Block>, sums: bool) -> Chain {
         let bytes = data.as_ref().map_or(&[][..], Block::data);
         let len = (HEADER + bytes.len()) as u16;
@@ -85,7 +85,7 @@ impl Header {
         header.extend(self.id.to_be_bytes());
         header.extend(self.ack.to_be_bytes());
         if sums {
-            // 0 would be none; all ones are the same number.
+            // 0 would mean that there is no sum. All ones are the same number.
             let sum = Some(!fold(sum(&header) + sum(bytes))).filter(|sum| *sum > 0).unwrap_or(0xffff);
             header[..2].copy_from_slice(&sum.to_be_bytes());
         }
@@ -96,7 +96,7 @@ impl Header {
     }
 }
 
-/// Sum of 16 bit words, in the order of this machine's bytes; `bytes` begin at an even place.
+/// Sums 16-bit words, in this machine's byte order. `bytes` must start at an even offset.
 fn sum(bytes: &[u8]) -> u64 {
     let mut words = bytes.chunks_exact(4);
     let all: u64 =
@@ -106,7 +106,7 @@ fn sum(bytes: &[u8]) -> u64 {
     all + u64::from(u32::from_ne_bytes(rest))
 }
 
-/// The sum as the ones complement of 16 bits, most significant byte first.
+/// Folds a sum to 16 bits with ones' complement, most significant byte first.
 fn fold(mut sum: u64) -> u16 {
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
@@ -114,12 +114,12 @@ fn fold(mut sum: u64) -> u16 {
     u16::from_be(sum as u16)
 }
 
-/// What the payload of a sync says: `magic[4] window[4] largest[4]`.
+/// The payload of a sync: `magic[4] window[4] largest[4]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hello {
-    /// Bytes that may be on their way to its sender.
+    /// Bytes that may be in flight to its sender.
     pub(super) window: u32,
-    /// Bytes of the largest message that it takes.
+    /// The largest message that it accepts, in bytes.
     pub(super) largest: u32,
 }
 
@@ -137,18 +137,18 @@ impl Hello {
     }
 }
 
-/// What the payload of an ack or a state says between new peers:
-/// `window[4] newest[4] times[1] ranges[1] delay[4] ranges*(first[4] last[4])`.
+/// The payload of an ack or a state between new peers: `window[4] newest[4] times[1] ranges[1] delay[4]
+/// ranges*(first[4] last[4])`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Report {
-    /// Bytes that may come behind the ack of its header.
+    /// Bytes that may be sent after the ack of its header.
     pub(super) window: u32,
-    /// The data that came last, and its spec.
+    /// The data received last, and its spec.
     pub(super) newest: u32,
     pub(super) times: u8,
-    /// How long ago that was, microseconds.
+    /// The time since then, in microseconds.
     pub(super) delay: u32,
-    /// What has come out of order, rising.
+    /// Data received out of order, ascending.
     pub(super) ranges: Vec<(u32, u32)>,
 }
 

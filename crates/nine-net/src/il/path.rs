@@ -1,42 +1,42 @@
-//! What one end knows of the way to the other: how long it takes, how much of it comes through, how much may be on it.
+//! A model of the path to the other end: its round-trip time, its delivery rate, and how much may be in flight.
 //!
-//! A model of the bottleneck, as BBR's (Cardwell et al., 2016): what is on its way is twice the delivery rate times the
-//! shortest round trip. A message lost now and then changes nothing; rounds that lose much set a limit, and silence
-//! begins anew.
+//! It models the bottleneck as BBR does (Cardwell et al., 2016): data in flight is twice the delivery rate times the
+//! shortest round trip. Occasional losses change nothing. Rounds with many losses set a limit, and silence resets the
+//! model.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Rounds after which a delivery rate is forgotten.
+/// Rounds after which a delivery rate is dropped.
 const ROUNDS: u64 = 10;
-/// After this long without a shorter round trip the way is emptied for a moment, to see the shortest anew.
+/// After this long without a shorter round trip, sending pauses briefly to measure the shortest one again.
 const STALE: Duration = Duration::from_secs(10);
-/// The round trip that is reckoned with at least: batches and timers take as long.
+/// The shortest round trip used in the model: batches and timers take as long.
 const SHORTEST: Duration = Duration::from_millis(1);
-/// Messages that may always be on their way.
+/// Messages that may always be in flight.
 const FEWEST: usize = 4;
-/// Bytes that may be on their way at most.
+/// Most bytes in flight.
 pub(super) const MOST: usize = 16 << 20;
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Path {
-    /// Smoothed round trip and its mean deviation.
+    /// Smoothed round-trip time and its mean deviation.
     pub(super) rtt: Duration,
     pub(super) deviation: Duration,
     shortest: Duration,
     shortest_at: Duration,
-    /// While the way is being emptied: until when, and the shortest seen.
+    /// While the path is drained: until when, and the shortest round trip seen.
     emptying: Option<(Duration, Duration)>,
-    /// Bytes that may be on their way.
+    /// Bytes that may be in flight.
     pub(super) room: usize,
-    /// What rounds that lost much have shown.
+    /// The limit from rounds with many losses.
     limit: usize,
     /// The rate still grows.
     growing: bool,
     best: u64,
     flat: u32,
-    /// Round and rate, bytes a second: falling rates of rising rounds.
+    /// Round and rate in bytes per second: falling rates of rising rounds.
     rates: VecDeque<(u64, u64)>,
     round: u64,
     round_ends: u64,
@@ -44,14 +44,14 @@ pub(super) struct Path {
     round_lost: (u64, usize),
     delivered: u64,
     delivered_at: Duration,
-    /// When the message that was delivered last had been sent.
+    /// When the message delivered last was sent.
     sent_at: Duration,
-    /// Until so much is delivered, there was not enough to send.
+    /// Until this much is delivered, the rate was limited by the sender.
     starved_until: u64,
     message: usize,
 }
 
-/// What is kept with a message that is on its way.
+/// The state of the model when a message was sent, stored with the message.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Stamp {
     pub(super) sent: Duration,
@@ -62,7 +62,7 @@ pub(super) struct Stamp {
 }
 
 impl Path {
-    /// Of messages of so many bytes.
+    /// Creates a model for messages of `message` bytes.
     pub(super) fn new(message: usize, first_guess: Duration) -> Self {
         Self {
             rtt: first_guess,
@@ -88,7 +88,7 @@ impl Path {
         }
     }
 
-    /// A message leaves while so much is on its way.
+    /// Records that a message is sent with `on_way` bytes in flight.
     pub(super) fn sends(&mut self, now: Duration, on_way: usize) -> Stamp {
         if on_way == 0 {
             (self.sent_at, self.delivered_at) = (now, now);
@@ -102,12 +102,12 @@ impl Path {
         }
     }
 
-    /// There is room, and nothing to send.
+    /// Records that there is room but nothing to send.
     pub(super) fn starves(&mut self, on_way: usize) {
         self.starved_until = self.delivered + on_way as u64 + 1;
     }
 
-    /// A round trip has taken so long.
+    /// Records a measured round trip.
     pub(super) fn measured(&mut self, now: Duration, rtt: Duration) {
         if self.shortest == Duration::MAX {
             (self.rtt, self.deviation) = (rtt, rtt / 2);
@@ -131,7 +131,7 @@ impl Path {
         }
     }
 
-    /// So many bytes have been delivered, the one that was sent last among them with this stamp; so many are lost.
+    /// Records delivered bytes, with the stamp of the one sent last, and the number of lost messages.
     pub(super) fn delivers(&mut self, now: Duration, bytes: usize, newest: Option<Stamp>, lost: usize) {
         self.delivered += bytes as u64;
         self.delivered_at = now;
@@ -186,12 +186,12 @@ impl Path {
         self.room = self.room.min(self.limit).min(MOST).max(fewest);
     }
 
-    /// What may be on its way now.
+    /// Bytes that may be in flight now.
     pub(super) fn may(&self) -> usize {
         if self.emptying.is_some() { FEWEST * self.message } else { self.room }
     }
 
-    /// Nothing is heard: what was known is worth nothing.
+    /// Resets the model, because no answers arrive.
     pub(super) fn is_silent(&mut self) {
         let (rtt, deviation) = (self.rtt, self.deviation);
         let (delivered, delivered_at) = (self.delivered, self.delivered_at);
@@ -200,7 +200,7 @@ impl Path {
         (self.round_began, self.round_ends) = (delivered, delivered);
     }
 
-    /// Bytes a second; 0: not known.
+    /// Delivery rate in bytes per second; 0: unknown.
     pub(super) fn rate(&self) -> u64 {
         self.rates.front().map_or(0, |(_, rate)| *rate)
     }

@@ -1,4 +1,4 @@
-//! A call that is up: a stream of messages, and a transport of bytes.
+//! An open call: a stream of messages, and a transport of bytes.
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -12,15 +12,15 @@ use crate::lock::{Mutex, lock};
 use crate::messages::Messages;
 use crate::transport::{Peer, Proof, Transport};
 
-/// Bytes of a write that become a chain at once. Messages as long as may be: their numbers have 8 bits, and a packet
-/// that comes when its number is another message's is taken for that one's, so the numbers shall last.
+/// Bytes of a write that become a chain at once. Messages should be as long as possible: their numbers have only 8
+/// bits, and a late packet may be taken for one of a newer message with the same number.
 const WRITE: usize = 64 << 10;
 
-/// One end of a call. Its [`Stream`] has messages, with their borders, of at most
-/// [`MESSAGE_MAX`](super::MESSAGE_MAX) bytes: longer ones are cut. As a [`Transport`] it carries bytes. Dropped, it
-/// hangs up when all that was written is acknowledged, or after a minute.
+/// One end of a call. Its [`Stream`] has messages, with their boundaries, of at most
+/// [`MESSAGE_MAX`](super::MESSAGE_MAX) bytes: longer ones are split. As a [`Transport`] it carries bytes. Dropping it
+/// hangs up when all written data is acknowledged, or after a minute.
 pub struct Call {
-    // Dropped before the stream: the machine is told that the process has gone before it is closed.
+    // Dropped before the stream: the machine learns that the process is gone before the stream is closed.
     _left: Left,
     stream: Stream,
     messages: Messages,
@@ -29,7 +29,7 @@ pub struct Call {
     user: String,
 }
 
-/// With it the process goes.
+/// Dropping it reports that the process is gone.
 struct Left(Arc<Mutex<Nonet>>);
 
 impl Drop for Left {
@@ -51,7 +51,7 @@ impl Call {
         Self { _left: Left(call), stream, messages, peer, address, user: user.into() }
     }
 
-    /// Its messages.
+    /// The stream of its messages.
     pub fn stream(&self) -> &Stream {
         &self.stream
     }
@@ -61,7 +61,7 @@ impl Call {
         self.address
     }
 
-    /// Who calls. Nothing proves it.
+    /// The caller's user, which nothing proves.
     pub fn user(&self) -> &str {
         &self.user
     }

@@ -1,11 +1,11 @@
-//! One end of a nonet conversation, without a clock and without a link (`docs/nonet.md`).
+//! One end of a nonet call, without clock and link (`docs/nonet.md`).
 //!
-//! In: packets that have come, messages to be sent, the time. Out: packets to be sent, messages that have come, when to
-//! ask again. `handle` takes events, `poll_*` gives effects.
+//! In: received packets, messages to send, the time. Out: packets to send, received messages, the time of the next
+//! poll. `handle` takes events, `poll_*` returns effects.
 //!
-//! Always holds: messages come out once and in order; at most [`MESSAGES`] are under way; of what has come and was not
-//! taken there are at most [`HELD`] bytes and one message; what does not fit is dropped and counted, and has changed
-//! nothing; an end that hears nothing comes to its end by itself.
+//! Always holds: messages are delivered once and in order. At most [`MESSAGES`] are in flight. Unread input has at most
+//! [`HELD`] bytes and one message. Packets that do not fit are dropped and counted, and change nothing. An end that
+//! receives nothing ends by itself.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -14,55 +14,55 @@ use nine_stream::{Block, Fault};
 
 use super::packet::{ACKME, HANGUP, HEADER, Header, MESSAGE_MAX, Medium, NEWCALL, RESET, SERVICE};
 
-/// Messages that are under way at once: half of their numbers.
+/// Most messages in flight: half of their numbers.
 pub const MESSAGES: usize = 128;
-/// Bytes that wait for the process from which on nothing is acknowledged.
+/// From this many unread bytes on, nothing is acknowledged.
 pub const WITHHELD: usize = 16 << 10;
-/// Bytes that have come and were not taken, with [`OVERHEAD`] for each message. Beyond it packets are dropped.
+/// Most bytes of unread input, with [`OVERHEAD`] for each message. Beyond it packets are dropped.
 pub const HELD: usize = 256 << 10;
-/// What keeping a message takes beside its bytes.
+/// Memory of a stored message besides its bytes.
 const OVERHEAD: usize = 128;
-/// Bytes under way at once, at most; at first, and at least, as many as a message may have.
+/// Most bytes in flight. The window starts at the size of the longest message, and never gets smaller.
 const WINDOW: usize = 256 << 10;
-/// So much longer than the fastest acknowledgement another one takes when no more is put under way.
+/// If an acknowledgement takes this much longer than the fastest one, the window does not grow.
 const QUEUED: Duration = Duration::from_millis(50);
-/// The time after which an acknowledgement is missed where none was measured, and the longest that doubling makes.
+/// The retransmission timeout before any measurement, and the most to which doubling raises it.
 pub const RESEND_MAX: Duration = Duration::from_millis(250);
-/// The shortest one, and the longest that is measured.
+/// The shortest timeout, and the longest that follows from measurements.
 const RESEND_MIN: Duration = Duration::from_millis(5);
 const MEASURED_MAX: Duration = Duration::from_secs(2);
-/// How long an acknowledgement waits for a message that takes it along.
+/// How long an acknowledgement waits for a message that can carry it.
 const ACK_DELAY: Duration = Duration::from_millis(1);
-/// Acknowledgements that wait for nothing.
+/// From this many on, acknowledgements are sent at once.
 const ACKS: usize = 2;
-/// Packets of acknowledged messages behind one that was not, which is sent again then.
+/// Packets of later messages acknowledged until an unacknowledged message is sent again.
 const OVERTAKEN: usize = 3;
 /// How often a message is sent again without a pause.
 const AT_ONCE: u32 = 3;
-/// How often a message, or a probe, is sent again, each 250 ms.
+/// How often a message, or a probe, is sent again, each after 250 ms.
 const TRIES: u32 = 100;
-/// How long in all.
+/// The total time of these tries.
 pub(super) const PATIENCE: Duration = RESEND_MAX.saturating_mul(TRIES);
-/// After so long a silence the other end is asked whether it is there.
+/// Silence after which a probe is sent to the other end.
 pub(super) const SILENCE: Duration = Duration::from_secs(10);
-/// For what a process that has gone left behind.
+/// Time for the unsent data of a process that is gone.
 const ORPHAN: Duration = Duration::from_secs(60);
-/// How often a hang-up is said.
+/// Most transmissions of a hang-up.
 const HANGUPS: u32 = 10;
 const SILENT: &str = "the other end says nothing any more";
 
-/// What has happened, for `status` and for tests.
+/// Counters, for `status` and for tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Messages that were sent.
+    /// Messages sent.
     pub sent: u64,
-    /// Messages that have come, in order.
+    /// Messages received, in order.
     pub received: u64,
-    /// Messages that were sent again.
+    /// Messages sent again.
     pub resent: u64,
-    /// Packets that did not fit: of another circuit, with a wrong sum, too long, or out of order.
+    /// Invalid packets: of another circuit, with a wrong sum, too long, or out of order.
     pub bad: u64,
-    /// Packets of messages that had come already.
+    /// Packets of messages received already.
     pub old: u64,
     /// Packets for which there was no room.
     pub full: u64,
@@ -71,77 +71,77 @@ pub struct Counts {
 /// See the module.
 pub struct Nonet {
     medium: Medium,
-    /// Of packets that leave.
+    /// The circuit of sent packets.
     circuit: u32,
-    /// The other end has not been heard of.
+    /// No packet has come from the other end yet.
     calling: bool,
     counts: Counts,
 
-    /// Messages from the first that is not acknowledged.
+    /// Messages from the first unacknowledged one on.
     out: VecDeque<Out>,
-    /// The number of the first of them, not cut to eight bits.
+    /// The number of the first of them, as a full counter.
     first: u64,
-    /// The message that is being sent for the first time, and how much of it was.
+    /// The message being sent for the first time, and its bytes sent so far.
     fresh: (u64, usize),
-    /// How much of the first message was sent again, if it is being sent.
+    /// Bytes of the first message sent again so far, if that is in progress.
     again: Option<usize>,
-    /// Bytes of messages that are not acknowledged.
+    /// Bytes of unacknowledged messages.
     bytes: usize,
-    /// Bytes that may be.
+    /// The window for them.
     window: usize,
-    /// The number behind what was under way when it was halved, 0 before that.
+    /// The number after those in flight when the window was halved; 0 before that.
     halved: u64,
-    /// Packets of messages of `out` that are acknowledged.
+    /// Packets of acknowledged messages in `out`.
     overtaking: usize,
-    /// When the first message or a hang-up is sent again, or, where nothing is under way, a probe.
+    /// When to send the first message or a hang-up again, or, with nothing in flight, a probe.
     due: Duration,
-    /// The other end was asked for an answer behind the first message: if it comes, the message did not.
+    /// A probe was sent after the first message. Its answer means that the message was lost.
     asks: bool,
-    /// It is to be asked for one now.
+    /// Such a probe is due now.
     doubts: bool,
-    /// How often something was missed, since the other end was heard; more than 250 ms count as several.
+    /// Timeouts since the last packet from the other end, in units of 250 ms.
     tries: u32,
-    /// How often, since something was measured or a message of many packets acknowledged.
+    /// Timeouts since the last measurement, or the last acknowledgement of a message of several packets.
     doubled: u32,
-    /// What acknowledgements take: the least, and smoothed with its deviation.
+    /// Round-trip times of acknowledgements: the least, the smoothed one, and its deviation.
     least: Duration,
     smooth: Option<Duration>,
     vary: Duration,
 
-    /// What has come from the message on that is expected next, `None` where nothing has.
+    /// Input from the next expected message on; `None` for messages of which nothing has come.
     joins: VecDeque<Option<Join>>,
-    /// Its number.
+    /// The number of that message.
     expected: u64,
-    /// Messages in order.
+    /// Complete messages, in order.
     ready: VecDeque<Block>,
-    /// Nobody wants them, for the process has gone.
+    /// The process is gone, so messages are discarded.
     deaf: bool,
-    /// When that is over, too.
+    /// When the call then ends in any case.
     orphaned: Option<Duration>,
-    /// Bytes of these, and of all that has come, with overheads.
+    /// Bytes of `ready`, and of all unread input, with overheads.
     waiting: usize,
     held: usize,
-    /// Numbers to be acknowledged.
+    /// Message numbers to acknowledge.
     acks: VecDeque<u8>,
     acked: u8,
     ack_due: Duration,
-    /// The other end wants to hear something.
+    /// The other end requests a packet.
     asked: bool,
 
-    /// We want no more.
+    /// This end has closed.
     closing: bool,
-    /// The other end wants no more.
+    /// The other end has hung up.
     hungup: bool,
-    /// How often we have said so.
+    /// Hang-ups sent.
     hangups: u32,
-    /// A last packet that waits for no answer.
+    /// A last packet is due, which expects no answer.
     farewell: bool,
     over: Option<Result<(), Fault>>,
 }
 
 struct Out {
     data: Block,
-    /// When its last packet left.
+    /// When its last packet was sent.
     sent: Option<Duration>,
     /// How often it was sent again.
     resent: u32,
@@ -164,7 +164,7 @@ impl Join {
 }
 
 impl Nonet {
-    /// The caller's end, in an even circuit. `words` are `SERVICE USER`, of one packet.
+    /// Creates the caller's end, in an even circuit. `words` are `SERVICE USER`, in one packet.
     pub fn call(medium: Medium, circuit: u32, words: Vec<u8>) -> Self {
         let mut call = Self::new(medium, circuit, 1);
         call.calling = true;
@@ -172,7 +172,7 @@ impl Nonet {
         call
     }
 
-    /// The callee's end: the call was accepted.
+    /// Creates the callee's end of an accepted call.
     pub fn answer(medium: Medium, circuit: u32, now: Duration) -> Self {
         let mut answer = Self::new(medium, circuit, 2);
         answer.due = now + SILENCE;
@@ -221,12 +221,12 @@ impl Nonet {
         }
     }
 
-    /// Whether a message would be sent now, or would have to wait.
+    /// Whether a message can be sent now.
     pub fn can_send(&self) -> bool {
         !self.is_closing() && self.out.len() < MESSAGES && self.bytes < self.window
     }
 
-    /// Sends a message. Where [`Nonet::can_send`] is false it is forgotten.
+    /// Sends a message. Drops it if [`Nonet::can_send`] is false.
     ///
     /// # Panics
     /// It is longer than [`MESSAGE_MAX`].
@@ -239,7 +239,7 @@ impl Nonet {
         }
     }
 
-    /// The next message that has come.
+    /// Takes the next received message.
     pub fn poll_message(&mut self) -> Option<Block> {
         let message = self.ready.pop_front()?;
         let cost = message.len() + OVERHEAD;
@@ -248,7 +248,7 @@ impl Nonet {
         Some(message)
     }
 
-    /// The message that was taken last waits again.
+    /// Puts back the message that was taken last.
     pub fn put_back(&mut self, message: Block) {
         let cost = message.len() + OVERHEAD;
         self.waiting += cost;
@@ -256,20 +256,20 @@ impl Nonet {
         self.ready.push_front(message);
     }
 
-    /// The process has gone: what comes is acknowledged and forgotten, and what was sent arrives, if the other end
-    /// takes it within a minute.
+    /// Reports that the process is gone. From now on received messages are acknowledged and discarded. Sent messages
+    /// still arrive, if the other end accepts them within a minute.
     pub fn orphan(&mut self) {
         self.deaf = true;
         while self.poll_message().is_some() {}
     }
 
-    /// Nothing more is sent behind what was.
+    /// Sends nothing after the messages sent so far.
     pub fn close(&mut self) {
         self.closing = true;
         self.turn();
     }
 
-    /// The call ends at once, with one word to the other end.
+    /// Ends the call at once, with one packet to the other end.
     pub fn abort(&mut self, why: Fault) {
         if self.over.is_none() {
             self.farewell = true;
@@ -277,47 +277,47 @@ impl Nonet {
         }
     }
 
-    /// Nothing more will come to the process: it was told, or reads what is left first.
+    /// Whether no more messages will arrive. Received ones may still be unread.
     pub fn is_ended(&self) -> bool {
         self.hungup || self.over.is_some()
     }
 
-    /// Nothing more is taken to be sent.
+    /// Whether no more messages are accepted to send.
     pub fn is_closing(&self) -> bool {
         self.closing || self.is_ended()
     }
 
-    /// How it ended: nothing more goes to the link, but what [`Nonet::poll_packet`] still has.
+    /// The result of an ended call. Only a last packet may be left in [`Nonet::poll_packet`].
     pub fn result(&self) -> Option<&Result<(), Fault>> {
         self.over.as_ref()
     }
 
-    /// Whether the callee has been heard of.
+    /// Whether a packet from the callee has come.
     pub fn is_answered(&self) -> bool {
         !self.calling
     }
 
-    /// Whether no message waits to be taken.
+    /// Whether there are no unread messages.
     pub fn is_drained(&self) -> bool {
         self.ready.is_empty()
     }
 
-    /// Whether everything that was sent is acknowledged.
+    /// Whether all sent messages are acknowledged.
     pub fn is_settled(&self) -> bool {
         self.out.is_empty()
     }
 
-    /// What has happened.
+    /// The counters.
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// Bytes of what has come and was not taken, with overheads.
+    /// Bytes of unread input, with overheads.
     pub fn held(&self) -> usize {
         self.held
     }
 
-    /// One line for `status`.
+    /// A line for `status`.
     pub fn status(&self) -> String {
         let Counts { sent, received, resent, bad, old, full } = self.counts;
         let rtt = self.smooth.map_or(0, |rtt| rtt.as_micros());
@@ -326,7 +326,7 @@ impl Nonet {
         format!("{link} out {out} held {held} rtt {rtt}us")
     }
 
-    /// Takes a packet that has come.
+    /// Handles a received packet.
     pub fn handle(&mut self, now: Duration, packet: &[u8]) {
         let Some((head, data)) = Header::decode(packet).filter(|(head, _)| head.circuit == self.circuit ^ 1)
         else {
@@ -362,7 +362,7 @@ impl Nonet {
         self.turn();
     }
 
-    /// The other end knows nothing of us. It says which packet it means: one that we could have sent.
+    /// Handles a reset: the other end does not know this call. It must name a packet that we may have sent.
     fn handle_reset(&mut self, head: Header) {
         if usize::from(head.ack.wrapping_sub(self.first.wrapping_sub(2) as u8)) > self.out.len() + 2 {
             self.counts.bad += 1;
@@ -382,7 +382,7 @@ impl Nonet {
             return self.end(Err(Fault::new("the other end has hung up before all had come")));
         }
         self.hungup = true;
-        // What has come in part will not be completed.
+        // Incomplete messages will not be completed.
         self.held -= self.joins.drain(..).flatten().map(|join| join.cost()).sum::<usize>();
     }
 
@@ -403,7 +403,7 @@ impl Nonet {
         if !resent || packets > 1 {
             self.doubled = 0;
         }
-        // What was sent twice measures nothing.
+        // A message that was sent twice gives no measurement.
         if !resent {
             self.measure(rtt);
             if is_used && rtt <= self.least + QUEUED {
@@ -417,7 +417,7 @@ impl Nonet {
                 self.first += 1;
             }
             (self.again, self.asks) = (None, false);
-            // Where one was lost another may be.
+            // If one packet was lost, others may be.
             self.doubts = resent && packets > 1;
             self.due = now + self.patience();
         }
@@ -437,7 +437,7 @@ impl Nonet {
         }
     }
 
-    /// How long an acknowledgement is waited for.
+    /// The present retransmission timeout.
     fn patience(&self) -> Duration {
         let Some(smooth) = self.smooth else { return RESEND_MAX };
         let time = (smooth + 4 * self.vary).clamp(RESEND_MIN, MEASURED_MAX);
@@ -463,7 +463,7 @@ impl Nonet {
             None => head.remain >= 0,
         };
         if !follows {
-            // A part that is there already is no fault of anybody's.
+            // A part received already is no error.
             let is_old = known.is_some_and(|join| match head.remain {
                 0.. => join.total == left,
                 _ => join.total - join.data.len() < left,
@@ -475,7 +475,7 @@ impl Nonet {
             }
             return;
         }
-        // The next one may always come where nobody is slow.
+        // The next expected message is always accepted if the reader is not behind.
         let is_next = at == 0 && self.ready.is_empty();
         if !is_next && self.held + part.len() + OVERHEAD > HELD {
             self.counts.full += 1;
@@ -498,7 +498,7 @@ impl Nonet {
         }
     }
 
-    /// Messages that nothing is missing before.
+    /// Moves complete messages to `ready`, in order.
     fn deliver(&mut self) {
         while let Some(Some(join)) = self.joins.pop_front_if(|join| join.as_ref().is_some_and(Join::is_whole))
         {
@@ -515,7 +515,7 @@ impl Nonet {
         }
     }
 
-    /// A message is to be acknowledged. There are at most as many as may be under way.
+    /// Queues the acknowledgement of a message. At most as many as messages in flight are queued.
     fn acknowledge(&mut self, mid: u8, now: Duration, at_once: bool) {
         let due = if at_once { now } else { now + ACK_DELAY };
         self.ack_due = if self.acks.is_empty() { due } else { self.ack_due.min(due) };
@@ -528,13 +528,13 @@ impl Nonet {
         self.waiting >= WITHHELD
     }
 
-    /// Whether an acknowledgement waits no longer.
+    /// Whether an acknowledgement is due.
     fn is_ack_due(&self, now: Duration) -> bool {
         let due = !self.acks.is_empty() && (self.acks.len() >= ACKS || self.ack_due <= now);
         due && !self.is_withholding() || self.asked
     }
 
-    /// The next packet for the link. After `None`: ask again when [`Nonet::deadline`] has come, or something happens.
+    /// Returns the next packet to send. After `None`: poll again at [`Nonet::deadline`], or after an event.
     pub fn poll_packet(&mut self, now: Duration) -> Option<Vec<u8>> {
         if self.farewell {
             self.farewell = false;
@@ -575,7 +575,7 @@ impl Nonet {
         None
     }
 
-    /// When [`Nonet::poll_packet`] is to be asked at the latest.
+    /// When to call [`Nonet::poll_packet`] at the latest.
     pub fn deadline(&self) -> Option<Duration> {
         if self.over.is_some() {
             return None;
@@ -587,17 +587,17 @@ impl Nonet {
         acks.into_iter().chain(is_due.then_some(self.due)).chain(self.orphaned).min()
     }
 
-    /// Everything was said, and the other end is to know.
+    /// Whether all messages are acknowledged and the hang-up remains to be sent.
     fn is_hanging_up(&self) -> bool {
         self.closing && self.out.is_empty()
     }
 
-    /// Nothing is under way, nor will it be until somebody has something to say.
+    /// Whether nothing is in flight, until this process or the other end sends something.
     fn is_idle(&self) -> bool {
         self.out.is_empty() && !self.is_closing()
     }
 
-    /// What is to be asked after, sent again, or given up.
+    /// Handles timeouts: sends probes or messages again, or ends the call.
     fn check_time(&mut self, now: Duration) {
         if self.deaf && now >= *self.orphaned.get_or_insert(now + ORPHAN) {
             return self.end(Err(Fault::new("the other end has not taken what was sent")));
@@ -606,7 +606,7 @@ impl Nonet {
             return self.end(Err(Fault::new(SILENT)));
         }
         if self.is_hanging_up() && self.hangups == HANGUPS && self.due <= now {
-            // All that we have said was heard; whether we have heard all nobody knows.
+            // All our messages were received. It is unknown whether we have received all of theirs.
             self.end(Err(Fault::new(SILENT)));
         }
         let waits = self.out.front().is_some_and(|out| out.sent.is_some()) && self.again.is_none();
@@ -615,7 +615,7 @@ impl Nonet {
                 let why = if self.calling { "nobody answers" } else { SILENT };
                 return self.end(Err(Fault::new(why)));
             }
-            // A message of one packet is a question as well, where the time is believed.
+            // A message of one packet serves as a probe itself, while the measured time is plausible.
             let is_long = self.medium.packets(self.out[0].data.len()) > 1;
             self.doubts = (is_long || self.doubled > 0) && self.can_ask();
             self.tries += self.patience().as_millis().div_ceil(RESEND_MAX.as_millis()) as u32;
@@ -626,14 +626,14 @@ impl Nonet {
         }
     }
 
-    /// Whether the number before the last that was acknowledged will not be taken for a new one, though it comes late.
-    /// It is hardly ever in what the other end says by itself.
+    /// Whether a probe can be sent. It has the number before the last acknowledged one, which must not be taken for a
+    /// new one even if it arrives late. The other end hardly ever sends that number by itself.
     fn can_ask(&self) -> bool {
         let is_sent = self.out.front().is_some_and(|out| out.sent.is_some());
         is_sent && self.first > 1 && self.out.len() <= MESSAGES / 2
     }
 
-    /// The first message is sent again. What is lost with it is one fault of the way.
+    /// Sends the first message again. All packets lost with it count as one loss.
     fn resend(&mut self) {
         let Some(out) = self.out.front_mut().filter(|out| out.sent.is_some()) else { return };
         out.resent += 1;
@@ -645,7 +645,7 @@ impl Nonet {
         }
     }
 
-    /// The part of a message that begins at `at`.
+    /// The packet with the part of a message that starts at `at`.
     fn part(&mut self, now: Duration, index: usize, at: usize, again: bool) -> Vec<u8> {
         let mid = self.first + index as u64;
         let len = self.out[index].data.len();
@@ -654,7 +654,7 @@ impl Nonet {
         if is_last && !self.is_withholding() {
             self.next_ack();
         }
-        // Whatever it is, the other end hears it.
+        // Any packet answers the other end's request.
         self.asked = false;
         let called = if self.calling { NEWCALL } else { 0 };
         let service = if mid == 1 && self.circuit & 1 == 0 { SERVICE } else { 0 };
@@ -679,7 +679,7 @@ impl Nonet {
         if is_last {
             self.out[index].sent = Some(now);
             if index == 0 {
-                // Whether it has come this time is asked at once, unless the other end seems to have no room for it.
+                // Sends a probe at once to see whether it arrived, unless the other end seems to have no room for it.
                 self.doubts = (1..=AT_ONCE).contains(&self.out[0].resent) && self.medium.packets(len) > 1;
                 self.due = now + self.patience();
             }
@@ -691,8 +691,8 @@ impl Nonet {
         self.acked = self.acks.pop_front().unwrap_or(self.acked);
     }
 
-    /// A packet without data. Its number is one that has come, so that with ACKME it is acknowledged and no more: a
-    /// probe, or a question where messages are under way; that of a hang-up is the next one.
+    /// A packet without data. With ACKME it has a number that was received already, so the other end only acknowledges
+    /// it: a probe. A hang-up has the next number.
     fn control(&self, flags: u8) -> Vec<u8> {
         let mid = match flags {
             HANGUP => self.first + self.out.len() as u64,
@@ -710,7 +710,7 @@ impl Nonet {
         self.control(HANGUP)
     }
 
-    /// Both have said all: the last word.
+    /// If both ends have sent everything, ends the call with a last packet.
     fn turn(&mut self) {
         if self.hungup && self.out.is_empty() && self.over.is_none() {
             self.farewell = self.hangups == 0;
@@ -720,7 +720,7 @@ impl Nonet {
 
     fn end(&mut self, how: Result<(), Fault>) {
         self.over.get_or_insert(how);
-        // Whoever misses one of them shall know it.
+        // The number shows the other end whether it has missed messages.
         self.first += self.out.len() as u64;
         self.out.clear();
         self.bytes = 0;

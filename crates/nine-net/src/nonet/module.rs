@@ -1,8 +1,8 @@
 //! nonet as a module: messages of the process in, packets for the device out, and back.
 //!
-//! Always holds: what comes is always taken, also while nobody reads, because acknowledgements are in it; what the
-//! process has written before its end is sent, or the call fails; the state machine is not locked while something is
-//! passed on.
+//! Always holds: packets are always accepted, even if the process does not read, because they contain acknowledgements.
+//! Data written before the close is sent, or the call fails. The state machine is not locked while a message is passed
+//! on.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::machine::Nonet;
 use super::packet::MESSAGE_MAX;
 use crate::lock::{Mutex, lock};
 
-/// The two halves of a call. A message longer than [`MESSAGE_MAX`] is cut into several of almost the same length.
+/// The two halves of a call. A message longer than [`MESSAGE_MAX`] is split into several of almost equal length.
 pub fn halves(call: Arc<Mutex<Nonet>>) -> Halves {
     let down =
         Down { call: call.clone(), part: Vec::new(), cut: false, waiting: VecDeque::new(), closed: false };
@@ -46,7 +46,7 @@ impl Module for Up {
         }
     }
 
-    /// Nothing more comes from the device.
+    /// The device has ended.
     fn close(&mut self, next: &mut Next<'_, '_>) -> Result<(), Fault> {
         lock(&self.0).abort(Fault::new("the link has gone"));
         self.pass_on(next);
@@ -55,7 +55,8 @@ impl Module for Up {
 }
 
 impl Up {
-    /// As much as is taken. When the call is over nothing more has to be heard: the rest waits in the stream.
+    /// Passes on messages while they are accepted. After the call has ended no more acknowledgements are needed, so the
+    /// rest waits in the stream.
     fn pass_on(&mut self, next: &mut Next<'_, '_>) {
         loop {
             let mut call = lock(&self.0);
@@ -74,13 +75,13 @@ impl Up {
 
 struct Down {
     call: Arc<Mutex<Nonet>>,
-    /// A message that has not ended.
+    /// The start of an incomplete message.
     part: Vec<u8>,
-    /// Its beginning has gone already.
+    /// An earlier part of it was sent already.
     cut: bool,
-    /// Messages of one put that the window has no room for.
+    /// Messages of one put that do not fit in the window.
     waiting: VecDeque<Block>,
-    /// Nothing more will be put.
+    /// No more will be put.
     closed: bool,
 }
 
@@ -144,7 +145,7 @@ impl Module for Down {
         }
         let call = lock(&self.call);
         if call.result().is_some() {
-            // Whoever reads is told why, behind what has come.
+            // The reader gets the error after the received messages.
             self.waiting.clear();
             next.finish();
             next.kick();

@@ -1,45 +1,45 @@
 //! The packets of nonet: ten bytes and data (`docs/nonet.md`, Packet).
 //!
-//! In: bytes of a packet. Out: its header and what is behind it. Always holds: what decodes has the right sum, or none.
+//! In: the bytes of a packet. Out: its header and its data. Always holds: a decoded packet has the right sum, or none.
 
 /// Bytes before the data: `circuit[3] flag[1] mid[1] ack[1] remain[2] sum[2]`.
 pub const HEADER: usize = 10;
-/// The longest message, bytes: `remain` is a signed number of 16 bits.
+/// The longest message, in bytes: `remain` is a signed number of 16 bits.
 pub const MESSAGE_MAX: usize = i16::MAX as usize;
 
-/// The caller has not heard of the callee.
+/// The caller has received nothing from the callee yet.
 pub(crate) const NEWCALL: u8 = 1;
-/// The sender wants no more.
+/// The sender hangs up.
 pub(crate) const HANGUP: u8 = 2;
-/// This is a message.
+/// The packet must be acknowledged.
 pub(crate) const ACKME: u8 = 4;
 /// The data is `SERVICE USER`.
 pub(crate) const SERVICE: u8 = 8;
-/// The sender knows nothing of the circuit.
+/// The sender does not know the circuit.
 pub(crate) const RESET: u8 = 16;
 
-/// What carries packets.
+/// Packet sizes of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Medium {
-    /// The longest packet, bytes, header included; at least [`Medium::LEAST`].
+    /// The longest packet, in bytes, header included; at least [`Medium::LEAST`].
     pub mtu: usize,
-    /// What shorter packets are padded to.
+    /// Shorter packets are padded to this size.
     pub min: usize,
 }
 
 impl Medium {
     /// An Ethernet of the usual size.
     pub const ETHER: Self = Self { mtu: 1500, min: 46 };
-    /// Of which no MTU is less: the first message of a call is one packet.
+    /// The smallest possible MTU: the first message of a call must fit in one packet.
     pub const LEAST: usize = 128;
 
-    /// How many packets a message of so many bytes has.
+    /// The number of packets of a message.
     pub(crate) fn packets(self, len: usize) -> usize {
         len.div_ceil(self.mtu - HEADER).max(1)
     }
 }
 
-/// What stands before the data.
+/// The header of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) circuit: u32,
@@ -50,7 +50,7 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// The header and the data behind it, padding included. `None`: it is no packet, or was changed on its way.
+    /// Parses the header. Returns the data after it with its padding. `None`: it is not a packet, or was corrupted.
     pub(crate) fn decode(packet: &[u8]) -> Option<(Self, &[u8])> {
         let (head, data) = packet.split_first_chunk::<HEADER>()?;
         let [a, b, c, flags, mid, ack, d, e, f, g] = *head;
@@ -62,7 +62,7 @@ impl Header {
         Some((Self { circuit, flags, mid, ack, remain }, data))
     }
 
-    /// The packet, padded to `min`, with its sum.
+    /// Writes the packet, padded to `min`, with its sum.
     pub(crate) fn encode(&self, data: &[u8], min: usize) -> Vec<u8> {
         let mut packet = Vec::with_capacity((HEADER + data.len()).max(min));
         packet.extend_from_slice(&self.circuit.to_le_bytes()[..3]);
@@ -77,12 +77,12 @@ impl Header {
     }
 }
 
-/// The circuit of a packet, which may be wrong in every other way.
+/// The circuit of a packet, which may be invalid otherwise.
 pub(crate) fn circuit(packet: &[u8]) -> Option<u32> {
     packet.first_chunk::<3>().map(|&[a, b, c]| u32::from_le_bytes([a, b, c, 0]))
 }
 
-/// What an unknown circuit is answered with, if anything: a reset is not, nor is what may come many times.
+/// The answer to a packet of an unknown circuit, if any. Resets, and packets that may arrive many times, get none.
 pub fn reset(packet: &[u8], min: usize) -> Option<Vec<u8>> {
     let (head, _) = Header::decode(packet)?;
     let asks = head.flags & (ACKME | HANGUP) != 0 && head.remain >= 0;
@@ -91,7 +91,7 @@ pub fn reset(packet: &[u8], min: usize) -> Option<Vec<u8>> {
     (asks && head.flags & RESET == 0).then(|| answer.encode(&[], min))
 }
 
-/// Of a packet, as if it had none: 1 to 65535, or 0 where all bytes are 0.
+/// The sum of a packet, computed without its own field: 1 to 65535, or 0 if all bytes are 0.
 fn checksum(packet: &[u8]) -> u16 {
     let mut sum = 0u64;
     let mut add = |bytes: &[u8]| {
@@ -120,7 +120,7 @@ fn checksum(packet: &[u8]) -> u16 {
 mod tests {
     use super::*;
 
-    /// As the manual says it: one byte after the other.
+    /// As in the manual: one byte after the other.
     fn slow(packet: &[u8]) -> u16 {
         let byte = |(at, byte): (usize, &u8)| if (8..10).contains(&at) { 0 } else { u32::from(*byte) };
         let sum = packet.iter().enumerate().map(byte).fold(0, |sum, byte| (2 * sum + byte) % 65535);

@@ -1,10 +1,11 @@
-//! Calls on one link: who is dialled, who is called, and the task that carries packets for all of them.
+//! Calls on one link: dialling, announcing, and the task that moves packets for all calls.
 //!
-//! In: a [`Link`], services that are announced, addresses that are dialled. Out: [`Call`]s, and a [`Driver`] that
-//! somebody runs: it receives, sends and waits for all timers.
+//! In: a [`Link`], announced services, dialled addresses. Out: [`Call`]s, and a [`Driver`], which the caller runs: it
+//! receives, sends and waits for all timers.
 //!
-//! Always holds: a call is known by the other end's address and the circuit of what comes; calls have turns to send; a
-//! caller who is not accepted has a place in a queue and no more; what is not known is answered once or not at all.
+//! Always holds: a call is identified by the other end's address and the circuit of its packets. Calls send in
+//! rotation. A caller that is not accepted yet takes only a slot in a queue. A packet of an unknown call is answered
+//! once or not at all.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::future::poll_fn;
@@ -24,17 +25,17 @@ use crate::env::{Clock, Timer};
 use crate::ether::{Mac, Packet, Room};
 use crate::lock::{Mutex, lock};
 
-/// What carries packets between cards. It may lose, repeat, change and reorder them. An error of the kind
-/// [`NotConnected`](io::ErrorKind::NotConnected) says that it has gone for good; any other is a packet that was lost.
+/// A carrier of packets between cards. It may lose, repeat, corrupt and reorder them. An error of the kind
+/// [`NotConnected`](io::ErrorKind::NotConnected) means that the link is gone for good; any other means a lost packet.
 pub trait Link: Send + Unpin + 'static {
-    /// The next packet, and who has sent it. One that does not fit in `buf` is passed over.
+    /// Receives the next packet, with its sender. A packet that does not fit in `buf` is dropped.
     fn poll_recv(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<(usize, Mac)>>;
 
     /// Sends a packet whole, or loses it.
     fn poll_send(&mut self, cx: &mut Context<'_>, to: Mac, packet: &[u8]) -> Poll<io::Result<()>>;
 
-    /// The next packets, as many as have come and as there are rooms: how many rooms are used, and one at least. What
-    /// is of no use leaves its room without a sender.
+    /// Receives packets, as many as are available and fit. Returns the number of rooms used, at least one. A room
+    /// without a sender has no usable packet.
     fn poll_recv_many(&mut self, cx: &mut Context<'_>, rooms: &mut [Room<'_>]) -> Poll<io::Result<usize>> {
         let mut n = 0;
         while let Some(room) = rooms.get_mut(n) {
@@ -47,7 +48,8 @@ pub trait Link: Send + Unpin + 'static {
         if n == 0 { Poll::Pending } else { Poll::Ready(Ok(n)) }
     }
 
-    /// Sends packets, each whole, or loses them: how many have gone, and one at least. An error is of the first.
+    /// Sends packets, each whole, or loses them. Returns how many were sent, at least one. An error concerns the first
+    /// one.
     fn poll_send_many(&mut self, cx: &mut Context<'_>, packets: &[Packet<'_>]) -> Poll<io::Result<usize>> {
         let mut n = 0;
         while let Some(Packet { to, parts }) = packets.get(n) {
@@ -60,28 +62,28 @@ pub trait Link: Send + Unpin + 'static {
         if n == 0 { Poll::Pending } else { Poll::Ready(Ok(n)) }
     }
 
-    /// Whether it is still there, or there again, where nothing else tells; and what its [`mtu`](Link::mtu) and address
-    /// are by now.
+    /// Checks whether the link is there, or there again, for links that do not report it otherwise. Updates its
+    /// [`mtu`](Link::mtu) and address.
     fn check(&mut self) -> io::Result<()> {
         Ok(())
     }
 
-    /// The longest packet, bytes.
+    /// The longest packet, in bytes.
     fn mtu(&self) -> usize;
 
     /// Our own address.
     fn address(&self) -> Mac;
 }
 
-/// The longest name of a service or a user, bytes: the original's NAMELEN.
+/// The longest name of a service or a user, in bytes: NAMELEN of the original.
 pub const NAME_MAX: usize = 28;
 
 /// Limits of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Calls of a service that wait to be accepted. Beyond it they are not answered, and come again.
+    /// Most calls per service that wait to be accepted. Further ones are not answered, and the callers try again.
     pub waiting: usize,
-    /// Calls that are up or being dialled. Beyond it none is dialled, and none is answered.
+    /// Most calls that are open or being dialled. Beyond it no call is dialled or answered.
     pub calls: usize,
 }
 
@@ -91,21 +93,21 @@ impl Default for Limits {
     }
 }
 
-/// Memory of a call's writes, bytes: what is under way, and what is being written.
+/// Memory for the writes of a call, in bytes: in flight, and being written.
 const WRITES: usize = 1 << 20;
-/// Of the queue at either end of a call's stream.
+/// The queue at either end of a call's stream.
 const QUEUE: Limit = Limit { bytes: WITHHELD, blocks: 256 };
-/// Packets of one poll, in each direction.
+/// Packets per poll, in each direction.
 const TURN: usize = 64;
-/// So many packets in a row the link fails to send, and for so long, before it is given up; or so many to receive.
+/// The link is given up after this many consecutive send failures over this time, or this many receive failures.
 const FAULTS: u32 = 64;
 const FAULTY: Duration = Duration::from_secs(10);
-/// How often a link that has failed to receive is looked at, until something comes.
+/// The interval of checks of a link that failed to receive, until a packet comes.
 const LOOK: Duration = Duration::from_secs(1);
-/// Answers to unknown circuits that wait to be sent.
+/// Most queued answers to unknown circuits.
 const RESETS: usize = 16;
 
-/// The calls of one link. Clones are the same port; when the last one has gone, and no call is left, its driver ends.
+/// The calls of one link. Clones share the port. When the last clone is dropped and no call is left, the driver ends.
 #[derive(Clone)]
 pub struct Port(Arc<Handle>);
 
@@ -124,34 +126,34 @@ struct Shared {
 #[derive(Default)]
 struct State {
     calls: HashMap<Key, Known>,
-    /// Those that the driver has not seen yet.
+    /// Calls that the driver has not taken over yet.
     new: Vec<(Key, Device)>,
     services: BTreeMap<String, Service>,
     circuit: u32,
-    /// Nobody dials or announces any more.
+    /// No clone of the port is left.
     closed: bool,
     /// The link has failed.
     failed: Option<Fault>,
 }
 
-/// The other end, and the circuit of packets that come.
+/// The other end, and the circuit of received packets.
 type Key = (Mac, u32);
 
-/// A call, as everybody may see it.
+/// A call, as the port stores it.
 struct Known {
     call: Arc<Mutex<Nonet>>,
-    /// Who waits for the answer.
+    /// Wakes the dialler when the call is answered.
     dials: Option<Waker>,
 }
 
-/// A call, as its driver has it.
+/// A call, as its driver stores it.
 struct Driven {
     device: Device,
     reading: Reading,
     waker: Waker,
-    /// What its timer waits for.
+    /// The time for which its timer is set.
     deadline: Option<Duration>,
-    /// It is among the driver's turns.
+    /// It is in the driver's rotation.
     has_turn: bool,
 }
 
@@ -161,22 +163,22 @@ struct Service {
     accepts: Option<Waker>,
 }
 
-/// A call that was not accepted.
+/// A call that is not accepted yet.
 struct Waiting {
     key: Key,
     user: String,
-    /// When it asked last.
+    /// When its last packet came.
     heard: Duration,
 }
 
 impl Service {
-    /// Forgets who has given up, unheard.
+    /// Removes callers that have given up silently.
     fn expire(&mut self, now: Duration) {
         self.waiting.retain(|call| now < call.heard + PATIENCE);
     }
 }
 
-/// Calls that have something to send.
+/// Calls with something to send.
 #[derive(Default)]
 struct Ready(Mutex<(BTreeSet<Key>, Option<Waker>)>);
 
@@ -190,7 +192,7 @@ impl Ready {
     }
 }
 
-/// Tells the driver of a call, or of the time.
+/// Wakes the driver for a call, or for a timer.
 struct Knock(Option<Key>, Arc<Ready>);
 
 impl Wake for Knock {
@@ -199,10 +201,10 @@ impl Wake for Knock {
     }
 }
 
-/// A port on a link, and what drives it.
+/// Creates a port on a link, with its driver.
 ///
 /// # Errors
-/// InvalidInput where the packets of the link are shorter than [`Medium::LEAST`].
+/// `InvalidInput` if the packets of the link are shorter than [`Medium::LEAST`].
 pub fn port<L: Link>(link: L, limits: Limits, clock: Arc<dyn Clock>) -> io::Result<(Port, Driver<L>)> {
     let mtu = link.mtu();
     if mtu < Medium::LEAST {
@@ -246,8 +248,8 @@ impl Port {
         self.0.0.address
     }
 
-    /// Calls a service. Completes when the other end has answered, or with why it did not: 25 s at the latest. Given up
-    /// before, it hangs up.
+    /// Calls a service. Completes when the other end has answered, or with the error, after at most 25 s. Dropping the
+    /// future hangs up.
     pub async fn dial(&self, to: Mac, service: &str, user: &str) -> Result<Call, Fault> {
         for name in [service, user] {
             if !is_name(name) {
@@ -257,12 +259,12 @@ impl Port {
         let (key, stream, call) = self.begin(to, format!("{service} {user}").into())?;
         let mut dialling = Dialling { shared: &self.0.0, key, call, stream: Some(stream) };
         poll_fn(|cx| dialling.poll(cx)).await?;
-        // It is there until it is taken.
+        // It is there until it is taken here.
         let stream = dialling.stream.take().ok_or_else(gone)?;
         Ok(Call::new(stream, dialling.call.clone(), to, service, user))
     }
 
-    /// Takes calls of a service from now on, until the [`Announced`] is dropped.
+    /// Accepts calls of a service until the [`Announced`] is dropped.
     pub fn announce(&self, service: &str) -> Result<Announced, Fault> {
         if !is_name(service) {
             return Err(Fault::new(format!("{service:?} is no name: 1 to {NAME_MAX} bytes without blanks")));
@@ -278,7 +280,7 @@ impl Port {
         Ok(Announced { port: self.clone(), service: service.into() })
     }
 
-    /// A line for each call: the other end, its circuit, and its counts.
+    /// A line for each call: the other end, its circuit, and its counters.
     pub fn status(&self) -> String {
         let state = lock(&self.0.0.state);
         let line = |((to, circuit), known): (&Key, &Known)| {
@@ -318,7 +320,7 @@ fn gone() -> Fault {
 }
 
 impl Shared {
-    /// A stream for a call, whose device's end is in the table.
+    /// Creates a stream for a call, and registers its device end.
     fn enter(&self, state: &mut State, key: Key, call: Nonet) -> Result<(Stream, Arc<Mutex<Nonet>>), Fault> {
         if let Some(fault) = &state.failed {
             return Err(fault.clone());
@@ -339,7 +341,7 @@ impl Drop for Handle {
     }
 }
 
-/// A call that was not answered: dropped, it hangs up.
+/// A call that is not answered yet. Dropping it hangs up.
 struct Dialling<'p> {
     shared: &'p Shared,
     key: Key,
@@ -373,7 +375,7 @@ impl Drop for Dialling<'_> {
     }
 }
 
-/// A service that takes calls.
+/// A service that accepts calls.
 pub struct Announced {
     port: Port,
     service: String,
@@ -385,12 +387,12 @@ impl Announced {
         &self.service
     }
 
-    /// The next call. One task at a time waits for it.
+    /// Waits for the next call. One task at a time may wait.
     pub async fn accept(&mut self) -> Result<Call, Fault> {
         poll_fn(|cx| self.poll_accept(cx)).await
     }
 
-    /// [`Announced::accept`], poll by poll.
+    /// [`Announced::accept`] as a poll function.
     pub fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<Result<Call, Fault>> {
         let shared = &self.port.0.0;
         let mut state = lock(&shared.state);
@@ -413,13 +415,13 @@ impl Announced {
 }
 
 impl Drop for Announced {
-    /// Calls that wait hear of it when they ask again.
+    /// Waiting callers are refused when they try again.
     fn drop(&mut self) {
         lock(&self.port.0.0.state).services.remove(&self.service);
     }
 }
 
-/// The task of a port: receives, sends and waits. It ends with the link's error, or when nobody needs it any more.
+/// The task of a port: receives, sends and waits. Ends with the link's error, or when no port, call or service is left.
 #[must_use = "nothing happens unless it is run"]
 pub struct Driver<L> {
     link: L,
@@ -427,20 +429,20 @@ pub struct Driver<L> {
     calls: HashMap<Key, Driven>,
     buf: Vec<u8>,
     resets: VecDeque<(Mac, Vec<u8>)>,
-    /// What the link had no room for.
+    /// A packet that the link has not accepted.
     out: Option<(Mac, Block)>,
-    /// Calls that may have something to send, in this order.
+    /// Calls that may have something to send, in order.
     turns: VecDeque<Key>,
-    /// Packets that the link has failed to send since then, one after the other.
+    /// Consecutive send failures, and the time of the first.
     failing: Option<(u32, Duration)>,
-    /// Packets that it has failed to receive.
+    /// Consecutive receive failures.
     deaf: u32,
-    /// When to see whether the link is still there: it has failed, and nothing has come since.
+    /// When to check the link: it has failed, and no packet has come since.
     look: Option<Duration>,
-    /// When calls want to be asked.
+    /// Deadlines of calls.
     timers: BTreeSet<(Duration, Key)>,
     sleep: Option<(Duration, Timer)>,
-    /// Always the same, so that a timer has one who waits for it.
+    /// The same waker always, so that a timer is not registered again.
     alarm: Waker,
 }
 
@@ -469,7 +471,7 @@ impl<L: Link> Driver<L> {
         let mut busy = self.receive(cx)?;
         self.tick()?;
         busy |= self.send(cx)?;
-        // Behind all that may have changed a deadline.
+        // After everything that may have changed a deadline.
         busy |= self.is_time();
         if busy {
             cx.waker().wake_by_ref();
@@ -485,7 +487,7 @@ impl<L: Link> Driver<L> {
         }
     }
 
-    /// Takes what has come. Whether there may be more.
+    /// Receives packets. Returns whether there may be more.
     fn receive(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
         for _ in 0..TURN {
             match self.link.poll_recv(cx, &mut self.buf) {
@@ -512,7 +514,7 @@ impl<L: Link> Driver<L> {
         Ok(true)
     }
 
-    /// Takes over calls that have begun.
+    /// Takes over new calls.
     fn adopt(&mut self) {
         for (key, device) in std::mem::take(&mut lock(&self.shared.state).new) {
             let waker = Arc::new(Knock(Some(key), self.shared.ready.clone())).into();
@@ -521,7 +523,7 @@ impl<L: Link> Driver<L> {
         }
     }
 
-    /// Gives a packet to its call.
+    /// Passes a packet to its call.
     fn take(&mut self, from: Mac, len: usize) {
         let Some(circuit) = self.buf.get(..len).and_then(circuit) else { return };
         let key = (from, circuit);
@@ -532,7 +534,7 @@ impl<L: Link> Driver<L> {
         if let Some(driven) = self.calls.get(&key) {
             let mut block = Block::from(packet.to_vec());
             block.delim = true;
-            // It is taken always, unless the call is over.
+            // Always accepted, unless the call is over.
             let _ = driven.device.try_put(block);
             lock(&self.shared.ready.0).0.insert(key);
             return self.answered(key);
@@ -543,7 +545,7 @@ impl<L: Link> Driver<L> {
             state.services.values_mut().for_each(|service| service.waiting.retain(|call| call.key != key));
         } else if head.flags & NEWCALL != 0 {
             match called(head, data) {
-                // What comes behind a call that is not accepted comes again.
+                // A later packet of a call that is not accepted: it will be sent again.
                 None => return,
                 Some((service, user)) => {
                     let is_full = state.calls.len() >= self.shared.limits.calls;
@@ -571,7 +573,7 @@ impl<L: Link> Driver<L> {
         }
     }
 
-    /// Lets calls go on whose time has come.
+    /// Runs calls whose deadline has passed.
     fn tick(&mut self) -> io::Result<()> {
         let now = self.shared.clock.now();
         for _ in 0..TURN {
@@ -592,14 +594,14 @@ impl<L: Link> Driver<L> {
         Ok(())
     }
 
-    /// Whether the time of a call has come; else it is waited for.
+    /// Whether a deadline has passed. If not, waits for the next one.
     fn is_time(&mut self) -> bool {
         let first = self.timers.first().map(|(deadline, _)| *deadline);
         let Some(next) = first.into_iter().chain(self.look).min() else {
             self.sleep = None;
             return false;
         };
-        // An earlier one stays: then it is looked at again, and deadlines mostly move away.
+        // A timer that is too early stays: it leads here again, and most deadlines move later.
         let sleep = match &mut self.sleep {
             Some((until, sleep)) if *until <= next => sleep,
             other => &mut other.insert((next, self.shared.clock.sleep_until(next))).1,
@@ -611,10 +613,10 @@ impl<L: Link> Driver<L> {
         is_time
     }
 
-    /// Sends what calls have, in turns. Whether there is more, and the link would take it.
+    /// Sends packets of calls, in rotation. Returns whether there are more and the link may accept them.
     fn send(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
         let ready = std::mem::take(&mut lock(&self.shared.ready.0).0);
-        // Who is ready is there, or new.
+        // A ready call is known already, or new.
         self.adopt();
         for key in ready {
             if let Some(driven) = self.calls.get_mut(&key)
@@ -625,7 +627,7 @@ impl<L: Link> Driver<L> {
         }
         for _ in 0..TURN {
             if self.poll_out(cx)?.is_pending() {
-                // The link wakes us.
+                // The link wakes the task.
                 return Ok(false);
             }
             if let Some((to, answer)) = self.resets.pop_front() {
@@ -639,7 +641,7 @@ impl<L: Link> Driver<L> {
         Ok(true)
     }
 
-    /// The next packet of a call. Behind the last one its turns end, and its deadline is looked at.
+    /// Takes the next packet of a call. After the last one the call leaves the rotation, and its deadline is updated.
     fn take_from(&mut self, key: Key) {
         let Some(driven) = self.calls.get_mut(&key) else { return };
         match driven.reading.poll(&mut Context::from_waker(&driven.waker), None) {
@@ -660,7 +662,7 @@ impl<L: Link> Driver<L> {
         }
     }
 
-    /// A call is over.
+    /// Removes a call that is over.
     fn remove(&mut self, key: Key) {
         let gone = self.calls.remove(&key);
         gone.and_then(|driven| driven.deadline).map(|deadline| self.timers.remove(&(deadline, key)));
@@ -668,13 +670,13 @@ impl<L: Link> Driver<L> {
         lock(&self.shared.state).calls.remove(&key);
     }
 
-    /// Whoever waits for the answer looks at it.
+    /// Wakes the dialler of a call, to check for the answer.
     fn answered(&self, key: Key) {
         let dials = lock(&self.shared.state).calls.get_mut(&key).and_then(|known| known.dials.take());
         dials.into_iter().for_each(Waker::wake);
     }
 
-    /// Sends the packet that waits for the link. Where it fails the packet is lost.
+    /// Sends the packet that waits for the link. If that fails, the packet is lost.
     fn poll_out(&mut self, cx: &mut Context<'_>) -> io::Result<Poll<()>> {
         let Some((to, packet)) = &self.out else { return Ok(Poll::Ready(())) };
         match self.link.poll_send(cx, *to, packet.data()) {
@@ -698,7 +700,7 @@ impl<L: Link> Driver<L> {
 }
 
 impl<L> Driver<L> {
-    /// The link has gone: everybody is told.
+    /// The link is gone: ends all calls, and wakes all waiting tasks.
     fn fail(&mut self, why: &Fault) {
         let mut state = lock(&self.shared.state);
         state.failed.get_or_insert_with(|| why.clone());
@@ -724,7 +726,7 @@ fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotConnected
 }
 
-/// The service and the user that a call names. `None`: it is no first message of one.
+/// The service and the user in a call. `None`: this is not the first message of one.
 fn called(head: Header, data: &[u8]) -> Option<(&str, &str)> {
     let words = data.get(..usize::try_from(head.remain).ok()?)?;
     let first = head.mid == 1 && head.flags & SERVICE != 0 && head.circuit & 1 == 0;

@@ -1,4 +1,4 @@
-//! What leaves: data, what was lost, and everything that timers and the peer have asked for.
+//! The sending side: new data, lost data, and packets due by timers or requested by the peer.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::{
 };
 
 impl Il {
-    /// How long an answer may take.
+    /// The present timeout for an answer.
     fn patience(&self) -> Duration {
         let Path { rtt, deviation, .. } = self.path;
         let base = match self.new || self.state == State::Syncer {
@@ -23,12 +23,12 @@ impl Il {
             }
         };
         let most = if self.new { PAUSE } else { OLD_PAUSE };
-        // Times 1.5 for each try.
+        // Grows by 1.5 with each try.
         let times = 1.5f64.powi(self.timers.tries.min(30) as i32);
         Duration::from_secs_f64((base.as_secs_f64() * times).min(most.as_secs_f64()))
     }
 
-    /// Does what is due by the clock.
+    /// Handles expired timers.
     fn tick(&mut self, now: Duration) {
         let Timers { ack, again, heard, asked, began, tries, .. } = self.timers;
         if now >= heard + DEAD {
@@ -65,7 +65,7 @@ impl Il {
         }
     }
 
-    /// The next packet that may leave now.
+    /// Returns the next packet to send now.
     pub fn transmit(&mut self, now: Duration) -> Option<Chain> {
         if self.state != State::Closed {
             self.tick(now);
@@ -134,7 +134,7 @@ impl Il {
             self.timers.asked = now;
             return Some(self.control(Kind::Query, self.query, None));
         }
-        // Who has read tells of the room, when it is worth it.
+        // Advertises the window after the process has read a quarter of it.
         if self.due.ack || (self.new && self.window() >= self.told + self.setup.window / 4) {
             let report = self.report(now);
             return Some(self.control(Kind::Ack, 0, report));
@@ -142,7 +142,7 @@ impl Il {
         None
     }
 
-    /// Data that was lost, or that is new, if the window and the way have room for it.
+    /// Returns lost or new data, if the window and the path have room for it.
     fn next_data(&mut self, now: Duration) -> Option<Chain> {
         let ask = std::mem::take(&mut self.due.ask);
         let on_way = self.on_way;
@@ -150,7 +150,7 @@ impl Il {
         let (at, times) = if self.lost > 0 {
             let at = self.flight.iter().position(|sent| sent.fate == Fate::Lost)?;
             let sent = &mut self.flight[at];
-            // An old peer drops what its reader has no room for.
+            // An old peer drops data for which its reader has no room.
             if sent.times == TRIES && self.new {
                 self.fails("a message does not get through");
                 return None;
@@ -172,7 +172,7 @@ impl Il {
             let cost = cost(block);
             let fits = self.flight_cost + cost <= self.peer_window;
             if !has_room(cost) || !fits || self.flight.len() as u64 >= self.ids() {
-                // Nothing on its way will say when the window opens.
+                // With nothing in flight, no ack will report that the window opens.
                 self.due.query |= !fits && self.flight.is_empty() && self.timers.again.is_none();
                 return None;
             }
@@ -197,14 +197,14 @@ impl Il {
         Some(self.packet(Header { id: id as u32, ..self.header(kind, spec) }, Some(block)))
     }
 
-    /// A query that goes with data.
+    /// A query combined with data.
     fn asks(&mut self) -> (Kind, u8) {
         self.query = self.query % 8 + 1;
         self.queries[usize::from(self.query)] = self.order;
         (Kind::DataQuery, self.query)
     }
 
-    /// What leaves says what has come; the ranges, and the window, only a report does.
+    /// A sent packet acknowledges received data. Ranges and the window are only in a report.
     fn has_acked(&mut self, by_data: bool) {
         if !by_data || self.early.is_empty() {
             self.due.ack &= by_data && self.new && self.unacked >= 4;
