@@ -6,7 +6,7 @@
 //! the token if one was given.
 //!
 //! Always holds: an `Addr` displays as its canonical dial string, which parses to the same `Addr`. No name is resolved
-//! here (each dial does that). An error says what is wrong and what would be right.
+//! here (each dial does that). An error explains the fault and gives the right form.
 
 use std::fmt;
 use std::io;
@@ -78,7 +78,7 @@ pub struct Target {
     pub token: Option<String>,
 }
 
-/// Why a text is not an address: what is wrong and what would be right, for people.
+/// The error for a text that is not an address. It gives the right form, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DialError(String);
 

@@ -70,7 +70,7 @@ pub(super) struct Conn {
     unproven: bool,
     /// The client's name for `ClientTurns`; `None` until it first needs a permit.
     client: Option<ClientName>,
-    /// The client is another user of this machine, not the one who serves.
+    /// The client is another local user than that of this process.
     is_other: bool,
     /// The files that the client sees, if any.
     files: Option<Rc<Files>>,

@@ -1,7 +1,7 @@
-//! A mount of a server that lies, stalls, and tells changes when it likes.
+//! Mounts of a server that lies, stalls, and publishes changes at will.
 //!
-//! What needs root is left out elsewhere, and that is said. What may hang is done on a thread or by a program of its
-//! own, and the mount is taken away by force in the end.
+//! Tests that need root are skipped without it, with a message. Calls that may hang run on a thread or in a program of
+//! their own, and the mount is removed by force in the end.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -29,30 +29,30 @@ use nine_proto::{Attr, Dirent, Errno, GetMask, LockStatus, LockType, NOUID, Op, 
 use rustix::fs::FlockOperation;
 use rustix::mount::UnmountFlags;
 
-/// Longer than anything here takes, unless it hangs; and for what a mount has heard of to be seen.
+/// Longer than anything here takes, unless it hangs; and the time for an invalidation to take effect.
 const LIMIT: Duration = Duration::from_secs(20);
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A file of the server. A directory has what is below its path, and lists what it likes.
+/// A file of the server. A directory has the files below its path, but may list others.
 #[derive(Clone, Default)]
 struct Lie {
     attr: Attr,
     data: Vec<u8>,
     /// Names with their cookies.
     list: Vec<(Vec<u8>, u64)>,
-    /// Its list has no end.
+    /// Its listing has no end.
     endless: bool,
-    /// Its entries have no numbers.
+    /// Its entries have no inode numbers.
     bare: bool,
-    /// Reads bring so many bytes more than are asked for.
+    /// Reads return this many bytes more than requested.
     more: usize,
-    /// Getattr says this instead.
+    /// Getattr fails with this.
     errno: Option<Errno>,
-    /// It is there once it was created.
+    /// It exists once it was created.
     comes: bool,
-    /// It is now a file, now a directory.
+    /// It alternates between a file and a directory.
     flips: bool,
-    /// Requests of these kinds are kept, and never answered: a walk to it, a getattr, a read.
+    /// Requests of this kind are held and never answered: a walk to it, a getattr, a read.
     keeps: Option<&'static str>,
 }
 
@@ -62,11 +62,11 @@ struct Liar {
     kept: Mutex<Vec<Later>>,
     nodes: Arc<()>,
     changes: Option<Arc<Changes>>,
-    /// Of which files an extended attribute was asked for, which none has.
+    /// Files of which an extended attribute was requested. None has any.
     looked: Mutex<Vec<String>>,
 }
 
-/// Behind a fid: a path, and its server's count of nodes.
+/// The node of a fid: a path, and a counted reference.
 struct Node {
     path: String,
     _counted: Arc<()>,
@@ -117,7 +117,7 @@ impl Liar {
         Arc::new(Node { path: path.into(), _counted: self.nodes.clone() })
     }
 
-    /// Waits until so many requests are kept.
+    /// Waits until this many requests are held.
     fn until_kept(&self, many: usize) {
         until("requests are kept", || lock(&self.kept).len() >= many);
     }
@@ -305,7 +305,7 @@ impl Mounted {
         self.dir.path().join(name)
     }
 
-    /// Something that must come to an end.
+    /// Runs a call that must end.
     #[track_caller]
     fn ends<T: Send + 'static>(&self, name: &str, what: impl FnOnce(&Path) -> T + Send + 'static) -> T {
         let (path, (done, ended)) = (self.path(name), mpsc::channel());
@@ -324,7 +324,7 @@ impl Mounted {
         self.ends(name, |path| fs::symlink_metadata(path)).map_err(|error| error.raw_os_error().unwrap())
     }
 
-    /// A program with this file as its last word.
+    /// Starts a program with this file as its last argument.
     fn program(&self, words: &[&str], name: &str) -> Child {
         let mut command = Command::new(words[0]);
         command.args(&words[1..]).arg(self.path(name)).stdout(Stdio::null()).stderr(Stdio::null());
@@ -361,7 +361,7 @@ fn ended(child: &mut Child) -> ExitStatus {
     status.unwrap()
 }
 
-/// Names as they come, at most so many; an error ends them.
+/// Reads at most `most` names, up to an error.
 fn names(path: &Path, most: usize) -> Vec<Result<OsString, i32>> {
     let found = fs::read_dir(path).unwrap().take(most);
     found.map(|entry| Ok(entry.map_err(|error| error.raw_os_error().unwrap())?.file_name())).collect()
@@ -389,7 +389,7 @@ fn a_server_may_lie_about_sizes() {
     assert!(first.starts_with(b"hello") && first[5..].iter().all(|&byte| byte == 0));
     assert_eq!(mounted.read("short"), Ok("hello".into()));
     assert_eq!(mounted.stat("huge").map(drop), Err(Errno::EIO.0 as i32));
-    // It loses the session, and is not believed.
+    // The faulty read ends the session, and its data is not used.
     assert!(mounted.read("more").is_err());
     assert!(mounted.ends("short", |path| fs::metadata(path).is_ok() || path.parent().is_some()));
 }
@@ -426,7 +426,7 @@ fn names_that_no_file_can_have_lead_nowhere() {
             b"." | b".." => assert!(!failed && found.len() == 3, "{found:?}"),
             _ => assert!(failed || bad.len() > 255, "{}: {found:?}", bad.escape_ascii()),
         }
-        // What is asked for by name is there, whatever is listed.
+        // A lookup by name works, whatever the listing has.
         assert_eq!(mounted.read("two"), Ok("2".into()));
         let long = OsString::from_vec(bad.iter().copied().filter(|&b| b != 0).collect());
         let long = long.into_string().unwrap();
@@ -437,7 +437,7 @@ fn names_that_no_file_can_have_lead_nowhere() {
 #[test]
 fn a_directory_may_be_endless_and_lead_round() {
     let (endless, mut round) = (Lie { endless: true, ..dir(2, &[]) }, dir(3, &["a", "b", "c", "d"]));
-    // The last one goes on behind the first.
+    // The last entry leads back behind the first.
     round.list[3].1 = 1;
     let files = [("/endless", endless), ("/round", round), ("/file", plain(4, "x"))];
     let Some(mounted) = Mounted::new(Liar::with(files)) else { return };
@@ -463,7 +463,7 @@ fn a_directory_may_change_while_it_is_read() {
         (first, rest)
     });
     assert!(found.0 == 10 && found.1 < 5000, "{found:?}");
-    // The kernel keeps the names of a directory as long as its attributes.
+    // The kernel caches the names of a directory as long as its attributes.
     until("the new name is listed", || mounted.ends("d", |path| names(path, 10)) == [Ok("new".into())]);
 }
 
@@ -475,7 +475,7 @@ fn files_that_say_to_be_the_same_are_kept_apart_by_kind() {
     for _ in 0..3 {
         assert_eq!(mounted.read("f"), Ok("text".into()));
         assert_eq!(mounted.read("d/x"), Ok("x".into()));
-        // A directory that says to be the root: what it is called, it is not.
+        // A directory that claims to be the root: the root does not get its name.
         let _ = mounted.stat("r");
         assert_eq!(mounted.ends("d", |path| names(path, 9)), [Ok("x".into())]);
     }
@@ -515,7 +515,7 @@ fn who_is_killed_ends_whatever_the_server_does() {
         assert_eq!(ended(&mut child).signal(), Some(9));
         let most = GRACE + PATIENCE + Duration::from_secs(2);
         assert!(killed.elapsed() < most, "{name}: {:?}", killed.elapsed());
-        // Nobody else is held up, in the same directory either.
+        // No other request waits, not even in the same directory.
         assert!(mounted.stat("none").is_err());
     }
 }
@@ -544,7 +544,7 @@ fn a_file_that_was_just_made_has_no_capability_that_one_would_ask_for() {
         File::create_new(path)?.write_all(b"new").map(|()| begun.elapsed())
     });
     let looked = std::mem::take(&mut *lock(&mounted.server.looked));
-    // A second later it would be asked for.
+    // A second later the attribute would be requested.
     let is_late = made.unwrap() > GRACE / 2;
     assert!(looked == ["/old"] || is_late && looked == ["/old", "/new"], "{looked:?}");
 }
@@ -555,7 +555,7 @@ fn what_the_kernel_does_not_take_of_a_create_is_let_go_of() {
     assert!(mounted.stat("none").is_err());
     let before = Arc::strong_count(&mounted.server.nodes);
     for n in 0..20 {
-        // Each time another directory.
+        // A different directory each time.
         let make = move |path: &Path| File::options().write(true).create_new(true).open(path).map(drop);
         mounted.server.set("/lie", dir(2 + n, &[]));
         lock(&mounted.server.files).get_mut("/lie").unwrap().comes = true;
@@ -618,7 +618,7 @@ fn a_change_that_comes_before_the_answer_counts() {
         let mut child = mounted.program(&["stat"], name);
         mounted.server.until_kept(1);
         mounted.server.set("/flag", plain(5, &"1".repeat(n + 2)));
-        // Both in one piece: when the first is seen, the second has been taken.
+        // Published together: when the first is visible, the second has been handled.
         mounted.server.tell([Change::Write(at("/flag")), change]);
         until("the changes have come", || len("flag") == Ok(n as u64 + 2));
         match now {
@@ -657,7 +657,7 @@ fn who_ends_while_the_kernel_is_told_leaves_nobody_waiting() {
     assert_eq!(ended(&mut child).code(), Some(1));
 }
 
-/// Whether a thread of this name waits for the kernel, uninterruptibly.
+/// Whether a thread of this name waits in the kernel, uninterruptibly.
 fn waits(name: &str) -> bool {
     let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
     let mut stats = tasks.map(|task| fs::read_to_string(task.path().join("stat")).unwrap_or_default());
@@ -686,7 +686,7 @@ fn what_is_below_a_blind_directory_gets_old() {
     (new.attr.qid.vers, new.attr.mtime) = (2, Time { sec: 9, nsec: 0 });
     mounted.server.set("/d/f", new);
     until("it is read again", || mounted.read("d/f") == Ok("new".into()));
-    // And so it is under another name.
+    // The same under another name.
     mounted.server.set("/e", dir(2, &["f"]));
     mounted.server.set("/e/f", plain(3, "moved"));
     mounted.server.remove("/d");
@@ -696,7 +696,7 @@ fn what_is_below_a_blind_directory_gets_old() {
     until("it is found again", || mounted.stat("e/f").unwrap().len() == 10);
 }
 
-/// A file that says to be made when it is opened.
+/// A file that reports to be generated when it is opened.
 fn event(number: u64, data: &str) -> Lie {
     let mut lie = plain(number, data);
     (lie.attr.qid.ty, lie.attr.size) = (Qid::EVENT, 0);
@@ -709,11 +709,11 @@ fn a_file_of_events_is_read_on_from_where_a_read_has_ended() {
     let (read, asked) = mounted.ends("clone", |path| {
         let mut file = File::options().read(true).write(true).open(path).unwrap();
         let (mut text, mut byte) = (Vec::new(), [0]);
-        // As a shell reads a line, and at most as often as there are bytes, and an end.
+        // As a shell reads a line; at most one read per byte, and one for the end.
         while text.len() < 10 && file.read(&mut byte).unwrap() == 1 {
             text.push(byte[0]);
         }
-        // A question, and its answer from the beginning; the next one behind the first.
+        // A question, and its answer from the beginning; the next question follows the first.
         file.write_all(b"43").unwrap();
         let mut answer = [0; 3];
         file.read_exact(&mut answer).unwrap();

@@ -1,4 +1,4 @@
-//! Both sides, stepped by hand, and over a wire that loses, repeats and reorders.
+//! Client and server, step by step, and over a wire that loses, repeats and reorders.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,7 +18,7 @@ fn server() -> Server {
     Server::new(Setup { offer, password: Password::new(SECRET).unwrap() })
 }
 
-/// A server that has said that it is there.
+/// A server that has announced itself.
 fn quiet_server() -> Server {
     let mut server = server();
     assert_eq!(server.poll_packet(MS).expect("it says that it is there").0, EVERYBODY);
@@ -33,7 +33,7 @@ fn bare(kind: Kind, seq: u8) -> Vec<u8> {
     Frame { seq, ..Frame::bare(kind, CONN) }.bytes()
 }
 
-/// What a packet is, in a word.
+/// Describes a packet in a few words.
 fn word(packet: &[u8]) -> String {
     let Frame { kind, seq, data, .. } = Frame::parse(packet).expect("a frame");
     let text = String::from_utf8_lossy(data);
@@ -151,7 +151,7 @@ fn every_frame_in_every_state_of_a_client() {
         hers(&mut client, MS);
         client
     }
-    // What it answers to each frame, by its type; and how it has ended then.
+    // The answers to each frame, by its type; and how it has ended then.
     let same = ("", None);
     type Answers = [(&'static str, Option<End>); 8];
     let cases: [(&str, Make, Answers); 6] = [
@@ -215,7 +215,7 @@ fn every_frame_in_every_state_of_a_client() {
                 (says.into(), end),
                 "{name} {kind:?}"
             );
-            // Of another conversation it is nothing; an offer has none.
+            // A frame of another connection has no effect. An offer has no connection.
             let mut client = make();
             let before = client.end();
             client.receive(&Frame { conn: CONN + 1, seq: 1, ..Frame::bare(kind, 0) }.bytes());
@@ -251,7 +251,7 @@ fn every_frame_in_every_state_of_a_server() {
         server
     }
     let offer = "offer 0 3 fs";
-    // What it answers to inita, initb, initc, data 20, ack 3, discover, offer, reset; conversations that are left.
+    // The answers to inita, initb, initc, data 20, ack 3, discover, offer, reset; and the connections left.
     type Answers = [(&'static str, usize); 8];
     let cases: [(&str, Make, Answers); 5] = [
         (
@@ -306,7 +306,7 @@ fn every_frame_in_every_state_of_a_server() {
 
 #[test]
 fn what_plan_9_does_is_understood() {
-    // Its initc was lost, and is not said again: what is typed stands for it.
+    // Its initc was lost, and is not repeated: the typed data implies it.
     let mut server = quiet_server();
     server.receive(MS, HER, &bare(Kind::Inita, 0));
     let typed: Vec<u8> = format!("{SECRET}\n").into();
@@ -314,17 +314,17 @@ fn what_plan_9_does_is_understood() {
         server.receive(MS, HER, &data(1 + n as u8, &[*byte]));
     }
     assert!(matches!(server.event(), Some(Event::Open(..))), "one byte in a frame, none waited for");
-    // A place that is used again does not forget its last number: ours is any, and so is the first of its own.
+    // A reused connection number continues its data numbers, so the first number may be any, ours too.
     let mut client = Client::new(MS, CONN, 1);
     client.receive(&bare(Kind::Initb, 0));
     client.receive(&data(254, b"a"));
     client.receive(&data(255, b"b"));
     client.receive(&data(0, b"c"));
     assert_eq!(client.take(), b"abc");
-    // It knows no cookie: an initb is a repetition as long as nothing has been taken.
+    // It does not support cookies: an initb is a repetition as long as no data was accepted.
     client.receive(&bare(Kind::Initb, 0));
     assert_eq!(client.end(), Some(End::Anew));
-    // It echoes the question's number, or 0; an answer to our own question is no word of a forgotten conversation.
+    // It echoes the discovery's number, or 0. An answer to our own discovery does not mean an unknown connection.
     let mut server = quiet_server();
     server.receive(MS, HER, &Frame { seq: 1, ..Frame::bare(Kind::Discover, 0) }.bytes());
     assert_eq!(its(&mut server, MS), ["offer 1 3 fs"]);
@@ -335,7 +335,7 @@ fn frames_of_the_opening_that_come_late_change_nothing() {
     let inita = |cookie: &[u8]| Frame { data: cookie, ..Frame::bare(Kind::Inita, CONN) }.bytes();
     let mut server = quiet_server();
     server.receive(MS, HER, &inita(b"abcd"));
-    // Data that has overtaken initc comes again.
+    // Data that has overtaken the initc is sent again.
     server.receive(MS, HER, &data(9, b"x"));
     server.receive(MS, HER, &bare(Kind::Initc, 0));
     server.receive(MS, HER, &data(9, format!("{SECRET}\r").as_bytes()));
@@ -381,7 +381,7 @@ fn a_call_that_nobody_answers_ends() {
 
 #[test]
 fn who_vanishes_leaves_no_place_taken() {
-    // Behind initb: 250 ms, 500 ms, 1 s, 1 s.
+    // After the initb: 250 ms, 500 ms, 1 s, 1 s.
     let mut server = quiet_server();
     server.receive(MS, HER, &bare(Kind::Inita, 0));
     let mut said = Vec::new();
@@ -391,7 +391,7 @@ fn who_vanishes_leaves_no_place_taken() {
         said.extend(its(&mut server, now));
     }
     assert_eq!((said, now), (vec!["initb".to_string(); 4], 2751 * MS));
-    // Behind a line that is not acknowledged.
+    // After a line that is not acknowledged.
     let (mut server, id) = logged_in(MS);
     server.receive(MS, HER, &data(10, b"a"));
     while server.conversations() > 0 {
@@ -399,7 +399,7 @@ fn who_vanishes_leaves_no_place_taken() {
         its(&mut server, now);
     }
     assert_eq!(server.event(), Some(Event::End(id, Why::Silent)));
-    // Who says nothing for ten minutes is told; who does not log in is not.
+    // A client that is idle for ten minutes gets a reset; one that does not log in gets none.
     let (mut server, id) = logged_in(MS);
     assert_eq!(server.deadline(), Some(600 * SECOND + MS));
     assert_eq!(its(&mut server, 600 * SECOND + MS), ["reset"]);
@@ -455,7 +455,7 @@ fn the_sixteenth_is_refused_and_so_is_the_fifth_of_a_card() {
         assert_eq!(says(card, 0), "initb");
     }
     assert_eq!((says(99, 0), says(1, 0)), ("reset".into(), "initb".into()));
-    // A number may be used again, as soon as its conversation is over.
+    // A number may be reused as soon as its connection is over.
     server.receive(MS, Mac([2, 0, 0, 0, 0, 5]), &Frame::bare(Kind::Reset, 0).bytes());
     server.receive(MS, Mac([2, 0, 0, 0, 0, 99]), &Frame::bare(Kind::Inita, 0).bytes());
     assert_eq!((its(&mut server, MS), server.conversations()), (vec!["initb".into()], CONVERSATIONS));
@@ -501,7 +501,7 @@ fn a_wrong_password_waits_and_the_third_shuts_its_card_out() {
         assert_eq!(its(&mut server, now), [format!("ack {seq}"), format!("data {} #########", 2 * n)]);
         server.receive(now, HER, &bare(Kind::Ack, 2 * n));
         assert_eq!(server.deadline(), Some(now + 2 * SECOND));
-        // What is said meanwhile is not judged yet.
+        // Input is not checked meanwhile.
         seq += 1;
         server.receive(now, HER, &data(seq, b""));
         its(&mut server, now);
@@ -525,7 +525,7 @@ fn a_wrong_password_waits_and_the_third_shuts_its_card_out() {
 fn who_hangs_up_behind_a_wrong_password_guesses_no_faster() {
     let mut server = quiet_server();
     let hang_up = bare(Kind::Reset, 0);
-    // He says that he is a thousand cards, and ends each conversation, or begins it anew, before he hears of it.
+    // One attacker uses a thousand card addresses, and closes or restarts each connection before it gets an answer.
     let anew = Frame { data: b"anew", ..Frame::bare(Kind::Inita, CONN) }.bytes();
     let mut guesses = |now: Duration| {
         let mut wrong = 0;
@@ -575,7 +575,7 @@ fn a_server_that_is_closed_tells_everybody_and_hears_nobody() {
     assert_eq!((its(&mut server, MS).len(), server.deadline(), server.is_closed()), (0, None, true));
 }
 
-/// Chance from a seed.
+/// A random number generator with a seed.
 struct Rng(u64);
 
 impl Rng {
@@ -585,7 +585,7 @@ impl Rng {
     }
 }
 
-/// Packets on their way, by when they arrive.
+/// Packets in flight, by arrival time.
 #[derive(Default)]
 struct Wire(BTreeMap<(Duration, u64), Vec<u8>>);
 
@@ -612,7 +612,7 @@ impl Wire {
     }
 }
 
-/// A client that types its lines and ends, over a wire with these faults: whether all has come, how both have ended.
+/// A client types its lines and closes, over a wire with these faults. Returns whether all arrived, and how both ended.
 fn session(seed: u64, faults: u64) -> (bool, End, Option<Why>) {
     let mut rng = Rng(seed);
     let lines: Vec<String> =
@@ -632,7 +632,7 @@ fn session(seed: u64, faults: u64) -> (bool, End, Option<Why>) {
     let mut client = Client::new(now, CONN, rng.below(1 << 32) as u32);
     let (mut to_server, mut to_client) = (Wire::default(), Wire::default());
     let (mut came, mut asked, mut why, mut lives) = (Vec::new(), 0, None, None);
-    // Somebody else, who has nothing to do with it.
+    // An unrelated client.
     let her = Mac([2, 0, 0, 0, 0, 9]);
     server.receive(now, her, &bare(Kind::Inita, 0));
     loop {
@@ -657,7 +657,7 @@ fn session(seed: u64, faults: u64) -> (bool, End, Option<Why>) {
                     server.answer(now, id, &answer(&line));
                 }
                 Event::End(_, how) => (lives, why) = (None, Some(how)),
-                // Somebody who has lost a conversation may say what was meant for it to the next.
+                // After a lost connection, input for it may reach the login of the next one.
                 Event::Wrong(_) => {}
             }
         }
@@ -675,7 +675,7 @@ fn session(seed: u64, faults: u64) -> (bool, End, Option<Why>) {
         let next = [client.deadline(), server.deadline(), to_server.first(), to_client.first()];
         match next.into_iter().flatten().min() {
             Some(next) => now = now.max(next) + Duration::from_micros(rng.below(100)),
-            // A reset was lost. Who says something is told again.
+            // A reset was lost. A client that sends something gets another one.
             None => assert_eq!(client.send(b"?"), 1, "seed {seed}"),
         }
         assert!(now < 1000 * SECOND, "seed {seed}: it does not end");
@@ -706,7 +706,7 @@ fn over_a_wire_that_loses_half_bytes_come_once_and_in_order_or_it_ends() {
     let mut whole = 0;
     for seed in 0..100 {
         let (all, end, why) = session(seed, 2);
-        // Whoever was told a good end has everything.
+        // After a regular end everything has arrived.
         assert!(all || why != Some(Why::Closed), "seed {seed}: {end:?} {why:?}");
         whole += u32::from(all);
     }

@@ -1,4 +1,4 @@
-//! Two machines, or one and a hand that writes packets, by a clock of their own.
+//! Two machines, or one and packets written by hand, with a simulated clock.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::packet::{HEADER, Header, Kind};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// What ids of a port begin with.
+/// The initial id of a port.
 fn start(port: u16) -> u32 {
     u32::from(port).wrapping_mul(0x0123_4567)
 }
@@ -32,26 +32,26 @@ fn kind(packet: &[u8]) -> Kind {
     Header::parse(packet).expect("a packet").0.kind
 }
 
-/// Kinds of all that leaves now.
+/// The types of all packets sent now.
 fn kinds(il: &mut Il, now: Duration) -> Vec<Kind> {
     std::iter::from_fn(|| packet(il, now)).map(|packet| kind(&packet)).collect()
 }
 
-/// Two ends and the way between them.
+/// Two ends and the path between them.
 struct Net {
     now: Duration,
     ends: [Il; 2],
-    /// When it arrives, at whom.
+    /// By arrival time; with the receiver.
     way: BTreeMap<(Duration, u64), (usize, Vec<u8>)>,
     sent: u64,
     delay: Duration,
-    /// One packet of so many is lost, by a chance of its own; 0: none.
+    /// One in this many packets is lost, at random; 0: none.
     lost: u64,
-    /// Packets of more bytes are lost; 0: none.
+    /// Packets longer than this are lost; 0: none.
     narrow: usize,
     got: [Vec<Vec<u8>>; 2],
     kinds: Vec<(usize, Kind)>,
-    /// Reads what comes.
+    /// The processes read their input.
     reads: bool,
 }
 
@@ -85,7 +85,7 @@ impl Net {
         net
     }
 
-    /// Takes out what may leave and what has come.
+    /// Moves packets to the path, and received messages to `got`.
     fn turn(&mut self) {
         for side in 0..2 {
             while let Some(packet) = packet(&mut self.ends[side], self.now) {
@@ -261,7 +261,7 @@ fn a_reader_that_stops_closes_the_window_and_one_that_goes_on_opens_it() {
             }
             net.run(MS * 10);
         }
-        // What waits on both sides is limited.
+        // The queues of both sides are limited.
         assert!(sent < 500, "{sent}");
         net.run(Duration::from_secs(60));
         assert_eq!(net.states(), [State::Established; 2]);
@@ -369,7 +369,7 @@ fn packets_that_are_not_of_the_conversation_change_nothing_and_are_counted() {
 #[test]
 fn who_was_started_anew_ends_what_was_left_open() {
     let mut net = Net::open([false, false]);
-    // The caller has forgotten everything, and calls again from the same port.
+    // The caller has lost its state, and calls again from the same port.
     net.ends[0] = Il::call(net.now, Setup { start: 99, ..setup(5000, 17008) });
     net.run(MS * 10);
     assert_eq!(net.states(), [State::Syncer, State::Closed]);

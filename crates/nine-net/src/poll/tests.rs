@@ -1,4 +1,4 @@
-//! The reactor and its sockets, with real ones: who polls, who waits, what a time limit ends.
+//! The reactor with real sockets: leaders, waiters, time limits.
 
 use super::*;
 use crate::transport::testing::{close, read, write};
@@ -20,7 +20,7 @@ fn pair(reactor: &Reactor) -> (PollSocket, UnixStream) {
     (reactor.from_parts(near.into(), peer).expect("adopted"), far)
 }
 
-/// Sends back what it gets, until the end.
+/// Echoes its input until the end.
 fn echo(mut far: UnixStream) -> thread::JoinHandle<()> {
     thread::spawn(move || {
         let mut buf = [0; 8192];
@@ -74,7 +74,7 @@ fn much_goes_both_ways_at_once() {
     echo.join().expect("no panic");
 }
 
-/// Calls of one byte, answered in order by the peer; the driver is a spawned future.
+/// Calls of one byte, which the peer answers in order. The driver is a spawned future.
 #[derive(Default)]
 struct Calls {
     out: VecDeque<u8>,
@@ -132,7 +132,7 @@ fn many_threads_share_one_connection_and_none_is_forgotten() {
         }
     });
     assert!(lock(&calls).callers.is_empty());
-    // The last clone takes the driver with it, and with the driver the socket.
+    // Dropping the last clone drops the driver, and with it the socket.
     drop(reactor);
     echo.join().expect("no panic");
 }
@@ -202,7 +202,7 @@ fn waits_end_at_their_time_in_order() {
             lock(&order).push(ms);
         });
     }
-    // However late this thread comes.
+    // However late this thread starts.
     reactor.block_on(async {
         while lock(&order).len() < 2 {
             reactor.sleep(Duration::from_millis(1)).await;
@@ -323,7 +323,7 @@ fn a_connection_that_is_a_future_comes_about_or_says_why_not() {
         assert_eq!(read(&mut socket).await.expect("read"), b"x");
     });
     echo.join().expect("no panic");
-    // Its listener has gone.
+    // Its listener is gone.
     let refused = reactor.block_on(reactor.connecting(&addr, LIMIT)).expect_err("refused");
     assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused, "{refused}");
     let named = Addr::Tcp { host: "localhost".into(), port };

@@ -1,4 +1,4 @@
-//! Who sleeps is woken, whatever the other side does at whatever moment.
+//! A sleeping end is woken, whatever the other side does at any moment.
 
 use std::cell::RefCell;
 use std::os::unix::net::UnixStream;
@@ -9,18 +9,18 @@ use super::*;
 use crate::rt::block_on;
 use crate::transport::Proof;
 
-/// When the guest does what it does to a host that goes to sleep.
+/// When the guest acts, while the host goes to sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
-    /// The host has looked in vain, and has not yet said that it sleeps.
+    /// The host has found nothing, and has not announced yet that it sleeps.
     Before,
-    /// It has said so and looked again, and does not listen yet.
+    /// It has announced that and checked again, but does not wait for the bell yet.
     Looked,
     /// It sleeps.
     After,
 }
 
-/// The guest's end of a channel, with what it has of the host's.
+/// The guest's end of a channel, with its descriptors.
 struct Other {
     end: End,
     bell: Bell,
@@ -46,7 +46,7 @@ impl Other {
     }
 }
 
-/// A host that never looks before it sleeps, and its guest, who has joined.
+/// A host that never spins, and its guest, which has joined.
 async fn joined() -> (Channel, Other) {
     let (ours, theirs) = UnixStream::pair().expect("a pair");
     let peer = Peer { addr: "test".into(), proof: Proof::None };
@@ -57,7 +57,7 @@ async fn joined() -> (Channel, Other) {
     (host, Other { end: guest.served().expect("by now"), bell: given.ring, life: Some(theirs.into()) })
 }
 
-/// The host sleeps once, and the guest does `act` at that moment: fails if the host would sleep on.
+/// The host sleeps once, and the guest runs `act` at that moment. Fails if the host would sleep on.
 async fn sleeps(
     host: &mut Channel,
     other: &mut Other,
@@ -88,7 +88,7 @@ async fn sleeps(
     host.found();
 }
 
-/// Tells whether it was woken: a test's own task is polled for other reasons, too.
+/// Records whether it was woken: a test's own task is polled for other reasons too.
 #[derive(Default)]
 struct Woken(Mutex<(bool, Option<Waker>)>);
 

@@ -1,4 +1,4 @@
-//! TLS between two ends of one process, with an authority of its own.
+//! TLS between two ends in one process, with an authority of its own.
 
 use super::*;
 use crate::Env;
@@ -13,7 +13,7 @@ use std::future::{pending, ready};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
-/// An authority and a directory for what it signs.
+/// An authority, and a directory for the files that it signs.
 struct Lab {
     dir: tempfile::TempDir,
     authority: CertifiedIssuer<'static, KeyPair>,
@@ -34,12 +34,12 @@ impl Lab {
         self.dir.path().join(name)
     }
 
-    /// Signs a certificate for `name` that is good until `year`, and writes it and its key.
+    /// Signs a certificate for `name` that is valid until `year`, and writes it and its key.
     fn sign(&self, file: &str, name: &str, year: i32) -> [u8; 32] {
         self.sign_with(file, name, |params| params.not_after = date_time_ymd(year, 1, 1))
     }
 
-    /// The same with whatever is other about it.
+    /// The same with other parameters.
     fn sign_with(&self, file: &str, name: &str, change: impl Fn(&mut CertificateParams)) -> [u8; 32] {
         let mut params = CertificateParams::new([name.to_owned()]).expect("a name");
         change(&mut params);
@@ -50,7 +50,7 @@ impl Lab {
         cert::fingerprint(made.der())
     }
 
-    /// Writes the list of what is revoked: these serial numbers.
+    /// Writes a revocation list with these serial numbers.
     fn revoke(&self, serials: &[u8]) {
         let revoked = |&serial: &u8| RevokedCertParams {
             serial_number: vec![serial].into(),
@@ -60,7 +60,7 @@ impl Lab {
         };
         let params = CertificateRevocationListParams {
             this_update: date_time_ymd(2020, 1, 1),
-            // Nobody minds that it is old.
+            // The age of a list does not matter.
             next_update: date_time_ymd(2020, 1, 2),
             crl_number: vec![1].into(),
             issuing_distribution_point: None,
@@ -103,7 +103,7 @@ fn pair() -> (Socket, Socket) {
 
 type Ends = (io::Result<Tls<Socket>>, io::Result<Tls<Socket>>);
 
-/// Shakes hands between a client and a server; the client dials `fs.lab`.
+/// Performs a handshake between a client and a server. The client dials `fs.lab`.
 async fn meet(client: &ClientTls, server: &mut ServerTls, now: Duration) -> Ends {
     let (near, far) = pair();
     let accept = server.accept(far, now, Real.wall(), pending());
@@ -146,7 +146,7 @@ fn tls_is_pushed_on_a_conversation_that_runs_already() {
         let (sent, came) = join(write(&mut near, b"secret"), read(&mut far)).await;
         sent.expect("written");
         assert_eq!(came.expect("read"), b"secret");
-        // Another module on top of it, and back again.
+        // Pushes another module on top of it, and pops it.
         for end in [&mut near, &mut far] {
             end.control("push zstd").expect("pushed");
         }
@@ -184,7 +184,7 @@ fn tls_is_pushed_on_a_conversation_that_runs_already() {
     });
 }
 
-/// Writes a key as keys are kept.
+/// Writes a key with the mode of a key file.
 fn secret(path: &std::path::Path, text: &[u8]) {
     std::fs::write(path, text).expect("written");
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
@@ -212,10 +212,10 @@ fn authorities_lists_and_keys_that_others_can_change_are_refused() {
     set_mode(lab.dir.path(), 0o777);
     let e = text(new());
     assert!(e.contains("/fs.key: others can replace this file in its directory"), "{e}");
-    // Whom a client trusts is its user's own affair.
+    // The files of a client's trust are not checked: they concern its user alone.
     lab.client(None);
     set_mode(lab.dir.path(), 0o700);
-    // One that is changed so while it is in use changes nothing.
+    // If a file in use gets such a mode, the old version stays in effect.
     let mut server = new().expect("good");
     set_mode(&lab.path("ca"), 0o666);
     std::fs::write(lab.path("ca"), lab.authority.pem() + "\n").expect("written");
@@ -367,12 +367,12 @@ fn a_certificate_that_is_revoked_is_refused_from_then_on_and_judged_again() {
         let e = text(read(&mut near.expect("not judged yet")).await);
         assert!(e.ends_with("refuses our certificate: it was revoked"), "{e}");
         met(&lab.client(Some("rob")), &mut server, Duration::from_secs(1)).await;
-        // Who lives longer than his certificate.
+        // A connection that lasts longer than its certificate.
         let later = Duration::from_secs(70_000_000_000);
         let (_near, far) = met(&lab.client(Some("rob")), &mut server, Duration::ZERO).await;
         let e = server.judge().judge(&far.certificates(), later);
         assert!(e.expect_err("expired").starts_with("has expired"));
-        // A list that is none changes nothing.
+        // An invalid list changes nothing.
         std::fs::write(lab.path("crl"), "nothing").expect("written");
         server.look(Duration::from_secs(2), wall);
         assert!(server.trouble().is_some_and(|e| e.contains("crl: no list of revoked certificates")));
@@ -382,7 +382,7 @@ fn a_certificate_that_is_revoked_is_refused_from_then_on_and_judged_again() {
     other.revoke(&[]);
     let files = |crl| TlsFiles { crl: Some(crl), ..lab.files() };
     let new = |crl| ServerTls::new(files(crl), ClientAuth::Optional, Duration::ZERO, wall);
-    // Theirs is called as ours, and has another key: nobody would come in by it.
+    // The other authority has the same name but another key: it would lock out all clients.
     let e = text(new(other.path("crl")));
     assert!(e.contains("crl: a list in it is not signed by the authority of its name in"), "{e}");
     lab.revoke(&[]);
@@ -392,7 +392,7 @@ fn a_certificate_that_is_revoked_is_refused_from_then_on_and_judged_again() {
     std::fs::write(lab.path("crl"), theirs.clone()).expect("written");
     assert_eq!(server.look(Duration::from_secs(1), wall), 1);
     assert!(server.trouble().is_some_and(|e| e.contains("crl: a list in it is not signed")));
-    // With both authorities each list has one, and nobody knows which of them is asked.
+    // With both authorities each has a list, but it is undefined which of them is used.
     std::fs::write(lab.path("crl"), ours + &theirs).expect("written");
     std::fs::write(lab.path("ca"), read(lab.path("ca")) + &read(other.path("ca"))).expect("written");
     let e = text(new(lab.path("crl")));
@@ -564,7 +564,7 @@ fn a_wall_clock_that_steps_changes_nothing_for_those_who_are_in() {
     run(async || {
         let (mut server, client) = (lab.server(ClientAuth::None), lab.client(None));
         let (mut old, mut far) = met(&client, &mut server, Duration::ZERO).await;
-        // A thousand years on, then back before the certificate was made: timers know neither.
+        // A thousand years ahead, then back before the certificate was created: timers use neither.
         lab.sign("fs", "fs.lab", 2998);
         server.config(Duration::from_secs(1), Duration::from_secs(60_000_000_000));
         assert!(server.trouble().is_some_and(|trouble| trouble.contains("expired")));

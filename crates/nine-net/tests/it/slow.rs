@@ -1,5 +1,5 @@
-//! A slow reader and a fast writer with modules between, which hold, pack and wait; and what is left when one of them
-//! has failed.
+//! A slow reader and a fast writer, with modules between them that delay, compress and wait; and the state after one of
+//! them has failed.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ const BYTES: usize = 64 << 10;
 const BLOCKS: usize = 32;
 /// Bytes of a put.
 const LONGEST: usize = 4096;
-/// What zstd passes on at once.
+/// Bytes that zstd passes on at once.
 const PIECE: usize = 64 << 10;
 
-/// Time in microseconds, in the test's hands.
+/// A clock in microseconds that the test controls.
 #[derive(Clone, Default)]
 struct Hand(Arc<AtomicU64>);
 
@@ -41,7 +41,7 @@ impl Clock for Hand {
     }
 }
 
-/// Puts as often as it may and reads one block in ten steps; how many puts were taken and refused.
+/// Writes whenever possible, and reads one block in ten steps. Returns how many writes were accepted and refused.
 fn fast_against_slow(push: &[&str], steps: usize) -> (usize, usize) {
     let hand = Hand::default();
     let clock = hand.clone();
@@ -62,7 +62,7 @@ fn fast_against_slow(push: &[&str], steps: usize) -> (usize, usize) {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (random >> 33) as usize % n
     };
-    // Half of it is easy to pack, and half is not.
+    // Half of it compresses well, and half does not.
     let content: Vec<u8> = (0..1 << 20)
         .map(|at: usize| if at & 1 << 12 == 0 { below(256) as u8 } else { (at >> 14) as u8 })
         .collect();
@@ -98,7 +98,7 @@ fn fast_against_slow(push: &[&str], steps: usize) -> (usize, usize) {
             bytes <= BYTES.max(PIECE) && blocks <= BLOCKS,
             "{bytes} bytes, {blocks} blocks in step {step}"
         );
-        // Of the pool are what waits where it is not packed, and free ones: each size as many as were out at once.
+        // The pool holds uncompressed data that waits, and free blocks: of each size as many as were in use at once.
         assert!(pool.bytes() <= 2 << 20, "{} bytes in step {step}", pool.bytes());
     }
     let mut rounds = 0;
@@ -169,7 +169,7 @@ fn a_module_that_holds_something_when_another_fails_keeps_nobody_busy() {
     hand.0.store(10_000, Ordering::Relaxed);
     assert!(matches!(b.poll_read(&mut cx, &mut buf), Poll::Ready(Err(_))));
     hand.0.store(90_000, Ordering::Relaxed);
-    // Nothing is held any more: these return.
+    // Nothing is buffered any more: these calls return.
     assert!(matches!(b.poll_flush(&mut cx), Poll::Ready(Ok(()))));
     assert!(matches!(b.poll_close(&mut cx), Poll::Ready(Ok(()))));
     assert!(matches!(b.poll_write(&mut cx, &[IoSlice::new(b"more")]), Poll::Ready(Err(_))));

@@ -62,7 +62,7 @@ fn bodies_are_passed_over_and_bad_ones_refused() {
     let mut large = format!("{get}Content-Length: 99999999\r\n\r\n").into_bytes();
     large.extend(vec![b'x'; 3 << 20]);
     assert_eq!(status(&site.say(&large)), 413);
-    // It is told at once, whether the body comes or not.
+    // The answer comes at once, with or without the body.
     for body in ["Content-Length: 99999999\r\n\r\n", "Content-Length: 1048577\r\n\r\nxx"] {
         let mut stream = site.connect();
         stream.write_all(format!("{get}{body}").as_bytes()).unwrap();
@@ -115,7 +115,7 @@ fn who_is_slow_is_let_go_and_holds_up_nobody() {
     let second = Duration::from_secs(1);
     let options = Options { patience: second, idle: second, stall: second, ..Options::default() };
     let site = Site::disk(dir.path(), options);
-    // Says nothing, says half of it, and takes nothing of the answer.
+    // One sends nothing, one sends half a request, and one does not read the answer.
     let mut silent = site.connect();
     let mut half = site.connect();
     half.write_all(b"GET / HTTP/1.1\r\nHos").unwrap();
@@ -130,7 +130,7 @@ fn who_is_slow_is_let_go_and_holds_up_nobody() {
     assert_eq!(silent.read(&mut [0; 100]).unwrap(), 0);
     assert_eq!(Answer::read(&mut half, false).status, 408);
     assert_eq!(half.read(&mut [0; 100]).unwrap(), 0);
-    // Not by reading: who reads is not deaf.
+    // Without reading it: a client that reads is not late.
     let late = |text: &str| text.contains("ninefold_http_broken_total{why=\"late\"} 3\n");
     while !late(&String::from_utf8(site.get("/metrics", "").body).unwrap()) {
         std::thread::yield_now();
@@ -146,7 +146,7 @@ fn who_is_slow_is_let_go_and_holds_up_nobody() {
 #[test]
 fn a_file_that_becomes_shorter_is_cut_and_never_filled() {
     let (dir, site) = site();
-    // More than the sockets of a connection hold.
+    // More than the socket buffers of a connection hold.
     let all = crate::http::bytes(48 << 20);
     let path = dir.path().join("huge.bin");
     std::fs::write(&path, &all).unwrap();
@@ -160,10 +160,10 @@ fn a_file_that_becomes_shorter_is_cut_and_never_filled() {
     let head = first.windows(4).position(|part| part == b"\r\n\r\n").unwrap() + 4;
     let body: Vec<u8> = first[head..].iter().chain(&rest).copied().collect();
     assert!(body.len() < all.len(), "its end was not there any more");
-    // What is on its way without a copy is what it is when it goes: the kernel clears what it cuts off.
+    // Zero-copy data in flight has the file's content at the time of sending: the kernel zeroes truncated pages.
     let is_right = body.iter().zip(&all).all(|(came, was)| came == was || *came == 0);
     assert!(is_right && body[..10] == all[..10]);
-    // And is found so by the next one.
+    // The next request sees the short file.
     assert_eq!(site.get("/huge.bin", "").body, all[..10]);
 }
 
@@ -243,7 +243,7 @@ fn who_sends_a_body_byte_by_byte_has_one_time_for_it() {
     slow.write_all(b"GET /a.txt HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n").unwrap();
     slow.set_nonblocking(true).unwrap();
     let mut answer = Vec::new();
-    // The last byte never comes, however fast this machine is.
+    // The last byte is never sent, however fast this machine is.
     let mut left = 999_999;
     while answer.is_empty() {
         if left > 0 && slow.write(b"x").is_ok() {
@@ -258,14 +258,14 @@ fn who_sends_a_body_byte_by_byte_has_one_time_for_it() {
     assert!(matches!(status(&answer), 408 | 413), "{}", String::from_utf8_lossy(&answer));
 }
 
-/// A file that says something, and then nothing.
+/// A file that returns some data, and then nothing.
 struct Upstream;
 
 impl synth::Handle for Upstream {
     fn read(&self, ask: synth::Ask) {
         match ask.offset {
             0 => ask.give(vec![b'x'; 5000].into()),
-            // For ever.
+            // It never answers.
             _ => std::mem::forget(ask),
         }
     }
@@ -286,7 +286,7 @@ fn an_upstream_that_stalls_in_the_middle_of_an_answer_cuts_it_and_holds_up_nobod
     for stream in &mut waiting {
         let mut all = Vec::new();
         stream.read_to_end(&mut all).unwrap();
-        // The chunk that says that this is all never comes.
+        // The final chunk never arrives.
         assert!(status(&all) == 200 && !all.ends_with(b"0\r\n\r\n"));
     }
     assert_eq!(site.get("/good", "").body, b"good");
@@ -296,7 +296,7 @@ fn an_upstream_that_stalls_in_the_middle_of_an_answer_cuts_it_and_holds_up_nobod
 fn text_that_becomes_shorter_while_it_is_compressed_has_no_end() {
     let (dir, site) = site();
     let path = dir.path().join("huge.txt");
-    // It cannot be compressed into what the sockets hold.
+    // Text that does not compress to the size of the socket buffers.
     let mut n = 1u64;
     let text: Vec<u8> = (0..48 << 20)
         .map(|_| {

@@ -18,7 +18,7 @@ fn bytes(len: usize) -> Vec<u8> {
     (0..len).map(|n| (n * 7 + n / 251) as u8).collect()
 }
 
-/// `a.txt`, `large.bin`, `d/`, `d/x.html`, `site/index.html`.
+/// Creates `a.txt`, `large.bin`, `d/`, `d/x.html`, `site/index.html`.
 fn tree(dir: &Path) {
     fs::write(dir.join("a.txt"), "hello\n").unwrap();
     fs::write(dir.join("empty"), "").unwrap();
@@ -61,7 +61,7 @@ fn files_come_as_they_are_one_after_the_other_on_one_connection() {
 fn what_is_answered_is_not_held_back_by_what_is_not() {
     let (_dir, site) = site();
     let get = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n");
-    // Half a body is to come, and never does.
+    // The second half of a body never arrives.
     let mut stream = site.connect();
     let half = format!("{}POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nab", get("/a.txt"));
     stream.write_all(half.as_bytes()).unwrap();
@@ -78,7 +78,7 @@ fn what_is_answered_is_not_held_back_by_what_is_not() {
     let mut stream = site.connect();
     stream.write_all((get("/none") + &get("/stalls")).as_bytes()).unwrap();
     assert_eq!(Answer::read(&mut stream, false).status, 404);
-    // Nothing was promised yet, so that it can be said what is wrong.
+    // No header was sent yet, so an error status is possible.
     assert_eq!(Answer::read(&mut stream, false).status, 504);
     assert_eq!(site.ask(&mut stream, "GET", "/bad", "").status, 500);
 }
@@ -143,10 +143,10 @@ fn parts_of_a_file_are_sent_alone() {
     }
     expected.extend(format!("\r\n--{border}--\r\n").bytes());
     assert!(answer.status == 206 && answer.body == expected);
-    // Of another file than the client has a part of, all is sent.
+    // If the client's part is of a different file, the whole file is sent.
     let answer = site.get("/large.bin", "Range: bytes=0-0\r\nIf-Range: \"other\"\r\n");
     assert_eq!((answer.status, answer.body.len()), (200, all.len()));
-    // Of an empty file all that can be sent is sent.
+    // A range of an empty file gets the whole file.
     for ranges in ["0-", "0-99", "-1"] {
         let answer = site.get("/empty", &format!("Range: bytes={ranges}\r\n"));
         assert_eq!((answer.status, answer.header("Content-Length")), (200, Some("0")), "{ranges}");
@@ -187,12 +187,12 @@ fn who_has_a_file_is_told_that_it_is_the_same() {
     let date = first.header("Last-Modified").unwrap();
     assert_eq!(site.get("/a.txt", &format!("If-Modified-Since: {date}\r\n")).status, 304);
     assert_eq!(site.get("/a.txt", "If-Match: \"other\"\r\n").status, 412);
-    // One without content is no less the same.
+    // An empty file can be unchanged too.
     fs::write(dir.path().join("empty"), "").unwrap();
     let empty = site.get("/empty", "");
     let asks = format!("If-None-Match: {}\r\n", empty.header("ETag").unwrap());
     assert_eq!((empty.status, site.get("/empty", &asks).status), (200, 304));
-    // Another file takes its place.
+    // Another file replaces it.
     fs::write(dir.path().join("new"), "quite another\n").unwrap();
     fs::rename(dir.path().join("new"), dir.path().join("a.txt")).unwrap();
     let begun = std::time::Instant::now();
@@ -250,7 +250,7 @@ fn a_long_directory_is_listed_page_by_page() {
         pages += 1;
     }
     assert!(pages == 2 && (0..ALL).map(name).eq(names.iter().cloned()));
-    // For people the same, by links.
+    // The same for people, by links.
     let (mut shown, mut next) = (0, Some("/".to_owned()));
     while let Some(path) = next {
         let page = String::from_utf8(site.ask(&mut stream, "GET", &path, "").body).unwrap();
@@ -262,7 +262,7 @@ fn a_long_directory_is_listed_page_by_page() {
         next = link.map(String::from);
     }
     assert_eq!(shown, ALL);
-    // After an entry that has gone meanwhile it goes on with those behind it.
+    // After an entry that was removed meanwhile, the listing continues with those after it.
     let rest = site.get("/?after=f%2610048x", "Accept: application/json\r\n");
     let rest: serde_json::Value = serde_json::from_slice(&rest.body).unwrap();
     assert_eq!((&rest["entries"][0]["name"], &rest["next"]), (&"f&10049".into(), &serde_json::Value::Null));
@@ -281,7 +281,7 @@ fn many_that_ask_for_much_work_get_all_of_it() {
         let (path, coding) = asks[at % asks.len()];
         write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nAccept-Encoding: {coding}\r\n\r\n").unwrap();
     }
-    // Some do not wait for it.
+    // Some do not wait for the answer.
     streams.drain(..20);
     assert_eq!(site.get("/a.txt", "").body, b"hello\n");
     for (at, stream) in streams.iter_mut().enumerate() {
@@ -330,7 +330,7 @@ fn metrics_are_those_of_the_whole_program() {
     assert!(metrics(&site).contains("\nninefold_http_response_seconds_count 0\nprocess 1\nof_mux 2\n"));
     assert!(metrics(&site).contains("\nninefold_http_response_seconds_count 1\n"));
     assert!(metrics(&site).ends_with("\nof_mux 2\n"));
-    // One that says nothing is no reason to say nothing.
+    // An empty part does not suppress the rest.
     let empty = synth::Dir::new().dir("mux", synth::Dir::new());
     let site = Site::of(Arc::new(synth::Tree::new(empty, Duration::ZERO)), figures());
     let text = metrics(&site);
@@ -355,7 +355,7 @@ fn text_is_compressed_for_who_reads_that() {
     let answer = site.get("/long.txt", "Accept-Encoding: gzip, zstd\r\n");
     assert!(zstd::stream::decode_all(&*answer.body).unwrap() == text);
     assert!(answer.header("ETag").unwrap().ends_with("-zstd\""));
-    // By the weights of the client (RFC 9110, 12.5.3).
+    // By the client's weights (RFC 9110, 12.5.3).
     for (accept, coding) in [
         ("gzip;q=1.0, zstd;q=0.5", Some("gzip")),
         ("*", Some("zstd")),
@@ -409,7 +409,7 @@ fn what_a_program_makes_comes_whole_though_it_has_no_length() {
     }
     assert!(site.get("/long", "").body == long.as_bytes());
     assert_eq!(site.get("/none", "").body, b"");
-    // An old client hears the end by the end of the connection.
+    // For an HTTP/1.0 client the end of the connection marks the end.
     let old = site.say(b"GET /uptime HTTP/1.0\r\n\r\n");
     assert!(old.ends_with(b"\r\n\r\n42 days\n"), "{}", String::from_utf8_lossy(&old));
     assert_eq!(site.get("/event", "").status, 403);
@@ -445,7 +445,7 @@ fn files_from_any_time_are_served() {
     for (seconds, name, said) in [
         (-1, "t1", Some("Wed, 31 Dec 1969 23:59:59 GMT")),
         (0, "t2", Some("Thu, 01 Jan 1970 00:00:00 GMT")),
-        // No answer is older than its file.
+        // The time must not be later than the answer.
         (253_402_300_800i64, "t3", None),
         (i64::from(u32::MAX) * 50, "t4", None),
     ] {
@@ -455,7 +455,7 @@ fn files_from_any_time_are_served() {
         };
         let path = dir.path().join(name);
         std::fs::write(&path, "x").unwrap();
-        // Not every file system knows every time.
+        // Not every file system supports every time.
         let _ = rustix::fs::utimensat(rustix::fs::CWD, &path, &times, rustix::fs::AtFlags::empty());
         let answer = site.get(&format!("/{name}"), "");
         assert_eq!(answer.header("Last-Modified"), said.or(answer.header("Date")), "{seconds}");
@@ -486,7 +486,7 @@ fn a_file_that_is_changed_is_soon_served_as_it_is() {
     let mut stream = site.connect();
     for (at, version) in versions.iter().enumerate() {
         match at {
-            // In place, and by another file in its place.
+            // In place, and by a new file.
             1 => std::fs::write(&path, version).unwrap(),
             _ => {
                 std::fs::write(dir.path().join("new"), version).unwrap();
@@ -534,7 +534,7 @@ fn a_request_that_was_sent_before_the_stop_is_answered() {
     let (_dir, mut site) = site();
     let request = "GET /a.txt HTTP/1.1\r\nHost: x\r\n\r\n";
     let mut streams: Vec<_> = (0..60).map(|_| site.connect()).collect();
-    // Of some an earlier request was answered; some have been accepted; some wait to be.
+    // Some have had an answer, some are accepted, and some wait to be accepted.
     for stream in &mut streams[..20] {
         assert_eq!(site.ask(stream, "GET", "/a.txt", "").status, 200);
     }

@@ -9,7 +9,7 @@ use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
 
 use crate::http::site::Site;
 
-/// A directory that looks like an archive and its dumps.
+/// Creates a directory that looks like an archive and its dumps.
 fn tree(dir: &Path) {
     let put = |path: &str, text: &str, changed: i64| {
         let path = dir.join(path);
@@ -23,7 +23,7 @@ fn tree(dir: &Path) {
     put("archive/d/<b>", "three", 1_600_000_000);
     put("dump/2025/1231/d/<b>", "one", 1_500_000_000);
     put("dump/2026/1119/other", "", 0);
-    // What was not changed has its version still.
+    // An unchanged file keeps its version.
     for day in ["1121", "11211"] {
         let there = dir.join("dump/2026").join(day).join("d");
         fs::create_dir_all(&there).unwrap();
@@ -76,7 +76,7 @@ fn each_file_of_an_archive_has_its_versions() {
         assert!(found.contains(part), "{part} in {found}");
     }
     assert!(!found.contains("<b>") && !found.contains("<script"));
-    // From a dump it is the same, and for programs.
+    // The same from a path in a dump, and as JSON.
     let all = json(&site, "/dump/2025/1231/d/%3Cb%3E?versions");
     assert_eq!((&all["complete"], &all["versions"][0]["first"]), (&true.into(), &"2026/1121".into()));
     assert_eq!(
@@ -84,13 +84,13 @@ fn each_file_of_an_archive_has_its_versions() {
         (&serde_json::Value::Null, &3.into())
     );
     assert_eq!(all["versions"][1]["type"], "removed");
-    // A directory; what is new; what was removed; what never was.
+    // A directory, a new file, a removed one, and one that never existed.
     let found = page(&site, "/archive/d?versions");
     assert!(found.contains("href=\"/dump/2025/1231/d/\">open</a>"), "{found}");
     assert_eq!(json(&site, "/archive/now%20only?versions")["versions"][0]["first"], serde_json::Value::Null);
     assert!(page(&site, "/archive/other?versions").contains(">removed<"));
     assert_eq!(site.get("/archive/none?versions", "").status, 404);
-    // Older ones than one dump.
+    // Versions before a dump.
     let all = json(&site, "/archive/d/%3Cb%3E?versions&before=2026/1121");
     assert_eq!(
         (&all["versions"][0]["type"], &all["versions"][1]["last"]),
@@ -98,7 +98,7 @@ fn each_file_of_an_archive_has_its_versions() {
     );
     assert_eq!(json(&site, "/archive/d/%3Cb%3E?versions&before=2026%2F1121"), all);
     assert_eq!(site.get("/archive/d/%3Cb%3E?versions&before=x", "").status, 400);
-    // Elsewhere a query is nobody's.
+    // Outside of archives the query has no effect.
     assert!(page(&site, "/?versions").contains("id=\"files\""));
     assert!(!page(&site, "/").contains("?versions"));
 }
@@ -145,7 +145,7 @@ fn thousands_of_dumps_are_looked_at_by_and_by() {
     assert!(page(&site, "/archive/f?versions").contains("href=\"?versions&amp;before=2026/0101500\""));
     let rest = json(&site, "/archive/f?versions&before=2026/0101500");
     assert_eq!((&rest["complete"], &rest["before"]), (&true.into(), &serde_json::Value::Null));
-    // As many as one answer looks into, and a year before them.
+    // As many dumps as one answer reads, and a year before them.
     let old = dir.path().join("dump/2025/1231");
     fs::create_dir_all(&old).unwrap();
     fs::write(old.join("f"), "old").unwrap();

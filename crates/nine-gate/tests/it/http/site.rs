@@ -1,4 +1,4 @@
-//! A server over a mux, on the loopback, and a client that says what it likes.
+//! A server over a mux, on the loopback, and a client that may send anything.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -18,7 +18,7 @@ use nine_proto::NOUID;
 use nine_servers::net::{Network, Policy, Tcp};
 use nine_servers::{Disk, DiskOptions, Ram};
 
-/// Long enough for whatever is not wrong.
+/// Long enough for everything that works.
 pub const LIMIT: Duration = Duration::from_secs(30);
 
 pub struct Site {
@@ -37,7 +37,7 @@ impl Site {
         Arc::new(Disk::open(dir, DiskOptions::default()).unwrap())
     }
 
-    /// The same by messages of this size.
+    /// The same over messages of this size.
     pub fn by_messages(dir: &Path, msize: u32) -> Self {
         Self::asked(Self::tree(dir), Options::default(), msize)
     }
@@ -77,10 +77,10 @@ impl Site {
         stream
     }
 
-    /// All that is said to this, up to the end.
+    /// Sends `text` and returns everything up to the end.
     pub fn say(&self, text: &[u8]) -> Vec<u8> {
         let mut stream = self.connect();
-        // Who is refused early may be cut off before he has said all.
+        // An early refusal may close the connection before all is sent.
         let _ = stream.write_all(text);
         let _ = stream.shutdown(std::net::Shutdown::Write);
         let mut answer = Vec::new();
@@ -88,7 +88,7 @@ impl Site {
         answer
     }
 
-    /// One request, and its answer.
+    /// Sends one request, and returns its answer.
     pub fn get(&self, path: &str, headers: &str) -> Answer {
         let mut stream = self.connect();
         self.ask(&mut stream, "GET", path, headers)
@@ -99,7 +99,7 @@ impl Site {
         Answer::read(stream, method == "HEAD")
     }
 
-    /// Ends it; what is owed is sent before.
+    /// Stops the server, which sends pending answers first.
     pub fn stop(&mut self) {
         self.stop.abort();
         self.thread.take().map(JoinHandle::join).transpose().expect("no panic");
@@ -143,7 +143,7 @@ async fn open(env: rt::Real, tree: Arc<dyn FileServer>, options: Options, msize:
     Server::open(&net, "tcp!127.0.0.1!0", Some(root), options, env.clock()).await.unwrap()
 }
 
-/// What a server has said.
+/// An answer of the server.
 pub struct Answer {
     pub status: u16,
     pub head: String,

@@ -1,4 +1,4 @@
-//! Two ends and a link between them, or one end and a hand that writes packets, by a clock of their own.
+//! Two ends and a link between them, or one end and packets written by hand, with a simulated clock.
 
 use super::*;
 use crate::nonet::packet::reset;
@@ -6,13 +6,13 @@ use crate::nonet::packet::reset;
 const MS: Duration = Duration::from_millis(1);
 const MEDIUM: Medium = Medium::ETHER;
 
-/// Two ends, and a link that takes 50 us and does what `bend` says of each packet: how often it arrives, changed
-/// or not.
+/// Two ends, and a link that takes 50 us. `bend` maps each packet to the packets that arrive: any number, changed or
+/// not.
 struct Pair {
     ends: [Nonet; 2],
     now: Duration,
     came: [Vec<Vec<u8>>; 2],
-    /// Packets that were sent, by sender.
+    /// The number of packets sent, by sender.
     sent: [usize; 2],
     reads: [bool; 2],
 }
@@ -24,7 +24,7 @@ impl Pair {
         Self { ends, now: Duration::ZERO, came: Default::default(), sent: [0; 2], reads: [true; 2] }
     }
 
-    /// Goes on until nothing is sent before `until`, or the first deadline behind it.
+    /// Runs until nothing is sent before `until`, or before the first deadline after it.
     fn run_until(&mut self, until: Duration, mut bend: impl FnMut(usize, Vec<u8>) -> Vec<Vec<u8>>) {
         loop {
             let mut moved = false;
@@ -52,7 +52,7 @@ impl Pair {
         }
     }
 
-    /// Until nothing is under way; shorter than the silence after which somebody asks.
+    /// Runs until nothing is in flight, for less than the silence after which a probe is sent.
     fn run(&mut self) {
         self.run_until(self.now + SILENCE / 2, |_, packet| vec![packet]);
     }
@@ -144,7 +144,7 @@ fn a_lost_message_alone_is_sent_again_and_the_others_wait_for_it() {
     }
     let mut lost = false;
     pair.run_until(5 * MS, |from, packet| {
-        // Mid 1 was the call.
+        // Message 1 was the call.
         if from == 0 && head(&packet).mid == 4 && !lost {
             lost = true;
             return vec![];
@@ -167,7 +167,8 @@ fn what_has_come_of_a_message_is_kept_when_it_is_sent_again() {
         if n == 6 && from == 0 { vec![] } else { vec![packet] }
     });
     assert_eq!(pair.came[1], [bytes(14_900)]);
-    // The call, five parts and what two questions name were there already; the four behind the lost one did not follow.
+    // The call, five parts and the numbers of two probes had arrived already; the four parts after the lost one did not
+    // fit.
     assert_eq!((pair.ends[1].counts().old, pair.ends[1].counts().bad), (8, 4));
 }
 
@@ -186,7 +187,7 @@ fn what_is_late_is_asked_after_and_sent_again_when_the_answer_comes_first() {
     for _ in 0..3 {
         pair.now = call.deadline().expect("it will ask");
         assert_eq!(packets(pair.now, call), [question]);
-        // Who has no room says nothing new.
+        // The answer of an end without room gives no news.
         call.handle(pair.now, &answer(1));
         assert_eq!(packets(pair.now, call), []);
     }
@@ -273,7 +274,7 @@ fn who_has_nothing_to_say_and_hears_nothing_ends_after_35_s() {
             }
         }
         assert_eq!(times.len(), 100);
-        // Where something was said, the silence began some 100 us before.
+        // If data was sent, the silence started some 100 us earlier.
         assert!(
             times.iter().zip(0..).all(|(time, n)| (10_000 + 250 * n - 1..=10_000 + 250 * n).contains(time))
         );
@@ -386,7 +387,7 @@ fn whoever_sends_in_spite_of_everything_fills_no_memory() {
         Header { circuit: 4, flags: ACKME, mid, ack: 0, remain }.encode(data, 46)
     };
     let mut most = 0;
-    // Whole messages in order, parts of all others, empty ones.
+    // Complete messages in order, parts of others, empty ones.
     for round in 0..300u32 {
         let mid = (round + 2) as u8;
         match round % 3 {
@@ -431,12 +432,12 @@ fn what_does_not_fit_is_counted_and_changes_nothing() {
     for (head, data) in [
         (Header { circuit: 6, ..good }, &b"hello"[..]),
         (Header { circuit: 5, ..good }, b"hello"),
-        // More than was said, and no padding.
+        // Longer than announced, and not padding.
         (good, long),
-        // A part of nothing, a part that brings nothing, and the least number there is.
+        // A part of no message, a part without data, and the smallest number.
         (Header { remain: -5, ..good }, b"hello"),
         (Header { remain: i16::MIN, ..good }, b"hello"),
-        // No message.
+        // Not a message.
         (Header { flags: 0, ..good }, b"hello"),
     ] {
         let before = answer.counts().bad;
@@ -446,9 +447,9 @@ fn what_does_not_fit_is_counted_and_changes_nothing() {
     answer.handle(MS, &Header { remain: 9, ..good }.encode(&[], 0));
     answer.handle(MS, b"short");
     assert_eq!((answer.counts().bad, answer.held()), (8, 0));
-    // However many there are.
+    // However many arrive.
     (0..10_000).for_each(|_| answer.handle(MS, b"short"));
-    // Acknowledged was what nobody has sent.
+    // It acknowledges a message that was never sent.
     answer.handle(MS, &Header { ack: 77, ..good }.encode(b"hello", 46));
     assert_eq!(answer.poll_message().expect("the message").data(), b"hello");
     assert!(answer.result().is_none());
@@ -460,7 +461,7 @@ fn a_message_that_is_whole_is_not_taken_for_another_one() {
     let part = |mid: u8, remain: i16, data: &[u8]| {
         Header { circuit: 4, flags: ACKME, mid, ack: 0, remain }.encode(data, 46)
     };
-    // Of three parts, and what it waits for is still missing.
+    // In three parts; an earlier message is still missing.
     let parts = [
         part(3, 4000, &bytes(1490)),
         part(3, -2510, &bytes(2980)[1490..]),
@@ -469,12 +470,12 @@ fn a_message_that_is_whole_is_not_taken_for_another_one() {
     parts.iter().for_each(|part| answer.handle(MS, part));
     let said = head(&answer.poll_packet(MS).expect("an acknowledgement of the call")).ack;
     assert_eq!((said, head(&answer.poll_packet(2 * MS).expect("and of this")).ack), (1, 3));
-    // Sent again: no fault, and acknowledged again.
+    // Sent again: not an error, and acknowledged again.
     answer.handle(3 * MS, &parts[0]);
     assert_eq!(head(&answer.poll_packet(3 * MS).expect("acknowledged")).ack, 3);
     parts[1..].iter().for_each(|part| answer.handle(3 * MS, part));
     assert_eq!((answer.counts().old, answer.counts().bad), (3, 0));
-    // Another one of its number is a fault.
+    // A different message with its number is an error.
     answer.handle(4 * MS, &part(3, 3000, &[7; 1490]));
     assert_eq!((answer.counts().old, answer.counts().bad), (3, 1));
     assert!(answer.poll_packet(6 * MS).is_none());
@@ -514,7 +515,7 @@ fn a_hangup_is_said_ten_times_and_then_it_is_over() {
     });
     assert_eq!(n, 10);
     assert!(matches!(pair.ends[0].result(), Some(Err(why)) if why.to_string() == SILENT));
-    // Who has heard none of them comes to its end as well.
+    // An end that has received none of them ends too.
     pair.run_until(Duration::from_secs(60), |_, _| vec![]);
     assert!(matches!(pair.ends[1].result(), Some(Err(why)) if why.to_string() == SILENT));
 }
@@ -526,7 +527,7 @@ fn what_was_written_before_the_other_hung_up_still_goes() {
     pair.ends[0].close();
     pair.send(1, &bytes(30_000));
     let mut n = 0;
-    // The first train loses its middle.
+    // The first batch loses a packet in the middle.
     pair.run_until(Duration::from_secs(60), |from, packet| {
         n += usize::from(from == 1);
         if from == 1 && n == 7 { vec![] } else { vec![packet] }
@@ -554,7 +555,7 @@ fn who_is_not_known_is_told_so() {
     call.handle(MS, &reset(&first, 46).expect("an answer"));
     let why = call.result().expect("over").clone().expect_err("refused");
     assert!(why.to_string().contains("refused"), "{why}");
-    // In the middle, too; but not for a packet that was never sent.
+    // A reset within a call works too, but not for a packet that was never sent.
     let mut pair = Pair::new();
     pair.run();
     pair.send(0, b"x");

@@ -1,10 +1,10 @@
-//! A driver that is polled by hand, on a link that takes as much as it is told.
+//! A driver that is polled by hand, on a link with controlled room.
 
 use std::collections::HashMap;
 
 use super::*;
 
-/// A clock that a hand moves.
+/// A clock that the test controls.
 #[derive(Clone, Default)]
 struct Hand(Arc<Mutex<Duration>>);
 
@@ -31,7 +31,7 @@ fn poll<L: Link>(driver: &mut Driver<L>) -> Poll<io::Result<()>> {
     Pin::new(driver).poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// A link with room for so many packets, which it has counted by circuit.
+/// A link with room for a number of packets, which it counts by circuit.
 #[derive(Clone, Default)]
 struct Narrow(Arc<Mutex<(usize, HashMap<u32, usize>)>>);
 
@@ -59,7 +59,7 @@ impl Link for Narrow {
     }
 }
 
-/// A port with `calls` calls that have a hundred messages each to send, and what was sent of them in each of ten
+/// A port with `calls` calls that send a hundred messages each. Returns the packets sent by circuit, and in each of ten
 /// polls with room for `room` packets.
 fn sent_in_turns(calls: usize, room: usize) -> (HashMap<u32, usize>, Vec<usize>) {
     let link = Narrow::default();
@@ -103,7 +103,7 @@ fn circuits_come_round_and_none_is_in_two_calls() {
         port(Narrow::default(), Limits::default(), Arc::new(Hand::default())).expect("a port");
     let to = Mac([2, 0, 0, 0, 0, 2]);
     let begin = || port.begin(to, b"s u".to_vec()).expect("a call");
-    // Chance has chosen the last one there is.
+    // The random start is near the last circuit.
     let first: Vec<_> = (0..3).map(|_| begin()).collect();
     assert_eq!(first.iter().map(|(key, ..)| key.1).collect::<Vec<_>>(), [1, 3, 5]);
     lock(&port.0.0.state).circuit = 0xff_fffa;
@@ -111,7 +111,7 @@ fn circuits_come_round_and_none_is_in_two_calls() {
     assert_eq!(next, [0xff_fffd, 0xff_ffff, 7]);
 }
 
-/// A link that fails to receive as often as is said, and is there or not.
+/// A link that fails to receive a number of times, and is present or not.
 struct Deaf(Arc<Mutex<(u32, bool)>>);
 
 impl Link for Deaf {
