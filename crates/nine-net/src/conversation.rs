@@ -18,13 +18,13 @@ use nine_stream::{Block, Chain, DEEPEST, Device, Fault, Limit, Make, Modules, Po
 use crate::env::{Clock, Timer};
 use crate::transport::{Beside, Peer, Transport};
 
-/// Most bytes read from the transport at once.
+/// Maximum number of bytes read from the transport at once.
 const READ: usize = 64 << 10;
-/// Most bytes of a write that become a chain at once.
+/// Maximum number of bytes in a write that become a chain at once.
 const WRITE: usize = 256 << 10;
 /// Queues that a stream may fill: input, one at either end, and pending output.
 const PIPELINE: usize = 8;
-/// Most blocks in one write to the transport.
+/// Maximum number of blocks in one write to the transport.
 const GATHER: usize = 16;
 /// Reads from the transport without a result before other tasks run.
 const ROUNDS: usize = 64;
@@ -60,7 +60,7 @@ struct Piped {
     coming: Option<Chain>,
     /// The transport has no more input.
     ended: bool,
-    /// The reader has been told of the end.
+    /// The end was reported to the reader.
     at_end: bool,
     /// Blocks that are being written to the transport.
     going: VecDeque<Block>,

@@ -21,7 +21,7 @@ pub use port::{Announced, Kind, Limits, Line, Port};
 pub use talk::{Listener, Talk, dial};
 pub use udp::{Raw, Udp};
 
-/// Most datagrams received at once.
+/// Maximum number of datagrams received at once.
 pub(crate) const ROOMS: usize = 4;
 
 /// A buffer for one received datagram.

@@ -249,7 +249,7 @@ fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     }
 }
 
-/// Most slices of one `sendmsg` (the kernel's `UIO_MAXIOV`). The caller sends the rest with its next call.
+/// Maximum number of slices of one `sendmsg` (the kernel's `UIO_MAXIOV`). The caller sends the rest with its next call.
 pub(crate) const IOV_MAX: usize = 1024;
 
 /// The pause before a connect is tried again after a full queue refused it.

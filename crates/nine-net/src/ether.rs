@@ -75,7 +75,7 @@ impl FromStr for Mac {
     }
 }
 
-/// Most packets received or sent in one call.
+/// Maximum number of packets received or sent in one call.
 pub(crate) const ROOMS: usize = 32;
 
 /// A buffer for one received packet.

@@ -92,7 +92,7 @@ fn addr(at: &SockAddr) -> Option<Addr> {
     at.as_pathname().map(|path| Addr::Unix { path: path.into() })
 }
 
-/// Most sockets of one program.
+/// Maximum number of sockets of one program.
 const MAX: usize = 64;
 const FORM: &str =
     "a .socket unit for ninefold has ListenStream= alone, with paths, ports, addresses or vsock:";

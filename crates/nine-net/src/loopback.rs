@@ -86,7 +86,7 @@ const REQUEST_LEN: usize = HEADER_LEN + 56;
 /// Offset of the `struct inet_diag_sockid` in a request and in an answer.
 const REQUEST_ID: usize = HEADER_LEN + 8;
 const ANSWER_ID: usize = HEADER_LEN + 4;
-/// Most bytes of an answer that are read. Attributes after them are ignored.
+/// Maximum number of bytes in an answer that are read. Attributes after them are ignored.
 const ANSWER_MAX: usize = 1024;
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const NLM_F_REQUEST: u16 = 1;

@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 use crate::sync::{Mutex, lock};
 use crate::transport::{Beside, Peer, Transport};
 
-/// Most bytes buffered in one direction.
+/// Maximum number of bytes buffered in one direction.
 pub const ROOM: usize = 256 * 1024;
 
 /// One end. Dropping it closes both directions.

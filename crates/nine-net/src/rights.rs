@@ -11,7 +11,7 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 
-/// Most bytes of one file.
+/// Maximum number of bytes in one file.
 const FILE_MAX: u64 = 1 << 20;
 /// Write permission of the group and of others.
 const OTHERS_WRITE: u32 = 0o022;

@@ -136,7 +136,7 @@ pub async fn resolve(host: &str) -> io::Result<Vec<IpAddr>> {
     Ok(found)
 }
 
-/// Most lookups of [`resolve`] at once. The other half of a core's helper threads is for dials by name.
+/// Maximum number of lookups of [`resolve`] at once. The other half of a core's helper threads is for dials by name.
 const LOOKUPS: usize = BLOCKING_THREADS / 2;
 
 /// A permit for a lookup.
@@ -271,8 +271,8 @@ impl Drop for AbortOnPanic {
     }
 }
 
-/// Most helper threads of one core, for calls that block (name lookups). Further work waits, bounded by the time limit
-/// of its dial.
+/// Maximum number of helper threads of one core, for calls that block (name lookups). Further work waits, bounded by
+/// the time limit of its dial.
 const BLOCKING_THREADS: usize = 16;
 
 #[cfg(test)]

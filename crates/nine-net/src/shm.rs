@@ -74,7 +74,7 @@ const NOT_GIVEN: &str = "who listens there takes connections, but has given no c
 /// Polls of the task in which an end spins before it sleeps, and checks in each.
 const TURNS: u32 = 40;
 const LOOKS: u32 = 30;
-/// Most waits without spinning after it was in vain.
+/// Maximum number of waits without spinning after it was in vain.
 const BLIND_MAX: u32 = 256;
 
 /// One end of a channel. One task drives it.

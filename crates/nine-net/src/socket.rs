@@ -557,8 +557,8 @@ fn file_id(path: &Path) -> io::Result<(u64, u64)> {
     path.symlink_metadata().map(|m| (m.dev(), m.ino()))
 }
 
-/// Most connections that wait in the kernel to be accepted. Beyond it (or the system's own limit) a unix client gets
-/// EAGAIN and a TCP client retransmits.
+/// Maximum number of connections that wait in the kernel to be accepted. Beyond it (or the system's own limit) a unix
+/// client gets EAGAIN and a TCP client retransmits.
 const BACKLOG: i32 = 1024;
 
 const PAUSE_MIN: Duration = Duration::from_millis(100);

@@ -349,7 +349,7 @@ impl Read for Inbox {
 /// Bytes read from below at once: two records. While it is not empty nothing more is read.
 const INBOX: usize = 32 << 10;
 
-/// Most bytes that rustls may buffer for output. Beyond it a write waits.
+/// Maximum number of bytes that rustls may buffer for output. Beyond it a write waits.
 const OUTBOX: usize = 64 << 10;
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use nine_io::client::{Entry, File, Result};
 
-/// Most directory data requested at once, in bytes.
+/// Maximum amount of directory data requested at once, in bytes.
 const BLOCK: u32 = 256 * 1024;
 /// "." and "..".
 pub(super) const DOTS: u64 = 2;

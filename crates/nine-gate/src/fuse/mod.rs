@@ -96,18 +96,19 @@ pub struct Options {
     pub patience: Duration,
 }
 
-/// Most bytes of one READ or WRITE, and the same in pages.
+/// Maximum number of bytes in one READ or WRITE, and the same in pages.
 const DATA: usize = 1 << 20;
 const PAGES: u16 = 256;
-/// Most bytes of a request.
+/// Maximum number of bytes in a request.
 const FRAME: usize = DATA + 4096;
 /// Data of a WRITE up to this size is copied, which frees its buffer at once. In bytes.
 const COPIED: usize = 32 << 10;
 /// Free buffers that are kept for later requests.
 const SPARE: usize = 4;
-/// Most requests in flight. Further requests get EAGAIN, except those that end something.
+/// Maximum number of requests in flight. Further requests get EAGAIN, except those that end something.
 const REQUESTS: usize = 4096;
-/// Most background requests of the kernel in flight (read-ahead, write-back), and the number from which it holds back.
+/// Maximum number of background requests of the kernel in flight (read-ahead, write-back), and the number from which it
+/// holds back.
 const BACKGROUND: u16 = 64;
 const CONGESTED: u16 = 48;
 /// Walks to one file while renames change its path. After the last one the caller gets ESTALE.

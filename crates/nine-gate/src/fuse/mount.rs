@@ -401,7 +401,7 @@ fn said(errno: Errno, path: &Path, why: &str) -> io::Error {
 
 const DEVICE: &str = "/dev/fuse";
 const KIND: &str = "fuse.ninefold";
-/// Most links followed, as in path_resolution(7).
+/// Maximum number of links followed, as in path_resolution(7).
 const LINKS_MAX: usize = 40;
 const PROGRAM: &str = "fusermount3";
 const NO_MODULE: &str =

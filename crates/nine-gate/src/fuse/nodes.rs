@@ -1,7 +1,7 @@
 //! The files that the kernel knows: each has a number, and a fid at the server.
 //!
-//! In: results of walks; how often the kernel was told of a file, and forgot it (FORGET). Out: one number per file,
-//! whatever its name, for as long as the kernel knows it.
+//! In: results of walks; lookup counts (each reply that names a file adds one, FORGET subtracts). Out: one number per
+//! file, whatever its name, for as long as the kernel knows it.
 //!
 //! The kernel remembers more files than a server allows fids. Above [`HELD`] fids, the least recently used ones are
 //! clunked; their files are walked to again when needed. Files that are not used for some seconds lose their fids too,
@@ -24,7 +24,7 @@ use nine_proto::{Attr, GetMask, Time, mode};
 
 use super::change_log::{ChangeLog, ChangeSubject};
 
-/// Most fids of files that are not open. A server in this process allows 262,144 per connection.
+/// Maximum number of fids of files that are not open. A server in this process allows 262,144 per connection.
 const HELD: usize = 1 << 16;
 
 /// How long a fid is kept, at least, if the kernel does not ask for its file.
@@ -34,7 +34,7 @@ const IDLE: Duration = Duration::from_secs(5);
 /// written hardly ever do (capabilities(7)).
 pub(super) const CAPABILITY: &[u8] = b"security.capability";
 
-/// Most directories in a path (PATH_MAX of Linux is 4,096 bytes).
+/// Maximum number of directories in a path (PATH_MAX of Linux is 4,096 bytes).
 pub(super) const DEEPEST: usize = 2048;
 
 /// The root's number.
@@ -48,7 +48,7 @@ pub(super) struct Node {
     /// The fid was used since the last check for unused fids.
     used: Cell<bool>,
     key: Key,
-    /// How often the kernel was told of the file, less the times it has forgotten it.
+    /// The lookup count: replies to the kernel that named the file, less those it has forgotten.
     lookups: Cell<u64>,
     /// Type and permissions, as last reported.
     pub mode: Cell<u32>,
@@ -187,7 +187,7 @@ impl Node {
     }
 }
 
-/// Most extended attributes cached as absent per file; then the oldest is dropped.
+/// Maximum number of extended attributes cached as absent per file; then the oldest is dropped.
 const ABSENT: usize = 8;
 
 /// Names, or classes of names, and until when they are cached as absent.
@@ -235,7 +235,7 @@ fn key(attr: &Attr) -> Key {
     (attr.qid.path, attr.mode & mode::S_IFMT, attr.btime, attr.generation)
 }
 
-/// The attributes requested for a file that the kernel is told of.
+/// The attributes requested for a file that a reply will name.
 pub(super) const WANTED: GetMask = GetMask(GetMask::BASIC.0 | GetMask::BTIME.0 | GetMask::GEN.0);
 
 /// See the module.
@@ -541,7 +541,7 @@ impl Nodes {
         self.by_id.values()
     }
 
-    /// Takes back `times` of the times the kernel was told of a file. The last one removes it.
+    /// Subtracts `times` from the lookup count. At 0 the file is removed.
     pub(super) fn forget(&mut self, id: u64, times: u64) {
         let Some(node) = self.by_id.get(&id).filter(|_| id != ROOT) else { return };
         let left = node.lookups.get().saturating_sub(times);
@@ -608,7 +608,7 @@ mod tests {
         nodes.named(ROOT, b"a", &nodes.get(2).unwrap());
         nodes.forget(2, 2);
         assert!(nodes.at(ROOT, b"a").is_some());
-        // More often than it was told, and repeatedly.
+        // More than the lookup count, and repeatedly.
         nodes.forget(2, u64::MAX);
         nodes.forget(2, 1);
         nodes.forget(77, 1);

@@ -4,9 +4,9 @@
 
 use super::head::Body;
 
-/// Most bytes skipped. A client that sends more is disconnected after the answer.
+/// Maximum number of bytes skipped. A client that sends more is disconnected after the answer.
 pub const MOST: u64 = 1 << 20;
-/// Most bytes of a line between chunks, and of all trailers.
+/// Maximum number of bytes in a line between chunks, and of all trailers.
 const LINE: usize = 4 << 10;
 
 /// The position in a body.

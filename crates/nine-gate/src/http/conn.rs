@@ -34,7 +34,7 @@ use super::{GRACE, Site};
 
 /// Bytes of one read of a connection.
 const READ: u32 = 16 << 10;
-/// Most bytes of a remote address.
+/// Maximum number of bytes in a remote address.
 const REMOTE: u32 = 256;
 /// Answers to pipelined requests are gathered up to this many bytes.
 const GATHER: usize = 64 << 10;

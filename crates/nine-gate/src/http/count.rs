@@ -39,7 +39,7 @@ const TIMES: [(&str, u64); 10] = [
     ("1", 1_000_000_000),
     ("10", 10_000_000_000),
 ];
-/// Most bytes read of a mux's file.
+/// Maximum number of bytes read of a mux's file.
 const MUX_MAX: usize = 1 << 20;
 
 fn add(count: &Cell<u64>, n: u64) {

@@ -25,7 +25,7 @@ use super::squeeze::Coding;
 pub(super) const FRESH: Duration = Duration::from_secs(1);
 /// How long a file stays open after its last request.
 const KEPT: Duration = Duration::from_secs(20);
-/// Most symbolic links followed for one path.
+/// Maximum number of symbolic links followed for one path.
 const LINKS: usize = 16;
 
 /// See the module.

@@ -8,9 +8,9 @@ use std::ops::Range;
 use super::range::Ranges;
 use super::status::Status;
 
-/// Most bytes of a head: request line and headers.
+/// Maximum number of bytes in a head: request line and headers.
 pub const HEAD: usize = 16 << 10;
-/// Most headers of a request.
+/// Maximum number of headers of a request.
 const HEADERS: usize = 96;
 
 /// The parts of a request that affect its answer.

@@ -11,9 +11,9 @@ use super::civil::CivilTime;
 use super::past::{Seen, Version, Versions};
 use super::path::encode;
 
-/// Most entries of an HTML page.
+/// Maximum number of entries of an HTML page.
 pub const PAGE_ENTRIES: usize = 2000;
-/// Most entries of a JSON answer.
+/// Maximum number of entries of a JSON answer.
 pub const JSON_ENTRIES: usize = 10_000;
 
 /// A directory, or a page of one.

@@ -43,7 +43,7 @@ impl Entry<'_> {
     }
 }
 
-/// Most bytes of client data written per field.
+/// Maximum number of bytes in client data written per field.
 const SAID: usize = 1024;
 
 /// Escapes client data so that it stays within its quotes. Empty data is `-`.

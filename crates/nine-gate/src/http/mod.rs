@@ -88,11 +88,11 @@ pub struct LocalUsers {
 pub struct Options {
     /// The order in which connections are served under load.
     pub schedule: Schedule,
-    /// Most connections at once. Further ones wait to be accepted.
+    /// Maximum number of connections at once. Further ones wait to be accepted.
     pub connections: usize,
-    /// Most files kept open.
+    /// Maximum number of files kept open.
     pub files: usize,
-    /// Most concurrent reads from disks of this machine. Others wait, in the order of the schedule.
+    /// Maximum number of concurrent reads from disks of this machine. Others wait, in the order of the schedule.
     pub reads: usize,
     /// Names of index files, which are sent in place of their directory.
     pub index: Vec<String>,
@@ -303,9 +303,9 @@ async fn stopping(env: &impl Env, site: &Site, stop: impl Future<Output = ()>, w
 
 /// Executor rounds after which every socket has been polled.
 const ROUNDS: usize = 1000;
-/// Most pages generated and sent at once, half of them for one client. Each may need some megabytes.
+/// Maximum number of pages generated and sent at once, half of them for one client. Each may need some megabytes.
 const PAGES: usize = 256;
-/// Most directories read at once, a slice of each.
+/// Maximum number of directories read at once, a slice of each.
 const LISTING: usize = 2;
 /// Concurrent reads of `listen`: on a busy core each accept takes time.
 const ACCEPTING: usize = 16;

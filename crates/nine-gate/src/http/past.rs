@@ -12,7 +12,7 @@ use nine_proto::{Attr, Errno, GetMask, Time};
 use super::calendar::{Dump, year_of};
 use super::path::below;
 
-/// Most dumps read for one answer.
+/// Maximum number of dumps read for one answer.
 const LOOKED: usize = 2000;
 
 /// An archive, by paths without the first `/`.

@@ -16,9 +16,9 @@ use nine_proto::{Errno, OpenFlags};
 
 use super::files::Files;
 
-/// Most trees at once. Further clients get EAGAIN.
+/// Maximum number of trees at once. Further clients get EAGAIN.
 const TREES: usize = 1024;
-/// Most bytes of a `status` that are parsed.
+/// Maximum number of bytes in a `status` that are parsed.
 const STATUS: u32 = 8 << 10;
 
 /// The source of the trees.

@@ -2,7 +2,7 @@
 
 use super::head::number;
 
-/// Most ranges of a request. With more, the whole file is sent (RFC 9110, 14.2).
+/// Maximum number of ranges of a request. With more, the whole file is sent (RFC 9110, 14.2).
 pub const MOST: usize = 16;
 
 /// The ranges of a `Range` header. Empty: no valid ranges, so the whole file.

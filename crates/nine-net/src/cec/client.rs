@@ -9,11 +9,11 @@ use std::time::Duration;
 use super::frame::{COOKIE, Frame, Kind};
 use super::talk::{Again, TIMES, Talk};
 
-/// Most bytes of unread input. A frame beyond that is not accepted, and is sent again.
+/// Maximum number of bytes in unread input. A frame beyond that is not accepted, and is sent again.
 pub const INBOX: usize = 64 << 10;
-/// Most bytes queued to send. Beyond that the caller waits.
+/// Maximum number of bytes queued to send. Beyond that the caller waits.
 pub const WAITING: usize = 4 << 10;
-/// Most queued frames without data. Further ones are lost, and repeated if needed.
+/// Maximum number of queued frames without data. Further ones are lost, and repeated if needed.
 const ANSWERS: usize = 16;
 
 /// How a connection ended.

@@ -28,7 +28,7 @@ const TURN: usize = 64;
 const FAULTS: u32 = 64;
 /// The interval between checks whether a link is gone or back.
 const LOOK: Duration = Duration::from_secs(2);
-/// Most servers listed.
+/// Maximum number of servers listed.
 const FOUND: usize = 1024;
 /// How often the discovery broadcast is sent.
 const TIMES: u32 = 3;

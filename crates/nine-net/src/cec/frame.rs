@@ -6,7 +6,7 @@
 pub const ETHER_TYPE: u16 = 0xbcbc;
 /// Bytes before the data: `type[1] conn[1] seq[1] len[1]`.
 pub const HEADER: usize = 4;
-/// Most bytes of data that we send in a frame, as in Plan 9's servers.
+/// Maximum number of data bytes that we send in a frame, as in Plan 9's servers.
 pub const DATA_MAX: usize = 250;
 /// Bytes of data in our inita, and in the initb that answers it.
 pub(crate) const COOKIE: usize = 4;

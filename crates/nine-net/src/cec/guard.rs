@@ -13,7 +13,7 @@ use ring::digest::{SHA256, digest};
 
 use crate::ether::Mac;
 
-/// Most cards remembered. A new one replaces the oldest.
+/// Maximum number of cards remembered. A new one replaces the oldest.
 const CARDS: usize = 64;
 /// Consecutive wrong passwords before a card is locked out.
 const WRONG_MAX: u32 = 3;
@@ -25,9 +25,9 @@ const LOCKED: Duration = Duration::from_secs(60);
 pub struct Password([u8; 32]);
 
 impl Password {
-    /// Fewest bytes.
+    /// Minimum number of bytes.
     pub const MIN: usize = 8;
-    /// Most bytes, as in Plan 9's servers.
+    /// Maximum number of bytes, as in Plan 9's servers.
     pub const MAX: usize = 31;
 
     /// Hashes a password. The error is the reason to reject it.

@@ -2,7 +2,7 @@
 //!
 //! In: bytes. Out: the echo; complete lines. Always holds: a line has at most [`LINE_MAX`] bytes.
 
-/// Most bytes of a line. Further bytes are ignored.
+/// Maximum number of bytes in a line. Further bytes are ignored.
 pub(crate) const LINE_MAX: usize = 512;
 
 /// The effect of a byte.

@@ -17,11 +17,11 @@ use super::line::{Line, Typed};
 use super::talk::{Again, Talk};
 use crate::ether::Mac;
 
-/// Most connections at a time. Further clients are refused.
+/// Maximum number of connections at a time. Further clients are refused.
 pub const CONVERSATIONS: usize = 15;
-/// Most connections of one card.
+/// Maximum number of connections of one card.
 pub const PER_CARD: usize = 4;
-/// Most bytes of an answer. The rest is cut off, with a note.
+/// Maximum number of bytes in an answer. The rest is cut off, with a note.
 pub const ANSWER_MAX: usize = 256 << 10;
 /// The password prompt, by which clients recognize it.
 pub const PROMPT: &str = "password: ";
@@ -493,13 +493,13 @@ fn shown(text: &str) -> Vec<u8> {
 const EVERYBODY: Mac = Mac([0xff; 6]);
 /// The answer of Plan 9's servers to a wrong password.
 const BAD: &str = "\r\nBad password\r\n";
-/// Most bytes of unread input, and of queued echoes.
+/// Maximum number of bytes in unread input, and of queued echoes.
 const ROOM: usize = 4 << 10;
-/// Most queued packets without data. Further ones are lost.
+/// Maximum number of queued packets without data. Further ones are lost.
 const ANSWERS: usize = 64;
-/// Most unread events. Beyond that new clients are refused.
+/// Maximum number of unread events. Beyond that new clients are refused.
 const EVENTS: usize = 256;
-/// Most transmissions of an initb.
+/// Maximum number of transmissions of an initb.
 const INITB_TIMES: u32 = 4;
 /// The timeout for the password.
 const LOGIN: Duration = Duration::from_secs(60);

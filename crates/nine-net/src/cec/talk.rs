@@ -155,7 +155,7 @@ impl Talk {
 /// The first and the longest interval between transmissions.
 const FIRST: Duration = Duration::from_millis(250);
 const LAST: Duration = Duration::from_secs(1);
-/// Most transmissions of the same data.
+/// Maximum number of transmissions of the same data.
 pub(crate) const TIMES: u32 = 10;
 
 #[cfg(test)]

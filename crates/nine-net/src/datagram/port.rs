@@ -18,7 +18,7 @@ use crate::lock::{Mutex, MutexGuard, lock};
 /// Bytes of the largest datagram of UDP on IPv4.
 const UDP_MOST: usize = 65_507;
 
-/// Most unacknowledged bytes that il buffers per line, however large the peer's window is.
+/// Maximum number of unacknowledged bytes that il buffers per line, however large the peer's window is.
 const KEPT: usize = 4 << 20;
 
 /// The protocol of a port.
@@ -33,13 +33,13 @@ pub enum Kind {
 /// Limits of a port.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Most lines. Further ones are refused.
+    /// Maximum number of lines. Further ones are refused.
     pub lines: usize,
-    /// Most calls that wait to be accepted per announced port. Further ones are refused.
+    /// Maximum number of calls that wait to be accepted per announced port. Further ones are refused.
     pub calls: usize,
-    /// Most half-open calls. A further one replaces the oldest.
+    /// Maximum number of half-open calls. A further one replaces the oldest.
     pub half: usize,
-    /// Most bytes that il buffers for a reader.
+    /// Maximum number of bytes that il buffers for a reader.
     pub window: usize,
     /// Memory for the buffers of all il lines together, about, in bytes. With many lines, each starts with its share of
     /// this as its window.

@@ -16,7 +16,7 @@ use crate::env::{Clock, Env};
 use crate::messages::Messages;
 use crate::transport::{Peer, Proof, Transport};
 
-/// Most bytes of a message, however large the path allows it.
+/// Maximum number of bytes in a message, however large the path allows it.
 const MESSAGE: usize = 64 << 10;
 
 /// A line as a byte stream. Dropping it closes it; flushed data still arrives.

@@ -15,13 +15,13 @@ use super::path::{Path, Stamp};
 
 /// Memory of a stored message besides its bytes.
 const COST: usize = 128;
-/// Most messages in flight between new peers.
+/// Maximum number of messages in flight between new peers.
 const IDS: u64 = 4096;
 /// The same if a peer is old.
 const OLD_IDS: u64 = 20;
-/// Most unsent bytes before `send` is refused.
+/// Maximum number of unsent bytes before `send` is refused.
 const UNSENT: usize = 256 << 10;
-/// Most unread bytes of an old peer's messages.
+/// Maximum number of unread bytes of an old peer's messages.
 const OLD_UNREAD: usize = 64 << 10;
 /// The smallest window of a new peer, and the smallest limit for its messages.
 const SMALLEST: usize = 4096;
@@ -63,9 +63,9 @@ pub struct Setup {
     pub start: u32,
     /// The largest message that fits in one packet on this path, in bytes.
     pub largest: usize,
-    /// Most bytes of unread input.
+    /// Maximum number of bytes in unread input.
     pub window: usize,
-    /// Most unacknowledged bytes stored here, whatever window the peer advertises.
+    /// Maximum number of unacknowledged bytes stored here, whatever window the peer advertises.
     pub kept: usize,
     /// Packets get sums, because the layer below has none.
     pub sums: bool,

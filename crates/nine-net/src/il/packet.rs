@@ -14,7 +14,7 @@ const MAGIC: [u8; 4] = *b"9il\x01";
 const HELLO: usize = 12;
 /// Bytes of a [`Report`] without ranges.
 const REPORT: usize = 14;
-/// Most ranges of one report.
+/// Maximum number of ranges of one report.
 pub(super) const RANGES: usize = 32;
 
 /// The type of a packet.

@@ -15,7 +15,7 @@ const STALE: Duration = Duration::from_secs(10);
 const SHORTEST: Duration = Duration::from_millis(1);
 /// Messages that may always be in flight.
 const FEWEST: usize = 4;
-/// Most bytes in flight.
+/// Maximum number of bytes in flight.
 pub(super) const MOST: usize = 16 << 20;
 
 /// See the module.

@@ -14,7 +14,7 @@ pub(super) trait Rule: Send + Sized {
     /// When a chain that arrives now leaves. `None`: it is dropped.
     fn due(&mut self, now: Duration, chain: &Chain) -> Result<Option<Duration>, Fault>;
 
-    /// Most chains and bytes that are held. The last chain may exceed it.
+    /// Maximum number of chains, and of bytes, that are held. The last chain may exceed it.
     const MOST: (usize, usize);
 
     /// A description for `status`.
@@ -44,7 +44,7 @@ impl<R: Rule + 'static> ModuleKind for Held<R> {
     }
 }
 
-/// Most bytes of a chain of a connection.
+/// Maximum number of bytes in a chain of a connection.
 const CHAIN: usize = 256 << 10;
 
 /// One direction of a module with a rule.

@@ -10,7 +10,7 @@ use nine_stream::{Chain, Fault, Halves, Module, ModuleKind, Next};
 
 use crate::lock::{Mutex, lock};
 
-/// Most lines stored: some 40 KiB. They outlive the module.
+/// Maximum number of lines stored: some 40 KiB. They outlive the module.
 const LINES: usize = 250;
 /// Bytes of a message that its line shows.
 const SHOWN: usize = 24;

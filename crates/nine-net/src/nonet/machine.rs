@@ -14,15 +14,15 @@ use nine_stream::{Block, Fault};
 
 use super::packet::{ACKME, HANGUP, HEADER, Header, MESSAGE_MAX, Medium, NEWCALL, RESET, SERVICE};
 
-/// Most messages in flight: half of their numbers.
+/// Maximum number of messages in flight: half of their numbers.
 pub const MESSAGES: usize = 128;
 /// From this many unread bytes on, nothing is acknowledged.
 pub const WITHHELD: usize = 16 << 10;
-/// Most bytes of unread input, with [`OVERHEAD`] for each message. Beyond it packets are dropped.
+/// Maximum number of bytes in unread input, with [`OVERHEAD`] for each message. Beyond it packets are dropped.
 pub const HELD: usize = 256 << 10;
 /// Memory of a stored message besides its bytes.
 const OVERHEAD: usize = 128;
-/// Most bytes in flight. The window starts at the size of the longest message, and never gets smaller.
+/// Maximum number of bytes in flight. The window starts at the size of the longest message, and never gets smaller.
 const WINDOW: usize = 256 << 10;
 /// If an acknowledgement takes this much longer than the fastest one, the window does not grow.
 const QUEUED: Duration = Duration::from_millis(50);
@@ -47,7 +47,7 @@ pub(super) const PATIENCE: Duration = RESEND_MAX.saturating_mul(TRIES);
 pub(super) const SILENCE: Duration = Duration::from_secs(10);
 /// Time for the unsent data of a process that is gone.
 const ORPHAN: Duration = Duration::from_secs(60);
-/// Most transmissions of a hang-up.
+/// Maximum number of transmissions of a hang-up.
 const HANGUPS: u32 = 10;
 const SILENT: &str = "the other end says nothing any more";
 

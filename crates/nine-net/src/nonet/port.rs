@@ -81,9 +81,10 @@ pub const NAME_MAX: usize = 28;
 /// Limits of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Most calls per service that wait to be accepted. Further ones are not answered, and the callers try again.
+    /// Maximum number of calls per service that wait to be accepted. Further ones are not answered, and the callers try
+    /// again.
     pub waiting: usize,
-    /// Most calls that are open or being dialled. Beyond it no call is dialled or answered.
+    /// Maximum number of calls that are open or being dialled. Beyond it no call is dialled or answered.
     pub calls: usize,
 }
 
@@ -104,7 +105,7 @@ const FAULTS: u32 = 64;
 const FAULTY: Duration = Duration::from_secs(10);
 /// The interval of checks of a link that failed to receive, until a packet comes.
 const LOOK: Duration = Duration::from_secs(1);
-/// Most queued answers to unknown circuits.
+/// Maximum number of queued answers to unknown circuits.
 const RESETS: usize = 16;
 
 /// The calls of one link. Clones share the port. When the last clone is dropped and no call is left, the driver ends.

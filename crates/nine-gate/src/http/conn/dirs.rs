@@ -36,7 +36,7 @@ const BLOCK: u32 = 32 << 10;
 /// Names whose attributes are requested in one step. Few if the answers cost this core time, so that other input is
 /// read in between. Many if they come from far away.
 const STATS: std::ops::RangeInclusive<usize> = 16..=256;
-/// Most dumps of a year that its calendar shows.
+/// Maximum number of dumps of a year that its calendar shows.
 const DUMPS: usize = 100_000;
 
 /// The error if too many pages are generated at once.

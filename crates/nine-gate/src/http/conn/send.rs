@@ -27,7 +27,7 @@ const UNKNOWN: u64 = 16 << 10;
 const WHOLE: u64 = 16 << 10;
 /// Text shorter than this is not worth compressing.
 const SQUEEZED: u64 = 256;
-/// Most answers compressed at once, since each needs memory. Others are sent uncompressed.
+/// Maximum number of answers compressed at once, since each needs memory. Others are sent uncompressed.
 const SQUEEZING: usize = 256;
 /// Largest file that the serving core compresses itself. In bytes.
 const INLINE: u64 = 16 << 10;
