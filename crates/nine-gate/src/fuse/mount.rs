@@ -4,8 +4,8 @@
 //! A process with CAP_SYS_ADMIN calls mount(2). Others run `fusermount3`, which is set-user-ID and sends the device
 //! over a socket.
 //!
-//! Always holds: [`Mount`] removes only its own mount, and [`unmount`] only mounts of this kind. Neither asks the
-//! mounted file system, whose server may be dead.
+//! Always holds: [`Mount`] removes only its own mount, and [`unmount`] only mounts of this kind. To find a mount,
+//! neither asks its file system, whose server may be dead.
 
 use std::ffi::CString;
 use std::fmt::Write as _;
