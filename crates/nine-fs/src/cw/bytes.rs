@@ -1,6 +1,6 @@
-//! Numbers at places in bytes, least significant byte first.
+//! Reads and writes integers at byte offsets, least significant byte first.
 
-/// Of so many bytes at a place.
+/// Defines the reader and the writer of one integer type. Both panic if the bytes end before the integer does.
 macro_rules! number {
     ($get:ident, $put:ident, $ty:ty) => {
         pub(crate) fn $get(bytes: &[u8], at: usize) -> $ty {

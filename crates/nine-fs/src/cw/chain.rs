@@ -1,6 +1,6 @@
-//! The superblocks of w: which dumps there are, where nobody knows but w itself.
+//! The chain of superblocks on w: the list of dumps, read from w alone.
 //!
-//! In: w. Out: its superblocks in their order, and where what was written ends (docs/disk.md, "The worm").
+//! In: w. Out: its superblocks in order, and the end of the written blocks (docs/disk.md, "The worm").
 
 use bytes::Bytes;
 use nine_block::{Device, Error, Kind as Wrong, Proof, SECTOR};
@@ -9,30 +9,30 @@ use super::Result;
 use super::layout::{LABELS, Label, Super};
 use super::tag::{Identity, Kind, Tag};
 
-/// Blocks that have nothing of ours, behind which nothing more is looked for: what is passed over when places of w
-/// cannot be written is much less.
+/// The search ends after this number of consecutive blocks that are not of this archive. The gap that unwritable blocks
+/// of w leave is much smaller.
 const LOOK: u64 = 1 << 16;
-/// Bytes that are read at a time.
+/// Bytes of one read.
 const READ: u64 = 1 << 20;
 
-/// A worm, as who knows its label reads it.
+/// A worm whose label is known.
 pub(crate) struct Worm<'a> {
     pub(crate) w: &'a dyn Device,
     pub(crate) identity: Identity,
     /// Sectors of a block.
     pub(crate) per: u64,
-    /// Where the first segment begins.
+    /// The w-address of the first segment.
     pub(crate) first: u64,
 }
 
-/// What is there.
+/// The chain as found.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Chain {
-    /// Superblocks and the places of their first copies, oldest first.
+    /// Superblocks with the w-addresses of their first copies, oldest first.
     pub(crate) dumps: Vec<(u64, Super)>,
-    /// Behind all that has been written, also of dumps that never came to their end.
+    /// The end of all written blocks, including those of dumps that were never completed.
     pub(crate) behind: u64,
-    /// The largest generation of all that.
+    /// The largest generation of all these blocks.
     pub(crate) generation: u32,
 }
 
@@ -42,12 +42,13 @@ impl<'a> Worm<'a> {
         Self { w, identity: label.identity, per, first: label.first() }
     }
 
-    /// There is no cache device: segments lie anywhere, and have their superblocks' copies beside each other.
+    /// Returns whether there is no cache device. Segments then lie anywhere, and the two copies of a superblock are
+    /// adjacent.
     fn is_in_place(&self) -> bool {
         self.first > LABELS
     }
 
-    /// The superblock at this place.
+    /// Reads the superblock at `at`.
     pub(crate) async fn superblock(&self, at: u64) -> Result<Super> {
         let wrong = |text: &str| Error::new(Wrong::Failed, format!("block {at:#x}: {text}"));
         let identity = self.identity;
@@ -61,10 +62,10 @@ impl<'a> Worm<'a> {
         Super::decode(&block).map_err(|text| wrong(&text))
     }
 
-    /// All superblocks from the one at this place on, of generations behind this one.
+    /// Follows the chain from `from` on, and returns the superblocks of generations after `after`.
     ///
     /// # Errors
-    /// That w does not answer; that another has it to himself.
+    /// The error of w, if it does not answer or is reserved for another owner.
     pub(crate) async fn chain(&self, from: u64, after: u32) -> Result<Chain> {
         let mut chain = Chain { dumps: Vec::new(), behind: from, generation: after };
         let mut last = after;
@@ -77,7 +78,7 @@ impl<'a> Worm<'a> {
             let (at, it) = match found {
                 Ok(it) if it.generation > last => (at, it),
                 Err(error) if passes(&error) => return Err(error),
-                // What else is written there is no part of it.
+                // In place other written blocks do not belong to the chain.
                 _ if self.is_in_place() => return Ok(chain),
                 _ => match self.look(&mut chain, last).await? {
                     Some(found) => found,
@@ -91,7 +92,7 @@ impl<'a> Worm<'a> {
         }
     }
 
-    /// Whether a superblock may have come to this place: something is there.
+    /// Returns whether a superblock may be at `at`: whether the block has data. An unreadable block counts as data.
     pub(crate) async fn has_something(&self, at: u64) -> Result<bool> {
         match self.w.read(at * self.per, self.per).await {
             Ok(block) => Ok(block.iter().any(|byte| *byte != 0)),
@@ -101,7 +102,7 @@ impl<'a> Worm<'a> {
         }
     }
 
-    /// Looks block by block for the next superblock, in its last place if not in its first.
+    /// Searches for the next superblock block by block. It may be the last copy if the first cannot be read.
     async fn look(&self, chain: &mut Chain, last: u32) -> Result<Option<(u64, Super)>> {
         let end = self.w.shape().sectors / self.per;
         let (mut at, mut nothing) = (chain.behind, 0);
@@ -128,7 +129,7 @@ impl<'a> Worm<'a> {
         Ok(None)
     }
 
-    /// Blocks, as far as they can be read.
+    /// Reads `count` blocks; `None` for each that cannot be read.
     async fn blocks(&self, at: u64, count: u64) -> Result<Vec<Option<Bytes>>> {
         let block = (self.per * SECTOR) as usize;
         match self.w.read(at * self.per, count * self.per).await {
@@ -150,7 +151,7 @@ impl<'a> Worm<'a> {
     }
 }
 
-/// It says nothing of what is there.
+/// Returns whether the error says nothing about the content of the block.
 fn passes(error: &Error) -> bool {
     !matches!(error.kind, Wrong::Failed | Wrong::Unwritten | Wrong::Range)
 }

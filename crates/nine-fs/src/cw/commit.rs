@@ -1,9 +1,9 @@
-//! Commits: changes become durable, all of them at one moment or none; and checkpoints (docs/disk.md, "The journal").
+//! Commits make a set of changes durable at one moment or not at all; and checkpoints (docs/disk.md, "The journal").
 //!
-//! In: blocks that have changed, rows that are free, what has come to w. Out: slots, a record, a flush.
+//! In: changed blocks, freed rows, blocks that were copied to w. Out: writes to slots, one record, one flush.
 //!
-//! Always holds: one commit at a time (who commits sees to it); a slot that a durable record names is not written; what
-//! is in memory says what is durable, and changes when that does.
+//! Always holds: commits do not overlap, which the caller ensures. A slot that a durable record names is not written.
+//! The state in memory is the durable one, and changes only after the flush.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -23,37 +23,38 @@ use crate::ptr::Ptr;
 
 /// Bytes of the largest write.
 const RUN: usize = 1 << 20;
-/// Writes that are under way at a time.
+/// Writes in flight at a time.
 const WRITES: usize = 8;
 
-/// A block that has changed.
+/// A changed block.
 #[derive(Clone)]
 pub(crate) struct Changed {
     pub(crate) at: Ptr,
     pub(crate) kind: Kind,
     pub(crate) owner: u64,
     pub(crate) index: u64,
-    /// A block, without its tag.
+    /// A whole block; its tag is not filled in.
     pub(crate) block: Bytes,
 }
 
-/// A block that has come to w.
+/// A block that was copied to w.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Come {
     pub(crate) row: u64,
     pub(crate) worm: u64,
-    /// What is in its slot is a copy of it. Of a node it is not: there it points to rows, and on w to w.
+    /// The slot holds the same block, so it can stay as a read copy. For a node it does not: the node on c points to
+    /// rows, the node on w to w-addresses.
     pub(crate) same: bool,
 }
 
-/// What is made durable together.
+/// The changes of one commit.
 #[derive(Default)]
 pub(crate) struct Changes {
-    /// In the order in which they are to lie on c.
+    /// In the order in which they should lie on c.
     pub(crate) blocks: Vec<Changed>,
-    /// Blocks of the current generation, known to commits before, that nothing points to any more.
+    /// Blocks of the current generation, known to earlier commits, that nothing points to any more.
     pub(crate) freed: Vec<u64>,
-    /// Rows whose blocks have come to w, durable there.
+    /// Rows whose blocks are durable on w.
     pub(crate) forward: Vec<Come>,
     /// Forwarded rows that nothing points to any more.
     pub(crate) swept: Vec<u64>,
@@ -68,7 +69,7 @@ impl Changes {
     }
 }
 
-/// Writes that are under way, a few at a time. When it has ended none is: who tries again may use the same slots.
+/// A few writes in flight. When `end` returns, none is in flight, so a retry may write the same slots.
 #[derive(Default)]
 pub(super) struct Writes {
     calls: VecDeque<Call>,
@@ -76,7 +77,7 @@ pub(super) struct Writes {
 }
 
 impl Writes {
-    /// Begins one, unless one has failed.
+    /// Begins a write, unless one has failed.
     pub(super) async fn begin(&mut self, device: &dyn Device, at: u64, data: Bytes) {
         if self.calls.len() == WRITES {
             self.wait().await;
@@ -86,7 +87,7 @@ impl Writes {
             self.calls.push_back(device.write(at, data));
         }
         if is_long {
-            // Clients whose requests go on beside it do not wait for all of it.
+            // Let other requests run between large writes.
             yield_now().await;
         }
     }
@@ -108,13 +109,13 @@ impl Writes {
 }
 
 impl Cw {
-    /// Entries that a commit may have.
+    /// Returns the maximum number of entries in a commit.
     pub(crate) fn entries_most(&self) -> usize {
         (self.0.layout.journal_sectors() as usize * SECTOR as usize / 4 - super::layout::FIELDS_MOST)
             / super::layout::ENTRY
     }
 
-    /// Makes it durable. It is when this ends well; if not, nothing has changed, and the same may be tried again.
+    /// Makes the changes durable. If it fails, nothing has changed, and the caller may try the same changes again.
     ///
     /// # Errors
     /// [`Wrong::Poisoned`]: nothing can be made durable any more.
@@ -156,7 +157,7 @@ impl Cw {
                 slots.into_iter().flatten().for_each(|slot| state.slots.give(slot));
                 state.journal.doubtful = true;
                 if error.kind == Wrong::Full {
-                    // Of a sparse device the first ones were mostly written before, and have their storage.
+                    // On a sparse device the first slots were mostly written before, and have their storage.
                     state.slots.rewind();
                 }
                 if error.kind == Wrong::Poisoned {
@@ -167,7 +168,7 @@ impl Cw {
         }
     }
 
-    /// The pages of all rows are in memory: nothing lets go of them until the commit has ended.
+    /// Loads the pages of all rows that change. They stay in memory until the commit ends.
     async fn load_all(&self, changes: &Changes) -> Result<()> {
         let mut pages: Vec<u64> = changes.rows().map(rows::page_of).collect();
         pages.sort_unstable();
@@ -185,7 +186,7 @@ impl Cw {
         }
     }
 
-    /// Slots for the blocks, in their order.
+    /// Takes slots for the changed blocks, in their order.
     fn take(&self, changes: &Changes) -> Result<Vec<Range<u64>>> {
         let state = &mut *self.state();
         let full = || Error::new(Wrong::Busy, "there is no room").of(self.slots_on().name());
@@ -193,7 +194,7 @@ impl Cw {
             if let Some(places) = changes.places(&mut state.slots) {
                 return Ok(places);
             }
-            // A moment that somebody reads holds some.
+            // A held snapshot uses some. Drop it.
             state.let_go();
             return changes.places(&mut state.slots).ok_or_else(full);
         }
@@ -210,7 +211,8 @@ impl Cw {
         Ok(slots)
     }
 
-    /// Writes all of it and flushes. The entries, where the record lies, and how much of the journal's end is left.
+    /// Writes blocks and record, and flushes. Returns the record, its sector in the journal, and the sectors skipped at
+    /// the journal's end.
     async fn write(&self, changes: &Changes, slots: &[Range<u64>]) -> Result<(Record, u64, u64)> {
         let mut entries = Vec::with_capacity(changes.rows().count());
         let mut left = self.left(changes)?.into_iter();
@@ -265,21 +267,22 @@ impl Cw {
             from = to;
         }
         writes.end().await?;
-        // In place c is an area of the same device.
+        // In place c is an area of w, so one flush covers both.
         self.0.c.flush().await?;
         Ok((record, at, over))
     }
 
-    /// The slots that rows have by now and leave, in the order of [`Changes::rows`], if the table of states allows it.
+    /// Returns the slots that rows give up, in the order of [`Changes::rows`], after checking each change against the
+    /// table of states.
     ///
     /// # Errors
-    /// What the disks say of a row does not agree: one would get what another one has.
+    /// The tables on the device contradict each other: applying the change could give one block's slot to another.
     fn left(&self, changes: &Changes) -> Result<Vec<Option<u64>>> {
         let state = &mut *self.state();
         let mut all = Set::default();
         let blocks = changes.blocks.iter().map(|_| (Some(Op::Write), None));
         let freed = changes.freed.iter().map(|_| (Some(Op::Free), None));
-        // In place most have come to where they are.
+        // In place most blocks stay in their slots.
         let come = |come: &Come| (Some(Op::Copy), Some(come.worm).filter(|_| self.in_place()));
         let forward = changes.forward.iter().map(come);
         let ops = blocks.chain(freed).chain(forward).chain(changes.swept.iter().map(|_| (None, None)));
@@ -289,7 +292,7 @@ impl Cw {
             let (is, row) = state.of(at).expect("its page is loaded");
             let op = match (op, row.place) {
                 (Some(Op::Write), Place::Free) => Some(Op::Grow),
-                // A copy that was begun anew, after some of it had come to w, comes a second time.
+                // If a copy was restarted after some blocks had been forwarded, they are copied again.
                 (Some(Op::Copy), Place::OnWorm(_)) => None,
                 (op, _) => op,
             };
@@ -313,24 +316,25 @@ impl Cw {
         Ok(left)
     }
 
-    /// A block as it lies in its slot, behind what is there. Its sum.
+    /// Appends a block to `run` as it will lie in its slot. Returns its sum.
     fn put_block(&self, run: &mut BytesMut, changed: &Changed, slot: u64) -> u32 {
         let Changed { at, kind, owner, index, block } = changed;
         let start = run.len();
         run.extend_from_slice(&block[..block.len() - TAG]);
         run.resize(start + block.len(), 0);
-        // Where it stays when it is dumped, it is what it will be. Of a node that points to rows a dump has a copy.
+        // A file's block stays here when it is dumped, so it gets its final address. A node points to rows, so a dump
+        // writes another copy of it.
         let is_final = self.in_place() && *kind == Kind::File;
         let place = if is_final { slot } else { at.at };
         let tag = Tag { kind: *kind, made: at.made, at: place, owner: *owner, index: *index };
         tag.seal(&mut run[start..], &self.0.identity)
     }
 
-    /// Puts in place what has changed since the last one, and lets go of the journal. The header says so, and with
-    /// `incarnation` another one of these.
+    /// Writes the sectors changed since the last checkpoint in place, and then a header that frees the journal. With
+    /// `incarnation` the header has that incarnation.
     ///
     /// # Errors
-    /// As of a commit; what is there counts on.
+    /// As for a commit. The previous header then stays in effect.
     pub(super) async fn checkpoint(&self, incarnation: Option<u64>) -> Result<()> {
         let layout = &self.0.layout;
         let per = layout.per_block();
@@ -357,7 +361,7 @@ impl Cw {
             }
             let journal = &mut state.journal;
             if journal.doubtful {
-                // Whatever lies there now is not of what follows.
+                // Records that may be there now do not belong to what follows.
                 journal.number += 1;
             }
             let mut header = state.header.clone();
@@ -377,7 +381,7 @@ impl Cw {
                 Ok(())
             }
             Err(error) => {
-                // All of it once more, the next time.
+                // Write all of it again at the next checkpoint.
                 state.again(&sectors, layout);
                 if error.kind == Wrong::Poisoned {
                     state.stopped = Some(error.clone());
@@ -404,13 +408,14 @@ impl Cw {
         self.0.c.flush().await.map(drop)
     }
 
-    /// The sector of the block that has the second copies of the headers.
+    /// Returns the first sector of the block with the second copies of the headers.
     pub(super) fn last_block(&self) -> u64 {
         let per = self.0.layout.per_block();
         (self.0.c.shape().sectors / per - 1) * per
     }
 
-    /// A checkpoint, if half of the journal is used, or whenever something has changed: also where copies are.
+    /// Makes a checkpoint if half of the journal is used; with `always` if anything has changed, including the table of
+    /// copies.
     pub(crate) async fn tidy(&self, always: bool) -> Result<()> {
         let due = {
             let state = &*self.state();
@@ -420,12 +425,12 @@ impl Cw {
         if due { self.checkpoint(None).await } else { Ok(()) }
     }
 
-    /// The copying of these rows has failed: a word for people, and for the table.
+    /// Marks rows whose copying to w has failed. Only reports and the state table use this.
     pub(crate) fn copying_failed(&self, rows: impl Iterator<Item = u64>) {
         self.state().failed.extend(rows);
     }
 
-    /// Content of blocks whose slots the caller knows to be durable; for the replay of the last record.
+    /// Returns whether all blocks that a record names are in their slots. Replay checks the last record this way.
     pub(super) async fn are_there(&self, record: &Record) -> Result<bool> {
         let last: Map<u64, Row> = record.entries.iter().map(|entry| (entry.number, entry.row)).collect();
         let mut there: Vec<(u64, u32)> = last
@@ -436,7 +441,7 @@ impl Cw {
             })
             .collect();
         there.sort_unstable();
-        // Neighbours are read together, a few at a time.
+        // Read adjacent blocks together, a few requests at a time.
         let per = self.0.layout.per_block();
         let runs = there.chunk_by(|(at, _), (next, _)| at + per == *next);
         let mut calls = VecDeque::new();
@@ -458,8 +463,8 @@ impl Cw {
         let Some((call, run)) = call else { return Ok(true) };
         let blocks = match call.await {
             Ok(blocks) => blocks,
-            // A sector in which the power was cut may not be readable. What else there is may pass by: it
-            // decides nothing.
+            // A sector that was being written when the power was cut may be unreadable. Any other error is passed on,
+            // because it does not say whether the block is there.
             Err(error) if error.kind == Wrong::Failed => return Ok(false),
             Err(error) => return Err(error),
         };
@@ -472,7 +477,8 @@ impl Cw {
 }
 
 impl super::Journal {
-    /// Where a record of so many sectors goes, and how much of the end it leaves over.
+    /// Returns where a record of `sectors` sectors goes in a journal of `most`, and the sectors skipped at its end.
+    /// `None`: the journal has no room.
     pub(super) fn room(&self, sectors: u64, most: u64) -> Option<(u64, u64)> {
         let (at, over) = if self.at + sectors <= most { (self.at, 0) } else { (0, most - self.at) };
         (self.used + over + sectors <= most).then_some((at, over))
@@ -480,7 +486,7 @@ impl super::Journal {
 }
 
 impl State {
-    /// A record is durable. The slots of these rows have copies from now on.
+    /// Applies a durable record. The slots of the rows in `same` become read copies.
     fn apply(&mut self, record: &Record, same: &Set<u64>) {
         for Entry { number, row, left } in &record.entries {
             let before = self.rows.get(*number).expect("its page is loaded");
@@ -509,14 +515,14 @@ impl State {
             }
         }
         if record.fields.generation != self.header.fields.generation {
-            // What was dirty is to be dumped from here on: that is all there is to it.
+            // This alone turns the dirty blocks into blocks to be dumped: the state depends on the generation.
             debug_assert!(step(Is::Dirty, Op::Dump, true).is_some_and(|plan| plan.steps.is_empty()));
         }
         self.claim(&record.fields);
         self.header.fields = record.fields.clone();
     }
 
-    /// The place of this row is had by it, or by a dump.
+    /// Marks the slot of a row as used; in place also the block of w that it is forwarded to.
     pub(super) fn mark_place(&mut self, row: Row) {
         match row.place {
             Place::Here(slot) => self.used_slots.mark(slot, true),
@@ -525,7 +531,7 @@ impl State {
         }
     }
 
-    /// A sector of the table of copies.
+    /// Encodes a sector of the table of copies.
     fn copies_sector(&self, number: u64) -> [u8; 512] {
         let mut bytes = [0; 512];
         for (slot, bytes) in (number * ROWS..).zip(bytes[16..].chunks_exact_mut(16)) {
@@ -538,7 +544,7 @@ impl State {
         bytes
     }
 
-    /// These sectors have changed still.
+    /// Marks these sectors as changed again.
     fn again(&mut self, sectors: &[(u64, [u8; 512])], layout: &super::Layout) {
         let per = layout.per_block();
         for (at, _) in sectors {

@@ -1,29 +1,29 @@
-//! Copies on c of blocks that w has, and which goes when there is no room.
+//! Read copies: slots of c that hold blocks which are also on w, and which are evicted when slots run short.
 //!
-//! In: what was read from w, or has come there. Out: where on c it is. First in, first out: the block cache above has
-//! what is wanted often; a copy that is used on its way out goes round once more.
+//! In: blocks read from w or copied to it. Out: their slots on c. The order is first in, first out, because the block
+//! cache above holds the hot blocks. A copy that was read since it was queued goes round once more (second chance).
 
 use std::collections::{BTreeSet, VecDeque};
 
 use crate::hash::Map;
 
-/// A copy.
+/// A read copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Copy {
     pub(crate) slot: u64,
-    /// Of the block in the slot.
+    /// CRC-32C of the block in the slot.
     pub(crate) sum: u32,
 }
 
-/// See the module. As many as there are slots.
+/// The table of read copies. It has at most one entry for each slot.
 #[derive(Default)]
 pub(crate) struct Copies {
-    /// By w-address; whether it was used.
+    /// By w-address; the flag says whether the copy was read since it was queued.
     copies: Map<u64, (Copy, bool)>,
     order: VecDeque<u64>,
-    /// Slots of which the table on c says something else.
+    /// Slots whose entry in the table on c is out of date.
     pub(crate) changed: BTreeSet<u64>,
-    /// What each slot has a copy of, for that table.
+    /// The w-address that each slot holds a copy of, for that table.
     by_slot: Map<u64, u64>,
 }
 
@@ -36,14 +36,14 @@ impl Copies {
         self.copies.contains_key(&worm)
     }
 
-    /// For whoever reads it.
+    /// Returns a copy for reading, and marks it as used.
     pub(crate) fn get(&mut self, worm: u64) -> Option<Copy> {
         let (copy, used) = self.copies.get_mut(&worm)?;
         *used = true;
         Some(*copy)
     }
 
-    /// A slot has a copy of this from now on. False: there is one.
+    /// Records that a slot holds a copy of `worm`. Returns false if there is a copy already.
     pub(crate) fn add(&mut self, worm: u64, copy: Copy) -> bool {
         if self.has(worm) {
             return false;
@@ -55,7 +55,7 @@ impl Copies {
         true
     }
 
-    /// This copy is none: its slot.
+    /// Removes a copy. Returns its slot.
     pub(crate) fn remove(&mut self, worm: u64) -> Option<u64> {
         let (copy, _) = self.copies.remove(&worm)?;
         self.by_slot.remove(&copy.slot);
@@ -67,7 +67,7 @@ impl Copies {
         Some(copy.slot)
     }
 
-    /// One copy goes: its slot.
+    /// Evicts one copy. Returns its slot.
     pub(crate) fn evict(&mut self) -> Option<u64> {
         loop {
             let worm = self.order.pop_front()?;
@@ -79,7 +79,7 @@ impl Copies {
         }
     }
 
-    /// What a slot has: the w-address and the sum.
+    /// Returns the w-address and the sum of the copy in a slot.
     pub(crate) fn in_slot(&self, slot: u64) -> Option<(u64, u32)> {
         let worm = *self.by_slot.get(&slot)?;
         Some((worm, self.copies[&worm].0.sum))

@@ -1,10 +1,10 @@
-//! A worm is copied to another device, dump by dump.
+//! Copies a worm to another device, dump by dump.
 //!
-//! In: a worm, also one at which a server works; a device with nothing on it, or with an older copy. Out: the same
-//! worm there, block for block.
+//! In: a worm, which a server may be using; a device that is empty or has an older copy. Out: the same worm there,
+//! block for block.
 //!
-//! Always holds: the copy is a worm with whole dumps at any moment: the superblocks of a segment come there when all
-//! between them is durable. So it may be interrupted, and goes on behind the last dump that has come.
+//! Always holds: the copy is at any moment a worm with whole dumps, because the superblocks of a segment are copied
+//! after its other blocks are durable. So an interrupted copy resumes after the last complete dump.
 
 use std::sync::Arc;
 
@@ -19,24 +19,23 @@ use super::{Cw, Result};
 /// Bytes that are copied at a time.
 const RUN: u64 = 1 << 20;
 
-/// What has been copied.
+/// The result of a copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Copied {
-    /// Dumps that were there before, and those that have come.
+    /// Dumps that were there before, and new dumps.
     pub before: usize,
     /// See `before`.
     pub new: usize,
-    /// Blocks that were copied.
+    /// Blocks copied.
     pub blocks: u64,
-    /// Blocks that could not be read, or are not what they should be: they are missing in the copy.
+    /// Unreadable or invalid blocks: the copy lacks them.
     pub wrong: u64,
 }
 
-/// Copies what is new on one worm to another; `told` hears of blocks done, and of how many there are.
+/// Copies the new dumps of one worm to another device. Calls `told` with the blocks done and their total.
 ///
 /// # Errors
-/// [`Wrong::Unsupported`]: there is no archive, another one is on the other device, or that is too small. What the
-/// devices say.
+/// [`Wrong::Unsupported`]: `from` has no archive, `to` has another one, or `to` is too small. Errors of the devices.
 pub(crate) async fn copy(
     from: &Arc<dyn Device>,
     to: &Arc<dyn Device>,
@@ -88,7 +87,7 @@ pub(crate) async fn copy(
             told(copied.blocks, of);
         }
         to.flush().await?;
-        // As they were written: one of them is enough.
+        // Superblocks last, in the order in which they were written. One of them is enough.
         let mut sealed = false;
         for at in [last, *first] {
             sealed |= source.copy_run(at, 1, &**to).await? == 0;
@@ -107,7 +106,7 @@ pub(crate) async fn copy(
 }
 
 impl Worm<'_> {
-    /// Copies some blocks; how many of them are not right, and are left out.
+    /// Copies blocks, and leaves out invalid ones. Returns the number left out.
     async fn copy_run(&self, at: u64, count: u64, to: &dyn Device) -> Result<u64> {
         let identity = self.identity;
         let is_right = move |at: u64, block: &[u8]| Tag::open(block, &identity).is_ok_and(|tag| tag.at == at);
@@ -134,7 +133,7 @@ impl Worm<'_> {
         Ok(wrong)
     }
 
-    /// Writes blocks; where they are written once, and there already, that is as good.
+    /// Writes blocks. If the device is write-once and already has the same content, that is a success.
     async fn put(&self, at: u64, bytes: Bytes, to: &dyn Device) -> Result<()> {
         let sector = at * self.per;
         match to.write(sector, bytes.clone()).await {

@@ -1,10 +1,11 @@
-//! A moment that can be read as it was while commits go on: for a check beside clients.
+//! A held snapshot: the state of one commit, which can be read while further commits go on. A check beside clients uses
+//! it.
 //!
-//! In: the last durable commit. Out: its rows and blocks, as they were then, whatever has changed since.
+//! In: the last durable commit. Out: its rows and blocks as they were then.
 //!
-//! Always holds: a slot that the moment names is not written while it is held. So slots that commits leave are given
-//! back when it is let go of, or when somebody needs one: then the moment is lost, and who reads it is told. Of what
-//! has changed since it remembers [`ROWS_MOST`] rows; with more it is lost, too.
+//! Always holds: a slot that the snapshot names is not written while it is held. Slots that commits give up are freed
+//! when the snapshot is dropped. If another caller needs a slot first, the snapshot is lost, and its reader gets an
+//! error. It is also lost if more than [`ROWS_MOST`] rows have changed since.
 
 use bytes::Bytes;
 use nine_block::{Bits, Error, Kind as Wrong, SECTOR};
@@ -15,19 +16,19 @@ use super::{Cw, Result, State};
 use crate::hash::Map;
 use crate::ptr::NEW;
 
-/// Rows that have changed since, 32 bytes each.
+/// Maximum number of rows that have changed since, at 32 bytes each.
 const ROWS_MOST: usize = 1 << 18;
 
-/// What is remembered for who holds a moment.
+/// The data that a snapshot needs from the state.
 pub(super) struct Hold {
     number: u64,
-    /// Rows that have changed since, as they were.
+    /// Rows that have changed since, with their old values.
     rows: Map<u64, Row>,
-    /// Slots that it names, and nobody else any more.
+    /// Slots that only the snapshot still names.
     slots: Vec<u64>,
 }
 
-/// See the module. There is one at a time; it is let go of when this is dropped.
+/// A snapshot. There is at most one at a time; dropping this value releases it.
 pub(crate) struct Held {
     cw: Cw,
     number: u64,
@@ -38,7 +39,7 @@ pub(crate) struct Held {
 }
 
 impl State {
-    /// A row is changed by a commit that is durable now.
+    /// Remembers the old value of a row that a commit changes.
     pub(super) fn changes(&mut self, number: u64, before: Row) {
         if let Some(hold) = &mut self.hold {
             hold.rows.entry(number).or_insert(before);
@@ -48,7 +49,7 @@ impl State {
         }
     }
 
-    /// A slot is left, and is free when nobody reads it any more.
+    /// Frees a slot, or defers that to the release of the snapshot.
     pub(super) fn leave(&mut self, slot: u64) {
         match &mut self.hold {
             Some(hold) => hold.slots.push(slot),
@@ -56,12 +57,12 @@ impl State {
         }
     }
 
-    /// Slots that a moment alone still names.
+    /// Returns the number of slots that only the snapshot names.
     pub(super) fn held(&self) -> u64 {
         self.hold.as_ref().map_or(0, |hold| hold.slots.len() as u64)
     }
 
-    /// Whoever holds a moment has lost it.
+    /// Drops the snapshot: its reader gets an error from now on.
     pub(super) fn let_go(&mut self) {
         for slot in self.hold.take().into_iter().flat_map(|hold| hold.slots) {
             self.slots.give(slot);
@@ -70,7 +71,7 @@ impl State {
 }
 
 impl Cw {
-    /// Holds the moment of the last durable commit. Who held another one has lost it.
+    /// Takes a snapshot of the last durable commit. An earlier snapshot is lost.
     pub(crate) fn hold(&self) -> Held {
         let state = &mut *self.state();
         state.let_go();
@@ -87,7 +88,7 @@ impl Cw {
         }
     }
 
-    /// What the table on c says of a row, whether it is used or not; none: its sector is wrong.
+    /// Reads a row from the table on c, in use or not. `None`: its sector is invalid.
     pub(crate) async fn row_on_disk(&self, row: u64) -> Result<Option<Row>> {
         let layout = &self.0.layout;
         let sector = row / ROWS;
@@ -98,17 +99,20 @@ impl Cw {
 }
 
 impl Held {
-    /// Whether it is still as it was.
+    /// Returns whether the snapshot is still held.
     pub(crate) fn is_there(&self) -> bool {
         self.cw.state().hold.as_ref().is_some_and(|hold| hold.number == self.number)
     }
 
-    /// Bytes of a block.
+    /// Returns the bytes of a block.
     pub(crate) fn block(&self) -> usize {
         self.cw.block()
     }
 
-    /// A row. What cannot be read is said.
+    /// Returns a row as of the snapshot.
+    ///
+    /// # Errors
+    /// There is no such row, it cannot be read, or the snapshot is lost.
     pub(crate) async fn row(&self, row: u64) -> Result<Row> {
         if row >= self.used_rows.len() {
             return Err(Error::new(Wrong::Failed, format!("there is no row {row}")));
@@ -126,7 +130,7 @@ impl Held {
         }
     }
 
-    /// Blocks by their addresses, one behind the other, all right.
+    /// Reads blocks from consecutive addresses, and verifies each.
     pub(crate) async fn blocks(&self, at: u64, count: u64) -> Result<Bytes> {
         if at.checked_add(count).is_none_or(|end| end > self.cw.end()) {
             return Err(Error::new(Wrong::Failed, format!("there is no block {at:#x}")));
@@ -148,12 +152,12 @@ impl Held {
         if read.is_err() && !self.is_there() { Err(lost()) } else { read }
     }
 
-    /// There is no cache device.
+    /// Returns whether there is no cache device.
     pub(crate) fn in_place(&self) -> bool {
         self.cw.in_place()
     }
 
-    /// Whether w has something there.
+    /// Returns whether the block of w at this address is written.
     pub(crate) fn is_written(&self, at: u64) -> bool {
         match self.in_place() {
             true => at < self.used_slots.len() && self.used_slots.has(at),
@@ -168,14 +172,14 @@ impl Held {
         }
     }
 
-    /// Whether what this row says is in its slot.
+    /// Returns whether the slot of a row holds the block that the row names.
     pub(crate) async fn is_in_slot(&self, row: u64, it: Row) -> bool {
         let Place::Here(slot) = it.place else { return false };
         let sources = [From::Slot(slot, it.sum, None)];
         let bytes = self.cw.slots_on().read(self.cw.slot_at(slot), self.block() as u64 / SECTOR).await;
         bytes.is_ok_and(|block| {
             let tag = super::Tag::open(&block, self.cw.identity());
-            // Without a cache device blocks of files have their places in them, nodes their rows.
+            // Without a cache device the tag of a file's block has its slot as address. A node's tag has its row.
             let at = |tag: &super::Tag| match self.in_place() && tag.kind == super::Kind::File {
                 true => slot,
                 false => NEW + row,

@@ -1,8 +1,7 @@
-//! A worm without a cache device: what is new is written in its place on w, and stays there when it is dumped
-//! (docs/disk.md, "Without a cache device").
+//! A worm without a cache device: new blocks are written to their final address on w, and stay there when they are
+//! dumped (docs/disk.md, "Without a cache device").
 //!
-//! In: a w that can be written again. Out: places of it, each either free or had by somebody; which blocks of a dump
-//! need not be copied.
+//! In: a rewritable w. Out: blocks of w, each free or allocated; which blocks of a dump need not be copied.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,30 +14,30 @@ use super::tag::Kind;
 use super::{Changed, Changes, Cw, Fields, Result, State};
 use crate::ptr::NEW;
 
-/// What c would have: the area of w behind its labels.
+/// Returns the front area: the area of w behind its labels, which serves as c.
 pub(super) fn front(w: &Arc<dyn Device>, block: u32, first: u64) -> Result<Arc<dyn Device>> {
     let per = u64::from(block) / 512;
     let name = format!("the front of {}", w.name());
     Ok(Arc::new(Part::new(w.clone(), name, LABELS * per, first.saturating_sub(LABELS) * per)?))
 }
 
-/// The cache device of the archive on w: what was named as one, or the front of w.
+/// Returns the cache device of the archive on w: the device `c`, or the front area of w.
 pub(super) fn cache(c: Arc<dyn Device>, w: &Arc<dyn Device>, label: &Label) -> Result<Arc<dyn Device>> {
     let bad = |text: &str| Err(Error::new(Wrong::Unsupported, text).of(w.name()));
     match (c.shape().sectors, label.in_place.0) {
         (0, 0) => bad("this archive has a cache device: name it instead of `n`, before the worm"),
         (0, first) => front(w, label.block, first),
         (_, 0) => Ok(c),
-        // Who follows has a small one of his own, in memory.
+        // A follower has its own small cache in memory.
         _ if w.shape().read_only => Ok(c),
         _ => bad("this archive has no cache device: it is `c n WORM`"),
     }
 }
 
-/// What is where on a new one.
+/// Creates the layout of a new archive, and returns the front area.
 ///
 /// # Errors
-/// [`Wrong::Unsupported`]: it is too small, or a worm indeed.
+/// [`Wrong::Unsupported`]: w is too small, or write-once.
 pub(super) async fn make(w: &Arc<dyn Device>, block: u32) -> Result<(Arc<dyn Device>, Layout)> {
     let bad = |text: String| Error::new(Wrong::Unsupported, text).of(w.name());
     let blocks = w.shape().sectors / (u64::from(block) / 512);
@@ -48,7 +47,7 @@ pub(super) async fn make(w: &Arc<dyn Device>, block: u32) -> Result<(Arc<dyn Dev
         bad(format!("{blocks} blocks are too few for an archive without a cache device: {least} at least"))
     })?;
     let c = front(w, block, layout.front())?;
-    // Before anything is lost: what can be written once shows it here.
+    // A write-once device fails here, before any data is lost.
     let last = layout.copies * layout.per_block();
     for _ in 0..2 {
         let zeros = vec![0; block as usize];
@@ -62,18 +61,18 @@ pub(super) async fn make(w: &Arc<dyn Device>, block: u32) -> Result<(Arc<dyn Dev
     Ok((c, layout))
 }
 
-/// Blocks of an extent lie beside each other in a dump, so there are not more than can be found room for.
+/// Maximum number of blocks in an extent. A dump needs them adjacent, so longer runs of free blocks might not exist.
 const TOGETHER: u64 = 32;
-/// So many runs of free places are looked at for what should lie together before it is scattered.
+/// Maximum number of shorter free runs that are tried before an extent is scattered.
 const TRIES: usize = 64;
 
-/// Whether the block with this address may follow the one before it in one extent, if both are written together.
+/// Returns whether the block with this address may extend the extent of the block before it, if one commit writes both.
 pub(crate) fn follows(at: u64) -> bool {
     !(at - NEW).is_multiple_of(TOGETHER)
 }
 
 impl Changes {
-    /// Blocks from this one on that are of one extent.
+    /// Returns how many blocks from `from` on belong to one extent.
     fn together(&self, from: usize) -> usize {
         let goes_on = |two: &&[Changed]| {
             let [one, next] = two else { return false };
@@ -84,7 +83,7 @@ impl Changes {
         1 + self.blocks[from..].windows(2).take_while(goes_on).count()
     }
 
-    /// Places for the blocks, those of an extent beside each other if there is such room. None: there is too little.
+    /// Allocates slots for the blocks, adjacent within an extent if possible. `None`: there are too few.
     pub(super) fn places(&self, slots: &mut Room) -> Option<Vec<Range<u64>>> {
         let (mut all, mut from) = (Vec::<Range<u64>>::new(), 0);
         while from < self.blocks.len() {
@@ -104,58 +103,57 @@ impl Changes {
 }
 
 impl Cw {
-    /// There is no cache device.
+    /// Returns whether there is no cache device.
     pub(crate) fn in_place(&self) -> bool {
         self.0.layout.in_place
     }
 
-    /// Whether what lies behind a block may be read before it is wanted. Who follows does not know when a place becomes
-    /// another's.
+    /// Returns whether blocks may be read ahead. A follower in place may not: it does not know when a block of w is
+    /// reused.
     pub(crate) fn may_read_ahead(&self) -> bool {
         self.in_place() || self.0.first == LABELS
     }
 
-    /// Where slots are.
+    /// Returns the device that has the slots.
     pub(super) fn slots_on(&self) -> &Arc<dyn Device> {
         if self.in_place() { &self.0.w } else { &self.0.c }
     }
 
-    /// Whether segments lie one behind the other, where that is how they are written.
+    /// Returns whether segments lie one behind the other. In place they need not, so this is true.
     pub(super) fn are_in_order(&self, fields: &Fields) -> bool {
         self.0.first > LABELS || fields.segments().all(|at| at < fields.next_worm)
     }
 
-    /// Where the second copy of a superblock is, whose segment has so many blocks.
+    /// Returns the w-address of the second copy of a superblock, from the first and the number of its segment's blocks.
     pub(crate) fn second(&self, first: u64, blocks: u64) -> u64 {
         let behind = if self.0.first > LABELS { 1 } else { blocks.saturating_sub(1) };
         first + behind
     }
 
-    /// Where the segment behind the one that begins at `first` begins, as far as that is known by now. None: w has no
-    /// room.
+    /// Returns where the segment after the one at `first` will begin, as far as that is known. `None`: w has no room.
     pub(crate) fn segment_behind(&self, first: u64) -> Option<u64> {
         if self.in_place() { self.pair() } else { Some(first + 1) }
     }
 
-    /// Two places beside each other, for a superblock.
+    /// Allocates two adjacent blocks, for a superblock.
     fn pair(&self) -> Option<u64> {
         self.run(2).map(|run| run.start)
     }
 
-    /// So many places beside each other. None: there are not, anywhere.
+    /// Allocates `count` adjacent blocks. `None`: there is no such run.
     pub(super) fn run(&self, count: u64) -> Option<Range<u64>> {
         let state = &mut *self.state();
         if self.spare(state, count) { state.slots.take_run(count, usize::MAX) } else { None }
     }
 
-    /// A place for a block of a dump. None: there is no room.
+    /// Allocates a block for a dump. `None`: there is no room.
     pub(super) fn place(&self) -> Option<u64> {
         let state = &mut *self.state();
         if self.spare(state, 1) { state.slots.take(1).map(|place| place.start) } else { None }
     }
 
-    /// Whether there are so many places beside those that commits to come will take: else a commit would wait for a
-    /// dump that waits for it. A moment that somebody reads is worth less.
+    /// Returns whether `count` blocks are free besides those promised to commits. Otherwise a commit could wait for a
+    /// dump that waits for the commit. If there are too few, a held snapshot is dropped.
     fn spare(&self, state: &mut State, count: u64) -> bool {
         let least = self.promised() + count;
         if state.slots.free() < least {
@@ -164,14 +162,14 @@ impl Cw {
         state.slots.free() >= least
     }
 
-    /// These are not wanted, and no commit has heard of them.
+    /// Frees blocks that no commit has recorded.
     pub(super) fn give_places(&self, places: impl Iterator<Item = u64>) {
         let slots = &mut self.state().slots;
         places.for_each(|place| slots.give(place));
     }
 
-    /// Where blocks of a file lie that follow one another: on w, beside each other, as a dump has them. None: they are
-    /// to be copied.
+    /// Returns the w-address of consecutive blocks of a file that are adjacent, as a dump needs them. `None`: they must
+    /// be copied.
     pub(crate) async fn stays(&self, at: u64, count: u64) -> Result<Option<u64>> {
         let Some(row) = at.checked_sub(NEW).filter(|_| self.in_place()) else { return Ok(None) };
         let mut first = None;
@@ -188,10 +186,10 @@ impl Cw {
         Ok(first)
     }
 
-    /// Of what a recovery has taken for had, these places alone are; and there is room to go on.
+    /// Ends a recovery: of the blocks it has reserved only those in `had` stay allocated.
     ///
     /// # Errors
-    /// [`Wrong::Unsupported`]: there is not.
+    /// [`Wrong::Unsupported`]: too few blocks are free to continue.
     pub(crate) fn has_only(&self, had: Option<Bits>) -> Result<()> {
         let state = &mut *self.state();
         if let Some(had) = had {
@@ -210,18 +208,18 @@ impl Cw {
         Ok(())
     }
 
-    /// Places that there are.
+    /// Returns the number of slots.
     pub(crate) fn places_of_all(&self) -> u64 {
         self.state().used_slots.bits.len()
     }
 
-    /// Behind all places that somebody has.
+    /// In place: returns the end of the allocated blocks; otherwise 0.
     pub(super) fn behind(&self) -> u64 {
         let state = self.state();
         if self.in_place() { state.used_slots.bits.ones().last().map_or(0, |last| last + 1) } else { 0 }
     }
 
-    /// Whether w has something there, as far as is known.
+    /// Returns whether the block at `at` of w is written or allocated, as far as is known.
     pub(crate) fn is_written(&self, at: u64, next_worm: u64) -> bool {
         let state = self.state();
         match self.in_place() {
@@ -230,17 +228,17 @@ impl Cw {
         }
     }
 
-    /// Whether w may have something there: what is behind has never been written.
+    /// Returns whether the block at `at` of w may be written: all blocks behind have never been.
     pub(super) fn is_before(&self, at: u64, next_worm: u64) -> bool {
         at < if self.0.first > LABELS { self.worm_blocks() } else { next_worm }
     }
 
-    /// Blocks of w that are written, or somebody's.
+    /// Returns the blocks of w that are written or allocated.
     pub(crate) fn written(&self, next_worm: u64) -> u64 {
         if self.in_place() { self.state().used_slots.count } else { next_worm }
     }
 
-    /// Blocks that can still be written there, behind what waits.
+    /// Returns the blocks of w that can still be written, after the blocks that wait to be copied.
     pub(crate) fn worm_left(&self, next_worm: u64) -> u64 {
         match self.in_place() {
             true => self.room().0.saturating_sub(self.promised() + self.kept_back()),
@@ -248,26 +246,26 @@ impl Cw {
         }
     }
 
-    /// Whether a dump, when it is on w, leaves more room for changes: in place it gives back rows, and no place.
+    /// Returns whether a finished dump frees room for changes. In place it frees rows, but no slots.
     pub(crate) fn dump_makes_room(&self) -> bool {
         let (slots, rows) = self.room();
         !self.in_place() || rows < slots
     }
 
-    /// Whether w has become larger by places that nobody can have yet: the next commit sees to it.
+    /// Returns whether w has grown by blocks that are not in use yet. The next commit takes them into use.
     pub(crate) fn has_grown(&self) -> bool {
         let places = self.worm_blocks().min(self.0.layout.slots_most());
         self.in_place() && places > self.state().slots.len()
     }
 
-    /// What w has become larger by is had from now on: when that is durable.
+    /// Takes new blocks of w into use, in a checkpoint.
     pub(super) async fn stretch(&self) -> Result<()> {
         if !self.has_grown() {
             return Ok(());
         }
         let blocks = self.worm_blocks();
         self.state().stretch(blocks);
-        // A record that names what is new counts only behind a header that knows it.
+        // A record that names new blocks counts only after a header that covers them.
         self.checkpoint(None).await?;
         let state = &mut *self.state();
         let len = state.used_slots.bits.len();
@@ -277,7 +275,7 @@ impl Cw {
 }
 
 impl State {
-    /// There are so many places, if there can be.
+    /// Extends the slots to `blocks`, or to the maximum.
     pub(super) fn stretch(&mut self, blocks: u64) {
         let layout = &mut self.header.layout;
         let (now, to) = (self.used_slots.bits.len(), blocks.min(layout.slots_most()));
@@ -288,7 +286,7 @@ impl State {
         }
     }
 
-    /// What these say of superblocks, there and to come: nobody else has those places.
+    /// Marks the blocks of present and future superblocks as used, in place.
     pub(super) fn claim(&mut self, fields: &Fields) {
         if !self.header.layout.in_place {
             return;

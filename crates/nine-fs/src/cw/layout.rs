@@ -1,7 +1,7 @@
-//! What lies on c and w beside blocks: headers, fields, records, rows, labels, superblocks (docs/disk.md).
+//! The encoding of everything on c and w except blocks: headers, fields, records, rows, labels, superblocks
+//! (docs/disk.md).
 //!
-//! In: bytes of a disk, or what they are to say. Out: the other. No panic, whatever the bytes are; what is wrong is
-//! said in words.
+//! In: bytes of a device, or values. Out: the other form. No bytes cause a panic; invalid bytes give an error message.
 
 use nine_proto::Time;
 
@@ -15,7 +15,7 @@ pub(crate) const VERSION: u32 = 1;
 pub(crate) const HEADER: u64 = 8;
 /// Bytes of a header.
 const HEADER_BYTES: usize = 4096;
-/// Rows of a sector, and entries of the table of copies.
+/// Rows in a sector, and entries in a sector of the table of copies.
 pub(crate) const ROWS: u64 = 31;
 /// Bytes of a record before its fields.
 const RECORD: usize = 56;
@@ -23,9 +23,9 @@ const RECORD: usize = 56;
 pub(crate) const ENTRY: usize = 32;
 /// Bytes of a waiting dump in the fields.
 const WAITING: usize = 56;
-/// Dumps that may wait.
+/// Maximum number of dumps that wait to be copied.
 pub(crate) const WAITING_MOST: usize = 64;
-/// Bytes of fields at most.
+/// Maximum bytes of fields.
 pub(crate) const FIELDS_MOST: usize = 64 + WAITING * WAITING_MOST;
 
 const CACHE: &[u8; 8] = b"9foldC\0\0";
@@ -33,7 +33,7 @@ const WORM: &[u8; 8] = b"9foldW\0\0";
 const SUPER: &[u8; 8] = b"9foldS\0\0";
 const JOURNAL: &[u8; 8] = b"9foldJ\0\0";
 
-/// Which dump: its date, and which of that date.
+/// The name of a dump: its date, and its number on that date.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Date {
     pub(crate) year: u16,
@@ -50,23 +50,23 @@ pub(crate) struct Waiting {
     pub(crate) root: Ptr,
     pub(crate) time: Time,
     pub(crate) date: Date,
-    /// Where its segment begins; 0: that has not begun.
+    /// The w-address of its segment; 0: the segment has not begun.
     pub(crate) segment: u64,
-    /// The next inode number at its moment.
+    /// The next inode number when the dump was taken.
     pub(crate) next_inode: u64,
 }
 
 /// The newest superblock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Newest {
-    /// Its place on w; 0: there is none.
+    /// Its w-address; 0: there is none.
     pub(crate) at: u64,
     pub(crate) generation: u32,
     /// Blocks of its segment: the last one is its second copy.
     pub(crate) blocks: u32,
 }
 
-/// What is true of the whole at the moment of a commit.
+/// The values of the whole file system at a commit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fields {
     pub(crate) generation: u32,
@@ -96,7 +96,7 @@ fn get_time(bytes: &[u8], at: usize) -> Time {
     Time { sec: get64(bytes, at) as i64, nsec: get32(bytes, at + 8).min(999_999_999) }
 }
 
-/// Eight bytes.
+/// Takes eight bytes.
 fn put_date(bytes: &mut [u8], at: usize, date: Date) {
     put16(bytes, at, date.year);
     (bytes[at + 2], bytes[at + 3]) = (date.month, date.day);
@@ -162,61 +162,62 @@ impl Fields {
         can_be.then_some(fields)
     }
 
-    /// Where segments begin that have begun.
+    /// Returns the w-addresses of the segments that have begun.
     pub(crate) fn segments(&self) -> impl Iterator<Item = u64> + '_ {
         let segments = self.waiting.iter().map(|dump| dump.segment).chain([self.newest.at]);
         segments.filter(|at| *at > 0)
     }
 }
 
-/// Where everything is on c, in blocks.
+/// The location of each table on c, in blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     /// Bytes of a block.
     pub(crate) block: u32,
     pub(crate) journal: (u64, u64),
-    /// The first block, and how many rows.
+    /// The first block, and the number of rows.
     pub(crate) rows: (u64, u64),
     pub(crate) used_slots: u64,
     pub(crate) used_rows: u64,
     pub(crate) forwarded: u64,
     pub(crate) copies: u64,
-    /// The first block, and how many.
+    /// The first block, and the number of slots.
     pub(crate) slots: (u64, u64),
-    /// There is no cache device: slots are places of w, and all else is an area of it.
+    /// There is no cache device: slots are blocks of w, and all tables are in an area of w.
     pub(crate) in_place: bool,
 }
 
 /// Bytes of the smallest journal.
 const JOURNAL_LEAST: u64 = 1 << 20;
-/// The fewest slots.
+/// Minimum number of slots.
 const SLOTS_LEAST: u64 = 128;
 
-/// A w without a cache device can become so many times as large as it was made.
+/// A w without a cache device can grow to this multiple of its first size.
 const GROWTH: u64 = 16;
-/// So many have as many rows as blocks; what is larger has rows for a quarter of its blocks.
+/// A w of at most this number of blocks has a row for each; a larger one has at least so many rows, or a quarter of its
+/// blocks.
 const ROWS_IN_PLACE: u64 = 1 << 26;
-/// Blocks of w before all else: its labels.
+/// Blocks of w for its labels, before everything else.
 pub(crate) const LABELS: u64 = 2;
 
-/// Sectors of a bitmap (docs/block.md).
+/// Returns the sectors of a bitmap (docs/block.md).
 fn sectors_of_bits(bits: u64) -> u64 {
     bits.div_ceil(4032)
 }
 
-/// Blocks of the journal of a device that has so many.
+/// Returns the blocks of the journal on a device of `blocks` blocks.
 fn journal_of(blocks: u64, block: u32) -> u64 {
     (blocks / 16).clamp(JOURNAL_LEAST / u64::from(block), (64 << 20) / u64::from(block))
 }
 
 impl Layout {
-    /// For a device of so many sectors. None: it is too small.
+    /// Returns the layout of a device of `sectors` sectors. `None`: it is too small.
     pub(crate) fn of(sectors: u64, block: u32) -> Option<Self> {
         let per_block = u64::from(block) / 512;
         let blocks = sectors / per_block;
         let in_blocks = |sectors: u64| sectors.div_ceil(per_block);
         let journal = journal_of(blocks, block);
-        // What is before the slots grows with their number: a little too much is left out at first.
+        // The tables before the slots grow with their number, so first leave a little too much room.
         let mut slots = blocks.checked_sub(journal + 3)?;
         loop {
             let rows = 2 * slots;
@@ -243,13 +244,13 @@ impl Layout {
         }
     }
 
-    /// For a w of so many blocks that has no cache device: what is in the area behind its labels. None: it is too
+    /// Returns the layout of a w without a cache device: the tables in the area behind its labels. `None`: w is too
     /// small.
     pub(crate) fn in_place(blocks: u64, block: u32) -> Option<Self> {
         let per_block = u64::from(block) / 512;
         let in_blocks = |sectors: u64| sectors.div_ceil(per_block);
         let journal = journal_of(blocks, block);
-        // Who writes more than that in a generation has a dump in between.
+        // If clients change more blocks in a generation, an extra dump is taken.
         let rows = blocks.min((blocks / 4).max(ROWS_IN_PLACE));
         let used_slots = 1 + journal + in_blocks(rows.div_ceil(ROWS));
         let used_rows = used_slots + in_blocks(sectors_of_bits(GROWTH * blocks));
@@ -268,24 +269,24 @@ impl Layout {
         (blocks < 1 << 36 && blocks >= layout.front() + SLOTS_LEAST).then_some(layout)
     }
 
-    /// Of a w without a cache device: the first block behind that area. Its last one has headers.
+    /// In place: returns the first block behind the tables. The last block of the tables has headers.
     pub(crate) fn front(&self) -> u64 {
         self.copies.saturating_add(LABELS + 1)
     }
 
-    /// Of a w without a cache device: so many places there can be.
+    /// In place: returns the maximum number of slots, which the bitmap of used slots limits.
     pub(crate) fn slots_most(&self) -> u64 {
         self.used_rows.saturating_sub(self.used_slots).saturating_mul(self.per_block() * 4032)
     }
 
-    /// The fewest sectors that a device needs.
+    /// Returns the minimum size of a cache device in sectors.
     pub(crate) fn least(block: u32) -> u64 {
         (1..).map(|mib| mib << 11).find(|least| Self::of(*least, block).is_some()).unwrap_or_default()
     }
 
-    /// Whether everything lies behind what is before it, and none is larger than can be.
+    /// Returns whether no table overlaps the one before it or is too large.
     pub(crate) fn is_sane(&self) -> bool {
-        // In place there are no copies, and nothing is behind.
+        // In place there is no table of copies, and nothing follows it.
         let (copies, behind) =
             if self.in_place { (0, self.copies) } else { (self.slots.1.div_ceil(ROWS), self.slots.0) };
         let starts = [
@@ -316,36 +317,36 @@ impl Layout {
             && starts.windows(2).zip(sizes).all(fits)
     }
 
-    /// Sectors of a block.
+    /// Returns the sectors of a block.
     pub(crate) fn per_block(&self) -> u64 {
         u64::from(self.block) / 512
     }
 
-    /// Sectors of the journal.
+    /// Returns the sectors of the journal.
     pub(crate) fn journal_sectors(&self) -> u64 {
         self.journal.1 * self.per_block()
     }
 }
 
-/// What c says of itself.
+/// The header of c.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) layout: Layout,
     pub(crate) identity: Identity,
     pub(crate) number: u64,
     pub(crate) incarnation: u64,
-    /// The sector of the journal where replay begins, and the number of the record there.
+    /// The sector of the journal where replay begins, and the record number there.
     pub(crate) replay: (u64, u64),
     pub(crate) fastworm: bool,
     pub(crate) row_order: bool,
-    /// It is being made anew from dumps, and has not all of them yet.
+    /// A recovery is in progress: the header does not count as complete yet.
     pub(crate) is_unfinished: bool,
-    /// Of the right by which it was opened last; 0: by none.
+    /// The epoch of the lease under which it was opened last; 0: none.
     pub(crate) epoch: u64,
     pub(crate) fields: Fields,
 }
 
-/// Whether it has this mark, and a version and features that this program knows: which features.
+/// Checks magic, version and features, and returns the features.
 fn known(bytes: &[u8], mark: &[u8; 8], what: &str, can: u32) -> Result<u32, String> {
     if bytes[..8] != *mark {
         return Err(format!("there is no {what}"));
@@ -359,7 +360,7 @@ fn known(bytes: &[u8], mark: &[u8; 8], what: &str, can: u32) -> Result<u32, Stri
     Ok(features)
 }
 
-/// Where a header has its epoch: behind all that fields may take.
+/// The offset of the epoch in a header: behind the longest fields.
 const EPOCH: usize = HEADER_BYTES - 12;
 const _: () = assert!(160 + FIELDS_MOST <= EPOCH);
 
@@ -398,7 +399,7 @@ impl Header {
         bytes
     }
 
-    /// Gives the bytes of a header their sum.
+    /// Writes the sum of a header into its bytes.
     pub(super) fn seal(bytes: &mut [u8]) {
         let sum = sum(&bytes[..HEADER_BYTES - 4]);
         put32(bytes, HEADER_BYTES - 4, sum);
@@ -423,7 +424,7 @@ impl Header {
         };
         let length = get32(bytes, 156) as usize;
         let fields = (length <= FIELDS_MOST).then(|| Fields::decode(&bytes[160..160 + length])).flatten();
-        // They are counted further.
+        // These numbers are incremented later, so they must not overflow.
         let counted = [0, 1, 13].iter().all(|n| word(*n) < 1 << 63);
         let sane =
             counted && matches!(layout.block, 8192 | 16384 | 32768 | 65536) && layout.slots.1 < 1 << 40;
@@ -446,7 +447,7 @@ impl Header {
     }
 }
 
-/// Where a row's block is.
+/// The location of a row's block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Place {
     #[default]
@@ -457,17 +458,17 @@ pub(crate) enum Place {
     OnWorm(u64),
 }
 
-/// Of a new block.
+/// A row: the location of a new block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Row {
     pub(crate) place: Place,
     pub(crate) made: u32,
-    /// Of the block in its slot.
+    /// CRC-32C of the block in its slot.
     pub(crate) sum: u32,
 }
 
 impl Place {
-    /// The slot, if it is in one.
+    /// Returns the slot, if the block is in one.
     pub(crate) fn slot(self) -> Option<u64> {
         if let Self::Here(slot) = self { Some(slot) } else { None }
     }
@@ -499,7 +500,7 @@ impl Row {
     }
 }
 
-/// A sector of a table of rows or copies: its sum.
+/// Writes the sum of a sector of rows or copies.
 pub(crate) fn seal_sector(bytes: &mut [u8], number: u64) {
     put32(bytes, 0, 0);
     put64(bytes, 4, number);
@@ -508,14 +509,14 @@ pub(crate) fn seal_sector(bytes: &mut [u8], number: u64) {
     put64(bytes, 4, 0);
 }
 
-/// Whether a sector of a table is right.
+/// Returns whether the sum of a table's sector is right.
 pub(crate) fn is_sector(bytes: &[u8], number: u64) -> bool {
     let mut copy: [u8; 512] = bytes[..512].try_into().expect("a sector");
     seal_sector(&mut copy, number);
     copy[..4] == bytes[..4]
 }
 
-/// A change of a row.
+/// A change of a row, in a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) number: u64,
@@ -524,7 +525,7 @@ pub(crate) struct Entry {
     pub(crate) left: Option<u64>,
 }
 
-/// What a commit says in the journal.
+/// A record of the journal: one commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) incarnation: u64,
@@ -534,7 +535,7 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// Sectors of a record with so many waiting dumps and entries.
+    /// Returns the sectors of a record with this number of waiting dumps and entries.
     pub(crate) fn sectors(waiting: usize, entries: usize) -> u64 {
         (RECORD + 64 + WAITING * waiting + ENTRY * entries).div_ceil(512) as u64
     }
@@ -562,13 +563,13 @@ impl Record {
         bytes
     }
 
-    /// Gives the bytes of a record their sum.
+    /// Writes the sum of a record into its bytes.
     pub(super) fn seal(bytes: &mut [u8]) {
         let sum = sum(&bytes[12..]);
         put32(bytes, 8, sum);
     }
 
-    /// Bytes of the record that begins with this sector, if one does.
+    /// Returns the bytes of the record that begins with this sector, if the sector begins the expected record.
     pub(crate) fn length(sector: &[u8], identity: &Identity, incarnation: u64, number: u64) -> Option<u64> {
         let length = u64::from(get32(sector, 12));
         let right = sector[..8] == *JOURNAL
@@ -578,7 +579,7 @@ impl Record {
         (right && length >= 512 && length.is_multiple_of(512)).then_some(length)
     }
 
-    /// Of a whole record, of which [`length`](Self::length) was asked.
+    /// Decodes a whole record, of the length that [`length`](Self::length) has returned. `None`: it is invalid.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         if sum(&bytes[12..]) != get32(bytes, 8) {
             return None;
@@ -597,24 +598,24 @@ impl Record {
     }
 }
 
-/// What w says of itself, in its first two blocks.
+/// The label of w, in its first two blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Label {
     pub(crate) block: u32,
     pub(crate) identity: Identity,
     pub(crate) made: Time,
     pub(crate) name: String,
-    /// There is no cache device: the first place, and of how many blocks it was made. Zeros: there is one.
+    /// Without a cache device: the first block behind the tables, and the blocks of w at its creation. Otherwise zeros.
     pub(crate) in_place: (u64, u64),
 }
 
-/// Bytes of a name in a label.
+/// Maximum bytes of a name in a label.
 pub(crate) const NAME_MOST: usize = 64;
-/// The feature of a worm without a cache device.
+/// The feature flag of a worm without a cache device.
 const IN_PLACE: u32 = 1;
 
 impl Label {
-    /// Into the content of a block.
+    /// Encodes it into the content of a block.
     pub(crate) fn encode(&self, bytes: &mut [u8]) {
         bytes[..8].copy_from_slice(WORM);
         put32(bytes, 8, VERSION);
@@ -629,12 +630,12 @@ impl Label {
         }
     }
 
-    /// Where the first segment begins.
+    /// Returns the w-address of the first segment.
     pub(crate) fn first(&self) -> u64 {
         self.in_place.0.max(LABELS)
     }
 
-    /// From the first bytes of a block: the size of a block is not known before.
+    /// Decodes the first bytes of a block. The label itself gives the block size.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, String> {
         let features = known(bytes, WORM, "worm's label", IN_PLACE)?;
         let block = get32(bytes, 20);
@@ -659,35 +660,35 @@ impl Label {
     }
 }
 
-/// What w says of a dump.
+/// A superblock: the description of a dump on w.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Super {
     pub(crate) generation: u32,
     pub(crate) root: Ptr,
     pub(crate) time: Time,
     pub(crate) date: Date,
-    /// The superblock before, or 0; and the blocks of its segment.
+    /// The w-address of the superblock before, or 0; and the blocks of its segment.
     pub(crate) before: (u64, u32),
-    /// Where the next segment begins.
+    /// The w-address of the next segment.
     pub(crate) next: u64,
     pub(crate) next_inode: u64,
     /// Blocks of the segment.
     pub(crate) blocks: u64,
-    /// Of the right by which it was written (docs/lease.md); 0: without one.
+    /// The epoch of the lease under which it was written (docs/lease.md); 0: none.
     pub(crate) epoch: u64,
-    /// Without a cache device: places from here on had nothing at its moment.
+    /// Without a cache device: no block from here on was in use when it was written.
     pub(crate) behind: u64,
 }
 
 impl Waiting {
-    /// Whether this is what has become of it on w.
+    /// Returns whether this superblock is that of the waiting dump.
     pub(crate) fn became(&self, it: &Super) -> bool {
         (it.generation, it.time) == (self.generation, self.time)
     }
 }
 
 impl Super {
-    /// Into the content of a block.
+    /// Encodes it into the content of a block.
     pub(crate) fn encode(&self, bytes: &mut [u8]) {
         bytes[..8].copy_from_slice(SUPER);
         put32(bytes, 8, VERSION);

@@ -1,6 +1,6 @@
-//! Rows that are set right, whatever they and the bits have said.
+//! Repairs of rows, regardless of their old values and bits.
 //!
-//! In: rows as they are to be. Out: a commit that says so.
+//! In: rows with their new values. Out: a commit of them.
 
 use bytes::Bytes;
 use nine_block::SECTOR;
@@ -9,37 +9,37 @@ use super::commit::Writes;
 use super::layout::{Entry, Place, Record, Row};
 use super::{Cw, Result, rows};
 
-/// A row as it is to be.
+/// The repair of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RowMend {
-    /// None: only the slot is meant.
+    /// `None`: only the slot is freed.
     pub(crate) row: Option<u64>,
     pub(crate) to: Row,
-    /// A slot that is free from now on.
+    /// A slot that becomes free.
     pub(crate) left: Option<u64>,
 }
 
 impl Cw {
-    /// A bit of used slots (0), used rows (1) or forwarded rows (2) says something else.
+    /// Changes a bit of used slots (0), used rows (1) or forwarded rows (2).
     #[cfg(test)]
     pub(crate) async fn set_bit(&self, which: usize, bit: u64, to: bool) -> Result<()> {
         self.state().marks(which).mark(bit, to);
         self.checkpoint(None).await
     }
 
-    /// The sector of c at which the block of a row begins.
+    /// Returns the sector at which the block of a row begins.
     #[cfg(test)]
     pub(crate) async fn sector_of_row(&self, row: u64) -> u64 {
         self.slot_at(self.place_of(row).await.unwrap().unwrap())
     }
 
-    /// Makes them durable, as many as one commit takes, and puts them in place. What else is in memory is not right
-    /// from then on: it is to be opened again.
+    /// Commits at most as many repairs as one commit can have, and checkpoints them. Afterwards the state in memory is
+    /// invalid: the archive must be opened again.
     ///
     /// # Errors
-    /// What the device says. A cut leaves all of it or nothing.
+    /// Errors of the device. After a power cut all of the repairs are there, or none.
     pub(crate) async fn mend(&self, mends: &[RowMend]) -> Result<()> {
-        // The journal is free, and this its first record.
+        // The journal is empty now, so this is its first record.
         self.checkpoint(None).await?;
         let mends = &mends[..mends.len().min(self.entries_most())];
         let nobody = {

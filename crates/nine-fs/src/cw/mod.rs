@@ -1,7 +1,7 @@
-//! The cw device: a worm with a cache before it (docs/disk.md).
+//! The cw device: a worm with a cache in front of it (docs/disk.md).
 //!
-//! In: reads of blocks by address (it is a [`Device`], so that the block cache stands on it); commits; what a dump
-//! copies. Out: operations on c and w.
+//! In: reads of blocks by address (it is a [`Device`], so that the block cache can stand on it), commits, and the
+//! blocks of a dump. Out: operations on c and w.
 //!
 //! ```text
 //! the tree -> blocks in memory -> cw -> step (what is done in which state)
@@ -9,9 +9,9 @@
 //!                                  |---> commit (slots, journal, checkpoint) --> c
 //!                                  |---> segment (a dump on its way)         --> w
 //! ```
-//! Always holds: what the last durable commit says is on c and w, whatever happens; a slot that it names is not
-//! written; a place of w that a dump has is never written again. Without a cache device slots are places of w, and c
-//! is an area of it (`in_place`).
+//! Always holds: c and w hold the state of the last durable commit, whatever happens. A slot that this state names is
+//! not written. A block of w that belongs to a dump is never written again. Without a cache device slots are blocks of
+//! w, and c is an area of w (`in_place`).
 
 mod bytes;
 mod chain;
@@ -59,7 +59,7 @@ pub(crate) use start::{Making, Recovering, later};
 use step::State as Is;
 pub(crate) use tag::{Identity, Kind, TAG, Tag, sum};
 
-/// Of blocks, commits and starts.
+/// The result of operations on blocks, of commits and of opening.
 pub(crate) type Result<T> = std::result::Result<T, Error>;
 
 /// A cached worm. Cheap to clone.
@@ -71,61 +71,61 @@ struct Inner {
     w: Arc<dyn Device>,
     layout: Layout,
     identity: Identity,
-    /// Where on w the first segment begins.
+    /// The w-address of the first segment.
     first: u64,
     fastworm: bool,
     row_order: bool,
     state: Mutex<State>,
     tasks: Tasks,
-    /// Slots that commits to come will take.
+    /// Slots promised to later commits.
     promised: AtomicU64,
 }
 
-/// What is durable, but where it says otherwise.
+/// The durable state, except where a field says otherwise.
 struct State {
     header: Header,
     rows: Rows,
     used_slots: Marks,
     used_rows: Marks,
     forwarded: Marks,
-    /// Slots that nobody has: neither what is durable, nor a commit under way, nor a copy.
+    /// Free slots: not named by the durable state, by a commit in progress or by a read copy.
     slots: Room,
-    /// Rows that nobody has: neither what is durable, nor what is in memory only.
+    /// Free rows: used neither by the durable state nor by blocks that are only in memory.
     free_rows: Room,
     copies: Copies,
-    /// Slots of copies that are on their way.
+    /// Slots of read copies that are being written.
     keeping: u64,
-    /// Rows whose copying has failed.
+    /// Rows whose copying to w has failed.
     failed: Set<u64>,
     journal: Journal,
-    /// A commit is under way: the pages that it needs stay.
+    /// A commit is in progress: the pages of rows that it needs stay in memory.
     committing: bool,
-    /// Pages that are read while this changes are read again.
+    /// Counts how often pages of rows were evicted. A page whose read began before an eviction is read again.
     shrunk: u64,
-    /// Why nothing can be committed any more.
+    /// The error after which nothing can be committed any more.
     stopped: Option<Error>,
-    /// A moment that somebody reads, and how many there have been.
+    /// The snapshot that a reader holds, and the number of snapshots taken so far.
     hold: Option<hold::Hold>,
     holds: u64,
 }
 
-/// Bits, and which sectors of them have changed since the last checkpoint.
+/// A bitmap, and its sectors that have changed since the last checkpoint.
 struct Marks {
     bits: Bits,
-    /// How many are 1.
+    /// The number of bits that are 1.
     count: u64,
     changed: BTreeSet<u64>,
 }
 
-/// Where the next record goes.
+/// Where the next record of the journal goes.
 struct Journal {
-    /// A sector of the journal.
+    /// Its sector in the journal.
     at: u64,
-    /// Its number.
+    /// Its record number.
     number: u64,
-    /// Sectors that replay may need, with those left over at the end.
+    /// Sectors that replay may need, including those skipped at the journal's end.
     used: u64,
-    /// A commit has failed: its record may be there, and the next begins behind it.
+    /// A commit has failed. Its record may be on the device, so a checkpoint comes before the next record.
     doubtful: bool,
 }
 
@@ -149,28 +149,28 @@ impl Cw {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Bytes of a block.
+    /// Returns the bytes of a block.
     pub(crate) fn block(&self) -> usize {
         self.0.layout.block as usize
     }
 
-    /// No block has this address, or a larger one.
+    /// Returns the end of the address space: every address is smaller.
     pub(crate) fn end(&self) -> u64 {
         NEW + self.0.layout.rows.1
     }
 
-    /// Which file system.
+    /// Returns the identity of the file system.
     pub(crate) fn identity(&self) -> &Identity {
         &self.0.identity
     }
 
-    /// What the last durable commit said.
+    /// Returns the fields of the last durable commit.
     pub(crate) fn fields(&self) -> Fields {
         self.state().header.fields.clone()
     }
 
-    /// A new address for a block, next to another one if that can be: `near` is the address before. With `apart` not
-    /// next to it.
+    /// Allocates a new address for a block. It follows `near`, the address of the block before, if that row is free.
+    /// With `apart` it does not follow `near`, if another row is free. Returns `None` if no row is free.
     pub(crate) fn grow(&self, near: Option<u64>, apart: bool) -> Option<u64> {
         let mut state = self.state();
         let beside = near.and_then(|near| near.checked_sub(NEW)).map(|row| row + 1);
@@ -188,45 +188,46 @@ impl Cw {
             row = other.start;
         }
         if near.is_none() {
-            // Whoever begins here may go on here.
+            // Leave 63 rows, so that the blocks that follow can have the addresses behind this one.
             state.free_rows.skip(63);
         }
         Some(NEW + row)
     }
 
-    /// A row that no commit has heard of is not wanted.
+    /// Frees the row of a new address that no commit has used.
     pub(crate) fn forget(&self, at: u64) {
         self.state().free_rows.give(at - NEW);
     }
 
-    /// A commit to come will take so many slots more.
+    /// Promises `slots` more slots to later commits.
     pub(crate) fn promise(&self, slots: u64) {
         self.0.promised.fetch_add(slots, Ordering::Relaxed);
     }
 
-    /// So many less: they are taken, or not wanted any more.
+    /// Takes back a promise of `slots` slots: they were allocated, or are not needed any more.
     pub(crate) fn break_promise(&self, slots: u64) {
         self.0.promised.fetch_sub(slots, Ordering::Relaxed);
     }
 
-    /// Slots that commits to come will take.
+    /// Returns the number of slots promised to later commits.
     pub(crate) fn promised(&self) -> u64 {
         self.0.promised.load(Ordering::Relaxed)
     }
 
-    /// Slots that are kept back for removals.
+    /// Returns the number of slots reserved for removals.
     pub(crate) fn kept_back(&self) -> u64 {
         let slots = if self.in_place() { self.worm_blocks() } else { self.0.layout.slots.1 };
         (slots / 64).max(64)
     }
 
-    /// Slots that can be had, rows that can be had.
+    /// Returns how many slots and how many rows can be allocated. Slots include those that evictions would free.
     pub(crate) fn room(&self) -> (u64, u64) {
         let state = self.state();
         (state.slots.free() + state.copies.len() as u64 + state.held(), state.free_rows.free())
     }
 
-    /// How many blocks can wait for a dump, or to be copied, and how many do: slots, or in place rows.
+    /// Returns the capacity for blocks that wait for a dump or to be copied, and the number in use. The unit is slots,
+    /// or rows in place.
     pub(crate) fn slots(&self) -> (u64, u64) {
         let state = self.state();
         match self.in_place() {
@@ -235,27 +236,27 @@ impl Cw {
         }
     }
 
-    /// Blocks of w, as far as it is known.
+    /// Returns the blocks of w, by its last known size.
     pub(crate) fn worm_blocks(&self) -> u64 {
         self.0.w.shape().sectors / self.0.layout.per_block()
     }
 
-    /// The fewest sectors of c, for blocks of so many bytes.
+    /// Returns the minimum size of c in sectors, for blocks of `block` bytes.
     pub(crate) fn least(block: u32) -> u64 {
         Layout::least(block)
     }
 
-    /// c and w.
+    /// Returns c and w.
     pub(crate) fn devices(&self) -> (&dyn Device, &dyn Device) {
         (&*self.0.c, &*self.0.w)
     }
 
-    /// It is looked how large w is by now.
+    /// Looks up the present size of w.
     pub(crate) async fn look_at_worm(&self) -> Result<()> {
         self.0.w.look().await.map(drop)
     }
 
-    /// Another server has written a dump: it is read from here on.
+    /// Follows a dump that another server has written: reads go to this dump from now on.
     pub(crate) fn followed(&self, newest: Newest, it: &Super) {
         let fields = &mut self.state().header.fields;
         (fields.newest, fields.next_worm, fields.root) = (newest, it.next, it.root);
@@ -263,12 +264,13 @@ impl Cw {
         fields.generation = fields.generation.max(it.generation + 1);
     }
 
-    /// Rows that say where on w their block is.
+    /// Returns the rows that are forwarded to w.
     pub(crate) fn forwarded(&self) -> Vec<u64> {
         self.state().forwarded.bits.ones().collect()
     }
 
-    /// Where on w the block of a row is, if it has come there. None: the page of the row is not in memory.
+    /// Returns the w-address of a row's block, if the row is forwarded. The outer `None`: the row's page is not in
+    /// memory.
     pub(crate) fn worm_of_now(&self, row: u64) -> Option<Option<u64>> {
         let state = &mut *self.state();
         if row >= self.0.layout.rows.1 || !state.forwarded.bits.has(row) {
@@ -280,7 +282,7 @@ impl Cw {
         }
     }
 
-    /// The same, with the page fetched.
+    /// The same as [`worm_of_now`](Self::worm_of_now), but reads the page if it is not in memory.
     pub(crate) async fn worm_of(&self, row: u64) -> Result<Option<u64>> {
         loop {
             if let Some(found) = self.worm_of_now(row) {
@@ -290,17 +292,17 @@ impl Cw {
         }
     }
 
-    /// Has the page of a row in memory.
+    /// Loads the page of a row into memory.
     pub(crate) async fn load_row(&self, row: u64) -> Result<()> {
         self.load(rows::page_of(row)).await
     }
 
-    /// Rows that are used.
+    /// Returns the rows in use.
     pub(crate) fn used_rows(&self) -> Vec<u64> {
         self.state().used_rows.bits.ones().collect()
     }
 
-    /// The slot of a row, if it has one.
+    /// Returns the slot of a row, if it has one.
     pub(crate) async fn place_of(&self, row: u64) -> Result<Option<u64>> {
         self.load_row(row).await?;
         match self.state().rows.get(row).map(|row| row.place) {
@@ -309,12 +311,12 @@ impl Cw {
         }
     }
 
-    /// Blocks by address, one behind the other, for who copies them.
+    /// Reads `count` blocks from consecutive addresses, for copying.
     pub(crate) async fn blocks(&self, at: u64, count: u64) -> Result<::bytes::Bytes> {
         self.read(at, count).await
     }
 
-    /// The sector of c at which a slot begins.
+    /// Returns the sector at which a slot begins: of c, or of w in place.
     fn slot_at(&self, slot: u64) -> u64 {
         let layout = &self.0.layout;
         let (first, slots) = layout.slots;
@@ -332,11 +334,11 @@ impl Cw {
     }
 }
 
-/// Slots of a row in the seed's old order.
+/// Slots of a row in the seed's former slot order.
 const COLUMNS: u64 = 67;
 
 impl State {
-    /// Of a block by its address; its row, where it has one. None: the page of the row is not here.
+    /// Returns the state of a block by its address, and its row if it has one. `None`: the row's page is not in memory.
     fn of(&mut self, at: u64) -> Option<(Is, Row)> {
         let Some(row) = at.checked_sub(NEW) else {
             let is = if self.copies.has(at) { Is::Read } else { Is::None };
@@ -354,7 +356,7 @@ impl State {
         Some((is, it))
     }
 
-    /// Takes slots for new blocks, neighbours if possible; copies make room.
+    /// Takes up to `most` consecutive slots. If none is free, evicts a read copy, or else drops the held snapshot.
     fn take_slots(&mut self, most: u64) -> Option<std::ops::Range<u64>> {
         if self.slots.free() == 0 {
             match self.copies.evict() {
@@ -366,7 +368,7 @@ impl State {
     }
 }
 
-/// Reads of blocks by their addresses; nothing else.
+/// A read-only device: blocks by their addresses.
 impl Device for Cw {
     fn shape(&self) -> Shape {
         let sectors = self.end() * self.0.layout.per_block();
@@ -396,8 +398,8 @@ impl Device for Cw {
     }
 }
 
-/// Reads what is at these sectors, in pieces that a device likes. Where something is known of each sector, and does not
-/// hold, they are read one by one, and come as they are.
+/// Reads sectors in requests of at most 2048 sectors. If a request does not satisfy `proof`, its sectors are read one
+/// by one, and returned even if the proof does not hold for them.
 async fn read_all(device: &dyn Device, at: u64, count: u64, proof: Option<Proof>) -> Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity((count * SECTOR) as usize);
     let mut next = at;

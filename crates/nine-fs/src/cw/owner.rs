@@ -1,7 +1,7 @@
-//! The archive as the owner of its devices' sectors: it verifies blocks that members of a mirror have otherwise.
+//! The archive as the owner of its devices' sectors: it verifies blocks on which the members of a mirror differ.
 //!
-//! In: the bytes of one copy of a block. Out: whether they are the block, by its tag, the sum of its row, or the sum of
-//! a table's sector.
+//! In: the bytes of one copy of a block. Out: whether they are the block, by its tag, its row's sum, or the sum of a
+//! table's sector.
 
 use std::ops::Range;
 use std::sync::{Arc, Weak};
@@ -37,7 +37,7 @@ impl Cw {
         }
     }
 
-    /// The sum that the row of the block `at` expects in the slot at this sector of c. `None`: its row is not in
+    /// Returns the sum that a block's row expects in the slot at this sector of c. `None`: the row of `at` is not in
     /// memory, or names another slot.
     fn expected_sum(&self, sector: u64, at: u64) -> Option<u32> {
         let state = &mut *self.state();
@@ -47,7 +47,7 @@ impl Cw {
 }
 
 impl CacheOwner {
-    /// The number of this sector in the table of rows or of copies.
+    /// Returns the number of this sector in the table of rows or of copies.
     fn in_table(&self, sector: u64) -> Option<u64> {
         let per = self.layout.per_block();
         let Layout { rows, used_slots, copies, slots, .. } = &self.layout;
@@ -55,8 +55,8 @@ impl CacheOwner {
         tables.iter().find(|(from, to)| (*from..*to).contains(&sector)).map(|(from, _)| sector - from)
     }
 
-    /// Whether it is a whole block of this archive; and whether its row says that it is the latest one, if it says
-    /// anything.
+    /// Returns whether `bytes` are a whole block of this archive. The second value: whether they are its latest
+    /// version, if its row is known.
     fn verify(&self, block: Range<u64>, bytes: &[u8]) -> (bool, Option<bool>) {
         let Ok(tag) = Tag::open(bytes, &self.identity) else { return (false, None) };
         let sum = super::get32(bytes, bytes.len() - 4);
@@ -90,7 +90,7 @@ impl SectorOwner for CacheOwner {
     }
 
     fn holds_latest(&self, block: Range<u64>, bytes: &[u8]) -> bool {
-        // A table's sector does not say how old it is.
+        // A table's sector carries no version.
         self.in_table(block.start).is_none() && self.verify(block, bytes).1 == Some(true)
     }
 }
@@ -106,7 +106,7 @@ impl SectorOwner for WormOwner {
     }
 
     fn holds_latest(&self, block: Range<u64>, bytes: &[u8]) -> bool {
-        // Behind a cache a place of w is written once; in place it is used again.
+        // With a cache device each block of w is written once; in place blocks are reused.
         let place = block.start / self.layout.per_block();
         !self.layout.in_place && Tag::open(bytes, &self.identity).is_ok_and(|tag| tag.at == place)
     }

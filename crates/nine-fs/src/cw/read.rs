@@ -1,4 +1,4 @@
-//! Reads: where a block is, and whether what is read there is it.
+//! Reads: finds a block and verifies its content.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,26 +16,26 @@ use crate::hash::Map;
 use crate::ptr::NEW;
 use crate::tree;
 
-/// Slots that copies on their way may take beyond what is counted.
+/// Copies may take this number of slots beyond those that evictions must leave.
 const KEEPING: u64 = 64;
-/// Copies that are on their way at most; what is read beyond is not kept.
+/// Maximum number of read copies in progress. Blocks read beyond that are not copied.
 const KEEPING_MOST: u64 = 4096;
 
-/// From where a block is read, and what is known of it.
+/// The source of a block, and its expected content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum From {
-    /// Its slot, and the sum of what is there; of a copy, the w-address.
+    /// A slot, and the sum of its block; for a read copy also the w-address.
     Slot(u64, u32, Option<u64>),
     Worm(u64),
 }
 
 impl Cw {
-    /// The page of these rows is in memory.
+    /// Loads a page of rows into memory.
     pub(super) async fn load(&self, page: u64) -> Result<()> {
         self.load_with(page, &Map::default()).await
     }
 
-    /// The same, with what is known otherwise of rows than the table says.
+    /// The same, but rows in `known` replace those of the table.
     pub(super) async fn load_with(&self, page: u64, known: &Map<u64, Row>) -> Result<()> {
         loop {
             let (shrunk, used) = {
@@ -71,7 +71,7 @@ impl Cw {
         }
     }
 
-    /// Where the block is; with `worm` only where on w.
+    /// Returns the source of a block.
     async fn find(&self, at: u64) -> Result<From> {
         loop {
             let page = {
@@ -100,14 +100,14 @@ impl Cw {
     }
 
     fn on_worm(&self, at: u64, next: u64) -> Result<From> {
-        // What is behind has never been written; a segment that is on its way is read through its rows.
+        // Blocks from there on have never been written. A segment in progress is read through its rows.
         match self.is_before(at, next) {
             true => Ok(From::Worm(at)),
             false => Err(Error::new(Wrong::Failed, format!("w is not written at {at}"))),
         }
     }
 
-    /// Blocks by their addresses, one behind the other, all right.
+    /// Reads blocks from consecutive addresses, and verifies each.
     pub(super) async fn read(&self, at: u64, count: u64) -> Result<Bytes> {
         let mut sources = self.find_all(at, count).await?;
         loop {
@@ -116,7 +116,7 @@ impl Cw {
                 self.keep(&sources, bytes);
                 return result;
             }
-            // A slot may have become another's meanwhile.
+            // The slot may have been reused meanwhile.
             let now = self.find_all(at, count).await?;
             if now == sources {
                 return result;
@@ -134,7 +134,7 @@ impl Cw {
     }
 
     pub(super) async fn read_from(&self, at: u64, sources: &[From]) -> Result<Bytes> {
-        // Neighbours are read together, all at the same time.
+        // Read adjacent blocks together, all at the same time.
         let runs = neighbours(sources, |from| self.sector(from), self.0.layout.per_block());
         let calls: Vec<_> = runs
             .into_iter()
@@ -162,7 +162,8 @@ impl Cw {
             let is_copy = |from: &From| matches!(from, From::Slot(.., Some(_)));
             let bytes = match bytes.and_then(|bytes| is_right(&bytes).map(|()| bytes)) {
                 Ok(bytes) => bytes,
-                // No member of a mirror may have all of it; and of copies there is another way.
+                // Perhaps no single member of a mirror has all blocks; and a read copy can be replaced by the block on
+                // w.
                 Err(_) if run.len() > 1 || sources[run.clone()].iter().any(is_copy) => {
                     self.one_by_one(at + run.start as u64, &sources[run]).await?
                 }
@@ -176,7 +177,7 @@ impl Cw {
         Ok(all.into())
     }
 
-    /// Each by itself, where not all could be read together. Copies are given up for what w has.
+    /// Reads each block by itself, after reading them together has failed. Read copies are discarded, and read from w.
     async fn one_by_one(&self, first: u64, sources: &[From]) -> Result<Bytes> {
         let mut all = Vec::new();
         for (from, at) in sources.iter().zip(first..) {
@@ -195,7 +196,7 @@ impl Cw {
         Ok(all.into())
     }
 
-    /// One block; `everywhere`: from all members of a mirror.
+    /// Reads one block; with `everywhere` from all members of a mirror.
     async fn read_one(&self, at: u64, from: From, everywhere: bool) -> Result<Bytes> {
         let device = if let From::Worm(_) = from { &self.0.w } else { self.slots_on() };
         let proof = self.proof(at, &[from]);
@@ -205,7 +206,8 @@ impl Cw {
         Ok(bytes)
     }
 
-    /// By which a mirror knows what is right. A device that never answers holds nobody by it.
+    /// Returns the check by which a mirror verifies the blocks. It keeps no reference to the archive, even if a device
+    /// never answers.
     fn proof(&self, first: u64, sources: &[From]) -> Proof {
         let (cw, sources): (_, Box<[From]>) = (Arc::downgrade(&self.0), sources.into());
         let is_right = move |n: u64, block: &[u8]| {
@@ -215,12 +217,12 @@ impl Cw {
         Proof::new(self.0.layout.per_block(), is_right)
     }
 
-    /// Blocks of w as they lie there, whatever c has, each by itself where one is wrong.
+    /// Reads blocks of w from all members of a mirror, without using c. If one is wrong, each is read by itself.
     pub(crate) async fn scrub(&self, at: u64, count: u64) -> Vec<Result<Bytes>> {
         self.read_everywhere(at, &(at..at + count).map(From::Worm).collect::<Vec<_>>()).await
     }
 
-    /// Blocks that lie beside each other on w, from all members of a mirror, each by itself where one is wrong.
+    /// Reads adjacent blocks of w from all members of a mirror. If one is wrong, each is read by itself.
     async fn read_everywhere(&self, first: u64, from: &[From]) -> Vec<Result<Bytes>> {
         let (sector, sectors) = (self.sector(from[0]), from.len() as u64 * self.0.layout.per_block());
         let proof = self.proof(first, from).everywhere();
@@ -236,25 +238,25 @@ impl Cw {
         blocks
     }
 
-    /// What these rows say lies beside each other on w is there: in place, on all members of a mirror.
+    /// In place: verifies the blocks of these rows, which are adjacent, on all members of a mirror.
     pub(crate) async fn stands(&self, at: u64, count: u64) -> Result<()> {
         let from = self.find_all(at, count).await?;
         self.read_everywhere(at, &from).await.into_iter().try_for_each(|block| block.map(drop))
     }
 
-    /// The same of places beside each other, by the sums of what was written there.
+    /// The same for adjacent blocks of w, by the sums that were written.
     pub(super) async fn has_come(&self, places: &[(u64, u32)]) -> Result<()> {
         let from: Vec<From> = places.iter().map(|(place, sum)| From::Slot(*place, *sum, None)).collect();
         self.read_everywhere(places[0].0, &from).await.into_iter().try_for_each(|block| block.map(drop))
     }
 
-    /// The same of a row's block, as it lies on c.
+    /// The same for the block of a row on c.
     pub(crate) async fn scrub_row(&self, row: u64) -> Result<()> {
         let from = self.find(NEW + row).await?;
         self.read_one(NEW + row, from, true).await.map(drop)
     }
 
-    /// What is wrong with the headers of c, as they lie there. One that is being written may be torn: it is read again.
+    /// Returns the errors of the headers on c. A header that is being written may be torn, so each is read twice.
     pub(crate) async fn scrub_headers(&self) -> Vec<Error> {
         let is_right = |bytes: &[u8]| Header::decode(bytes).is_ok();
         let mut wrong = Vec::new();
@@ -275,14 +277,14 @@ impl Cw {
         wrong
     }
 
-    /// The inode that a row's block says it is of, right or not: for people.
+    /// Returns the inode in the tag of a row's block. The tag is not verified: use it in messages only.
     pub(crate) async fn owner_by_tag(&self, row: u64) -> Option<u64> {
         let slot = self.place_of(row).await.ok()??;
         let block = self.slots_on().read(self.slot_at(slot), self.0.layout.per_block()).await.ok()?;
         Some(super::get64(&block, block.len() - TAG + 16))
     }
 
-    /// The sector at which it is read.
+    /// Returns the first sector of the source.
     fn sector(&self, from: From) -> u64 {
         match from {
             From::Slot(slot, ..) => self.slot_at(slot),
@@ -290,12 +292,12 @@ impl Cw {
         }
     }
 
-    /// Whether this is the block.
+    /// Verifies a block from this source.
     pub(super) fn judge(&self, at: u64, from: From, block: &[u8]) -> Result<()> {
         let end = block.len() - TAG;
         let tag = Tag::open(block, &self.0.identity).map_err(|text| self.wrong(at, text))?;
         let is_it = match from {
-            // A copy of a node would be another thing (docs/disk.md, "States").
+            // A node on w is not a copy of the node on c (docs/disk.md, "States").
             From::Slot(_, sum, worm) => {
                 let is_copy = worm.is_none_or(|worm| tag.at == worm || tag.kind == Kind::File);
                 is_copy && super::get32(block, block.len() - 4) == sum
@@ -312,8 +314,8 @@ impl Cw {
         }
     }
 
-    /// What was read from w is put into slots, neighbours together, in its own time, where that is wanted and there is
-    /// room.
+    /// Writes blocks that were read from w into slots, adjacent ones together. This runs in the background, if copies
+    /// are wanted and slots are free.
     fn keep(&self, sources: &[From], bytes: &Bytes) {
         if self.0.fastworm {
             return;
@@ -352,12 +354,12 @@ impl Cw {
         }
     }
 
-    /// Slots for at most so many copies, one behind the other: free ones, and those of copies that nobody has used.
+    /// Allocates at most `most` consecutive slots for read copies. Evicts unused copies if necessary.
     fn slots_to_keep(&self, state: &mut State, most: u64) -> Option<Range<u64>> {
-        // What the next commit takes stays, and a sixteenth for what is written then.
+        // Leave the slots promised to commits, the reserve, and a sixteenth for later writes.
         let least = self.promised() + self.kept_back() + self.0.layout.slots.1 / 16;
         let most = most.min(KEEPING_MOST.saturating_sub(state.keeping));
-        // In the seed's old order slots behind each other do not lie behind each other.
+        // In the seed's former order consecutive slots are not adjacent.
         let most = if self.0.row_order { most.min(1) } else { most };
         while state.slots.free() < least + most
             && state.slots.free() + state.copies.len() as u64 > least + KEEPING
@@ -372,7 +374,7 @@ impl Cw {
     }
 }
 
-/// Runs of sources that lie behind each other on the same device, by their numbers.
+/// Splits sources into runs that are adjacent on the same device, as index ranges.
 fn neighbours(sources: &[From], sector: impl Fn(From) -> u64, per_block: u64) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
     for (n, from) in sources.iter().enumerate() {

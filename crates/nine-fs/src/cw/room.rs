@@ -1,21 +1,21 @@
-//! Which slots or rows can be had.
+//! An allocator of numbers: slots or rows.
 //!
-//! In: what is taken and given back. Out: numbers that nobody has, neighbours where possible.
+//! In: numbers to take and to free. Out: free numbers, consecutive where possible.
 
 use std::ops::Range;
 
-/// So many numbers, each free or taken.
+/// The numbers `0..len`, each free or taken.
 pub(crate) struct Room {
-    /// A bit is 1 where the number is taken.
+    /// A bit is 1 if the number is taken.
     words: Vec<u64>,
     len: u64,
     free: u64,
-    /// Where to look first.
+    /// The number at which the next search begins.
     hand: u64,
 }
 
 impl Room {
-    /// All are free but those.
+    /// Creates an allocator whose numbers are free, except those in `taken`. Panics if a number is taken twice.
     pub(crate) fn new(len: u64, taken: impl Iterator<Item = u64>) -> Self {
         let mut room = Self { words: vec![0; len.div_ceil(64) as usize], len, free: len, hand: 0 };
         for number in taken {
@@ -24,24 +24,23 @@ impl Room {
         room
     }
 
-    /// How many there are.
     pub(crate) fn len(&self) -> u64 {
         self.len
     }
 
-    /// There are so many from now on, those behind the others free.
+    /// Grows to `len` numbers; the new ones are free.
     pub(crate) fn stretch(&mut self, len: u64) {
         self.words.resize(len.div_ceil(64) as usize, 0);
         self.free += len - self.len;
         self.len = len;
     }
 
-    /// How many are free.
+    /// Returns how many numbers are free.
     pub(crate) fn free(&self) -> u64 {
         self.free
     }
 
-    /// Looks from the first one on.
+    /// Begins the next search at 0.
     pub(crate) fn rewind(&mut self) {
         self.hand = 0;
     }
@@ -50,7 +49,7 @@ impl Room {
         self.words[(number / 64) as usize] & (1 << (number % 64)) == 0
     }
 
-    /// Takes this one, if it is free.
+    /// Takes `number` if it is free. Returns whether it was.
     pub(crate) fn take_at(&mut self, number: u64) -> bool {
         let is_free = number < self.len && self.is_free(number);
         if is_free {
@@ -60,7 +59,7 @@ impl Room {
         is_free
     }
 
-    /// Takes neighbours, at most so many: the first free ones behind those that were taken last.
+    /// Takes at most `most` consecutive numbers, from the first free one behind those taken last.
     pub(crate) fn take(&mut self, most: u64) -> Option<Range<u64>> {
         let first = self.next_free(self.hand, self.len).or_else(|| self.next_free(0, self.hand))?;
         let mut end = first;
@@ -71,7 +70,7 @@ impl Room {
         Some(first..end)
     }
 
-    /// Takes so many neighbours, unless so many runs of free ones are looked at that are shorter.
+    /// Takes `count` consecutive numbers. Gives up after `tries` shorter runs.
     pub(crate) fn take_run(&mut self, count: u64, tries: usize) -> Option<Range<u64>> {
         let mut short = Vec::new();
         let found = loop {
@@ -89,7 +88,8 @@ impl Room {
         found
     }
 
-    /// The next ones are looked for so many further on: who has the last ones may get neighbours.
+    /// Moves the start of the next search `count` numbers on, so that the owner of the last numbers may get the next
+    /// ones.
     pub(crate) fn skip(&mut self, count: u64) {
         self.hand = (self.hand + count) % self.len;
     }
@@ -107,7 +107,7 @@ impl Room {
         None
     }
 
-    /// It is free again.
+    /// Frees `number`. Panics if it is free.
     pub(crate) fn give(&mut self, number: u64) {
         assert!(!self.is_free(number), "{number} was free");
         self.words[(number / 64) as usize] &= !(1 << (number % 64));

@@ -1,10 +1,10 @@
 //! The table of rows, as far as it is in memory.
 //!
-//! In: pages of the table, when somebody needs one. Out: rows, and the sectors that have changed. A page that is here
-//! is right: it has all that commits have said up to now.
+//! In: pages of the table, when a caller needs one. Out: rows, and the changed sectors. A page in memory is current: it
+//! has the changes of all commits so far.
 //!
-//! Always holds: what has changed and is not on the device stays; of the rest there are [`PAGES`] pages at most,
-//! after each checkpoint.
+//! Always holds: changed sectors that are not yet on the device stay in memory. Each checkpoint reduces the other pages
+//! to [`PAGES`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,10 +17,10 @@ use crate::hash::Map;
 pub(crate) const SECTORS: u64 = 64;
 /// Rows of a page.
 const PER_PAGE: u64 = SECTORS * ROWS;
-/// Pages that stay: 1.4 million rows, 48 MB.
+/// Pages that a checkpoint leaves in memory: 2 million rows, 48 MB.
 const PAGES: usize = 1024;
 
-/// See the module.
+/// The pages of the table that are in memory.
 #[derive(Default)]
 pub(crate) struct Rows {
     pages: BTreeMap<u64, Page>,
@@ -33,29 +33,32 @@ struct Page {
     used: u64,
 }
 
-/// The page of a row.
+/// Returns the page of a row.
 pub(crate) fn page_of(row: u64) -> u64 {
     row / PER_PAGE
 }
 
 impl Rows {
-    /// Whether the page is here.
+    /// Returns whether the page is in memory.
     pub(crate) fn has(&self, page: u64) -> bool {
         self.pages.contains_key(&page)
     }
 
-    /// Whether any row of it is used: if none is, it need not be read.
+    /// Returns whether any row of a page is in use. A page without used rows need not be read.
     pub(crate) fn is_used(page: u64, used: &Bits) -> bool {
         (page * SECTORS..(page + 1) * SECTORS).any(|sector| Self::is_sector_used(sector, used))
     }
 
-    /// The same of a sector.
+    /// Returns whether any row of a sector is in use.
     pub(crate) fn is_sector_used(sector: u64, used: &Bits) -> bool {
         (sector * ROWS..((sector + 1) * ROWS).min(used.len())).any(|row| used.has(row))
     }
 
-    /// Takes a page as it is on the device; no bytes: no row of it is used. What is wrong is said. Rows that are known
-    /// otherwise have changed, whatever the device says of them.
+    /// Loads a page from its bytes on the device; without bytes, as a page without used rows. A row in `known` replaces
+    /// the device's and counts as changed.
+    ///
+    /// # Errors
+    /// A description of the first sector that is invalid.
     pub(crate) fn load(
         &mut self,
         page: u64,
@@ -94,27 +97,27 @@ impl Rows {
         Ok(())
     }
 
-    /// A row, if its page is here.
+    /// Returns a row, if its page is in memory.
     pub(crate) fn get(&mut self, row: u64) -> Option<Row> {
         let page = self.pages.get_mut(&page_of(row))?;
         page.used = self.clock;
         Some(page.rows[(row % PER_PAGE) as usize])
     }
 
-    /// Changes a row, whose page is here.
+    /// Changes a row. Panics if its page is not in memory.
     pub(crate) fn set(&mut self, row: u64, to: Row) {
         let page = self.pages.get_mut(&page_of(row)).expect("who changes a row has its page loaded before");
         page.rows[(row % PER_PAGE) as usize] = to;
         self.changed.insert(row / ROWS);
     }
 
-    /// The sectors that have changed since the last time, with their bytes.
+    /// Takes the sectors that have changed since the last call, with their bytes.
     pub(crate) fn changed(&mut self) -> Vec<(u64, [u8; 512])> {
         let sectors = std::mem::take(&mut self.changed);
         sectors.into_iter().map(|sector| (sector, self.sector(sector))).collect()
     }
 
-    /// This sector has changed still.
+    /// Marks a sector as changed again.
     pub(crate) fn again(&mut self, sector: u64) {
         self.changed.insert(sector);
     }
@@ -130,12 +133,12 @@ impl Rows {
         bytes
     }
 
-    /// Whether it is twice as large as it need be.
+    /// Returns whether there are more than twice as many clean pages as [`PAGES`].
     pub(crate) fn is_large(&self) -> bool {
         self.pages.len() > 2 * PAGES + self.changed.len()
     }
 
-    /// Lets go of what was not used for long, and is on the device.
+    /// Evicts the clean pages that were not used for longest, until [`PAGES`] are left.
     pub(crate) fn shrink(&mut self) {
         self.clock += 1;
         let over = self.pages.len().saturating_sub(PAGES);

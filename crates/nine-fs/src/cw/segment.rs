@@ -1,10 +1,10 @@
-//! A dump on its way to w: blocks in the order in which they come, one behind the other (docs/disk.md, "Addresses,
+//! Writes a dump to w: blocks in the order in which they arrive, one after the other (docs/disk.md, "Addresses,
 //! generations, dumps").
 //!
-//! In: contents of blocks. Out: their w-addresses, at once; which of them are durable, when asked; at the end a
-//! superblock.
+//! In: contents of blocks. Out: their w-addresses at once; on request which of them are durable; a superblock at the
+//! end.
 //!
-//! Always holds: what w has is not written again, unless it is the same.
+//! Always holds: a written block of w is not written again, unless with the same content.
 
 use std::ops::Range;
 
@@ -21,30 +21,30 @@ use crate::ptr::NEW;
 /// Bytes of the largest write.
 const RUN: usize = 1 << 20;
 
-/// See the module.
+/// A segment that is being written.
 pub(crate) struct Segment {
     cw: Cw,
-    /// Where its superblock goes.
+    /// The w-address of its superblock.
     first: u64,
-    /// Where the next block goes.
+    /// The w-address of the next block; in place the start of the next segment.
     next: u64,
     run: BytesMut,
     run_at: u64,
-    /// Rows and where they are on w, since the last time that it was asked what is durable.
+    /// Rows and their w-addresses, since the last call of [`durable`](Self::durable).
     come: Vec<Come>,
-    /// A place of w could not be written.
+    /// A block of w could not be written.
     failed: bool,
     /// In place: blocks of the dump, copied or not.
     blocks: u64,
-    /// In place: where the next ones go.
+    /// In place: the run of free blocks that the next blocks go to.
     together: Range<u64>,
-    /// In place: what was written where, by sums, as long as `come` has it.
+    /// In place: the addresses and sums of written blocks, until they are verified.
     written: Vec<(u64, u32)>,
 }
 
 impl Segment {
-    /// Goes on with the segment whose superblock belongs at `first`, from `next` on; in place that is where the next
-    /// segment begins.
+    /// Continues the segment whose superblock is at `first`, with the next block at `next`. In place `next` is where
+    /// the next segment begins.
     pub(crate) fn new(cw: &Cw, first: u64, next: u64) -> Self {
         Self {
             cw: cw.clone(),
@@ -60,36 +60,36 @@ impl Segment {
         }
     }
 
-    /// Where the next block goes.
+    /// Returns the w-address of the next block; in place the start of the next segment.
     pub(crate) fn next(&self) -> u64 {
         self.next
     }
 
-    /// Whether it has failed because a place of w cannot be written: another one may do.
+    /// Returns whether it has failed because a block of w cannot be written. Another block may do.
     pub(crate) fn is_place_bad(&self) -> bool {
         self.failed
     }
 
-    /// Blocks that have come since [`durable`](Self::durable).
+    /// Returns how many blocks were added since [`durable`](Self::durable).
     pub(crate) fn come(&self) -> usize {
         self.come.len()
     }
 
-    /// The rows of these.
+    /// Returns the rows of these blocks.
     pub(crate) fn rows(&self) -> impl Iterator<Item = u64> + '_ {
         self.come.iter().map(|come| come.row)
     }
 
-    /// Blocks that stay where they are.
+    /// Adds `count` blocks that stay where they are, from `place` on.
     pub(crate) fn stay(&mut self, row: u64, place: u64, count: u64) {
         self.come.extend((0..count).map(|n| Come { row: row + n, worm: place + n, same: true }));
         self.blocks += count;
     }
 
-    /// It ends here: what has come, and no commit has heard of, has no place. The rows of that.
+    /// Abandons the segment. Blocks that no commit has recorded are discarded. Returns their rows.
     pub(crate) fn give_up(self) -> Vec<u64> {
         let rows = self.rows().collect();
-        // What cannot be written is nobody's until the next start.
+        // If a block cannot be written, its run stays allocated until the next start.
         if self.cw.in_place() && !self.failed {
             let stays = |come: &Come| self.cw.is_written(come.worm, 0);
             let places = self.come.iter().filter(|come| !stays(come)).map(|come| come.worm);
@@ -98,10 +98,10 @@ impl Segment {
         rows
     }
 
-    /// The next blocks, so many, will lie beside each other.
+    /// Reserves room for the next `count` blocks to be adjacent.
     ///
     /// # Errors
-    /// [`Wrong::Range`]: in place there may be no such room.
+    /// [`Wrong::Range`]: in place w has no such run of free blocks.
     pub(crate) fn keep_together(&mut self, count: u64) -> Result<()> {
         if self.cw.in_place() {
             let text = "w is full, or what is free there lies too scattered: make it larger";
@@ -111,18 +111,18 @@ impl Segment {
         Ok(())
     }
 
-    /// Where the next block goes, if there is room.
+    /// Returns the w-address for the next block, if w has room.
     fn place(&mut self) -> Option<u64> {
         // The last block of a segment is its second superblock.
         let next = Some(self.next).filter(|next| next + 1 < self.cw.worm_blocks());
         if self.cw.in_place() { self.together.next().or_else(|| self.cw.place()) } else { next }
     }
 
-    /// A new block has its turn. Where on w it is; not durable yet. What could not be written is behind
-    /// [`next`](Self::next), if this fails.
+    /// Adds a block, and returns its w-address. The block is not durable yet. If this fails, the block that could not
+    /// be written is before [`next`](Self::next).
     ///
     /// # Errors
-    /// [`Wrong::Range`]: w is full. What w says.
+    /// [`Wrong::Range`]: w is full. Other errors are those of w.
     pub(crate) async fn put(
         &mut self,
         kind: Kind,
@@ -132,7 +132,7 @@ impl Segment {
     ) -> Result<u64> {
         let mut place = self.place();
         if place.is_none() {
-            // It may have been made larger.
+            // w may have grown.
             let _ = self.cw.0.w.look().await;
             place = self.place();
         }
@@ -160,7 +160,7 @@ impl Segment {
         self.next += u64::from(!self.cw.in_place());
         if self.run.len() + block > RUN {
             self.write().await?;
-            // As in a commit: clients' requests may go on beside it.
+            // As in a commit: let other requests run.
             yield_now().await;
         }
         Ok(place)
@@ -176,7 +176,7 @@ impl Segment {
         written
     }
 
-    /// All that has come is durable: their rows, and where they are.
+    /// Makes all added blocks durable. Returns their rows and w-addresses.
     pub(crate) async fn durable(&mut self) -> Result<Vec<Come>> {
         self.write().await?;
         self.cw.0.w.flush().await?;
@@ -184,7 +184,8 @@ impl Segment {
         Ok(std::mem::take(&mut self.come))
     }
 
-    /// What was written is there: where its place has been another's before, nothing else would tell.
+    /// Verifies the written blocks in place. Where an address held another block before, nothing else would detect a
+    /// lost write.
     async fn looks(&mut self) -> Result<()> {
         let most = RUN / self.cw.block();
         for run in self.written.chunk_by(|(at, _), (next, _)| at + 1 == *next) {
@@ -198,8 +199,8 @@ impl Segment {
         Ok(())
     }
 
-    /// The end: the superblock, in the last and the first block; one of them must come there. Where the next segment
-    /// begins, it says.
+    /// Completes the segment: writes the superblock into its last and its first block. One of the two writes must
+    /// succeed. Returns the superblock, with the start of the next segment.
     pub(crate) async fn seal(&mut self, it: Super) -> Result<Super> {
         self.write().await?;
         self.cw.0.w.flush().await?;
@@ -230,18 +231,18 @@ impl Segment {
     }
 }
 
-/// Whether the same may go well in another place.
+/// Returns whether the write may succeed at another address.
 fn is_of_the_place(error: &Error) -> bool {
     matches!(error.kind, Wrong::Failed | Wrong::ReadOnly | Wrong::Unwritten)
 }
 
 impl Cw {
-    /// What was written to w is durable.
+    /// Makes all writes to w durable.
     pub(crate) async fn flush_worm(&self) -> Result<()> {
         self.0.w.flush().await.map(drop)
     }
 
-    /// Writes blocks to w. If it is a worm indeed, and has them already, that is as good.
+    /// Writes blocks to w. If w is write-once and already has the same content there, that is a success.
     async fn write_worm(&self, at: u64, bytes: Bytes) -> Result<()> {
         let sector = at * self.0.layout.per_block();
         match self.0.w.write(sector, bytes.clone()).await {

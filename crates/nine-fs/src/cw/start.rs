@@ -1,6 +1,6 @@
-//! The beginning: a new file system on two devices, or the one that is there, as it was at its last commit.
+//! Creates a file system on two devices, or opens the one that is there, in the state of its last commit.
 //!
-//! In: devices. Out: a [`Cw`], or in words why there is none, and what to do.
+//! In: devices. Out: a [`Cw`], or an error message that says why there is none, and what to do.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
@@ -22,10 +22,10 @@ use super::tag::{Identity, Kind, Tag};
 use super::{Cw, Inner, Journal, Marks, Result, State, in_place, read_all};
 use crate::hash::{Map, Set};
 
-/// Sizes that blocks may have, bytes.
+/// Possible block sizes in bytes.
 const BLOCKS: [u32; 4] = [8 << 10, 16 << 10, 32 << 10, 64 << 10];
 
-/// How a file system is made.
+/// The options with which a file system is created.
 #[derive(Clone, Debug)]
 pub(crate) struct Making {
     /// Bytes of a block.
@@ -37,18 +37,18 @@ pub(crate) struct Making {
     pub(crate) name: String,
 }
 
-/// How a new cache is made for a worm.
+/// The options with which a new cache is created for a worm.
 #[derive(Clone, Debug)]
 pub(crate) struct Recovering {
-    /// The dump from which all goes on; none: the newest.
+    /// The dump to start from; `None`: the newest.
     pub(crate) date: Option<Date>,
-    /// None: as it was.
+    /// `None`: as before.
     pub(crate) fastworm: Option<bool>,
-    /// Random: what an older life has left in the journal of the same device is not of this one.
+    /// Must be random: old records may remain in the journal of the same device, and must not count.
     pub(crate) incarnation: u64,
 }
 
-/// What is where on c.
+/// Returns the layout of c.
 fn layout_of(c: &dyn Device, block: u32) -> Result<Layout> {
     let sectors = c.shape().sectors;
     Layout::of(sectors, block).ok_or_else(|| {
@@ -100,11 +100,11 @@ impl Cw {
         cw
     }
 
-    /// Makes a new, empty one; whatever was on the devices is lost. The tree has no root yet: the first commit says it.
-    /// Where c has no sectors it has no cache device.
+    /// Creates an empty file system, which overwrites both devices. The tree has no root until the first commit. If c
+    /// has no sectors, the file system has no cache device.
     ///
     /// # Errors
-    /// [`Wrong::Unsupported`] if a device is too small; what the devices say.
+    /// [`Wrong::Unsupported`] if a device is too small; errors of the devices.
     pub(crate) async fn ream(c: Arc<dyn Device>, w: Arc<dyn Device>, making: Making) -> Result<Self> {
         let (c, layout) = match c.shape().sectors {
             0 => in_place::make(&w, making.block).await?,
@@ -143,12 +143,12 @@ impl Cw {
         Self::begin(c, w, header, first, 0).await
     }
 
-    /// Gives a worm a new cache, from what w itself says; whatever was on c is lost. The dump from which it goes on.
-    /// Until [`finish`](Self::finish) it is not opened again. In place all places are had that any dump may have.
+    /// Creates a new cache for a worm from the worm alone, which overwrites c. Returns the dump that it starts from. It
+    /// cannot be opened again until [`finish`](Self::finish). In place all blocks that any dump may have are allocated.
     ///
     /// # Errors
     /// [`Wrong::Unwritten`] if there is no dump yet; [`Wrong::Unsupported`] if there is no such dump, or c is too
-    /// small; what the devices say.
+    /// small; errors of the devices.
     pub(crate) async fn recover(
         c: Arc<dyn Device>,
         w: Arc<dyn Device>,
@@ -181,7 +181,7 @@ impl Cw {
         let was = best_header(&*c, &label).await.ok();
         let known = was.as_ref().map_or(0, |was| was.fields.generation).max(chain.generation);
         let fields = Fields {
-            // What was on its way to w when c was lost may have left blocks there; in place all generations since.
+            // An interrupted copy may have left blocks of newer generations on w; in place so may all commits since.
             generation: if is_in_place { known + 2 + WAITING_MOST as u32 } else { chain.generation + 1 },
             root: it.root,
             next_inode: found.map(|it| it.next_inode).max().unwrap_or_default(),
@@ -215,19 +215,19 @@ impl Cw {
         Ok((Self::begin(c, w, header, label.first(), taken).await?, it, chain))
     }
 
-    /// What is made anew has all that it needs.
+    /// Ends a recovery: the cache can be opened from now on.
     ///
     /// # Errors
-    /// As of a commit.
+    /// As for a commit.
     pub(crate) async fn finish(&self) -> Result<()> {
         self.state().header.is_unfinished = false;
         self.checkpoint(None).await
     }
 
-    /// Its header says from here on that it was opened by the right of this epoch.
+    /// Records in the header that the archive was opened under the lease of this epoch.
     ///
     /// # Errors
-    /// [`Wrong::Reserved`]: a right that came later than this one has opened it. As of a commit.
+    /// [`Wrong::Reserved`]: it was opened under a later lease. Otherwise as for a commit.
     pub(crate) async fn opened_by(&self, epoch: u64) -> Result<()> {
         {
             let header = &mut self.state().header;
@@ -239,11 +239,11 @@ impl Cw {
         self.checkpoint(None).await
     }
 
-    /// The epoch of the right by which the cache on c was opened last; none where there is no cache of this worm, or
-    /// one that is not finished.
+    /// Returns the epoch of the lease under which the cache on c was opened last. `None`: c has no complete cache of
+    /// this worm.
     ///
     /// # Errors
-    /// What the devices say.
+    /// Errors of the devices.
     pub(crate) async fn epoch_of(c: &dyn Device, w: &dyn Device) -> Result<Option<u64>> {
         match best_header(c, &Self::label(w).await?).await {
             Ok(header) => Ok((!header.is_unfinished).then_some(header.epoch)),
@@ -252,7 +252,7 @@ impl Cw {
         }
     }
 
-    /// Nothing is on c but this header; in place so many places of w are had by dumps.
+    /// Writes an empty cache with this header. In place the blocks of w below `taken` are marked as used.
     async fn begin(
         c: Arc<dyn Device>,
         w: Arc<dyn Device>,
@@ -263,7 +263,7 @@ impl Cw {
         let layout = header.layout.clone();
         let per = layout.per_block();
         let cw = Self::new(c, w, header.clone(), first);
-        // From here on, until the headers are there, nobody takes it for a cache.
+        // From here on, until the headers are written, c is not a cache.
         for at in [0, HEADER, cw.last_block(), cw.last_block() + HEADER] {
             cw.0.c.write(at, vec![0; (HEADER * SECTOR) as usize].into()).await?;
         }
@@ -289,7 +289,7 @@ impl Cw {
         }
         writes.end().await?;
         cw.0.c.flush().await?;
-        // Both letters: what was here before may have larger numbers.
+        // Write both headers: an older header could have a larger number.
         for number in [1, 2] {
             let bytes = Bytes::from(Header { number, ..header.clone() }.encode());
             for at in [number % 2 * HEADER, cw.last_block() + number % 2 * HEADER] {
@@ -302,10 +302,10 @@ impl Cw {
         Self::open_with(c, w, &label).await
     }
 
-    /// The one that is there.
+    /// Opens the file system on the devices.
     ///
     /// # Errors
-    /// In words for people: what does not fit together, and what to do.
+    /// A message for people: what does not fit together, and what to do.
     pub(crate) async fn open(c: Arc<dyn Device>, w: Arc<dyn Device>) -> Result<Self> {
         let cw = Self::look(c, w).await?;
         let incarnation = cw.state().header.incarnation + 1;
@@ -313,7 +313,7 @@ impl Cw {
         Ok(cw)
     }
 
-    /// The same, with nothing written: what the journal says is taken over in memory. Nothing may be committed.
+    /// The same without writing: the journal is replayed in memory only. The caller must not commit.
     pub(crate) async fn look(c: Arc<dyn Device>, w: Arc<dyn Device>) -> Result<Self> {
         let label = Self::label(&*w).await?;
         let c = in_place::cache(c, &w, &label)?;
@@ -326,7 +326,7 @@ impl Cw {
         Ok(cw)
     }
 
-    /// The same, with what is c in any case.
+    /// The same, with c already resolved.
     async fn open_with(c: Arc<dyn Device>, w: Arc<dyn Device>, label: &Label) -> Result<Self> {
         let header = best_header(&*c, label).await.map_err(|error| error.of(c.name()))?;
         let layout = &header.layout;
@@ -368,10 +368,10 @@ impl Cw {
         Ok(cw)
     }
 
-    /// What w says of itself.
+    /// Reads the label of w.
     pub(crate) async fn label(w: &dyn Device) -> Result<Label> {
         let mut first = None;
-        // The first copy says how large blocks are; the second lies where it would be for each size.
+        // The first copy may give the block size. The second copy may be at the address for each size.
         for at in std::iter::once(0).chain(BLOCKS.map(|block| u64::from(block) / SECTOR)) {
             let label = label_at(w, at).await;
             match label {
@@ -407,7 +407,7 @@ impl Cw {
         Ok(())
     }
 
-    /// What the journal says beyond the last checkpoint.
+    /// Replays the journal from the last checkpoint.
     async fn replay(&self) -> Result<()> {
         let mut known: Map<u64, Row> = Map::default();
         let mut held: Option<(Record, u64, u64)> = None;
@@ -420,7 +420,7 @@ impl Cw {
                 None => self.record(0, next).await?.map(|(record, end)| (record, end, at)),
                 Some((record, end)) => Some((record, end, end)),
             };
-            // The flush of those before had ended before the next was written; of the last one that is not known.
+            // Each record was flushed before the next one was written. Only the last one's flush may have been lost.
             let Some((record, end, _)) = found else { break };
             if let Some((before, ..)) = held.take() {
                 self.take_over(before, &mut known);
@@ -448,7 +448,7 @@ impl Cw {
         Ok(())
     }
 
-    /// The record at this sector of the journal, if it has this number, and where it ends.
+    /// Returns the record with this number at this sector of the journal, if it is there, and its end.
     async fn record(&self, at: u64, number: u64) -> Result<Option<(Record, u64)>> {
         let layout = &self.0.layout;
         if at >= layout.journal_sectors() {
@@ -493,11 +493,11 @@ impl Cw {
         state.header.fields = record.fields;
     }
 
-    /// Whether c and w belong together, and neither is older than the other.
+    /// Verifies that c and w belong together, and that neither is older than the other.
     async fn fits(&self) -> Result<()> {
         let fields = self.fields();
         let has = self.worm_blocks();
-        // The place of a superblock to come may be the first behind its end. In place it was looked at before.
+        // The next superblock may be due just behind the end of w. In place this was checked before.
         if fields.next_worm > has + 1 && !self.in_place() {
             let text = format!(
                 "w has {has} blocks, where {} were written: what has been put behind it is missing, or w is another",
@@ -518,7 +518,7 @@ impl Cw {
                     );
                     return Err(bad(text));
                 }
-                // It may come again.
+                // The device may answer later.
                 Err(error) if !matches!(error.kind, Wrong::Failed | Wrong::Unwritten | Wrong::Range) => {
                     return Err(error);
                 }
@@ -546,7 +546,7 @@ impl Cw {
         Ok(())
     }
 
-    /// The superblock of a segment that has so many blocks: the first copy, or the last.
+    /// Reads the superblock of a segment with this number of blocks: the first copy, or else the last.
     pub(crate) async fn superblock_of(&self, first: u64, blocks: u32) -> Result<Super> {
         match self.superblock(first).await {
             Ok(it) => Ok(it),
@@ -557,18 +557,18 @@ impl Cw {
         }
     }
 
-    /// The superblock at this place of w.
+    /// Reads the superblock at this w-address.
     pub(crate) async fn superblock(&self, at: u64) -> Result<Super> {
         self.worm().superblock(at).await
     }
 
-    /// w, by itself.
+    /// Returns w as a chain of superblocks.
     pub(crate) fn worm(&self) -> Worm<'_> {
         let Inner { w, identity, layout, first, .. } = &*self.0;
         Worm { w: &**w, identity: *identity, per: layout.per_block(), first: *first }
     }
 
-    /// Copies that a former life has left: as they come, while everything else goes on.
+    /// Loads the table of read copies, in the background.
     pub(crate) async fn find_copies(&self) -> Result<()> {
         let layout = &self.0.layout;
         if self.0.fastworm {
@@ -623,7 +623,7 @@ async fn label_at(w: &dyn Device, at: u64) -> Result<Label> {
     }
 }
 
-/// What was written by a right that came later than ours.
+/// Returns the error for a superblock or header written under a later lease than ours.
 pub(crate) fn later(what: &str, its: u64, ours: u64) -> Error {
     let text = format!(
         "{what} by the right of epoch {its}, and ours is {ours}: the arbiter is another than it was, or was made anew; \
@@ -632,7 +632,7 @@ pub(crate) fn later(what: &str, its: u64, ours: u64) -> Error {
     Error::new(Wrong::Reserved, text)
 }
 
-/// The newest right header of c.
+/// Returns the valid header of c with the largest number.
 async fn best_header(c: &dyn Device, label: &Label) -> Result<Header> {
     let per = u64::from(label.block) / SECTOR;
     let end = (c.shape().sectors / per).saturating_sub(1) * per;

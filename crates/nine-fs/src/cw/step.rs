@@ -1,73 +1,74 @@
-//! What is done with a block, by its state: Ken Thompson's table, as it is in docs/disk.md, "States".
+//! The transitions of a block's state: Ken Thompson's table, as in docs/disk.md, "States".
 //!
-//! In: a state and what is wanted. Out: steps, and the states behind them. Nothing here does anything.
+//! In: a state and an operation. Out: the steps to perform, and the states after them. Nothing here performs a step.
 
-/// Of a block; the words are Ken's.
+/// The state of a block; the names are Ken's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     /// Only on w.
     None,
     /// On w, with a copy on c.
     Read,
-    /// New in this generation: only on c.
+    /// Created in the current generation: only on c.
     Dirty,
-    /// New in an older one, and to be copied to w.
+    /// Created in an older generation; still to be copied to w.
     Dump,
-    /// The same, but copying has failed.
+    /// As `Dump`, but copying has failed.
     Dump1,
 }
 
-/// What is wanted of it.
+/// An operation on a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
-    /// Its content.
+    /// Read its content.
     Read,
-    /// Another content.
+    /// Replace its content.
     Write,
-    /// A block that there was not.
+    /// Create a block.
     Grow,
-    /// The generation ends.
+    /// End the generation.
     Dump,
-    /// It is its turn to come to w.
+    /// Copy it to w.
     Copy,
-    /// Nothing points to it any more.
+    /// Free it: nothing points to it any more.
     Free,
 }
 
-/// What is done, in this order. A step that fails ends the plan, but for a read: there the next one is another way.
+/// A step of a plan. Steps are performed in order, and a failed step ends the plan. In a plan for a read the next step
+/// is instead another source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// It is read from its slot.
+    /// Read the block from its slot.
     ReadCache,
-    /// It is read from w.
+    /// Read it from w.
     ReadWorm,
-    /// What was read is put into a slot; if there is none, or it fails, nothing is lost.
+    /// Put the block into a slot as a read copy. If there is no free slot, or this fails, nothing is lost.
     Keep,
-    /// It is written into a fresh slot; the one it had is free when that is durable.
+    /// Write it into a fresh slot. The old slot is free when this is durable.
     WriteCache,
-    /// It is written to w.
+    /// Write it to w.
     WriteWorm,
-    /// Its row says where on w it is.
+    /// Record its w-address in its row.
     Forward,
-    /// It gets a row.
+    /// Allocate a row.
     TakeRow,
-    /// Row and slot are free when that is durable.
+    /// Free row and slot when this is durable.
     Release,
-    /// Its copy in c is given up.
+    /// Drop its copy on c.
     Drop,
 }
 
-/// What is to be done.
+/// The steps of one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub(crate) steps: &'static [Step],
-    /// The state behind the last step. Of what is gone there is none.
+    /// The state after the last step; `None`: the block is gone.
     pub(crate) then: Option<State>,
     /// The state if a step fails.
     pub(crate) failed: State,
 }
 
-/// The table. None: that is not done with such a block; a mistake of whoever asks.
+/// Looks up the plan for an operation. `None`: the operation is invalid in this state, which is an error of the caller.
 pub(crate) fn step(state: State, op: Op, fastworm: bool) -> Option<Plan> {
     use {Op as Do, State as Is, Step::*};
     let plan = |steps, then, failed| Some(Plan { steps, then: Some(then), failed });
@@ -78,7 +79,7 @@ pub(crate) fn step(state: State, op: Op, fastworm: bool) -> Option<Plan> {
         (Is::Dirty | Is::Dump | Is::Dump1, Do::Read) => plan(&[ReadCache], state, state),
 
         (Is::Dirty, Do::Write) => plan(&[WriteCache], Is::Dirty, Is::Dirty),
-        // What w has, or will have, is never changed: there the tree grows.
+        // A block that w has, or will have, is never changed. The tree allocates a new block instead.
         (Is::None | Is::Read | Is::Dump | Is::Dump1, Do::Write) => None,
 
         (Is::None, Do::Grow) => plan(&[TakeRow, WriteCache], Is::Dirty, Is::None),
@@ -95,7 +96,7 @@ pub(crate) fn step(state: State, op: Op, fastworm: bool) -> Option<Plan> {
 
         (Is::Dirty, Do::Free) => Some(Plan { steps: &[Release], then: None, failed: Is::Dirty }),
         (Is::Read, Do::Free) => plan(&[Drop], Is::None, Is::None),
-        // A dump has these, or w has.
+        // These belong to a dump, or to w.
         (Is::None | Is::Dump | Is::Dump1, Do::Free) => plan(&[], state, state),
     }
 }

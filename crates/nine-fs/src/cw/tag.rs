@@ -1,16 +1,16 @@
-//! The last 64 bytes of a block: what it is, whose, where it belongs (docs/disk.md, "Blocks").
+//! The tag, the last 64 bytes of a block: its kind, owner and address (docs/disk.md, "Blocks").
 //!
-//! In: bytes of a block. Out: whether it is the one that is wanted. No panic, whatever the bytes are.
+//! In: the bytes of a block. Out: whether it is the expected block. No bytes cause a panic.
 
 use crc_fast::CrcAlgorithm::Crc32Iscsi;
 
 /// Bytes of a tag.
 pub(crate) const TAG: usize = 64;
 
-/// Which file system: random, given when it was made.
+/// Identifies a file system: random, chosen when it is created.
 pub(crate) type Identity = [u8; 16];
 
-/// What a block is.
+/// The kind of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
@@ -21,27 +21,27 @@ pub(crate) enum Kind {
     Label = 5,
 }
 
-/// What is in a tag, but for the identity.
+/// The contents of a tag, without the identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tag {
     pub(crate) kind: Kind,
-    /// Its generation.
+    /// The generation in which the block was created.
     pub(crate) made: u32,
     /// Its address.
     pub(crate) at: u64,
-    /// The inode.
+    /// The inode for a file's block; for a node the inode of its first key.
     pub(crate) owner: u64,
-    /// The block of the file, the level of the node.
+    /// The number of the block in its file; the level of a node.
     pub(crate) index: u64,
 }
 
-/// CRC-32C.
+/// Returns the CRC-32C of `bytes`.
 pub(crate) fn sum(bytes: &[u8]) -> u32 {
     crc_fast::checksum(Crc32Iscsi, bytes) as u32
 }
 
 impl Tag {
-    /// Writes the tag into the end of a block, but for the sum.
+    /// Writes the tag, without the sum, into the end of a block.
     pub(crate) fn put(self, block: &mut [u8], identity: &Identity) {
         let end = block.len();
         let tag = &mut block[end - TAG..];
@@ -54,7 +54,7 @@ impl Tag {
         tag[32..48].copy_from_slice(identity);
     }
 
-    /// The same with the sum, of a block whose content is there. The sum.
+    /// Writes the tag and the sum into the end of a block whose content is complete. Returns the sum.
     pub(crate) fn seal(self, block: &mut [u8], identity: &Identity) -> u32 {
         self.put(block, identity);
         let end = block.len();
@@ -63,25 +63,25 @@ impl Tag {
         sum
     }
 
-    /// Whether a block's tag says that it is a node.
+    /// Returns whether the tag of a block says that it is a node.
     pub(crate) fn is_node(block: &[u8]) -> bool {
         matches!(block[block.len() - TAG], 2 | 3)
     }
 
-    /// The generation that a block's tag says.
+    /// Returns the generation in the tag of a block.
     pub(crate) fn made(block: &[u8]) -> u32 {
         let at = block.len() - TAG + 4;
         u32::from_le_bytes(block[at..at + 4].try_into().expect("four bytes"))
     }
 
-    /// The owner and the number in it that a block's tag says.
+    /// Returns the owner and the index in the tag of a block.
     pub(crate) fn whose(block: &[u8]) -> (u64, u64) {
         let word = |at: usize| u64::from_le_bytes(block[at..at + 8].try_into().expect("eight bytes"));
         let tag = block.len() - TAG;
         (word(tag + 16), word(tag + 24))
     }
 
-    /// The tag of a block, if its sum and identity are right; else what is not.
+    /// Returns the tag of a block if its sum and identity are right, or else a description of the mismatch.
     pub(crate) fn open(block: &[u8], identity: &Identity) -> Result<Self, &'static str> {
         let end = block.len();
         if sum(&block[..end - 4]).to_le_bytes() != block[end - 4..] {
