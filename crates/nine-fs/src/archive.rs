@@ -1,14 +1,14 @@
-//! An archive at work: operations on its tree, the commits that make them durable, its dumps.
+//! An archive that is open: operations on its tree, the commits that make them durable, its dumps.
 //!
-//! In: operations, the time, devices. Out: results; the work behind them is done by the [`Driver`].
+//! In: operations, the time, devices. Out: results. The [`Driver`] does the background work.
 //!
 //! ```text
 //! 9P (serve) -> attempt (again, until all it needs is in memory) -> fs -> memory
 //!                                                        commit <---------|
 //!                                            dump: copy, sweep --> cw --> c, w
 //! ```
-//! Always holds: the state's lock is never held over an operation of a device; one commit at a time; what was answered
-//! as durable is.
+//! Always holds: the state's lock is never held during a device operation. Commits do not overlap. Changes reported as
+//! durable are durable.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -41,51 +41,51 @@ use crate::tree;
 use crate::turns::Turns;
 use crate::users::Users;
 
-/// Ticks after which a file that could not be removed is tried again.
+/// Ticks before the removal of a file is retried after a failure.
 const REAP_AGAIN: u32 = 20;
-/// The most bytes of /adm/users.
+/// Maximum size of /adm/users in bytes.
 const USERS_MOST: u32 = 4 << 20;
-/// Changes are not older than this before they are committed.
+/// Changes older than this are committed.
 const AGE: Duration = Duration::from_secs(5);
 
-/// Seconds and nanoseconds since 1970.
+/// The wall clock: seconds and nanoseconds since 1970.
 pub type Wall = Arc<dyn Fn() -> Time + Send + Sync>;
 
-/// How an archive works.
+/// The options with which an archive is opened.
 #[derive(Clone)]
 pub struct Settings {
     /// Bytes of the block cache.
     pub memory: u64,
     /// Bytes of changes in memory before clients wait for the commit.
     pub dirty: u64,
-    /// What is read ahead.
+    /// The read-ahead policy.
     pub ahead: Ahead,
-    /// By which dumps are dated and scheduled: the IANA name of a zone; none: the system's.
+    /// The time zone in which dumps are dated and scheduled, by its IANA name; `None`: the system's.
     pub zone: Option<String>,
-    /// Where the time of files comes from.
+    /// The source of file times.
     pub wall: Wall,
-    /// Of the right by which it is written (docs/lease.md); 0: it needs none.
+    /// The epoch of the lease under which the archive writes (docs/lease.md); 0: it needs no lease.
     pub epoch: u64,
 }
 
-/// How a new one is made.
+/// The options with which a new archive is created.
 #[derive(Clone, Debug)]
 pub struct Ream {
-    /// What it is called; 64 bytes at most.
+    /// Its name, at most 64 bytes.
     pub name: String,
     /// Bytes of a block: 8, 16, 32 or 64 KiB.
     pub block: u32,
-    /// What is read from w is not copied to c: right where both are as fast.
+    /// Blocks read from w are not copied to c. Use this if both devices are equally fast.
     pub fastworm: bool,
-    /// Slots lie in the seed's old order: for measurements.
+    /// Slots have the seed's former order: for measurements.
     pub row_order: bool,
-    /// Random; which archive it is.
+    /// The identity of the archive; it should be random.
     pub identity: [u8; 16],
-    /// Owner and group of its root directory.
+    /// Owner and group of the root directory.
     pub owner: (u32, u32),
 }
 
-/// See the module. Cheap to clone.
+/// An open archive. Cheap to clone.
 #[derive(Clone)]
 pub struct Archive(pub(crate) Arc<Inner>);
 
@@ -95,7 +95,7 @@ pub(crate) struct Inner {
     pub(crate) cached: Cached,
     state: Mutex<State>,
     jobs: Jobs,
-    /// Files of which something is being removed.
+    /// The number of jobs that remove a file or part of one.
     removing: AtomicUsize,
     pub(crate) wall: Wall,
     pub(crate) zone: Zone,
@@ -104,61 +104,61 @@ pub(crate) struct Inner {
     pub(crate) log: Log,
 }
 
-/// What the lock protects.
+/// The data that the lock protects.
 pub(crate) struct State {
     pub(crate) fs: Fs,
     pub(crate) lives: Lives,
     pub(crate) xattr_limit: XattrLimit,
     pub(crate) users: Arc<Users>,
-    /// All dumps by generation, also those that are not on w yet.
+    /// All dumps by generation, including those that are not on w yet.
     pub(crate) dumps: BTreeMap<u32, Dump>,
-    /// Those, oldest first.
+    /// The dumps that are not on w yet, oldest first.
     pub(crate) waiting: Vec<Waiting>,
     pub(crate) newest: Newest,
     pub(crate) next_worm: u64,
-    /// Of the next commit.
+    /// For the next commit.
     pub(crate) forward: Vec<crate::cw::Come>,
     pub(crate) swept: Vec<u64>,
-    /// What the next commit says of dumps has changed.
+    /// The fields of the next commit differ, although no block has changed.
     pub(crate) noted: bool,
-    /// The commit that takes what changes now.
+    /// The number of the commit that takes the present changes.
     pub(crate) epoch: u64,
-    /// The last one that is durable.
+    /// The number of the last durable commit.
     pub(crate) durable: u64,
     pub(crate) committing: bool,
-    /// Somebody waits for the next commit.
+    /// Another commit was requested.
     pub(crate) wanted: bool,
-    /// When what has changed was first seen to have.
+    /// The tick at which the oldest uncommitted change was first seen.
     pub(crate) dirty_since: Option<Duration>,
-    /// Who waits for a commit, or for room.
+    /// Tasks that wait for a commit or for free slots.
     pub(crate) waiters: Waiters,
-    /// How often a commit has found its devices full below.
+    /// How often a commit has failed because a device has no storage left.
     pub(crate) found_full: u64,
-    /// Why nothing changes any more.
+    /// The error after which nothing changes any more.
     pub(crate) stopped: Option<Wrong>,
-    /// Whose dumps these are is another server's.
+    /// The state of a follower: another server writes the dumps.
     pub(crate) follows: Option<follow::State>,
     pub(crate) grow: Option<Grow>,
     pub(crate) turns: Option<Turns>,
-    /// Of the newest superblock.
+    /// The epoch in the newest superblock.
     pub(crate) newest_epoch: u64,
-    /// Nobody new comes in.
+    /// New clients are refused.
     pub(crate) closed_to_new: bool,
     pub(crate) dumper: dump::State,
     pub(crate) scrubber: scrub::State,
     pub(crate) now: Duration,
-    /// Open files there have been.
+    /// The number of files opened so far.
     opened: u64,
-    /// The file of users, if there is one; and whether it has changed since it was read.
+    /// The inode of /adm/users, if it exists; and whether the file has changed since it was read.
     users_file: Option<u64>,
     users_changed: bool,
-    /// For who reads what changes.
+    /// The changes that subscribers read.
     pub(crate) changes: Arc<nine_io::changes::Changes>,
-    /// Of directories, as they were found last.
+    /// Names of directories by inode, as they were found last.
     pub(crate) names: Map<u64, Box<[u8]>>,
 }
 
-/// An error of a device, for clients.
+/// Converts a device error for clients.
 pub(crate) fn errno(error: &Wrong) -> Error {
     let errno = match error.kind {
         Kind::ReadOnly | Kind::Reserved => Errno::EROFS,
@@ -169,11 +169,11 @@ pub(crate) fn errno(error: &Wrong) -> Error {
 }
 
 impl Archive {
-    /// Makes a new one. What was on the devices is lost. Where c has no sectors it has no cache device, and works on w
-    /// alone, which can be written again.
+    /// Creates a new archive, which overwrites both devices. If c has no sectors, the archive has no cache device, and
+    /// w must be rewritable.
     ///
     /// # Errors
-    /// What the devices say; that they are too small.
+    /// Errors of the devices; a device is too small.
     pub async fn ream(
         c: Arc<dyn Device>,
         w: Arc<dyn Device>,
@@ -202,19 +202,20 @@ impl Archive {
         cw.tidy(true).await
     }
 
-    /// What is said of the archive on this worm: its name, bytes of a block, when it was made.
+    /// Returns the name of the archive on this worm, its block size in bytes and its creation time.
     ///
     /// # Errors
-    /// That there is none.
+    /// There is no archive.
     pub async fn label(w: &dyn Device) -> nine_block::Result<(String, u32, Time)> {
         let Label { name, block, made, .. } = Cw::label(w).await?;
         Ok((name, block, made))
     }
 
-    /// The one that is on these devices, as it was at its last commit; and what does its work, which must be polled.
+    /// Opens the archive on these devices, in the state of its last commit. The caller must poll the returned
+    /// [`Driver`].
     ///
     /// # Errors
-    /// In words for people.
+    /// A message for people.
     pub async fn open(
         c: Arc<dyn Device>,
         w: Arc<dyn Device>,
@@ -223,7 +224,7 @@ impl Archive {
         Self::open_as(c, w, settings, None).await
     }
 
-    /// The same, in which nothing changes if something says why.
+    /// The same, but with `stopped` nothing changes, for that reason.
     pub(crate) async fn open_as(
         c: Arc<dyn Device>,
         w: Arc<dyn Device>,
@@ -234,7 +235,7 @@ impl Archive {
         Self::on(Cw::open(c, w).await?, label, settings, stopped).await
     }
 
-    /// The same of this cached worm.
+    /// The same for a cached worm that is open.
     pub(crate) async fn on(
         cw: Cw,
         label: Label,
@@ -246,7 +247,7 @@ impl Archive {
         Ok((archive, driver))
     }
 
-    /// The one of this cached worm, of whose tree nothing is in memory yet.
+    /// Creates the archive without reading anything of its tree.
     pub(crate) fn of(
         cw: Cw,
         label: Label,
@@ -308,8 +309,8 @@ impl Archive {
         Ok((Self(Arc::new(inner)), driver))
     }
 
-    /// What is kept in memory of the tree; and what a former life has left undone is begun, unless nothing is to
-    /// change.
+    /// Reads the parts of the tree that stay in memory. Then resumes the work that the last run has left, unless
+    /// nothing may change.
     pub(crate) async fn load(&self) -> Result<()> {
         self.knows_epoch().await.map_err(|error| errno(&error))?;
         if self.0.epoch != 0 {
@@ -338,7 +339,7 @@ impl Archive {
         Ok(())
     }
 
-    /// Another archive is served in the place of this one: who reads its changes is told to look for that.
+    /// Tells subscribers that another archive is served in the place of this one.
     pub fn ends_changes(&self) {
         self.state().changes.over();
     }
@@ -355,17 +356,17 @@ impl Archive {
         (self.0.wall)()
     }
 
-    /// What the block cache has done.
+    /// Returns the statistics of the block cache.
     pub fn cache_stats(&self) -> nine_block::Stats {
         self.0.cache.stats()
     }
 
-    /// Tries an operation once, with what is in memory.
+    /// Tries an operation once, with the blocks that are in memory.
     pub(crate) fn once<T>(&self, op: &mut impl FnMut(&mut State) -> Op<T>) -> Op<T> {
         self.once_with(|_| (), op)
     }
 
-    /// The same, when its memory has been prepared.
+    /// The same, after `prepare` has run on the memory.
     fn once_with<T>(
         &self,
         prepare: impl FnOnce(&mut Memory),
@@ -389,7 +390,7 @@ impl Archive {
         result
     }
 
-    /// Begins a commit if so much has changed.
+    /// Requests a commit if many blocks have changed.
     fn after(&self, state: &mut State) {
         let half = state.fs.most() / 2;
         let (open, freed) = state.fs.mem.changed();
@@ -398,7 +399,7 @@ impl Archive {
         }
     }
 
-    /// Does an operation, however often it has to be asked.
+    /// Runs an operation, and repeats it until all blocks that it needs are in memory.
     pub(crate) async fn attempt<T>(&self, mut op: impl FnMut(&mut State) -> Op<T>) -> Result<T> {
         match self.once(&mut op) {
             Ok(done) => Ok(done),
@@ -407,13 +408,13 @@ impl Archive {
         }
     }
 
-    /// The same, after it was stopped once.
+    /// The same, after a first try that has ended with `stop`.
     pub(crate) async fn again<T>(
         &self,
         mut stop: Stop,
         mut op: impl FnMut(&mut State) -> Op<T>,
     ) -> Result<T> {
-        // What has come, and the stamp as of which it is right.
+        // Fetched blocks, and the stamp as of which each is valid.
         let mut have: Map<u64, (Bytes, u64)> = Map::default();
         let mut fetching: Option<Fetching> = None;
         loop {
@@ -423,7 +424,7 @@ impl Archive {
                     have.insert(at, (block, stamp));
                 }
             } else {
-                // It may take long, and others go on meanwhile.
+                // This may take long, and other operations run meanwhile.
                 have.clear();
                 fetching = None;
                 self.clear(stop).await?;
@@ -441,7 +442,7 @@ impl Archive {
         }
     }
 
-    /// Fetches the blocks that were missing.
+    /// Fetches the missing blocks.
     async fn fetch(&self, stop: Stop) -> Result<Vec<(u64, Bytes)>> {
         let (mut blocks, are_nodes) = match stop {
             Stop::Miss(blocks) => (blocks, false),
@@ -456,7 +457,7 @@ impl Archive {
             let text = format!("there is no block {:#x}", at.at);
             return Err(self.unreadable(*at, &Wrong::new(Kind::Failed, text)));
         }
-        // Neighbours are read together.
+        // Read adjacent blocks together.
         let runs = blocks.chunk_by(|one, next| one.at + 1 == next.at);
         let calls: Vec<_> = runs
             .flat_map(|run| {
@@ -469,7 +470,7 @@ impl Archive {
             let is_it = |block: &Bytes| Tag::made(block) == at.made && (!are_nodes || Tag::is_node(block));
             match call.await {
                 Ok(block) if is_it(&block) => have.push((at.at, block)),
-                // It may never be wanted: whoever does finds out what is wrong.
+                // A prefetched node. If an operation needs it, its own fetch reports the error.
                 _ if are_nodes && n > 0 => {}
                 Err(error) => return Err(self.unreadable(at, &error)),
                 Ok(_) => {
@@ -481,7 +482,7 @@ impl Archive {
         Ok(have)
     }
 
-    /// Waits until what has stopped an operation is out of the way.
+    /// Waits until the operation can be tried again.
     async fn clear(&self, stop: Stop) -> Result<()> {
         match stop {
             Stop::Miss(_) | Stop::Node(_) => Ok(()),
@@ -499,7 +500,7 @@ impl Archive {
                 Ok(())
             }
             Stop::Full => Box::pin(self.find_room()).await,
-            // What goes is charged until it has gone.
+            // A file's quota is charged until its removal is complete.
             Stop::Quota if self.0.removing.load(Ordering::Relaxed) > 0 || self.state().lives.has_lost() => {
                 self.next_tick().await;
                 Ok(())
@@ -509,17 +510,17 @@ impl Archive {
         }
     }
 
-    /// A block could not be read. Whose it is, is said in the log.
+    /// Logs that a block could not be read, and returns the error for clients.
     fn unreadable(&self, at: Ptr, error: &Wrong) -> Error {
         self.error(format_args!("{error} (generation {})", at.made));
         match error.kind {
-            // Nothing is wrong with what is there.
+            // The block itself may be intact.
             Kind::Down | Kind::Busy => Error::new(Errno::ETIMEDOUT, error.text.to_string()),
             _ => errno(error),
         }
     }
 
-    /// Until the next tick, or until something else has happened.
+    /// Waits for the next tick, or for any other wake-up of the waiters.
     pub(crate) async fn next_tick(&self) {
         let mut first = true;
         poll_fn(|cx| {
@@ -532,8 +533,8 @@ impl Archive {
         .await;
     }
 
-    /// It is so late, since an arbitrary start: what is old is committed, what is due begins. To be called every
-    /// [`pause`](Self::pause).
+    /// Advances the clock to `now`, measured from an arbitrary start: commits old changes and begins scheduled work.
+    /// Call it every [`pause`](Self::pause).
     pub fn tick(&self, now: Duration) {
         {
             let state = &mut *self.state();
@@ -559,15 +560,15 @@ impl Archive {
         }
     }
 
-    /// How long until the next tick, at most.
+    /// Returns the maximum time until the next tick.
     pub fn pause(&self) -> Duration {
         let state = &*self.state();
         let works = !state.waiting.is_empty() || state.scrubber.is_busy();
         if works { Duration::from_millis(20) } else { Duration::from_millis(500) }
     }
 
-    /// Between two ticks: ends with `sleep`, which is to last for [`pause`](Self::pause), or when a dump or a scrub has
-    /// begun since.
+    /// Waits between two ticks. Returns when `sleep` ends, which should last for [`pause`](Self::pause), or when a dump
+    /// or a scrub has begun.
     pub async fn rest(&self, sleep: impl Future<Output = ()>) {
         let mut sleep = pin!(sleep);
         let waits = |state: &State| !state.waiting.is_empty() || state.scrubber.is_busy();
@@ -586,16 +587,16 @@ impl Archive {
         .await;
     }
 
-    /// The end: everything is durable and in its place, and the [`Driver`] ends. Dumps that are not on w yet
-    /// go on when it is opened again.
+    /// Closes the archive: makes all changes durable, writes a checkpoint and ends the [`Driver`]. Dumps that are not
+    /// on w yet are copied after the next open.
     ///
     /// # Errors
-    /// What could not be made durable.
+    /// The changes could not be made durable.
     pub async fn close(&self) -> Result<()> {
         self.stop_copies();
         self.state().scrubber.stop();
         let result = self.sync().await;
-        // From here on nothing changes: no commit begins beside the last checkpoint.
+        // From here on nothing changes, so no commit runs beside the last checkpoint.
         let well = poll_fn(|cx| {
             let state = &mut *self.state();
             if state.stopped.is_some() {
@@ -620,12 +621,12 @@ impl Archive {
         result.and(tidied)
     }
 
-    /// A file that nobody has any more is removed, if it has no name.
+    /// Removes a file in the background if it has no name and is not in use, or the blocks behind its size.
     pub(crate) fn reap(&self, ino: u64) {
         let archive = self.clone();
         self.0.removing.fetch_add(1, Ordering::Relaxed);
         self.begin(async move {
-            // What is left of it is found again at the next start.
+            // The next start finds and removes the rest.
             let step = |state: &mut State| {
                 let waits = state.lives.has(ino) && !state.fs.is_sheared(ino);
                 if waits || state.ends() || state.fs.reap(ino)? { Ok(()) } else { Err(Stop::Again) }
@@ -638,7 +639,7 @@ impl Archive {
                 for _ in 0..REAP_AGAIN {
                     archive.next_tick().await;
                 }
-                // Blocks behind a size do not wait until nobody has the file.
+                // Removal of blocks behind the size does not wait until the file is no longer in use.
                 let again = {
                     let state = &mut *archive.state();
                     let again = state.fs.is_sheared(ino) && !state.ends();
@@ -654,17 +655,17 @@ impl Archive {
         });
     }
 
-    /// The content of a file has changed.
+    /// Notes that the content of a file has changed.
     pub(crate) fn written(&self, state: &mut State, ino: u64) {
         state.users_changed |= state.users_file == Some(ino);
     }
 
-    /// A name has changed: what /adm/users is may be another file.
+    /// Notes that a name has changed: /adm/users may now be another file.
     pub(crate) fn renamed(&self, state: &mut State, name: &[u8]) {
         state.users_changed |= name == b"users" || name == b"adm";
     }
 
-    /// Reads /adm/users, if there is one.
+    /// Reads /adm/users, if it exists.
     pub(crate) async fn load_users(&self) -> Result<()> {
         let find = |state: &mut State| {
             let root = state.fs.mem.root;
@@ -694,12 +695,12 @@ impl Archive {
 }
 
 impl State {
-    /// Whether nothing new should begin.
+    /// Returns whether no new work should begin.
     pub(crate) fn ends(&self) -> bool {
         self.stopped.is_some() || self.dumper.is_stopped()
     }
 
-    /// Whether there is something to commit.
+    /// Returns whether there is anything to commit.
     pub(crate) fn has_changes(&self) -> bool {
         self.noted
             || !self.fs.mem.is_clean()
@@ -708,12 +709,12 @@ impl State {
             || !self.swept.is_empty()
     }
 
-    /// Commits since the start.
+    /// Returns the number of commits since the start.
     pub(crate) fn commits(&self) -> u64 {
         self.epoch - 1
     }
 
-    /// Whether a commit is under way.
+    /// Returns whether a commit is in progress.
     pub(crate) fn is_committing(&self) -> bool {
         self.committing
     }
@@ -730,17 +731,17 @@ impl State {
         }
     }
 
-    /// The tree is another one: so may be its users.
+    /// Notes that the tree has been replaced, so its users may differ.
     pub(crate) fn users_may_be_others(&mut self) {
         self.users_changed = true;
     }
 
-    /// This inode is /adm/users.
+    /// Notes the inode of /adm/users.
     pub(crate) fn is_users_file(&mut self, ino: u64) {
         self.users_file = Some(ino);
     }
 
-    /// A number for an open file.
+    /// Returns a new number for an open file.
     pub(crate) fn number(&mut self) -> u64 {
         self.opened += 1;
         self.opened
@@ -759,7 +760,7 @@ impl State {
     }
 }
 
-/// Somebody fetches blocks: what changes meanwhile is remembered.
+/// A fetch of blocks in progress: blocks that change meanwhile are remembered.
 struct Fetching<'a>(&'a Archive, u64);
 
 impl<'a> Fetching<'a> {
@@ -768,7 +769,7 @@ impl<'a> Fetching<'a> {
         Self(archive, stamp)
     }
 
-    /// What is fetched from now on is right as of this.
+    /// Returns the stamp as of which blocks fetched from now on are valid.
     fn now(&self) -> u64 {
         self.0.state().fs.mem.stamp()
     }

@@ -27,7 +27,7 @@ struct FailedTries {
 }
 
 impl Archive {
-    /// All that has changed up to now is durable when this ends well.
+    /// Makes all changes so far durable.
     ///
     /// # Errors
     /// ENOSPC: a device has no storage left below ([`Kind::Full`]); the changes become durable when it has some. Any
@@ -35,7 +35,7 @@ impl Archive {
     pub async fn sync(&self) -> Result<()> {
         let (epoch, tried) = {
             let state = &mut *self.state();
-            // A commit under way covers its own changes.
+            // A commit in progress covers its own changes.
             let changes = state.has_changes();
             if changes {
                 self.want_commit(state);
@@ -72,7 +72,7 @@ impl Archive {
         }
     }
 
-    /// Commits as long as somebody wants one.
+    /// Commits until no commit is requested any more.
     async fn commits(&self) {
         loop {
             if let Err(error) = self.commit().await {
@@ -123,8 +123,8 @@ impl Archive {
         Ok(())
     }
 
-    /// Whether an operation with this result is to be tried again; returns when it is time for that. Devices that are
-    /// down, busy or full are retried until they are not, any other error [`RETRIES`] times.
+    /// Returns whether to retry an operation with this result, after waiting until it is time. Errors that a device is
+    /// down, busy or full are retried without limit, any other error [`RETRIES`] times.
     ///
     /// # Errors
     /// The error of the last try.
@@ -165,7 +165,7 @@ impl Archive {
 }
 
 impl State {
-    /// Takes the changes for the next commit; its epoch. Later changes belong to the commit after it.
+    /// Takes the changes for the next commit, and returns its number. Later changes belong to the commit after it.
     fn close(&mut self, most: usize) -> (Changes, u64) {
         // This commit serves all requests so far.
         (self.wanted, self.dirty_since, self.noted) = (false, None, false);

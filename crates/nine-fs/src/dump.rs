@@ -1,9 +1,11 @@
-//! Dumps: the moment, the copy to w, and the sweep behind it (docs/disk.md, "Addresses, generations, dumps").
+//! Dumps: taking the snapshot, copying it to w, and the sweep that follows (docs/disk.md, "Addresses, generations,
+//! dumps").
 //!
-//! In: a word or the schedule. Out: trees that never change again, by date; segments on w.
+//! In: a command or the schedule. Out: trees that never change again, by date; segments on w.
 //!
-//! Always holds: the moment takes no longer than a small change of the tree, whatever its size; one dump is copied at a
-//! time, the oldest first; while clients are at work a copy gets [`SHARE`] for each tick, else all it can use.
+//! Always holds: taking the snapshot costs as much as a small change of the tree, whatever its size. One dump is copied
+//! at a time, the oldest first. While clients are active a copy may read [`SHARE`] bytes per tick, otherwise as much as
+//! it can.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,57 +25,57 @@ use crate::tree::{Miss, Nodes};
 use std::future::poll_fn;
 use std::task::Poll;
 
-/// Bytes that are copied for each tick while clients are at work.
+/// Bytes that are copied per tick while clients are active.
 const SHARE: i64 = 512 << 10;
-/// Clients are at work if one has asked for something in this time.
+/// Clients are active if a request has come within this time.
 const IDLE: Duration = Duration::from_millis(100);
-/// A copy that has failed is tried again after this.
+/// Delay before a failed copy is retried.
 const RETRY: Duration = Duration::from_secs(10);
-/// Blocks that are copied between two commits, bytes.
+/// Bytes of blocks that are copied between two commits.
 const BATCH: usize = 64 << 20;
-/// Blocks of an extent that are read at a time, bytes.
+/// Bytes of an extent that are read at a time.
 const READ: usize = 1 << 20;
-/// Dumps of all time.
+/// Maximum generation: no archive has more dumps.
 const DUMPS_MOST: u32 = 1 << 19;
 
-/// A dump, as it is known in memory.
+/// A dump in memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Dump {
     pub(crate) record: DumpRecord,
 }
 
-/// A dump, for people.
+/// A dump, for listings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dumped {
-    /// "2026/1121", as its directory is called.
+    /// The path of its directory, such as `2026/1121`.
     pub name: String,
-    /// When.
+    /// When it was taken.
     pub time: Time,
-    /// Its number among all.
+    /// Its generation, which is unique among the dumps.
     pub generation: u32,
-    /// It is on w, all of it.
+    /// Whether it is completely on w.
     pub copied: bool,
-    /// Blocks on w; 0 as long as it is not there.
+    /// Blocks on w; 0 until it is there.
     pub blocks: u64,
 }
 
-/// What copies and sweeps have in hand.
+/// The state of copies and sweeps.
 #[derive(Default)]
 pub(crate) struct State {
     busy: bool,
     stop: bool,
-    /// Why the last copy has ended, and when it is tried again.
+    /// Why the last copy has failed, and when it is retried.
     trouble: Option<(String, Duration)>,
-    /// Places of w that are passed over after the next failure.
+    /// Blocks of w that were skipped after the last failed write; the next failure skips twice as many.
     skip: u64,
     credit: i64,
-    /// When a client has asked for something last.
+    /// When the last request of a client came.
     pub(crate) active: Duration,
-    /// A sweep is to be done.
+    /// A sweep is needed.
     dirty: bool,
-    /// None is made by itself; but where the cache is full.
+    /// Scheduled dumps are off. A full cache is dumped all the same.
     pub(crate) is_off: bool,
-    /// A dump that is due has begun.
+    /// An automatic dump is being taken.
     marking: bool,
     due: Option<Due>,
 }
@@ -83,7 +85,7 @@ impl State {
         self.busy
     }
 
-    /// No client is at work.
+    /// Returns whether no client is active.
     pub(crate) fn is_idle(&self, now: Duration) -> bool {
         now.saturating_sub(self.active) > IDLE
     }
@@ -92,35 +94,35 @@ impl State {
         self.stop
     }
 
-    /// Why the last copy has ended.
+    /// Returns why the last copy has failed.
     pub(crate) fn why_not(&self) -> Option<&str> {
         self.trouble.as_ref().map(|(why, _)| &**why)
     }
 
-    /// A sweep is to be done.
+    /// Requests a sweep.
     #[cfg(test)]
     pub(crate) fn dirty_now(&mut self) {
         self.dirty = true;
     }
 
-    /// What the last copy has failed for may have gone.
+    /// Lets a failed copy be retried at once.
     pub(crate) fn try_again(&mut self) {
         self.trouble = None;
     }
 
-    /// When the next dump is made by itself, in seconds since 1970.
+    /// Returns when the next scheduled dump is taken, in seconds since 1970.
     pub(crate) fn next_due(&self, now: i64) -> Option<i64> {
         self.due.as_ref()?.next(now)
     }
 
-    /// Whether nothing stands in the way of copies.
+    /// Returns whether the last copy has not failed.
     pub(crate) fn can_copy(&self) -> bool {
         self.trouble.is_none()
     }
 }
 
 impl Whole {
-    /// The moment of a dump.
+    /// Takes the snapshot of a dump.
     fn mark(&mut self, time: Time, day: Day) -> Op<Waiting> {
         if self.waiting.len() >= WAITING_MOST {
             let text = format!("{WAITING_MOST} dumps wait to be copied: no more until one is on the worm");
@@ -133,7 +135,7 @@ impl Whole {
         let key = Key::dump(generation);
         self.fs.settle()?;
         self.fs.touch(&[&key])?;
-        // A dump makes room: it may take what is kept back, and does not wait for one.
+        // A dump frees slots later, so it may use the reserve, and does not wait for a dump.
         self.fs.room_behind(8, 0).map_err(|stop| match stop {
             Stop::Full => Stop::Error(Error::new(Errno::ENOSPC, "there is no room for a dump")),
             stop => stop,
@@ -142,7 +144,7 @@ impl Whole {
         let number = same.map(|dump| dump.record.number.saturating_add(1)).max().unwrap_or(0);
         let root = self.fs.mem.root;
         let record = DumpRecord { root, time, day, number, segment: 0, blocks: 0 };
-        // From here on whatever changes becomes another block.
+        // From here on each changed block becomes a new one.
         self.fs.mem.generation += 1;
         self.fs.put(&key, &record.encode());
         self.tell_dump(&format!("{}/{}", day.year_name(), day.dump_name(number)));
@@ -155,14 +157,14 @@ impl Whole {
         Ok(waiting)
     }
 
-    /// Each node on the way of a sweep may take a slot, and gives none back before the next commit: without room it is
-    /// done later.
+    /// Returns whether there is room for a sweep. It may take a slot for each node on its path, and frees none before
+    /// the next commit. Without room the sweep is done later.
     fn can_sweep(&self) -> bool {
         self.fs.mem.cw.room().0 >= self.fs.mem.promised() + 64
     }
 
-    /// Replaces pointers to forwarded rows on the way to the leaf of this key, and in it. The first key behind
-    /// it; none: that was the last.
+    /// Replaces pointers to forwarded rows on the path to the leaf of this key, and in the leaf. Returns the first key
+    /// after the leaf; `None` if it was the last.
     fn sweep(&mut self, from: &[u8]) -> Op<Option<Vec<u8>>> {
         let worm = |cw: &cw::Cw, at: Ptr| match at.row() {
             None => Ok(None),
@@ -181,11 +183,11 @@ impl Whole {
             mem.root = root;
         }
         let (mut at, mut end): (Ptr, Option<Vec<u8>>) = (mem.root, None);
-        // The level of the next one.
+        // The level of the next node.
         let mut below = None;
         loop {
             if at.row().is_none() {
-                // What w has points to w.
+                // Nodes on w point only to w.
                 return Ok(end);
             }
             let block = mem.node(at)?;
@@ -215,7 +217,7 @@ impl Whole {
                     false => crate::tree::node::pointer(new).to_vec(),
                     true => match Extent::decode(value) {
                         Some(extent) => Extent { at: new, ..extent }.encode().to_vec(),
-                        // Of a dump more is known by now than when it was made.
+                        // The record in memory is newer than the one in the tree.
                         None => match (Key::parse(key), DumpRecord::decode(value)) {
                             (Some(What::Dump(generation)), Some(record)) => {
                                 let known = self.dumps.get(&generation).map_or(record, |dump| dump.record);
@@ -227,15 +229,15 @@ impl Whole {
                 };
                 changes.push((i, value));
             }
-            // The child that has the key, and the first key that it cannot have.
+            // The child for the key, and the first key after that child.
             let next = (!is_leaf).then(|| {
                 let i = node.search(from).unwrap_or_else(|after| after.saturating_sub(1));
                 (i, (i + 1 < node.len()).then(|| node.key(i + 1).to_vec()))
             });
             drop(block);
             if !changes.is_empty() {
-                // With no dump waiting, what is not on w is of this generation, and changed where it is; unless a disk
-                // has told something else of a row than it was told.
+                // No dump waits, so each node that is not on w is of this generation, and can be changed in place.
+                // Anything else means that a device has returned an old row.
                 if !mem.is_current(at) {
                     let text = format!("node {:#x} is in no dump, and not of this generation", at.at);
                     return Err(Error::new(Errno::EIO, text).into());
@@ -251,10 +253,10 @@ impl Whole {
 }
 
 impl Archive {
-    /// A dump of all there is now. It is kept for ever when this ends well; its way to w is gone in the background.
+    /// Takes a dump of the present state. If this succeeds, the dump is durable; it is copied to w in the background.
     ///
     /// # Errors
-    /// EBUSY if 64 dumps wait to be copied; that it could not be made durable.
+    /// EBUSY if 64 dumps wait to be copied; the error if it could not be made durable.
     pub async fn dump(&self) -> Result<Dumped> {
         let time = self.time();
         let day = self.0.zone.day_of(time.sec);
@@ -268,7 +270,7 @@ impl Archive {
         Ok(dump)
     }
 
-    /// All dumps, oldest first.
+    /// Returns all dumps, oldest first.
     pub fn dumps(&self) -> Vec<Dumped> {
         let state = &*self.state();
         let waits = |generation| state.waiting.iter().any(|waiting| waiting.generation == generation);
@@ -282,25 +284,25 @@ impl Archive {
         dumps.collect()
     }
 
-    /// Dumps are made by themselves from now on: "05:00", "05:00,17:30", "every 2h", "off".
+    /// Sets the schedule of automatic dumps: "05:00", "05:00,17:30", "every 2h", "off".
     ///
     /// # Errors
-    /// What is wrong with the words.
+    /// A description of the syntax error.
     pub fn schedule(&self, words: &str) -> std::result::Result<(), String> {
         let schedule = Schedule::parse(words)?;
         let now = self.time().sec;
         let last = self.state().dumps.values().next_back().map(|dump| dump.record.time.sec);
-        // A clock that was ahead says nothing of when the next one is due.
+        // A dump with a time in the future must not delay the next one.
         let last = last.unwrap_or(self.0.label.made.sec).min(now);
         let due = Due::new(schedule, self.0.zone.clone(), now, Some(last));
         self.state().dumper.due = Some(due);
         Ok(())
     }
 
-    /// Waits until all dumps that there are now are on w.
+    /// Waits until all present dumps are on w.
     ///
     /// # Errors
-    /// Why they do not come there.
+    /// The reason if they cannot be copied.
     pub async fn copied(&self) -> Result<()> {
         let up_to = self.state().waiting.last().map(|waiting| waiting.generation);
         poll_fn(|cx| {
@@ -326,13 +328,13 @@ impl Archive {
         let due = {
             let state = &mut *self.state();
             let dumper = &mut state.dumper;
-            // What was copied at once, and was more, is made up for.
+            // A negative credit, from a large read, is made up over several ticks.
             dumper.credit = (dumper.credit + SHARE).min(SHARE);
             if dumper.trouble.as_ref().is_some_and(|(_, at)| now >= *at) {
                 dumper.trouble = None;
             }
             let is_due = dumper.due.as_mut().is_some_and(|due| due.tick(wall)) && !dumper.is_off;
-            // What fills the cache goes to w, so that clients need not wait for it later.
+            // Dump a cache that is filling up, so that clients need not wait later.
             let is_full = used * 4 > slots * 3 && state.waiting.is_empty() && !dumper.busy;
             let is_full = is_full && self.0.cw.dump_makes_room();
             state.scrubber.tick();
@@ -353,7 +355,7 @@ impl Archive {
         self.begin_copies();
     }
 
-    /// The cache device has no room: waits until it may have some.
+    /// Waits until the cache device may have free slots.
     pub(crate) async fn find_room(&self) -> Result<()> {
         let (changes, hope) = {
             let state = &*self.state();
@@ -365,12 +367,12 @@ impl Archive {
             }
             let copying =
                 !state.waiting.is_empty() || state.dumper.busy || state.dumper.dirty && state.can_sweep();
-            // A commit under way has taken slots, and will give back what it leaves.
+            // A commit in progress frees the slots that its blocks leave.
             let hope = state.is_committing() || copying && state.dumper.trouble.is_none();
             (state.has_changes(), hope)
         };
         if changes {
-            // What it leaves is free afterwards; and others may have made room meanwhile, or begun to.
+            // The commit frees slots. Other tasks may also have freed some meanwhile.
             return self.sync().await;
         }
         if hope {
@@ -378,7 +380,7 @@ impl Archive {
             return Ok(());
         }
         if self.0.cw.in_place() {
-            // It may have been made larger.
+            // w may have grown.
             let _ = self.0.cw.look_at_worm().await;
             if self.has_grown().await? {
                 return Ok(());
@@ -388,7 +390,7 @@ impl Archive {
         let (trouble, room_on_worm) = {
             let state = &*self.state();
             let cw = &self.0.cw;
-            // In place a dump takes room for its nodes alone: what is kept back will do.
+            // In place a dump needs blocks only for its nodes: the reserve suffices.
             let is_room = cw.in_place() || cw.worm_blocks().saturating_sub(state.next_worm) > used;
             (state.dumper.trouble.clone(), is_room && cw.dump_makes_room())
         };
@@ -404,7 +406,7 @@ impl Archive {
         Err(Error::new(Errno::ENOSPC, text))
     }
 
-    /// Copies what waits, and sweeps behind it, unless somebody does.
+    /// Starts a job that copies waiting dumps and then sweeps, unless one is running.
     pub(crate) fn begin_copies(&self) {
         let state = &mut *self.state();
         let has_work = !state.waiting.is_empty() || state.dumper.dirty && state.can_sweep();
@@ -413,7 +415,7 @@ impl Archive {
             return;
         }
         dumper.busy = true;
-        // What is small need not wait for a tick.
+        // A small dump need not wait for a tick.
         dumper.credit = dumper.credit.max(SHARE);
         let archive = self.clone();
         self.begin(async move {
@@ -452,15 +454,15 @@ impl Archive {
         }
     }
 
-    /// Brings the oldest dump to w.
+    /// Copies the oldest dump to w.
     async fn copy(&self, waiting: Waiting) -> nine_block::Result<()> {
         let cw = &self.0.cw;
         if cw.in_place() {
-            // What had no room may have some by now.
+            // w may have grown since there was no room.
             let _ = cw.look_at_worm().await;
             self.has_grown().await.map_err(|error| Wrong::new(Kind::Failed, error))?;
         }
-        // Its blocks are on c before they are read there.
+        // Its blocks must be on c before they are read from there.
         self.sync().await.map_err(|error| Wrong::new(Kind::Failed, error))?;
         let (first, next, before) = {
             let state = &mut *self.state();
@@ -468,7 +470,7 @@ impl Archive {
                 let next = cw.segment_behind(state.next_worm);
                 let full = || Wrong::new(Kind::Range, "w is full: make it larger");
                 state.waiting[0].segment = std::mem::replace(&mut state.next_worm, next.ok_or_else(full)?);
-                // Who finds the superblock finds there where the next one will be: that is durable before.
+                // A reader of this superblock looks for the next one at that address, so it must be durable first.
                 state.noted |= cw.in_place();
             }
             (state.waiting[0].segment, state.next_worm, (state.newest.at, state.newest.blocks))
@@ -476,7 +478,7 @@ impl Archive {
         let there = cw.superblock(first).await.ok();
         let it = match there.filter(|it| waiting.became(it)) {
             Some(it) => {
-                // A cut came between the superblock and the commit behind it. It may not be durable yet.
+                // Power was cut between the superblock and the next commit. The superblock may not be durable yet.
                 cw.flush_worm().await?;
                 it
             }
@@ -511,7 +513,7 @@ impl Archive {
         Ok(())
     }
 
-    /// All of a dump, up to its superblock. None: it is to stop.
+    /// Copies a whole dump and writes its superblock. `None`: it was told to stop.
     async fn copy_segment(
         &self,
         waiting: Waiting,
@@ -532,18 +534,18 @@ impl Archive {
         self.0.cw.copying_failed(segment.give_up().into_iter());
         let most = self.0.cw.worm_blocks();
         let state = &mut *self.state();
-        // In place other places are tried the next time.
+        // In place the next try takes other blocks.
         if !is_place_bad || self.0.cw.in_place() {
             return;
         }
-        // What could not be written there is not tried there again: neither blocks nor a superblock.
+        // Do not write there again, neither blocks nor a superblock.
         state.dumper.skip = (state.dumper.skip * 2).clamp(1, 1 << 12);
         state.next_worm = (state.next_worm.max(next) + state.dumper.skip).min(most);
         state.waiting[0].segment = 0;
         state.noted = true;
     }
 
-    /// Blocks that have come to w are forwarded, durably.
+    /// Records copied blocks as forwarded, in a durable commit.
     async fn forward(&self, segment: &mut Segment) -> nine_block::Result<()> {
         let come = segment.durable().await?;
         {
@@ -561,7 +563,8 @@ impl Archive {
         }
     }
 
-    /// What the tree says of dumps is as of their moments: where they are by now, rows and superblocks know.
+    /// Updates dump records from the rows and the superblocks. The records in the tree were written when each dump was
+    /// taken.
     pub(crate) async fn known_dumps(
         &self,
         mut dumps: BTreeMap<u32, Dump>,
@@ -600,7 +603,7 @@ impl Archive {
         Ok(dumps)
     }
 
-    /// Where a block is on w, if it is.
+    /// Returns the address of a block on w, if it is there.
     pub(crate) async fn on_worm(&self, at: Ptr) -> nine_block::Result<Option<Ptr>> {
         match at.row() {
             None => Ok(Some(at)),
@@ -608,7 +611,8 @@ impl Archive {
         }
     }
 
-    /// Copies what is new of a tree, children before parents. Where its root is on w; none: it is to stop.
+    /// Copies the new blocks of a tree, children before parents. Returns the root's address on w; `None`: it was told
+    /// to stop.
     async fn copy_tree(&self, root: Ptr, segment: &mut Segment) -> nine_block::Result<Option<Ptr>> {
         if let Some(root) = self.on_worm(root).await? {
             return Ok(Some(root));
@@ -660,7 +664,7 @@ impl Archive {
                 }
                 Some(What::Dump(generation)) => {
                     let Some(record) = DumpRecord::decode(value) else { continue };
-                    // Older ones have come before; of these more is known by now.
+                    // Older dumps were copied before this one, so their records in memory are newer.
                     let known = self.state().dumps.get(&generation).map(|dump| dump.record);
                     let root = self.on_worm(record.root).await?.unwrap_or(record.root);
                     let record = DumpRecord { root, ..known.unwrap_or(record) };
@@ -671,7 +675,7 @@ impl Archive {
         }
     }
 
-    /// A node that is read as it lies there.
+    /// Reads a node as it is on the device.
     pub(crate) async fn frame(&self, at: Ptr, level: Option<u8>) -> nine_block::Result<Frame> {
         let block = self.0.cached.get(at.at).await?;
         let is_it = cw::Tag::made(&block) == at.made && cw::Tag::is_node(&block);
@@ -702,7 +706,8 @@ impl Archive {
             self.forward(segment).await?;
         }
         if let Some(place) = cw.stays(extent.at.at, extent.count.into()).await? {
-            // From here on its tag alone says what it is, and what its place had before may have had the same.
+            // From now on only its tag identifies the block, and the tag of an older block at this address could be the
+            // same.
             self.pace(i64::from(extent.count) * cw.block() as i64).await;
             cw.stands(extent.at.at, extent.count.into()).await?;
             segment.stay(extent.at.at - NEW, place, extent.count.into());
@@ -727,14 +732,14 @@ impl Archive {
         Ok(Ptr { at, ..extent.at })
     }
 
-    /// Waits until so many bytes more may be copied.
+    /// Waits until `bytes` more may be copied.
     async fn pace(&self, bytes: i64) {
         poll_fn(|cx| {
             let state = &mut *self.state();
             let idle = state.dumper.is_idle(state.now);
-            // A cache that is nearly full is a reason to hurry.
+            // Hurry if the cache is nearly full.
             let (slots, used) = self.0.cw.slots();
-            // Nobody who comes later makes up for that.
+            // No later copy makes up for this one.
             if idle || state.dumper.stop || used * 8 > slots * 7 {
                 return Poll::Ready(());
             }
@@ -748,8 +753,7 @@ impl Archive {
         .await;
     }
 
-    /// Nothing points to forwarded rows any more when this ends well, and they are free; unless another dump was made
-    /// meanwhile.
+    /// Removes all pointers to forwarded rows, and then frees these rows. Gives up if another dump is taken meanwhile.
     async fn sweep(&self) -> nine_block::Result<()> {
         let failed = |error| Wrong::new(Kind::Failed, format!("the sweep behind a dump: {error}"));
         let rows = self.0.cw.forwarded();
@@ -759,7 +763,7 @@ impl Archive {
                 if !state.waiting.is_empty() || state.dumper.stop || !state.can_sweep() {
                     return Ok(None);
                 }
-                // Its place is in the tree as it is now.
+                // The path of the key is looked up in the present tree.
                 state.sweep(&key).map(Some)
             };
             match self.attempt(step).await.map_err(failed)? {

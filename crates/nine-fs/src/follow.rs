@@ -1,8 +1,8 @@
-//! An archive that another server works on, seen from its worm alone: all its dumps, and new ones as they come.
+//! A follower: an archive that another server writes, read from its worm alone. It has all dumps, and finds new ones.
 //!
-//! In: a worm, on which nothing is written here. Out: `dump`, and as `main` the newest dump; nobody changes either.
+//! In: a worm that is never written here. Out: `dump`, and the newest dump as `main`; both are read-only.
 //!
-//! Its cache device is a small one in memory, recovered from the worm, which stays as it is.
+//! Its cache device is a small one in memory, recovered from the worm.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,13 +15,13 @@ use crate::dump::Dump;
 use crate::jobs::Driver;
 use crate::recover::record_of;
 
-/// Between two looks at the worm.
+/// Time between two looks at the worm.
 const EVERY: Duration = Duration::from_secs(5);
-/// Of so many looks one goes beyond the place where the next dump would begin: places that could not be written may
-/// have been passed over.
+/// One of this number of looks searches beyond the expected address of the next dump, because unwritable blocks of w
+/// may have been skipped.
 const FAR: u32 = 120;
 
-/// What a follower remembers.
+/// The state of a follower.
 #[derive(Default)]
 pub(crate) struct State {
     last: Duration,
@@ -32,7 +32,7 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// For people.
+    /// Returns the line for the status.
     pub(crate) fn said(&self) -> String {
         match &self.trouble {
             None => "follows the worm of another server\n".into(),
@@ -42,10 +42,10 @@ impl State {
 }
 
 impl Archive {
-    /// The dumps on this worm, on which another server may be at work: new ones come by themselves.
+    /// Opens the dumps of a worm that another server may be writing. New dumps appear by themselves.
     ///
     /// # Errors
-    /// [`Kind::Unsupported`]: there is no archive; [`Kind::Unwritten`]: no dump yet. What the worm says.
+    /// [`Kind::Unsupported`]: there is no archive. [`Kind::Unwritten`]: there is no dump yet. Errors of the worm.
     pub async fn follow(w: Arc<dyn Device>, settings: &Settings) -> nine_block::Result<(Self, Driver)> {
         let w: Arc<dyn Device> = Arc::new(ReadOnly::new(w));
         let label = Cw::label(&*w).await?;
@@ -88,7 +88,7 @@ impl Archive {
         });
     }
 
-    /// Takes the dumps that have come since.
+    /// Takes over the dumps that are new on the worm.
     async fn look_for_dumps(&self, far: bool) -> nine_block::Result<()> {
         let cw = &self.0.cw;
         let (next, after) = {

@@ -1,22 +1,22 @@
-//! Sizes for people, and when a worm will be full.
+//! Formats sizes, and forecasts when a worm will be full.
 //!
-//! In: numbers of bytes and blocks, times and sizes of dumps. Out: words for the status of an archive.
+//! In: numbers of bytes and blocks, times and sizes of dumps. Out: text for the status of an archive.
 
-/// So far back the growth of a worm is looked at, seconds.
+/// The period of which the growth of a worm is measured, in seconds.
 const WINDOW: i64 = 30 * DAY;
 const DAY: i64 = 86_400;
-/// A forecast of more days is not worth a number.
+/// Longer forecasts are not shown in days.
 const DAYS_MAX: u64 = 3650;
 
-/// A dump that is on the worm: when it was made, seconds since 1970, and the blocks that it took.
+/// A dump on the worm: its time in seconds since 1970, and its blocks.
 pub(crate) type DumpSize = (i64, u64);
 
-/// In how many days a worm with `left` blocks is full, if it grows as it did from the first to the last dump of the
-/// last 30 days. `None`: there are fewer than two of them, or it has not grown.
+/// Returns the days until a worm with `left` free blocks is full, at its growth from the first to the last dump of the
+/// last 30 days. `None`: there are fewer than two such dumps, or it has not grown.
 pub(crate) fn days_left(dumps: impl IntoIterator<Item = DumpSize>, now: i64, left: u64) -> Option<u64> {
     let recent = dumps.into_iter().filter(|(time, _)| (now.saturating_sub(WINDOW)..=now).contains(time));
     let mut recent: Vec<DumpSize> = recent.collect();
-    // A clock that was put back makes later dumps with earlier times.
+    // If the clock was set back, later dumps have earlier times.
     recent.sort_unstable();
     let ((first, _), rest) = recent.split_first()?;
     let (last, _) = rest.last()?;
@@ -27,7 +27,7 @@ pub(crate) fn days_left(dumps: impl IntoIterator<Item = DumpSize>, now: i64, lef
     Some(u64::try_from(days).unwrap_or(u64::MAX))
 }
 
-/// `84 days at this rate`.
+/// Formats a number of days: `84 days at this rate`.
 pub(crate) fn at_this_rate(days: u64) -> String {
     match days {
         0 => "less than a day at this rate".into(),
@@ -37,7 +37,7 @@ pub(crate) fn at_this_rate(days: u64) -> String {
     }
 }
 
-/// `149.0 MiB`.
+/// Formats a number of bytes: `149.0 MiB`.
 pub(crate) fn bytes(bytes: u64) -> String {
     if bytes < 1024 {
         return format!("{bytes} B");
@@ -54,7 +54,7 @@ pub(crate) fn bytes(bytes: u64) -> String {
     format!("{size:.1} {unit}")
 }
 
-/// `50 %`, or `-` if `all` is 0. A nonzero part is not shown as `0 %`, nor an incomplete one as `100 %`.
+/// Formats a percentage: `50 %`, or `-` if `all` is 0. A nonzero part is never `0 %`.
 pub(crate) fn percent(part: u64, all: u64) -> String {
     match (u128::from(part) * 100).checked_div(all.into()) {
         None => "-".into(),

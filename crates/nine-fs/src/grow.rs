@@ -1,4 +1,4 @@
-//! Devices that become larger while an archive works on them, and words for them.
+//! Growth of a worm while an archive uses it.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -7,17 +7,17 @@ use nine_proto::{Errno, Error, Result};
 
 use crate::archive::{Archive, errno};
 
-/// Puts more behind the worm, as words say; no words: what has come there by itself.
+/// Extends the worm as an expression says. With an empty one, takes over the growth of the present devices.
 pub type Grow =
     Arc<dyn Fn(&str) -> Pin<Box<dyn Future<Output = std::result::Result<(), String>> + Send>> + Send + Sync>;
 
 impl Archive {
-    /// From now on its worm grows so.
+    /// Sets the function that extends the worm.
     pub fn grows_by(&self, grow: Grow) {
         self.state().grow = Some(grow);
     }
 
-    /// What the worm has more by now is used.
+    /// Extends the worm, and uses its new blocks.
     pub(crate) async fn grow(&self, words: &str) -> Result<()> {
         let before = self.0.cw.worm_blocks();
         let grow = self.state().grow.clone();
@@ -30,13 +30,13 @@ impl Archive {
         self.has_grown().await?;
         let after = self.0.cw.worm_blocks();
         self.info(format_args!("the worm has {after} blocks, and had {before}"));
-        // A dump that had no room need not wait any longer.
+        // A dump for which there was no room is retried at once.
         self.state().dumper.try_again();
         self.begin_copies();
         Ok(())
     }
 
-    /// Without a cache device what is new is had behind a commit. Whether there was something.
+    /// In place, takes new blocks of w into use, in a durable commit. Returns whether there were any.
     pub(crate) async fn has_grown(&self) -> Result<bool> {
         let is_new = self.0.cw.has_grown() && self.state().follows.is_none();
         if is_new {
@@ -46,7 +46,7 @@ impl Archive {
         Ok(is_new)
     }
 
-    /// Tells the cache device or the worm something: "scrub", "return 1", what they know.
+    /// Passes a command to the cache device or to the worm: "scrub", "return 1" or another one of theirs.
     pub(crate) fn tell_device(&self, which: &str, words: &str) -> Result<()> {
         let words: Vec<&str> = words.split_whitespace().collect();
         let (c, w) = self.0.cw.devices();

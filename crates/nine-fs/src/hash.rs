@@ -1,5 +1,6 @@
-//! Tables by numbers that are our own, as addresses and inodes are: quick, and in the same order in every run, so that
-//! a seed replays a world. What a client chooses, as names are, could be chosen so that such a table is slow: not here.
+//! Hash tables keyed by numbers that this program assigns, such as addresses and inodes. They are fast, and iterate in
+//! the same order in every run, so that a seed replays a simulated world. Do not use them for keys that a client
+//! chooses, such as names: a client could choose keys that collide.
 
 use std::collections::{HashMap, HashSet};
 

@@ -1,10 +1,9 @@
-//! Work that takes several steps: futures that one driver polls.
+//! Background jobs: futures that one driver polls.
 //!
-//! In: [`Jobs::begin`], from anywhere. Out: nothing; a job tells its end itself. Whoever runs the program polls the
-//! [`Driver`], on whatever thread or runtime he likes: there the work is done. So waking a job never runs it,
-//! and it may be woken with locks held.
+//! In: [`Jobs::begin`], from any thread. Out: nothing; a job reports its own result. The program polls the [`Driver`]
+//! on any thread or runtime, and the jobs run there. Waking a job never runs it, so it may be woken with locks held.
 //!
-//! Bounded by who begins: a request is one job at most, and there is one commit, one copy, one sweep.
+//! The number of jobs is bounded by their callers: one per request, and one commit, one copy and one sweep.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -16,10 +15,10 @@ use crate::hash::Map;
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Jobs that are polled before others of the thread have a turn.
+/// Jobs that are polled before the driver yields to other tasks of its thread.
 const TURN: usize = 64;
 
-/// Others have their turn.
+/// Yields once to other tasks.
 pub(crate) async fn yield_now() {
     let mut turn = false;
     poll_fn(|cx| {
@@ -29,19 +28,19 @@ pub(crate) async fn yield_now() {
     .await;
 }
 
-/// See the module.
+/// The jobs of an archive.
 #[derive(Clone, Default)]
 pub(crate) struct Jobs(Arc<Mutex<Queue>>);
 
 #[derive(Default)]
 struct Queue {
     ready: VecDeque<Arc<Job>>,
-    /// Begun and not ended, by their numbers.
+    /// Jobs that have not ended, by number.
     running: Map<u64, Arc<Job>>,
     next: u64,
     driver: Option<Waker>,
     closed: bool,
-    /// There is no driver any more: what is begun is dropped.
+    /// The driver was dropped: new jobs are dropped at once.
     gone: bool,
 }
 
@@ -52,12 +51,12 @@ struct Job {
 }
 
 struct State {
-    /// Not while it is polled, or done.
+    /// `None` while it is polled and after it has ended.
     work: Option<Work>,
     queued: bool,
 }
 
-/// Polls the jobs; ends when they are [closed](Jobs::close) and none is left. Dropped before, it drops what is left.
+/// Polls the jobs. It ends when they are [closed](Jobs::close) and none is left. Dropping it drops the remaining jobs.
 pub struct Driver(Jobs);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -65,12 +64,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Jobs {
-    /// Whoever polls them.
+    /// Returns the future that polls the jobs.
     pub(crate) fn driver(&self) -> Driver {
         Driver(self.clone())
     }
 
-    /// Begins one.
+    /// Starts a job.
     pub(crate) fn begin(&self, work: impl Future<Output = ()> + Send + 'static) {
         let state = Mutex::new(State { work: Some(Box::pin(work)), queued: false });
         let (job, is_there) = {
@@ -85,7 +84,7 @@ impl Jobs {
         }
     }
 
-    /// The driver ends when the last job has.
+    /// Lets the driver end after the last job.
     pub(crate) fn close(&self) {
         let mut queue = lock(&self.0);
         queue.closed = true;
@@ -133,7 +132,7 @@ impl Job {
 }
 
 impl Driver {
-    /// Does something, and polls the jobs meanwhile.
+    /// Runs `what`, and polls the jobs meanwhile.
     pub(crate) async fn beside<T>(mut self, what: impl Future<Output = T>) -> T {
         let mut what = pin!(what);
         poll_fn(|cx| {
@@ -151,7 +150,7 @@ impl Drop for Driver {
             queue.gone = true;
             (std::mem::take(&mut queue.running), std::mem::take(&mut queue.ready))
         };
-        // What a job drops may wake others, or look at the queue.
+        // Dropping a job may wake other jobs or use the queue.
         for job in running.into_values() {
             let work = lock(&job.state).work.take();
             drop(work);
@@ -181,13 +180,13 @@ impl Future for Driver {
     }
 }
 
-/// Who waits for something to be so; woken all together, each looks again.
+/// Tasks that wait for a condition. They are woken together, and each checks its condition again.
 #[derive(Default)]
 pub(crate) struct Waiters(Vec<Waker>);
 
 impl Waiters {
     pub(crate) fn add(&mut self, waker: &Waker) {
-        // Who looks often is woken once.
+        // A task that polls repeatedly is woken once.
         if !self.0.last().is_some_and(|last| last.will_wake(waker)) {
             self.0.push(waker.clone());
         }

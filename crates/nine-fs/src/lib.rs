@@ -1,7 +1,6 @@
-//! The archive: Ken Thompson's cached-WORM file server, that survives a cut of the power at any instant
-//! (docs/disk.md).
+//! The archive: Ken Thompson's cached-WORM file server, which survives a power cut at any instant (docs/disk.md).
 //!
-//! In: a cache device and a worm, requests of 9P, the time. Out: files, and by date all that they ever were.
+//! In: a cache device and a worm, 9P requests, the time. Out: files, and by date every dump of them.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! Files that somebody has at hand: where each was met, who holds locks on it; and which are to be removed when the
-//! last one lets go.
+//! Files in use: the path under which each was reached, its record locks, and whether it is to be removed when its last
+//! fid is clunked.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -9,27 +9,27 @@ use nine_io::server::locks::{LOCKS_MAX, Ranges};
 
 use crate::hash::Map;
 
-/// A file at hand; shared by all fids that have it.
+/// A file in use, shared by all its fids.
 pub(crate) struct Live {
     pub(crate) ino: u64,
-    /// The directory and the name by which it was met or moved last.
+    /// The directory and name by which it was reached first, or moved to last.
     place: Mutex<(u64, Box<[u8]>)>,
     locks: Mutex<Ranges>,
-    /// Of record locks on all files.
+    /// The limit of record locks on all files.
     pub(crate) lock_limit: Arc<FairLimit>,
-    /// By its number, the open file that has it alone.
+    /// The number of the open file that has exclusive use of it.
     alone: Mutex<Option<u64>>,
-    /// It has lost its last name.
+    /// It has lost a name, perhaps its last.
     gone: AtomicBool,
     dropped: Arc<Mutex<Vec<(u64, bool)>>>,
 }
 
-/// All of them.
+/// All files in use.
 pub(crate) struct Lives {
     files: Map<u64, Weak<Live>>,
-    /// Of their record locks.
+    /// The limit of record locks on all of them.
     lock_limit: Arc<FairLimit>,
-    /// Those that nobody has any more, and whether they are to be removed.
+    /// Files no longer in use, and whether they are to be removed.
     dropped: Arc<Mutex<Vec<(u64, bool)>>>,
 }
 
@@ -45,7 +45,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Live {
-    /// Where it was met last.
+    /// Returns the directory and the name of the file.
     pub(crate) fn place(&self) -> (u64, Box<[u8]>) {
         lock(&self.place).clone()
     }
@@ -54,17 +54,17 @@ impl Live {
         lock(&self.locks)
     }
 
-    /// Whether an open file has it alone.
+    /// Returns whether an open file has exclusive use of it.
     pub(crate) fn is_taken(&self) -> bool {
         lock(&self.alone).is_some()
     }
 
-    /// This open file has it alone.
+    /// Gives an open file exclusive use.
     pub(crate) fn take(&self, open: u64) {
         *lock(&self.alone) = Some(open);
     }
 
-    /// This open file is closed.
+    /// Closes an open file: releases its exclusive use and its locks.
     pub(crate) fn close(&self, open: u64) {
         lock(&self.alone).take_if(|taken| *taken == open);
         self.locks().release(open);
@@ -78,12 +78,12 @@ impl Drop for Live {
 }
 
 impl Lives {
-    /// Whether it is one of these, and not of another archive in whose place this one is served.
+    /// Returns whether `live` belongs to this archive, not to another one that was served in its place.
     pub(crate) fn has_made(&self, live: &Live) -> bool {
         Arc::ptr_eq(&live.dropped, &self.dropped)
     }
 
-    /// A file, met under this name.
+    /// Returns a file by its inode. If it was not in use, `dir` and `name` become its path.
     pub(crate) fn get(&mut self, ino: u64, dir: u64, name: &[u8]) -> Arc<Live> {
         if let Some(live) = self.files.get(&ino).and_then(Weak::upgrade) {
             return live;
@@ -101,19 +101,19 @@ impl Lives {
         live
     }
 
-    /// Whether somebody has it.
+    /// Returns whether the file is in use.
     pub(crate) fn has(&self, ino: u64) -> bool {
         self.files.get(&ino).is_some_and(|live| live.strong_count() > 0)
     }
 
-    /// It is here now.
+    /// Records that a file was moved.
     pub(crate) fn moved(&self, ino: u64, dir: u64, name: &[u8]) {
         if let Some(live) = self.files.get(&ino).and_then(Weak::upgrade) {
             *lock(&live.place) = (dir, name.into());
         }
     }
 
-    /// It has lost a name; if that was the last, it goes with whoever has it, or soon.
+    /// Records that a file has lost a name. It is dropped at once if it is not in use, or else with its last user.
     pub(crate) fn lost(&self, ino: u64) {
         match self.files.get(&ino).and_then(Weak::upgrade) {
             Some(live) => live.gone.store(true, Ordering::Relaxed),
@@ -121,12 +121,12 @@ impl Lives {
         }
     }
 
-    /// Whether some that are to be removed have not been asked for yet.
+    /// Returns whether files that are to be removed have not been taken by [`dropped`](Self::dropped) yet.
     pub(crate) fn has_lost(&self) -> bool {
         lock(&self.dropped).iter().any(|(_, gone)| *gone)
     }
 
-    /// Files that nobody has any more, and that may have no name.
+    /// Takes the inodes that are no longer in use and may have no name.
     pub(crate) fn dropped(&mut self) -> Vec<u64> {
         let dropped = std::mem::take(&mut *lock(&self.dropped));
         for (ino, _) in &dropped {

@@ -1,10 +1,10 @@
-//! What an archive has told: its console's `log`, the end of it, and `news`, where readers wait for what comes.
+//! The messages of an archive: the end of them is its console's `log`, and readers of `news` wait for new ones.
 //!
-//! In: lines, from wherever something happens, also with locks held. Out: text; answers to who waits, given by a job,
-//! when nothing is locked.
+//! In: lines from any thread, also with locks held. Out: text; answers to waiting readers, given by a job that holds no
+//! lock.
 //!
-//! Always holds: at most [`KEPT`] bytes are kept, whole lines; the oldest go. Who reads `news` and is behind by more
-//! reads how many bytes he has lost.
+//! Always holds: at most [`KEPT`] bytes of whole lines are stored, and the oldest are dropped. A reader of `news` that
+//! falls behind reads how many bytes it has lost.
 
 use std::collections::VecDeque;
 use std::fmt::Display;
@@ -18,28 +18,28 @@ use nine_proto::{Errno, Error};
 use crate::archive::Archive;
 use crate::jobs::Jobs;
 
-/// Bytes that are kept: a thousand lines.
+/// Maximum bytes stored: about a thousand lines.
 const KEPT: usize = 64 << 10;
-/// Bytes of a line; what is longer is cut.
+/// Maximum bytes of a line; a longer one is cut.
 const LINE: usize = 2 << 10;
-/// Requests that wait for news; one more is refused with EBUSY.
+/// Maximum number of waiting reads of `news`. One more fails with EBUSY.
 const WAITING: usize = 256;
 
-/// See the module. Cheap to clone; it holds nothing of the archive but its jobs.
+/// The log of an archive. Cheap to clone; of the archive it holds only the jobs.
 #[derive(Clone)]
 pub struct Log(Arc<Mutex<Kept>>, Jobs);
 
 #[derive(Default)]
 struct Kept {
     text: VecDeque<u8>,
-    /// Bytes that have gone before it.
+    /// The number of bytes dropped before `text`.
     gone: u64,
     waiting: Vec<(Place, Ask)>,
-    /// A job that answers is under way.
+    /// A job that answers readers is running.
     answers: bool,
 }
 
-/// How far a reader is, in bytes since the start.
+/// The position of a reader, in bytes since the start.
 type Place = Arc<Mutex<u64>>;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -50,7 +50,7 @@ impl Kept {
     fn push(&mut self, time: i64, text: &str) {
         let mut line = format!("{time} ");
         for char in text.chars() {
-            // Names of files are anybody's, and who reads this has a terminal.
+            // File names come from clients, and the reader may be a terminal.
             match nine_text::is_deceptive(char) {
                 true => line.extend(char.escape_default()),
                 false => line.push(char),
@@ -71,7 +71,7 @@ impl Kept {
         self.gone + self.text.len() as u64
     }
 
-    /// What is behind a place, at most so many bytes. None: nothing yet.
+    /// Takes at most `count` bytes from a position on. `None`: there is nothing new.
     fn take(&self, place: &mut u64, count: usize) -> Option<Bytes> {
         let lost = self.gone.saturating_sub(*place);
         if lost > 0 {
@@ -86,7 +86,7 @@ impl Kept {
         (!bytes.is_empty()).then_some(bytes)
     }
 
-    /// Answers to who waits, as far as there is something.
+    /// Takes the waiting reads for which there is text, with their answers.
     fn answers(&mut self) -> Vec<(Ask, Bytes)> {
         let mut answers = Vec::new();
         for (place, ask) in std::mem::take(&mut self.waiting) {
@@ -105,7 +105,7 @@ impl Log {
         Self(Arc::default(), jobs)
     }
 
-    /// Something has happened at this time, in seconds since 1970.
+    /// Adds a message with its time in seconds since 1970, and answers waiting readers.
     pub fn push(&self, time: i64, text: impl Display) {
         let begins = {
             let kept = &mut *lock(&self.0);
@@ -125,21 +125,21 @@ impl Log {
         }
     }
 
-    /// All that is kept.
+    /// Returns the stored text.
     pub(crate) fn text(&self) -> String {
         let kept = lock(&self.0);
         let bytes: Vec<u8> = kept.text.iter().copied().collect();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// A reader of what comes from now on.
+    /// Returns a reader of future messages.
     pub(crate) fn news(&self) -> News {
         let end = lock(&self.0).end();
         News { log: self.clone(), place: Arc::new(Mutex::new(end)) }
     }
 }
 
-/// An open `news`.
+/// An open `news` file.
 pub(crate) struct News {
     log: Log,
     place: Place,
@@ -178,7 +178,7 @@ impl Handle for News {
 
 impl Drop for News {
     fn drop(&mut self) {
-        // What waits is answered when nothing is locked.
+        // Waiting requests are dropped, and so answered, after the lock is released.
         let gone: Vec<(Place, Ask)> = {
             let kept = &mut *lock(&self.log.0);
             let (gone, stay) = std::mem::take(&mut kept.waiting)
@@ -192,30 +192,30 @@ impl Drop for News {
 }
 
 impl Archive {
-    /// What it has told.
+    /// Returns the log of the archive.
     pub fn log(&self) -> Log {
         self.0.log.clone()
     }
 
-    /// Something that its owner may like to know.
+    /// Logs a message of level info.
     pub(crate) fn info(&self, text: impl Display) {
         tracing::info!("{text}");
         self.note(text);
     }
 
-    /// Something that he should look at.
+    /// Logs a warning.
     pub(crate) fn warn(&self, text: impl Display) {
         tracing::warn!("{text}");
         self.note(text);
     }
 
-    /// Something that is wrong.
+    /// Logs an error.
     pub(crate) fn error(&self, text: impl Display) {
         tracing::error!("{text}");
         self.note(text);
     }
 
-    /// For its own log alone.
+    /// Adds a message to the archive's log only.
     pub(crate) fn note(&self, text: impl Display) {
         self.0.log.push(self.time().sec, text);
     }

@@ -1,10 +1,10 @@
-//! Blocks in memory: what has changed and no commit has taken yet, what a commit has in hand, and what the block cache
-//! has of the rest.
+//! Blocks in memory: changed blocks that no commit has taken yet, the blocks of the commit in progress, and all others
+//! in the block cache.
 //!
-//! In: blocks that are wanted or changed. Out: them, or which are not here; at a commit all that has changed.
+//! In: reads and changes of blocks. Out: the blocks, or which of them are missing; at a commit all changed blocks.
 //!
-//! Always holds: a block of an older generation is never changed, it gets a successor; all changes between two commits
-//! are in one of them.
+//! Always holds: a block of an older generation is never changed, but replaced by a new one. All changes made between
+//! two commits are in the second one.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -20,37 +20,38 @@ use crate::ptr::{NEW, Ptr};
 use crate::tree::node::Node;
 use crate::tree::{Miss, Nodes};
 
-/// See the module.
+/// The blocks of an archive that are in memory.
 pub(crate) struct Memory {
     pub(crate) cw: Cw,
     pub(crate) cached: Cached,
-    /// The current one.
+    /// The current generation.
     pub(crate) generation: u32,
     /// The root of the tree.
     pub(crate) root: Ptr,
-    /// Changed since the last commit began.
+    /// Blocks changed since the last commit began.
     open: Map<u64, Open>,
-    /// What the commit under way has.
+    /// Blocks of the commit in progress.
     closing: Map<u64, Bytes>,
-    /// Known to commits, and not wanted any more.
+    /// Freed blocks that commits know.
     freed: Vec<u64>,
-    /// What the operation that is at work has seen: it stays until that ends.
+    /// Blocks that the present operation has read. They stay until it ends.
     pins: RefCell<Map<u64, Bytes>>,
-    /// Nodes that will be wanted behind the one that the operation at work has missed.
+    /// Nodes that the present operation will probably need after the one it has missed.
     soon: RefCell<Vec<Ptr>>,
-    /// There is something to be read ahead, by whoever has let go of the lock.
+    /// A read-ahead is due; it begins when the lock is released.
     ahead: Cell<bool>,
-    /// Addresses whose blocks have changed or are others' by now, and when; as far back as somebody fetches blocks.
+    /// Addresses whose blocks have changed or been freed, with the stamp of the change. They reach back to the oldest
+    /// fetch.
     stale: Map<u64, u64>,
-    /// Rises with each of these.
+    /// Rises with each entry of `stale`.
     stamp: u64,
-    /// Those who fetch, by the stamp at which they began.
+    /// Fetches in progress, by the stamp at which they began.
     fetching: BTreeMap<u64, usize>,
-    /// Addresses that are remembered before those that nobody needs are forgotten.
+    /// The number of entries of `stale` at which old ones are discarded.
     stale_most: usize,
 }
 
-/// Addresses that are always remembered.
+/// Entries of `stale` that are always allowed.
 const STALE: usize = 4096;
 
 struct Open {
@@ -59,11 +60,11 @@ struct Open {
     made: u32,
     owner: u64,
     index: u64,
-    /// A commit has it already, in an older version.
+    /// An earlier commit has an older version of it.
     known: bool,
 }
 
-/// A block's content, without its tag.
+/// The content of a block, without its tag.
 pub(crate) enum Block {
     Open(Arc<Vec<u8>>),
     Kept(Bytes),
@@ -82,7 +83,7 @@ impl Deref for Block {
 }
 
 impl Block {
-    /// Whether it is a node of the tree.
+    /// Returns whether the tag says that it is a node.
     fn is_node(&self) -> bool {
         match self {
             Self::Open(block) => Tag::is_node(block),
@@ -90,7 +91,7 @@ impl Block {
         }
     }
 
-    /// These bytes of it: without a copy, if nobody will change them.
+    /// Returns a range of bytes; without copying, if the block cannot change.
     pub(crate) fn slice(&self, from: usize, to: usize) -> Bytes {
         match self {
             Self::Open(block) => Bytes::copy_from_slice(&block[from..to]),
@@ -120,18 +121,18 @@ impl Memory {
         }
     }
 
-    /// Somebody fetches blocks from now on: what he fetches is as of this stamp, and may be stale later.
+    /// Begins a fetch of blocks. Its blocks are valid as of the returned stamp, and may become stale.
     pub(crate) fn begin_fetch(&mut self) -> u64 {
         *self.fetching.entry(self.stamp).or_default() += 1;
         self.stamp
     }
 
-    /// What is read from now on is right as of this.
+    /// Returns the stamp as of which blocks read from now on are valid.
     pub(crate) fn stamp(&self) -> u64 {
         self.stamp
     }
 
-    /// He has ended.
+    /// Ends the fetch that has begun at this stamp.
     pub(crate) fn end_fetch(&mut self, stamp: u64) {
         if let Some(count) = self.fetching.get_mut(&stamp) {
             *count -= 1;
@@ -144,12 +145,12 @@ impl Memory {
         }
     }
 
-    /// Whether the block that was fetched from there since may be another by now.
+    /// Returns whether the block at `at` may have changed since the stamp `since`.
     pub(crate) fn is_stale(&self, at: u64, since: u64) -> bool {
         self.stale.get(&at).is_some_and(|stamp| *stamp > since)
     }
 
-    /// What was read from there is not what is there.
+    /// Marks blocks that were fetched from this address as stale.
     pub(crate) fn give_up(&mut self, at: u64) {
         let Some(oldest) = self.fetching.keys().next() else { return };
         self.stamp += 1;
@@ -160,34 +161,34 @@ impl Memory {
         }
     }
 
-    /// Bytes of a block's content.
+    /// Returns the bytes of a block's content.
     pub(crate) fn content(&self) -> usize {
         self.cw.block() - TAG
     }
 
-    /// Slots that commits will take of those that are free: the next one, and the one under way until it has.
+    /// Returns the free slots that the commit in progress and the next one will take.
     pub(crate) fn promised(&self) -> u64 {
         self.cw.promised()
     }
 
-    /// Blocks that have changed since the last commit began, and blocks that are to be freed with them.
+    /// Returns how many blocks have changed since the last commit began, and how many will be freed.
     pub(crate) fn changed(&self) -> (usize, usize) {
         (self.open.len(), self.freed.len())
     }
 
-    /// Whether there is nothing to commit.
+    /// Returns whether no block has changed or been freed.
     pub(crate) fn is_clean(&self) -> bool {
         self.open.is_empty() && self.freed.is_empty()
     }
 
-    /// The operation at work has ended, or begins anew with these at hand.
+    /// Releases the blocks of the operation that has ended. `have` are those at hand for the next.
     pub(crate) fn unpin(&mut self, have: impl IntoIterator<Item = (u64, Bytes)>) {
         let pins = self.pins.get_mut();
         pins.clear();
         pins.extend(have);
     }
 
-    /// A block, if it is in memory; it stays until the operation at work has ended.
+    /// Returns a block, if it is in memory, and pins it until the present operation ends.
     pub(crate) fn get(&self, at: Ptr) -> Result<Block, Miss> {
         if let Some(block) = self.own(at) {
             return Ok(block);
@@ -197,12 +198,12 @@ impl Memory {
         Ok(Block::Kept(block))
     }
 
-    /// A block, if it is in memory; it may go at once.
+    /// Returns a block, if it is in memory, without pinning it.
     pub(crate) fn glance(&self, at: Ptr) -> Result<Block, Miss> {
         self.own(at).map_or_else(|| self.kept(at).map(Block::Kept), Ok)
     }
 
-    /// What has changed, or is pinned.
+    /// Returns a changed or pinned block.
     fn own(&self, at: Ptr) -> Option<Block> {
         if let Some(open) = self.open.get(&at.at) {
             return Some(Block::Open(open.block.clone()));
@@ -211,7 +212,7 @@ impl Memory {
         kept.map(Block::Kept)
     }
 
-    /// What the block cache has.
+    /// Returns a block from the block cache.
     fn kept(&self, at: Ptr) -> Result<Bytes, Miss> {
         let (block, ahead) = self.cached.glance(at.at).ok_or(Miss(at, None))?;
         if ahead {
@@ -220,33 +221,33 @@ impl Memory {
         Ok(block)
     }
 
-    /// What will be wanted behind the node that was missed: said once.
+    /// Takes the list of nodes that will be needed soon.
     pub(crate) fn takes_soon(&self) -> Vec<Ptr> {
         self.soon.take()
     }
 
-    /// Whether there is something to be read ahead: said once.
+    /// Returns whether a read-ahead is due, and resets that.
     pub(crate) fn takes_ahead(&self) -> bool {
         self.ahead.take()
     }
 
-    /// Whether it may be changed where it is.
+    /// Returns whether the block may be changed in place.
     pub(crate) fn is_current(&self, at: Ptr) -> bool {
         at.at >= NEW && at.made == self.generation
     }
 
-    /// The same of a block of a file: without a cache device none that a commit has is written again, so that what
-    /// follows one another lies beside each other when it is dumped.
+    /// The same for a file's block. Without a cache device it also must not be in any commit yet, so that consecutive
+    /// blocks are still adjacent when they are dumped.
     pub(crate) fn may_change(&self, at: Ptr) -> bool {
         self.is_current(at) && (!self.cw.in_place() || self.open.contains_key(&at.at))
     }
 
-    /// A new block, all zeros, beside another one if possible.
+    /// Creates a block of zeros, at the address after `near` if possible.
     ///
     /// # Panics
-    /// If there are no rows: who makes blocks has asked for room before.
+    /// If no row is free. The caller must have checked for room.
     pub(crate) fn grow(&mut self, near: Option<u64>, kind: Kind, owner: u64, index: u64) -> (Ptr, &mut [u8]) {
-        // What is written together lies together: the addresses of no two commits follow one another.
+        // Blocks of one commit lie together, so consecutive addresses must not span two commits.
         let follows = |near: u64| self.open.contains_key(&near) && crate::cw::follows(near + 1);
         let apart = self.cw.in_place() && near.is_some_and(|near| !follows(near));
         let at = self.cw.grow(near, apart).expect("there was room before this began");
@@ -274,7 +275,7 @@ impl Memory {
         self.open.get_mut(&at.at).expect("it was put there")
     }
 
-    /// A block of the current generation, to be changed where it is; `whole`: what it has now does not matter.
+    /// Returns a block of the current generation for changing. With `whole` its old content is not read.
     pub(crate) fn change(&mut self, at: Ptr, what: (Kind, u64, u64), whole: bool) -> Result<&mut [u8], Miss> {
         debug_assert!(self.is_current(at), "what is older is never changed");
         let content = self.content();
@@ -290,7 +291,7 @@ impl Memory {
         Ok(&mut Arc::make_mut(&mut open.block)[..content])
     }
 
-    /// Nothing points to this block any more.
+    /// Frees a block that nothing points to any more.
     pub(crate) fn free(&mut self, at: Ptr) {
         if !self.is_current(at) {
             return;
@@ -308,13 +309,13 @@ impl Memory {
         }
     }
 
-    /// All that has changed, for a commit: data in the order of files, then nodes. It can be read until
-    /// [`closed`](Self::closed).
+    /// Takes all changed and freed blocks for a commit: first files' blocks in file order, then nodes. They stay
+    /// readable until [`closed`](Self::closed).
     pub(crate) fn close(&mut self) -> (Vec<Changed>, Vec<u64>) {
         assert!(self.closing.is_empty(), "one commit at a time");
         let mut blocks: Vec<Changed> = Vec::with_capacity(self.open.len());
         for (at, open) in std::mem::take(&mut self.open) {
-            // Who has fetched what was there before must fetch it again.
+            // Fetches of the old content must be repeated.
             self.give_up(at);
             let block = Arc::try_unwrap(open.block).unwrap_or_else(|shared| shared.to_vec());
             let at = Ptr { at, made: open.made };
@@ -326,8 +327,8 @@ impl Memory {
         (blocks, std::mem::take(&mut self.freed))
     }
 
-    /// The commit is durable. Dumps have these places from now on: without a cache device somebody else may have had
-    /// them, and what he had may have been read ahead.
+    /// Ends a durable commit. `places` are addresses of w that dumps now use. In place the block cache may hold older
+    /// blocks from there, by read-ahead.
     pub(crate) fn closed(&mut self, places: impl Iterator<Item = u64>) {
         if self.cw.in_place() {
             places.for_each(|place| self.cached.forget(place));
@@ -338,7 +339,7 @@ impl Memory {
     }
 }
 
-/// The inode of a node's first key.
+/// Returns the inode in a node's first key.
 pub(crate) fn owner(content: &[u8]) -> u64 {
     let node = Node(content);
     let first = usize::from(node.level() > 0);
@@ -346,7 +347,7 @@ pub(crate) fn owner(content: &[u8]) -> u64 {
     key.first_chunk().map_or(0, |ino| u64::from_be_bytes(*ino))
 }
 
-/// The kind of a node of this level.
+/// Returns the kind of a node at this level.
 fn kind_of(level: u8) -> Kind {
     if level == 0 { Kind::Leaf } else { Kind::Branch }
 }
@@ -355,7 +356,7 @@ impl Nodes for Memory {
     type Block = Block;
 
     fn node(&self, at: Ptr) -> Result<Block, Miss> {
-        // What is no node is asked for again: then it is an error of whoever fetches it.
+        // A block that is no node counts as missing. Its fetch then reports the error.
         self.get(at).and_then(|block| if block.is_node() { Ok(block) } else { Err(Miss(at, None)) })
     }
 

@@ -1,19 +1,17 @@
 //! Addresses of blocks, and pointers to them (docs/disk.md, "Addresses, generations, dumps").
 
-/// The first new address: those below are places on w.
+/// The first new address: all lower addresses are blocks of w.
 pub(crate) const NEW: u64 = 1 << 47;
 
-/// Where a block is, and in which generation it was made.
+/// The address of a block, and the generation in which it was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Ptr {
-    /// Its address.
     pub(crate) at: u64,
-    /// Its generation.
     pub(crate) made: u32,
 }
 
 impl Ptr {
-    /// The row of a new address.
+    /// Returns the row of a new address, or `None` for a w-address.
     pub(crate) fn row(self) -> Option<u64> {
         self.at.checked_sub(NEW)
     }

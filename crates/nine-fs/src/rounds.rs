@@ -1,7 +1,7 @@
-//! When everything is read by itself: `every 30d`, at two in the night.
+//! The schedule of automatic scrubs: `every 30d`, at 02:00.
 //!
-//! In: words, the time. Out: whether a scrub is due. Days are counted from 1970, so it does not matter when a server
-//! was started; what came while none was at work is not made up for.
+//! In: an expression, the time. Out: whether a scrub is due. Days are counted from 1970, so the start of the server
+//! does not matter. A scrub that fell due while no server ran is not made up for.
 
 use std::fmt;
 
@@ -11,18 +11,18 @@ use jiff::civil::Date;
 use crate::archive::Archive;
 use crate::date::Zone;
 
-/// Minutes after midnight: before the dump that is made when nobody says when.
+/// Minutes after midnight: before the default time of dumps.
 const AT: u16 = 2 * 60;
-/// The most days between two.
+/// Maximum number of days between two scrubs.
 const DAYS_MOST: u16 = 366;
 /// The day from which days are counted.
 const FIRST: Date = Date::constant(1970, 1, 1);
 
-/// Every so many days.
+/// A period in days.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rounds(u16);
 
-/// Rounds, and the moment of the next.
+/// A period, and the time of the next scrub in seconds since 1970.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DueRound {
     rounds: Rounds,
@@ -30,7 +30,7 @@ pub(crate) struct DueRound {
 }
 
 impl Rounds {
-    /// `every 30d` or `off`, which is none.
+    /// Parses `every 30d`, or `off`, which returns `None`.
     pub(crate) fn parse(text: &str) -> Result<Option<Self>, String> {
         let text = text.trim();
         if text == "off" {
@@ -44,13 +44,13 @@ impl Rounds {
         }
     }
 
-    /// The first moment after this one; none: the calendar ends.
+    /// Returns the first due time after `after`; `None` at the end of the calendar.
     pub(crate) fn next(self, after: i64, zone: &Zone) -> Option<i64> {
         let date = zone.date(after);
         let days = i64::from(date.since(FIRST).ok()?.get_days());
         let step = i64::from(self.0);
         let first = days - days.rem_euclid(step);
-        // A date may have been left out.
+        // A time zone may skip a date.
         (0..3).find_map(|n| {
             let date = FIRST.checked_add((first + n * step).days()).ok()?;
             zone.first(date, AT).filter(|at| *at > after)
@@ -65,7 +65,7 @@ impl fmt::Display for Rounds {
 }
 
 impl DueRound {
-    /// Whether a round is due. There is no second answer for it. A clock that is set back brings the next one nearer.
+    /// Returns whether a scrub is due, once for each. If the clock is set back, the next scrub comes earlier.
     pub(crate) fn tick(&mut self, now: i64, zone: &Zone) -> bool {
         let is_due = self.next <= now;
         if let Some(next) = self.rounds.next(now, zone) {
@@ -76,10 +76,10 @@ impl DueRound {
 }
 
 impl Archive {
-    /// Everything is read by itself from now on: "every 30d", "off".
+    /// Sets the schedule of automatic scrubs: "every 30d", "off".
     ///
     /// # Errors
-    /// What is wrong with the words.
+    /// A description of the syntax error.
     pub fn schedule_scrub(&self, words: &str) -> Result<(), String> {
         let rounds = Rounds::parse(words)?;
         let next = rounds.and_then(|rounds| Some((rounds, rounds.next(self.time().sec, &self.0.zone)?)));
@@ -87,7 +87,7 @@ impl Archive {
         Ok(())
     }
 
-    /// Begins a scrub that is due, unless somebody reads.
+    /// Starts a scrub that is due, unless one is running.
     pub(crate) fn tick_scrub(&self) {
         let wall = self.time().sec;
         let due = {
@@ -97,7 +97,7 @@ impl Archive {
         };
         if due {
             let archive = self.clone();
-            // How it ends is in the log, and in `status`.
+            // Its result is in the log and in `status`.
             self.begin(async move { drop(archive.scrub().await) });
         }
     }

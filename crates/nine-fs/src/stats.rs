@@ -1,36 +1,35 @@
-//! What an archive counts, for people (`stats`) and for programs that watch it.
+//! The counters of an archive, for people (`stats`) and for monitoring.
 //!
-//! In: an archive. Out: numbers with names and what they mean.
+//! In: an archive. Out: numbers with names and descriptions.
 
 use std::fmt::Write as _;
 
 use crate::archive::Archive;
 
-/// A number.
+/// A measured value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Figure {
-    /// Words with `_` between them; of a count that only rises the last is `total`.
+    /// Words joined by `_`. The name of a counter ends in `_total`.
     pub name: &'static str,
-    /// What it is.
+    /// A description for people.
     pub help: &'static str,
-    /// Its value.
     pub value: f64,
 }
 
 impl Figure {
-    /// Whether it only rises.
+    /// Returns whether the value only rises.
     pub fn is_counter(&self) -> bool {
         self.name.ends_with("_total")
     }
 }
 
 impl Archive {
-    /// What it is called.
+    /// Returns the name of the archive.
     pub fn name(&self) -> &str {
         &self.0.label.name
     }
 
-    /// All that is counted, as of now.
+    /// Returns all present values.
     pub fn figures(&self) -> Vec<Figure> {
         let (slots, used) = self.0.cw.slots();
         let (free, _) = self.0.cw.room();

@@ -1,8 +1,7 @@
-//! An archive that several machines may serve, of which one is the main one: words for whoever decides that, and what
-//! he says of it.
+//! Failover: an archive that several machines may serve, one of which is the primary. The program decides which.
 //!
-//! In: what the program does about `takeover` and `handover`. Out: `status`; an end of all changes, when another
-//! machine has become the main one.
+//! In: the functions for `takeover`, `handover` and the status. Out: all changes stop when another machine has become
+//! the primary.
 
 use std::sync::Arc;
 
@@ -13,17 +12,17 @@ use crate::archive::Archive;
 use crate::cw::{Cw, later};
 use crate::grow::Grow;
 
-/// What the program does.
+/// The program's functions for failover.
 #[derive(Clone)]
 pub struct Turns {
-    /// Does what a line of the console says: `takeover`, `handover`, and words behind.
+    /// Runs a line of the console: `takeover` or `handover`, with arguments.
     pub does: Grow,
-    /// Lines of the status.
+    /// Returns lines for the status.
     pub said: Arc<dyn Fn() -> String + Send + Sync>,
 }
 
 impl Archive {
-    /// From now on it is one of several machines' that take turns.
+    /// Declares that several machines may serve the archive.
     pub fn takes_turns(&self, turns: Turns) {
         self.state().turns = Some(turns);
     }
@@ -37,22 +36,22 @@ impl Archive {
         (turns.does)(line).await.map_err(|why| Error::new(Errno::EINVAL, why))
     }
 
-    /// The epoch of its newest superblock: of the last machine that has brought a dump to the worm by a right to write.
+    /// Returns the epoch of the newest superblock: that of the last lease under which a dump was written to the worm.
     pub fn newest_epoch(&self) -> u64 {
         self.state().newest_epoch
     }
 
-    /// The epoch of the right by which the cache on `c` of the worm `w` was opened last; 0: by none. None where no
-    /// cache of it is there, or one that was not made to the end. Of all caches of a worm the one with the largest is
-    /// the newest.
+    /// Returns the epoch of the lease under which the cache on `c` of the worm `w` was opened last; 0 without a lease.
+    /// `None`: there is no complete cache of this worm. Of all caches of a worm, the one with the largest epoch is the
+    /// newest.
     ///
     /// # Errors
-    /// What the devices say.
+    /// Errors of the devices.
     pub async fn cache_epoch(c: &dyn Device, w: &dyn Device) -> nine_block::Result<Option<u64>> {
         Cw::epoch_of(c, w).await
     }
 
-    /// Nothing is changed any more, and why: another machine may do that now. Reads go on.
+    /// Stops all changes, for the reason `why`: another machine may write now. Reads continue.
     pub fn stops(&self, why: Wrong) {
         self.stop_copies();
         let state = &mut *self.state();
@@ -60,10 +59,10 @@ impl Archive {
         state.waiters.wake();
     }
 
-    /// What the newest superblock says of the right by which it was written.
+    /// Reads the epoch from the newest superblock.
     ///
     /// # Errors
-    /// [`nine_block::Kind::Reserved`]: one that came later than ours.
+    /// [`nine_block::Kind::Reserved`]: it is later than the epoch of our lease.
     pub(crate) async fn knows_epoch(&self) -> nine_block::Result<()> {
         let (at, blocks) = {
             let newest = self.state().newest;
@@ -72,7 +71,7 @@ impl Archive {
         if at == 0 {
             return Ok(());
         }
-        // Without it the dump is not lost, and reads say what is wrong with it.
+        // An unreadable superblock does not lose the dump, and reads of the dump report errors.
         let Ok(it) = self.0.cw.superblock_of(at, blocks).await else { return Ok(()) };
         self.state().newest_epoch = it.epoch;
         if self.0.epoch != 0 && it.epoch > self.0.epoch {
