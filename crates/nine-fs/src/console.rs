@@ -1,5 +1,5 @@
-//! An archive's console: files by which its owner sees it and tells it what to do, in words like those of
-//! Ken's (fs(8)).
+//! The console of an archive: files by which its owner observes and controls it, with commands like those of Ken's
+//! fs(8).
 //!
 //! ```text
 //! ctl      written: a command a line, answered when it is done; read: the commands
@@ -51,7 +51,7 @@ path INODE         in the log: where the inode is
 ";
 
 impl Archive {
-    /// The directory of the console.
+    /// Returns the directory of the console.
     pub fn console(&self) -> Dir {
         let of = |text: fn(&Archive) -> String| {
             let archive = self.clone();
@@ -93,10 +93,10 @@ impl Archive {
         Ok(())
     }
 
-    /// Does what a line says.
+    /// Runs a command.
     ///
     /// # Errors
-    /// EINVAL with the commands, if it is none; what the command says.
+    /// EINVAL with the list of commands, if there is no such command; the error of the command.
     pub async fn command(&self, line: &str) -> Result<()> {
         let wrong = |why: String| Error::new(Errno::EINVAL, why);
         let (word, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
@@ -147,7 +147,7 @@ impl Archive {
             }
             ("scrub", "") => {
                 let archive = self.clone();
-                // How it ends is in the log, and in `status`.
+                // Its result is in the log and in `status`.
                 self.begin(async move { drop(archive.scrub().await) });
                 Ok(())
             }
@@ -165,7 +165,7 @@ impl Archive {
                     return self.check_and_tell(depth).await;
                 }
                 let archive = self.clone();
-                // How it ends is in the log, and in `status`.
+                // Its result is in the log and in `status`.
                 self.begin(async move { drop(archive.check_and_tell(depth).await) });
                 Ok(())
             }
@@ -184,7 +184,7 @@ impl Archive {
         }
     }
 
-    /// Changes the users, and writes their file.
+    /// Changes the table of users, and writes its file.
     async fn new_user(&self, words: &str) -> Result<()> {
         let mut users = Users::clone(&*self.state().users);
         let said = users.newuser(words).map_err(|why| Error::new(Errno::EINVAL, why))?;
@@ -277,7 +277,7 @@ impl Archive {
         text
     }
 
-    /// The present faults of the archive and its devices, the worst first.
+    /// Returns the present faults of the archive and its devices, the worst first.
     fn trouble(&self, state: &State) -> Vec<String> {
         let mut all = Vec::new();
         if let Some(error) = state.stopped.as_ref().filter(|_| state.follows.is_none()) {

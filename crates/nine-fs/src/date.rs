@@ -1,7 +1,7 @@
-//! Dates, and when dumps are due.
+//! Dates, and the schedule of dumps.
 //!
-//! In: moments, as seconds since 1970, and a zone. Out: the date of a moment there, the names of dumps, and
-//! whether a dump is due. Nothing here asks a clock; only making a [`Zone`] reads files.
+//! In: times in seconds since 1970, and a time zone. Out: dates in the zone, names of dumps, and whether a dump is due.
+//! Nothing here reads a clock, and only the creation of a [`Zone`] reads files.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -13,26 +13,26 @@ use jiff::{Timestamp, ToSpan};
 const MINUTES_OF_DAY: u16 = 24 * 60;
 const SECONDS_OF_DAY: i64 = 24 * 60 * 60;
 
-/// The first moment of the year 1. What is earlier counts as this.
+/// The start of the year 1. Earlier times count as this one.
 const EARLIEST: i64 = -62_135_596_800;
 
-/// Where clocks show the same.
+/// A time zone.
 #[derive(Clone, Debug)]
 pub(crate) struct Zone(TimeZone);
 
 impl Zone {
-    /// By its IANA name. Reads its table from the disk, or takes the one of this program.
+    /// Looks up a zone by its IANA name, in the system's database or in the one built into this program.
     pub(crate) fn new(name: &str) -> Result<Self, String> {
         let unknown = format!("no zone `{name}`: it is named as IANA does, for example Europe/Berlin or UTC");
         TimeZone::get(name).map(Self).map_err(|_| unknown)
     }
 
-    /// That of this machine: what `TZ` says, else /etc/localtime. UTC where both say nothing.
+    /// Returns the zone of this machine: from `TZ`, or else from /etc/localtime, or else UTC.
     pub(crate) fn local() -> Self {
         Self(TimeZone::try_system().unwrap_or(TimeZone::UTC))
     }
 
-    /// The date there. What lies before the year 1 or behind 9999 counts as the ends of that.
+    /// Returns the date of a time. Times before the year 1 or after 9999 count as the ends of that range.
     pub(crate) fn day_of(&self, secs: i64) -> Day {
         let date = self.date(secs);
         Day {
@@ -46,19 +46,19 @@ impl Zone {
         self.0.to_datetime(in_range(secs)).date()
     }
 
-    /// For people: date, time of day and difference to UTC, like `2026-11-28 05:00:00 +0100`.
+    /// Formats a time for people, with the offset from UTC: `2026-11-28 05:00:00 +0100`.
     pub(crate) fn time(&self, secs: i64) -> String {
         in_range(secs).to_zoned(self.0.clone()).strftime("%F %T %z").to_string()
     }
 
-    /// The first moment at which clocks show this or later, so many minutes after midnight.
+    /// Returns the first time at which clocks show `minutes` after midnight of this date, or later.
     pub(crate) fn first(&self, date: Date, minutes: u16) -> Option<i64> {
         let (hour, minute) = (minutes / 60, minutes % 60);
         let wall =
             self.0.to_ambiguous_timestamp(date.to_datetime(Time::new(hour as i8, minute as i8, 0, 0).ok()?));
         let early = wall.earlier().ok()?;
         let at = match wall.offset() {
-            // That is before the gap, and the gap is where the offset changes.
+            // `early` is before the gap, and the gap is where the offset changes.
             AmbiguousOffset::Gap { before, .. } => {
                 self.0.following(early).find(|change| change.offset() != before)?.timestamp()
             }
@@ -67,7 +67,7 @@ impl Zone {
         Some(at.as_second())
     }
 
-    /// The first moment of a date; none of one that was left out.
+    /// Returns the first time of a date; `None` for a date that the zone skips.
     fn midnight(&self, date: Date) -> Option<i64> {
         self.first(date, 0).filter(|at| self.date(*at) == date)
     }
@@ -96,54 +96,54 @@ pub(crate) struct Day {
 }
 
 impl Day {
-    /// If there is such a date.
+    /// Returns the date, if it exists.
     pub(crate) fn new(year: u16, month: u8, day: u8) -> Option<Self> {
         let number = |byte: u8| i8::try_from(byte).ok();
         Date::new(i16::try_from(year).ok()?, number(month)?, number(day)?).ok()?;
         Some(Self { year, month, day })
     }
 
-    /// Of the directory of its dumps: `2026`.
+    /// Returns the directory name of the year: `2026`.
     pub(crate) fn year_name(self) -> String {
         format!("{:04}", self.year)
     }
 
-    /// Of its dump with this number: `1121` is 0, `11211` is 1.
+    /// Returns the directory name of a dump of this date: `1121` for number 0, `11211` for 1.
     pub(crate) fn dump_name(self, number: u32) -> String {
         let number = if number == 0 { String::new() } else { number.to_string() };
         format!("{:02}{:02}{number}", self.month, self.day)
     }
 }
 
-/// Month, day and number: what [`Day::dump_name`] has written, and nothing else.
+/// Parses a name in exactly the form that [`Day::dump_name`] writes. Returns month, day and number.
 pub(crate) fn parse_dump_name(name: &str) -> Option<(u8, u8, u32)> {
     let right = name.bytes().all(|byte| byte.is_ascii_digit()) && name.as_bytes().get(4) != Some(&b'0');
     let (date, number) = right.then_some(name)?.split_at_checked(4)?;
     let (month, day) = (date[..2].parse().ok()?, date[2..].parse().ok()?);
     let number = if number.is_empty() { 0 } else { number.parse().ok()? };
-    // A year that has 29 February.
+    // 2000 has 29 February.
     Day::new(2000, month, day).map(|day| (day.month, day.day, number))
 }
 
-/// At which moments dumps are made.
+/// The times at which dumps are taken.
 ///
-/// A time of day is the first moment of that date at which clocks show it or later: one that the clocks leave out is
-/// the first moment after the gap, one that they show twice is the first of both. A date that was left out has none.
+/// A time of day is the first time of that date at which clocks show it or later. If the clocks skip it, that is the
+/// end of the gap; if they show it twice, the first of both. A skipped date has no dumps.
 ///
-/// `every` with minutes or hours counts from the first moment of each date, in time that passes, and begins again with
-/// the next one: so two are never farther apart than it says, and on some days closer. With days it is the first moment
-/// of each date that many days after the last one, counted from 1 January 1970.
+/// `every` with minutes or hours counts elapsed time from the start of each date, and begins again with the next date.
+/// So two dumps are never farther apart than that, and on some days closer. With days it is the start of each date that
+/// is a multiple of that number of days after 1 January 1970.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Schedule {
     /// Never.
     Off,
-    /// At these times of each day: minutes after midnight, rising.
+    /// At these times of each day: minutes after midnight, in rising order.
     At(Vec<u16>),
-    /// Each so many minutes, hours or days.
+    /// Every `count` minutes, hours or days.
     Every {
-        /// How many.
+        /// The number of units.
         count: u16,
-        /// Of which.
+        /// The unit.
         unit: ScheduleUnit,
     },
 }
@@ -169,7 +169,7 @@ impl ScheduleUnit {
 const DAYS_MAX: u16 = 366;
 
 impl Schedule {
-    /// `05:00`, `05:00,17:30`, `every 15m`, `every 2h`, `every 7d` or `off`.
+    /// Parses `05:00`, `05:00,17:30`, `every 15m`, `every 2h`, `every 7d` or `off`.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let wrong = || {
             let known = "`05:00`, `05:00,17:30`, `every 15m`, `every 2h`, `every 7d` or `off`";
@@ -198,19 +198,19 @@ impl Schedule {
         Ok(Self::Every { count, unit })
     }
 
-    /// The first moment after this one.
+    /// Returns the first scheduled time after `after`.
     pub(crate) fn next(&self, after: i64, zone: &Zone) -> Option<i64> {
-        // Those of earlier dates are not after it.
+        // Times of earlier dates are not later than `after`.
         self.around(after, 0, 3 + self.days_apart(), zone).find(|at| *at > after)
     }
 
-    /// The last moment up to this one.
+    /// Returns the last scheduled time up to `now`.
     fn latest(&self, now: i64, zone: &Zone) -> Option<i64> {
-        // The clocks may have gone back over midnight since a moment of the next date.
+        // A time of the next date may be earlier, if the clocks were set back over midnight.
         self.around(now, -2 - self.days_apart(), 1, zone).take_while(|at| *at <= now).last()
     }
 
-    /// Dates between two moments, beyond those of a schedule of each day.
+    /// Returns the number of days in an interval of days, otherwise 0.
     fn days_apart(&self) -> i32 {
         match self {
             Self::Every { count, unit: ScheduleUnit::Days } => i32::from(*count),
@@ -218,7 +218,7 @@ impl Schedule {
         }
     }
 
-    /// Moments of the dates from `from` to `to` days after that of `secs`. Never falling.
+    /// Returns the scheduled times of the dates from `from` to `to` days after the date of `secs`, in order.
     fn around(&self, secs: i64, from: i32, to: i32, zone: &Zone) -> impl Iterator<Item = i64> {
         let date = zone.date(secs);
         (from..=to)
@@ -257,7 +257,7 @@ impl fmt::Display for Schedule {
     }
 }
 
-/// Minutes after midnight of `hh:mm`.
+/// Parses `hh:mm` into minutes after midnight.
 fn time_of_day(text: &str) -> Option<u16> {
     let (hour, minute) = text.trim().split_once(':')?;
     let right = (1..=2).contains(&hour.len()) && minute.len() == 2;
@@ -265,40 +265,39 @@ fn time_of_day(text: &str) -> Option<u16> {
     (hour < 24 && minute < 60).then_some(hour * 60 + minute)
 }
 
-/// Digits and nothing else.
+/// Parses a number that has only digits.
 fn number(text: &str) -> Option<u16> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }
 
-/// Moments of the last dumps that are remembered: a day of `every 1m`.
+/// Maximum number of past due times that are remembered: a day of `every 1m`.
 const REMEMBERED: usize = MINUTES_OF_DAY as usize;
 
-/// Says when a scheduled dump is due, by a clock that may be wrong.
+/// Decides when a scheduled dump is due, by a clock that may be wrong.
 ///
-/// - A moment of the schedule that comes is due, once.
-/// - When several have come since the last look (the machine was off or asleep, the clock stepped forward), one dump is
-///   due, for the last of them.
-/// - When the clock steps back, moments come again. Those for which a dump was due are passed over, up to a
-///   day ahead of
-///   the clock. Those farther ahead are forgotten: they were of a clock that was wrong. So after any step the next dump
-///   is due a day later at the most than it would be without these rules; with a daily schedule at the first or the
-///   second moment of the new time.
-/// - At the start one is due at once if the last moment that has come is later than the last dump, whoever asked for
-///   that. A last dump that is said to be in the future lets none be due at once, and stops none but its own moment.
+/// - Each scheduled time is due once, when it comes.
+/// - If several have come since the last tick (the machine was off or asleep, or the clock stepped forward), one dump
+///   is due, for the last of them.
+/// - If the clock steps back, scheduled times come again. Those for which a dump was due are skipped, up to a day ahead
+///   of the clock. Those farther ahead are forgotten, because the clock was wrong. So after any step the next dump is
+///   due at most a day later than without these rules; with a daily schedule, at the first or second time that comes.
+/// - At the start a dump is due at once if the last scheduled time is later than the last dump, whoever asked for that.
+///   A last dump in the future prevents that, but suppresses only its own scheduled time.
 #[derive(Debug)]
 pub(crate) struct Due {
     schedule: Schedule,
     zone: Zone,
-    /// The moment that is due when it has come.
+    /// The next scheduled time.
     next: Option<i64>,
-    /// What the clock said last.
+    /// The clock at the last tick.
     seen: i64,
-    /// Moments for which a dump was due, in the order in which they were.
+    /// Times for which a dump was due, in the order in which they were due.
     fired: VecDeque<i64>,
 }
 
 impl Due {
-    /// `last_dump` is when the last dump was, or when the file system was made; without it nothing was missed.
+    /// Creates it. `last_dump` is the time of the last dump, or else of the creation of the file system; without it no
+    /// dump counts as missed.
     pub(crate) fn new(schedule: Schedule, zone: Zone, now: i64, last_dump: Option<i64>) -> Self {
         let missed =
             schedule.latest(now, &zone).filter(|missed| last_dump.is_some_and(|last| last < *missed));
@@ -309,7 +308,7 @@ impl Due {
         due
     }
 
-    /// Whether a dump is due. The caller then makes one; there is no second answer for it.
+    /// Returns whether a dump is due, once for each. The caller then takes the dump.
     pub(crate) fn tick(&mut self, now: i64) -> bool {
         let come = |next: Option<i64>| next.is_some_and(|next| next <= now);
         if now < self.seen && !come(self.next) {
@@ -329,12 +328,12 @@ impl Due {
         fresh.is_some()
     }
 
-    /// The moment of the next dump; now, if one is due.
+    /// Returns the time of the next dump; `now` if one is due.
     pub(crate) fn next(&self, now: i64) -> Option<i64> {
         self.next.map(|next| next.max(now))
     }
 
-    /// Sets the next moment: the first after now for which none was due yet.
+    /// Sets the next scheduled time: the first after `now` for which no dump was due yet.
     fn plan(&mut self, now: i64) {
         self.fired.retain(|moment| *moment <= now.saturating_add(SECONDS_OF_DAY));
         self.next = self.schedule.next(now, &self.zone);

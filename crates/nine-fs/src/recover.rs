@@ -1,6 +1,6 @@
-//! An archive whose cache is lost, or another's: it goes on from a dump that is on its worm.
+//! Recovery of an archive whose cache is lost or belongs to another one: it continues from a dump on its worm.
 //!
-//! In: a worm, a device for a new cache. Out: an archive as it was at the moment of a dump, with all dumps.
+//! In: a worm, a device for a new cache. Out: the archive as it was when a dump was taken, with all dumps.
 
 use std::sync::Arc;
 
@@ -17,38 +17,37 @@ use crate::jobs::Driver;
 use crate::ptr::Ptr;
 use crate::tree::{self, node::Node};
 
-/// Cells that are counted at a time.
+/// Cells that are counted in one step.
 const CELLS: usize = 4096;
 
-/// How a cache is made anew.
+/// The options of a recovery.
 #[derive(Clone, Debug)]
 pub struct Recover {
-    /// The dump from which all goes on, as its directory is called ("2026/1121"); none: the newest.
+    /// The dump to continue from, by the name of its directory ("2026/1121"); `None`: the newest.
     pub dump: Option<String>,
-    /// As when it was [made](crate::Ream::fastworm); none: as the cache was that is there, and so where none can be
-    /// read.
+    /// As in [`Ream`](crate::Ream::fastworm). `None`: as in the old cache, and true if that cannot be read.
     pub fastworm: Option<bool>,
-    /// Random: what an older life has left on the same device does not count.
+    /// Must be random: old records on the same device must not count.
     pub random: u64,
 }
 
-/// What has been recovered.
+/// The result of a recovery.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recovered {
-    /// The dump from which all goes on.
+    /// The dump from which the archive continues.
     pub dump: String,
-    /// When that was: what was changed later is lost.
+    /// When that dump was taken: later changes are lost.
     pub time: Time,
-    /// Dumps that there are.
+    /// The number of dumps.
     pub dumps: usize,
 }
 
 impl Archive {
-    /// Makes a new cache on `c` for the archive on `w`, whatever was on `c`; all goes on from a dump. It may be
-    /// interrupted, and is then to be done again.
+    /// Creates a new cache on `c` for the archive on `w`, and continues from a dump. Everything on `c` is overwritten.
+    /// An interrupted recovery must be repeated.
     ///
     /// # Errors
-    /// That there is no dump, or not this one; what the devices say.
+    /// There is no dump, or not this one; errors of the devices.
     pub async fn recover(
         c: Arc<dyn Device>,
         w: Arc<dyn Device>,
@@ -62,17 +61,17 @@ impl Archive {
         };
         let how = Recovering { date: from, fastworm: how.fastworm, incarnation: how.random >> 1 };
         let (label, (cw, it, chain)) = (Cw::label(&*w).await?, Cw::recover(c, w, &how).await?);
-        // What is to be removed stays until all is counted.
+        // No file is removed until everything is counted.
         let (archive, driver) = Self::still(cw, label, settings).await?;
         driver.beside(archive.go_on_from(&chain)).await?;
         archive.0.cw.finish().await?;
         Ok(Recovered { dump: name(it.date), time: it.time, dumps: chain.dumps.len() })
     }
 
-    /// The one that is on these devices, in which nothing changes by itself: no file goes, and no dump is copied.
+    /// Opens the archive on these devices without background work: no file is removed, and no dump is copied.
     ///
     /// # Errors
-    /// In words for people.
+    /// A message for people.
     pub(crate) async fn open_still(
         c: Arc<dyn Device>,
         w: Arc<dyn Device>,
@@ -90,11 +89,11 @@ impl Archive {
         Ok((archive, driver))
     }
 
-    /// Copies the dumps of a worm, at which a server may be at work, to another device: what is new since the last
-    /// time, dump by dump. `told` hears of blocks done, and of how many there are.
+    /// Copies the dumps of a worm to another device: those that are new since the last copy, one by one. A server may
+    /// be using the worm. Calls `told` with the blocks done and their total.
     ///
     /// # Errors
-    /// That something else is on the device, or that it is too small; what the devices say.
+    /// The device has other data, or is too small; errors of the devices.
     pub async fn copy_worm(
         from: &Arc<dyn Device>,
         to: &Arc<dyn Device>,
@@ -103,7 +102,7 @@ impl Archive {
         copy_worm(from, to, told).await
     }
 
-    /// The tree learns of all dumps, and what is counted is counted.
+    /// Adds all dumps to the tree, and recomputes the counts.
     async fn go_on_from(&self, chain: &Chain) -> nine_block::Result<()> {
         let cw = &self.0.cw;
         if cw.in_place() {
@@ -117,7 +116,7 @@ impl Archive {
         self.counts(chain).await.map_err(|error| Wrong::new(Kind::Failed, error))
     }
 
-    /// The places that dumps have: their superblocks, and all that their trees point to.
+    /// Returns the blocks of w that belong to dumps: their superblocks, and all blocks that their trees point to.
     async fn had_by(&self, chain: &Chain) -> nine_block::Result<Bits> {
         let mut had = Bits::new(self.0.cw.places_of_all());
         let mut has = |at: Ptr, count: u64| {
@@ -128,7 +127,7 @@ impl Archive {
             (at.at..end).for_each(|place| had.set(place));
             Ok(!known)
         };
-        // Of what two dumps have the tree is one, and is walked once.
+        // Subtrees that two dumps share are walked once.
         for (at, it) in &chain.dumps {
             has(Ptr { at: *at, made: 0 }, 2)?;
             let mut left = vec![(it.root, None)];
@@ -139,7 +138,7 @@ impl Archive {
                 let Frame { content, .. } = self.frame(at, level).await?;
                 let node = Node(&content);
                 let below = node.level().checked_sub(1);
-                // They are read as they lie.
+                // In the order in which they are on w.
                 for i in (0..node.len()).rev() {
                     let (key, value) = node.cell(i);
                     match (below, Key::parse(key)) {
@@ -184,7 +183,7 @@ impl Archive {
 }
 
 impl State {
-    /// Blocks of the files from this key on, of some; and where the next ones begin.
+    /// Counts the blocks of a number of files from this key on. Returns the key to continue at, and the count.
     fn count(&self, from: &[u8]) -> Op<(Option<Vec<u8>>, u64)> {
         let (mut cells, mut blocks, mut next) = (0, 0, None);
         tree::range(&self.fs.mem, self.fs.mem.root, from, |key, value| {
@@ -202,7 +201,7 @@ impl State {
     }
 }
 
-/// What the tree says of a dump, by its superblock.
+/// Returns the tree's record of a dump, from its superblock.
 pub(crate) fn record_of(at: u64, it: &Super) -> DumpRecord {
     let Date { year, month, day, number } = it.date;
     DumpRecord {

@@ -1,10 +1,11 @@
-//! Blocks are read as they lie on their devices: a mirror heals what is rotten, of all else there is said which file it
-//! hurts (docs/archive.md, "Bit rot").
+//! Scrubs: reading all blocks on their devices. A mirror repairs rotten copies; for any other rot the damaged file is
+//! reported (docs/archive.md, "Bit rot").
 //!
-//! In: dumps, or all there is. Out: what is wrong, with paths.
+//! In: one dump, or the whole archive. Out: errors, with paths.
 //!
-//! Each dump has on w what was new in it: a scrub reads of each dump the nodes and files of its generation, in the
-//! order in which they were written, and so everything once. While clients are at work it gets [`SHARE`] for each tick.
+//! Each dump has on w the blocks that were new in it. A scrub reads of each dump the nodes and files of its generation,
+//! in the order in which they were written, and so reads everything once. While clients are active it may read
+//! [`SHARE`] bytes per tick.
 
 use std::fmt::Write as _;
 use std::future::poll_fn;
@@ -22,17 +23,17 @@ use crate::ptr::Ptr;
 use crate::rounds::DueRound;
 use crate::tree::node::{self, Node};
 
-/// Bytes that are read for each tick while clients are at work.
+/// Bytes that are read per tick while clients are active.
 const SHARE: i64 = 256 << 10;
-/// Blocks of an extent that are read at a time, bytes.
+/// Bytes of an extent that are read at a time.
 const READ: usize = 1 << 20;
-/// Files that are remembered as hurt; of more there is only said how many.
+/// Maximum number of damaged files that are listed; others are only counted.
 const HURT_MOST: usize = 1000;
 
-/// A file that cannot be read, or not all of it.
+/// A file that cannot be read completely.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hurt {
-    /// In which dump; none: as it is now.
+    /// The dump with the file; `None`: the present tree.
     dump: Option<u32>,
     ino: u64,
     path: String,
@@ -40,25 +41,25 @@ pub(crate) struct Hurt {
     time: Time,
 }
 
-/// What is read, and what has been found.
+/// The state of scrubs and checks.
 #[derive(Default)]
 pub(crate) struct State {
-    /// What there is to do; none: nothing is under way.
+    /// A description of the running operation; `None`: nothing is running.
     what: Option<String>,
     stop: bool,
     credit: i64,
-    /// Blocks that were read, and, if that is known, all.
+    /// Blocks read, and the total, if that is known.
     blocks: u64,
     of: u64,
-    /// Blocks that are wrong.
+    /// Wrong blocks.
     wrong: u64,
-    /// How the last one has ended.
+    /// The result of the last operation.
     last: Option<String>,
-    /// The dump at which a scrub was stopped: the next goes on there.
+    /// The dump at which a scrub was stopped. The next one continues there.
     from: Option<u32>,
-    /// When everything is read by itself.
+    /// The schedule of automatic scrubs.
     pub(crate) due: Option<DueRound>,
-    /// Who is hurt, as far as was met since the last scrub began; and how many more.
+    /// Damaged files found since the last scrub began, and the number of those not listed.
     hurt: Vec<Hurt>,
     more: u64,
 }
@@ -68,32 +69,32 @@ impl State {
         self.what.is_some()
     }
 
-    /// Blocks that were read.
+    /// Returns the number of blocks read.
     pub(crate) fn blocks(&self) -> u64 {
         self.blocks
     }
 
-    /// Files that are hurt.
+    /// Returns the number of damaged files.
     pub(crate) fn hurt(&self) -> u64 {
         self.hurt.len() as u64 + self.more
     }
 
-    /// So many more were read.
+    /// Counts blocks as read.
     pub(crate) fn has_read(&mut self, blocks: u64) {
         self.blocks += blocks;
     }
 
     pub(crate) fn tick(&mut self) {
-        // What was read at once, and was more, is made up for.
+        // A negative credit, from a large read, is made up over several ticks.
         self.credit = (self.credit + SHARE).min(SHARE);
     }
 
-    /// It ends as soon as it can.
+    /// Stops the operation soon.
     pub(crate) fn stop(&mut self) {
         self.stop = true;
     }
 
-    /// For people, a line or two.
+    /// Appends the lines for the status.
     pub(crate) fn said(&self, text: &mut String) {
         if let Some(what) = &self.what {
             let _ = write!(text, "{what}: {} blocks", self.blocks);
@@ -107,19 +108,20 @@ impl State {
     }
 }
 
-/// What a walk through a tree is for.
+/// The extent of a walk through a tree.
 #[derive(Clone, Copy)]
 struct Walk {
     dump: u32,
-    /// Only what is of the dump's own generation.
+    /// Read only blocks of the dump's own generation.
     own: bool,
 }
 
 impl Archive {
-    /// All of a dump is read, and is right when this ends well.
+    /// Reads and verifies a whole dump.
     ///
     /// # Errors
-    /// ENOENT: there is no such dump. EBUSY if another is under way. EIO: something is wrong, and is told in `hurt`.
+    /// ENOENT: there is no such dump. EBUSY: a scrub or check is running. EIO: a part is wrong, and is listed in
+    /// `hurt`.
     pub async fn verify(&self, name: &str) -> Result<()> {
         let found = self.dumps().into_iter().find(|dump| dump.name == name);
         let dump = found.ok_or_else(|| Error::new(Errno::ENOENT, format!("there is no dump {name}")))?;
@@ -128,14 +130,14 @@ impl Archive {
         self.end_scrub(done)
     }
 
-    /// Everything is read: all of w that a dump has, and what of c is not on w yet. What a mirror can heal is healed.
-    /// One that was stopped is gone on with at the dump at which it was.
+    /// Reads everything: all blocks of w that belong to a dump, and the blocks of c that are not on w yet. A mirror
+    /// repairs what it can. A stopped scrub continues at the dump where it was stopped.
     ///
     /// # Errors
-    /// As [`verify`](Self::verify).
+    /// As for [`verify`](Self::verify).
     pub async fn scrub(&self) -> Result<()> {
         let (slots, worm) = (self.0.cw.slots().1, self.0.cw.written(self.state().next_worm));
-        // In place what waits is among what is written.
+        // In place, waiting blocks are among the written ones.
         let of = if self.0.cw.in_place() { worm } else { slots + worm };
         self.begin_scrub("scrub".into(), of)?;
         {
@@ -148,10 +150,10 @@ impl Archive {
         self.end_scrub(done)
     }
 
-    /// Somebody reads everything from now on.
+    /// Begins a scrub or a check.
     ///
     /// # Errors
-    /// EBUSY if another does.
+    /// EBUSY if one is running.
     pub(crate) fn begin_scrub(&self, what: String, of: u64) -> Result<()> {
         let state = &mut *self.state();
         if let Some(what) = &state.scrubber.what {
@@ -185,7 +187,7 @@ impl Archive {
         result
     }
 
-    /// He has ended, and this is how.
+    /// Ends the running operation, with its result.
     pub(crate) fn end_reading(&self, how: &str) {
         let state = &mut *self.state();
         let what = state.scrubber.what.take().unwrap_or_default();
@@ -220,7 +222,7 @@ impl Archive {
         Ok(())
     }
 
-    /// Both copies of w's label, and the headers of c, from all members of mirrors.
+    /// Reads both copies of w's label, and the headers of c, from all members of mirrors.
     async fn read_labels(&self) {
         let cw = &self.0.cw;
         for error in cw.scrub(0, 2).await.into_iter().filter_map(nine_block::Result::err) {
@@ -234,7 +236,7 @@ impl Archive {
         self.state().scrubber.blocks += 2;
     }
 
-    /// Both copies: what can be read of a dump does not depend on one.
+    /// Reads both copies of a superblock. One is enough to read the dump.
     async fn read_superblocks(&self, dump: u32) {
         let (at, blocks, name) = {
             let state = &*self.state();
@@ -254,13 +256,13 @@ impl Archive {
         }
     }
 
-    /// A block that is on c.
+    /// Reads a block that is on c.
     async fn read_row(&self, row: u64) -> nine_block::Result<()> {
         let cw = &self.0.cw;
         let Some(slot) = cw.place_of(row).await? else { return Ok(()) };
         self.state().scrubber.blocks += 1;
         let Err(error) = cw.scrub_row(row).await else { return Ok(()) };
-        // It may have been freed, or changed, since.
+        // The row may have been freed or changed since.
         if cw.place_of(row).await? == Some(slot) {
             let owner = cw.owner_by_tag(row).await.unwrap_or_default();
             self.wrong(None, owner, &error).await?;
@@ -268,12 +270,12 @@ impl Archive {
         Ok(())
     }
 
-    /// Reads a dump's tree and files, those of its own generation or all.
+    /// Reads the tree and the files of a dump: those of its own generation, or all.
     async fn read_dump(&self, walk: Walk) -> nine_block::Result<()> {
         let Some(root) = self.state().dumps.get(&walk.dump).map(|dump| dump.record.root) else {
             return Ok(());
         };
-        // Nodes to come, each with its level and the inodes of its first key and of the one behind its last.
+        // The nodes to read, each with its level and the inodes of its first key and of the first key after it.
         let mut next: Vec<(Ptr, Option<u8>, (u64, u64))> = vec![(root, None, (0, u64::MAX))];
         while let Some((at, level, inos)) = next.pop() {
             if walk.own && at.made != walk.dump {
@@ -300,7 +302,7 @@ impl Archive {
             let content = &block[..block.len() - TAG];
             if Node(content).level() > 0 {
                 let below = Some(Node(content).level() - 1);
-                // The first of all comes next.
+                // The stack returns the first child first.
                 let mut end = inos.1;
                 for (key, child) in node::children(content).collect::<Vec<_>>().into_iter().rev() {
                     let first = key.first_chunk().map_or(inos.0, |ino| u64::from_be_bytes(*ino));
@@ -322,7 +324,7 @@ impl Archive {
         Ok(())
     }
 
-    /// Reads blocks of a file. Whether it is to stop.
+    /// Reads blocks of a file. Returns whether to stop.
     async fn read_extent(
         &self,
         walk: Walk,
@@ -352,7 +354,7 @@ impl Archive {
         Ok(false)
     }
 
-    /// Blocks one behind the other: from w, if they have come there.
+    /// Reads blocks at consecutive addresses: from w if they are there.
     async fn read_raw(&self, at: Ptr, count: u32) -> nine_block::Result<Vec<nine_block::Result<Bytes>>> {
         let cw = &self.0.cw;
         self.state().scrubber.blocks += u64::from(count);
@@ -369,7 +371,7 @@ impl Archive {
         Ok(blocks)
     }
 
-    /// Waits until so many bytes more may be read. Whether it is to stop.
+    /// Waits until `bytes` more may be read. Returns whether to stop.
     pub(crate) async fn scrub_pause(&self, bytes: u64) -> bool {
         poll_fn(|cx| {
             let state = &mut *self.state();
@@ -377,7 +379,7 @@ impl Archive {
                 state.scrubber.stop = true;
                 return Poll::Ready(());
             }
-            // What is read while nobody is at work is nobody's debt.
+            // Reading while no client is active needs no credit.
             if state.dumper.is_idle(state.now) {
                 return Poll::Ready(());
             }
@@ -393,10 +395,10 @@ impl Archive {
         self.state().scrubber.stop
     }
 
-    /// What is read is wrong.
+    /// Counts a wrong block.
     ///
     /// # Errors
-    /// It is not: a device does not answer, or is another's, and nobody knows what is there.
+    /// The error says nothing about the block: the device does not answer, or is reserved for another owner.
     async fn wrong(&self, dump: Option<u32>, ino: u64, error: &Wrong) -> nine_block::Result<()> {
         if !matches!(error.kind, Kind::Failed | Kind::Unwritten | Kind::Range) {
             return Err(error.clone());
@@ -406,7 +408,7 @@ impl Archive {
         Ok(())
     }
 
-    /// Something of this file cannot be read: its path is said and remembered.
+    /// Logs and lists a damaged file.
     pub(crate) async fn hurt(&self, dump: Option<u32>, ino: u64, error: impl std::fmt::Display) {
         let what = error.to_string();
         if self.state().scrubber.hurt.iter().any(|hurt| (hurt.dump, hurt.ino) == (dump, ino)) {
@@ -422,7 +424,7 @@ impl Archive {
         }
     }
 
-    /// Where an inode is, in a dump or now, as far as that can be read.
+    /// Returns the path of an inode, in a dump or in the present tree, as far as it can be read.
     pub(crate) async fn path_of(&self, dump: Option<u32>, ino: u64) -> String {
         let path = self.attempt(|state| {
             let root = match dump {
@@ -434,7 +436,7 @@ impl Archive {
         path.await.unwrap_or_else(|_| format!("inode {ino}"))
     }
 
-    /// Who is hurt, a line for each.
+    /// Returns the list of damaged files, one per line.
     pub(crate) fn hurt_text(&self) -> String {
         let state = &*self.state();
         let line = |hurt: &Hurt| {
@@ -450,7 +452,7 @@ impl Archive {
 }
 
 impl crate::archive::State {
-    /// " of 2026/1121", or nothing.
+    /// Returns " of 2026/1121" for a dump, or nothing.
     pub(crate) fn dump_name(&self, dump: Option<u32>) -> String {
         let Some(record) = dump.and_then(|dump| self.dumps.get(&dump)).map(|dump| dump.record) else {
             return String::new();

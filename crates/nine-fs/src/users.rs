@@ -1,12 +1,12 @@
-//! Users and groups, and what they may (fs(8), users(6)).
+//! Users and groups, and permission checks (fs(8), users(6)).
 //!
-//! In: the text of /adm/users, a line `id:name:leader:members` for each, and the console's `newuser`. Out: names for
-//! numbers and numbers for names, who is a member of what, and whether somebody may read, write or search a file. It
-//! holds always: no number and no name is there twice, and no name could be read as a number.
+//! In: the text of /adm/users, one line `id:name:leader:members` for each, and the console's `newuser`. Out: names and
+//! numbers, memberships, and whether a user may read, write or search a file. Always holds: numbers and names are
+//! unique, and no name looks like a number.
 //!
-//! Numbers are those of Linux, for users and groups together: who has no line has his number for a name. Names with a
-//! meaning have it whatever their numbers are: `none` has only what all have, and members of `noworld` have less than
-//! that. `adm` is -1 in the text, as Ken's, and `none` is -2; no user of Linux has these numbers.
+//! Numbers are those of Linux, for users and groups alike. A user without a line has the number as name. Names with a
+//! meaning have it whatever their numbers are: `none` has only the permissions of all others, and members of `noworld`
+//! have less than these. `adm` is -1 in the text, as in Ken's, and `none` is -2; no user of Linux has these numbers.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -14,22 +14,22 @@ use std::fmt;
 use nine_io::server::acl::{AclClient, PosixAcl};
 use nine_proto::{NOUID, Names, Numeric, mode};
 
-/// The number that is -1 in the text. It cannot be asked for as a number.
+/// The number of `adm`, -1 in the text. A client cannot use it as a number.
 pub(crate) const ADM: u32 = NOUID - 1;
 
-/// The number of `none`, -2 in the text. It cannot be asked for as a number either.
+/// The number of `none`, -2 in the text. A client cannot use it as a number.
 pub(crate) const NONE: u32 = ADM - 1;
 
 /// The number of `none` in the tables of older archives. In Linux it is `nobody`, a user that owns files.
 const OLD_NONE: u32 = 65534;
 
-/// Lines of a table.
+/// Maximum number of lines of the table.
 const USERS_MOST: usize = 1 << 16;
 
-/// Bytes of a name.
+/// Maximum bytes of a name.
 const NAME_MOST: usize = 255;
 
-/// The first number that a new user may get, and a new group.
+/// The first number for a new user, and the first for a new group.
 const NEW_USER: u32 = 1000;
 const NEW_GROUP: u32 = 10_000;
 
@@ -44,10 +44,10 @@ const DEFAULT: &str = "\
 const FORMS: &str =
     "newuser NAME, or NAME and one of `:` (a group) `?` `=LEADER` `=` `+MEMBER` `-MEMBER` `NEWNAME`";
 
-/// See the module.
+/// The table of users and groups.
 #[derive(Clone, Debug)]
 pub(crate) struct Users {
-    /// In the order of their lines.
+    /// In the order of the lines.
     list: Vec<User>,
     ids: HashMap<u32, usize>,
     names: HashMap<Box<str>, usize>,
@@ -62,7 +62,8 @@ struct User {
 }
 
 impl Users {
-    /// Reads the text. Blank lines and those that begin with `#` say nothing; a line may end behind any field.
+    /// Parses the text. Blank lines and lines that begin with `#` are ignored. A line may end after any field but the
+    /// first.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let mut users = Self { list: Vec::new(), ids: HashMap::new(), names: HashMap::new() };
         let lines = (1..).zip(text.lines().map(str::trim));
@@ -71,48 +72,49 @@ impl Users {
         for (number, line) in &lines {
             users.enter(line).map_err(|wrong| format!("line {number}: {wrong}"))?;
         }
-        // They may be named before their own lines.
+        // Users may be referred to before their own lines.
         for (i, (number, line)) in lines.iter().enumerate() {
             users.relate(i, line).map_err(|wrong| format!("line {number}: {wrong}"))?;
         }
         Ok(users)
     }
 
-    /// The number of a name; a name that nobody has and that is a number is that.
+    /// Returns the number of a name. A name that is not in the table, but is a number, stands for that number.
     pub(crate) fn id(&self, name: &str) -> Option<u32> {
         self.names.get(name).map(|i| self.list[*i].id).or_else(|| number(name))
     }
 
-    /// The name of a number, if it has one.
+    /// Returns the name of a number, if it has one.
     pub(crate) fn name(&self, id: u32) -> Option<&str> {
         self.find(id).map(|user| &*user.name)
     }
 
-    /// Whether a user is a member of a group. Each is a member of the group with his number; `none` is of no group.
+    /// Returns whether a user is a member of a group. Each user is a member of the group with the same number. `none`
+    /// is in no group.
     pub(crate) fn is_member(&self, user: u32, group: u32) -> bool {
         let listed = || self.find(group).is_some_and(|group| group.members.contains(&user));
         !self.is_none(user) && (user == group || listed())
     }
 
-    /// Whether a user leads a group. One without a leader is led by each member; one without a line by the
-    /// user with its number. `none` leads nothing.
+    /// Returns whether a user leads a group. A group without a leader is led by each member. A group without a line is
+    /// led by the user with its number. `none` leads no group.
     pub(crate) fn leads(&self, user: u32, group: u32) -> bool {
         let leader = self.find(group).map_or(Some(group), |group| group.leader);
         !self.is_none(user) && leader.map_or_else(|| self.is_member(user, group), |leader| leader == user)
     }
 
-    /// Whether this is `none`'s number.
+    /// Returns whether this is the number of `none`.
     pub(crate) fn is_none(&self, id: u32) -> bool {
         id == NOUID || id == NONE || self.known("none") == Some(id)
     }
 
-    /// Whether a user is a member of `noworld`.
+    /// Returns whether a user is a member of `noworld`.
     pub(crate) fn in_noworld(&self, id: u32) -> bool {
         self.known("noworld").is_some_and(|group| self.is_member(id, group))
     }
 
-    /// What the console's `newuser` does; the line is what follows that word. The line of the user is
-    /// answered, as it is then. Where it fails nothing has changed.
+    /// Runs the console's `newuser` command; `line` is its arguments. Returns the new line of the user. If it fails,
+    /// nothing has changed.
     pub(crate) fn newuser(&mut self, line: &str) -> Result<String, String> {
         let words: Vec<&str> = line.split_whitespace().collect();
         let i = match *words.as_slice() {
@@ -132,12 +134,12 @@ impl Users {
         self.ids.get(&id).map(|i| &self.list[*i])
     }
 
-    /// The number of a name that has a line.
+    /// Returns the number of a name in the table.
     fn known(&self, name: &str) -> Option<u32> {
         self.names.get(name).map(|i| self.list[*i].id)
     }
 
-    /// Takes number and name of a line.
+    /// Adds the number and the name of a line.
     fn enter(&mut self, line: &str) -> Result<(), String> {
         let fields: Vec<&str> = line.split(':').map(str::trim).collect();
         let &[id, name, ..] = fields.as_slice() else {
@@ -159,7 +161,7 @@ impl Users {
         self.push(id, name, None)
     }
 
-    /// Takes leader and members of a line, when all have been entered.
+    /// Sets the leader and the members of a line, when all lines have been added.
     fn relate(&mut self, i: usize, line: &str) -> Result<(), String> {
         let mut fields = line.split(':').map(str::trim).skip(2);
         let leader = fields.next().filter(|leader| !leader.is_empty());
@@ -187,13 +189,13 @@ impl Users {
         Ok(())
     }
 
-    /// A name that may be, and that nobody has.
+    /// Checks that a name is valid and not in use.
     fn free(&self, name: &str) -> Result<(), String> {
         check(name)?;
         self.known(name).map_or(Ok(()), |id| Err(format!("there is a `{name}` already: {}", Id(id))))
     }
 
-    /// A user leads himself; a group each member.
+    /// Adds a user, or a group. A user is the leader of its own group; a group is led by each member.
     fn add(&mut self, name: &str, from: u32) -> Result<usize, String> {
         // There are more numbers than users.
         let id = (from..NONE).find(|id| !self.ids.contains_key(id)).ok_or("no number is free")?;
@@ -234,7 +236,7 @@ impl Users {
         Ok(())
     }
 
-    /// As it is in the text.
+    /// Formats a line of the text.
     fn line(&self, i: usize) -> String {
         let User { id, name, leader, members } = &self.list[i];
         let leader = leader.map(|id| self.user(id)).unwrap_or_default();
@@ -274,7 +276,7 @@ impl Names for Users {
     }
 }
 
-/// A number, as it is in the text.
+/// A number as it is in the text.
 struct Id(u32);
 
 impl fmt::Display for Id {
@@ -287,12 +289,12 @@ impl fmt::Display for Id {
     }
 }
 
-/// The number that these digits are, if they are the ones that it is written with.
+/// Parses a number in its canonical form.
 fn number(text: &str) -> Option<u32> {
     text.parse().ok().filter(|id: &u32| *id < NONE && id.to_string() == text)
 }
 
-/// Says what is wrong with a name.
+/// Checks that a name is valid.
 fn check(name: &str) -> Result<(), String> {
     let bad = |c: char| "?=+-/:,".contains(c) || c.is_whitespace() || c.is_control();
     let wrong = if name.is_empty() || name.len() > NAME_MOST {
@@ -309,14 +311,14 @@ fn check(name: &str) -> Result<(), String> {
     Err(wrong)
 }
 
-/// To read.
+/// Permission to read.
 pub(crate) const READ: u8 = 4;
-/// To write.
+/// Permission to write.
 pub(crate) const WRITE: u8 = 2;
-/// To execute; to search a directory.
+/// Permission to execute, or to search a directory.
 pub(crate) const EXECUTE: u8 = 1;
 
-/// What a file says about who may.
+/// The owner and the permissions of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mode {
     /// Type and permissions as in stat(2).
@@ -327,25 +329,26 @@ pub(crate) struct Mode {
     pub(crate) gid: u32,
 }
 
-/// Somebody who asks.
+/// The user of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Person<'a> {
-    /// His number; without it he is as `none`.
+    /// The user ID; without one the user has the permissions of `none`.
     pub(crate) id: Option<u32>,
     /// The table.
     pub(crate) users: &'a Users,
-    /// He may everything: the console, and whoever it has allowed.
+    /// May do everything: the console, and users that it has allowed.
     pub(crate) power: bool,
 }
 
-/// Whether somebody may all that he wants, of [`READ`], [`WRITE`], [`EXECUTE`].
+/// Returns whether a user has all permissions in `want`, a set of [`READ`], [`WRITE`] and [`EXECUTE`].
 ///
-/// As in Plan 9 permissions add up: he has those of the owner if he is that, and those of the group if he is a member,
-/// and those of all others too. Linux takes only the first that fits, and does so before it asks us. `none`
-/// has those of all others. Members of `noworld` have not even these, but that they search directories.
+/// As in Plan 9 permissions add up: those of the owner, if the user is the owner; those of the group, if the user is a
+/// member; and those of all others. Linux uses only the first class that matches, and checks it before it asks this
+/// server. `none` has the permissions of all others. Members of `noworld` do not have these, except for searching
+/// directories.
 ///
-/// A file with an access control list is an exception: there the first entry that applies decides (acl(5)), because a
-/// list is also used to shut somebody out.
+/// A file with an access control list is different: the first entry that applies decides (acl(5)), because a list is
+/// also used to exclude users.
 pub(crate) fn may(file: &Mode, acl: Option<&PosixAcl>, who: Person<'_>, want: u8) -> bool {
     let bits = |class: u32| (file.mode >> class) as u8 & (READ | WRITE | EXECUTE);
     let is_dir = file.mode & mode::S_IFMT == mode::S_IFDIR;

@@ -1,8 +1,8 @@
-//! What a check has found is mended, where that takes nothing away that is somebody's.
+//! Repairs the findings of a check, as far as this loses no user's data.
 //!
-//! In: an archive that nobody serves. Out: commits, and what is left. Names first, then what is counted, each time by a
-//! new check: so a mend never rests on what another has changed. A cut in between leaves an archive that is whole, or
-//! as wrong as it was.
+//! In: an archive that is not being served. Out: commits, and the findings that remain. Names are repaired before
+//! counts, each after a new check, so that no repair depends on data that another repair has changed. A power cut in
+//! between leaves the archive repaired, or as it was.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,45 +15,45 @@ use crate::archive::{Archive, Settings};
 use crate::cw::{Cw, Place, RowMend};
 use crate::jobs::Driver;
 
-/// Something that is set right.
+/// A repair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Mend {
-    /// Of an inode.
+    /// The link count of an inode.
     Links(u64, u32),
-    /// Entries of a directory.
+    /// The number of entries of a directory.
     Entries(u64, u64),
     /// The last cookie of a directory.
     Cookies(u64, u64),
-    /// Where a directory is.
+    /// The parent of a directory.
     Parent(u64, u64),
     /// The flags of an inode that say which access control lists it has.
     Acls(u64, u32),
-    /// Blocks of an inode.
+    /// The number of blocks of an inode.
     Blocks(u64, u64),
-    /// Whether it is noted as one of which something is to be removed.
+    /// Whether an inode is recorded for removal.
     Noted(u64, bool),
-    /// A cell that makes no sense goes; another one says the same.
+    /// An invalid cell is removed, because another one has its data.
     Cell(Vec<u8>),
-    /// A directory's name and its cookie.
+    /// A directory entry whose name and cookie disagree.
     Pair(u64, u64),
-    /// This one goes: directory, cookie.
+    /// A directory entry to be removed: directory, cookie.
     Name(u64, u64),
-    /// Of an inode that has lost them.
+    /// Lost attributes of an inode.
     Attributes { ino: u64, kind: u8, size: u64, cookies: u64, parent: u64 },
     /// An inode without a name gets one.
     Found(u64),
-    /// Bytes of a user.
+    /// The bytes of a user.
     Usage(u32, u64),
-    /// Blocks of all files.
+    /// The number of blocks of all files.
     All(u64),
-    /// The inode number that is given next.
+    /// The next inode number.
     Next(u64),
     /// A row, or a slot.
     Row(RowMend),
 }
 
 impl Mend {
-    /// What is counted waits until nothing of this kind is left.
+    /// Returns whether it must precede repairs of counts.
     fn is_first(&self) -> bool {
         use Mend::{Attributes, Cell, Found, Name, Next, Pair, Parent};
         matches!(self, Attributes { .. } | Cell(_) | Found(_) | Name(..) | Next(_) | Pair(..) | Parent(..))
@@ -108,21 +108,21 @@ impl fmt::Display for Mend {
     }
 }
 
-/// How a repair has ended.
+/// The result of a repair.
 #[derive(Clone, Debug)]
 pub struct Repaired {
-    /// What was mended, or would be.
+    /// The number of repairs made; in a dry run, of those possible.
     pub mended: usize,
-    /// What is left; of a dry run all there is.
+    /// The remaining findings; in a dry run, all findings.
     pub left: Checked,
 }
 
 impl Archive {
-    /// The one that is on these devices, to be looked at: nothing is written, and what is not finished stays so. Where
-    /// something of it cannot be read, [`check`](Self::check) says what.
+    /// Opens the archive on these devices for inspection, without writing. Unfinished work stays unfinished. If a part
+    /// cannot be read, [`check`](Self::check) reports it.
     ///
     /// # Errors
-    /// In words for people: what would keep it from being opened.
+    /// A message for people: why the archive cannot be opened.
     pub async fn look(
         c: Arc<dyn Device>,
         w: Arc<dyn Device>,
@@ -132,7 +132,7 @@ impl Archive {
         let label = Cw::label(&*w).await?;
         let cw = Cw::look(Arc::new(ReadOnly::new(c)), Arc::new(ReadOnly::new(w))).await?;
         let (archive, driver) = Self::of(cw, label, settings, Some(why))?;
-        // No client has been at work for a long time.
+        // Makes clients count as inactive.
         archive.state().now = Duration::from_secs(1);
         if let Err(error) = archive.load().await {
             archive.warn(format_args!("not all of it can be read: {error}"));
@@ -140,10 +140,11 @@ impl Archive {
         Ok((archive, driver))
     }
 
-    /// Mends what a check finds, as far as it can be mended; each is told before. `dry`: it is told, and not done.
+    /// Repairs the findings of a check as far as possible. Reports each repair before it is made; in a `dry` run, only
+    /// reports.
     ///
     /// # Errors
-    /// What keeps it from being opened, or from being changed.
+    /// Why the archive cannot be opened or changed.
     pub async fn repair(
         c: Arc<dyn Device>,
         w: Arc<dyn Device>,
@@ -168,13 +169,13 @@ impl Archive {
             let is_first = left.mends.iter().any(Mend::is_first);
             let is_now = |mend: &Mend| match mend {
                 Mend::Row(_) => true,
-                // The tree takes slots: which are free is known first.
+                // Repairs of the tree allocate slots, so the free slots must be right first.
                 _ => rows.is_empty() && (!is_first || mend.is_first()),
             };
             let now = left.mends.iter().zip(&texts).filter(|(mend, _)| dry || is_now(mend));
             let now: Vec<(Mend, String)> = now.map(|(mend, text)| (mend.clone(), text.clone())).collect();
             if now.is_empty() || now == before {
-                // What was mended and is there again cannot be mended.
+                // A finding that is still there after its repair cannot be repaired.
                 let left = match wanted > depth {
                     true => looks(&c, &w, settings, wanted).await?.0,
                     false => left,
@@ -196,7 +197,7 @@ impl Archive {
     }
 }
 
-/// A check of what is on the disks, and in words what could be done.
+/// Checks the archive on the devices. Returns the findings, and descriptions of the possible repairs.
 async fn looks(
     c: &Arc<dyn Device>,
     w: &Arc<dyn Device>,

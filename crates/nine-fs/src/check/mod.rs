@@ -1,8 +1,8 @@
-//! Whether an archive is whole: its trees, its rows and slots, and that they say the same.
+//! Checks an archive: its trees, its rows and slots, and their agreement.
 //!
-//! In: the moment of the last commit, which is held while others go on (cw's `hold`). Out: what is wrong, in words, and
-//! how it can be mended, where it can. Nothing is changed here, and nothing is kept but what has to be compared: for
-//! each file some hundred bytes.
+//! In: a snapshot of the last commit, held while clients go on (cw's `hold`). Out: messages about each fault, and
+//! possible repairs. A check changes nothing. It stores only data that it must compare: about a hundred bytes for each
+//! file.
 
 mod mend;
 mod rows;
@@ -23,42 +23,42 @@ use crate::tree::node::{self, Node};
 pub(crate) use mend::Mend;
 pub use mend::Repaired;
 
-/// Faults that are told; of more there is only said that there are.
+/// Maximum number of faults reported. Beyond that only their existence is.
 const MOST: usize = 100;
-/// Mends that are remembered; what is beyond is found the next time.
+/// Maximum number of repairs returned; the next check finds the others.
 const MENDS_MOST: usize = 10_000;
-/// What is counted is not more than this.
+/// The limit of counters.
 const COUNT_MOST: u64 = (1 << 63) - 1;
-/// Bytes that are read between two looks whether it is to wait.
+/// Bytes that are read between two pauses.
 const PIECE: u64 = 128 << 10;
-/// Dumps in which a lost block is looked for, newest first.
+/// Maximum number of dumps searched for an older version of a lost block, newest first.
 const DUMPS: usize = 64;
 
-/// How much is looked at.
+/// How much is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Depth {
-    /// The tree as it is now: names, links, what is counted.
+    /// The present tree: names, links, counts.
     Quick,
-    /// The trees of dumps that wait, too, and the rows and slots; of files which blocks they have.
+    /// Also the trees of waiting dumps, the rows and the slots; of files only which blocks they have.
     Names,
-    /// The content of all files too, as it lies on c and w.
+    /// Also the content of all files, on c and on w.
     Blocks,
-    /// The same of all dumps: all of w that is pointed to.
+    /// Also all dumps: all of w that anything points to.
     Dumps,
 }
 
-/// What was found.
+/// The findings of a check.
 #[derive(Clone, Debug, Default)]
 pub struct Checked {
-    /// What is wrong. Nothing: it is whole.
+    /// Descriptions of the faults. If there are none, the archive is sound.
     pub faults: Vec<String>,
-    /// Inodes of the current tree.
+    /// Inodes of the present tree.
     pub files: u64,
     /// Blocks that were read.
     pub blocks: u64,
-    /// How much was looked at; none before a check has begun.
+    /// The depth of the check; `None` before it has begun.
     pub depth: Option<Depth>,
-    /// What can be done about it.
+    /// Possible repairs.
     pub(crate) mends: Vec<Mend>,
 }
 
@@ -77,7 +77,7 @@ impl Checked {
         }
     }
 
-    /// For people, one line.
+    /// Returns a summary in one line.
     pub fn said(&self) -> String {
         let Self { faults, files, blocks, depth, .. } = self;
         let skipped = match depth {
@@ -95,70 +95,71 @@ impl Checked {
     }
 }
 
-/// Where a name is: directory and cookie.
+/// A directory entry: directory and cookie.
 type At = (u64, u64);
 
-/// What is known of an inode.
+/// The data collected about an inode.
 #[derive(Default)]
 struct Known {
     it: Option<Attributes>,
-    /// There is something of its own, and not only names that lead to it.
+    /// There are items of the inode itself, not only names that lead to it.
     is_there: bool,
     has_names: bool,
     names: u32,
-    /// The first of them, and of directories all others.
+    /// The first of its names; for directories also all others.
     first: At,
     more: Vec<At>,
-    /// What the first of them says that it is.
+    /// The file type that the first name gives.
     kind: u8,
     subdirectories: u32,
     entries: u64,
     cookies: u64,
-    /// The last of them.
+    /// The largest cookie.
     last_cookie: u64,
     blocks: u64,
-    /// The block behind the last extent.
+    /// The number of the block after the last extent.
     next: u64,
     inline: u64,
     orphan: bool,
-    /// [`ACCESS_ACL`] and [`DEFAULT_ACL`], as its attributes have them.
+    /// [`ACCESS_ACL`] and [`DEFAULT_ACL`], as found among its attributes.
     acls: u32,
-    /// Bytes of its attributes' names and values.
+    /// Bytes of the names and values of its extended attributes.
     xattrs: u64,
 }
 
-/// What a walk gathers.
+/// The state of a check of one tree.
 struct Walk<'a> {
     archive: &'a Archive,
     held: &'a Held,
     depth: Depth,
-    /// Which dump; none: as it is now.
+    /// The dump that is checked; `None`: the present tree.
     dump: Option<u32>,
     checked: Checked,
     files: BTreeMap<u64, Known>,
-    /// Names that were seen, each by directory, cookie, inode; and those that cookies lead to.
+    /// Names without a cookie so far, by directory and cookie; the values are inodes.
     entries: Map<At, u64>,
-    /// Cookies that say something else than their names.
+    /// Cookies that disagree with their names.
     odd: Vec<At>,
-    /// Who uses how much.
+    /// The recorded usage of users.
     usage: BTreeMap<u32, u64>,
-    /// Rows that something points to, of any tree, and the generations.
+    /// Rows that any tree points to, and the generations in the pointers.
     rows: Map<u64, u32>,
-    /// Of this tree: none is there twice.
+    /// Addresses of this tree, each of which may occur only once.
     own: crate::hash::Set<u64>,
-    /// Not all of it could be read: what is counted says nothing.
+    /// A part of this tree could not be read, so counts are not compared.
     partial: bool,
-    /// Not all of any tree could be.
+    /// A part of some tree could not be read.
     blind: bool,
     read: u64,
 }
 
 impl Archive {
-    /// Looks whether all is as it must be, at the moment of the last commit, while clients go on. Nothing is changed.
+    /// Checks the archive as of the last commit, while clients go on. Changes nothing.
     ///
     /// # Errors
-    /// EBUSY if another reads everything, or if the moment could not be held because so much has changed. EINTR if it
-    /// was stopped. EIO if nothing can be committed. What cannot be read is no error of this but a fault that it tells.
+    /// EBUSY if a scrub or another check is running, or if so much has changed that the snapshot was lost. EINTR if it
+    /// was stopped. EIO if nothing can be committed. Unreadable data is not an error of this function, but a fault that
+    /// it reports.
     pub async fn check(&self, depth: Depth) -> Result<Checked> {
         self.sync().await?;
         self.begin_scrub("check".into(), 0)?;
@@ -171,7 +172,7 @@ impl Archive {
         done
     }
 
-    /// The same for the console: faults go to the log.
+    /// The same for the console: faults are logged.
     pub(crate) async fn check_and_tell(&self, depth: Depth) -> Result<()> {
         let checked = self.check(depth).await?;
         checked.faults.iter().for_each(|fault| self.error(format_args!("check: {fault}")));
@@ -238,7 +239,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The tree of a dump. What is wrong there stays: a dump is never changed.
+    /// Checks the tree of a dump. Its faults remain, because a dump is never changed.
     async fn other(&mut self, generation: u32, root: Ptr) -> Result<()> {
         let mut walk = Walk::new(self.archive, self.held, self.depth);
         walk.dump = Some(generation);
@@ -253,7 +254,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Something is wrong, of this tree.
+    /// Reports a fault of this tree.
     fn fault(&mut self, text: impl FnOnce() -> String) {
         let (archive, dump) = (self.archive, self.dump);
         self.checked.fault(|| text() + &archive.state().dump_name(dump));
@@ -264,7 +265,7 @@ impl<'a> Walk<'a> {
         self.checked.mend(mend);
     }
 
-    /// So many blocks are read next.
+    /// Counts `blocks` as read, and waits until they may be. Fails if the check was stopped or the snapshot lost.
     async fn pause(&mut self, blocks: u64) -> Result<()> {
         self.checked.blocks += blocks;
         self.archive.state().scrubber.has_read(blocks);
@@ -282,12 +283,12 @@ impl<'a> Walk<'a> {
     }
 
     async fn tree(&mut self, root: Ptr) -> Result<()> {
-        // The nodes to come: pointer, level, bounds.
+        // The nodes to check: pointer, level, bounds.
         type Next = (Ptr, Option<u8>, Vec<u8>, Option<Vec<u8>>);
         let mut next: Vec<Next> = vec![(root, None, Vec::new(), None)];
         while let Some((at, level, low, high)) = next.pop() {
             if !self.pointed(at) {
-                // What is below it is known; and it could be there very often.
+                // The nodes below it are checked already, and a loop of pointers would never end.
                 self.partial = true;
                 continue;
             }
@@ -339,7 +340,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Something points there. False: it did before.
+    /// Notes a pointer. Returns false if another pointer of this tree has the same address.
     fn pointed(&mut self, at: Ptr) -> bool {
         match at.row() {
             Some(row) => {
@@ -357,7 +358,7 @@ impl<'a> Walk<'a> {
         is_first
     }
 
-    /// Of an inode something of its own is there.
+    /// Returns the entry of an inode that has an item of its own.
     fn known(&mut self, ino: u64) -> &mut Known {
         let known = self.files.entry(ino).or_default();
         known.is_there = true;
@@ -452,7 +453,7 @@ impl<'a> Walk<'a> {
         self.entries.insert(at, ino);
     }
 
-    /// Reads blocks of a file, each by itself if one is wrong.
+    /// Reads blocks of a file, one by one if one is wrong.
     async fn content(&mut self, (ino, block): (u64, u64), extent: Extent) -> Result<()> {
         let step = ((1 << 20) / self.held.block()) as u32;
         for first in (0..extent.count).step_by(step as usize) {
@@ -483,7 +484,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// A block of a file is lost: whose it was, and who has it still.
+    /// Reports a lost block of a file: the file's path, and a dump with an older version.
     async fn lost(&mut self, ino: u64, block: u64, at: Ptr, why: &str) -> Result<()> {
         if self.checked.faults.len() > MOST {
             return Ok(());
@@ -501,7 +502,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// The newest dump that has another version of this block, which can be read.
+    /// Finds the newest dump that has a readable, different version of this block.
     async fn had(&self, ino: u64, block: u64, lost: Ptr) -> Option<String> {
         let dumps: Vec<u32> = self.archive.state().dumps.keys().rev().take(DUMPS).copied().collect();
         let mut tried = vec![lost];
@@ -524,10 +525,10 @@ impl<'a> Walk<'a> {
         None
     }
 
-    /// Names, links and cookies say the same.
+    /// Compares names, links and cookies.
     fn names(&mut self) {
         if self.partial {
-            // What was found may rest on what is lost.
+            // Findings may be consequences of the lost part.
             self.checked.mends.clear();
             return self.fault(|| "as not all of it can be read, names and counts are not compared".into());
         }
@@ -550,7 +551,7 @@ impl<'a> Walk<'a> {
         self.files = files;
     }
 
-    /// What is said of an inode without attributes.
+    /// Reports an inode without attributes.
     fn of_nothing(&mut self, ino: u64, known: &Known) {
         if known.is_there && !known.orphan {
             let dir = known.has_names || u32::from(known.kind) << 12 == mode::S_IFDIR;
@@ -643,7 +644,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// What is counted of all is right.
+    /// Compares the totals.
     fn numbers(&mut self) {
         if self.partial {
             return;
@@ -659,7 +660,7 @@ impl<'a> Walk<'a> {
             *sum = sum.saturating_add(own + known.blocks * block + known.xattrs);
         }
         let said = self.held.fields.blocks;
-        // Who follows another server's worm does not know.
+        // A follower does not know the total.
         if all != said && self.archive.state().follows.is_none() {
             self.wrong(|| format!("{all} blocks of files, {said} said"), Mend::All(all));
         }

@@ -1,6 +1,6 @@
-//! Whether rows and slots are used exactly where something points to them.
+//! Checks that exactly those rows and slots are in use that trees point to.
 //!
-//! In: the rows that trees point to. Out: what is wrong, and rows as they should be.
+//! In: the rows that trees point to. Out: faults, and rows with corrected values.
 
 use nine_block::Bits;
 
@@ -9,10 +9,10 @@ use crate::cw::{Place, Row, RowMend};
 use crate::ptr::NEW;
 
 impl Walk<'_> {
-    /// The table of rows, as of the moment.
+    /// Checks the table of rows, as of the snapshot.
     ///
     /// # Errors
-    /// The moment is lost, or somebody has stopped it.
+    /// The snapshot is lost, or the check was stopped.
     pub(super) async fn table(&mut self) -> nine_proto::Result<()> {
         let (held, slots) = (self.held, self.held.used_slots.len());
         let [mut taken, mut shared] = [Bits::new(slots), Bits::new(slots)];
@@ -46,7 +46,7 @@ impl Walk<'_> {
             if let Some(slot) = slot.filter(|_| is_shared) {
                 self.fault(|| format!("slot {slot} is used twice, by row {row}"));
             }
-            // Of two rows the one has it whose block is there.
+            // If two rows have the same slot, the row that matches the block in it is right.
             let is_its = !is_shared || held.is_in_slot(row, it).await;
             let free = |left| RowMend { row: Some(row), to: Row::default(), left };
             match (it.place, pointed) {
@@ -56,7 +56,7 @@ impl Walk<'_> {
                     let left = (is_its && held.used_slots.has(slot)).then_some(slot);
                     self.row(|| format!("nothing points to row {row} ({:#x})", NEW + row), free(left));
                 }
-                // A sweep frees it.
+                // A sweep will free it.
                 (Place::OnWorm(_), None) | (_, Some(_)) => {
                     if pointed.is_some_and(|made| made != it.made) {
                         self.fault(|| format!("row {row} is not of the generation that its pointer says"));
@@ -93,7 +93,7 @@ impl Walk<'_> {
                     .fault(|| format!("what row {row} had is lost: something points to it, and it is free")),
             }
         }
-        // Without a cache device those of dumps are used, too.
+        // In place, slots without a row may belong to dumps.
         let alone = held.used_slots.ones().filter(|slot| !held.in_place() && !taken.has(*slot));
         for slot in alone {
             let text = || format!("slot {slot} is used, and no row has it");
@@ -102,7 +102,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// A row is not as it should be. Where a tree could not be read, nobody knows what is free.
+    /// Reports a wrong row, and its repair. If a tree could not be read, no row is freed.
     fn row(&mut self, text: impl FnOnce() -> String, mend: RowMend) {
         let frees = mend.to.place == Place::Free;
         self.fault(text);

@@ -7,11 +7,11 @@ use super::{Fs, Op, broken};
 use crate::item::{ACCESS_ACL, Attributes, DEFAULT_ACL};
 use crate::ptr::Ptr;
 
-/// The lists of a new file.
+/// The access control lists of a new file.
 #[derive(Default)]
 pub(crate) struct NewAcls(pub(super) Vec<(AclKind, Vec<u8>)>);
 
-/// The flag of an inode that has such a list.
+/// Returns the flag of an inode with a list of this kind.
 pub(crate) fn flag(kind: AclKind) -> u32 {
     match kind {
         AclKind::Access => ACCESS_ACL,
@@ -20,7 +20,7 @@ pub(crate) fn flag(kind: AclKind) -> u32 {
 }
 
 impl NewAcls {
-    /// The lists and the mode of a new file or directory that inherits a directory's default list.
+    /// Returns the lists and the mode of a new file or directory that inherits a directory's default list.
     pub(crate) fn inherit(list: &PosixAcl, mode: u32, is_dir: bool) -> (Self, u32) {
         let (own, mode) = list.inherit(mode);
         let own = own.is_extended().then(|| (AclKind::Access, own.encode()));
@@ -30,7 +30,7 @@ impl NewAcls {
 }
 
 impl Fs {
-    /// A list of an inode, in the tree of this root.
+    /// Returns a list of an inode, in the tree with this root.
     pub(crate) fn acl(&self, root: Ptr, ino: u64, it: &Attributes, kind: AclKind) -> Op<Option<PosixAcl>> {
         if it.flags & flag(kind) == 0 {
             return Ok(None);
@@ -41,8 +41,8 @@ impl Fs {
         }
     }
 
-    /// Sets or removes a list, and the mode bits that follow from an access list. One that says no more than mode bits
-    /// is not stored. `keeps_set_gid`: whoever sets it may give the file's group his rights.
+    /// Sets or removes a list, and the mode bits that follow from an access list. A list that is equivalent to its mode
+    /// bits is not stored. Without `keeps_set_gid` an access list clears the set-group-ID bit.
     pub(crate) fn set_acl(
         &mut self,
         ino: u64,
@@ -66,7 +66,7 @@ impl Fs {
         })
     }
 
-    /// The access list as it will be with this mode, if there is one and it changes.
+    /// Returns the access list with a new mode, if there is a list and the mode changes it.
     pub(super) fn acl_with_mode(&self, ino: u64, it: &Attributes, mode: u32) -> Op<Option<Vec<u8>>> {
         let Some(mut list) = self.acl(self.mem.root, ino, it, AclKind::Access)? else { return Ok(None) };
         if list.mode_bits() == mode & 0o777 {

@@ -1,4 +1,4 @@
-//! Directories: names in them, by themselves and by cookies in the order in which they were entered.
+//! Directories. Their entries are found by name, and by cookie in the order in which they were entered.
 
 use nine_proto::{Errno, Time, mode};
 
@@ -7,14 +7,14 @@ use crate::item::{Attributes, Entry, Key, LONG_TARGET, Named, What};
 use crate::ptr::Ptr;
 use crate::tree;
 
-/// The most links of a file, as in Linux' file systems that have no other limit.
+/// Maximum number of links of a file. Linux' file systems without another limit have the same.
 const LINKS_MOST: u32 = 1 << 24;
 
-/// How deep directories may be when one is moved.
+/// Maximum depth of a directory into which another one is moved.
 const DEEP: usize = 1 << 16;
 
 impl Fs {
-    /// What a name in a directory leads to. Not `..`.
+    /// Looks up a name in a directory. Does not handle `..`.
     pub(crate) fn lookup(&self, root: Ptr, dir: u64, name: &[u8]) -> Op<Option<Entry>> {
         match tree::get(&self.mem, root, &Key::name(dir, name), Entry::decode)? {
             None => Ok(None),
@@ -32,7 +32,8 @@ impl Fs {
         }
     }
 
-    /// Entries behind a cookie, in order, as long as `each` is true: cookie, and what is there.
+    /// Calls `each` for the entries after `cookie`, in order, until it returns false. Its arguments are the entry's
+    /// cookie and content.
     pub(crate) fn entries(
         &self,
         root: Ptr,
@@ -56,7 +57,7 @@ impl Fs {
         if wrong { Err(broken(dir, "an entry makes no sense")) } else { Ok(()) }
     }
 
-    /// Makes a file and enters it. Its number. `content`: what a symbolic link says.
+    /// Creates a file and enters its name. Returns its inode. `content` is the target of a symbolic link.
     pub(crate) fn make(&mut self, dir: u64, name: &[u8], it: Attributes, content: &[u8]) -> Op<u64> {
         self.make_with(dir, name, it, content, &NewAcls::default())
     }
@@ -77,7 +78,7 @@ impl Fs {
         if it.is_dir() && parent.links >= LINKS_MOST {
             return Err(Errno::EMLINK.into());
         }
-        // Of a link that leads far: see `LONG_TARGET`.
+        // A long link target: see `LONG_TARGET`.
         let blocks = match content.len() as u64 > self.inline_most() {
             true => content.len().div_ceil(self.mem.content()) as u64,
             false => 0,
@@ -116,7 +117,7 @@ impl Fs {
         Ok(ino)
     }
 
-    /// Enters a name, for which there is room and whose way is in memory.
+    /// Enters a name. The caller has checked for room and loaded the paths.
     pub(super) fn enter(
         &mut self,
         dir: u64,
@@ -144,7 +145,7 @@ impl Fs {
         self.touched(dir, parent, now);
     }
 
-    /// A directory's content has changed.
+    /// Updates a directory's times and version after a change of its entries.
     fn touched(&mut self, dir: u64, parent: &mut Attributes, now: Time) {
         (parent.mtime, parent.ctime) = (now, now);
         parent.version += 1;
@@ -171,8 +172,8 @@ impl Fs {
         Ok(())
     }
 
-    /// Removes a name. `dir_only`: it must be that of a directory, or must not; none: whatever it is. `live`: whether
-    /// somebody has the file at hand. What was removed.
+    /// Removes a name, and returns the inode. With `dir_only` it must be, or must not be, a directory. `live` tells
+    /// whether a file is in use.
     pub(crate) fn unlink(
         &mut self,
         dir: u64,
@@ -193,15 +194,15 @@ impl Fs {
         self.touch(&[&Key::cookie(dir, entry.cookie)])?;
         let gone = self.before_drop(entry.ino, &it, live(entry.ino))?;
         self.room_to_remove()?;
-        // What is new comes first (see `store`).
+        // New keys come first (see `store`).
         let gone = self.lose_link(entry.ino, it, gone, now);
         self.leave(dir, &mut parent, name, entry, now);
         self.finish(gone);
         Ok(entry.ino)
     }
 
-    /// Moves a name; what the new one led to goes. The inode that was moved, and the one that went. `also` is done in
-    /// the same step, when nothing else can fail any more.
+    /// Renames a file, replacing any file with the new name. Returns the inode that was moved, and the one replaced.
+    /// `also` runs in the same change, when no error can follow.
     pub(crate) fn rename(
         &mut self,
         (from, old): (u64, &[u8]),
@@ -244,7 +245,7 @@ impl Fs {
         let mut it = self.own(entry.ino).expect("it is in memory, above");
 
         let went = there.map(|there| there.ino);
-        // What is new comes first (see `store`): the new name, in the place of what it led to.
+        // New keys come first (see `store`): the new name replaces the old entry.
         let is_dir = u32::from(it.is_dir());
         let gone = gone.map(|(there, other, how)| (there, self.lose_link(there.ino, other, how, now)));
         target.cookies += 1;
@@ -253,7 +254,7 @@ impl Fs {
         self.put(&Key::cookie(to, cookie), &Named { ino, kind, name: new }.encode());
         self.put(&Key::name(to, new), &Entry { ino, cookie, kind }.encode());
         if went.is_some() {
-            // A directory in the place of a directory, or neither is one.
+            // Either both files are directories, or neither is.
             target.links = target.links.saturating_sub(is_dir);
             target.size = target.size.saturating_sub(1);
         }
@@ -273,7 +274,7 @@ impl Fs {
         Ok((entry.ino, went))
     }
 
-    /// Exchanges the files of two names. The inode that had the first, and the one that had the second.
+    /// Exchanges the files of two names. Returns the inodes that had the first and the second name.
     pub(crate) fn exchange(
         &mut self,
         (from, old): (u64, &[u8]),
@@ -306,13 +307,13 @@ impl Fs {
         if from == to {
             self.touched(to, &mut target, now);
         } else {
-            // Each directory has one link for each directory in it.
+            // A directory has one link for each directory in it.
             target.links = (target.links + u32::from(a.is_dir())).saturating_sub(b.is_dir().into());
             source.links = (source.links + u32::from(b.is_dir())).saturating_sub(a.is_dir().into());
             self.touched(to, &mut target, now);
             self.touched(from, &mut source, now);
         }
-        // Neither of them is one of the directories: `not_below` has refused that.
+        // Neither file is one of the two parents: `not_below` has refused that.
         (a.parent, a.ctime) = (to, now);
         (b.parent, b.ctime) = (from, now);
         self.set(this.ino, &a);
@@ -320,7 +321,7 @@ impl Fs {
         Ok((this.ino, that.ino))
     }
 
-    /// A directory is not moved into itself, or below.
+    /// Refuses to move a directory into itself or below itself.
     fn not_below(&self, moved: u64, to: u64) -> Op<()> {
         let mut at = to;
         for _ in 0..DEEP {
@@ -335,7 +336,7 @@ impl Fs {
         Err(Stop::Error(Errno::ELOOP.into()))
     }
 
-    /// The path of an inode, as far as it can be found in memory: for messages.
+    /// Returns the path of an inode, for messages. Components that cannot be found are shown as `#` and the inode.
     pub(crate) fn path(&self, root: Ptr, ino: u64) -> Op<String> {
         let (mut path, mut at) = (String::new(), ino);
         while at != super::ROOT && path.len() < 4096 {

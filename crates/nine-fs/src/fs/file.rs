@@ -1,7 +1,7 @@
-//! The content of files: inline while it is short, then blocks.
+//! The content of files: inline if it is short, otherwise in blocks.
 //!
-//! A file without blocks whose size is not beyond what fits has its content in one item; bytes of it that are not
-//! there are zeros, and so is every block that no extent names.
+//! A file without blocks, and of a size that fits, has its content in one item. Bytes beyond the item are zeros, and so
+//! are all blocks without an extent.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -15,21 +15,21 @@ use crate::memory::Block;
 use crate::ptr::Ptr;
 use crate::tree;
 
-/// The largest file, bytes.
+/// Maximum size of a file in bytes.
 pub(crate) const SIZE_MOST: u64 = (1 << 63) - 1;
-/// The longest target of a symbolic link, as in Linux, bytes.
+/// Maximum length of a symbolic link's target in bytes, as in Linux.
 pub(crate) const TARGET_MOST: usize = 4095;
-/// Extents that one step of a truncation removes, and blocks of them: see `shear`.
+/// Maximum number of extents, and of their blocks, that one step of a truncation removes: see `shear`.
 const STEP: (usize, u64) = (64, 8192);
 
-/// What a hole reads as: the content of a block of any size.
+/// The content of a hole, for any block size.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-/// An extent and the block of the file with which it begins.
+/// The first block number of an extent in its file, and the extent.
 type At = (u64, Extent);
 
 impl Fs {
-    /// The longest content that is an item.
+    /// Returns the maximum bytes of inline content.
     pub(crate) fn inline_most(&self) -> u64 {
         self.block() / 4 - 128
     }
@@ -38,7 +38,7 @@ impl Fs {
         it.blocks == 0 && it.size <= self.inline_most()
     }
 
-    /// Where a symbolic link leads. One whose attributes were lost may have zeros behind it.
+    /// Returns the target of a symbolic link. A link whose attributes were repaired may have zeros behind it.
     pub(crate) fn target(&self, root: Ptr, ino: u64) -> Op<Box<[u8]>> {
         let mut target = match self.attributes(root, ino)?.blocks {
             0 => self.inline(root, ino)?,
@@ -50,7 +50,7 @@ impl Fs {
         Ok(target.into())
     }
 
-    /// Writes the content of a new file into blocks, for which there is room.
+    /// Writes the content of a new file into blocks. The caller has checked for room.
     pub(super) fn fill(&mut self, ino: u64, it: &mut Attributes, content: &[u8]) {
         let mut map = Map::new(&[]);
         for (number, part) in (0..).zip(content.chunks(self.mem.content())) {
@@ -62,12 +62,12 @@ impl Fs {
         self.store(ino, map);
     }
 
-    /// The content of a file that is inline, or a link's target.
+    /// Returns the inline content of a file or link.
     fn inline(&self, root: Ptr, ino: u64) -> Op<Vec<u8>> {
         Ok(tree::get(&self.mem, root, &Key::inline(ino), <[u8]>::to_vec)?.unwrap_or_default())
     }
 
-    /// Extents that have blocks from `from` to before `to`.
+    /// Returns the extents that have blocks in `from..to`.
     fn extents(&self, root: Ptr, ino: u64, from: u64, to: u64) -> Op<Vec<At>> {
         let mut found = Vec::new();
         let mut wrong = false;
@@ -91,12 +91,12 @@ impl Fs {
         if wrong { Err(broken(ino, "an extent makes no sense")) } else { Ok(found) }
     }
 
-    /// Where a block of a file is, if it is no hole.
+    /// Returns the address of a block of a file; `None` for a hole.
     pub(crate) fn block_at(&self, root: Ptr, ino: u64, block: u64) -> Op<Option<Ptr>> {
         Ok(find(&self.extents(root, ino, block, block + 1)?, block))
     }
 
-    /// Bytes of a file, in pieces as they lie in memory; fewer at its end.
+    /// Reads bytes of a file, as slices of blocks in memory. Returns fewer at the end of the file.
     pub(crate) fn read(&self, root: Ptr, ino: u64, offset: u64, count: u32) -> Op<VecDeque<Bytes>> {
         let it = self.attributes(root, ino)?;
         let end = it.size.min(offset.saturating_add(count.into()));
@@ -135,7 +135,7 @@ impl Fs {
         Ok(pieces)
     }
 
-    /// Writes bytes; at the end if there is no offset, or the file only grows there. Where they have been written.
+    /// Writes bytes, and returns their offset. They go to the end if there is no offset or the file is append-only.
     pub(crate) fn write(
         &mut self,
         ino: u64,
@@ -169,7 +169,7 @@ impl Fs {
         Ok(offset)
     }
 
-    /// What of the content is an item becomes a block, if it is to be more; and the bytes are written.
+    /// Writes bytes into blocks. Inline content moves into a block first.
     fn write_blocks(&mut self, ino: u64, it: &mut Attributes, offset: u64, data: &[u8]) -> Op<()> {
         let content = self.mem.content() as u64;
         let end = offset + data.len() as u64;
@@ -249,8 +249,8 @@ impl Fs {
         Ok(())
     }
 
-    /// What has changed of a map goes into the tree. What is new comes first: a leaf that is empty goes, and
-    /// its keys are then its neighbour's, who need not be in memory.
+    /// Stores the changed extents of a map. New keys come first: deleting the last key of a leaf frees the leaf, and a
+    /// later insertion would need its neighbour, which may not be in memory.
     fn store(&mut self, ino: u64, map: Map) {
         let Map { now, was } = map;
         for (first, extent) in &now {
@@ -269,14 +269,14 @@ impl Fs {
         self.charge(it.uid, blocks * self.block(), 0);
     }
 
-    /// Makes a file so long: its attributes are still to be set. Blocks behind the new size go with it, or later: see
-    /// [`shear`](Self::shear).
+    /// Changes the size of a file; the caller stores the attributes. Blocks behind the new size are removed now or
+    /// later: see [`shear`](Self::shear).
     pub(super) fn resize(&mut self, ino: u64, it: &mut Attributes, size: u64) -> Op<()> {
         self.before_growth(ino, it, size)?;
         let inline = if it.blocks == 0 { self.inline(self.mem.root, ino)? } else { Vec::new() };
         self.touch(&[&Key::inline(ino)])?;
         if !inline.is_empty() && size > self.inline_most() {
-            // A hole behind what is there: it must be a block.
+            // A hole follows the old content, which must therefore be in a block.
             self.touch(&[&Key::extent(ino, 0)])?;
             self.quota(it.uid, self.block())?;
             self.room(8)?;
@@ -301,12 +301,12 @@ impl Fs {
         Ok(())
     }
 
-    /// Whether blocks behind the size of a file are still to be removed.
+    /// Returns whether blocks behind the size of a file may still have to be removed.
     pub(crate) fn is_sheared(&self, ino: u64) -> bool {
         self.sheared.contains(&ino)
     }
 
-    /// What grows over blocks that are still to be removed waits for it, and helps.
+    /// Before a file grows, removes one step of the blocks behind its size, and lets the operation try again.
     fn before_growth(&mut self, ino: u64, it: &Attributes, size: u64) -> Op<()> {
         if size > it.size && self.is_sheared(ino) {
             self.shear(ino)?;
@@ -315,7 +315,7 @@ impl Fs {
         Ok(())
     }
 
-    /// Removes some of the blocks that are behind the size of a file. Whether none are left.
+    /// Removes some of the blocks behind the size of a file. Returns whether none are left.
     pub(crate) fn shear(&mut self, ino: u64) -> Op<bool> {
         let mut it = self.own(ino)?;
         let size = it.size;
@@ -324,8 +324,8 @@ impl Fs {
         Ok(all)
     }
 
-    /// Removes blocks behind a size, from the last on, as many as one step takes; and clears what is behind it in the
-    /// last block that stays. Whether none are left: else the file is noted, as those that have no name are.
+    /// Removes blocks behind a size, last ones first, as many as one step may. Clears the rest of the last remaining
+    /// block. Returns whether none are left; otherwise the file is recorded, like files without a name.
     fn shorten(&mut self, ino: u64, it: &mut Attributes, size: u64) -> Op<bool> {
         let content = self.mem.content() as u64;
         let keep = size.div_ceil(content);
@@ -387,7 +387,7 @@ impl Fs {
     }
 }
 
-/// Where a block is, among extents.
+/// Returns the address of a block from a list of extents.
 fn find(extents: &[At], block: u64) -> Option<Ptr> {
     let after = extents.partition_point(|(first, _)| *first <= block);
     let (first, extent) = extents.get(after.checked_sub(1)?)?;
@@ -395,7 +395,7 @@ fn find(extents: &[At], block: u64) -> Option<Ptr> {
     (skip < u64::from(extent.count)).then(|| extent.split(skip as u32, 1).at)
 }
 
-/// Extents of a file, as they were around what changes, and as they become.
+/// The extents of a file around a change, before and after it.
 struct Map {
     now: BTreeMap<u64, Extent>,
     was: BTreeMap<u64, Extent>,
@@ -407,20 +407,20 @@ impl Map {
         Self { now: was.clone(), was }
     }
 
-    /// The extent that has a block, if one has.
+    /// Returns the extent that contains a block.
     fn of(&self, block: u64) -> Option<At> {
         let (first, extent) = self.now.range(..=block).next_back()?;
         (block - first < u64::from(extent.count)).then_some((*first, *extent))
     }
 
-    /// The address of the block before this one.
+    /// Returns the address of the block before this one.
     fn before(&self, block: u64) -> Option<u64> {
         let (first, extent) = self.of(block.checked_sub(1)?)?;
         Some(extent.at.at + (block - 1 - first))
     }
 
-    /// A block is here now: it is no part of another extent any more, and of the one before it, if it goes on
-    /// from there.
+    /// Sets the address of a block. The block leaves its old extent, and joins the extent before it if their addresses
+    /// are consecutive.
     fn put(&mut self, block: u64, at: Ptr) {
         if let Some((first, extent)) = self.of(block) {
             let skip = (block - first) as u32;
@@ -447,7 +447,7 @@ impl Map {
         }
     }
 
-    /// Of an extent only the first blocks stay.
+    /// Shortens an extent to its first `stay` blocks.
     fn cut(&mut self, first: u64, extent: Extent, stay: u32) {
         self.was.insert(first, extent);
         match stay {

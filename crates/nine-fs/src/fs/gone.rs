@@ -1,4 +1,4 @@
-//! Files that go: with their last name, or when nobody has them open any more, a part at a time.
+//! Removal of files: with their last name, or, if they are large or in use, later and in parts.
 
 use nine_proto::Time;
 
@@ -6,29 +6,29 @@ use super::{Fs, OWN, Op};
 use crate::item::{Attributes, Extent, Key, What};
 use crate::tree;
 
-/// Items of a file that one step removes.
+/// Maximum number of items of a file that one step removes.
 const ITEMS: usize = 64;
-/// Blocks of it.
+/// Maximum number of its blocks that one step removes.
 const BLOCKS: usize = 8192;
 
-/// How a file goes.
+/// How a file that has lost a name is removed.
 pub(super) enum How {
-    /// It has other names.
+    /// Not at all: it has other names.
     Stays,
     /// At once: these are all its items.
     Now(Vec<Item>),
-    /// Later: somebody has it, or it is too large for one step, or is noted already.
+    /// Later: it is in use, too large for one step, or already recorded.
     Later,
 }
 
-/// A key of the file's, the blocks that it names, and the bytes for which somebody is charged.
+/// A key of the file, its extent if it is one, and its charged bytes.
 pub(super) type Item = (Vec<u8>, Option<Extent>, u64);
 
-/// A file that goes at once.
+/// A file that is removed at once.
 pub(super) type Going = (u64, Attributes, Vec<Item>);
 
 impl Fs {
-    /// Items of a file but its attributes, as many as one step removes; and whether these are all.
+    /// Returns the items of a file without its attributes, as many as one step removes; and whether these are all.
     fn items(&self, ino: u64) -> Op<(Vec<Item>, bool)> {
         let (mut items, mut blocks, mut all) = (Vec::new(), 0, true);
         tree::range(&self.mem, self.mem.root, &Key::inline(ino), |key, value| {
@@ -52,7 +52,7 @@ impl Fs {
         Ok((items, all))
     }
 
-    /// Looks how a file goes that loses a name: everything that is needed for it is in memory then.
+    /// Decides how a file that loses a name is removed. Afterwards all that this needs is in memory.
     pub(super) fn before_drop(&self, ino: u64, it: &Attributes, live: bool) -> Op<How> {
         self.touch(&[&Key::attributes(ino), &Key::orphan(ino)])?;
         if !it.is_dir() && it.links > 1 {
@@ -65,7 +65,7 @@ impl Fs {
         Ok(if all { How::Now(items) } else { How::Later })
     }
 
-    /// A file has lost a name. What goes with it, for [`finish`](Self::finish).
+    /// Takes a link from a file. Returns the file if [`finish`](Self::finish) must remove it.
     pub(super) fn lose_link(&mut self, ino: u64, mut it: Attributes, how: How, now: Time) -> Option<Going> {
         it.links = if it.is_dir() { 0 } else { it.links.saturating_sub(1) };
         it.ctime = now;
@@ -78,7 +78,7 @@ impl Fs {
         None
     }
 
-    /// Removes what goes at once.
+    /// Removes the file that `lose_link` has returned.
     pub(super) fn finish(&mut self, going: Option<Going>) {
         if let Some((ino, mut it, items)) = going {
             self.remove(ino, &mut it, &items, true);
@@ -104,7 +104,7 @@ impl Fs {
         }
     }
 
-    /// Nothing points to these blocks any more. How many they are.
+    /// Frees the blocks of an extent. Returns their number.
     pub(super) fn free(&mut self, extent: Extent) -> u64 {
         if self.mem.is_current(extent.at) {
             (0..extent.count).for_each(|n| self.mem.free(extent.split(n, 1).at));
@@ -113,7 +113,7 @@ impl Fs {
         extent.count.into()
     }
 
-    /// Removes a part of a file that has no name any more, or is behind its size. Whether all of it is gone.
+    /// Removes a part of a file without a name, or of the blocks behind its size. Returns whether that is complete.
     pub(crate) fn reap(&mut self, ino: u64) -> Op<bool> {
         let mut it = match self.own(ino) {
             Err(super::Stop::Error(_)) => {
@@ -140,7 +140,7 @@ impl Fs {
         Ok(all)
     }
 
-    /// Files without a name, or with blocks behind their size, of a former life or of this one.
+    /// Returns the recorded files: those without a name, and those with blocks behind their size.
     pub(crate) fn orphans(&mut self) -> Op<Vec<u64>> {
         let mut found = Vec::new();
         tree::range(&self.mem, self.mem.root, &Key::orphan(0), |key, _| {

@@ -1,6 +1,6 @@
-//! The tree is set right: what a check has found, one thing at a time.
+//! Repairs of the tree, one for each finding of a check.
 //!
-//! In: a mend, of a tree in which nothing else changes. Out: one change, as all others are.
+//! In: a repair, for a tree that nothing else changes. Out: one ordinary change of the tree.
 
 use nine_proto::{Errno, Error, Time, mode};
 
@@ -9,14 +9,14 @@ use crate::check::Mend;
 use crate::item::{ACCESS_ACL, Attributes, DEFAULT_ACL, Entry, Key, Kind, LONG_TARGET, Named, Usage, What};
 use crate::tree;
 
-/// Where what has lost its name is put.
+/// The directory for files that have lost their name.
 const FOUND: &[u8] = b"lost+found";
 
 impl Fs {
-    /// Mends it.
+    /// Performs a repair.
     pub(crate) fn mend(&mut self, mend: &Mend, now: Time) -> Op<()> {
         match *mend {
-            // It is not of the tree.
+            // Rows are not part of the tree.
             Mend::Row(_) => Ok(()),
             Mend::Links(ino, links) => self.amend(ino, |it| it.links = links),
             Mend::Entries(ino, entries) => self.amend(ino, |it| it.size = entries),
@@ -58,7 +58,7 @@ impl Fs {
                 let parent = if parent == 0 { ROOT } else { parent };
                 let times =
                     Attributes { atime: now, mtime: now, ctime: now, btime: now, ..Attributes::default() };
-                // What is counted is set right when it is there.
+                // Later repairs correct the counts.
                 self.set(
                     ino,
                     &Attributes { mode, size, flags, cookies, parent, links: 1, version: 1, ..times },
@@ -83,7 +83,7 @@ impl Fs {
         }
     }
 
-    /// These keys may be changed.
+    /// Ensures that these keys may be changed.
     fn before(&self, keys: &[&[u8]]) -> Op<()> {
         self.touch(keys)?;
         self.room_to_remove()
@@ -97,7 +97,7 @@ impl Fs {
         Ok(())
     }
 
-    /// The name in a directory that has this cookie.
+    /// Finds the name in a directory that has this cookie.
     fn name_of(&self, dir: u64, cookie: u64) -> Op<Option<(Vec<u8>, Entry)>> {
         let mut found = None;
         tree::range(&self.mem, self.mem.root, &Key::start_of(dir, Kind::Name), |key, value| {
@@ -114,7 +114,8 @@ impl Fs {
         Ok(found)
     }
 
-    /// A name and its cookie say the same: what one has lost the other knows. Where they differ the name is right.
+    /// Makes the name and the cookie of an entry agree. A missing one is restored from the other; where they differ the
+    /// name wins.
     fn pair(&mut self, dir: u64, cookie: u64) -> Op<()> {
         let own = Key::cookie(dir, cookie);
         if let Some((name, Entry { ino, kind, .. })) = self.name_of(dir, cookie)? {
@@ -139,7 +140,7 @@ impl Fs {
         Ok(())
     }
 
-    /// What has lost its name gets one, in a directory of the root.
+    /// Gives a file without a name one in `lost+found`.
     fn found(&mut self, ino: u64, now: Time) -> Op<()> {
         let mut it = self.own(ino)?;
         let Some(Entry { ino: dir, .. }) = self.lookup(self.mem.root, ROOT, FOUND)? else {

@@ -1,10 +1,10 @@
-//! Files and directories: what a request changes, as one change of the tree.
+//! Files and directories: operations of clients, each as one change of the tree.
 //!
-//! In: inodes, names, offsets, bytes, the time. Out: what is there; or which blocks are to be fetched first, or that
-//! there is no room: then nothing was changed, and the same may be asked again.
+//! In: inodes, names, offsets, bytes, the time. Out: results; or a [`Stop`], which names the blocks to fetch first, or
+//! says that there is no room. Then nothing was changed, and the same operation can be tried again.
 //!
-//! Always holds: an operation is done or not done, and a commit has all of it or nothing; everything it needs is in
-//! memory and all it takes has room before its first change.
+//! Always holds: an operation is done completely or not at all, and so is its commit. Before its first change all
+//! blocks that it needs are in memory, and there is room for all that it allocates.
 
 mod acl;
 mod dir;
@@ -28,39 +28,39 @@ use crate::users::ADM;
 pub(crate) use acl::{NewAcls, flag as acl_flag};
 pub(crate) use file::{SIZE_MOST, TARGET_MOST};
 
-/// The root directory.
+/// The inode of the root directory.
 pub(crate) const ROOT: u64 = 1;
 
-/// Users whose numbers may have changed before operations wait for the commit.
+/// Number of users with changed usage after which operations wait for the commit.
 const USED: usize = 64;
 
 /// Inode numbers are below this.
 pub(crate) const INODES: u64 = 1 << 44;
 
-/// What a file is charged for itself, beside its blocks, bytes.
+/// Bytes charged for each file besides its blocks.
 pub(crate) const OWN: u64 = 512;
 
-/// Why an operation has not been done.
+/// Why an operation has stopped.
 #[derive(Debug)]
 pub(crate) enum Stop {
     /// These blocks of files are not in memory.
     Miss(Vec<Ptr>),
-    /// The first of these nodes is not, or what is there is none; the others will be wanted behind it.
+    /// The first of these nodes is not in memory, or is no node. The others will be needed soon.
     Node(Vec<Ptr>),
-    /// The page of this row's table is not in memory.
+    /// The page of the table of rows with this row is not in memory.
     Page(u64),
-    /// A step of it is done: others may have their turn.
+    /// A step is done; other operations may run before the next.
     Again,
-    /// So much has changed that the commit comes first.
+    /// So many blocks have changed that the operation must wait for a commit.
     Wait,
-    /// The cache device has no room.
+    /// The cache device has no free slots.
     Full,
-    /// The owner's files take all that they may.
+    /// The owner's quota is exhausted.
     Quota,
     Error(Error),
 }
 
-/// Of an operation.
+/// The result of an operation.
 pub(crate) type Op<T> = Result<T, Stop>;
 
 impl From<Miss> for Stop {
@@ -85,25 +85,25 @@ impl From<Error> for Stop {
     }
 }
 
-/// The tree as files, and who uses how much of it.
+/// The file system, and the usage of its users.
 pub(crate) struct Fs {
     pub(crate) mem: Memory,
     /// The next inode number.
     pub(crate) next_inode: u64,
-    /// Blocks of files.
+    /// Blocks of all files.
     pub(crate) blocks: u64,
     usage: BTreeMap<u32, Usage>,
-    /// Users whose numbers have changed since the last commit.
+    /// Users whose usage has changed since the last commit.
     used: BTreeSet<u32>,
-    /// Blocks that may have changed before operations wait.
+    /// Number of changed blocks at which operations wait for the commit.
     most: usize,
-    /// Files behind whose size there may be blocks.
+    /// Files that may have blocks behind their size.
     sheared: BTreeSet<u64>,
-    /// Why the commit waits, while its devices have no room below: nothing that needs room begins.
+    /// The error while a commit waits for storage below its devices. Operations that need room fail meanwhile.
     pub(crate) full: Option<nine_block::Error>,
 }
 
-/// What was found wrong in a tree that all checks have let pass.
+/// Logs an inconsistency of the tree that no check has caught, and returns it as an error.
 fn broken(ino: u64, text: &str) -> Stop {
     tracing::error!("inode {ino}: {text}");
     Stop::Error(Error::new(Errno::EIO, format!("inode {ino}: {text}: see `ninefold fs check`")))
@@ -125,17 +125,17 @@ impl Fs {
         }
     }
 
-    /// Blocks that may have changed before operations wait.
+    /// Returns the number of changed blocks at which operations wait for the commit.
     pub(crate) fn most(&self) -> usize {
         self.most
     }
 
-    /// Whether [`settle`](Self::settle) has something to do.
+    /// Returns whether [`settle`](Self::settle) has anything to do.
     pub(crate) fn is_unsettled(&self) -> bool {
         !self.used.is_empty()
     }
 
-    /// The first tree: its root directory.
+    /// Creates the tree of a new file system, with its root directory.
     pub(crate) fn begin(&mut self, uid: u32, gid: u32, now: Time) {
         self.mem.root = tree::create(&mut self.mem);
         let root = Attributes {
@@ -157,7 +157,7 @@ impl Fs {
         self.set(ROOT, &root);
     }
 
-    /// Makes or replaces /adm/users: its inode.
+    /// Creates or replaces /adm/users. Returns its inode.
     pub(crate) fn put_users(&mut self, text: &str, now: Time) -> Op<u64> {
         let (uid, gid) = (ADM, ADM);
         let new =
@@ -174,7 +174,7 @@ impl Fs {
         Ok(at)
     }
 
-    /// Reads who uses how much.
+    /// Reads the usage of all users.
     pub(crate) fn load_usage(&mut self) -> Op<()> {
         let mut usage = BTreeMap::new();
         tree::range(&self.mem, self.mem.root, &Key::usage(0), |key, value| {
@@ -188,7 +188,7 @@ impl Fs {
         Ok(())
     }
 
-    /// An inode's attributes, in the tree of this root.
+    /// Returns an inode's attributes, in the tree with this root.
     pub(crate) fn attributes(&self, root: Ptr, ino: u64) -> Op<Attributes> {
         let found = tree::get(&self.mem, root, &Key::attributes(ino), Attributes::decode)?;
         match found {
@@ -198,7 +198,7 @@ impl Fs {
         }
     }
 
-    /// Of the current tree.
+    /// Returns an inode's attributes, in the current tree.
     fn own(&self, ino: u64) -> Op<Attributes> {
         self.attributes(self.mem.root, ino)
     }
@@ -207,7 +207,7 @@ impl Fs {
         self.put(&Key::attributes(ino), &to.encode());
     }
 
-    /// Everything on the way to these keys is in memory.
+    /// Ensures that all nodes on the paths to these keys are in memory.
     pub(crate) fn touch(&self, keys: &[&[u8]]) -> Op<()> {
         keys.iter().try_for_each(|key| Ok(tree::touch(&self.mem, self.mem.root, key)?))
     }
@@ -225,10 +225,10 @@ impl Fs {
         was
     }
 
-    /// Whether so many blocks may change more, with what is kept back for removals.
+    /// Checks that `blocks` more blocks may change, without using the reserve for removals.
     ///
     /// # Errors
-    /// ENOSPC, while the devices have no room below.
+    /// ENOSPC, while the devices have no storage left below.
     pub(crate) fn room(&self, blocks: u64) -> Op<()> {
         if let Some(error) = &self.full {
             return Err(errno(error).into());
@@ -236,19 +236,19 @@ impl Fs {
         self.room_behind(blocks, self.mem.cw.kept_back())
     }
 
-    /// The same for what gives room back.
+    /// The same for operations that free blocks. They may use the reserve.
     fn room_to_remove(&self) -> Op<()> {
         self.room_behind(16, 0)
     }
 
     pub(crate) fn room_behind(&self, blocks: u64, kept_back: u64) -> Op<()> {
         let (open, freed) = self.mem.changed();
-        // A commit that waits for room takes nothing more, and removals go on.
+        // A commit that waits for storage takes no further changes, but removals go on.
         let most = if self.full.is_some() { 2 * self.most } else { self.most };
         if open >= most || freed >= most || self.used.len() >= USED {
             return Err(Stop::Wait);
         }
-        // Each change of a node may split those above it, once; and each user's number is a change.
+        // Each change of a node may split each node above it once. Each user's usage is a change too.
         let need = blocks + 16 + 4 * self.used.len() as u64;
         let (slots, rows) = self.mem.cw.room();
         match slots >= self.mem.promised() + need + kept_back && rows >= need + kept_back {
@@ -257,7 +257,7 @@ impl Fs {
         }
     }
 
-    /// Whether this user's files may take so many bytes more.
+    /// Checks that a user's files may take `more` bytes more.
     fn quota(&self, uid: u32, more: u64) -> Op<()> {
         let over = |usage: &Usage| usage.most != 0 && usage.bytes.saturating_add(more) > usage.most;
         match self.usage.get(&uid).is_some_and(over) {
@@ -274,18 +274,18 @@ impl Fs {
         }
     }
 
-    /// How many bytes a user's files take, and the most that they may.
+    /// Returns each user's bytes and quota.
     pub(crate) fn usage(&self) -> impl Iterator<Item = (u32, Usage)> + '_ {
         self.usage.iter().map(|(uid, usage)| (*uid, *usage))
     }
 
-    /// The most that a user's files may take; 0: any.
+    /// Sets the quota of a user in bytes; 0: no limit.
     pub(crate) fn set_quota(&mut self, uid: u32, most: u64) {
         self.usage.entry(uid).or_insert(Usage { bytes: 0, most: 0 }).most = most;
         self.used.insert(uid);
     }
 
-    /// What is kept beside the tree goes into it, before a commit.
+    /// Writes the changed usage into the tree, before a commit.
     pub(crate) fn settle(&mut self) -> Op<()> {
         for uid in self.used.clone() {
             let key = Key::usage(uid);
@@ -303,17 +303,17 @@ impl Fs {
         Ok(())
     }
 
-    /// What could not be settled is not.
+    /// Discards changes of usage that could not be written into the tree.
     pub(crate) fn forget_used(&mut self) {
         self.used.clear();
     }
 
-    /// Bytes of a block as clients see it in blocks of 512.
+    /// Returns the bytes of a block, as charged and as reported to clients.
     pub(crate) fn block(&self) -> u64 {
         self.mem.cw.block() as u64
     }
 
-    /// Changes attributes, the size of a regular file among them; not the name.
+    /// Changes attributes, including the size of a regular file, but not the name.
     pub(crate) fn set_attributes(&mut self, ino: u64, set: &SetAttr<'_>, muid: u32, now: Time) -> Op<()> {
         let mut it = self.own(ino)?;
         let taker = set.uid.filter(|uid| *uid != it.uid);

@@ -1,4 +1,4 @@
-//! Extended attributes: values in pieces.
+//! Extended attributes. Their values are stored in pieces.
 
 use nine_io::server::xattr::{XATTR_CREATE, XATTR_REPLACE};
 use nine_proto::{Errno, Time};
@@ -8,13 +8,13 @@ use crate::item::{Attributes, Key, PIECE, PIECES_MOST, What};
 use crate::ptr::Ptr;
 use crate::tree;
 
-/// The largest value, as in Linux, bytes.
+/// Maximum bytes of a value, as in Linux.
 const VALUE_MOST: usize = PIECE * PIECES_MOST as usize;
-/// The most bytes of all names and values of a file: what a step may look at.
+/// Maximum bytes of all names and values of a file, because one step may have to read them all.
 const ALL_MOST: u64 = 256 << 10;
 
 impl Fs {
-    /// The value of an attribute, if there is one.
+    /// Returns the value of an attribute, if the file has it.
     pub(crate) fn xattr(&self, root: Ptr, ino: u64, name: &[u8]) -> Op<Option<Vec<u8>>> {
         let mut value: Option<Vec<u8>> = None;
         let mut next = 0;
@@ -30,7 +30,7 @@ impl Fs {
         Ok(value)
     }
 
-    /// The names of all, each with a zero behind it.
+    /// Returns the names of all attributes, each followed by a zero byte.
     pub(crate) fn xattrs(&self, root: Ptr, ino: u64) -> Op<Vec<u8>> {
         let mut names = Vec::new();
         tree::range(
@@ -51,7 +51,7 @@ impl Fs {
         Ok(names)
     }
 
-    /// Bytes of all names and values.
+    /// Returns the bytes of all names and values.
     pub(super) fn xattr_bytes(&self, root: Ptr, ino: u64) -> Op<u64> {
         let mut bytes = 0;
         tree::range(&self.mem, root, &Key::start_of(ino, crate::item::Kind::Xattr), |key, value| {
@@ -64,7 +64,7 @@ impl Fs {
         Ok(bytes)
     }
 
-    /// Sets, replaces or (no value, and it must be there: as Linux says it) removes one.
+    /// Sets or replaces an attribute. An empty value with `XATTR_REPLACE` removes it, as in 9P2000.L.
     pub(crate) fn set_xattr(&mut self, ino: u64, name: &[u8], value: &[u8], flags: u32, now: Time) -> Op<()> {
         if value.len() > VALUE_MOST {
             return Err(Errno::E2BIG.into());
@@ -79,7 +79,7 @@ impl Fs {
         self.replace_xattr(ino, name, (!is_removed).then_some(value), now, |_| ())
     }
 
-    /// Sets or (no value) removes one, whether or not it is there. `amend` changes the attributes in the same step.
+    /// Sets an attribute, or without a value removes it. `amend` changes the inode's attributes in the same step.
     pub(super) fn replace_xattr(
         &mut self,
         ino: u64,
@@ -120,12 +120,12 @@ impl Fs {
         Ok(())
     }
 
-    /// Everything on the way to an attribute of this length is in memory.
+    /// Ensures that the paths to all pieces of an attribute with this length are in memory.
     pub(super) fn touch_pieces(&self, ino: u64, name: &[u8], len: usize) -> Op<()> {
         (0..pieces(len)).try_for_each(|piece| self.touch(&[&Key::xattr(ino, name, piece)]))
     }
 
-    /// Writes a value. The caller has made room for it and loaded its path into memory.
+    /// Writes a value. The caller has checked for room and loaded the paths.
     pub(super) fn put_pieces(&mut self, ino: u64, name: &[u8], value: &[u8]) {
         for piece in 0..pieces(value.len()) {
             let from = usize::from(piece) * PIECE;
@@ -134,7 +134,7 @@ impl Fs {
     }
 }
 
-/// Pieces of a value of this length.
+/// Returns the number of pieces of a value.
 fn pieces(len: usize) -> u16 {
     len.div_ceil(PIECE).max(1) as u16
 }

@@ -1,7 +1,7 @@
-//! Keys: an inode, a kind, and what tells the items of that kind apart.
+//! Keys: an inode, a kind, and the part that distinguishes the items of that kind.
 //!
-//! In: these. Out: bytes that sort as these do, and back. A name that cannot be in the tree is a mistake of the caller,
-//! who has looked at it: it panics.
+//! In: these three. Out: bytes with the same order, and the reverse. Creating a key from an invalid name panics; the
+//! caller must have checked the name.
 
 use std::fmt;
 use std::ops::Deref;
@@ -9,16 +9,16 @@ use std::ops::Deref;
 use super::field::{In, is_name, made};
 use super::value::NUMBERS;
 
-/// Bytes of the longest key.
+/// Maximum bytes of a key.
 const KEY_MOST: usize = 300;
 
-/// Bytes of a piece of an extended attribute; only the last has less.
+/// Bytes of a piece of an extended attribute; only the last piece may be shorter.
 pub(crate) const PIECE: usize = 1024;
 
-/// Pieces of the longest extended attribute.
+/// Maximum number of pieces of an extended attribute.
 pub(crate) const PIECES_MOST: u16 = 64;
 
-/// What an item says of its inode. The last three are inode 0's, and only its.
+/// The kind of an item of an inode. The last three kinds belong to inode 0, and to no other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum Kind {
@@ -26,28 +26,28 @@ pub(crate) enum Kind {
     Attributes = 1,
     /// Its content, if that is short.
     Inline = 2,
-    /// A file in it, by name.
+    /// A directory entry, by name.
     Name = 3,
-    /// The same file, by cookie.
+    /// The same entry, by cookie.
     Cookie = 4,
     /// A piece of an extended attribute.
     Xattr = 5,
-    /// Where blocks of it are.
+    /// The address of some of its blocks.
     Extent = 6,
     /// A file without a name.
     Orphan = 16,
     /// A dump.
     Dump = 17,
-    /// What a user has.
+    /// The usage of a user.
     Usage = 18,
 }
 
-/// What a key says.
+/// A decoded key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What<'a> {
     /// The attributes of an inode.
     Attributes(u64),
-    /// The content of an inode.
+    /// The inline content of an inode.
     Inline(u64),
     /// Directory, name.
     Name(u64, &'a [u8]),
@@ -55,19 +55,19 @@ pub(crate) enum What<'a> {
     Cookie(u64, u64),
     /// Inode, name of an extended attribute, number of the piece.
     Xattr(u64, &'a [u8], u16),
-    /// Inode, the first block in the file.
+    /// Inode, number of the extent's first block in the file.
     Extent(u64, u64),
     /// An inode without a name.
     Orphan(u64),
     /// The dump of a generation.
     Dump(u32),
-    /// What a user has.
+    /// The usage of a user.
     Usage(u32),
 }
 
 #[cfg(any(test, feature = "fuzz"))]
 impl What<'_> {
-    /// The key that says it.
+    /// Returns the encoded key.
     pub(crate) fn key(self) -> Key {
         match self {
             What::Attributes(ino) => Key::attributes(ino),
@@ -83,7 +83,7 @@ impl What<'_> {
     }
 }
 
-/// A key, in place.
+/// An encoded key, stored inline.
 #[derive(Clone, Copy)]
 pub(crate) struct Key {
     len: u16,
@@ -91,76 +91,76 @@ pub(crate) struct Key {
 }
 
 impl Key {
-    /// Of the attributes of an inode.
+    /// The key of the attributes of an inode.
     pub(crate) fn attributes(ino: u64) -> Self {
         Self::start_of(ino, Kind::Attributes)
     }
 
-    /// Of the content of an inode.
+    /// The key of the inline content of an inode.
     pub(crate) fn inline(ino: u64) -> Self {
         Self::start_of(ino, Kind::Inline)
     }
 
-    /// Of a file in a directory, by its name of 1 to 255 bytes.
+    /// The key of a directory entry by its name. Panics unless the name has 1 to 255 bytes.
     pub(crate) fn name(dir: u64, name: &[u8]) -> Self {
         assert!(is_name(name), "a name of {} bytes", name.len());
         Self::start_of(dir, Kind::Name).with(name)
     }
 
-    /// Of a file in a directory, by its cookie.
+    /// The key of a directory entry by its cookie.
     pub(crate) fn cookie(dir: u64, cookie: u64) -> Self {
         Self::start_of(dir, Kind::Cookie).with(&cookie.to_be_bytes())
     }
 
-    /// Of a piece of an extended attribute. Its name has 1 to 255 bytes, none of them 0.
+    /// The key of a piece of an extended attribute. Panics unless the name has 1 to 255 bytes, none of them 0.
     pub(crate) fn xattr(ino: u64, name: &[u8], piece: u16) -> Self {
         assert!(is_name(name) && !name.contains(&0), "a name of {} bytes, or with 0 in it", name.len());
         assert!(piece < PIECES_MOST, "piece {piece}");
         Self::start_of(ino, Kind::Xattr).with(name).with(&[0]).with(&piece.to_be_bytes())
     }
 
-    /// Of the extent that begins with this block of a file.
+    /// The key of the extent that begins with this block of a file.
     pub(crate) fn extent(ino: u64, block: u64) -> Self {
         Self::start_of(ino, Kind::Extent).with(&block.to_be_bytes())
     }
 
-    /// Of a file without a name.
+    /// The key of a file without a name.
     pub(crate) fn orphan(ino: u64) -> Self {
         Self::start_of(0, Kind::Orphan).with(&ino.to_be_bytes())
     }
 
-    /// Of the dump of a generation.
+    /// The key of the dump of a generation.
     pub(crate) fn dump(generation: u32) -> Self {
         Self::start_of(0, Kind::Dump).with(&generation.to_be_bytes())
     }
 
-    /// Of what a user has.
+    /// The key of the usage of a user.
     pub(crate) fn usage(uid: u32) -> Self {
         Self::start_of(0, Kind::Usage).with(&uid.to_be_bytes())
     }
 
-    /// No item of the inode lies before this key.
+    /// Returns a lower bound of the keys of an inode.
     pub(crate) fn start(ino: u64) -> Self {
         Self { len: 0, bytes: [0; KEY_MOST] }.with(&ino.to_be_bytes())
     }
 
-    /// All items of the inode lie before this key, and none of the next one.
+    /// Returns a key after all items of an inode, and before those of the next one.
     pub(crate) fn end(ino: u64) -> Self {
         Self::start(ino).with(&[u8::MAX])
     }
 
-    /// No item of this kind of the inode lies before this key.
+    /// Returns a lower bound of the keys of this kind of an inode.
     pub(crate) fn start_of(ino: u64, kind: Kind) -> Self {
         Self::start(ino).with(&[kind as u8])
     }
 
-    /// All items of this kind of the inode lie before this key, and none of the next kind.
+    /// Returns a key after all items of this kind of an inode, and before those of the next kind.
     #[cfg(test)]
     pub(crate) fn end_of(ino: u64, kind: Kind) -> Self {
         Self::start(ino).with(&[kind as u8 + 1])
     }
 
-    /// What these bytes say, if they are a key.
+    /// Decodes a key. `None`: it is invalid.
     pub(crate) fn parse(bytes: &[u8]) -> Option<What<'_>> {
         let mut rest = In(bytes);
         let ino = u64::from_be_bytes(rest.take()?);

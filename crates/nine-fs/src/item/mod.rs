@@ -1,8 +1,8 @@
 //! Keys and values of the tree (docs/disk.md, "The tree").
 //!
-//! In: numbers and names. Out: bytes as they lie in a node, and back. Keys sort as bytes do: all of an inode before the
-//! next one, its kinds by their numbers, each kind by its own number or name. What is decoded may be any
-//! bytes: what this program would never write is `None`, not a panic.
+//! In: numbers and names. Out: bytes as they lie in a node, and the reverse. Keys sort as bytes: all items of an inode
+//! come before the next inode's; its kinds are ordered by number, and the items of a kind by number or name. Decoding
+//! accepts any bytes: those that this program never writes give `None`, not a panic.
 
 mod field;
 mod key;

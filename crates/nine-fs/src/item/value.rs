@@ -1,7 +1,7 @@
-//! Values: attributes, extents, entries of directories, dumps, what users have.
+//! Values: attributes, extents, directory entries, dumps, usage of users.
 //!
-//! In: one of them. Out: its bytes, of the length that its kind has, and back. What is decoded is encoded as
-//! the same bytes.
+//! In: one of them. Out: its bytes, of a fixed length for most kinds, and the reverse. A decoded value encodes to the
+//! same bytes.
 
 use nine_proto::{Qid, Time, mode};
 
@@ -9,30 +9,30 @@ use super::field::{In, Out, made};
 use crate::date::Day;
 use crate::ptr::{NEW, Ptr};
 
-/// Blocks of the longest extent.
+/// Maximum number of blocks of an extent.
 pub(crate) const EXTENT_MOST: u32 = 4096;
 
-/// The number of a block in a file is below this.
+/// Numbers of blocks in a file are below this.
 pub(super) const NUMBERS: u64 = 1 << 52;
 
-/// Flag of a file: it only grows at its end.
+/// Flag of a file: append only.
 pub(crate) const APPEND: u32 = 1;
-/// Flag of a file: one opens it at a time.
+/// Flag of a file: exclusive use, one open at a time.
 pub(crate) const EXCLUSIVE: u32 = 2;
-/// Flag of a file: dumps do not need it.
+/// Flag of a file: temporary, not needed in dumps.
 pub(crate) const TEMPORARY: u32 = 4;
-/// Flag of a symbolic link: its target is in blocks. An older program, which would find no target, does not know it and
-/// refuses the inode.
+/// Flag of a symbolic link: its target is in blocks. An older program would find an empty target; it does not know the
+/// flag, and so refuses the inode.
 pub(crate) const LONG_TARGET: u32 = 8;
-/// Flag of an inode: it has an access control list, without which its mode says too much or too little. An older
-/// program, which would not heed the list, does not know the flag and refuses the inode.
+/// Flag of an inode: it has an access control list, and its mode alone does not give the permissions. An older program
+/// would ignore the list; it does not know the flag, and so refuses the inode.
 pub(crate) const ACCESS_ACL: u32 = 16;
 /// Flag of a directory: it has a default access control list.
 pub(crate) const DEFAULT_ACL: u32 = 32;
-/// All that are known.
+/// All known flags.
 const FLAGS: u32 = APPEND | EXCLUSIVE | TEMPORARY | LONG_TARGET | ACCESS_ACL | DEFAULT_ACL;
 
-/// Flags, and the bits of a qid's type that say the same.
+/// Flags, and the corresponding bits of a qid's type.
 const SPECIAL: [(u32, u8); 3] = [(APPEND, Qid::APPEND), (EXCLUSIVE, Qid::EXCL), (TEMPORARY, Qid::TMP)];
 
 /// The attributes of an inode.
@@ -44,38 +44,38 @@ pub(crate) struct Attributes {
     pub(crate) uid: u32,
     /// Group.
     pub(crate) gid: u32,
-    /// Who changed it last.
+    /// The user that changed it last.
     pub(crate) muid: u32,
-    /// Names that it has.
+    /// Number of names.
     pub(crate) links: u32,
     /// [`APPEND`], [`EXCLUSIVE`], [`TEMPORARY`], [`LONG_TARGET`], [`ACCESS_ACL`], [`DEFAULT_ACL`].
     pub(crate) flags: u32,
-    /// Bytes, below 2^63; of a directory entries.
+    /// Bytes, below 2^63; number of entries of a directory.
     pub(crate) size: u64,
-    /// Version of the content.
+    /// The version of the content.
     pub(crate) version: u64,
     /// The directory in which it was entered last.
     pub(crate) parent: u64,
-    /// Of a device.
+    /// For a device.
     pub(crate) major: u32,
-    /// Of a device.
+    /// For a device.
     pub(crate) minor: u32,
-    /// Of a directory: the last cookie given.
+    /// For a directory: the last cookie given.
     pub(crate) cookies: u64,
-    /// Accessed.
+    /// Access time.
     pub(crate) atime: Time,
-    /// Changed.
+    /// Time of the last change of the content.
     pub(crate) mtime: Time,
-    /// Attributes changed.
+    /// Time of the last change of the attributes.
     pub(crate) ctime: Time,
-    /// Made.
+    /// Creation time.
     pub(crate) btime: Time,
-    /// Blocks of its own.
+    /// Blocks of its content.
     pub(crate) blocks: u64,
 }
 
 impl Attributes {
-    /// As they lie in the tree.
+    /// Encodes them as in the tree.
     pub(crate) fn encode(&self) -> [u8; 120] {
         Out::new()
             .u32(self.mode)
@@ -98,7 +98,7 @@ impl Attributes {
             .done()
     }
 
-    /// What lies there.
+    /// Decodes them. `None`: they are invalid, or have an unknown flag.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let mut rest = In(bytes);
         let attributes = Self {
@@ -121,24 +121,25 @@ impl Attributes {
             blocks: rest.u64()?,
         };
         let known = attributes.mode >> 16 == 0 && attributes.flags & !FLAGS == 0;
-        // What is counted can be counted further.
+        // These are incremented later, so they must not overflow.
         let counted = [attributes.size, attributes.version, attributes.cookies, attributes.blocks];
         let can_be = counted.iter().all(|count| *count < 1 << 63) && attributes.blocks < NEW;
         let right = known && is_kind(attributes.kind()) && can_be && attributes.links < u32::MAX >> 1;
         rest.end(attributes).filter(|_| right)
     }
 
-    /// Its type, as in readdir.
+    /// Returns the file type, as in readdir.
     pub(crate) fn kind(&self) -> u8 {
         (self.mode >> 12) as u8
     }
 
-    /// The bits of a qid's type that a client may ask for.
+    /// Returns the bits of a qid's type that a client can set.
     pub(crate) fn special(&self) -> u8 {
         SPECIAL.iter().filter(|(flag, _)| self.flags & flag != 0).fold(0, |bits, (_, bit)| bits | bit)
     }
 
-    /// Of a plain file; others have none. No stored file is exclusive and temporary: see [`Qid::EVENT`].
+    /// Sets these bits; only regular files have them. A stored file is never both exclusive and temporary: see
+    /// [`Qid::EVENT`].
     pub(crate) fn set_special(&mut self, bits: u8) {
         let bits = if bits & Qid::EVENT == Qid::EVENT { bits & !Qid::TMP } else { bits };
         if self.mode & mode::S_IFMT == mode::S_IFREG {
@@ -148,63 +149,63 @@ impl Attributes {
         }
     }
 
-    /// It is a directory.
+    /// Returns whether it is a directory.
     pub(crate) fn is_dir(&self) -> bool {
         self.mode & mode::S_IFMT == mode::S_IFDIR
     }
 }
 
-/// Blocks of a file, with addresses in a row and of one generation.
+/// Blocks of a file with consecutive addresses and one generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Extent {
-    /// The first.
+    /// The first block.
     pub(crate) at: Ptr,
-    /// How many, 1 to [`EXTENT_MOST`].
+    /// The number of blocks, 1 to [`EXTENT_MOST`].
     pub(crate) count: u32,
 }
 
 impl Extent {
-    /// Some of its blocks, behind the first `skip`.
+    /// Returns `count` of its blocks, after the first `skip`.
     pub(crate) fn split(self, skip: u32, count: u32) -> Self {
         let inside = skip.checked_add(count).is_some_and(|end| end <= self.count);
         assert!(count > 0 && inside, "blocks {skip}+{count} of {}", self.count);
         Self { at: Ptr { at: self.at.at + u64::from(skip), ..self.at }, count }
     }
 
-    /// As it lies in the tree.
+    /// Encodes it as in the tree.
     pub(crate) fn encode(self) -> [u8; 16] {
         Out::new().u64(self.at.at).u32(self.count).u32(self.at.made).done()
     }
 
-    /// What lies there.
+    /// Decodes it.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let mut rest = In(bytes);
         let (at, count, made) = (rest.u64()?, rest.u32()?, made(rest.u32()?)?);
         let end = at.checked_add(u64::from(count))?;
-        // All on w, or none.
+        // All blocks are on w, or none is.
         let right = (1..=EXTENT_MOST).contains(&count) && (at >= NEW || end <= NEW);
         rest.end(Self { at: Ptr { at, made }, count }).filter(|_| right)
     }
 }
 
-/// A file of a directory, as it is found by its name.
+/// A directory entry, as it is found by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     /// Its inode.
     pub(crate) ino: u64,
-    /// By which it is found too.
+    /// Its cookie.
     pub(crate) cookie: u64,
-    /// Its type, as in readdir.
+    /// Its file type, as in readdir.
     pub(crate) kind: u8,
 }
 
 impl Entry {
-    /// As it lies in the tree.
+    /// Encodes it as in the tree.
     pub(crate) fn encode(self) -> [u8; 17] {
         Out::new().u64(self.ino).u64(self.cookie).put([self.kind]).done()
     }
 
-    /// What lies there.
+    /// Decodes it.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let mut rest = In(bytes);
         let (ino, cookie, [kind]) = (rest.u64()?, rest.u64()?, rest.take()?);
@@ -212,24 +213,24 @@ impl Entry {
     }
 }
 
-/// A file of a directory, as it is found by its cookie.
+/// A directory entry, as it is found by its cookie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Named<'a> {
     /// Its inode.
     pub(crate) ino: u64,
-    /// Its type, as in readdir.
+    /// Its file type, as in readdir.
     pub(crate) kind: u8,
     /// Its name, of 1 to 255 bytes.
     pub(crate) name: &'a [u8],
 }
 
 impl<'a> Named<'a> {
-    /// As it lies in the tree.
+    /// Encodes it as in the tree.
     pub(crate) fn encode(&self) -> Vec<u8> {
         [&self.ino.to_le_bytes()[..], &[self.kind], self.name].concat()
     }
 
-    /// What lies there.
+    /// Decodes it.
     pub(crate) fn decode(bytes: &'a [u8]) -> Option<Self> {
         let mut rest = In(bytes);
         let (ino, [kind], name) = (rest.u64()?, rest.take()?, rest.name()?);
@@ -242,9 +243,9 @@ impl<'a> Named<'a> {
 pub(crate) struct DumpRecord {
     /// The root of its tree.
     pub(crate) root: Ptr,
-    /// When it was.
+    /// When it was taken.
     pub(crate) time: Time,
-    /// The date of that in the zone of then.
+    /// Its date, in the time zone of the server when it was taken.
     pub(crate) day: Day,
     /// Its number among the dumps of that date.
     pub(crate) number: u32,
@@ -255,7 +256,7 @@ pub(crate) struct DumpRecord {
 }
 
 impl DumpRecord {
-    /// As it lies in the tree.
+    /// Encodes it as in the tree.
     pub(crate) fn encode(&self) -> [u8; 52] {
         Out::new()
             .u64(self.root.at)
@@ -269,7 +270,7 @@ impl DumpRecord {
             .done()
     }
 
-    /// What lies there.
+    /// Decodes it.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let mut rest = In(bytes);
         let (at, made, zero) = (rest.u64()?, made(rest.u32()?)?, rest.u32()?);
@@ -285,22 +286,22 @@ impl DumpRecord {
     }
 }
 
-/// What a user has.
+/// The usage of a user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Usage {
-    /// Bytes that his files take.
+    /// Bytes that the user's files take.
     pub(crate) bytes: u64,
-    /// The most that they may; 0: any.
+    /// The quota in bytes; 0: no limit.
     pub(crate) most: u64,
 }
 
 impl Usage {
-    /// As it lies in the tree.
+    /// Encodes it as in the tree.
     pub(crate) fn encode(self) -> [u8; 16] {
         Out::new().u64(self.bytes).u64(self.most).done()
     }
 
-    /// What lies there.
+    /// Decodes it.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let mut rest = In(bytes);
         let usage = Self { bytes: rest.u64()?, most: rest.u64()? };
@@ -308,7 +309,8 @@ impl Usage {
     }
 }
 
-/// A type of readdir: fifo, character device, directory, block device, file, symbolic link, socket.
+/// Returns whether `kind` is a type of readdir: fifo, character device, directory, block device, file, symbolic link or
+/// socket.
 fn is_kind(kind: u8) -> bool {
     matches!(kind, 1 | 2 | 4 | 6 | 8 | 10 | 12)
 }

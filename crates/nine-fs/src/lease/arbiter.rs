@@ -1,6 +1,6 @@
-//! What lies on an arbiter: its header, and for each machine a slot in two copies (docs/lease.md).
+//! The contents of an arbiter: its header, and a slot with two copies for each machine (docs/lease.md).
 //!
-//! In: bytes of the disk, or what they are to say. Out: the other. No panic, whatever the bytes are.
+//! In: bytes of the disk, or values. Out: the other form. No bytes cause a panic.
 
 use std::time::Duration;
 
@@ -11,99 +11,99 @@ use crate::cw::{Identity, get32, get64, put32, put64, sum};
 
 /// The version of the format that this program writes.
 const VERSION: u32 = 1;
-/// Bytes of a place: a copy of the header, or of a slot.
+/// Bytes reserved for each copy of the header or of a slot.
 const PLACE: usize = 4096;
-/// Sectors of a place.
+/// Sectors of such a copy.
 pub(super) const PER: u64 = PLACE as u64 / SECTOR;
-/// Places before the second copies.
+/// Number of first copies, after which the second copies begin.
 const COPIES: u64 = 16;
 /// Sectors that an arbiter needs.
 const SECTORS: u64 = 2 * COPIES * PER;
-/// Machines of an arbiter.
+/// Maximum number of machines.
 const MACHINES: usize = 15;
-/// Bytes of a name.
+/// Maximum bytes of a name.
 const NAME: usize = 64;
 /// Bytes of a slot's record.
 const RECORD: usize = 512;
-/// Milliseconds of a period.
+/// Possible periods in milliseconds.
 const PERIODS: std::ops::RangeInclusive<u64> = 100..=3_600_000;
-/// What is no larger can be counted on from without an end.
+/// Larger numbers are rejected, so that counters cannot overflow.
 const LARGE: u64 = 1 << 62;
 
 const HEADER: &[u8; 8] = b"9foldA\0\0";
 const SLOT: &[u8; 8] = b"9foldM\0\0";
 
-/// How an arbiter is made.
+/// The options with which an arbiter is created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arbiter {
-    /// The machines, 2 to 15, by names of 1 to 64 bytes.
+    /// The names of the machines, 2 to 15, of 1 to 64 bytes each.
     pub names: Vec<String>,
-    /// The period: whoever was not heard of for so long is not the main one any more; 100 ms to an hour.
+    /// The period, 100 ms to an hour: a machine whose record has not changed for so long is no longer the primary.
     pub period: Duration,
-    /// Random.
+    /// The identity of the arbiter; it must be random.
     pub identity: [u8; 16],
 }
 
 impl Arbiter {
-    /// The one that was made on this device.
+    /// Reads the options of the arbiter on this device.
     ///
     /// # Errors
-    /// [`Kind::Unsupported`]: there is none. What the device says.
+    /// [`Kind::Unsupported`]: there is none. Errors of the device.
     pub async fn read(device: &dyn Device) -> Result<Self> {
         let Header { identity, period, names, .. } = header(device).await?;
         Ok(Self { names, period, identity })
     }
 }
 
-/// What the header says.
+/// The header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) identity: Identity,
     pub(crate) period: Duration,
-    /// Epochs are larger.
+    /// All epochs are larger.
     pub(crate) floor: u64,
     pub(crate) names: Vec<String>,
 }
 
-/// What a machine wants.
+/// The state of a machine in its record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Is {
-    /// Nothing.
+    /// None.
     Nothing = 0,
-    /// It has begun: an earlier life of it may not know that yet.
+    /// It has started. An earlier instance of it may not know that yet.
     Here = 1,
-    /// To be the main one, if nobody is in its way.
+    /// It claims the lease.
     Claiming = 2,
-    /// It is, or was, the main one.
+    /// It is, or was, the primary.
     Held = 3,
 }
 
-/// What a machine says of itself.
+/// A record of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     /// From 1, in the order of the names.
     pub(crate) machine: u8,
     pub(crate) is: Is,
-    /// The largest that it has claimed; 0: it never has.
+    /// The largest epoch that it has claimed; 0: none.
     pub(crate) epoch: u64,
-    /// The largest with which it may have been the main one.
+    /// The largest epoch with which it may have been the primary.
     pub(crate) held: u64,
     /// One more with each record of the slot.
     pub(crate) serial: u64,
-    /// Which life of the machine: random.
+    /// The instance of the machine: random.
     pub(crate) instance: [u8; 16],
 }
 
-/// What lies in one of the two places of a slot.
+/// One of the two copies of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Copy {
     Right(Record),
-    /// Bytes of this sum that are no record of the slot; 0: it cannot be read.
+    /// Invalid: the sum of its bytes; 0 if it cannot be read.
     Wrong(u32),
 }
 
-/// Both.
+/// The two copies of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Slot(pub(crate) [Copy; 2]);
 
@@ -173,12 +173,12 @@ impl Header {
 }
 
 impl Record {
-    /// The sector where it lies.
+    /// Returns the first sector of this record's copy.
     pub(crate) fn at(&self) -> u64 {
         at(self.machine, self.copy())
     }
 
-    /// Which of the two places is its own.
+    /// Returns which of the two copies it is written to.
     pub(crate) fn copy(&self) -> usize {
         (self.serial % 2) as usize
     }
@@ -215,17 +215,17 @@ impl Record {
         (epoch.max(serial) <= LARGE && held <= epoch).then_some(record)
     }
 
-    /// Of a slot that nobody has used.
+    /// Returns the initial record of an unused slot.
     pub(super) fn fresh(machine: u8, copy: usize) -> Self {
         Self { machine, is: Is::Nothing, epoch: 0, held: 0, serial: copy as u64, instance: [0; 16] }
     }
 }
 
 impl Copy {
-    /// Of what was read in the place of this copy of this machine's slot.
+    /// Decodes what was read from this copy of this machine's slot.
     ///
     /// # Errors
-    /// That nothing is known now: the disk did not answer.
+    /// The disk did not answer, so nothing is known.
     pub(crate) fn of(read: Result<Bytes>, machine: u8, copy: usize, of: &Identity) -> Result<Self> {
         match read {
             Ok(bytes) => match Record::decode(&bytes, of) {
@@ -246,31 +246,31 @@ impl Copy {
 }
 
 impl Slot {
-    /// The newest record; none: the slot cannot be read.
+    /// Returns the newest record. `None`: the slot cannot be read.
     pub(crate) fn newest(&self) -> Option<Record> {
         self.0.iter().filter_map(Copy::right).max_by_key(|record| record.serial)
     }
 
-    /// Whether what is wrong in it may have been newer.
+    /// Returns whether a copy is invalid. It may have been the newer one.
     pub(crate) fn is_hurt(&self) -> bool {
         self.0.iter().any(|copy| copy.right().is_none())
     }
 
-    /// Whether its machine wants nothing, and no other life of it has been here since it said so: what two lives have
-    /// written may hide what one of them holds.
+    /// Returns whether the state of the machine is none, and both copies are from the same instance. Records of two
+    /// instances could hide that one of them holds the lease.
     pub(crate) fn is_free(&self) -> bool {
         let [one, two] = self.0.map(|copy| copy.right().map(|record| record.instance));
         one.is_some() && one == two && self.newest().is_some_and(|record| record.is == Is::Nothing)
     }
 
-    /// The largest epoch that may have been claimed in it: a record that is lost may have had the next one.
+    /// Returns the largest epoch that may have been claimed in this slot. A lost record may have had the next one.
     pub(crate) fn epoch(&self) -> u64 {
         let hurt = if self.is_hurt() { EPOCHS } else { 0 };
         self.newest().map_or(0, |record| record.epoch + hurt)
     }
 
-    /// The largest epoch that its machine may have been the main one with: behind a claim, what is lost may have said
-    /// that it succeeded.
+    /// Returns the largest epoch with which its machine may have been the primary. A record lost after a claim may have
+    /// said that the claim succeeded.
     pub(crate) fn held(&self) -> u64 {
         match self.newest() {
             Some(record) if record.is == Is::Claiming && self.is_hurt() => record.epoch,
@@ -279,25 +279,25 @@ impl Slot {
     }
 }
 
-/// Epochs of a machine are so far from each other: all that are given leave as rest the number of their machine.
+/// The distance between the epochs of a machine: an epoch modulo this is the machine's number.
 pub(crate) const EPOCHS: u64 = 16;
 
-/// The smallest epoch of a machine that is larger than this one.
+/// Returns the smallest epoch of a machine that is larger than `epoch`.
 pub(crate) fn epoch_behind(epoch: u64, machine: u8) -> u64 {
     let (round, rest) = (epoch / EPOCHS, epoch % EPOCHS);
     let round = if rest < u64::from(machine) { round } else { round + 1 };
     round * EPOCHS + u64::from(machine)
 }
 
-/// The first sector of a copy of a slot; of the header as machine 0.
+/// Returns the first sector of a copy of a slot; for machine 0, of the header.
 pub(super) fn at(machine: u8, copy: usize) -> u64 {
     (copy as u64 * COPIES + u64::from(machine)) * PER
 }
 
-/// Makes an arbiter on a device.
+/// Creates an arbiter on a device.
 ///
 /// # Errors
-/// [`Kind::Unsupported`]: it cannot be one; something is on it, and nothing was said of `force`. What the device says.
+/// [`Kind::Unsupported`]: the device cannot be one, or has other data and `force` is not set. Errors of the device.
 pub async fn format(device: &dyn Device, arbiter: &Arbiter, force: bool) -> Result<()> {
     let wrong = |text: &str| Error::new(Kind::Unsupported, text).of(device.name());
     let Arbiter { names, period, identity } = arbiter.clone();
@@ -313,10 +313,10 @@ pub async fn format(device: &dyn Device, arbiter: &Arbiter, force: bool) -> Resu
     put(device, &header).await
 }
 
-/// What machines have written on it, one a line: name, what it is by that, epoch.
+/// Returns the records of all machines, one per line: name, state, epoch.
 ///
 /// # Errors
-/// There is no arbiter; what the device says.
+/// There is no arbiter; errors of the device.
 pub async fn shown(device: &dyn Device) -> Result<String> {
     let header = header(device).await?;
     let mut text = format!("period {:?}\n", header.period);
@@ -337,14 +337,14 @@ pub async fn shown(device: &dyn Device) -> Result<String> {
     Ok(text)
 }
 
-/// Makes an arbiter anew when slots cannot be read, or machines have lost their way: names and period stay. Epochs go
-/// on behind all that it knows, and behind `floor`, which is the largest that is known from elsewhere: the archive's
-/// worm. No machine may be the main one meanwhile; who still takes itself for that loses it at its next look.
+/// Creates an arbiter anew after slots have become unreadable, or machines have disagreed. Names and period stay. Later
+/// epochs are larger than all that it has, and than `floor`, which must be the largest epoch on the archive's worm. No
+/// machine may be the primary meanwhile: one that believes to be loses the lease at its next look.
 ///
-/// The floor of the epochs to come is given back.
+/// Returns the floor of later epochs.
 ///
 /// # Errors
-/// That it is no arbiter; what the device says.
+/// There is no arbiter; errors of the device.
 pub async fn reset(device: &dyn Device, identity: [u8; 16], floor: u64) -> Result<u64> {
     let header = header(device).await?;
     let mut floor = floor.max(header.floor);
@@ -356,13 +356,14 @@ pub async fn reset(device: &dyn Device, identity: [u8; 16], floor: u64) -> Resul
             }
         }
     }
-    // Of what cannot be read the next one may have been claimed.
+    // An unreadable record may have claimed the next epoch.
     let header = Header { identity, floor: (floor + EPOCHS).min(LARGE), ..header };
     put(device, &header).await?;
     Ok(header.floor)
 }
 
-/// The header of an arbiter. Of two that are right and differ, a reset was interrupted: its own has the larger floor.
+/// Reads the header of an arbiter. If two valid copies differ, a reset was interrupted; the copy with the larger floor
+/// is from the reset.
 pub(crate) async fn header(device: &dyn Device) -> Result<Header> {
     let mut found: Option<Header> = None;
     let mut why = Error::new(Kind::Unsupported, "it is no arbiter");
@@ -382,18 +383,18 @@ pub(crate) async fn header(device: &dyn Device) -> Result<Header> {
 }
 
 impl Header {
-    /// Their numbers.
+    /// Returns the numbers of the machines.
     pub(crate) fn machines(&self) -> std::ops::RangeInclusive<u8> {
         1..=self.names.len() as u8
     }
 
-    /// For messages.
+    /// Returns the name of a machine, for messages.
     pub(crate) fn name(&self, machine: u8) -> &str {
         &self.names[usize::from(machine) - 1]
     }
 }
 
-/// Slots first: what has this identity finds them.
+/// Writes the slots first, so that a valid header always finds valid slots.
 async fn put(device: &dyn Device, header: &Header) -> Result<()> {
     for machine in header.machines() {
         for copy in 0..2 {

@@ -1,14 +1,14 @@
-//! How one machine comes to be the main one, stays it, and learns that it is not: without a clock and without a disk.
+//! The state machine of one machine: it claims, renews and loses the lease. It uses neither a clock nor a disk.
 //!
-//! In: the time, what was read of the slots, which writes have ended. Out: what is to be done next, one thing at a
-//! time; and how long the right to write is valid.
+//! In: the time, the contents of the slots, the results of writes. Out: the next action, one at a time; and how long
+//! the right to write is valid.
 //!
 //! ```text
 //! Begins -> Settles -> Watches -> Claims -> Holds -> Lost
 //!                         ^---------'---------'
 //! ```
-//! Always holds: a right begins, and begins again, with a look behind a write; it ends by the time alone. Why two
-//! machines never have one at the same moment is in docs/lease.md, and the names of the rules here are the names there.
+//! Always holds: a right begins, and is renewed, by a look after a write; it ends by the time alone. docs/lease.md
+//! proves that two machines never have one at the same time. The rules here have the names used there.
 
 use std::time::Duration;
 
@@ -18,59 +18,59 @@ use nine_block::Result;
 use super::State;
 use super::arbiter::{Copy, EPOCHS, Header, Is, Record, Slot, epoch_behind};
 
-/// What was read of a machine's two places; of machine 0, the headers.
+/// The results of reading both copies of a machine's slot; for machine 0, of the header.
 pub(crate) type Read = [Result<Bytes>; 2];
 
-/// What is to be done.
+/// The next action.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// Everything is read: [`Machine::looked`].
+    /// Read everything: [`Machine::looked`].
     Look,
-    /// This is written at this sector, and flushed: [`Machine::wrote`].
+    /// Write this at this sector, and flush: [`Machine::wrote`].
     Write(u64, Bytes),
-    /// Nothing until then, or until somebody wishes something else.
+    /// Wait until this time, or until the wish changes.
     Wait(Duration),
-    /// Nothing ever.
+    /// Nothing any more.
     Over,
 }
 
-/// What is wanted of it.
+/// The wish of the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wish {
-    /// It is not the main one.
+    /// Not to be the primary.
     Watch,
-    /// It is the main one as soon as nobody else is, with an epoch larger than this.
+    /// To be the primary as soon as no other machine is, with an epoch larger than this.
     Main(u64),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Phase {
-    /// It looks whether another has its name and is at work.
+    /// It checks whether another instance with its name is running.
     Begins,
-    /// It has said that it is there, at this time if that was acknowledged.
+    /// It has announced itself; the time is when that was acknowledged.
     Settles(Option<Duration>),
-    /// It claims from this time on, if it is to.
+    /// It may claim from this time on.
     Watches(Duration),
     Claims,
     /// Its right is valid until then.
     Holds(Duration),
-    /// It gives its right back when the record that is on its way has come, and was looked behind.
+    /// It will release its right after the record in flight was written and looked at.
     Leaves,
     Lost(String),
 }
 
-/// What was seen of a slot.
+/// A slot as it was seen.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     slot: Slot,
-    /// When it was known first.
+    /// When it was first known.
     since: Duration,
-    /// It was the same a period later.
+    /// It was still the same a period later.
     quiet: bool,
 }
 
-/// A main one of this instance and epoch, and its slot in the first look since it was said to be dead: if that changes,
-/// it is not.
+/// A primary that the administrator has declared dead, with its slot in the first look since then. If the slot changes,
+/// the primary is alive.
 #[derive(Clone, Copy, Debug)]
 struct Dead {
     instance: [u8; 16],
@@ -78,60 +78,60 @@ struct Dead {
     slot: Option<Slot>,
 }
 
-/// A record on its way.
+/// A record to be written.
 #[derive(Clone, Copy, Debug)]
 struct Put {
     record: Record,
-    /// It is not written earlier.
+    /// Not to be written before this time.
     from: Duration,
-    /// When it was submitted first.
+    /// When it was first submitted.
     first: Option<Duration>,
 }
 
-/// A record that is there.
+/// A written record: when it was first submitted, and when it was acknowledged.
 #[derive(Clone, Copy, Debug)]
 struct Done {
     first: Duration,
     at: Duration,
 }
 
-/// See the module.
+/// The state of one machine.
 pub(crate) struct Machine {
     header: Header,
-    /// Which of them.
+    /// Its number.
     me: u8,
     instance: [u8; 16],
     random: u64,
     wish: Wish,
     phase: Phase,
-    /// By machines, from 1 on.
+    /// The slots by machine, from 1 on.
     seen: Vec<Option<Seen>>,
-    /// Main ones that the administrator has said to be dead.
+    /// Primaries that the administrator has declared dead.
     dead: Vec<Dead>,
-    /// What is, or was before us, in our own places.
+    /// The records in our own slot, including those of earlier instances.
     own: [Option<Record>; 2],
     epoch: u64,
     held: u64,
-    /// What `held` was before the claim that succeeded last.
+    /// The value of `held` before the last successful claim.
     before: u64,
     serial: u64,
     put: Option<Put>,
     done: Option<Done>,
-    /// Before these times nothing new is written to our places: what failed there may still come.
+    /// Nothing new is written to a copy of our slot before these times, because a failed write may still arrive.
     free: [Duration; 2],
     look_at: Duration,
-    /// When the look that is under way began, and the last one that told something.
+    /// When the present look began, and when the last successful one did.
     looks: Option<Duration>,
     looked: Option<Duration>,
     trouble: Option<String>,
-    /// By how much a right is shorter than a period.
+    /// A right is shorter than a period by this.
     margin: Duration,
-    /// Whether it looks again behind a write: never false but where a test shows what comes of it.
+    /// Whether it looks again after a write. Only tests set this to false, to show the consequences.
     again: bool,
 }
 
 impl Machine {
-    /// A life of a machine of an arbiter: `instance` and `random` are random.
+    /// Creates an instance of a machine of an arbiter. `instance` and `random` must be random.
     pub(crate) fn new(header: Header, me: u8, instance: [u8; 16], random: u64) -> Self {
         let (machines, margin) = (header.names.len(), header.period / 4);
         Self {
@@ -160,7 +160,7 @@ impl Machine {
         }
     }
 
-    /// Without margin, or without the looks behind writes.
+    /// Removes the margin, or the looks after writes.
     #[cfg(test)]
     pub(crate) fn spoil(&mut self, margin: bool, again: bool) {
         self.margin = if margin { self.margin } else { Duration::ZERO };
@@ -172,7 +172,7 @@ impl Machine {
         self.look_at = self.look_at.min(now);
         if wish == Wish::Watch {
             self.dead.clear();
-            // What is there was looked behind when the next record waits, and is not on its way.
+            // The last written record was looked at if the next one was not submitted yet.
             let is_known = self.put.is_some_and(|put| put.first.is_none());
             match (&self.phase, is_known) {
                 (Phase::Holds(_), true) => self.release(now),
@@ -182,14 +182,14 @@ impl Machine {
         }
     }
 
-    /// Nothing was written with the right that it has: it has not been the main one.
+    /// Declares that nothing was written with the present right: this machine does not count as the last primary.
     pub(crate) fn forgo(&mut self) {
         if let Phase::Holds(_) = self.phase {
             self.held = self.before;
         }
     }
 
-    /// Those who are seen as the main one now are dead, as somebody knows who answers for it.
+    /// Declares all other present primaries dead, on the responsibility of the caller.
     pub(crate) fn force(&mut self) {
         let me = self.me;
         let seen = (1..).zip(&self.seen).filter(|(machine, _)| *machine != me);
@@ -198,22 +198,22 @@ impl Machine {
         self.dead = held.map(|it| Dead { instance: it.instance, epoch: it.epoch, slot: None }).collect();
     }
 
-    /// Whether it has looked at all.
+    /// Returns whether a look has succeeded.
     pub(crate) fn has_looked(&self) -> bool {
         self.looked.is_some()
     }
 
-    /// What hinders it, for people.
+    /// Returns the present problem, for people.
     pub(crate) fn trouble(&self) -> Option<&str> {
         self.trouble.as_deref()
     }
 
-    /// The machine with the largest epoch that has been held, and that.
+    /// Returns the name and the epoch of the machine with the largest epoch held.
     pub(crate) fn last(&self) -> Option<(String, u64)> {
         self.helds().max_by_key(|(_, held)| *held).filter(|(_, held)| *held > 0)
     }
 
-    /// The largest epoch of each machine with which it may have been the main one.
+    /// Returns for each machine the largest epoch with which it may have been the primary.
     pub(crate) fn helds(&self) -> impl Iterator<Item = (String, u64)> + '_ {
         let seen = (1..).zip(&self.seen);
         seen.filter_map(|(machine, seen)| {
@@ -250,7 +250,7 @@ impl Machine {
         }
     }
 
-    /// Whether nothing of ours stands in the way of others, and it is known to be so.
+    /// Returns whether no record of ours blocks another machine, and this is known from the arbiter.
     pub(crate) fn is_idle(&self) -> bool {
         match self.phase {
             Phase::Begins | Phase::Settles(_) | Phase::Lost(_) => true,
@@ -259,13 +259,13 @@ impl Machine {
         }
     }
 
-    /// What is to be done; what was asked for is to be answered before it is asked again.
+    /// Returns the next action. The caller must report its result before it asks again.
     pub(crate) fn next(&mut self, now: Duration) -> Next {
         if matches!(self.phase, Phase::Lost(_)) {
             return Next::Over;
         }
         let due = self.put.filter(|put| put.from <= now);
-        // Who has slept looks before he writes, whatever it is: another may go by his name.
+        // After a sleep it looks before it writes anything, because another machine may be using its name.
         let slept = self.looked.is_none_or(|looked| looked + self.header.period / 2 < now);
         if let Some(put) = due.filter(|_| !slept) {
             let first = put.first.unwrap_or(now);
@@ -280,12 +280,13 @@ impl Machine {
         Next::Wait(waits.map_or(self.look_at, |from| from.min(self.look_at)))
     }
 
-    /// How a write has ended.
+    /// Takes the result of a write.
     pub(crate) fn wrote(&mut self, now: Duration, result: Result<()>) {
         let Some(put) = self.put else { return };
         let copy = put.record.copy();
         if let Err(error) = result {
-            // It may be there, or come: the same is as good, and nothing else for a while.
+            // The write may have succeeded or may still arrive. Writing the same record is safe; nothing else is, for a
+            // period.
             self.trouble = Some(format!("the arbiter cannot be written: {error}"));
             self.free[copy] = now + self.header.period;
             self.put = Some(Put { from: now + self.header.period / 4, ..put });
@@ -304,7 +305,7 @@ impl Machine {
         }
     }
 
-    /// What a look has found, of machine 0 to the last.
+    /// Takes the results of a look, from machine 0 to the last.
     pub(crate) fn looked(&mut self, now: Duration, reads: Vec<Read>) {
         let Some(begun) = self.looks.take() else { return };
         let (quarter, identity) = (self.header.period / 4, self.header.identity);
@@ -361,7 +362,7 @@ impl Machine {
 
     fn decide(&mut self, begun: Duration, now: Duration, may_heal: bool) {
         let Some(own) = self.seen[usize::from(self.me) - 1] else { return };
-        // Only what was looked at behind our last write says what came of it.
+        // Only a look that began after our last write shows its effect.
         let settled = self.put.is_none() && self.done.is_none_or(|done| begun >= done.at);
         match self.phase {
             Phase::Begins => match own.slot.newest() {
@@ -369,7 +370,7 @@ impl Machine {
                 Some(newest) if own.quiet || own.slot.is_free() => self.begin(now, &own.slot, newest),
                 Some(_) => {}
             },
-            // It has looked again before it says that it is there: what it begins with may not be there any more.
+            // Before it announces itself it looks again, because the records that it builds on may have changed.
             Phase::Settles(None) if self.put.is_some_and(|put| put.first.is_none()) => {
                 match own.slot.newest() {
                     Some(newest) if own.quiet || own.slot.is_free() => self.begin(now, &own.slot, newest),
@@ -388,7 +389,7 @@ impl Machine {
         }
     }
 
-    /// It says that it is there, on top of what its former lives have left.
+    /// Announces this instance, continuing from the records of earlier ones.
     fn begin(&mut self, now: Duration, slot: &Slot, newest: Record) {
         self.own = slot.0.map(|copy| match copy {
             Copy::Right(record) => Some(record),
@@ -405,7 +406,7 @@ impl Machine {
             Wish::Main(floor) if now >= from && self.in_the_way().next().is_none() => {
                 self.put_claim(now, floor)
             }
-            // What of our own is wrong is written again, one place after the other.
+            // Invalid copies of our own slot are written again, one after the other.
             _ if own.is_hurt() && may_heal => self.put(now, Is::Nothing),
             _ => {}
         }
@@ -426,13 +427,13 @@ impl Machine {
         }
     }
 
-    /// Its claim is there, and was looked behind.
+    /// Decides after its claim was written and looked at.
     fn claim(&mut self, now: Duration) {
         let Wish::Main(floor) = self.wish else { return self.back_off(now) };
         let (me, mut yields, mut waits) = (self.me, false, false);
         for (machine, seen) in self.in_the_way() {
             let claims = seen.slot.newest().is_some_and(|it| it.is == Is::Claiming);
-            // Of two that claim the smaller number waits until the other has given way.
+            // Of two claims, the machine with the smaller number waits until the other one has backed off.
             match claims && machine > me {
                 true => waits = true,
                 false => yields = true,
@@ -471,7 +472,8 @@ impl Machine {
         let period = self.header.period;
         self.put(done.first + period / 4, Is::Held);
         let Some(put) = &mut self.put else { return };
-        // The other place has its turn a period behind what has failed there; this one halfway: so the right lasts.
+        // The record after this one must wait until the other copy is free. Write this one half a period before that,
+        // so that the right lasts.
         let other = self.free[1 - put.record.copy()];
         if other > put.from {
             put.from = put.from.max(other.saturating_sub(period / 2));
@@ -505,7 +507,7 @@ impl Machine {
         self.put = None;
     }
 
-    /// Without looking, as the canary does.
+    /// Skips the look after a write, for the canary test.
     fn believe(&mut self, now: Duration) {
         match (&self.phase, self.done) {
             (Phase::Claims, _) => {
@@ -521,7 +523,7 @@ impl Machine {
         }
     }
 
-    /// What lies in our own places is nothing that we, or those before us, have put there.
+    /// Returns an error if our own slot has a record that no instance we know of has written.
     fn is_another(&self) -> Option<String> {
         let own = self.seen[usize::from(self.me) - 1]?;
         let strange = own.slot.0.into_iter().zip(self.own).find_map(|(copy, own)| match copy {
@@ -541,7 +543,8 @@ impl Machine {
         })
     }
 
-    /// It looks again when somebody may be out of the way; at once, if that came while it looked.
+    /// Sets the next look to when another machine may become quiet. If that time came during this look, it looks at
+    /// once.
     fn wake(&mut self, begun: Duration, now: Duration) {
         if matches!(self.phase, Phase::Claims | Phase::Holds(_) | Phase::Leaves | Phase::Lost(_)) {
             return;
@@ -562,7 +565,7 @@ impl Machine {
         all.filter(move |(machine, _)| *machine != self.me)
     }
 
-    /// Others that may have the right, or come to have it.
+    /// Returns the other machines that may have the right, or may get it.
     fn in_the_way(&self) -> impl Iterator<Item = (u8, &Seen)> {
         self.others().filter_map(|(machine, seen)| Some((machine, seen?))).filter(|(_, seen)| {
             match seen.slot.newest() {
@@ -581,7 +584,7 @@ impl Machine {
         )
     }
 
-    /// SplitMix64.
+    /// Returns the next pseudorandom number (SplitMix64).
     fn chance(&mut self) -> u64 {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.random ^ (self.random >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

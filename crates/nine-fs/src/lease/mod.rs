@@ -1,10 +1,10 @@
-//! The lease: which of two or more machines is the main one of an archive, agreed on one small disk that all of them
-//! reach (docs/lease.md).
+//! The lease: two or more machines agree on the primary of an archive, by one small disk that all of them reach
+//! (docs/lease.md).
 //!
-//! In: the disk, a clock, wishes. Out: a [`Right`] to write, which [`Guard`](nine_block::Guard)s ask; it ends by itself
-//! when the disk does not answer, and for ever when another machine has it.
+//! In: the disk, a clock, requests to claim or release. Out: a [`Right`] to write, which a [`Guard`](nine_block::Guard)
+//! checks. The right expires by itself if the disk does not answer, and for ever if another machine gets it.
 //!
-//! Always holds: of all rights that the lives of all machines have from one arbiter, one at most is valid.
+//! Always holds: of all rights that the instances of all machines get from one arbiter, at most one is valid.
 
 mod arbiter;
 #[cfg(any(test, feature = "fuzz"))]
@@ -26,45 +26,45 @@ use crate::jobs::Waiters;
 pub use arbiter::{Arbiter, format, reset, shown};
 use machine::{Machine, Next, Wish};
 
-/// The period that is right for most: a dead main one has a successor after about five seconds.
+/// A period for most uses: a dead primary is replaced after about five seconds.
 pub const PERIOD: Duration = Duration::from_secs(4);
 
-/// The time, and chance.
+/// The clock and the source of randomness.
 pub trait Clock: Send + Sync + 'static {
-    /// Since any moment. It goes on while the machine sleeps (`CLOCK_BOOTTIME`), never goes back, and its pace is right
-    /// to a tenth.
+    /// Returns the time since an arbitrary start. It must advance while the machine sleeps (`CLOCK_BOOTTIME`), and
+    /// never go back. Its rate must be right within a tenth.
     fn now(&self) -> Duration;
 
-    /// Ends when it is so late, or somewhat later.
+    /// Waits until this time, or somewhat longer.
     fn sleep_until(&self, at: Duration) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 
-    /// Unpredictable bytes.
+    /// Fills `bytes` with unpredictable values.
     fn entropy(&self, bytes: &mut [u8]);
 }
 
-/// What is known of the lease.
+/// The state of the lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
-    /// It is not ours.
+    /// This machine does not have it.
     Watching {
-        /// Who was the main one last and has not released it, if somebody has.
+        /// The last primary, if there was one that has not released the lease.
         main: Option<Main>,
     },
-    /// It is to be.
+    /// This machine claims it.
     Claiming {
-        /// The epoch that it will be.
+        /// The epoch that it would get.
         epoch: u64,
     },
-    /// It is ours, or was until then and comes again if nobody else takes it.
+    /// This machine has the lease until then. After that the lease is renewed if no other machine has taken it.
     Ours {
-        /// Larger than all before.
+        /// Larger than all earlier epochs.
         epoch: u64,
-        /// By our clock.
+        /// By this machine's clock.
         until: Duration,
     },
-    /// It was ours, or was to be, and never will be again in this life.
+    /// This instance has lost the lease or its claim, for ever.
     Lost {
-        /// For people.
+        /// The reason, for people.
         why: String,
     },
 }
@@ -76,13 +76,13 @@ pub struct Main {
     pub name: String,
     /// Its epoch.
     pub epoch: u64,
-    /// How long nothing new was heard of it.
+    /// How long its record has not changed.
     pub silent: Duration,
-    /// That was a period or more: it is not the main one any more.
+    /// That was at least a period, so it is no longer the primary.
     pub is_gone: bool,
 }
 
-/// A life of a machine at an arbiter. Cheap to clone.
+/// An instance of a machine at an arbiter: one run of its program. Cheap to clone.
 #[derive(Clone)]
 pub struct Lease(Arc<Inner>);
 
@@ -95,21 +95,21 @@ struct Inner {
 
 struct Shared {
     machine: Machine,
-    /// Of the epoch that is ours.
+    /// The right with our present epoch.
     right: Option<Arc<Right>>,
-    /// To be forced at the first look.
+    /// The claim will be forced after the first look.
     force: bool,
     ends: bool,
-    /// Somebody has wished something.
+    /// A request has changed.
     poked: bool,
     waiters: Waiters,
 }
 
 impl Lease {
-    /// Begins a life of the machine of this name. What it does is done by [`run`](Self::run).
+    /// Creates an instance of the machine with this name. The work is done by [`run`](Self::run).
     ///
     /// # Errors
-    /// [`Kind::Unsupported`]: there is no arbiter, or no machine of this name. What the device says.
+    /// [`Kind::Unsupported`]: there is no arbiter, or no machine with this name. Errors of the device.
     pub async fn open(device: Arc<dyn Device>, name: &str, clock: Arc<dyn Clock>) -> Result<Self> {
         let header = arbiter::header(&*device).await?;
         let Some(me) = header.machines().find(|machine| header.name(*machine) == name) else {
@@ -133,9 +133,8 @@ impl Lease {
         Ok(Self(Arc::new(Inner { device, clock, machines, shared: Mutex::new(shared) })))
     }
 
-    /// Does all the work, until the lease is lost or [`end`](Self::end) was called. To be polled all the time,
-    /// on whatever runtime; one operation of a look for each machine is under way at a time, or one write. Dropped,
-    /// nothing is renewed.
+    /// Does the work, until the lease is lost or [`end`](Self::end) was called. The caller must poll it continually, on
+    /// any runtime. It has one read per machine in flight, or one write. If it is dropped, the lease is not renewed.
     pub async fn run(self) {
         loop {
             let next = {
@@ -155,33 +154,33 @@ impl Lease {
         }
     }
 
-    /// What is known now.
+    /// Returns the present state.
     pub fn state(&self) -> State {
         self.shared().machine.state(self.0.clock.now())
     }
 
-    /// What hinders it, for people.
+    /// Returns the present problem, for people.
     pub fn trouble(&self) -> Option<String> {
         self.shared().machine.trouble().map(str::to_owned)
     }
 
-    /// Whether all machines' records have been read, and nothing hinders that now.
+    /// Returns whether the records of all machines have been read, and there is no problem now.
     pub fn knows(&self) -> bool {
         let shared = self.shared();
         shared.machine.has_looked() && shared.machine.trouble().is_none()
     }
 
-    /// Who has been the main one with the largest epoch, alive or not: its name, and the epoch.
+    /// Returns the name and the epoch of the primary with the largest epoch, alive or not.
     pub fn last(&self) -> Option<(String, u64)> {
         self.shared().machine.last()
     }
 
-    /// The largest epoch with which the machine of this name has been the main one; 0: none that is known.
+    /// Returns the largest epoch with which this machine was the primary; 0: none is known.
     pub fn held_by(&self, name: &str) -> u64 {
         self.shared().machine.helds().find(|(of, _)| of == name).map_or(0, |(_, held)| held)
     }
 
-    /// The same as [`last`](Self::last), of all machines but this one.
+    /// The same as [`last`](Self::last), for all machines but this one.
     pub fn last_but(&self, name: &str) -> Option<(String, u64)> {
         self.shared()
             .machine
@@ -190,22 +189,22 @@ impl Lease {
             .max_by_key(|(_, held)| *held)
     }
 
-    /// An epoch of this machine, larger than all that are known and than this one; nobody else ever has it.
+    /// Returns an epoch of this machine, larger than `floor` and all known ones. No other machine ever gets it.
     pub fn next_epoch(&self, floor: u64) -> u64 {
         self.shared().machine.next_epoch(floor)
     }
 
-    /// Becomes the main one as soon as nobody else is, however long that may be; dropped, it does not any more, unless
-    /// it is. The epoch is larger than `floor`, which is the largest that the archive's worm knows.
+    /// Claims the lease, and waits without limit until no other machine has it. The epoch is larger than `floor`, which
+    /// must be the largest epoch on the archive's worm. Dropping the future before it is ready stops the claim.
     ///
     /// # Errors
-    /// [`Kind::Reserved`]: it has been lost for ever, and why.
+    /// [`Kind::Reserved`]: the lease was lost for ever, with the reason.
     pub async fn claim(&self, floor: u64) -> Result<Arc<Right>> {
         self.claims(floor, false).await
     }
 
-    /// The same at once, though another was the main one a moment ago: whoever calls this answers for its being dead.
-    /// If it is not, both may write until it looks again, up to a quarter of a period.
+    /// The same, without waiting for the present primary to expire: the caller guarantees that it is dead. If it is
+    /// alive, both may write until its next look, up to a quarter of a period.
     ///
     /// # Errors
     /// The same.
@@ -213,8 +212,8 @@ impl Lease {
         self.claims(floor, true).await
     }
 
-    /// Gives the lease back, or stops claiming; ends when it is known that others may have it. Before that all guards
-    /// have [given up](nine_block::Guard::give_up) the right.
+    /// Releases the lease, or stops claiming. Returns when the arbiter shows that others may have it. Before that all
+    /// guards must have [given up](nine_block::Guard::give_up) the right.
     pub async fn release(&self) {
         {
             let mut shared = self.shared();
@@ -226,13 +225,14 @@ impl Lease {
         self.until(|shared, _| shared.machine.is_idle().then_some(())).await;
     }
 
-    /// The same for who could not begin, and has written nothing with the right: what others have is as new as it was.
+    /// The same for a machine that has written nothing with the right: the machine before it still counts as the last
+    /// primary.
     pub async fn forgo(&self) {
         self.shared().machine.forgo();
         self.release().await;
     }
 
-    /// The end of [`run`](Self::run), when what is under way has ended. What is ours is not given back, and runs out.
+    /// Ends [`run`](Self::run) after the present operation. The lease is not released, but expires.
     pub fn end(&self) {
         let mut shared = self.shared();
         shared.ends = true;
@@ -277,7 +277,7 @@ impl Lease {
     async fn write(&self, at: u64, bytes: Bytes) {
         let device = &self.0.device;
         let written = match device.write(at, bytes).await {
-            // What a cut of the arbiter's power takes back was never said.
+            // A write that a power cut of the arbiter can undo was never acknowledged.
             Ok(_) => device.flush().await.map(drop),
             Err(error) => Err(error),
         };
@@ -336,7 +336,7 @@ impl Lease {
     }
 }
 
-/// Somebody waits to become the main one; dropped, nobody does.
+/// A claim that is waited for. Dropping it stops the claim.
 struct Wishes<'a>(&'a Lease);
 
 impl Drop for Wishes<'_> {

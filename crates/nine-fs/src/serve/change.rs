@@ -17,7 +17,7 @@ use crate::users::{EXECUTE, WRITE};
 const STICKY: u32 = 0o1000;
 
 impl Archive {
-    /// Whether anything may change.
+    /// Checks that changes are still possible.
     pub(super) fn is_well(&self, state: &State) -> Op<()> {
         match &state.stopped {
             Some(error) => Err(errno(error).into()),
@@ -53,12 +53,12 @@ impl Archive {
                 let node = state.meet(View::Main, ino, file.ino, name)?;
                 let node = match (&*node, make) {
                     (Node::File(made), Make::File | Make::Dir) => {
-                        // Whatever its permissions are: who has made it has it open.
+                        // Open it regardless of its permissions, because this client has created it.
                         let append = flags.has(OpenFlags::APPEND);
                         let open = Opened { number: state.number(), append, writes: flags.writes() };
                         Arc::new(Node::File(File { open: Some(open), ..made.clone() }))
                     }
-                    // Of the others there is nothing to read: the fid only moves there.
+                    // Other kinds of files cannot be read, so the fid only moves to the new file.
                     _ => node,
                 };
                 let qid = self.qid(state, &node)?;
@@ -90,7 +90,7 @@ impl Archive {
                 self.unlink(req, state, dir, &name, None)
             }
             Asked::Setattr { set } => self.setattr(req, state, file, &set),
-            // They mean something (xattr(7)): those that mean nothing here are not kept.
+            // Attributes in `system.` have a meaning (xattr(7)). Those without one here are refused.
             Asked::XattrCreate { name, .. }
                 if name.starts_with(b"system.") && AclKind::of(name).is_none() =>
             {
@@ -104,7 +104,7 @@ impl Archive {
                     Some(_) if it.mode & mode::S_IFMT == mode::S_IFLNK => {
                         return Err(Errno::EOPNOTSUPP.into());
                     }
-                    // As chmod(2).
+                    // The same rule as for chmod(2).
                     Some(_) if !person.leads(&it) => return Err(Errno::EPERM.into()),
                     Some(_) => {}
                     None => person.may(&state.fs, (root, file.ino), &it, WRITE)?,
@@ -115,7 +115,7 @@ impl Archive {
         }
     }
 
-    /// The directory behind the second fid.
+    /// Returns the directory of the second fid.
     fn second(&self, req: &Request) -> Op<u64> {
         match &*req.node2::<Node>()? {
             Node::File(File { view: View::Main, ino, .. }) => Ok(*ino),
@@ -164,11 +164,12 @@ impl Archive {
         };
         let (acls, bits) = match (make, &list) {
             (Make::Symlink(_), _) => (NewAcls::default(), 0o777),
-            // The list decides instead of the directory's permissions (and of a umask: the client's affair).
+            // The default list replaces the directory's permissions. It also replaces the umask, which the client
+            // applies.
             (_, Some(list)) => NewAcls::inherit(list, perm.bits & 0o7777, make == Make::Dir),
             (_, None) => (NewAcls::default(), perm.in_dir(parent.mode, make == Make::Dir) & 0o7777),
         };
-        // The rule of Linux: a directory with this bit gives its group to what is made in it.
+        // As in Linux, a directory with the set-group-ID bit gives its group to new files.
         let set_gid = parent.mode & 0o2000 != 0;
         let bits = if set_gid && make == Make::Dir { bits | 0o2000 } else { bits };
         let gid = if gid == NOGID || set_gid { parent.gid } else { gid };
@@ -194,7 +195,8 @@ impl Archive {
         Ok(made)
     }
 
-    /// Whether he may take a name out of a directory: a sticky one gives it only to the owners of either.
+    /// Checks that the user may remove a name from a directory. In a sticky directory that needs the owner of the file
+    /// or of the directory.
     fn may_take(&self, req: &Request, state: &State, dir: u64, name: &[u8]) -> Op<()> {
         let person = self.person(req, state);
         let root = state.fs.mem.root;
@@ -234,7 +236,7 @@ impl Archive {
     ) -> Op<Reply> {
         self.may_take(req, state, from.0, from.1)?;
         match self.may_take(req, state, to.0, to.1) {
-            // There is nothing yet that could belong to another.
+            // No file exists there yet.
             Err(Stop::Error(error)) if error.errno == Errno::ENOENT => {}
             may => may?,
         }
@@ -281,7 +283,8 @@ impl Archive {
             if grows && size < it.size {
                 return Err(nine_proto::Error::new(Errno::EPERM, "the file is append-only").into());
             }
-            // Who has it open for writing may have lost the right since; ftruncate(2) asks only the former.
+            // A file that was opened for writing may be truncated even if the permission is gone, as ftruncate(2)
+            // allows.
             if !file.open.is_some_and(|open| open.writes) {
                 person.may(&state.fs, (root, file.ino), &it, WRITE)?;
             }
@@ -332,12 +335,12 @@ impl Archive {
         Ok(Reply::Done)
     }
 
-    /// Changes attributes; what is behind a smaller size goes by and by.
+    /// Changes attributes. Blocks behind a smaller size are removed in the background.
     pub(crate) fn set_attributes(&self, state: &mut State, ino: u64, set: &SetAttr<'_>, by: u32) -> Op<()> {
         self.changing(state, ino, set, |state| state.fs.set_attributes(ino, set, by, self.time()))
     }
 
-    /// Does what changes them.
+    /// Runs a change of attributes, and starts the removal of blocks behind a smaller size.
     fn changing(
         &self,
         state: &mut State,
@@ -345,7 +348,7 @@ impl Archive {
         set: &SetAttr<'_>,
         change: impl FnOnce(&mut State) -> Op<()>,
     ) -> Op<()> {
-        // One job for each file, however often it is cut meanwhile.
+        // There is one job for each file, even if it is truncated repeatedly.
         let has_job = state.fs.is_sheared(ino);
         change(state)?;
         if set.size.is_some() {
@@ -357,7 +360,7 @@ impl Archive {
         Ok(())
     }
 
-    /// What the clunk of a new attribute does: a value that is not whole changes nothing.
+    /// Stores a new attribute when its fid is clunked. An incomplete value changes nothing.
     pub(super) fn store_xattr(&self, req: &Request, state: &mut State, new: &NewXattr) -> Op<Reply> {
         self.is_well(state)?;
         let (name, flags, value) = (new.input.name(), new.input.flags(), new.input.value()?);
@@ -370,7 +373,7 @@ impl Archive {
         match state.fs.acl(state.fs.mem.root, new.ino, &it, kind)? {
             Some(_) if flags == XATTR_CREATE => return Err(Errno::EEXIST.into()),
             None if flags == XATTR_REPLACE && list.is_some() => return Err(Errno::ENODATA.into()),
-            // As in Linux it is no error to remove a list that is not there.
+            // As in Linux, removing a list that is not there is not an error.
             None if list.is_none() => return Ok(Reply::Done),
             _ => {}
         }

@@ -1,4 +1,4 @@
-//! The directories of `dump` above the dumps: they are made of what is known of these.
+//! The directories of `dump` above the dumps. They are generated from the list of dumps.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::date::parse_dump_name;
 use crate::dump::Dump;
 use crate::fs::{Op, ROOT};
 
-/// The number by which clients know the root of `dump`; years are behind it. No inode has these.
+/// The qid path of the root of `dump`. Those of years follow it. No inode has such a number.
 const PATH: u64 = 1 << 63;
 
 impl Archive {
@@ -20,12 +20,12 @@ impl Archive {
         state.dumps.get(&generation).map(|dump| dump.record.day.year)
     }
 
-    /// The directory that a dump is in.
+    /// Returns the directory that contains a dump.
     pub(super) fn above_dump(&self, state: &State, generation: u32) -> Arc<Node> {
         Arc::new(Self::year_of(state, generation).map_or(Node::Dumps, Node::Year))
     }
 
-    /// The name of a tree's root.
+    /// Returns the name of a tree's root.
     pub(super) fn root_name(&self, state: &State, view: View) -> Box<[u8]> {
         match view {
             View::Main => b"/"[..].into(),
@@ -56,7 +56,7 @@ impl Archive {
         Ok(found.ok_or(Errno::ENOENT)?.1)
     }
 
-    /// What is in such a directory.
+    /// Returns the entries of such a directory.
     pub(super) fn list_dumps(&self, state: &mut State, node: &Node) -> Vec<(String, Arc<Node>)> {
         match node {
             Node::Dumps => {
@@ -88,7 +88,7 @@ impl Archive {
         Qid { ty: Qid::DIR, vers: state.dumps.len() as u32, path }
     }
 
-    /// By which a directory lists one: nothing of a dump is read for it.
+    /// Returns the qid of an entry, without reading anything of the dump.
     pub(super) fn qid_in_list(&self, state: &State, node: &Node) -> Qid {
         match node {
             Node::File(file) => Qid { ty: Qid::DIR, vers: 0, path: file.view.path(file.ino) },
@@ -121,7 +121,7 @@ impl Archive {
         }
     }
 
-    /// What is asked of these directories beside walking, looking and listing.
+    /// Handles the other requests on these directories.
     pub(super) fn at_dumps(
         &self,
         req: &Request,

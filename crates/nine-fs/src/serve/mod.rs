@@ -1,9 +1,9 @@
-//! The archive over 9P: `main`, which changes, and `dump`, which is all that it ever was.
+//! The archive over 9P: `main` is the present tree, and `dump` has all dumps.
 //!
-//! In: requests. Out: answers, at once where everything needed is in memory, else by a job.
+//! In: requests. Out: answers, at once if all blocks needed are in memory, otherwise by a job.
 //!
-//! The tree of `dump` has a directory for each year, and in it one for each dump: /2026/1121. They can be read while
-//! they are copied. Nothing in them changes, for nobody.
+//! The tree of `dump` has a directory for each year, which has one for each dump: /2026/1121. A dump can be read while
+//! it is copied. No client can change anything in it.
 
 mod change;
 mod dumps;
@@ -66,7 +66,7 @@ impl FileServer for Archive {
         answer
     }
 
-    /// For who may read everything: a path tells names that not everybody may list.
+    /// Only for users that may read everything: a path reveals names in directories that others may not list.
     fn changes(&self, walk: &Request) -> Option<nine_proto::Result<Tap>> {
         let state = &mut *self.state();
         let node = walk.node::<Node>().ok()?;
@@ -76,7 +76,7 @@ impl FileServer for Archive {
         match told::base(state, &node) {
             Ok(base) => Some(Ok(Tap { changes: state.changes.clone(), base })),
             Err(Stop::Error(error)) => Some(Err(error)),
-            // The disk would have to be asked, of a root that was walked to just now.
+            // This would need a read of the device, for a root that was just walked to.
             Err(_) => Some(Err(Errno::EAGAIN.into())),
         }
     }
@@ -86,7 +86,8 @@ impl FileServer for Archive {
     }
 }
 
-/// As the users are now: connections keep this for long. Not to be asked by who has the state's lock.
+/// Uses the present table of users, because connections keep this object for long. Must not be called with the state
+/// locked.
 impl Names for Archive {
     fn user(&self, uid: u32) -> String {
         self.state().users.user(uid)
@@ -121,7 +122,7 @@ impl Archive {
                     Err(Stop::Error(why)) => {
                         self.note(format_args!("{who} may not attach to `{aname}`: {why}"))
                     }
-                    // It is asked again.
+                    // The request will be tried again.
                     Err(_) => {}
                 }
                 return attached;
@@ -134,7 +135,7 @@ impl Archive {
             && !state.lives.has_made(live)
             && !matches!(op, Asked::Clunk)
         {
-            // Its number may be another file's by now.
+            // Its inode number may belong to another file now.
             let text = "another machine has changed the archive meanwhile: open it again";
             return Err(Error::new(Errno::ESTALE, text).into());
         }
@@ -265,7 +266,7 @@ impl Archive {
         Ok(Reply::Walk { qids, node: Some(node) })
     }
 
-    /// One name on.
+    /// Walks one name.
     fn step(&self, req: &Request, state: &mut State, node: &Arc<Node>, name: &[u8]) -> Op<Arc<Node>> {
         let Node::File(file) = &**node else { return self.step_in_dumps(state, node, name) };
         let root = state.root(file.view)?;
@@ -311,9 +312,9 @@ impl Archive {
         if alone.is_some_and(|live| live.is_taken()) {
             return Err(nine_proto::Error::new(Errno::EBUSY, "exclusive use: somebody has it open").into());
         }
-        // What only grows is not cut, and no error either (open(5)).
+        // Truncation of an append-only file is ignored without an error (open(5)).
         let is_cut = flags.has(OpenFlags::TRUNC) && it.flags & APPEND == 0;
-        // Also of an empty file: O_TRUNC marks its times for update (open(2)).
+        // An empty file is truncated too, because O_TRUNC marks its times for update (open(2)).
         if is_cut && it.mode & mode::S_IFMT == mode::S_IFREG {
             self.is_well(state)?;
             let by = self.person(req, state).number();
@@ -342,7 +343,8 @@ impl Archive {
                 if at <= cookie {
                     continue;
                 }
-                // That a dump is there is known, whether or not it can be read; its root is read only for who wants it.
+                // A dump is listed even if its root cannot be read. The root is read only if the client wants
+                // attributes.
                 let attr = match stats.then(|| self.attr(state, &node, true)).transpose() {
                     Err(Stop::Error(_)) => None,
                     attr => attr?,
@@ -376,7 +378,7 @@ impl Archive {
             buf.push(&Dirent { qid, cookie, ty: named.kind, name: named.name }, attr.as_ref())
         })?;
         match stop {
-            // What there is, is an answer; only an empty one would be the end.
+            // Return the entries found so far. An empty answer would mean the end of the directory.
             Some(stop) if buf.bytes().is_empty() => Err(stop),
             _ => Ok(Reply::Dir(buf)),
         }
@@ -386,11 +388,11 @@ impl Archive {
         let block = state.fs.block();
         let worm = self.0.cw.worm_blocks();
         let (slots, used) = self.0.cw.slots();
-        // What can be written is what has room on w in the end, behind what c has for it; and on c, while nothing goes
-        // from there.
+        // Free space is the room on w after the blocks on c that still have to be copied. It is also limited by the
+        // free slots on c while copies fail.
         let left = self.0.cw.worm_left(state.next_worm);
         let on_c = (slots - used).saturating_sub(self.0.cw.kept_back());
-        // And only as far as the devices have storage.
+        // It is also limited by the storage that the devices have left.
         let (c, w) = self.0.cw.devices();
         let [c_lacks, w_lacks] = [c, w].map(|device| device.unbacked().div_ceil(block));
         let (left, on_c) = (left.saturating_sub(w_lacks), on_c.saturating_sub(c_lacks));

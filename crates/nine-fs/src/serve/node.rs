@@ -1,4 +1,4 @@
-//! What stands behind a fid, and how it looks.
+//! The nodes behind fids, and their attributes.
 
 use std::sync::Arc;
 
@@ -11,22 +11,22 @@ use crate::item::Attributes;
 use crate::live::Live;
 use crate::ptr::Ptr;
 
-/// Which tree.
+/// A tree of files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum View {
-    /// The one that changes.
+    /// The present tree.
     Main,
     /// A dump, by its generation.
     Dump(u32),
 }
 
 impl View {
-    /// The generation of the dump, if it is one.
+    /// Returns the generation, if this is a dump.
     pub(super) fn dump(self) -> Option<u32> {
         if let Self::Dump(generation) = self { Some(generation) } else { None }
     }
 
-    /// The number by which clients know a file: no two files of the archive have the same.
+    /// Returns the qid path of a file, which is unique in the archive.
     pub(super) fn path(self, ino: u64) -> u64 {
         match self {
             Self::Main => ino,
@@ -35,14 +35,14 @@ impl View {
     }
 }
 
-/// See the module.
+/// A node behind a fid.
 pub(super) enum Node {
     File(File),
     /// The root of `dump`.
     Dumps,
-    /// A year in it.
+    /// The directory of a year in it.
     Year(u16),
-    /// The value of an attribute, or the names of all.
+    /// The value of an attribute, or the names of all attributes.
     Xattr(XattrValue),
     NewXattr(NewXattr),
 }
@@ -52,9 +52,9 @@ pub(super) enum Node {
 pub(super) struct File {
     pub(super) view: View,
     pub(super) ino: u64,
-    /// Of `main`: it stays as long as somebody has it.
+    /// For `main`: the file is not removed while this is held.
     pub(super) live: Option<Arc<Live>>,
-    /// The directory and the name by which this fid came.
+    /// The directory and the name by which this fid was walked to.
     pub(super) at: (u64, Arc<[u8]>),
     pub(super) open: Option<Opened>,
 }
@@ -62,17 +62,17 @@ pub(super) struct File {
 /// An open file.
 #[derive(Clone, Copy)]
 pub(super) struct Opened {
-    /// Its own among all.
+    /// A number that is unique among all open files.
     pub(super) number: u64,
     pub(super) append: bool,
-    /// It was opened for writing.
+    /// Whether it was opened for writing.
     pub(super) writes: bool,
 }
 
 /// An attribute that is being written.
 pub(super) struct NewXattr {
     pub(super) ino: u64,
-    /// As long as it is written the file is not removed.
+    /// Prevents removal of the file while the attribute is written.
     live: Option<Arc<Live>>,
     pub(super) input: XattrInput,
 }
@@ -82,7 +82,7 @@ impl NewXattr {
         Self { ino: file.ino, live: file.live.clone(), input }
     }
 
-    /// The directory of its file and the name there, as it was met or moved last.
+    /// Returns the directory and the name of its file.
     pub(super) fn place(&self) -> Option<(u64, Box<[u8]>)> {
         (self.ino != ROOT).then(|| self.live.as_ref().map(|live| live.place())).flatten()
     }
@@ -93,15 +93,15 @@ impl File {
         self.open.ok_or(Errno::EBADF.into())
     }
 
-    /// What others waited for while it was open.
+    /// Ends exclusive use, and releases the locks.
     pub(super) fn release(&self) {
         if let (Some(live), Some(open)) = (&self.live, self.open) {
             live.close(open.number);
         }
     }
 
-    /// The directory and the name in it: where the fid came from, or, if that leads elsewhere by now, where
-    /// the file was moved to.
+    /// Returns the directory and the name of the file: those by which the fid was walked to, or, if they have become
+    /// wrong, those to which the file was moved.
     pub(super) fn place(&self, state: &State) -> Op<(u64, Box<[u8]>)> {
         if self.ino == ROOT {
             return Err(Errno::EBUSY.into());
@@ -119,7 +119,7 @@ impl File {
                 return Ok((dir, name));
             }
         }
-        // It came by "..": its directory knows the name.
+        // The fid was walked to by "..", so search the parent directory for the name.
         let parent = state.fs.attributes(root, self.ino)?.parent;
         let mut found = None;
         state.fs.entries(root, parent, 0, |_, named| {
@@ -133,14 +133,14 @@ impl File {
 }
 
 impl Node {
-    /// The root of `main`.
+    /// Returns the root of `main`.
     pub(super) fn main(state: &mut State) -> Arc<Self> {
         let live = state.lives.get(ROOT, ROOT, b"/");
         let at = (ROOT, Arc::from(&b"/"[..]));
         Arc::new(Self::File(File { view: View::Main, ino: ROOT, live: Some(live), at, open: None }))
     }
 
-    /// The same file, not open.
+    /// Returns the same file, not open.
     pub(super) fn walked(self: &Arc<Self>) -> Arc<Self> {
         match &**self {
             Self::File(file) if file.open.is_some() => {
@@ -152,7 +152,7 @@ impl Node {
 }
 
 impl State {
-    /// The root of a tree as it is now: that of a dump changes its place when it has come to w.
+    /// Returns the present root of a tree. A dump's root changes its address when the dump is copied to w.
     pub(super) fn root(&self, view: View) -> Op<Ptr> {
         match view {
             View::Main => Ok(self.fs.mem.root),
@@ -160,7 +160,7 @@ impl State {
         }
     }
 
-    /// A file for a fid.
+    /// Returns the node of a file, and marks a file of `main` as in use.
     pub(super) fn meet(&mut self, view: View, ino: u64, dir: u64, name: &[u8]) -> Op<Arc<Node>> {
         let live = (view == View::Main).then(|| self.lives.get(ino, dir, name));
         let at = (dir, Arc::from(name));
@@ -168,7 +168,7 @@ impl State {
     }
 }
 
-/// The type bits of a qid.
+/// Returns the type bits of a qid.
 pub(super) fn qid_type(st_mode: u32) -> u8 {
     match st_mode & mode::S_IFMT {
         mode::S_IFDIR => Qid::DIR,
@@ -181,7 +181,7 @@ fn qid_of(view: View, ino: u64, it: &Attributes) -> Qid {
     Qid { ty: qid_type(it.mode) | it.special(), vers: it.version as u32, path: view.path(ino) }
 }
 
-/// How a file looks.
+/// Reads the attributes of a file.
 pub(super) fn attr_of(fs: &Fs, view: View, root: Ptr, ino: u64, name: &[u8]) -> Op<Attr> {
     let it = fs.attributes(root, ino)?;
     let is_link = it.mode & mode::S_IFMT == mode::S_IFLNK;
@@ -211,14 +211,14 @@ pub(super) fn attr_of(fs: &Fs, view: View, root: Ptr, ino: u64, name: &[u8]) -> 
     })
 }
 
-/// As Linux packs device numbers.
+/// Encodes a device number as Linux does.
 fn makedev(major: u32, minor: u32) -> u64 {
     let (major, minor) = (u64::from(major), u64::from(minor));
     (minor & 0xff) | (major & 0xfff) << 8 | (minor & !0xff) << 12 | (major & !0xfff) << 32
 }
 
 impl Archive {
-    /// How it looks; its name only for those who want texts.
+    /// Reads the attributes of a node. The name is found only if `texts` is set.
     pub(super) fn attr(&self, state: &State, node: &Node, texts: bool) -> Op<Attr> {
         match node {
             Node::File(file) => {
@@ -262,7 +262,7 @@ impl Archive {
                 let own = state.fs.attributes(root, file.ino)?;
                 match state.fs.attributes(root, own.parent) {
                     Ok(it) => Ok(qid_of(file.view, own.parent, &it)),
-                    // Both have been removed.
+                    // Both directories have been removed.
                     Err(Stop::Error(_)) if own.links == 0 => Ok(qid_of(file.view, file.ino, &own)),
                     Err(stop) => Err(stop),
                 }

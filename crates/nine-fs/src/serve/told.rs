@@ -1,7 +1,8 @@
-//! What a request changes in `main`, for who reads the archive's changes: found out before it is done, told with it.
+//! Publishes the changes of `main` to subscribers. The changes of a request are determined before it runs, and
+//! published with it.
 //!
-//! Paths begin with the tree's name, `/main` or `/dump`, which a reader of that tree does not see. Nodes do not know
-//! their paths: the names of the directories above are looked for, and remembered as long as they are right.
+//! Paths begin with the name of the tree, `/main` or `/dump`, which a subscriber to that tree does not see. Nodes do
+//! not know their paths. The names of parent directories are searched, and cached while they are valid.
 
 use std::cell::RefCell;
 
@@ -13,15 +14,15 @@ use super::node::{File, Node, View};
 use crate::archive::{Archive, State};
 use crate::fs::{Op, ROOT, Stop};
 
-/// Names of directories that are remembered; then all are forgotten.
+/// Maximum number of cached names of directories; then the cache is cleared.
 const NAMES_MOST: usize = 1 << 16;
 
-/// The trees, as changes call them.
+/// The trees as they appear in changes.
 const MAIN: &[u8] = b"/main";
 const DUMP: &[u8] = b"/dump";
 
 impl Archive {
-    /// The request, and what it has changed is told before anybody else changes anything.
+    /// Performs the request. Its changes are published before any other request can change anything.
     pub(super) fn perform_told(&self, req: &Request, state: &mut State) -> Op<Reply> {
         if !state.changes.is_on() {
             return self.perform(req, state);
@@ -34,12 +35,12 @@ impl Archive {
 }
 
 impl State {
-    /// A dump is to be seen: as `2026/1121`.
+    /// Publishes a new dump, such as `2026/1121`.
     pub(crate) fn tell_dump(&self, name: &str) {
         self.changes.tell(|| Change::Create([DUMP, b"/", name.as_bytes()].concat().into()));
     }
 
-    /// The name of a directory in the one above it.
+    /// Returns the name of a directory in its parent.
     fn name_of(&mut self, parent: u64, ino: u64) -> Op<Box<[u8]>> {
         let root = self.fs.mem.root;
         if let Some(name) = self.names.get(&ino)
@@ -62,7 +63,7 @@ impl State {
         Ok(name)
     }
 
-    /// The path of a name in a directory.
+    /// Returns the path of a name in a directory.
     fn path(&mut self, dir: u64, name: &[u8]) -> Op<Path> {
         let (mut at, mut names) = (dir, vec![Box::from(name)]);
         while at != ROOT {
@@ -76,13 +77,13 @@ impl State {
     }
 }
 
-/// The path at which a node is the root of an attach.
+/// Returns the path of a node that is the root of an attach.
 pub(super) fn base(state: &mut State, node: &Node) -> Op<Path> {
     Ok(match node {
         Node::Dumps => DUMP.into(),
         Node::Year(year) => [DUMP, format!("/{year:04}").as_bytes()].concat().into(),
         Node::File(file) if file.view == View::Main => own(state, file)?,
-        // Nothing ever changes there.
+        // A dump never changes.
         Node::File(_) => [DUMP, b"/#"].concat().into(),
         Node::Xattr(_) | Node::NewXattr(_) => return Err(nine_proto::Errno::EBADF.into()),
     })
@@ -110,13 +111,13 @@ fn told(req: &Request, state: &mut State) -> Op<Vec<Change>> {
         _ => Vec::new(),
     };
     match stop.into_inner() {
-        // What it is about is not there, and the request will say so.
+        // The file is not there, and the request will report that.
         None | Some(Stop::Error(_)) => Ok(changes),
         Some(stop) => Err(stop),
     }
 }
 
-/// What is found; why it is not is kept.
+/// Returns the result, or stores the error in `stop`.
 fn heed<T>(stop: &RefCell<Option<Stop>>, found: Op<T>) -> Option<T> {
     found.map_err(|why| *stop.borrow_mut() = Some(why)).ok()
 }

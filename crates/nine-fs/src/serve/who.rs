@@ -1,4 +1,4 @@
-//! Who asks, and what he may.
+//! Permission checks for the user of a request.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use crate::item::Attributes;
 use crate::ptr::Ptr;
 use crate::users::{self, ADM, Mode, NONE, Users};
 
-/// Whoever asks.
+/// The user of a request.
 pub(super) struct Person {
     id: Option<u32>,
-    /// He may everything: root, or the user that runs the server.
+    /// May do everything: root, or the user that runs the server.
     power: bool,
     users: Arc<Users>,
 }
@@ -29,7 +29,7 @@ impl Archive {
         Person { id, power: who.owner || id == Some(0), users: state.users.clone() }
     }
 
-    /// Whether he may do this with the file.
+    /// Checks that the user has these permissions on the file.
     pub(super) fn may(&self, req: &Request, state: &State, file: &File, want: u8) -> Op<()> {
         let root = state.root(file.view)?;
         let it = state.fs.attributes(root, file.ino)?;
@@ -38,17 +38,17 @@ impl Archive {
 }
 
 impl Person {
-    /// Whether he may come at all.
+    /// Checks that the user may attach.
     pub(super) fn attach(&self) -> Op<()> {
         if self.id == Some(ADM) { Err(Errno::EPERM.into()) } else { Ok(()) }
     }
 
-    /// His number, for what he makes and changes.
+    /// Returns the user ID for files that the user creates or changes.
     pub(super) fn number(&self) -> u32 {
         self.id.or_else(|| self.users.id("none")).unwrap_or(NONE)
     }
 
-    /// Refuses new files to `none`: their owner could not even change their times.
+    /// Refuses new files to `none`, because their owner could not even change their times.
     pub(super) fn may_create(&self) -> Op<()> {
         if self.id.is_some() || self.power { Ok(()) } else { Err(Errno::EPERM.into()) }
     }
@@ -61,7 +61,7 @@ impl Person {
         self.power || self.id == Some(it.uid)
     }
 
-    /// The owner, or a leader of the file's group, as in Plan 9.
+    /// Returns whether the user is the owner or a leader of the file's group, as in Plan 9.
     pub(super) fn leads(&self, it: &Attributes) -> bool {
         self.owns(it) || self.id.is_some_and(|id| self.users.leads(id, it.gid))
     }
@@ -70,7 +70,7 @@ impl Person {
         self.power || self.id.is_some_and(|id| self.users.is_member(id, gid))
     }
 
-    /// `at`: the inode of these attributes, and the root of its tree.
+    /// Checks permissions. `at` is the root of the tree, and the inode of these attributes.
     pub(super) fn may(&self, fs: &Fs, at: (Ptr, u64), it: &Attributes, want: u8) -> Op<()> {
         let mode = Mode { mode: it.mode, uid: it.uid, gid: it.gid };
         let acl = if self.power { None } else { fs.acl(at.0, at.1, it, AclKind::Access)? };

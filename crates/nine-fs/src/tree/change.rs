@@ -1,21 +1,22 @@
 //! Changes of the tree.
 //!
-//! In: a key, and its new value or none. Out: the tree changed, its root perhaps at another place; or a [`Miss`], and
-//! nothing changed.
+//! In: a key, and its new value or none. Out: the changed tree, perhaps with another root; or a [`Miss`], and nothing
+//! changed.
 //!
-//! First the way to the leaf is read; from then on nothing can be missing. Then the leaf is changed, and each branch
-//! above it as long as something changes for it. Where a node stays in its place, those above it do: a node of the
-//! current generation has parents of the same.
+//! First the path to the leaf is read, so that nothing can be missing later. Then the leaf is changed, and each branch
+//! above it that must change. If a node keeps its address, so do all nodes above it, because the parents of a node of
+//! the current generation are of the current generation.
 
 use super::node::{KEY_MOST, LEVELS, Node, NodeMut, pointer, size};
 use super::path::{Path, Step};
 use super::{Miss, Nodes, create};
 use crate::ptr::Ptr;
 
-/// Gives a key a value, another one if it had one.
+/// Sets the value of a key.
 ///
 /// # Panics
-/// If the key is longer than [`KEY_MOST`], or key and value are larger than a quarter of a node: a mistake of ours.
+/// If the key is longer than [`KEY_MOST`], or key and value are larger than a quarter of a node. That is a bug of the
+/// caller.
 pub(crate) fn put<N: Nodes>(nodes: &mut N, root: &mut Ptr, key: &[u8], value: &[u8]) -> Result<(), Miss> {
     let (path, block) = Path::to(nodes, *root, key)?;
     let fits = key.len() <= KEY_MOST && size(key, value) <= Node(&block).cell_most();
@@ -48,9 +49,9 @@ pub(crate) fn put<N: Nodes>(nodes: &mut N, root: &mut Ptr, key: &[u8], value: &[
     Ok(())
 }
 
-/// Takes a key away, with its value: false if there is none.
+/// Removes a key and its value. Returns false if the key is not there.
 ///
-/// A node without cells goes with it. One that is less than a third full is joined with a neighbour if that one is in
+/// A node that becomes empty is freed. A node less than a third full is merged with a neighbour, if the neighbour is in
 /// memory and both together leave a quarter free.
 pub(crate) fn delete<N: Nodes>(nodes: &mut N, root: &mut Ptr, key: &[u8]) -> Result<bool, Miss> {
     let (path, block) = Path::to(nodes, *root, key)?;
@@ -84,8 +85,8 @@ pub(crate) fn delete<N: Nodes>(nodes: &mut N, root: &mut Ptr, key: &[u8]) -> Res
     Ok(true)
 }
 
-/// Puts a new cell into a node that may be changed. If it has no room, it is cut in two: then this is the right one,
-/// and the key from which it goes on.
+/// Inserts a cell into a node of the current generation. If the node has no room, it is split. Then returns the new
+/// right node and its lowest key.
 fn insert<N: Nodes>(nodes: &mut N, at: Ptr, i: usize, key: &[u8], value: &[u8]) -> Option<(Vec<u8>, Ptr)> {
     let (_, mut node) = change(nodes, at);
     if node.node().fits(size(key, value)) {
@@ -96,7 +97,7 @@ fn insert<N: Nodes>(nodes: &mut N, at: Ptr, i: usize, key: &[u8], value: &[u8]) 
     let old = Node(&block);
     let level = old.level();
     let cut = old.cut(i, key, size(key, value));
-    // Of the cells that it has already, so many stay.
+    // The number of old cells that stay in the left node.
     let stay = if i < cut { cut - 1 } else { cut };
     let last = if i + 1 == cut { key } else { old.key(stay - 1) };
     let first = if i == cut { key } else { old.key(stay) };
@@ -119,7 +120,7 @@ fn insert<N: Nodes>(nodes: &mut N, at: Ptr, i: usize, key: &[u8], value: &[u8]) 
     Some((from, right))
 }
 
-/// A new root above two nodes.
+/// Creates a root above two nodes.
 fn above<N: Nodes>(nodes: &mut N, left: Ptr, key: &[u8], right: Ptr) -> Ptr {
     let level = Node(&have(nodes, left)).level() + 1;
     assert!(usize::from(level) < LEVELS, "a tree of {level} levels");
@@ -130,7 +131,7 @@ fn above<N: Nodes>(nodes: &mut N, left: Ptr, key: &[u8], right: Ptr) -> Ptr {
     at
 }
 
-/// The root that is wanted: none with a single child, as far as is in memory, and none without one.
+/// Removes superfluous roots: those with a single child, as far as they are in memory, and those without one.
 fn lower<N: Nodes>(nodes: &mut N, mut root: Ptr) -> Ptr {
     while let Ok(block) = nodes.node(root) {
         let node = Node(&block);
@@ -146,8 +147,8 @@ fn lower<N: Nodes>(nodes: &mut N, mut root: Ptr) -> Ptr {
     root
 }
 
-/// Joins a node that is little used, and now is at `at`, with a neighbour, if that may be: then this is the one that
-/// both are now, and which child of its parent it is. The parent does not know yet.
+/// Merges the node at `at`, if it is little used, with a neighbour. Returns the address of the merged node, and the
+/// index of the right one in the parent. The parent is not updated.
 fn join<N: Nodes>(nodes: &mut N, parent: Step, at: Ptr) -> Option<(Ptr, usize)> {
     let block = have(nodes, at);
     let node = Node(&block);
@@ -185,7 +186,7 @@ fn join<N: Nodes>(nodes: &mut N, parent: Step, at: Ptr) -> Option<(Ptr, usize)> 
     None
 }
 
-/// A node to be changed, and where it is from now on.
+/// Returns a node for changing, and its new address.
 fn change<N: Nodes>(nodes: &mut N, at: Ptr) -> (Ptr, NodeMut<'_>) {
     match nodes.node_mut(at) {
         Ok((at, content)) => (at, NodeMut(content)),
@@ -193,17 +194,17 @@ fn change<N: Nodes>(nodes: &mut N, at: Ptr) -> (Ptr, NodeMut<'_>) {
     }
 }
 
-/// A node that is in memory.
+/// Returns a node that is in memory.
 fn have<N: Nodes>(nodes: &N, at: Ptr) -> N::Block {
     nodes.node(at).unwrap_or_else(|Miss(at, _)| unreachable!("{at:?} was in memory"))
 }
 
-/// The inode of a key: its first 8 bytes, 0 if it has fewer.
+/// Returns the inode of a key: its first 8 bytes, or 0 if it has fewer.
 fn owner(key: &[u8]) -> u64 {
     key.first_chunk().map_or(0, |inode| u64::from_be_bytes(*inode))
 }
 
-/// A short key that is behind `last` and not behind `first`. It still names the inode.
+/// Returns a short key that is greater than `last` and not greater than `first`. It still contains the inode.
 fn between<'a>(last: &[u8], first: &'a [u8]) -> &'a [u8] {
     let same = last.iter().zip(first).take_while(|(a, b)| a == b).count();
     &first[..(same + 1).max(8).min(first.len())]

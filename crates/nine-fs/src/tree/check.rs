@@ -1,6 +1,6 @@
-//! Whether a tree is whole.
+//! Checks the structure of a tree.
 //!
-//! In: its root. Out: what it is made of, or what is wrong and where. It takes any bytes for nodes.
+//! In: its root. Out: its statistics, or the first violation. Nodes may have any bytes.
 
 use std::collections::HashSet;
 
@@ -8,29 +8,29 @@ use super::node::{self, Node};
 use super::{Miss, Nodes};
 use crate::ptr::Ptr;
 
-/// What a tree is made of.
+/// The statistics of a tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Stats {
-    /// From the root down to the leaves.
+    /// Levels from the root down to the leaves.
     pub(crate) levels: u64,
-    /// Nodes that are leaves.
+    /// Number of leaves.
     pub(crate) leaves: u64,
-    /// Nodes that are not.
+    /// Number of branches.
     pub(crate) branches: u64,
-    /// Cells of leaves.
+    /// Cells of all leaves.
     pub(crate) cells: u64,
-    /// Bytes of leaves that cells and their places take.
+    /// Bytes of leaves that cells and their offsets take.
     pub(crate) used: u64,
-    /// Bytes of leaves that they could take.
+    /// Bytes of leaves available to cells and their offsets.
     pub(crate) room: u64,
 }
 
-/// Why a tree is not known to be whole.
+/// Why a check of a tree has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// A node is not in memory.
     Miss(Miss),
-    /// This node is wrong.
+    /// This node is invalid.
     Wrong(Ptr, &'static str),
 }
 
@@ -40,9 +40,9 @@ impl From<Miss> for Fault {
     }
 }
 
-/// Looks at all of a tree: every node is one; keys are within the bounds that their parents give; each level is one
-/// lower than that above, down to leaves at 0, of which none but the root is empty; no child is of a later generation
-/// than its parent; no node is there twice.
+/// Checks a whole tree. Every node is valid, and its keys are within the bounds that its parent gives. Each level is
+/// one lower than that above, down to leaves at 0, of which only the root may be empty. No child is of a later
+/// generation than its parent. No node occurs twice.
 pub(crate) fn check<N: Nodes>(nodes: &N, root: Ptr) -> Result<Stats, Fault> {
     let block = nodes.node(root)?;
     if block.len() < node::HEAD {

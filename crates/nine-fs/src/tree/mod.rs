@@ -1,10 +1,10 @@
-//! The tree: keys and values, both bytes, in nodes of one block each (docs/disk.md, "The tree").
+//! The B-tree: keys and values, both bytes, in nodes of one block each (docs/disk.md, "The tree").
 //!
-//! In: a root, a key, and whatever has the nodes ([`Nodes`]). Out: cells, or a changed tree.
+//! In: a root, a key, and a store of nodes ([`Nodes`]). Out: cells, or a changed tree.
 //!
-//! Always holds: a node that is not in memory ends a function with [`Miss`]; then nothing was changed, and the same is
-//! asked again when it has come. Nodes of older generations are never changed, so the root of a dump is the dump for
-//! ever. Nodes are right ([`node::check`]) before they come here.
+//! Always holds: if a node is not in memory, a function returns [`Miss`] and has changed nothing. The caller fetches
+//! the node and calls it again. Nodes of older generations are never changed, so the root of a dump identifies the dump
+//! for ever. The store returns only nodes that [`node::check`] has accepted.
 
 mod change;
 #[cfg(test)]
@@ -24,44 +24,44 @@ use crate::ptr::Ptr;
 use node::{Node, NodeMut};
 use path::{Path, Way};
 
-/// Where nodes are kept: in memory, or not.
+/// A store of nodes, some of which are in memory.
 ///
-/// While one function of the tree is at work, what it has been given stays in memory. It drops all [`Nodes::Block`]s of
-/// a node before it changes or frees it.
+/// Nodes that it returns stay in memory until the present function of the tree ends. The function drops all
+/// [`Nodes::Block`]s of a node before it changes or frees the node.
 pub(crate) trait Nodes {
-    /// A node's content, for as long as it is held.
+    /// The content of a node, valid while it is held.
     type Block: Deref<Target = [u8]>;
 
-    /// The content of a node, or that it is not in memory.
+    /// Returns the content of a node, or [`Miss`] if it is not in memory.
     fn node(&self, at: Ptr) -> Result<Self::Block, Miss>;
 
-    /// This one will be wanted next, behind one that has just been missed.
+    /// Hints that this node will be needed soon after the one just missed.
     fn soon(&self, _at: Ptr) {}
 
-    /// The same, to be changed: where it may be changed from now on (another place, if it is of an older generation:
-    /// the old one is given up by this call), and its content.
+    /// Returns a node for changing: its new address, and its content. A node of an older generation gets a new address,
+    /// and this call gives up the old one.
     fn node_mut(&mut self, at: Ptr) -> Result<(Ptr, &mut [u8]), Miss>;
 
-    /// A new one of this level (0: leaf), its content all zeros. The owner is the inode of its first key.
+    /// Creates a node of this level (0: leaf), with a content of zeros. The owner is the inode of its first key.
     fn new_node(&mut self, level: u8, owner: u64) -> (Ptr, &mut [u8]);
 
-    /// It is not wanted any more.
+    /// Frees a node.
     fn free_node(&mut self, at: Ptr);
 }
 
-/// A node that is wanted is not in memory: nothing was changed. Fetch it and ask again. With a level: it is there, and
-/// not of this level, as it must be; the disks are wrong.
+/// A node is not in memory, and nothing was changed: fetch it and try again. With a level: the node is there, but is
+/// not of this level as it must be, so the device is corrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Miss(pub(crate) Ptr, pub(crate) Option<u8>);
 
-/// A tree without cells: its root.
+/// Creates an empty tree. Returns its root.
 pub(crate) fn create<N: Nodes>(nodes: &mut N) -> Ptr {
     let (at, content) = nodes.new_node(0, 0);
     NodeMut::empty(content, 0);
     at
 }
 
-/// The value of a key, if it has one.
+/// Looks up a key, and passes its value to `with`.
 pub(crate) fn get<N: Nodes, T>(
     nodes: &N,
     root: Ptr,
@@ -72,7 +72,7 @@ pub(crate) fn get<N: Nodes, T>(
     Ok(path.found.then(|| with(Node(&leaf).value(path.leaf().index))))
 }
 
-/// The last cell whose key is not behind this one.
+/// Finds the last cell with a key not greater than `key`.
 pub(crate) fn floor<N: Nodes, T>(
     nodes: &N,
     root: Ptr,
@@ -87,10 +87,10 @@ pub(crate) fn floor<N: Nodes, T>(
     Ok(result)
 }
 
-/// The cells from this key on, in order, as long as `each` is true.
+/// Calls `each` for the cells from a key on, in order, until it returns false.
 ///
-/// After a [`Miss`] it may have been called already: whoever asks again begins anew, or behind the last key it was
-/// given.
+/// After a [`Miss`] `each` may already have seen some cells. The caller starts again, or after the last key that `each`
+/// got.
 pub(crate) fn range<N: Nodes>(
     nodes: &N,
     root: Ptr,
@@ -110,7 +110,7 @@ pub(crate) fn range<N: Nodes>(
     Ok(())
 }
 
-/// The cells from this key back to the first, as [`range`].
+/// Calls `each` for the cells from a key back to the first, like [`range`].
 pub(crate) fn back<N: Nodes>(
     nodes: &N,
     root: Ptr,
@@ -130,7 +130,7 @@ pub(crate) fn back<N: Nodes>(
     Ok(())
 }
 
-/// Has the way to a key in memory.
+/// Ensures that the path to a key is in memory.
 pub(crate) fn touch<N: Nodes>(nodes: &N, root: Ptr, key: &[u8]) -> Result<(), Miss> {
     Path::to(nodes, root, key).map(|_| ())
 }

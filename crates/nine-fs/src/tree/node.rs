@@ -1,35 +1,35 @@
 //! A node of the tree, as it lies in a block (docs/disk.md, "The tree").
 //!
-//! In: the content of a block. Out: its cells in the order of their keys, to be read or changed.
+//! In: the content of a block. Out: its cells in the order of their keys, for reading and changing.
 //!
-//! Always holds: [`check`] takes any bytes. All else takes only what it has let pass, and leaves it so. A content is
-//! shorter than 2^16 bytes, so a place fits into two; all sums are of `usize`.
+//! Always holds: [`check`] takes any bytes. All other functions require a node that it has accepted, and leave it
+//! valid. A content is shorter than 2^16 bytes, so offsets fit into two bytes. All sums are computed in `usize`.
 
 use std::cmp::Ordering;
 use std::ops::Range;
 
 use crate::ptr::Ptr;
 
-/// Bytes before the places of the cells.
+/// Bytes before the cell offsets.
 pub(crate) const HEAD: usize = 16;
-/// Bytes of a place.
+/// Bytes of a cell offset.
 const PLACE: usize = 2;
 /// Bytes of a cell before its key.
 const SIZES: usize = 4;
 /// Bytes of a pointer, the value of a branch's cell.
 pub(crate) const POINTER: usize = 12;
-/// The most bytes of a key.
+/// Maximum bytes of a key.
 pub(crate) const KEY_MOST: usize = 300;
-/// The most levels of a tree.
+/// Maximum levels of a tree.
 pub(crate) const LEVELS: usize = 16;
 
-// Where the fields of the head are.
+// Offsets of the fields of the head.
 const LEN: usize = 0;
 const BEGIN: usize = 2;
 const HOLES: usize = 4;
 const LEVEL: usize = 6;
 
-/// Whether these bytes are a node, and one of this kind; else what is wrong.
+/// Checks that these bytes are a valid leaf or branch. The error describes the first violation.
 pub(crate) fn check(content: &[u8], is_leaf: bool) -> Result<(), &'static str> {
     let must = |holds: bool, wrong| if holds { Ok(()) } else { Err(wrong) };
     must((HEAD..=usize::from(u16::MAX)).contains(&content.len()), "no size of a node")?;
@@ -60,25 +60,26 @@ pub(crate) fn check(content: &[u8], is_leaf: bool) -> Result<(), &'static str> {
     must(begin + node.word(HOLES) + sum == content.len(), "a wrong number of free bytes")
 }
 
-/// The cells of a node.
+/// Returns the cells of a node.
 pub(crate) fn cells(content: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     let node = Node(content);
     (0..node.len()).map(move |i| node.cell(i))
 }
 
-/// The children of a branch, each with the key from which it goes on.
+/// Returns the children of a branch, each with its lowest key.
 pub(crate) fn children(content: &[u8]) -> impl Iterator<Item = (&[u8], Ptr)> {
     let node = Node(content);
     (0..node.len()).map(move |i| (node.key(i), node.child(i)))
 }
 
-/// Whether the keys of a node are within these bounds. A branch's first one stands for the lower bound.
+/// Returns whether the keys of a node are within these bounds. The first key of a branch is not checked: it stands for
+/// the lower bound.
 pub(crate) fn within(node: Node<'_>, low: &[u8], high: Option<&[u8]>) -> bool {
     let first = if node.level() == 0 { 0 } else { 1 };
     node.len() <= first || low <= node.key(first) && high.is_none_or(|high| node.key(node.len() - 1) < high)
 }
 
-/// A pointer as a value.
+/// Encodes a pointer as a value.
 pub(crate) fn pointer(to: Ptr) -> [u8; POINTER] {
     let mut bytes = [0; POINTER];
     bytes[..8].copy_from_slice(&to.at.to_le_bytes());
@@ -86,75 +87,75 @@ pub(crate) fn pointer(to: Ptr) -> [u8; POINTER] {
     bytes
 }
 
-/// Bytes of a cell.
+/// Returns the bytes of a cell.
 pub(crate) fn size(key: &[u8], value: &[u8]) -> usize {
     SIZES + key.len() + value.len()
 }
 
-/// Where the place of a cell is.
+/// Returns the position of a cell's offset.
 fn slot(i: usize) -> usize {
     HEAD + PLACE * i
 }
 
-/// A node that is read.
+/// A node for reading.
 #[derive(Clone, Copy)]
 pub(crate) struct Node<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Node<'a> {
-    /// Cells.
+    /// Returns the number of cells.
     pub(crate) fn len(self) -> usize {
         self.word(LEN)
     }
 
-    /// 0 of a leaf.
+    /// Returns the level; 0 for a leaf.
     pub(crate) fn level(self) -> u8 {
         self.0[LEVEL]
     }
 
-    /// Bytes for cells and their places.
+    /// Returns the bytes available to cells and their offsets.
     pub(crate) fn room(self) -> usize {
         self.0.len() - HEAD
     }
 
-    /// The most bytes of a cell.
+    /// Returns the maximum bytes of a cell.
     pub(crate) fn cell_most(self) -> usize {
         self.room() / 4
     }
 
-    /// Bytes of the room that are free, wherever they are.
+    /// Returns the free bytes, including holes.
     pub(crate) fn free(self) -> usize {
         self.gap() + self.word(HOLES)
     }
 
-    /// Bytes of the room that are not free.
+    /// Returns the used bytes.
     pub(crate) fn used(self) -> usize {
         self.room() - self.free()
     }
 
-    /// Whether one more cell of this size has room.
+    /// Returns whether there is room for another cell of this size.
     pub(crate) fn fits(self, size: usize) -> bool {
         size + PLACE <= self.free()
     }
 
-    /// The key of a cell, and its value.
+    /// Returns the key and the value of a cell.
     pub(crate) fn cell(self, i: usize) -> (&'a [u8], &'a [u8]) {
         let at = self.place(i);
         let key = self.word(at);
         self.0[at + SIZES..at + SIZES + key + self.word(at + 2)].split_at(key)
     }
 
-    /// The key of a cell.
+    /// Returns the key of a cell.
     pub(crate) fn key(self, i: usize) -> &'a [u8] {
         let at = self.place(i);
         &self.0[at + SIZES..at + SIZES + self.word(at)]
     }
 
-    /// The value of a cell.
+    /// Returns the value of a cell.
     pub(crate) fn value(self, i: usize) -> &'a [u8] {
         self.cell(i).1
     }
 
-    /// The cell that has this key, or the one before which it would be.
+    /// Returns the index of the cell with this key, or else the index at which it would be inserted.
     pub(crate) fn search(self, key: &[u8]) -> Result<usize, usize> {
         let mut among = 0..self.len();
         while !among.is_empty() {
@@ -168,7 +169,7 @@ impl<'a> Node<'a> {
         Err(among.start)
     }
 
-    /// A branch's child.
+    /// Returns a child of a branch.
     pub(crate) fn child(self, i: usize) -> Ptr {
         let value = self.value(i);
         let (mut at, mut made) = ([0; 8], [0; 4]);
@@ -177,12 +178,11 @@ impl<'a> Node<'a> {
         Ptr { at: u64::from_le_bytes(at), made: u32::from_le_bytes(made) }
     }
 
-    /// Into how many cells on the left a node is cut that has no room for a new cell: the new one is counted, and is
-    /// cell `i` of all.
+    /// Returns how many cells go to the left when a full node is split. The new cell is counted, at index `i`.
     ///
-    /// Keys that come in rising order fill nodes: behind the last of its group, the new one ends the left part if it
-    /// has room there, else it begins the right one. Otherwise both parts are about as large. As no cell is
-    /// larger than a quarter, neither part is empty, and each has room for its cells.
+    /// Keys that arrive in rising order fill nodes. If the new cell comes after the last of its group, the left part
+    /// ends with it if it fits there; otherwise the right part begins with it. In all other cases both parts get about
+    /// the same size. No cell is larger than a quarter, so neither part is empty, and each has room for its cells.
     pub(crate) fn cut(self, i: usize, key: &[u8], size: usize) -> usize {
         let size_of = |cell: usize| match cell.cmp(&i) {
             Ordering::Less => self.size(cell) + PLACE,
@@ -203,38 +203,38 @@ impl<'a> Node<'a> {
         count
     }
 
-    /// Bytes between the places and the cells.
+    /// Returns the bytes between the offsets and the cells.
     fn gap(self) -> usize {
         self.word(BEGIN) - slot(self.len())
     }
 
-    /// Where a cell is.
+    /// Returns the offset of a cell.
     fn place(self, i: usize) -> usize {
         self.word(slot(i))
     }
 
-    /// Bytes of a cell.
+    /// Returns the bytes of a cell.
     fn size(self, i: usize) -> usize {
         let at = self.place(i);
         SIZES + self.word(at) + self.word(at + 2)
     }
 
-    /// Two bytes as a number.
+    /// Returns two bytes as a number.
     fn word(self, at: usize) -> usize {
         usize::from(u16::from_le_bytes([self.0[at], self.0[at + 1]]))
     }
 }
 
-/// What keys have in common that are mostly made in rising order: inode and kind (docs/disk.md).
+/// Returns the prefix of a key within which keys mostly arrive in rising order: inode and kind (docs/disk.md).
 fn group(key: &[u8]) -> &[u8] {
     &key[..key.len().min(9)]
 }
 
-/// A node that is changed.
+/// A node for changing.
 pub(crate) struct NodeMut<'a>(pub(crate) &'a mut [u8]);
 
 impl<'a> NodeMut<'a> {
-    /// One without cells.
+    /// Initializes a node without cells.
     pub(crate) fn empty(content: &'a mut [u8], level: u8) -> Self {
         content[..HEAD].fill(0);
         content[LEVEL] = level;
@@ -243,12 +243,12 @@ impl<'a> NodeMut<'a> {
         node
     }
 
-    /// The same, to be read.
+    /// Returns the node for reading.
     pub(crate) fn node(&self) -> Node<'_> {
         Node(self.0)
     }
 
-    /// Has a new cell before cell `i`: it must fit, and its key must be between its neighbours'.
+    /// Inserts a cell before cell `i`. The cell must fit, and its key must be between those of its neighbours.
     pub(crate) fn insert(&mut self, i: usize, key: &[u8], value: &[u8]) {
         let size = size(key, value);
         assert!(self.node().fits(size), "no room for a cell of {size} bytes");
@@ -268,7 +268,7 @@ impl<'a> NodeMut<'a> {
         self.set(LEN, len + 1);
     }
 
-    /// Writes another value over that of a cell. It must not be longer; a longer one is a cell removed and inserted.
+    /// Replaces the value of a cell with one that is not longer. For a longer one remove the cell and insert it again.
     pub(crate) fn overwrite(&mut self, i: usize, value: &[u8]) {
         let (key, old) = self.node().cell(i);
         let (key, shorter) = (key.len(), old.len() - value.len());
@@ -278,12 +278,12 @@ impl<'a> NodeMut<'a> {
         self.give(shorter);
     }
 
-    /// Has a branch's child at another place.
+    /// Sets the pointer to a child.
     pub(crate) fn set_ptr(&mut self, i: usize, to: Ptr) {
         self.overwrite(i, &pointer(to));
     }
 
-    /// Has a cell no more.
+    /// Removes a cell.
     pub(crate) fn remove(&mut self, i: usize) {
         let (len, size) = (self.node().len(), self.node().size(i));
         self.0.copy_within(slot(i + 1)..slot(len), slot(i));
@@ -291,7 +291,7 @@ impl<'a> NodeMut<'a> {
         self.give(size);
     }
 
-    /// Has a branch's child no more. What was behind the first becomes the first.
+    /// Removes a child from a branch. If it was the first, the next one becomes the first.
     pub(crate) fn remove_child(&mut self, i: usize) {
         self.remove(i);
         if i == 0 && self.node().len() > 0 {
@@ -299,7 +299,7 @@ impl<'a> NodeMut<'a> {
         }
     }
 
-    /// As the first key of a branch is.
+    /// Empties the key of the first cell, as the first cell of a branch must have it.
     pub(crate) fn empty_first_key(&mut self) {
         let (at, key) = (self.node().place(0), self.node().key(0).len());
         let value = at + SIZES + key;
@@ -308,21 +308,21 @@ impl<'a> NodeMut<'a> {
         self.give(key);
     }
 
-    /// Keeps so many cells, and no others.
+    /// Removes all cells but the first `len`.
     pub(crate) fn truncate(&mut self, len: usize) {
         let gone = (len..self.node().len()).map(|i| self.node().size(i)).sum();
         self.set(LEN, len);
         self.give(gone);
     }
 
-    /// Has cells of another behind its own: they must fit.
+    /// Appends cells of another node. They must fit.
     pub(crate) fn append(&mut self, of: Node<'_>, cells: Range<usize>) {
         for (key, value) in cells.map(|i| of.cell(i)) {
             self.insert(self.node().len(), key, value);
         }
     }
 
-    /// Has all free bytes in one piece before the cells.
+    /// Moves all free bytes to one gap before the cells.
     fn compact(&mut self) {
         let begin = self.node().word(BEGIN);
         let old = self.0[begin..].to_vec();
@@ -338,12 +338,12 @@ impl<'a> NodeMut<'a> {
         self.set(HOLES, 0);
     }
 
-    /// So many bytes among the cells have become free.
+    /// Counts bytes among the cells as free.
     fn give(&mut self, bytes: usize) {
         self.set(HOLES, self.node().word(HOLES) + bytes);
     }
 
-    /// Writes a number into two bytes. It is below 2^16: a place or a number of bytes in a content.
+    /// Writes a number into two bytes. It is an offset or a length in a content, and so below 2^16.
     fn set(&mut self, at: usize, number: usize) {
         self.0[at..at + 2].copy_from_slice(&(number as u16).to_le_bytes());
     }

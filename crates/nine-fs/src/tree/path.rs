@@ -1,34 +1,34 @@
-//! The way from the root to a leaf.
+//! A path from the root to a leaf.
 //!
-//! In: a key, then "on" or "back". Out: leaf after leaf, and which child was taken in each branch above.
+//! In: a key, then a direction. Out: one leaf after the other, and the child that was taken in each branch above.
 //!
-//! Always holds: a node is one level lower than the one before it, or we stop: a way has an end.
+//! Always holds: each node is one level lower than the one before it, or an error is returned. So a path ends.
 
 use super::node::{LEVELS, Node};
 use super::{Miss, Nodes};
 use crate::ptr::Ptr;
 
-/// The nodes on the way, the root first.
+/// The nodes of the path, the root first.
 pub(super) struct Path {
     steps: [Step; LEVELS],
     len: usize,
-    /// The leaf has the key.
+    /// Whether the leaf has the key.
     pub(super) found: bool,
 }
 
-/// A node on the way.
+/// A node of the path.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Step {
-    /// Where it is.
+    /// Its address.
     pub(super) at: Ptr,
     /// The child that was taken; in the leaf the first cell that is not before the key.
     pub(super) index: usize,
 }
 
-/// Children behind a missing one that a way on will want too.
+/// Number of children after a missing one that are reported to [`Nodes::soon`].
 const SOON: usize = 31;
 
-/// To which side.
+/// The direction of an iteration.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
     On,
@@ -36,21 +36,21 @@ pub(super) enum Way {
 }
 
 impl Path {
-    /// To the leaf that has the key, if any has.
+    /// Descends to the leaf that has the key, or would have it.
     pub(super) fn to<N: Nodes>(nodes: &N, root: Ptr, key: &[u8]) -> Result<(Self, N::Block), Miss> {
         let mut path = Self { steps: [Step::default(); LEVELS], len: 0, found: false };
         let mut found = false;
         let leaf = path.down(nodes, root, |node| {
             let place = node.search(key);
             found = place.is_ok();
-            // A branch's first key is empty, so no key is before it.
+            // The first key of a branch is empty, so no key is before it.
             place.unwrap_or_else(|i| if node.level() == 0 { i } else { i - 1 })
         })?;
         path.found = found;
         Ok((path, leaf))
     }
 
-    /// To the next leaf on this side, if there is one.
+    /// Moves to the next leaf in this direction. `None`: there is none.
     pub(super) fn turn<N: Nodes>(&mut self, nodes: &N, way: Way) -> Result<Option<N::Block>, Miss> {
         while self.len > 1 {
             self.len -= 1;
@@ -74,17 +74,17 @@ impl Path {
         Ok(None)
     }
 
-    /// The leaf.
+    /// Returns the step of the leaf.
     pub(super) fn leaf(&self) -> Step {
         self.steps[self.len - 1]
     }
 
-    /// The branches, the root first.
+    /// Returns the branches, the root first.
     pub(super) fn branches(&self) -> &[Step] {
         &self.steps[..self.len - 1]
     }
 
-    /// Goes on from here to a leaf.
+    /// Descends from `at` to a leaf.
     fn down<N: Nodes>(
         &mut self,
         nodes: &N,
