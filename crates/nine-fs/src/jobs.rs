@@ -132,7 +132,7 @@ impl Job {
 }
 
 impl Driver {
-    /// Runs `what`, and polls the jobs meanwhile.
+    /// Runs a future, and polls the jobs meanwhile.
     pub(crate) async fn beside<T>(mut self, what: impl Future<Output = T>) -> T {
         let mut what = pin!(what);
         poll_fn(|cx| {

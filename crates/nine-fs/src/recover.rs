@@ -1,4 +1,4 @@
-//! Recovery of an archive whose cache is lost or belongs to another one: it continues from a dump on its worm.
+//! Recovery of an archive with a lost or foreign cache: it continues from a dump on its worm.
 //!
 //! In: a worm, a device for a new cache. Out: the archive as it was when a dump was taken, with all dumps.
 

@@ -1,24 +1,24 @@
-//! Requests that are asked again.
+//! Retries of requests.
 //!
-//! In: a request, and how long it may fail. Out: its answer, or the fault that it had last.
+//! In: a request, and its timeout. Out: its answer, or the last fault.
 
 use std::future::Future;
 use std::time::Duration;
 
 use crate::objects::{Fault, Objects};
 
-/// How long a request may fail before its operation does.
+/// The timeout of an operation, for which its request is retried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience(pub Duration);
 
 impl Patience {
-    /// The first pause.
+    /// The first delay.
     pub(crate) const FIRST: Duration = Duration::from_millis(50);
-    /// The longest.
+    /// The longest delay.
     const LONGEST: Duration = Duration::from_secs(5);
 
-    /// Asks until there is an answer that stands: each pause is by chance between half of its length and all of it, and
-    /// twice as long as the one before.
+    /// Makes a request until it succeeds or fails permanently. Delays double, and each is chosen at random between half
+    /// and all of its length.
     pub(crate) async fn again<T, F: Future<Output = Result<T, Fault>>>(
         self,
         objects: &dyn Objects,

@@ -1,17 +1,17 @@
-//! Names of objects, and the bytes of those that are not sectors (docs/store.md, "Objects").
+//! Names of objects, and the content of those without sectors (docs/store.md, "Objects").
 //!
-//! In: names and bytes of the store. Out: what they say, or nothing if they say nothing that can be.
+//! In: names and bytes of the store. Out: their decoded form, or an error if they are invalid.
 
-/// What it is that lies below the prefix.
+/// The object that describes the store.
 pub(crate) const STORE: &str = "store";
-/// Claims, by epoch.
+/// Prefix of claims, by epoch.
 pub(crate) const CLAIM: &str = "claim/";
-/// Sectors, by epoch and number.
+/// Prefix of objects with sectors, by epoch and number.
 pub(crate) const DATA: &str = "data/";
-/// A slate.
+/// The object of a slate.
 pub(crate) const LEASE: &str = "lease";
 
-/// Bytes of who has claimed.
+/// Bytes of a claim's description of its writer.
 pub(crate) const WHO: usize = 64;
 
 const MAGIC: &[u8; 8] = b"9foldO\0\0";
@@ -21,24 +21,24 @@ const VERSION: u32 = 1;
 /// Bytes of a sector.
 const SIZE: usize = nine_block::SECTOR as usize;
 
-/// Which object of sectors.
+/// The identity of an object with sectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Id {
     pub epoch: u32,
     pub number: u32,
 }
 
-/// An object of sectors.
+/// An object with sectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Object {
     pub id: Id,
     /// The first sector; less than 2^48.
     pub first: u64,
-    /// Sectors; not 0.
+    /// The number of sectors; not 0.
     pub count: u16,
 }
 
-/// What a store says of itself.
+/// The content of the object `store`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct About {
     pub identity: [u8; 16],
@@ -46,7 +46,7 @@ pub(crate) struct About {
 }
 
 impl Id {
-    /// A name that lies before that of this object, and behind those of all before.
+    /// Returns a name less than that of this object, and greater than those of all objects before it.
     pub fn before(self) -> String {
         format!("{DATA}{:08x}-{:08x}", self.epoch, self.number)
     }
@@ -57,7 +57,7 @@ impl Object {
         format!("{}-{:012x}-{:04x}", self.id.before(), self.first, self.count)
     }
 
-    /// None: it is no name of ours.
+    /// Parses a name. `None`: it is not one of ours.
     pub fn parse(name: &str) -> Option<Self> {
         let mut parts = name.strip_prefix(DATA)?.split('-');
         let mut part = |len: usize| {
@@ -70,7 +70,7 @@ impl Object {
         (parts.next().is_none() && count > 0 && epoch > 0).then_some(Self { id, first, count: count as u16 })
     }
 
-    /// The sector behind the last.
+    /// Returns the sector after the last.
     pub fn end(&self) -> u64 {
         self.first + u64::from(self.count)
     }
@@ -87,8 +87,10 @@ impl About {
         summed(bytes)
     }
 
+    /// Decodes the content.
+    ///
     /// # Errors
-    /// Why not, in words for people.
+    /// The reason why it is invalid, for people.
     pub fn decode(bytes: &[u8]) -> Result<Self, String> {
         let magic = bytes.get(..8).filter(|magic| magic == MAGIC);
         magic.ok_or("its object `store` is not ours: something else lies below this prefix")?;
@@ -110,7 +112,7 @@ impl About {
         Ok(Self { identity, sectors })
     }
 
-    /// Whether a program may write that knows no features.
+    /// Returns whether a program that knows no features may write.
     pub fn may_write(bytes: &[u8]) -> bool {
         bytes.get(16..20) == Some(&[0; 4])
     }
@@ -120,7 +122,7 @@ pub(crate) fn claim_name(epoch: u32) -> String {
     format!("{CLAIM}{epoch:08x}")
 }
 
-/// None: it is no name of a claim.
+/// Parses the name of a claim. `None`: it is not one.
 pub(crate) fn claim_epoch(name: &str) -> Option<u32> {
     let epoch = name.strip_prefix(CLAIM).and_then(|epoch| u32::from_str_radix(epoch, 16).ok())?;
     (claim_name(epoch) == name).then_some(epoch)
@@ -140,7 +142,7 @@ pub(crate) fn claim(epoch: u32, random: u128, who: &str) -> Vec<u8> {
     summed(bytes)
 }
 
-/// Who has claimed, for people.
+/// Returns the description of the writer from a claim, for people.
 pub(crate) fn claimant(bytes: &[u8]) -> String {
     let who = bytes.get(32..32 + WHO).filter(|_| bytes.starts_with(CLAIMED) && is_summed(bytes));
     let who =
@@ -148,7 +150,7 @@ pub(crate) fn claimant(bytes: &[u8]) -> String {
     who.filter(|who| !who.is_empty()).unwrap_or_else(|| "somebody".into())
 }
 
-/// What the sectors of a slate are as an object.
+/// Encodes the sectors of a slate as an object.
 pub(crate) fn slate(sectors: &[u8], random: u128) -> Vec<u8> {
     let there = || sectors.chunks(SIZE).zip(0u64..).filter(|(sector, _)| **sector != [0; SIZE]);
     let mut bytes = SLATE.to_vec();
@@ -162,10 +164,10 @@ pub(crate) fn slate(sectors: &[u8], random: u128) -> Vec<u8> {
     summed(bytes)
 }
 
-/// The sectors of a slate that has so many.
+/// Decodes a slate of `count` sectors.
 ///
 /// # Errors
-/// Why not, in words for people.
+/// The reason why it is invalid, for people.
 pub(crate) fn sectors(bytes: &[u8], count: usize) -> Result<Vec<u8>, &'static str> {
     let broken = "the object `lease` is broken";
     if !bytes.starts_with(SLATE) {
@@ -201,7 +203,7 @@ fn is_summed(bytes: &[u8]) -> bool {
     bytes.split_last_chunk::<8>().is_some_and(|(bytes, last)| sum(bytes).to_le_bytes() == *last)
 }
 
-/// FNV-1a, 64 bits.
+/// Returns the FNV-1a sum with 64 bits.
 fn sum(bytes: &[u8]) -> u64 {
     let step = |sum: u64, byte: &u8| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)

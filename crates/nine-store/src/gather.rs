@@ -1,8 +1,8 @@
-//! Sectors that were written and are not durable yet.
+//! Gathers written sectors into objects until they are durable.
 //!
-//! In: writes where nothing is. Out: objects, and what is in them until they have been put.
+//! In: writes to sectors that are not written yet. Out: objects, and their data until they have been put.
 //!
-//! Always holds: nothing in it overlaps; what has become part of an object stays so, with its name, until it is
+//! Always holds: no two writes overlap. Data that was put into an object stays there, under the same name, until it is
 //! durable.
 
 use std::collections::BTreeMap;
@@ -13,17 +13,17 @@ use nine_block::SECTOR;
 
 use crate::format::{Id, Object};
 
-/// Objects end where a multiple of so many sectors begins.
+/// Objects do not cross a multiple of this number of sectors.
 pub(crate) const CELL: u64 = 16_384;
 
-/// See the module.
+/// Written sectors that are not durable yet.
 #[derive(Default)]
 pub(crate) struct Gather {
-    /// By their first sectors.
+    /// Data in no object, by first sector.
     loose: BTreeMap<u64, Bytes>,
-    /// Bytes of these.
+    /// Bytes of `loose`.
     loose_bytes: u64,
-    /// By their first sectors.
+    /// Objects by first sector.
     cut: BTreeMap<u64, Cut>,
     bytes: u64,
 }
@@ -32,22 +32,22 @@ pub(crate) struct Gather {
 #[derive(Clone)]
 pub(crate) struct Cut {
     pub object: Object,
-    /// One behind the other.
+    /// Consecutive parts of its data.
     pub parts: Vec<Bytes>,
 }
 
 impl Gather {
-    /// Bytes of all of it.
+    /// Returns the bytes of all data.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Bytes that are in no object.
+    /// Returns the bytes that are in no object.
     pub fn loose_bytes(&self) -> u64 {
         self.loose_bytes
     }
 
-    /// Keeps a write where nothing is.
+    /// Adds a write to sectors that are not written yet.
     pub fn add(&mut self, at: u64, data: Bytes) {
         self.bytes += data.len() as u64;
         self.loose_bytes += data.len() as u64;
@@ -60,7 +60,7 @@ impl Gather {
         }
     }
 
-    /// Where runs begin that have come to the end of their cell, among those to which `sectors` belong.
+    /// Returns the starts of runs that reach the end of their cell, among those that overlap `sectors`.
     pub fn ripe(&self, sectors: Range<u64>) -> Vec<u64> {
         let mut found = Vec::new();
         let mut at = sectors.start;
@@ -79,7 +79,7 @@ impl Gather {
         found
     }
 
-    /// Where all runs begin.
+    /// Returns the starts of all runs.
     pub fn runs(&self) -> Vec<u64> {
         let mut end = None;
         let is_first = |(start, data): (&u64, &Bytes)| {
@@ -90,7 +90,7 @@ impl Gather {
         self.loose.iter().filter_map(is_first).collect()
     }
 
-    /// Makes an object of the run that begins here.
+    /// Makes an object of the run that begins at `first`.
     pub fn cut(&mut self, first: u64, id: Id) -> Object {
         let (mut at, end) = (first, first - first % CELL + CELL);
         let mut parts = Vec::new();
@@ -106,26 +106,26 @@ impl Gather {
         object
     }
 
-    /// An object that is not durable.
+    /// Returns an object that is not durable.
     pub fn object(&self, first: u64) -> Option<&Cut> {
         self.cut.get(&first)
     }
 
-    /// The least number of an object that is not durable.
+    /// Returns the smallest number of an object that is not durable.
     pub fn oldest(&self) -> Option<u32> {
         self.cut.values().map(|cut| cut.object.id.number).min()
     }
 
-    /// An object is durable.
+    /// Drops an object that is durable.
     pub fn forget(&mut self, first: u64) {
         if let Some(cut) = self.cut.remove(&first) {
             self.bytes -= u64::from(cut.object.count) * SECTOR;
         }
     }
 
-    /// What it has of these sectors, in order.
+    /// Returns the data for these sectors, in order.
     pub fn find(&self, sectors: Range<u64>) -> Vec<(u64, Bytes)> {
-        // None is longer than a cell.
+        // No part is longer than a cell.
         let near = sectors.start.saturating_sub(CELL)..sectors.end;
         let loose = self.loose.range(near.clone()).map(|(start, data)| (*start, data));
         let mut found: Vec<(u64, Bytes)> = Vec::new();

@@ -1,5 +1,5 @@
-//! A worm whose sectors lie in the objects of a store that speaks S3 (docs/store.md); and [`Slate`], a small disk in
-//! one object, for an arbiter.
+//! A worm device on an object store that speaks S3 (docs/store.md); and [`Slate`], a small rewritable disk in one
+//! object, for an arbiter.
 //!
 //! In: operations of a [`Device`](nine_block::Device). Out: objects that are put once, and read in parts.
 //!
@@ -7,9 +7,9 @@
 //! write -> gathered -> objects -> put    (a flush waits for all, and looks whether it may)
 //! read  -> gathered, or map -> get
 //! ```
-//! Always holds: no object of sectors is ever replaced or removed; what a flush has answered is in every later listing;
-//! who opens and reads changes nothing in the store. What comes from the store is judged before it is believed: names,
-//! lengths and sums.
+//! Always holds: no object with sectors is ever replaced or removed. Objects of a completed flush are in every later
+//! listing. Opening and reading change nothing in the store. Names, lengths and sums from the store are checked before
+//! use.
 
 #![forbid(unsafe_code)]
 

@@ -1,44 +1,45 @@
-//! Where sectors lie.
+//! The map of sectors to objects.
 //!
-//! In: objects, in any order, some of them more than once. Out: which of them has a sector; up to where all of an epoch
-//! is known.
+//! In: objects, in any order, also repeatedly. Out: the object that has a sector; the number up to which the objects of
+//! an epoch are known.
 //!
-//! Always holds: of two objects with the same sector the one with the greater [`Id`] counts, whichever came first.
+//! Always holds: of two objects with the same sector the one with the greater [`Id`] counts, in whatever order they
+//! came.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use crate::format::{Id, Object};
 
-/// The map: 24 bytes for each object, unless objects overlap.
+/// The map. It takes 24 bytes for each object, unless objects overlap.
 #[derive(Default)]
 pub(crate) struct Map {
-    /// By their first sectors; none overlaps another.
+    /// By first sector; they do not overlap.
     parts: BTreeMap<u64, Part>,
     epochs: BTreeMap<u32, Epoch>,
 }
 
-/// What of an object counts.
+/// The part of an object that counts.
 #[derive(Clone, Copy)]
 struct Part {
     id: Id,
-    /// Sectors of the object before these.
+    /// Sectors of the object before this part.
     skip: u16,
     len: u16,
     /// Sectors of the whole object.
     count: u16,
 }
 
-/// What is known of an epoch's objects.
+/// The known objects of an epoch.
 #[derive(Default)]
 struct Epoch {
     /// The first number that was not seen.
     next: u32,
-    /// Those behind it that were.
+    /// Larger numbers that were seen.
     beyond: BTreeSet<u32>,
 }
 
-/// Sectors in a row that lie in one object, or in none.
+/// Consecutive sectors that are in one object, or in none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     pub sectors: Range<u64>,
@@ -68,7 +69,7 @@ impl Map {
         self.keep(first, Part { id, skip: 0, len: count, count }, sectors);
     }
 
-    /// What remains of a part that began at `start`.
+    /// Stores the remaining `sectors` of a part that began at `start`.
     fn keep(&mut self, start: u64, part: Part, sectors: Range<u64>) {
         if sectors.start < sectors.end {
             let skip = part.skip + (sectors.start - start) as u16;
@@ -77,14 +78,14 @@ impl Map {
         }
     }
 
-    /// Parts of which something is among these sectors, in order.
+    /// Returns the parts that overlap these sectors, in order.
     fn overlapping(&self, sectors: Range<u64>) -> Vec<(u64, Part)> {
         let before = self.parts.range(..sectors.start).next_back();
         let before = before.filter(|(start, part)| *start + u64::from(part.len) > sectors.start);
         before.into_iter().chain(self.parts.range(sectors)).map(|(start, part)| (*start, *part)).collect()
     }
 
-    /// Where these sectors are, from the first to the last.
+    /// Returns the objects that have these sectors, in order.
     pub fn find(&self, sectors: Range<u64>) -> Vec<Span> {
         let mut found = Vec::new();
         let mut from = sectors.start;
@@ -103,17 +104,17 @@ impl Map {
         found
     }
 
-    /// The first number of an epoch that was not seen.
+    /// Returns the first number of an epoch that was not seen.
     pub fn next(&self, epoch: u32) -> u32 {
         self.epochs.get(&epoch).map_or(0, |epoch| epoch.next)
     }
 
-    /// Objects that count.
+    /// Returns the number of parts.
     pub fn len(&self) -> usize {
         self.parts.len()
     }
 
-    /// Numbers that are not there, though later ones of their epochs are.
+    /// Returns how many numbers are missing although later ones of their epochs are there.
     pub fn missing(&self) -> u64 {
         self.epochs.values().map(Epoch::missing).sum()
     }

@@ -1,7 +1,7 @@
-//! Objects in memory, and what may go wrong with them: by a seed, and with a clock that a test moves.
+//! Objects in memory with injected faults, for tests of code that uses a store: deterministic by a seed, with a clock
+//! that the test moves.
 //!
-//! In: requests, and a [`Fate`] for each. Out: answers, faults; and at any moment all names, for an oracle. It is for
-//! the tests of whoever stands on a store.
+//! In: requests, and a [`Fate`] for each. Out: answers, faults; and at any time all names, for an oracle.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -15,41 +15,41 @@ use bytes::Bytes;
 use crate::objects::{Answer, Condition, Etag, Fault, Got, Listed, Objects, Rest};
 use crate::turns::lock;
 
-/// What becomes of a request.
+/// The fate of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It is done, and answered.
+    /// It is done and answered.
     Good,
-    /// It is done when it is let go ([`Memory::go`]), and then answered.
+    /// It is done and answered after [`Memory::go`].
     Slow,
     /// It is not done: throttled.
     Busy,
     /// It is done, and the answer is lost.
     Unheard,
-    /// Half of what was read comes.
+    /// Half of the data is returned.
     Short,
-    /// It is not done, and nobody may.
+    /// It is not done: access denied.
     Denied,
-    /// A put is answered, and what was put is gone.
+    /// A put is answered, but the object is lost.
     Gone,
-    /// A put is not answered, and done only when it is let go.
+    /// A put is not answered, and done only after [`Memory::go`].
     Late,
-    /// The condition of a put is not looked at.
+    /// The condition of a put is ignored.
     Careless,
-    /// Whatever the condition of a put is, it does not hold.
+    /// The condition of a put never holds.
     Stubborn,
-    /// The store has no name for the version.
+    /// The store does not name the version.
     Nameless,
 }
 
-/// A request, for who decides its fate.
+/// A request, for the function that decides its fate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// Of an object of this name.
+    /// Of the object with this name.
     Put(String),
-    /// The same.
+    /// Of the object with this name.
     Get(String),
-    /// Under this.
+    /// Of names with this prefix.
     List(String),
 }
 
@@ -66,9 +66,9 @@ struct State {
     fate: Option<Decides>,
     now: Duration,
     chance: u128,
-    /// Puts that come late.
+    /// Puts that are done late.
     late: Vec<(String, Bytes, Condition)>,
-    /// Up to this number requests are let go.
+    /// Slow requests up to this number may continue.
     gone: u64,
     slow: u64,
     wakers: Vec<Waker>,
@@ -76,22 +76,22 @@ struct State {
 }
 
 impl Memory {
-    /// From now on this decides.
+    /// Sets the function that decides the fate of each request.
     pub fn decided_by(&self, fate: impl FnMut(&Request) -> Fate + Send + 'static) {
         lock(&self.0).fate = Some(Box::new(fate));
     }
 
-    /// Nothing goes wrong any more.
+    /// Ends all faults.
     pub fn heal(&self) {
         lock(&self.0).fate = None;
     }
 
-    /// Slow requests go on, and late puts are done.
+    /// Continues slow requests, and does late puts.
     pub fn go(&self) {
         let mut state = lock(&self.0);
         state.gone = state.slow;
         for (name, bytes, condition) in std::mem::take(&mut state.late) {
-            // Nobody hears how it ended.
+            // Their results are lost.
             let _ = state.put(&name, bytes, &condition);
         }
         let wakers = std::mem::take(&mut state.wakers);
@@ -99,7 +99,7 @@ impl Memory {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// All names.
+    /// Returns all names.
     pub fn names(&self) -> Vec<String> {
         lock(&self.0).objects.keys().cloned().collect()
     }
@@ -109,7 +109,7 @@ impl Memory {
         lock(&self.0).objects.remove(name);
     }
 
-    /// An object becomes these bytes.
+    /// Replaces the content of an object.
     pub fn change(&self, name: &str, bytes: Bytes) {
         let mut state = lock(&self.0);
         state.versions += 1;
@@ -117,7 +117,7 @@ impl Memory {
         state.objects.insert(name.into(), (bytes, version));
     }
 
-    /// Requests of this kind: `put`, `get`, `list`.
+    /// Returns the number of requests of a kind: `put`, `get` or `list`.
     pub fn asked(&self, kind: &str) -> u64 {
         lock(&self.0).asked.get(kind).copied().unwrap_or(0)
     }
@@ -125,7 +125,7 @@ impl Memory {
     fn fate(&self, kind: &'static str, request: &Request) -> Fate {
         let mut state = lock(&self.0);
         *state.asked.entry(kind).or_default() += 1;
-        // Each request takes some time, so that patience ends.
+        // Each request takes some time, so that timeouts expire.
         state.now += Duration::from_millis(1);
         let mut fate = state.fate.take();
         drop(state);
@@ -135,7 +135,7 @@ impl Memory {
         is
     }
 
-    /// Waits until it is let go, if it is slow.
+    /// Waits until a slow request may continue.
     async fn wait(self, fate: Fate) {
         if fate != Fate::Slow {
             return;
@@ -178,7 +178,7 @@ fn etag(version: u64) -> Etag {
     Etag(format!("\"{version}\"").into())
 }
 
-/// Why a request with this fate fails before it is done.
+/// Returns the fault of a request that fails before it is done.
 fn before(fate: Fate) -> Result<(), Fault> {
     match fate {
         Fate::Busy => Err(Fault::Later("SlowDown: reduce your request rate".into())),
@@ -253,7 +253,7 @@ impl Objects for Memory {
             }
             let state = lock(&this.0);
             let names = state.objects.iter().filter(|(name, _)| name.starts_with(&under) && **name > after);
-            // Few at once, so that there are several pages.
+            // Return few names, so that listings have several pages.
             Ok(names
                 .take(3)
                 .map(|(name, (bytes, _))| Listed { name: name.clone(), size: bytes.len() as u64 })

@@ -1,7 +1,7 @@
-//! What is asked of an object store: the seam between the device and the world.
+//! The interface of an object store: the seam between the device and the network.
 //!
-//! In: names below the prefix, bytes. Out: [`Answer`]s, which may be polled by any thread. Who implements it asks once;
-//! what is to be asked again is [`crate::again`]'s affair.
+//! In: names below the prefix, bytes. Out: [`Answer`]s, which may be polled by any thread. An implementation makes each
+//! request once; [`crate::again`] makes the retries.
 
 use std::fmt;
 use std::future::Future;
@@ -14,37 +14,37 @@ use bytes::Bytes;
 
 use crate::again::Patience;
 
-/// What a request comes to. Dropped, it may have been done.
+/// The result of a request. If it is dropped, the request may still take effect.
 pub type Answer<T> = Pin<Box<dyn Future<Output = Result<T, Fault>> + Send>>;
 
-/// Some time passes.
+/// A delay.
 pub type Rest = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// A version of an object, as the store calls it.
+/// The version of an object, as the store names it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Etag(pub Arc<str>);
 
-/// When an object is put.
+/// The condition of a put.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Condition {
-    /// There is none of this name.
+    /// No object has this name.
     New,
-    /// It is this version.
+    /// The object has this version.
     Is(Etag),
 }
 
-/// Why a request was not done, or may not have been.
+/// Why a request has failed, or may have failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// There is no such object.
     Missing,
-    /// The condition of a put did not hold; or it could not be judged, because somebody else puts there now.
+    /// The condition of a put did not hold, or could not be evaluated because of a concurrent put.
     Refused,
-    /// Who we are, or what we may: words for people.
+    /// Authentication or authorization has failed; the text is for people.
     Denied(String),
-    /// It may go well another time: throttled, silent, cut short. Whether it was done is not known.
+    /// A temporary failure: throttling, silence, a truncated answer. The request may have taken effect.
     Later(String),
-    /// It never goes well.
+    /// A permanent failure.
     Never(String),
 }
 
@@ -58,68 +58,68 @@ impl fmt::Display for Fault {
     }
 }
 
-/// What was read.
+/// The result of a read.
 #[derive(Clone, Debug)]
 pub struct Got {
-    /// The bytes that were asked for, or fewer.
+    /// The requested bytes, or fewer.
     pub bytes: Bytes,
     /// Bytes of the whole object.
     pub size: u64,
-    /// Which version it is; none where the store has no name for it.
+    /// Its version; `None` if the store does not name it.
     pub etag: Option<Etag>,
 }
 
-/// A name of a listing.
+/// An entry of a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
-    /// Below the prefix.
+    /// Its name below the prefix.
     pub name: String,
-    /// Bytes.
+    /// Its size in bytes.
     pub size: u64,
 }
 
-/// Objects below a prefix, and the clock by which they are asked for again.
+/// The objects below a prefix, and the clock for retries.
 ///
-/// Concurrency: from any thread, many requests at once.
+/// Concurrency: may be called by any thread, with many requests in flight.
 pub trait Objects: Send + Sync + 'static {
-    /// Puts an object, whose bytes are these parts one behind the other.
+    /// Puts an object. Its bytes are the concatenation of `parts`.
     fn put(&self, name: &str, parts: Vec<Bytes>, condition: Condition) -> Answer<Option<Etag>>;
 
-    /// Reads an object, or these bytes of it.
+    /// Gets an object, or a range of its bytes.
     fn get(&self, name: &str, range: Option<Range<u64>>) -> Answer<Got>;
 
-    /// The names that begin with `under` and lie behind `after`, in order: some of the first ones; none if there are
-    /// none.
+    /// Lists names that begin with `under` and are greater than `after`, in order. Returns the first ones, and none
+    /// only if there are none.
     fn list(&self, under: &str, after: &str) -> Answer<Vec<Listed>>;
 
-    /// Since any moment.
+    /// Returns the time since an arbitrary start.
     fn now(&self) -> Duration;
 
-    /// So much time.
+    /// Waits for this time.
     fn rest(&self, time: Duration) -> Rest;
 
-    /// By chance, and no other time the same.
+    /// Returns a random number that never repeats.
     fn random(&self) -> u128;
 }
 
-/// What became of [`swap`].
+/// The result of [`swap`].
 #[derive(Clone, Debug)]
 pub enum Swapped {
-    /// The object has our bytes, and this is its version.
+    /// The object has our bytes, and this version.
     Done(Option<Etag>),
-    /// It was another version; this is what is there, if anything is.
+    /// The object had another version. This is its present content, if it exists.
     Other(Option<Got>),
 }
 
-/// Compare and swap of a small object: it becomes these bytes if it is the version that is `expected`, none meaning
-/// that it is not there. For those who decide who of two machines may write (`lease`).
+/// Compares and swaps a small object: it gets these bytes if its version is `expected`; `None` means that it must not
+/// exist. The `lease` object uses this to decide which of two machines may write.
 ///
-/// `bytes` have to differ from all that were ever put there (a number that grows, a random one): so an answer that was
-/// lost is known by what is there. A put that was given up may still arrive: before the time is over for which the
-/// store keeps requests, nothing can be concluded from its absence.
+/// `bytes` must differ from all that were ever put there, for example by a counter or a random number. So after a lost
+/// answer the content tells whether our put was done. A put that was given up may still arrive. Until the store can no
+/// longer hold such a request, its absence proves nothing.
 ///
 /// # Errors
-/// [`Fault::Denied`], [`Fault::Never`]; [`Fault::Later`] after `patience`: whether it was done is not known.
+/// [`Fault::Denied`], [`Fault::Never`]; [`Fault::Later`] after `patience`: the swap may have been done.
 pub async fn swap(
     objects: &Arc<dyn Objects>,
     patience: Patience,
@@ -144,7 +144,7 @@ pub async fn swap(
             _ => false,
         };
         if is_as_expected {
-            // Somebody was about to put there, and has not.
+            // Another put was in progress, and has failed.
             return Err(Fault::Later(format!("{name} is refused, and is as it was")));
         }
         Ok(Swapped::Other(there))

@@ -1,34 +1,34 @@
-//! Where a store is: the name in an expression (docs/store.md, "Words of a name").
+//! The location of a store: its name in an expression (docs/store.md, "Words of a name").
 //!
-//! In: `bucket/prefix?word=value&word`. Out: a [`Place`], or what is wrong with it. Nothing is asked of anybody.
+//! In: `bucket/prefix?word=value&word`. Out: a [`Place`], or an error message. Parsing makes no requests.
 
 use std::str::FromStr;
 use std::time::Duration;
 
 use nine_block::SECTOR;
 
-/// See the module.
+/// The location of a store, and how to access it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Place {
-    /// Its name.
+    /// The name of the bucket.
     pub bucket: String,
-    /// Before the names of all objects; may be empty.
+    /// The prefix of all object names; may be empty.
     pub prefix: String,
-    /// The address of a store that is not Amazon's.
+    /// The URL of a store other than Amazon's.
     pub endpoint: Option<String>,
-    /// Where in the world.
+    /// The region.
     pub region: Option<String>,
-    /// Which part of the files of AWS counts.
+    /// The profile in the files of AWS.
     pub profile: Option<String>,
-    /// Of a new store, or one that is to grow.
+    /// The sectors of a new store, or of one that is to grow.
     pub sectors: Option<u64>,
-    /// How long a request may fail.
+    /// The timeout of a request, including retries.
     pub patience: Option<Duration>,
-    /// The bucket stands in the name of the host.
+    /// The bucket is part of the host name.
     pub in_host: bool,
-    /// HTTP without TLS over networks, too.
+    /// Allow HTTP without TLS over networks.
     pub insecure: bool,
-    /// Requests have no signature: whoever asks may do all.
+    /// Send requests without a signature, for public stores.
     pub unsigned: bool,
 }
 
@@ -89,7 +89,7 @@ impl Place {
         Ok(())
     }
 
-    /// Whether requests to this address need no TLS: it is this machine, or that was said.
+    /// Returns whether requests to this URL may go without TLS: the host is this machine, or `insecure` was set.
     pub fn may_be_open(&self, url: &str) -> bool {
         let url = url.to_ascii_lowercase();
         if url.starts_with("https://") {
@@ -97,7 +97,7 @@ impl Place {
         }
         let rest = url.strip_prefix("http://").unwrap_or_default();
         let host = rest.split(['/', '\\', '?', '#']).next().unwrap_or_default();
-        // Before an @ stands who asks.
+        // User information may precede an @.
         let host = host.rsplit('@').next().unwrap_or_default();
         let host = host
             .strip_prefix('[')

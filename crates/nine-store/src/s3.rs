@@ -1,9 +1,9 @@
-//! A store that speaks S3, over HTTP, by the crate `object_store`; and the only place of this room where tokio stands.
+//! A store that speaks S3 over HTTP, by the crate `object_store`. Only this module of the crate uses tokio.
 //!
-//! In: requests. Out: their answers, and faults in words for people. Requests are done by one thread of the store's
-//! own, so whoever asks needs no runtime, and waits for none.
+//! In: requests. Out: their answers, and faults with text for people. One thread of the store runs the requests, so
+//! callers need no runtime and do not block.
 //!
-//! Always holds: a request is asked once here. Nothing goes over a network in the clear, unless that was said.
+//! Always holds: each request is made once here. Nothing is sent over a network without TLS, unless that was allowed.
 
 use std::env;
 use std::fs;
@@ -28,18 +28,18 @@ use crate::again::Patience;
 use crate::objects::{Answer, Condition, Etag, Fault, Got, Listed, Objects, Rest};
 use crate::place::Place;
 
-/// Names of a listing that are told at once: as many as stores tell.
+/// Names of one listing: the maximum that stores return.
 const PAGE: usize = 1000;
-/// Silence of a connection.
+/// Timeout of a silent connection.
 const SILENCE: Duration = Duration::from_secs(30);
-/// Until a connection is there.
+/// Timeout of connecting.
 const CONNECT: Duration = Duration::from_secs(10);
 
 /// A store, below a prefix.
 pub struct S3 {
     store: Arc<AmazonS3>,
     prefix: Arc<str>,
-    /// Taken when it is dropped.
+    /// Taken by `drop`.
     runtime: Option<Runtime>,
     handle: Handle,
     begun: Instant,
@@ -47,17 +47,18 @@ pub struct S3 {
     pace: Arc<Pace>,
 }
 
-/// Bytes a second at which an object may leave. How much of one is on its way is seen nowhere, so what takes longer
-/// counts as silent, and the next may take twice as long: else a slow network would never put a large object.
+/// The assumed upload rate in bytes a second, from which the timeout of a put follows. The progress of an upload cannot
+/// be observed. A put that exceeds its timeout counts as silent and doubles the time of later ones, so that a slow
+/// network can put large objects at last.
 struct Pace(AtomicU64);
 
 impl S3 {
-    /// Makes ready; nothing is asked of the store yet.
+    /// Creates a client without making a request.
     ///
     /// # Errors
-    /// The place, or what the environment says, cannot be.
+    /// The location or the environment is invalid.
     pub fn new(place: &Place) -> Result<Self, String> {
-        // reqwest wants to be told once for all which cryptography there is; somebody else may have said the same.
+        // reqwest needs a process-wide provider of cryptography; another caller may have installed the same.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let set = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
         let said = ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"].into_iter().find_map(set);
@@ -72,7 +73,7 @@ impl S3 {
         let client = ClientOptions::new()
             .with_allow_http(true)
             .with_connect_timeout(CONNECT.min(whole))
-            // It would count from the first byte that leaves to the last that comes: see `within`.
+            // That timeout would cover the whole request: see `within`.
             .with_timeout_disabled();
         let once = RetryConfig { max_retries: 0, ..RetryConfig::default() };
         let mut builder = AmazonS3Builder::from_env()
@@ -82,7 +83,7 @@ impl S3 {
             .with_skip_signature(place.unsigned)
             .with_virtual_hosted_style_request(place.in_host);
         builder = match endpoint {
-            // The one that is only for S3 goes before the other.
+            // The S3-specific variable takes precedence over the general one.
             Some(url) => builder.with_config(AmazonS3ConfigKey::S3Endpoint, url),
             None => builder,
         };
@@ -91,7 +92,7 @@ impl S3 {
         if place.profile.is_some() || set("AWS_ACCESS_KEY_ID").is_none() {
             let of = |name| ini("AWS_SHARED_CREDENTIALS_FILE", "credentials", &profile, name);
             if let (Some(key_id), Some(secret_key)) = (of("aws_access_key_id"), of("aws_secret_access_key")) {
-                // All of it: a token of the environment belongs to another key.
+                // Use all three values from the file: a session token in the environment belongs to another key.
                 let key = AwsCredential { key_id, secret_key, token: of("aws_session_token") };
                 builder = builder.with_credentials(Arc::new(StaticCredentialProvider::new(key)));
             } else if let Some(profile) = &place.profile {
@@ -127,7 +128,7 @@ impl S3 {
         Path::from(format!("{}{name}", self.prefix))
     }
 
-    /// Does it on the thread of the store.
+    /// Runs a request on the thread of the store.
     fn there<T: Send + 'static>(
         &self,
         request: impl Future<Output = object_store::Result<T>> + Send + 'static,
@@ -144,7 +145,7 @@ impl S3 {
 
 impl Drop for S3 {
     fn drop(&mut self) {
-        // It may be dropped by its own thread.
+        // It may be dropped on its own thread, which must not block.
         self.runtime.take().into_iter().for_each(Runtime::shutdown_background);
     }
 }
@@ -197,7 +198,7 @@ impl Objects for S3 {
             }
             Ok((Got { bytes: bytes.freeze(), size, etag }, wanted))
         };
-        // A store that says a byte now and then is not silent, and as bad.
+        // The total time is limited too, because a store that sends a byte now and then is as bad as a silent one.
         let got = self.there(async move { within(most, got).await? });
         Box::pin(async move {
             let (got, wanted) = got.await?;
@@ -227,7 +228,7 @@ impl Objects for S3 {
 
     fn rest(&self, time: Duration) -> Rest {
         let task = self.handle.spawn(async move { tokio::time::sleep(time).await });
-        // It cannot fail but with its thread, and then what follows fails.
+        // This fails only if the thread has ended, and then the next request fails.
         Box::pin(async move { drop(task.await) })
     }
 
@@ -239,24 +240,24 @@ impl Objects for S3 {
 }
 
 impl Pace {
-    /// An object has not left at this pace. Of many at a time only the first one counts.
+    /// Lowers the rate after a put at `pace` has timed out. Of several such puts only the first counts.
     fn is_slower_than(&self, pace: u64) {
         self.0.fetch_min((pace / 2).max(SLOW), Relaxed);
     }
 
-    /// One has: who is as quick has time enough at half of its pace.
+    /// Raises the rate after a put: half of its rate leaves time enough for the next.
     fn has_left(&self, bytes: u64, took: Duration) {
         let pace = bytes as f64 / took.as_secs_f64() / 2.0;
         self.0.fetch_max((pace as u64).min(QUICK), Relaxed);
     }
 }
 
-/// How long so many bytes take at a pace.
+/// Returns the time that `bytes` take at a rate.
 fn time(bytes: u64, pace: u64) -> Duration {
     Duration::from_secs(bytes / pace)
 }
 
-/// What was read, if it is all that was wanted.
+/// Returns the bytes that were read, if they are complete.
 fn whole(got: Got, wanted: u64) -> Result<Got, Fault> {
     match got.bytes.len() as u64 {
         len if len == wanted => Ok(got),
@@ -265,13 +266,13 @@ fn whole(got: Got, wanted: u64) -> Result<Got, Fault> {
     }
 }
 
-/// The name of an object, if it is one of those. Tools that show folders make objects whose names end with `/`, and the
-/// crate takes that away.
+/// Returns the name of an object below `under`. Tools with folders create objects with names that end in `/`, which the
+/// crate removes.
 fn below<'a>(location: &'a str, prefix: &str, under: &str) -> Option<&'a str> {
     location.strip_prefix(prefix).filter(|name| name.starts_with(under))
 }
 
-/// What it comes to, unless there is silence.
+/// Waits for a future, but at most for `silence`.
 async fn within<T>(silence: Duration, it: impl Future<Output = T>) -> object_store::Result<T> {
     timeout(silence, it).await.map_err(|_| silent())
 }
@@ -280,7 +281,7 @@ fn silent() -> object_store::Error {
     object_store::Error::Generic { store: "S3", source: "the store does not answer".into() }
 }
 
-/// What went wrong, in words for people.
+/// Converts an error of the crate into a fault with text for people.
 fn fault(error: object_store::Error) -> Fault {
     use object_store::Error as E;
     let text = error.to_string();
@@ -316,13 +317,13 @@ fn fault(error: object_store::Error) -> Fault {
     }
 }
 
-/// The status of HTTP that is in an error's text: the crate shows it nowhere else.
+/// Returns the HTTP status from the text of an error, because the crate does not expose it otherwise.
 fn status(text: &str) -> Option<u16> {
     let (_, rest) = text.split_once("status code: ")?;
     rest.get(..3)?.parse().ok()
 }
 
-/// What the store has said, and not all the layers around it.
+/// Returns the store's own error message, without the layers around it.
 fn said(text: &str) -> String {
     let of = |tag: &str| {
         let (_, rest) = text.split_once(&format!("<{tag}>"))?;
@@ -338,7 +339,7 @@ fn said(text: &str) -> String {
     plain.trim_end_matches([' ', '.']).to_string()
 }
 
-/// A value of a file of AWS.
+/// Returns a value from a file of AWS.
 fn ini(var: &str, file: &str, section: &str, name: &str) -> Option<String> {
     let named = env::var_os(var).map(PathBuf::from);
     let path = named.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".aws").join(file)))?;
@@ -360,12 +361,12 @@ fn value(text: &str, section: &str, name: &str) -> Option<String> {
     None
 }
 
-/// Bytes a second: at first, and at last.
+/// The initial and the minimum upload rate, bytes a second.
 const QUICK: u64 = 1 << 20;
 const SLOW: u64 = 8 << 10;
-/// Bytes that are read at once: more than any object of ours has.
+/// Maximum bytes of one read: more than any object of ours has.
 const LARGEST: u64 = 64 << 20;
-/// Characters of what a store says.
+/// Maximum characters of a store's message.
 const SAID: usize = 300;
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! A small disk that several machines write, in one object (docs/store.md, "The slate").
 //!
-//! In: operations of a [`Device`]. Out: gets of the object, and puts on the condition that nobody has put since.
+//! In: operations of a [`Device`]. Out: gets of the object, and puts on the condition that it has not changed since.
 //!
-//! Always holds: each write takes effect at one moment, on top of all writes before it. One that was given up takes
-//! effect before any other that is answered later, or never.
+//! Always holds: each write takes effect at one moment, on top of all writes before it. A write that was given up takes
+//! effect before any write that is answered later, or never.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -17,14 +17,14 @@ use crate::objects::{Condition, Etag, Fault, Got, Objects, Swapped, swap};
 use crate::store::error;
 use crate::turns::{Turns, lock};
 
-/// As many as an arbiter has.
+/// The size of an arbiter.
 const SECTORS: u64 = 256;
-/// How often others may come before a write: each of them has written once.
+/// How many puts of other machines may precede a write.
 const ROUNDS: u32 = 32;
-/// What is asked within it is answered by one get.
+/// Reads that arrive within this time share one get.
 const GATHER: Duration = Duration::from_millis(1);
 
-/// See the module.
+/// A disk in one object that is replaced by compare and swap.
 pub struct Slate(Arc<Inner>);
 
 struct Inner {
@@ -32,32 +32,33 @@ struct Inner {
     name: String,
     patience: Patience,
     tasks: Tasks,
-    /// One write at a time, in the order in which they came.
+    /// At most one write at a time, in order of arrival.
     writes: Turns,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    /// When it was last looked at. It may be older than what is there: then a put is refused.
+    /// The object as last seen. It may be outdated: then a put is refused.
     seen: Option<Seen>,
-    /// The store keeps conditions, as this life has found.
+    /// The store honours conditions, as this process has verified.
     is_kept: bool,
-    /// The next get answers them: as many as are under way.
+    /// Reads that the next get answers; their number is bounded by that of the operations in flight.
     reads: Vec<Io>,
-    /// Somebody gets, and goes on until there are no reads.
+    /// A task is getting the object, and continues until there are no reads.
     gets: bool,
 }
 
 #[derive(Clone)]
 struct Seen {
-    /// None: there is no object.
+    /// `None`: there is no object.
     etag: Option<Etag>,
     sectors: Bytes,
 }
 
 impl Slate {
-    /// It is as it will be found. `name` is for messages; a request is asked for again during `patience`.
+    /// Creates the device without any request. `name` is for messages; `patience` is the timeout of a request,
+    /// including retries.
     pub fn new(objects: Arc<dyn Objects>, name: String, patience: Patience) -> Self {
         let (tasks, writes, state) = (Tasks::default(), Turns::new(1), Mutex::default());
         Self(Arc::new(Inner { objects, name, patience, tasks, writes, state }))
@@ -97,7 +98,7 @@ impl Inner {
         }
     }
 
-    /// Takes note of what is there.
+    /// Records the present content of the object.
     fn saw(&self, there: Option<Got>) -> Result<Seen> {
         let seen = match there {
             Some(Got { bytes, etag: Some(etag), .. }) => {
@@ -135,7 +136,7 @@ impl Inner {
                     match (is_kept, etag) {
                         (true, _) => return Ok(()),
                         (false, Some(before)) => return self.is_kept(before, &sectors).await,
-                        // What was made is put once more: then there is a version before.
+                        // Write the new object once more, so that it has an earlier version for the check.
                         (false, None) => {}
                     }
                 }
@@ -151,7 +152,8 @@ impl Inner {
         slate(sectors, self.objects.random()).into()
     }
 
-    /// Whether the store keeps conditions, tried with an object that is there, and was another version before.
+    /// Checks that the store honours conditions, by puts that must fail: the object exists, and had another version
+    /// before.
     async fn is_kept(&self, before: Etag, sectors: &[u8]) -> Result<()> {
         self.is_refused(Condition::New, sectors).await?;
         self.is_refused(Condition::Is(before), sectors).await?;

@@ -1,4 +1,4 @@
-//! The device: what is known of the store, and reads.
+//! The device: the state of the store, and reads.
 //!
 //! In: operations. Out: requests for objects, several at once. Writes are in [`crate::write`].
 
@@ -21,31 +21,31 @@ use crate::turns::{Turns, lock};
 
 /// Sectors of a new store: 64 TiB.
 const SECTORS: u64 = 1 << 37;
-/// The most.
+/// Maximum number of sectors.
 pub(crate) const SECTORS_MOST: u64 = 1 << 48;
-/// Reads of objects at a time; others wait.
+/// Maximum number of reads of objects in flight.
 const READS: usize = 16;
-/// Sectors that are read at once: what is larger is read in several requests, on several connections.
+/// Sectors of one read request. A larger read is split into several requests, on several connections.
 const PIECE: u64 = 2048;
-/// Sectors, aligned, that always are in one object.
+/// An aligned run of this number of sectors is always in one object.
 const ATOM: u32 = 128;
 
-/// How a store is opened.
+/// The options with which a store is opened.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// As it is in an expression.
+    /// The name of the device, as in an expression.
     pub name: String,
-    /// Sectors that it has, or gets with the first write; it is never made smaller.
+    /// Size in sectors. An existing store grows to it with the first write, but never shrinks.
     pub sectors: Option<u64>,
-    /// Nothing is written.
+    /// Refuses all writes.
     pub read_only: bool,
-    /// How long a request may fail.
+    /// The timeout of a request, including retries.
     pub patience: Patience,
-    /// Who claims, for people: 64 bytes of it are kept.
+    /// A description of this writer for its claim, for people; at most 64 bytes of it are stored.
     pub who: String,
 }
 
-/// A worm in a store.
+/// A worm on an object store.
 #[derive(Clone)]
 pub struct Store(Arc<Inner>);
 
@@ -55,13 +55,13 @@ pub(crate) struct Inner {
     state: Mutex<State>,
     tasks: Tasks,
     reads: Turns,
-    /// Who lists, or claims: one at a time.
+    /// At most one task lists or claims at a time.
     pub listing: Turns,
 }
 
-/// What is known, and what is under way.
+/// The known state of the store, and the operations in progress.
 pub(crate) struct State {
-    /// None: nothing is there yet.
+    /// `None`: the store does not exist yet.
     pub about: Option<About>,
     pub map: Map,
     /// The newest claim when the last listing began; 0: none.
@@ -71,33 +71,33 @@ pub(crate) struct State {
     /// First sectors of objects that wait to be put.
     pub queue: VecDeque<u64>,
     pub putting: usize,
-    /// Why an object could not be put, until it is asked for again.
+    /// The error of a failed put, until the put is retried.
     pub trouble: Option<Error>,
-    /// How often that was so.
+    /// Number of failed puts so far.
     pub troubles: u64,
-    /// Objects that were put, and writes that were there already.
+    /// Number of objects put so far, and of writes whose sectors were there already.
     pub puts: u64,
-    /// So many of them were put before anybody else could claim.
+    /// The value of `puts` at the last check that found no other claim.
     pub sure: u64,
-    /// Those who wait for any of this to change.
+    /// Tasks that wait for any change.
     wakers: Vec<Waker>,
 }
 
-/// The right to write.
+/// The claim to write.
 pub(crate) enum Right {
-    /// Not asked for yet.
+    /// Not claimed yet.
     None,
-    /// Ours.
+    /// Claimed by this store.
     Ours { epoch: u32, number: u32 },
-    /// Another has it: for ever.
+    /// Lost to another writer, for ever.
     Lost(Error),
 }
 
 impl Store {
-    /// Opens what is there, and changes nothing.
+    /// Opens a store without changing it.
     ///
     /// # Errors
-    /// The store does not answer, does not let us, or has something else there.
+    /// The store does not answer, denies access, or has other data under this prefix.
     pub async fn open(objects: Arc<dyn Objects>, options: Options) -> Result<Self> {
         let state = State {
             about: None,
@@ -125,12 +125,12 @@ impl Store {
         Ok(Self(inner))
     }
 
-    /// What tells this store from any other; none as long as nothing was written.
+    /// Returns the identity of this store; `None` before the first write.
     pub fn identity(&self) -> Option<[u8; 16]> {
         self.0.state().about.map(|about| about.identity)
     }
 
-    /// The next object has this number.
+    /// Sets the number of the next object.
     #[cfg(test)]
     pub(crate) fn number(&self, next: u32) {
         if let Right::Ours { number, .. } = &mut self.0.state().right {
@@ -144,24 +144,24 @@ impl Inner {
         lock(&self.state)
     }
 
-    /// Goes on beside what asks for it.
+    /// Runs a task in the background.
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.tasks.spawn(task);
     }
 
-    /// Asks for an object until there is an answer.
+    /// Gets an object, with retries.
     pub async fn get(&self, name: &str, range: Option<Range<u64>>) -> std::result::Result<crate::Got, Fault> {
         self.options.patience.again(&*self.objects, || self.objects.get(name, range.clone())).await
     }
 
-    /// Waits until this comes to something. It is tried again when anything has changed.
+    /// Waits until `is` returns a value. It is called again after each change.
     pub async fn until<T>(&self, mut is: impl FnMut(&mut State) -> Option<T>) -> T {
         poll_fn(|cx| {
             let mut state = self.state();
             match is(&mut state) {
                 Some(it) => Poll::Ready(it),
                 None => {
-                    // As many as there are operations under way.
+                    // Their number is bounded by that of the operations in flight.
                     if !state.wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
                         state.wakers.push(cx.waker().clone());
                     }
@@ -172,13 +172,13 @@ impl Inner {
         .await
     }
 
-    /// Those who wait look again.
+    /// Wakes the waiting tasks.
     pub fn changed(&self) {
         let wakers = std::mem::take(&mut self.state().wakers);
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Learns what is there by now.
+    /// Refreshes the state from the store.
     async fn look(&self) -> Result<()> {
         let _turn = self.listing.turn().await;
         self.about().await?;
@@ -192,7 +192,7 @@ impl Inner {
         Ok(())
     }
 
-    /// What the store says of itself.
+    /// Reads the object `store`.
     pub async fn about(&self) -> Result<Option<Bytes>> {
         let got = match self.get(STORE, None).await {
             Ok(got) => got,
@@ -208,7 +208,7 @@ impl Inner {
         Ok(Some(got.bytes))
     }
 
-    /// The newest claim, 0 if there is none.
+    /// Returns the epoch of the newest claim; 0 if there is none.
     pub async fn newest_claim(&self) -> Result<u32> {
         let mut epoch = self.state().epoch;
         let mut after = if epoch == 0 { CLAIM.to_string() } else { crate::format::claim_name(epoch) };
@@ -220,7 +220,7 @@ impl Inner {
         }
     }
 
-    /// Takes what is new into the map. `epoch` is that of the newest claim, read before.
+    /// Adds new objects to the map. `epoch` is that of the newest claim, which must have been read before.
     pub async fn list(&self, epoch: u32) -> Result<()> {
         let mut after = {
             let state = self.state();
@@ -232,19 +232,19 @@ impl Inner {
             let Some(last) = page.last() else { break };
             after.clone_from(last);
             let mut state = self.state();
-            // What is none of ours is passed over.
+            // Skip names that are not ours.
             page.iter().filter_map(|name| Object::parse(name)).for_each(|object| state.map.insert(object));
         }
         self.state().epoch = epoch;
         Ok(())
     }
 
-    /// Names behind `after`: some of them.
+    /// Lists a number of names after `after`.
     async fn page(&self, under: &str, after: &str) -> Result<Vec<String>> {
         let ask = || self.objects.list(under, after);
         let page = self.options.patience.again(&*self.objects, ask).await.map_err(|fault| error(&fault))?;
         let names: Vec<String> = page.into_iter().map(|listed| listed.name).collect();
-        // Else a listing might never end.
+        // Otherwise a listing might never end.
         if !names.is_sorted() || names.first().is_some_and(|first| first.as_str() <= after) {
             let text = "the store lists names in another order than that of their bytes, or not from where it is told";
             return Err(Error::new(Kind::Unsupported, text));
@@ -252,7 +252,7 @@ impl Inner {
         Ok(names)
     }
 
-    /// Sectors, from memory and from objects.
+    /// Reads sectors from memory and from objects.
     pub async fn read(self: &Arc<Self>, sectors: Range<u64>) -> Result<Bytes> {
         let (gathered, spans) = {
             let state = self.state();
@@ -275,7 +275,7 @@ impl Inner {
         Ok(whole.freeze())
     }
 
-    /// Requests for these sectors, which are no larger than [`PIECE`].
+    /// Adds requests for these sectors, each of at most [`PIECE`] sectors.
     fn fetch(self: &Arc<Self>, spans: &[Span], sectors: Range<u64>, pieces: &mut Vec<Fetch>) -> Result<()> {
         for span in spans {
             let (mut from, to) = (span.sectors.start.max(sectors.start), span.sectors.end.min(sectors.end));
@@ -291,7 +291,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Sectors of an object.
+    /// Reads sectors of an object.
     async fn part(self: Arc<Self>, object: Object, sectors: Range<u64>) -> Result<Bytes> {
         let _turn = self.reads.turn().await;
         let (name, size) = (object.name(), u64::from(object.count) * SECTOR);
@@ -322,7 +322,7 @@ impl Inner {
         Shape { sectors, atom: ATOM, most: CELL as u32, read_only, durable: true }
     }
 
-    /// Sectors of a store that is made now, or that one shall have.
+    /// Returns the sectors of a new store.
     pub fn wanted(&self) -> u64 {
         self.options.sectors.unwrap_or(SECTORS).min(SECTORS_MOST)
     }
@@ -331,7 +331,7 @@ impl Inner {
 /// A part of a read.
 type Fetch = Pin<Box<dyn Future<Output = Result<Bytes>> + Send>>;
 
-/// What all of them come to, in their order; or the first error.
+/// Waits for all fetches. Returns their results in order, or the first error.
 async fn all(mut fetches: Vec<Fetch>) -> Result<Vec<Bytes>> {
     let mut done: Vec<Option<Bytes>> = vec![None; fetches.len()];
     poll_fn(move |cx| {
@@ -355,7 +355,7 @@ async fn all(mut fetches: Vec<Fetch>) -> Result<Vec<Bytes>> {
     .await
 }
 
-/// A fault as an error of a device.
+/// Converts a fault into a device error.
 pub(crate) fn error(fault: &Fault) -> Error {
     let kind = match fault {
         Fault::Missing | Fault::Refused => Kind::Failed,

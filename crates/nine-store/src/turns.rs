@@ -1,27 +1,27 @@
-//! Turns: so many at a time; the others wait, in the order in which they came.
+//! A fair semaphore: a number of permits, which waiting tasks get in order of arrival.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
-/// Locks. Tables change in single steps, so what a panicking thread left is as good as what it found.
+/// Locks a mutex, also after a panic: all tables change in single steps, so they are consistent.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How many may go, and who waits.
+/// The semaphore.
 #[derive(Clone)]
 pub(crate) struct Turns(Arc<Mutex<State>>);
 
 struct State {
     free: usize,
     next: u64,
-    /// As long as there are operations under way that have no turn.
+    /// Waiting tasks; their number is bounded by that of the operations in flight.
     waiting: VecDeque<(u64, Waker)>,
 }
 
-/// The right to go, until it is dropped.
+/// A permit, held until it is dropped.
 pub(crate) struct Turn(Turns);
 
 impl Turns {
@@ -29,7 +29,7 @@ impl Turns {
         Self(Arc::new(Mutex::new(State { free, next: 0, waiting: VecDeque::new() })))
     }
 
-    /// Waits for a turn.
+    /// Waits for a permit.
     pub async fn turn(&self) -> Turn {
         let mut waits = Waits { turns: self, number: None };
         poll_fn(|cx| {
@@ -82,7 +82,7 @@ impl Drop for Turn {
     }
 }
 
-/// One that waits; if it is dropped, the next one is told.
+/// A waiting task. If it is dropped, the next one is woken.
 struct Waits<'a> {
     turns: &'a Turns,
     number: Option<u64>,

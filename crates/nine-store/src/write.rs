@@ -1,8 +1,8 @@
-//! Writes: the claim, what is gathered, how it comes to be durable (docs/store.md, "Writing").
+//! Writes: the claim, gathering, and flushes (docs/store.md, "Writing").
 //!
 //! In: writes and flushes. Out: objects, put once; answers to flushes.
 //!
-//! Always holds: a number of our epoch stands for the same sectors and bytes for ever, however often it is asked for.
+//! Always holds: a number of our epoch stands for the same sectors and bytes for ever, also after retries.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,16 +15,16 @@ use crate::gather::{Cut, sectors_of};
 use crate::objects::{Condition, Fault, Got};
 use crate::store::{Inner, Right, SECTORS_MOST, State, error};
 
-/// Bytes that are gathered at most; who writes more waits.
+/// Maximum bytes gathered; further writes wait.
 const GATHERED: u64 = 64 << 20;
-/// Objects that are put at a time.
+/// Maximum number of puts in flight.
 const PUTS: usize = 8;
 
-/// What should be in objects: from which sector on, and what.
+/// The first sector of a range, and its expected data.
 type Should = (u64, Bytes);
 
 impl Inner {
-    /// Keeps sectors until they are put. What is there already must be the same.
+    /// Gathers sectors until they are put. Sectors that are already written must have the same data.
     pub async fn write(self: &Arc<Self>, at: u64, data: Bytes) -> Result<()> {
         let _: Id = self.claimed().await?;
         loop {
@@ -32,7 +32,7 @@ impl Inner {
             let is_known = there.is_empty();
             for (start, mine) in there {
                 let sectors = start..start + sectors_of(&mine);
-                // From the objects alone: what is gathered was compared.
+                // Only objects are read here, because gathered data was compared already.
                 if self.read(sectors).await? != mine {
                     return Err(written(start));
                 }
@@ -40,12 +40,12 @@ impl Inner {
             let bytes = free.iter().map(sectors).sum::<u64>() * SECTOR;
             self.room(bytes).await?;
             let mut state = self.state();
-            // Another may have written meanwhile, here or elsewhere.
+            // Another write may have changed the state meanwhile.
             if unwritten(&state, at..at + sectors_of(&data)) != free || !state.has_room(bytes) {
                 continue;
             }
             if !is_known {
-                // It counts as ours from here on; so a flush has to look whether it does.
+                // These sectors now count as ours, so the next flush must check the claim.
                 state.puts += 1;
             }
             for part in free {
@@ -62,7 +62,7 @@ impl Inner {
         }
     }
 
-    /// Which of these sectors have not been written, and what should be in those that objects have.
+    /// Returns which of these sectors are not written, and the expected data of those that objects have.
     fn free(&self, at: u64, data: &Bytes) -> Result<(Vec<Range<u64>>, Vec<Should>)> {
         let (state, sectors) = (self.state(), at..at + sectors_of(data));
         for (start, gathered) in state.gather.find(sectors.clone()) {
@@ -75,7 +75,7 @@ impl Inner {
         Ok((unwritten(&state, sectors), there))
     }
 
-    /// Waits until there is room for so many bytes.
+    /// Waits until `bytes` more can be gathered.
     async fn room(self: &Arc<Self>, bytes: u64) -> Result<()> {
         let troubles = {
             let mut state = self.state();
@@ -93,7 +93,7 @@ impl Inner {
         .await
     }
 
-    /// All that was written is durable, and nobody else could write.
+    /// Makes all writes durable, and checks that no other writer has claimed.
     pub async fn flush(self: &Arc<Self>) -> Result<()> {
         let (last, troubles) = {
             let mut state = self.state();
@@ -115,7 +115,7 @@ impl Inner {
         self.is_still_ours(puts).await
     }
 
-    /// Fails if another had claimed when so many objects had been put.
+    /// Fails if another writer had claimed when `puts` objects had been put.
     async fn is_still_ours(&self, puts: u64) -> Result<()> {
         let epoch = match &self.state().right {
             Right::Lost(error) => return Err(error.clone()),
@@ -139,7 +139,7 @@ impl Inner {
         }
     }
 
-    /// We never write again.
+    /// Ends our claim for ever.
     fn lost(&self, text: &str) -> Error {
         let lost = Error::new(Kind::Reserved, format!("{text}: what was not flushed is not there for him"));
         self.state().right = Right::Lost(lost.clone());
@@ -147,7 +147,7 @@ impl Inner {
         lost
     }
 
-    /// Begins to put what waits for it.
+    /// Starts puts of the objects in the queue.
     fn kick(self: &Arc<Self>) {
         loop {
             let cut = {
@@ -170,7 +170,7 @@ impl Inner {
         }
     }
 
-    /// Puts an object, for as long as it takes.
+    /// Puts an object, with retries.
     async fn put(&self, cut: Cut) {
         let (first, name) = (cut.object.first, cut.object.name());
         let put = self.put_new(&name, &cut.parts, |got| is_same(got, &cut.parts)).await;
@@ -194,7 +194,8 @@ impl Inner {
         }
     }
 
-    /// Puts an object that is not there, or is there already as `is_ours` says. False: it is another's.
+    /// Puts an object under a free name. Returns true also if the object there is ours by `is_ours`; false if it is
+    /// not.
     async fn put_new(
         &self,
         name: &str,
@@ -208,7 +209,7 @@ impl Inner {
                 put => return put.map(|_| true),
             }
             match self.objects.get(name, None).await {
-                // Another put it at the same time, and has not: a moment later it can be judged.
+                // A concurrent put caused the refusal, and has failed. Try again a moment later.
                 Err(Fault::Missing) => Err(Fault::Later(format!("{name} is refused, and is not there"))),
                 got => got.map(|got| is_ours(&got)),
             }
@@ -216,7 +217,7 @@ impl Inner {
         self.options.patience.again(&*self.objects, ask).await
     }
 
-    /// Our epoch; from now on it is ours alone.
+    /// Returns our epoch and the next number. Claims an epoch first, if we have none.
     async fn claimed(&self) -> Result<Id> {
         let ours = |state: &State| match &state.right {
             Right::Ours { epoch, number } => Some(Ok(Id { epoch: *epoch, number: *number })),
@@ -231,7 +232,7 @@ impl Inner {
             return ours;
         }
         self.make().await?;
-        // Another one must be able to come.
+        // Leave an epoch for the next writer.
         let epoch = self.newest_claim().await?.checked_add(1).filter(|epoch| *epoch < u32::MAX);
         let none = || Error::new(Kind::Unsupported, "all claims are made, as the names below `claim` say");
         let epoch = epoch.ok_or_else(none)?;
@@ -246,7 +247,7 @@ impl Inner {
         Ok(Id { epoch, number: 0 })
     }
 
-    /// Makes the store, if there is none, or larger, if it is to be.
+    /// Creates the store if it does not exist, or makes it larger if that was requested.
     async fn make(&self) -> Result<()> {
         let Some(bytes) = self.about().await? else {
             if self.state().about.is_some() {
@@ -261,7 +262,7 @@ impl Inner {
             if !self.put_new(STORE, &parts, |got| got.bytes == bytes).await.map_err(failed)? {
                 return self.about().await.map(drop);
             }
-            // A store that forgets the condition is no worm.
+            // A store that ignores the condition cannot be a worm.
             let again = || self.objects.put(STORE, parts.to_vec(), Condition::New);
             return match self.options.patience.again(&*self.objects, again).await {
                 Err(Fault::Refused) => self.about().await.map(drop),
@@ -292,7 +293,7 @@ impl Inner {
                 || Fault::Never("the store has no names for versions (ETag), so it cannot grow".into());
             let condition = Condition::Is(got.etag.ok_or_else(none)?);
             match self.objects.put(STORE, vec![larger], condition).await {
-                // By somebody who makes it larger now; or its answer was lost.
+                // Another machine is making it larger, or the answer to our put was lost.
                 Err(Fault::Refused) => Err(Fault::Later("`store` is not replaced (`If-Match`)".into())),
                 put => put.map(drop),
             }
@@ -303,7 +304,7 @@ impl Inner {
 }
 
 impl State {
-    /// Makes an object of the run that begins here.
+    /// Makes an object of the run that begins at `run`.
     fn cut(&mut self, run: u64) {
         let Right::Ours { epoch, number } = &mut self.right else { return };
         let id = Id { epoch: *epoch, number: *number };
@@ -321,18 +322,18 @@ impl State {
         self.gather.runs().into_iter().for_each(|run| self.cut(run));
     }
 
-    /// Whether so many bytes more can be gathered. What is larger than all may be has it to itself.
+    /// Returns whether `bytes` more can be gathered. A write larger than the limit must be the only one.
     fn has_room(&self, bytes: u64) -> bool {
         self.gather.bytes() == 0 || self.gather.bytes() + bytes <= GATHERED
     }
 
-    /// What failed is asked for again. How often something has failed up to now.
+    /// Lets failed puts be retried. Returns the number of failures so far.
     fn resume(&mut self) -> u64 {
         self.trouble = None;
         self.troubles
     }
 
-    /// Why nothing comes of what was asked for when so many had failed.
+    /// Returns the error of a put that has failed since there were `troubles` failures.
     fn failed(&self, troubles: u64) -> Option<Error> {
         if let Right::Lost(error) = &self.right {
             return Some(error.clone());
@@ -341,7 +342,7 @@ impl State {
     }
 }
 
-/// Which of these sectors are nowhere.
+/// Returns which of these sectors are neither in an object nor gathered.
 fn unwritten(state: &State, sectors: Range<u64>) -> Vec<Range<u64>> {
     let spans = state.map.find(sectors).into_iter().filter(|span| span.of.is_none());
     let mut free = Vec::new();
@@ -361,7 +362,7 @@ fn sectors(part: &Range<u64>) -> u64 {
     part.end - part.start
 }
 
-/// These sectors of a write at `at`.
+/// Returns the data of these sectors, from a write at `at`.
 fn slice(data: &Bytes, at: u64, part: &Range<u64>) -> Bytes {
     data.slice(((part.start - at) * SECTOR) as usize..((part.end - at) * SECTOR) as usize)
 }

@@ -15,7 +15,7 @@ const LOOK: u64 = 1 << 16;
 /// Bytes of one read.
 const READ: u64 = 1 << 20;
 
-/// A worm whose label is known.
+/// A worm with a known label.
 pub(crate) struct Worm<'a> {
     pub(crate) w: &'a dyn Device,
     pub(crate) identity: Identity,

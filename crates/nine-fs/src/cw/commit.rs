@@ -54,7 +54,7 @@ pub(crate) struct Changes {
     pub(crate) blocks: Vec<Changed>,
     /// Blocks of the current generation, known to earlier commits, that nothing points to any more.
     pub(crate) freed: Vec<u64>,
-    /// Rows whose blocks are durable on w.
+    /// Rows of blocks that are durable on w.
     pub(crate) forward: Vec<Come>,
     /// Forwarded rows that nothing points to any more.
     pub(crate) swept: Vec<u64>,
@@ -425,7 +425,7 @@ impl Cw {
         if due { self.checkpoint(None).await } else { Ok(()) }
     }
 
-    /// Marks rows whose copying to w has failed. Only reports and the state table use this.
+    /// Marks rows of blocks that could not be copied to w. Only messages and the state table use this.
     pub(crate) fn copying_failed(&self, rows: impl Iterator<Item = u64>) {
         self.state().failed.extend(rows);
     }

@@ -21,7 +21,7 @@ pub(crate) struct Copies {
     /// By w-address; the flag says whether the copy was read since it was queued.
     copies: Map<u64, (Copy, bool)>,
     order: VecDeque<u64>,
-    /// Slots whose entry in the table on c is out of date.
+    /// Slots with an outdated entry in the table on c.
     pub(crate) changed: BTreeSet<u64>,
     /// The w-address that each slot holds a copy of, for that table.
     by_slot: Map<u64, u64>,

@@ -95,7 +95,7 @@ struct State {
     copies: Copies,
     /// Slots of read copies that are being written.
     keeping: u64,
-    /// Rows whose copying to w has failed.
+    /// Rows of blocks that could not be copied to w.
     failed: Set<u64>,
     journal: Journal,
     /// A commit is in progress: the pages of rows that it needs stay in memory.

@@ -15,7 +15,7 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// Creates an allocator whose numbers are free, except those in `taken`. Panics if a number is taken twice.
+    /// Creates an allocator of `len` free numbers, except those in `taken`. Panics if a number is taken twice.
     pub(crate) fn new(len: u64, taken: impl Iterator<Item = u64>) -> Self {
         let mut room = Self { words: vec![0; len.div_ceil(64) as usize], len, free: len, hand: 0 };
         for number in taken {

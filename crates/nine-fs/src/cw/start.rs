@@ -1,6 +1,6 @@
 //! Creates a file system on two devices, or opens the one that is there, in the state of its last commit.
 //!
-//! In: devices. Out: a [`Cw`], or an error message that says why there is none, and what to do.
+//! In: devices. Out: a [`Cw`], or an error message with the reason and a remedy.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
@@ -305,7 +305,7 @@ impl Cw {
     /// Opens the file system on the devices.
     ///
     /// # Errors
-    /// A message for people: what does not fit together, and what to do.
+    /// A message for people: the mismatch, and a remedy.
     pub(crate) async fn open(c: Arc<dyn Device>, w: Arc<dyn Device>) -> Result<Self> {
         let cw = Self::look(c, w).await?;
         let incarnation = cw.state().header.incarnation + 1;

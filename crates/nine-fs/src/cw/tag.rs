@@ -54,7 +54,7 @@ impl Tag {
         tag[32..48].copy_from_slice(identity);
     }
 
-    /// Writes the tag and the sum into the end of a block whose content is complete. Returns the sum.
+    /// Writes the tag and the sum into the end of a block with complete content. Returns the sum.
     pub(crate) fn seal(self, block: &mut [u8], identity: &Identity) -> u32 {
         self.put(block, identity);
         let end = block.len();
