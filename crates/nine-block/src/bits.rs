@@ -1,16 +1,16 @@
-//! Bitmaps, and how they lie on a disk: docs/block.md, "Bits on a disk".
+//! Bitmaps, and their form on a disk: docs/block.md, "Bits on a disk".
 
 use bytes::Bytes;
 
 use crate::device::SECTOR;
 
-/// Bits of a sector of a map.
+/// Bits in a sector of a map.
 pub(crate) const PER_SECTOR: u64 = 4032;
 
-/// Words of a sector that are bits.
+/// Words of bits in a sector.
 const WORDS: usize = 63;
 
-/// So many bits; none is 1 at first.
+/// A bitmap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bits {
     words: Vec<u64>,
@@ -18,52 +18,52 @@ pub struct Bits {
 }
 
 impl Bits {
-    /// So many, all 0.
+    /// Creates a bitmap of `len` bits, all 0.
     pub fn new(len: u64) -> Self {
         Self { words: vec![0; len.div_ceil(64) as usize], len }
     }
 
-    /// How many there are.
+    /// Returns the number of bits.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// With zeros behind, if it is more.
+    /// Changes the number of bits; new ones are 0.
     pub fn resize(&mut self, len: u64) {
         self.words.resize(len.div_ceil(64) as usize, 0);
         self.len = len;
     }
 
-    /// Whether it is 1.
+    /// Returns whether a bit is 1.
     pub fn has(&self, bit: u64) -> bool {
         self.words[(bit / 64) as usize] & (1 << (bit % 64)) != 0
     }
 
-    /// It is 1 from now on.
+    /// Sets a bit to 1.
     ///
     /// # Panics
-    /// If there is no such bit: a mistake of ours.
+    /// If there is no such bit. That is a bug of the caller.
     pub fn set(&mut self, bit: u64) {
         assert!(bit < self.len, "bit {bit} of {}", self.len);
         self.words[(bit / 64) as usize] |= 1 << (bit % 64);
     }
 
-    /// It is 0 from now on.
+    /// Sets a bit to 0.
     pub fn unset(&mut self, bit: u64) {
         self.words[(bit / 64) as usize] &= !(1 << (bit % 64));
     }
 
-    /// All are 1.
+    /// Sets all bits to 1.
     pub fn fill(&mut self) {
         (0..self.len).for_each(|bit| self.set(bit));
     }
 
-    /// All are 0.
+    /// Sets all bits to 0.
     pub fn clear(&mut self) {
         self.words.fill(0);
     }
 
-    /// Those that are 1, rising.
+    /// Returns the bits that are 1, in rising order.
     pub fn ones(&self) -> impl Iterator<Item = u64> + '_ {
         let words = self.words.iter().enumerate().filter(|(_, word)| **word != 0);
         words.flat_map(|(at, word)| {
@@ -71,32 +71,32 @@ impl Bits {
         })
     }
 
-    /// How many are 1.
+    /// Returns the number of bits that are 1.
     pub fn count(&self) -> u64 {
         self.words.iter().map(|word| u64::from(word.count_ones())).sum()
     }
 
-    /// Whether all are 0.
+    /// Returns whether all bits are 0.
     pub fn is_empty(&self) -> bool {
         self.words.iter().all(|word| *word == 0)
     }
 
-    /// Only those that the other has too.
+    /// Clears the bits that are 0 in `other`.
     pub fn keep(&mut self, other: &Self) {
         self.words.iter_mut().zip(&other.words).for_each(|(to, from)| *to &= from);
     }
 
-    /// Only those that the other has not.
+    /// Clears the bits that are 1 in `other`.
     pub fn without(&mut self, other: &Self) {
         self.words.iter_mut().zip(&other.words).for_each(|(to, from)| *to &= !from);
     }
 
-    /// Those of the other too.
+    /// Sets the bits that are 1 in `other`.
     pub fn add(&mut self, other: &Self) {
         self.words.iter_mut().zip(&other.words).for_each(|(to, from)| *to |= from);
     }
 
-    /// Sectors of its map.
+    /// Returns the sectors of the map.
     pub fn sectors(&self) -> u64 {
         self.len.div_ceil(PER_SECTOR)
     }
@@ -106,7 +106,7 @@ impl Bits {
         &self.words[from..(from + WORDS).min(self.words.len())]
     }
 
-    /// A sector of its map, as it lies on a disk.
+    /// Returns a sector of the map, as it lies on a disk.
     pub fn sector(&self, sector: u64) -> Bytes {
         let mut bytes = vec![0; SECTOR as usize];
         for (to, word) in bytes.chunks_exact_mut(8).zip(self.part(sector)) {
@@ -117,12 +117,12 @@ impl Bits {
         bytes.into()
     }
 
-    /// Whether this is a sector of a map.
+    /// Returns whether the sum of a sector of a map is right.
     pub fn is_right(sector: u64, bytes: &[u8]) -> bool {
         sum(&bytes[..504], Some(sector)).to_le_bytes() == bytes[504..512]
     }
 
-    /// Takes a sector of its map from a disk; where that is not right, all its bits are 1 and this is false.
+    /// Reads a sector of the map from a disk. If its sum is wrong, sets all its bits to 1 and returns false.
     pub fn take(&mut self, sector: u64, bytes: &[u8]) -> bool {
         let right = Self::is_right(sector, bytes);
         let from = sector * PER_SECTOR;
@@ -136,19 +136,19 @@ impl Bits {
         right
     }
 
-    /// Sectors of the map in which this has a bit that the other has not.
+    /// Returns the sectors of the map in which this has a 1 that `other` has not.
     pub fn more_than(&self, other: &Self) -> Vec<u64> {
         let more =
             |sector: &u64| self.part(*sector).iter().zip(other.part(*sector)).any(|(a, b)| a & !b != 0);
         (0..self.sectors()).filter(more).collect()
     }
 
-    /// Sectors of the map that are not the same.
+    /// Returns the sectors of the map that differ.
     pub fn unlike(&self, other: &Self) -> Vec<u64> {
         (0..self.sectors()).filter(|sector| self.part(*sector) != other.part(*sector)).collect()
     }
 
-    /// Takes over a sector of the map.
+    /// Copies a sector of the map from `other`.
     pub fn copy(&mut self, other: &Self, sector: u64) {
         let from = sector as usize * WORDS;
         let part = other.part(sector);
@@ -156,7 +156,7 @@ impl Bits {
     }
 }
 
-/// FNV-1a: found by mistake, not by malice.
+/// Returns the FNV-1a sum, which detects accidental changes only.
 pub(crate) fn sum(bytes: &[u8], number: Option<u64>) -> u64 {
     let number = number.map(u64::to_le_bytes);
     let bytes = bytes.iter().chain(number.iter().flatten());

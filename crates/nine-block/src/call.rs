@@ -11,7 +11,7 @@ use crate::device::{Device, Done, Io, Op, Proof};
 use crate::error::Result;
 use crate::sync::{Mutex, lock};
 
-/// What an operation comes to. Dropped, the operation goes on, and nobody is told.
+/// The future of an operation. If it is dropped, the operation continues, and its result is lost.
 pub struct Call(Arc<Mutex<State>>);
 
 #[derive(Default)]
@@ -27,7 +27,7 @@ impl Call {
         call
     }
 
-    /// One that ends when the other half is told.
+    /// Returns a future, and the callback that completes it.
     pub(crate) fn pair() -> (Done, Self) {
         let state = Arc::<Mutex<State>>::default();
         let told = state.clone();
@@ -63,7 +63,7 @@ impl dyn Device {
         Call::begin(self, |done| Io::read(at, count, done))
     }
 
-    /// Reads `count` sectors of which something is known, if it is.
+    /// Reads `count` sectors, with a proof if there is one.
     pub fn read_proven(&self, at: u64, count: u64, proof: Option<Proof>) -> Call {
         Call::begin(self, |done| Io::read(at, count, done).with(proof))
     }
@@ -73,17 +73,17 @@ impl dyn Device {
         Call::begin(self, |done| Io::write(at, data, done))
     }
 
-    /// Makes what is written durable.
+    /// Makes complete writes durable.
     pub fn flush(&self) -> Call {
         Call::begin(self, |done| Io::other(Op::Flush, 0, 0, done))
     }
 
-    /// Says that these sectors are not wanted.
+    /// Discards sectors.
     pub fn discard(&self, at: u64, count: u64) -> Call {
         Call::begin(self, |done| Io::other(Op::Discard, at, count, done))
     }
 
-    /// Looks how large it is by now.
+    /// Refreshes the size of the device.
     pub fn look(&self) -> Call {
         Call::begin(self, |done| Io::other(Op::Look, 0, 0, done))
     }

@@ -1,7 +1,7 @@
 //! The rules of a [`Device`], as a function that checks any device.
 //!
-//! In: a device, and eight of its sectors that may be written. Out: nothing, or the first rule that does not hold, in
-//! words. The rules are those of [`Device`], [`Op`] and [`Proof`].
+//! In: a device, and eight of its sectors that may be written. Out: nothing, or a message about the first violated
+//! rule. The rules are those of [`Device`], [`Op`] and [`Proof`].
 
 use bytes::Bytes;
 
@@ -10,14 +10,14 @@ use crate::device::Op;
 use crate::device::{Device, Proof, SECTOR};
 use crate::error::{Kind, Result};
 
-/// Sectors that [`check`] reads, and writes where the device is written.
+/// Sectors that [`check`] reads and, unless the device is read-only, writes.
 pub const SECTORS: u64 = 8;
 
-/// Checks a device by its sectors from `at` on. Where it is written once, they must be unwritten; where it is read
-/// only, they must be readable.
+/// Checks a device by its sectors from `at` on. On a write-once device they must be unwritten; on a read-only one they
+/// must be readable.
 ///
 /// # Errors
-/// The rule that does not hold, and the answer that was seen instead.
+/// The violated rule, and the answer that was seen instead.
 pub async fn check(device: &dyn Device, at: u64) -> std::result::Result<(), String> {
     let name = device.name();
     let fails = |rule: &str, seen: String| Err(format!("{name}: {rule}; seen: {seen}"));

@@ -1,4 +1,4 @@
-//! A disk, and what is asked of it.
+//! A block device, and its operations.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,113 +11,115 @@ use crate::owner::SectorOwner;
 /// Bytes of a sector: the unit of all addresses and counts.
 pub const SECTOR: u64 = 512;
 
-/// Numbered sectors that are read and written.
+/// A device of numbered sectors.
 ///
-/// Concurrency: from any thread, many operations at once, in no order: two that overlap and are under way at the same
-/// time may happen in either order, and only [`Op::Flush`] covers what was *complete* when it was submitted.
+/// Concurrency: operations may be submitted from any thread, many at once, and end in any order. Two overlapping
+/// operations in flight may take effect in either order. [`Op::Flush`] covers only writes that were *complete* when it
+/// was submitted.
 pub trait Device: Send + Sync + 'static {
-    /// What it is like, as far as is known now.
+    /// Returns the properties of the device, as far as they are known now.
     fn shape(&self) -> Shape;
 
     /// Begins an operation. It ends by [`Io::end`], on any thread, perhaps before this returns.
     ///
-    /// A [`Proof`] of a read chooses between copies, and never makes a read fail: a device that has a copy for which it
-    /// holds answers with that one; a device that has none answers with a copy that it could read, as a single disk
-    /// does. A read fails only if no copy could be read. So whoever reads judges the bytes, whatever the device is.
+    /// A [`Proof`] of a read selects between copies, and never makes a read fail. A device that has a copy for which
+    /// the proof holds returns that copy. If no copy satisfies it, the device returns one that it could read, as a
+    /// single disk does. A read fails only if no copy could be read. So the reader must verify the bytes, for any
+    /// device.
     fn submit(&self, io: Io);
 
-    /// Bytes of sectors without storage, as far as is known now: the holes of a sparse file beyond the free space of
-    /// its file system. Writes there fail with [`Kind::Full`]. 0 for other devices. Does not block.
+    /// Returns the bytes of sectors without storage, as far as is known now: the holes of a sparse file beyond the free
+    /// space of its file system. Writes there fail with [`Kind::Full`]. 0 for other devices. Does not block.
     fn unbacked(&self) -> u64 {
         0
     }
 
-    /// As it is in an expression, for messages.
+    /// Returns the device as an expression, for messages.
     fn name(&self) -> String;
 
-    /// For people: a line for itself, and lines for what it is made of, each two blanks further in.
+    /// Returns the status for people: a line for this device, and indented lines for the devices that it is made of.
     fn status(&self) -> String {
         let Shape { sectors, read_only, .. } = self.shape();
         format!("{} {sectors} sectors{}\n", self.name(), if read_only { ", read only" } else { "" })
     }
 
-    /// For people: the present faults of the device and of the devices it is made of, one line each.
+    /// Returns the present faults of this device and of the devices that it is made of, one line each, for people.
     fn trouble(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// Adds an owner, whom mirrors ask from now on which copy of a block is right. Devices without copies ignore it;
+    /// Adds an owner. Mirrors ask it from now on which copy of a block is right. Devices without copies ignore it;
     /// devices made of others pass it on. Several owners may each own a part.
     fn owned_by(&self, owner: Arc<dyn SectorOwner>) {
         let _ = owner;
     }
 
-    /// Does what these words say (`resync`, `scrub`, what the device knows); an unknown word is an error that names
-    /// those that are known.
+    /// Runs a command such as `resync` or `scrub`. An unknown command is an error that lists the known ones.
     fn control(&self, words: &[&str]) -> Result<()> {
         let word = words.first().copied().unwrap_or_default();
         Err(Error::new(Kind::Unsupported, format!("{}: knows no `{word}`, nor other words", self.name())))
     }
 }
 
-/// What a device is like.
+/// The properties of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// How many there are.
+    /// The size in sectors.
     pub sectors: u64,
-    /// Sectors, aligned, that are written whole or not at all, also when the power goes.
+    /// An aligned run of this number of sectors is written completely or not at all, also when the power is cut.
     pub atom: u32,
-    /// The most sectors of one operation that are worth asking for at once; more are cut by the device itself.
+    /// The maximum number of sectors in an efficient operation. The device splits larger ones itself.
     pub most: u32,
-    /// It is not written.
+    /// The device refuses writes.
     pub read_only: bool,
-    /// [`Op::Flush`] makes writes durable. Where it does not, the device says so, and nothing more can be promised.
+    /// [`Op::Flush`] makes writes durable. If it is false, the device promises nothing.
     pub durable: bool,
 }
 
-/// What is done.
+/// The kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
-    /// Sectors are read.
+    /// Read sectors.
     Read,
-    /// Sectors are written.
+    /// Write sectors.
     Write,
-    /// What was written and complete before this was submitted is durable.
+    /// Make durable all writes that were complete when this was submitted.
     Flush,
-    /// What is in these sectors is not wanted any more; they may be read as anything until they are written.
+    /// Discard these sectors; until they are written again, reads may return anything.
     Discard,
-    /// It is looked how large the device is by now: [`Device::shape`] knows afterwards.
+    /// Refresh the size, which [`Device::shape`] returns afterwards.
     Look,
 }
 
-/// Whoever is told how it ended: of a read, what was read.
+/// The callback for the result of an operation; for a read it gets the data.
 ///
-/// It must not wait, and must not begin what ends by calling it again: a device may end at once, and so on without an
-/// end. Who goes on with more does so in a task of his own ([`Device`]'s calls, which are futures).
+/// It must not block. It must not start an operation that would call it again, because a device may end operations at
+/// once, and the recursion would be endless. Code that continues with more operations runs in a task instead, with
+/// futures from [`Device`]'s calls.
 pub type Done = Box<dyn FnOnce(Result<Bytes>) + Send>;
 
-/// An operation that is under way. It ends once: by [`Io::end`], or, if it is dropped, with an error that says so.
+/// An operation in flight. It ends exactly once: by [`Io::end`], or with an error if it is dropped.
 pub struct Io {
-    /// What is done.
+    /// The kind of the operation.
     pub op: Op,
     /// The first sector.
     pub at: u64,
-    /// Sectors.
+    /// The number of sectors.
     pub count: u64,
-    /// Of a write, what is written: `count` sectors.
+    /// The data of a write: `count` sectors.
     pub data: Bytes,
-    /// Of a read, what is known of what is there.
+    /// The expected content of a read.
     pub proof: Option<Proof>,
     done: Option<Done>,
 }
 
-/// Whether these bytes are the n-th block of a read.
+/// Returns whether these bytes are the n-th block of a read.
 type Holds = dyn Fn(u64, &[u8]) -> bool + Send + Sync;
 
-/// What a reader knows of the blocks that it reads, mostly a sum. A mirror takes the next member where the proof does
-/// not hold, and writes the right bytes to the first; if it holds for no member, the bytes of the first member that
-/// could be read are the answer. A device that has one copy of everything does not look at it. A part of a read has it
-/// as far as it is of whole blocks; reads through a buffer have none.
+/// The reader's check of the blocks of a read, mostly by a sum. If the proof fails for a member of a mirror, the mirror
+/// tries the next one, and writes the right bytes to the first. If it fails for all, the answer is the bytes of the
+/// first readable member. A device with a single copy ignores it. A part of a read inherits the proof if it consists of
+/// whole blocks; reads through a buffer do not.
 #[derive(Clone)]
 pub struct Proof {
     /// Sectors of a block.
@@ -129,29 +131,29 @@ pub struct Proof {
 }
 
 impl Proof {
-    /// Of a read of blocks of `per` sectors: `holds` says whether these bytes are the n-th of them.
+    /// Creates the proof of a read of blocks of `per` sectors. `holds` returns whether these bytes are the n-th block.
     pub fn new(per: u64, holds: impl Fn(u64, &[u8]) -> bool + Send + Sync + 'static) -> Self {
         Self { per, skip: 0, everywhere: false, holds: Arc::new(holds) }
     }
 
-    /// All members of a mirror are read, not only the first that is right.
+    /// Makes a mirror read all members, not only until the first right one.
     pub fn everywhere(mut self) -> Self {
         self.everywhere = true;
         self
     }
 
-    /// Whether they are.
+    /// Returns whether all members are to be read.
     pub fn is_everywhere(&self) -> bool {
         self.everywhere
     }
 
-    /// Of `count` sectors from the `skip`-th on, if they are whole blocks.
+    /// Returns the proof of `count` sectors from the `skip`-th on, if they are whole blocks.
     pub fn part(&self, skip: u64, count: u64) -> Option<Self> {
         let whole = skip.is_multiple_of(self.per) && count.is_multiple_of(self.per);
         whole.then(|| Self { skip: self.skip + skip / self.per, ..self.clone() })
     }
 
-    /// Whether all blocks are right.
+    /// Returns whether all blocks are right.
     pub fn holds(&self, data: &[u8]) -> bool {
         let blocks = data.chunks_exact((self.per * SECTOR) as usize);
         blocks.zip(self.skip..).all(|(block, n)| (self.holds)(n, block))
@@ -159,47 +161,47 @@ impl Proof {
 }
 
 impl Io {
-    /// A read of `count` sectors.
+    /// Creates a read of `count` sectors.
     pub fn read(at: u64, count: u64, done: impl FnOnce(Result<Bytes>) + Send + 'static) -> Self {
         Self { op: Op::Read, at, count, data: Bytes::new(), proof: None, done: Some(Box::new(done)) }
     }
 
-    /// The same, of which something is known, if it is.
+    /// Sets the proof of a read.
     pub fn with(mut self, proof: Option<Proof>) -> Self {
         self.proof = proof;
         self
     }
 
-    /// A write of whole sectors.
+    /// Creates a write of whole sectors.
     ///
     /// # Panics
-    /// If `data` is no number of whole sectors: a mistake of ours.
+    /// If `data` is not a whole number of sectors. That is a bug of the caller.
     pub fn write(at: u64, data: Bytes, done: impl FnOnce(Result<Bytes>) + Send + 'static) -> Self {
         let len = data.len() as u64;
         assert!(len.is_multiple_of(SECTOR), "a write of {len} bytes, which are no sectors");
         Self { op: Op::Write, at, count: len / SECTOR, data, proof: None, done: Some(Box::new(done)) }
     }
 
-    /// A flush, a look, a discard of `count` sectors.
+    /// Creates a flush, a look, or a discard of `count` sectors.
     pub fn other(op: Op, at: u64, count: u64, done: impl FnOnce(Result<Bytes>) + Send + 'static) -> Self {
         debug_assert!(!matches!(op, Op::Read | Op::Write));
         Self { op, at, count, data: Bytes::new(), proof: None, done: Some(Box::new(done)) }
     }
 
-    /// The sector behind the last.
+    /// Returns the sector after the last.
     pub fn end_at(&self) -> u64 {
         self.at.saturating_add(self.count)
     }
 
-    /// Bytes of its sectors.
+    /// Returns the bytes of its sectors.
     pub fn bytes(&self) -> usize {
         (self.count * SECTOR) as usize
     }
 
-    /// It is over. Of a read that went well: what was read, all of it.
+    /// Ends the operation. A successful read must pass all of its data.
     pub fn end(mut self, result: Result<Bytes>) {
         let result = match (self.op, result) {
-            // A device that answers something else than was asked is broken, and says so here and not to its users.
+            // A device that returns the wrong amount of data is broken; turn that into an error here.
             (Op::Read, Ok(data)) if data.len() as u64 != self.count * SECTOR => {
                 let text = format!("{} bytes were read, not {} sectors", data.len(), self.count);
                 Err(Error::new(Kind::Failed, text))
@@ -211,12 +213,12 @@ impl Io {
         }
     }
 
-    /// It failed.
+    /// Ends the operation with an error.
     pub fn fail(self, kind: Kind, text: impl fmt::Display) {
         self.end(Err(Error::new(kind, text)));
     }
 
-    /// Whether a device of this shape can do it; else why not.
+    /// Checks that a device of this shape can do the operation.
     pub fn judge(&self, shape: &Shape) -> Result<()> {
         let in_range = self.at.checked_add(self.count).is_some_and(|end| end <= shape.sectors);
         match self.op {
@@ -232,11 +234,11 @@ impl Io {
         }
     }
 
-    /// A part of the same operation: `count` sectors from the `skip`-th on, at `at`; who has the whole is told by
-    /// `done`.
+    /// Creates a part of the same operation: `count` sectors from the `skip`-th on, at sector `at` of another device.
+    /// Its result goes to `done`.
     ///
     /// # Panics
-    /// If it is no part of it: a mistake of ours.
+    /// If it is not a part of the operation. That is a bug of the caller.
     pub fn part(
         &self,
         skip: u64,
@@ -253,7 +255,7 @@ impl Io {
         Self { op: self.op, at, count, data, proof, done: Some(Box::new(done)) }
     }
 
-    /// Whether this is what a read was to bring, as far as is known.
+    /// Returns whether this data satisfies the proof, if there is one.
     pub fn proves(&self, data: &[u8]) -> bool {
         self.proof.as_ref().is_none_or(|proof| proof.holds(data))
     }

@@ -1,54 +1,55 @@
-//! What goes wrong with disks, in kinds that whoever is above acts on.
+//! Errors of devices, in kinds that callers act on.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// Of an operation on a device.
+/// The result of an operation on a device.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What went wrong. Cheap to clone: a mirror tells it to several.
+/// An error. Cheap to clone, because a mirror passes it to several callers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
-    /// What is to be done about it.
+    /// How a caller should react.
     pub kind: Kind,
-    /// For people: which device, what it said.
+    /// A message for people: the device, and its own message.
     pub text: Arc<str>,
 }
 
-/// What is to be done about an error.
+/// How a caller should react to an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// The medium or its driver failed: another member may have it.
+    /// The medium or its driver has failed. Another member of a mirror may have the data.
     Failed,
-    /// It has not answered for as long as it may take; it may come again.
+    /// The device does not answer within its timeout. It may return.
     Down,
-    /// Too much waits for it: nothing was done, and the same may be asked again. Never a reason to set a member aside.
+    /// The queue of the device is full. Nothing was done, and the operation may be retried. Never a reason to set a
+    /// member aside.
     Busy,
     /// No storage is left for the write, for example on a full disk of the host. Each sector has its old or its new
     /// bytes. The write may be retried; it succeeds when there is room.
     Full,
-    /// Another has it to himself (AoE error 6). Never a reason to set a member aside: whoever writes here is not the
-    /// one who may.
+    /// Another owner has reserved the device (AoE error 6). Never a reason to set a member aside, because this program
+    /// is not the one that may write.
     Reserved,
-    /// These sectors are not on it. A mistake of whoever asks, or it has become smaller.
+    /// The sectors are out of range: a bug of the caller, or the device has shrunk.
     Range,
-    /// It is not written, or what is written here is written once.
+    /// The device is read-only, or the sectors are written already on a write-once device.
     ReadOnly,
-    /// It has never been written.
+    /// The sectors were never written.
     Unwritten,
-    /// A write may be lost: a flush failed, and nothing can be promised until what was not flushed is written again.
+    /// A write may be lost, because a flush failed. Nothing can be promised until all unflushed data is written again.
     Poisoned,
-    /// It cannot do that.
+    /// The device cannot do that.
     Unsupported,
 }
 
 impl Error {
-    /// Of this kind, in these words.
+    /// Creates an error.
     pub fn new(kind: Kind, text: impl fmt::Display) -> Self {
         Self { kind, text: text.to_string().into() }
     }
 
-    /// The same, of a device of this name.
+    /// Prefixes the message with the name of a device.
     #[must_use]
     pub fn of(self, device: impl fmt::Display) -> Self {
         Self { text: format!("{device}: {}", self.text).into(), ..self }

@@ -1,9 +1,9 @@
 //! Device expressions: `cp(e565.0)0.3276800{e565.1e545.1}` (grammar: docs/block.md).
 //!
-//! In: text, and the words that are known. Out: a [`Tree`] with the place of each device in the text, or [`Wrong`],
-//! which points at what is wrong. Iterators and brackets around one device are gone from a tree.
+//! In: text, and the known words. Out: a [`Tree`] with the position of each device in the text, or [`Wrong`], which
+//! points at the error. A tree has no iterators, and no brackets around a single device.
 //!
-//! Always holds: a tree shows itself as text that is parsed to an equal one.
+//! Always holds: the text form of a tree parses to an equal tree.
 
 mod absent;
 mod buffer;
@@ -16,26 +16,26 @@ use std::sync::Arc;
 pub use build::{Built, Driver, How, Making, OpenMirrors, Table};
 pub use parse::parse;
 
-/// Bytes of an expression.
+/// Maximum bytes of an expression.
 pub const TEXT_MOST: usize = 4096;
-/// Devices of an expression, those that are made of others among them.
+/// Maximum number of devices in an expression, including composite ones.
 pub const DEVICES_MOST: usize = 256;
-/// Devices within devices.
+/// Maximum nesting depth of devices.
 pub const DEPTH_MOST: usize = 32;
 
-/// A device, and what it is made of. Equal are those that say the same, wherever they stand.
+/// A device, and the devices that it is made of. Equality ignores positions.
 #[derive(Clone, Debug)]
 pub struct Tree {
     /// The byte of the text at which it begins.
     pub at: usize,
-    /// What it is.
+    /// Its kind.
     pub what: What,
 }
 
-/// What a device is.
+/// The kind of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
-    /// A letter or a word, and which of its devices.
+    /// A letter or a word, and its argument.
     Leaf(String, Arg),
     /// Made of others: `(`, `[`, `{`, `bare`, `ro`, `f`, `c`, `j` or `x`.
     Of(&'static str, Vec<Tree>),
@@ -43,18 +43,18 @@ pub enum What {
     Part(Box<Tree>, u64, u64),
     /// A partition, by name.
     Named(Box<Tree>, String),
-    /// With a cache of so many bytes before it.
+    /// A device with a cache of this number of bytes.
     Buffer(u64, Box<Tree>),
 }
 
-/// Which of the devices of a letter.
+/// The argument of a letter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Arg {
-    /// There is but one.
+    /// None: the letter stands for a single device.
     None,
     /// One to three numbers.
     Numbers(Vec<u64>),
-    /// A name, which has neither `"` nor control characters.
+    /// A name without `"` and control characters.
     Text(String),
 }
 
@@ -69,17 +69,17 @@ impl Eq for Tree {}
 /// Letters that stand for a device alone.
 const ALONE: [&str; 2] = ["n", "o"];
 
-/// Devices that are made of a fixed number of others.
+/// Prefixes, with the number of devices that follow.
 const PREFIXES: [(&str, usize); 5] = [("ro", 1), ("f", 1), ("x", 1), ("c", 2), ("j", 2)];
 
 /// Devices that are made of a list of others.
 const LISTS: [(&str, char, char); 4] =
     [("(", '(', ')'), ("[", '[', ']'), ("{", '{', '}'), ("bare", '{', '}')];
 
-/// What stands for a cache: the word, a number of bytes and a device.
+/// The word for a cache, followed by a number of bytes and a device.
 const BUFFER: &str = "buffer";
 
-/// Letters that other devices can follow: no word begins with one.
+/// Letters that can directly precede another device, so no word may begin with one.
 const OLD: &str = "cfjnopx";
 
 impl fmt::Display for Tree {
@@ -117,25 +117,25 @@ impl fmt::Display for Arg {
     }
 }
 
-/// What is wrong with an expression, and where.
+/// An error in an expression, with its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wrong {
     /// The expression.
     pub expr: Arc<str>,
-    /// The byte that is wrong, or that was expected behind its end.
+    /// The position in bytes of the error, or the end of the text if something is missing.
     pub at: usize,
-    /// What.
+    /// The error message.
     pub text: String,
 }
 
 impl Wrong {
-    /// The character, from 1.
+    /// Returns the column in characters, from 1.
     pub fn column(&self) -> usize {
         self.expr.char_indices().take_while(|(at, _)| *at < self.at).count() + 1
     }
 }
 
-/// Characters of an expression that are shown on each side of what is wrong.
+/// Characters of an expression that are shown on each side of an error.
 const SHOWN: usize = 50;
 
 impl fmt::Display for Wrong {

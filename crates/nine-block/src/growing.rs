@@ -1,8 +1,8 @@
-//! A device behind which others are put while it is used.
+//! A device to which others are appended while it is in use.
 //!
-//! In: devices, one after the other. Out: all of them in a row, as a [`Concat`] of them is.
+//! In: devices, one after the other. Out: their concatenation, as a [`Concat`].
 //!
-//! Always holds: what was begun before another came ends where it began; sectors keep their places.
+//! Always holds: an operation ends on the device on which it began. Sectors keep their numbers.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::join::Concat;
 use crate::owner::SectorOwner;
 use crate::sync::{Mutex, lock};
 
-/// See the module.
+/// A growing concatenation.
 pub struct Growing(Mutex<State>);
 
 struct State {
@@ -22,15 +22,15 @@ struct State {
 }
 
 impl Growing {
-    /// Which is this one at first.
+    /// Creates one with a single device.
     pub fn new(of: Arc<dyn Device>) -> Self {
         Self(Mutex::new(State { of: vec![of.clone()], now: of, owners: Vec::new() }))
     }
 
-    /// Puts another one behind it. From here on the one before it is as large as it is now.
+    /// Appends a device. The size of the device before it is fixed from now on.
     ///
     /// # Errors
-    /// [`Kind::Unsupported`]: what it promises is less (it is read only, it is not durable).
+    /// [`Kind::Unsupported`]: the device has no sectors, or promises less: it is read-only, or not durable.
     pub fn add(&self, device: Arc<dyn Device>) -> Result<()> {
         let mut state = lock(&self.0);
         let (is, new) = (state.now.shape(), device.shape());

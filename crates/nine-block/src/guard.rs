@@ -1,13 +1,13 @@
-//! A device that is written as long as whoever writes it has the right to.
+//! A device that may be written only while a lease is valid.
 //!
-//! In: operations; a [`Right`], which whoever keeps a lease extends, and ends. Out: reads always, what changes the
-//! device while the right is valid.
+//! In: operations; a [`Right`], which the holder of the lease extends and ends. Out: all reads; changes only while the
+//! right is valid.
 //!
-//! Always holds: nothing that changes the device is submitted to it without the right; what was not acknowledged within
-//! the right is not answered as done; a right that has been lost never comes back.
+//! Always holds: no change is submitted to the device without the right. A change that is not acknowledged within the
+//! right is not reported as done. A lost right never becomes valid again.
 //!
-//! A guard stands above mirrors, and others below them, for what a mirror writes by itself: marks, labels, what members
-//! have missed. These say [`Kind::Busy`] where the right has run out, for which no member is set aside.
+//! One guard stands above mirrors. Others stand below them, for writes of the mirror itself: marks, labels, repairs of
+//! members. These fail with [`Kind::Busy`] when the right has expired, for which no member is set aside.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -20,10 +20,10 @@ use crate::error::{Error, Kind, Result};
 use crate::owner::SectorOwner;
 use crate::sync::{Mutex, lock};
 
-/// The time since any moment, by a clock that goes on while the machine sleeps, and never goes back.
+/// A clock: the time since an arbitrary start. It must advance while the machine sleeps, and never go back.
 pub type Now = Arc<dyn Fn() -> Duration + Send + Sync>;
 
-/// The right to write, of one epoch. Who keeps it and all guards that ask it share one.
+/// The right to write in one epoch, shared by the holder of the lease and all guards.
 pub struct Right {
     epoch: u64,
     now: Now,
@@ -32,68 +32,68 @@ pub struct Right {
 
 #[derive(Default)]
 struct State {
-    /// Not any more from this moment on.
+    /// The right expires at this time.
     until: Duration,
     lost: Option<Error>,
-    /// It is given up: nothing new begins, what is under way may end well.
+    /// The right is being given up: no new change begins, and those in flight may complete.
     ends: bool,
-    /// Operations that were begun with it and have not ended: as many as users of the guards have begun.
+    /// Number of changes in flight; bounded by the users of the guards.
     under: usize,
-    /// Who waits for their end. One each of those who give it up.
+    /// Tasks that wait for their end.
     waits: Vec<Waker>,
 }
 
 impl Right {
-    /// Of this epoch, and not valid yet.
+    /// Creates a right for this epoch, which is not valid yet.
     pub fn new(epoch: u64, now: Now) -> Self {
         Self { epoch, now, state: Mutex::new(State::default()) }
     }
 
-    /// The epoch: each is larger than all that had the right before.
+    /// Returns the epoch, which is larger than those of all earlier rights.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// It is valid until then, by its own clock; if it was until later, it still is.
+    /// Extends the right until `until`, by its own clock. It never becomes shorter.
     pub fn extend(&self, until: Duration) {
         let mut state = lock(&self.state);
         state.until = state.until.max(until);
     }
 
-    /// It is lost for ever, and why. What is under way goes on. The first reason stays.
+    /// Ends the right for ever, for a reason. Changes in flight continue. Later reasons are ignored.
     pub fn lose(&self, why: impl fmt::Display) {
         let mut state = lock(&self.state);
         state.lost.get_or_insert_with(|| Error::new(Kind::Reserved, why));
     }
 
-    /// Why it is lost for ever, if it is.
+    /// Returns why the right is lost, if it is.
     pub fn lost(&self) -> Option<Error> {
         lock(&self.state).lost.clone()
     }
 
-    /// Until when it is valid, if it has not been lost; that may be over.
+    /// Returns when the right expires or has expired, unless it is lost.
     pub fn until(&self) -> Option<Duration> {
         let state = lock(&self.state);
         state.lost.is_none().then_some(state.until)
     }
 
-    /// Whether something may be written now.
+    /// Checks that changes may be made now.
     ///
     /// # Errors
-    /// [`Kind::Down`]: it is not valid now, and may be again. [`Kind::Reserved`]: it is lost.
+    /// [`Kind::Down`]: the right has expired, but may be extended. [`Kind::Reserved`]: it is lost.
     pub fn check(&self) -> Result<()> {
         let now = (self.now)();
         self.judge(&lock(&self.state), now)
     }
 
-    /// It is given up: nothing is begun with it any more, and this ends when nothing is under way. Then it is lost.
+    /// Gives up the right: no new change begins. Returns when none is in flight; then the right is lost.
     pub async fn give_up(&self) {
         lock(&self.state).ends = true;
         self.quiet().await;
         self.lose(GIVEN_UP);
     }
 
-    /// Ends when nothing that was begun with it is under way.
+    /// Returns when no change is in flight.
     pub async fn quiet(&self) {
         poll_fn(|cx| {
             let mut state = lock(&self.state);
@@ -123,7 +123,8 @@ impl Right {
         }
     }
 
-    /// `below` another guard something may have begun that needs this one.
+    /// Counts a change. With `below` it may belong to a change that began at another guard, so it is allowed even after
+    /// giving up.
     fn begin(self: &Arc<Self>, below: bool) -> Result<Under> {
         let now = (self.now)();
         let mut state = lock(&self.state);
@@ -138,7 +139,7 @@ impl Right {
 
 const GIVEN_UP: &str = "the right to write has been given up here: another may have it";
 
-/// Something is under way.
+/// A change in flight.
 struct Under(Arc<Right>);
 
 impl Drop for Under {
@@ -151,31 +152,31 @@ impl Drop for Under {
     }
 }
 
-/// See the module.
+/// A guard before a device.
 pub struct Guard {
     of: Arc<dyn Device>,
     right: Arc<Right>,
-    /// Of a member.
+    /// Whether the device is a member of a mirror.
     below: bool,
 }
 
 impl Guard {
-    /// Lets changes pass as long as this right is valid.
+    /// Creates a guard that allows changes while this right is valid.
     pub fn new(of: Arc<dyn Device>, right: Arc<Right>) -> Self {
         Self { of, right, below: false }
     }
 
-    /// The same of a member of a mirror: it is written as long as the right is valid, and whether what was written is
-    /// acknowledged in time is for the guard above to say. Flushes always pass: they change nothing.
+    /// The same for a member of a mirror. It may be written while the right is valid; the guard above checks that
+    /// changes are acknowledged in time. Flushes always pass, because they change nothing.
     pub fn below(of: Arc<dyn Device>, right: Arc<Right>) -> Self {
         Self { of, right, below: true }
     }
 
-    /// Gives the right up, for all its guards: nothing new is begun, what is under way ends, and what was written here
-    /// is made durable. Where several devices have the right, each is told; then the lease may be released.
+    /// Gives up the right for all its guards: no new change begins, those in flight end, and this device is flushed. If
+    /// several devices share the right, call this on each; then the lease may be released.
     ///
     /// # Errors
-    /// What the flush says. The right is given up all the same.
+    /// The error of the flush. The right is given up all the same.
     pub async fn give_up(&self) -> Result<()> {
         self.right.give_up().await;
         self.of.flush().await.map(drop)
@@ -207,7 +208,7 @@ impl Device for Guard {
         let below = self.below;
         let (op, at, count, data, name) = (io.op, io.at, io.count, io.data.clone(), self.name());
         let done = move |result: Result<_>| {
-            // Behind another's write it may have come, and may have been overwritten: nobody can say.
+            // The write may have arrived after another machine's, or may have been overwritten.
             let within = if below { Ok(()) } else { under.0.check() };
             let within = within.map_err(|error: Error| {
                 let text = format!("not acknowledged in time, so it may be there or not: {error}");

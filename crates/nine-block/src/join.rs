@@ -1,4 +1,4 @@
-//! Devices made of several: one behind the other, or in turns.
+//! Devices made of several: concatenated or interleaved.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::owner::{SectorOwner, ShiftedOwner, StripedOwner};
 use crate::plain::{above, control_one};
 use crate::whole::{in_order, split};
 
-/// Devices one behind the other. It grows at its last one; the others are followed, so what they gain is not used.
+/// A concatenation of devices. It grows at the last one. If another one grows, its new sectors are not used.
 pub struct Concat {
     of: Vec<Arc<dyn Device>>,
     /// The first sector of each.
@@ -18,7 +18,7 @@ pub struct Concat {
 }
 
 impl Concat {
-    /// Of at least one.
+    /// Concatenates devices. Panics if there are none.
     pub fn new(of: Vec<Arc<dyn Device>>) -> Result<Self> {
         assert!(!of.is_empty(), "a concatenation of nothing");
         let mut starts = Vec::with_capacity(of.len());
@@ -34,7 +34,7 @@ impl Concat {
 
 impl Device for Concat {
     fn shape(&self) -> Shape {
-        // What is aligned is so in each of them where all begin aligned.
+        // An aligned run is aligned on each device if all of them begin aligned.
         let zeros = self.starts.iter().map(|start| start.trailing_zeros()).min().unwrap_or(0);
         let last = self.of.len() - 1;
         let sectors = self.starts[last].saturating_add(self.of[last].shape().sectors);
@@ -46,7 +46,7 @@ impl Device for Concat {
     }
 
     fn submit(&self, mut io: Io) {
-        // Taken once: the last one may become another size at any time.
+        // Read it once, because the last device may change its size at any time.
         let shape = self.shape();
         if let Err(error) = io.judge(&shape) {
             return io.end(Err(error.of(self.name())));
@@ -86,7 +86,7 @@ impl Device for Concat {
     }
 
     fn owned_by(&self, owner: Arc<dyn SectorOwner>) {
-        // The last one may grow.
+        // The last device may grow.
         let ends = self.starts.iter().skip(1).copied().chain([u64::MAX]);
         for ((device, here), end) in self.of.iter().zip(self.starts.iter().copied()).zip(ends) {
             device.owned_by(Arc::new(ShiftedOwner { owner: owner.clone(), below: 0..end - here, here }));
@@ -102,14 +102,14 @@ impl Device for Concat {
     }
 }
 
-/// Devices in turns: block b is block b/n of device b%n. As large as its smallest one allows.
+/// An interleave of devices: block b is block b/n of device b%n. Its size follows from the smallest device.
 pub struct Interleave {
     of: Vec<Arc<dyn Device>>,
     block: u64,
 }
 
 impl Interleave {
-    /// Of at least one, with blocks of so many sectors.
+    /// Interleaves devices, in blocks of `block` sectors. Panics if there are no devices or `block` is 0.
     pub fn new(of: Vec<Arc<dyn Device>>, block: u32) -> Result<Self> {
         assert!(!of.is_empty() && block > 0, "an interleave of nothing");
         let new = Self { of, block: block.into() };
@@ -119,12 +119,12 @@ impl Interleave {
         }
     }
 
-    /// Blocks of each.
+    /// Returns the number of blocks of each device.
     fn blocks(&self) -> u64 {
         self.of.iter().map(|device| device.shape().sectors).min().unwrap_or(0) / self.block
     }
 
-    /// Where on the member `index` the first of its sectors lies that is `at` or behind it.
+    /// Returns the sector of member `index` that corresponds to the first of its sectors at or after `at`.
     fn place(&self, at: u64, index: u64) -> u64 {
         let n = self.of.len() as u64;
         let (block, within) = (at / self.block, at % self.block);
@@ -157,7 +157,7 @@ impl Device for Interleave {
             return io.end(Ok(Bytes::new()));
         }
         let (from, to, block, n) = (io.at, io.end_at(), self.block, self.of.len() as u64);
-        // What of a member is asked for lies there in a row, so there are never more parts than members.
+        // The sectors of one member are consecutive there, so there is at most one part for each member.
         let range = |index: u64| (self.place(from, index), self.place(to, index));
         let touched: Vec<u64> = (0..n).filter(|index| range(*index).0 < range(*index).1).collect();
         let part = |io: &Io, part: usize, done| {
@@ -205,7 +205,7 @@ impl Device for Interleave {
     }
 }
 
-/// The pieces of an operation, in order: member, and bytes.
+/// Returns the pieces of an operation in order: member, and bytes.
 fn pieces(io: &Io, block: u64, n: u64) -> impl Iterator<Item = (u64, usize)> {
     let (mut at, end) = (io.at, io.end_at());
     std::iter::from_fn(move || {
@@ -216,7 +216,7 @@ fn pieces(io: &Io, block: u64, n: u64) -> impl Iterator<Item = (u64, usize)> {
     })
 }
 
-/// What of a write is a member's.
+/// Returns the data of a write for one member.
 fn gather(io: &Io, wanted: u64, block: u64, n: u64) -> Bytes {
     let mut data = BytesMut::new();
     let mut rest = io.data.as_ref();
@@ -230,12 +230,12 @@ fn gather(io: &Io, wanted: u64, block: u64, n: u64) -> Bytes {
     data.freeze()
 }
 
-/// What was read from all members. Of no read: nothing.
+/// Assembles the data of a read from all members. Empty for other operations.
 fn scatter(io: &Io, parts: &[Bytes], block: u64, n: u64) -> Bytes {
     if io.op != Op::Read {
         return Bytes::new();
     }
-    // Members that were not asked are not among the parts.
+    // Members without a piece have no part.
     let mut asked: Vec<u64> = pieces(io, block, n).take(n as usize + 1).map(|(index, _)| index).collect();
     asked.sort_unstable();
     asked.dedup();
@@ -243,7 +243,7 @@ fn scatter(io: &Io, parts: &[Bytes], block: u64, n: u64) -> Bytes {
     let mut data = BytesMut::with_capacity(io.bytes());
     for (index, len) in pieces(io, block, n) {
         let part = asked.binary_search(&index).expect("it was asked");
-        // A part that is too short was an error of its member already.
+        // A short part was already an error of its member.
         let (piece, more) = rest[part].split_at(len);
         data.extend_from_slice(piece);
         rest[part] = more;
@@ -251,14 +251,14 @@ fn scatter(io: &Io, parts: &[Bytes], block: u64, n: u64) -> Bytes {
     data.freeze()
 }
 
-/// For an operation without sectors.
+/// Passes an operation without sectors to all devices.
 fn to_all(of: &[Arc<dyn Device>], io: Io) {
     let op = io.op;
     let parts = split(io, of.len(), |_, _, done| Io::other(op, 0, 0, done), |_, _| Bytes::new());
     of.iter().zip(parts).for_each(|(device, part)| device.submit(part));
 }
 
-/// What holds for all of them, where what is aligned to `1 << zeros` sectors is so in each.
+/// Returns the common properties of all devices, with an atom of at most `1 << zeros` sectors.
 fn shape_of(of: &[Arc<dyn Device>], zeros: u32) -> Shape {
     let aligned = 1u32.checked_shl(zeros).unwrap_or(u32::MAX);
     let first = of[0].shape();
@@ -277,7 +277,7 @@ fn names(of: &[Arc<dyn Device>]) -> String {
     of.iter().map(|device| device.name()).collect()
 }
 
-/// As they are in an expression, and what holds for all: mirrors need the same.
+/// Returns the expressions and the common properties of devices. Mirrors use it too.
 pub(crate) fn common(of: &[Arc<dyn Device>]) -> (String, Shape) {
     (names(of), shape_of(of, u32::BITS))
 }

@@ -1,15 +1,15 @@
-//! Perfect disks of numbered sectors, and what is made of them (the devices of Plan 9's file server, fs(8)).
+//! Block devices of numbered sectors, and devices made of other devices (those of Plan 9's file server, fs(8)).
 //!
-//! In: [`Device`]s of other rooms: host files, AoE, what a letter of an expression stands for. Out: the same trait
-//! again. Nothing here knows files, a network, a runtime or a clock.
+//! In: [`Device`]s of other crates: files of the host, AoE disks, any device that a letter of an expression names. Out:
+//! the same trait. Nothing here knows files, a network, a runtime or a clock.
 //!
 //! ```text
 //! expression -> tree -> letters -> devices
 //!                                    | submit(Io)
 //!                 cache -> mirror -> partition -> ... -> a disk
 //! ```
-//! Always holds: each [`Io`] ends once, whatever becomes of who has it; what is out of a device's range never reaches
-//! what is below it.
+//! Always holds: each [`Io`] ends exactly once, even if it is dropped. An operation out of a device's range never
+//! reaches the devices below.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Ranges that are held against others.
+//! Locks on ranges.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 
 use crate::sync::{Mutex, lock};
 
-/// Ranges that are held, or waited for: who came first has it first. As many as there are operations under way.
+/// Locked ranges, and waiting ones, in order of arrival. Their number is bounded by that of the operations in flight.
 #[derive(Clone, Default)]
 pub(crate) struct Locks(Arc<Mutex<Table>>);
 
@@ -22,26 +22,26 @@ struct Table {
 struct Range {
     from: u64,
     to: u64,
-    /// Those that wait for this one, by ticket: of all before it that overlap, each waits for the last.
+    /// Waiting ranges, by ticket. A range waits for the last overlapping one before it.
     behind: BTreeMap<u64, Waker>,
 }
 
-/// A place in the order; the range is free again when it is dropped.
+/// A position in the order, and the lock on its range. Dropping it unlocks the range.
 pub(crate) struct Held {
     locks: Locks,
     ticket: u64,
 }
 
-/// Becomes [`Held`] when nobody before holds a part of it.
+/// Becomes [`Held`] when no range before it overlaps.
 pub(crate) struct Wait(Option<Held>);
 
 impl Locks {
-    /// From a sector on, up to one that is not of it. The place in the order is taken now.
+    /// Locks the range `from..to`. The position in the order is taken at once.
     pub fn lock(&self, from: u64, to: u64) -> Wait {
         Wait(Some(self.hold(from, to)))
     }
 
-    /// Takes the place without waiting.
+    /// Takes a position in the order without waiting.
     pub fn hold(&self, from: u64, to: u64) -> Held {
         let mut table = lock(&self.0);
         let ticket = table.next;

@@ -1,14 +1,15 @@
-//! The same sectors on several devices, with labels and marks, so that a member that missed something gets it.
+//! A mirror: the same sectors on several devices, with labels and marks, so that a member that has missed writes gets
+//! them.
 //!
-//! In: operations, and words (`return`, `aside`, `resync`, `scrub`). Out: operations of members, and [`Event`]s to
-//! whoever runs it. What it keeps on disks, and why nothing is lost by a cut: docs/block.md.
+//! In: operations, and commands (`return`, `aside`, `resync`, `scrub`). Out: operations of members, and [`Event`]s to
+//! the caller. docs/block.md describes what is on the disks, and why a power cut loses nothing.
 //!
-//! Always holds: a region is marked, durably, on all members that are written before any is written there; a write that
-//! a member has not done is acknowledged after that member is out by a durable event; the first member that is in is
-//! right everywhere, and others are read only where they are.
+//! Always holds: a region is durably marked on all active members before any is written there. A write that a member
+//! has missed is acknowledged only after a durable event has set that member aside. The first member that is in is
+//! right everywhere, and others are read only where they are right.
 //!
-//! It keeps what was submitted until it has ended, and no queue beside: who submits has a limit. A member that never
-//! ends an operation holds up the writes and flushes that wait for it: patience is the member's.
+//! It holds submitted operations until they end, and has no other queue; the submitter bounds their number. A member
+//! that never ends an operation holds up the writes and flushes that wait for it: the timeout is the member's.
 
 mod bare;
 mod keep;
@@ -46,24 +47,24 @@ use crate::task::Tasks;
 #[derive(Clone)]
 pub struct Mirror(Arc<Inner>);
 
-/// Whoever is told what happens to a mirror. It must not wait.
+/// The callback for events of a mirror. It must not block.
 pub type Told = Arc<dyn Fn(&Event) + Send + Sync>;
 
-/// What happens to a member of a mirror.
+/// An event of a member of a mirror.
 #[derive(Clone, Debug)]
 pub struct Event {
-    /// The member, as it is in the expression.
+    /// The expression of the member, or of the mirror.
     pub member: String,
-    /// What.
+    /// The kind of the event.
     pub what: Happening,
 }
 
-/// What happens to a member.
+/// The kind of an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Happening {
-    /// It is out, and has to be told to return.
+    /// It is out, and returns only on command.
     Aside(Error),
-    /// It gets what it missed.
+    /// It gets the writes that it has missed.
     Returning,
     /// It is in.
     Back,
@@ -71,23 +72,23 @@ pub enum Happening {
     Refused(Error),
     /// Sectors could not be read, and were written again.
     Mended(u64, u64),
-    /// Sectors are not the same as those of others; they were made the same, or not.
+    /// Sectors differ from those of other members; the flag says whether they were made equal.
     Differs(u64, u64, bool),
-    /// What it should get cannot be read anywhere.
+    /// Data that it should get cannot be read anywhere.
     Unreadable(Error),
-    /// It has everything but so many sectors, which nobody can read.
+    /// It has everything but this number of sectors, which no member can read.
     Lacking(u64),
-    /// It was made equal to the first member, and so many sectors differed that no owner could verify.
+    /// It was made equal to the first member, and this number of differing sectors could not be verified by an owner.
     Unjudged(u64),
-    /// It was not set aside, as it was told to be.
+    /// It was not set aside as requested.
     Stays(Error),
-    /// It could not flush, and no other can: what was not flushed may be lost.
+    /// Its flush has failed, and no other member has flushed: unflushed data may be lost.
     Unflushed(Error),
-    /// Of the mirror: all was compared; so many sectors differed.
+    /// Of the mirror: the scrub has ended; this number of sectors differed.
     Compared(u64),
     /// Everything was copied to it.
     Copied,
-    /// What was begun, of the mirror or for a member, is not gone on with.
+    /// Work for the mirror or a member was stopped.
     Stopped(Error),
 }
 
@@ -134,22 +135,22 @@ struct Inner {
     set: [u8; 16],
     members: Vec<Arc<dyn Device>>,
     state: Arc<Mutex<State>>,
-    /// Sectors that are written or copied. Writes wait here for those before them that overlap.
+    /// Ranges of sectors that are written or copied. Overlapping writes wait here for each other.
     ranges: Locks,
-    /// Held by who writes marks. Whoever holds two has taken them in this order: ranges, marks, labels.
+    /// Held while marks are written. If several locks are held, they are taken in this order: ranges, marks, labels.
     marks: Locks,
-    /// Held by who writes labels.
+    /// Held while labels are written.
     labels: Locks,
-    /// Held by who drives it.
+    /// Held by the future of [`Mirror::keep`].
     driver: Locks,
-    /// By member: held by who brings it back.
+    /// By member: held while it is brought back.
     returns: Locks,
     looks: Mutex<Looks>,
     told: Told,
     tasks: Tasks,
 }
 
-/// Who looks. One does it at a time, and who comes meanwhile shares the next time.
+/// Looks. One look runs at a time, and those that come meanwhile share the next one.
 #[derive(Default)]
 struct Looks {
     waiting: Vec<Io>,
@@ -165,7 +166,7 @@ impl Inner {
         (self.told)(&Event { member: self.members[member].name(), what });
     }
 
-    /// Of all of it.
+    /// Reports an event of the whole mirror.
     fn tell_of_all(&self, what: Happening) {
         (self.told)(&Event { member: self.name(), what });
     }
@@ -174,7 +175,7 @@ impl Inner {
         format!("{{{}}}", self.members.iter().map(|member| member.name()).collect::<String>())
     }
 
-    /// The same of several members; whose failed, in their order.
+    /// Runs an operation on several members. Returns those that have failed, in order.
     async fn each(&self, of: &[usize], begin: impl Fn(&dyn Device) -> Call) -> Vec<(usize, Error)> {
         let calls: Vec<(usize, Call)> =
             of.iter().map(|member| (*member, begin(&*self.members[*member]))).collect();
@@ -221,8 +222,8 @@ impl Inner {
         io.end(result.map(|()| Bytes::new()));
     }
 
-    /// Reads from the other members, after the first one failed or did not prove. Members that failed before the one
-    /// that proves are repaired, or set aside, when the answer is given.
+    /// Reads from the other members, after the first one has failed or its data did not satisfy the proof. When the
+    /// answer is given, members that failed before the right one are repaired or set aside.
     async fn read_again(self: Arc<Self>, io: Io, first: (usize, Unfit)) {
         let mut failed = vec![first];
         let readable = self.state().readable(io.at, io.end_at());
@@ -276,12 +277,11 @@ impl Inner {
         }
     }
 
-    /// Sectors of a member could not be read, or are not right: they are written again from another, or it is set
-    /// aside.
+    /// Repairs sectors of a member that are unreadable or wrong, from another member; or sets the member aside.
     async fn mend(&self, member: usize, at: u64, count: u64, (error, proof): (Error, &Option<Proof>)) {
         self.state().members[member].counts.errors += 1;
         if error.kind != Kind::Failed {
-            // Nobody waits for it: who is the last stays in.
+            // No caller waits for this. The last member stays in.
             return drop(self.settle(vec![(member, error)]).await);
         }
         let _held = self.ranges.lock(at, at + count).await;
@@ -292,7 +292,7 @@ impl Inner {
             let data = match self.members[other].read_proven(HEAD + at, count, proof.clone()).await {
                 Ok(data) if proof.as_ref().is_none_or(|proof| proof.holds(&data)) => data,
                 Err(error) if stops(&error) => return self.tell(other, Happening::Stopped(error)),
-                // By now something else may be there, and be right.
+                // The sectors may have been written again, and be right now.
                 _ => continue,
             };
             match self.members[member].write(HEAD + at, data).await {
@@ -300,7 +300,7 @@ impl Inner {
                     self.state().members[member].counts.mended += 1;
                     self.tell(member, Happening::Mended(at, count));
                 }
-                // A worm of its own: all else of it is as good as before.
+                // A write-once member: its other sectors are as good as before.
                 Err(error) if error.kind == Kind::ReadOnly => self.tell(member, Happening::Unreadable(error)),
                 Err(error) => self.not_written(member, error).await,
             }
@@ -308,7 +308,7 @@ impl Inner {
         }
     }
 
-    /// A write that nobody waits for has failed. If the member is not set aside, that is told.
+    /// Handles the failure of a write that no caller waits for. If the member is not set aside, that is reported.
     async fn not_written(&self, member: usize, error: Error) {
         let failed = vec![(member, error)];
         self.failed(&failed);
@@ -317,7 +317,7 @@ impl Inner {
         }
     }
 
-    /// Reads what is right, for a copy.
+    /// Reads the right data, for a copy.
     async fn read_right(&self, at: u64, count: u64) -> Result<Bytes> {
         let mut first = None;
         let readable = self.state().readable(at, at + count);
@@ -326,7 +326,7 @@ impl Inner {
             match self.members[member].read(HEAD + at, count).await {
                 Ok(data) => return Ok(data),
                 Err(error) if stops(&error) => return Err(error),
-                // That one did not answer says nothing of its sectors.
+                // A member that does not answer says nothing about its sectors.
                 Err(error) if error.kind != Kind::Failed => first = Some(error),
                 Err(error) => first = first.or(Some(error)),
             }
@@ -334,7 +334,7 @@ impl Inner {
         Err(first.unwrap_or_else(|| Error::new(Kind::Failed, "nobody has it for sure")))
     }
 
-    /// Reads from a member, or what is right, sector by sector where it must be; those that cannot be read are none.
+    /// Reads from a member, or else the right data, sector by sector where necessary; `None` for unreadable sectors.
     async fn read_parts(&self, of: Option<usize>, at: u64, count: u64) -> Result<Vec<Option<Bytes>>> {
         let mut sectors = vec![None; count as usize];
         let mut left = vec![(at, count)];
@@ -374,7 +374,7 @@ impl Inner {
             let mut state = self.state();
             match result {
                 Err(error) if passes(&error) => Err(error),
-                // What is written again while it is under way is not covered by it.
+                // A write during the flush is not covered by it.
                 result if lost || state.written.lost() => {
                     let why = result.err().map(|error| format!(": {error}")).unwrap_or_default();
                     let text =
@@ -391,7 +391,7 @@ impl Inner {
         io.end(result);
     }
 
-    /// Looks at all members, as often as somebody wants it; when all have become larger, so has the mirror.
+    /// Looks at all members while looks are waiting. If all members have grown, the mirror grows too.
     async fn look(self: Arc<Self>) {
         loop {
             let told = {
@@ -419,7 +419,7 @@ impl Inner {
             }
         }
         self.settle(failed).await?;
-        // One that is out shall be able to return: it counts with what is known of it.
+        // A member that is out must be able to return, so its last known size counts.
         let sectors = |region: u64| {
             let sizes = self.members.iter().map(|member| member.shape().sectors.saturating_sub(HEAD));
             sizes.min().unwrap_or(0).min(region.saturating_mul(REGIONS_MOST))
@@ -450,27 +450,27 @@ impl Inner {
             result = self.relabel(Vec::new(), |next| next.sectors = sectors).await;
         }
         let mut state = self.state();
-        // Nobody has made members equal there: as if a write had failed, on all that are not the first.
+        // The members differ there, as after a failed write; copy from the first.
         state.doubt(regions.clone());
         state.end(regions);
         result
     }
 }
 
-/// Why the answer of a member is not the one to give, as long as others may have a better one.
+/// Why a member's answer is not returned while others may have a better one.
 enum Unfit {
-    /// It could be read, and the proof does not hold.
+    /// It was read, but the proof does not hold.
     Unproven(Bytes),
     Failed(Error),
 }
 
 impl Unfit {
-    /// Whether no other member is asked after it.
+    /// Returns whether no other member is to be asked.
     fn stops(&self) -> bool {
         matches!(self, Self::Failed(error) if stops(error))
     }
 
-    /// For the member's count of errors and its repair.
+    /// Returns the error for the member's repair.
     fn into_error(self, at: u64, count: u64) -> Error {
         match self {
             Self::Unproven(_) => {
@@ -481,7 +481,7 @@ impl Unfit {
     }
 }
 
-/// The bytes that a member has answered with, if the proof of the read holds.
+/// Returns the data of a member's answer, if the proof of the read holds.
 fn fit(io: &Io, answer: Result<Bytes>) -> std::result::Result<Bytes, Unfit> {
     match answer {
         Ok(data) if io.proves(&data) => Ok(data),
@@ -490,11 +490,11 @@ fn fit(io: &Io, answer: Result<Bytes>) -> std::result::Result<Bytes, Unfit> {
     }
 }
 
-/// The answer where no member proves: an error that would stop the others, else the first bytes that could be read,
-/// else the first error ([`Device::submit`]).
+/// Returns the answer of a read for which no member satisfies the proof: an error that stops the others, or else the
+/// first data that could be read, or else the first error ([`Device::submit`]).
 ///
 /// # Panics
-/// If there is no answer at all: a mistake of ours.
+/// If there is no answer at all. That is a bug of the caller.
 fn best(answers: impl IntoIterator<Item = Unfit>) -> Result<Bytes> {
     let (mut bytes, mut first) = (None, None);
     for answer in answers {
@@ -507,12 +507,13 @@ fn best(answers: impl IntoIterator<Item = Unfit>) -> Result<Bytes> {
     bytes.ok_or_else(|| first.expect("at least one member was asked"))
 }
 
-/// An error that another member would give too, or that is not the member's.
+/// Returns whether other members would give the same error, or the error is not the member's.
 fn stops(error: &Error) -> bool {
     matches!(error.kind, Kind::Reserved | Kind::Unwritten)
 }
 
-/// An error that is never a reason to set a member aside: it has done nothing, and may be asked again.
+/// Returns whether the error is never a reason to set a member aside: the member has done nothing, and may be asked
+/// again.
 fn passes(error: &Error) -> bool {
     matches!(error.kind, Kind::Reserved | Kind::Busy)
 }
@@ -555,7 +556,7 @@ impl Device for Mirror {
                 member.submit(read.with(proof));
             }
             Op::Write if io.count > 0 => self.0.tasks.spawn(inner.write(io)),
-            // Discarded sectors may be read as anything, and members would differ.
+            // Discarded sectors may read as anything, and members would differ.
             Op::Write | Op::Discard => io.end(Ok(Bytes::new())),
             Op::Flush => self.0.tasks.spawn(inner.flush(io)),
             Op::Look => {
@@ -622,7 +623,7 @@ impl Device for Mirror {
 
     fn owned_by(&self, owner: Arc<dyn SectorOwner>) {
         for member in &self.0.members {
-            // A member may contain mirrors, too.
+            // A member may contain mirrors too.
             member.owned_by(Arc::new(ShiftedOwner { owner: owner.clone(), below: HEAD..u64::MAX, here: 0 }));
         }
         let mut state = self.0.state();
@@ -670,7 +671,7 @@ impl Device for Mirror {
             number.filter(|number| *number < self.0.members.len()).ok_or_else(wrong)
         };
         let (this, tasks) = (self.clone(), &self.0.tasks);
-        // Who fails to do these tells it.
+        // Failures of these commands are reported as events.
         match *words {
             ["return", one] => {
                 let one = member(one)?;

@@ -1,10 +1,10 @@
-//! A device that moves to another one while it is used.
+//! A device that moves to another one while it is in use.
 //!
-//! In: operations; another device, to which everything is copied ([`Moving::move_to`]). Out: operations of the one that
-//! it is, and, while it moves, also of the one that it will be.
+//! In: operations; another device, to which everything is copied ([`Moving::move_to`]). Out: operations of the present
+//! device, and during a move also of the new one.
 //!
-//! Always holds: what is acknowledged is on the new one when the old one is left; if either fails, the old one goes on;
-//! the first sectors are copied last, so a new one that lacks something still does not begin like a disk that is whole.
+//! Always holds: when the old device is left, all acknowledged writes are on the new one. If either device fails, the
+//! old one stays in use. The first sectors are copied last, so an incomplete copy does not begin like a whole disk.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -22,34 +22,33 @@ use crate::plain::within;
 use crate::sync::{Mutex, lock};
 use crate::task::Tasks;
 
-/// Sectors that are copied at once: they are held against writes as long as it takes. So many, the first, are copied
-/// last.
+/// Sectors that are copied at once, and locked against writes meanwhile. The first piece is copied last.
 const PIECE: u64 = 1024;
 
-/// See the module. Clones are the same.
+/// A device that can move. Clones share it.
 #[derive(Clone)]
 pub struct Moving(Arc<Inner>);
 
 struct Inner {
     state: Mutex<State>,
-    /// Sectors that are written or copied while it moves.
+    /// Ranges of sectors that are written or copied during a move.
     ranges: Locks,
     tasks: Tasks,
 }
 
 struct State {
     now: Arc<dyn Device>,
-    /// What changes it and was begun while it did not move.
+    /// Number of changes in flight that began while no move was in progress.
     plain: usize,
-    /// Who waits for their end.
+    /// The move that waits for their end.
     waits: Option<Waker>,
     to: Option<To>,
 }
 
-/// Where it moves.
+/// The destination of a move.
 struct To {
     device: Arc<dyn Device>,
-    /// It has the sectors from [`PIECE`] up to this one.
+    /// The end of the copied sectors, which begin at [`PIECE`].
     at: u64,
     failed: Option<Error>,
 }
@@ -60,7 +59,7 @@ impl To {
     }
 }
 
-/// It moves no more when this is dropped.
+/// A move in progress; dropping it ends the move.
 struct Under<'a>(&'a Inner);
 
 impl Drop for Under<'_> {
@@ -71,19 +70,19 @@ impl Drop for Under<'_> {
 }
 
 impl Moving {
-    /// Which is this one until it moves.
+    /// Creates one from a device.
     pub fn new(of: Arc<dyn Device>) -> Self {
         let state = Mutex::new(State { now: of, plain: 0, waits: None, to: None });
         Self(Arc::new(Inner { state, ranges: Locks::default(), tasks: Tasks::default() }))
     }
 
-    /// Copies all to another device, of at least as many sectors, and is that one from then on. Reads go to the old one
-    /// until the end, writes and flushes to both. Given back is the old one, which nobody uses any more. It pauses with
-    /// `rest` behind each piece, and while others end what they have begun on the old one. Dropped before its end, the
-    /// old one goes on.
+    /// Copies everything to another device of at least the same size, and then uses that one. Until the end reads go to
+    /// the old device, and writes and flushes to both. Returns the old device, which is no longer in use. Calls `rest`
+    /// after each piece, and while it waits for operations on the device it leaves. If the future is dropped, the old
+    /// device stays in use.
     ///
     /// # Errors
-    /// Where the new one is none that it can be, or either fails meanwhile: the old one goes on.
+    /// The new device is unsuitable, or either device has failed. The old device stays in use.
     pub async fn move_to(&self, new: Arc<dyn Device>, rest: Rest) -> Result<Arc<dyn Device>> {
         let inner = &*self.0;
         new.look().await?;
@@ -95,7 +94,7 @@ impl Moving {
             Ok(old) => (old.clone(), Ok(old)),
             Err(error) => (new, Err(error)),
         };
-        // Whoever has it in hand gives it back: it ends here, and in no thread of its own.
+        // Wait until other holders release it, so that it is dropped by the caller and not on another thread.
         let ours = 1 + usize::from(result.is_ok());
         while Arc::strong_count(&left) > ours {
             rest(Pause::Idle).await;
@@ -119,7 +118,7 @@ impl Inner {
         Ok(Under(self))
     }
 
-    /// Waits for what changes the old one alone.
+    /// Waits for changes that go to the old device alone.
     async fn quiet(&self) {
         poll_fn(|cx| {
             let mut state = lock(&self.state);
@@ -129,7 +128,7 @@ impl Inner {
         .await;
     }
 
-    /// Copies everything; the old one.
+    /// Copies everything. Returns the old device.
     async fn carry(&self, new: &dyn Device, rest: &Rest) -> Result<Arc<dyn Device>> {
         let old = self.now();
         let first = PIECE.min(old.shape().sectors);
@@ -146,7 +145,7 @@ impl Inner {
                 drop(held);
                 rest(Pause::Moved(count)).await;
             }
-            // Most of it, while writes go on.
+            // Most of it, while writes continue.
             old.flush().await?;
             new.flush().await?;
             let _held = self.ranges.lock(0, u64::MAX).await;
@@ -176,7 +175,7 @@ impl Inner {
         state.to.as_ref().and_then(|to| to.failed.clone()).map_or(Ok(()), Err)
     }
 
-    /// Begins an operation on the one that it is, and, if it has these sectors, on the one that it will be.
+    /// Begins an operation on the present device, and, if it has these sectors, on the new one.
     fn both(&self, io: &Io) -> (Call, Option<Call>) {
         let (now, to) = {
             let state = lock(&self.state);
@@ -200,7 +199,7 @@ impl Inner {
     async fn change(self: Arc<Self>, io: Io) {
         let held = match io.op {
             Op::Write | Op::Discard => self.ranges.lock(io.at, io.end_at()).await,
-            // One after the other; none is under way where the old one is left.
+            // One at a time, and none in flight when the old device is left.
             _ => self.ranges.lock(u64::MAX - 1, u64::MAX).await,
         };
         let result = match io.op {
@@ -221,7 +220,7 @@ impl Inner {
         io.end(result);
     }
 
-    /// What is discarded may be read as anything: the new one need not do it.
+    /// Discarded sectors may read as anything, so the new device need not succeed.
     async fn discard(&self, at: u64, count: u64) -> Result<Bytes> {
         let call = self.now().discard(at, count);
         let done = call.await?;
@@ -234,7 +233,7 @@ impl Inner {
         Ok(done)
     }
 
-    /// One of those that it does alone has ended.
+    /// Counts the end of a change that began without a move.
     fn left(&self) {
         let mut state = lock(&self.state);
         state.plain -= 1;
@@ -244,7 +243,7 @@ impl Inner {
     }
 }
 
-/// Whether the new one can stand for the old one.
+/// Checks that the new device can replace the old one.
 fn fits(old: &Shape, new: &Shape) -> Result<()> {
     let why = if new.sectors < old.sectors {
         format!("it has {} sectors, and {} are needed", new.sectors, old.sectors)

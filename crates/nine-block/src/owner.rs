@@ -1,27 +1,27 @@
-//! The owner of a device's sectors, the file system on it, which can verify copies of its blocks.
+//! The owner of a device's sectors: the file system on it, which can verify copies of its blocks.
 //!
-//! In: sectors, bytes. Out: whether the bytes are that block. A mirror whose members differ asks before it makes them
-//! equal ([`Device::owned_by`](crate::Device::owned_by)); the devices in between translate sector numbers.
+//! In: sectors, bytes. Out: whether the bytes are that block. A mirror with differing members asks before it makes them
+//! equal ([`Device::owned_by`](crate::Device::owned_by)). The devices in between translate sector numbers.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-/// See the module.
+/// An owner of sectors.
 ///
-/// Concurrency: asked from any thread, many at once. It must not wait.
+/// Concurrency: called from any thread, many times at once. It must not block.
 pub trait SectorOwner: Send + Sync + 'static {
-    /// The sectors of the block that contains `sector`. `None`: the owner cannot verify this sector.
+    /// Returns the sectors of the block that contains `sector`. `None`: the owner cannot verify this sector.
     fn block(&self, sector: u64) -> Option<Range<u64>>;
 
-    /// Whether the bytes are a version of this block that was once written whole.
+    /// Returns whether the bytes are a version of this block that was once written completely.
     fn holds(&self, block: Range<u64>, bytes: &[u8]) -> bool;
 
-    /// Whether the bytes are the latest version of this block. `false` if the owner cannot tell. Asked of a copy that
-    /// may have missed writes, where an old version would pass [`SectorOwner::holds`].
+    /// Returns whether the bytes are the latest version of this block; `false` if the owner cannot tell. Used for a
+    /// copy that may have missed writes, where an old version would pass [`SectorOwner::holds`].
     fn holds_latest(&self, block: Range<u64>, bytes: &[u8]) -> bool;
 }
 
-/// Translates for a device that has the sectors `below` of the device under it, as its own sectors from `here` on.
+/// Translates sectors `below` of the device under it to its own sectors, from `here` on.
 pub(crate) struct ShiftedOwner {
     pub(crate) owner: Arc<dyn SectorOwner>,
     pub(crate) below: Range<u64>,
@@ -32,7 +32,7 @@ impl SectorOwner for ShiftedOwner {
     fn block(&self, sector: u64) -> Option<Range<u64>> {
         let at = self.below.contains(&sector).then(|| sector - self.below.start + self.here)?;
         let block = self.owner.block(at)?;
-        // One that begins or ends on another device cannot be judged on this one.
+        // A block that begins or ends on another device cannot be verified on this one.
         let (start, count) =
             (block.start.checked_sub(self.here)? + self.below.start, block.end - block.start);
         (start + count <= self.below.end).then_some(start..start + count)
@@ -48,14 +48,14 @@ impl SectorOwner for ShiftedOwner {
 }
 
 impl ShiftedOwner {
-    /// The sectors of the owner that are these of the device below.
+    /// Translates sectors of the device below to sectors of the owner.
     fn above(&self, block: Range<u64>) -> Range<u64> {
         let shifted = |sector: u64| sector - self.below.start + self.here;
         shifted(block.start)..shifted(block.end)
     }
 }
 
-/// Translates for the member of this index of an interleave.
+/// Translates for the member `index` of an interleave.
 pub(crate) struct StripedOwner {
     pub(crate) owner: Arc<dyn SectorOwner>,
     pub(crate) index: u64,
@@ -65,7 +65,7 @@ pub(crate) struct StripedOwner {
 }
 
 impl StripedOwner {
-    /// The sector of the interleave that is this one of the member.
+    /// Translates a sector of the member to one of the interleave.
     fn above(&self, sector: u64) -> u64 {
         (sector / self.stripe * self.members + self.index) * self.stripe + sector % self.stripe
     }
@@ -81,7 +81,7 @@ impl SectorOwner for StripedOwner {
         let at = self.above(sector);
         let block = self.owner.block(at)?;
         let first = at / self.stripe * self.stripe;
-        // One that is on several members cannot be judged on one.
+        // A block on several members cannot be verified on one.
         let is_here = first <= block.start && block.end <= first + self.stripe;
         is_here.then(|| sector - (at - block.start)..sector + (block.end - at))
     }

@@ -1,4 +1,4 @@
-//! A part of a device.
+//! A partition of a device.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use crate::error::{Error, Kind, Result};
 use crate::owner::{SectorOwner, ShiftedOwner};
 use crate::plain::above;
 
-/// Sectors of another device, in a row. It does not grow.
+/// A range of sectors of another device. It does not grow.
 pub struct Part {
     of: Arc<dyn Device>,
     name: String,
@@ -15,11 +15,11 @@ pub struct Part {
     sectors: u64,
 }
 
-/// Lines of a table, at most: it is one sector.
+/// The sector of the partition table.
 const TABLE: u64 = 1;
 
 impl Part {
-    /// From sector `start` on; `name` as it is in an expression.
+    /// Creates a partition from sector `start` on; `name` is its expression.
     pub fn new(of: Arc<dyn Device>, name: String, start: u64, sectors: u64) -> Result<Self> {
         let whole = of.shape().sectors;
         if start.checked_add(sectors).is_none_or(|end| end > whole) {
@@ -29,7 +29,7 @@ impl Part {
         Ok(Self { of, name, start, sectors })
     }
 
-    /// As `p D base.size` says it, with blocks of so many sectors.
+    /// Creates a partition as `p D base.size` describes it, with blocks of `block` sectors.
     pub fn numbered(of: Arc<dyn Device>, base: u64, size: u64, block: u64) -> Result<Self> {
         let name = format!("p({}){base}.{size}", of.name());
         let unit = if size > 100 { block } else { of.shape().sectors / block / 100 * block };
@@ -44,7 +44,7 @@ impl Part {
         }
     }
 
-    /// As the table in sector 1 says it (prep(8)).
+    /// Creates the partition with this name in the table in sector 1 (prep(8)).
     pub async fn named(of: Arc<dyn Device>, wanted: &str) -> Result<Self> {
         let name = format!("p({})\"{wanted}\"", of.name());
         let table = of.read(TABLE, 1).await?;
@@ -76,7 +76,7 @@ impl Part {
 impl Device for Part {
     fn shape(&self) -> Shape {
         let shape = self.of.shape();
-        // Aligned as it lies on the device.
+        // Alignment on the device below.
         let aligned = 1u32.checked_shl(self.start.trailing_zeros()).unwrap_or(u32::MAX);
         let atom = if self.start == 0 { shape.atom } else { shape.atom.min(aligned) };
         Shape { sectors: self.sectors, atom, ..shape }

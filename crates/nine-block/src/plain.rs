@@ -1,4 +1,4 @@
-//! Devices that do almost nothing: none, and one that is not written.
+//! Trivial devices: none, and a read-only one.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::device::{Device, Io, Op, Shape};
 use crate::error::{Error, Kind, Result};
 use crate::owner::SectorOwner;
 
-/// No sectors.
+/// A device without sectors.
 pub struct Nothing;
 
 impl Device for Nothing {
@@ -26,11 +26,11 @@ impl Device for Nothing {
     }
 }
 
-/// Another device, which is not written.
+/// A device that refuses writes to another one.
 pub struct ReadOnly(Arc<dyn Device>);
 
 impl ReadOnly {
-    /// Keeps writes off.
+    /// Creates a read-only view of a device.
     pub fn new(of: Arc<dyn Device>) -> Self {
         Self(of)
     }
@@ -71,7 +71,7 @@ impl Device for ReadOnly {
     }
 }
 
-/// The status of a device that is made of others.
+/// Returns the status of a device that is made of others.
 pub(crate) fn above(device: &dyn Device, of: &[&Arc<dyn Device>]) -> String {
     let Shape { sectors, read_only, .. } = device.shape();
     let mut text =
@@ -80,12 +80,12 @@ pub(crate) fn above(device: &dyn Device, of: &[&Arc<dyn Device>]) -> String {
     text
 }
 
-/// Lines, two blanks further in.
+/// Indents lines by two blanks.
 pub(crate) fn within(text: &str) -> String {
     text.lines().map(|line| format!("  {line}\n")).collect()
 }
 
-/// Words for one of several devices: its number, and what it shall do.
+/// Passes a command to one of several devices. Its first word is the device's number.
 pub(crate) fn control_one(device: &dyn Device, of: &[Arc<dyn Device>], words: &[&str]) -> Result<()> {
     let one =
         words.split_first().and_then(|(first, rest)| Some((of.get(first.parse::<usize>().ok()?)?, rest)));

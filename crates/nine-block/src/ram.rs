@@ -1,4 +1,4 @@
-//! A disk of memory.
+//! A disk in memory.
 
 use std::collections::HashMap;
 
@@ -10,14 +10,14 @@ use crate::sync::{Mutex, lock};
 /// Sectors that are allocated at once.
 const PIECE: u64 = 128;
 
-/// Its sectors read as zeros until they are written; what was never written takes no memory.
+/// A disk in memory. Sectors read as zeros until they are written, and take memory only then.
 pub struct Ram {
     shape: Shape,
     pieces: Mutex<HashMap<u64, Box<[u8]>>>,
 }
 
 impl Ram {
-    /// With so many sectors.
+    /// Creates a disk of `sectors` sectors.
     pub fn new(sectors: u64) -> Self {
         let shape = Shape { sectors, atom: 1, most: 2048, read_only: false, durable: false };
         Self { shape, pieces: Mutex::default() }
@@ -46,7 +46,7 @@ impl Ram {
     }
 }
 
-/// The pieces that these sectors are in, and which bytes of each.
+/// Returns the pieces that contain these sectors, with the byte range in each.
 fn parts(at: u64, count: u64) -> impl Iterator<Item = (u64, usize, usize)> {
     let end = at + count;
     let mut next = at;
@@ -79,7 +79,7 @@ impl Device for Ram {
                 self.write(io.at, io.count, &io.data);
                 Ok(Bytes::new())
             }
-            // Whole pieces are given back; they read as zeros.
+            // Whole pieces are freed, and read as zeros.
             Op::Discard => {
                 let mut pieces = lock(&self.pieces);
                 for (piece, from, to) in parts(io.at, io.count) {

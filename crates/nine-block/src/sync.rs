@@ -1,4 +1,4 @@
-//! Locks: std's, or loom's when a test explores every order of them.
+//! Locks: those of std, or of loom when a test explores all interleavings.
 
 use std::sync::PoisonError;
 
@@ -7,7 +7,7 @@ pub(crate) use loom::sync::{Mutex, MutexGuard};
 #[cfg(not(nine_loom))]
 pub(crate) use std::sync::{Mutex, MutexGuard};
 
-/// Tries a test in every order of what it does, with at most three threads taken off a processor against their will.
+/// Runs a test in all interleavings with at most three preemptions.
 #[cfg(all(test, nine_loom))]
 pub(crate) fn check(test: impl Fn() + Send + Sync + 'static) {
     let mut model = loom::model::Builder::new();
@@ -16,7 +16,7 @@ pub(crate) fn check(test: impl Fn() + Send + Sync + 'static) {
     model.check(test);
 }
 
-/// Locks. What a panicking thread left behind is as good as what it found: tables change in single steps.
+/// Locks a mutex, also after a panic: tables change in single steps, so they are consistent.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

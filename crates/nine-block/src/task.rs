@@ -1,9 +1,8 @@
-//! Work of a device that takes several steps, as futures that run where their steps end.
+//! Tasks of a device: futures that run on the thread that ends the operation they wait for.
 //!
-//! A device has no runtime: its tasks go on in whatever thread ends the operation they wait for. One thread at a time
-//! runs those of a device, all that are ready, one after the other; so the stack does not grow with a chain of
-//! operations that end at once. The queue is as long as there are tasks, and these are what was submitted: who
-//! submits has a limit.
+//! A device has no runtime. At any time one thread runs the ready tasks of a device, one after the other, so the stack
+//! does not grow with a chain of operations that end at once. The queue is bounded by the number of tasks. Those come
+//! from submitted operations, which the submitter must bound.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -13,7 +12,7 @@ use std::task::{Context, Wake, Waker};
 
 use crate::sync::{Mutex, lock};
 
-/// The tasks of a device, or of what stands on devices.
+/// The tasks of a device, or of a layer above devices.
 #[derive(Clone, Default)]
 pub struct Tasks(Arc<Mutex<Ready>>);
 
@@ -29,13 +28,13 @@ struct Task {
 }
 
 struct State {
-    /// Not while it is polled, or done.
+    /// `None` while it is polled and after it has ended.
     future: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     queued: bool,
 }
 
 impl Tasks {
-    /// Begins it, and goes on with it until it waits.
+    /// Starts a task, and polls it if no other thread is running tasks.
     pub fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
         let state = Mutex::new(State { future: Some(Box::pin(future)), queued: false });
         Arc::new(Task { tasks: self.clone(), state }).wake();
@@ -52,7 +51,7 @@ impl Tasks {
     }
 }
 
-/// Whoever runs tasks now. A task that panics leaves the others to the next one.
+/// The thread that runs tasks. If a task panics, the next thread runs the others.
 struct Turn<'a> {
     tasks: &'a Tasks,
     over: bool,
@@ -63,7 +62,7 @@ impl Turn<'_> {
         let mut ready = lock(&self.tasks.0);
         let task = ready.queue.pop_front();
         if task.is_none() {
-            // In the same step: who comes later runs.
+            // In the same critical section: a task that is queued later starts a new run.
             ready.running = false;
             self.over = true;
         }

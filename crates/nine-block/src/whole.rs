@@ -1,4 +1,4 @@
-//! Operations that are split: the whole ends when all its parts have, with the first error.
+//! Split operations: the whole ends when all parts have ended, with the first error.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use crate::device::{Done, Io};
 use crate::error::{Error, Result};
 use crate::sync::{Mutex, lock};
 
-/// Makes what was read of what the parts have read.
+/// Assembles the data of a read from that of its parts.
 type Join = Box<dyn FnOnce(&Io, Vec<Bytes>) -> Bytes + Send>;
 
-/// What of an operation is under way.
+/// The state of a split operation.
 struct Whole {
     io: Option<(Io, Join)>,
     parts: Vec<Bytes>,
@@ -19,7 +19,7 @@ struct Whole {
     error: Option<Error>,
 }
 
-/// The parts of an operation, at least one: each made by `part` from the whole, its number and whoever is told.
+/// Splits an operation into at least one part. `part` creates each from the whole, its index and its callback.
 pub(crate) fn split(
     io: Io,
     parts: usize,
@@ -34,7 +34,7 @@ pub(crate) fn split(
     all
 }
 
-/// Whoever is told of a part.
+/// Returns the callback of a part.
 fn told(whole: Arc<Mutex<Whole>>, number: usize) -> Done {
     Box::new(move |result: Result<Bytes>| {
         let mut whole = lock(&whole);
@@ -57,7 +57,7 @@ fn told(whole: Arc<Mutex<Whole>>, number: usize) -> Done {
     })
 }
 
-/// One behind the other.
+/// Concatenates the data of the parts.
 pub(crate) fn in_order(_: &Io, parts: Vec<Bytes>) -> Bytes {
     parts.concat().into()
 }

@@ -1,4 +1,4 @@
-//! A fake worm: blocks that are written once, on a disk that could do more (format: docs/block.md).
+//! A fake worm: write-once blocks on a rewritable disk (format: docs/block.md).
 
 use std::sync::Arc;
 
@@ -14,12 +14,12 @@ use crate::plain::above;
 use crate::sync::{Mutex, lock};
 use crate::task::Tasks;
 
-/// Blocks of a worm: a map of 128 MiB.
+/// Maximum number of blocks of a worm, with a map of 128 MiB.
 pub const BLOCKS_MOST: u64 = 1 << 30;
 
 const MAGIC: &[u8; 8] = b"9fakewm\x01";
 
-/// Sectors of its map that are read at once.
+/// Sectors of the map that are read at once.
 const AT_ONCE: u64 = 128;
 
 /// A fake worm.
@@ -37,8 +37,7 @@ struct Worm {
 }
 
 impl FakeWorm {
-    /// Makes a disk a worm on which nothing is written, with blocks of so many sectors. One that is a worm already is
-    /// refused.
+    /// Makes a disk an empty worm, with blocks of `block` sectors. A disk that is a worm already is refused.
     pub async fn make(of: Arc<dyn Device>, block: u32) -> Result<Self> {
         let failed = |text: String| Error::new(Kind::Failed, text).of(format!("f{}", of.name()));
         if label(&of).await?.is_some() {
@@ -72,7 +71,7 @@ impl FakeWorm {
         Ok(Self::of(of, block, map, written))
     }
 
-    /// A worm that was made.
+    /// Opens an existing worm.
     pub async fn open(of: Arc<dyn Device>) -> Result<Self> {
         let failed = |text: String| Error::new(Kind::Failed, text).of(format!("f{}", of.name()));
         let Some((blocks, map, block)) = label(&of).await? else {
@@ -95,7 +94,7 @@ impl FakeWorm {
         Ok(Self::of(of, block, map, written))
     }
 
-    /// The sectors of one that another program may be writing: where nothing was written there is anything.
+    /// Returns the data of a worm that another program may be writing. Unwritten blocks read as anything.
     pub async fn watch(of: Arc<dyn Device>) -> Result<Part> {
         let name = format!("f{}", of.name());
         let Some((blocks, _, block)) = label(&of).await? else {
@@ -111,12 +110,12 @@ impl FakeWorm {
     }
 }
 
-/// Sectors before the data.
+/// Returns the sectors before the data.
 fn head(block: u64) -> u64 {
     block.max(2).next_multiple_of(block)
 }
 
-/// `(blocks, map, block)` of what is a worm.
+/// Reads the label of a worm as `(blocks, map, block)`. `None`: the disk is not a worm.
 async fn label(of: &Arc<dyn Device>) -> Result<Option<(u64, u64, u64)>> {
     if of.shape().sectors < 2 {
         return Ok(None);
@@ -133,7 +132,7 @@ async fn label(of: &Arc<dyn Device>) -> Result<Option<(u64, u64, u64)>> {
             return Ok(Some((blocks, map, block)));
         }
     }
-    // Unreadable is not the same as empty.
+    // An unreadable label is not the same as none.
     of.read(0, 2).await.map(|_| None)
 }
 
@@ -142,7 +141,7 @@ impl Worm {
         head(self.block)
     }
 
-    /// Says so if it cannot be done; a write has its blocks from here on.
+    /// Checks an operation. A write reserves its blocks here.
     fn admit(&self, io: &Io) -> Result<()> {
         let (first, last) = (io.at / self.block, io.end_at().div_ceil(self.block));
         let mut written = lock(&self.written);

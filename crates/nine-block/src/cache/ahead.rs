@@ -1,36 +1,35 @@
-//! Reading ahead: which blocks will be wanted next, by those that were.
+//! Read-ahead: predicts which blocks will be read next.
 //!
-//! In: what was read and was not here, or was here because it had been read ahead; what is hit otherwise needs no
-//! reading. Out: blocks to be read now. Several streams of reads go through a device at the same time, each in its own
-//! direction of rising addresses.
+//! In: reads that missed the cache, or that hit a block that was read ahead; other hits need no prediction. Out: blocks
+//! to read now. Several streams can go through a device at the same time, each in the direction of rising addresses.
 //!
-//! Always holds: nothing behind the device's end; no block twice for a stream, unless it went back.
+//! Always holds: no block after the device's end is returned, and none twice for a stream, unless the stream went back.
 
 use std::ops::Range;
 
-/// Streams that are known of a device; of more, the one that was not read for longest is dropped.
+/// Maximum number of streams of a device; the least recently used one is dropped.
 const STREAMS: usize = 16;
-/// Blocks by which reads of a stream may come out of order: those who read in parallel do.
+/// Blocks by which reads of a stream may be out of order, because clients read in parallel.
 const SLACK: u64 = 8;
 /// Blocks of the first window.
 const FIRST: u64 = 4;
 
-/// What is read ahead.
+/// The read-ahead policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Ahead {
-    /// Nothing.
+    /// No read-ahead.
     Never,
-    /// As Plan 9's file server did: at the second block of a stream the next 300 KiB are asked for, block by block, and
-    /// then one block for each that is read; 20 are under way at most.
+    /// As in Plan 9's file server: the second block of a stream starts reads of the next 300 KiB, one for each block,
+    /// and then each read starts one more; at most 20 are in flight.
     Seed,
-    /// A window that is doubled up to 8 MiB each time its second half is reached, and halved where what was read ahead
-    /// was evicted before its use.
+    /// A window that doubles, up to 8 MiB, each time its second half is reached. It is halved if blocks were evicted
+    /// before they were used.
     #[default]
     Grow,
 }
 
 impl Ahead {
-    /// Reads ahead of a device that may be under way at a time.
+    /// Returns the maximum number of read-aheads in flight on a device.
     pub(super) fn at_once(self) -> usize {
         match self {
             Self::Never => 0,
@@ -50,16 +49,16 @@ pub(super) struct Streams {
 }
 
 struct Stream {
-    /// The next block of which nothing was read.
+    /// The next block to be read by the stream.
     next: u64,
-    /// Up to this one it was read ahead.
+    /// The end of the blocks that were read ahead.
     to: u64,
     window: u64,
     used: u64,
 }
 
 impl Streams {
-    /// None yet; blocks are of so many bytes.
+    /// Creates an empty set; blocks have `block` bytes.
     pub(super) fn new(rule: Ahead, block: u64) -> Self {
         let window = match rule {
             Ahead::Never => 0,
@@ -69,7 +68,8 @@ impl Streams {
         Self { rule, window: window.max(1), streams: Vec::new(), clock: 0 }
     }
 
-    /// These blocks were wanted; some were `missing`. The device ends at `end`, and there is room for so many more.
+    /// Reports a read of `blocks`, some of which were `missing`. Returns the blocks to read ahead: before `end`, the
+    /// end of the device, and at most `room`.
     pub(super) fn wanted(&mut self, blocks: Range<u64>, missing: bool, end: u64, room: u64) -> Range<u64> {
         if self.rule == Ahead::Never {
             return 0..0;
@@ -96,7 +96,7 @@ impl Streams {
             Ahead::Grow if left > stream.window / 2 => return 0..0,
             Ahead::Grow => {
                 let grown = (stream.window * 2).max(2 * (blocks.end - blocks.start));
-                // Where there is less room than that, half of what there is: not each block as it gets free.
+                // If there is less room, wait until half a window is free, instead of reading single blocks.
                 let window = grown.clamp(FIRST, FIRST.max(self.window)).min(left + room);
                 if left > window / 2 {
                     return 0..0;

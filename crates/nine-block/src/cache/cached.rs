@@ -1,4 +1,4 @@
-//! A device seen through the cache, by its blocks.
+//! A device seen through the cache, by blocks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,48 +12,47 @@ use crate::device::{Done, SECTOR};
 use crate::error::{Error, Kind, Result};
 use crate::sync::lock;
 
-/// A device seen through a [`Cache`](super::Cache): by blocks here, by sectors as a [`Device`](crate::Device). Cheap
-/// to clone. When the last of its clones has gone, and what was under way has ended, what is dirty is forgotten: flush
-/// before.
+/// A device seen through a [`Cache`](super::Cache): by blocks here, by sectors as a [`Device`](crate::Device). Cheap to
+/// clone. When the last clone is dropped and the operations in flight have ended, dirty blocks are lost: flush before.
 ///
-/// # What is promised
+/// # Guarantees
 ///
-/// A write has ended when it is in the cache; whoever reads afterwards reads it. It stays there, and goes to the device
-/// when a flush, [`Cached::tick`] or the want of room says so. Of writes to the same sectors that are under way at the
-/// same time any may be the last; of parts of a block none changes another part.
+/// A write ends when it is in the cache, and later reads see it. It stays in memory, and is written to the device
+/// because of a flush, [`Cached::tick`], or lack of room. Of concurrent writes to the same sectors any may be the last.
+/// Writes to different parts of a block do not affect each other.
 ///
-/// [`Cached::barrier`]: a write that had ended before the barrier has ended on the device before a write that began
-/// after it is given to the device. Writes that were under way are on either side. That is the order in which a device
-/// gets them, and so what is found if it is this program that ends; a device that has a cache of its own may lose the
-/// former and keep the latter when its power goes, unless a flush lies between.
+/// [`Cached::barrier`]: a write that ended before the barrier has ended on the device before a write that began after
+/// it is submitted to the device. Writes in flight may be on either side. This is the order in which the device gets
+/// the writes, and so the state if this program dies. A device with its own cache may lose the former and keep the
+/// latter at a power cut, unless there is a flush in between.
 ///
-/// [`Cached::flush`]: a barrier; and when it ends well, all writes that had ended before it began are on the device,
-/// and a flush of the device has ended well that was given to it after they were. Where the device's
-/// [`Shape::durable`](crate::Shape) holds, they are durable.
+/// [`Cached::flush`]: a barrier. When it succeeds, all writes that ended before it began are on the device, and the
+/// device has completed a flush submitted after them. They are durable if the device's [`Shape::durable`](crate::Shape)
+/// holds.
 ///
-/// A write to the device that fails keeps its blocks in the cache, dirty, where they can be read; of several that were
-/// written together all count as failed. It is not tried again: the next flush has its error, and all further ones have
-/// [`Kind::Poisoned`], until each of these blocks was written to again ([`Cached::lost`] names them). Then all that was
-/// written to it, before the failure and since, goes to the device in its order; what is behind a barrier waits for
-/// that. A flush of the device that fails poisons in the same way all blocks that were written since the last one that
-/// went well: they are to be written again too, also where the cache has them still, for nobody knows what the device
-/// has.
+/// If a write to the device fails, its blocks stay dirty in the cache, and can be read; of several blocks written
+/// together all count as failed. The write is not retried. The next flush returns its error, and all further ones
+/// return [`Kind::Poisoned`], until each of these blocks was written again ([`Cached::lost`] lists them). Then all
+/// their data, from before the failure and after it, is written to the device in order; data after a barrier waits for
+/// that. A failed flush of the device poisons in the same way all blocks written since the last successful one. They
+/// must be written again even if the cache still has them, because the state of the device is unknown.
 ///
-/// [`Kind::Reserved`], when the device says it to a write or flush, stops writing: all writes and flushes have this
-/// error from then on, and nothing that is dirty is forgotten, until [`Cached::resume`]. [`Kind::Busy`] and
-/// [`Kind::Full`] do the same until somebody asks again: for a write, a flush or a tick.
+/// If the device answers a write or flush with [`Kind::Reserved`], writing stops: all writes and flushes return this
+/// error, and no dirty block is dropped, until [`Cached::resume`]. [`Kind::Busy`] and [`Kind::Full`] do the same until
+/// the next write, flush or tick.
 ///
-/// Discarded blocks leave the cache at once. The device is told behind what lies before a barrier, and before what is
-/// written to them since. It is a hint: of blocks discarded in part nothing is, of many at a time some are not told.
+/// Discarded blocks leave the cache at once. The device is told after the writes before a barrier, and before later
+/// writes to these blocks. A discard is a hint: partial blocks are not discarded, and if there are many, some are
+/// dropped.
 ///
 /// # Limits
 ///
-/// Three eighths of the cache may be dirty, half of that of one device. A write beyond waits, in the order of coming.
-/// No write waits for ever: who waits has dirty blocks of the same device before him (each device has room for 8 that
-/// no other can take), who waits makes them be written, writing takes nothing that others could hold back (the data is
-/// there, in the cache), each write ends, and so there is room; where they cannot be written, because they failed or
-/// the device is reserved, those who wait are told so. Who writes again what failed does not wait. How many may wait is
-/// limited by those who submit, whose data it is.
+/// Three eighths of the cache may be dirty, and half of that for one device. A write beyond that waits, in order of
+/// arrival. No write waits for ever. There are dirty blocks of the same device before it, because each device has room
+/// for 8 that no other can take. Waiting makes them be written, which takes no further memory, because the data is in
+/// the cache. Each write to the device ends, and so there is room. If they cannot be written, because they have failed
+/// or the device is reserved, the waiting writes fail. Writing a failed block again does not wait. The number of
+/// waiting writes is limited by the submitters, whose data they hold.
 #[derive(Clone)]
 pub struct Cached(pub(super) Arc<Disk>);
 
@@ -62,33 +61,33 @@ impl Cached {
         Self(Arc::new(disk))
     }
 
-    /// Bytes of a block. The last one of a device may be shorter.
+    /// Returns the bytes of a block. The last block of a device may be shorter.
     pub fn block(&self) -> u64 {
         self.0.shared.options.block
     }
 
-    /// How many blocks there are.
+    /// Returns the number of blocks.
     pub fn blocks(&self) -> u64 {
         self.0.sectors().div_ceil(self.block() / SECTOR)
     }
 
-    /// A block, if it is here: for those who need not wait. Nothing is copied.
+    /// Returns a block if it is in the cache, without copying.
     pub fn hit(&self, block: u64) -> Option<Bytes> {
         self.0.hit(block)
     }
 
-    /// The same for those who must not wait even for a device that answers at once. And whether there is
-    /// something to be read ahead: [`go_on`](Self::go_on) begins it, later.
+    /// The same without ever calling the device. The flag says whether a read-ahead is due; [`go_on`](Self::go_on)
+    /// begins it.
     pub fn glance(&self, block: u64) -> Option<(Bytes, bool)> {
         self.0.glance(block)
     }
 
-    /// Begins what is to be read ahead.
+    /// Begins a read-ahead that is due.
     pub fn go_on(&self) {
         self.0.run();
     }
 
-    /// Blocks one behind the other, in as few reads as possible.
+    /// Reads consecutive blocks, in as few reads of the device as possible.
     pub fn get_all(&self, blocks: std::ops::Range<u64>) -> Vec<Call> {
         if blocks.is_empty() || self.judge(blocks.end - 1).is_err() {
             return blocks.map(|block| self.get(block)).collect();
@@ -102,7 +101,7 @@ impl Cached {
         calls
     }
 
-    /// A block. Those who want it at the same time wait for the same read.
+    /// Reads a block. Concurrent reads of a block share one read of the device.
     pub fn get(&self, block: u64) -> Call {
         let (done, call) = Call::pair();
         match self.judge(block) {
@@ -115,21 +114,20 @@ impl Cached {
         call
     }
 
-    /// Nobody will want this block as it is any more: what is kept of it may go, and what is read ahead just now is not
-    /// kept.
+    /// Drops a block that will not be read again in this version. If it is being read ahead, the result is not kept.
     pub fn forget(&self, block: u64) {
         self.0.forget(block);
     }
 
-    /// This is what the device has in this block: whoever wrote it there past the cache says so. It is kept as
-    /// if it had been read just now, and given to those who wait for it.
+    /// Tells the cache the content of a block that was written to the device past the cache. It is stored as if it had
+    /// just been read, and answers waiting reads.
     pub fn keep(&self, block: u64, data: Bytes) {
         if self.judge(block).is_ok_and(|len| len == data.len()) {
             self.0.keep(block, data);
         }
     }
 
-    /// Writes a block, whole. The data is kept as it is: where it is a part of something larger, so is that.
+    /// Writes a whole block. The cache keeps `data` itself, and so any larger buffer that it is a part of.
     pub fn put(&self, block: u64, data: Bytes) -> Call {
         let (done, call) = Call::pair();
         match self.judge(block) {
@@ -146,7 +144,7 @@ impl Cached {
         call
     }
 
-    /// The bytes of the block, if it is one.
+    /// Returns the bytes of a block, or an error if there is no such block.
     fn judge(&self, block: u64) -> Result<usize> {
         match block < self.blocks() {
             true => Ok(self.0.len(block)),
@@ -157,12 +155,12 @@ impl Cached {
         }
     }
 
-    /// What comes goes to the device after what was there. See [`Cached`].
+    /// Orders later writes after earlier ones. See [`Cached`].
     pub fn barrier(&self) {
         lock(&self.0.state).order.seal();
     }
 
-    /// Makes all that was written durable. See [`Cached`].
+    /// Makes all writes durable. See [`Cached`].
     pub fn flush(&self) -> Call {
         let (done, call) = Call::pair();
         self.flush_to(done);
@@ -179,8 +177,8 @@ impl Cached {
         self.0.run();
     }
 
-    /// It is now so late: what has been dirty for `age`, seen from tick to tick, begins to be written, with all that
-    /// was written up to now. A block that is written to all the time is so written once in this time.
+    /// Advances the clock to `now`. If data has been dirty for `age`, as seen from tick to tick, writing begins for all
+    /// data written so far. So a block that is written continually is written to the device once in this time.
     pub fn tick(&self, now: Duration, age: Duration) {
         let mut state = lock(&self.0.state);
         state.trouble.asked();
@@ -191,14 +189,14 @@ impl Cached {
         self.0.run();
     }
 
-    /// Blocks that must be written again before a flush can go well. None: there were too many to remember them, and
-    /// the device must be taken anew from [`Cache::over`](super::Cache::over).
+    /// Returns the blocks that must be written again before a flush can succeed. `None`: there were too many to
+    /// remember, and the device must be opened again with [`Cache::over`](super::Cache::over).
     pub fn lost(&self) -> Option<Vec<u64>> {
         let state = lock(&self.0.state);
         state.trouble.lost(state.order.failed())
     }
 
-    /// The device is ours again: what is dirty may be written.
+    /// Resumes writing after the device was reserved for another owner.
     pub fn resume(&self) {
         lock(&self.0.state).trouble.stopped = None;
         self.0.run();

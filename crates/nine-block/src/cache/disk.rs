@@ -1,4 +1,4 @@
-//! A device of a cache: what is known of it, and what of the memory it has.
+//! The state of one device of a cache, and its share of the memory.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -13,7 +13,7 @@ use super::{OWN, Shared, Write};
 use crate::device::{Device, Done, Io, SECTOR};
 use crate::sync::{Mutex, lock};
 
-/// See the module.
+/// A device of a cache.
 pub(super) struct Disk {
     pub(super) shared: Arc<Shared>,
     number: u32,
@@ -23,39 +23,39 @@ pub(super) struct Disk {
     pub(super) state: Mutex<State>,
 }
 
-/// What is not a matter of single blocks.
+/// The state that does not belong to single blocks.
 pub(super) struct State {
     pub(super) order: Order,
     pub(super) trouble: Trouble,
-    /// Writes that have a place among the dirty blocks, and are not there yet.
+    /// Writes that have a slot for a dirty block but are not in the table yet.
     pub(super) coming: usize,
-    /// Places among the dirty blocks, as they were counted last: `order.len() + coming`.
+    /// Slots for dirty blocks at the last count: `order.len() + coming`.
     slots: usize,
-    /// Versions of blocks beyond the first, as they were counted last.
+    /// Versions of blocks beyond the first, at the last count.
     extra: usize,
-    /// Those for whom there is no place.
+    /// Writes that wait for a slot.
     pub(super) writers: VecDeque<Write>,
-    /// What is of epochs up to this one is to be written.
+    /// Epochs up to this one are to be written.
     pub(super) up_to: u64,
-    /// So much is dirty that it is written before somebody must wait.
+    /// So many blocks are dirty that writing begins before a write must wait.
     pub(super) hurry: bool,
-    /// Those who wait for all up to an epoch, rising.
+    /// Flushes, by the epoch up to which they wait, in rising order.
     pub(super) flushes: VecDeque<(u64, Done)>,
-    /// Those who have looked at it, and wait until it can be seen to have grown.
+    /// Looks that wait until the new size can be used.
     pub(super) looks: Vec<Io>,
-    /// Those for whom the device is flushed now; none: it is not.
+    /// The flushes that the present flush of the device serves; empty if there is none.
     pub(super) flushing: Vec<Done>,
-    /// Blocks that were read together with others, in vain, and are read alone now. At most what is read at a time.
+    /// Blocks of a failed joint read, to be read one by one. Bounded by the blocks being read.
     pub(super) again: VecDeque<(u64, u64)>,
-    /// What is to be read ahead: what [`Shared::ahead_room`] has room for.
+    /// Blocks to be read ahead, bounded by [`Shared::ahead_room`].
     pub(super) ahead: VecDeque<Range<u64>>,
-    /// Reads ahead that are under way.
+    /// Number of read-aheads in flight.
     pub(super) aheads: usize,
-    /// Somebody takes the device's turns.
+    /// A thread is running the steps of this device.
     pub(super) running: bool,
 }
 
-/// Whether a device can be seen as it is now; if not, what its last block is.
+/// Whether the present size of a device can be used; if not, the state of its last block.
 pub(super) enum Sight {
     Clear,
     Read,
@@ -90,18 +90,18 @@ impl Disk {
         self.sectors.load(Relaxed)
     }
 
-    /// Sectors of a block.
+    /// Returns the sectors of a block.
     pub(super) fn per_block(&self) -> u64 {
         self.shared.options.block / SECTOR
     }
 
-    /// Bytes of this block; 0 if the device has become smaller.
+    /// Returns the bytes of this block; 0 if the device has shrunk.
     pub(super) fn len(&self, block: u64) -> usize {
         let rest = self.sectors().saturating_sub(block * self.per_block());
         (rest.min(self.per_block()) * SECTOR) as usize
     }
 
-    /// Blocks of the largest operation.
+    /// Returns the maximum number of blocks of an operation.
     pub(super) fn run_most(&self) -> usize {
         let largest = (self.shared.options.largest / SECTOR).min(u64::from(self.device.shape().most));
         ((largest / self.per_block()) as usize).max(1)
@@ -111,7 +111,7 @@ impl Disk {
         (self.number, block)
     }
 
-    /// A place among the dirty blocks, if there is one.
+    /// Takes a slot for a dirty block, if there is one.
     pub(super) fn take_slot(&self, state: &mut State) -> bool {
         let (pool, most) = (&self.shared.pool, self.shared.pool_most());
         let more = |taken| (taken < most).then_some(taken + 1);
@@ -126,12 +126,12 @@ impl Disk {
         takes
     }
 
-    /// Gives back what is not needed any more, wherever it is counted.
+    /// Updates the shared counts, and so frees slots.
     pub(super) fn account(&self, state: &mut State) {
         let slots = state.order.len() + state.coming;
         let extra = state.order.extra();
         let over = |slots: usize| slots.saturating_sub(OWN);
-        // What becomes less wraps round, and so does the sum.
+        // The difference may wrap around, and the sum wraps back.
         let add = |to: &AtomicUsize, new: usize, old: usize| {
             to.fetch_add(new.wrapping_sub(old), Relaxed);
         };
@@ -155,7 +155,7 @@ impl Disk {
         }
     }
 
-    /// These blocks are not wanted any more.
+    /// Discards these blocks.
     pub(super) fn discard(self: &Arc<Self>, blocks: Range<u64>) {
         let mut state = lock(&self.state);
         state.order.discard(blocks.clone());
@@ -173,8 +173,8 @@ impl Disk {
         self.run();
     }
 
-    /// The device was looked at: it is seen as it is now, if it can be. What is here of its last block is shorter than
-    /// it should be where it has become larger: as long as that is dirty or read just now, it cannot.
+    /// Uses the present size of the device after a look, if possible. If the device has grown, the cached last block is
+    /// too short, and must leave first; it cannot while it is dirty or being read.
     pub(super) fn sees(&self, state: &mut State) -> Sight {
         let (now, before) = (self.device.shape().sectors, self.sectors());
         let key = self.key(before / self.per_block());
@@ -204,7 +204,7 @@ impl Disk {
 impl Drop for Disk {
     fn drop(&mut self) {
         let mut state = lock(&self.state);
-        // What is clean goes when others need the room; what is dirty would stay.
+        // Clean blocks are evicted when room is needed. Dirty ones would stay for ever, so mark them clean.
         for block in state.order.blocks() {
             self.clean(block);
         }

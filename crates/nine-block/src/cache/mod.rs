@@ -1,22 +1,21 @@
-//! Blocks of many devices, kept in one memory.
+//! A cache of the blocks of many devices, in one memory.
 //!
-//! In: reads and writes of devices ([`Cached`], which is a [`Device`](crate::Device) too). Out: to the devices below,
-//! reads of what is not here, each once; writes of what has become dirty, neighbours together, when a flush, its age
-//! or the want of room says so.
+//! In: reads and writes of devices ([`Cached`], which is a [`Device`](crate::Device) too). Out: reads of missing
+//! blocks, each once; writes of dirty blocks, adjacent ones together, because of a flush, their age, or lack of room.
 //!
 //! ```text
 //! Cached -> Disk -> shards (blocks by device and address, which one goes)
 //!             |---> order (what is dirty, behind which barrier)
 //!             |---> trouble (what may be lost)    |---> streams (what will be wanted)
 //! ```
-//! Memory is bounded: of [`Options::memory`] three eighths at most are dirty, an eighth is read at a time, an eighth
-//! has been read ahead and not used yet. So there is always a block that can go. Beside it are the buffers of what is
-//! under way (of a device [`WRITES`] writes and the reads that its users wait for), and what users keep of what they
-//! were given. Blocks that were read together share their memory until one is found worth keeping; of such runs at most
-//! five quarters of the memory live at a time, whatever has become of their blocks.
+//! Memory is bounded. Of [`Options::memory`] at most three eighths are dirty, an eighth is being read, and an eighth
+//! was read ahead and not used yet. So there is always a block that can be evicted. Additional memory is used by the
+//! buffers of operations in flight (for each device [`WRITES`] writes, and the reads that its users wait for), and by
+//! data that users hold. Blocks that were read together share their memory until one is promoted. Such runs together
+//! take at most five quarters of the memory, even if their blocks were evicted.
 //!
-//! Always holds: no lock is held over an operation of a device, nor while somebody is told; a device's lock is taken
-//! before a shard's, and of shards one at a time.
+//! Always holds: no lock is held during a device operation or a callback. A device's lock is taken before a shard's,
+//! and only one shard's at a time.
 
 mod ahead;
 mod cached;
@@ -47,25 +46,25 @@ pub use cached::Cached;
 use disk::Disk;
 use shard::{Key, Shard};
 
-/// Writes to a device that are under way at a time; what is dirty beyond waits, and grows together.
+/// Maximum number of writes to a device in flight; further dirty blocks wait, and are combined.
 const WRITES: usize = 4;
-/// Blocks that a device may have dirty whatever the others have.
+/// Number of dirty blocks guaranteed to each device.
 const OWN: usize = if cfg!(nine_loom) { 1 } else { 8 };
-/// Fewer blocks are no cache.
+/// Minimum number of blocks of a cache.
 const FEWEST: usize = if cfg!(nine_loom) { 8 } else { 128 };
 
-/// How large everything is.
+/// The sizes and policies of a cache.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Bytes of a block, a multiple of [`SECTOR`].
     pub block: u64,
-    /// Bytes of all blocks together; 128 blocks at least.
+    /// Bytes of all blocks; the minimum is 128 blocks.
     pub memory: u64,
-    /// Parts of the table, each with a lock of its own.
+    /// Shards of the table, each with its own lock.
     pub shards: usize,
-    /// Bytes of the largest operation that neighbouring blocks are put together to.
+    /// Maximum bytes of an operation that combines adjacent blocks.
     pub largest: u64,
-    /// What is read ahead.
+    /// The read-ahead policy.
     pub ahead: Ahead,
 }
 
@@ -75,24 +74,24 @@ impl Default for Options {
     }
 }
 
-/// A memory of blocks. Cheap to clone.
+/// A cache. Cheap to clone.
 #[derive(Clone)]
 pub struct Cache(Arc<Shared>);
 
 struct Shared {
     options: Options,
     shards: Box<[Mutex<Shard>]>,
-    /// Blocks that there is memory for.
+    /// Maximum number of blocks.
     most: usize,
-    /// Of these, what is held: blocks of the table, and older versions of dirty ones.
+    /// Blocks in the table, and older versions of dirty blocks.
     held: AtomicUsize,
-    /// Blocks that are read from devices.
+    /// Blocks that are being read from devices.
     reading: AtomicUsize,
-    /// Blocks that are to be read ahead, or were, and have not been used.
+    /// Blocks that are to be read ahead, or were and have not been used.
     ahead: AtomicUsize,
-    /// Blocks that are dirty.
+    /// Dirty blocks.
     dirty: AtomicUsize,
-    /// Of these, what devices have beyond their own.
+    /// Dirty blocks beyond those guaranteed to each device.
     pool: AtomicUsize,
     devices: AtomicUsize,
     /// Blocks of the runs that share their memory.
@@ -101,7 +100,7 @@ struct Shared {
     count: Count,
 }
 
-/// Blocks that were read together, in one memory, until the last of them is gone.
+/// The shared memory of blocks that were read together. It lives until the last of them is dropped.
 struct Run {
     data: Bytes,
     blocks: usize,
@@ -121,27 +120,27 @@ struct Count {
     ahead_in_vain: AtomicU64,
 }
 
-/// Who waits for a block.
+/// An operation that waits for a block to be read.
 enum Waiter {
     Read(Done),
-    /// It changes a part of it.
+    /// Changes a part of the block.
     Write(Write),
 }
 
-/// A part of a block, or all of it, that is written.
+/// A write of a block or a part of one.
 struct Write {
     block: u64,
-    /// Bytes before it.
+    /// The offset of the data in the block, in bytes.
     skip: usize,
     data: Bytes,
     done: Done,
 }
 
 impl Cache {
-    /// With nothing in it.
+    /// Creates an empty cache.
     ///
     /// # Panics
-    /// If a block is no number of whole sectors, or there are no shards: a mistake of ours.
+    /// If a block is not a whole number of sectors, or there are no shards. That is a bug of the caller.
     pub fn new(options: Options) -> Self {
         let Options { block, shards, memory, .. } = options;
         assert!(block > 0 && block.is_multiple_of(SECTOR) && shards > 0, "no cache: {options:?}");
@@ -163,10 +162,10 @@ impl Cache {
         }))
     }
 
-    /// A device, seen through the cache. Nobody else writes to it: that would not be seen.
+    /// Adds a device. Nothing else may write to it, because the cache would not notice.
     ///
     /// # Errors
-    /// [`Kind::Unsupported`] if there is no memory for another one: each has 8 dirty blocks of its own.
+    /// [`Kind::Unsupported`] if there is no memory for another device: each has 8 dirty blocks of its own.
     pub fn over(&self, device: Arc<dyn Device>) -> Result<Cached> {
         let fits = |devices| (OWN * (devices + 1) <= self.0.dirty_most()).then_some(devices + 1);
         if self.0.devices.fetch_update(Relaxed, Relaxed, fits).is_err() {
@@ -177,7 +176,7 @@ impl Cache {
         Ok(Cached::new(Disk::new(self.0.clone(), number, device)))
     }
 
-    /// What has happened, and what is there now.
+    /// Returns the counters and the present sizes.
     pub fn stats(&self) -> Stats {
         let Shared { count, .. } = &*self.0;
         Stats {
@@ -201,35 +200,34 @@ impl Cache {
 }
 
 impl Shared {
-    /// Blocks of all devices that may be dirty. Who writes again what could not be written may go beyond, up to twice
-    /// as many.
+    /// Returns the maximum number of dirty blocks. Rewrites of failed blocks may exceed it, up to twice.
     fn dirty_most(&self) -> usize {
         self.most * 3 / 8
     }
 
-    /// Of these, those of one device: half, so that one that is slow or gone leaves room to the others.
+    /// Returns the maximum for one device: half, so that a slow or dead device leaves room for others.
     fn device_most(&self) -> usize {
         self.dirty_most() / 2
     }
 
-    /// Dirty blocks that devices may have beyond their own, all together.
+    /// Returns the maximum for all devices together, beyond the blocks guaranteed to each.
     fn pool_most(&self) -> usize {
         self.dirty_most() - OWN * self.devices.load(Relaxed)
     }
 
-    /// Blocks that may be read at a time, and kept.
+    /// Returns the maximum number of blocks that may be read at a time and cached.
     fn reading_most(&self) -> usize {
         self.most / 8
     }
 
-    /// Blocks that may be read ahead now: none where memory is short.
+    /// Returns the number of blocks that may be read ahead now; 0 if memory is short.
     fn ahead_room(&self) -> u64 {
         let is_short = self.reading.load(Relaxed) * 2 > self.reading_most()
             || self.dirty.load(Relaxed) * 4 > self.dirty_most() * 3;
         if is_short { 0 } else { (self.most / 8).saturating_sub(self.ahead.load(Relaxed)) as u64 }
     }
 
-    /// These blocks, read together, with the memory that they have in common; `None` where too much is lent already.
+    /// Returns blocks that were read together, with their shared memory counted. `None` if too much is shared already.
     fn lend(&self, data: &Bytes, blocks: usize) -> Option<Bytes> {
         let fits = |lent| (lent + blocks <= self.most + self.most / 4).then_some(lent + blocks);
         self.lent.fetch_update(Relaxed, Relaxed, fits).ok()?;
@@ -245,13 +243,12 @@ impl Shared {
         &self.shards[self.place(key)]
     }
 
-    /// Blocks go until there are no more than there is memory for: of this block's shard, and where it has none that
-    /// can go, of the next ones.
+    /// Evicts blocks until the limit is met: from this block's shard, or if none can go, from the next ones.
     fn make_room(&self, key: Key) {
         let from = self.place(key);
         while self.held.load(Relaxed) > self.most {
             let mut shards = (from..from + self.shards.len()).map(|at| &self.shards[at % self.shards.len()]);
-            // Others may have made it meanwhile.
+            // Other threads may have made room meanwhile.
             let Some(gone) = shards.find_map(|shard| lock(shard).evict()) else { return };
             self.held.fetch_sub(1, Relaxed);
             self.count.evictions.fetch_add(1, Relaxed);
@@ -275,38 +272,38 @@ impl Drop for Run {
     }
 }
 
-/// What a cache has done, in blocks where nothing else is said.
+/// The counters of a cache, in blocks unless stated otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Bytes of a block.
     pub block: u64,
-    /// There is memory for so many.
+    /// Maximum number of blocks.
     pub most: u64,
-    /// There are so many.
+    /// Present number of blocks.
     pub held: u64,
-    /// Of these, what is not on its device.
+    /// Blocks that differ from those on their device.
     pub dirty: u64,
-    /// What was read together and shares its memory takes so many, gone or not.
+    /// Blocks that share memory with others, including evicted ones.
     pub lent: u64,
-    /// Wanted, and there.
+    /// Reads of blocks in the cache.
     pub hits: u64,
-    /// Wanted, and not there.
+    /// Reads of missing blocks.
     pub misses: u64,
-    /// Wanted, and read for another already.
+    /// Reads that joined a read in progress.
     pub joined: u64,
-    /// Wanted, and not kept, because too many were read at the time. They are among the misses.
+    /// Misses that were not cached, because too many blocks were being read.
     pub passed: u64,
-    /// Gone for others.
+    /// Evicted blocks.
     pub evictions: u64,
-    /// Written to devices.
+    /// Blocks written to devices.
     pub written: u64,
     /// Operations that wrote them.
     pub writes: u64,
-    /// Read ahead.
+    /// Blocks read ahead.
     pub ahead: u64,
     /// Of these, used.
     pub ahead_used: u64,
-    /// Of these, gone without.
+    /// Of these, evicted before use.
     pub ahead_in_vain: u64,
 }
 

@@ -1,11 +1,12 @@
-//! What is not on a device yet, and in which order it goes there: a machine without locks, devices or time of its own.
+//! The dirty blocks of a device, and the order in which they are written: a state machine without locks, devices or a
+//! clock.
 //!
-//! In: blocks that were written, barriers, how writes ended. Out: what may be written next. An epoch is what was
-//! written between two barriers. A block that is written again in a later epoch, or while it is on its way, has more
-//! than one version; they go to the device one after the other.
+//! In: written blocks, barriers, results of writes. Out: the next write. An epoch is all data written between two
+//! barriers. A block that is written again in a later epoch, or while a write of it is in flight, has several versions.
+//! They are written to the device one after the other.
 //!
-//! Always holds: nothing of an epoch is on its way before all of the epochs before it is on the device; of a block one
-//! version is on its way at most; a version leaves when it has been written, or is not wanted any more.
+//! Always holds: a write of an epoch begins only when all earlier epochs are on the device. At most one version of a
+//! block is in flight. A version is removed when it was written or is no longer needed.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -13,24 +14,24 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-/// Discards of an epoch that wait. More are forgotten: the device is not told that these blocks are not wanted.
+/// Maximum number of waiting discards of an epoch. Further ones are dropped: the device is not told of them.
 const DISCARDS: usize = 64;
 
-/// See the module.
+/// The dirty blocks of a device.
 pub(super) struct Order {
-    /// By block: what is not on the device, the oldest first; never none.
+    /// By block: the versions that are not on the device, the oldest first; never empty.
     blocks: BTreeMap<u64, VecDeque<Version>>,
     /// The oldest first. The last one is open.
     epochs: VecDeque<Epoch>,
-    /// The number of the oldest.
+    /// The number of the oldest epoch.
     oldest: u64,
     versions: usize,
-    /// Blocks whose oldest version could not be written.
+    /// Blocks with a failed write of their oldest version.
     failed: BTreeSet<u64>,
-    /// Writes, or one discard, that have not ended.
+    /// Number of writes in flight, or one discard.
     under_way: usize,
     discarding: bool,
-    /// Writes go on from here, so that they go through the device in one direction.
+    /// Writes continue from here, so that they go through the device in one direction.
     hand: u64,
 }
 
@@ -44,38 +45,38 @@ struct Version {
 enum State {
     Waits,
     UnderWay,
-    /// Under way, and discarded since: however it ends, it leaves.
+    /// In flight, and discarded since: it is removed however the write ends.
     Unwanted,
     Failed,
 }
 
 #[derive(Default)]
 struct Epoch {
-    /// Versions of it.
+    /// Number of its versions.
     left: usize,
-    /// Blocks whose oldest version is of it, and waits.
+    /// Blocks that have their oldest version in this epoch, waiting to be written.
     ready: BTreeSet<u64>,
     discards: Vec<Range<u64>>,
-    /// When it was first seen to have something.
+    /// When it was first seen not to be empty.
     since: Option<Duration>,
 }
 
-/// What goes to the device.
+/// The next operation for the device.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Work {
-    /// Blocks that follow one another, from this one on.
+    /// Consecutive blocks, from this one on.
     Write(u64, Vec<Bytes>),
-    /// Blocks that are not wanted.
+    /// Blocks to be discarded.
     Discard(Range<u64>),
 }
 
-/// How a write ended.
+/// The result of a write.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
     Written,
-    /// Not tried again before the block is written again.
+    /// It failed, and is not retried until the block is written again.
     Failed,
-    /// It waits again.
+    /// It must be tried again.
     Back,
 }
 
@@ -93,17 +94,17 @@ impl Order {
         }
     }
 
-    /// Versions of all blocks.
+    /// Returns the number of versions of all blocks.
     pub(super) fn len(&self) -> usize {
         self.versions
     }
 
-    /// Versions that are not the only ones of their blocks.
+    /// Returns the number of versions beyond the first of each block.
     pub(super) fn extra(&self) -> usize {
         self.versions - self.blocks.len()
     }
 
-    /// Epochs before this one are on the device.
+    /// Returns the oldest epoch: all before it are on the device.
     pub(super) fn oldest(&self) -> u64 {
         self.oldest
     }
@@ -120,12 +121,12 @@ impl Order {
         self.blocks.keys().copied()
     }
 
-    /// A block was written. Whether this is a version more, and not in the place of one that nobody needs any more.
+    /// Adds a write of a block. Returns whether this adds a version, instead of replacing one that is no longer needed.
     pub(super) fn put(&mut self, block: u64, data: Bytes) -> bool {
         let now = self.oldest + self.epochs.len() as u64 - 1;
         let versions = self.blocks.entry(block).or_default();
         if self.failed.remove(&block) {
-            // All of them are tried again, in their order: what failed is before what is new.
+            // All versions are tried again in order: the failed ones before the new one.
             versions[0].state = State::Waits;
             self.epochs[(versions[0].epoch - self.oldest) as usize].ready.insert(block);
         }
@@ -144,7 +145,7 @@ impl Order {
         true
     }
 
-    /// What comes from now on goes to the device after what came before. The number of the epoch that has all of this.
+    /// Orders later writes after earlier ones. Returns the number of the last epoch with earlier writes.
     pub(super) fn seal(&mut self) -> u64 {
         let open = self.oldest + self.epochs.len() as u64 - 1;
         if self.open().is_empty() {
@@ -155,7 +156,7 @@ impl Order {
         open
     }
 
-    /// Seals the open epoch, if it has had something for this time.
+    /// Closes the open epoch, if it has had data for this time.
     pub(super) fn seal_older(&mut self, now: Duration, age: Duration) -> Option<u64> {
         let open = self.open();
         if open.is_empty() {
@@ -169,8 +170,7 @@ impl Order {
         self.epochs.back_mut().expect("the last one is open, and stays")
     }
 
-    /// These blocks are not wanted any more: their versions leave, but for those that are on their way, and the device
-    /// is told in its turn. What the blocks were whose versions have left.
+    /// Discards these blocks: their versions are removed, except those in flight, and the device is told in order.
     pub(super) fn discard(&mut self, range: Range<u64>) {
         let blocks: Vec<u64> = self.blocks.range(range.clone()).map(|(block, _)| *block).collect();
         for block in blocks {
@@ -199,8 +199,8 @@ impl Order {
         self.settle();
     }
 
-    /// What goes to the device next: of the oldest epoch, at most so many blocks that follow one another. Of an epoch
-    /// the discards are first, each alone: what was written to their blocks since must come behind them.
+    /// Returns the next operation, for at most `most` consecutive blocks of the oldest epoch. Discards of an epoch come
+    /// first, each alone, because later writes to their blocks must follow them.
     pub(super) fn next(&mut self, most: usize) -> Option<Work> {
         let epoch = self.epochs.front_mut().expect("the last one is open, and stays");
         if self.discarding {
@@ -237,7 +237,7 @@ impl Order {
         Some(Work::Write(first, run.map(take).collect()))
     }
 
-    /// A write of these blocks has ended. Those of which nothing is left to be written.
+    /// Takes the result of a write of these blocks. Returns those that are clean now.
     pub(super) fn ended(&mut self, run: Range<u64>, end: End) -> Vec<u64> {
         self.under_way -= 1;
         let mut clean = Vec::new();
@@ -273,14 +273,14 @@ impl Order {
         clean
     }
 
-    /// The discard has ended.
+    /// Takes the end of a discard.
     pub(super) fn discarded(&mut self) {
         self.under_way -= 1;
         self.discarding = false;
         self.settle();
     }
 
-    /// Nothing goes on any more, because of what has failed.
+    /// Returns whether failed blocks prevent all further writes.
     pub(super) fn is_stuck(&self) -> bool {
         let oldest = &self.epochs[0];
         self.under_way == 0 && oldest.left > 0 && oldest.ready.is_empty() && oldest.discards.is_empty()

@@ -1,7 +1,6 @@
-//! Reads of a device through the cache, and what is read ahead.
+//! Reads of a device through the cache, and read-ahead.
 //!
-//! In: blocks that are wanted. Out: reads of those that are not here, neighbours together; what they bring, to all who
-//! wait for it.
+//! In: blocks. Out: reads of missing blocks, adjacent ones together; their data, to all operations that wait for it.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -19,7 +18,7 @@ use crate::error::{Kind, Result};
 use crate::sync::lock;
 
 impl Disk {
-    /// A block that is here.
+    /// Returns a block that is in the cache.
     pub(super) fn hit(self: &Arc<Self>, block: u64) -> Option<Bytes> {
         let (data, ahead) = self.glance(block)?;
         if ahead {
@@ -28,7 +27,7 @@ impl Disk {
         Some(data)
     }
 
-    /// The same, and whether there is something to be read ahead.
+    /// The same, and whether a read-ahead is due.
     pub(super) fn glance(self: &Arc<Self>, block: u64) -> Option<(Bytes, bool)> {
         let mut shard = lock(self.shared.shard(self.key(block)));
         let (entry, ahead) = shard.wanted(self.key(block))?;
@@ -46,7 +45,7 @@ impl Disk {
         Some((data, ahead))
     }
 
-    /// Blocks for those who wait for each: what is here at once, what is missing in as few reads as possible.
+    /// Reads blocks: cached ones at once, missing ones in as few reads as possible.
     pub(super) fn fetch(self: &Arc<Self>, blocks: Range<u64>, mut done: impl FnMut(u64) -> Done) {
         let (mut runs, mut told) = (Runs::new(self.run_most()), Vec::new());
         let (mut used, mut missing) = (false, false);
@@ -69,7 +68,7 @@ impl Disk {
                     missing = true;
                     count.misses.fetch_add(1, Relaxed);
                     if !self.may_read() {
-                        // What is here stays then; it is read for this one alone.
+                        // Nothing is evicted for this block; it is read for this caller alone.
                         count.passed.fetch_add(1, Relaxed);
                         drop(shard);
                         let count = self.len(block) as u64 / SECTOR;
@@ -92,13 +91,13 @@ impl Disk {
         }
     }
 
-    /// The device has this now.
+    /// Stores a block that the device has now.
     pub(super) fn keep(&self, block: u64, data: Bytes) {
         let key = self.key(block);
         let mut shard = lock(self.shared.shard(key));
         let mut readers = Vec::new();
         match shard.get(key) {
-            // Somebody writes here through the cache too: he has his own.
+            // A concurrent write through the cache takes precedence.
             Some(entry) if entry.dirty => {}
             Some(Entry { held: Held::Reading(waiters), .. })
                 if waiters.iter().any(|waiter| matches!(waiter, Waiter::Write(_))) => {}
@@ -121,8 +120,8 @@ impl Disk {
         }
     }
 
-    /// Nobody will want this block as it is: it goes, unless it is written just now, or somebody waits for it. What is
-    /// read ahead just now is not kept.
+    /// Drops a block, unless it is dirty or an operation waits for it. If it is being read ahead, the result is not
+    /// kept.
     pub(super) fn forget(&self, block: u64) {
         let key = self.key(block);
         let mut shard = lock(self.shared.shard(key));
@@ -137,23 +136,23 @@ impl Disk {
         }
     }
 
-    /// Whether a block more may be read and kept; it counts from now on.
+    /// Returns whether another block may be read and cached; it counts from now on.
     fn may_read(&self) -> bool {
         let most = self.shared.reading_most();
         let more = |reading| (reading < most).then_some(reading + 1);
         self.shared.reading.fetch_update(Relaxed, Relaxed, more).is_ok()
     }
 
-    /// A block that had been read ahead was used. True.
+    /// Counts the use of a block that was read ahead. Returns true.
     pub(super) fn used_ahead(&self) -> bool {
         self.shared.ahead.fetch_sub(1, Relaxed);
         self.shared.count.ahead_used.fetch_add(1, Relaxed);
         true
     }
 
-    /// Says what will be wanted after these; whoever takes the next turn begins it.
+    /// Schedules a read-ahead after a read of `blocks`. The thread that runs the next step begins it.
     fn read_ahead(&self, blocks: Range<u64>, missing: bool) {
-        // What has not been begun is missing for another reason than that it was evicted.
+        // A block was not evicted if its read-ahead has not begun.
         let waits = |ahead: &VecDeque<Range<u64>>| ahead.iter().any(|range| range.contains(&blocks.start));
         let missing = missing && !waits(&lock(&self.state).ahead);
         let end = self.sectors().div_ceil(self.per_block());
@@ -173,7 +172,7 @@ impl Disk {
         }
     }
 
-    /// Reads ahead what is missing of this, up to the first block behind that is not; what is left over.
+    /// Begins to read ahead the missing blocks of a range, up to the first later one that is cached. Returns the rest.
     pub(super) fn begin_ahead(self: &Arc<Self>, mut range: Range<u64>) -> Range<u64> {
         let (first, mut ids) = (range.start, Vec::new());
         let mut from = first;
@@ -206,7 +205,7 @@ impl Disk {
         range
     }
 
-    /// Reads blocks from this one on, whose entries have these ids.
+    /// Reads blocks from `first` on, for entries with these ids.
     pub(super) fn read(self: &Arc<Self>, first: u64, ids: Vec<u64>, ahead: bool) {
         let count = (first..).zip(&ids).map(|(block, _)| self.len(block) as u64).sum::<u64>() / SECTOR;
         let disk = self.clone();
@@ -226,7 +225,7 @@ impl Disk {
             && run
             && matches!(error.kind, Kind::Failed | Kind::Unwritten | Kind::Range)
         {
-            // One of them is the reason: the others are not to suffer.
+            // One of them is the cause; read each by itself.
             return lock(&self.state).again.extend((first..).zip(ids.iter().copied()));
         }
         self.shared.reading.fetch_sub(ids.len(), Relaxed);
@@ -247,7 +246,7 @@ impl Disk {
         let key = self.key(block);
         let mut state = lock(&self.state);
         let mut shard = lock(self.shared.shard(key));
-        // It may have been written over, or be another's by now.
+        // The block may have been overwritten, or its entry replaced.
         let Some(entry) = shard.get(key).filter(|entry| entry.id == id) else { return };
         let Held::Reading(waiters) = &mut entry.held else { return };
         let waiters = std::mem::take(waiters);
@@ -289,7 +288,7 @@ impl Disk {
     }
 }
 
-/// Blocks that follow one another, with the ids of their entries.
+/// Runs of consecutive blocks, with the ids of their entries.
 struct Runs(Vec<(u64, Vec<u64>)>, usize);
 
 impl Runs {

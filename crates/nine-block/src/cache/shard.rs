@@ -1,12 +1,12 @@
-//! A part of the table: blocks by device and address, and which of them goes when there is no room (S3-FIFO: Yang and
-//! others, "FIFO queues are all you need for cache eviction", 2023).
+//! A shard of the table: blocks by device and address, and the eviction policy (S3-FIFO: Yang and others, "FIFO queues
+//! are all you need for cache eviction", 2023).
 //!
-//! Why this one: what is read once passes through a small queue and never disturbs the large one, so a scan of any
-//! length costs a tenth of the memory; a hit changes one byte in its entry and moves nothing, where LRU and 2Q relink
-//! lists under the lock at every hit; and it is a third of CLOCK-Pro's code. Measured (tests/it/cache, `a_hot_set_..`):
-//! of a hot set of half the cache, all is held after a scan of 10 times the cache, of which LRU holds nothing.
+//! Why this policy: blocks read once pass through a small queue and never disturb the large one, so a scan of any
+//! length costs a tenth of the memory. A hit changes one byte in its entry and moves nothing, where LRU and 2Q relink
+//! lists under the lock. Its code is a third of CLOCK-Pro's. Measured (tests/it/cache, `a_hot_set_..`): of a hot set of
+//! half the cache all is held after a scan of 10 times the cache, of which LRU holds nothing.
 //!
-//! Always holds: what is dirty, or read just now, is not evicted; what is here is in one of the two queues once.
+//! Always holds: dirty blocks, and those being read, are not evicted. Each block is in one of the two queues once.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
@@ -15,48 +15,49 @@ use bytes::Bytes;
 
 use super::Waiter;
 
-/// The device's number, the block.
+/// The number of the device, and the block.
 pub(super) type Key = (u32, u64);
 
-/// Uses that are counted.
+/// Maximum count of uses.
 const USES: u8 = 3;
 
-/// See the module.
+/// A shard of the table.
 pub(super) struct Shard {
     entries: HashMap<Key, Entry>,
-    /// Those that have come lately: a tenth.
+    /// New blocks: a tenth.
     small: VecDeque<(Key, u64)>,
-    /// Those that were wanted again.
+    /// Blocks that were used again.
     main: VecDeque<(Key, u64)>,
-    /// Those that left `small` lately, without their data: who comes back from here goes to `main`. At most `share`.
+    /// Keys that recently left `small`, without their data. If a block comes back from here it goes to `main`. At most
+    /// `share`.
     ghosts: HashSet<Key>,
     ghost_order: VecDeque<Key>,
-    /// Blocks, of an even distribution.
+    /// The shard's share of blocks, if they are distributed evenly.
     share: usize,
     next: u64,
-    /// What was used last: used again at once, it counts as the same use (one reads a block in pieces).
+    /// The block used last. Using it again at once counts as the same use, because a reader may read a block in pieces.
     last: Option<Key>,
     pub(super) hits: u64,
 }
 
-/// A block that is here, or will be.
+/// A block that is in the cache, or is being read.
 pub(super) struct Entry {
     pub(super) held: Held,
-    /// Not on the device as it is here.
+    /// Differs from the block on the device.
     pub(super) dirty: bool,
     /// Read ahead, and not used yet.
     pub(super) ahead: bool,
-    /// No other entry has had it.
+    /// Unique among all entries.
     pub(super) id: u64,
     uses: u8,
-    /// It is in `main`, or has been kept for it.
+    /// It is in `main`, or will be.
     stays: bool,
-    /// Its memory is a part of what was read together.
+    /// Its memory is shared with blocks that were read together.
     lent: bool,
 }
 
 impl Entry {
-    /// What was read for it; a block that is to stay must not keep its neighbours' memory.
+    /// Sets the data that was read. A block in `main` gets its own memory, so that it does not keep its neighbours'.
     pub(super) fn fill(&mut self, data: Bytes, lent: bool) {
         self.held = Held::Data(data);
         self.lent = lent;
@@ -76,7 +77,7 @@ impl Entry {
 
 pub(super) enum Held {
     Data(Bytes),
-    /// It is read; those who wait for it.
+    /// Being read; the operations that wait for it.
     Reading(Vec<Waiter>),
 }
 
@@ -95,7 +96,7 @@ impl Shard {
         }
     }
 
-    /// For whoever wants the block. And whether it had been read ahead for him.
+    /// Returns the entry of a block that is used, and whether it was read ahead for that.
     pub(super) fn wanted(&mut self, key: Key) -> Option<(&mut Entry, bool)> {
         let again = self.last.replace(key) == Some(key);
         let entry = self.entries.get_mut(&key)?;
@@ -106,12 +107,12 @@ impl Shard {
         Some((entry, ahead))
     }
 
-    /// Not for its use.
+    /// Returns an entry without counting a use.
     pub(super) fn get(&mut self, key: Key) -> Option<&mut Entry> {
         self.entries.get_mut(&key)
     }
 
-    /// A block that is not here yet. Its entry's id.
+    /// Inserts a block that is not there. Returns the id of its entry.
     pub(super) fn insert(&mut self, key: Key, held: Held, dirty: bool, ahead: bool) -> u64 {
         self.next += 1;
         let id = self.next;
@@ -123,7 +124,7 @@ impl Shard {
             true => self.main.push_back((key, id)),
             false => self.small.push_back((key, id)),
         }
-        // Those that were removed are in the queues still.
+        // Removed entries are still in the queues.
         if self.small.len() + self.main.len() > 2 * self.entries.len() + 64 {
             let entries = &self.entries;
             let is_here = |(key, id): &(Key, u64)| entries.get(key).is_some_and(|entry| entry.id == *id);
@@ -137,7 +138,7 @@ impl Shard {
         self.entries.remove(&key)
     }
 
-    /// Blocks of a device in this range that have their data.
+    /// Returns the blocks of a device in this range that have data.
     pub(super) fn among(&self, device: u32, range: &Range<u64>) -> Vec<u64> {
         let is_data = |entry: &Entry| matches!(entry.held, Held::Data(_));
         let here = self
@@ -147,9 +148,9 @@ impl Shard {
         here.map(|((_, block), _)| *block).collect()
     }
 
-    /// One block goes. None: all that is here must stay.
+    /// Evicts a block. `None`: all must stay.
     pub(super) fn evict(&mut self) -> Option<Entry> {
-        // Each is looked at, goes to `main`, and round it once for each use.
+        // Each block is visited once in `small`, and in `main` once for each use.
         let mut looks = (self.small.len() + self.main.len()) * (usize::from(USES) + 2);
         while looks > 0 {
             looks -= 1;

@@ -1,43 +1,43 @@
-//! What may be lost on a device, and who is told.
+//! Blocks that may be lost on a device, and the errors to report.
 //!
-//! In: which blocks were written, how writes and flushes ended. Out: what a flush is to answer.
+//! In: written blocks, results of writes and flushes. Out: the result of a flush of the cache.
 //!
-//! Always holds: what a failed flush was to make durable is remembered until it was written again.
+//! Always holds: blocks that a failed flush was to make durable are remembered until they are written again.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
 
 use crate::error::{Error, Kind, Result};
 
-/// Blocks that are remembered, of each sort. Where there are more, it is only known that there are, and then nothing
-/// takes the poison from the device but to begin anew with it.
+/// Maximum number of blocks that each set remembers. Beyond that only the fact is known, and only opening the device
+/// again ends the poisoning.
 const REMEMBERED: usize = 1 << 16;
 
-/// See the module.
+/// The blocks that may be lost on a device.
 #[derive(Default)]
 pub(super) struct Trouble {
     /// Written since the last flush began.
     written: Blocks,
-    /// Written before the flush that is under way.
+    /// Written before the flush in progress.
     at_flush: Blocks,
     /// Written before a flush that failed.
     lost: Blocks,
-    /// For the next flush.
+    /// The error that the next flush must report.
     untold: Option<Error>,
-    /// Another has the device, or it is busy or full; nothing is written.
+    /// The device is reserved, busy or full; nothing is written.
     pub(super) stopped: Option<Error>,
 }
 
 #[derive(Default)]
 struct Blocks {
     some: BTreeSet<u64>,
-    /// And others.
+    /// And others that are not remembered.
     more: bool,
 }
 
 impl Trouble {
-    /// These blocks are on the device. A flush that is under way may have begun before: it says nothing of them, and if
-    /// it fails what it has not written of them is lost, too.
+    /// Records a completed write. A flush in progress may have begun before it and does not cover it; if that flush
+    /// fails, these blocks are lost too.
     pub(super) fn wrote(&mut self, blocks: Range<u64>) {
         for block in blocks {
             self.lost.some.remove(&block);
@@ -45,7 +45,7 @@ impl Trouble {
         }
     }
 
-    /// A write failed. Whether it is to be tried again, when somebody wants that.
+    /// Records a failed write. Returns whether to retry it later.
     pub(super) fn failed(&mut self, error: &Error) -> bool {
         let stops = self.stops(error);
         if !stops {
@@ -54,7 +54,7 @@ impl Trouble {
         stops
     }
 
-    /// Whether the device has done nothing, and is to be left alone for now.
+    /// Returns whether the device has done nothing, and should not be used for now.
     fn stops(&mut self, error: &Error) -> bool {
         match error.kind {
             Kind::Reserved => self.stopped = Some(error.clone()),
@@ -64,12 +64,12 @@ impl Trouble {
         true
     }
 
-    /// Somebody asks for something anew: a device that was busy or full need not be so now.
+    /// Lets writing resume after the device was busy or full, because a caller has made a new request.
     pub(super) fn asked(&mut self) {
         self.stopped.take_if(|error| matches!(error.kind, Kind::Busy | Kind::Full));
     }
 
-    /// Nobody wants these any more.
+    /// Forgets discarded blocks.
     pub(super) fn discard(&mut self, blocks: &Range<u64>) {
         self.lost.some.retain(|block| !blocks.contains(block));
     }
@@ -90,7 +90,7 @@ impl Trouble {
         }
     }
 
-    /// What hinders a flush of a device, some of whose blocks could not be written.
+    /// Returns the error that prevents a flush, if some blocks could not be written.
     pub(super) fn verdict(&mut self, failed: &BTreeSet<u64>, device: &str) -> Result<()> {
         if let Some(error) = self.stopped.clone().or_else(|| self.untold.take()) {
             return Err(error);
@@ -107,7 +107,7 @@ impl Trouble {
         }
     }
 
-    /// What is to be written again. None: nobody knows all of it.
+    /// Returns the blocks that must be written again. `None`: not all are remembered.
     pub(super) fn lost(&self, failed: &BTreeSet<u64>) -> Option<Vec<u64>> {
         (!self.lost.more).then(|| self.lost.some.union(failed).copied().collect())
     }

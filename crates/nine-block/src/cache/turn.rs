@@ -1,8 +1,8 @@
-//! What a device of a cache does next, beyond the reads that somebody waits for.
+//! The next steps of a cached device, apart from reads that a caller waits for.
 //!
-//! In: whatever has changed. Out: one thing after the other, begun by one thread at a time: whoever changes something
-//! takes the turns until there is nothing to do, or leaves them to who takes them already. So what ends at once does
-//! not grow the stack, and a device may end operations wherever it likes.
+//! In: changes of its state. Out: one step after the other, run by one thread at a time. A thread that changes the
+//! state runs steps until none is left, or leaves them to the thread that is running them. So operations that end at
+//! once do not grow the stack, and a device may end operations on any thread.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::device::{Done, Io, Op};
 use crate::error::{Error, Kind, Result};
 use crate::sync::lock;
 
-/// What is to be done, without a lock.
+/// A step, which is run without a lock.
 enum Turn {
     ReadAgain(u64, u64),
     Apply(Write),
@@ -30,7 +30,7 @@ enum Turn {
 }
 
 impl Disk {
-    /// Takes the turns, if nobody does.
+    /// Runs the steps, unless another thread does.
     pub(super) fn run(self: &Arc<Self>) {
         let mut state = lock(&self.state);
         if std::mem::replace(&mut state.running, true) {
@@ -38,7 +38,7 @@ impl Disk {
         }
         loop {
             let Some(turn) = self.next(&mut state) else {
-                // In the same step: who comes later takes them.
+                // In the same critical section: a later change starts a new run.
                 state.running = false;
                 return;
             };
@@ -48,7 +48,7 @@ impl Disk {
         }
     }
 
-    /// Decides. Nothing else does.
+    /// Chooses the next step. Only this function does.
     fn next(&self, state: &mut State) -> Option<Turn> {
         if let Some((block, id)) = state.again.pop_front() {
             return Some(Turn::ReadAgain(block, id));
@@ -90,12 +90,12 @@ impl Disk {
         None
     }
 
-    /// Nothing is written any more.
+    /// Returns whether nothing can be written any more.
     fn is_hopeless(&self, state: &State) -> bool {
         state.trouble.stopped.is_some() && state.order.under_way() == 0 || state.order.is_stuck()
     }
 
-    /// Those who have looked, if the device can be seen as it is, or never will.
+    /// Answers the looks, if the new size can be used, or never can.
     fn seen(&self, state: &mut State, is_hopeless: bool) -> Option<Turn> {
         let result = match self.sees(state) {
             Sight::Clear => Ok(Bytes::new()),
@@ -113,11 +113,11 @@ impl Disk {
         Error::new(Kind::Poisoned, text).of(self.device.name())
     }
 
-    /// Those who wait for what does not come.
+    /// Fails the operations that wait in vain.
     fn hopeless(&self, state: &mut State) -> Vec<(Done, Result<Bytes>)> {
         let mut told = Vec::new();
         for (_, done) in std::mem::take(&mut state.flushes) {
-            // Something has failed, or it is stopped: that is an error.
+            // Blocks have failed, or writing is stopped, so this is an error.
             told.push((done, self.verdict(state).map(|()| Bytes::new())));
         }
         for write in std::mem::take(&mut state.writers) {
@@ -132,7 +132,7 @@ impl Disk {
         state.trouble.verdict(state.order.failed(), &self.device.name())
     }
 
-    /// Flushes the device for all those whose writes are on it.
+    /// Flushes the device for all flushes that have their writes on it.
     fn next_flush(&self, state: &mut State) -> Option<Turn> {
         let oldest = state.order.oldest();
         if !state.flushing.is_empty() || state.flushes.front()?.0 >= oldest {
@@ -157,7 +157,7 @@ impl Disk {
                 let (disk, per_block) = (self.clone(), self.per_block());
                 let at = blocks.start * per_block;
                 let count = (blocks.end * per_block).min(self.sectors()).saturating_sub(at);
-                // It was a hint: that a device can do nothing with it is nobody's error.
+                // A discard is a hint, so a device's refusal is not an error.
                 self.device.submit(Io::other(Op::Discard, at, count, move |_| {
                     lock(&disk.state).order.discarded();
                     disk.run();
@@ -203,7 +203,7 @@ impl Disk {
         }));
     }
 
-    /// Reads a block alone, if somebody waits for it.
+    /// Reads a block by itself, if an operation waits for it.
     fn read_again(self: &Arc<Self>, block: u64, id: u64) {
         let key = self.key(block);
         let mut shard = lock(self.shared.shard(key));

@@ -1,4 +1,4 @@
-//! The cache as a device: sectors, not blocks.
+//! The cache as a device of sectors.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::owner::SectorOwner;
 use crate::sync::{Mutex, lock};
 
 impl Device for Cached {
-    /// As below; but what is written whole or not at all is a block at most.
+    /// As for the device below, but an atom is at most a block.
     fn shape(&self) -> Shape {
         let shape = self.0.device.shape();
         Shape { sectors: self.0.sectors(), atom: shape.atom.min(self.0.per_block() as u32), ..shape }
@@ -91,7 +91,7 @@ impl Device for Cached {
     }
 }
 
-/// Which blocks sectors are in.
+/// Returns the blocks that contain the sectors of an operation.
 fn blocks(disk: &Disk, io: &Io) -> Range<u64> {
     io.at / disk.per_block()..io.end_at().div_ceil(disk.per_block())
 }
@@ -116,7 +116,7 @@ fn read(disk: &Arc<Disk>, io: Io) {
     disk.fetch(blocks, |block| parts.done(block));
 }
 
-/// What was asked for, of the blocks it is in.
+/// Returns the requested range of the blocks' data.
 fn cut(data: Bytes, skip: usize, len: usize) -> Result<Bytes> {
     match skip + len <= data.len() {
         true => Ok(data.slice(skip..skip + len)),
@@ -133,14 +133,14 @@ fn write(disk: &Arc<Disk>, io: Io) {
         let from = first.max(at);
         let to = (first + disk.per_block()).min(at + data.len() as u64 / SECTOR);
         let data = data.slice(((from - at) * SECTOR) as usize..((to - at) * SECTOR) as usize);
-        // A block that stays must not keep its neighbours' memory.
+        // A cached block must not keep the memory of its neighbours.
         let data = if is_one { data } else { Bytes::copy_from_slice(&data) };
         disk.write(Write { block, skip: ((from - first) * SECTOR) as usize, data, done: parts.done(block) });
     }
 }
 
-/// Of blocks that are discarded in part nothing is: it was a hint. It ends before the device is told, which is when
-/// what was written before a barrier is on it.
+/// Discards whole blocks only; it is a hint. It ends before the device is told, which happens after all writes before a
+/// barrier.
 fn discard(disk: &Arc<Disk>, io: Io) {
     let from = io.at.div_ceil(disk.per_block());
     let to = match io.end_at() == disk.sectors() {
@@ -153,8 +153,8 @@ fn discard(disk: &Arc<Disk>, io: Io) {
     io.end(Ok(Bytes::new()));
 }
 
-/// The parts of an operation, a block each, which ends when all have: with what `all` makes of them, or the first
-/// error.
+/// The parts of an operation, one for each block. The operation ends when all have, with the result of `all` or the
+/// first error.
 struct Parts<F> {
     first: u64,
     state: Mutex<State<F>>,
@@ -164,7 +164,7 @@ struct State<F> {
     parts: Vec<Bytes>,
     left: u64,
     error: Option<Error>,
-    /// Until it ends.
+    /// `None` when it has ended.
     whole: Option<(Io, F)>,
 }
 

@@ -1,4 +1,4 @@
-//! Writes of a device through the cache: from who writes into the table, and how they ended on the device.
+//! Writes of a device through the cache: into the table, and their results on the device.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::error::{Error, Kind, Result};
 use crate::sync::lock;
 
 impl Disk {
-    /// Writes a block or a part of it; the write ends when it is in the cache.
+    /// Writes a block or a part of one. The write ends when it is in the cache.
     pub(super) fn write(self: &Arc<Self>, write: Write) {
         let mut state = lock(&self.state);
         state.trouble.asked();
@@ -35,7 +35,7 @@ impl Disk {
         self.run();
     }
 
-    /// Does a write that has a place.
+    /// Performs a write that has a slot.
     pub(super) fn apply(self: &Arc<Self>, write: Write) {
         let key = self.key(write.block);
         let mut state = lock(&self.state);
@@ -89,8 +89,8 @@ impl Disk {
             Some(entry) => {
                 entry.dirty = true;
                 if let Held::Reading(waiters) = std::mem::replace(&mut entry.held, Held::Data(data.clone())) {
-                    // They came before this write had ended: it is as if it were there already for those who read, and
-                    // as if it came after them for those who write.
+                    // These operations began before this write ended. Readers get the new data; waiting writes count as
+                    // overwritten by it.
                     for waiter in waiters {
                         match waiter {
                             Waiter::Read(done) => readers.push(done),
@@ -115,7 +115,7 @@ impl Disk {
         readers.into_iter().for_each(|done| done(Ok(data.clone())));
     }
 
-    /// A block with a part of it changed.
+    /// Returns a block with a part of it changed.
     pub(super) fn patch(&self, block: &Bytes, write: &Write) -> Result<Bytes> {
         let to = write.skip + write.data.len();
         if to > block.len() {
@@ -126,7 +126,7 @@ impl Disk {
         Ok(new.freeze())
     }
 
-    /// A write of these blocks to the device has ended.
+    /// Takes the result of a write of these blocks to the device.
     pub(super) fn wrote(&self, blocks: Range<u64>, result: Result<Bytes>) {
         let mut state = lock(&self.state);
         let end = match result {

@@ -1,7 +1,7 @@
-//! A device of an expression that was not there when it was opened. It is opened again when somebody looks.
+//! A device of an expression that could not be opened. It is opened again when it is looked at.
 //!
-//! In: operations, and how it is opened. Out: errors, until it is there; then it is that device. Who opens is a driver
-//! ([`Built::drivers`](super::Built)), since opening may need what the program's own tasks have.
+//! In: operations, and a function that opens the device. Out: errors, until the device is open; then operations of that
+//! device. A driver opens it ([`Built::drivers`](super::Built)), because opening may need the program's own tasks.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -15,7 +15,7 @@ use crate::owner::SectorOwner;
 use crate::plain::Nothing;
 use crate::sync::{Mutex, lock};
 
-/// See the module.
+/// A device that is not there yet.
 pub(super) struct Absent {
     name: String,
     state: Arc<Mutex<State>>,
@@ -23,22 +23,22 @@ pub(super) struct Absent {
 
 struct State {
     device: Option<Arc<dyn Device>>,
-    /// For the device, when it is there.
+    /// Owners for the device, when it is open.
     owners: Vec<Arc<dyn SectorOwner>>,
     /// Why it is not there.
     why: Error,
-    /// Nobody has been told why: it has just been tried.
+    /// The error has not been reported yet, because the attempt was just made.
     is_news: bool,
-    /// Those who wait for it to be opened.
+    /// Looks that wait for an attempt to open it.
     looks: Vec<Io>,
     waker: Option<Waker>,
 }
 
-/// It is being opened.
+/// An attempt to open the device.
 pub(super) type Opening = Pin<Box<dyn Future<Output = Result<Built>> + Send>>;
 
 impl Absent {
-    /// Of this name; it could not be opened for this reason.
+    /// Creates it after opening the device `name` has failed with `why`.
     pub(super) fn new(
         name: String,
         why: Error,
@@ -93,7 +93,8 @@ fn driver(state: Arc<Mutex<State>>, open: impl Fn() -> Opening + Send + 'static)
     }))
 }
 
-/// Whatever was wrong, it is not there; but what another has to himself is not to be gone on without.
+/// Any error means that the device is not there, except that another owner has reserved it: a mirror must not start
+/// then.
 fn told(why: Error) -> Error {
     match why.kind {
         Kind::Reserved => why,
@@ -116,7 +117,7 @@ impl Device for Absent {
             drop(state);
             return device.submit(io);
         }
-        // Who opened it may have waited for long, and looks now.
+        // The first look after the failure reports it at once, because opening may have waited long.
         if io.op == Op::Look && !std::mem::take(&mut state.is_news) {
             state.looks.push(io);
             let waker = state.waker.take();

@@ -1,4 +1,4 @@
-//! A device of an expression with a cache of its own before it.
+//! A device of an expression with its own cache.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,19 +11,19 @@ use crate::mirror::{Pause, Rest};
 use crate::owner::SectorOwner;
 use crate::plain::within;
 
-/// See the module.
+/// A device with a cache.
 pub(super) struct Buffer {
     name: String,
     cache: Cache,
     cached: Cached,
 }
 
-/// Lost blocks that a status names.
+/// Maximum number of lost blocks that a status lists.
 const NAMED: usize = 20;
 
 impl Buffer {
-    /// With so many bytes for blocks of so many sectors. Its driver has written what is dirty between one and two
-    /// pauses later.
+    /// Creates a cache of `memory` bytes, with blocks of `block` sectors. Its driver begins to write dirty blocks when
+    /// they are between one and two pauses old.
     pub(super) fn new(
         of: std::sync::Arc<dyn Device>,
         name: String,

@@ -1,4 +1,4 @@
-//! From a tree to devices, by a table of letters.
+//! Builds devices from a tree, by a table of letters.
 
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
@@ -24,51 +24,51 @@ pub type Making = Pin<Box<dyn Future<Output = Result<Arc<dyn Device>>> + Send>>;
 
 /// Opens the device of a letter.
 type Open = Arc<dyn Fn(&Arg) -> Making + Send + Sync>;
-/// Opens a device that is made of others.
+/// Opens a device made of others.
 type Over = Arc<dyn Fn(Vec<Arc<dyn Device>>) -> Making + Send + Sync>;
 
-/// What letters and words stand for. It knows `n` and `ram`; the rest is for the program to say.
+/// The devices of letters and words. It begins with `n` and `ram`; the program adds the others.
 #[derive(Clone)]
 pub struct Table {
     open: BTreeMap<String, Open>,
     over: BTreeMap<String, Over>,
 }
 
-/// How an expression is made devices.
+/// The options for building the devices of an expression.
 #[derive(Clone)]
 pub struct How {
-    /// Sectors of a block: of `p`, `[ ]`, `buffer` and a new `f`.
+    /// Sectors of a block for `p`, `[ ]`, `buffer` and a new `f`.
     pub block: u32,
-    /// What a mirror may start with.
+    /// The conditions under which mirrors start.
     pub start: Start,
-    /// Nothing is written: another program may be at work on the devices.
+    /// Write nothing: another program may be using the devices.
     pub watch: bool,
-    /// Mirrors and fake worms are made first, and not only opened: the name of the mirrors' set. An expression of
-    /// several mirrors has several sets: the last byte counts them.
+    /// Create mirrors and fake worms before opening them; the value identifies the set of the mirror. If there are
+    /// several mirrors, the last byte counts their sets.
     pub make: Option<[u8; 16]>,
-    /// What happens to members of mirrors.
+    /// The callback for events of mirrors.
     pub told: Told,
-    /// Pauses of the work that mirrors and buffers do.
+    /// Pauses of the background work of mirrors and buffers.
     pub rest: Rest,
     /// The caller will call [`Device::owned_by`]; mirrors copy nothing before that.
     pub owned: bool,
-    /// Gets each mirror that is opened, for an orderly end.
+    /// Receives each opened mirror, for an orderly shutdown.
     pub mirrors: OpenMirrors,
 }
 
-/// The mirrors of expressions; clones are the same.
+/// The open mirrors of expressions. Clones share them.
 #[derive(Clone, Default)]
 pub struct OpenMirrors(Arc<Mutex<Vec<Mirror>>>);
 
 impl OpenMirrors {
-    /// Closes all mirrors ([`Mirror::close`]), after the last write to them, and forgets them.
+    /// Closes all mirrors ([`Mirror::close`]), and forgets them. Call it after the last write to them.
     pub async fn close(&self) {
         for mirror in self.take() {
             mirror.close().await;
         }
     }
 
-    /// Forgets all mirrors, and with them their members, without closing them.
+    /// Forgets all mirrors and so their members, without closing them.
     pub fn abort(&self) {
         drop(self.take());
     }
@@ -82,15 +82,15 @@ impl OpenMirrors {
     }
 }
 
-/// Work of a device beside operations, for the program to run. It does not end.
+/// Background work of a device, for the program to run. It does not end.
 pub type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// What an expression came to.
+/// The devices of an expression.
 pub struct Built {
     /// The device.
     pub device: Arc<dyn Device>,
-    /// Without these nothing is ever copied to a member that returns ([`Mirror::keep`]), no member that was missing is
-    /// opened again, and what a buffer has stays there until it is flushed or wants room.
+    /// The background work. Without it nothing is copied to a returning member ([`Mirror::keep`]), no missing member is
+    /// opened again, and a buffer writes only when it is flushed or full.
     pub drivers: Vec<Driver>,
 }
 
@@ -114,16 +114,16 @@ impl Default for Table {
 }
 
 impl Table {
-    /// What a letter, or a word, stands for. It may wait for a network, for as long as it sees fit.
+    /// Adds the device of a letter or word. Opening it may wait for a network.
     ///
     /// # Panics
-    /// If a word begins with a letter that others can follow: a mistake of ours.
+    /// If a word begins with a letter that can precede another device. That is a bug of the caller.
     pub fn letter(&mut self, name: &str, open: impl Fn(&Arg) -> Making + Send + Sync + 'static) {
         assert!(name.len() == 1 || !name.starts_with(|c| OLD.contains(c)), "`{name}` cannot be a word");
         self.open.insert(name.into(), Arc::new(open));
     }
 
-    /// What `c`, `j` or `x` makes of the devices behind it.
+    /// Sets the device that `c`, `j` or `x` makes from the devices behind it.
     pub fn over(
         &mut self,
         name: &str,
@@ -132,17 +132,17 @@ impl Table {
         self.over.insert(name.into(), Arc::new(make));
     }
 
-    /// Understands an expression with these words.
+    /// Parses an expression with the words of this table.
     pub fn parse(&self, text: &str) -> std::result::Result<Tree, Wrong> {
         let words: Vec<&str> = self.open.keys().map(String::as_str).filter(|name| name.len() > 1).collect();
         parse(text, &words)
     }
 
-    /// Makes devices of an expression.
+    /// Builds the devices of an expression.
     ///
     /// # Errors
-    /// The first device that cannot be opened, and where it stands. Not a member of a mirror that is not there: the
-    /// mirror says what it does without it, and it is opened again when the mirror looks at it.
+    /// The first device that cannot be opened, and its position. A missing member of a mirror is not an error: the
+    /// mirror decides whether to start without it, and it is opened again when the mirror looks at it.
     pub async fn build(&self, text: &str, how: &How) -> std::result::Result<Built, Wrong> {
         let tree = self.parse(text)?;
         self.make(&tree, &text.into(), how).await.map_err(|failed| failed.wrong)
@@ -167,7 +167,7 @@ struct Build<'a> {
     drivers: Vec<Driver>,
 }
 
-/// Of a member that is not waited for.
+/// The error of a member that is not waited for.
 const LATE: &str = "it was set aside before, and has not answered yet";
 
 /// A device that could not be opened.
@@ -176,7 +176,7 @@ struct Failed {
     kind: Kind,
 }
 
-/// One device of a tree.
+/// The future of one device of a tree.
 type Step<'a> = Pin<Box<dyn Future<Output = std::result::Result<Arc<dyn Device>, Failed>> + Send + 'a>>;
 
 impl Build<'_> {
@@ -229,8 +229,8 @@ impl Build<'_> {
         })
     }
 
-    /// Opens the members of a mirror: at the same time, but where they are made, for sets are counted. One that is out
-    /// by the newest label is not waited for long when all others are there.
+    /// Opens the members of a mirror: concurrently, but one after the other if they are created, because their sets are
+    /// numbered. A member that the newest label calls out is not waited for long when all others are there.
     async fn members(
         &mut self,
         of: &[Tree],
@@ -256,7 +256,7 @@ impl Build<'_> {
         Ok(members)
     }
 
-    /// None of a member: it has not answered, and was set aside before.
+    /// Opens all members. `None` for a member that was set aside before and has not answered.
     async fn open_all(
         &mut self,
         of: &[Tree],
@@ -276,7 +276,7 @@ impl Build<'_> {
         });
         let mut opens: Vec<_> = opens.map(Some).collect();
         let mut opened: Vec<Option<_>> = opens.iter().map(|_| None).collect();
-        // The newest event, and where members are by it.
+        // The newest event, and the states of the members in its label.
         let mut newest = (0, Vec::new());
         let (mut late, rest) = (None, self.how.rest.clone());
         let drivers = &mut self.drivers;
@@ -358,15 +358,15 @@ impl Build<'_> {
         }
     }
 
-    /// Whether a mirror may begin without this member: not where it is made, nor where another writes to the member,
-    /// and what is not understood is not missing.
+    /// Returns whether a mirror may start without this member. It may not if the mirror is being created, another owner
+    /// has reserved the member, or its expression is not understood.
     fn may_lack(&self, tree: &Tree, failed: &Failed) -> bool {
         self.how.make.is_none()
             && !matches!(failed.kind, Kind::Reserved | Kind::Unsupported)
             && self.is_understood(tree)
     }
 
-    /// Whether all its letters are known, so that it may be there another time.
+    /// Returns whether all letters of the expression are known.
     fn is_understood(&self, tree: &Tree) -> bool {
         match &tree.what {
             What::Leaf(name, _) => self.table.open.contains_key(name),
@@ -375,7 +375,7 @@ impl Build<'_> {
         }
     }
 
-    /// In the place of a member that is not there now.
+    /// Returns a placeholder for a member that is not there.
     fn absent(&mut self, tree: &Tree, failed: Failed) -> Arc<dyn Device> {
         let opened = (self.table.clone(), self.how.clone(), self.text.clone(), tree.clone());
         let open = move || -> Opening {

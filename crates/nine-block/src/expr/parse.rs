@@ -1,15 +1,15 @@
-//! From text to a tree.
+//! Parses text into a tree.
 
 use std::sync::Arc;
 
 use super::{ALONE, Arg, BUFFER, DEPTH_MOST, DEVICES_MOST, LISTS, OLD, PREFIXES, TEXT_MOST};
 use super::{Tree, What, Wrong};
 
-/// Understands an expression. `words` are the devices that are words, `ram` among them or not.
+/// Parses an expression. `words` are the devices with names longer than a letter; `ram` need not be among them.
 ///
 /// # Panics
-/// If a word is not a small letter and then letters or digits, or begins with one that other devices can follow: a
-/// mistake of ours.
+/// If a word is not a small letter followed by small letters or digits, or begins with a letter that can precede
+/// another device. That is a bug of the caller.
 pub fn parse(text: &str, words: &[&str]) -> Result<Tree, Wrong> {
     for word in words {
         let is_part = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
@@ -38,15 +38,15 @@ struct Parser<'a> {
     at: usize,
     devices: usize,
     depth: usize,
-    /// It is in a list, whose devices may be repeated.
+    /// Inside a list; its devices may be repeated.
     list: bool,
     iter: Option<Iter>,
 }
 
-/// What repeats the device of a list that is parsed now.
+/// The iterator of the list device that is being parsed.
 #[derive(Clone, Copy)]
 struct Iter {
-    /// Where it stands: from `<` to behind `>`.
+    /// Its position, from `<` to after `>`.
     at: usize,
     end: usize,
     now: u64,
@@ -66,7 +66,7 @@ impl Parser<'_> {
             return Err(self.wrong(at, format!("more than {DEPTH_MOST} devices within each other")));
         }
         let tree = self.what().map(|what| match what {
-            // Brackets around one device.
+            // Brackets around a single device.
             What::Of("(" | "[" | "{", mut of) if of.len() == 1 => Tree { at, ..of.remove(0) },
             what => Tree { at, what },
         });
@@ -130,11 +130,11 @@ impl Parser<'_> {
         Ok(What::Leaf(word, arg))
     }
 
-    /// The power of two of the unit behind a number of bytes; 0 without one.
+    /// Returns the power of two of the unit after a number of bytes; 0 without a unit.
     fn unit(&mut self) -> u32 {
         let mut rest = self.text[self.at..].chars();
         let (Some(unit), after) = (rest.next(), rest.next()) else { return 0 };
-        // A small letter may begin the device that follows: `buffer 64p(w0)0.50`.
+        // A small letter may begin the next device: `buffer 64p(w0)0.50`.
         let is_argument = |c: char| c.is_ascii_alphanumeric() || "\"/<".contains(c);
         let is_device = unit.is_ascii_lowercase() && (OLD.contains(unit) || after.is_some_and(is_argument));
         let power = nine_text::size_unit(unit).filter(|_| !is_device);
@@ -142,7 +142,7 @@ impl Parser<'_> {
         power.unwrap_or(0)
     }
 
-    /// The longest word that is known, or a character.
+    /// Takes the longest known word, or else one character.
     fn word(&mut self) -> String {
         let rest = &self.text[self.at..];
         let words =
@@ -153,7 +153,7 @@ impl Parser<'_> {
         word.into()
     }
 
-    /// Devices up to a bracket; those with an iterator as often as it says.
+    /// Parses devices up to the closing bracket. A device with an iterator is repeated.
     fn list(&mut self, close: char) -> Result<Vec<Tree>, Wrong> {
         let outer = (std::mem::replace(&mut self.list, true), self.iter.take());
         let mut of = Vec::new();
@@ -263,7 +263,7 @@ impl Parser<'_> {
         self.text[self.at..].chars().next()
     }
 
-    /// What stands here, for messages.
+    /// Returns the character here, for messages.
     fn here(&self) -> String {
         self.peek().map_or_else(|| "the end".into(), |c| format!("`{}`", c.escape_debug()))
     }

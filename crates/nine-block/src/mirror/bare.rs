@@ -1,4 +1,4 @@
-//! A mirror as Ken Thompson's: nothing of its own is on the disks, so nobody knows what a member has missed.
+//! A mirror like Ken Thompson's, without labels on the disks. So it does not know which writes a member has missed.
 
 use std::sync::Arc;
 
@@ -13,18 +13,19 @@ use crate::owner::SectorOwner;
 use crate::plain::{above, control_one};
 use crate::task::Tasks;
 
-/// Writes go to all, from the last to the first, and all have to succeed; reads go to the first that can.
+/// A bare mirror. Writes go to all members, from the last to the first, and all must succeed. A read goes to the first
+/// member that succeeds.
 pub struct Bare(Arc<Inner>);
 
 struct Inner {
     of: Vec<Arc<dyn Device>>,
-    /// Writes that overlap are done one after the other, else members would have them in another order.
+    /// Overlapping writes run one after the other, so that all members have them in the same order.
     ranges: Locks,
     tasks: Tasks,
 }
 
 impl Bare {
-    /// Of at least one.
+    /// Creates a bare mirror. Panics if there are no members.
     pub fn new(of: Vec<Arc<dyn Device>>) -> Self {
         assert!(!of.is_empty(), "a mirror of nothing");
         Self(Arc::new(Inner { of, ranges: Locks::default(), tasks: Tasks::default() }))

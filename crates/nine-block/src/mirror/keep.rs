@@ -1,4 +1,4 @@
-//! What is done beside operations: members return, regions are copied, marks are cleared.
+//! Background work of a mirror: returning members, copying regions, clearing marks.
 
 use std::future::Future;
 use std::ops::Range;
@@ -17,38 +17,37 @@ use crate::device::SECTOR;
 use crate::error::{Error, Kind, Result};
 use crate::owner::SectorOwner;
 
-/// Sectors that are copied, or compared, at once: they are held against writes as long as it takes.
+/// Sectors that are copied or compared at once, and locked against writes meanwhile.
 pub(super) const PIECE: u64 = 1024;
-/// Regions that are copied, or pieces compared, before marks are cleared: that is how far a resync is set back by a
-/// stop.
+/// Regions copied, or pieces compared, before marks are cleared. So a stop sets a resync back by at most this.
 const PIECES: u32 = 64;
-/// Regions that one member gets again before others get something, when it gets everything.
+/// Regions that one member gets before others get any, when it gets everything.
 const BATCH: u64 = 64;
 
-/// When the work of a mirror pauses.
+/// When the background work of a mirror pauses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pause {
-    /// So many sectors were copied or compared. How long it pauses is how fast it is.
+    /// This number of sectors was copied or compared. The length of the pause determines the speed.
     Moved(u64),
-    /// The same, and somebody has said how many megabytes a second that shall be at most: 0 for as fast as can be.
+    /// The same, with a limit that a command has set, in megabytes a second; 0: no limit.
     Paced(u64, u64),
-    /// There is nothing to do. Marks that were not needed from one such pause to the next are cleared.
+    /// There is nothing to do. Marks that were not needed between two such pauses are cleared.
     Idle,
-    /// All members have been opened but those that were set aside before: how long these are waited for still.
+    /// All members are open except those that were set aside before. The pause is the additional time to wait for these.
     Late,
 }
 
-/// Pauses: for the program to choose.
+/// The function that pauses, chosen by the program.
 pub type Rest = Arc<dyn Fn(Pause) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
 
 impl Mirror {
-    /// Copies what has to be copied, compares what shall be compared, clears marks; without an end, with pauses. One at
-    /// a time does it; dropped, it is gone on with by the next.
+    /// Does the background work: copies, compares and clears marks, without an end, with pauses. Only one such future
+    /// works at a time; if it is dropped, the next one continues.
     pub async fn keep(self, rest: Rest) {
         let inner = &self.0;
         let _held = inner.driver.lock(0, 1).await;
         inner.state().members.iter_mut().for_each(|member| member.stop_copying());
-        // Where to go on; and how many pieces of work there were since marks were cleared.
+        // Where to continue; and the number of pieces of work since marks were cleared.
         let (mut from, mut pieces) = ((0, 0), 0);
         loop {
             let next = {
@@ -61,7 +60,7 @@ impl Mirror {
                     from = (member, region + 1);
                     inner.copy(member, region, &rest).await;
                 }
-                // What could not be copied is tried again after the next piece of other work.
+                // A failed copy is retried after the next piece of other work.
                 None => {
                     inner.tell_unjudged();
                     from = (0, 0);
@@ -79,17 +78,17 @@ impl Mirror {
         }
     }
 
-    /// A member that is out comes back, and gets what it missed while [`Mirror::keep`] runs. Writes wait while its
-    /// marks and labels are written. `new`: whatever is on it, it gets everything.
+    /// Brings back a member that is out. It gets the writes that it has missed while [`Mirror::keep`] runs. Writes wait
+    /// while its marks and labels are written. With `new` it gets everything, whatever is on it.
     pub async fn bring_back(&self, member: usize, new: bool) -> Result<()> {
         let gets = if new { Gets::New } else { Gets::Missed };
         self.0.bring_back(member, gets).await
     }
 
-    /// Sets a member aside that has not failed.
+    /// Sets aside a member that has not failed.
     ///
     /// # Errors
-    /// If no other is in.
+    /// No other member is in.
     pub async fn set_aside(&self, member: usize) -> Result<()> {
         let result = self.0.settle(vec![(member, Error::new(Kind::Down, "as it was told to"))]).await;
         if let Err(error) = &result {
@@ -98,17 +97,17 @@ impl Mirror {
         result
     }
 
-    /// Copies nothing between members until the first call of [`Device::owned_by`](crate::Device::owned_by).
+    /// Prevents copies between members until the first call of [`Device::owned_by`](crate::Device::owned_by).
     pub fn wait_for_owner(&self) {
         let mut state = self.0.state();
         state.waits_for_owner = state.owners.is_empty();
     }
 
-    /// Begins to copy everything to a member again; or to all but the first that is in, one after the other. They stay
-    /// in; but the first that is in, if it is named, is set aside and returns.
+    /// Starts to copy everything to a member; or to all but the first that is in, one after the other. They stay in.
+    /// The first member that is in, if it is named, is set aside and returns.
     ///
     /// # Errors
-    /// If a member is out and cannot return, or is the only one; or such work is under way.
+    /// The member is out and cannot return, or is the only one; or such work is running.
     pub async fn resync_full(&self, member: Option<usize>) -> Result<()> {
         let inner = &self.0;
         inner.nothing_runs()?;
@@ -128,27 +127,27 @@ impl Mirror {
         Ok(())
     }
 
-    /// An orderly end, after the last write: the marks of regions that all members have alike are cleared, so that the
-    /// next start copies nothing. If a member fails here, its marks stay, and the next start copies them.
+    /// Closes the mirror after the last write. Clears the marks of regions that are equal on all members, so that the
+    /// next start copies nothing. If a member fails here, its marks stay, and the next start copies these regions.
     pub async fn close(&self) {
         // The first pass forgets which regions were written, the second clears their marks.
         self.0.clear().await;
         self.0.clear().await;
-        // The power may go right after us. A mark that does not come to the disk only makes the next start copy.
+        // The power may be cut right after this. A mark that is not cleared only causes a copy at the next start.
         let active = self.0.state().active();
         drop(self.0.flush_of(&active).await);
     }
 
-    /// One pass of clearing marks. [`Mirror::keep`] does it at each idle pause.
+    /// Runs one pass of clearing marks. [`Mirror::keep`] does it at each idle pause.
     pub async fn clear(&self) {
         self.0.clear().await;
     }
 }
 
-/// What a member gets that comes back.
+/// The data that a returning member gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Gets {
-    /// What it has missed.
+    /// The writes that it has missed.
     Missed,
     /// Everything.
     Everything,
@@ -172,7 +171,7 @@ impl Inner {
         if self.state().place(number) != Place::Out {
             return refused("it is not out".into());
         }
-        // It is asked before anything is held: it may take its time.
+        // Look before any lock is taken, because the device may be slow.
         device.look().await?;
         let large = || {
             let (needs, has) = (HEAD + self.state().now.sectors, device.shape().sectors);
@@ -192,7 +191,7 @@ impl Inner {
         let regions = self.state().touched.len();
         let mut missed = Bits::new(regions);
         if gets == Gets::New {
-            // What was there before shall not be found again by anybody.
+            // The old content must never be taken for a label.
             device.write(0, vec![0; (MARKS * SECTOR) as usize].into()).await?;
             device.flush().await?;
         } else {
@@ -213,7 +212,7 @@ impl Inner {
         let _marks = self.marks.lock(0, 1).await;
         large()?;
         {
-            // What it lacked then, and what is marked since; unless marks were cleared since.
+            // The regions that it lacked then, and those marked since; or all, if marks were cleared since.
             let state = self.state();
             missed.resize(state.touched.len());
             match gets {
@@ -245,7 +244,7 @@ impl Inner {
         }
     }
 
-    /// Whether such work may begin.
+    /// Checks that no scrub or resync is running.
     pub(super) fn nothing_runs(&self) -> Result<()> {
         let state = self.state();
         let what = match (&state.scrub, &state.resync) {
@@ -256,8 +255,7 @@ impl Inner {
         Err(Error::new(Kind::Unsupported, format!("{what} runs; `stop` stops it")).of(self.name()))
     }
 
-    /// Puts the next regions among those that are copied, if a member shall get everything. Whether there was something
-    /// to do.
+    /// Schedules the next regions of a full resync. Returns whether there was anything to do.
     fn resync(&self) -> bool {
         let mut state = self.state();
         let (regions, first) = (state.touched.len(), state.inside()[0]);
@@ -298,13 +296,13 @@ impl Inner {
         true
     }
 
-    /// After so many sectors.
+    /// Pauses after `count` sectors.
     pub(super) async fn rest(&self, rest: &Rest, count: u64) {
         let speed = self.state().speed;
         rest(speed.map_or(Pause::Moved(count), |speed| Pause::Paced(count, speed))).await;
     }
 
-    /// Copies a region to a member. What goes wrong is told, and it stays to be copied.
+    /// Copies a region to a member. An error is reported, and the region remains to be copied.
     async fn copy(&self, number: usize, region: u64, rest: &Rest) {
         let (mut at, end) = {
             let mut state = self.state();
@@ -320,7 +318,7 @@ impl Inner {
             let count = PIECE.min(end - at);
             let whole = self.whole_blocks(at, count);
             let held = self.ranges.lock(whole.start, whole.end).await;
-            // It may be out by now, or the one that decides.
+            // The member may be out by now, or have become the first.
             if self.state().members[number].copying != Some(region) {
                 return;
             }
@@ -334,7 +332,7 @@ impl Inner {
                     false => self.tell(number, Happening::Unreadable(error)),
                 }
                 if passes {
-                    // The next region would fail the same way.
+                    // The next region would fail in the same way.
                     rest(Pause::Idle).await;
                 }
                 return;
@@ -409,7 +407,7 @@ impl Inner {
         }
     }
 
-    /// These sectors, extended to whole blocks of their owners.
+    /// Extends a range of sectors to whole blocks of their owners.
     fn whole_blocks(&self, at: u64, count: u64) -> Range<u64> {
         let (owners, sectors) = {
             let state = self.state();
@@ -421,8 +419,8 @@ impl Inner {
         start..end.min(sectors)
     }
 
-    /// Asks the owners about blocks that differ or cannot be read. If the first copy of
-    /// a block is wrong and another is right, the right one is written to all members. Whether there was such a block.
+    /// Asks the owners about blocks that differ or cannot be read. If the first copy of a block is wrong and another is
+    /// right, the right one is written to all members. Returns whether there was such a block.
     async fn judge(
         &self,
         number: usize,
@@ -477,10 +475,10 @@ impl Inner {
         Ok(healed)
     }
 
-    /// Reads every copy of a block. The bytes that the owner verifies, and the members that have others; no members if
-    /// the first copy is right, because that one is copied anyway. `None`: no copy is right.
+    /// Reads every copy of a block. Returns the data that the owner verifies, and the members with other data; no
+    /// members if the first copy is right, because that one is copied anyway. `None`: no copy is right.
     ///
-    /// A member that returns may have an old version, which counts only if the owner knows it to be the latest.
+    /// A returning member may have an old version, which counts only if the owner knows it to be the latest.
     async fn right_block(
         &self,
         number: usize,
@@ -510,7 +508,7 @@ impl Inner {
         Ok(right.map(|right| (right, wrong)))
     }
 
-    /// Writes the sectors of `data` that differ from `has`, the member's present bytes; all sectors if it is `None`.
+    /// Writes the sectors of `data` that differ from `has`, the member's present data; all sectors if it is `None`.
     async fn put_unlike(&self, number: usize, at: u64, data: &Bytes, has: Option<&Bytes>) -> Result<()> {
         let Some(has) = has else { return self.put(number, at, data.clone()).await };
         let sector = |n: u64| (n * SECTOR) as usize..((n + 1) * SECTOR) as usize;
@@ -536,7 +534,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Members that have got all they missed are in. Whether there was one.
+    /// Puts members in that have got all they had missed. Returns whether there was one.
     async fn finish_returns(&self) -> bool {
         let mut done = false;
         for number in 0..self.members.len() {
@@ -549,7 +547,7 @@ impl Inner {
                 self.lacking(number);
                 continue;
             }
-            // From here on its marks have to say what others that are out lack.
+            // From here on its marks must cover the regions that members which are out lack.
             let _ranges = self.ranges.lock(0, u64::MAX).await;
             let _marks = self.marks.lock(0, 1).await;
             {
@@ -586,7 +584,7 @@ impl Inner {
         }
     }
 
-    /// Tells, once, that a member is not in only because of sectors that nobody can read.
+    /// Reports, once, that a member is not in only because of sectors that no member can read.
     fn lacking(&self, number: usize) {
         let mut state = self.state();
         let returning = state.place(number) == Place::Returning;
@@ -613,12 +611,12 @@ impl Inner {
         }
         let failed = self.flush_of(&active).await;
         if !failed.is_empty() || self.state().unflushed() {
-            // Marks are needed still.
+            // The marks are still needed.
             drop(self.settle_marked(failed).await);
             return;
         }
-        // What is cleared is known to nobody after this, so it is an event: an old image of a member, with marks from
-        // before, is known by its label.
+        // Cleared marks leave no trace, so this is a new event: an old image of a member, with older marks, is then
+        // recognized by its label.
         if self.state().now.all_in() {
             let _labels = self.labels.lock(0, 1).await;
             if self.relabel(Vec::new(), |_| ()).await.is_err() {
@@ -633,7 +631,7 @@ impl Inner {
             }
             state.written.flushed(number);
             for (number, bits) in &cold {
-                // Those that were written meanwhile are not flushed.
+                // Regions that were written meanwhile are not flushed.
                 let still = state.cold(*number);
                 if state.place(*number) == Place::Out {
                     continue;

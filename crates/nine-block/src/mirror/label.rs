@@ -1,29 +1,29 @@
-//! What is at the head of each member: docs/block.md, "Mirror".
+//! The head of each member: docs/block.md, "Mirror".
 
 use bytes::Bytes;
 
 use crate::bits::{PER_SECTOR, sum};
 use crate::device::SECTOR;
 
-/// Members of a mirror.
+/// Maximum number of members of a mirror.
 pub const MEMBERS_MOST: usize = 16;
 /// Sectors of a member before the mirrored ones.
 pub(super) const HEAD: u64 = 128;
-/// Sectors at which labels lie: no disk has them in one physical sector.
+/// Sectors of the labels, which are in different physical sectors on any disk.
 pub(super) const SLOTS: [u64; 2] = [0, 8];
-/// Where the bitmap of regions is.
+/// The first sector of the bitmap of regions.
 pub(super) const MARKS: u64 = 64;
-/// Regions, at most: what fits in the bitmap.
+/// Maximum number of regions: the capacity of the bitmap.
 pub(super) const REGIONS_MOST: u64 = (HEAD - MARKS) * PER_SECTOR;
 
 const MAGIC: &[u8; 8] = b"9mirror\x01";
 
-/// Where a member is.
+/// The state of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// Written and read.
     In,
-    /// Written, and brought up to date.
+    /// Written, and being brought up to date.
     Returning,
     /// Set aside.
     Out,
@@ -38,13 +38,13 @@ pub(super) struct Label {
     pub now: Now,
 }
 
-/// What a new event changes.
+/// The part of a label that an event changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Now {
     pub event: u64,
     pub base: u64,
     pub sectors: u64,
-    /// Of each member, and since which event.
+    /// The state of each member, and the event since which it has it.
     pub places: Vec<(Place, u64)>,
 }
 
@@ -59,7 +59,7 @@ impl Now {
 }
 
 impl Label {
-    /// The sector at which it lies.
+    /// Returns the sector of this label.
     pub fn sector(&self) -> u64 {
         SLOTS[(self.now.event % 2) as usize]
     }
@@ -83,7 +83,7 @@ impl Label {
         bytes.into()
     }
 
-    /// Of a sector; none if it is no label.
+    /// Decodes a sector. `None`: it is not a label.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
         if !bytes.starts_with(MAGIC) || sum(&bytes[..504], None) != number(504) {
@@ -112,25 +112,26 @@ impl Label {
         Some(Self { set, member, region, now })
     }
 
-    /// Where the member itself is, by its own label.
+    /// Returns the state of the member by its own label.
     pub fn own(&self) -> (Place, u64) {
         self.now.places[self.member]
     }
 
-    /// Whether this is in by its own label, and out by the other's, which says so since an event that this has had too.
+    /// Returns whether this member is in by its own label, but out by the other's since an event that this label
+    /// includes.
     pub fn alone(&self, other: &Self) -> bool {
         let (place, since) = other.now.places[self.member];
         self.own().0 == Place::In && place == Place::Out && self.now.event >= since
     }
 
-    /// Whether this does not know that the other went out when it did.
+    /// Returns whether this label does not show the other member as out.
     pub fn missed(&self, other: &Self) -> bool {
         self.now.places[other.member].0 != Place::Out
     }
 }
 
-/// The event to go on from, where a label with another event lies somewhere: not before either, and such that the next
-/// label is not written over the one with the event that counts now.
+/// Returns the event to continue from, if a label has the event `other`: not less than either, and of a parity such
+/// that the next label does not overwrite the one with the event `now`.
 pub(super) fn beyond(now: u64, other: u64) -> u64 {
     match other > now {
         true => other + (other - now) % 2,

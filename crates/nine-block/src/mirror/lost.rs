@@ -1,46 +1,46 @@
-//! Which sectors were written and not flushed, and which of these are lost.
+//! Tracks the sectors that were written and not flushed, and those of them that are lost.
 //!
-//! In: writes, flushes and copies, as they begin and end. Out: whether a flush may say that all is well.
+//! In: the beginnings and ends of writes, flushes and copies. Out: whether a flush may report success.
 //!
-//! Always holds: what was written before a flush that no member could do counts as lost until it was written again, by
-//! a write that began after that. A member that fails a flush may have lost sectors before, and those may have been
-//! copied to others since; so does what was written there.
+//! Always holds: data written before a flush that no member could do counts as lost until it is written again, by a
+//! write that began after that. A member that fails a flush may have lost sectors before; if they were copied to other
+//! members since, they count as lost too.
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// Ranges that are remembered. Where there are more, it is only known that there are, and then what is lost stays
-/// lost until the mirror is opened anew.
+/// Maximum number of ranges. Beyond that only their existence is known, and lost data stays lost until the mirror is
+/// opened again.
 const REMEMBERED: usize = 1 << 16;
 
-/// See the module.
+/// The unflushed and the lost sectors.
 #[derive(Default)]
 pub(super) struct Written {
-    /// What was written between flushes, with the number of the flush that covers it first.
+    /// Ranges written between flushes, with the number of the first flush that covers them.
     between: VecDeque<(u64, Ranges)>,
-    /// What was copied from a member, or from nobody knows which, with the number of the flush that covers it first.
+    /// Ranges copied from a member, or from an unknown one, with the number of the first flush that covers them.
     copied: VecDeque<(u64, Option<usize>, Ranges)>,
     /// The number of the next flush.
     next: u64,
     lost: Ranges,
-    /// How often something was lost.
+    /// Number of losses so far.
     losses: u64,
 }
 
-/// Ranges of sectors: where they begin and end; none touches another.
+/// Ranges of sectors, by start and end; none touches another.
 #[derive(Default)]
 struct Ranges {
     some: BTreeMap<u64, u64>,
-    /// And others.
+    /// And others that are not remembered.
     more: bool,
 }
 
 impl Written {
-    /// A write begins: what it has to say when it ends.
+    /// Begins a write. Returns the value for [`wrote`](Self::wrote).
     pub fn begins(&self) -> u64 {
         self.losses
     }
 
-    /// It has ended, and is on all members that are written.
+    /// Ends a write that all active members have done.
     pub fn wrote(&mut self, from: u64, to: u64, began: u64) {
         if began != self.losses {
             return self.lost.add(from, to);
@@ -53,7 +53,7 @@ impl Written {
         last.add(from, to);
     }
 
-    /// A copy begins: sectors are read from this member.
+    /// Begins a copy of sectors that are read from this member.
     pub fn copies(&mut self, from: Option<usize>, at: u64, to: u64) {
         if self.copied.back().is_none_or(|(number, last, _)| (*number, *last) != (self.next, from)) {
             self.copied.push_back((self.next, from, Ranges::default()));
@@ -62,13 +62,13 @@ impl Written {
         last.add(at, to);
     }
 
-    /// A flush begins: its number.
+    /// Begins a flush. Returns its number.
     pub fn flush_begins(&mut self) -> u64 {
         self.next += 1;
         self.next - 1
     }
 
-    /// The members that are left have done it.
+    /// Ends a flush that all remaining members have done.
     pub fn flushed(&mut self, number: u64) {
         while self.between.front().is_some_and(|(covered, _)| *covered <= number) {
             self.between.pop_front();
@@ -78,7 +78,7 @@ impl Written {
         }
     }
 
-    /// A member has not flushed and is set aside: what others have from it is lost, if it was written before.
+    /// A member has failed a flush and is set aside: unflushed data that was copied from it is lost.
     pub fn lose_copies(&mut self, of: usize) {
         for (_, from, copied) in &self.copied {
             if from.is_some_and(|from| from != of) {
@@ -94,7 +94,7 @@ impl Written {
         }
     }
 
-    /// No member that is left has done a flush.
+    /// No remaining member has done a flush: all unflushed data is lost.
     pub fn lose(&mut self) {
         self.losses += 1;
         for (_, ranges) in std::mem::take(&mut self.between) {
@@ -103,7 +103,7 @@ impl Written {
         }
     }
 
-    /// Whether something is lost.
+    /// Returns whether anything is lost.
     pub fn lost(&self) -> bool {
         self.lost.more || !self.lost.some.is_empty()
     }
@@ -111,7 +111,7 @@ impl Written {
 
 impl Ranges {
     fn add(&mut self, mut from: u64, mut to: u64) {
-        // Those that touch it become one with it.
+        // Merge ranges that touch it.
         while let Some((&begin, &end)) = self.some.range(..=to).next_back().filter(|(_, end)| **end >= from) {
             self.some.remove(&begin);
             (from, to) = (from.min(begin), to.max(end));

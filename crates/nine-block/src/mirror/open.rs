@@ -1,4 +1,4 @@
-//! How a mirror is made, and how it starts.
+//! Creating and opening mirrors.
 
 use std::sync::Arc;
 
@@ -14,39 +14,39 @@ use crate::locks::Locks;
 use crate::sync::Mutex;
 use crate::task::Tasks;
 
-/// What a mirror may start with.
+/// The conditions under which a mirror may start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// With members of which none that is missing could be newer.
+    /// Start only if no missing member could be newer.
     Careful,
-    /// With what is there: what was written on others alone is lost.
+    /// Start with the members that are there. Writes that only others have are lost.
     Anyway,
-    /// With this member, from 0, as the one that is right.
+    /// Start with this member, counted from 0, as the right one.
     From(usize),
 }
 
-/// Regions of a new mirror, at most.
+/// Maximum number of regions of a new mirror.
 const REGIONS_NEW: u64 = REGIONS_MOST / 4;
-/// Sectors of a region.
+/// The minimum and the maximum number of sectors of a region.
 const REGION_LEAST: u64 = 2048;
 const REGION_MOST: u64 = 1 << 31;
 
-/// What was found on a member.
+/// The state read from a member.
 struct Found {
     label: Label,
-    /// One of its labels cannot be read: it may have been newer by one event.
+    /// One of its labels cannot be read, and may have been newer by one event.
     newer: bool,
     marks: Bits,
-    /// Those sectors of the marks that were right.
+    /// The bits of those sectors of marks that were valid.
     right: Bits,
 }
 
 impl Mirror {
-    /// Makes disks a mirror; what is on them is lost, and all regions are to be made equal. Two sets never have one
-    /// name: whoever makes them chooses it by chance.
+    /// Creates a mirror from disks. Their data is lost, and all regions remain to be made equal. `set` must be random,
+    /// so that no two sets have the same name.
     ///
     /// # Errors
-    /// If one is a member of a mirror already, or too small.
+    /// A disk is a member of a mirror already, or too small.
     pub async fn make(members: &[Arc<dyn Device>], set: [u8; 16]) -> Result<()> {
         let smallest = members.iter().map(|member| member.shape().sectors).min().unwrap_or(0);
         let sectors = smallest.saturating_sub(HEAD);
@@ -57,7 +57,7 @@ impl Mirror {
         Self::make_with(members, set, region as u32).await
     }
 
-    /// The same, with regions of so many sectors, a power of two: for tests of small ones.
+    /// The same with regions of this number of sectors, a power of two: for tests of small ones.
     #[doc(hidden)]
     pub async fn make_with(members: &[Arc<dyn Device>], set: [u8; 16], region: u32) -> Result<()> {
         if members.is_empty() || members.len() > MEMBERS_MOST {
@@ -100,17 +100,17 @@ impl Mirror {
         Ok(())
     }
 
-    /// By the label of a member, if it has one: its event, and where all members are by that.
+    /// Returns the event of a member's label, and the states of all members in it.
     pub(crate) async fn places(member: &dyn Device) -> Option<(u64, Vec<Place>)> {
         let label = read_label(member).await.ok()?.0?;
         let places = label.now.places.iter().map(|(place, _)| *place).collect();
         Some((label.now.event, places))
     }
 
-    /// Starts with these members, in the order in which they were made; the first is read first.
+    /// Opens a mirror. The members must be in the order in which it was created; the first one is read first.
     ///
     /// # Errors
-    /// If `start` does not allow what is there, or another has one of them to himself.
+    /// `start` does not allow the state of the members, or another owner has reserved one of them.
     pub async fn open(members: Vec<Arc<dyn Device>>, start: Start, told: Told) -> Result<Self> {
         let name: String = members.iter().map(|member| member.name()).collect();
         let refused = |text: String| Error::new(Kind::Failed, text).of(format!("{{{name}}}"));
@@ -124,7 +124,7 @@ impl Mirror {
         let chosen = choose(&members, &found, start).map_err(refused)?;
         let right = found[chosen].as_ref().expect("it was chosen because it has a label").label.clone();
         let doubt = found[chosen].as_ref().is_ok_and(|found| found.newer);
-        // Where one member was named as right, nothing of the others is believed.
+        // If one member was named as the right one, the data of the others is not used.
         let named = matches!(start, Start::From(_));
         let mut now = right.now.clone();
         if named {
@@ -151,7 +151,7 @@ impl Mirror {
             let same = found.label.now.event == right.now.event && !found.newer && !doubt;
             number == chosen || same && !named
         };
-        // Marks of all that are in with the newest event: where these may differ.
+        // The marks of all members that are in with the newest event: the regions where these may differ.
         let mut marks = Bits::new(regions);
         for (number, found) in found.iter().enumerate() {
             if let Ok(found) = found
@@ -203,7 +203,7 @@ impl Mirror {
         let both = now.places.iter().zip(&right.now.places).enumerate();
         let changed: Vec<usize> =
             both.filter(|(_, (new, old))| new.0 != old.0).map(|(number, _)| number).collect();
-        // Beyond those of all that were found: nobody shall take an old label for this one.
+        // Exceed all events found, so that no old label can be taken for the new one.
         let events = found.iter().flatten().map(|found| found.label.now.event + u64::from(found.newer));
         now.event = beyond(now.event, events.max().unwrap_or(0));
         let change = doubt || now != right.now;
@@ -222,7 +222,7 @@ impl Mirror {
             shape: members[chosen].shape(),
             now,
         };
-        // The first that is in is right everywhere. The one that was chosen is, and all that are in with it.
+        // The first member that is in must be right everywhere. The chosen one is, and so are all that are in with it.
         let first = state.inside()[0];
         state.members[first].todo.clear();
         if first != chosen {
@@ -260,7 +260,7 @@ impl Mirror {
     }
 }
 
-/// What is on a member, or why it cannot be one now.
+/// Reads the state of a member, or returns why it cannot be used now.
 async fn find(member: &dyn Device) -> Result<Found> {
     let failed = |text: String| Error::new(Kind::Failed, text).of(member.name());
     member.look().await?;
@@ -280,7 +280,7 @@ async fn find(member: &dyn Device) -> Result<Found> {
     Ok(Found { label, newer, marks, right })
 }
 
-/// The label of a member, if it has one; and whether there may be a newer one, in a sector that cannot be read.
+/// Returns the label of a member, if it has one; and whether an unreadable sector may have a newer one.
 pub(super) async fn read_label(member: &dyn Device) -> Result<(Option<Label>, bool)> {
     let (mut label, mut unread): (Option<Label>, _) = (None, None);
     for slot in SLOTS {
@@ -299,8 +299,8 @@ pub(super) async fn read_label(member: &dyn Device) -> Result<(Option<Label>, bo
     }
 }
 
-/// The marks on a member, and which bits of them are so, and not only counted as 1: where they cannot be read, or are
-/// not right.
+/// Returns the marks of a member, and which of their bits are valid. Bits that cannot be read, or have a wrong sum,
+/// count as 1.
 pub(super) async fn read_marks(member: &dyn Device, regions: u64) -> Result<(Bits, Bits)> {
     let (mut marks, mut right) = (Bits::new(regions), Bits::new(regions));
     right.fill();
@@ -323,7 +323,7 @@ pub(super) async fn read_marks(member: &dyn Device, regions: u64) -> Result<(Bit
     Ok((marks, right))
 }
 
-/// The member whose label counts; or, in words, why there is none.
+/// Returns the member with the label that counts, or an error message.
 fn choose(
     members: &[Arc<dyn Device>],
     found: &[Result<Found>],
@@ -375,8 +375,8 @@ fn choose(
         if alone && number != chosen {
             return Err(format!("{name} has gone on alone: one member has to be named as the right one"));
         }
-        // One that was returning may have returned, and seen all others go. A label that is newer than the right one
-        // is of a member that was returning when an event was cut off.
+        // A member that was returning may have completed its return, and seen all others fail. A label newer than the
+        // right one belongs to a member that was returning when an event was interrupted.
         let could =
             |label: &&Label| label.now.event >= right.now.event && label.now.places[number].0 != Place::Out;
         let may_be_newer = labels.iter().flatten().any(could);

@@ -1,4 +1,4 @@
-//! Members are compared, sector by sector, and what most of them have is written to the others.
+//! Scrubs: comparing members sector by sector, and writing the content of the majority to the others.
 
 use bytes::Bytes;
 
@@ -10,14 +10,14 @@ use crate::call::Call;
 use crate::device::SECTOR;
 use crate::error::{Error, Kind, Result};
 
-/// What is wrong with a sector of a member.
+/// The fault of a sector of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wrong {
     Differs,
     Unread,
 }
 
-/// Sectors of a member that follow each other, are wrong in one way, and what shall be there, if that is known.
+/// Consecutive sectors of a member with the same fault, and their right content, if it is known.
 struct Run {
     member: usize,
     at: u64,
@@ -27,14 +27,14 @@ struct Run {
 }
 
 impl Inner {
-    /// Begins it.
+    /// Begins a scrub.
     pub(super) fn begin_scrub(&self, heal: Heal) -> Result<()> {
         self.nothing_runs()?;
         self.state().scrub = Some(Scrub { heal, at: 0, differ: 0 });
         Ok(())
     }
 
-    /// Compares a piece, if it shall. Whether there was one.
+    /// Compares a piece, if a scrub is running. Returns whether there was one.
     pub(super) async fn scrub(&self, rest: &Rest) -> bool {
         let (heal, at, count) = {
             let mut state = self.state();
@@ -65,7 +65,7 @@ impl Inner {
         if !runs.is_empty() {
             let mut state = self.state();
             if state.readable(at, at + count) != readable {
-                // One was set aside, and what it had may count no more.
+                // A member was set aside, so its data may not count any more.
                 return true;
             }
             state.written.copies(None, at, at + count);
@@ -74,7 +74,7 @@ impl Inner {
             if failed.iter().any(|(failed, _)| *failed == run.member) {
                 continue;
             }
-            // What cannot be read is written again in any case.
+            // Unreadable sectors are written again in any case.
             let shall = heal != Heal::No || run.wrong == Wrong::Unread;
             let mut written = false;
             if let Some(right) = run.right.filter(|_| shall) {
@@ -104,7 +104,7 @@ impl Inner {
             self.tell_of_all(Happening::Stopped(error));
             return true;
         }
-        // It may have been stopped, and begun anew.
+        // The scrub may have been stopped, and started again.
         if let Some(scrub) = self.state().scrub.as_mut().filter(|scrub| scrub.at == at) {
             scrub.at += count;
             scrub.differ += differ;
@@ -113,7 +113,8 @@ impl Inner {
         true
     }
 
-    /// Reads from all that can be read. Who does not answer has failed; where one cannot be read, sector by sector.
+    /// Reads from all readable members. A member that does not answer counts as failed; unreadable ranges are read
+    /// sector by sector.
     async fn read_all(
         &self,
         readable: &[usize],
@@ -145,10 +146,10 @@ impl Inner {
     }
 }
 
-/// What is wrong, and how many sectors are not the same on all.
+/// Returns the faults, and the number of sectors that differ.
 fn compare(at: u64, count: u64, read: &[(usize, Vec<Option<Bytes>>)], first: bool) -> (Vec<Run>, u64) {
     let mut runs: Vec<Run> = Vec::new();
-    // The last of each member.
+    // The last run of each member.
     let mut last: Vec<Option<usize>> = vec![None; read.len()];
     let mut differ = 0;
     for sector in 0..count as usize {
@@ -158,7 +159,7 @@ fn compare(at: u64, count: u64, read: &[(usize, Vec<Option<Bytes>>)], first: boo
         }
         differ += 1;
         let right = right(&values, first);
-        // Where nobody knows what is right, those are named that are not as the first.
+        // If the right content is unknown, report the members that differ from the first.
         let other = right.or_else(|| values.iter().flatten().next().copied());
         let at = at + sector as u64;
         for (((member, _), value), last) in read.iter().zip(&values).zip(&mut last) {
@@ -182,7 +183,8 @@ fn compare(at: u64, count: u64, read: &[(usize, Vec<Option<Bytes>>)], first: boo
     (runs, differ)
 }
 
-/// What more than half of those have that can be read; or else what the first has, if that shall count.
+/// Returns the content that more than half of the readable members have; or else that of the first member, if `first`
+/// is set.
 fn right<'a>(values: &[Option<&'a Bytes>], first: bool) -> Option<&'a Bytes> {
     let known: Vec<&Bytes> = values.iter().flatten().copied().collect();
     let most =

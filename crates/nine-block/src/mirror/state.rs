@@ -1,4 +1,5 @@
-//! What a mirror knows: who is in, what is marked, and what has still to be copied. No disk is touched here.
+//! The state of a mirror in memory: the states of members, the marks, and the regions to be copied. No disk is used
+//! here.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
@@ -12,67 +13,66 @@ use crate::device::Shape;
 use crate::error::Error;
 use crate::owner::SectorOwner;
 
-/// All of it.
+/// The state of a mirror.
 pub(super) struct State {
     pub now: Now,
     pub region: u64,
     pub members: Vec<Member>,
-    /// Writes that are under way, by region.
+    /// Writes in flight, by region.
     pub hot: HashMap<u64, u32>,
-    /// Regions that were written since the last pass of clearing.
+    /// Regions written since marks were last cleared.
     pub touched: Bits,
-    /// What was written and not flushed.
+    /// Data that was written and not flushed.
     pub written: Written,
     pub scrub: Option<Scrub>,
     pub resync: Option<Resync>,
-    /// Megabytes a second that copies and comparisons shall take at most, 0 for as fast as can be; if somebody said so.
+    /// The speed limit of copies and comparisons in megabytes a second, if a command has set one; 0: no limit.
     pub speed: Option<u64>,
-    /// A new event was begun and is not known to be durable: labels may say either. Nothing is written until they are
-    /// sure.
+    /// A new event is not known to be durable, so labels may have either state. Nothing is written until that is
+    /// settled.
     pub unsure: bool,
-    /// Of the members that are in.
+    /// The shape of the members that are in.
     pub shape: Shape,
-    /// They verify blocks where members differ.
+    /// Owners that verify blocks where members differ.
     pub owners: Vec<Arc<dyn SectorOwner>>,
-    /// Nothing is copied until there is one.
+    /// Nothing is copied until there is an owner.
     pub waits_for_owner: bool,
 }
 
-/// What is known of a member.
+/// The state of a member.
 pub(super) struct Member {
-    /// Marks that it shall have.
+    /// Marks that it must have.
     pub want: Bits,
-    /// Marks that it has for sure.
+    /// Marks that it certainly has.
     pub disk: Bits,
-    /// Regions in which it may not be right. Of the first that is in: none; of one that is
-    /// out it says nothing.
+    /// Regions in which it may not be right; none for the first that is in. For a member that is out it has no meaning.
     pub todo: Bits,
-    /// Those of these that are copied only because everything shall be: it is as right there as it was before.
+    /// The regions of `todo` that are copied only because of a full resync: there it is as right as before.
     pub again: Bits,
-    /// The one of these that is copied now.
+    /// The region that is being copied.
     pub copying: Option<u64>,
-    /// Sectors that were not copied, because nobody can read them: it may not be right there. Their regions stay
-    /// marked.
+    /// Sectors that were not copied because no member can read them: the member may not be right there. Their regions
+    /// stay marked.
     pub lacks: BTreeSet<u64>,
-    /// That it has everything but these was told.
+    /// It was reported that the member has everything but these.
     pub lacking: bool,
     /// Sectors that no owner could verify, and that are not reported yet.
     pub unjudged: u64,
     /// A new disk: it is not compared before it is written.
     pub new: bool,
-    /// A flush has failed, and it could not be set aside: what was written before may not be on it.
+    /// A failed flush of a member that could not be set aside: earlier writes may not be on it.
     pub unflushed: Option<Error>,
     /// Why it was set aside.
     pub why: Option<Error>,
     pub counts: Counts,
 }
 
-/// What a member has done since the mirror was opened.
+/// The counters of a member since the mirror was opened.
 #[derive(Default)]
 pub(super) struct Counts {
     pub reads: u64,
     pub writes: u64,
-    /// Errors of reads, and how many of them were mended.
+    /// Read errors, and how many of them were repaired.
     pub errors: u64,
     pub mended: u64,
     pub writes_failed: u64,
@@ -83,32 +83,32 @@ pub(super) struct Counts {
     pub unjudged: u64,
 }
 
-/// What a comparison does about differences.
+/// What a scrub does about differences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Heal {
     /// Nothing.
     No,
-    /// What more than half of them have is written to the others.
+    /// Writes the content of the majority to the others.
     Most,
-    /// The same, and where there is no such thing, what the first has.
+    /// The same, or if there is no majority, the content of the first.
     First,
 }
 
-/// A comparison of members that is under way.
+/// A scrub in progress.
 pub(super) struct Scrub {
     pub heal: Heal,
     pub at: u64,
-    /// Sectors.
+    /// Number of sectors that differ.
     pub differ: u64,
 }
 
-/// Everything is copied to these members, one after the other: the next region.
+/// A full resync of these members, one after the other: the next region.
 pub(super) struct Resync {
     pub members: Vec<usize>,
     pub next: u64,
 }
 
-/// Sectors that a member may lack and still be read elsewhere.
+/// Maximum number of sectors that a member may lack before copying to it waits.
 const LACKS_MOST: usize = 1024;
 
 impl Member {
@@ -135,19 +135,19 @@ impl Member {
         self.again.has(region) || !self.todo.has(region) && self.copying != Some(region)
     }
 
-    /// Regions that are still to be copied.
+    /// Returns the number of regions that are still to be copied.
     pub fn left(&self) -> u64 {
         self.todo.count() + u64::from(self.copying.is_some())
     }
 
-    /// It has these sectors.
+    /// Records that it has these sectors.
     pub fn has(&mut self, from: u64, to: u64) {
         if !self.lacks.is_empty() {
             self.lacks.retain(|at| !(from..to).contains(at));
         }
     }
 
-    /// It lacks this sector; whether that can be remembered.
+    /// Records that it lacks this sector. Returns false if there are too many.
     pub fn lack(&mut self, at: u64) -> bool {
         let fits = self.lacks.len() < LACKS_MOST || self.lacks.contains(&at);
         if fits {
@@ -156,7 +156,7 @@ impl Member {
         fits
     }
 
-    /// Regions in which it may not be right.
+    /// Returns the regions in which it may not be right.
     pub fn wrong(&self, region: u64) -> Bits {
         let mut wrong = self.todo.clone();
         self.copying.into_iter().for_each(|region| wrong.set(region));
@@ -165,13 +165,13 @@ impl Member {
         wrong
     }
 
-    /// It may not be right in these regions.
+    /// Schedules regions in which it may not be right.
     pub fn needs(&mut self, regions: &Bits) {
         self.todo.add(regions);
         self.again.without(regions);
     }
 
-    /// What was being copied has to be copied again.
+    /// Stops the copy of a region, which remains to be copied.
     pub fn stop_copying(&mut self) {
         if let Some(region) = self.copying.take() {
             self.todo.set(region);
@@ -184,12 +184,12 @@ impl State {
         self.now.places[member].0
     }
 
-    /// Members that are written.
+    /// Returns the members that are written.
     pub fn active(&self) -> Vec<usize> {
         (0..self.members.len()).filter(|member| self.place(*member) != Place::Out).collect()
     }
 
-    /// Members that are in; the first of them is right everywhere.
+    /// Returns the members that are in; the first of them is right everywhere.
     pub fn inside(&self) -> Vec<usize> {
         (0..self.members.len()).filter(|member| self.place(*member) == Place::In).collect()
     }
@@ -198,8 +198,8 @@ impl State {
         from / self.region..to.div_ceil(self.region)
     }
 
-    /// Members that can be read here, in the order in which they are asked: those that are in, and then those that
-    /// would be if somebody could read what they lack.
+    /// Returns the members that can be read here, in the order in which they are asked: those that are in, and then
+    /// those that would be in but for sectors that no member can read.
     pub fn readable(&self, from: u64, to: u64) -> Vec<usize> {
         let right = |member: &usize| {
             let member = &self.members[*member];
@@ -211,13 +211,13 @@ impl State {
         self.inside().into_iter().chain(lacking).filter(right).collect()
     }
 
-    /// Whether a member is right in all of a region.
+    /// Returns whether a member is right in all of a region.
     fn right_in(&self, member: &Member, region: u64) -> bool {
         let sectors = region * self.region..(region + 1) * self.region;
         member.right_in(region) && (member.lacks.is_empty() || member.lacks.range(sectors).next().is_none())
     }
 
-    /// Marks that all members that are written shall have.
+    /// Requests marks of these regions on all active members.
     pub fn want(&mut self, regions: Range<u64>) {
         for (member, (place, _)) in self.members.iter_mut().zip(&self.now.places) {
             if *place != Place::Out {
@@ -226,7 +226,7 @@ impl State {
         }
     }
 
-    /// A write begins: its regions are to be marked.
+    /// Begins a write: requests the marks of its regions.
     pub fn begin(&mut self, regions: Range<u64>) {
         for region in regions.clone() {
             *self.hot.entry(region).or_default() += 1;
@@ -235,7 +235,7 @@ impl State {
         self.want(regions);
     }
 
-    /// A write has ended.
+    /// Ends a write.
     pub fn end(&mut self, regions: Range<u64>) {
         for region in regions {
             let count = self.hot.get_mut(&region).expect("it was begun");
@@ -251,7 +251,7 @@ impl State {
         regions.into_iter().all(|region| active.iter().all(|member| self.members[*member].disk.has(region)))
     }
 
-    /// A write has failed everywhere: nobody knows what is there now, and the first that is in decides.
+    /// Handles a write that has failed everywhere: its content is unknown, and the first member that is in decides.
     pub fn doubt(&mut self, regions: Range<u64>) {
         let first = self.inside()[0];
         let mut bits = Bits::new(self.touched.len());
@@ -259,7 +259,7 @@ impl State {
         self.active().into_iter().filter(|at| *at != first).for_each(|at| self.members[at].needs(&bits));
     }
 
-    /// A member has not flushed, which is remembered until it is out, or it is known what is lost.
+    /// Records that a member has failed a flush, until it is out, or the loss is known.
     pub fn flush_failed(&mut self, number: usize, error: &Error) {
         let out = self.place(number) == Place::Out;
         let member = &mut self.members[number];
@@ -269,13 +269,13 @@ impl State {
         }
     }
 
-    /// Whether a member is in, or returns, that has failed a flush.
+    /// Returns whether an active member has failed a flush.
     pub fn unflushed(&self) -> bool {
         self.members.iter().any(|member| member.unflushed.is_some())
     }
 
-    /// A flush has failed on all that are in, and what was not flushed may be there or not, on each: it is lost, and
-    /// the first decides what is there. Who they are, and why; none, if one has done all its flushes.
+    /// If all members that are in have failed a flush, unflushed data is lost, and the first of them decides its
+    /// content. Returns these members and their errors; none if one of them has done all its flushes.
     pub fn lose(&mut self) -> Vec<(usize, Error)> {
         let inside = self.inside();
         let why = |member: &usize| Some((*member, self.members[*member].unflushed.clone()?));
@@ -292,8 +292,8 @@ impl State {
         lost
     }
 
-    /// The first that will be in has not got everything, and others may have: marks that they need before that. Whether
-    /// there are any.
+    /// If the next first member is not right everywhere, requests the marks that others need before that. Returns
+    /// whether there are any.
     pub fn hand_over(&mut self, next: &Now) -> bool {
         let is_in = |at: &usize| next.places[*at].0 == Place::In;
         let first = (0..self.members.len()).find(is_in).expect("one is in");
@@ -306,7 +306,7 @@ impl State {
         !wrong.is_empty()
     }
 
-    /// It is as labels say it by now. How many sectors the first lacks, if it is another than before.
+    /// Applies a durable event. Returns how many sectors the first member lacks, if it is a new first member.
     pub fn apply(&mut self, now: Now) -> usize {
         let first_was = self.inside().first().copied();
         let before = std::mem::replace(&mut self.now, now);
@@ -325,7 +325,7 @@ impl State {
         }
         let first = self.inside().first().copied();
         let (Some(first), true) = (first, first != first_was) else { return 0 };
-        // Whoever is the first now decides what is right where members may differ; and he may have what the one before
+        // The new first member decides the content where members may differ. It may have sectors that the one before
         // could not read.
         let wrong = self.members[first].wrong(self.region);
         for other in self.active().into_iter().filter(|other| *other != first) {
@@ -342,7 +342,7 @@ impl State {
         std::mem::take(&mut member.lacks).len()
     }
 
-    /// The next region that is copied, and to whom, from there on.
+    /// Returns the next region to be copied, and the member that gets it, from `from` on.
     pub fn next_copy(&self, from: (usize, u64)) -> Option<(usize, u64)> {
         let copies = self
             .active()
@@ -351,7 +351,7 @@ impl State {
         copies.into_iter().find(|next| *next >= from)
     }
 
-    /// Marks that could be cleared after a flush, of each member that is written.
+    /// Returns the marks of a member that may be cleared after a flush.
     pub fn cold(&self, member: usize) -> Bits {
         let mut cold = self.members[member].want.clone();
         let whole = self.now.all_in();

@@ -1,4 +1,4 @@
-//! What has to be durable before anything else is done: marks, and labels that say who is in.
+//! Makes marks and labels durable before other operations may continue.
 
 use super::label::{HEAD, Label, MARKS, Now, Place};
 use super::state::State;
@@ -9,7 +9,7 @@ use crate::error::{Error, Kind, Result};
 use crate::sync::lock;
 
 impl Inner {
-    /// Sees to it that labels say what is so: an event that was begun and has failed may be on some.
+    /// Ensures that labels have the present state, after an event has failed that may be on some members.
     pub(super) async fn sure(&self) -> Result<()> {
         if !self.state().unsure {
             return Ok(());
@@ -20,7 +20,7 @@ impl Inner {
         if unsure { self.relabel(Vec::new(), |_| ()).await } else { Ok(()) }
     }
 
-    /// Makes the marks of these regions durable, and with them all that others have asked for.
+    /// Makes the marks of these regions durable, together with all that were requested.
     pub(super) async fn mark(&self, regions: std::ops::Range<u64>) -> Result<()> {
         while !self.state().marked(regions.clone()) {
             let held = self.marks.lock(0, 1).await;
@@ -31,14 +31,14 @@ impl Inner {
         Ok(())
     }
 
-    /// Writes the marks that are wanted and not there. Whoever calls it holds `marks`.
+    /// Writes the requested marks that are not on disk. The caller must hold `marks`.
     pub(super) async fn write_marks(&self) -> Result<()> {
         let active = self.state().active();
         let failed = self.put_marks(&active).await;
         self.settle_marked(failed).await
     }
 
-    /// The same, on these members; who failed.
+    /// The same, on these members. Returns those that have failed.
     async fn put_marks(&self, of: &[usize]) -> Vec<(usize, Error)> {
         let mut calls = Vec::new();
         {
@@ -46,7 +46,7 @@ impl Inner {
             for &number in of {
                 let (member, device) = (&state.members[number], &self.members[number]);
                 for sector in member.want.more_than(&member.disk) {
-                    // Nothing is cleared here: others rely on what is there.
+                    // Nothing is cleared here, because other members rely on the marks.
                     let mut bits = member.want.clone();
                     bits.add(&member.disk);
                     let call = device.write(MARKS + sector, bits.sector(sector));
@@ -72,19 +72,19 @@ impl Inner {
         failed
     }
 
-    /// Counts writes that failed.
+    /// Counts failed writes.
     pub(super) fn failed(&self, failed: &[(usize, Error)]) {
         let mut state = self.state();
         failed.iter().for_each(|(member, _)| state.members[*member].counts.writes_failed += 1);
     }
 
-    /// Flushes members; who failed. That these may not have what was not flushed is remembered until they are out, or
-    /// it is known what is lost.
+    /// Flushes members. Returns those that have failed; their failure is recorded until they are out, or the loss is
+    /// known.
     pub(super) async fn flush_of(&self, of: &[usize]) -> Vec<(usize, Error)> {
         let flush = |number: usize| {
             let (done, call) = Call::pair();
             let state = self.state.clone();
-            // Known before any flush that comes later can end: that one says nothing of what was lost before.
+            // Record the failure before any later flush can end, because that one does not cover earlier losses.
             let ends = move |result| {
                 if let Err(error) = &result {
                     lock(&state).flush_failed(number, error);
@@ -104,7 +104,7 @@ impl Inner {
         failed
     }
 
-    /// What is done about failures of members that are written: they are set aside, if one remains.
+    /// Handles failures of active members: sets them aside, if one remains.
     pub(super) async fn settle(&self, failed: Vec<(usize, Error)>) -> Result<()> {
         if failed.is_empty() {
             return Ok(());
@@ -113,8 +113,8 @@ impl Inner {
         self.settle_marked(failed).await
     }
 
-    /// The same, of whoever holds `marks`. With those of which a flush has failed before, and who could not be set
-    /// aside then; where none has done its flushes, it is known from here on what is lost.
+    /// The same for a caller that holds `marks`. Includes members that failed a flush before and could not be set aside
+    /// then. If no member has done its flushes, the loss is recorded.
     pub(super) async fn settle_marked(&self, failed: Vec<(usize, Error)>) -> Result<()> {
         if failed.is_empty() && !self.state().unflushed() {
             return Ok(());
@@ -140,11 +140,11 @@ impl Inner {
         passing.into_iter().next().map_or(result, |(_, error)| Err(error))
     }
 
-    /// Makes a new event durable: members that failed are out, and what `change` says. Where none that is in would
-    /// remain, those that lack nothing but what nobody can read are in. Whoever calls it holds `marks` and `labels`.
+    /// Makes a new event durable: failed members are out, and `change` is applied. If no member would be in, those
+    /// become in that lack only sectors that no member can read. The caller must hold `marks` and `labels`.
     ///
     /// # Errors
-    /// The first, if none that is in would remain, or one is reserved or busy: then nothing has changed.
+    /// The first failure, if no member would remain in, or if one is reserved or busy. Then nothing has changed.
     pub(super) async fn relabel(
         &self,
         mut failed: Vec<(usize, Error)>,
@@ -164,7 +164,7 @@ impl Inner {
                     for (number, member) in state.members.iter().enumerate() {
                         let was = before.places[number].0 == Place::Returning;
                         if was && next.places[number].0 == Place::Returning && member.left() == 0 {
-                            // Its marks do not say what others lack.
+                            // Its marks do not cover the regions that others lack.
                             (next.places[number].0, next.base) = (Place::In, next.event);
                         }
                     }
@@ -175,7 +175,7 @@ impl Inner {
                     let text = || Error::new(Kind::Failed, "no member is in");
                     return Err(failed.first().map_or_else(text, |(_, error)| error.clone()));
                 }
-                // One that is not finished is not used again.
+                // The number of an unfinished event is not used again.
                 state.now.event = next.event;
                 state.unsure = true;
                 let hands = state.hand_over(&next);
@@ -217,12 +217,12 @@ impl Inner {
         }
     }
 
-    /// Labels are written: so it is.
+    /// Applies an event after its labels are written.
     fn now(&self, next: Now, failed: &[(usize, Error)]) {
         let mut state = self.state();
         let before = state.now.places.clone();
         let lacks = state.apply(next);
-        // All have it: who comes with an older one is older than it looks.
+        // All members have this event, so an older label is recognized as older.
         if state.now.all_in() {
             state.now.base = state.now.event;
         }

@@ -1,10 +1,10 @@
-//! A mirror at which another program is at work: read, and never written.
+//! A mirror that another program is using: it is read, and never written.
 //!
-//! In: its members. Out: what those have that lack nothing, by labels that are read again at each look. The members'
-//! labels, marks and sectors are left as they are.
+//! In: its members. Out: the data of complete members, by labels that are read again at each look. Labels, marks and
+//! sectors of the members are left unchanged.
 //!
-//! What is written while it is read may be on one member and not yet on another: who reads has a [`Proof`] of what he
-//! wants, and the next member is asked where it does not hold.
+//! Data being written may be on one member and not yet on another. A reader passes a [`Proof`], and the next member is
+//! asked if it does not hold.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::task::Tasks;
 #[cfg(doc)]
 use crate::Proof;
 
-/// See the module.
+/// A read-only view of a mirror in use.
 pub struct Watched(Arc<Inner>);
 
 struct Inner {
@@ -31,20 +31,20 @@ struct Inner {
     tasks: Tasks,
 }
 
-/// What the labels say.
+/// The state in the labels.
 #[derive(Clone)]
 struct Now {
     sectors: u64,
-    /// Members in the order in which they are asked, and how many of them have everything.
+    /// The members in the order in which they are asked, and how many of them are complete.
     order: Vec<usize>,
     whole: usize,
 }
 
 impl Watched {
-    /// Of these members, in the order in which they were made.
+    /// Opens a view of these members, which must be in the order in which the mirror was created.
     ///
     /// # Errors
-    /// No member is in by the newest label that can be read, or they are of several mirrors.
+    /// No member is in by the newest readable label, or the members belong to several mirrors.
     pub async fn open(of: Vec<Arc<dyn Device>>) -> Result<Self> {
         let now = look(&of).await.map_err(|error| error.of(name(&of)))?;
         Ok(Self(Arc::new(Inner { of, now: Mutex::new(now), tasks: Tasks::default() })))
@@ -58,7 +58,7 @@ fn name(of: &[Arc<dyn Device>]) -> String {
 /// Reads all labels.
 async fn look(of: &[Arc<dyn Device>]) -> Result<Now> {
     let (mut labels, mut why) = (Vec::new(), Vec::new());
-    // All at the same time: one that does not answer takes long.
+    // Read them concurrently, because a member that does not answer takes long.
     let looks: Vec<_> = of.iter().map(|member| member.look()).collect();
     for ((number, member), look) in of.iter().enumerate().zip(looks) {
         let read = async {
@@ -84,7 +84,7 @@ async fn look(of: &[Arc<dyn Device>]) -> Result<Now> {
     let Some(now) = newest.map(|label| label.now.clone()) else {
         return Err(failed(format!("no member has everything: {}", why.join("; "))));
     };
-    // One whose event is older lacks what was written since it was set aside.
+    // A member with an older event lacks the writes since it was set aside.
     let is_whole = |label: &&Label| label.now.event == now.event && label.own().0 == Place::In;
     let (whole, others): (Vec<&Label>, Vec<&Label>) = labels.iter().partition(is_whole);
     let order = whole.iter().chain(&others).map(|label| label.member).collect();
@@ -94,7 +94,7 @@ async fn look(of: &[Arc<dyn Device>]) -> Result<Now> {
 impl Inner {
     async fn read(self: Arc<Self>, io: Io) {
         let now = lock(&self.now).clone();
-        // Without a proof nobody knows what others lack.
+        // Without a proof, incomplete members cannot be used.
         let asked = if io.proof.is_some() { now.order.len() } else { now.whole };
         let mut unfit = Vec::new();
         for member in &now.order[..asked] {
@@ -107,7 +107,7 @@ impl Inner {
                 break;
             }
         }
-        // Where no proof holds, the first is one that has everything.
+        // If no proof holds, the first answer is from a complete member.
         io.end(best(unfit));
     }
 
