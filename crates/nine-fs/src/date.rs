@@ -355,7 +355,7 @@ mod tests {
         Zone::new(name).unwrap()
     }
 
-    /// The moment at which clocks show this, the first if there are two.
+    /// Returns the time at which clocks show this, the first if there are two.
     fn at(wall: &str, zone: &Zone) -> i64 {
         let wall: DateTime = wall.parse().unwrap();
         let found = zone.0.to_ambiguous_timestamp(wall);
@@ -371,7 +371,7 @@ mod tests {
         Schedule::parse(text).unwrap()
     }
 
-    /// The moments after one, up to another.
+    /// Returns the scheduled times after `from`, up to `to`.
     fn moments(text: &str, zone: &Zone, from: i64, to: i64) -> Vec<String> {
         let schedule = schedule(text);
         let next = |at: &i64| schedule.next(*at, zone);
@@ -472,7 +472,7 @@ mod tests {
         let (from, to) = (at("2026-03-28T12:00", &berlin), at("2026-03-30T12:00", &berlin));
         assert_eq!(moments("05:00", &berlin, from, to), ["2026-03-29T03:00:00Z", "2026-03-30T03:00:00Z"]);
         assert_eq!(moments("02:30", &berlin, from, to), ["2026-03-29T01:00:00Z", "2026-03-30T00:30:00Z"]);
-        // Three of a day fall into one.
+        // Three times of a day fall into one gap.
         let all =
             ["2026-03-29T01:00:00Z", "2026-03-30T00:00:00Z", "2026-03-30T00:30:00Z", "2026-03-30T01:00:00Z"];
         assert_eq!(moments("02:00,02:30,03:00", &berlin, from, to), all);
@@ -494,13 +494,13 @@ mod tests {
 
     #[test]
     fn other_clocks_change_in_other_ways() {
-        // Half an hour.
+        // A change of half an hour.
         let howe = zone("Australia/Lord_Howe");
         let (from, to) = (utc("2026-10-03T00:00:00Z"), utc("2026-10-04T12:00:00Z"));
         assert_eq!(moments("02:15", &howe, from, to), ["2026-10-03T15:30:00Z"]);
         let (from, to) = (utc("2026-04-04T00:00:00Z"), utc("2026-04-05T12:00:00Z"));
         assert_eq!(moments("01:45", &howe, from, to), ["2026-04-04T14:45:00Z"]);
-        // 30 December 2011 was left out.
+        // 30 December 2011 was skipped.
         let apia = zone("Pacific/Apia");
         let (from, to) = (utc("2011-12-29T00:00:00Z"), utc("2011-12-31T14:00:00Z"));
         assert_eq!(moments("05:00", &apia, from, to), ["2011-12-29T15:00:00Z", "2011-12-30T15:00:00Z"]);
@@ -511,7 +511,7 @@ mod tests {
         let kathmandu = zone("Asia/Kathmandu");
         let from = utc("2026-01-01T00:00:00Z");
         assert_eq!(moments("05:00", &kathmandu, from, from + 24 * HOUR), ["2026-01-01T23:15:00Z"]);
-        // One minute behind midnight the clocks went back to the day before.
+        // One minute after midnight the clocks went back to the day before.
         let johns = zone("America/St_Johns");
         let (from, to) = (utc("2010-11-06T12:00:00Z"), utc("2010-11-07T12:00:00Z"));
         assert_eq!(moments("00:00", &johns, from, to), ["2010-11-07T02:30:00Z"]);
@@ -551,7 +551,7 @@ mod tests {
         assert_eq!(moments("off", &berlin, from, to), [""; 0]);
     }
 
-    /// The rule of a time of day, as it is said, against what is made of it: around all changes of the clocks.
+    /// Compares the documented rule of a time of day with the implementation, around all changes of the clocks.
     #[test]
     fn a_time_of_day_is_when_clocks_first_show_it_or_later() {
         let names =
@@ -583,7 +583,7 @@ mod tests {
         }
     }
 
-    /// Looks at the clock at these moments, and says when a dump was due.
+    /// Ticks at these times, and returns those at which a dump was due.
     fn run(due: &mut Due, looks: impl IntoIterator<Item = i64>) -> Vec<i64> {
         looks.into_iter().filter(|now| due.tick(*now)).collect()
     }
@@ -632,7 +632,7 @@ mod tests {
         assert_eq!(run(&mut new(Some(at("2026-07-10T08:00"))), day()), [tomorrow]);
         // Never a dump.
         assert_eq!(run(&mut new(None), day()), [tomorrow]);
-        // A dump by a clock that was wrong.
+        // A dump with a wrong date.
         assert_eq!(run(&mut new(Some(at("2099-01-01T00:00"))), day()), [tomorrow]);
         assert_eq!(new(None).next(at("2026-07-10T09:00")), Some(tomorrow));
         // Asleep for four days.
@@ -640,7 +640,7 @@ mod tests {
         let looks = [at("2026-07-10T10:00"), at("2026-07-14T10:00"), at("2026-07-14T10:01")];
         assert_eq!(run(&mut due, looks), [at("2026-07-14T10:00")]);
         assert_eq!(due.next(at("2026-07-14T10:01")), Some(at("2026-07-15T05:00")));
-        // The clock trembles before the first look.
+        // The clock goes back slightly before the first tick.
         let mut due = new(Some(at("2026-07-06T05:00")));
         assert!(due.tick(at("2026-07-10T09:00") - 1));
     }
@@ -683,13 +683,13 @@ mod tests {
             let mut due = Due::new(schedule(text), zone.clone(), now - 60, Some(now - 60));
             let far = at("2099-03-04T12:34");
             assert_eq!(run(&mut due, [now, far, far + 30, far + 60]), [now, far]);
-            // Back, and a little farther: today's is not due again, and the next one is.
+            // Back, and a little farther: today's dump is not due again, and the next one is.
             let next = schedule(text).next(now, &zone).unwrap();
             assert_eq!(run(&mut due, (now - 60..next + 60).step_by(30)), [next]);
-            // There and back again: the moment there was due already.
+            // Forward and back again: the dump there was due already.
             assert_eq!(run(&mut due, [far, next + 120]).len(), 1);
         }
-        // Days ahead for days: what was due then is due now.
+        // Five days ahead and back: the dumps that were due then are due again.
         let from = at("2026-07-10T12:00");
         let mut due = Due::new(schedule("05:00"), zone.clone(), from, Some(from));
         assert_eq!(run(&mut due, minutes(from, from + 5 * SECONDS_OF_DAY)).len(), 5);

@@ -69,7 +69,7 @@ mod tests {
 
     const NOW: i64 = 1_795_000_000;
 
-    /// Dumps so many days ago, of so many blocks.
+    /// Dumps by age in days and by blocks.
     fn of(dumps: &[(i64, u64)]) -> Vec<DumpSize> {
         dumps.iter().map(|(days, blocks)| (NOW - days * DAY, *blocks)).collect()
     }
@@ -80,10 +80,10 @@ mod tests {
         assert_eq!(days_left(of(&[(3, 999), (2, 10), (1, 10), (0, 10)]), NOW, 840), Some(84));
         assert_eq!(days_left(of(&[(20, 5), (10, 100)]), NOW, 95), Some(9));
         assert_eq!(days_left(of(&[(20, 5), (10, 100)]), NOW, 0), Some(0));
-        // Only dumps of the last 30 days count, and none of the time to come.
+        // Only dumps of the last 30 days count, and none in the future.
         assert_eq!(days_left(of(&[(300, 1), (31, 100_000), (30, 7), (0, 60)]), NOW, 100), Some(50));
         assert_eq!(days_left(of(&[(10, 7), (5, 50), (-1, 100_000)]), NOW, 100), Some(10));
-        // In whatever order they come.
+        // In any order.
         assert_eq!(days_left(of(&[(0, 10), (2, 10), (3, 999), (1, 10)]), NOW, 840), Some(84));
     }
 
@@ -121,7 +121,7 @@ mod tests {
         ] {
             assert!(status.lines().any(|it| it == line), "{line}: {status}");
         }
-        // A month later nothing is known of the rate.
+        // A month later the rate is unknown.
         bench.clock.fetch_add(40 * DAY, Ordering::Relaxed);
         assert!(!bench.archive.status().contains("at this rate"));
     }

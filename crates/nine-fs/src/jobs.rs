@@ -243,7 +243,7 @@ mod tests {
         });
         drop(driver);
         assert_eq!(Arc::strong_count(&held), 1);
-        // Nobody would ever poll it.
+        // This job would never be polled.
         let own = held.clone();
         jobs.begin(async move { drop(own) });
         assert_eq!(Arc::strong_count(&held), 1);

@@ -596,7 +596,7 @@ mod tests {
         assert_eq!(taken.newuser("z :").as_deref(), Ok("10002:z::"));
     }
 
-    /// Each of these has those bits of rwx, for a file of ken and sys with each of the 512 permissions.
+    /// Each user has exactly these permissions, for a file of ken and sys with each of the 512 modes.
     #[test]
     fn permissions_add_up() {
         let users = some();
@@ -613,14 +613,14 @@ mod tests {
                     (Some(1001), group | other),
                     // The group itself is its member.
                     (Some(10_000), group | other),
-                    // root is nobody here.
+                    // root has no special permissions here.
                     (Some(0), other),
-                    // Whom nobody knows.
+                    // An unknown user.
                     (Some(5000), other),
                     // none, and no number.
                     (Some(NONE), other),
                     (Some(NOUID), other),
-                    // Linux' nobody is a user as any other.
+                    // Linux' nobody is an ordinary user.
                     (Some(65534), other),
                     (None, other),
                     // eve: in noworld.
@@ -669,10 +669,10 @@ mod tests {
         assert!(may(&Mode { mode: 0o100_600, uid: 65534, gid: 0 }, None, nobody, READ | WRITE));
         assert!(may(&Mode { mode: 0o100_060, uid: 0, gid: 65534 }, None, nobody, READ | WRITE));
         assert!(!may(&Mode { mode: 0o100_770, uid: NONE, gid: 10_000 }, None, nobody, READ));
-        // Another one may have the number that was `none`'s.
+        // Another user may have the former number of `none`.
         let named = Users::parse(&format!("{old}65534:nobody:nobody:")).unwrap();
         assert_eq!((named.id("nobody"), named.name(65534)), (Some(65534), Some("nobody")));
-        // A table that gives `none` a number of its own choice takes all rights from that number.
+        // If a table gives `none` another number, that number has no permissions.
         assert!(Users::parse("700:none::").unwrap().is_none(700));
     }
 }

@@ -33,7 +33,8 @@ pub enum Pause {
     Paced(u64, u64),
     /// There is nothing to do. Marks that were not needed between two such pauses are cleared.
     Idle,
-    /// All members are open except those that were set aside before. The pause is the additional time to wait for these.
+    /// All members are open except those that were set aside before. The pause is the additional time to wait for
+    /// these.
     Late,
 }
 

@@ -1,14 +1,14 @@
-//! For fuzzing: sectors and blocks that are not of the tree, with right sums; and where they lie.
+//! Fuzzing: sectors and blocks outside the tree, with valid sums, and their locations.
 
 use super::layout::Record;
 use super::layout::{ROWS, is_sector, seal_sector};
 use super::tag::sum;
 use super::{Header, Label, Layout, Place, Row, Super, TAG, Tag, get32, get64, put32, put64};
 
-/// The identity of what is made here.
+/// The identity of test archives.
 const IDENTITY: [u8; 16] = [7; 16];
 
-/// Any bytes, as what c and w say beside the tree.
+/// Decodes any bytes as each structure on c and w outside the tree.
 pub(crate) fn formats(data: &[u8]) {
     let mut header = vec![0; 4096];
     header[..8].copy_from_slice(b"9foldC\0\0");
@@ -68,7 +68,7 @@ fn fill(bytes: &mut [u8], data: &[u8]) {
     bytes[..len].copy_from_slice(&data[..len]);
 }
 
-/// Gives a block its sum, whatever its tag says.
+/// Writes the sum of a block, without looking at its tag.
 fn seal_block(block: &mut [u8]) -> u32 {
     let end = block.len() - 4;
     let sum = sum(&block[..end]);
@@ -76,16 +76,16 @@ fn seal_block(block: &mut [u8]) -> u32 {
     sum
 }
 
-/// Something on a disk that has a sum of its own.
+/// A part of a disk with its own sum.
 #[derive(Clone)]
 pub(crate) struct Unit {
-    /// On w; else on c.
+    /// On w; otherwise on c.
     pub(crate) on_worm: bool,
-    /// The sectors at which it begins: copies are changed together.
+    /// Its first sectors: copies are changed together.
     pub(crate) at: Vec<u64>,
     pub(crate) bytes: Vec<u8>,
     sum: Sum,
-    /// What is written elsewhere of its sum: the unit, and the place in it.
+    /// Where its sum is also recorded: the unit, and the offset in it.
     pub(crate) noted: Vec<(usize, usize)>,
 }
 
@@ -93,15 +93,15 @@ pub(crate) struct Unit {
 enum Sum {
     Header,
     Record,
-    /// A sector of this number of a table.
+    /// The sector with this number of a table.
     Table(u64),
-    /// A sector of this number of a bitmap.
+    /// The sector with this number of a bitmap.
     Bits(u64),
     Block,
 }
 
 impl Unit {
-    /// Gives it its sum again. Of a block what it is now.
+    /// Updates its sum. Returns the new sum of a block.
     pub(crate) fn seal(&mut self) -> Option<u32> {
         match self.sum {
             Sum::Header => Header::seal(&mut self.bytes),
@@ -121,7 +121,7 @@ impl Unit {
     }
 }
 
-/// All that an archive on these disks has written, as far as it counts.
+/// Returns all valid units that an archive has written on these disks.
 pub(crate) fn units(c: &[u8], w: &[u8]) -> Vec<Unit> {
     let letters = [0, 8].map(|at| Header::decode(&c[at * 512..][..4096]).expect("both letters are right"));
     let letter = if letters[0].number > letters[1].number { 0 } else { 8 };
@@ -165,7 +165,7 @@ pub(crate) fn units(c: &[u8], w: &[u8]) -> Vec<Unit> {
     units
 }
 
-/// Finds where the sums of blocks in slots are noted: in rows, in tables or in the journal.
+/// Finds the copies of the sums of blocks in slots: in rows, in tables or in the journal.
 fn notes(units: &mut [Unit], layout: &Layout) {
     let mut found = Vec::new();
     for (n, unit) in units.iter().enumerate() {

@@ -1,8 +1,8 @@
-//! Inputs that ended in a panic once.
+//! Inputs that once caused a panic.
 
 use super::{formats, image};
 
-/// What was wrong, and the bytes that have shown it.
+/// The fault, and the bytes that have shown it.
 const IMAGES: &[(&str, &str)] = &[
     (
         "a pointer to a node leads to a block of a file, which the check reads as a node",

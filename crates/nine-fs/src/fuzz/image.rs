@@ -1,5 +1,5 @@
-//! Archives on disks of which some bytes are others than were written, with right sums: it is opened or refused, and
-//! what was opened is used.
+//! Archives on disks with changed bytes and valid sums. Such an archive is opened or refused; if it is opened, it is
+//! used.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -18,38 +18,38 @@ use crate::jobs::Driver;
 use crate::ptr::Ptr;
 use crate::{Depth, Dumped};
 
-/// Sectors of c: little more than the smallest that there can be.
+/// Sectors of c: little more than the minimum.
 const CACHE: u64 = 5400;
 /// Sectors of w.
 const WORM: u64 = 2400;
-/// Sectors that are copied together, where any is not zero.
+/// Sectors that are copied together, if any is not zero.
 const PIECE: usize = 16;
-/// With more edits nothing is left of an archive.
+/// Maximum number of edits; with more, nothing of an archive would remain.
 const EDITS: usize = 6;
-/// Polls after which it counts as endless.
+/// Number of polls after which a run counts as endless.
 const TURNS: u64 = 20_000;
-/// Files that are looked at.
+/// Maximum number of files that are used.
 const FILES: usize = 24;
 /// Bytes of an edit.
 const EDIT: usize = 10;
 
-/// Numbers at which things break.
+/// Edge cases of numbers.
 const EDGES: [u64; 12] =
     [0, 1, 2, 1 << 15, 0xffff, 1 << 31, 0xffff_ffff, 1 << 44, 1 << 47, (1 << 56) + 1, 1 << 63, u64::MAX];
 
-/// What is on both disks.
+/// The content of both disks.
 struct Image {
     c: Vec<u8>,
     w: Vec<u8>,
     units: Vec<Unit>,
-    /// The bytes of each that are not zero.
+    /// The offsets of the bytes of each unit that are not zero.
     hot: Vec<Vec<u16>>,
 }
 
-/// After a clean end; cut, with a journal; cut, with a dump that waits.
+/// After a clean shutdown; after a cut, with a journal; after a cut, with a waiting dump.
 static IMAGES: LazyLock<[Image; 3]> = LazyLock::new(|| [0, 1, 2].map(Image::new));
 
-/// The first byte chooses the image, and each ten behind it are an edit.
+/// The first byte selects the image, and each ten bytes after it are an edit.
 pub fn image(data: &[u8]) {
     let Some((&how, edits)) = data.split_first() else { return };
     let image = &IMAGES[usize::from(how) % IMAGES.len()];
@@ -89,7 +89,7 @@ impl Image {
             match which {
                 0 => made.close().await.expect("disks of memory are well"),
                 1 => {}
-                // From here on nothing is copied.
+                // From here on nothing is copied to w.
                 _ => {
                     made.stop_copies();
                     made.dump().await.expect("there is room");
@@ -110,14 +110,14 @@ impl Image {
         Self { c, w, units, hot }
     }
 
-    /// Two bytes each: which unit, where, how, what, and from where.
+    /// An edit has two bytes each for the unit, the offset, the method, the value, and the source offset.
     fn edit(&self, now: &mut [Option<Unit>], edit: &[u8; EDIT]) {
         let word = |n: usize| usize::from(edit[2 * n]) | usize::from(edit[2 * n + 1]) << 8;
         let n = word(0) % self.units.len();
         let (how, value) = (word(2), word(3));
         let from = &self.units[value % self.units.len()].bytes;
         let unit = now[n].get_or_insert_with(|| self.units[n].clone());
-        // Mostly where something is, else anywhere.
+        // Mostly at a byte that is not zero.
         let at = match how & 7 {
             7 => word(1) % unit.bytes.len(),
             _ => usize::from(self.hot[n][word(1) % self.hot[n].len()]) & !(how >> 3 & 7),
@@ -129,7 +129,7 @@ impl Image {
             2 | 3 => place.copy_from_slice(&EDGES[value % EDGES.len()].to_le_bytes()[..width]),
             4 => place[0] = place[0].wrapping_add(value as u8),
             5 => place[0] ^= 1 << (value & 7),
-            // What is there somewhere else, and of that a few bytes or many.
+            // A copy of other bytes, a few or many.
             how => {
                 let from = &from[(word(4) % from.len()) & !7..];
                 let len = if how == 6 { width } else { 16 << (how >> 3 & 7) };
@@ -170,7 +170,7 @@ fn disk(bytes: &[u8], sectors: u64) -> Arc<dyn Device> {
     ram
 }
 
-/// Of what never waits: disks of memory end at once.
+/// Returns the result of a future that never waits, because disks in memory answer at once.
 fn now<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(result) => result,
@@ -178,7 +178,7 @@ fn now<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// Runs it, with what an archive has to do beside it. None: it never ends.
+/// Runs a future together with the work of an archive. `None`: it never ends.
 fn run<T>(archive: Option<(&Archive, Driver)>, future: impl Future<Output = T>) -> Option<T> {
     let (mut future, mut archive) = (pin!(future), archive);
     let mut cx = Context::from_waker(Waker::noop());
@@ -194,7 +194,7 @@ fn run<T>(archive: Option<(&Archive, Driver)>, future: impl Future<Output = T>) 
     panic!("it never ends");
 }
 
-/// So many turns of what is to be done beside.
+/// Waits for this number of polls.
 async fn turns(count: usize) {
     let mut left = count;
     poll_fn(|_| {
@@ -210,7 +210,7 @@ fn of(ty: u32) -> Attributes {
 
 const NOW: Time = Time { sec: 1_795_000_000, nsec: 0 };
 
-/// A few files of each kind, as many names as need several leaves; one dump on w, and changes behind it.
+/// Creates files of each kind, names for several leaves, a dump on w, and later changes.
 async fn make(archive: &Archive) -> nine_proto::Result<()> {
     let dir = archive.attempt(|state| state.fs.make(ROOT, b"dir", of(mode::S_IFDIR), b"")).await?;
     for n in 0..60u8 {
@@ -230,14 +230,14 @@ async fn make(archive: &Archive) -> nine_proto::Result<()> {
     turns(100).await;
     archive.attempt(|state| state.fs.write(large, Some(9_000), &[4; 10], 7, NOW)).await?;
     archive.attempt(|state| state.fs.make(dir, b"new", of(mode::S_IFREG), b"")).await?;
-    // What goes when it is opened again.
+    // A file that is removed at the next open.
     let gone = archive.attempt(|state| state.fs.make(ROOT, b"gone", of(mode::S_IFREG), b"")).await?;
     archive.attempt(|state| state.fs.write(gone, Some(0), &[5; 9_000], 7, NOW)).await?;
     archive.attempt(|state| state.fs.unlink(ROOT, b"gone", None, |_| true, NOW)).await?;
     archive.sync().await
 }
 
-/// All is read, and much is changed; nothing needs go well.
+/// Reads everything and changes much; any operation may fail.
 async fn uses(archive: &Archive, how: usize) {
     let generations: Vec<u32> = archive.dumps().iter().map(|dump| dump.generation).take(4).collect();
     let files = looks(archive, None).await;
@@ -286,7 +286,7 @@ async fn uses(archive: &Archive, how: usize) {
 /// Directory, name, inode, and whether it is a directory.
 type Found = (u64, Vec<u8>, u64, bool);
 
-/// What is found in a tree from its root directory on.
+/// Returns the files of a tree, from its root directory on.
 async fn looks(archive: &Archive, dump: Option<u32>) -> Vec<Found> {
     let root = |state: &State| -> Op<Ptr> {
         match dump {

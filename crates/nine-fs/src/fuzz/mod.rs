@@ -1,6 +1,6 @@
-//! For fuzzing: what lies on disks may be any bytes, with right sums.
+//! Fuzzing: any bytes on the disks, with valid sums.
 //!
-//! In: bytes that a fuzzer has chosen. Out: nothing; a panic, or what never ends, is a finding.
+//! In: bytes from a fuzzer. Out: nothing. A panic or an endless loop is a finding.
 
 #[cfg(test)]
 mod found;
@@ -13,7 +13,7 @@ pub use crate::lease::fuzz::lease;
 use crate::item::{Attributes, DumpRecord, Entry, Extent, Key, Named, Usage};
 use crate::tree::node::{self, Node, NodeMut};
 
-/// Any bytes, as everything that a disk of an archive may hold.
+/// Decodes any bytes as each structure on the disks of an archive.
 pub fn formats(data: &[u8]) {
     crate::cw::fuzz::formats(data);
     items(data);
@@ -22,7 +22,7 @@ pub fn formats(data: &[u8]) {
     }
 }
 
-/// What is understood is written as the same bytes.
+/// A decoded value must encode to the same bytes.
 fn items(data: &[u8]) {
     if let Some(it) = Attributes::decode(data) {
         assert_eq!(it.encode(), data);
@@ -50,10 +50,10 @@ fn items(data: &[u8]) {
     let _ = crate::users::Users::parse(&String::from_utf8_lossy(data));
 }
 
-/// A node that is let pass can be read, and each of its keys is found; and changed, it is let pass again.
+/// A valid node can be read, and each of its keys is found; after a change it is valid again.
 fn nodes(data: &[u8], is_leaf: bool) {
     read_node(data, is_leaf);
-    // By chance bytes are hardly ever a node: one is made of them, and some of its bytes are changed.
+    // Random bytes are hardly ever a node, so create one and change some of its bytes.
     let Some((edits, cells)) = data.split_first_chunk::<8>() else { return };
     let mut content = vec![0; 1024];
     let mut node = NodeMut::empty(&mut content, u8::from(!is_leaf));
@@ -68,7 +68,7 @@ fn nodes(data: &[u8], is_leaf: bool) {
     }
     for (n, edit) in edits.chunks(4).enumerate() {
         let at = usize::from(edit[0]) | usize::from(edit[1]) << 8;
-        // Mostly in the head and the places.
+        // Mostly in the head and the offsets.
         let most = if edit[2] < 128 { 64 } else { 1024 };
         if n == 0 || edit[2] & 1 == 0 {
             content[at % most] = edit[3];

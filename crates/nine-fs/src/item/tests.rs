@@ -1,4 +1,4 @@
-//! Bytes that were agreed, and what is read of bytes that are right, wrong or by chance.
+//! Agreed encodings, and decoding of valid, invalid and random bytes.
 
 use nine_proto::Time;
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::date::Day;
 use crate::ptr::{NEW, Ptr};
 
-/// Numbers as if by chance, the same each time (SplitMix64).
+/// Deterministic pseudorandom numbers (SplitMix64).
 struct Dice(u64);
 
 impl Dice {
@@ -38,7 +38,7 @@ impl Dice {
         [1, 2, 4, 6, 8, 10, 12][self.below(7) as usize]
     }
 
-    /// Without 0.
+    /// A name without zero bytes.
     fn name(&mut self) -> Vec<u8> {
         (0..=self.below(255)).map(|_| 1 + self.below(255) as u8).collect()
     }
@@ -234,7 +234,7 @@ fn keys_lie_in_the_order_of_their_numbers() {
         Key::end(u64::MAX),
     ];
     for (i, two) in rising.windows(2).enumerate() {
-        // Where a kind ends the next may begin.
+        // The end of a kind may equal the start of the next.
         assert!(*two[0] <= *two[1], "{i}: {:?} and {:?}", two[0], two[1]);
     }
 }

@@ -1,6 +1,6 @@
-//! For fuzzing: an arbiter may say anything, with right sums, and its disk may do anything.
+//! Fuzzing: an arbiter with any content and valid sums, on a disk that does anything.
 //!
-//! In: bytes that a fuzzer has chosen. Out: nothing; a panic, or a machine that asks without an end, is a finding.
+//! In: bytes from a fuzzer. Out: nothing. A panic, or a machine that makes endless requests, is a finding.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::machine::{Machine, Next, Wish};
 const IDENTITY: [u8; 16] = [7; 16];
 const PLACE: usize = 4096;
 
-/// Any bytes as a header and as slots; then a script of what happens to a machine: each byte is an act.
+/// Decodes any bytes as a header and as slots. Then runs a script of events for a machine: each byte is one.
 pub fn lease(data: &[u8]) {
     let mut header = vec![0; PLACE];
     fill(&mut header, 8, data, b"9foldA\0\0");
@@ -36,7 +36,7 @@ pub fn lease(data: &[u8]) {
             0 => now += Duration::from_millis(u64::from(arg) * 20),
             1 => machine.wish(now, if arg & 1 == 0 { Wish::Watch } else { Wish::Main(u64::from(arg)) }),
             2 => machine.force(),
-            // What the other says, or what has become of our own place: any record, or nothing that is one.
+            // The slot of the other machine, or a change of our own: any record, or invalid bytes.
             3 => places[2][copy] = slot(rest, 2, arg & 2 == 0),
             4 if arg > 200 => places[1][copy] = slot(rest, 1, arg & 2 == 0),
             5 if arg > 250 => places[0][copy] = slot(rest, 0, false),
@@ -73,7 +73,7 @@ fn fresh(machine: u8) -> [Bytes; 2] {
     [0, 1].map(|copy| super::arbiter::Record::fresh(machine, copy).encode(&IDENTITY))
 }
 
-/// A place with a record of any bytes; mostly the machine is the right one.
+/// Returns a copy of a slot with any bytes; mostly with the right machine.
 fn slot(data: &[u8], machine: u8, sealed: bool) -> Bytes {
     let mut place = vec![0; PLACE];
     fill(&mut place, 12, data, b"9foldM\0\0");
@@ -81,7 +81,7 @@ fn slot(data: &[u8], machine: u8, sealed: bool) -> Bytes {
         place[8..12].copy_from_slice(&[1, 0, 0, 0]);
         place[56..72].copy_from_slice(&IDENTITY);
         (place[12], place[13]) = (machine, place[13] % 5);
-        // Numbers that are met.
+        // Small numbers.
         for at in [16, 24, 32] {
             place[at + 2..at + 8].fill(0);
         }
@@ -105,7 +105,7 @@ fn fill(bytes: &mut [u8], from: usize, data: &[u8], magic: &[u8; 8]) {
 
 #[cfg(test)]
 mod tests {
-    /// The same acts as a fuzzer's, by chance.
+    /// The same with random bytes.
     #[test]
     fn a_machine_bears_whatever_an_arbiter_says() {
         let mut x = 9u64;

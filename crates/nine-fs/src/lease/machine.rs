@@ -606,7 +606,7 @@ mod tests {
     /// An arbiter of two machines, in memory.
     struct Arbiter {
         header: Header,
-        /// By places.
+        /// By index of the copies.
         places: Vec<Bytes>,
     }
 
@@ -629,7 +629,7 @@ mod tests {
             Machine::new(self.header.clone(), me, [me; 16], 5)
         }
 
-        /// What it asks for is done at once.
+        /// Performs an action at once.
         fn does(&mut self, machine: &mut Machine, next: Next, now: Duration) {
             match next {
                 Next::Look => {
@@ -646,7 +646,7 @@ mod tests {
             }
         }
 
-        /// Goes on until it is so; when that is.
+        /// Continues until this condition holds. Returns when that is.
         fn until(
             &mut self,
             machine: &mut Machine,
@@ -664,7 +664,7 @@ mod tests {
             panic!("it is never so: {:?}", machine.state(now));
         }
 
-        /// It is the main one, and what it puts next is about to be put.
+        /// Makes it the primary, up to the point where it will submit its next record.
         fn main(&mut self, machine: &mut Machine, now: Duration) -> (Duration, Next) {
             machine.wish(now, Wish::Main(0));
             self.until(machine, now, |machine, next| {
@@ -696,7 +696,7 @@ mod tests {
             (now, _) = arbiter.until(&mut venus, now, |venus, _| venus.is_idle());
             (now, _) = arbiter.until(&mut venus, now, |venus, _| last(venus).as_deref() == Some("mars 1"));
         }
-        // An epoch is nobody's twice.
+        // No epoch is used twice.
         arbiter.main(&mut mars, now);
         assert_eq!(last(&mars).as_deref(), Some("mars 33"));
     }
@@ -713,7 +713,7 @@ mod tests {
         arbiter.does(&mut mars, next, now);
         assert!(matches!(mars.next(now), Next::Write(..)));
         let (now, _) = arbiter.until(&mut mars, now, |mars, _| mars.is_idle());
-        // Another may have it at once.
+        // Another machine may have the lease at once.
         let mut venus = arbiter.machine(2);
         let (then, _) = arbiter.main(&mut venus, now);
         assert!(then - now < Duration::from_secs(6), "{:?}", then - now);

@@ -1,7 +1,7 @@
-//! Worlds by seed: machines whose clocks go at paces of their own, at a disk that is slow, lies, rots and tears; they
-//! are killed, paused, started twice, and told to give the lease back. An oracle that knows the true time judges.
+//! Simulated worlds by seed. Machines with clocks of different rates use a disk that is slow, lies, rots and tears
+//! writes. They are killed, paused, started twice, and told to release the lease. An oracle with the true time judges.
 //!
-//! One world, again: `NINE_SEED=42 cargo test -p nine-fs lease::worlds`; more of them: `NINE_SEEDS=10000`.
+//! To repeat a world: `NINE_SEED=42 cargo test -p nine-fs lease::worlds`; to run more: `NINE_SEEDS=10000`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::{Pin, pin};
@@ -15,9 +15,9 @@ use nine_block::{Device, Io, Kind, Op, Result, Right, Shape};
 use super::arbiter::{self, Arbiter};
 use super::{Clock, Lease, PERIOD, State, format, reset};
 
-/// All true times are microseconds.
+/// All true times are in microseconds.
 const T: u64 = PERIOD.as_micros() as u64;
-/// A write that ended badly, or whose machine was killed, comes in this time or never (docs/lease.md).
+/// A write that has failed, or whose machine was killed, arrives within this time or never (docs/lease.md).
 const LATE: u64 = T / 2;
 const NEVER: u64 = u64::MAX;
 
@@ -40,23 +40,23 @@ impl Rng {
     }
 }
 
-/// How bad a world is: one in so many, or never.
+/// The frequency of faults: one in this number, or never.
 #[derive(Clone, Copy, Default)]
 struct Faults {
     /// An operation takes up to several periods.
     slow: u64,
-    /// It fails: with an effect or without, in part, or later.
+    /// It fails: with or without an effect, partially, or with a late effect.
     fails: u64,
-    /// In each quarter of a period something of these happens.
+    /// In each quarter of a period one of these may happen.
     rot: u64,
     cut: u64,
     kill: u64,
     pause: u64,
     release: u64,
     force: u64,
-    /// Whoever has the lease cannot begin, and forgoes it.
+    /// The primary cannot start, and forgoes the lease.
     forgo: u64,
-    /// Both places of a slot may rot.
+    /// Both copies of a slot may rot.
     both: bool,
     twice: bool,
 }
@@ -78,7 +78,7 @@ struct Asked {
     data: Bytes,
     at: u64,
     op: Op,
-    /// When it is done, and when that is told.
+    /// When it takes effect, and when its end is reported.
     effect: u64,
     end: u64,
     torn: bool,
@@ -121,7 +121,7 @@ impl Disk {
         ops.chain(self.wakes.first().copied()).min().filter(|t| *t < NEVER)
     }
 
-    /// What is due has its effect; what has ended is given back.
+    /// Applies the effects that are due. Returns the operations that have ended.
     fn step(&mut self) -> Vec<(Io, Result<Bytes>)> {
         let t = self.t;
         while self.wakes.first().is_some_and(|wake| *wake <= t) {
@@ -161,7 +161,7 @@ impl Disk {
         }
     }
 
-    /// The disk's own power goes for a moment.
+    /// Cuts the disk's own power for a moment.
     fn cut(&mut self) {
         let places: Vec<u64> = self.bytes.keys().copied().collect();
         for at in places {
@@ -190,7 +190,7 @@ impl Disk {
     }
 }
 
-/// The disk, as a life of a machine reaches it; at once, if it is nobody's.
+/// The disk as an instance of a machine sees it; without an instance it answers at once.
 struct Port(Shared, Option<usize>);
 
 impl Device for Port {
@@ -223,7 +223,7 @@ impl Device for Port {
     }
 }
 
-/// A clock of its own pace: so many of a thousand, from somewhere.
+/// A clock with its own rate, in thousandths, and its own start.
 #[derive(Clone)]
 struct Pace {
     disk: Shared,
@@ -255,26 +255,26 @@ impl Clock for Pace {
     }
 }
 
-/// A process: what keeps the lease, and who wants it.
+/// A process: its tasks for the lease, and its wishes.
 struct Life {
     number: usize,
     lease: Lease,
     works: Vec<Work>,
     right: Rights,
-    /// It shall give the lease back.
+    /// Whether it is to release the lease.
     leave: Arc<Mutex<bool>>,
-    /// The others are dead, as somebody says.
+    /// Whether the administrator declares the others dead.
     order: Arc<Mutex<bool>>,
 }
 
-/// A machine, or a second one by the same name.
+/// A machine, or a second one with the same name.
 struct Site {
     name: String,
     clock: Pace,
     life: Option<Life>,
-    /// It makes no step before.
+    /// It does nothing before this time.
     paused: u64,
-    /// It is started then.
+    /// It is started at this time.
     starts: u64,
 }
 
@@ -283,7 +283,7 @@ enum Spoil {
     Nothing,
     Margin,
     Look,
-    /// Whoever makes the arbiter anew does not say what the worm knows.
+    /// The reset of the arbiter ignores the epochs that the worm knows.
     Floor,
 }
 
@@ -293,8 +293,8 @@ struct World {
     sites: Vec<Site>,
     spoil: Spoil,
     lives: usize,
-    /// Who had a valid right of which epoch, so may have written something under it; and whether that has ended for
-    /// ever.
+    /// By epoch: the instance that had a valid right, and so may have written under it; and whether the right has ended
+    /// for ever.
     given: BTreeMap<u64, (usize, bool)>,
     largest: u64,
     acts: u64,
@@ -342,7 +342,7 @@ impl World {
     fn start(&mut self, site: usize) {
         self.lives += 1;
         let (number, clock) = (self.lives, Arc::new(self.sites[site].clock.clone()));
-        // That it is an arbiter is read at once; all else is asked of the disk as it is.
+        // The header is read at once; all other operations take the disk as it is.
         let opened =
             Lease::open(Arc::new(Port(self.disk.clone(), None)), &self.sites[site].name, clock.clone());
         let mut lease = ready(opened).unwrap();
@@ -371,7 +371,7 @@ impl World {
                     });
                     let Ok(has) = has.await else { return };
                     if forgoes() {
-                        // Nothing is written under it: to the oracle it is none.
+                        // Nothing is written under it, so it is no right for the oracle.
                         clock.sleep_until(clock.now() + PERIOD / 2).await;
                         has.give_up().await;
                         lease.forgo().await;
@@ -395,7 +395,7 @@ impl World {
         self.sites[site].life = Some(Life { number, lease, works, right, leave, order });
     }
 
-    /// A process ends in the middle of whatever it does.
+    /// Kills a process in the middle of any operation.
     fn kill(&mut self, site: usize, calm: bool) {
         let Some(life) = self.sites[site].life.take() else { return };
         let mut ended = Vec::new();
@@ -419,7 +419,7 @@ impl World {
         lock(&self.disk).t
     }
 
-    /// Until this true time; `Err`: what the oracle has found.
+    /// Runs until this true time. `Err`: the finding of the oracle.
     fn run(&mut self, until: u64, mut ends: impl FnMut(&Self) -> bool) -> std::result::Result<(), String> {
         while self.t() < until && !ends(self) {
             let starts = self.sites.iter().filter(|site| site.life.is_none()).map(|site| site.starts).min();
@@ -443,7 +443,7 @@ impl World {
                 self.acts();
             }
             self.turn();
-            // An order is of the moment: who does not wait for the lease then does not hear it.
+            // An order is valid only now: a machine that is not waiting for the lease does not get it.
             for life in self.sites.iter().filter_map(|site| site.life.as_ref()) {
                 *life.order.lock().unwrap() = false;
             }
@@ -457,7 +457,7 @@ impl World {
         let mut cx = Context::from_waker(Waker::noop());
         for site in self.sites.iter_mut().filter(|site| site.paused <= t) {
             let Some(life) = &mut site.life else { continue };
-            // What one has wished the other does; what that has done the first hears.
+            // A wish of one task may take effect in the other, and its result in the first again.
             for _ in 0..2 {
                 life.works.retain_mut(|work| work.as_mut().poll(&mut cx).is_pending());
             }
@@ -468,7 +468,7 @@ impl World {
         }
     }
 
-    /// Something happens.
+    /// Causes a random event.
     fn acts(&mut self) {
         let faults = lock(&self.disk).faults;
         let mut one_in = |n| lock(&self.disk).rng.one_in(n);
@@ -497,7 +497,7 @@ impl World {
         }
     }
 
-    /// Whether no other life that is there has ever been the main one, or is about to be.
+    /// Returns whether no other running instance has been the primary, or is about to be.
     fn are_dead(&self, but: usize) -> bool {
         let others = self.sites.iter().enumerate().filter(|(site, _)| *site != but);
         let mut lives = others.filter_map(|(_, site)| site.life.as_ref());
@@ -512,7 +512,7 @@ impl World {
         for life in self.sites.iter().filter_map(|site| site.life.as_ref()) {
             let (number, right) = (life.number, life.right.lock().unwrap());
             let Some(right) = &*right else { continue };
-            // A right that was given up in the turn in which it came is nobody's, and its epoch nothing's.
+            // A right that was given up in the step in which it began was never used.
             let (epoch, is_valid) = (right.epoch(), right.check().is_ok());
             if is_valid {
                 let (whose, has_ended) = *self.given.entry(epoch).or_insert((number, false));
@@ -550,7 +550,7 @@ impl World {
         life.is_none_or(|life| matches!(life.lease.state(), State::Lost { .. }))
     }
 
-    /// All but one machine end, and the disk does what it should: that one has the lease in three periods.
+    /// Stops all machines but one, and ends all faults: the remaining one must get the lease within three periods.
     fn calm(&mut self) -> std::result::Result<(), String> {
         let site = lock(&self.disk).rng.below(self.sites.len() as u64) as usize;
         for other in 0..self.sites.len() {
@@ -569,7 +569,7 @@ impl World {
         }
         self.sites[site].paused = 0;
         self.run(t + 1, |_| false)?;
-        // What fails now is asked again a quarter of a period later.
+        // An operation that fails now is repeated a quarter of a period later.
         self.run(t + T / 3, |_| false)?;
         let arbiter = Port(self.disk.clone(), None);
         let unreadable = {
@@ -591,7 +591,7 @@ impl World {
         if let Some(life) = &self.sites[site].life {
             *life.leave.lock().unwrap() = false;
         }
-        // Who has lost it without knowing learns of it first, and is started again.
+        // An instance that has lost the lease unknowingly first learns of it, and is restarted.
         let t = self.t();
         let ends = |world: &Self| world.is_valid(site) || world.is_over(site);
         self.run(t + 3 * T, ends)?;
@@ -621,7 +621,7 @@ fn seeds(count: u64) -> std::ops::Range<u64> {
     }
 }
 
-/// A world from its beginning to its end; how often the lease went to somebody else.
+/// Runs a world. Returns the number of takeovers.
 fn live(seed: u64, faults: Faults, spoil: Spoil) -> std::result::Result<usize, String> {
     let mut world = World::new(seed, faults, spoil);
     let until = 15 * T + lock(&world.disk).rng.below(15 * T);
@@ -642,7 +642,7 @@ fn worlds(count: u64, faults: Faults) -> usize {
     takeovers
 }
 
-/// In how many worlds the oracle says this.
+/// Returns the number of worlds in which the oracle reports this.
 fn found(count: u64, faults: Faults, spoil: Spoil, what: &str) -> usize {
     (0..count).filter(|seed| live(*seed, faults, spoil).is_err_and(|why| why.contains(what))).count()
 }
@@ -716,8 +716,8 @@ fn nor_where_a_name_is_used_twice() {
     worlds(100, Faults { twice: true, rot: 0, fails: 0, pause: 4, slow: 10, ..ALL });
 }
 
-/// The oracle can fail: machines that do not look behind their writes, and machines whose rights last a whole period;
-/// and an arbiter that is made anew behind epochs under which something was written.
+/// The oracle detects machines that do not look after their writes, machines with rights of a whole period, and an
+/// arbiter that was reset to epochs under which something was written.
 #[test]
 fn what_the_rules_are_for_is_found_without_them() {
     let faults = Faults { fails: 0, rot: 0, cut: 0, slow: 10, ..ALL };

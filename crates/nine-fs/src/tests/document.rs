@@ -1,5 +1,5 @@
-//! docs/disk.md is true to the byte: what lies on the devices is read here by what it says, with its numbers and with
-//! nothing of the code; and what lies there is the same as ever.
+//! Checks docs/disk.md byte by byte: reads the devices by the document alone, with its numbers and none of the code.
+//! Also checks that the bytes on w never change between versions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,9 +14,9 @@ use crate::fs::ROOT;
 const B: usize = 8192;
 /// Bytes of its content.
 const P: usize = B - 64;
-/// From here on addresses are new ones.
+/// The first new address.
 const NEW: u64 = 1 << 47;
-/// CRC-32C of the segment of the dump below: other bytes are another format.
+/// CRC-32C of the segment of the first dump below: other bytes mean another format.
 const SEGMENT: u32 = 0x176f_5012;
 
 fn u16(bytes: &[u8], at: usize) -> usize {
@@ -31,7 +31,7 @@ fn u64(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())
 }
 
-/// CRC-32C, bit by bit.
+/// Computes CRC-32C bit by bit.
 fn crc(parts: &[&[u8]]) -> u32 {
     !parts.iter().flat_map(|part| part.iter()).fold(!0, |sum, byte| {
         (0..8).fold(sum ^ u32::from(*byte), |sum, _| (sum >> 1) ^ (0x82f6_3b78 & (sum & 1).wrapping_neg()))
@@ -42,13 +42,13 @@ fn key(ino: u64, kind: u8, rest: &[u8]) -> Vec<u8> {
     [&ino.to_be_bytes()[..], &[kind], rest].concat()
 }
 
-/// Both devices, as bytes.
+/// The bytes of both devices.
 struct Image {
     c: Vec<u8>,
     w: Vec<u8>,
 }
 
-/// The largest right header of c.
+/// The valid header of c with the largest number.
 struct Header<'a>(&'a [u8]);
 
 impl Image {
@@ -66,7 +66,7 @@ impl Image {
         Header(right.max_by_key(|copy| u64(copy, 40)).expect("a header is right"))
     }
 
-    /// The block at an address, which is of this generation and kind.
+    /// Returns the block at an address, after checking its generation and kind.
     fn block(&self, at: u64, generation: u32, kinds: &[u8]) -> &[u8] {
         let (block, sum) = match at.checked_sub(NEW) {
             None => (&self.w[at as usize * B..][..B], None),
@@ -92,7 +92,7 @@ impl Image {
         &block[..P]
     }
 
-    /// All keys of a tree, and their values.
+    /// Collects all keys of a tree and their values.
     fn tree(&self, root: u64, generation: u32, into: &mut BTreeMap<Vec<u8>, Vec<u8>>) {
         let node = self.block(root, generation, &[2, 3]);
         assert_eq!(node[7..16], [0; 9]);
@@ -107,7 +107,7 @@ impl Image {
         }
     }
 
-    /// The content of the file at a path of one name.
+    /// Returns the content of a file in the root.
     fn file(&self, tree: &BTreeMap<Vec<u8>, Vec<u8>>, name: &str) -> Vec<u8> {
         let entry = &tree[&key(1, 3, name.as_bytes())];
         let (ino, cookie) = (u64(entry, 0), u64(entry, 8));
@@ -168,7 +168,7 @@ fn what_lies_on_the_devices_is_what_the_document_says() {
         assert_eq!(label[52..60], *b"test\0\0\0\0");
     }
 
-    // The first dump, by what w has alone.
+    // The first dump, from w alone.
     let one = image.block(2, first.generation, &[4]);
     assert_eq!(one[..8], *b"9foldS\0\0");
     assert_eq!((u32(one, 8), u32(one, 12), u64(one, 56), u32(one, 52)), (1, first.generation, 0, 0));
@@ -182,7 +182,7 @@ fn what_lies_on_the_devices_is_what_the_document_says() {
     assert!(image.file(&tree, "long") == expected);
     assert_eq!(tree[&key(1, 3, b"directory")][16], 4);
 
-    // The second points back to it.
+    // The second dump points back to it.
     let two = image.block(next, first.generation + 1, &[4]);
     assert_eq!((u64(two, 56), u64::from(u32(two, 52))), (2, blocks));
     let mut tree = BTreeMap::new();
@@ -191,7 +191,7 @@ fn what_lies_on_the_devices_is_what_the_document_says() {
     let record = &tree[&key(0, 17, &first.generation.to_be_bytes())];
     assert_eq!([0, 36, 44].map(|at| u64(record, at)), [u64(one, 16), 2, blocks]);
 
-    // What is now, by c and w.
+    // The present state, from c and w.
     let header = image.header().0;
     assert_eq!([8, 12, 16, 20].map(|at| u32(header, at)), [1, 0, 0, B as u32]);
     let fields = &header[160..160 + u32(header, 156) as usize];

@@ -1,4 +1,4 @@
-//! What was found wrong once, each as the shortest way to it.
+//! Regression tests: the shortest way to each fault that was found.
 
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use crate::item::{Attributes, DumpRecord, Extent, Key, What};
 use crate::ptr::{NEW, Ptr};
 use crate::tree::{Nodes, node};
 
-/// The keys of each leaf, all of which are in memory.
+/// Collects the keys of each leaf; all leaves are in memory.
 fn leaves(state: &State, at: Ptr, found: &mut Vec<Vec<Vec<u8>>>) {
     let block = state.fs.mem.node(at).unwrap();
     let node = node::Node(&block);
@@ -98,12 +98,12 @@ fn a_file_of_many_pieces_is_cut_in_one_step() {
     // A dump between the steps has the new size.
     let dump = bench.dump().generation;
     bench.check();
-    // What grows over the blocks that are still there finds zeros.
+    // Growing over the remaining blocks shows zeros.
     bench.resize(file, 7_000_000);
     is_right(&mut bench, None, 5_000_000, 2_000_000);
     is_right(&mut bench, Some(dump), 5_000_000, 0);
     bench.check();
-    // A cut of the power between them: the rest goes at the next start.
+    // A power cut between them: the rest is removed after the next start.
     cut(&mut bench, 10);
     bench.sync();
     bench.again();
@@ -294,14 +294,14 @@ fn a_file_of_many_pieces_is_renamed_and_cut_in_one_step() {
     assert_eq!(bench.read(None, file), all);
 }
 
-/// Blocks of a file that was cut or removed go by and by, and are charged until then.
+/// Blocks of a truncated or removed file are freed in the background, and are charged until then.
 #[test]
 fn who_has_removed_may_write_though_his_quota_was_full() {
     let mut bench = Bench::new(200_000, 8192, true);
     let archive = bench.archive.clone();
     let file = bench.make(ROOT, "file", mode::S_IFREG);
     archive.state().fs.set_quota(0, 300 * 8192);
-    // Every other block: each is an extent, and more than one step removes.
+    // Every other block: each is an extent, so that they take more than one step to remove.
     let blocks = |n: u64| 2 * n * 8128;
     let fill = |bench: &mut Bench, file| (0..280).for_each(|n| bench.write(file, blocks(n), &[7; 8128]));
     fill(&mut bench, file);
@@ -362,7 +362,7 @@ fn a_node_of_w_names_no_row() {
     }
 }
 
-/// It has fetched what it needs, and then has to wait; meanwhile another writes the same and is answered.
+/// The operation has fetched its blocks, and then waits. Meanwhile another one writes the same block and is answered.
 #[test]
 fn an_operation_that_waits_undoes_nothing() {
     let mut bench = Bench::new(1 << 18, 8192, true);
@@ -389,7 +389,7 @@ fn an_operation_that_waits_undoes_nothing() {
     assert_eq!((content[0], content[10], content[11]), (2, b'x', 2));
 }
 
-/// Runs it without any tick.
+/// Runs a future without any tick.
 fn without_ticks<T>(bench: &mut Bench, future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     let mut cx = Context::from_waker(Waker::noop());
@@ -429,12 +429,12 @@ fn a_full_cache_dumps_itself_or_says_so() {
 
 type Range = Arc<Mutex<Option<(u64, u64)>>>;
 
-/// It fails some operations in a range.
+/// A device that fails one kind of operation in a range.
 struct Bad {
     device: Arc<dyn Device>,
     op: Op,
     kind: Kind,
-    /// The first sector, and the one behind the last.
+    /// The first sector, and the one after the last.
     range: Range,
 }
 
@@ -544,7 +544,7 @@ fn attributes_are_charged_and_bounded() {
     bench.check();
 }
 
-/// It counts its writes.
+/// A device that counts writes.
 struct Written(Arc<dyn Device>, AtomicU64);
 
 impl Device for Written {
@@ -569,7 +569,7 @@ fn what_is_read_from_w_is_kept_together_and_found_after_a_start() {
     bench.write(file, 0, &vec![7; 400 * 8128]);
     bench.dump();
     bench.copied();
-    // As after a cut: nobody knows of copies that no checkpoint has noted.
+    // As after a cut: copies that no checkpoint has recorded are lost.
     bench.again();
     let c = Arc::new(Written(bench.c.clone(), AtomicU64::new(0)));
     let writes = || c.1.swap(0, Ordering::Relaxed);
@@ -592,7 +592,7 @@ fn more_than_the_cache_has_room_for_goes_through_it_to_the_worm() {
     let mut bench = Bench::new(32_768, 16_384, true);
     let file = bench.make(ROOT, "file", mode::S_IFREG);
     let archive = bench.archive.clone();
-    // Many at the same time, as clients write.
+    // Many concurrent writes, as of clients.
     let now = archive.time();
     let pieces: Vec<Vec<u8>> = (0..100).map(|n| noise(n, 1 << 20)).collect();
     for some in (0..100).collect::<Vec<u64>>().chunks(20) {

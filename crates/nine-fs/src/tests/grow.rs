@@ -1,4 +1,4 @@
-//! A worm that is full, and grows.
+//! A full worm that grows.
 
 use nine_block::Growing;
 
@@ -9,7 +9,7 @@ fn a_dump_that_had_no_room_goes_on_when_the_worm_grows() {
     let mut bench = Bench::new(1 << 18, 8192, true);
     let small: Arc<dyn Device> = Arc::new(Ram::new(4096));
     let growing = Arc::new(Growing::new(small.clone()));
-    // Both are new: archives of tests have one identity, and what another has left on c would be believed.
+    // Both devices are new, because test archives share one identity, and stale data on c would be accepted.
     (bench.c, bench.w) = (Arc::new(Ram::new(1 << 18)), growing.clone());
     bench.make_again();
     let file = bench.make(ROOT, "file", mode::S_IFREG);
@@ -20,7 +20,7 @@ fn a_dump_that_had_no_room_goes_on_when_the_worm_grows() {
     assert!(said.to_string().contains("w is full"), "{said}");
     let said = bench.run(archive.command("grow w\"b\"")).unwrap_err();
     assert!(said.to_string().contains("nothing can be put"), "{said}");
-    // It is not there by itself, and then it is.
+    // First there is no new device, then there is.
     bench.run(archive.command("grow")).unwrap();
     let more: Arc<dyn Device> = Arc::new(Ram::new(30_000));
     let (to, new) = (growing.clone(), more.clone());
@@ -37,7 +37,7 @@ fn a_dump_that_had_no_room_goes_on_when_the_worm_grows() {
     bench.copied_in_the_end();
     bench.settle();
     bench.sync();
-    // Started again on both, all is there; on the first alone it is refused.
+    // Reopened on both devices, all is there; on the first alone it is refused.
     bench.again();
     assert!(bench.read(Some(dump.generation), file) == noise(1, 6_000_000));
     bench.check();

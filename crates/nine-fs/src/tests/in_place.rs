@@ -9,7 +9,7 @@ use crate::Recover;
 use crate::cw::{self, Tag};
 use crate::ptr::NEW;
 
-/// A disk, and what counts the sectors that are written to it.
+/// Returns a disk, and a counter of the sectors written to it.
 fn counting(sectors: u64) -> (Arc<dyn Device>, Arc<AtomicU64>) {
     let count = Arc::new(AtomicU64::new(0));
     let counts = count.clone();
@@ -20,8 +20,8 @@ fn counting(sectors: u64) -> (Arc<dyn Device>, Arc<AtomicU64>) {
     (Arc::new(Watched(Arc::new(Ram::new(sectors)), write)), count)
 }
 
-/// A disk that says of some blocks that it has written them, and has not, while it is to; and where the last one was to
-/// go, a sector.
+/// Returns a disk that loses writes of some blocks but acknowledges them, a switch for that, and the sector of the last
+/// lost write.
 fn losing(
     sectors: u64,
     loses: impl Fn(&Tag) -> bool + Send + Sync + 'static,
@@ -54,7 +54,7 @@ pub(super) fn bench(w: Arc<dyn Device>) -> Bench {
     bench
 }
 
-/// As a client writes: not all at once.
+/// Writes in pieces, as a client does.
 fn fill(bench: &mut Bench, file: u64, from: u64, data: &[u8]) {
     for (n, piece) in (0..).zip(data.chunks(1 << 17)) {
         bench.write(file, from + (n << 17), piece);
@@ -110,7 +110,7 @@ fn what_stays_is_written_once() {
     let (disk, written) = counting(1 << 18);
     let mut bench = bench(disk);
     let file = bench.make(ROOT, "file", mode::S_IFREG);
-    // Synced in between, in the middle of a block: what follows lies elsewhere, and need not be copied for that.
+    // Syncs in the middle of a block: the next blocks lie elsewhere, but need not be copied for that.
     let data = noise(1, 40_000_000);
     for (n, piece) in data.chunks(1_000_000).enumerate() {
         bench.write(file, n as u64 * 1_000_000, piece);
@@ -135,7 +135,7 @@ fn what_is_scattered_comes_together_in_a_dump() {
     let (disk, written) = counting(1 << 15);
     let mut bench = bench(disk);
     let archive = bench.archive.clone();
-    // Every other place of some is free, and then no others are.
+    // Of a group of blocks every other one is free, and no others are.
     let small = |n: u64| format!("small{n}");
     for n in 0..600 {
         let file = bench.make(ROOT, &small(n), mode::S_IFREG);
@@ -189,7 +189,7 @@ fn what_is_removed_before_a_dump_gives_its_room_back() {
         bench.sync();
     }
     assert!(left(&archive) + 40 > before, "{} of {before}", left(&archive));
-    // And what no dump has is all that is lost when it is full.
+    // Only blocks that no dump has are lost when it is full.
     let file = bench.make(ROOT, "file", mode::S_IFREG);
     let full = (0..200).find_map(|n| {
         let write = archive
@@ -232,7 +232,7 @@ fn it_grows_with_its_device() {
 fn what_was_read_ahead_is_not_taken_for_what_a_dump_has() {
     let w: Arc<dyn Device> = Arc::new(Ram::new(1 << 15));
     let mut bench = bench(w.clone());
-    // Block by block: what is read together goes together, where one is wrong.
+    // Block by block: after a joint read with an error, all of its blocks are dropped.
     (bench.settings.memory, bench.settings.ahead) = (32 << 20, Ahead::Seed);
     bench.again();
     bench.dump();
@@ -245,7 +245,7 @@ fn what_was_read_ahead_is_not_taken_for_what_a_dump_has() {
         bench.write(file, 0, &noise(round, 200_000));
         kept.push((bench.dump(), file));
         bench.copied();
-        // Behind what the dump has lies what nobody keeps.
+        // After the blocks of the dump come blocks that are not kept.
         let archive = bench.archive.clone();
         let other = bench.make(ROOT, "other", mode::S_IFREG);
         fill(&mut bench, other, 0, &noise(round + 100, 1_500_000));
@@ -268,7 +268,7 @@ fn what_a_disk_has_not_written_is_not_left_in_a_dump() {
     let (disk, loses, last) = losing(1 << 15, |tag| tag.kind == cw::Kind::File);
     let mut bench = bench(disk.clone());
     let file = bench.make(ROOT, "file", mode::S_IFREG);
-    // Until its place had an older block of the same file, number and generation.
+    // Until its address had an older block of the same file, index and generation.
     let is_older = |sector| {
         let block = ready(disk.read(sector, 16)).unwrap();
         Tag::open(&block, &[7; 16])
@@ -315,7 +315,7 @@ fn a_node_that_has_not_come_to_its_place_is_copied_again() {
     assert!(bench.read(Some(dump.generation), file) == noise(1, 100_000));
 }
 
-/// The front area is lost, and made anew.
+/// Overwrites the front area, and recovers it.
 fn recovered(bench: &mut Bench) -> crate::Recovered {
     let archive = bench.archive.clone();
     bench.run(archive.close()).unwrap();
@@ -353,13 +353,13 @@ fn a_recovery_finds_what_is_free_among_dumps() {
         bench.sync();
         let before = bench.archive.0.cw.worm_left(0);
         if rot {
-            // Of the oldest dump alone.
+            // For the oldest dump alone.
             let root = bench.archive.state().dumps[&kept.remove(0).0.generation].record.root;
             ready(bench.w.write(root.at * 16, vec![0; 512 * 16].into())).unwrap();
         }
         recovered(&mut bench);
         let after = bench.archive.0.cw.worm_left(0);
-        // Where it is not known what a dump has, nothing before the end of all is free.
+        // If the blocks of a dump are not known, nothing before the end of all blocks is free.
         assert!(if rot { after + 900 < before } else { after + 20 > before }, "{after} of {before}");
         let last = bench.make(ROOT, "last", mode::S_IFREG);
         fill(&mut bench, last, 0, &noise(99, if rot { 1_000_000 } else { 8_000_000 }));

@@ -1,4 +1,4 @@
-//! Checks beside clients and of disks that nobody serves; and what is mended.
+//! Checks beside clients and of archives that are not served; and repairs.
 
 use std::sync::Mutex;
 
@@ -9,10 +9,10 @@ use crate::cw::{Cw, Place, Row, RowMend};
 use crate::item::{Entry, Key, Named};
 use crate::{Checked, Depth, Repaired};
 
-/// Files by their paths, of which nothing may be lost.
+/// Files by path, none of which may be lost.
 type Files = Vec<(String, Vec<u8>)>;
 
-/// Some of all there is: short and long files, links, a dump on w, changes behind it.
+/// Creates a variety of data: short and long files, links, a dump on w, later changes.
 fn made() -> (Bench, Files) {
     let mut bench = Bench::new(1 << 15, 8192, true);
     let dir = bench.make(ROOT, "d", mode::S_IFDIR);
@@ -65,7 +65,7 @@ fn repair(bench: &mut Bench, dry: bool) -> (nine_block::Result<Repaired>, Vec<St
     (repaired, told.into_inner().unwrap())
 }
 
-/// It is whole, and nothing of these files is lost.
+/// Checks that the archive is sound, and has these files.
 fn is_whole(bench: &mut Bench, files: &Files) {
     let checked = look(bench, Depth::Dumps);
     assert!(checked.faults.is_empty(), "{:#?}", checked.faults);
@@ -76,7 +76,7 @@ fn is_whole(bench: &mut Bench, files: &Files) {
     }
 }
 
-/// Makes the tree wrong, by what would make it right.
+/// Damages the tree by applying a repair with a wrong value.
 fn hurt(bench: &mut Bench, mend: &Mend) {
     let (archive, now) = (bench.archive.clone(), bench.archive.time());
     bench.run(archive.attempt(|state| state.fs.mend(mend, now))).unwrap();
@@ -101,12 +101,12 @@ fn cookie(bench: &mut Bench, dir: u64, name: &str) -> u64 {
     bench.run(found).unwrap().unwrap().cookie
 }
 
-/// Makes rows and bits wrong, where nobody serves it.
+/// Damages rows and bits while the archive is closed.
 fn hurt_rows(bench: &mut Bench, hurts: impl FnOnce(&Cw, Vec<(u64, Row)>) -> Vec<Hurt>) {
     close(bench);
     ready(async {
         let cw = Cw::open(bench.c.clone(), bench.w.clone()).await.unwrap();
-        // Rows with a slot, and what they say.
+        // Rows with a slot, and their values.
         let (held, mut rows) = (cw.hold(), Vec::new());
         for row in cw.used_rows() {
             let it = held.row(row).await.unwrap();
@@ -124,14 +124,14 @@ fn hurt_rows(bench: &mut Bench, hurts: impl FnOnce(&Cw, Vec<(u64, Row)>) -> Vec<
     });
 }
 
-/// How rows are made wrong.
+/// A kind of damage to rows.
 enum Hurt {
-    /// Of used slots (0), used rows (1) or forwarded rows (2).
+    /// A bit of used slots (0), used rows (1) or forwarded rows (2).
     Bit(usize, u64, bool),
     Row(u64, Row),
 }
 
-/// What is found and mended is this; a dry run says the same, and does nothing.
+/// Checks that this fault is found and repaired. A dry run must report the same, and do nothing.
 fn mends(bench: &mut Bench, files: &Files, fault: &str, mended: &str) {
     let checked = look(bench, Depth::Names);
     assert!(checked.faults.iter().any(|text| text.contains(fault)), "{fault}: {:#?}", checked.faults);
@@ -144,7 +144,7 @@ fn mends(bench: &mut Bench, files: &Files, fault: &str, mended: &str) {
     assert!(told.iter().any(|text| text.contains(mended)), "{mended}: {told:#?}");
     assert_eq!(repaired.mended, told.len());
     is_whole(bench, files);
-    // And it goes on.
+    // The archive can be used further.
     let again = bench.make(ROOT, "again", mode::S_IFREG);
     bench.write(again, 0, &noise(3, 50_000));
     bench.dump();
@@ -157,7 +157,7 @@ fn mends(bench: &mut Bench, files: &Files, fault: &str, mended: &str) {
 fn looking_writes_nothing_and_leaves_what_is_not_finished() {
     let (mut bench, files) = made();
     let archive = bench.archive.clone();
-    // A file that goes at the next start, a dump that waits, a journal.
+    // A file to be removed at the next start, a waiting dump, a journal.
     let (gone, now) = (bench.make(ROOT, "gone", mode::S_IFREG), archive.time());
     bench.write(gone, 0, &noise(1, 100_000));
     archive.stop_copies();
@@ -304,7 +304,7 @@ fn a_directory_that_has_lost_its_name_is_found_with_all_it_has() {
         *path = path.replace("d/e/", &format!("lost+found/{below}/"));
     }
     mends(&mut bench, &files, "it has no name", &format!("is now /lost+found/{below}"));
-    // A second one finds the directory there.
+    // The second file finds the directory there.
     let archive = bench.archive.clone();
     let file = find(&mut bench, "d/f3").unwrap();
     let cookie = self::cookie(&mut bench, dir, "f3");
@@ -314,7 +314,7 @@ fn a_directory_that_has_lost_its_name_is_found_with_all_it_has() {
     mends_once(&mut bench, &files);
 }
 
-/// It is mended.
+/// Repairs everything.
 fn mends_once(bench: &mut Bench, files: &Files) {
     let (repaired, told) = repair(bench, false);
     assert!(repaired.unwrap().left.faults.is_empty() && !told.is_empty(), "{told:#?}");
@@ -346,12 +346,12 @@ fn a_name_that_leads_nowhere_goes_and_one_of_something_stays() {
     put(&mut bench, &Key::cookie(dir, 70), &Named { ino, kind, name }.encode());
     mends(&mut bench, &files, "a name leads to inode 9999", "its name with cookie 70 goes");
     assert_eq!(find(&mut bench, "d/ghost"), None);
-    // Attributes are lost; what the file has is not.
+    // The attributes are lost, but not the content.
     for path in ["d/f4", "d/e", "d/f0"] {
         let (mut bench, mut files) = made();
         let ino = find(&mut bench, path).unwrap();
         hurt(&mut bench, &Mend::Cell(Key::attributes(ino).to_vec()));
-        // Where the last block ends is lost with them.
+        // With them the end of the last block is lost.
         if path == "d/f4" {
             let end = files[4].1.len().next_multiple_of(8192 - 64);
             files[4].1.resize(end, 0);
@@ -480,7 +480,7 @@ fn where_a_node_is_lost_nothing_is_taken_for_free() {
         told.is_empty() && left.iter().any(|fault| fault.contains("what is of inodes ")),
         "{told:?} {left:?}"
     );
-    // It comes back.
+    // The sector becomes readable again.
     ready(bench.c.write(sector, right)).unwrap();
     let (repaired, told) = repair(&mut bench, false);
     assert!(repaired.unwrap().left.faults.is_empty() && told.len() == 1, "{told:?}");
@@ -512,7 +512,7 @@ fn a_repair_that_is_cut_is_gone_on_with() {
     assert!(cuts > 20, "{cuts}");
 }
 
-/// It is mended, if there is something still.
+/// Repairs everything, if any fault is left.
 fn mends_once_or_never(bench: &mut Bench, files: &Files) {
     let (repaired, _) = repair(bench, false);
     assert!(repaired.unwrap().left.faults.is_empty());

@@ -1,4 +1,4 @@
-//! An archive on disks of memory, step by step.
+//! An archive on disks in memory, step by step.
 
 mod document;
 mod found;
@@ -34,7 +34,7 @@ pub(crate) struct Bench {
     pub(crate) clock: Arc<AtomicI64>,
 }
 
-/// A disk on which somebody sees each write first: he gives it back, or ends it himself.
+/// A disk with a hook for writes, which passes each write on or ends it itself.
 struct Watched<F>(Arc<dyn Device>, F);
 
 impl<F: Fn(Io) -> Option<Io> + Send + Sync + 'static> Device for Watched<F> {
@@ -52,7 +52,7 @@ impl<F: Fn(Io) -> Option<Io> + Send + Sync + 'static> Device for Watched<F> {
     }
 }
 
-/// A disk of which nothing can be written after so many times.
+/// Returns a disk on which all writes fail after this number.
 fn cut_after(disk: &Arc<dyn Device>, writes: u32) -> Arc<dyn Device> {
     let left = AtomicU32::new(writes);
     let one_less = |left: u32| left.checked_sub(1);
@@ -94,25 +94,25 @@ impl Bench {
         Self { archive, driver, c, w, settings, clock }
     }
 
-    /// A new one on the disks that it has now.
+    /// Creates a new archive on the present disks.
     pub(crate) fn make_again(&mut self) {
         let ream = ream(self.archive.0.cw.block() as u32, true);
         ready(Archive::ream(self.c.clone(), self.w.clone(), &ream, &self.settings)).unwrap();
         self.again();
     }
 
-    /// As after a cut: what is on the disks, and nothing else.
+    /// Reopens the archive from the disks alone, as after a cut.
     pub(crate) fn again(&mut self) {
         let opened = Archive::open(self.c.clone(), self.w.clone(), &self.settings);
         (self.archive, self.driver) = ready(opened).unwrap();
     }
 
-    /// What is to be done has a turn; no time passes.
+    /// Runs ready jobs; no time passes.
     pub(crate) fn turn(&mut self) {
         let _ = Pin::new(&mut self.driver).poll(&mut Context::from_waker(Waker::noop()));
     }
 
-    /// Runs it, and what else is to be done.
+    /// Runs a future, together with the jobs.
     pub(crate) fn run<T>(&mut self, future: impl Future<Output = T>) -> T {
         let mut future = pin!(future);
         let mut cx = Context::from_waker(Waker::noop());
@@ -206,7 +206,7 @@ impl Bench {
         self.run(archive.copied()).unwrap();
     }
 
-    /// As `copied`, whatever stands in the way at first.
+    /// Like `copied`, but ignores errors on the way.
     pub(crate) fn copied_in_the_end(&mut self) {
         let archive = self.archive.clone();
         self.run(std::future::poll_fn(|_| match archive.dumps().iter().all(|dump| dump.copied) {
@@ -215,14 +215,14 @@ impl Bench {
         }));
     }
 
-    /// It is whole.
+    /// Checks that the archive is sound.
     pub(crate) fn check(&mut self) {
         let archive = self.archive.clone();
         let checked = self.run(archive.check(crate::Depth::Dumps)).unwrap();
         assert!(checked.faults.is_empty(), "{:#?}", checked.faults);
     }
 
-    /// What is left to be done is done.
+    /// Runs until no background work is left.
     pub(crate) fn settle(&mut self) {
         let archive = self.archive.clone();
         let mut turns = 0;
@@ -278,7 +278,7 @@ fn what_is_written_and_synced_is_there_after_a_cut() {
     }
 }
 
-/// Lengths of targets on both sides of the limit of an item, and the longest, for blocks of 8, 16 and 64 KiB.
+/// Lengths of link targets around the limit of inline content, and the maximum, for blocks of 8, 16 and 64 KiB.
 const TARGETS: [usize; 7] = [1, 100, 1920, 1921, 3968, 3969, 4095];
 
 fn long_target(len: usize) -> Vec<u8> {
@@ -301,7 +301,7 @@ fn links_with_long_targets_outlast_cuts_dumps_and_their_removal() {
         }
         assert_targets(&mut bench, None);
         bench.check();
-        // The power goes between their creation and the dump.
+        // The power is cut between their creation and the dump.
         bench.sync();
         let lost = bench.symlink(ROOT, "lost", &long_target(4095));
         assert!(bench.target(None, lost) == long_target(4095));
@@ -332,7 +332,7 @@ fn an_older_program_refuses_a_link_with_a_long_target() {
     let mut of =
         |ino| bench.run(archive.attempt(|state| state.fs.attributes(state.fs.mem.root, ino))).unwrap();
     let (old, new) = (of(old), of(new));
-    // Flags above 7 are what the first programs took for damage.
+    // The first versions treated unknown flags (8 and above) as damage.
     assert_eq!((old.flags, old.blocks, new.flags, new.blocks), (0, 0, 8, 1));
 }
 
@@ -373,7 +373,7 @@ fn a_dump_stays_as_it_was_and_comes_to_w() {
         }
         assert!(bench.archive.dumps()[0].copied && bench.archive.dumps()[0].blocks > 70);
         assert!(bench.archive.0.cw.forwarded().is_empty());
-        // Of what is on w nothing is held on c; what changed since is.
+        // c holds only what has changed since, not blocks that are on w.
         let (_, used) = bench.archive.0.cw.slots();
         assert!(used < 10, "{used} slots");
         let two = bench.dump();

@@ -1,4 +1,4 @@
-//! What goes on beside clients: no more than its share, and never nothing.
+//! The pace of background work beside clients: not more than its share, and never none.
 
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use super::*;
 
 const MIB: u64 = 1 << 20;
 
-/// An archive with one file of so many MiB, and what counts the bytes that are written to its worm.
+/// Returns an archive with a file of `mib` MiB, and a counter of the bytes written to its worm.
 fn with_a_file(mib: u64) -> (Bench, Arc<AtomicU64>) {
     let mut bench = Bench::new(1 << 19, 8192, true);
     let count = Arc::new(AtomicU64::new(0));
@@ -27,7 +27,7 @@ fn with_a_file(mib: u64) -> (Bench, Arc<AtomicU64>) {
     (bench, count)
 }
 
-/// Ticks at which somebody is always at work, and what is done at each.
+/// Runs ticks with an active client, and a function at each.
 fn beside_clients(bench: &mut Bench, ticks: u32, mut does: impl FnMut(&mut Bench)) {
     for _ in 0..ticks {
         let now = bench.archive.state().now + Duration::from_millis(20);
@@ -37,7 +37,7 @@ fn beside_clients(bench: &mut Bench, ticks: u32, mut does: impl FnMut(&mut Bench
     }
 }
 
-/// Nobody has been at work for long.
+/// Lets a long time pass without any client.
 fn idle(bench: &mut Bench) {
     let now = bench.archive.state().now + Duration::from_secs(100);
     bench.archive.tick(now);
@@ -63,7 +63,7 @@ fn what_was_read_while_nobody_was_at_work_is_no_debt_of_a_scrub() {
     }
     let before = read();
     beside_clients(&mut bench, 40, go_on);
-    // A quarter of a MiB for each.
+    // A quarter of a MiB per tick.
     let mib = (read() - before) / MIB;
     assert!((8..=12).contains(&mib), "{mib} MiB in 40 ticks");
 }
@@ -82,7 +82,7 @@ fn nor_of_a_copier() {
     assert!(!archive.dumps()[0].copied);
     let before = written();
     beside_clients(&mut bench, 40, Bench::turn);
-    // Half a MiB for each.
+    // Half a MiB per tick.
     let mib = (written() - before) / MIB;
     assert!((16..=24).contains(&mib), "{mib} MiB in 40 ticks");
 }

@@ -1,4 +1,4 @@
-//! A cache that is lost: all goes on from a dump that is on w.
+//! A lost cache: the archive continues from a dump on w.
 
 use nine_block::FakeWorm;
 use nine_proto::Names;
@@ -16,7 +16,7 @@ fn recover(bench: &mut Bench, dump: Option<&str>) -> nine_block::Result<Recovere
     recovered
 }
 
-/// Some files, of which more is there in each of three dumps.
+/// Creates files, with more of them in each of three dumps.
 fn three() -> (Bench, Vec<crate::Dumped>) {
     three_on(Bench::new(1 << 18, 8192, true))
 }
@@ -44,7 +44,7 @@ fn has(bench: &mut Bench, dump: Option<u32>, files: u64) {
     }
 }
 
-/// All that there was is there, and it goes on.
+/// Checks that all files are there, and that the archive can be used further.
 fn goes_on(bench: &mut Bench, dumps: &[crate::Dumped], files: u64) {
     has(bench, None, files);
     bench.check();
@@ -76,7 +76,7 @@ fn a_new_cache_has_what_the_newest_dump_has() {
     assert_eq!((recovered.dump, recovered.dumps), (dumps[2].name.clone(), 3));
     assert_eq!(bench.lookup(None, ROOT, "lost"), None);
     goes_on(&mut bench, &dumps, 3);
-    // And again, from a w that has been gone on with.
+    // And again, from a w that was written further.
     let names = bench.archive.dumps();
     bench.c = Arc::new(Ram::new(1 << 17));
     recover(&mut bench, None).unwrap();
@@ -184,7 +184,7 @@ fn without_a_dump_there_is_nothing_to_recover() {
     let mut bench = Bench::new(1 << 18, 8192, true);
     let said = recover(&mut bench, None).unwrap_err();
     assert!(said.to_string().contains("no dump"), "{said}");
-    // And nothing is lost by having tried.
+    // The attempt has lost nothing.
     bench.again();
     bench.check();
 }
@@ -195,7 +195,7 @@ fn a_recovery_that_was_interrupted_is_no_archive_and_is_done_again() {
     let c: Arc<dyn Device> = Arc::new(Ram::new(1 << 18));
     let size = c.shape().sectors;
     for from in [0, 64, 4096] {
-        // A device on which some of it has not come.
+        // A device on which some writes are missing.
         bench.c = c.clone();
         recover(&mut bench, None).unwrap();
         for at in [0, 8, size - 16, size - 8] {
@@ -227,7 +227,7 @@ fn who_follows_a_worm_has_its_dumps_as_they_come_and_changes_nothing() {
         let dump = main.dump();
         main.settle();
         if n == 6 {
-            // As it is when a place cannot be written: the next segment begins farther on.
+            // As after a failed write to w: the next segment begins farther on.
             main.archive.state().next_worm += 100;
         }
         // Half a minute.
@@ -251,7 +251,7 @@ fn who_follows_a_worm_has_its_dumps_as_they_come_and_changes_nothing() {
     other.run(archive.close()).unwrap();
 }
 
-/// It is not written.
+/// A device that is never written.
 pub(super) struct Odd(pub(super) Arc<dyn Device>);
 
 impl Device for Odd {
@@ -281,14 +281,14 @@ fn a_worm_is_copied_dump_by_dump_and_the_copy_is_as_good() {
     dumps.push(bench.dump());
     bench.copied();
     bench.settle();
-    // The cut came when some of it was there, and no superblock.
+    // The cut came when some blocks were there, but no superblock.
     let place = bench.archive.state().newest.at;
     let some = ready(bench.w.read((place + 1) * 16, 16 * 5)).unwrap();
     ready(other.write((place + 1) * 16, some)).unwrap();
     let copied = copy(&bench, &other).unwrap();
     assert_eq!((copied.before, copied.new, copied.wrong), (3, 1, 0));
     assert_eq!(copy(&bench, &other).unwrap().blocks, 0);
-    // With its cache it goes on there, and with a new one.
+    // It can be continued there with the old cache, and with a new one.
     let archive = bench.archive.clone();
     bench.run(archive.close()).unwrap();
     bench.w = other.clone();
@@ -311,7 +311,7 @@ fn what_is_rotten_in_a_worm_is_missing_in_the_copy_and_counted() {
     let copied = ready(Archive::copy_worm(&bench.w, &other, |_, _| ())).unwrap();
     assert_eq!((copied.new, copied.wrong), (3, 1));
     assert!(ready(other.read(5 * 16, 16)).unwrap().iter().all(|byte| *byte == 0));
-    // A device with other dumps is no older copy.
+    // A device with other dumps is not an older copy.
     let (newer, _) = three();
     let said = ready(Archive::copy_worm(&bench.w, &newer.w, |_, _| ()));
     assert!(said.is_ok_and(|copied| copied.new == 0), "they are the same, made twice");
@@ -332,7 +332,7 @@ fn files_without_a_name_that_a_dump_has_are_counted_and_then_removed() {
         let name = format!("file{n}");
         let file = bench.make(ROOT, &name, mode::S_IFREG);
         bench.write(file, 0, &noise(n, 300_000));
-        // Somebody has it open.
+        // It is open.
         let unlinked =
             archive.attempt(|state| state.fs.unlink(ROOT, name.as_bytes(), None, |_| true, now).map(drop));
         bench.run(unlinked).unwrap();
@@ -350,7 +350,7 @@ fn files_without_a_name_that_a_dump_has_are_counted_and_then_removed() {
     assert_eq!(bench.archive.state().fs.blocks, 0, "nobody has them");
 }
 
-/// A copy of what is on it.
+/// Returns a copy of a disk.
 fn image(of: &Arc<dyn Device>) -> Arc<dyn Device> {
     let sectors = of.shape().sectors;
     let copy: Arc<dyn Device> = Arc::new(Ram::new(sectors));
@@ -379,7 +379,7 @@ fn a_cache_that_does_not_know_what_its_worm_has_is_refused() {
         assert!(said.contains("fs recover --force"), "{said}");
     };
     refused(&old, &bench);
-    // This one has made a dump of its own, of the same generation, and it is not on its worm.
+    // This one has taken its own dump of the same generation, which is not on its worm.
     let mut other = Bench::new(1 << 18, 8192, true);
     (other.c, other.w) = forked;
     other.clock.fetch_add(60, Ordering::Relaxed);
@@ -413,7 +413,7 @@ fn a_recovery_that_is_cut_is_done_again_before_anything_else() {
             cuts += u32::from(!is_done);
             match ready(Archive::open(c, w, &settings)) {
                 Ok(opened) => {
-                    // What it was before, or all that it is to be.
+                    // The state before, or the complete new one.
                     (bench.archive, bench.driver) = opened;
                     has(&mut bench, None, if writes < 4 { 3 } else { 2 });
                     assert_eq!(bench.archive.dumps().len(), 3);
@@ -434,7 +434,7 @@ fn a_recovery_that_is_cut_is_done_again_before_anything_else() {
     }
 }
 
-/// Whether what is read from w is kept on c, as the cache's header says.
+/// Returns whether blocks read from w are copied to c, by the cache's header.
 fn is_fastworm(bench: &Bench) -> bool {
     ready(bench.c.read(0, 1)).unwrap()[152] & 1 != 0
 }
@@ -453,7 +453,7 @@ fn a_cache_that_is_made_anew_is_as_it_was_unless_it_is_said() {
             is_fastworm(&bench)
         };
         assert_eq!((anew(None), anew(Some(!was)), anew(None)), (was, !was, !was));
-        // Nothing is there.
+        // c is empty.
         bench.c = Arc::new(Ram::new(1 << 18));
         let how = Recover { dump: None, fastworm: None, random: 6 };
         let (c, w, settings) = (bench.c.clone(), bench.w.clone(), bench.settings.clone());

@@ -1,4 +1,4 @@
-//! Blocks that are not what was written: found, healed where there is another copy, and told with the path they hurt.
+//! Rotten blocks: they are detected, repaired if there is another copy, and reported with the damaged path.
 
 use std::sync::atomic::AtomicBool;
 
@@ -14,7 +14,7 @@ fn rot(disk: &Arc<dyn Device>, sector: u64) {
     ready(disk.write(sector, bytes.into())).unwrap();
 }
 
-/// A mirror of members that are equal.
+/// Opens a mirror of equal members.
 fn mirror(disks: &[Arc<dyn Device>]) -> Arc<dyn Device> {
     let mirror = ready(Mirror::open(disks.to_vec(), Start::Careful, Arc::new(|_| ()))).unwrap();
     let mut keeping = pin!(mirror.clone().keep(Arc::new(|_| Box::pin(yield_now()))));
@@ -24,7 +24,7 @@ fn mirror(disks: &[Arc<dyn Device>]) -> Arc<dyn Device> {
     Arc::new(mirror)
 }
 
-/// An archive on mirrors, and their members.
+/// Creates an archive on mirrors. Returns also their members.
 fn mirrored() -> (Bench, [Vec<Arc<dyn Device>>; 2]) {
     let mut bench = Bench::new(1 << 18, 8192, true);
     let members = [1 << 18, 8 << 18].map(|sectors: u64| {
@@ -45,7 +45,8 @@ fn said(bench: &Bench, what: &str) -> String {
     }
 }
 
-/// The sectors of a member of w that have blocks of segments: behind its label, w's and the first superblock.
+/// The first sector of a member of w with blocks of segments: after its own label, the labels of w, and the first
+/// superblock.
 const FIRST: u64 = 128 + 3 * 16;
 
 #[test]
@@ -59,7 +60,7 @@ fn what_is_rotten_in_one_member_is_healed_by_the_other() {
     bench.settle();
     bench.sync();
     let end = 128 + bench.archive.state().next_worm * 16;
-    // Each block of one or the other, its nodes too.
+    // Each block of one member or the other, including nodes.
     for (n, sector) in (FIRST..end).step_by(16).enumerate() {
         rot(&w[n % 2], sector + 5);
     }
@@ -71,7 +72,7 @@ fn what_is_rotten_in_one_member_is_healed_by_the_other() {
         let [one, other] = [0, 1].map(|member: usize| ready(w[member].read(sector, 1)).unwrap());
         assert!(one == other, "sector {sector}");
     }
-    // What has changed since is on c: rows, nodes, blocks.
+    // Later changes are on c: rows, nodes, blocks.
     bench.write(file, 8128, &noise(2, 100_000));
     bench.sync();
     bench.run(archive.close()).unwrap();
@@ -100,7 +101,7 @@ fn what_nothing_can_heal_is_told_with_the_path_that_it_hurts() {
     bench.sync();
     let archive = bench.archive.clone();
     bench.run(archive.verify(&dump.name)).unwrap();
-    // A block of the first file, all others are behind it.
+    // A block of the first file; those of all others follow.
     rot(&bench.w, FIRST - 128 + 16);
     bench.again();
     let archive = bench.archive.clone();
@@ -228,7 +229,7 @@ fn a_scrub_comes_by_itself_and_one_that_was_stopped_is_gone_on_with() {
     let file = bench.make(ROOT, "file", mode::S_IFREG);
     let mut dumps = Vec::new();
     for n in 0..4 {
-        // Some times as much as is read at once.
+        // Several times as much as one read.
         bench.write(file, 0, &noise(n, 4_000_000));
         dumps.push(bench.dump());
         bench.copied();
@@ -248,7 +249,7 @@ fn a_scrub_comes_by_itself_and_one_that_was_stopped_is_gone_on_with() {
     bench.settle();
     assert!(archive.status().contains("last scrub: ") && archive.status().contains("all right"));
     let all = archive.state().scrubber.blocks();
-    // It is stopped in the third of four dumps.
+    // The scrub is stopped in the third of four dumps.
     let mut scrub = Box::pin(archive.scrub());
     let mut cx = Context::from_waker(Waker::noop());
     let (half, mut now) = (all * 5 / 8, 0);

@@ -1,4 +1,4 @@
-//! An archive served to clients of every dialect: each test attaches as several users.
+//! An archive served to clients of every dialect. Each test attaches as several users.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -14,7 +14,7 @@ use crate::archive::{Archive, Settings};
 
 const DIALECTS: [Dialect; 3] = [Dialect::L, Dialect::U, Dialect::P2000];
 
-/// An archive that is served, by a task of this thread.
+/// An archive served by a task of this thread.
 pub(super) struct Served {
     env: Real,
     service: Service,
@@ -22,7 +22,7 @@ pub(super) struct Served {
 }
 
 impl Served {
-    /// Runs `main` with a new archive, of which `users` is added to the table.
+    /// Runs `main` with a new archive; `users` is added to its table.
     pub(super) fn run(users: &str, main: impl AsyncFnOnce(Self)) {
         let disk = |sectors| -> Arc<dyn Device> { Arc::new(Ram::new(sectors)) };
         let (c, w) = (disk(1 << 15), disk(1 << 18));
@@ -52,7 +52,7 @@ impl Served {
         .unwrap();
     }
 
-    /// The root, as this user.
+    /// Attaches as this user.
     pub(super) async fn attach(&self, dialect: Dialect, name: &str, uid: u32) -> Result<File> {
         let peer = Peer { addr: "test".into(), proof: Proof::None };
         let options = Options { dialects: vec![dialect], ..Options::default() };
@@ -117,7 +117,7 @@ fn none_creates_nothing_and_has_no_rights_of_nobody() {
         root.create("all", OpenFlags::RDWR, 0o666, NOGID).await.unwrap();
         root.walk("all").await.unwrap().setattr(&chmod(0o666)).await.unwrap();
         for dialect in DIALECTS {
-            // By name; by a name that nobody has; by the number of `none` itself.
+            // By name; by an unknown name; by the number of `none` itself.
             for (name, uid) in [("none", NOUID), ("stranger", NOUID), ("", NOUID), ("x", NOUID - 2)] {
                 let dir = served.attach(dialect, name, uid).await.unwrap().walk("pub").await.unwrap();
                 assert_eq!(
@@ -133,7 +133,7 @@ fn none_creates_nothing_and_has_no_rights_of_nobody() {
                 let secret = dir.walk("secret").await.unwrap();
                 assert_eq!(errno(secret.open("", OpenFlags::READ).await), Errno::EACCES);
                 assert_eq!(errno(secret.setattr(&chmod(0o666)).await), Errno::EPERM);
-                // It keeps the rights that everybody has.
+                // It has the permissions of all others.
                 dir.open("all", OpenFlags::RDWR).await.unwrap();
             }
         }
@@ -197,11 +197,11 @@ fn an_access_control_list_decides_who_may() {
             (1234, true, true),
             (1235, true, true),
             (1238, false, false),
-            // A member of the owning group, which may nothing, though all others may read.
+            // A member of the owning group, which has no permission, although all others may read.
             (1236, false, false),
             // A member of a group that may read.
             (1237, true, false),
-            // All others, and those without a number.
+            // All others, and users without a number.
             (5000, true, false),
             (NOUID, true, false),
             (0, true, true),
@@ -210,7 +210,7 @@ fn an_access_control_list_decides_who_may() {
             assert_eq!(opens(uid, read).await, allowed(reads), "{uid}");
             assert_eq!(opens(uid, write).await, allowed(writes), "{uid}");
         }
-        // chmod(2) takes write permission from everybody but the owner: it changes the mask.
+        // chmod(2) changes the mask, and so removes write permission from everybody but the owner.
         f.setattr(&chmod(0o640)).await.unwrap();
         assert_eq!((opens(1235, read).await, opens(1235, write).await), (Ok(()), Err(Errno::EACCES)));
         // A directory's list controls searching it and creating files in it.
@@ -235,7 +235,7 @@ fn an_access_control_list_decides_who_may() {
         assert_eq!(errno(other.set_xattr(ACCESS, &all, 0).await), Errno::EPERM);
         assert_eq!(errno(other.remove_xattr(ACCESS).await), Errno::EPERM);
         assert_eq!(other.xattr(ACCESS).await.unwrap(), f.xattr(ACCESS).await.unwrap());
-        // A set-group-id bit does not stay where its setter is no member.
+        // The set-group-ID bit is cleared if the user is not a member of the group.
         f.setattr(&chmod(0o2750)).await.unwrap();
         f.set_xattr(ACCESS, &all, 0).await.unwrap();
         assert_eq!(mode_of(&f).await, 0o777);
@@ -264,11 +264,11 @@ fn lists_are_inherited_and_follow_the_mode() {
         assert_eq!(errno(f.set_xattr(DEFAULT, &list(7, &[], 5, 7, 1), 0).await), Errno::EACCES);
         let link = d.walk("s").await.unwrap();
         assert_eq!(errno(link.set_xattr(ACCESS, &list(7, &[], 5, 7, 1), 0).await), Errno::EOPNOTSUPP);
-        // 9P2000 has no umask: the list counts instead of the directory's permissions.
+        // 9P2000 has no umask: the list replaces the directory's permissions.
         let plain = served.attach(Dialect::P2000, "1234", NOUID).await.unwrap().walk("pub/d").await.unwrap();
         plain.create("g", OpenFlags::RDWR, 0o666, NOGID).await.unwrap();
         assert_eq!(d.walk("g").await.unwrap().xattr(ACCESS).await.unwrap(), list(6, &[], 5, 6, 0));
-        // The mode and the list follow each other; a list that says no more than a mode is one.
+        // The mode and the list follow each other; a list equivalent to a mode is stored as the mode.
         f.setattr(&chmod(0o4751)).await.unwrap();
         assert_eq!(f.xattr(ACCESS).await.unwrap(), list(7, &[], 5, 5, 1));
         let minimal = [&list(0, &[], 0, 0, 0)[..4], &list(6, &[], 4, 0, 0)[4..12]].concat();
@@ -286,12 +286,12 @@ fn lists_are_inherited_and_follow_the_mode() {
         let many: Vec<_> = (0..600).map(|id| (2, 7, 10_000 + id)).collect();
         assert_eq!(errno(f.set_xattr(ACCESS, &list(6, &many, 0, 6, 0), 0).await), Errno::E2BIG);
         assert_eq!(errno(f.set_xattr("system.other", b"x", 0).await), Errno::EOPNOTSUPP);
-        // A long one, in several pieces, and chmod of it.
+        // A long list in several pieces, and chmod of it.
         f.set_xattr(ACCESS, &list(6, &many[..500], 0, 6, 0), 0).await.unwrap();
         f.setattr(&chmod(0o604)).await.unwrap();
         assert_eq!(f.xattr(ACCESS).await.unwrap(), list(6, &many[..500], 0, 0, 4));
 
-        // A dump has them, and they count there.
+        // A dump has the lists, and they apply there.
         let dumped = served.archive.dump().await.unwrap();
         f.remove_xattr(ACCESS).await.unwrap();
         let peer = Peer { addr: "test".into(), proof: Proof::None };

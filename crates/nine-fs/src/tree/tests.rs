@@ -1,4 +1,4 @@
-//! The tree against a map: with nodes that go from memory, with dumps, of the smallest size and the largest.
+//! The tree against a map: with nodes evicted from memory, with dumps, with the smallest and the largest nodes.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
@@ -6,7 +6,7 @@ use std::rc::Rc;
 use super::node::{self, KEY_MOST, Node, NodeMut};
 use super::*;
 
-/// So small that a tree becomes high; the longest key still fits into a branch.
+/// Small nodes make a high tree; the longest key still fits into a branch.
 const TINY: usize = 16 + 4 * (4 + KEY_MOST + node::POINTER);
 const SMALL: usize = 8192 - 64;
 const LARGE: usize = 65536 - 64;
@@ -236,7 +236,7 @@ fn the_check_of_a_node_takes_any_bytes() {
             let at = match random.below(4) {
                 0 => random.below(content),
                 1 => random.below(16),
-                // The sizes of a cell, as far as the node is still one.
+                // The sizes of a cell, as far as the node remains valid.
                 2 => (bytes[16] as usize + 256 * bytes[17] as usize + random.below(4)).min(content - 1),
                 _ => random.below(head.min(content)),
             };
@@ -252,7 +252,7 @@ fn the_check_of_a_node_takes_any_bytes() {
     assert!([0, 1, 15, 16, 1 << 16].iter().all(|len| node::check(&vec![0; *len], true).is_err()));
 }
 
-/// A node of random cells.
+/// Creates a node with random cells.
 fn some_node(content: usize, level: u8, random: &mut Random) -> Vec<u8> {
     let mut bytes = vec![0; content];
     let mut node = NodeMut::empty(&mut bytes, level);
@@ -268,7 +268,7 @@ fn some_node(content: usize, level: u8, random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-/// All that can be done with a node goes well, and leaves it a node.
+/// Performs all operations on a node, and checks that it remains valid.
 fn use_it(bytes: &mut [u8], random: &mut Random) {
     let is_leaf = bytes[6] == 0;
     let node = Node(bytes);
@@ -298,13 +298,13 @@ fn use_it(bytes: &mut [u8], random: &mut Random) {
     assert_eq!(node::check(bytes, true), Ok(()));
 }
 
-/// A tree and what it must be.
+/// A tree and its expected content.
 struct World {
     nodes: Store,
     root: Ptr,
     model: Model,
     random: Random,
-    /// Of 100 nodes so many go from memory before an operation.
+    /// The percentage of nodes evicted before each operation.
     away_of_100: usize,
     misses: u32,
     dumps: Vec<(Ptr, Model)>,
@@ -318,7 +318,7 @@ impl World {
         Self { nodes, root, model, random, away_of_100: 0, misses: 0, dumps: Vec::new() }
     }
 
-    /// So many random operations, with keys of so many kinds.
+    /// Performs random operations, with this number of different keys.
     fn live(&mut self, turns: u32, keys: usize) {
         for turn in 0..turns {
             let key = self.random.key(keys);
@@ -377,7 +377,7 @@ impl World {
         assert!(cells.map(|(key, value)| pair(key, value)).eq(got));
     }
 
-    /// Asks until nothing is missing: a miss has changed nothing.
+    /// Repeats an operation until no node is missing, and checks that a miss has changed nothing.
     fn ask<T>(&mut self, mut what: impl FnMut(&mut Store, &mut Ptr) -> Result<T, Miss>) -> T {
         if self.away_of_100 > 0 {
             let nodes = self.nodes.nodes.keys();
@@ -392,7 +392,7 @@ impl World {
             };
             let nodes = &self.nodes.nodes;
             assert_eq!((root, before.len()), (self.root, nodes.len()));
-            // Of what is held a changed one would be a copy.
+            // The clone holds each node, so a changed one would be a copy.
             assert!(before.iter().all(|(at, block)| Rc::ptr_eq(block, &nodes[at])));
             assert!(self.nodes.away.remove(&at), "{at:?} is missed, and was there");
             self.misses += 1;
@@ -411,7 +411,7 @@ impl World {
         all
     }
 
-    /// The tree and all dumps are whole and as they must be, and no other node is left.
+    /// Checks the tree and all dumps, and that there is no other node.
     fn whole(&mut self) -> Stats {
         self.nodes.away.clear();
         let mut kept = HashSet::new();
@@ -432,7 +432,7 @@ fn pair(key: &[u8], value: &[u8]) -> (Vec<u8>, Vec<u8>) {
     (key.to_vec(), value.to_vec())
 }
 
-/// Lists so many cells, at least one.
+/// Lists at most `most` cells, but at least one.
 fn up_to(most: usize, list: &mut Vec<(Vec<u8>, Vec<u8>)>) -> impl FnMut(&[u8], &[u8]) -> bool {
     move |key, value| {
         list.push(pair(key, value));
@@ -440,7 +440,7 @@ fn up_to(most: usize, list: &mut Vec<(Vec<u8>, Vec<u8>)>) -> impl FnMut(&[u8], &
     }
 }
 
-/// Nodes in memory, some of which are said to be away.
+/// Nodes in memory, some of which are reported as missing.
 #[derive(Default)]
 struct Store {
     content: usize,
@@ -486,7 +486,7 @@ impl Nodes for Store {
             return Ok(self.add(content));
         }
         let block = self.nodes.get_mut(&at).unwrap();
-        // With nodes away a copy of all is held, to compare; else nobody may hold what is changed.
+        // With missing nodes a clone of all is held for comparison; otherwise a changed node must not be shared.
         assert!(!self.away.is_empty() || Rc::strong_count(block) == 1);
         Ok((at, Rc::make_mut(block)))
     }
@@ -520,7 +520,7 @@ impl Random {
         (self.next() % end as u64) as usize
     }
 
-    /// A key of so many: of lengths from 0 to the longest, many alike at the beginning.
+    /// Returns one of `of` keys, with lengths from 0 to the maximum, many with equal prefixes.
     fn key(&mut self, of: usize) -> Vec<u8> {
         let number = self.below(of);
         let mut random = Random((number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
