@@ -255,7 +255,7 @@ mod tests {
     use super::*;
     use crate::Ram;
 
-    /// A disk that ends what it was asked when it is told to.
+    /// A disk that ends its operations on request.
     #[derive(Default)]
     struct Slow(Mutex<Vec<Io>>);
 
@@ -310,7 +310,7 @@ mod tests {
         }
     }
 
-    /// Of what is done: begun before the device ends it.
+    /// Returns the error of an operation, after the device has ended it.
     fn kind(slow: &Slow, call: crate::Call) -> Option<Kind> {
         slow.end();
         poll(call).expect("it has ended").err().map(|error| error.kind)
@@ -336,7 +336,7 @@ mod tests {
         assert_eq!(changes(&*device, &slow), [None; 3]);
         clock.store(103, Ordering::Relaxed);
         assert_eq!(changes(&*device, &slow), [Some(Kind::Down); 3]);
-        // It comes again, unless it is lost.
+        // The right can be extended again, unless it is lost.
         right.extend(Duration::from_secs(106));
         assert_eq!(changes(&*device, &slow), [None; 3]);
         right.lose("venus has it");
@@ -368,7 +368,7 @@ mod tests {
         assert_eq!(kind(&slow, below.write(0, sector())), Some(Kind::Busy));
         assert_eq!((kind(&slow, below.flush()), kind(&slow, below.read(0, 1))), (None, None));
         right.extend(Duration::from_secs(103));
-        // That it is late is for the guard above to say.
+        // The guard above checks for lateness.
         let (write, above) = (below.write(0, sector()), device.write(1, sector()));
         clock.store(104, Ordering::Relaxed);
         assert_eq!((kind(&slow, write), poll(above).map(|it| it.is_err())), (None, Some(true)));

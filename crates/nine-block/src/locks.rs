@@ -87,7 +87,7 @@ mod any_order {
     use super::*;
     use crate::sync::check;
 
-    /// Holds it alone: how many have done so.
+    /// Holds the lock alone, and counts that.
     fn hold(locks: &Locks, from: u64, to: u64, inside: &Mutex<(bool, usize)>) {
         let held = block_on(locks.lock(from, to));
         assert!(!std::mem::replace(&mut lock(inside).0, true), "another has it");
@@ -112,7 +112,7 @@ mod any_order {
         });
     }
 
-    /// Who gives up his place lets those behind him pass, and only those.
+    /// A dropped position lets those behind it pass, and only those.
     #[test]
     fn who_gives_up_is_not_waited_for_in_any_order() {
         check(|| {

@@ -99,7 +99,7 @@ impl SectorOwner for StripedOwner {
 mod tests {
     use super::*;
 
-    /// Blocks of 4 sectors, each of which holds its number.
+    /// Blocks of 4 sectors that contain their number.
     struct Numbered;
 
     impl SectorOwner for Numbered {

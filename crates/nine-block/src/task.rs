@@ -109,7 +109,7 @@ mod tests {
     use super::*;
     use crate::locks::Locks;
 
-    /// Each is ended by the one before.
+    /// Each task is woken by the one before.
     #[test]
     fn long_chains_take_no_stack() {
         let (tasks, locks) = (Tasks::default(), Locks::default());
@@ -138,7 +138,7 @@ mod any_order {
     use crate::locks::Locks;
     use crate::sync::check;
 
-    /// What it waits for ends before it is asked for, while it is asked for, or afterwards.
+    /// The awaited operation ends before the task polls it, during the poll, or afterwards.
     #[test]
     fn a_task_is_woken_in_any_order() {
         check(|| {
@@ -157,7 +157,7 @@ mod any_order {
         });
     }
 
-    /// Each thread takes the turns, or leaves its task to who takes them.
+    /// Each thread runs the tasks, or leaves its own to the thread that is running them.
     #[test]
     fn no_task_stays_behind_in_any_order() {
         check(|| {

@@ -621,7 +621,7 @@ impl Archive {
         result.and(tidied)
     }
 
-    /// Removes a file in the background if it has no name and is not in use, or the blocks behind its size.
+    /// Removes a file in the background if it has no name and is not in use, or the blocks beyond its size.
     pub(crate) fn reap(&self, ino: u64) {
         let archive = self.clone();
         self.0.removing.fetch_add(1, Ordering::Relaxed);
@@ -639,7 +639,7 @@ impl Archive {
                 for _ in 0..REAP_AGAIN {
                     archive.next_tick().await;
                 }
-                // Removal of blocks behind the size does not wait until the file is no longer in use.
+                // Removal of blocks beyond the size does not wait until the file is no longer in use.
                 let again = {
                     let state = &mut *archive.state();
                     let again = state.fs.is_sheared(ino) && !state.ends();

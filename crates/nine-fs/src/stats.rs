@@ -13,6 +13,7 @@ pub struct Figure {
     pub name: &'static str,
     /// A description for people.
     pub help: &'static str,
+    /// The value now.
     pub value: f64,
 }
 

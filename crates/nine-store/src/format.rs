@@ -8,7 +8,7 @@ pub(crate) const STORE: &str = "store";
 pub(crate) const CLAIM: &str = "claim/";
 /// Prefix of objects with sectors, by epoch and number.
 pub(crate) const DATA: &str = "data/";
-/// The object of a slate.
+/// The compare-and-swap object of a `Slate`.
 pub(crate) const LEASE: &str = "lease";
 
 /// Bytes of a claim's description of its writer.
@@ -150,7 +150,7 @@ pub(crate) fn claimant(bytes: &[u8]) -> String {
     who.filter(|who| !who.is_empty()).unwrap_or_else(|| "somebody".into())
 }
 
-/// Encodes the sectors of a slate as an object.
+/// Encodes the sectors of a `Slate` as an object.
 pub(crate) fn slate(sectors: &[u8], random: u128) -> Vec<u8> {
     let there = || sectors.chunks(SIZE).zip(0u64..).filter(|(sector, _)| **sector != [0; SIZE]);
     let mut bytes = SLATE.to_vec();
@@ -164,7 +164,7 @@ pub(crate) fn slate(sectors: &[u8], random: u128) -> Vec<u8> {
     summed(bytes)
 }
 
-/// Decodes a slate of `count` sectors.
+/// Decodes the object of a `Slate` with `count` sectors.
 ///
 /// # Errors
 /// The reason why it is invalid, for people.
@@ -283,7 +283,7 @@ mod tests {
             wrong[at] ^= 0x10;
             assert!(sectors(&wrong, 32).is_err() && sectors(&bytes[..at], 32).is_err(), "{at}");
         }
-        // The sum is right, and the sense is not.
+        // The sum is right, but the content is invalid.
         let with = |at: usize, byte: u8| {
             let mut wrong = bytes[..bytes.len() - 8].to_vec();
             wrong[at] = byte;

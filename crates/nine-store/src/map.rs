@@ -146,7 +146,7 @@ mod tests {
         Object { id: Id { epoch, number }, first, count }
     }
 
-    /// Against a table of sectors, in every order of a few objects.
+    /// Compares with a table of sectors, for all orders of a few objects.
     #[test]
     fn the_later_object_counts_in_any_order() {
         let mut state = 1u64;
@@ -168,7 +168,7 @@ mod tests {
             }
             let mut map = Map::default();
             objects.iter().for_each(|object| map.insert(*object));
-            // Some are listed twice.
+            // An object may be listed twice.
             map.insert(objects[0]);
             let found = map.find(0..64);
             assert!(found.windows(2).all(|two| two[0].sectors.end == two[1].sectors.start));
@@ -191,7 +191,7 @@ mod tests {
         map.insert(object(2, 2, 2, 1));
         assert_eq!((map.next(2), map.next(1), map.missing()), (5, 0, 4));
         assert!(size_of::<(u64, Part)>() <= 24);
-        // Names that nobody can have given who counts from 0.
+        // Numbers that no writer could have reached.
         [0, 1].into_iter().for_each(|n| map.insert(object(3, u32::MAX - n, 0, 1)));
         assert_eq!((map.next(3), map.missing()), (0, 4 + (1 << 32) - 2));
     }

@@ -392,15 +392,15 @@ mod tests {
         let cell = crate::gather::CELL * nine_block::SECTOR;
         let seconds = |pace: &Pace| time(cell, pace.0.load(Relaxed)).as_secs();
         assert_eq!(seconds(&pace), 8);
-        // Eight that began at the same pace.
+        // Eight puts that began with the same rate.
         (0..8).for_each(|_| pace.is_slower_than(QUICK));
         assert_eq!(seconds(&pace), 16);
-        // One that began long before says nothing new.
+        // A put that began long before changes nothing.
         pace.is_slower_than(QUICK);
         assert_eq!(seconds(&pace), 16);
         (0..20).for_each(|_| pace.is_slower_than(pace.0.load(Relaxed)));
         assert_eq!(seconds(&pace), 1024);
-        // It has become better; what is small says nothing.
+        // The network has become faster; a small put does not raise the rate.
         pace.has_left(cell, Duration::from_secs(32));
         assert_eq!(seconds(&pace), 64);
         pace.has_left(512, Duration::from_secs(1));

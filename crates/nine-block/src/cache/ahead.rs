@@ -130,7 +130,7 @@ mod tests {
 
     const BLOCK: u64 = 8 << 10;
 
-    /// What is asked for when these blocks are read one after the other.
+    /// Returns the read-aheads when these blocks are read one after the other.
     fn read(streams: &mut Streams, blocks: impl IntoIterator<Item = u64>) -> Vec<Range<u64>> {
         let each = blocks.into_iter().map(|block| streams.wanted(block..block + 1, false, 1000, 1000));
         each.filter(|ahead| !ahead.is_empty()).collect()
@@ -193,7 +193,7 @@ mod tests {
         let mut streams = Streams::new(Ahead::Grow, BLOCK);
         let (mut held, mut asked) = (0, Vec::new());
         for block in 0..1000 {
-            // What was read ahead of this one leaves its room.
+            // A block that was read ahead frees its room when it is read.
             held -= u64::from(held > 0);
             let ahead = streams.wanted(block..block + 1, false, 1000, 100 - held);
             held += ahead.end - ahead.start;

@@ -1,5 +1,5 @@
-//! Every order of a few threads. Each ends what the device has before it waits, so that whatever is begun is ended;
-//! then who waits must be woken.
+//! All interleavings of a few threads. Each thread ends the device's operations before it waits, so that every
+//! operation ends; a thread that still waits must then be woken.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::{Ahead, Cache, Cached, Options};
 use crate::device::{Device, Io, Op, SECTOR, Shape};
 use crate::sync::{Mutex, check, lock};
 
-/// Its operations are ended by whoever comes by.
+/// A device with operations that any thread can end.
 #[derive(Default)]
 struct Parked(Mutex<(Vec<Io>, Vec<Op>)>);
 
@@ -45,7 +45,7 @@ impl Device for Parked {
     }
 }
 
-/// Of 8 blocks, of which one is dirty at most.
+/// Returns a cache of 8 blocks, of which at most one is dirty.
 fn cached() -> (Arc<Parked>, Cached) {
     let device = Arc::<Parked>::default();
     let options =

@@ -199,7 +199,7 @@ mod tests {
         Held::Data(Bytes::from_static(b"x"))
     }
 
-    /// Reads them, and how many of them were here.
+    /// Reads blocks. Returns how many were in the shard.
     fn read(shard: &mut Shard, blocks: impl IntoIterator<Item = u64>) -> usize {
         let mut here = 0;
         for block in blocks {

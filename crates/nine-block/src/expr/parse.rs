@@ -315,7 +315,7 @@ mod tests {
             if text != "cpw00.25j(w5w3w4)(r<0-3>)" {
                 assert_eq!(shown(text), wanted, "{text}");
             } else {
-                // A device that ends in a number swallows those of its partition.
+                // A device that ends in a number would take the numbers of its partition.
                 assert!(
                     shown(text)
                         .starts_with("column 9: expected a number or \"name\" of a partition, not `j`")

@@ -1,11 +1,12 @@
-//! Every expression keeps the rules of a device: those of `nine_block::conform`, and what a proof does over copies.
+//! Every expression obeys the rules of a device: those of `nine_block::conform`, and those of proofs with several
+//! copies.
 
 use nine_block::{Kind, Proof, conform};
 
 use crate::common::*;
 use crate::expr::{build, disks, how};
 
-/// An expression of at most this depth over the disks of the world, each of which it uses once.
+/// Returns an expression of at most this depth over the disks of the world; each disk is used once.
 fn expression(rng: &mut Rng, depth: u64, next: &mut u64) -> String {
     if depth == 0 {
         *next += 1;
@@ -30,7 +31,7 @@ fn every_expression_keeps_the_rules_of_a_device() {
         let mut rng = Rng(seed);
         let text = expression(&mut rng, 3, &mut 0);
         let mut world = disks();
-        // Some cannot be: a fake worm too small for its marks, a disk named twice.
+        // Some are invalid: a fake worm too small for its map, a disk used twice.
         let Ok(built) = build(&mut world, &text, &how(true)) else { continue };
         built_of += 1;
         world.beside.extend(built.drivers);
@@ -40,8 +41,8 @@ fn every_expression_keeps_the_rules_of_a_device() {
     assert!(built_of > 200, "only {built_of} of 400 expressions could be built");
 }
 
-/// If one of two copies is rotten, the other comes. If both are, the bytes come and no error; of a rotten copy and an
-/// unreadable one the rotten one comes.
+/// If one of two copies is rotten, the other is returned. If both are, the data is returned without an error. Of a
+/// rotten and an unreadable copy the rotten one is returned.
 #[test]
 fn a_proof_chooses_between_copies_and_never_makes_a_read_fail() {
     for (text, head) in [("{w0w1}", 128), ("bare{w0w1}", 0), ("({w0w1}w2)", 128), ("{(w0w2)(w1w3)}", 128)] {
@@ -52,7 +53,7 @@ fn a_proof_chooses_between_copies_and_never_makes_a_read_fail() {
         let wanted = tagged(1, 0, 4);
         world.run(device.write(0, wanted.clone())).unwrap().unwrap();
         world.run(device.flush()).unwrap().unwrap();
-        // A new mirror makes its members equal first.
+        // A new mirror first makes its members equal.
         assert!((0..10_000).all(|_| world.turn()));
         let proof = || {
             let wanted = wanted.clone();
@@ -76,5 +77,5 @@ fn a_proof_chooses_between_copies_and_never_makes_a_read_fail() {
     }
 }
 
-/// Disks of the world that `expr::disks` makes.
+/// The number of disks of the world that `expr::disks` creates.
 const DISKS: u64 = 4;

@@ -1,4 +1,4 @@
-//! Devices that are made of others, over memory: each does what a plain disk would do.
+//! Devices made of others, over memory: each behaves like a plain disk.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -23,7 +23,7 @@ fn kind<T: std::fmt::Debug>(result: nine_block::Result<T>) -> Kind {
     result.expect_err("it fails").kind
 }
 
-/// Random writes and reads, beside an array.
+/// Compares random writes and reads with an array.
 fn like_an_array(device: Arc<dyn Device>, sectors: u64, seed: u64) {
     assert_eq!(device.shape().sectors, sectors, "{}", device.name());
     let mut rng = Rng(seed);
@@ -139,7 +139,7 @@ fn partitions_by_numbers_and_names() {
     assert!(named("", "x").map(drop).unwrap_err().text.starts_with("no table of partitions"));
 }
 
-/// What a disk writes whole or not at all is so in each hundredth of it.
+/// The atom of a disk is also the atom of each hundredth of it.
 #[test]
 fn pieces_of_a_disk_are_aligned() {
     let disk = Arc::new(Atoms(Ram::new(1_953_525_168)));
@@ -147,7 +147,7 @@ fn pieces_of_a_disk_are_aligned() {
     assert_eq!((part.shape().atom, part.shape().sectors), (8, 976_762_400));
 }
 
-/// A disk of 4096 bytes.
+/// A disk with sectors of 4096 bytes.
 struct Atoms(Ram);
 
 impl Device for Atoms {
@@ -164,7 +164,7 @@ impl Device for Atoms {
     }
 }
 
-/// A disk that has become smaller when it was looked at so often.
+/// A disk that shrinks after this number of looks.
 struct Shrinks(Arc<dyn Device>, AtomicU64);
 
 impl Device for Shrinks {
@@ -239,7 +239,7 @@ fn a_block_of_a_worm_is_written_once() {
     now(worm.write(88, tagged(4, 88, 4))).unwrap();
 }
 
-/// Wherever the power goes: what was flushed is there, and is not written again.
+/// Wherever the power is cut, flushed data is there, and is not written again.
 #[test]
 fn a_worm_stays_one_after_each_cut() {
     for cut in 0..60 {
@@ -288,7 +288,7 @@ fn what_comes_behind_a_device_changes_nothing_of_what_is_there() {
     let disk: Arc<dyn Device> = growing.clone();
     assert_eq!(disk.name(), "w0");
     world.run(disk.write(0, tagged(1, 0, 16))).unwrap().unwrap();
-    // Begun before, it ends as if nothing had come.
+    // A read that began before ends without the new device.
     let reading = disk.read(0, 16);
     growing.add(devices[1].clone()).unwrap();
     assert_eq!(world.run(reading).unwrap().unwrap(), tagged(1, 0, 16));

@@ -1,4 +1,4 @@
-//! Expressions: random ones, and what they are built to.
+//! Expressions: random ones, and the devices built from them.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,7 @@ use crate::common::*;
 
 const WORDS: [&str; 2] = ["ram", "store"];
 
-/// Whatever comes, it is understood or pointed at.
+/// Any text is parsed, or gives an error with a position.
 #[test]
 fn no_text_is_too_strange() {
     let pieces = [
@@ -112,7 +112,7 @@ fn a_tree_is_parsed_as_it_is_shown() {
         let tree = tree(&mut rng, depth);
         match parse(&tree.to_string(), &WORDS) {
             Ok(parsed) => assert_eq!(parsed, tree, "{tree}"),
-            // Parentheses of partitions count.
+            // The parentheses of partitions count as devices.
             Err(wrong) => assert!(wrong.text.starts_with("more than"), "{wrong}"),
         }
     }
@@ -125,7 +125,7 @@ pub fn how(make: bool) -> How {
     How { block: 2, start: Start::Careful, watch: false, make, told, rest: rest(), owned: false, mirrors }
 }
 
-/// `w0` to `w3` are disks of the world; `e` ones do not answer.
+/// `w0` to `w3` are disks of the world; `e` disks do not answer.
 pub fn build(world: &mut World, text: &str, how: &How) -> Result<Built, Wrong> {
     let mut table = Table::default();
     let disks = world.devices();
@@ -198,7 +198,8 @@ fn a_mirror_starts_without_a_member_that_does_not_answer_when_told() {
     assert!(built.device.status().contains("1 out: no answer"), "{}", built.device.status());
 }
 
-/// Another program writes, sets a member aside and lets it return; who watches never writes, and sees what is newest.
+/// Another program writes, sets a member aside and lets it return. A watching program never writes, and sees the newest
+/// data.
 #[test]
 fn what_another_program_writes_is_watched() {
     let mut world = disks();
@@ -224,7 +225,7 @@ fn what_another_program_writes_is_watched() {
     world.run(watched.look()).unwrap().unwrap();
     world.run(watched.flush()).unwrap().unwrap();
     assert!(image(&world) == before, "who watches has written");
-    // The first member fails, and is set aside: what comes now is on the other.
+    // The first member fails and is set aside: later data is on the other one.
     world.disks[0].fail(Op::Write, Kind::Failed);
     world.run(writer.device.write(4, tagged(2, 4, 4))).unwrap().unwrap();
     let of = |watched: &Arc<dyn Device>, world: &mut World, proof| {
@@ -250,7 +251,7 @@ fn a_member_that_was_set_aside_is_not_waited_for() {
     table.letter("w", move |arg| {
         let Arg::Numbers(numbers) = arg else { panic!("no numbers") };
         match numbers[0] {
-            // It never answers.
+            // This device never answers.
             1 => Box::pin(std::future::pending()),
             n => std::future::ready(Ok(disks[n as usize].clone())).boxed(),
         }
@@ -260,7 +261,7 @@ fn a_member_that_was_set_aside_is_not_waited_for() {
     assert!(built.device.status().contains("1 out: "), "{}", built.device.status());
     let read = world.run(built.device.read(0, 1)).unwrap().unwrap();
     assert_eq!(tag(&read, 0), 1);
-    // One that is in is waited for.
+    // A member that is in is waited for.
     let how = how(false);
     let mut waits = std::pin::pin!(table.build("{w1w0}", &how));
     for _ in 0..1000 {
@@ -269,7 +270,7 @@ fn a_member_that_was_set_aside_is_not_waited_for() {
     }
 }
 
-/// Whoever writes there now, it is not us; and what is asked for in vain does not come later.
+/// Another program may be writing to a reserved member; and an unsupported device will not appear later.
 #[test]
 fn no_mirror_starts_without_a_member_that_another_has() {
     for (kind, starts) in [(Kind::Reserved, false), (Kind::Unsupported, false), (Kind::Failed, true)] {
@@ -285,7 +286,7 @@ fn no_mirror_starts_without_a_member_that_another_has() {
     }
 }
 
-/// Futures as a table has them.
+/// The future type of a table.
 trait Boxed: Future<Output = nine_block::Result<Arc<dyn Device>>> + Send + Sized + 'static {
     fn boxed(self) -> Making {
         Box::pin(self)
@@ -348,7 +349,7 @@ fn a_buffer_has_what_is_written_until_some_time_has_passed() {
     assert_eq!(tag(&world.disks[0].peek(1), 1), 1);
     assert!(device.status().contains("w0 cached, 0 blocks dirty\n"), "{}", device.status());
 
-    // Another has it.
+    // Another owner has reserved the device.
     world.disks[0].fail(Op::Write, Kind::Reserved);
     world.run(device.write(4, tagged(2, 4, 2))).unwrap().unwrap();
     assert_eq!(world.run(device.flush()).unwrap().unwrap_err().kind, Kind::Reserved);

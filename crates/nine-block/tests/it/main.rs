@@ -1,4 +1,4 @@
-//! The integration tests of nine-block as one program, one module for each subject.
+//! The integration tests of nine-block as one program, with a module for each subject.
 
 mod cache;
 mod common;

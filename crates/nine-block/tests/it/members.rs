@@ -1,4 +1,4 @@
-//! What a mirror does when its members fail, return, lie, or belong to another.
+//! A mirror with members that fail, return, lie, or are reserved by another owner.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ const SECTORS: u64 = 32;
 /// Sectors of a member before the mirrored ones.
 const HEAD: u64 = 128;
 
-/// A mirror that is made, equal, and with nothing marked.
+/// Creates a mirror of equal members without marks.
 fn mirror(members: usize) -> (World, Mirror, Arc<dyn Device>) {
     let disks = (0..members).map(|at| Disk::new(&format!("w{at}"), HEAD + SECTORS)).collect();
     let mut world = World::new(members as u64, disks);
@@ -33,7 +33,7 @@ fn keep(world: &mut World, mirror: &Mirror) {
     world.beside.push(Box::pin(mirror.clone().keep(rest())));
 }
 
-/// Long enough for all that has to be copied here.
+/// Runs long enough for all copies.
 fn idle(world: &mut World) {
     (0..1000).for_each(|_| assert!(world.turn()));
 }
@@ -100,8 +100,8 @@ fn a_copy_goes_on_after_a_stop_where_it_was() {
     assert!(mirror.status().contains("1 in;"), "{}", mirror.status());
 }
 
-/// Behind an orderly end nothing is to be copied, and so rot of one member is not; behind a crash the region that was
-/// written is.
+/// After an orderly shutdown nothing is copied, so rot of a member is not copied either. After a crash the written
+/// region is.
 #[test]
 fn an_orderly_end_leaves_nothing_to_make_equal() {
     for is_closed in [true, false] {
@@ -147,7 +147,7 @@ fn sectors_that_cannot_be_read_are_written_again() {
     assert_eq!(read(&mut world, &disk, 3), Ok(1));
     idle(&mut world);
     assert_eq!(told(&world), ["w0: sectors 3+1 were written again"]);
-    // If that fails too, it is out.
+    // If that fails too, the member is out.
     world.disks[0].fail(Op::Read, Kind::Failed);
     world.disks[0].fail(Op::Write, Kind::Failed);
     assert_eq!(read(&mut world, &disk, 3), Ok(1));
@@ -192,7 +192,7 @@ fn a_set_without_its_newest_member_is_refused() {
     write(&mut world, &disk, 1, 0, 1).unwrap();
     world.run(disk.flush()).unwrap().unwrap();
     world.cut(Keep::Nothing);
-    // The old one alone says nothing of what it has missed.
+    // The old member alone does not know what it has missed.
     world.disks[0].always(Some(Kind::Down));
     let text = refusal(open(&mut world, Start::Careful));
     assert_eq!(text, "{w0w1}: w0 may have what is newer, and cannot be used: Down as the test says");
@@ -200,7 +200,7 @@ fn a_set_without_its_newest_member_is_refused() {
     world.disks[1].always(Some(Kind::Down));
     let mirror = open(&mut world, Start::Careful).expect("the new one knows that the other is out");
     drop(mirror);
-    // Told to, the old one starts, and both have gone on alone.
+    // By order the old one starts, and then both have continued alone.
     world.disks[1].always(None);
     world.disks[0].always(Some(Kind::Down));
     let mirror = open(&mut world, Start::Anyway).unwrap();
@@ -311,7 +311,7 @@ fn it_grows_with_its_smallest_member() {
     world.cut(Keep::Nothing);
     let mirror = open(&mut world, Start::Careful).unwrap();
     assert_eq!(mirror.shape().sectors, 44);
-    // One that becomes smaller is no member any more.
+    // A member that shrinks is set aside.
     world.disks[1].resize(HEAD + 40);
     let disk: Arc<dyn Device> = Arc::new(mirror.clone());
     world.run(disk.look()).unwrap().unwrap();

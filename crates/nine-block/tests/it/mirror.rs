@@ -28,7 +28,7 @@ fn keep(world: &mut World, mirror: &Mirror) {
     world.beside.push(Box::pin(mirror.clone().keep(rest())));
 }
 
-/// Until all members are in, and equal.
+/// Runs until all members are in and equal.
 fn settle(world: &mut World, mirror: &Mirror) {
     for _ in 0..10_000 {
         let status = mirror.status();
@@ -59,7 +59,7 @@ fn read_all(world: &mut World, mirror: &Mirror, sectors: u64) -> Vec<u64> {
     data.chunks(512).zip(0..).map(|(bytes, at)| tag(bytes, at)).collect()
 }
 
-/// A flush that a member fails is a promise of the others, wherever the power goes.
+/// If a member fails a flush, the others must keep the promise, wherever the power is cut.
 #[test]
 fn every_crash_point_of_a_flush_that_a_member_fails() {
     for (cut, failing) in (0..60).flat_map(|cut| [(cut, 0), (cut, 1)]) {
@@ -69,7 +69,7 @@ fn every_crash_point_of_a_flush_that_a_member_fails() {
         let disk = device(&mirror);
         world.left = cut;
         world.disks[failing].fail(Op::Flush, Kind::Failed);
-        // Marks are there, so that it is the flush below that fails.
+        // Marks are written already, so that the flush below is the one that fails.
         let mut script = |world: &mut World| -> Option<()> {
             let tag = oracle.begin(1, 4, world.now);
             world.run(disk.write(1, tagged(tag, 1, 4)))?.unwrap();
@@ -88,7 +88,7 @@ fn every_crash_point_of_a_flush_that_a_member_fails() {
     }
 }
 
-/// The power goes between any two steps of writes, flushes, clearing, a failure and a return.
+/// The power is cut between any two steps of writes, flushes, clearing of marks, a failure and a return.
 #[test]
 fn every_crash_point_keeps_what_was_flushed_and_makes_members_equal() {
     const SECTORS: u64 = 40;
@@ -162,10 +162,10 @@ fn every_crash_point_keeps_what_was_flushed_and_makes_members_equal() {
     assert!(ended > 3, "not all of it was cut through");
 }
 
-/// How an operation ends.
+/// The result of an operation.
 type Ending = std::pin::Pin<Box<dyn Future<Output = nine_block::Result<bytes::Bytes>>>>;
 
-/// What is under way in a world: a write, a flush, or a read, with its tag or place, and when it was submitted.
+/// An operation in flight: a write or a read with its tag or sector, a flush, or a look; and when it was submitted.
 enum Under {
     Write(u64),
     Flush,
@@ -173,8 +173,8 @@ enum Under {
     Read(u64, u64),
 }
 
-/// Several operations at once, members that fail and return, cuts; and all over again. Members may lose what they do
-/// not flush: then only what was flushed is promised.
+/// Runs concurrent operations with members that fail and return, and cuts, repeatedly. Members may lose unflushed data;
+/// then only flushed data is promised.
 fn random_world(seed: u64, loses: bool) {
     let mut rng = Rng(seed ^ 0x5eed);
     let members = 2 + rng.below(2) as usize;
@@ -183,7 +183,7 @@ fn random_world(seed: u64, loses: bool) {
     let mut oracle = Oracle::default();
     let mut start_failures = 0;
     for _ in 0..4 {
-        // Perhaps one is not there.
+        // Perhaps a member is missing.
         let missing = rng.one_in(4).then(|| rng.below(members as u64) as usize);
         if let Some(missing) = missing {
             world.disks[missing].always(Some(Kind::Down));
@@ -194,8 +194,8 @@ fn random_world(seed: u64, loses: bool) {
             world.disks.iter().for_each(|disk| disk.always(None));
             opened = open(&mut world, Start::Careful);
         }
-        // Labels of an event that could not be made durable may say that others are out, and cannot be told from those
-        // of one that has gone on alone. Here none has.
+        // Labels of an event that could not be made durable may call other members out. They look like those of a
+        // member that has continued alone, which no member has done here.
         if opened.as_ref().is_err_and(|error| error.text.contains("gone on alone")) {
             opened = open_newest(&mut world);
         }
@@ -296,7 +296,7 @@ fn run_load(world: &mut World, rng: &mut Rng, oracle: &mut Oracle, mirror: &Mirr
     }
 }
 
-/// With the member that has the newest label by which it is in.
+/// Opens the mirror with the member with the newest label by which it is in.
 fn open_newest(world: &mut World) -> nine_block::Result<Mirror> {
     let label = |number: usize| {
         let labels = [0, 8].map(|at| world.disks[number].peek(at));

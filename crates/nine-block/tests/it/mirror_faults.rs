@@ -1,4 +1,4 @@
-//! Mirrors of members of which several fail at once, or in part, or while something else is under way.
+//! Mirrors with several failures at once, partial failures, or failures during other work.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -19,7 +19,7 @@ const SECTORS: u64 = 32;
 /// Sectors of a member before the mirrored ones.
 const HEAD: u64 = 128;
 
-/// A disk with sectors that cannot be read until they are written.
+/// A disk with sectors that are unreadable until they are written.
 struct Bad {
     of: Arc<Disk>,
     sectors: Mutex<BTreeSet<u64>>,
@@ -61,7 +61,7 @@ fn world(members: usize, sectors: u64) -> World {
     world
 }
 
-/// A mirror that is made, equal, and with nothing marked.
+/// Creates a mirror of equal members without marks.
 fn mirror(members: usize) -> (World, Mirror, Arc<dyn Device>) {
     let mut world = world(members, SECTORS);
     let mirror = open(&mut world, Start::Careful).unwrap();
@@ -88,7 +88,7 @@ fn keep(world: &mut World, mirror: &Mirror) {
     world.beside.push(Box::pin(mirror.clone().keep(rest())));
 }
 
-/// Long enough for all that has to be copied here.
+/// Runs long enough for all copies.
 fn idle(world: &mut World) {
     (0..1000).for_each(|_| assert!(world.turn()));
 }
@@ -119,7 +119,7 @@ fn on(world: &World, member: usize, at: u64) -> u64 {
     tag(&world.disks[member].peek(HEAD + at), at)
 }
 
-/// Sectors of a member are of another write, and nobody is told.
+/// Silently replaces sectors of a member with those of another write.
 fn back(world: &mut World, member: usize, tag: u64, at: u64, count: u64) {
     let disk = &world.disks[member];
     disk.submit(Io::write(HEAD + at, tagged(tag, at, count), |result| drop(result.unwrap())));
@@ -158,7 +158,7 @@ fn bad_sectors_of_two_members_are_healed_each_by_the_others() {
     );
 }
 
-/// That all of them are of this write.
+/// Returns the proof that all sectors are of this write.
 fn proof(number: u64, at: u64) -> Option<Proof> {
     Some(Proof::new(1, move |n, sector| *sector == tagged(number, at + n, 1)))
 }
@@ -173,7 +173,7 @@ fn whoever_knows_what_is_right_gets_it_from_the_member_that_has_it_and_the_other
     back(&mut world, 0, 9, 3, 1);
     back(&mut world, 1, 8, 20, 1);
     told(&world);
-    // Neither has all of these: the bytes come as a single disk would give them, and the reader judges.
+    // Neither member has all of these, so the data is returned as from a single disk, and the reader verifies it.
     let (all, known) = (world.run(disk.read_proven(0, 32, proof(1, 0))).unwrap(), proof(1, 0).unwrap());
     assert!(!known.holds(&all.unwrap()));
     assert!(told(&world).is_empty());
@@ -183,7 +183,7 @@ fn whoever_knows_what_is_right_gets_it_from_the_member_that_has_it_and_the_other
     }
     assert_eq!(told(&world), ["w0: sectors 0+16 were written again"]);
     assert_eq!(world.run(disk.read_proven(0, 40, proof(1, 0))).unwrap().unwrap(), tagged(1, 0, 40));
-    // The second is looked at when the first is found wrong.
+    // The second member is read only after the first was found wrong.
     back(&mut world, 0, 9, 21, 1);
     assert!(world.run(disk.read_proven(0, 20, proof(1, 0))).unwrap().is_ok());
     let rest = world.run(disk.read_proven(20, 12, proof(1, 20))).unwrap().unwrap();
@@ -199,7 +199,7 @@ fn what_is_written_meanwhile_is_not_healed_away() {
     assert_eq!(old.unwrap(), tagged(1, 0, 8), "no member proves, and nothing is healed");
     idle(&mut world);
     assert!((0..2).all(|member| on(&world, member, 0) == 1));
-    // It has been written since the proof was made, on the first only when it is read.
+    // The sectors were written after the proof was made; on the first member only while they are read.
     back(&mut world, 0, 2, 0, 8);
     let reading = disk.read_proven(0, 8, proof(1, 0));
     let written = disk.write(0, tagged(3, 0, 8));
@@ -230,7 +230,7 @@ fn a_worm_in_a_mirror_that_cannot_be_healed_stays_in() {
     assert!(mirror.status().contains("0 in"), "{}", mirror.status());
 }
 
-/// Its mirrored sectors are not written again, from a moment on.
+/// A device that refuses to rewrite mirrored sectors, once this is set.
 struct Once(Arc<dyn Device>, AtomicBool);
 
 impl Device for Once {
@@ -289,7 +289,7 @@ fn a_scrub_writes_again_what_cannot_be_read_and_only_that() {
     assert_eq!((on(&world, 1, 5), on(&world, 1, 9)), (1, 2));
 }
 
-/// None is left that has done its flush: what was written is lost until it is written again.
+/// No remaining member has done its flush, so the data is lost until it is written again.
 #[test]
 fn a_flush_that_all_failed_is_not_forgotten() {
     let (mut world, mirror, disk) = mirror(2);
@@ -324,7 +324,7 @@ fn a_flush_that_one_failed_while_another_was_reserved_is_not_forgotten() {
     write(&mut world, &disk, 2, 0, 8).unwrap();
     world.disks[0].fail(Op::Flush, Kind::Poisoned);
     world.disks[1].fail(Op::Flush, Kind::Reserved);
-    // And the label, too.
+    // And the label write too.
     world.disks[1].fail(Op::Write, Kind::Reserved);
     assert_eq!(flush(&mut world, &disk), Err(Kind::Reserved));
     back(&mut world, 0, 1, 0, 8);
@@ -337,7 +337,8 @@ fn a_flush_that_one_failed_while_another_was_reserved_is_not_forgotten() {
     assert!((0..8).all(|at| on(&world, 0, at) == 2));
 }
 
-/// One of two others lacks what failed everywhere, and the other has got it already, when the first goes.
+/// When the first member fails, one of the two others lacks the data of a write that failed everywhere, and the other
+/// has it.
 #[test]
 fn members_are_equal_after_the_first_has_gone() {
     let (mut world, mirror, disk) = mirror(3);
@@ -460,7 +461,7 @@ fn a_full_resync_takes_no_member_out() {
     for at in 0..SECTORS {
         assert!((1..3).all(|member| on(&world, member, at) == 1));
     }
-    // Named, the first goes for a moment; the only one cannot.
+    // If the first is named, it leaves for a moment; the only member cannot.
     mirror.control(&["resync", "full", "0"]).unwrap();
     until(&mut world, || mirror.status().contains("0 returning"));
     until(&mut world, || mirror.status().contains("0 in;"));
@@ -472,7 +473,7 @@ fn a_full_resync_takes_no_member_out() {
     assert_eq!(told(&world), ["w0 is not set aside: as it was told to"]);
 }
 
-/// What cannot be read on the first is right on the others still.
+/// Sectors that are unreadable on the first member are still right on the others.
 #[test]
 fn a_full_resync_loses_nothing_that_only_the_others_have() {
     let mut world = world(2, SECTORS);
@@ -502,7 +503,7 @@ fn labels_do_not_share_a_physical_sector_and_one_may_be_unreadable() {
         );
         assert_eq!(world.disks[0].peek(1), [0; 512]);
         write(&mut world, &disk, 1, 0, 8).unwrap();
-        // Each has another event.
+        // Each label has another event.
         world.run(mirror.set_aside(1 - member)).unwrap().unwrap();
         write(&mut world, &disk, 2, 4, 1).unwrap();
         flush(&mut world, &disk).unwrap();
@@ -527,7 +528,7 @@ fn labels_do_not_share_a_physical_sector_and_one_may_be_unreadable() {
     }
 }
 
-/// The source has a bad sector: all else comes, and it is known what does not.
+/// The source has a bad sector: everything else is copied, and the missing sector is known.
 #[test]
 fn a_member_returns_beside_a_bad_sector_of_the_source() {
     for end in 0..3 {
@@ -553,7 +554,7 @@ fn a_member_returns_beside_a_bad_sector_of_the_source() {
         assert_eq!(told(&world), all);
         assert!((0..32).all(|at| on(&world, 1, at) == if at == 10 { 1 } else { 2 }));
         assert!(mirror.status().contains("left, lacks 1 sectors"), "{}", mirror.status());
-        // Nobody gets what is old.
+        // No reader gets old data.
         assert!(read(&mut world, &disk, 10).is_err());
         assert_eq!(read(&mut world, &disk, 11), Ok(2));
         match end {
@@ -606,7 +607,7 @@ fn writes_do_not_wait_for_a_member_that_is_asked() {
     idle(&mut world);
     let slow = world.disks.pop().unwrap();
     let mut returns = Box::pin(mirror.bring_back(1, false));
-    // It is asked how large it is, for its labels, and for its marks.
+    // It is asked for its size, its labels and its marks.
     for step in 0..4 {
         assert!(ready(&mut returns).is_none());
         assert_eq!(slow.waiting(), 1, "step {step}");
@@ -694,7 +695,7 @@ fn that_a_member_is_reserved_ends_a_scrub_and_nothing_is_written() {
     idle(&mut world);
     assert_eq!(on(&world, 1, 3), 2);
     assert_eq!(told(&world), ["{w0w1} is not gone on with: Reserved as the test says"]);
-    // A copy does not go to the next for it, nor is anybody set aside.
+    // A copy does not use the next member for this error, and no member is set aside.
     world.run(mirror.set_aside(1)).unwrap().unwrap();
     write(&mut world, &disk, 3, 3, 1).unwrap();
     world.run(mirror.bring_back(1, false)).unwrap().unwrap();
@@ -790,7 +791,7 @@ fn words_stop_and_slow_down_what_runs_and_status_counts() {
     world.run(mirror.bring_back(1, false)).unwrap().unwrap();
     idle(&mut world);
     world.disks[1].fail(Op::Write, Kind::Failed);
-    // It is its mark that fails.
+    // The write of its mark fails.
     write(&mut world, &disk, 1, 0, 8).unwrap();
     let status = mirror.status();
     let lines: Vec<_> =
@@ -803,7 +804,7 @@ fn words_stop_and_slow_down_what_runs_and_status_counts() {
     assert_eq!(lines, all, "{status}");
 }
 
-/// What a mirror does by itself asks for the right to write, too, and nobody is set aside for want of it.
+/// Writes by the mirror itself also need the right, and no member is set aside for the lack of it.
 #[test]
 fn without_the_right_to_write_a_mirror_writes_nothing_by_itself_and_nobody_is_set_aside() {
     let mut world = world(2, SECTORS);
@@ -821,7 +822,7 @@ fn without_the_right_to_write_a_mirror_writes_nothing_by_itself_and_nobody_is_se
     let disk = device(&mirror);
     keep(&mut world, &mirror);
     write(&mut world, &disk, 1, 0, 8).unwrap();
-    // Everything is to be copied to the second one; then the right runs out.
+    // Everything is to be copied to the second member; then the right expires.
     mirror.control(&["resync", "full", "1"]).unwrap();
     now.store(10, Relaxed);
     let image = |world: &World| -> Vec<_> {
@@ -834,7 +835,7 @@ fn without_the_right_to_write_a_mirror_writes_nothing_by_itself_and_nobody_is_se
     assert!(image(&world) == before, "it writes without the right");
     assert_eq!(write(&mut world, &disk, 2, 0, 1).unwrap_err().kind, Kind::Busy);
     assert!(!mirror.status().contains("out"), "{}", mirror.status());
-    // It comes again: all goes on.
+    // When the right is extended, everything continues.
     right.extend(Duration::from_secs(20));
     write(&mut world, &disk, 3, 8, 8).unwrap();
     until(&mut world, || !mirror.status().contains("regions to make equal"));

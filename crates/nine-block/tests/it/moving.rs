@@ -1,4 +1,4 @@
-//! A device that moves to another while it is read and written, in worlds of faulty disks.
+//! A device that moves to another one while it is read and written, in worlds of faulty disks.
 
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex};
@@ -9,7 +9,7 @@ use nine_block::{Device, Io, Kind, Moving, Op, Shape};
 
 use crate::common::*;
 
-/// A disk that is given away: who has it counts as its only owner.
+/// A disk with its own reference count, so that its holders can be counted.
 struct Given(Arc<Disk>);
 
 impl Device for Given {
@@ -38,7 +38,7 @@ fn world(seed: u64, old: u64, new: u64) -> (World, Moving) {
 
 type Moved = Arc<Mutex<Option<nine_block::Result<Arc<dyn Device>>>>>;
 
-/// It moves, beside.
+/// Starts a move in the background.
 fn moves(world: &mut World, moving: &Moving) -> Moved {
     let (moving, to, moved) = (moving.clone(), given(&world.disks[1]), Moved::default());
     let told = moved.clone();
@@ -51,7 +51,7 @@ fn moves(world: &mut World, moving: &Moving) -> Moved {
 
 type Under = (u64, u64, u64, Pin<Box<dyn Future<Output = nine_block::Result<Bytes>> + Send>>);
 
-/// Reads, writes, flushes, until it has moved or not; then all is read.
+/// Reads, writes and flushes until the move has ended; then reads everything.
 fn use_it(world: &mut World, moving: &Moving, moved: &Moved, sectors: u64) -> Oracle {
     let disk: Arc<dyn Device> = Arc::new(moving.clone());
     let (mut oracle, mut under, mut behind) = (Oracle::default(), Vec::<(u8, Under)>::new(), 0);
@@ -60,7 +60,7 @@ fn use_it(world: &mut World, moving: &Moving, moved: &Moved, sectors: u64) -> Or
         behind += u64::from(moved.lock().unwrap().is_some());
         if under.len() < 6 && behind < 200 {
             let now = world.now;
-            // Around the places where one piece ends.
+            // Around the ends of pieces.
             let at = [0, 1020, 2044, sectors - 6][world.rng.below(4) as usize] + world.rng.below(4);
             let count = 1 + world.rng.below(3).min(sectors - at - 1);
             under.push(match world.rng.below(5) {
@@ -104,9 +104,9 @@ fn what_is_read_and_written_while_it_moves_is_right_and_nothing_fails() {
         let oracle = use_it(&mut world, &moving, &moved, 3000);
         let old = moved.lock().unwrap().take().unwrap().unwrap();
         assert_eq!((old.name(), moving.name(), moving.shape().sectors), ("old".into(), "new".into(), 5000));
-        // The old one is not asked any more, and nobody has it.
+        // The old device is not used any more, and has no other holders.
         assert_eq!((Arc::strong_count(&old), world.disks[0].waiting()), (1, 0));
-        // What was flushed is on the new one.
+        // Flushed data is on the new device.
         world.cut(Keep::Nothing);
         for at in 0..3000 {
             oracle.survives(at, tag(&world.disks[1].peek(at), at)).unwrap();
@@ -131,7 +131,7 @@ fn where_the_new_one_fails_the_old_one_goes_on() {
     }
 }
 
-/// Whoever finds an unfinished one does not take it for the disk.
+/// An incomplete copy does not look like the disk.
 #[test]
 fn until_the_end_the_new_one_does_not_begin_like_the_old_one() {
     let (mut world, moving) = world(1, 3000, 3000);

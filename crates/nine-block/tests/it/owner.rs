@@ -10,7 +10,7 @@ use nine_block::{Device, How, Io, Kind, SectorOwner, Shape, Table};
 use crate::common::*;
 use crate::expr::{build, disks, how};
 
-/// Verifies blocks of two sectors, of two versions.
+/// Verifies blocks of two sectors, with two versions.
 struct Knows;
 
 impl SectorOwner for Knows {
@@ -28,16 +28,16 @@ impl SectorOwner for Knows {
     }
 }
 
-/// Sectors whose blocks have a second version in some tests.
+/// Sectors of blocks that have a second version in some tests.
 const REWRITTEN: Range<u64> = 0..8;
 
-/// Expressions around a mirror, for its first member (which is spoilt), and for its second.
+/// Expressions around a mirror, for its first member (which is damaged), and for its second.
 const AROUND: [&str; 7] = ["_", "(_w3)", "(w3_)", "[_w3]", "p(_)10.50", "f_", "(buffer 64K _)"];
 const FIRST: [&str; 5] = ["w0", "(w0w1)", "[w0w1]", "p(w0)10.90", "(buffer 64K w0)"];
 const SECOND: [&str; 3] = ["w2", "p(w2)5.90", "(buffer 64K w2)"];
 
-/// Writes all sectors, spoils some of the first member, and opens the device again after a crash. An error: a sector is
-/// wrong then.
+/// Writes all sectors, damages some of the first member, and opens the device again after a crash. The error names a
+/// wrong sector.
 fn crash(seed: u64, text: &str, is_owned: bool) -> Result<(), String> {
     let (mut rng, mut world) = (Rng(seed), disks());
     let built = build(&mut world, text, &how(true)).map_err(|wrong| wrong.to_string())?;
@@ -100,7 +100,7 @@ fn the_right_copy_is_taken_and_not_the_first() {
     assert_eq!(without, all, "without an owner what the first has is right");
 }
 
-/// A member that was out has old versions. They heal a rotten block of the others only where they are the latest.
+/// A member that was out has old versions. They replace a rotten block of the others only if they are the latest.
 #[test]
 fn an_old_version_of_a_member_that_returns_heals_nothing() {
     let mut world = disks();
@@ -129,7 +129,7 @@ fn an_old_version_of_a_member_that_returns_heals_nothing() {
     assert!((0..16).all(|sector| world.disks[1].peek(at(sector)) == first(sector)), "they are equal");
 }
 
-/// A device that reports what it was told, for expressions around it.
+/// A device that reports the calls that it gets, for expressions around it.
 struct Leaf(AtomicUsize);
 
 impl Device for Leaf {

@@ -14,7 +14,7 @@ use super::tag::Kind;
 use super::{Changed, Changes, Cw, Fields, Result, State};
 use crate::ptr::NEW;
 
-/// Returns the front area: the area of w behind its labels, which serves as c.
+/// Returns the front area: the area of w after its labels, which serves as c.
 pub(super) fn front(w: &Arc<dyn Device>, block: u32, first: u64) -> Result<Arc<dyn Device>> {
     let per = u64::from(block) / 512;
     let name = format!("the front of {}", w.name());
@@ -119,7 +119,7 @@ impl Cw {
         if self.in_place() { &self.0.w } else { &self.0.c }
     }
 
-    /// Returns whether segments lie one behind the other. In place they need not, so this is true.
+    /// Returns whether segments lie one after the other. In place they need not, so this is true.
     pub(super) fn are_in_order(&self, fields: &Fields) -> bool {
         self.0.first > LABELS || fields.segments().all(|at| at < fields.next_worm)
     }
@@ -228,7 +228,7 @@ impl Cw {
         }
     }
 
-    /// Returns whether the block at `at` of w may be written: all blocks behind have never been.
+    /// Returns whether block `at` of w can have been written. Later blocks never have been.
     pub(super) fn is_before(&self, at: u64, next_worm: u64) -> bool {
         at < if self.0.first > LABELS { self.worm_blocks() } else { next_worm }
     }

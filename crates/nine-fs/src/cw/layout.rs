@@ -194,8 +194,8 @@ const SLOTS_LEAST: u64 = 128;
 
 /// A w without a cache device can grow to this multiple of its first size.
 const GROWTH: u64 = 16;
-/// A w of at most this number of blocks has a row for each; a larger one has at least so many rows, or a quarter of its
-/// blocks.
+/// A w of at most this number of blocks has a row for each. A larger one has this number of rows, or a quarter of its
+/// blocks if that is more.
 const ROWS_IN_PLACE: u64 = 1 << 26;
 /// Blocks of w for its labels, before everything else.
 pub(crate) const LABELS: u64 = 2;
@@ -244,7 +244,7 @@ impl Layout {
         }
     }
 
-    /// Returns the layout of a w without a cache device: the tables in the area behind its labels. `None`: w is too
+    /// Returns the layout of a w without a cache device: the tables in the area after its labels. `None`: w is too
     /// small.
     pub(crate) fn in_place(blocks: u64, block: u32) -> Option<Self> {
         let per_block = u64::from(block) / 512;
@@ -269,7 +269,7 @@ impl Layout {
         (blocks < 1 << 36 && blocks >= layout.front() + SLOTS_LEAST).then_some(layout)
     }
 
-    /// In place: returns the first block behind the tables. The last block of the tables has headers.
+    /// In place: returns the first block after the tables. The last block of the tables has headers.
     pub(crate) fn front(&self) -> u64 {
         self.copies.saturating_add(LABELS + 1)
     }
@@ -360,7 +360,7 @@ fn known(bytes: &[u8], mark: &[u8; 8], what: &str, can: u32) -> Result<u32, Stri
     Ok(features)
 }
 
-/// The offset of the epoch in a header: behind the longest fields.
+/// The offset of the epoch in a header: after the longest fields.
 const EPOCH: usize = HEADER_BYTES - 12;
 const _: () = assert!(160 + FIELDS_MOST <= EPOCH);
 
@@ -605,7 +605,7 @@ pub(crate) struct Label {
     pub(crate) identity: Identity,
     pub(crate) made: Time,
     pub(crate) name: String,
-    /// Without a cache device: the first block behind the tables, and the blocks of w at its creation. Otherwise zeros.
+    /// Without a cache device: the first block after the tables, and the blocks of w at its creation. Otherwise zeros.
     pub(crate) in_place: (u64, u64),
 }
 

@@ -10,8 +10,8 @@
 //!                                  |---> segment (a dump on its way)         --> w
 //! ```
 //! Always holds: c and w hold the state of the last durable commit, whatever happens. A slot that this state names is
-//! not written. A block of w that belongs to a dump is never written again. Without a cache device slots are blocks of
-//! w, and c is an area of w (`in_place`).
+//! not written. A block of w that belongs to a dump is never written again. Without a cache device ("in place") slots
+//! are blocks of w, and c is an area of w.
 
 mod bytes;
 mod chain;
@@ -188,7 +188,7 @@ impl Cw {
             row = other.start;
         }
         if near.is_none() {
-            // Leave 63 rows, so that the blocks that follow can have the addresses behind this one.
+            // Leave 63 rows, so that the blocks that follow can have the addresses after this one.
             state.free_rows.skip(63);
         }
         Some(NEW + row)

@@ -59,7 +59,7 @@ impl Room {
         is_free
     }
 
-    /// Takes at most `most` consecutive numbers, from the first free one behind those taken last.
+    /// Takes at most `most` consecutive numbers, from the first free one after those taken last.
     pub(crate) fn take(&mut self, most: u64) -> Option<Range<u64>> {
         let first = self.next_free(self.hand, self.len).or_else(|| self.next_free(0, self.hand))?;
         let mut end = first;

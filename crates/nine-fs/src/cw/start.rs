@@ -497,7 +497,7 @@ impl Cw {
     async fn fits(&self) -> Result<()> {
         let fields = self.fields();
         let has = self.worm_blocks();
-        // The next superblock may be due just behind the end of w. In place this was checked before.
+        // The next superblock may be due just after the end of w. In place this was checked before.
         if fields.next_worm > has + 1 && !self.in_place() {
             let text = format!(
                 "w has {has} blocks, where {} were written: what has been put behind it is missing, or w is another",

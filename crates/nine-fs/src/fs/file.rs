@@ -269,7 +269,7 @@ impl Fs {
         self.charge(it.uid, blocks * self.block(), 0);
     }
 
-    /// Changes the size of a file; the caller stores the attributes. Blocks behind the new size are removed now or
+    /// Changes the size of a file; the caller stores the attributes. Blocks beyond the new size are removed now or
     /// later: see [`shear`](Self::shear).
     pub(super) fn resize(&mut self, ino: u64, it: &mut Attributes, size: u64) -> Op<()> {
         self.before_growth(ino, it, size)?;
@@ -301,12 +301,12 @@ impl Fs {
         Ok(())
     }
 
-    /// Returns whether blocks behind the size of a file may still have to be removed.
+    /// Returns whether blocks beyond the size of a file may still have to be removed.
     pub(crate) fn is_sheared(&self, ino: u64) -> bool {
         self.sheared.contains(&ino)
     }
 
-    /// Before a file grows, removes one step of the blocks behind its size, and lets the operation try again.
+    /// Before a file grows, removes one step of the blocks beyond its size, and lets the operation try again.
     fn before_growth(&mut self, ino: u64, it: &Attributes, size: u64) -> Op<()> {
         if size > it.size && self.is_sheared(ino) {
             self.shear(ino)?;
@@ -315,7 +315,7 @@ impl Fs {
         Ok(())
     }
 
-    /// Removes some of the blocks behind the size of a file. Returns whether none are left.
+    /// Removes some of the blocks beyond the size of a file. Returns whether none are left.
     pub(crate) fn shear(&mut self, ino: u64) -> Op<bool> {
         let mut it = self.own(ino)?;
         let size = it.size;
@@ -324,7 +324,7 @@ impl Fs {
         Ok(all)
     }
 
-    /// Removes blocks behind a size, last ones first, as many as one step may. Clears the rest of the last remaining
+    /// Removes blocks beyond a size, last ones first, as many as one step may. Clears the rest of the last remaining
     /// block. Returns whether none are left; otherwise the file is recorded, like files without a name.
     fn shorten(&mut self, ino: u64, it: &mut Attributes, size: u64) -> Op<bool> {
         let content = self.mem.content() as u64;

@@ -113,7 +113,7 @@ impl Fs {
         extent.count.into()
     }
 
-    /// Removes a part of a file without a name, or of the blocks behind its size. Returns whether that is complete.
+    /// Removes a part of a file without a name, or of the blocks beyond its size. Returns whether that is complete.
     pub(crate) fn reap(&mut self, ino: u64) -> Op<bool> {
         let mut it = match self.own(ino) {
             Err(super::Stop::Error(_)) => {
@@ -140,7 +140,7 @@ impl Fs {
         Ok(all)
     }
 
-    /// Returns the recorded files: those without a name, and those with blocks behind their size.
+    /// Returns the recorded files: those without a name, and those with blocks beyond their size.
     pub(crate) fn orphans(&mut self) -> Op<Vec<u64>> {
         let mut found = Vec::new();
         tree::range(&self.mem, self.mem.root, &Key::orphan(0), |key, _| {

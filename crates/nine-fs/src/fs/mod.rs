@@ -97,7 +97,7 @@ pub(crate) struct Fs {
     used: BTreeSet<u32>,
     /// Number of changed blocks at which operations wait for the commit.
     most: usize,
-    /// Files that may have blocks behind their size.
+    /// Files that may have blocks beyond their size.
     sheared: BTreeSet<u64>,
     /// The error while a commit waits for storage below its devices. Operations that need room fail meanwhile.
     pub(crate) full: Option<nine_block::Error>,

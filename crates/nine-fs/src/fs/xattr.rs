@@ -64,7 +64,7 @@ impl Fs {
         Ok(bytes)
     }
 
-    /// Sets or replaces an attribute. An empty value with `XATTR_REPLACE` removes it, as in 9P2000.L.
+    /// Sets or replaces an attribute. An empty value with `XATTR_REPLACE` removes it: this is how Linux asks.
     pub(crate) fn set_xattr(&mut self, ino: u64, name: &[u8], value: &[u8], flags: u32, now: Time) -> Op<()> {
         if value.len() > VALUE_MOST {
             return Err(Errno::E2BIG.into());

@@ -335,12 +335,12 @@ impl Archive {
         Ok(Reply::Done)
     }
 
-    /// Changes attributes. Blocks behind a smaller size are removed in the background.
+    /// Changes attributes. Blocks beyond a smaller size are removed in the background.
     pub(crate) fn set_attributes(&self, state: &mut State, ino: u64, set: &SetAttr<'_>, by: u32) -> Op<()> {
         self.changing(state, ino, set, |state| state.fs.set_attributes(ino, set, by, self.time()))
     }
 
-    /// Runs a change of attributes, and starts the removal of blocks behind a smaller size.
+    /// Runs a change of attributes, and starts the removal of blocks beyond a smaller size.
     fn changing(
         &self,
         state: &mut State,

@@ -1,4 +1,4 @@
-//! The device against objects in memory: what goes wrong, one by one, and by seeds with an oracle.
+//! The device against objects in memory: faults one by one, and random worlds with an oracle.
 
 mod slate;
 
@@ -15,7 +15,7 @@ use nine_block::{Device, Kind, Op, Result, SECTOR};
 use crate::memory::{Fate, Memory, Request};
 use crate::{Etag, Fault, Objects, Options, Patience, Store, Swapped, swap};
 
-/// What it has come to by now.
+/// Returns the result of a future, if it is ready.
 fn by_now<T>(future: impl Future<Output = T>) -> Option<T> {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(it) => Some(it),
@@ -46,7 +46,7 @@ fn follow(memory: &Memory) -> Arc<dyn Device> {
     try_open(memory, Options { read_only: true, ..options("") }).unwrap()
 }
 
-/// Sectors of this content.
+/// Returns sectors with this content.
 fn of(content: u8, count: u64) -> Bytes {
     vec![content; (count * SECTOR) as usize].into()
 }
@@ -88,7 +88,7 @@ fn what_was_flushed_is_there_for_everybody() {
     assert_eq!(kind(now(other.read((1 << 20) - 1, 2))), Kind::Range);
     drop(one);
     assert_eq!(now(open(&memory, "two").read(7, 1)).unwrap(), of(3, 1));
-    // Who only looks claims nothing.
+    // A read-only user claims nothing.
     assert_eq!(memory.names().len(), 4);
 }
 
@@ -112,7 +112,7 @@ fn the_same_is_as_good_and_other_content_is_refused() {
     let memory = Memory::default();
     let one = open(&memory, "one");
     now(one.write(8, of(1, 4))).unwrap();
-    // In memory, and then in an object.
+    // Gathered in memory, and then in an object.
     for _ in 0..2 {
         now(one.write(8, of(1, 4))).unwrap();
         assert_eq!(kind(now(one.write(11, of(2, 2)))), Kind::ReadOnly);
@@ -138,7 +138,7 @@ fn an_answer_that_was_lost_is_our_own_put() {
     now(one.write(0, of(1, 3))).unwrap();
     now(one.flush()).unwrap();
     assert_eq!(memory.names().len(), 3);
-    // Another with our claim, a copy of this machine, has other content there.
+    // A copy of this machine, with our claim, has put other content there.
     memory.heal();
     memory.change("data/00000001-00000001-000000000009-0001", of(9, 1));
     now(one.write(9, of(1, 1))).unwrap();
@@ -164,7 +164,7 @@ fn who_claims_later_has_all_that_was_flushed_and_the_other_is_told() {
     assert!(error.text.contains("two writes here now (claim 2)"), "{error}");
     assert_eq!(kind(now(one.write(7, of(1, 1)))), Kind::Reserved);
     assert!(one.status().contains("NOT WRITTEN ANY MORE"));
-    // It has put its object nevertheless: nobody was told that it is there, and so it does not count.
+    // It has put its object all the same. The write was never acknowledged, so the object does not count.
     now(two.write(6, of(2, 1))).unwrap();
     now(two.flush()).unwrap();
     assert_eq!(now(follow(&memory).read(6, 1)).unwrap(), of(2, 1));
@@ -225,7 +225,7 @@ fn who_writes_more_than_can_be_gathered_waits() {
     }
     let mut last = Box::pin(one.write(megabyte(63), of(63, 2048)));
     assert!(by_now(last.as_mut()).is_none());
-    // Eight were under way at most; flushes wait for all.
+    // At most eight were in flight; flushes wait for all.
     let mut flush = Box::pin(one.flush());
     assert_eq!(memory.asked("put"), 3 + 8);
     memory.go();
@@ -268,7 +268,7 @@ fn what_is_gone_or_changed_is_an_error() {
         assert!(now(two.read(at, 1)).is_err());
     }
     memory.remove("store");
-    // None with another identity takes its place.
+    // A store with another identity is not created in its place.
     let error = now(two_more.write(9, of(1, 1))).unwrap_err();
     assert!(error.kind == Kind::Failed && error.text.contains("`store` is gone"), "{error}");
     let error = try_open(&memory, options("x")).err().unwrap();
@@ -302,7 +302,7 @@ fn who_has_no_more_numbers_writes_no_more() {
     assert!(error.kind == Kind::Reserved && error.text.contains("no more numbers"), "{error}");
     assert_eq!(kind(now(device.write(3, of(1, 1)))), Kind::Reserved);
     assert_eq!(now(follow(&memory).read(0, 2)).unwrap(), of(1, 2));
-    // A name that somebody has given: what would be flushed behind it were never found again.
+    // A name that a user has created: data flushed after it would never be found.
     memory.change("claim/ffffffff", Bytes::new());
     let error = now(open(&memory, "two").write(3, of(1, 1))).unwrap_err();
     assert!(error.kind == Kind::Unsupported && error.text.contains("all claims are made"), "{error}");
@@ -320,7 +320,7 @@ fn a_store_grows() {
     assert_eq!(two.shape().sectors, 1 << 21);
     now(one.look()).unwrap();
     assert_eq!(one.shape().sectors, 1 << 21);
-    // Smaller is nothing that it could become.
+    // A store never shrinks.
     now(open(&memory, "three").write(1 << 20, of(1, 1))).unwrap();
 }
 
@@ -333,7 +333,7 @@ fn a_store_that_refuses_for_ever_is_waited_for_as_long_as_was_said() {
     assert!(error.kind == Kind::Down && error.text.contains("store is refused, and is not there"), "{error}");
     memory.heal();
     now(open(&memory, "one").write(0, of(1, 1))).unwrap();
-    // No larger one takes the place of the object that says what it is.
+    // The object `store` is not replaced by a larger one.
     memory.decided_by(|_| Fate::Stubborn);
     let error = now(larger().write(1, of(1, 1))).unwrap_err();
     assert!(error.kind == Kind::Down && error.text.contains("`If-Match`"), "{error}");
@@ -379,14 +379,14 @@ fn a_swap_is_done_once() {
     assert!(matches!(swap(None, "a 4"), Err(Fault::Later(_))));
 }
 
-/// Writers that die, stores that fail: what was flushed is read by all who come later, and no sector ever has what
-/// nobody has written there.
+/// Writers die and the store fails. All later readers must see flushed data, and no sector may have data that was never
+/// written there.
 #[test]
 fn seeds() {
     all_are_well(300, world);
 }
 
-/// Worlds of so many seeds; the first one that fails is named.
+/// Runs a world for each seed, and names the first that fails.
 fn all_are_well(seeds: u64, world: fn(u64)) {
     for seed in 0..seeds {
         let fails = std::panic::catch_unwind(|| world(seed));
@@ -394,7 +394,7 @@ fn all_are_well(seeds: u64, world: fn(u64)) {
     }
 }
 
-/// Numbers below what is asked for, by a seed.
+/// Returns a generator of numbers below its argument, from a seed.
 fn chance(seed: u64) -> impl FnMut(u64) -> u64 + Send {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     move |n| {
@@ -418,7 +418,7 @@ fn world(seed: u64) {
             _ => Fate::Busy,
         }
     });
-    // What each sector must have, and what it may have.
+    // The content that each sector must have, and the contents that it may have.
     let mut flushed: BTreeMap<u64, u8> = BTreeMap::new();
     let mut may: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
     let opened = |who: u64| loop {
@@ -447,7 +447,7 @@ fn world(seed: u64) {
                 }
             }
             8 => {
-                // He may go on for a while, and knows nothing of it.
+                // The old writer may continue for a while, and does not know that it was replaced.
                 old = Some(store).filter(|_| random(2) == 0);
                 pending.clear();
                 life += 1;
@@ -459,7 +459,7 @@ fn world(seed: u64) {
                     let wrote = now(old.write(at, of(255, count))).is_ok();
                     (at..at + count).filter(|_| wrote).for_each(|at| may.entry(at).or_default().push(255));
                     if now(old.flush()).is_ok() && wrote {
-                        // It was still his. The new one learns of it with his claim.
+                        // The claim was still the old writer's. The new one lists its objects when it claims.
                         (at..at + count).for_each(|at| _ = flushed.insert(at, 255));
                     }
                 }

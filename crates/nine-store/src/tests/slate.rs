@@ -1,4 +1,4 @@
-//! A slate against objects in memory.
+//! The `Slate` against objects in memory.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -83,7 +83,7 @@ fn a_store_that_keeps_no_conditions_is_found_out() {
 #[test]
 fn nor_is_it_believed_because_it_was_asked_before() {
     let memory = Memory::default();
-    // It is tried, and whether it keeps conditions is not known in the end.
+    // The check is made, but its result is not known in the end.
     let mut puts = 0;
     memory.decided_by(move |request| {
         puts += u32::from(matches!(request, Request::Put(_)));
@@ -124,7 +124,7 @@ fn seeds() {
     all_are_well(400, world);
 }
 
-/// Three machines, and what each sector may have now.
+/// Three machines, and the values that each sector may have now.
 fn world(seed: u64) {
     let (mut random, mut fates) = (chance(seed), chance(!seed));
     let memory = Memory::default();
@@ -142,7 +142,7 @@ fn world(seed: u64) {
     });
     let mut slates = [slate(&memory), slate(&memory), slate(&memory)];
     let mut may: BTreeMap<u64, Vec<u8>> = (0..8).map(|at| (at, vec![0])).collect();
-    // Nothing that was given up can still come.
+    // No abandoned write can still arrive.
     let (mut is_settled, mut content) = (true, 0u8);
     for _ in 0..200 {
         let (who, at) = (random(3) as usize, random(8));

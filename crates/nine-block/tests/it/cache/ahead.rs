@@ -1,4 +1,4 @@
-//! Reading ahead: by counts, beside the old file server's rule and none.
+//! Read-ahead, measured by counts, beside the rule of the old file server and none.
 
 use std::sync::Arc;
 
@@ -17,8 +17,7 @@ fn over_slow(ahead: Ahead, blocks: u64) -> (Cache, Arc<Slow>, Cached) {
     (cache, slow, cached)
 }
 
-/// Reads blocks one after the other. How often one had to be waited for; in each wait the device ends all that is under
-/// way.
+/// Reads blocks one after the other. Returns how often a read had to wait. At each wait the device ends all operations.
 fn read(slow: &Slow, cached: &Cached, blocks: impl IntoIterator<Item = u64>) -> usize {
     let mut rounds = 0;
     for block in blocks {
@@ -39,7 +38,7 @@ fn sequential(ahead: Ahead) -> (usize, u64, Stats) {
     (rounds, reads, cache.stats())
 }
 
-/// Waits for the device, and reads of it, for 2000 blocks in their order.
+/// Counts the waits and the reads of the device for 2000 blocks in order.
 #[test]
 fn reading_ahead_saves_waits_and_reads() {
     let (rounds, reads, _) = sequential(Ahead::Never);
@@ -50,7 +49,7 @@ fn reading_ahead_saves_waits_and_reads() {
     assert_eq!((rounds, reads, stats.ahead_used), (12, 23, 1998));
 }
 
-/// The same by a device's reads, of which each finds its block here or waits.
+/// The same for reads of the device, each of which hits a block or waits.
 #[test]
 fn a_hit_that_asks_for_more_begins_it() {
     for (ahead, rounds, reads) in [(Ahead::Seed, 54, 2000), (Ahead::Grow, 12, 23)] {
@@ -69,7 +68,7 @@ fn a_hit_that_asks_for_more_begins_it() {
     }
 }
 
-/// Reads ahead that had to wait for others were not evicted: the window stays as large as it was.
+/// Read-aheads that had to wait for others were not evicted, so the window stays.
 #[test]
 fn what_was_not_begun_yet_makes_no_window_smaller() {
     let slow = Arc::new(Slow::new(BLOCKS * 16));
@@ -77,7 +76,7 @@ fn what_was_not_begun_yet_makes_no_window_smaller() {
     let cache = Cache::new(Options { memory: 4000 * 8192, largest: 8192, ..Options::default() });
     let cached = cache.over(slow.clone()).unwrap();
     read(&slow, &cached, (0..100).flat_map(|n| [n, 1000 + n]));
-    // The one has all reads ahead that may be under way, and the other's wait behind them.
+    // One stream has all read-aheads that may be in flight, and the other's wait behind them.
     (100..300).find(|block| cached.hit(*block).is_none()).unwrap();
     let under_way = slow.inner().under_way.len();
     let misses = cache.stats().misses;
@@ -127,7 +126,7 @@ fn never_more_is_under_way_than_the_limit_nor_behind_the_end() {
 #[test]
 fn no_more_than_an_eighth_of_the_memory_is_read_ahead() {
     let (cache, slow, cached) = over_slow(Ahead::Grow, 256);
-    // Each begins, and nobody goes on.
+    // Each stream begins, and none continues.
     for stream in 0..16 {
         read(&slow, &cached, (0..3).map(|n| stream * 100 + n));
         let stats = cache.stats();

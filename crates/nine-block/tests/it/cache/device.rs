@@ -1,4 +1,4 @@
-//! A device whose operations end when the test says so, and which knows what a power cut would leave.
+//! A device that ends operations when the test says so, and that knows the possible states after a power cut.
 
 use std::sync::Mutex;
 
@@ -7,32 +7,32 @@ use nine_block::{Device, Error, Io, Kind, Op, SECTOR, Shape};
 
 use crate::cache::Random;
 
-/// Each sector holds a number and its own address, so that what is in the wrong place is seen.
+/// A slow device. Each sector holds a number and its own address, so that a misplaced sector is detected.
 pub struct Slow(Mutex<Inner>);
 
 pub struct Inner {
     pub shape: Shape,
-    /// What has not ended.
+    /// Operations that have not ended.
     pub under_way: Vec<Pending>,
-    /// What a read finds.
+    /// The content for reads.
     pub content: Vec<u64>,
-    /// What a power cut leaves for certain.
+    /// The content that is certain after a power cut.
     durable: Vec<u64>,
-    /// Complete, and perhaps lost in a cut: sectors and numbers.
+    /// Complete writes that a cut may lose: sectors and numbers.
     loose: Vec<(u64, Vec<u64>)>,
-    /// Sectors and the numbers that a write has brought there for certain.
+    /// By sector the number that a write has certainly stored.
     pub complete: Vec<u64>,
-    /// What was submitted since the test looked.
+    /// Operations submitted since the test last looked.
     pub submitted: Vec<(Op, u64, Vec<u64>)>,
-    /// How many of each were submitted: reads, writes, flushes.
+    /// The number of submitted reads, writes and flushes.
     pub counts: [u64; 3],
 }
 
 pub struct Pending {
     pub io: Io,
-    /// How many of `loose` were complete when it was submitted.
+    /// The number of `loose` writes that were complete when it was submitted.
     before: usize,
-    /// What was in its sectors then.
+    /// The content of its sectors at that time.
     found: Vec<u64>,
 }
 
@@ -55,12 +55,12 @@ impl Slow {
         self.0.lock().unwrap()
     }
 
-    /// Ends all that is under way and what follows from it, well.
+    /// Ends all operations successfully, and those that follow from them.
     pub fn end_all(&self) {
         while self.end(0, None, &mut Random::new(0)) {}
     }
 
-    /// Ends one. What fails may have been done in part. False: there is none.
+    /// Ends one operation. A failed one may have been done in part. Returns false if there is none.
     pub fn end(&self, which: usize, fail: Option<Kind>, random: &mut Random) -> bool {
         let mut inner = self.inner();
         if which >= inner.under_way.len() {
@@ -80,7 +80,7 @@ impl Inner {
         let before = *before;
         let sectors = io.at as usize..io.end_at() as usize;
         match (io.op, fail) {
-            // It may have been read at once, or just now.
+            // The read may have taken effect at once, or just now.
             (Op::Read, None) => {
                 let found = if random.percent(50) { found } else { &self.content[sectors] };
                 return Ok((io.at..).zip(found).flat_map(|(at, number)| sector(at, *number)).collect());
@@ -107,10 +107,10 @@ impl Inner {
                     .iter_mut()
                     .for_each(|other| other.before = other.before.saturating_sub(before));
             }
-            // Another's device is not flushed.
+            // A reserved device is not flushed.
             (Op::Flush, Some(Kind::Reserved)) => {}
-            // As Linux does it: what could not be written counts as clean, and is gone at the next cut; also what was
-            // written while the flush was under way.
+            // As in Linux: data that could not be written counts as clean, and is lost at the next cut. So is data
+            // written during the flush.
             (Op::Flush, Some(_)) => {
                 let lost = self.loose.len() - self.loose.len() / 3;
                 self.loose.drain(..lost);
@@ -127,7 +127,7 @@ impl Inner {
         fail.map_or(Ok(Bytes::new()), Err)
     }
 
-    /// What is found after a power cut now.
+    /// Returns the content after a power cut at this moment.
     pub fn cut(&self, random: &mut Random) -> Vec<u64> {
         let mut left = self.durable.clone();
         let under_way = self.under_way.iter().map(|pending| &pending.io).filter(|io| io.op == Op::Write);
@@ -175,7 +175,7 @@ impl Device for Slow {
     }
 }
 
-/// A sector with this number.
+/// Returns a sector with this number.
 pub fn sector(at: u64, number: u64) -> [u8; SECTOR as usize] {
     let mut bytes = [0; SECTOR as usize];
     if number != 0 {
@@ -185,7 +185,7 @@ pub fn sector(at: u64, number: u64) -> [u8; SECTOR as usize] {
     bytes
 }
 
-/// The numbers of the sectors from this one on.
+/// Returns the numbers of the sectors from this one on.
 pub fn numbers(at: u64, data: &[u8]) -> Vec<u64> {
     let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap());
     let each = (at..).zip(data.chunks_exact(SECTOR as usize));
@@ -197,7 +197,7 @@ pub fn numbers(at: u64, data: &[u8]) -> Vec<u64> {
     each.collect()
 }
 
-/// Sectors with this number.
+/// Returns sectors with this number.
 pub fn data(at: u64, count: u64, number: u64) -> Bytes {
     (at..at + count).flat_map(|at| sector(at, number)).collect()
 }

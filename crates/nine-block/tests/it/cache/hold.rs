@@ -1,4 +1,4 @@
-//! What is held, what it costs to find it, and how it leaves.
+//! Blocks in the cache: which ones are held, what a hit costs, and how they leave.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,8 +21,8 @@ fn over_slow(blocks: u64, sectors: u64) -> (Cache, Arc<Slow>, Cached) {
     (cache, slow, cached)
 }
 
-/// A hot set of half the cache, read three times; a scan of ten times the cache; the hot set again. Beside it what LRU
-/// would hold: nothing, as any order of use alone that is shorter than the scan.
+/// Reads a hot set of half the cache three times, then scans ten times the cache, then reads the hot set again. LRU, or
+/// any order of use shorter than the scan, would hold nothing of it.
 #[test]
 fn a_hot_set_survives_a_scan() {
     let cache = Cache::new(options(1000));
@@ -39,7 +39,7 @@ fn a_hot_set_survives_a_scan() {
     assert_eq!((stats.held, stats.misses), (1000, 10_500));
 }
 
-/// What nobody will want leaves its room; what is dirty, or read just now, is not touched.
+/// A forgotten block frees its room; a dirty one, or one being read, is not touched.
 #[test]
 fn what_is_forgotten_is_not_held() {
     let (cache, slow, cached) = over_slow(1000, 100 * 8);
@@ -58,7 +58,7 @@ fn what_is_forgotten_is_not_held() {
     slow.end_all();
 }
 
-/// What is read ahead is as it was then.
+/// The data of a read-ahead is as of when it was read.
 #[test]
 fn what_is_forgotten_while_it_is_read_ahead_is_not_kept() {
     let cache = Cache::new(Options { ahead: Ahead::Seed, ..options(1000) });
@@ -77,8 +77,8 @@ fn what_is_forgotten_while_it_is_read_ahead_is_not_kept() {
     now(again).unwrap();
 }
 
-/// Blocks that are read together share memory. Whatever becomes of them, it is bounded; and one that is wanted again
-/// has its own.
+/// Blocks that were read together share memory. That memory is bounded whatever happens to the blocks. A block that is
+/// used again gets its own memory.
 #[test]
 fn what_is_left_of_runs_keeps_no_memory_without_end() {
     let cache = Cache::new(options(1000));
@@ -107,7 +107,7 @@ fn what_is_left_of_runs_keeps_no_memory_without_end() {
     assert_eq!((cache.stats().hits - before.hits, before.lent), (2, 0));
 }
 
-/// A hot set survives while the scan goes on, and with the sectors of each block read one by one.
+/// A hot set survives an interleaved scan, even if each block is read sector by sector.
 #[test]
 fn a_hot_set_survives_a_scan_by_sectors() {
     let cache = Cache::new(options(1000));
@@ -180,13 +180,13 @@ fn missing_neighbours_are_read_together() {
     let device: &dyn Device = &cached;
     now(cached.put(5, data(40, 8, 1))).unwrap();
     let read = device.read(3, 100);
-    // 64 sectors at once is what the device likes; block 5 is here.
+    // The device's maximum is 64 sectors; block 5 is in the cache.
     assert_eq!(slow.inner().counts[0], 2);
     slow.end_all();
     assert_eq!(now(read).unwrap().len(), 100 * 512);
 }
 
-/// A sector that cannot be read is nobody's but those who want it.
+/// An unreadable sector affects only its own readers.
 #[test]
 fn a_bad_block_does_not_spoil_its_neighbours() {
     let (_, slow, cached) = over_slow(128, 800);
@@ -281,7 +281,7 @@ fn a_cached_device_is_as_large_as_it_is_seen_to_be() {
         inner.complete.resize(1000, 0);
     }
     assert_eq!(now(device.read(800, 4)).unwrap_err().kind, Kind::Range);
-    // Its last block is dirty, and short: it goes to the device first.
+    // Its last block is dirty and short, so it is written to the device first.
     assert_eq!(look(), 1000);
     assert_eq!(slow.inner().counts[1], 1);
     let read = device.read(800, 8);
@@ -289,7 +289,7 @@ fn a_cached_device_is_as_large_as_it_is_seen_to_be() {
     assert_eq!(crate::cache::device::numbers(800, &now(read).unwrap()), [1, 1, 1, 9, 9, 9, 9, 9]);
 }
 
-/// The last block is read, or cannot be written, while the device is looked at.
+/// The last block is being read, or cannot be written, during a look.
 #[test]
 fn who_looks_at_a_device_that_grows_waits_or_is_told_why_not() {
     let grown = |slow: &Slow| {

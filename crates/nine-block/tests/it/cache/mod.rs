@@ -1,4 +1,4 @@
-//! The cache against a plain map, over devices that end operations in any order and fail some; stepped by hand.
+//! The cache against a plain map, stepped by hand, over devices that end operations in any order and fail some.
 #![cfg(not(nine_loom))]
 
 mod ahead;
@@ -14,7 +14,7 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 use nine_block::Result;
 
-/// What it has come to, if it has.
+/// Returns the result of a call, if it has ended.
 fn poll(call: &mut (impl Future<Output = Result<Bytes>> + Unpin)) -> Option<Result<Bytes>> {
     match Pin::new(call).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(result) => Some(result),
@@ -22,13 +22,13 @@ fn poll(call: &mut (impl Future<Output = Result<Bytes>> + Unpin)) -> Option<Resu
     }
 }
 
-/// Of a call that must have ended.
+/// Returns the result of a call that must have ended.
 #[track_caller]
 fn now(mut call: impl Future<Output = Result<Bytes>> + Unpin) -> Result<Bytes> {
     poll(&mut call).expect("it has ended")
 }
 
-/// Numbers from a seed (xorshift).
+/// Pseudorandom numbers from a seed (xorshift).
 struct Random(u64);
 
 impl Random {

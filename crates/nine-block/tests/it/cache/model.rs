@@ -1,4 +1,4 @@
-//! Random operations of a seed, judged by what each sector may hold.
+//! Random operations from a seed, checked against the values that each sector may have.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -14,10 +14,10 @@ use crate::cache::device::{Slow, data, numbers};
 use crate::cache::{Random, poll};
 
 const PER_BLOCK: u64 = 8;
-/// The last block is a short one.
+/// The last block is short.
 const SECTORS: u64 = 600 * PER_BLOCK + 3;
 
-/// A device, the cache over it, and what is to be found there.
+/// A device, the cache over it, and the expected content.
 struct World {
     slow: Arc<Slow>,
     cached: Cached,
@@ -25,11 +25,11 @@ struct World {
     calls: Vec<Running>,
     next: u64,
     clock: u64,
-    /// Barriers so far.
+    /// Number of barriers so far.
     barriers: u64,
-    /// By number written: barriers before the write began.
+    /// By number written: the barriers before the write began.
     began: Vec<u64>,
-    /// By barrier: what must be complete on the device before what began behind it.
+    /// By barrier: the sectors that must be complete on the device before any later write begins.
     must: BTreeMap<u64, BTreeMap<usize, u64>>,
     since_barrier: BTreeMap<usize, u64>,
     discards: Vec<(Range<u64>, u64)>,
@@ -38,12 +38,12 @@ struct World {
 
 #[derive(Clone)]
 struct Sector {
-    /// What a read may find; empty: anything.
+    /// The numbers that a read may find; if it is empty, any.
     may: BTreeSet<u64>,
     writing: Option<u64>,
-    /// The last number whose write ended well.
+    /// The number of the last successful write.
     settled: u64,
-    /// A flush that ended well covered this.
+    /// The number that a successful flush has covered.
     floor: u64,
     discarded: u64,
 }
@@ -86,7 +86,7 @@ impl World {
     }
 
     fn range(&self, random: &mut Random) -> (u64, u64) {
-        // Mostly in a part, so that blocks are found again.
+        // Mostly in a small part, so that blocks are found again.
         let end = if random.percent(70) { 60 * PER_BLOCK } else { SECTORS };
         let at = if random.percent(3) { SECTORS - 5 } else { random.below(end) };
         let most = if random.percent(20) { 100 } else { 20 };
@@ -183,7 +183,7 @@ impl World {
         assert!(poll(&mut call).is_some_and(|result| result.is_ok()));
     }
 
-    /// What the device was asked for is in order.
+    /// Checks the order of the operations submitted to the device.
     fn judge_order(&mut self) {
         let submitted = std::mem::take(&mut self.slow.inner().submitted);
         for (op, at, numbers) in submitted {
@@ -192,7 +192,7 @@ impl World {
                 Op::Discard => {
                     let range = at..at + numbers.len() as u64;
                     let is_in = |of: &Range<u64>| range.start <= of.start && of.end <= range.end;
-                    // It may be several in one, or one again that was judged with another.
+                    // Several discards may have been joined, or one may repeat an earlier one.
                     let Some((_, behind)) = self.discards.iter().find(|(of, _)| is_in(of)).cloned() else {
                         continue;
                     };
@@ -214,7 +214,7 @@ impl World {
         }
     }
 
-    /// Takes what has ended.
+    /// Takes the operations that have ended.
     fn collect(&mut self) {
         let mut ended = Vec::new();
         self.calls.retain_mut(|running| match poll(&mut running.call) {
@@ -265,7 +265,7 @@ impl World {
         }
     }
 
-    /// The power goes: what a flush acknowledged is there.
+    /// Checks that a power cut loses nothing that was flushed.
     fn judge_cut(&self, random: &mut Random) {
         let left = self.slow.inner().cut(random);
         for (n, (sector, left)) in self.sectors.iter().zip(left).enumerate() {
@@ -277,7 +277,7 @@ impl World {
         }
     }
 
-    /// Writes again what may be lost.
+    /// Writes the lost blocks again.
     fn heal(&mut self) {
         for block in self.cached.lost().expect("few enough to be known") {
             let (at, count) = self.block(block);
@@ -330,7 +330,7 @@ impl World {
         self.collect();
     }
 
-    /// All goes well from now on, and all is there in the end.
+    /// Ends all faults, and checks the final content.
     fn finish(&mut self, random: &mut Random) {
         self.is_reserved = false;
         self.cached.resume();
@@ -371,7 +371,7 @@ impl World {
     }
 }
 
-/// Two devices share a cache that is much too small for them.
+/// Runs two devices that share a cache much too small for them.
 fn run(seed: u64) {
     let mut random = Random::new(seed);
     let ahead = [Ahead::Never, Ahead::Seed, Ahead::Grow][seed as usize % 3];

@@ -21,7 +21,7 @@ fn fail(slow: &Slow, kind: Kind) {
     assert!(slow.end(0, Some(kind), &mut Random::new(0)));
 }
 
-/// What a flush comes to when all goes well.
+/// Returns the result of a flush while the device works.
 fn flush(slow: &Slow, cached: &Cached) -> Result<(), Kind> {
     let flush = cached.flush();
     slow.end_all();
@@ -76,7 +76,7 @@ fn what_is_written_while_a_flush_fails_may_be_lost_too() {
     put(&cached, 1, 2);
     put(&cached, 2, 2);
     let second = cached.flush();
-    // Both are written now, behind the flush of the device that began before.
+    // Both are written now, after the device's flush began.
     assert!(slow.end(1, None, &mut Random::new(0)));
     fail(&slow, Kind::Failed);
     assert_eq!(now(first).unwrap_err().kind, Kind::Failed);
@@ -138,7 +138,7 @@ fn nobody_waits_for_room_that_cannot_come() {
     while slow.end(0, Some(Kind::Failed), &mut Random::new(0)) {}
     let ended: Vec<_> = calls.into_iter().skip(24).map(|call| now(call).unwrap_err().kind).collect();
     assert_eq!(ended, [Kind::Poisoned; 26]);
-    // Room for those who write again what failed.
+    // There is room for rewrites of failed blocks.
     assert_eq!(flush(&slow, &cached), Err(Kind::Failed));
     (0..24).for_each(|block| put(&cached, block * 2, 2));
     assert_eq!(flush(&slow, &cached), Ok(()));

@@ -1,4 +1,4 @@
-//! Worlds of faulty disks, one step at a time, by a seed; and who knows what was promised.
+//! Simulated worlds of faulty disks, stepped by a seed, and an oracle that knows all promises.
 
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
@@ -32,22 +32,22 @@ impl Rng {
 
 type Sector = [u8; SECTOR as usize];
 
-/// A disk that does nothing until it is stepped, and what it is told to do wrong.
+/// A disk that acts only when it is stepped, and that can be told to fail.
 pub struct Disk(Mutex<Inner>);
 
 #[derive(Default)]
 struct Inner {
     name: String,
     sectors: u64,
-    /// What is read.
+    /// The content for reads.
     now: HashMap<u64, Sector>,
-    /// What is there after a cut.
+    /// The content after a cut.
     durable: HashMap<u64, Sector>,
-    /// What was written since; in order.
+    /// Writes since, in order.
     cached: Vec<(u64, Sector)>,
-    /// With how much of `cached` was complete when it was submitted.
+    /// Operations, each with the number of `cached` writes that were complete when it was submitted.
     queue: Vec<(usize, Io)>,
-    /// How much of what was cached was flushed; `cached` begins behind it.
+    /// The number of writes flushed so far; `cached` begins after them.
     flushed: usize,
     fail: Vec<(Op, Kind)>,
     always: Option<Kind>,
@@ -65,19 +65,19 @@ impl Disk {
         self.0.lock().unwrap()
     }
 
-    /// The next such operation fails.
+    /// Makes the next operation of this kind fail.
     pub fn fail(&self, op: Op, kind: Kind) {
         self.inner().fail.push((op, kind));
     }
 
-    /// All fail, or none any more.
+    /// Makes all operations fail, or none.
     pub fn always(&self, kind: Option<Kind>) {
         let mut inner = self.inner();
         inner.always = kind;
         inner.fail.clear();
     }
 
-    /// The next flush fails, and what was not flushed is gone.
+    /// Makes the next flush fail, and lose all unflushed data.
     pub fn lose(&self) {
         self.inner().loses = true;
     }
@@ -94,19 +94,19 @@ impl Disk {
         self.inner().queue.len()
     }
 
-    /// What is read at a sector, without asking.
+    /// Returns the content of a sector, without an operation.
     pub fn peek(&self, at: u64) -> Sector {
         self.inner().now.get(&at).copied().unwrap_or([0; SECTOR as usize])
     }
 
-    /// Something else lies there now, and nobody is told.
+    /// Changes a sector silently.
     pub fn lie(&self, at: u64, byte: u8) {
         let mut inner = self.inner();
         inner.now.insert(at, [byte; SECTOR as usize]);
         inner.durable.insert(at, [byte; SECTOR as usize]);
     }
 
-    /// Does one of what waits.
+    /// Performs one of the waiting operations.
     pub fn step(&self, which: usize, rng: &mut Rng) {
         let mut inner = self.inner();
         let (complete, io) = inner.queue.remove(which);
@@ -126,7 +126,7 @@ impl Disk {
             return io.fail(Kind::Poisoned, "it has lost what was not flushed");
         }
         if let Some(kind) = failure {
-            // It died in the middle.
+            // It fails in the middle.
             if io.op == Op::Write && kind != Kind::Reserved {
                 for (at, sector) in sectors(&io) {
                     if rng.one_in(2) {
@@ -161,8 +161,7 @@ impl Disk {
         io.end(Ok(data.into()));
     }
 
-    /// The power goes. Another disk is what is found afterwards: of what was not flushed, sectors as chance will have
-    /// it.
+    /// Cuts the power. Returns the disk as it is found afterwards; which unflushed sectors it has depends on `keep`.
     pub fn cut(&self, keep: Keep, rng: &mut Rng) -> Arc<Self> {
         let mut inner = self.inner();
         inner.cut = true;
@@ -184,7 +183,7 @@ impl Disk {
     }
 }
 
-/// What a disk keeps of what was not flushed.
+/// The unflushed data that a disk keeps.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Keep {
     Nothing,
@@ -224,20 +223,20 @@ impl Device for Disk {
     }
 }
 
-/// Disks, and what goes on beside.
+/// Disks, and background tasks.
 pub struct World {
     pub disks: Vec<Arc<Disk>>,
     pub rng: Rng,
-    /// Operations of a disk are done in any order.
+    /// A disk performs its operations in any order.
     pub reorder: bool,
-    /// Steps that are left until the power goes.
+    /// Steps left until the power is cut.
     pub left: u64,
     pub now: u64,
     pub beside: Vec<Pin<Box<dyn Future<Output = ()> + Send>>>,
     pub told: Arc<Mutex<Vec<String>>>,
 }
 
-/// Turns in which nothing may come to an end.
+/// Maximum number of steps without any end of an operation.
 const PATIENCE: u64 = 200_000;
 
 impl World {
@@ -255,7 +254,7 @@ impl World {
         Arc::new(move |event: &Event| told.lock().unwrap().push(event.to_string()))
     }
 
-    /// One operation of one disk, if one waits; and what goes on beside. False: the power is gone.
+    /// Performs one waiting operation, and runs the background tasks. Returns false if the power is cut.
     pub fn turn(&mut self) -> bool {
         self.now += 1;
         let waiting: Vec<_> = self.disks.iter().filter(|disk| disk.waiting() > 0).cloned().collect();
@@ -273,7 +272,7 @@ impl World {
         true
     }
 
-    /// Until it ends; `None`: the power went before.
+    /// Runs a future. `None`: the power was cut before it ended.
     pub fn run<T>(&mut self, future: impl Future<Output = T>) -> Option<T> {
         let mut future = pin!(future);
         let mut cx = Context::from_waker(Waker::noop());
@@ -288,7 +287,7 @@ impl World {
         panic!("it does not end");
     }
 
-    /// What is found after a cut.
+    /// Replaces the disks with those found after a cut.
     pub fn cut(&mut self, keep: Keep) {
         self.disks = self.disks.iter().map(|disk| disk.cut(keep, &mut self.rng)).collect();
         self.beside.clear();
@@ -296,7 +295,7 @@ impl World {
     }
 }
 
-/// Pauses of one turn.
+/// Returns pauses of one step.
 pub fn rest() -> Rest {
     Arc::new(|_: Pause| Box::pin(Yield(false)))
 }
@@ -311,12 +310,12 @@ impl Future for Yield {
     }
 }
 
-/// Sectors that say which write they are of.
+/// Returns sectors that contain the tag of their write.
 pub fn tagged(tag: u64, at: u64, count: u64) -> Bytes {
     (at..at + count).flat_map(|at| sector(tag, at)).collect()
 }
 
-/// The tag of a sector: 0 of one that was never written.
+/// Returns the tag of a sector; 0 if it was never written.
 pub fn tag(bytes: &[u8], at: u64) -> u64 {
     let tag = u64::from_le_bytes(bytes[..8].try_into().unwrap());
     if tag > 0 {
@@ -333,7 +332,7 @@ fn sector(tag: u64, at: u64) -> Sector {
     sector
 }
 
-/// Who knows each write, and when it was acknowledged and flushed.
+/// The oracle: it knows each write, and when it was acknowledged and flushed.
 #[derive(Default)]
 pub struct Oracle(BTreeMap<u64, Written>);
 
@@ -347,7 +346,7 @@ struct Written {
 }
 
 impl Oracle {
-    /// A write begins; its tag.
+    /// Begins a write. Returns its tag.
     pub fn begin(&mut self, at: u64, count: u64, now: u64) -> u64 {
         let tag = self.0.len() as u64 + 1;
         self.0.insert(
@@ -362,14 +361,14 @@ impl Oracle {
         (write.ended, write.acked) = (Some(now), Some(now));
     }
 
-    /// A flush that was submitted then is complete.
+    /// Records the completion of a flush that was submitted at this time.
     pub fn flushed(&mut self, submitted: u64) {
         for write in self.0.values_mut().filter(|write| write.acked.is_some_and(|acked| acked < submitted)) {
             write.flushed = true;
         }
     }
 
-    /// Whether a sector may be of this write: none that must be seen has begun after it had ended.
+    /// Checks that a sector may be of this write: no write that must be seen has begun after this one ended.
     pub fn judge(&self, at: u64, tag: u64, must: impl Fn(u64, bool) -> bool) -> Result<(), String> {
         let ended = match self.0.get(&tag) {
             None if tag == 0 => 0,
@@ -389,17 +388,17 @@ impl Oracle {
         }
     }
 
-    /// Of what is read after a cut.
+    /// Checks a sector after a cut.
     pub fn survives(&self, at: u64, tag: u64) -> Result<(), String> {
         self.judge(at, tag, |_, flushed| flushed)
     }
 
-    /// Of a read that was submitted then.
+    /// Checks a sector of a read that was submitted at this time.
     pub fn read(&self, at: u64, tag: u64, submitted: u64) -> Result<(), String> {
         self.judge(at, tag, |acked, _| acked < submitted)
     }
 
-    /// A cut: whatever was not flushed may be there or not, but begins no more.
+    /// A cut: unflushed writes may be there or not, but no longer change.
     pub fn restart(&mut self, now: u64) {
         for write in self.0.values_mut().filter(|write| !write.flushed) {
             write.ended = write.ended.or(Some(now));
