@@ -123,8 +123,9 @@ impl Archive {
         Ok(())
     }
 
-    /// Returns whether to retry an operation with this result, after waiting until it is time. Errors that a device is
-    /// down, busy or full are retried without limit, any other error [`RETRIES`] times.
+    /// Returns whether to retry an operation with this result, after waiting until it is time. While the archive is not
+    /// stopping, it retries without limit if a device is down, busy or full. It never retries [`Kind::Poisoned`], and
+    /// any other error at most [`RETRIES`] times.
     ///
     /// # Errors
     /// The error of the last try.
