@@ -1,18 +1,18 @@
-//! Resources as files: what a `FileServer` of nine-io can stand in front of.
+//! File servers for local resources: each implements `FileServer` of nine-io.
 //!
-//! - [`Ram`]: a tree in memory, up to a limit. Small: the proof that the interface is right.
-//! - [`Blocks`]: disks, each as a file.
-//! - [`HostDisk`]: a disk that is a file of the host, for whoever wants sectors.
+//! - [`Ram`]: a tree in memory, up to a limit in bytes. It is small, as a proof of the server interface.
+//! - [`Blocks`]: disks, one file for each.
+//! - [`HostDisk`]: a file of the host as a block device.
 //! - [`Disk`]: a directory of the host.
-//! - [`Cons`]: a keyboard, a screen, the time, and what the program has logged.
+//! - [`Cons`]: a keyboard, a screen, the time, and the program's log.
 //! - [`Net`]: the network, on the sockets of this machine.
-//! - [`Pipes`]: two streams joined at the device end, for programs that talk with each other.
-//! - [`Posts`]: addresses of servers under names.
-//! - [`Channels`]: channels of shared memory, and who is at their other ends.
+//! - [`Pipes`]: pairs of streams joined at the device end, for programs that talk to each other.
+//! - [`Posts`]: named addresses of servers (srv(3)).
+//! - [`Channels`]: shared-memory channels and the connections to their guests.
 //! - [`Parts`]: programs, each run in a session of files.
 //!
-//! In: requests, already checked by the session. Out: answers, at once where nothing has to be waited for.
-//! No server here knows a dialect, a transport or a name space.
+//! In: requests that the session has checked. Out: answers, immediate where no wait is needed.
+//! No server here depends on a dialect, a transport or a name space.
 #![deny(unsafe_code)]
 
 pub mod block;

@@ -1,25 +1,26 @@
-//! Whether to look into the page cache before a read is given to a thread.
+//! Decides whether to look into the page cache before a read is handed to a thread.
 //!
-//! Always holds: a file that is never there costs a look once in [`EVERY`] reads; one whose file system cannot tell
-//! costs one.
+//! Always holds: for a file that is never cached, one probe is made in [`EVERY`] reads. For a file whose file system
+//! does
+//! not support the probe, one is made in all.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
-/// After this many misses in a row the cache is asked no more...
+/// After this many misses in a row, the cache is probed less often...
 const MISSES: u8 = 4;
-/// ...but once in so many reads: the probe of a miss costs a tenth of the read itself.
+/// ...once in this many reads. A probe that misses costs a tenth of the read itself.
 const EVERY: u8 = 16;
 
-/// Of one open file.
+/// The probe state of one open file.
 #[derive(Default)]
 pub(crate) struct Probe {
     misses: AtomicU8,
-    /// The file system does not know `RWF_NOWAIT`: of reads, of writes.
+    /// The file system does not support `RWF_NOWAIT`: for reads, for writes.
     unknown: [AtomicBool; 2],
 }
 
 impl Probe {
-    /// Whether to look for this read.
+    /// Returns whether to probe for this read.
     pub(crate) fn looks(&self) -> bool {
         if self.unknown[0].load(Ordering::Relaxed) {
             return false;
@@ -33,23 +34,23 @@ impl Probe {
         again
     }
 
-    /// Whether a write may be tried without waiting.
+    /// Returns whether a write may be tried without waiting.
     pub(crate) fn writes(&self) -> bool {
         !self.unknown[1].load(Ordering::Relaxed)
     }
 
-    /// It was there.
+    /// Records that the data was in the cache.
     pub(crate) fn hit(&self) {
         self.misses.store(0, Ordering::Relaxed);
     }
 
-    /// It was not.
+    /// Records that the data was not in the cache.
     pub(crate) fn missed(&self) {
         let misses = self.misses.load(Ordering::Relaxed);
         self.misses.store(misses.saturating_add(1).min(MISSES), Ordering::Relaxed);
     }
 
-    /// The file system cannot tell.
+    /// Records that the file system does not support `RWF_NOWAIT` for writes, or for reads.
     pub(crate) fn unknown(&self, write: bool) {
         self.unknown[usize::from(write)].store(true, Ordering::Relaxed);
     }

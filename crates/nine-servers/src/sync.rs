@@ -1,4 +1,4 @@
-//! What sleeping and waking is made of: std's, or loom's when a test explores every order of it.
+//! Threads, locks and condition variables: std's, or loom's in tests that explore every interleaving.
 
 #[cfg(nine_loom)]
 pub(crate) use loom::{

@@ -1,4 +1,4 @@
-//! The bytes of a disk.
+//! The `data` file of a disk.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,26 +10,26 @@ use nine_proto::{Errno, OpenFlags};
 
 use super::refused;
 
-/// Of one disk, for all who have it open.
+/// The data of one disk, shared by all fids that have it open.
 pub(super) struct Data {
     device: Arc<dyn Device>,
     writes: Mutex<Writes>,
 }
 
-/// Writes that are not whole sectors come one after the other, and nothing else is written meanwhile.
+/// Writes of partial sectors run one at a time, and no other write runs meanwhile.
 #[derive(Default)]
 struct Writes {
-    /// Writes of whole sectors that are under way.
+    /// The number of whole-sector writes in flight.
     whole: usize,
-    /// One of parts is.
+    /// A partial-sector write is in flight.
     part: bool,
-    /// Those that wait.
+    /// Queued writes.
     waiting: VecDeque<Ask>,
-    /// Somebody is beginning those that wait: whoever ends meanwhile leaves it to him.
+    /// A caller is starting queued writes; a write that completes meanwhile leaves that to it.
     begins: bool,
 }
 
-/// Opened.
+/// An open `data` file.
 pub(super) struct Open {
     pub(super) data: Arc<Data>,
     pub(super) flags: OpenFlags,
@@ -52,7 +52,7 @@ impl Data {
         self.writes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins what can be begun. Not from within itself, however soon a disk answers: it would never come back.
+    /// Starts the queued writes that may run. It does not recurse, even if the device completes a write at once.
     fn begin(self: &Arc<Self>) {
         if std::mem::replace(&mut self.writes().begins, true) {
             return;
@@ -114,7 +114,7 @@ fn is_whole(ask: &Ask) -> bool {
     ask.offset.is_multiple_of(SECTOR) && (ask.data.len() as u64).is_multiple_of(SECTOR)
 }
 
-/// Those that these bytes are in: the first, and how many.
+/// Returns the sectors that contain these bytes: the first, and their number.
 fn sectors(offset: u64, len: usize) -> (u64, u64) {
     let (first, end) = (offset / SECTOR, (offset + len as u64).div_ceil(SECTOR));
     (first, end - first)

@@ -1,11 +1,14 @@
 //! Flushes of a file of the host, one at a time.
 //!
-//! In: flushes as they come. Out: calls of fdatasync, each for all that waited when it began. The kernel tells an error
-//! of writing back once for each open file: of two calls at the same time one would hear of it, and the other would
-//! promise what is lost.
+//! In: flushes. Out: calls of fdatasync, each for all flushes queued when it began. The kernel reports a write-back
+//! error
+//! once per open file description. Of two concurrent calls, one would get the error and the other would report
+//! success for
+//! lost data.
 //!
-//! Always holds: one thread at a time calls; who waits was submitted before the call began that answers him; after a
-//! call that failed there is none any more, and every flush fails.
+//! Always holds: one thread at a time calls fdatasync. A call answers only flushes submitted before it began. After a
+//! call
+//! has failed there are no more calls, and every flush fails.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -19,13 +22,13 @@ pub(super) struct Flushes(Mutex<State>);
 #[derive(Default)]
 struct State {
     waiting: Vec<Io>,
-    /// Somebody calls, or is about to.
+    /// A thread runs the flushes, or is about to.
     running: bool,
-    /// What the call said that failed.
+    /// The error of the call that failed.
     failed: Option<String>,
 }
 
-/// Of whoever calls. If it is dropped, he has died, and what waits must not wait for him.
+/// Held by the thread that runs the flushes. If dropped, the thread has panicked, and queued flushes fail.
 struct Turn<'a>(&'a Flushes);
 
 impl Flushes {
@@ -33,7 +36,9 @@ impl Flushes {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A flush has come. True: a thread is to [`run`](Self::run) or to [`give_up`](Self::give_up); else one does.
+    /// Queues a flush. If true, the caller must have a thread [`run`](Self::run), or [`give_up`](Self::give_up). Else
+    /// a
+    /// thread is at it already.
     #[must_use]
     pub(super) fn push(&self, io: Io) -> bool {
         let mut state = self.state();
@@ -41,7 +46,7 @@ impl Flushes {
         !std::mem::replace(&mut state.running, true)
     }
 
-    /// No thread can: what waits ends.
+    /// Fails all queued flushes, since no thread can run them.
     pub(super) fn give_up(&self) {
         let mut state = self.state();
         state.running = false;
@@ -50,13 +55,13 @@ impl Flushes {
         waiting.into_iter().for_each(|io| io.fail(Kind::Busy, "too much waits for the disk"));
     }
 
-    /// Calls until nobody waits. `wrong` makes an error of words.
+    /// Calls `sync` until no flush is queued. `wrong` makes an error from a text.
     pub(super) fn run(&self, sync: impl Fn() -> std::io::Result<()>, wrong: impl Fn(&str) -> Error) {
         let turn = Turn(self);
         loop {
             let mut state = self.state();
             if state.waiting.is_empty() {
-                // In the same step: who comes later finds another thread.
+                // Under the same lock, so that a later flush gets a new thread.
                 state.running = false;
                 std::mem::forget(turn);
                 return;

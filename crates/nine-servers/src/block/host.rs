@@ -1,10 +1,12 @@
-//! A disk that is a file of the host, or a block device of it.
+//! A disk backed by a file or a block device of the host.
 //!
-//! In: a path. Out: a [`Device`]. A little that the page cache holds is read at once, and a little that it takes is
-//! written at once; the rest goes to threads, so that nobody waits here.
+//! In: a path. Out: a [`Device`]. Small reads from the page cache and small writes that it takes run at once. The
+//! rest goes
+//! to threads, so that `submit` never waits.
 //!
-//! Always holds: one program at a time has it for writing; what a flush promised is on the disk; after a flush that
-//! failed nothing is promised any more, since the kernel forgets which pages it could not write.
+//! Always holds: one program at a time has it open for writing, unless it is shared. Flushed data is on the disk.
+//! After a
+//! flush has failed, every flush fails, since the kernel forgets which pages it could not write.
 
 use std::fs::File;
 use std::io;
@@ -24,12 +26,13 @@ use crate::disk::pool::Pool;
 use crate::disk::sys;
 use crate::probe::Probe;
 
-/// Threads for what waits for the disk: as many as a disk has use for at once.
+/// Pool threads: as many requests as a disk can use in parallel.
 const THREADS: usize = 16;
-/// Sectors of one operation that are worth asking for: a megabyte.
+/// The largest useful operation, in sectors: one megabyte.
 const MOST: u32 = 2048;
-/// Bytes that are copied out of the page cache, or into it, by who asks: more would hold him up (a megabyte has taken
-/// 38 ms where the kernel had to find pages), and threads copy side by side.
+/// Operations up to this size are copied from or to the page cache by the caller, in bytes. Larger copies would delay
+/// it: a
+/// megabyte has taken 38 ms where the kernel had to find pages. Threads also copy in parallel.
 const AT_ONCE: usize = 64 << 10;
 
 /// See the module.
@@ -41,17 +44,17 @@ pub struct HostDisk {
 struct Inner {
     path: PathBuf,
     fd: OwnedFd,
-    /// For small reads: around them the kernel reads nothing ahead. A hole of 8 MiB that it filled with zeros beside a
-    /// block has taken 26 ms.
+    /// For small reads: the kernel does no readahead on it. A hole of 8 MiB that readahead filled with zeros has
+    /// taken 26 ms.
     few: OwnedFd,
     is_device: bool,
     read_only: bool,
-    /// Sectors written whole or not at all.
+    /// The number of sectors that are written atomically.
     atom: u32,
     sectors: AtomicU64,
-    /// See [`Device::unbacked`], as of the latest look.
+    /// See [`Device::unbacked`]; the value of the latest check.
     unbacked: AtomicU64,
-    /// A thread looks at it.
+    /// A thread is checking it.
     is_looking: AtomicBool,
     flushes: Flushes,
     probe: Probe,
@@ -61,13 +64,14 @@ impl HostDisk {
     /// Opens a file or a block device.
     ///
     /// # Errors
-    /// Those of open(2), with the path; `ResourceBusy`, if another program has it open in this way; `InvalidInput`,
-    /// where it is neither.
+    /// Those of open(2), with the path. `ResourceBusy` if another program has locked it. `InvalidInput` if it is
+    /// neither a file
+    /// nor a block device.
     pub fn open(path: &Path, read_only: bool) -> io::Result<Self> {
         Self::open_as(path, read_only, true)
     }
 
-    /// Opens it to be read while another program may have it to himself.
+    /// Opens it read-only without a lock, while another program may have it open exclusively.
     ///
     /// # Errors
     /// As [`open`](Self::open), but for `ResourceBusy`.
@@ -75,11 +79,12 @@ impl HostDisk {
         Self::open_as(path, true, false)
     }
 
-    /// Opens a file to be written by several programs of this machine, which agree by what they write.
+    /// Opens a file for writing by several programs of this machine, which coordinate through its contents.
     ///
     /// # Errors
-    /// As [`open`](Self::open), but for `ResourceBusy`; of a block device: what another machine has written there since
-    /// would not be read.
+    /// As [`open`](Self::open), but for `ResourceBusy`. `InvalidInput` for a block device, since cached reads would
+    /// miss the
+    /// writes of another machine.
     pub fn share(path: &Path) -> io::Result<Self> {
         if !std::fs::metadata(path)?.is_file() {
             let text = "several programs share a regular file, or a target on an Ethernet";
@@ -94,7 +99,7 @@ impl HostDisk {
         Ok(Self { inner: Arc::new(inner), pool: Pool::new(THREADS) })
     }
 
-    /// Does it on a thread.
+    /// Runs an operation on a pool thread.
     fn later(&self, io: Io, does: impl FnOnce(&Inner, &Io) -> nine_block::Result<Bytes> + Send + 'static) {
         let (inner, mut waits) = (self.inner.clone(), Waits(Some(io)));
         let job = Box::new(move || {
@@ -102,7 +107,7 @@ impl HostDisk {
             let result = does(&inner, &io);
             io.end(result);
         });
-        // The pool's queue is full: the operation ends where it is dropped.
+        // If the pool's queue is full, dropping the job fails the operation.
         drop(self.pool.push(0, job));
     }
 
@@ -122,7 +127,7 @@ impl HostDisk {
     }
 }
 
-/// An operation that waits for a thread.
+/// An operation waiting for a thread.
 struct Waits(Option<Io>);
 
 impl Drop for Waits {
@@ -143,7 +148,7 @@ impl Inner {
             ));
         }
         let is_device = kind.is_block_device();
-        // A device that is mounted, or that another has for himself, is not opened.
+        // O_EXCL fails for a device that is mounted, or that another program has open exclusively.
         let exclusive = if is_device && !read_only { libc::O_EXCL } else { 0 };
         let file = File::options().read(true).write(!read_only).custom_flags(exclusive).open(path)?;
         let lock = if read_only {
@@ -185,7 +190,7 @@ impl Inner {
         Ok(inner)
     }
 
-    /// How large it is by now; what is behind its last whole sector does not count.
+    /// Reads the current size. Bytes after the last whole sector do not count.
     fn look(&self) -> io::Result<()> {
         let bytes = match self.is_device {
             true => rustix::fs::seek(&self.fd, SeekFrom::End(0))?,
@@ -209,7 +214,7 @@ impl Inner {
         Error::new(kind, format!("{}: {error}", self.path.display()))
     }
 
-    /// All of it, behind what has been read before. `None`: not without waiting.
+    /// Reads the rest of the operation; `data` holds bytes read before. `None` with `now`: it would have to wait.
     fn read(&self, io: &Io, data: &mut Vec<u8>, now: bool) -> Option<nine_block::Result<Bytes>> {
         let fd = if io.bytes() <= AT_ONCE { &self.few } else { &self.fd };
         data.reserve_exact(io.bytes() - data.len());
@@ -229,7 +234,7 @@ impl Inner {
                 Err(error) => return Some(Err(self.wrong(Kind::Failed, error))),
             }
         }
-        // A capacity is at least what was asked for.
+        // The capacity may exceed the requested size.
         data.truncate(io.bytes());
         Some(Ok(std::mem::take(data).into()))
     }
@@ -257,7 +262,7 @@ impl Inner {
         Some(Ok(Bytes::new()))
     }
 
-    /// Finds out how many bytes of holes its file system has no room for.
+    /// Determines how many bytes of holes the file system has no room for.
     fn look_at_storage(&self) {
         if self.is_device || self.read_only {
             return;
@@ -293,7 +298,7 @@ impl Device for HostDisk {
         format!("w\"{}\"", self.inner.path.display())
     }
 
-    /// The value of the latest look; a new look begins on a thread, since a file system may let it wait.
+    /// Returns the value of the latest check and starts a new one on a thread, since the file system may delay it.
     fn unbacked(&self) -> u64 {
         if !self.inner.is_looking.swap(true, Ordering::AcqRel) {
             let inner = self.inner.clone();

@@ -1,15 +1,17 @@
-//! Disks as files, so that whatever carries files carries disks.
+//! Disks as files, so that they can be used over any file protocol.
 //!
 //! ```text
-//! NAME/data     its bytes, from the first to the last
-//! NAME/ctl      read: what it is and how it is; written by the owner: a word that it knows, or `look`
-//! NAME/...      what else there is to say of a disk of its kind
+//! NAME/data     the bytes of the disk
+//! NAME/ctl      read: description and status; written by the owner: a control message of the device, or `look`
+//! NAME/...      further read-only texts of this kind of disk
 //! ```
 //! In: [`Device`]s with their names. Out: a tree.
 //!
-//! Always holds: a read or write need not begin or end at a sector; what is not whole is read before it is written, and
-//! other writes of this tree to the disk wait meanwhile. What waits is bounded by the requests that clients may have
-//! outstanding.
+//! Always holds: a read or write need not be aligned to sectors. For an unaligned write the sectors are read first,
+//! and
+//! other writes of this tree to the disk wait meanwhile. The number of queued writes is bounded by the clients'
+//! limits of
+//! outstanding requests.
 
 mod data;
 mod flush;
@@ -27,10 +29,10 @@ use data::{Data, Open};
 
 pub use host::HostDisk;
 
-/// What a file says of a disk: its name, and what makes its text.
+/// An additional text file of a disk: its name, and the function that generates its text.
 pub type More = (String, Box<dyn Fn() -> String + Send + Sync>);
 
-/// A tree of disks. Clones are the same.
+/// A tree of disks. Clones share it.
 #[derive(Clone)]
 pub struct Blocks {
     tree: Arc<Tree>,
@@ -40,7 +42,7 @@ pub struct Blocks {
 type Disks = Arc<Mutex<Vec<(String, nine_io::synth::Node)>>>;
 
 impl Blocks {
-    /// Without any yet; its files are as old as this time since 1970.
+    /// Returns an empty tree. `wall`, time since 1970, is the time of its files.
     pub fn new(wall: Duration) -> Self {
         let disks = Disks::default();
         let live = disks.clone();
@@ -48,17 +50,18 @@ impl Blocks {
         Self { tree: Arc::new(Tree::new(Dir::new().live(list), wall).audited("block")), disks }
     }
 
-    /// What the aname tells of who attaches, as for [`Tree::set_told`]: whether he is the owner, who alone reads and
-    /// writes disks.
+    /// Sets a function that updates the client's identity from the aname, as for [`Tree::set_told`]. It decides
+    /// whether the
+    /// client is the owner. Only the owner may read and write disks.
     ///
     /// # Panics
-    /// If somebody has it already.
+    /// If the tree has been cloned already.
     pub fn told_by(mut self, told: impl Fn(&mut Who, &[u8]) + Send + Sync + 'static) -> Self {
         Arc::get_mut(&mut self.tree).expect("nobody has it yet").set_told(told);
         self
     }
 
-    /// From now on this disk is there, in the place of another one of this name. A name with a '/' is not seen.
+    /// Adds a disk. It replaces a disk of the same name. A name with a '/' cannot be reached.
     pub fn add(&self, name: &str, device: Arc<dyn Device>, more: Vec<More>) {
         let data = Arc::new(Data::new(device.clone()));
         let (size, shape) = (device.clone(), device.shape());
@@ -81,13 +84,13 @@ impl Blocks {
         disks.push((name.into(), dir.into()));
     }
 
-    /// It is not there any more; who has it open keeps it.
+    /// Removes a disk. Fids that have it open stay valid.
     pub fn remove(&self, name: &str) {
         self.disks.lock().unwrap_or_else(PoisonError::into_inner).retain(|(other, _)| other != name);
     }
 }
 
-/// A message of lines, of which the first that is wrong ends it.
+/// Runs the lines of a control message, up to the first error.
 fn control(device: &Arc<dyn Device>, ask: Ask) {
     let said = |lines: Vec<&str>| -> Result<bool> {
         for line in &lines {
@@ -106,7 +109,7 @@ fn control(device: &Arc<dyn Device>, ask: Ask) {
     }
 }
 
-/// As 9P says it.
+/// Converts a device error to a 9P error.
 fn refused(error: &nine_block::Error) -> Error {
     use nine_block::Kind;
     let errno = match error.kind {

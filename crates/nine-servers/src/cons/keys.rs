@@ -1,40 +1,42 @@
-//! What is typed: keys become lines.
+//! The keyboard: turns typed bytes into lines.
 //!
-//! In: bytes from a keyboard, and how many a reader wants. Out: what the screen shows of them; lines, or bytes as they
-//! come while the mode is raw. No lock, no clock.
+//! In: typed bytes, and how many bytes a reader wants. Out: the echo for the screen; lines, or single bytes in raw
+//! mode. No
+//! lock, no clock.
 //!
-//! Always holds: at most [`INPUT_MAX`] bytes are kept, a line being typed among them; one more is dropped, and a bell
-//! says so. The last byte of them is kept free for the end of a line.
+//! Always holds: at most [`INPUT_MAX`] bytes are buffered, including the line being typed. Further bytes are dropped
+//! and
+//! ring the terminal's bell. The last byte of the buffer is reserved for the end of a line.
 
 use std::collections::VecDeque;
 
 use bytes::{Bytes, BytesMut};
 
-/// Bytes that nobody has read yet, at most.
+/// The maximum number of unread bytes.
 pub(super) const INPUT_MAX: usize = 16 << 10;
 
 /// See the module.
 #[derive(Default)]
 pub(super) struct Keys {
-    /// The line that is being typed.
+    /// The line being typed.
     line: Vec<u8>,
     ready: VecDeque<Piece>,
-    /// Bytes of all these; an end of file counts as one.
+    /// Bytes of `line` and `ready`; an end of file counts as one.
     kept: usize,
     raw: bool,
     ended: bool,
 }
 
-/// What one reader gets, in one read or in several.
+/// Input for one reader, taken in one read or in several.
 struct Piece {
-    /// None: an end of file.
+    /// Empty: an end of file.
     bytes: BytesMut,
-    /// The next raw bytes belong to it.
+    /// Further raw bytes are appended to it.
     raw: bool,
 }
 
 impl Keys {
-    /// Bytes have been typed. What is to be shown of them, if the terminal does not echo by itself: then only the bell.
+    /// Handles typed bytes and returns the echo. If `echoes` is false, the echo is at most the bell.
     pub(super) fn typed(&mut self, bytes: &[u8], echoes: bool) -> Vec<u8> {
         let (mut echo, mut dropped) = (Vec::new(), false);
         if self.ended {
@@ -52,7 +54,7 @@ impl Keys {
         echo
     }
 
-    /// False: there was no room.
+    /// Handles one byte. Returns false if there was no room.
     fn key(&mut self, byte: u8, echo: &mut Vec<u8>) -> bool {
         let room = INPUT_MAX - self.kept;
         if self.raw {
@@ -77,7 +79,7 @@ impl Keys {
             }
             BACKSPACE | DELETE => {
                 let before = self.line.len();
-                // The bytes of one character: those that continue it, at most three, and its first.
+                // Removes the bytes of one UTF-8 character: at most three continuation bytes, and the first byte.
                 while self.line.pop().is_some_and(|byte| byte & 0xc0 == 0x80) && before - self.line.len() < 4
                 {
                 }
@@ -93,7 +95,7 @@ impl Keys {
                 self.line.push(byte);
                 self.kept += 1;
                 match byte {
-                    // The screen shall not do what a key has not meant.
+                    // Control characters are shown as ^X, so that the terminal does not interpret them.
                     0..0x20 if byte != b'\t' => echo.extend_from_slice(&[b'^', byte + b'@']),
                     _ => echo.push(byte),
                 }
@@ -102,7 +104,7 @@ impl Keys {
         true
     }
 
-    /// The line that was being typed is whole.
+    /// Completes the line being typed.
     fn end_line(&mut self) {
         let line = std::mem::take(&mut self.line);
         self.kept -= line.len();
@@ -118,7 +120,7 @@ impl Keys {
         true
     }
 
-    /// Bytes as they come from now on, what was being typed first; or lines again.
+    /// Switches between raw mode and lines. Raw mode first makes the line typed so far available.
     pub(super) fn set_raw(&mut self, raw: bool) {
         if raw && !self.line.is_empty() {
             self.end_line();
@@ -129,7 +131,7 @@ impl Keys {
         self.raw = raw;
     }
 
-    /// Nothing more will be typed.
+    /// Ends the input.
     pub(super) fn end(&mut self) {
         if !self.line.is_empty() {
             self.end_line();
@@ -137,7 +139,8 @@ impl Keys {
         self.ended = true;
     }
 
-    /// At most so many bytes of one line, or of what has come raw; none: an end of file. `None`: there is nothing yet.
+    /// Takes at most `count` bytes of one line, or of raw input. Empty at an end of file; `None` if nothing was typed
+    /// yet.
     pub(super) fn take(&mut self, count: usize) -> Option<Bytes> {
         let Some(first) = self.ready.front_mut() else {
             return self.ended.then(Bytes::new);

@@ -1,9 +1,10 @@
-//! What the program has logged: the end of it, and what comes from now on for each reader.
+//! The program's log: its last part, and a live copy for each reader.
 //!
-//! In: texts, requests. Out: answers, which are given when nothing is locked. No clock.
+//! In: log texts, requests. Out: answers, given while nothing is locked. No clock.
 //!
-//! Always holds: what is kept has a limit, for all and for each reader; a reader that is behind by more loses whole
-//! texts, and a line at that place says how many bytes they had.
+//! Always holds: the buffers are limited, for the log and for each reader. A reader further behind loses whole texts.
+//! In
+//! their place a line reports the number of lost bytes.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -14,13 +15,13 @@ use nine_proto::{Errno, Error, Result};
 
 use super::Answers;
 
-/// Bytes of the end that is kept.
+/// The bytes of the log that are retained.
 pub(super) const KMESG_MAX: usize = 16 << 10;
-/// Bytes that one reader may be behind.
+/// The bytes that one reader may be behind.
 pub(super) const BEHIND_MAX: usize = 64 << 10;
 /// Readers at once; one more is refused with ENFILE.
 const READERS_MAX: usize = 64;
-/// Room for the line that says what was lost.
+/// Room for the line that reports lost bytes.
 const NOTE_MAX: usize = 48;
 
 /// See the module.
@@ -28,7 +29,7 @@ const NOTE_MAX: usize = 48;
 pub(super) struct Log {
     end: VecDeque<u8>,
     readers: BTreeMap<u64, Reader>,
-    /// The number of the reader that comes next.
+    /// The number of the next reader.
     next: u64,
 }
 
@@ -38,21 +39,21 @@ struct Reader {
     asks: VecDeque<Ask>,
 }
 
-/// What a reader has not read yet.
+/// The unread text of a reader.
 #[derive(Default)]
 struct Behind {
     held: BytesMut,
-    /// Bytes that were not held, after those that are.
+    /// Bytes dropped after those in `held`.
     lost: usize,
 }
 
 impl Log {
-    /// Something is logged.
+    /// Appends a text to the log.
     pub(super) fn push(&mut self, text: &[u8], answers: &mut Answers) {
         self.end.extend(text);
         let over = self.end.len().saturating_sub(KMESG_MAX);
         if over > 0 {
-            // From the beginning of a line, if there is one.
+            // Cuts at the start of a line, if there is one.
             let line = self.end.iter().skip(over - 1).position(|&byte| byte == b'\n');
             self.end.drain(..over + line.unwrap_or(0));
         }
@@ -62,13 +63,13 @@ impl Log {
         }
     }
 
-    /// The end of it.
+    /// Returns the retained end of the log.
     pub(super) fn end(&self) -> Bytes {
         let (a, b) = self.end.as_slices();
         [a, b].concat().into()
     }
 
-    /// Somebody reads from now on.
+    /// Registers a reader, which gets texts from now on. ENFILE if there are too many.
     pub(super) fn open(&mut self) -> Result<u64> {
         if self.readers.len() >= READERS_MAX {
             let text = format!("{READERS_MAX} read it already, and no more may");
@@ -79,12 +80,12 @@ impl Log {
         Ok(self.next)
     }
 
-    /// A reader has gone.
+    /// Removes a reader and returns its waiting requests.
     pub(super) fn close(&mut self, number: u64) -> Vec<Ask> {
         self.readers.remove(&number).map_or(Vec::new(), |reader| reader.asks.into())
     }
 
-    /// A reader wants what has come for it.
+    /// Answers a read now, or when there is text for the reader.
     pub(super) fn read(&mut self, number: u64, ask: Ask, answers: &mut Answers) {
         match self.readers.get_mut(&number) {
             Some(reader) => {
@@ -95,7 +96,7 @@ impl Log {
         }
     }
 
-    /// A request that waits, and is not wanted any more.
+    /// Removes a waiting request, for a flush.
     pub(super) fn take(&mut self, number: u64, id: ReqId) -> Option<Ask> {
         let asks = &mut self.readers.get_mut(&number)?.asks;
         let at = asks.iter().position(|ask| ask.id() == id)?;
@@ -127,7 +128,7 @@ impl Behind {
         self.held.extend_from_slice(text);
     }
 
-    /// Says what was lost.
+    /// Appends the line that reports lost bytes.
     fn note(&mut self) {
         if self.lost > 0 {
             let note = format!("... {} bytes lost\n", std::mem::take(&mut self.lost));

@@ -1,23 +1,25 @@
-//! The console as files (cons(3)): a keyboard and a screen, time and names, and what the program has logged.
+//! The console as files (cons(3)): keyboard and screen, time and names, and the program's log.
 //!
-//! In: requests; what is typed; what is logged; a [`Host`] and a clock. Out: answers, what is for the screen, and word
-//! that one of these is due. Which terminal it is, and whether there is one, is for whoever makes the console to know.
+//! In: requests, typed bytes, log texts, a [`Host`] and a clock. Out: answers, bytes for the screen, and a
+//! notification
+//! when something changed. The creator of the console connects it to a terminal, if there is one.
 //!
 //! ```text
-//! cons       read: one line at most, or, raw, what has come. Written: shown, in order, each write whole
+//! cons       read: at most one line, or raw bytes. Written: shown in order, each write whole
 //! consctl    written: rawon, rawoff
-//! null zero random       as everywhere
+//! null zero random       as on Plan 9
 //! time       seconds; nanoseconds, ticks, ticks in a second
 //! bintime    the last three as 8 bytes each, the highest first
 //! cputime    milliseconds: of the program as user, as system, in all; of its children
 //! pid ppid user hostowner sysname osversion
 //! kmesg      the last 16 KiB of what was logged
-//! kprint     what is logged from the open on
+//! kprint     log texts from the open on
 //! ```
-//! Numbers have 11 digits and a blank, or 21 and a blank, as in Plan 9. What is read is made by each read.
+//! Numbers take 11 or 21 digits and a blank, as in Plan 9. Each read generates the contents.
 //!
-//! Always holds: a request that waits is in one queue, and who takes it out, under the lock, answers it when nothing is
-//! locked: no line goes to a request that nobody waits for. Only the owner types, shows and reads the log.
+//! Always holds: a waiting request is in one queue. The thread that removes it, under the lock, answers it after
+//! unlocking.
+//! So no line goes to a flushed request. Only the owner can type, show text and read the log.
 
 mod keys;
 mod log;
@@ -37,32 +39,32 @@ use nine_proto::{Errno, Error, Op, OpenFlags, Result};
 use keys::Keys;
 use log::Log;
 
-/// Bytes for the screen that wait, or one write that is longer; who writes more waits. An echo is left out then.
+/// Bytes buffered for the screen, or one longer write. Further writes wait; an echo is dropped.
 const OUTPUT_MAX: usize = 64 << 10;
-/// Bytes of one answer of `zero` and `random`.
+/// The largest answer of `zero` and `random`, in bytes.
 const PIECE: usize = 64 << 10;
 
-/// What the files say of the program and its machine.
+/// Facts about the program and its machine, shown in the files.
 pub struct Host {
-    /// Of the process.
+    /// The process id.
     pub pid: u32,
-    /// Of its parent.
+    /// The parent's process id.
     pub ppid: u32,
-    /// The name of the user that runs it.
+    /// The name of the user that runs the program.
     pub owner: String,
     /// The name and version of the program.
     pub version: String,
     /// The machine's name.
     pub sysname: Box<dyn Fn() -> String + Send + Sync>,
-    /// Milliseconds: of the program as user, as system, in all; the same of its children.
+    /// CPU time in milliseconds: user, system and total of the program, then the same of its children.
     pub cputime: Box<dyn Fn() -> [u64; 6] + Send + Sync>,
 }
 
 /// The file server of a console.
 ///
-/// How many requests wait is for the limits of the connections.
+/// The number of waiting requests is bounded by the limits of the connections.
 ///
-/// Concurrency: any number of requests at a time; what waits holds up nobody.
+/// Concurrency: any number of requests at a time. A waiting request delays no other.
 pub struct Cons {
     tree: Tree,
     shared: Arc<Shared>,
@@ -71,7 +73,7 @@ pub struct Cons {
 struct Shared {
     state: Mutex<State>,
     log: Mutex<Log>,
-    /// The terminal shows what is typed by itself.
+    /// The terminal itself echoes typed bytes.
     echoes: bool,
     changed: Box<dyn Fn() + Send + Sync>,
 }
@@ -79,26 +81,27 @@ struct Shared {
 #[derive(Default)]
 struct State {
     keys: Keys,
-    /// Somebody has wanted what is typed.
+    /// A client has read `cons` at least once.
     wanted: bool,
     output: BytesMut,
-    /// There is no screen any more.
+    /// The screen is closed.
     gone: bool,
     reads: VecDeque<Ask>,
     writes: VecDeque<Ask>,
-    /// Open consctl files that have asked for raw bytes.
+    /// Open consctl files that have requested raw mode.
     raw: BTreeSet<u64>,
-    /// The number of the consctl that is opened next.
+    /// The number of the latest opened consctl.
     next: u64,
 }
 
-/// Answers that are given when nothing is locked: of a read its bytes, of a write none.
+/// Answers to be given while nothing is locked: bytes for a read, none for a write.
 type Answers = Vec<(Ask, Result<Option<Bytes>>)>;
 
 impl Cons {
-    /// `told` says who attaches by the aname that is asked for, as for [`Tree::set_told`]. `echoes`: the terminal shows
-    /// what is typed by itself. `changed` is called when [`Cons::output`] may have something, or [`Cons::is_raw`] or
-    /// [`Cons::is_wanted`] may be another; it must not wait.
+    /// Creates a console. `told` sets the identity of a client from the aname, as for [`Tree::set_told`]. `echoes`:
+    /// the
+    /// terminal itself echoes typed bytes. `changed` is called when [`Cons::output`] may have something, or when
+    /// [`Cons::is_raw`] or [`Cons::is_wanted`] may have changed. It must not wait.
     pub fn new(
         host: Host,
         clock: Arc<dyn Clock>,
@@ -114,7 +117,7 @@ impl Cons {
         Self { tree, shared }
     }
 
-    /// This has been typed.
+    /// Handles typed bytes.
     pub fn input(&self, bytes: &[u8]) {
         let echoes = !self.shared.echoes;
         self.shared.with(|state, _| {
@@ -125,22 +128,22 @@ impl Cons {
         });
     }
 
-    /// Nothing more will be typed: reads find the end.
+    /// Ends the input: reads get an end of file after the buffered input.
     pub fn end(&self) {
         self.shared.with(|state, _| state.keys.end());
     }
 
-    /// Whether anybody has ever wanted what is typed.
+    /// Returns whether a client has ever read `cons`.
     pub fn is_wanted(&self) -> bool {
         lock(&self.shared.state).wanted
     }
 
-    /// Whether what is typed is wanted byte by byte, and not shown.
+    /// Returns whether raw mode is on: input is read byte by byte and not echoed.
     pub fn is_raw(&self) -> bool {
         !lock(&self.shared.state).raw.is_empty()
     }
 
-    /// Takes the next bytes for the screen, at most so many; none: there are none now.
+    /// Takes at most `max` bytes for the screen; empty if there are none now.
     pub fn output(&self, max: usize) -> Bytes {
         self.shared.with(|state, _| {
             let n = max.min(state.output.len());
@@ -148,7 +151,7 @@ impl Cons {
         })
     }
 
-    /// There is no screen any more: writes fail with EIO.
+    /// Closes the screen: writes fail with EIO.
     pub fn no_output(&self) {
         self.shared.with(|state, _| {
             state.gone = true;
@@ -156,12 +159,12 @@ impl Cons {
         });
     }
 
-    /// Something has been logged. Whoever logs may hold locks that answers need: not to be called from there.
+    /// Appends to the log. Must not be called with locks held that answering a request needs.
     pub fn log(&self, text: &[u8]) {
         self.shared.logged(|log, answers| log.push(text, answers));
     }
 
-    /// Reads and writes that wait.
+    /// Returns the number of waiting reads and writes.
     pub fn waiting(&self) -> usize {
         let state = lock(&self.shared.state);
         let waiting = state.reads.len() + state.writes.len();
@@ -189,7 +192,7 @@ impl FileServer for Cons {
 }
 
 impl Shared {
-    /// Something happens to the console, and what can go on then does.
+    /// Applies a change to the state, then answers the requests that can proceed.
     fn with<T>(&self, act: impl FnOnce(&mut State, &mut Answers) -> T) -> T {
         let mut answers = Answers::new();
         let mut state = lock(&self.state);
@@ -224,7 +227,7 @@ fn answer(answers: Answers) {
 }
 
 impl State {
-    /// What the owner of the terminal is told to look at again.
+    /// The properties of the state that `changed` reports.
     fn seen(&self) -> (bool, bool, bool) {
         (self.wanted, !self.raw.is_empty(), self.output.is_empty())
     }
@@ -254,7 +257,7 @@ impl State {
     }
 }
 
-/// The files. Those of others are for reading, and for nothing that anybody else has typed, shown or logged.
+/// Builds the files. Clients other than the owner can only read, and read no input, output or log of others.
 fn files(host: Host, clock: Arc<dyn Clock>, shared: &Arc<Shared>) -> Dir {
     let Host { pid, ppid, owner, version, sysname, cputime } = host;
     let (time, bintime, random) = (clock.clone(), clock.clone(), clock);
@@ -281,12 +284,12 @@ fn files(host: Host, clock: Arc<dyn Clock>, shared: &Arc<Shared>) -> Dir {
         .file("zero", endless(|_| {}))
 }
 
-/// `time`.
+/// The contents of `time`.
 fn seconds(clock: &dyn Clock) -> String {
     number(clock.wall().as_secs()) + &ticks(clock).map(|n| format!("{n:>21} ")).concat()
 }
 
-/// Nanoseconds since 1970, ticks since some time, ticks in a second.
+/// Returns nanoseconds since 1970, ticks since an arbitrary time, and ticks per second.
 fn ticks(clock: &dyn Clock) -> [u64; 3] {
     let nanoseconds = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     [nanoseconds(clock.wall()), nanoseconds(clock.now()), 1_000_000_000]
@@ -296,13 +299,13 @@ fn number(n: u64) -> String {
     format!("{n:>11} ")
 }
 
-/// A file whose content each read makes. Mode 0444.
+/// Returns a file whose contents each read generates. Mode 0444.
 fn made(make: impl Fn(&Visitor, u32) -> Bytes + Send + Sync + 'static) -> File {
     let make: Arc<Make> = Arc::new(make);
     File::opened(move |_, _| Ok(Box::new(Made { make: make.clone(), endless: false }))).mode(0o444)
 }
 
-/// One without an end; of no use to whoever copies a tree.
+/// Returns a file without an end. Marked as an event file, so that copies of a tree skip it.
 fn endless(fill: impl Fn(&mut [u8]) + Send + Sync + 'static) -> File {
     let make: Arc<Make> = Arc::new(move |_, count| {
         let mut bytes = vec![0; PIECE.min(count as usize)];
@@ -312,12 +315,12 @@ fn endless(fill: impl Fn(&mut [u8]) + Send + Sync + 'static) -> File {
     File::opened(move |_, _| Ok(Box::new(Made { make: make.clone(), endless: true }))).mode(0o444).event()
 }
 
-/// Of whom, and how many bytes are wanted.
+/// The reader, and the number of bytes requested.
 type Make = dyn Fn(&Visitor, u32) -> Bytes + Send + Sync;
 
 struct Made {
     make: Arc<Make>,
-    /// Offsets say nothing.
+    /// Reads ignore the offset.
     endless: bool,
 }
 
@@ -391,7 +394,7 @@ impl Handle for Screen {
                 answers.extend(ask.map(|ask| (ask, Err(Errno::EINTR.into()))));
             }
         });
-        // If it was in none, it is being answered.
+        // A request in neither queue is being answered.
         true
     }
 }
@@ -471,7 +474,7 @@ impl Handle for Kprint {
 
 impl Drop for Kprint {
     fn drop(&mut self) {
-        // Dropped when nothing is locked: what waits is answered then.
+        // Waiting requests are dropped, and so answered, after unlocking.
         let gone = lock(&self.shared.log).close(self.number);
         drop(gone);
     }

@@ -1,8 +1,10 @@
 //! Attributes: qids, getattr, setattr, statfs.
 //!
-//! In: what the host says of a file. Out: what 9P says of it. A qid's path is the inode number for the file system of
-//! the root; for others mounted below, its top bit is set and the rest is a hash of device and inode. Its version
-//! changes with the change time and the size, so at every change the host's clock can tell apart.
+//! In: the host's attributes of a file. Out: the 9P attributes. For files on the root's file system the qid path is
+//! the
+//! inode number. For file systems mounted below it, the top bit is set and the rest is a hash of device and inode.
+//! The
+//! version changes with the change time and the size, so at each change that the host's clock can resolve.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -18,7 +20,7 @@ use super::{Done, How, Inner, Kind, Node};
 impl<H: HostFs> Inner<H> {
     pub(super) fn qid(&self, st: &Stat) -> Qid {
         let vers = mix(mix(st.ctime.sec as u64) ^ u64::from(st.ctime.nsec) ^ st.size.rotate_left(32)) as u32;
-        // Version 0 would say that nobody counts.
+        // Version 0 would mean that the server counts no versions.
         Qid { ty: qid_type(st.mode), vers: vers.max(1), path: self.qid_path(st.dev, st.ino) }
     }
 
@@ -48,7 +50,8 @@ impl<H: HostFs> Inner<H> {
         }
     }
 
-    /// Any open file's own, so also those of a file without a name. Inline unless a link's target is wanted.
+    /// Uses the descriptor of an open file, so it works for files without a name. Inline unless a link's target is
+    /// asked for.
     pub(super) fn getattr(&self, node: &Node, mask: GetMask, how: How) -> Done<Reply> {
         let dent = node.dent()?;
         let texts = mask.has(GetMask::TEXTS);
@@ -66,8 +69,9 @@ impl<H: HostFs> Inner<H> {
         Ok(Reply::Attr(Box::new(attr)))
     }
 
-    /// All or nothing, as far as the host allows: what can be taken back is done first and taken back if a later step
-    /// fails, and the length, which cannot, comes last of what can fail. Order: name, owner, mode, times, length.
+    /// Applies all of the changes or none, as far as the host allows. Reversible steps come first and are undone if a
+    /// later
+    /// step fails. The length cannot be undone and comes last. Order: name, owner, mode, times, length.
     pub(super) fn setattr(&self, node: &Node, set: SetAttr<'_>) -> Done<Reply> {
         let dent = node.dent()?;
         let fd = self.any_fd(node, How::Pool)?;
@@ -127,7 +131,8 @@ impl<H: HostFs> Inner<H> {
             Ok::<_, super::Fail>(())
         };
         if let Err(fail) = rest() {
-            // Each may be refused; then it was not changed either, or the host has changed its mind.
+            // Undoing a step may be refused. Then the step had been refused as well, or permissions have changed
+            // meanwhile.
             let then = |time: Time| timespec(Some(TimeSet::To(time)));
             if times.is_some() {
                 let times =
@@ -143,13 +148,13 @@ impl<H: HostFs> Inner<H> {
             return Err(fail);
         }
         if let (Some(times), Some(_)) = (&times, &sized) {
-            // The new length has set the modification time again.
+            // Setting the length has changed the modification time again.
             host.utimens(fd, times)?;
         }
         Ok(())
     }
 
-    /// A descriptor that may be written to: the open file's, or a new one if the client may.
+    /// Returns a writable descriptor: the open file's, or a new one if the client may write.
     fn writable(&self, node: &Node, fd: &Arc<OwnedFd>) -> Done<Arc<OwnedFd>> {
         if let Kind::File(file) = &node.kind
             && file.writes
@@ -163,7 +168,7 @@ impl<H: HostFs> Inner<H> {
 
     pub(super) fn statfs(&self, node: &Node) -> Done<Reply> {
         let fd = self.any_fd(node, How::Pool)?;
-        // Programs take the kind for what the mount can do; of the host's file system they would believe too much.
+        // Programs infer a mount's features from `f_type`. The host's own type would promise features that 9P lacks.
         Ok(Reply::Statfs(Statfs { ty: Statfs::V9FS, ..self.host.statfs(fd.as_fd())? }))
     }
 }
@@ -187,10 +192,10 @@ fn timespec(time: Option<TimeSet>) -> Timespec {
     }
 }
 
-/// Marks the qid paths that are not inode numbers of the root's file system.
+/// Marks qid paths that are not inode numbers of the root's file system.
 const FOREIGN: u64 = 1 << 63;
 
-/// Spreads a number over 64 bits (the finisher of splitmix64): the same in every run, so that qids stay.
+/// Hashes a number to 64 bits (the finisher of splitmix64). The result is the same in every run, so qids stay stable.
 fn mix(n: u64) -> u64 {
     let n = (n ^ n >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let n = (n ^ n >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -1,8 +1,9 @@
-//! What changes the tree: make, rename, unlink, remove.
+//! Operations that change the tree: create, rename, unlink, remove.
 //!
-//! In: directories as dents, names. Out: the host's tree changed, and the dents with it. All of it runs in the pool.
-//! A rename holds the tree (`moving`) from its look at the names until the dents have moved, so that nobody descends
-//! through a half-made move; renames by others on the host are noticed and answered with ESTALE.
+//! In: directories as dents, names. Out: changes to the host's tree and to the dents. All of it runs in the pool.
+//! A rename holds the tree lock (`moving`) from its lookup of the names until the dents have moved. So no walk
+//! descends
+//! through a half-made rename. Renames by other programs on the host are detected and answered with ESTALE.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -16,18 +17,18 @@ use super::dent::{Dent, Identity};
 use super::host::{self, HostFs};
 use super::{Done, How, Inner, Kind, Node, View};
 
-/// What shall be in a directory that is not there yet.
+/// A directory entry to be created.
 pub(super) struct New<'a> {
     pub(super) name: &'a [u8],
     pub(super) make: Make<'a>,
-    /// The file to link to.
+    /// The link's target file, for `Make::Link`.
     pub(super) other: Option<Arc<Node>>,
     pub(super) perm: Perm,
     pub(super) gid: u32,
 }
 
 impl<H: HostFs> Inner<H> {
-    /// Makes something that is not opened.
+    /// Creates a file without opening it.
     pub(super) fn make(&self, node: &Node, new: &New<'_>) -> Done<Qid> {
         let &New { name, make, ref other, perm, gid } = new;
         plain(perm.special)?;
@@ -52,13 +53,13 @@ impl<H: HostFs> Inner<H> {
             }
         }
         let st = self.host.stat(dir, name)?;
-        // What the umask took away; mkdir also ignores set-id bits, but may have inherited one from its parent.
+        // Bits that the umask cleared. mkdir also ignores set-id bits, but may have inherited one from the parent.
         let umask = self.umask_in(dir);
         let lost = bits & if is_dir { umask | 0o6000 } else { umask };
         if lost != 0 && !matches!(make, Make::Symlink(_) | Make::Link) {
             let open = || self.host.open(dir, name, OFlags::PATH, Mode::empty(), false);
             let fd = self.tree.with_room(How::Pool, open)?;
-            // Where the umask does not count, the kernel has applied a default list.
+            // If the umask does not apply, the kernel has applied a default access control list.
             let bits = if umask == 0 { st.mode & 0o777 | bits & 0o7000 } else { bits };
             self.host.chmod(fd.as_fd(), st.mode & 0o7000 | bits)?;
             return Ok(self.qid(&self.host.stat(fd.as_fd(), b"")?));
@@ -66,10 +67,11 @@ impl<H: HostFs> Inner<H> {
         Ok(self.qid(&st))
     }
 
-    /// The bits that the umask takes from new files in a directory: none if the directory has a default access control
-    /// list, which counts instead (acl(5)).
+    /// Returns the bits that the umask clears for new files in a directory. None if the directory has a default
+    /// access
+    /// control list, which replaces the umask (acl(5)).
     pub(super) fn umask_in(&self, dir: BorrowedFd<'_>) -> u32 {
-        // A list has more bytes than this; which ones does not matter.
+        // Every list is longer than this buffer. Its contents do not matter here.
         let has_list = || matches!(self.host.getxattr(dir, DEFAULT, &mut [0]), Err(host::Errno::RANGE));
         if self.umask == 0 || has_list() { 0 } else { self.umask }
     }
@@ -95,7 +97,7 @@ impl<H: HostFs> Inner<H> {
         Ok(Reply::Done)
     }
 
-    /// Renames on the host and moves the dents. `expected`: the file that must be under the old name.
+    /// Renames on the host and moves the dents. `expected` is the file that the old name must refer to.
     pub(super) fn move_name(
         &self,
         view: &View,
@@ -104,7 +106,7 @@ impl<H: HostFs> Inner<H> {
         expected: Option<&Arc<Dent>>,
         flags: RenameFlags,
     ) -> Done<()> {
-        // Kept until the tree is free again: the end of a large file that is replaced takes long.
+        // Dropped only after the tree lock is released: deleting a large replaced file takes long.
         let replaced;
         let _moving = self.tree.moving();
         let from_fd = self.tree.handle_still(&self.host, How::Pool, from)?;
@@ -114,7 +116,7 @@ impl<H: HostFs> Inner<H> {
             return Err(Errno::ESTALE.into());
         }
         let moved = self.tree.known(from, old);
-        // Two names of one file: the host will leave both.
+        // If both names are links to one file, the host keeps both.
         replaced = match self.tree.open_path(&self.host, How::Pool, &to_fd, new) {
             Ok(fd) => Some(fd),
             Err(host::Errno::NOENT) => None,
@@ -162,8 +164,9 @@ impl<H: HostFs> Inner<H> {
         let client = self.become_client(&node.view, NOGID)?;
         self.host.unlink(dir_fd.as_fd(), name, is_dir)?;
         drop(client);
-        // Not held all the time, for the end of a large file takes long: another client may have moved the dent away
-        // meanwhile, or have made the name anew.
+        // The lock was not held during the unlink, since deleting a large file takes long. Another client may have
+        // moved the dent
+        // or created the name again meanwhile.
         let _still = self.tree.still(How::Pool)?;
         if let Some(dent) = self.tree.known(dir, name)
             && self.host.stat(dir_fd.as_fd(), name).map(|st| Identity::of(&st)) != Ok(dent.id)
@@ -173,7 +176,7 @@ impl<H: HostFs> Inner<H> {
         Ok(Reply::Done)
     }
 
-    /// Removes the file of a fid, by the name it was walked to, and ends the fid in any case.
+    /// Removes a fid's file by the name it was walked to, and clunks the fid in any case.
     pub(super) fn remove(&self, node: &Node) -> Done<Reply> {
         let result = self.remove_name(node);
         self.clunk(node, How::Pool)?;
@@ -188,8 +191,9 @@ impl<H: HostFs> Inner<H> {
             return Err(Errno::EPERM.into());
         }
         let dent = node.dent()?;
-        // Held until the name is gone, so that no client can put another file under it. The fid keeps the file, so its
-        // end, which may take long, is not awaited here.
+        // Held until the name is removed, so that no client can put another file under it. The fid holds a reference
+        // to the file,
+        // so its deletion, which may take long, does not happen here.
         let _still = self.tree.still(How::Pool)?;
         let (dir, name) = node.place()?;
         let dir_fd = self.tree.handle_still(&self.host, How::Pool, &dir)?;
@@ -205,7 +209,7 @@ impl<H: HostFs> Inner<H> {
         Ok(())
     }
 
-    /// Sees to it that fids on a name that is about to go keep their file: what has no name cannot be opened again.
+    /// Opens a handle for fids on a name about to be removed. A file without a name cannot be opened again.
     fn pin(&self, dir: &Arc<Dent>, name: &[u8]) -> Option<Arc<Dent>> {
         let dent = self.tree.known(dir, name)?;
         match self.tree.handle_still(&self.host, How::Pool, &dent) {
@@ -216,8 +220,9 @@ impl<H: HostFs> Inner<H> {
     }
 }
 
-/// Refuses append-only and exclusive-use files: the host has none, and clients would overwrite a plain file in their
-/// place. Temporary files (DMTMP) are kept like any other.
+/// Refuses append-only and exclusive-use files. The host has neither; clients would overwrite a plain file that was
+/// created
+/// instead. Temporary files (DMTMP) are created like any other.
 pub(super) fn plain(special: u8) -> Result<(), nine_proto::Error> {
     if special & (Qid::APPEND | Qid::EXCL) != 0 {
         let text = "a disk keeps no append-only and no exclusive files";

@@ -1,17 +1,22 @@
-//! The part of the host's tree that clients stand on: one `Dent` per name that a fid has been walked to.
+//! The part of the host's tree that fids refer to: one `Dent` for each name a fid was walked to.
 //!
-//! In: a directory's dent and a name. Out: the dent of the file that is there, and an `O_PATH` descriptor for it. A
-//! dent keeps its descriptor in a cache of fixed size; when it was evicted, the file is opened again relative to its
-//! parent and must be the same file, else ESTALE.
+//! In: a directory's dent and a name. Out: the dent of the file there, and an `O_PATH` descriptor for it. Dents keep
+//! their
+//! descriptors in a cache of fixed size. After an eviction the file is opened again relative to its parent. It must
+//! be the
+//! same file, else ESTALE.
 //!
 //! Always holds:
-//! - A dent stands for one file for ever: device, inode and birth time never change. No fid changes its identity.
-//! - Names are opened one component at a time below a directory's descriptor, never through a symbolic link, so
-//!   nothing leads out of the root; ".." is the dent's parent, and the root has none.
-//! - A rename through us moves the dent, and whatever is below it moves with it, since parents are pointers.
+//! - A dent refers to one file for its whole life: device, inode and birth time never change. No fid changes its
+//!   identity.
+//! - Names are opened one component at a time below a directory's descriptor, never through a symbolic link. So no
+//!   path
+//!   leaves the root. ".." is the dent's parent, and the root has none.
+//! - A rename through this server moves the dent. Dents below it move too, since they point to their parents.
 //!
-//! Concurrency: any thread. Looking up and descending excludes renames (`still`); the event loop does not wait for
-//! a rename but goes to the pool. Locks are taken in the order still, table, place; handles alone.
+//! Concurrency: any thread. Lookups and descents exclude renames (`still`). The event loop does not wait for a
+//! rename; the
+//! request goes to the pool. Lock order: still, table, place. The handle lock is taken alone.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
@@ -27,12 +32,12 @@ use rustix::fs::{Mode, OFlags};
 use super::How;
 use super::host::{Errno, HostFs, Result, Stat};
 
-/// What makes a file the same file.
+/// The values that identify a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Identity {
     pub(super) dev: u64,
     pub(super) ino: u64,
-    /// When it was made; tells a reused inode number from its former owner.
+    /// Birth time; distinguishes a reused inode number from its former file.
     born_sec: i64,
     born_nsec: u32,
     /// `S_IFMT` bits.
@@ -46,17 +51,17 @@ impl Identity {
     }
 }
 
-/// So many directories above a file are opened again on the event loop; more is for the pool.
+/// At most this many directories above a file are opened again on the event loop; more are opened by the pool.
 const REOPENED_INLINE: usize = 16;
 
-/// A name that a fid stands on. See the module.
+/// A name that a fid refers to. See the module.
 pub(super) struct Dent {
     pub(super) id: Identity,
     place: Mutex<Place>,
     handle: Mutex<Option<Arc<OwnedFd>>>,
-    /// Since the cache last looked.
+    /// It was used since the cache's clock hand last passed.
     used: AtomicBool,
-    /// Its name was removed or now belongs to another file.
+    /// Its name was removed, or now refers to another file.
     gone: AtomicBool,
     table: Arc<Table>,
 }
@@ -67,7 +72,7 @@ struct Place {
     name: Box<[u8]>,
 }
 
-/// The root, and every dent below it that is alive.
+/// The root and every live dent below it.
 pub(super) struct Tree {
     pub(super) root: Arc<Dent>,
     table: Arc<Table>,
@@ -76,7 +81,7 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    /// A tree with this root, which keeps at most `handles` descriptors beside that of the root.
+    /// Returns a tree with this root. It caches at most `handles` descriptors besides the root's.
     pub(super) fn new(fd: OwnedFd, st: &Stat, handles: usize) -> Self {
         let table = Arc::new(Table::default());
         let place = Place { parent: None, name: b"/"[..].into() };
@@ -85,7 +90,7 @@ impl Tree {
         Self { root: Arc::new(root), table, handles: Handles::new(handles), moves: RwLock::new(()) }
     }
 
-    /// While it is held, nothing is renamed through us. Inline it does not wait (EAGAIN).
+    /// While the guard is held, this server renames nothing. Inline it returns EAGAIN instead of waiting.
     pub(super) fn still(&self, how: How) -> Result<RwLockReadGuard<'_, ()>> {
         if how == How::Pool {
             return Ok(self.moves.read().unwrap_or_else(PoisonError::into_inner));
@@ -97,12 +102,12 @@ impl Tree {
         }
     }
 
-    /// While it is held, the tree belongs to one rename.
+    /// While the guard is held, one rename has exclusive use of the tree.
     pub(super) fn moving(&self) -> RwLockWriteGuard<'_, ()> {
         self.moves.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The `O_PATH` descriptor of a dent. Takes `still` for itself if it has to open anything.
+    /// Returns the `O_PATH` descriptor of a dent. Takes `still` if it has to open anything.
     pub(super) fn handle(&self, host: &impl HostFs, how: How, dent: &Arc<Dent>) -> Result<Arc<OwnedFd>> {
         if let Some(fd) = dent.cached() {
             return Ok(fd);
@@ -111,8 +116,9 @@ impl Tree {
         self.handle_still(host, how, dent)
     }
 
-    /// The same for a caller that holds `still` or `moving`. With the server's own rights: what was once walked to
-    /// stays reachable, as if the descriptor had been kept.
+    /// Like [`Tree::handle`], for a caller that holds `still` or `moving`. Opens with the server's own rights: a file
+    /// that was
+    /// walked to stays reachable, as if its descriptor had stayed open.
     pub(super) fn handle_still(
         &self,
         host: &impl HostFs,
@@ -148,7 +154,7 @@ impl Tree {
         Ok(fd)
     }
 
-    /// What is under `name` in a directory, with `still` held: the dent and what it looks like now.
+    /// Looks up `name` in a directory, with `still` held. Returns the dent and its current attributes.
     pub(super) fn step(
         &self,
         host: &impl HostFs,
@@ -164,7 +170,7 @@ impl Tree {
         Ok((dent, st))
     }
 
-    /// The dent of this file under this name; a dent of another file there is gone. With `still` held.
+    /// Returns the dent of this file under this name. A dent of another file there is marked gone. Needs `still`.
     pub(super) fn intern(&self, dir: &Arc<Dent>, name: &[u8], id: Identity) -> Arc<Dent> {
         let key = self.table.key(dir, name);
         let mut map = lock(&self.table.map);
@@ -176,28 +182,30 @@ impl Tree {
         let dent = Arc::new(Dent::new(id, place, self.table.clone()));
         map.insert(key, Arc::downgrade(&dent));
         drop(map);
-        // After the lock is free: dropping a dent takes it.
+        // After the map's lock is released: dropping a dent takes it.
         if let Some(old) = old.filter(|old| old.is_at(dir, name)) {
             old.gone.store(true, Ordering::Release);
         }
         dent
     }
 
-    /// The dent under this name, if a fid stands on it.
+    /// Returns the dent under this name, if a fid refers to it.
     pub(super) fn known(&self, dir: &Arc<Dent>, name: &[u8]) -> Option<Arc<Dent>> {
         let key = self.table.key(dir, name);
         let found = lock(&self.table.map).get(&key).and_then(Weak::upgrade);
         found.filter(|dent| dent.is_at(dir, name))
     }
 
-    /// The name of this dent was removed. Its descriptor stays cached as long as a fid stands on it.
+    /// Records that the name of this dent was removed. Its descriptor stays cached as long as a fid refers to it.
     pub(super) fn forget(&self, dent: &Dent) {
         dent.gone.store(true, Ordering::Release);
         dent.leave_table();
     }
 
-    /// The file of this dent was renamed, with `moving` held: whatever was known under the new name is gone.
-    /// Where strangers have moved directories so that the dents would form a ring, the dent is given up instead.
+    /// Records that the file of this dent was renamed, with `moving` held. A dent known under the new name is marked
+    /// gone.
+    /// If other programs have moved directories so that the dents would form a cycle, this dent is marked gone
+    /// instead.
     pub(super) fn rekey(&self, dent: &Arc<Dent>, dir: &Arc<Dent>, name: &[u8]) {
         if dir.is_below(dent) {
             return self.forget(dent);
@@ -212,8 +220,9 @@ impl Tree {
         drop(former);
     }
 
-    /// The files of two names were exchanged, with `moving` held: this file had the first name, that one the second.
-    /// A dent of another file than that is given up, as one that would be above itself.
+    /// Records that the files of two names were exchanged, with `moving` held. `this` had the first name and `that`
+    /// the second.
+    /// Dents of other files under these names are marked gone, and dents that would form a cycle.
     pub(super) fn exchange(
         &self,
         (from, old, this): (&Arc<Dent>, &[u8], Identity),
@@ -230,7 +239,7 @@ impl Tree {
         }
     }
 
-    /// Opens with `O_PATH`.
+    /// Opens a name with `O_PATH`.
     pub(super) fn open_path(
         &self,
         host: &impl HostFs,
@@ -243,7 +252,8 @@ impl Tree {
         self.with_room(how, open)
     }
 
-    /// Opens something. Out of descriptors, the cache gives up half of its own, once; that is for the pool to do.
+    /// Calls `open`. If descriptors have run out, it closes half of the cached ones and tries once more, in the pool
+    /// only.
     pub(super) fn with_room<T>(&self, how: How, open: impl Fn() -> Result<T>) -> Result<T> {
         match open() {
             Err(Errno::MFILE | Errno::NFILE) if how == How::Inline => Err(Errno::AGAIN),
@@ -252,7 +262,7 @@ impl Tree {
         }
     }
 
-    /// Caches a descriptor for a dent that may have got one meanwhile.
+    /// Caches a descriptor for a dent. If the dent already has one by now, that one is returned.
     fn keep(&self, dent: &Arc<Dent>, fd: OwnedFd) -> Arc<OwnedFd> {
         dent.used.store(true, Ordering::Relaxed);
         let mut handle = lock(&dent.handle);
@@ -273,23 +283,23 @@ impl Dent {
         Self { id, place: Mutex::new(place), handle: Mutex::new(None), used, gone, table }
     }
 
-    /// The directory it is in; the root has none.
+    /// Returns its directory; the root has none.
     pub(super) fn parent(&self) -> Option<Arc<Dent>> {
         lock(&self.place).parent.clone()
     }
 
-    /// The directory it is in and its name there; the root is in none.
+    /// Returns its directory and its name there; `None` for the root.
     pub(super) fn place(&self) -> Option<(Arc<Dent>, Box<[u8]>)> {
         let place = lock(&self.place);
         Some((place.parent.clone()?, place.name.clone()))
     }
 
-    /// Its name in its directory; of the root, "/".
+    /// Returns its name in its directory; "/" for the root.
     pub(super) fn name(&self) -> Box<[u8]> {
         lock(&self.place).name.clone()
     }
 
-    /// The way to it from the root; `None`: it has none any more.
+    /// Returns the path from the root; `None` if it or a directory above it is gone.
     pub(super) fn path(&self) -> Option<Box<[u8]>> {
         let (mut names, mut place) = (Vec::new(), self.place());
         if self.is_gone() {
@@ -306,7 +316,7 @@ impl Dent {
         Some(if path.is_empty() { b"/"[..].into() } else { path.into() })
     }
 
-    /// `S_IFMT` bits of its mode.
+    /// Returns the `S_IFMT` bits of its mode.
     pub(super) fn ty(&self) -> u32 {
         self.id.ty
     }
@@ -315,12 +325,12 @@ impl Dent {
         self.id.ty == S_IFDIR
     }
 
-    /// Whether it was removed through us, or found replaced.
+    /// Returns whether it was removed through this server, or found replaced.
     pub(super) fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Acquire)
     }
 
-    /// Whether it is `top` or below it.
+    /// Returns whether it is `top` or below it.
     pub(super) fn is_below(self: &Arc<Self>, top: &Arc<Self>) -> bool {
         let mut at = Some(self.clone());
         while let Some(dent) = at {
@@ -332,7 +342,7 @@ impl Dent {
         false
     }
 
-    /// Closes the cached descriptor of a removed file if only one fid stands on it, which is about to go.
+    /// Closes the cached descriptor of a removed file if only one fid, which is being clunked, refers to it.
     pub(super) fn close_if_last(self: &Arc<Self>) {
         if Arc::strong_count(self) == 1 {
             drop(lock(&self.handle).take());
@@ -344,14 +354,15 @@ impl Dent {
         place.parent.as_ref().is_some_and(|parent| Arc::ptr_eq(parent, dir)) && *place.name == *name
     }
 
-    /// Its descriptor, if that is at hand.
+    /// Returns its descriptor if it is cached.
     pub(super) fn cached(&self) -> Option<Arc<OwnedFd>> {
         let fd = lock(&self.handle).clone()?;
         self.used.store(true, Ordering::Relaxed);
         Some(fd)
     }
 
-    /// Takes its slot, if it still has it. A dent that is being dropped may have been moved; its slot is then dead.
+    /// Removes its entry from the table, if the entry is still its own. An entry whose dent is dead is removed as
+    /// well.
     fn leave_table(&self) {
         let place = lock(&self.place);
         let Some(parent) = &place.parent else { return };
@@ -365,7 +376,7 @@ impl Dent {
 }
 
 impl Drop for Dent {
-    /// Walks up instead of recursing: a tree may be deeper than the stack.
+    /// Loops instead of recursing: a tree may be deeper than the stack.
     fn drop(&mut self) {
         self.leave_table();
         let mut next = lock(&self.place).parent.take();
@@ -376,9 +387,10 @@ impl Drop for Dent {
     }
 }
 
-/// Where every living dent is found: by the hash of its parent's address and its name. The hash is keyed and 64 bits
-/// wide; should two names share one, the later takes the place and the earlier is merely not found again.
-/// As large as the dents that live, which the sessions' limits of fids bound.
+/// Finds every live dent by a hash of its parent's address and its name. The hash is keyed and 64 bits wide. If two
+/// names
+/// collide, the later one takes the entry and the earlier one is not found again, which is harmless.
+/// The size is that of the live dents, which the sessions' fid limits bound.
 #[derive(Default)]
 struct Table {
     map: Mutex<HashMap<u64, Weak<Dent>, BuildHasherDefault<Hashed>>>,
@@ -391,7 +403,7 @@ impl Table {
     }
 }
 
-/// A hasher for keys that are hashes.
+/// A pass-through hasher for keys that are hashes already.
 #[derive(Default)]
 struct Hashed(u64);
 
@@ -407,9 +419,11 @@ impl Hasher for Hashed {
     }
 }
 
-/// The cached descriptors, as a clock: one that was used since the hand last passed gets another round. At the limit
-/// the next unused one is closed. Those of removed files are kept as long as half of the cache is left for others:
-/// they could not be opened again.
+/// The cached descriptors, evicted by the clock algorithm: a descriptor used since the hand last passed gets another
+/// round.
+/// At the limit the next unused one is closed. Descriptors of removed files are skipped as long as that leaves half
+/// of the
+/// cache for others: they could not be opened again.
 struct Handles {
     ring: Mutex<VecDeque<Weak<Dent>>>,
     most: usize,
@@ -422,7 +436,7 @@ impl Handles {
 
     fn add(&self, dent: Weak<Dent>) {
         let mut ring = lock(&self.ring);
-        // Dents that are no more go two at a time, so that they are never many more than those that live.
+        // Each call drops up to two dead entries, so that they never far outnumber the live ones.
         for _ in 0..2 {
             let next = ring.pop_front();
             ring.extend(next.filter(|dent| dent.strong_count() > 0));
@@ -431,7 +445,7 @@ impl Handles {
         let closed = Self::evict(&mut ring, excess);
         ring.push_back(dent);
         drop(ring);
-        // Closing, and dropping the last reference to a dent, take their time and other locks.
+        // Closing a descriptor, or dropping the last reference to a dent, takes time and other locks.
         drop(closed);
     }
 
@@ -443,7 +457,7 @@ impl Handles {
         closed.iter().any(|(_, fd)| fd.is_some())
     }
 
-    /// Takes `n` descriptors out of the ring; what is returned must be dropped when it is unlocked.
+    /// Takes `n` descriptors out of the ring. The caller must drop the result after it unlocks the ring.
     fn evict(ring: &mut VecDeque<Weak<Dent>>, n: usize) -> Vec<(Arc<Dent>, Option<Arc<OwnedFd>>)> {
         let mut closed = Vec::new();
         let mut kept_gone = ring.len() / 2;

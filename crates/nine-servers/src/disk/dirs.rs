@@ -1,9 +1,10 @@
-//! Directory reading: a stream of entries with cookies.
+//! Directory reading as a stream of entries with cookies.
 //!
-//! In: the cookie after which to go on. Out: entries in a `DirBuf`. Each open directory holds a block of entries as the
-//! host gave them; reading on from where the last read ended costs nothing but the encoding, inline, until the block
-//! is used up and the pool gets the next. Any other cookie is a seek. So a directory is read in linear time, whatever
-//! its size, and at most one block of it is in memory.
+//! In: the cookie of the entry to continue after. Out: entries in a `DirBuf`. Each open directory holds one block of
+//! entries as the host returned them. A read that continues from the last one only encodes entries, inline, until the
+//! block is used up and the pool fetches the next. Any other cookie is a seek. So reading a directory takes linear
+//! time,
+//! and at most one block of it is in memory.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, TryLockError};
@@ -33,13 +34,13 @@ impl OpenDir {
 #[derive(Default)]
 struct Stream {
     block: Block,
-    /// The cookie of the last entry that was given out; 0 at the beginning.
+    /// The cookie of the last entry returned; 0 at the start.
     at: u64,
     /// The host has no more entries after `block`.
     end: bool,
 }
 
-/// Entries as the host gave them.
+/// Directory entries as the host returned them.
 #[derive(Default)]
 pub struct Block {
     bytes: Vec<u8>,
@@ -56,22 +57,22 @@ pub(super) struct Entry<'a> {
 }
 
 impl Block {
-    /// Bytes asked of the host at a time.
+    /// Bytes requested from the host at a time.
     pub const SIZE: usize = 32 * 1024;
     const HEAD: usize = 19;
 
-    /// Appends an entry: `cookie` is where to go on after it, `ty` as in `d_type`.
+    /// Appends an entry. `cookie` is the position after it; `ty` is as in `d_type`.
     pub fn push(&mut self, ino: u64, cookie: u64, ty: u8, name: &[u8]) {
         self.bytes.extend_from_slice(&ino.to_ne_bytes());
         self.bytes.extend_from_slice(&cookie.to_ne_bytes());
-        // Some file systems count 255 characters, not bytes; none has names of 64 KiB.
+        // Some file systems allow 255 characters rather than bytes. None allows names of 64 KiB.
         let name = &name[..name.len().min(u16::MAX.into())];
         self.bytes.push(ty);
         self.bytes.extend_from_slice(&(name.len() as u16).to_ne_bytes());
         self.bytes.extend_from_slice(name);
     }
 
-    /// The entry that is next, and where the one after it begins.
+    /// Returns the next entry and the offset of the one after it.
     fn peek(&self) -> Option<(Entry<'_>, usize)> {
         let (ino, rest) = self.bytes[self.next..].split_first_chunk()?;
         let (cookie, rest) = rest.split_first_chunk()?;
@@ -88,7 +89,7 @@ impl Block {
 }
 
 impl<H: HostFs> Inner<H> {
-    /// Inline while the block lasts and no attributes are wanted.
+    /// Reads entries after `cookie`. Runs inline while the block lasts and no attributes are asked for.
     pub(super) fn readdir(&self, node: &Node, cookie: u64, mut buf: DirBuf, how: How) -> Done<Reply> {
         let Kind::Dir(dir) = &node.kind else { return Err(Errno::ENOTDIR.into()) };
         let inline = how == How::Inline;
@@ -99,7 +100,7 @@ impl<H: HostFs> Inner<H> {
             Err(TryLockError::WouldBlock) => locked(&dir.stream),
         };
         let stream = &mut *stream;
-        // Cookie 0 is a fresh look, also for one who has not got further yet.
+        // Cookie 0 rereads the directory, also if the last read returned no entry.
         let elsewhere = cookie != stream.at || cookie == 0 && (stream.end || !stream.block.is_empty());
         if inline && (elsewhere || buf.wants_attrs()) {
             return Err(Errno::EAGAIN.into());
@@ -129,7 +130,7 @@ impl<H: HostFs> Inner<H> {
             stream.block = Block::default();
             match self.host.getdents(dir.fd.as_fd(), &mut stream.block) {
                 Ok(()) => stream.end = stream.block.is_empty(),
-                // What has been read goes out first; the next read meets the error again.
+                // Entries already read are returned first. The next read gets the error again.
                 Err(_) if some => return Ok(Reply::Dir(buf)),
                 Err(error) => return Err(error.into()),
             }
@@ -167,7 +168,7 @@ impl<H: HostFs> Inner<H> {
             return Err(Errno::EAGAIN.into());
         }
         let Ok(attr) = self.attr_of_entry(dir, name, buf.wants_attrs()) else {
-            // It has just gone, or cannot be looked at: a directory of .L names it all the same.
+            // The file was removed meanwhile, or has no readable attributes. A .L directory lists it nevertheless.
             let qid = Qid { ty: 0, vers: 0, path: self.qid_path(dir.dent.id.dev, entry.ino) };
             return Ok(buf.push(&Dirent { qid, cookie, ty, name }, None));
         };

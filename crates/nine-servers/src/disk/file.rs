@@ -1,8 +1,9 @@
 //! Open files: read, write, fsync, clunk.
 //!
-//! In: offsets and counts. Out: a description of the bytes. What the page cache holds is answered inline: a large range
-//! as a range of the file, which the socket sends without a copy, a small one as bytes. What it does not hold goes to
-//! the pool. A read that is short for want of cache is not answered short; it is read whole by the pool.
+//! In: offsets and counts. Out: file data. Data in the page cache is returned inline: a large range as a range of the
+//! file, which the socket sends without a copy, a small one as bytes. Other reads go to the pool. A read that the
+//! cache
+//! could serve only in part is not answered short; the pool reads all of it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,18 +21,18 @@ use super::host::{self, HostFs, Linux, Resident};
 use super::{Done, How, Inner, Kind, Node, locked};
 use crate::probe::Probe;
 
-/// A range of at least this many bytes, all of it in the page cache, is sent from there without a copy; below it a copy
-/// is cheaper.
+/// A range of at least this many bytes, all in the page cache, is sent from there without a copy. Below it a copy is
+/// cheaper.
 const FROM_CACHE: u32 = 16 * 1024;
-/// Where that much is not left of a file, this many bytes are asked for all the same.
+/// If less is left of the file, at least this many bytes are requested.
 const BEYOND: u32 = 4096;
-/// Of what a stream brings of a file of this size, the page cache keeps nothing for longer than it must, bytes.
+/// Streams do not keep pages of files of at least this size in the page cache. Bytes.
 const LARGE: u64 = 64 << 20;
 
-/// An open file that is no directory.
+/// An open file other than a directory.
 pub(super) struct OpenFile {
     pub(super) dent: Arc<Dent>,
-    /// Names this open file among all: the locks it holds carry it.
+    /// A number unique among open files; its record locks carry it.
     pub(super) number: u64,
     pub(super) writes: bool,
     pub(super) reads: bool,
@@ -39,7 +40,7 @@ pub(super) struct OpenFile {
     pub(super) locked: AtomicBool,
     /// `None` after the clunk.
     fd: Mutex<Option<Arc<OwnedFd>>>,
-    /// Writes need not go to their offset, or must be on the disk when answered: not for the event loop.
+    /// Writes append, or must be on the disk before they are answered. They are not done on the event loop.
     slow_writes: bool,
     probe: Probe,
 }
@@ -73,25 +74,27 @@ impl OpenFile {
 }
 
 impl Node {
-    /// Whether what is in a pipe may go into it at any place.
+    /// Returns whether data may be moved from a pipe into the file at any offset.
     pub(super) fn can_fill(&self) -> bool {
         matches!(&self.kind, Kind::File(file) if file.writes && file.is_regular() && !file.slow_writes)
     }
 }
 
 impl<H: HostFs> Inner<H> {
-    /// The file will be read once, in order: if it is large, its pages are the first to go when memory is wanted.
+    /// Prepares a file to be read once, in order. Pages of a large file are the first to be evicted from the page
+    /// cache.
     pub(super) fn passes(&self, node: &Node) {
         let Kind::File(file) = &node.kind else { return };
         let Ok(fd) = file.fd() else { return };
         let looks = file.is_regular() && self.is_local(&file.dent, How::Inline);
         if looks && self.host.stat(fd.as_fd(), b"").is_ok_and(|st| st.size >= LARGE) {
-            // A kernel before 6.3 does nothing here.
+            // Kernels before 6.3 ignore this.
             let _ = rustix::fs::fadvise(&*fd, 0, None, rustix::fs::Advice::NoReuse);
         }
     }
 
-    /// Moves what is in a pipe into an open file, with the client's rights; says how much that was also if it failed.
+    /// Moves data from a pipe into an open file, with the client's rights. Returns the number of bytes stored, also
+    /// on error.
     pub(super) fn fill(&self, fill: &Fill) -> (usize, Done<()>) {
         let mut stored = 0;
         let moved = self.fill_from(fill, &mut stored);
@@ -108,7 +111,7 @@ impl<H: HostFs> Inner<H> {
             match self.host.fill(fd.as_fd(), fill.pipe(), at, fill.len - *stored) {
                 Ok(0) => return Err(Errno::EIO.into()),
                 Ok(n) => *stored += n,
-                // A file system that knows no splice knows writes.
+                // If the file system does not support splice, use writes.
                 Err(host::Errno::INVAL) => return self.fill_by_copy(&fd, fill, stored),
                 Err(error) => return Err(error.into()),
             }
@@ -152,7 +155,7 @@ impl<H: HostFs> Inner<H> {
         }
     }
 
-    /// Whether its content is in memory as long as it exists (but for swap), so that nothing needs to be asked.
+    /// Returns whether the content is always in memory (except for swap), so that no probe is needed.
     fn is_in_memory(&self, file: &OpenFile) -> bool {
         self.in_memory && file.dent.id.dev == self.tree.root.id.dev
     }
@@ -168,7 +171,7 @@ impl<H: HostFs> Inner<H> {
         let mut want = count;
         if count >= FROM_CACHE && file.is_regular() {
             let left = size()?.saturating_sub(offset).min(count.into()) as u32;
-            // There may be more than the length says: that of many a file in /proc is 0.
+            // The file may be longer than its length: many files in /proc have length 0.
             want = left.max(BEYOND);
             if left >= FROM_CACHE {
                 let resident = || self.host.resident(fd.as_fd(), offset, want.into());
@@ -193,7 +196,7 @@ impl<H: HostFs> Inner<H> {
                 if inline {
                     file.probe.hit();
                 }
-                // A capacity is at least what was asked for; a payload is never more.
+                // The capacity may exceed the requested size. A payload must not.
                 buf.truncate(count as usize);
                 Ok(buf.into())
             }
@@ -206,8 +209,9 @@ impl<H: HostFs> Inner<H> {
         }
     }
 
-    /// With the client's rights: the kernel takes set-id bits off what another user writes to, and counts quotas.
-    /// A write that the inline way did half is done again, whole, by the pool: the same bytes at the same place.
+    /// Writes with the client's rights: the kernel clears set-id bits after a write by another user, and enforces
+    /// quotas.
+    /// If an inline write was partial, the pool repeats all of it: the same bytes at the same offset.
     pub(super) fn write(&self, node: &Node, offset: u64, data: Written<'_>, how: How) -> Done<Reply> {
         let file = match (&node.kind, data) {
             (Kind::File(file), _) => file,
@@ -254,7 +258,8 @@ impl<H: HostFs> Inner<H> {
         Ok(Reply::Done)
     }
 
-    /// Closing may wait for the disk when something was written, or when it ends the last use of a removed file.
+    /// Clunks a fid. Closing may wait for the disk if the file was written, or if this is the last use of a removed
+    /// file.
     pub(super) fn clunk(&self, node: &Node, how: How) -> Done<Reply> {
         let inline = how == How::Inline;
         match &node.kind {
@@ -278,12 +283,12 @@ impl<H: HostFs> Inner<H> {
     }
 }
 
-/// What is to be written.
+/// The data of a write.
 #[derive(Clone, Copy)]
 pub(super) enum Written<'a> {
-    /// Bytes that came with the message.
+    /// Bytes from the message.
     Bytes(&'a [u8]),
-    /// Bytes that lie with the client.
+    /// Bytes in memory shared with the client.
     Placed(&'a Placed),
 }
 
@@ -300,12 +305,13 @@ impl Written<'_> {
     }
 }
 
-/// For a range on its way to a slow client: asks this host, whatever host the server was given.
+/// Returns whether a range still waiting for a slow client is cached. Asks this host, even if the server uses
+/// another.
 fn still(file: BorrowedFd<'_>, offset: u64, len: u64) -> bool {
     matches!(Linux.resident(file, offset, len), Resident::All)
 }
 
-/// The same in a file system that has no disk.
+/// Like `still`, for a file system in memory.
 fn always(_: BorrowedFd<'_>, _: u64, _: u64) -> bool {
     true
 }

@@ -1,11 +1,14 @@
-//! The seam to the host: every call the disk server makes on files, and `Linux`, which makes them.
+//! The host interface: every call the disk server makes on files, and `Linux`, the implementation.
 //!
-//! In: descriptors and single names. Out: what the kernel says, errors as its errno. A simulation wraps `Linux` to
-//! inject faults; nothing else of this crate calls the kernel about files.
+//! In: descriptors and single names. Out: the kernel's results, with errors as its errno. A simulation wraps `Linux`
+//! inject faults. The rest of the disk server makes no system calls on served files, except `watch` and a hint in
+//! `file`.
 //!
-//! Always holds: a name is one component and never followed if it is a symbolic link, so no call leaves the directory
-//! it is given. An empty name stands for the descriptor itself. Every call may be made from any thread; the event
-//! loop makes only those marked *inline*, the others may wait for the disk.
+//! Always holds: a name is one component, and is not followed if it is a symbolic link, so no call leaves the
+//! directory it
+//! is given. An empty name means the descriptor itself. Each call may be made from any thread. The event loop makes
+//! only
+//! the calls marked *inline*; the others may wait for the disk.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -21,7 +24,7 @@ use rustix::pipe::SpliceFlags;
 pub use super::dirs::Block;
 use super::sys;
 
-/// What statx(2) says about a file.
+/// The attributes of a file as statx(2) returns them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names of stat(2)")]
 pub struct Stat {
@@ -38,18 +41,18 @@ pub struct Stat {
     pub atime: Time,
     pub mtime: Time,
     pub ctime: Time,
-    /// `None` where the file system does not keep it.
+    /// Birth time; `None` if the file system does not store it.
     pub btime: Option<Time>,
 }
 
-/// A range of a file that is or shall be locked; `length` 0 reaches to the end.
+/// A range of a file that is locked or to be locked. `length` 0 means up to the end of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostLock {
-    /// The kind.
+    /// The kind of lock.
     pub ty: LockType,
-    /// First byte.
+    /// The first byte.
     pub start: u64,
-    /// Bytes.
+    /// The number of bytes.
     pub length: u64,
 }
 
@@ -58,17 +61,18 @@ pub struct HostLock {
 pub enum Resident {
     /// All of it: it can be sent without waiting for the disk.
     All,
-    /// Not all.
+    /// Not all of it.
     Part,
-    /// The kernel does not say; or says none, which where file systems are stacked means nothing.
+    /// The kernel does not report it, or reports no pages. The latter means nothing on stacked file systems.
     Unknown,
 }
 
-/// What the disk server asks of its host. The comments name the system calls of [`Linux`].
+/// The operations the disk server needs from its host. The comments name the system calls of [`Linux`].
 #[allow(missing_docs, reason = "the names of the system calls")]
 pub trait HostFs: Send + Sync + 'static {
-    /// openat2; *inline* with `RESOLVE_CACHED` (EAGAIN: it would wait, or enter another file system). Never with `..`
-    /// or `/` in the name.
+    /// openat2; *inline* with `RESOLVE_CACHED` (EAGAIN: it would wait, or enter another file system). The name is
+    /// never `..`
+    /// and contains no `/`.
     fn open(
         &self,
         dir: BorrowedFd<'_>,
@@ -77,7 +81,7 @@ pub trait HostFs: Send + Sync + 'static {
         mode: Mode,
         cached: bool,
     ) -> Result<OwnedFd>;
-    /// Opens the very file behind an `O_PATH` descriptor, whatever its name is by now.
+    /// Opens the file behind an `O_PATH` descriptor, also if it was renamed or removed.
     fn reopen(&self, file: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd>;
     /// statx; *inline* for the descriptor itself.
     fn stat(&self, dir: BorrowedFd<'_>, name: &[u8]) -> Result<Stat>;
@@ -85,10 +89,10 @@ pub trait HostFs: Send + Sync + 'static {
     fn access(&self, file: BorrowedFd<'_>, rights: u32) -> Result<()>;
     fn readlink(&self, dir: BorrowedFd<'_>, name: &[u8]) -> Result<Vec<u8>>;
     fn mkdir(&self, dir: BorrowedFd<'_>, name: &[u8], mode: u32) -> Result<()>;
-    /// `mode` with the type.
+    /// `mode` includes the file type.
     fn mknod(&self, dir: BorrowedFd<'_>, name: &[u8], mode: u32, major: u32, minor: u32) -> Result<()>;
     fn symlink(&self, target: &[u8], dir: BorrowedFd<'_>, name: &[u8]) -> Result<()>;
-    /// Another name for the very file behind `file`.
+    /// Creates another name for the file behind `file`.
     fn link(&self, file: BorrowedFd<'_>, dir: BorrowedFd<'_>, name: &[u8]) -> Result<()>;
     fn rename(
         &self,
@@ -101,19 +105,19 @@ pub trait HostFs: Send + Sync + 'static {
     fn chown(&self, file: BorrowedFd<'_>, uid: Option<u32>, gid: Option<u32>) -> Result<()>;
     fn utimens(&self, file: BorrowedFd<'_>, times: &Timestamps) -> Result<()>;
     fn truncate(&self, file: BorrowedFd<'_>, size: u64) -> Result<()>;
-    /// getdents64: the next entries, appended to `block`; none at the end.
+    /// getdents64: appends the next entries to `block`; none at the end of the directory.
     fn getdents(&self, dir: BorrowedFd<'_>, block: &mut Block) -> Result<()>;
     /// lseek of a directory to a cookie. *Inline*.
     fn seek(&self, dir: BorrowedFd<'_>, cookie: u64) -> Result<()>;
-    /// Appends what is at `offset` to `buf`, at most its free capacity. *Inline* with `nowait` (EAGAIN: not cached).
+    /// Appends data at `offset` to `buf`, at most its free capacity. *Inline* with `nowait` (EAGAIN: not cached).
     fn pread(&self, file: BorrowedFd<'_>, buf: &mut Vec<u8>, offset: u64, nowait: bool) -> Result<usize>;
     /// *Inline* with `nowait`.
     fn pwrite(&self, file: BorrowedFd<'_>, data: &[u8], offset: u64, nowait: bool) -> Result<usize>;
-    /// The same for bytes that lie with a client, who may change them meanwhile.
+    /// The same for bytes in memory shared with a client, which may change them meanwhile.
     fn pwrite_placed(&self, file: BorrowedFd<'_>, data: &Placed, offset: u64, nowait: bool) -> Result<usize> {
         self.pwrite(file, &data.to_vec(data.len()), offset, nowait)
     }
-    /// Moves up to `len` bytes, at least one, of those in a pipe into a file (splice(2)). Says how many.
+    /// Moves at least one and at most `len` bytes from a pipe into a file (splice(2)). Returns the number of bytes.
     fn fill(&self, file: BorrowedFd<'_>, pipe: BorrowedFd<'_>, offset: u64, len: usize) -> Result<usize>;
     /// fsync(2), or fdatasync(2).
     fn fsync(&self, file: BorrowedFd<'_>, data_only: bool) -> Result<()>;
@@ -122,11 +126,11 @@ pub trait HostFs: Send + Sync + 'static {
     fn listxattr(&self, file: BorrowedFd<'_>, buf: &mut [u8]) -> Result<usize>;
     fn setxattr(&self, file: BorrowedFd<'_>, name: &[u8], value: &[u8], flags: u32) -> Result<()>;
     fn removexattr(&self, file: BorrowedFd<'_>, name: &[u8]) -> Result<()>;
-    /// Sets or removes a lock of this open file description; never waits (EAGAIN, EACCES).
+    /// Sets or removes a lock of this open file description. Never waits (EAGAIN, EACCES).
     fn lock(&self, file: BorrowedFd<'_>, lock: HostLock) -> Result<()>;
-    /// The lock in the way of this one.
+    /// Returns a lock that conflicts with this one, if there is any.
     fn getlock(&self, file: BorrowedFd<'_>, lock: HostLock) -> Result<Option<HostLock>>;
-    /// How much of a range is in the page cache. *Inline*.
+    /// Returns how much of a range is in the page cache. *Inline*.
     fn resident(&self, file: BorrowedFd<'_>, offset: u64, len: u64) -> Resident;
 }
 
@@ -145,7 +149,7 @@ impl HostFs for Linux {
     ) -> Result<OwnedFd> {
         let mut resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_SYMLINKS;
         if cached {
-            // Another file system may ask a network, or another process, and never hear anything.
+            // A lookup in another file system may wait for a network or another process, without limit.
             resolve |= ResolveFlags::CACHED | ResolveFlags::NO_XDEV;
         }
         match fs::openat2(dir, name, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, mode, resolve) {
@@ -263,7 +267,7 @@ impl HostFs for Linux {
 
     fn pwrite(&self, file: BorrowedFd<'_>, data: &[u8], offset: u64, nowait: bool) -> Result<usize> {
         let flags = if nowait { ReadWriteFlags::NOWAIT } else { ReadWriteFlags::empty() };
-        // The kernel takes all ones for "where the last write ended".
+        // In pwritev2(2), offset -1 means the current file position.
         i64::try_from(offset).map_err(|_| Errno::INVAL)?;
         rustix::io::pwritev2(file, &[std::io::IoSlice::new(data)], offset, flags)
     }
@@ -296,7 +300,7 @@ impl HostFs for Linux {
             bavail: st.f_bavail,
             files: st.f_files,
             ffree: st.f_ffree,
-            // The kernel's two words, which `StatFs` hides.
+            // Both words of the kernel's fsid, which `StatFs` hides.
             fsid: fs::fstatvfs(file)?.f_fsid,
             namelen: st.f_namelen as u32,
         })
@@ -338,7 +342,8 @@ impl HostFs for Linux {
         match sys::cached_pages(file, offset, len) {
             Err(_) | Ok(0) => Resident::Unknown,
             Ok(cached) if cached < pages => Resident::Part,
-            // Pages that are only just being read count as cached; the last byte of a range is read last.
+            // Pages still being read count as cached. The last byte of a range is read last, so this checks that it
+            // has arrived.
             Ok(_) => match sys::pread(file, &mut Vec::with_capacity(1), offset + len - 1, true) {
                 Ok(1) => Resident::All,
                 _ => Resident::Part,
@@ -347,7 +352,7 @@ impl HostFs for Linux {
     }
 }
 
-/// The name under which the kernel reaches the very file behind a descriptor.
+/// Returns the path under which the kernel reaches the file behind a descriptor.
 fn proc_path(file: BorrowedFd<'_>) -> String {
     format!("/proc/self/fd/{}", file.as_fd().as_raw_fd())
 }

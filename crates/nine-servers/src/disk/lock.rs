@@ -1,12 +1,14 @@
-//! Record locks towards the host.
+//! Record locks, held on the host for the clients.
 //!
-//! In: a lock request on an open file. Out: whether its owner has it. The table of [`nine_io::server::locks`]
-//! decides among clients;
-//! towards other programs on the host each locked file has one open file description of the server's own, which
-//! holds, byte by byte, the strongest lock that any client holds (fcntl(2), OFD locks). So two fids of one owner never
-//! stand in each other's way, and two owners always do.
+//! In: a lock request on an open file. Out: whether the lock was granted. The table of [`nine_io::server::locks`]
+//! decides
+//! among clients. Towards other programs on the host, the server has one open file description for each locked file.
+//! It
+//! holds, for each byte, the strongest lock that any client holds (fcntl(2), OFD locks). So two fids of one lock
+//! owner
+//! never conflict, and those of two owners do.
 //!
-//! Always holds: a lock goes with the fid it was last set through. Nothing here waits for a lock.
+//! Always holds: a lock is released with the fid it was last set through. Nothing here waits for a lock.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,11 +25,10 @@ use super::host::{self, HostFs, HostLock};
 use super::{Done, Fail, How, Inner, Kind, Node, locked};
 use nine_io::server::locks::{LOCKS_MAX, Ranges, Wanted, length};
 
-/// Every file that is locked; as many as open files at most. One lock for all: everything under it is short and in
-/// memory.
+/// All locked files; at most as many as open files. One mutex for all, since work under it is short and in memory.
 pub(super) struct Locks {
     files: Mutex<HashMap<(u64, u64), FileLocks>>,
-    /// Of ranges on all files.
+    /// Limits the number of locked ranges on all files.
     limit: Arc<FairLimit>,
 }
 
@@ -39,7 +40,7 @@ impl Default for Locks {
 
 #[derive(Default)]
 struct FileLocks {
-    /// The description that holds the locks towards the host; `None` where the server may not open the file.
+    /// The description that holds the locks on the host; `None` if the server may not open the file.
     host: Option<OwnedFd>,
     held: Ranges,
 }
@@ -96,7 +97,8 @@ impl<H: HostFs> Inner<H> {
             });
         }
         let own = file.fd()?;
-        // Our own description is not in its own way; without one, no lock of ours is there.
+        // Locks of the server's own description do not conflict with it. Without one, the server holds no lock on the
+        // file.
         let fd = locks.as_ref().and_then(|locks| locks.host.as_ref()).unwrap_or(&own);
         Ok(match self.host.getlock(fd.as_fd(), host_lock(asked.ty, want.start, want.last))? {
             None => free,
@@ -106,7 +108,8 @@ impl<H: HostFs> Inner<H> {
         })
     }
 
-    /// With as many rights as the server has; the client's were checked when it opened its fid.
+    /// Opens with the server's rights, as many as it can get. The client's rights were checked when it opened its
+    /// fid.
     fn open_for_locks(&self, file: &OpenFile) -> Done<Option<OwnedFd>> {
         let fd = file.fd()?;
         for access in [OFlags::RDWR, OFlags::WRONLY, OFlags::RDONLY] {
@@ -122,13 +125,14 @@ impl<H: HostFs> Inner<H> {
 }
 
 impl Locks {
-    /// Gives up what was set through this open file.
+    /// Releases locks that were set through this open file.
     pub(super) fn release(&self, host: &impl HostFs, file: &OpenFile) {
         let mut files = locked(&self.files);
         let key = (file.dent.id.dev, file.dent.id.ino);
         let Some(locks) = files.get_mut(&key) else { return };
         for (start, last) in locks.held.release(file.number) {
-            // To give up bytes cannot be refused; a host that errs here frees them when the description closes.
+            // The kernel has no reason to refuse an unlock. If it fails, the bytes are unlocked when the description
+            // closes.
             let _ = locks.mirror(host, start, last);
         }
         if locks.held.is_empty() {
@@ -138,7 +142,7 @@ impl Locks {
 }
 
 impl FileLocks {
-    /// All of the range, or nothing.
+    /// Locks the whole range, or nothing.
     fn set(&mut self, host: &impl HostFs, want: Wanted, limit: &Arc<FairLimit>) -> Done<LockStatus> {
         if self.held.conflict(&want).is_some() {
             return Ok(LockStatus::Blocked);
@@ -155,12 +159,13 @@ impl FileLocks {
         }
     }
 
-    /// Makes the host's locks on a range those of the table.
+    /// Sets the host's locks on a range to those of the table.
     fn mirror(&self, host: &impl HostFs, start: u64, last: u64) -> host::Result<()> {
         let Some(fd) = &self.host else { return Ok(()) };
         for (start, last, ty) in self.held.strongest(start, last) {
             match host.lock(fd.as_fd(), host_lock(ty, start, last)) {
-                // We may not open the file in the way this lock needs: it holds among clients only.
+                // The server may not open the file with the access this lock needs. The lock holds among clients
+                // only.
                 Ok(()) | Err(host::Errno::BADF) => {}
                 Err(error) => return Err(error),
             }
@@ -174,7 +179,7 @@ fn wanted<'a>(node: &'a Node, req: &Request, asked: &LockRequest<'_>) -> Done<(&
     Ok((file, Wanted::of(req, file.number, asked)?))
 }
 
-/// What lies beyond the host's numbers counts as "to the end".
+/// A range beyond the host's largest offset is taken to reach to the end of the file.
 fn host_lock(ty: LockType, start: u64, last: u64) -> HostLock {
     HostLock { ty, start, length: if last >= i64::MAX as u64 { 0 } else { length(start, last) } }
 }

@@ -1,8 +1,10 @@
-//! A directory of the host, served.
+//! Serves a directory of the host.
 //!
-//! In: requests. Out: answers, inline where the kernel can give them from memory, else from the pool. One function per
-//! operation serves both ways: run *inline*, whatever would wait says EAGAIN and the request goes to the pool, where
-//! the same function runs again and may wait. So nothing may have changed when EAGAIN is said.
+//! In: requests. Out: answers, inline if the kernel can give them from memory, else from the thread pool. One
+//! function
+//! per operation serves both paths. Run *inline*, it returns EAGAIN instead of waiting. The request then goes to the
+//! pool, where the same function runs again and may wait. An inline run that returns EAGAIN must not have changed
+//! anything.
 //!
 //! ```text
 //! serve -> run(Inline) -> answer
@@ -10,10 +12,11 @@
 //!              `-> pool -> run(Pool) -> answer
 //! ```
 //!
-//! Always holds: a fid stands for one file for ever (`dent`); nothing outside the root is reached; with
-//! [`As::Client`], every call that the kernel checks rights for is made with the client's rights, or refused.
-//! On a network file system even looking may wait, so there everything goes to the pool, also where one is mounted
-//! below the root.
+//! Always holds: a fid refers to the same file for its whole life (`dent`). Nothing outside the root is reached. With
+//! [`As::Client`], each call that the kernel checks permissions for runs with the client's rights, or is refused.
+//! On a network file system even a lookup may wait. Requests for such files all go to the pool, also if the file
+//! system is
+//! mounted below the root.
 
 mod attr;
 mod change;
@@ -56,45 +59,51 @@ use sys::{Guard, Ident};
 use users::Users;
 use xattr::NewXattr;
 
-/// Whose rights a client's requests have on the host.
+/// The user whose rights requests have on the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum As {
-    /// Those of this process; new files belong to it.
+    /// The user of this process. New files belong to that user.
     #[default]
     Server,
-    /// Those of the user the client attached as: number, group and supplementary groups by this host's databases. Needs
-    /// root. A number that the databases do not have gets no group but 65534; a name they do not have is refused.
+    /// The user the client attached as: uid, gid and supplementary groups as in this host's user databases. Needs
+    /// root. A
+    /// uid without an entry gets group 65534 and no others; a name without an entry is refused.
     Client,
 }
 
 /// How a directory is served.
 #[derive(Clone, Debug, Default)]
 pub struct DiskOptions {
-    /// Whatever would change something fails with EROFS.
+    /// Requests that would change something fail with EROFS.
     pub read_only: bool,
-    /// Whose rights requests have.
+    /// The user whose rights requests have.
     pub identity: As,
-    /// Lets devices and pipes be opened (never waiting for the other end); without it ENXIO. A client that knows
-    /// them, like Linux, opens its own. Only positioned reads and writes reach them.
+    /// Allows opening devices and pipes, without waiting for the other end of a pipe. Otherwise the open fails with
+    /// ENXIO.
+    /// Clients that handle special files themselves, like Linux, open their own. Only positioned reads and writes
+    /// reach the
+    /// host's devices.
     pub devices: bool,
-    /// At most this many threads wait for the disk; 0: four per core, at most 32.
+    /// The maximum number of pool threads; 0 means four per core, at most 32.
     pub threads: usize,
-    /// At most this many descriptors are kept for files that fids stand on; 0: a quarter of what the process
-    /// may open (open files may take half, and connections need some).
+    /// The maximum number of descriptors cached for files that fids refer to. 0 means a quarter of the process'
+    /// limit: open
+    /// files may take half, and connections need some.
     pub handles: usize,
 }
 
-/// The names of this host's users and groups, as its files have them now.
+/// Returns the names of this host's users and groups, as /etc/passwd and /etc/group have them now.
 pub fn names() -> Arc<dyn nine_proto::Names> {
     Arc::new(Users::load())
 }
 
 /// A directory of the host as a [`FileServer`].
 ///
-/// Concurrency: `serve` never waits for the disk. Requests may be served at the same time from any threads.
+/// Concurrency: `serve` never waits for the disk. It may be called from any threads at the same time.
 ///
-/// The process' umask applies to new files as far as the kernel applies it; where it takes away what the client asked
-/// for, the mode is set again afterwards. A server therefore starts with umask 0.
+/// The kernel applies the process' umask to new files. Where that clears bits the client asked for, the server sets
+/// the
+/// mode again afterwards. To avoid the extra call, a server should start with umask 0.
 pub struct Disk<H: HostFs = Linux> {
     inner: Arc<Inner<H>>,
     pool: Pool,
@@ -109,11 +118,11 @@ struct Inner<H> {
     identity: As,
     server: Ident,
     umask: u32,
-    /// Devices that files were found on, and whether looking at their files asks nobody else.
+    /// Devices that files were found on, and whether they are local: a lookup asks no other process or machine.
     devs: RwLock<Vec<(u64, bool)>>,
-    /// The root's file system keeps its files in memory.
+    /// The root's file system is in memory.
     in_memory: bool,
-    /// Bytes that fids on extended attributes hold.
+    /// Bytes held by fids of extended attributes.
     xattr_limit: XattrLimit,
     locks: Locks,
     users: Arc<Users>,
@@ -128,7 +137,7 @@ impl Disk {
 }
 
 impl<H: HostFs> Disk<H> {
-    /// The same with another host. The root itself and /etc are opened without it.
+    /// Like [`Disk::open`], through another host. The root itself and /etc are opened without it.
     pub fn with_host(host: H, path: impl AsRef<Path>, options: DiskOptions) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::openat(CWD, path.as_ref(), flags, Mode::empty())?;
@@ -162,12 +171,14 @@ impl<H: HostFs> Disk<H> {
 }
 
 impl<H: HostFs> Disk<H> {
-    /// The directory that is found by these names from the root, for who hands requests on (`synth::Beyond`): what is
-    /// below it, with the rights of this user and group, and of no other group, or of this process. And how it looks.
-    /// Waits for the disk.
+    /// Returns the node and the attributes of the directory at these names below the root, for servers that pass
+    /// requests on
+    /// (`synth::Beyond`). Requests below it have the rights of `user` (uid and gid, no other groups), or of this
+    /// process if
+    /// `None`. Waits for the disk.
     ///
     /// # Errors
-    /// It cannot be reached.
+    /// The directory cannot be reached.
     pub fn below(
         &self,
         names: &[&str],
@@ -194,12 +205,13 @@ impl<H: HostFs> FileServer for Disk<H> {
             let result = inner.run(&later, later.op(), How::Pool).map_err(|fail| fail.0);
             later.respond(result);
         });
-        // A full pool hands the job back; dropping it answers.
+        // A full pool returns the job. Dropping it answers the request.
         drop(self.pool.push(client, job));
         answer
     }
 
-    /// With the clients' rights only for who has all of them: a path tells names that not everybody may list.
+    /// With the clients' rights, only an owner gets the changes: their paths contain names that other users may not
+    /// list.
     fn changes(&self, walk: &Request) -> Option<nine_proto::Result<Tap>> {
         let node = walk.node::<Node>().ok()?;
         if node.view.ident.is_some() && !walk.who().owner {
@@ -213,7 +225,7 @@ impl<H: HostFs> FileServer for Disk<H> {
         true
     }
 
-    /// They are read by offset. Of a large file that passes once, the page cache shall keep nothing for longer.
+    /// Streams are read by offset. A large file that is streamed once should not stay in the page cache.
     fn stream(&self, request: StreamRequest<'_>) -> Option<Box<dyn Passage>> {
         if let Some(node) = request.node.downcast_ref::<Node>().filter(|_| request.read) {
             self.inner.passes(node);
@@ -223,7 +235,7 @@ impl<H: HostFs> FileServer for Disk<H> {
 
     fn direct(&self, node: &nine_io::server::Node, flags: OpenFlags) -> Option<Arc<dyn Direct>> {
         let node = node.clone().downcast::<Node>().ok()?;
-        // On a network file system even looking may wait.
+        // On a network file system even a lookup may wait.
         let is_local = node.dent().is_ok_and(|dent| self.inner.is_local(dent, How::Inline));
         is_local.then(|| Arc::new(Opened { inner: self.inner.clone(), node, flags }) as Arc<dyn Direct>)
     }
@@ -242,7 +254,7 @@ impl<H: HostFs> FileServer for Disk<H> {
             let (stored, result) = inner.fill(&fill);
             fill.done(stored, result.map_err(|fail| fail.0));
         });
-        // A full pool hands the job back; dropping it answers.
+        // A full pool returns the job. Dropping it answers the request.
         drop(self.pool.push(client, job));
     }
 
@@ -251,7 +263,7 @@ impl<H: HostFs> FileServer for Disk<H> {
     }
 }
 
-/// An open file for a client in this process: it is read and written as far as nothing waits.
+/// An open file for a client in this process. Reads and writes that would wait are left to messages.
 struct Opened<H> {
     inner: Arc<Inner<H>>,
     node: Arc<Node>,
@@ -300,13 +312,15 @@ fn called<T>(done: Done<T>) -> Called<T> {
 /// Where an operation runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum How {
-    /// On the event loop: it says EAGAIN rather than wait, before it has changed anything.
+    /// On the event loop: it returns EAGAIN instead of waiting, before it has changed anything.
     Inline,
-    /// On a thread that may wait.
+    /// On a pool thread, which may wait.
     Pool,
 }
 
-/// Whether it is worth trying inline: what writes to a journal, or is rare and may wait, is not.
+/// Returns whether an operation is worth trying inline. Operations that write to a journal, or are rare and may wait,
+/// are
+/// not.
 fn may_be_inline(op: &Op<'_>) -> bool {
     matches!(
         op,
@@ -320,7 +334,7 @@ fn may_be_inline(op: &Op<'_>) -> bool {
     )
 }
 
-/// What a read-only server refuses.
+/// Returns whether a read-only server refuses the operation.
 fn changes(op: &Op<'_>) -> bool {
     match op {
         Op::Open { flags } => flags.changes(),
@@ -367,7 +381,7 @@ impl<H: HostFs> Inner<H> {
             Op::Rename { name } => self.rename(&node, &*req.node2::<Node>()?, name),
             Op::RenameAt { old, new, how } => self.rename_at(&node, old, &*req.node2::<Node>()?, new, how),
             Op::Unlink { name, dir } => self.unlink(&node, name, dir),
-            // It ends the fid in any case, so it is refused inside.
+            // Remove clunks the fid in any case, so the read-only check is inside.
             Op::Remove => self.remove(&node),
             Op::Readlink => self.readlink(&node, how),
             Op::Getattr { mask } => self.getattr(&node, mask, how),
@@ -389,7 +403,8 @@ impl<H: HostFs> Inner<H> {
         }
     }
 
-    /// Whether looking at this file asks nobody else, as far as is known: the pool finds out.
+    /// Returns whether the file is on a local file system. Inline, an unknown device counts as remote; the pool looks
+    /// it up.
     fn is_local(&self, dent: &Arc<Dent>, how: How) -> bool {
         let known = |devs: &[(u64, bool)]| devs.iter().find(|seen| seen.0 == dent.id.dev).map(|seen| seen.1);
         if let Some(local) = known(&self.devs.read().unwrap_or_else(PoisonError::into_inner)) {
@@ -408,8 +423,9 @@ impl<H: HostFs> Inner<H> {
         local
     }
 
-    /// Becomes the client, if that is asked for. `gid`: the group of what it is about to make, which counts if the
-    /// client is in it.
+    /// Takes the client's identity for this thread, if the server is configured so. `gid` is the group for a file
+    /// about to be
+    /// created. It is used if the client is a member, or root.
     fn become_client<'a>(&'a self, view: &View, gid: u32) -> Done<Option<Guard<'a>>> {
         let Some(ident) = &view.ident else { return Ok(None) };
         let mut ident = std::borrow::Cow::Borrowed(ident);
@@ -422,7 +438,7 @@ impl<H: HostFs> Inner<H> {
         Ok(Some(Guard::enter(&ident, &self.server)?))
     }
 
-    /// A descriptor of the file a node stands for: the open one, if it is open, else an `O_PATH` one.
+    /// Returns a descriptor of the node's file: the open one if the file is open, else an `O_PATH` one.
     fn any_fd(&self, node: &Node, how: How) -> Done<Arc<OwnedFd>> {
         match &node.kind {
             Kind::Path(dent) => Ok(self.tree.handle(&self.host, how, dent)?),
@@ -433,32 +449,32 @@ impl<H: HostFs> Inner<H> {
     }
 }
 
-/// What stands behind a fid.
+/// The state behind a fid.
 struct Node {
     view: Arc<View>,
     kind: Kind,
 }
 
-/// What all fids of one attach share.
+/// State shared by all fids of one attach.
 struct View {
-    /// Where ".." ends.
+    /// The root of the attach; ".." does not go above it.
     root: Arc<Dent>,
-    /// `None`: the server itself.
+    /// `None`: requests have the server's own rights.
     ident: Option<Ident>,
 }
 
 enum Kind {
-    /// Walked to, not open.
+    /// A walked fid that is not open.
     Path(Arc<Dent>),
     File(Box<OpenFile>),
     Dir(Box<OpenDir>),
-    /// The value of an extended attribute, or the list of names.
+    /// The value of an extended attribute, or the list of attribute names.
     Xattr(Box<XattrValue>),
     NewXattr(Box<NewXattr>),
 }
 
 impl Node {
-    /// The file it stands for; not for attributes.
+    /// Returns the file the node refers to; EBADF for attributes.
     fn dent(&self) -> Done<&Arc<Dent>> {
         match &self.kind {
             Kind::Path(dent) => Ok(dent),
@@ -468,20 +484,20 @@ impl Node {
         }
     }
 
-    /// The directory and the name of its file; EBUSY for the root of the attach, which stays where it is.
+    /// Returns the file's directory and name. EBUSY for the root of the attach, which cannot be moved or removed.
     fn place(&self) -> Done<(Arc<Dent>, Box<[u8]>)> {
         let dent = self.dent()?;
         let place = if Arc::ptr_eq(dent, &self.view.root) { None } else { dent.place() };
         Ok(place.ok_or(Errno::EBUSY)?)
     }
 
-    /// Another node of the same attach, ready for a reply.
+    /// Returns another node of the same attach.
     fn with(&self, kind: Kind) -> Arc<Self> {
         Arc::new(Self { view: self.view.clone(), kind })
     }
 }
 
-/// Why an operation failed: the kernel's errno or our own words.
+/// The reason an operation failed: the kernel's errno, or an error text of this server.
 #[derive(Debug)]
 struct Fail(Error);
 
@@ -509,23 +525,23 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Half of what the process may open: the other half is for open files and connections.
+/// A quarter of the process' descriptor limit, at most 2^19. The rest is for open files and connections.
 fn default_handles() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     usize::try_from(limit.current.unwrap_or(u64::MAX) / 4).unwrap_or(usize::MAX).min(1 << 19)
 }
 
-/// The umask, without changing it for a moment as umask(2) would.
+/// Reads the umask from /proc. umask(2) would have to change it to read it.
 fn process_umask() -> io::Result<u32> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let value = status.lines().find_map(|line| line.strip_prefix("Umask:"));
     Ok(value.and_then(|text| u32::from_str_radix(text.trim(), 8).ok()).unwrap_or(0o777))
 }
 
-/// Devices remembered; files on others are always looked at by the pool.
+/// Remembered devices. Requests for files on other devices always go to the pool.
 const DEVS_MAX: usize = 64;
-/// `f_type` of file systems that are memory: tmpfs, ramfs. They do not know `RWF_NOWAIT`, and do not need it.
+/// `f_type` of file systems in memory: tmpfs, ramfs. They do not support `RWF_NOWAIT`, and do not need it.
 const MEMORY: [u32; 2] = [0x0102_1994, 0x8584_58f6];
-/// `f_type` of file systems that ask somebody else: NFS, FUSE, CIFS, SMB2, 9P, Ceph, AFS.
+/// `f_type` of file systems that ask another process or machine: NFS, FUSE, CIFS, SMB2, 9P, Ceph, AFS.
 const REMOTE: [u32; 7] =
     [0x6969, 0x6573_5546, 0xff53_4d42, 0xfe53_4d42, 0x0102_1997, 0x00c3_6400, 0x5346_414f];

@@ -1,8 +1,10 @@
 //! Open and create: from a dent to an open file.
 //!
-//! In: a node walked to, and flags. Out: a node that holds its own open file description. A file is opened by what its
-//! dent stands for, not by its name: what was renamed, replaced or removed meanwhile is still the file of the fid.
-//! Opening never waits for the other end of a pipe, and devices and pipes are refused unless the server allows them.
+//! In: a walked node, and flags. Out: a node with an open file description of its own. The file that is opened is the
+//! one
+//! the dent refers to, also if its name was changed, replaced or removed meanwhile. An open never waits for the other
+//! end
+//! of a pipe. Devices and pipes are refused unless the server allows them.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -20,7 +22,7 @@ use super::host::{self, HostFs, Stat};
 use super::{Done, How, Inner, Kind, Node};
 
 impl<H: HostFs> Inner<H> {
-    /// Inline if the names are cached and nothing is cut off.
+    /// Opens a fid. Runs inline if the names are cached and the file is not truncated.
     pub(super) fn open(&self, node: &Node, flags: OpenFlags, how: How) -> Done<Reply> {
         let Kind::Path(dent) = &node.kind else { return Err(Errno::EBADF.into()) };
         self.may_open(dent.ty())?;
@@ -46,8 +48,8 @@ impl<H: HostFs> Inner<H> {
         }
         let oflags = host_flags(flags, dent.is_dir());
         let fd = match (dir, &name) {
-            // By name, which the kernel can do from its cache alone. Whatever is wrong with the name now, the pool
-            // opens the very file.
+            // By name, which the kernel can resolve from its cache alone. On any error the pool opens the file of the
+            // dent.
             (Some(dir), Some((_, name))) => {
                 let opened = self.host.open(dir.as_fd(), name, oflags, Mode::empty(), true);
                 opened.map_err(|_| Errno::EAGAIN)?
@@ -58,7 +60,7 @@ impl<H: HostFs> Inner<H> {
         drop(client);
         let st = self.host.stat(fd.as_fd(), b"")?;
         if how == How::Inline && Identity::of(&st) != dent.id {
-            // By name it can be another file; the pool opens the very one.
+            // The name may refer to another file by now. The pool opens the file of the dent.
             return Err(Errno::EAGAIN.into());
         }
         Ok(self.opened(node, dent.clone(), fd, flags, &st))
@@ -67,7 +69,7 @@ impl<H: HostFs> Inner<H> {
     fn open_itself(&self, path: &OwnedFd, flags: OFlags) -> Done<OwnedFd> {
         let open = |flags| self.tree.with_room(How::Pool, || self.host.reopen(path.as_fd(), flags));
         match open(flags) {
-            // O_NOATIME is for owners; it is a wish.
+            // Only owners may set O_NOATIME; for others it is dropped.
             Err(host::Errno::PERM) if flags.contains(OFlags::NOATIME) => Ok(open(flags - OFlags::NOATIME)?),
             result => Ok(result?),
         }
@@ -93,7 +95,9 @@ impl<H: HostFs> Inner<H> {
         Reply::Open { qid: self.qid(st), iounit: 0, node: node.with(kind) }
     }
 
-    /// A file that exists is opened only if the client says so (CREAT without EXCL, as Linux clients do); else EEXIST.
+    /// Creates a file and opens it. An existing file is opened only if the client asks for that (CREAT without EXCL,
+    /// as Linux
+    /// clients do), else EEXIST.
     pub(super) fn create(&self, node: &Node, new: &New<'_>, flags: OpenFlags) -> Done<Reply> {
         if new.make != Make::File {
             return self.create_other(node, new, flags);
@@ -116,7 +120,7 @@ impl<H: HostFs> Inner<H> {
                 fd
             }
             Err(host::Errno::EXIST) if !exclusive => {
-                // What was looked at is what is opened: meanwhile the name may have become a device's.
+                // Opens the file whose type was checked: meanwhile the name may refer to a device.
                 let there = self.tree.open_path(&self.host, How::Pool, &dir_fd, name)?;
                 let ty = self.host.stat(there.as_fd(), b"")?.mode & S_IFMT;
                 if ty == S_IFDIR {
@@ -134,7 +138,9 @@ impl<H: HostFs> Inner<H> {
         Ok(self.opened(node, dent, fd, flags, &st))
     }
 
-    /// Makes it and moves the fid there. Only a directory is also opened; of the others there is nothing to read.
+    /// Creates a file other than a regular one and moves the fid to it. Only a directory is also opened; the others
+    /// have
+    /// nothing to read.
     fn create_other(&self, node: &Node, new: &New<'_>, flags: OpenFlags) -> Done<Reply> {
         let &New { name, make, .. } = new;
         if make == Make::Dir && flags.changes() {
@@ -156,7 +162,7 @@ impl<H: HostFs> Inner<H> {
     }
 }
 
-/// The host's flags. Left out: `O_DIRECT`, whose alignment a client cannot see.
+/// Returns the host's open flags. `O_DIRECT` is left out, since a client cannot know the alignment it needs.
 fn host_flags(flags: OpenFlags, is_dir: bool) -> OFlags {
     let mut to = OFlags::NONBLOCK | OFlags::NOCTTY;
     to |= match (flags.reads(), flags.writes()) {

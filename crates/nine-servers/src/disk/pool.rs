@@ -1,12 +1,14 @@
-//! Threads for what has to wait for the disk.
+//! A thread pool for operations that wait for the disk.
 //!
-//! In: jobs of clients. Out: their effects, in no particular order between threads. Clients take turns, so that one
-//! with very many jobs makes another wait for one of them, not for all. Threads are started when they are first
-//! needed and then stay. A push wakes at most one sleeping thread, and none while another one is waking up already:
-//! that one, when it takes a job and sees more, wakes the next. A thread that ends a job takes the next one without
-//! having slept.
+//! In: jobs of clients. Out: their effects, in no particular order between threads. Clients take turns: a client with
+//! very
+//! many jobs delays another client by one job, not by all of them. Threads are started when first needed and then
+//! stay. A
+//! push wakes at most one sleeping thread, and none while another one is waking up. That one wakes the next if it
+//! sees more
+//! jobs when it takes its own. A thread that finishes a job takes the next one without sleeping.
 //!
-//! Always holds: every job that was taken in runs, also when the pool is dropped, which waits for them.
+//! Always holds: every accepted job runs, also if the pool is dropped. The drop waits for them.
 
 use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,7 +16,7 @@ use std::sync::{Arc, PoisonError};
 
 use crate::sync::{Builder, Condvar, JoinHandle, Mutex, MutexGuard, current};
 
-/// Something to do.
+/// A job.
 pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
 /// See the module.
@@ -38,11 +40,11 @@ struct State {
     stop: bool,
 }
 
-/// Jobs that wait, by client.
+/// Queued jobs, by client.
 #[derive(Default)]
 struct Queue {
     jobs: HashMap<u64, VecDeque<Job>>,
-    /// The clients that have jobs, the next one first.
+    /// Clients with queued jobs, the next one first.
     turns: VecDeque<u64>,
     len: usize,
 }
@@ -71,23 +73,24 @@ impl Queue {
     }
 }
 
-/// Jobs that wait. Each belongs to a request, and a session bounds its outstanding requests, so this is reached only
-/// by very many sessions at once; then the job is handed back and its request fails.
+/// The maximum number of queued jobs. Each belongs to a request, and a session bounds its outstanding requests. So
+/// only
+/// very many sessions together reach it. Then the job is returned to the caller and its request fails.
 const QUEUE_MAX: usize = 64 * 1024;
 
 impl Pool {
-    /// A pool of at most `most` threads; none runs yet.
+    /// Returns a pool of at most `most` threads. None is started yet.
     pub(crate) fn new(most: usize) -> Self {
         let shared = Shared { state: Mutex::default(), work: Condvar::new(), most: most.max(1) };
         Self { shared: Arc::new(shared) }
     }
 
-    /// Four threads per core (they mostly wait), at most 32.
+    /// Four threads per core, since they mostly wait; at most 32.
     pub(super) fn default_size() -> usize {
         std::thread::available_parallelism().map_or(1, usize::from).saturating_mul(4).min(32)
     }
 
-    /// Takes a client's job in; `Err` hands a job back: the queue is full, or not even one thread can be started.
+    /// Queues a client's job. `Err` returns a job if the queue is full, or if not even one thread can be started.
     pub(crate) fn push(&self, client: u64, job: Job) -> Result<(), Job> {
         let mut state = self.shared.lock();
         if state.queue.len >= QUEUE_MAX {
@@ -96,7 +99,7 @@ impl Pool {
         state.queue.push(client, job);
         self.shared.call_one(&mut state);
         if state.threads.is_empty() {
-            // No thread has ever run: this job is the only one.
+            // No thread was ever started, so this job is the only one.
             return Err(state.queue.pop().expect("pushed just now, under this lock"));
         }
         Ok(())
@@ -111,7 +114,7 @@ impl Drop for Pool {
             std::mem::take(&mut state.threads)
         };
         self.shared.work.notify_all();
-        // The last who has it may have let go on one of them, which then ends by itself.
+        // The last reference to the pool may have been dropped on one of its threads, which then ends by itself.
         let us = current().id();
         for thread in threads.into_iter().filter(|thread| thread.thread().id() != us) {
             if thread.join().is_err() {
@@ -126,7 +129,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gets one more thread to look at the queue, unless one is about to or all are busy.
+    /// Wakes or starts one thread, unless one is about to look at the queue or all are busy.
     fn call_one(self: &Arc<Self>, state: &mut State) {
         if state.waking {
             return;
@@ -156,7 +159,7 @@ impl Shared {
                     self.call_one(&mut state);
                 }
                 drop(state);
-                // A job that panics answers EIO by dropping its request; its thread serves on.
+                // If a job panics, dropping its request answers EIO. The thread continues.
                 if catch_unwind(AssertUnwindSafe(job)).is_err() {
                     tracing::error!("a disk job panicked");
                 }

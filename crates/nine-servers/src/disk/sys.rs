@@ -1,7 +1,8 @@
-//! The one place of unsafe code in this crate: system calls that rustix does not have in the shape we need.
+//! The only unsafe code in this crate: system calls that rustix does not offer in the form needed here.
 //!
-//! In: borrowed descriptors, slices, plain numbers. Out: results with the kernel's errno. Nothing here keeps a
-//! pointer longer than the call. [`Guard`] is the thread's change of user; what holds for it stands there.
+//! In: borrowed descriptors, slices, plain numbers. Out: results with the kernel's errno. No pointer is kept after a
+//! call
+//! returns. [`Guard`] changes the user of a thread; its invariants are stated there.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
@@ -10,14 +11,14 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::io::{Errno, Result};
 
-/// Reads at `offset` into the free capacity of `buf`; the bytes read are appended. `nowait`: EAGAIN instead of
+/// Reads at `offset` into the free capacity of `buf` and appends the bytes. With `nowait`, returns EAGAIN instead of
 /// waiting for the disk.
 pub(crate) fn pread(fd: BorrowedFd<'_>, buf: &mut Vec<u8>, offset: u64, nowait: bool) -> Result<usize> {
     let free = buf.spare_capacity_mut();
     let iov = libc::iovec { iov_base: free.as_mut_ptr().cast(), iov_len: free.len() };
     let offset = i64::try_from(offset).map_err(|_| Errno::INVAL)?;
     let flags = if nowait { libc::RWF_NOWAIT } else { 0 };
-    // SAFETY: `iov` names memory that `buf` owns and that nobody else can reach while it is borrowed mutably.
+    // SAFETY: `iov` names memory that `buf` owns. No other reference can reach it while `buf` is borrowed mutably.
     let n = unsafe { libc::preadv2(fd.as_raw_fd(), &iov, 1, offset, flags) };
     let n = usize::try_from(n).map_err(|_| errno())?;
     // SAFETY: the kernel has written the first `n` bytes of the free capacity, and `n` is at most its length.
@@ -25,7 +26,7 @@ pub(crate) fn pread(fd: BorrowedFd<'_>, buf: &mut Vec<u8>, offset: u64, nowait: 
     Ok(n)
 }
 
-/// chmod of whatever `fd` refers to, also if it was opened with `O_PATH` (Linux 6.6; ENOSYS before).
+/// Changes the mode of the file `fd` refers to, also if opened with `O_PATH` (Linux 6.6; ENOSYS before).
 pub(super) fn fchmodat2(fd: BorrowedFd<'_>, mode: u32) -> Result<()> {
     // SAFETY: the path is a static C string; the kernel only reads it.
     done(unsafe {
@@ -33,17 +34,17 @@ pub(super) fn fchmodat2(fd: BorrowedFd<'_>, mode: u32) -> Result<()> {
     })
 }
 
-/// Whether the thread's user has these rights (`R_OK`...) to whatever `fd` refers to.
+/// Checks whether the thread's user has these rights (`R_OK`...) to the file `fd` refers to.
 pub(super) fn faccess(fd: BorrowedFd<'_>, rights: u32) -> Result<()> {
     let flags = libc::AT_EMPTY_PATH | libc::AT_EACCESS;
     // SAFETY: as above.
     done(unsafe { libc::syscall(libc::SYS_faccessat2, fd.as_raw_fd(), c"".as_ptr(), rights, flags) })
 }
 
-/// How many pages of a range are in the page cache (Linux 6.5; ENOSYS before, EPERM for files of others).
+/// Returns how many pages of a range are in the page cache (Linux 6.5; ENOSYS before, EPERM for other users' files).
 pub(super) fn cached_pages(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<u64> {
     let range = [offset, len];
-    // `struct cachestat`: cached, dirty, written back now, evicted, evicted recently.
+    // `struct cachestat`: cached, dirty, under writeback, evicted, recently evicted.
     let mut stat = [0u64; 5];
     // SAFETY: `range` and `stat` have the layout of `struct cachestat_range` and `struct cachestat`, and live on.
     done(unsafe { libc::syscall(SYS_CACHESTAT, fd.as_raw_fd(), range.as_ptr(), stat.as_mut_ptr(), 0u32) })?;
@@ -52,7 +53,7 @@ pub(super) fn cached_pages(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<
 
 const SYS_CACHESTAT: libc::c_long = 451;
 
-/// One record lock of fcntl(2): `ty` is `F_RDLCK`, `F_WRLCK` or `F_UNLCK`; `len` 0 reaches to the end.
+/// A record lock of fcntl(2). `ty` is `F_RDLCK`, `F_WRLCK` or `F_UNLCK`; `len` 0 means up to the end of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Range {
     pub(super) ty: i16,
@@ -60,12 +61,12 @@ pub(super) struct Range {
     pub(super) len: i64,
 }
 
-/// Sets a lock of the open file description, or removes it; never waits (EAGAIN).
+/// Sets or removes a lock of the open file description. Never waits (EAGAIN).
 pub(super) fn ofd_lock(fd: BorrowedFd<'_>, range: Range) -> Result<()> {
     fcntl_lock(fd, libc::F_OFD_SETLK, range).map(drop)
 }
 
-/// The lock that would be in the way of `range`; its `ty` is `F_UNLCK` if there is none.
+/// Returns a lock that conflicts with `range`. Its `ty` is `F_UNLCK` if there is none.
 pub(super) fn ofd_getlock(fd: BorrowedFd<'_>, range: Range) -> Result<Range> {
     fcntl_lock(fd, libc::F_OFD_GETLK, range)
 }
@@ -79,7 +80,7 @@ fn fcntl_lock(fd: BorrowedFd<'_>, command: libc::c_int, range: Range) -> Result<
     Ok(Range { ty: lock.l_type, start: lock.l_start, len: lock.l_len })
 }
 
-/// Whose rights a thread's file operations have.
+/// The user and groups that determine a thread's file permissions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Ident {
     pub(super) uid: u32,
@@ -89,7 +90,7 @@ pub(super) struct Ident {
 }
 
 impl Ident {
-    /// Of this process.
+    /// Returns the identity of this process.
     pub(super) fn of_process() -> Result<Self> {
         Ok(Self {
             uid: rustix::process::geteuid().as_raw(),
@@ -98,15 +99,16 @@ impl Ident {
         })
     }
 
-    /// Takes these rights for this thread; its supplementary groups only if they may differ.
+    /// Takes this identity for the current thread. `groups`: sets the supplementary groups too.
     fn apply(&self, groups: bool) -> Result<()> {
         if groups {
-            // SAFETY: the pointer and the count are of one vector, which the kernel only reads. The system call
-            // itself changes this thread alone; libc's wrapper of it would change all.
+            // SAFETY: the pointer and the count are of one vector, which the kernel only reads. The raw system call
+            // changes this
+            // thread alone; libc's wrapper would change all threads.
             done(unsafe { libc::syscall(libc::SYS_setgroups, self.groups.len(), self.groups.as_ptr()) })?;
         }
         for (call, id) in [(libc::SYS_setfsgid, self.gid), (libc::SYS_setfsuid, self.uid)] {
-            // SAFETY: numbers only. The call has no error result: asking for an impossible id tells the one in force.
+            // SAFETY: numbers only. The call reports no errors; a call with an invalid id returns the id in force.
             let now = unsafe {
                 libc::syscall(call, id);
                 libc::syscall(call, u32::MAX)
@@ -119,7 +121,7 @@ impl Ident {
     }
 }
 
-/// Capabilities of a thread: twice `struct __user_cap_data_struct` (in effect, permitted, inheritable).
+/// Capabilities of a thread: twice `struct __user_cap_data_struct` (effective, permitted, inheritable).
 #[derive(Clone, Copy)]
 struct Caps([[u32; 3]; 2]);
 
@@ -140,31 +142,33 @@ impl Caps {
         done(unsafe { libc::syscall(libc::SYS_capset, header.as_mut_ptr(), self.0.as_ptr()) })
     }
 
-    /// The same with none in effect, so that they can be taken again.
+    /// Returns the same with none effective. They stay permitted and can be made effective again.
     fn resting(self) -> Self {
         Self(self.0.map(|[_, permitted, inheritable]| [0, permitted, inheritable]))
     }
 }
 
-/// While it lives, this thread's file operations are those of another user. Never leaves the thread.
+/// While it lives, this thread's file operations have another user's rights. It cannot leave the thread.
 #[must_use]
 pub(super) struct Guard<'a> {
     server: &'a Ident,
     groups: bool,
-    /// What the server may beyond its user's rights, put to rest for who is not root: a change of user alone leaves
-    /// some of it in effect (file capabilities, `trusted` attributes, no quota).
+    /// The server's capabilities, made ineffective while the client is not root. A change of user alone leaves some
+    /// in effect
+    /// (file capabilities, `trusted` attributes, exemption from quotas).
     caps: Option<Caps>,
     thread: PhantomData<*const ()>,
 }
 
 impl<'a> Guard<'a> {
-    /// Becomes `client`; fails, with nothing changed, if the kernel does not let us. `server` is what the thread is
-    /// now and becomes again.
+    /// Takes the identity of `client`. On failure nothing has changed. `server` is the thread's present identity,
+    /// restored on
+    /// drop.
     pub(super) fn enter(client: &Ident, server: &'a Ident) -> Result<Self> {
         let groups = client.groups != server.groups;
         let caps = if client.uid == 0 { None } else { Some(Caps::of_thread()?) };
         let guard = Self { server, groups, caps, thread: PhantomData };
-        // On failure the guard is dropped, which undoes what had been changed.
+        // On failure the guard is dropped, which undoes the changes made so far.
         client.apply(groups)?;
         if let Some(caps) = caps {
             caps.resting().apply()?;
@@ -174,7 +178,7 @@ impl<'a> Guard<'a> {
 }
 
 impl Drop for Guard<'_> {
-    /// A thread that cannot become itself again would serve the next client with the rights of this one.
+    /// A thread that cannot restore its own identity would serve the next client with this client's rights. So abort.
     fn drop(&mut self) {
         let caps = self.caps.map_or(Ok(()), Caps::apply);
         if caps.and_then(|()| self.server.apply(self.groups)).is_err() {
@@ -184,8 +188,9 @@ impl Drop for Guard<'_> {
     }
 }
 
-/// A user of the system's databases: by number, or by name. Slow: it may ask a directory service. An error is not the
-/// same as nobody: who cannot be asked for may have rights, and groups.
+/// Looks up a user in the system's databases, by uid or by name. Slow: it may query a directory service. An error
+/// does not
+/// mean that the user does not exist: a user that cannot be looked up may have rights and groups.
 pub(super) fn lookup(uid: Option<u32>, name: &[u8]) -> Result<Option<(CString, u32, u32)>> {
     let Ok(name) = CString::new(name) else { return Ok(None) };
     let mut buf = vec![0 as libc::c_char; 256 * 1024];
@@ -200,7 +205,7 @@ pub(super) fn lookup(uid: Option<u32>, name: &[u8]) -> Result<Option<(CString, u
         }
     };
     match status {
-        // The four ways of getpwnam(3) to say that there is no such user.
+        // The four results by which getpwnam(3) reports that there is no such user.
         0 | libc::ENOENT | libc::ESRCH | libc::EBADF | libc::EPERM if found.is_null() => return Ok(None),
         0 => {}
         error => return Err(Errno::from_raw_os_error(error)),
@@ -213,7 +218,7 @@ pub(super) fn lookup(uid: Option<u32>, name: &[u8]) -> Result<Option<(CString, u
     Ok(Some((name.to_owned(), entry.pw_uid, entry.pw_gid)))
 }
 
-/// The groups a user is in. Slow, as above.
+/// Returns the groups of a user. Slow, like [`lookup`].
 pub(super) fn groups_of(name: &CString, gid: u32) -> Vec<u32> {
     let mut groups = vec![0; 64];
     loop {

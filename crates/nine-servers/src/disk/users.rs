@@ -1,7 +1,7 @@
-//! The names of users and groups, for dialects that want text.
+//! The names of users and groups, for dialects that use text.
 //!
-//! In: /etc/passwd and /etc/group, read at the start and again when they have changed and somebody attaches. Out:
-//! answers from memory, at once. Users that only a directory service knows appear as numbers.
+//! In: /etc/passwd and /etc/group, read at the start and again at an attach if they have changed. Out: answers from
+//! memory. Users that only a directory service has appear as numbers.
 
 use std::collections::HashMap;
 use std::fs;
@@ -17,7 +17,7 @@ pub(super) struct Users {
 }
 
 const FILES: [&str; 2] = ["/etc/passwd", "/etc/group"];
-/// A file larger than this is not read: its users appear as numbers. Bytes.
+/// The largest file that is read, in bytes. Users of a larger file appear as numbers.
 const FILE_MAX: u64 = 16 << 20;
 
 #[derive(Default)]
@@ -33,7 +33,7 @@ impl Users {
         Self { tables: RwLock::new(FILES.map(|path| Table::read(path.as_ref()))) }
     }
 
-    /// Reads them again if they have changed. Waits for the disk.
+    /// Reads the files again if they have changed. Waits for the disk.
     pub(super) fn refresh(&self) {
         for (i, path) in FILES.iter().enumerate() {
             if changed(path.as_ref()) != self.tables()[i].read {
@@ -72,7 +72,7 @@ impl Table {
         let small = fs::metadata(path).is_ok_and(|meta| meta.len() <= FILE_MAX);
         let text = if small { fs::read_to_string(path).unwrap_or_default() } else { String::new() };
         for line in text.lines() {
-            // `name:password:number:...` in both files; of several entries the first counts.
+            // `name:password:number:...` in both files; of several entries the first is used.
             let mut fields = line.split(':');
             let (Some(name), Some(id)) = (fields.next(), fields.nth(1)) else { continue };
             let Ok(id) = id.parse() else { continue };

@@ -14,12 +14,13 @@ use super::host::{self, HostFs};
 use super::sys::{self, Guard, Ident};
 use super::{As, Done, Fail, How, Inner, Kind, Node, View};
 
-/// User and group of those who have none (`nobody`, `nogroup`): the group of a number that the database does not
-/// have, and both for Plan 9's `none`, a client that has proven nothing.
+/// uid and gid of users that have none (`nobody`, `nogroup`). It is the group of a uid that the user database lacks.
+/// It is
+/// both uid and gid of Plan 9's `none`, an unauthenticated client.
 const NOBODY: u32 = 65534;
 
 impl<H: HostFs> Inner<H> {
-    /// `aname`: empty or "/" is the root, else a path below it, at which ".." then ends.
+    /// `aname`: empty or "/" is the root, else a path below it. ".." does not go above that directory.
     pub(super) fn attach(&self, who: &Who, aname: &[u8]) -> Done<Reply> {
         self.users.refresh();
         let ident = match self.identity {
@@ -39,7 +40,8 @@ impl<H: HostFs> Inner<H> {
         Ok(Reply::Attach { qid, node: Arc::new(Node { view: Arc::new(view), kind: Kind::Path(dent) }) })
     }
 
-    /// The directory below the root by these names, as this user has it, for who hands requests on.
+    /// Returns the directory at these names below the root, with the rights of `ident`, for servers that pass
+    /// requests on.
     pub(super) fn below(&self, names: &[&str], ident: Option<Ident>) -> Done<(nine_io::server::Node, Attr)> {
         let mut view = View { root: self.tree.root.clone(), ident: None };
         let still = self.tree.still(How::Pool)?;
@@ -75,8 +77,9 @@ impl<H: HostFs> Inner<H> {
         Ok(Reply::Walk { qids, node: Some(node.with(Kind::Path(dent))) })
     }
 
-    /// One name, with `still` held. `client`: kept from name to name, for becoming somebody costs more than a name;
-    /// only what has to be opened again is opened by the server itself.
+    /// Walks one name, with `still` held. `client` is reused from name to name, since changing the identity costs
+    /// more than a
+    /// lookup. Only descriptors that must be opened again are opened with the server's own rights.
     fn walk_one<'a>(
         &'a self,
         how: How,
@@ -117,7 +120,7 @@ impl<H: HostFs> Inner<H> {
         Ok(self.tree.handle_still(&self.host, how, dent)?)
     }
 
-    /// Where ".." leads: never out of the view, even if the directory was moved out of it.
+    /// Returns the parent for "..". It never leaves the view, even if the directory was moved out of it.
     pub(super) fn parent_in(&self, view: &View, dent: &Arc<Dent>) -> Arc<Dent> {
         let confined = Arc::ptr_eq(&view.root, &self.tree.root) || dent.is_below(&view.root);
         let parent = dent.parent().filter(|_| confined && !Arc::ptr_eq(dent, &view.root));
@@ -127,7 +130,7 @@ impl<H: HostFs> Inner<H> {
     pub(super) fn readlink(&self, node: &Node, how: How) -> Done<Reply> {
         let fd = self.any_fd(node, how)?;
         let target = self.host.readlink(fd.as_fd(), b"").map_err(|error| match error {
-            // What readlinkat says of a descriptor that is no symbolic link.
+            // readlinkat returns ENOENT for a descriptor that is not a symbolic link.
             host::Errno::NOENT => host::Errno::INVAL,
             error => error,
         })?;
@@ -135,11 +138,11 @@ impl<H: HostFs> Inner<H> {
     }
 }
 
-/// The rights of a client, by this host's databases. Slow.
+/// Returns a client's identity, from this host's user databases. Slow.
 fn ident_of(who: &Who) -> Done<Ident> {
     let uid = who.uid.filter(|&uid| uid != NOUID);
     match (sys::lookup(uid, who.name.as_bytes())?, uid) {
-        // Whoever let the client in has known root by its number, and decided about it.
+        // Authentication has checked root by its number. An alias of root must not bypass that.
         (Some((_, 0, _)), None) => Err(Error::new(Errno::EPERM, "this name is another one of root's").into()),
         (Some((name, uid, gid)), _) => Ok(Ident { uid, gid, groups: sys::groups_of(&name, gid) }),
         (None, Some(uid)) => Ok(Ident { uid, gid: NOBODY, groups: Vec::new() }),

@@ -1,14 +1,18 @@
-//! What changes in the directory that is served, whoever changes it: inotify(7), on a thread of its own that is there
-//! as long as somebody reads.
+//! Publishes changes in the served directory, by any program, using inotify(7). A thread of its own runs while the
+//! change
+//! file has readers.
 //!
-//! In: the root, and what the kernel says. Out: changes. Beside the [`HostFs`](super::HostFs) seam: a simulated host
-//! has real directories, and no fault of its own here.
+//! In: the root, and inotify events. Out: changes. It does not use [`HostFs`](super::HostFs): a simulated host has
+//! real
+//! directories, and injects no faults here.
 //!
 //! Always holds:
-//! - Every directory that can be watched is watched before the first reader is greeted, and a new one before it is
-//!   told; what was made in it meanwhile is told after it. What cannot be watched is said to be blind.
-//! - No symbolic link is followed, and nothing outside the root is looked at.
-//! - A directory is where its parent is: a rename of one costs the same however much is below it.
+//! - Every directory that can be watched is watched before the first reader gets its greeting. A new directory is
+//!   watched
+//!   before its creation is reported; files created in it meanwhile are reported after it. A directory that cannot be
+//!   watched is reported as blind.
+//! - No symbolic link is followed, and nothing outside the root is read.
+//! - A directory's path is derived from its parent. So the cost of a rename does not depend on the tree below.
 
 use std::collections::{HashMap, HashSet};
 use std::mem::MaybeUninit;
@@ -26,19 +30,20 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::REMOTE;
 
-/// Directories that are watched, each by about 1 KiB of the kernel's memory; those beyond are blind. The kernel's own
-/// limit is fs.inotify.max_user_watches.
+/// The maximum number of watched directories. Each takes about 1 KiB of kernel memory; further ones are blind. The
+/// kernel's
+/// own limit is fs.inotify.max_user_watches.
 const WATCHES_MAX: usize = 1 << 16;
-/// How long it goes on for nobody: once or twice so long.
+/// The watcher continues without readers for this long, at most twice as long.
 const LINGER: Duration = Duration::from_secs(60);
-/// How long the second half of a rename may be late: the kernel says both in one call.
+/// How late the second half of a rename may be. The kernel reports both in one call.
 const HALF: Duration = Duration::from_millis(10);
 /// Bytes of events in one read.
 const EVENTS: usize = 64 << 10;
 
-/// Changes of the directory behind `root`, looked for when somebody reads.
+/// Returns the changes of the directory behind `root`. It is watched while there are readers.
 pub(super) fn changes(root: Arc<OwnedFd>) -> Arc<Changes> {
-    // Its other end hangs up when the server goes, or another watcher has begun.
+    // The write end of a pipe. The watcher sees a hangup when the server is dropped or another watcher starts.
     let alive = Mutex::new(None::<OwnedFd>);
     Changes::watched(move |changes| {
         let begun = pipe_with(PipeFlags::CLOEXEC).and_then(|(end, held)| {
@@ -55,7 +60,7 @@ pub(super) fn changes(root: Arc<OwnedFd>) -> Arc<Changes> {
     })
 }
 
-/// What has come of waiting.
+/// The result of a wait for events.
 enum Waited {
     Events,
     Nothing,
@@ -64,23 +69,23 @@ enum Waited {
 
 struct Watcher {
     root: Arc<OwnedFd>,
-    /// Hangs up when it is to end.
+    /// Hangs up when the watcher must end.
     end: OwnedFd,
     changes: Weak<Changes>,
     inotify: OwnedFd,
     dirs: HashMap<i32, Dir>,
     /// The root's watch.
     top: i32,
-    /// The first half of a rename: its cookie, from where, and whether it is a directory.
+    /// The first half of a rename: its cookie, directory and name, and whether it is a directory.
     half: Option<(u32, i32, Box<[u8]>, bool)>,
-    /// Names that were told as they were found, for which the kernel will say the same.
+    /// Names already reported when a scan found them. The kernel will report their creation again.
     found: HashSet<(i32, Box<[u8]>)>,
     told: Vec<Change>,
 }
 
-/// A directory that is watched.
+/// A watched directory.
 struct Dir {
-    /// Of the root its own.
+    /// The root is its own parent.
     parent: i32,
     name: Box<[u8]>,
     below: HashMap<Box<[u8]>, i32>,
@@ -125,7 +130,7 @@ impl Watcher {
         }
     }
 
-    /// Waits for events.
+    /// Waits for events, or for the end.
     fn wait(&self, most: Duration) -> Waited {
         let limit = Timespec::try_from(most).ok();
         let (events, end) = (PollFlags::IN, PollFlags::empty());
@@ -137,7 +142,7 @@ impl Watcher {
         }
     }
 
-    /// A piece of what the kernel has to say. Whether there was any.
+    /// Reads and handles one buffer of events. Returns whether there were any.
     fn read(&mut self, buf: &mut [MaybeUninit<u8>]) -> bool {
         let mut reader = Reader::new(&self.inotify, buf);
         let mut come = Vec::new();
@@ -162,7 +167,7 @@ impl Watcher {
         any
     }
 
-    /// Watches everything.
+    /// Watches the whole tree.
     fn begin(&mut self) {
         match self.watch(b"/", None) {
             Some(top) => {
@@ -173,7 +178,7 @@ impl Watcher {
         }
     }
 
-    /// The kernel has dropped events: what is where is looked for anew.
+    /// Scans the tree again after the kernel has dropped events.
     fn begin_again(&mut self) {
         tracing::debug!("the kernel has dropped events of the disk");
         (self.half, self.told) = (None, vec![Change::Lost(0)]);
@@ -195,7 +200,7 @@ impl Watcher {
         }
         let is_dir = events.contains(ReadFlags::ISDIR);
         let Some(name) = name else { return self.own(wd, events) };
-        // What was forgotten may still have something to say.
+        // Events of a directory that is no longer watched may still arrive.
         let Some(path) = self.path_in(wd, &name) else { return };
         if events.intersects(ReadFlags::CREATE | ReadFlags::MOVED_TO) {
             if let Some((_, from, old, _)) = self.half.take_if(|_| completes) {
@@ -225,7 +230,7 @@ impl Watcher {
         }
     }
 
-    /// What the kernel says of a directory itself: its parent says the same, where it has one.
+    /// Handles an event of a directory itself. A parent that is watched reports the same.
     fn own(&mut self, wd: i32, events: ReadFlags) {
         if events.contains(ReadFlags::IGNORED) {
             let Some(dir) = self.dirs.get(&wd) else { return };
@@ -237,7 +242,7 @@ impl Watcher {
         } else if events.contains(ReadFlags::UNMOUNT)
             && let Some(path) = self.path(wd)
         {
-            // There is another directory now, or none.
+            // The mount point is now another directory, or none.
             self.told.extend([
                 Change::Remove(path.clone()),
                 Change::Create(path.clone()),
@@ -246,7 +251,7 @@ impl Watcher {
         }
     }
 
-    /// A first half without a second one: it has left the tree.
+    /// Handles a first half of a rename without a second: the file has left the tree.
     fn half_only(&mut self) {
         let Some((_, wd, name, _)) = self.half.take() else { return };
         let path = self.path_in(wd, &name);
@@ -261,7 +266,7 @@ impl Watcher {
         let moved = self.dirs.get_mut(&from).and_then(|dir| dir.below.remove(old));
         match moved {
             Some(wd) => {
-                // The replaced directory was empty. Entries that were found by its path belong to the moved one.
+                // The replaced directory was empty. Entries found under its path belong to the moved directory.
                 let replaced = self.dirs.get(&to).and_then(|dir| dir.below.get(new)).copied();
                 let replaced = replaced.and_then(|wd| self.dirs.get_mut(&wd));
                 let below = replaced.map(|dir| std::mem::take(&mut dir.below)).unwrap_or_default();
@@ -271,7 +276,7 @@ impl Watcher {
                     self.put(below, wd, &name);
                 }
             }
-            // It was not known, or has been found under its new name already.
+            // The directory was not watched, or was found under its new name already.
             None => {
                 let Some(path) = self.path_in(to, new) else { return };
                 let found = self.enter(to, new, &path);
@@ -280,7 +285,7 @@ impl Watcher {
         }
     }
 
-    /// Watches a directory that is found under a name, if that is news: then it comes back, to be looked into.
+    /// Watches a directory found under a name. Returns its watch if it is new, so that the caller scans it.
     fn enter(&mut self, parent: i32, name: &[u8], path: &[u8]) -> Option<i32> {
         if self.dirs.get(&parent)?.below.contains_key(name) {
             return None;
@@ -288,7 +293,7 @@ impl Watcher {
         self.watch(path, Some((parent, name)))
     }
 
-    /// Looks for directories below one, and below these: watches them. `tell`: all that is there is new.
+    /// Watches all directories below one. `tell`: reports every entry as created.
     fn descend(&mut self, wd: i32, tell: bool) {
         let mut rest = vec![wd];
         while let Some(wd) = rest.pop() {
@@ -301,7 +306,7 @@ impl Watcher {
                     continue;
                 }
                 let at = join(&path, &[b"/", name].concat());
-                // Where the file system does not say, the open does.
+                // If the file system does not return the type, the open decides.
                 let may_be_dir = matches!(entry.file_type(), FileType::Directory | FileType::Unknown);
                 let found = if may_be_dir { self.enter(wd, name, &at) } else { None };
                 rest.extend(found);
@@ -312,7 +317,7 @@ impl Watcher {
         }
     }
 
-    /// Watches what is at a path, if it is a directory.
+    /// Watches the directory at a path. `None` if it is not a directory or cannot be watched.
     fn watch(&mut self, path: &[u8], at: Option<(i32, &[u8])>) -> Option<i32> {
         let blind = |this: &mut Self| {
             if at.is_some() {
@@ -322,7 +327,7 @@ impl Watcher {
         };
         let fd = match self.open(path) {
             Ok(fd) => fd,
-            // It has gone, or is something else by now, or always was.
+            // It was removed, or is not a directory, or not any more.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return None,
             Err(_) => return blind(self),
         };
@@ -334,7 +339,7 @@ impl Watcher {
             | WatchFlags::DELETE
             | WatchFlags::MOVE
             | WatchFlags::MODIFY
-            // Of what is written through a mapping, this is all that is said.
+            // A write through a mapping causes no other event.
             | WatchFlags::CLOSE_WRITE
             | WatchFlags::ATTRIB
             | WatchFlags::EXCL_UNLINK
@@ -342,7 +347,7 @@ impl Watcher {
         let Ok(wd) = inotify::add_watch(&self.inotify, proc_path(&fd), wanted) else { return blind(self) };
         let (parent, name) = at.unwrap_or((wd, b""));
         if let Some(known) = self.dirs.get(&wd) {
-            // It was moved, and the kernel has not told it yet; or it is in two places.
+            // The directory was moved and the event has not arrived yet, or it is mounted in two places.
             let (elsewhere, was) = (self.path(wd), (known.parent, known.name.clone()));
             if elsewhere.is_none_or(|old| self.is_same(&old, &fd)) || self.is_below(parent, wd) {
                 return blind(self);
@@ -369,7 +374,7 @@ impl Watcher {
         }
     }
 
-    /// A name has gone: if it was a directory's, that is not watched any more.
+    /// Removes a name from a directory. If it was a directory, its watches are removed.
     fn leave(&mut self, parent: i32, name: &[u8]) {
         let gone = self.dirs.get_mut(&parent).and_then(|dir| dir.below.remove(name));
         gone.into_iter().for_each(|wd| self.forget(wd));
@@ -380,7 +385,7 @@ impl Watcher {
         while let Some(wd) = rest.pop() {
             let Some(dir) = self.dirs.remove(&wd) else { continue };
             rest.extend(dir.below.into_values());
-            // It may have gone by itself.
+            // The kernel may have removed the watch already.
             let _ = inotify::remove_watch(&self.inotify, wd);
         }
     }
@@ -395,7 +400,7 @@ impl Watcher {
         true
     }
 
-    /// Whether a directory is still at this path.
+    /// Returns whether the path still leads to this directory.
     fn is_same(&self, path: &[u8], fd: &OwnedFd) -> bool {
         let id = |fd: &OwnedFd| rustix::fs::fstat(fd).map(|stat| (stat.st_dev, stat.st_ino));
         self.open(path).and_then(|there| Ok(id(&there)? == id(fd)?)).unwrap_or(false)
@@ -405,7 +410,7 @@ impl Watcher {
         Some(join(&self.path(wd)?, &[b"/", name].concat()))
     }
 
-    /// The way to a directory; `None`: it is not known any more.
+    /// Returns the path of a directory; `None` if it is no longer watched.
     fn path(&self, mut wd: i32) -> Option<Path> {
         let mut names = Vec::new();
         loop {
@@ -433,7 +438,7 @@ impl Watcher {
     }
 }
 
-/// By which the very directory is watched, whatever its name is by now.
+/// Returns a path by which this very directory is watched, also after a rename.
 fn proc_path(fd: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
 }

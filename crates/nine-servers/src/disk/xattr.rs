@@ -1,7 +1,8 @@
-//! Extended attributes: read whole into memory by the walk, written whole by the clunk.
+//! Extended attributes: the walk reads a value into memory, the clunk writes one.
 //!
-//! In: a name, or none for the list of names. Out: nodes that are read or written like files. At most 64 KiB, Linux'
-//! own limit, so a fid of this kind holds no more; and all of them together are limited ([`XattrLimit`]).
+//! In: an attribute name, or none for the list of names. Out: nodes that are read or written like files. A value has
+//! at
+//! most 64 KiB, Linux' own limit, so a fid holds no more. The total over all fids is limited by [`XattrLimit`].
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use super::dent::Dent;
 use super::host::{self, HostFs};
 use super::{Done, How, Inner, Kind, Node};
 
-/// An attribute that is being written.
+/// An attribute value being written.
 pub(super) struct NewXattr {
     dent: Arc<Dent>,
     pub(super) input: XattrInput,
@@ -51,12 +52,12 @@ impl<H: HostFs> Inner<H> {
         Ok(Reply::Moved(node.with(Kind::NewXattr(Box::new(new)))))
     }
 
-    /// What the clunk does: a value that is not whole changes nothing.
+    /// Stores the value at the clunk. An incomplete value changes nothing.
     pub(super) fn store_xattr(&self, node: &Node, new: &NewXattr) -> Done<()> {
         let value = new.input.value()?;
         let fd = self.tree.handle(&self.host, How::Pool, &new.dent)?;
         let _client = self.become_client(&node.view, NOGID)?;
-        // An empty value that must replace one: a Linux client's removexattr(2).
+        // A Linux client sends removexattr(2) as an empty value with XATTR_REPLACE.
         let result = match (value.len(), new.input.flags()) {
             (0, XATTR_REPLACE) => self.host.removexattr(fd.as_fd(), new.input.name()),
             (_, flags) => self.host.setxattr(fd.as_fd(), new.input.name(), &value, flags),

@@ -1,16 +1,16 @@
-//! Whether a file is an image of a machine (docs/guest.md, "Images"), by what stands in it: ELF, and the note of PVH.
+//! Recognizes machine images (docs/guest.md, "Images"): ELF files with a PVH note.
 //!
-//! Nothing of the file is believed: what lies elsewhere than in it, or is more than an image has, is none.
+//! The file is not trusted. Ranges outside it, or more than an image may have, are rejected.
 
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
-/// Bytes of an image at most.
+/// The maximum size of an image, in bytes.
 pub const MOST: u64 = 64 << 20;
-/// Where its last byte may be loaded, and no further.
+/// The highest address up to which an image may be loaded.
 const TOP: u64 = 1 << 30;
-/// Segments that are looked at, and bytes of notes.
+/// The maximum number of segments examined, and of bytes of notes.
 const SEGMENTS: u16 = 64;
 const NOTES: u64 = 64 << 10;
 
@@ -18,12 +18,13 @@ const HEAD: usize = 64;
 const SEGMENT: usize = 56;
 const LOAD: u32 = 1;
 const NOTE: u32 = 4;
-/// Who owns the note, and which it is: PHYS32_ENTRY.
+/// The owner and type of the note: PHYS32_ENTRY.
 const OWNER: &[u8] = b"Xen\0";
 const ENTRY: u32 = 18;
 
-/// Where the memory ends that an image needs for itself, bytes; `None`: the file is no image. An error of the kind
-/// `InvalidData`: it is one that no machine can be started with.
+/// Returns the end of the memory that an image itself needs, in bytes. `None`: the file is not an image. An error of
+/// kind
+/// `InvalidData`: it is an image, but no machine can run it.
 pub fn image_end(file: &impl FileExt, len: u64) -> io::Result<Option<u64>> {
     let mut head = [0; HEAD];
     if len < HEAD as u64 {
@@ -82,7 +83,7 @@ fn has_entry(notes: &[u8]) -> bool {
     false
 }
 
-/// Those bytes, if they are in the file.
+/// Returns the range, if it lies within the file.
 fn range(at: u64, count: u64, len: u64) -> Option<Range<u64>> {
     let end = at.checked_add(count)?;
     (end <= len).then_some(at..end)

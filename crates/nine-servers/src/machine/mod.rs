@@ -1,10 +1,12 @@
 //! Machines: partitions that are virtual machines (docs/guest.md).
 //!
-//! In: an image, what its channels show, its words and its standard files. Out: QEMU, started and watched, and the
-//! status that the machine has ended with.
+//! In: an image, the services of its channels, its arguments and its standard files. Out: QEMU, started and watched,
+//! and
+//! the machine's exit status.
 //!
-//! Always holds: a machine that is dropped is killed; one that has said its status ends, by itself or not; nothing here
-//! blocks, but that QEMU is waited for, and its words are read, by threads of their own.
+//! Always holds: a dropped machine is killed. A machine that has written its exit status ends, if need be by a kill.
+//! Nothing
+//! here blocks, except that threads of their own wait for QEMU and read its output.
 
 pub mod image;
 mod own;
@@ -34,41 +36,42 @@ pub use own::{Own, Stdio};
 pub use qemu::{Accel, Computer, MEMORY, QEMU, found};
 use told::Told;
 
-/// The channel of the name space that a partition has.
+/// The channel of a partition's name space.
 pub const ROOT: &str = "root";
-/// The channel of its own files; and its size: what it reads and writes at once.
+/// The channel of its own files, and its size: the data it can read and write at once.
 pub const SELF: &str = "self";
 const SELF_LINES: u32 = 256;
 const SELF_PAGES: u32 = 128;
-/// How long a machine that has said its status may take to end.
+/// How long a machine may run on after it has written its exit status.
 const FAREWELL: Duration = Duration::from_secs(2);
-/// How long an image may take to its channel where something else is left to try; and how often that is looked at.
+/// How long an image may take to join its channel before the next accelerator is tried, and how often that is
+/// checked.
 const ARRIVAL: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(5);
-/// How QEMU says that it has stopped a machine with which it cannot go on, and waits for somebody to look at it.
+/// QEMU's message when it has stopped a machine that cannot continue, and waits for a debugger.
 const STOPPED: &[u8] = b"KVM internal error";
-/// Bytes of QEMU's words that are kept while it is not known whether they matter.
+/// The bytes of QEMU's output that are buffered until it is known whether they matter.
 const KEPT: usize = 16 << 10;
 
-/// What a machine is started with.
+/// The configuration of a machine to be started.
 pub struct Machine {
-    /// QEMU.
+    /// The QEMU program.
     pub qemu: PathBuf,
     /// The computer and the image.
     pub computer: Computer,
-    /// What its channels show, beside `self`.
+    /// The channels besides `self`, with their services.
     pub shows: Vec<(String, Service)>,
     /// Its own files.
     pub own: Arc<Own>,
-    /// Where words go that do not come through a channel: QEMU's, and the last ones of the machine.
+    /// Gets output that does not come through a channel: QEMU's, and the machine's debug output.
     pub words: OwnedFd,
-    /// Who it is for its servers.
+    /// The machine's identity towards the servers.
     pub peer: Peer,
 }
 
-/// A machine that was started.
+/// A started machine.
 pub struct Running {
-    /// Who executes it.
+    /// How its instructions are executed.
     pub accel: Accel,
     pid: OwnedFd,
     own: Arc<Own>,
@@ -78,8 +81,11 @@ pub struct Running {
 }
 
 impl Machine {
-    /// Starts it, where one of `accels` gets the image to its channels: with the last one in any case. `why` is told of
-    /// each that does not; `command` makes a command of QEMU and its words, which inherits what is open.
+    /// Starts the machine with the first of `accels` that brings the image to one of its channels, or with the last.
+    /// `why` gets
+    /// the reason for each one that fails. `command` makes a command from QEMU's path and arguments; it must inherit
+    /// open
+    /// descriptors.
     pub async fn start(
         &mut self,
         env: &(impl Env + Clone),
@@ -138,7 +144,7 @@ impl Machine {
         let last = rustix::io::dup(&theirs)?;
         let mut command = command(&self.qemu, &self.computer.words(&slot, last.as_raw_fd()))?;
         let mut child = command.stdin(Files::null()).stdout(Files::null()).stderr(theirs).spawn()?;
-        // QEMU has what is its, and nobody else.
+        // QEMU has its descriptors now. Ours are closed.
         drop((command, slot, last));
         let pid = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
         let ended = Arc::<Told<ExitStatus>>::default();
@@ -146,7 +152,7 @@ impl Machine {
         let tell = ended.clone();
         thread::Builder::new().name("machine".into()).spawn(move || {
             let status = child.wait().unwrap_or_default();
-            // All that it has said is there first.
+            // All of QEMU's output is read before the end is reported.
             let _ = heard.join();
             tell.tell(status);
         })?;
@@ -155,12 +161,14 @@ impl Machine {
 }
 
 impl Running {
-    /// Whether it has come to one of its channels.
+    /// Returns whether it has joined one of its channels.
     pub fn has_joined(&self) -> bool {
         self.watches.iter().any(|watch| watch.lives()[1] != 0)
     }
 
-    /// Returns when it has ended: its status, if it has said one. One that has said it and goes on is killed.
+    /// Waits until it has ended. Returns its exit status, if it has written one, and QEMU's. A machine that runs on
+    /// after
+    /// writing its status is killed.
     pub async fn ended(&self, env: &impl Env) -> (Option<u8>, ExitStatus) {
         let mut gone = pin!(self.ended.heard());
         let mut farewell = pin!(async {
@@ -177,7 +185,7 @@ impl Running {
         (self.own.status(), status)
     }
 
-    /// Ends it at once.
+    /// Kills it.
     pub fn kill(&self) {
         kill(&self.pid);
     }
@@ -192,11 +200,11 @@ impl Drop for Running {
 }
 
 fn kill(pid: &OwnedFd) {
-    // One that has ended needs none.
+    // It fails if the process has ended already.
     let _ = pidfd_send_signal(pid, Signal::KILL);
 }
 
-/// What QEMU says: kept until it is known that it matters, then passed on.
+/// QEMU's output: buffered until it is known to matter, then passed on.
 struct Words {
     state: Mutex<Said>,
     out: File,
@@ -209,7 +217,8 @@ struct Said {
 }
 
 impl Words {
-    /// QEMU, `pid`, is ended when it says that the machine has stopped for ever.
+    /// Starts a thread that reads QEMU's output. It kills QEMU, `pid`, when the output reports that the machine has
+    /// stopped.
     fn read(
         mut from: PipeReader,
         out: OwnedFd,
@@ -242,7 +251,7 @@ impl Words {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// They are passed on with the next that come, or at the end.
+    /// Passes the output on, with the next output or at the end.
     fn pass(&self) {
         self.state().matter = true;
     }

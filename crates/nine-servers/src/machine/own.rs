@@ -1,12 +1,14 @@
-//! What a partition has for itself (docs/guest.md, "What a machine is served"): its words, its standard files, its
-//! status and the time.
+//! A partition's own files (docs/guest.md, "What a machine is served"): arguments, environment, standard files, exit
+//! status
+//! and clock.
 //!
-//! In: requests; three files of the host. Out: answers; what was read and written there, by a thread for each, since a
-//! terminal or a pipe may keep who asks it; and the status.
+//! In: requests; three files of the host. Out: answers, the exit status, and reads and writes of the host files. Each
+//! host
+//! file has a thread, since a terminal or a pipe may block.
 //!
-//! Always holds: a read or a write waits in one queue, and who takes it out, under the lock, answers it when nothing is
-//! locked; what was read from the host and is wanted by nobody yet is kept; a thread that is not in the middle of a
-//! call ends with the tree.
+//! Always holds: a read or a write waits in one queue. The thread that removes it, under the lock, answers it while
+//! nothing
+//! is locked. Input without a reader is buffered. A thread ends with the tree, unless it is blocked in a system call.
 
 use std::collections::VecDeque;
 use std::fs::File as HostFile;
@@ -25,23 +27,23 @@ use nine_proto::{Errno, Error, Op, Result};
 
 use super::told::Told;
 
-/// Bytes that are read from the host at once.
+/// The maximum number of bytes read from the host at once.
 const PIECE: usize = 64 << 10;
 
-/// The three standard files of a partition, as the host has them.
+/// The three standard files of a partition on the host.
 #[derive(Debug)]
 pub struct Stdio {
-    /// What it reads comes from here.
+    /// Its standard input is read from here.
     pub stdin: OwnedFd,
-    /// What it writes goes here.
+    /// Its standard output is written here.
     pub stdout: OwnedFd,
-    /// The same for what went wrong.
+    /// Its standard error is written here.
     pub stderr: OwnedFd,
 }
 
-/// The file server.
+/// The file server of a partition's own files.
 ///
-/// How many requests wait is for the limits of the one connection that comes.
+/// The number of waiting requests is bounded by the limits of its one connection.
 pub struct Own {
     tree: Tree,
     streams: Vec<Arc<Stream>>,
@@ -49,7 +51,7 @@ pub struct Own {
 }
 
 impl Own {
-    /// For a partition that is started with these words, the first one its name, and these variables, `NAME=VALUE`.
+    /// Creates the files of a partition with these arguments, the first its name, and these variables, `NAME=VALUE`.
     pub fn new(argv: &[String], env: &[String], stdio: Stdio, clock: Arc<dyn Clock>) -> io::Result<Self> {
         let words: Vec<String> = argv.iter().map(|word| quote(word)).collect();
         let argv = words.join(" ") + "\n";
@@ -73,17 +75,17 @@ impl Own {
             .file("stderr", stream(&stderr, 0o200))
             .file("exit", File::opened(move |_, _| Ok(Box::new(Status(status.clone())))).mode(0o200).event())
             .file("clock", File::opened(move |_, _| Ok(Box::new(Clocked(time.clone())))).mode(0o444));
-        // Nobody else has the channel.
+        // The channel has no other clients.
         let tree = Tree::new(root, wall).owned_by(|_, _| true);
         Ok(Self { tree, streams: vec![stdin, stdout, stderr], exit })
     }
 
-    /// The status that the partition has written, if it has.
+    /// Returns the exit status, if the partition has written one.
     pub fn status(&self) -> Option<u8> {
         self.exit.get()
     }
 
-    /// Returns when it has.
+    /// Waits until the partition has written an exit status.
     pub async fn exited(&self) -> u8 {
         self.exit.heard().await
     }
@@ -112,7 +114,7 @@ impl Drop for Own {
     }
 }
 
-/// One of the standard files, and who waits for it.
+/// A standard file and the requests waiting for it.
 #[derive(Default)]
 struct Stream {
     state: Mutex<Waiting>,
@@ -122,9 +124,9 @@ struct Stream {
 #[derive(Default)]
 struct Waiting {
     asks: VecDeque<Ask>,
-    /// What has been read and not been asked for.
+    /// Bytes read that no request has taken yet.
     have: Bytes,
-    /// Nothing more comes: at the end, or because of this.
+    /// The end of file, or the error that ended the file.
     over: Option<std::result::Result<(), Errno>>,
     closed: bool,
 }
@@ -141,7 +143,7 @@ impl Stream {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns when somebody waits; `None`: nobody ever will.
+    /// Waits for a request. `None`: the file server is dropped.
     fn wanted(&self) -> Option<MutexGuard<'_, Waiting>> {
         let state = self.state();
         let idle = |state: &mut Waiting| state.asks.is_empty() && !state.closed;
@@ -149,7 +151,7 @@ impl Stream {
         (!state.closed).then_some(state)
     }
 
-    /// The thread of what is read.
+    /// The thread of a file that is read.
     fn reads(&self, mut file: HostFile) {
         let mut buf = vec![0; PIECE];
         while let Some(state) = self.wanted() {
@@ -172,7 +174,7 @@ impl Stream {
         }
     }
 
-    /// The thread of what is written.
+    /// The thread of a file that is written.
     fn writes(&self, mut file: HostFile) {
         while let Some(mut state) = self.wanted() {
             let ask = state.asks.pop_front().expect("somebody waits");
@@ -193,7 +195,7 @@ impl Stream {
 }
 
 impl Waiting {
-    /// Reads that can be answered now.
+    /// Returns the reads that can be answered now.
     fn ready(&mut self) -> Vec<(Ask, Result<Bytes>)> {
         let mut ready = Vec::new();
         while !self.asks.is_empty() && (!self.have.is_empty() || self.over.is_some()) {
@@ -239,7 +241,7 @@ impl Handle for End {
         let at = state.asks.iter().position(|ask| ask.id() == id);
         let ask = at.and_then(|at| state.asks.remove(at));
         drop(state);
-        // What is being written is not waited for: a terminal may be held for ever.
+        // A write in progress is not waited for: a terminal may block it for any time.
         ask.map(|ask| ask.fail(Errno::EINTR.into())).is_some()
     }
 }

@@ -1,4 +1,4 @@
-//! What QEMU is told: the computer that a machine has (docs/guest.md, "Images").
+//! The QEMU command line: the computer that a machine runs on (docs/guest.md, "Images").
 
 use std::ffi::OsString;
 use std::fmt;
@@ -7,22 +7,22 @@ use std::path::{Path, PathBuf};
 
 use nine_net::shm::{Slot, Waits};
 
-/// The program that is looked for if nobody says where it is.
+/// The default name of the QEMU program.
 pub const QEMU: &str = "qemu-system-x86_64";
-/// MiB of memory that a machine has if nobody says.
+/// The default memory of a machine, in MiB.
 pub const MEMORY: u32 = 32;
 
-/// Who executes what a machine does.
+/// How a machine's instructions are executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accel {
-    /// The processor, by the kernel.
+    /// Natively, by the kernel.
     Kvm,
-    /// QEMU, by translating it: everywhere, and slower.
+    /// By QEMU's binary translation: available everywhere, and slower.
     Tcg,
 }
 
 impl Accel {
-    /// What QEMU and people call it.
+    /// Returns the common name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Kvm => "KVM",
@@ -30,13 +30,14 @@ impl Accel {
         }
     }
 
-    /// Whether this user may try it here, and it is worth while; if not, why.
+    /// Returns whether this user may use it here and it is worthwhile; if not, why.
     pub fn may(self) -> Result<(), String> {
         const KVM: &str = "/dev/kvm";
         if self == Self::Tcg {
             return Ok(());
         }
-        // Without that help it interprets most of what a machine does, many times slower than TCG translates it.
+        // Without hardware virtualization, kvm_pvm emulates most instructions, many times slower than TCG translates
+        // them.
         if Path::new("/sys/module/kvm_pvm").exists() {
             return Err("this kernel's KVM (kvm_pvm) has no help of the processor".into());
         }
@@ -51,23 +52,24 @@ impl fmt::Display for Accel {
     }
 }
 
-/// A computer and what runs on it.
+/// A computer and the image that runs on it.
 #[derive(Clone, Debug)]
 pub struct Computer {
-    /// What it begins with.
+    /// The image that it boots.
     pub image: PathBuf,
-    /// MiB.
+    /// Memory in MiB.
     pub memory: u32,
     /// How the guest waits for its host.
     pub wait: Waits,
-    /// Who executes it.
+    /// How its instructions are executed.
     pub accel: Accel,
-    /// Words for QEMU, behind ours.
+    /// Further arguments for QEMU, after ours.
     pub more: Vec<OsString>,
 }
 
 impl Computer {
-    /// QEMU's words. The descriptors of `slot` are inherited, and that of `last`, where the machine's last words go.
+    /// Returns QEMU's arguments. It inherits the descriptors of `slot`, and `last`, which gets the machine's debug
+    /// output.
     pub fn words(&self, slot: &Slot, last: RawFd) -> Vec<OsString> {
         let Self { image, memory, wait, accel, more } = self;
         let mut words: Vec<OsString> = COMMON.iter().map(OsString::from).collect();
@@ -82,19 +84,20 @@ impl Computer {
             "-accel",
             match accel {
                 Accel::Kvm => "kvm".into(),
-                // As for several processors, though there is one: else what is atomic in the guest is not for the host.
+                // Multi-threaded TCG, though there is one processor: else the guest's atomic operations are not
+                // atomic for the host.
                 Accel::Tcg => "tcg,thread=multi,tb-size=32".into(),
             },
         );
-        // It takes a fraction of a BIOS' time, and leaves to the guest what that would do.
+        // qboot takes a fraction of a BIOS' time, and leaves the rest to the guest.
         if let Some(firmware) = FIRMWARE.iter().find(|file| Path::new(file).is_file()) {
             add("-bios", firmware.into());
         }
-        // A machine has one tenant; and some kernels that are guests themselves do not let that register be set.
+        // A machine has one tenant. Some nested kernels do not allow setting IA32_ARCH_CAPABILITIES.
         let cpu = if *accel == Accel::Kvm { "host,-arch-capabilities" } else { "max" };
         add("-cpu", cpu.into());
         match wait {
-            // Nobody rings.
+            // No doorbells are needed.
             Waits::Poll => {
                 let (fd, size) = slot.memory();
                 add(
@@ -117,7 +120,7 @@ impl Computer {
     }
 }
 
-/// Where a program of this name is, as a shell finds it.
+/// Returns the path of a program, searched in PATH as by a shell.
 pub fn found(program: &Path) -> Option<PathBuf> {
     if program.components().count() > 1 {
         return program.is_file().then(|| program.into());
@@ -126,7 +129,7 @@ pub fn found(program: &Path) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|dir| dir.join(program)).find(|file| file.is_file())
 }
 
-/// Where distributions have qboot.
+/// The paths where distributions install qboot.
 const FIRMWARE: [&str; 2] = ["/usr/share/qemu/qboot.rom", "/usr/share/qboot/bios.bin"];
 const COMMON: &[&str] = &[
     "-nodefaults",

@@ -1,4 +1,4 @@
-//! A word that is said once, by any thread, to one task that waits for it.
+//! A value set once, by any thread, and awaited by one task.
 
 use std::future::poll_fn;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,7 +13,7 @@ impl<T> Default for Told<T> {
 }
 
 impl<T: Copy> Told<T> {
-    /// Says it. The first one counts.
+    /// Sets the value. Only the first call counts.
     pub(super) fn tell(&self, word: T) {
         let mut state = self.state();
         state.0.get_or_insert(word);
@@ -22,12 +22,12 @@ impl<T: Copy> Told<T> {
         waker.into_iter().for_each(Waker::wake);
     }
 
-    /// What was said, if anything was.
+    /// Returns the value, if it is set.
     pub(super) fn get(&self) -> Option<T> {
         self.state().0
     }
 
-    /// Returns when it is said.
+    /// Returns when the value is set.
     pub(super) async fn heard(&self) -> T {
         poll_fn(|cx| {
             let mut state = self.state();

@@ -1,4 +1,4 @@
-//! When pipes want to go on by themselves: modules that have a time.
+//! Deadlines of pipes with modules that need timers.
 //!
 //! In: deadlines of pipes. Out: a [`Driver`], one task for all of them.
 
@@ -14,10 +14,10 @@ use nine_net::{Clock, Timer};
 
 use super::Shared;
 
-/// Pipes that go on before other tasks have their turn.
+/// The number of pipes that one poll may advance before other tasks run.
 const TURN: usize = 64;
 
-/// The deadlines: one for each pipe at most.
+/// The deadlines, at most one for each pipe.
 #[derive(Default)]
 pub(super) struct Due(Mutex<Times>);
 
@@ -28,7 +28,7 @@ struct Times {
 }
 
 impl Due {
-    /// Pipe `number` had one deadline and has another.
+    /// Replaces the deadline of a pipe.
     pub(super) fn change(&self, number: u64, old: Option<Duration>, new: Option<Duration>) {
         if old == new {
             return;
@@ -43,7 +43,7 @@ impl Due {
         waker.into_iter().for_each(Waker::wake);
     }
 
-    /// The first one; who asks is woken when there is an earlier one.
+    /// Returns the first deadline, and wakes `waker` when there is an earlier one.
     fn first(&self, waker: &Waker) -> Option<(Duration, u64)> {
         let mut times = lock(&self.0);
         times.waker = Some(waker.clone());
@@ -52,14 +52,14 @@ impl Due {
 }
 
 impl Drop for Due {
-    /// The driver ends.
+    /// Wakes the driver, which then ends.
     fn drop(&mut self) {
         let waker = lock(&self.0).waker.take();
         waker.into_iter().for_each(Waker::wake);
     }
 }
 
-/// Lets pipes go on when the time of one of their modules has come: a task, to be spawned once.
+/// Advances pipes when a module's deadline has passed. A future to be spawned once.
 #[must_use]
 pub struct Driver {
     shared: Weak<Shared>,

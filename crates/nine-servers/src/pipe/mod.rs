@@ -1,26 +1,31 @@
 //! Pipes as files: two streams joined at the device end (`docs/streams.md`, `docs/namespace.md`).
 //!
-//! In: requests, modules that may be pushed, a clock. Out: answers, now or when the other end has done its part; and a
-//! [`Driver`] for modules that have a time.
+//! In: requests, the modules that may be pushed, a clock. Out: answers, at once or when the other end has acted; a
+//! [`Driver`] for modules that need timers.
 //!
 //! ```text
-//! clone        opening it makes a pipe; what is open then is N/ctl
-//! N/data       one end: a write is a message, a read ends where one ends
-//! N/data1      the other
-//! N/ctl        reads as the number N; takes the texts of a stream, for the end data
+//! clone        opening it creates a pipe; the open file is then N/ctl
+//! N/data       one end: each write is one message, a read ends at the end of a message
+//! N/data1      the other end
+//! N/ctl        reads as the number N; accepts control messages of a stream, for the end data
 //! N/ctl1       the same for the end data1
-//! N/status     of each end: how it is, what waits, its modules from the top on
+//! N/status     for each end: its state, buffered data and waiting requests, its modules from the top
 //! ```
-//! A pipe is there as long as one of its files but `status` is open. The last close of an end's `data` hangs up; an
-//! open `ctl` does not keep the end. Numbers are not used again, so nobody comes upon another's pipe. Whoever may
-//! attach and change something may use every pipe; a client that may only read sees `status` alone, as reading takes
-//! messages away.
+//! A pipe exists as long as one of its files other than `status` is open. The last close of an end's `data` hangs up;
+//! an
+//! open `ctl` does not prevent that. Numbers are not reused, so no client can open another pipe by an old number.
+//! Every
+//! client with write access may use every pipe. Read-only clients can open `status` alone, since a read of data
+//! removes
+//! messages.
 //!
-//! Always holds: who takes a request out of the queue of its end, under the lock of its pipe, answers it, be it a flush
-//! or data: so no byte goes to a request that nobody waits for. Nothing of a stream ever waits: what can go on is tried
-//! after everything that happens to a pipe, and nobody is answered while anything is locked.
+//! Always holds: the thread that removes a request from the queue of its end, under the pipe's lock, answers it, also
+//! for
+//! a flush. So no data goes to a flushed request. No operation on a stream blocks: after each event of a pipe, all
+//! requests
+//! that can proceed are answered. Answers are given while nothing is locked.
 //!
-//! Locks: a pipe's, then one of the tables; never two pipes'.
+//! Lock order: a pipe, then one of the tables; never two pipes.
 
 mod due;
 mod pair;
@@ -42,29 +47,30 @@ pub use due::Driver;
 use due::Due;
 use pair::{Pair, Which};
 
-/// Bytes of a text for a ctl.
+/// The maximum length of a control message, in bytes.
 const TEXT_MAX: usize = 1024;
-/// Bytes that the modules of all pipes of a server may hold; at the limit none is pushed (ENOMEM).
+/// Bytes that the modules of all pipes of a server may hold. At the limit a push fails with ENOMEM.
 const MODULES_MAX: usize = 256 << 20;
 
 /// The file server of pipes.
 ///
-/// Each direction of a pipe keeps 256 KiB and 256 messages at most, or one that is larger; a write that finds no room
-/// waits, and so does a read that finds nothing. How many requests wait is for the limits of the connections.
+/// Each direction of a pipe buffers at most 256 KiB and 256 messages, or one larger message. Writes wait for room,
+/// reads
+/// for data. The number of waiting requests is bounded by the limits of the connections.
 ///
-/// Concurrency: requests of one pipe are one after the other, those of different pipes are not.
+/// Concurrency: requests of one pipe are serialized, those of different pipes are not.
 pub struct Pipes {
     tree: Tree,
     shared: Arc<Shared>,
 }
 
-/// What all pipes of a server share.
+/// State shared by all pipes of a server.
 struct Shared {
     make: Make,
     clock: Arc<dyn Clock>,
-    /// Pipes at once.
+    /// The maximum number of pipes.
     most: usize,
-    /// Bytes that the modules of all of them may hold.
+    /// Bytes reserved for the modules of all pipes.
     modules: AtomicUsize,
     table: Mutex<Table>,
     due: Due,
@@ -72,15 +78,17 @@ struct Shared {
 
 #[derive(Default)]
 struct Table {
-    /// The number of the pipe that is made next.
+    /// The number of the next pipe.
     next: u64,
     pipes: BTreeMap<u64, (Weak<Pair>, synth::Node)>,
 }
 
 impl Pipes {
-    /// At most `most` pipes at once, on whose ends `modules` can be pushed. The driver is to be spawned: without it
-    /// modules that have a time (`throttle`) hold what they have until something else happens to their pipe. It ends
-    /// when server and pipes are gone.
+    /// Creates a server with at most `most` pipes, on whose ends `modules` can be pushed. The driver must be spawned.
+    /// Without
+    /// it, a module with a timer (`throttle`) holds its data until another event of the pipe. It ends when the server
+    /// and all
+    /// pipes are dropped.
     pub fn new(modules: Modules, clock: Arc<dyn Clock>, most: usize) -> (Self, Driver) {
         let time = clock.clone();
         let make = Make { modules, clock: Arc::new(move || time.now()), ..Make::new(Pool::new(0)) };
@@ -106,18 +114,18 @@ impl Pipes {
         (Self { tree: Tree::new(root, clock.wall()), shared }, driver)
     }
 
-    /// Sets how the aname tells who attaches, as for [`Tree::set_told`].
+    /// Sets a function that updates the client's identity from the aname, as for [`Tree::set_told`].
     pub fn told_by(mut self, told: impl Fn(&mut Who, &[u8]) + Send + Sync + 'static) -> Self {
         self.tree.set_told(told);
         self
     }
 
-    /// Pipes that there are.
+    /// Returns the number of pipes.
     pub fn count(&self) -> usize {
         lock(&self.shared.table).pipes.len()
     }
 
-    /// Reads and writes that wait.
+    /// Returns the number of waiting reads and writes.
     pub fn waiting(&self) -> usize {
         let pairs: Vec<_> = lock(&self.shared.table).pipes.values().map(|(pair, _)| pair.clone()).collect();
         pairs.iter().filter_map(Weak::upgrade).map(|pair| pair.waiting()).sum()
@@ -135,7 +143,7 @@ impl FileServer for Pipes {
 }
 
 impl Shared {
-    /// Makes a pipe: what is opened is its ctl.
+    /// Creates a pipe and opens its ctl.
     fn clone_pipe(self: &Arc<Self>, opening: Opening) {
         let mut table = lock(&self.table);
         if table.pipes.len() >= self.most {
@@ -149,7 +157,7 @@ impl Shared {
         table.pipes.insert(number, (Arc::downgrade(&pair), directory(&pair).into()));
         drop(table);
         let ctl = Arc::new(Ctl::new(pair, Which::Data));
-        // Nobody can have flushed it: it is being served.
+        // The open cannot have been flushed: it is being served now.
         let _ = opening.becomes(&[&number.to_string(), "ctl"], ctl);
     }
 
@@ -157,7 +165,7 @@ impl Shared {
         lock(&self.table).pipes.get(&number)?.0.upgrade()
     }
 
-    /// What a pipe leaves behind.
+    /// Removes a dropped pipe from the tables.
     fn forget(&self, number: u64, due: Option<Duration>) {
         self.due.change(number, due, None);
         let gone = lock(&self.table).pipes.remove(&number);
@@ -165,7 +173,7 @@ impl Shared {
     }
 }
 
-/// The files of a pipe. They do not keep it.
+/// Returns the files of a pipe. They hold no reference to it.
 fn directory(pair: &Arc<Pair>) -> Dir {
     let data = |which| {
         let pair = Arc::downgrade(pair);
@@ -251,7 +259,7 @@ impl Handle for Ctl {
     }
 }
 
-/// The one text that was written.
+/// Returns the one control message of a write.
 fn text(ask: &Ask) -> Result<&str> {
     if ask.data.len() > TEXT_MAX {
         return Err(Error::new(Errno::EINVAL, format!("a text has at most {TEXT_MAX} bytes")));

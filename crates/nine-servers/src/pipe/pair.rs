@@ -1,4 +1,4 @@
-//! One pipe: its two ends, and the requests that wait at them.
+//! One pipe: its two ends and their waiting requests.
 
 use std::collections::VecDeque;
 use std::fmt::Write;
@@ -36,21 +36,21 @@ pub(super) struct Pair {
 
 struct State {
     ends: [End; 2],
-    /// As the driver knows it.
+    /// The deadline last given to the driver.
     due: Option<Duration>,
 }
 
 struct End {
     stream: Stream,
-    /// How often its data file is open; `None`: it was, and is not any more.
+    /// The number of opens of its data file; `None` after the last close.
     opens: Option<u32>,
     reads: VecDeque<Ask>,
     writes: VecDeque<Ask>,
-    /// What its modules may hold.
+    /// The bytes reserved for its modules.
     modules: Vec<Charge>,
 }
 
-/// Bytes that a module may hold, of those that all of the server may.
+/// Bytes reserved for a module, out of the server's total.
 struct Charge(Arc<Shared>, usize);
 
 impl Charge {
@@ -69,7 +69,7 @@ impl Drop for Charge {
     }
 }
 
-/// Answers that are given when nothing is locked: of a read its bytes, of a write none.
+/// Answers to be given while nothing is locked: bytes for a read, none for a write.
 type Answers = Vec<(Ask, Result<Option<Bytes>>)>;
 
 impl Pair {
@@ -83,7 +83,7 @@ impl Pair {
         self.number
     }
 
-    /// A data file is opened.
+    /// Opens a data file.
     pub(super) fn open(&self, which: Which) -> Result<()> {
         match &mut lock(&self.state).ends[which as usize].opens {
             Some(opens) => *opens += 1,
@@ -92,7 +92,7 @@ impl Pair {
         Ok(())
     }
 
-    /// It is closed; the last one hangs up.
+    /// Closes a data file. The last close hangs up.
     pub(super) fn close(&self, which: Which) {
         self.with(|state, _| {
             let end = &mut state.ends[which as usize];
@@ -111,13 +111,14 @@ impl Pair {
         self.with(|state, _| state.ends[which as usize].writes.push_back(ask));
     }
 
-    /// Requests that wait.
+    /// Returns the number of waiting requests.
     pub(super) fn waiting(&self) -> usize {
         lock(&self.state).ends.iter().map(|end| end.reads.len() + end.writes.len()).sum()
     }
 
-    /// Nobody wants the answer to this request any more: if it waits it has done nothing, and those behind it may go
-    /// on; if it is being answered, that is left to whoever does so.
+    /// Cancels a request. If it is waiting, it has had no effect, and requests behind it may proceed. If it is being
+    /// answered,
+    /// that continues.
     pub(super) fn cancel(&self, id: ReqId) {
         self.with(|state, answers| {
             for queue in state.ends.iter_mut().flat_map(|end| [&mut end.reads, &mut end.writes]) {
@@ -128,7 +129,7 @@ impl Pair {
         });
     }
 
-    /// Does what a text written to a ctl says.
+    /// Executes a control message.
     pub(super) fn control(&self, which: Which, text: &str) -> Result<()> {
         self.with(|state, _| {
             let changes = matches!(text.split(' ').next(), Some("push" | "pop"));
@@ -148,7 +149,7 @@ impl Pair {
         })
     }
 
-    /// The time of a module has come.
+    /// Runs the timers of the modules.
     pub(super) fn tick(&self) {
         self.with(|state, _| {
             for end in &state.ends {
@@ -157,7 +158,7 @@ impl Pair {
         });
     }
 
-    /// What `status` shows.
+    /// Returns the contents of `status`.
     pub(super) fn status(&self) -> String {
         let (state, mut text) = (lock(&self.state), String::new());
         for (name, end) in ["data", "data1"].into_iter().zip(&state.ends) {
@@ -165,7 +166,7 @@ impl Pair {
             let (reads, writes) = (end.reads.len(), end.writes.len());
             let opens = end.opens.map_or("closed".into(), |opens| format!("open {opens}"));
             let hungup = if end.stream.is_ending() { ", hung up" } else { "" };
-            // A String takes everything.
+            // Writing to a String cannot fail.
             let _ = writeln!(
                 text,
                 "{name}: {opens}{hungup}, {bytes} of {} bytes, {blocks} of {} blocks, {reads} reads and {writes} \
@@ -179,7 +180,7 @@ impl Pair {
         text
     }
 
-    /// Something happens to the pipe, and what can go on then does.
+    /// Applies a change to the pipe, then answers the requests that can proceed.
     fn with<T>(&self, act: impl FnOnce(&mut State, &mut Answers) -> T) -> T {
         let mut answers = Answers::new();
         let mut state = lock(&self.state);
@@ -208,7 +209,7 @@ impl Drop for Pair {
 }
 
 impl State {
-    /// Answers all that can be answered.
+    /// Answers all requests that can be answered.
     fn go_on(&mut self, answers: &mut Answers) {
         loop {
             let before = answers.len();
@@ -229,7 +230,7 @@ impl End {
         Self { stream, opens: Some(0), reads, writes, modules: Vec::new() }
     }
 
-    /// Writes what there is room for.
+    /// Performs queued writes while there is room.
     fn put(&mut self, answers: &mut Answers) {
         while let Some(ask) = self.writes.front() {
             let mut message = Chain::from(Block::from(ask.data.clone()));
@@ -243,7 +244,7 @@ impl End {
         }
     }
 
-    /// Reads what has come: up to where a message ends.
+    /// Performs queued reads while there is data. Each ends at the end of a message.
     fn take(&mut self, answers: &mut Answers) {
         while let Some(ask) = self.reads.front() {
             let (bytes, blocks) = self.stream.waiting();

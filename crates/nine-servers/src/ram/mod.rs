@@ -1,9 +1,12 @@
-//! A tree in memory.
+//! A file tree in memory.
 //!
-//! In: requests. Out: answers, all of them at once. Files live as long as a name or a fid leads to them. Nobody's
-//! permissions are checked: who may attach may do everything. What is stored is charged against a limit in bytes;
-//! beyond it, and beyond 2^20 files, ENOSPC. Append-only files only grow, and files for exclusive use are open once
-//! (open(5)).
+//! In: requests. Out: answers, all immediate. A file lives as long as a name or a fid refers to it. Permissions are
+//! not
+//! checked: every client that may attach may do everything. Stored data is charged against a limit in bytes. Beyond
+//! it, and
+//! beyond 2^20 files, requests fail with ENOSPC. Append-only files only grow. Exclusive-use files can be open once at
+//! a
+//! time (open(5)).
 //!
 //! Concurrency: one request at a time, under one lock.
 
@@ -28,7 +31,7 @@ use nine_io::server::locks::{LOCKS_MAX, Wanted};
 use nine_io::server::xattr::{XATTR_CREATE, XATTR_REPLACE, XattrInput, XattrLimit, XattrValue};
 use tree::{Inode, Place, Space, now, part};
 
-/// The longest target of a symbolic link, as in Linux, bytes.
+/// The maximum length of a symbolic link's target in bytes, as in Linux.
 const TARGET_MAX: usize = 4095;
 
 /// See the module.
@@ -38,14 +41,14 @@ pub struct Ram {
     space: Arc<Space>,
     next: AtomicU64,
     changes: Arc<Changes>,
-    /// Of record locks on all files.
+    /// Limits the record locks on all files.
     locks: Arc<FairLimit>,
     xattr_limit: XattrLimit,
 }
 
-/// What stands behind a fid.
+/// The state behind a fid.
 enum Node {
-    /// `at`: the name it was walked to. `open`: a number of its own, and whether writes go to the end.
+    /// `at`: the name it was walked to. `open`: the number of the open, and whether writes append.
     File {
         inode: Arc<Inode>,
         at: Place,
@@ -59,7 +62,7 @@ enum Node {
 }
 
 impl Ram {
-    /// An empty tree that holds at most `limit_bytes`.
+    /// Returns an empty tree that stores at most `limit_bytes`.
     pub fn new(limit_bytes: u64) -> Self {
         let (space, next) = (Space::new(limit_bytes), AtomicU64::new(3));
         let root = Inode::new(&space, 1, S_IFDIR | 0o777, (0, 0), nowhere())
@@ -132,7 +135,7 @@ impl Ram {
                 let at = (Arc::downgrade(inode), name.into());
                 match make {
                     Make::File | Make::Dir => self.open(made, at, flags),
-                    // Of the others there is nothing to read: the fid only moves there.
+                    // The others cannot be read: the fid only moves there.
                     _ => Ok(Reply::Open { qid: made.qid(), iounit: 0, node: Node::walked(made, at) }),
                 }
             }
@@ -189,7 +192,7 @@ impl Ram {
                 let value = XattrValue::new(value, req, &self.xattr_limit)?;
                 Ok(Reply::Xattr { size, node: Arc::new(Node::Xattr(value)) })
             }
-            // They mean something (xattr(7)): those that mean nothing here are not kept.
+            // Only access control lists are supported in the `system.` namespace (xattr(7)).
             Op::XattrCreate { name, .. } if name.starts_with(b"system.") && AclKind::of(name).is_none() => {
                 Err(Errno::EOPNOTSUPP.into())
             }
@@ -315,7 +318,7 @@ impl FileServer for Ram {
     }
 }
 
-/// Where the root is.
+/// The place of the root.
 fn nowhere() -> Place {
     (Weak::new(), b"/"[..].into())
 }
@@ -337,7 +340,7 @@ impl Node {
         }
     }
 
-    /// What the clunk of a new attribute does: a value that is not whole changes nothing.
+    /// Stores a new attribute at the clunk. An incomplete value changes nothing.
     fn store_xattr(&self) -> Result<Reply> {
         let Self::NewXattr { inode, input } = self else { return Ok(Reply::Done) };
         let (name, flags, value) = (input.name(), input.flags(), input.value()?);
@@ -346,10 +349,10 @@ impl Node {
             Some(kind) => Some((kind, PosixAcl::parse(&value)?)),
             None => None,
         };
-        // Nothing that must replace something: a Linux client's removexattr(2).
+        // A Linux client sends removexattr(2) as an empty value with XATTR_REPLACE.
         let is_removed = value.is_empty() && flags == XATTR_REPLACE || matches!(acl, Some((_, None)));
         match (has, flags) {
-            // As in Linux it is no error to remove a list that is not there.
+            // As in Linux, removing a list that does not exist is not an error.
             (false, _) if is_removed && acl.is_some() => return Ok(Reply::Done),
             (false, XATTR_REPLACE) => return Err(Errno::ENODATA.into()),
             (true, XATTR_CREATE) => return Err(Errno::EEXIST.into()),

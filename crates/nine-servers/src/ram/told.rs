@@ -1,4 +1,5 @@
-//! What a request changes, for who reads the tree's changes: said before it is served, told when it has succeeded.
+//! Determines a request's changes for the tree's change file, before the request runs. They are published if it
+//! succeeds.
 
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use nine_proto::{Op, OpenFlags};
 use super::Node;
 use super::tree::{Inode, Place};
 
-/// What will have changed. Of what has no name any more nothing.
+/// Returns the changes a request will make. A file without a name causes none.
 pub(super) fn changes(req: &Request) -> Vec<Change> {
     let Ok(node) = req.node::<Node>() else { return Vec::new() };
     let (inode, at) = match &*node {
@@ -53,7 +54,7 @@ impl Places for Of<'_> {
     }
 }
 
-/// Where a file is now, if it is anywhere.
+/// Returns the current path of a file; `None` if it has no name.
 pub(super) fn path(inode: &Arc<Inode>, at: &Place) -> Option<Path> {
     if inode.is_root() {
         return Some(b"/"[..].into());
@@ -62,7 +63,7 @@ pub(super) fn path(inode: &Arc<Inode>, at: &Place) -> Option<Path> {
     Some(within(&dir, &name))
 }
 
-/// Where this name of a directory is. A directory with names in it has its own.
+/// Returns the path of a name in a directory. Only a directory that is linked itself can contain names.
 fn within(dir: &Arc<Inode>, name: &[u8]) -> Path {
     let (mut dir, mut names) = (dir.clone(), vec![Box::<[u8]>::from(name)]);
     while !dir.is_root() {

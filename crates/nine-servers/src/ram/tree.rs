@@ -1,10 +1,12 @@
-//! The tree itself: files, directories, and the space they are charged.
+//! The file tree and its space accounting.
 //!
-//! In: names, offsets, bytes. Out: what is there. A file is charged when it is made, a name when it is entered, content
-//! and attributes by their length; a file gives its charge back when neither a name nor a fid leads to it any more.
+//! In: names, offsets, bytes. Out: files, entries and data. A file is charged at its creation, a name when it is
+//! added, and
+//! content and attributes by their length. A file's charge is released when neither a name nor a fid refers to it.
 //!
-//! Always holds: a directory's entries are found by name and, in the order they were entered, by a cookie that is never
-//! given twice. All calls happen under the server's one lock, except drops.
+//! Always holds: a directory's entries are found by name and by cookie. Cookies follow the order in which names were
+//! added;
+//! no new name gets a cookie that was used before. All calls happen under the server's one lock, except drops.
 
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
@@ -25,29 +27,29 @@ use nine_proto::{
 use super::lock;
 use nine_io::server::locks::Ranges;
 
-/// Files and directories at most; one more is refused with ENOSPC.
+/// The maximum number of files and directories. Beyond it, ENOSPC.
 const FILES: u64 = 1 << 20;
-/// Bytes of memory that a tree leaves to everything else. Above the 32 MiB from which on an allocator always asks the
-/// kernel.
+/// Bytes of memory that a tree leaves to the rest of the process. More than the 32 MiB from which an allocator always
+/// asks the kernel.
 const HEADROOM: usize = 64 << 20;
-/// Whether that much is left is asked again after so many more bytes.
+/// Memory is probed again after this many more bytes.
 const PROBE_STEP: u64 = 1 << 20;
-/// What a file is charged beside its content, and a name for itself, bytes.
+/// The charge for a file besides its content, and for a name, in bytes.
 const OVERHEAD: u64 = 512;
 
-/// What there is, and what of it is used. Beyond the limit, ENOSPC.
+/// The limits and the present use. Beyond a limit, ENOSPC.
 pub(super) struct Space {
     limit: u64,
     used: AtomicU64,
     files: AtomicU64,
-    /// Up to so many bytes in use there was memory left for everything else.
+    /// Up to this use, a probe has found enough memory left for the rest of the process.
     probed: AtomicU64,
 }
 
 /// A directory and a name in it.
 pub(super) type Place = (Weak<Inode>, Box<[u8]>);
 
-/// A file; its content stays charged until it is dropped.
+/// A file. Its content stays charged until it is dropped.
 pub(super) struct Inode {
     path: u64,
     pub(super) space: Arc<Space>,
@@ -56,17 +58,17 @@ pub(super) struct Inode {
 
 pub(super) struct State {
     pub(super) attr: Attr,
-    /// Content, or the target of a link.
+    /// The content, or the target of a link.
     pub(super) data: Vec<u8>,
     entries: BTreeMap<Box<[u8]>, (u64, Arc<Inode>)>,
-    /// The same by cookie, of which each is given once.
+    /// Names by cookie.
     order: BTreeMap<u64, Box<[u8]>>,
     cookies: u64,
     pub(super) xattrs: BTreeMap<Box<[u8]>, Bytes>,
     pub(super) locks: Ranges,
-    /// Of a file for exclusive use: the open that has it.
+    /// For an exclusive-use file: the number of the open that has it.
     pub(super) taken: Option<u64>,
-    /// Where it was made or moved to last; of the root, nowhere.
+    /// The name it was last given; the root has none.
     pub(super) place: Place,
 }
 
@@ -137,7 +139,7 @@ impl Inode {
         self.mode() & S_IFMT == S_IFDIR
     }
 
-    /// A directory and its name there: the one it was walked to, or, if it has been moved, where to.
+    /// Returns its directory and its name there: those it was walked to, or the new ones if it was moved.
     pub(super) fn place(self: &Arc<Self>, walked: &Place) -> Result<(Arc<Self>, Box<[u8]>)> {
         if self.is_root() {
             return Err(Errno::EBUSY.into());
@@ -177,7 +179,7 @@ impl Inode {
         }
     }
 
-    /// What can fail comes first: the name, then the length.
+    /// Sets attributes. Steps that can fail come first: the name, then the length.
     pub(super) fn setattr(self: &Arc<Self>, walked: &Place, set: &SetAttr<'_>) -> Result<()> {
         if set.size.is_some() && self.mode() & S_IFMT != S_IFREG {
             return Err(if self.is_dir() { Errno::EISDIR } else { Errno::EINVAL }.into());
@@ -224,13 +226,14 @@ impl Inode {
         Ok(())
     }
 
-    /// An access control list of the file.
+    /// Returns an access control list of the file.
     pub(super) fn acl(&self, kind: AclKind) -> Result<Option<PosixAcl>> {
         self.lock().acl(kind)
     }
 
-    /// Sets or removes a list, and the mode bits that follow from an access list. One that says no more than mode bits
-    /// is not stored.
+    /// Sets or removes a list, and the mode bits that follow from an access list. An access list equivalent to mode
+    /// bits is not
+    /// stored.
     pub(super) fn set_acl(&self, kind: AclKind, list: Option<&PosixAcl>) -> Result<()> {
         if kind == AclKind::Default && !self.is_dir() {
             return if list.is_some() { Err(Errno::EACCES.into()) } else { Ok(()) };
@@ -244,7 +247,7 @@ impl Inode {
         Ok(())
     }
 
-    /// Sets or (no value) removes an attribute, whether or not it is there.
+    /// Sets an attribute, or removes it if `value` is `None`. It need not exist.
     pub(super) fn store_xattr(&self, name: &[u8], value: Option<Bytes>) -> Result<()> {
         let mut state = self.lock();
         let cost = |value: &Bytes| (name.len() + value.len()) as u64;
@@ -270,7 +273,7 @@ impl Inode {
         Ok(())
     }
 
-    /// Removes a name. Returns the cookie that its entry had.
+    /// Removes a name and returns the cookie of its entry.
     pub(super) fn unlink(self: &Arc<Self>, name: &[u8]) -> Result<Option<u64>> {
         let gone = self.child(name)?;
         if !gone.lock().entries.is_empty() {
@@ -285,7 +288,8 @@ impl Inode {
         Ok(cookie)
     }
 
-    /// A name that gets another file keeps its cookie: a reader of the directory must not see it twice.
+    /// Renames a file. A name that replaces another keeps its cookie, so that a reader of the directory does not see
+    /// it twice.
     pub(super) fn rename(
         self: &Arc<Self>,
         old: &[u8],
@@ -333,7 +337,7 @@ impl Inode {
         Ok(())
     }
 
-    /// Adds a name, with a cookie that was another entry's or with a new one.
+    /// Adds a name, with the cookie of a replaced entry or a new one.
     fn enter(self: &Arc<Self>, name: &[u8], inode: &Arc<Self>, cookie: Option<u64>) {
         let is_dir = inode.is_dir();
         let mut state = self.lock();
@@ -346,11 +350,11 @@ impl Inode {
         drop(state);
         let mut state = inode.lock();
         state.place = (Arc::downgrade(self), name.into());
-        // Its names are an attribute of it (link(2), and most systems at a rename(2)).
+        // The names count as attributes of the file (link(2), and most systems at a rename(2)).
         state.attr.ctime = now();
     }
 
-    /// Removes a name. Returns the cookie of its entry. The inode keeps its last directory, for ".." of a removed one.
+    /// Removes a name and returns its cookie. The inode still records the directory, for ".." of a removed directory.
     fn leave(&self, name: &[u8], inode: &Self) -> Option<u64> {
         let is_dir = inode.is_dir();
         let mut state = self.lock();
@@ -384,7 +388,7 @@ impl Inode {
     }
 
     pub(super) fn write(&self, append: bool, offset: u64, data: &[u8]) -> Result<Reply> {
-        // As write(2): no bytes change nothing, wherever they are.
+        // As in write(2), writing no bytes changes nothing, at any offset.
         if data.is_empty() {
             return Ok(Reply::Wrote(0));
         }
@@ -409,7 +413,7 @@ impl Inode {
 }
 
 impl Drop for Inode {
-    /// Works through what is below instead of recursing: a tree may be deeper than the stack.
+    /// Loops instead of recursing: a tree may be deeper than the stack.
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         let xattrs: usize = state.xattrs.iter().map(|(name, value)| name.len() + value.len()).sum();
@@ -465,17 +469,17 @@ impl Space {
 
     pub(super) fn release(&self, bytes: u64) {
         let used = self.used.fetch_sub(bytes, Ordering::Relaxed) - bytes;
-        // Others may take what is given back.
+        // Other parts of the process may use the released memory.
         self.probed.fetch_min(used + PROBE_STEP, Ordering::Relaxed);
     }
 
-    /// Makes a content longer, with zeros, or shorter, if there is room.
+    /// Extends the content with zeros or truncates it, if there is room.
     fn resize(&self, state: &mut State, size: u64) -> Result<()> {
         let old = state.data.len() as u64;
         self.charge(size.saturating_sub(old))?;
-        // The limit may be more than the machine has.
+        // The limit may exceed the machine's memory.
         let more = usize::try_from(size.saturating_sub(old)).unwrap_or(usize::MAX);
-        // A vector that grows doubles its memory, if that leaves enough.
+        // A growing vector doubles its capacity, if that leaves enough memory.
         let capacity = state.data.capacity() as u64;
         let spare = if capacity < size { (capacity * 2).saturating_sub(size) } else { 0 };
         let reserved = match spare <= PROBE_STEP || has_memory(spare) {
@@ -501,13 +505,14 @@ impl Space {
     }
 }
 
-/// Whether so many bytes can be allocated, and enough beside them for the allocations that abort this process when they
-/// fail: names, messages, connections.
+/// Returns whether this many bytes can be allocated and [`HEADROOM`] beside them. That is for allocations whose
+/// failure
+/// aborts the process: names, messages, connections.
 fn has_memory(bytes: u64) -> bool {
     let Some(all) = usize::try_from(bytes).ok().and_then(|bytes| bytes.checked_add(HEADROOM)) else {
         return false;
     };
-    // Only address space is asked for: no page of it is touched.
+    // This reserves address space only; no page is touched.
     Vec::<u8>::new().try_reserve_exact(all).is_ok()
 }
 
@@ -515,7 +520,7 @@ fn no_memory() -> Error {
     Error::new(Errno::ENOMEM, "the server has no memory left for this")
 }
 
-/// The bytes of a read.
+/// Returns the bytes of a read.
 pub(super) fn part(bytes: &[u8], offset: u64, count: u32) -> &[u8] {
     let from = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
     &bytes[from..from.saturating_add(count as usize).min(bytes.len())]
