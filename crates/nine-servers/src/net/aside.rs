@@ -1,7 +1,8 @@
-//! What waits for the disk, on threads beside the cores: the name space of this very server may be mounted there.
+//! Runs work that waits for the disk on threads beside the cores. The disk may even be a mount of this very server.
 //!
-//! In: something to do. Out: what comes of it, later. At most [`MOST`] at once, those that nobody waits for any more
-//! among them; one more is refused.
+//! In: a job. Out: a future of its result. At most [`MOST`] jobs run at once, including those whose results are no
+//! longer
+//! wanted. A further one is refused.
 
 use std::future::poll_fn;
 use std::io;
@@ -12,12 +13,12 @@ use std::thread::Builder;
 
 use nine_net::lock::{Mutex, lock};
 
-/// Threads at once: a disk that does not answer holds no more.
+/// The maximum number of threads: a disk that does not answer blocks no more.
 const MOST: usize = 32;
 
 static RUNNING: AtomicUsize = AtomicUsize::new(0);
 
-/// One of those that run.
+/// A running job.
 struct Turn;
 
 impl Drop for Turn {
@@ -26,10 +27,10 @@ impl Drop for Turn {
     }
 }
 
-/// Does it on a thread of its own.
+/// Runs a job on a thread of its own.
 ///
 /// # Errors
-/// Its own; `ResourceBusy` where too many wait, or that of the kernel, which has no thread.
+/// Those of the job. `ResourceBusy` if too many jobs run. The kernel's error if no thread can be started.
 pub(super) async fn aside<T: Send + 'static>(
     job: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {

@@ -1,4 +1,4 @@
-//! What carries a conversation: a connection's bytes or a line's messages, read and written now or not at all.
+//! The transport of a conversation: a connection's bytes or a datagram line's messages. Its operations are polled.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -14,20 +14,20 @@ use nine_stream::{Block, Chain, Pool};
 
 use super::stack::{Messages, Wire};
 
-/// Bytes of one read of a socket.
+/// The maximum size of one read from a socket, in bytes.
 const READ: usize = 256 << 10;
-/// Writes that go at once.
+/// The maximum number of writes sent together.
 const GATHER: usize = 16;
 
-/// Bytes of buffers that answers on their way may hold; beyond it they are copied.
+/// Bytes that the buffers of answers may hold. Beyond that, answers are copied.
 const POOL: usize = 64 << 20;
 
 thread_local! {
-    /// Where sockets are read to: a buffer that comes back when the answer has left.
+    /// Buffers for reads from sockets; a buffer returns when its answer was sent.
     static BUFFERS: (Pool, RefCell<Option<Block>>) = (Pool::new(POOL), RefCell::default());
 }
 
-/// Reads a connection once, at most so much. What fills a good part of a buffer goes in it, without a copy.
+/// Reads a connection once, at most `most` bytes. Data that fills a good part of a buffer is returned without a copy.
 fn poll_bytes(line: &mut impl Transport, cx: &mut Context<'_>, most: usize) -> Poll<io::Result<Bytes>> {
     BUFFERS.with(|(pool, spare)| {
         let spared = spare.take().filter(|block| block.is_empty());
@@ -67,7 +67,8 @@ pub(super) enum Carrier {
 }
 
 impl Carrier {
-    /// Writes some of what is asked for, of the first one what is behind `sent`: how many bytes.
+    /// Writes part of the queued data. `sent` bytes of the first request are written already. Returns the number of
+    /// bytes.
     pub(super) fn poll_write(
         &mut self,
         cx: &mut Context<'_>,
@@ -76,7 +77,7 @@ impl Carrier {
     ) -> Poll<io::Result<usize>> {
         let first = asks.front().map(|ask| ask.data.slice(sent..)).unwrap_or_default();
         match self {
-            // An empty write says nothing to a connection.
+            // An empty write sends nothing on a connection.
             Self::Bytes(_) if first.is_empty() => Poll::Ready(Ok(0)),
             Self::Bytes(line) => {
                 let mut slices = [IoSlice::new(&[]); GATHER];
@@ -97,7 +98,7 @@ impl Carrier {
         }
     }
 
-    /// What has come, at most so much. `None`: nothing more will.
+    /// Reads at most `most` bytes of received data. `None` at the end.
     pub(super) fn poll_read(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<io::Result<Option<Bytes>>> {
         match self {
             Self::Bytes(line) => {
@@ -138,12 +139,12 @@ impl Messages {
         self.putting = self.line.stream.putting();
     }
 
-    /// What is left of a message, or the next one.
+    /// Returns the rest of a message, or the next message.
     pub(super) fn poll_read(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<io::Result<Option<Bytes>>> {
         let taken = ready!(self.reading.poll(cx, Some(most)));
         let Some(mut chain) = taken.map_err(io::Error::other)? else { return Poll::Ready(Ok(None)) };
         if self.cuts && !chain.ends_message() {
-            // The rest of a datagram is there already: it came as one.
+            // The rest of a datagram is available: it arrived as a whole.
             while let Poll::Ready(Ok(Some(rest))) = self.reading.poll(cx, None)
                 && !rest.ends_message()
             {}
@@ -158,7 +159,7 @@ impl Messages {
     }
 }
 
-/// Writes some of these, in order: ranges of files without a copy where that can be.
+/// Writes part of these payloads, in order; ranges of files without a copy if possible.
 pub(super) fn poll_write_parts(
     line: &mut impl Transport,
     cx: &mut Context<'_>,
@@ -191,8 +192,9 @@ pub(super) fn poll_write_parts(
     }
 }
 
-/// Reads what nobody reads any more, until the other end has closed: TCP resets a connection that is given up before
-/// that, and the other end may lose what was written to it.
+/// Discards input until the other end has closed. TCP resets a connection that is dropped with unread input, and the
+/// other
+/// end may then lose data written to it.
 pub(super) fn poll_drain(line: &mut impl Transport, cx: &mut Context<'_>) -> Poll<()> {
     for _ in 0..GATHER {
         if ready!(poll_bytes(line, cx, READ)).is_ok_and(|bytes| !bytes.is_empty()) {
@@ -200,7 +202,7 @@ pub(super) fn poll_drain(line: &mut impl Transport, cx: &mut Context<'_>) -> Pol
         }
         return Poll::Ready(());
     }
-    // Others have their turns, too.
+    // Lets other tasks run.
     cx.waker().wake_by_ref();
     Poll::Pending
 }

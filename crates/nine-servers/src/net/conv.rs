@@ -1,8 +1,11 @@
-//! One conversation: what has been asked of its files, and what carries it.
+//! One conversation: the requests on its files, and its transport.
 //!
-//! Always holds: whoever takes a request out of a queue, under the conversation's lock, answers it, when nothing is
-//! locked; so no byte goes to a request that nobody waits for. Calls are made and taken by the driver's task, bytes are
-//! carried by whoever asks. The lock of a conversation is taken before that of a table, never two of them.
+//! Always holds: the thread that removes a request from a queue, under the conversation's lock, answers it while
+//! nothing is
+//! locked. So no data goes to a flushed request. The driver's task makes and accepts calls; reads and writes run on
+//! the
+//! threads of their requests. The lock of a conversation is taken before that of a table. Two conversations are never
+//! locked together.
 
 mod orders;
 
@@ -30,7 +33,7 @@ use super::stack::{Announced, Call, End, Later, Place, Setting};
 use super::{Protocol, Shared};
 use orders::Order;
 
-/// For what was written to leave through the modules when everybody has closed.
+/// How long written data may take to leave through the modules after the last close.
 const LINGER: Duration = Duration::from_secs(10);
 
 /// See the module.
@@ -44,39 +47,39 @@ pub(super) struct Conv {
 }
 
 struct State {
-    /// Open files of it but texts; `None`: the last one has been closed.
+    /// The number of open files except texts; `None` after the last close.
     opens: Option<usize>,
     phase: Phase,
     local: String,
     remote: String,
-    /// What `err` shows.
+    /// The contents of `err`.
     error: String,
     reads: VecDeque<Ask>,
     writes: VecDeque<Ask>,
-    /// Bytes of the first write that have gone.
+    /// Bytes of the first write that were sent.
     sent: usize,
-    /// What was written may still be held back below.
+    /// Written data may still be buffered in the transport.
     held: bool,
-    /// Opens of `listen` that wait.
+    /// Waiting opens of `listen`.
     openings: VecDeque<Opening>,
-    /// What the modules may hold.
+    /// The bytes reserved for the modules.
     modules: Vec<Share>,
-    /// What the first one has made of the connection, and stays when it has been popped.
+    /// The bytes reserved for the stream that the first module created. It remains after a pop.
     pipeline: Option<Share>,
-    /// With headers: who has sent something.
+    /// In `headers` mode: the senders of recent datagrams.
     callers: Option<Box<Callers>>,
-    /// What `bind` said.
+    /// The local address set by `bind`.
     bound: Option<String>,
-    /// Who has called from this process, and waits: to read, and to write.
+    /// Wakers of clients in this process: of a read, and of a write.
     callers_here: [Option<Waker>; 2],
     /// Bytes read and written.
     moved: [u64; 2],
 }
 
 enum Phase {
-    /// Nothing has been asked for.
+    /// Neither connected nor announced yet.
     Idle,
-    /// A connect or an announce is under way.
+    /// A connect or an announce is in progress.
     Asking {
         ask: Ask,
         begun: Later<Result<Begun>>,
@@ -86,13 +89,13 @@ enum Phase {
     Connected {
         carrier: Carrier,
         ended: bool,
-        /// The last read or write of it has failed.
+        /// The last read or write has failed.
         failed: bool,
     },
-    /// Everybody has closed, and not everything has left.
+    /// The last file is closed, and written data is still being sent.
     Closing {
         carrier: Carrier,
-        /// Made by the first turn.
+        /// Created on the driver's task.
         late: Option<Timer>,
         closed: bool,
     },
@@ -100,7 +103,7 @@ enum Phase {
 }
 
 impl Phase {
-    /// Why nothing can begin in any but the first one.
+    /// Returns the error for a connect or an announce in any phase but `Idle`.
     fn in_use(&self) -> Error {
         match self {
             Self::Over | Self::Closing { .. } => {
@@ -111,17 +114,17 @@ impl Phase {
     }
 }
 
-/// What a text brings.
+/// The result of a connect or an announce.
 enum Begun {
     Call(Call),
     Announced(Box<dyn Announced>),
 }
 
-/// Answers that are given when nothing is locked.
+/// Answers to be given while nothing is locked.
 #[derive(Default)]
 struct Done {
     asks: Vec<(Ask, Said)>,
-    /// Calls, and who waits for one.
+    /// Accepted calls, with the opens that waited for them.
     calls: Vec<(Opening, Arc<Ctl>)>,
     refused: Vec<(Opening, Error)>,
     callers_here: [Option<Waker>; 2],
@@ -129,14 +132,14 @@ struct Done {
 
 enum Said {
     Read(Bytes),
-    /// So much of it.
+    /// The number of bytes written, of a cancelled write.
     Wrote(usize),
     Done,
     No(Error),
 }
 
 impl Conv {
-    /// One whose maker has its ctl open; of a call that has been taken.
+    /// Creates a conversation with an open ctl; connected, if `call` is an accepted call.
     pub(super) fn new(
         protocol: &Arc<Protocol>,
         number: u64,
@@ -157,9 +160,9 @@ impl Conv {
         })
     }
 
-    /// Whether this visitor may open its files.
+    /// Checks that this visitor may open its files.
     pub(super) fn may(&self, visitor: &Visitor) -> Result<()> {
-        // Who may change nothing takes nothing out of it either.
+        // Reading takes data out, so a read-only client may not open them either.
         let text = match visitor.owner || User::of(&visitor.who) == self.user {
             true if !visitor.who.read_only => return Ok(()),
             true => "permission denied: you may change nothing here",
@@ -176,7 +179,7 @@ impl Conv {
         lock(&self.state).remote.clone() + "\n"
     }
 
-    /// What `status` shows: how it is, what waits, what has gone, and a line for each module.
+    /// Returns the contents of `status`: state, waiting requests, bytes moved, and a line for each module.
     pub(super) fn status(&self) -> String {
         let state = lock(&self.state);
         let State { reads, writes, openings, moved: [read, wrote], .. } = &*state;
@@ -193,7 +196,7 @@ impl Conv {
         format!("{word} qin {reads} qout {writes} listen {listens} in {read} out {wrote}\n{modules}")
     }
 
-    /// Something happens to it, and what can go on then does.
+    /// Applies a change to the conversation, then performs reads and writes that can proceed.
     fn with<T>(&self, act: impl FnOnce(&mut State, &mut Done) -> T) -> T {
         let mut done = Done::default();
         let mut state = lock(&self.state);
@@ -219,7 +222,7 @@ impl Conv {
         }
         done.callers_here.into_iter().flatten().for_each(Waker::wake);
         for (opening, ctl) in done.calls {
-            // Nobody else answers it: of what is not in the queue any more, who flushes it is told that it is answered.
+            // The opening was removed from the queue, so a flush of it waits for this answer.
             let _ = opening.becomes(&["..", &ctl.conv.number.to_string(), "ctl"], ctl);
         }
     }
@@ -232,7 +235,7 @@ impl Conv {
         Ok(())
     }
 
-    /// One of its files is closed; with the last one the conversation ends.
+    /// Closes one of its files. The last close ends the conversation.
     fn closed(self: &Arc<Self>) {
         let mut done = Done::default();
         let mut state = lock(&self.state);
@@ -247,8 +250,9 @@ impl Conv {
         self.answer(done);
     }
 
-    /// It is over for those who have it open. What was written leaves, as long as there is room for such; what carried
-    /// it else is returned, to be dropped when nothing is locked.
+    /// Ends the conversation for its clients. Written data is still sent if there is room among the lingering
+    /// conversations.
+    /// Otherwise the transport is returned, for the caller to drop after unlocking.
     fn end(self: &Arc<Self>, state: &mut State, done: &mut Done) -> Phase {
         let mut gone = state.end(done);
         if let Phase::Connected { carrier: Carrier::Messages(messages), .. } = &mut gone
@@ -281,7 +285,8 @@ impl Conv {
         });
     }
 
-    /// A read by a client of this process: of bare bytes, if nobody has asked by message before.
+    /// A read by a client in this process. Possible on a connection without modules, if no request for a read is
+    /// queued.
     fn read_directly(&self, cx: &mut Context<'_>, count: u32) -> Called<Payload> {
         let mut state = lock(&self.state);
         if !state.reads.is_empty() || count == 0 || !state.is_bare() {
@@ -296,7 +301,7 @@ impl Conv {
         }
     }
 
-    /// Likewise a write.
+    /// A write by a client in this process, under the same conditions.
     fn write_directly(&self, cx: &mut Context<'_>, parts: &[Payload]) -> Called<usize> {
         let mut state = lock(&self.state);
         let State { phase: Phase::Connected { carrier: Carrier::Bytes(line), .. }, writes, .. } = &mut *state
@@ -319,14 +324,15 @@ impl Conv {
         })
     }
 
-    /// With headers a datagram may go to who has sent one, and where the policy allows to call.
+    /// In `headers` mode, checks that a datagram goes to the sender of a recent one, or to an address the policy
+    /// allows.
     fn may_go(&self, state: &State, data: &[u8]) -> Result<()> {
         let Some(callers) = &state.callers else { return Ok(()) };
         let Some(to) = datagrams::end_of(data) else {
             let text = "after `headers` a datagram begins with the 52 bytes of its headers";
             return Err(Error::new(Errno::EINVAL, text));
         };
-        // The kernel takes it for the loopback.
+        // The kernel takes an unspecified address for the loopback.
         if to.ip().is_unspecified() {
             return Err(Error::new(Errno::EINVAL, "the headers of a datagram name no address to send it to"));
         }
@@ -337,7 +343,7 @@ impl Conv {
         self.protocol.shared.policy.known().check(Want::Dial, network, &place, &self.owner.who)
     }
 
-    /// Nobody wants the answer to this request any more. What it has done is said; those behind it go on.
+    /// Cancels a request. Bytes it has written are reported; requests behind it proceed.
     fn cancel(&self, id: ReqId) -> bool {
         self.with(|state, done| {
             if let Some(at) = state.reads.iter().position(|ask| ask.id() == id) {
@@ -359,11 +365,11 @@ impl Conv {
                 done.asks.push((ask, Said::No(Errno::EINTR.into())));
             }
         });
-        // If it is not here its answer is on its way.
+        // A request in no queue is being answered.
         true
     }
 
-    /// An open of `listen`.
+    /// Handles an open of `listen`.
     pub(super) fn listen(&self, opening: Opening) {
         let mut state = lock(&self.state);
         match &state.phase {
@@ -381,7 +387,7 @@ impl Conv {
         Waker::from(self.bell.clone()).wake();
     }
 
-    /// One of these is flushed. If it is not here any more, a call is on its way to it.
+    /// Cancels an open of `listen`. If it is no longer queued, it is being answered with a call.
     pub(super) fn cancel_listen(&self, id: ReqId) -> bool {
         let mut state = lock(&self.state);
         let at = state.openings.iter().position(|opening| opening.id() == id);
@@ -449,7 +455,7 @@ impl State {
         }
     }
 
-    /// What carries it has failed.
+    /// Records an error of the transport.
     fn breaks(&mut self, error: io::Error) -> Error {
         self.error = plain(&error);
         if let Phase::Connected { failed, .. } = &mut self.phase {
@@ -479,7 +485,7 @@ impl State {
         }
     }
 
-    /// It is over: all that wait are told. What carried it is left to be let go.
+    /// Ends the conversation: all waiting requests are answered. Returns the phase it was in, for the caller to drop.
     fn end(&mut self, done: &mut Done) -> Phase {
         let hungup = || Error::new(Errno::EPIPE, "i/o on hungup channel");
         done.asks.extend(self.reads.drain(..).map(|ask| (ask, Said::Read(Bytes::new()))));
@@ -500,11 +506,11 @@ impl State {
         }
     }
 
-    /// Takes calls for those who wait for one, and none else: they are the kernel's till then.
+    /// Accepts calls for waiting opens of `listen` only. Other calls stay in the kernel's queue.
     fn accept(&mut self, cx: &mut Context<'_>, protocol: &Arc<Protocol>, done: &mut Done) {
         let Phase::Announced(place) = &mut self.phase else { return };
         while let Some(opening) = self.openings.front() {
-            // Before a call is taken for which there is no room.
+            // Checked first, so that no call is accepted without room for it.
             let room = match protocol.room(&User::of(&opening.visitor.who)) {
                 Ok(room) => room,
                 Err(error) => {
@@ -527,7 +533,7 @@ impl State {
         }
     }
 
-    /// Writes and reads what can be written and read now.
+    /// Performs queued writes and reads as far as possible now.
     fn carry(&mut self, cx: &mut Context<'_>, done: &mut Done) {
         let Phase::Connected { carrier, failed: broken, .. } = &mut self.phase else {
             let not = |error: &str| {
@@ -546,7 +552,7 @@ impl State {
         while !self.writes.is_empty() {
             match carrier.poll_write(cx, &self.writes, self.sent) {
                 Poll::Pending => break,
-                // This one cannot be; others can.
+                // Only this write is invalid; others may follow.
                 Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::InvalidInput => {
                     self.sent = 0;
                     done.asks.extend(self.writes.pop_front().map(|ask| (ask, Said::No(failed(error)))));
@@ -561,7 +567,7 @@ impl State {
                     self.held = true;
                     self.moved[1] += n as u64;
                     self.sent += n;
-                    // An empty message is one, too: it goes by itself.
+                    // An empty message is a message too. It is sent by itself.
                     let mut first = true;
                     while let Some(ask) = self.writes.front().filter(|ask| first || !ask.data.is_empty())
                         && let Some(rest) = self.sent.checked_sub(ask.data.len())
@@ -573,11 +579,11 @@ impl State {
             }
         }
         if self.held && self.writes.is_empty() {
-            // An error is told to who writes or reads next.
+            // The next write or read gets an error of the flush.
             self.held = carrier.poll_flush(cx).is_pending();
         }
         if !self.reads.is_empty() {
-            // Who has called waits for what a message has asked for first.
+            // A direct read waits until the queued requests for reads are answered.
             done.callers_here[0] = self.callers_here[0].take();
         }
         while let Some(ask) = self.reads.front() {
@@ -591,7 +597,7 @@ impl State {
         }
     }
 
-    /// What has come, at most so much; nothing: the end. Of what is connected.
+    /// Reads at most `most` bytes of received data; empty at the end. ENOTCONN if it is not connected.
     fn poll_read(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<Result<Bytes>> {
         let Phase::Connected { carrier, ended, failed: broken } = &mut self.phase else {
             return Poll::Ready(Err(Error::new(Errno::ENOTCONN, "not connected")));
@@ -611,12 +617,12 @@ impl State {
         }
     }
 
-    /// Whether it carries bytes, and nothing has been pushed.
+    /// Returns whether it is a connection without modules.
     fn is_bare(&self) -> bool {
         matches!(&self.phase, Phase::Connected { carrier: Carrier::Bytes(line), .. } if line.is_bare())
     }
 
-    /// Goes on with an end that everybody has closed: Ready when nothing is left of it.
+    /// Continues to close a conversation after the last close. Ready when it is over.
     fn linger(&mut self, cx: &mut Context<'_>, clock: &dyn Clock) -> Poll<()> {
         let Phase::Closing { carrier, late, closed } = &mut self.phase else {
             return Poll::Ready(());
@@ -641,7 +647,7 @@ impl State {
         let Phase::Announced(place) = &mut self.phase else { return Err(not()) };
         let call = place.headers().map_err(failed)?;
         self.callers = Some(Box::default());
-        // From now on nobody else takes what comes there, nor do those who wait for a call.
+        // From now on `data` alone gets the datagrams. Waiting opens of `listen` fail.
         done.refused.extend(self.openings.drain(..).map(|opening| (opening, not())));
         self.begin(Begun::Call(call), shared);
         Ok(())
@@ -657,7 +663,7 @@ impl State {
         }
     }
 
-    /// A text for the modules: push, pop, or what one of them knows.
+    /// Executes a control message for the modules: push, pop, or a message of one module.
     fn module(&mut self, text: &str, shared: &Arc<Shared>, user: &User) -> Result<Order> {
         let unknown = || Error::new(Errno::EINVAL, "unknown control request");
         let verb = text.split_whitespace().next();
@@ -702,20 +708,20 @@ impl State {
                     _ => {}
                 }
             }
-            // What is there belongs to the network.
+            // The modules of a message line belong to the network.
             Carrier::Messages(_) if changes => {
                 let text = "modules are pushed on and popped off connections, not where messages are carried";
                 return Err(Error::new(Errno::EOPNOTSUPP, text));
             }
             Carrier::Messages(messages) => messages.line.stream.control(text.as_bytes()).map_err(said)?,
         }
-        // It may have something to say first.
+        // The module may send something first.
         self.held = true;
         Ok(Order::Done)
     }
 }
 
-/// An open `ctl`, by whatever way.
+/// An open `ctl`, also if opened through `clone` or `listen`.
 pub(super) struct Ctl {
     conv: Arc<Conv>,
     number: Bytes,
@@ -727,7 +733,7 @@ impl Ctl {
         Ok(Self::first(conv))
     }
 
-    /// Of the one that has made it, and is counted.
+    /// For an open that is already counted in `opens`.
     pub(super) fn first(conv: Arc<Conv>) -> Self {
         let number = conv.number.to_string().into();
         Self { conv, number }
@@ -797,7 +803,7 @@ impl Handle for Opened {
     }
 }
 
-/// The same for a client of this process.
+/// An open `data` for a client in this process.
 struct Here {
     opened: Arc<Opened>,
     flags: OpenFlags,
@@ -807,7 +813,7 @@ impl Direct for Here {
     fn read(&self, cx: Option<&mut Context<'_>>, _: u64, count: u32) -> Called<Payload> {
         match cx {
             Some(cx) if self.flags.reads() => self.opened.conv.read_directly(cx, count),
-            // It is refused there, or waits.
+            // As a message, the read waits or is refused.
             _ => Called::Message,
         }
     }
@@ -826,7 +832,7 @@ impl Drop for Opened {
     }
 }
 
-/// An error of the world, as Plan 9 says it.
+/// Converts an I/O error to a 9P error with Plan 9's text.
 pub(super) fn failed(error: io::Error) -> Error {
     use io::ErrorKind as Kind;
     if let Some(said) = error.get_ref().and_then(|said| said.downcast_ref::<Error>()) {
@@ -852,7 +858,7 @@ pub(super) fn failed(error: io::Error) -> Error {
     Error::new(errno, plain(&error))
 }
 
-/// The number that the kernel gave, to who said what was tried, too.
+/// Returns the kernel's errno of an error, also if the error wraps it.
 fn number(error: &io::Error) -> Option<i32> {
     let behind = error.get_ref().and_then(|said| said.source()?.downcast_ref::<io::Error>());
     error.raw_os_error().or_else(|| behind?.raw_os_error())

@@ -1,4 +1,4 @@
-//! UDP and il of this machine: a call is a line of a datagram socket, whose driver runs beside the server's.
+//! UDP and il on this machine. A call is a line of a datagram socket with a driver of its own, on the same core.
 
 use std::collections::HashSet;
 use std::future::{Future, poll_fn};
@@ -22,12 +22,12 @@ pub struct Datagrams {
 }
 
 impl Datagrams {
-    /// UDP: a message is a datagram.
+    /// UDP: each message is a datagram.
     pub fn udp(clock: Arc<dyn Clock>) -> Self {
         Self { kind: Kind::Plain, clock }
     }
 
-    /// il over UDP: messages arrive, once and in order.
+    /// il over UDP: messages arrive once and in order.
     pub fn il(clock: Arc<dyn Clock>) -> Self {
         Self { kind: Kind::Il, clock }
     }
@@ -97,7 +97,7 @@ impl Network for Datagrams {
     }
 }
 
-/// Calls to an announced port.
+/// The calls to an announced port.
 struct Calls {
     kind: Kind,
     announced: Arc<datagram::Announced>,
@@ -131,17 +131,17 @@ fn call(line: Line, kind: Kind, running: Option<Running>) -> Call {
     Call { end: End::Messages(Box::new(messages)), local, remote }
 }
 
-/// The other end of a datagram with Plan 9's headers: `raddr[16] laddr[16] ifcaddr[16] rport[2] lport[2]`.
+/// Returns the other end of a datagram with Plan 9's headers: `raddr[16] laddr[16] ifcaddr[16] rport[2] lport[2]`.
 pub(super) fn end_of(datagram: &[u8]) -> Option<SocketAddr> {
     let header = datagram.first_chunk::<52>()?;
     let ip = Ipv6Addr::from(*header.first_chunk::<16>()?).to_canonical();
     Some((ip, u16::from_be_bytes([header[48], header[49]])).into())
 }
 
-/// Who has sent a datagram with headers, of late: the [`CALLERS`] who have not been seen for the longest are forgotten.
+/// Senders of recent datagrams with headers. About [`CALLERS`] are remembered; the older half is forgotten at a time.
 #[derive(Default)]
 pub(super) struct Callers {
-    /// In two halves, of which the older one goes when the newer one is full.
+    /// The newer and the older half. The older one is cleared when the newer one is full.
     halves: [HashSet<SocketAddr>; 2],
 }
 
@@ -160,24 +160,24 @@ impl Callers {
     }
 }
 
-/// Callers that are remembered.
+/// The maximum number of remembered senders.
 const CALLERS: usize = 2048;
 
-/// The driver of one call. When nobody has the call any more it runs on until what was written has left.
+/// The driver of one call. After the last close it runs on until written data has been sent.
 pub(super) struct Running(Arc<Mutex<Run>>);
 
 #[derive(Default)]
 struct Run {
     task: Option<Waker>,
     ended: bool,
-    /// It shall end now.
+    /// It must end now.
     cut: bool,
-    /// Its place among those that run on.
+    /// Its share of the limit on lingering conversations.
     share: Option<Share>,
 }
 
 impl Running {
-    /// Of a driver, and what is to be spawned for it. An error of it ends its lines, which tell it.
+    /// Returns the handle of a driver, and the future to spawn for it. A driver's error reaches its lines.
     fn of(driver: impl Future) -> (Self, impl Future<Output = ()>) {
         let run = Arc::<Mutex<Run>>::default();
         let of = run.clone();
@@ -201,7 +201,7 @@ impl Running {
         (Self(run), task)
     }
 
-    /// Nobody has the call any more. Without a place among those that run on it ends now.
+    /// Detaches the driver from its closed call. Without a share it ends now.
     pub(super) fn leave(self, share: Option<Share>) {
         let mut run = lock(&self.0);
         if run.ended {

@@ -1,9 +1,10 @@
-//! Who goes on with conversations when sockets or timers say so: one task.
+//! One task that advances conversations when sockets or timers are ready.
 //!
-//! In: bells that sockets ring. Out: turns of those whose bells rang, in that order.
+//! In: wake-ups from sockets. Out: calls of `turn` for the woken jobs, in that order.
 //!
-//! Always holds: a bell that has rung is in the queue once until its job's turn begins, and again if it rings after
-//! that; a job that has gone leaves nothing behind.
+//! Always holds: a woken job is queued once until its turn begins, and again if it is woken after that. A dropped job
+//! leaves
+//! nothing in the queue.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -14,23 +15,23 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use nine_net::lock::{Mutex, lock};
 
-/// Turns before other tasks have theirs.
+/// The number of turns before other tasks run.
 const TURNS: usize = 64;
 
-/// What goes on, turn by turn. A turn does not wait.
+/// A job that the driver advances. A turn must not block.
 pub(super) trait Job: Send + Sync {
     fn turn(&self, cx: &mut Context<'_>);
 }
 
-/// Rung by whoever has something for a job: a waker.
+/// The waker of a job.
 pub(super) struct Bell {
     job: Weak<dyn Job>,
     queue: Arc<Queue>,
-    /// It is in the queue, whose lock is held by who looks.
+    /// It is in the queue. Changed only under the queue's lock.
     rung: AtomicBool,
 }
 
-/// The jobs whose bells rang: as many at most as there are.
+/// The woken jobs, each at most once.
 #[derive(Default)]
 pub(super) struct Queue(Mutex<Rung>);
 
@@ -65,7 +66,7 @@ impl Wake for Bell {
 }
 
 impl Queue {
-    /// The next one; where there is none, `waker` is woken when there is.
+    /// Returns the next woken job. If there is none, `waker` is woken when there is one.
     fn next(&self, waker: &Waker) -> Poll<Option<Arc<Bell>>> {
         let mut rung = lock(&self.0);
         let Some(bell) = rung.bells.pop_front() else {
@@ -76,24 +77,24 @@ impl Queue {
         Poll::Ready(Some(bell))
     }
 
-    /// Whether [`Queue::end`] has been.
+    /// Returns whether [`Queue::end`] was called.
     pub(super) fn is_over(&self) -> bool {
         lock(&self.0).ended
     }
 
-    /// Nobody will ask for anything any more.
+    /// Ends the queue: no more jobs are accepted.
     pub(super) fn end(&self) {
         let mut rung = lock(&self.0);
         rung.ended = true;
         let (bells, driver) = (std::mem::take(&mut rung.bells), rung.driver.take());
         drop(rung);
-        // The last job of a bell may ring another.
+        // Dropped unlocked: dropping the last reference to a job may wake another.
         drop(bells);
         driver.into_iter().for_each(Waker::wake);
     }
 }
 
-/// Goes on with conversations: a task, to be spawned once, on the core whose sockets they shall have. It ends with the
+/// Advances conversations. A future to be spawned once, on the core that shall own the sockets. It ends with the
 /// server.
 #[must_use]
 pub struct Driver(Arc<Queue>);

@@ -1,22 +1,24 @@
 //! The network as files: `/net` of Plan 9 (ip(3), ndb(8)), on the sockets of this machine (`docs/net.md`).
 //!
-//! In: requests, the networks below, a policy. Out: answers, now or when a socket has done its part; and a [`Driver`].
+//! In: requests, the networks to serve, a policy. Out: answers, at once or when a socket is ready; and a [`Driver`].
 //!
 //! ```text
-//! tcp/clone        opening it makes a conversation; what is open then is its ctl
-//! tcp/stats        how many there are
-//! tcp/N/ctl        reads as the number N; takes connect, announce, hangup, push, pop ...
-//! tcp/N/data       its bytes, or its messages
-//! tcp/N/err        why it is over
-//! tcp/N/listen     opening it waits for a call; what is open then is the ctl of the call
+//! tcp/clone        opening it creates a conversation; the open file is then its ctl
+//! tcp/stats        the number of conversations
+//! tcp/N/ctl        reads as the number N; accepts connect, announce, hangup, push, pop ...
+//! tcp/N/data       its bytes or messages
+//! tcp/N/err        the error that ended it
+//! tcp/N/listen     opening it waits for a call; the open file is then the ctl of the call
 //! tcp/N/local      ADDRESS!PORT of this end
-//! tcp/N/remote     of the other
-//! tcp/N/status     Closed, Established ..., what waits, its modules
+//! tcp/N/remote     ADDRESS!PORT of the other end
+//! tcp/N/status     Closed, Established ..., waiting requests, modules
 //! udp, il, unix    the same
-//! cs, dns          a question is written, its answers are read
+//! cs, dns          write a query, read its answers
 //! ```
-//! A conversation is its opener's, by whatever connection he comes, and the server's owner's, and lives as long as one
-//! of its ctl, data and err is open. Numbers are not used again, so nobody comes upon another's.
+//! A conversation belongs to the user that opened it, on any connection of that user, and to the owner of the server.
+//! It
+//! lives as long as one of its ctl, data and err is open. Numbers are not reused, so no client can open another
+//! conversation by an old number.
 
 mod aside;
 mod carrier;
@@ -51,37 +53,40 @@ pub use driver::Driver;
 pub use policy::{Policy, Want};
 pub use stack::{Announced, Asks, Call, End, Later, Messages, Network, Place, Setting, Tcp, Unix, Wire};
 
-/// Bytes of a text for a ctl, cs or dns.
+/// The maximum length of a control message or of a query to cs or dns, in bytes.
 const TEXT_MAX: usize = 1024;
-/// What a server of networks may hold.
+/// The limits of a network server.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Conversations of each network at once, of which one user may have half.
+    /// Conversations of each network at a time. One user may have half of them.
     pub conversations: usize,
-    /// Bytes of a queue of the stream that a conversation becomes with its first module; it may hold eight of them.
+    /// Bytes of one queue of the stream that is created with a conversation's first module; the stream may hold eight
+    /// times
+    /// that.
     pub queue: usize,
-    /// Bytes that the modules of all conversations may hold, with their streams, and one user half of it; beyond none
-    /// is pushed (ENOMEM).
+    /// Bytes that the modules of all conversations and their streams may hold. One user may have half of them. Beyond
+    /// that a
+    /// push fails with ENOMEM.
     pub modules: usize,
 }
 
 impl From<usize> for Limits {
-    /// So many conversations, and the usual for the rest.
+    /// These many conversations, with default values for the rest.
     fn from(conversations: usize) -> Self {
         Self { conversations, queue: Limit::CONVERSATION.bytes, modules: 256 << 20 }
     }
 }
 
-/// Descriptors of this process that conversations of all networks may have, each being taken for one: three quarters
-/// of what it may open now, of which one user may have two thirds. The rest is for the doors, for files, and for what
-/// still sends when it has been closed.
+/// Returns the descriptors that conversations of all networks may use, one for each: three quarters of this process'
+/// present limit. One user may have two thirds of them. The rest is for the front ends, for files, and for closed
+/// conversations that still send.
 fn descriptors() -> Arc<Shares> {
     let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     let most = most.and_then(|most| usize::try_from(most).ok()).unwrap_or(usize::MAX / 2);
     Shares::of(most / 4 * 3, most / 2)
 }
 
-/// Why a user gets no descriptor for a conversation.
+/// Returns the error for a user that gets no descriptor for a conversation.
 fn no_descriptor(lack: &Lack) -> Error {
     let text = match lack {
         Lack::Mine(had) => {
@@ -94,23 +99,22 @@ fn no_descriptor(lack: &Lack) -> Error {
     Error::new(Errno::EMFILE, text)
 }
 
-/// Conversations that may go on until what was written has left them, when everybody has closed, and one user's half of
-/// them; one more is cut off.
+/// Closed conversations that may still send written data; one user may have half. Further ones are cut off.
 const LINGERING: usize = 1000;
 
 /// The file server of networks.
 ///
-/// Concurrency: requests of one conversation are one after the other, those of different ones are not.
+/// Concurrency: requests of one conversation are serialized, those of different conversations are not.
 pub struct Net {
     tree: Tree,
     shared: Arc<Shared>,
 }
 
-/// What the conversations of all networks share.
+/// State shared by the conversations of all networks.
 struct Shared {
     limits: Limits,
     policy: Watched,
-    /// What may be pushed.
+    /// Modules that may be pushed.
     pushable: Modules,
     clock: Arc<dyn Clock>,
     queue: Arc<Queue>,
@@ -118,7 +122,7 @@ struct Shared {
     modules: Arc<Shares>,
     lingers: Arc<Shares>,
     descriptors: Arc<Shares>,
-    /// Those that nobody has open and that are not over, by their addresses.
+    /// Closed conversations that are not over yet, by their addresses.
     lingering: Mutex<HashMap<usize, (Arc<Conv>, Share)>>,
 }
 
@@ -126,7 +130,7 @@ struct Shared {
 struct Protocol {
     network: Arc<dyn Network>,
     shared: Arc<Shared>,
-    /// Conversations at once.
+    /// The maximum number of conversations.
     most: usize,
     shares: Arc<Shares>,
     table: Mutex<Table>,
@@ -134,24 +138,25 @@ struct Protocol {
 
 #[derive(Default)]
 struct Table {
-    /// The number of the conversation that is made next.
+    /// The number of the next conversation.
     next: u64,
     convs: BTreeMap<u64, Entry>,
 }
 
-/// A conversation that somebody has open.
+/// An open conversation.
 struct Entry {
     dir: synth::Node,
-    /// Its place among those of its owner.
+    /// Its shares of its owner's limits.
     _room: Room,
 }
 
-/// A place for one conversation: in its network, and among all.
+/// The right to one conversation: in its network, and among all.
 type Room = [Share; 2];
 
 impl Net {
-    /// These networks, each with at most as many conversations as `limits` say; `pushable` are the modules that may be
-    /// pushed on them. The driver is to be spawned where sockets shall be; without it nothing is ever dialled.
+    /// Creates a server of these networks, each limited by `limits`. `pushable` are the modules that may be pushed.
+    /// The driver
+    /// must be spawned on the core where the sockets shall be; without it nothing is dialled.
     pub fn new(
         networks: Vec<Arc<dyn Network>>,
         policy: Policy,
@@ -163,7 +168,7 @@ impl Net {
         (Self { tree: tree.audited("net"), shared }, driver)
     }
 
-    /// The same for a server within this program. Its own doings are nobody's, so they are no events for an audit.
+    /// The same for a server used by this program itself. Its own actions are no events for an audit.
     pub fn unaudited(
         networks: Vec<Arc<dyn Network>>,
         policy: Policy,
@@ -175,15 +180,16 @@ impl Net {
         (Self { tree, shared }, driver)
     }
 
-    /// What the aname tells of who attaches, as for [`Tree::set_told`]: whether he is the owner, has proven who he is,
-    /// may take nothing out.
+    /// Sets a function that updates the client's identity from the aname, as for [`Tree::set_told`]: whether the
+    /// client is the
+    /// owner, is authenticated, or is read-only.
     pub fn told_by(mut self, told: impl Fn(&mut Who, &[u8]) + Send + Sync + 'static) -> Self {
         self.tree.set_told(told);
         self
     }
 }
 
-/// The tree of these networks, their common data, and the driver that moves their bytes.
+/// Returns the tree of these networks, their shared state, and the driver.
 fn networked(
     networks: Vec<Arc<dyn Network>>,
     policy: Policy,
@@ -207,7 +213,7 @@ fn networked(
             if let Err(error) = shared.policy.known().check_user(&opening.visitor.who) {
                 return opening.fail(error);
             }
-            // Nobody can have flushed it: it is being served.
+            // The open cannot have been flushed: it is being served now.
             let query = Query::new(&shared, &networks, &opening.visitor, finds);
             let _ = opening.opened(query);
         };
@@ -245,7 +251,7 @@ impl FileServer for Net {
 }
 
 impl Shared {
-    /// The policy as its file has it now; as it was, where nobody can look.
+    /// Returns the policy in its file's present version. The known version if no thread can check the file.
     async fn policy_now(self: &Arc<Self>) -> Arc<Policy> {
         if !self.policy.is_due(&*self.clock) {
             return self.policy.known();
@@ -255,7 +261,7 @@ impl Shared {
         policy.unwrap_or_else(|_| self.policy.known())
     }
 
-    /// Keeps a conversation until it is over. Whether there is room.
+    /// Keeps a closed conversation until it is over. Returns false if there is no room.
     fn keep(&self, conv: &Arc<Conv>) -> bool {
         let Ok(share) = self.lingers.take(&conv.user, 1) else { return false };
         let mut lingering = lock(&self.lingering);
@@ -273,7 +279,7 @@ impl Shared {
 }
 
 impl Protocol {
-    /// A place for one more conversation of this user.
+    /// Takes the right to one more conversation of this user.
     fn room(&self, user: &User) -> Result<Room> {
         let all = self.shared.descriptors.take(user, 1).map_err(|lack| no_descriptor(&lack))?;
         let here = self.shares.take(user, 1).map_err(|lack| {
@@ -287,7 +293,7 @@ impl Protocol {
         Ok([here, all])
     }
 
-    /// A new conversation, whose ctl is open.
+    /// Creates a conversation with an open ctl.
     fn made(self: &Arc<Self>, owner: Arc<Visitor>, room: Room, call: Option<Call>) -> Arc<Conv> {
         let mut table = lock(&self.table);
         let number = table.next;
@@ -297,7 +303,7 @@ impl Protocol {
         conv
     }
 
-    /// A conversation that nobody has open any more.
+    /// Removes a conversation that is no longer open.
     fn forget(&self, number: u64) {
         let gone = lock(&self.table).convs.remove(&number);
         drop(gone);
@@ -315,7 +321,7 @@ impl Protocol {
         };
         let conv = self.made(opening.visitor.clone(), room, None);
         let number = conv.number.to_string();
-        // Nobody can have flushed it: it is being served.
+        // The open cannot have been flushed: it is being served now.
         let _ = opening.becomes(&[&number, "ctl"], Arc::new(Ctl::first(conv)));
     }
 
@@ -348,7 +354,7 @@ impl Protocol {
     }
 }
 
-/// The files of a conversation. They do not keep it.
+/// Returns the files of a conversation. They hold no reference to it.
 fn conversation(conv: &Arc<Conv>) -> Dir {
     let text = |says: fn(&Conv) -> String| {
         let conv = Arc::downgrade(conv);
@@ -381,7 +387,7 @@ fn conversation(conv: &Arc<Conv>) -> Dir {
         .file("status", text(Conv::status))
 }
 
-/// Whoever may open a file of it gets the conversation.
+/// Returns a function that gives the conversation to clients that may open its files.
 fn gate(conv: &Arc<Conv>) -> impl Fn(&Visitor) -> Result<Arc<Conv>> + Send + Sync + 'static {
     let conv = Arc::downgrade(conv);
     move |visitor| {

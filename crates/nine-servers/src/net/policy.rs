@@ -1,19 +1,22 @@
-//! Which addresses clients may dial and announce: the device server is a gateway, and must not be one for everybody.
+//! The policy: which addresses clients may dial and announce. The server is a gateway, and must not be an open one.
 //!
-//! In: the text of a policy file. Out: yes or no for a place, after names have been looked up.
+//! In: the text of a policy file. Out: a decision for a place, after names were looked up.
 //!
 //! ```text
 //! # allow|deny  dial|announce|any  NETWORK!ADDRESS!PORTS  [USER ...]
 //! allow dial     tcp!10.0.0.0/8!80        # a network and a port
 //! deny  dial     *!192.168.1.1!*
 //! allow announce tcp!*!8000-8999 glenda   # one user
-//! allow dial     unix!/run/app/*          # a path, or all that begin so
+//! allow dial     unix!/run/app/*          # a path, or all with this prefix
 //! allow dial     'unix!/run/my app/s'     # quoted as in a ctl
 //! ```
-//! The first line that fits decides; where none does the answer is no. Without a file only the owner of the server is
-//! served, by `allow any *!loopback!*` and nothing else: no unix sockets, and no names but `localhost`. Paths are
-//! judged as they are written and where they really lead. A user is a name of this machine or a number: of who comes
-//! with a number that counts, not the name beside it.
+//! The first matching line decides; without one the request is refused. Without a file only the owner of the server
+//! may use
+//! the network, as by `allow any *!loopback!*` alone: no unix sockets, and no names but `localhost`. Paths are
+//! checked as
+//! written and with their links resolved. A user is a user name or a uid of this machine. For a client with a uid,
+//! the uid
+//! counts and not its name.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -35,18 +38,18 @@ use super::stack::Place;
 #[derive(Clone, Debug)]
 pub struct Policy {
     rules: Vec<Rule>,
-    /// Nobody but the server's owner is served.
+    /// Only the server's owner is served.
     owner_only: bool,
-    /// Where they have come from, and are read again when it has changed.
+    /// The file of the rules. It is read again when it has changed.
     file: Option<(PathBuf, Option<FileStamp>)>,
 }
 
-/// What a client wants.
+/// A client's intention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Want {
-    /// To call somebody.
+    /// To make a call.
     Dial,
-    /// To be called.
+    /// To accept calls.
     Announce,
 }
 
@@ -58,28 +61,30 @@ struct Rule {
     /// `None`: every network.
     network: Option<String>,
     places: Places,
-    /// Empty: everybody.
+    /// Empty: all users.
     users: Vec<User>,
 }
 
 impl Rule {
-    /// A line that allows something to a user needs a proof of who it is; for one that forbids it, a claim is enough.
+    /// Returns whether the line applies to a client. An allow line for a user requires authentication. For a deny
+    /// line an
+    /// unauthenticated name is enough.
     fn is_of(&self, who: &Who) -> bool {
         let is_user = || self.users.iter().any(|user| user.is(who));
         self.users.is_empty() || (who.is_proven() || !self.allows) && is_user()
     }
 }
 
-/// Somebody whom a rule is about.
+/// A user in a rule.
 #[derive(Clone, Debug)]
 struct User {
     name: String,
-    /// The number of this name on this machine.
+    /// The uid of this name on this machine.
     uid: Option<u32>,
 }
 
 impl User {
-    /// A client with a number is who has that number: it may call itself anything beside.
+    /// Matches a client by its uid if it has one, else by its name.
     fn is(&self, who: &Who) -> bool {
         match who.uid {
             Some(uid) => self.uid == Some(uid),
@@ -101,15 +106,16 @@ enum Places {
 struct Ports(u16, u16);
 
 impl Default for Policy {
-    /// The owner of the server may use the loopback. Nobody else may use anything: services at the loopback trust the
-    /// users of this machine, and clients need not be any of them.
+    /// The owner of the server may use the loopback. All other clients are refused: services at the loopback trust
+    /// the users of
+    /// this machine, and clients need not be among them.
     fn default() -> Self {
         Self { owner_only: true, ..Self::loopback() }
     }
 }
 
 impl Policy {
-    /// Every client may use the loopback, and nothing else.
+    /// Allows every client the loopback, and nothing else.
     pub fn loopback() -> Self {
         let loopback = Rule {
             allows: true,
@@ -121,17 +127,18 @@ impl Policy {
         Self { rules: vec![loopback], owner_only: false, file: None }
     }
 
-    /// What this file says, now and when it has changed: it is looked at again when somebody dials or announces, once a
-    /// second at most. One that is wrong then, or gone, changes nothing, and the log says so. Waits for the disk.
+    /// Reads a policy file. The file is checked for changes when a client dials or announces, at most once a second.
+    /// A new
+    /// version that is missing or invalid is logged and ignored. Waits for the disk.
     ///
     /// # Errors
-    /// It cannot be read, others can change it ([`read_rights`]), or lines are wrong.
+    /// The file cannot be read, other users can change it ([`read_rights`]), or lines are invalid.
     pub fn read(file: &Path) -> std::result::Result<Self, String> {
         let stamp = FileStamp::of(file);
         Ok(Self { file: Some((file.into(), stamp)), ..read_rights(file)?.parse()? })
     }
 
-    /// Whether this user may have a conversation or ask a question at all.
+    /// Checks that this user may have conversations and make queries at all.
     pub(super) fn check_user(&self, who: &Who) -> Result<()> {
         if self.owner_only && !who.owner {
             let text =
@@ -141,8 +148,9 @@ impl Policy {
         Ok(())
     }
 
-    /// Whether this name may be looked up for this user, on this network, if one is named: not where the loopback is
-    /// all that he may call, as a look-up goes out.
+    /// Checks that a name may be looked up for this user, on this network if one is given. A lookup leaves the
+    /// machine, so it is
+    /// refused if the user may only dial the loopback.
     pub(super) fn check_name(&self, host: &str, network: Option<&str>, who: &Who) -> Result<()> {
         self.check_user(who)?;
         let is_his = |rule: &&Rule| {
@@ -150,7 +158,7 @@ impl Policy {
             let is_of = of.is_none() || network.is_none() || of == network;
             is_of && of != Some("unix") && rule.want != Some(Want::Announce) && rule.is_of(who)
         };
-        // No line behind one that forbids everything is reached.
+        // Lines after one that denies everything are never reached.
         let reached = self.rules.iter().filter(is_his).take_while(|rule| {
             rule.allows
                 || rule.network.as_deref() != network && rule.network.is_some()
@@ -166,7 +174,7 @@ impl Policy {
         Err(Error::new(Errno::EACCES, text))
     }
 
-    /// Whether this user may; if not, an error that says so.
+    /// Checks that the policy allows this.
     pub(super) fn check(&self, want: Want, network: &str, place: &Place, who: &Who) -> Result<()> {
         self.check_user(who)?;
         self.says(want, network, place, who)
@@ -175,7 +183,7 @@ impl Policy {
             .ok_or_else(|| no(want, network, place))
     }
 
-    /// The same for a place whose port the kernel has chosen, where port 0 may be announced: no line may forbid it.
+    /// Checks an announced port 0 after the kernel has chosen the port: no line may deny it.
     pub(super) fn check_chosen(&self, network: &str, place: &Place, who: &Who) -> Result<()> {
         self.check_user(who)?;
         match self.says(Want::Announce, network, place, who) {
@@ -184,7 +192,7 @@ impl Policy {
         }
     }
 
-    /// What the first line says that fits.
+    /// Returns the decision of the first matching line.
     fn says(&self, want: Want, network: &str, place: &Place, who: &Who) -> Option<bool> {
         let fits = |rule: &&Rule| {
             rule.want.is_none_or(|of| of == want)
@@ -201,12 +209,12 @@ pub(super) fn no(want: Want, network: &str, place: &Place) -> Error {
     Error::new(Errno::EACCES, text)
 }
 
-/// A policy as its file has it now.
+/// A policy with its file, read again after changes.
 pub(super) struct Watched(Mutex<Watch>);
 
 struct Watch {
     policy: Arc<Policy>,
-    /// When the file is looked at again.
+    /// The time of the next check.
     next: Duration,
 }
 
@@ -215,18 +223,18 @@ impl Watched {
         Self(Mutex::new(Watch { policy: Arc::new(policy), next: Duration::ZERO }))
     }
 
-    /// Without a look at the file: for what is carried.
+    /// Returns the policy without a check of the file, for established conversations.
     pub(super) fn known(&self) -> Arc<Policy> {
         lock(&self.0).policy.clone()
     }
 
-    /// Whether it is time to look at the file.
+    /// Returns whether the file is due for a check.
     pub(super) fn is_due(&self, clock: &dyn Clock) -> bool {
         let watch = lock(&self.0);
         watch.policy.file.is_some() && clock.now() >= watch.next
     }
 
-    /// The file is looked at, if its time has come.
+    /// Returns the policy, after a check of the file if it is due.
     pub(super) fn now(&self, clock: &dyn Clock) -> Arc<Policy> {
         let mut watch = lock(&self.0);
         let now = clock.now();
@@ -235,9 +243,9 @@ impl Watched {
         };
         watch.next = now + LOOKED_AT;
         let known = watch.policy.clone();
-        // Nobody else looks before that: others need not wait for the disk.
+        // The next check is later, so that no other thread waits for the disk here.
         drop(watch);
-        // Before it is read: what is written while it is read is read the next time.
+        // The stamp is taken first: changes during the read are seen at the next check.
         let found = FileStamp::of(&file);
         if found == stamp {
             return known;
@@ -258,8 +266,9 @@ impl Watched {
     }
 }
 
-/// The rules of a file that somebody may be writing. One whose lines are whole is never too lenient for want of those
-/// that follow: without them the answer is no.
+/// Reads the rules of a file that may be in the middle of a write. If only the last line is complete, a truncated
+/// file is
+/// never too permissive, since the default is to refuse.
 fn again(file: &Path) -> std::result::Result<Vec<Rule>, String> {
     let text = read_rights(file)?;
     match text.is_empty() || text.ends_with('\n') {
@@ -268,10 +277,10 @@ fn again(file: &Path) -> std::result::Result<Vec<Rule>, String> {
     }
 }
 
-/// What a line can be about.
+/// The networks a line can name.
 const NETWORKS: [&str; 4] = ["tcp", "udp", "il", "unix"];
 
-/// A changed file is followed after so long at the latest.
+/// The interval between checks of the file.
 const LOOKED_AT: Duration = Duration::from_secs(1);
 
 impl fmt::Display for Want {
@@ -284,8 +293,9 @@ impl fmt::Display for Want {
 }
 
 impl Places {
-    /// Whether a line fits a place. Who is called at any address is called at many: a line that allows must have them
-    /// all, for one that forbids one is enough.
+    /// Returns whether a line matches a place. An unspecified address stands for many: an allow line must cover all
+    /// of them,
+    /// and a deny line only one.
     fn has(&self, place: &Place, allows: bool) -> bool {
         match (self, place) {
             (Self::All, _) => true,
@@ -302,7 +312,7 @@ impl Places {
         }
     }
 
-    /// Whether one address is one of these.
+    /// Returns whether one address is among these.
     fn has_one(&self, ip: IpAddr) -> bool {
         match self {
             Self::Loopback(_) => ip.is_loopback(),
@@ -312,8 +322,9 @@ impl Places {
         }
     }
 
-    /// Whether they are all that an announcement of `any` is called at, or with `!allows` some of it: `::` is the
-    /// addresses of both families, `0.0.0.0` those of its own. A line of that very address means all of it.
+    /// Returns whether these cover all addresses that an announcement of `any` accepts calls at, or with `!allows` at
+    /// least
+    /// one. `::` stands for both families, `0.0.0.0` for IPv4. A line with that very address covers all of them.
     fn has_any(&self, any: IpAddr, allows: bool) -> bool {
         match self {
             Self::Loopback(_) => !allows,
@@ -325,12 +336,12 @@ impl Places {
         }
     }
 
-    /// Whether they are every address at every port.
+    /// Returns whether these are all addresses with all ports.
     fn are_all(&self) -> bool {
         matches!(self, Self::All | Self::Any(Ports(0, u16::MAX)))
     }
 
-    /// Whether some of them are beyond the loopback.
+    /// Returns whether any of these is beyond the loopback.
     fn go_out(&self) -> bool {
         match self {
             Self::All | Self::Any(_) => true,
@@ -341,7 +352,7 @@ impl Places {
     }
 }
 
-/// Bits of an address.
+/// Returns the number of bits of an address.
 fn width(ip: IpAddr) -> u8 {
     if ip.is_ipv4() { 32 } else { 128 }
 }
@@ -369,11 +380,11 @@ fn is_in(ip: IpAddr, net: IpAddr, bits: u8) -> bool {
 impl FromStr for Policy {
     type Err = String;
 
-    /// Every line that is wrong is told, with its number.
+    /// Parses a policy. The error lists every invalid line with its number.
     fn from_str(text: &str) -> std::result::Result<Self, String> {
         let (mut rules, mut wrong) = (Vec::new(), Vec::new());
         for (number, line) in (1..).zip(text.lines()) {
-            // What is quoted is no comment.
+            // A `#` inside quotes starts no comment.
             let comment =
                 line.match_indices('#').find(|&(at, _)| line[..at].matches('\'').count().is_multiple_of(2));
             let words = quote::words(&line[..comment.map_or(line.len(), |(at, _)| at)]);
@@ -415,7 +426,7 @@ fn rule(words: &[&str]) -> std::result::Result<Rule, String> {
         return Err(format!("`{network}` is no network: there are *, {}", NETWORKS.join(", ")));
     }
     let places = match (network, places) {
-        // Whoever forbids everything forbids unix sockets, too; they are allowed by name alone.
+        // A deny for all addresses includes unix sockets. An allow must name them.
         ("*", "*" | "*!*") if !allows => Places::All,
         ("unix", places) => path(places)?,
         (_, places) => ip(places)?,
@@ -461,7 +472,7 @@ fn ip(text: &str) -> std::result::Result<Places, String> {
             let bits = bits.map_or(Ok(most), str::parse).ok().filter(|&bits| bits <= most);
             let bits = bits.ok_or_else(|| format!("`{address}`: a network has 0 to {most} bits"))?;
             match (ip.to_canonical(), ip) {
-                // Places are told by their IPv4 addresses.
+                // Places have canonical IPv4 addresses.
                 (v4 @ IpAddr::V4(_), IpAddr::V6(_)) if bits >= 96 => {
                     Places::Net { ip: v4, bits: bits - 96, ports }
                 }

@@ -1,8 +1,10 @@
-//! `cs` and `dns`: a question is written, its answers are read, one at a time (ndb(8), dial(2)).
+//! `cs` and `dns`: a query is written and its answers are read, one at a time (ndb(8), dial(2)).
 //!
-//! Always holds: one question at a time, whose answers stay until the next one is written. Offsets count through the
-//! answers, and no read gives more than one: so the second read of a program that goes on from where it was, and of one
-//! that seeks to 0 after its write, are both right.
+//! Always holds: one query at a time. Its answers stay until the next one is written. Offsets run through the
+//! concatenated
+//! answers, and one read returns at most one answer. So it works both for programs that read on at the present offset
+//! and
+//! for those that seek to 0 after the write.
 
 use std::mem;
 use std::sync::{Arc, Weak};
@@ -21,13 +23,13 @@ use super::stack::{Asks, Later, Network, Place};
 use super::{Shared, TEXT_MAX};
 use crate::net::conv::failed;
 
-/// What an open `cs` or `dns` finds its answers by.
+/// The lookup function of `cs` or `dns`.
 pub(super) type Finds = fn(&[Arc<dyn Network>], &str, Asks) -> Later<Result<Vec<String>>>;
 
-/// Answers of one question; what is beyond is not told.
+/// The maximum number of answers to a query; further ones are dropped.
 const MOST: usize = 64;
 
-/// See the module: one open file.
+/// One open `cs` or `dns`.
 pub(super) struct Query {
     finds: Finds,
     networks: Arc<[Arc<dyn Network>]>,
@@ -40,7 +42,7 @@ pub(super) struct Query {
 #[derive(Default)]
 struct State {
     answers: Vec<Bytes>,
-    /// What is being looked up, and who waits for it.
+    /// The lookup in progress, and the write that waits for it.
     asking: Option<(Ask, Later<Result<Vec<String>>>)>,
 }
 
@@ -136,7 +138,7 @@ impl Job for Query {
     }
 }
 
-/// `NET!HOST!SERVICE`: what is to be opened, and what is to be written to it.
+/// Answers a query `NET!HOST!SERVICE` with the files to open and the texts to write to them.
 pub(super) fn cs(networks: &[Arc<dyn Network>], question: &str, asks: Asks) -> Later<Result<Vec<String>>> {
     let networks = match parse(networks, question) {
         Ok(found) => found,
@@ -159,7 +161,7 @@ pub(super) fn cs(networks: &[Arc<dyn Network>], question: &str, asks: Asks) -> L
     })
 }
 
-/// The network that is meant, the text that it resolves, and whether that has a port.
+/// Returns the network, the text it must resolve, and whether that text has a port.
 fn parse(networks: &[Arc<dyn Network>], question: &str) -> Result<(Arc<dyn Network>, String, bool)> {
     let no = |text: String| Err(Error::new(Errno::EINVAL, text));
     if question.starts_with('!') {
@@ -180,7 +182,7 @@ fn parse(networks: &[Arc<dyn Network>], question: &str) -> Result<(Arc<dyn Netwo
     Ok((network.clone(), text, with_port))
 }
 
-/// `NAME ip`, `NAME ipv6` or `NAME any`.
+/// Answers a query `NAME ip`, `NAME ipv6` or `NAME any`.
 pub(super) fn dns(_: &[Arc<dyn Network>], question: &str, asks: Asks) -> Later<Result<Vec<String>>> {
     let words: Vec<&str> = question.split_whitespace().collect();
     let (name, ty) = match words[..] {

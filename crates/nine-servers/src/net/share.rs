@@ -1,6 +1,6 @@
-//! Shares: of what all users have together one user may have half, so that nobody takes it from all others.
+//! Shares of a common resource. One user may have at most half, so that no user can exhaust it.
 //!
-//! In: users, and how much they take. Out: shares, which give back what they are when they are dropped.
+//! In: users, and the amounts they take. Out: shares, which return their amount when dropped.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,8 +8,9 @@ use std::sync::Arc;
 use nine_io::server::Who;
 use nine_net::lock::{Mutex, lock};
 
-/// Who has something: the number, which the door has checked, or the name where there is none; and whether anything
-/// proves it. By which connection, core or listener he comes is nothing to it, nor what name he gives with his number.
+/// The user of a share: the authenticated uid, or the name if there is none; and whether the user is authenticated.
+/// The
+/// connection, core or listener does not matter, nor a name given in addition to a uid.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct User {
     id: Result<u32, Box<str>>,
@@ -18,15 +19,15 @@ pub(super) struct User {
 
 impl User {
     pub(super) fn of(who: &Who) -> Self {
-        // Who has shown the token is taken for the user that runs the server, by whatever door.
+        // A client that has shown the token counts as the user that runs the server, on any front end.
         Self { id: who.uid.ok_or_else(|| who.name.clone()), proven: who.is_proven() }
     }
 }
 
-/// What there is of something.
+/// The amount of a resource.
 pub(super) struct Shares {
     most: usize,
-    /// That one user may have.
+    /// The maximum for one user.
     each: usize,
     had: Mutex<Had>,
 }
@@ -37,16 +38,16 @@ struct Had {
     each: HashMap<User, usize>,
 }
 
-/// Why there is no more.
+/// The reason why a share is refused.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Lack {
-    /// This user has so much, and half is the most.
+    /// This user has this amount, and would exceed the maximum for one user.
     Mine(usize),
-    /// All have.
+    /// All users together would exceed the total.
     All,
 }
 
-/// Some of it, had by a user.
+/// A user's share.
 pub(super) struct Share {
     of: Arc<Shares>,
     user: User,
@@ -58,7 +59,7 @@ impl Shares {
         Self::of(most, most.div_ceil(2))
     }
 
-    /// Of which one user may have so much.
+    /// Creates a resource with a given maximum for one user.
     pub(super) fn of(most: usize, each: usize) -> Arc<Self> {
         Arc::new(Self { most, each, had: Mutex::default() })
     }

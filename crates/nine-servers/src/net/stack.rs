@@ -1,7 +1,7 @@
-//! The seam: what the device server asks of a network, and the networks of this machine.
+//! The network interface: the operations the server needs from a network, and the networks of this machine.
 //!
-//! In: texts written to a ctl, places. Out: calls and announced places. Nothing here blocks: names are looked up on
-//! threads that may.
+//! In: texts written to a ctl, places. Out: calls and announced places. Nothing here blocks; names are looked up on
+//! threads.
 
 use std::fmt;
 use std::future::{Future, poll_fn, ready};
@@ -24,7 +24,7 @@ use super::aside::aside;
 use super::datagrams::Running;
 use super::policy::{Policy, Want};
 
-/// What ends later, on the task of the [`Driver`](super::Driver).
+/// A future that runs on the task of the [`Driver`](super::Driver).
 pub type Later<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// One protocol: a directory of `/net`.
@@ -34,23 +34,24 @@ pub trait Network: Send + Sync + 'static {
     /// The name of the directory.
     fn name(&self) -> &'static str;
 
-    /// The places that a text (`ADDRESS!PORT`, or what this network has) may mean, in the order in which they are
-    /// tried. To announce, the host may be `*`, or missing. A name is looked up if who asks may have that.
+    /// Returns the places that a text (`ADDRESS!PORT`, or a syntax of this network) may mean, in the order to try
+    /// them. For an
+    /// announce the host may be `*` or missing. A name is looked up only if the policy allows it to the client.
     fn resolve(&self, text: &str, asks: &Asks) -> Later<io::Result<Vec<Place>>>;
 
-    /// Where a place really is, links being followed; what may take its time.
+    /// Returns the place with symbolic links resolved. May wait for the disk.
     fn real(&self, place: Place, _want: Want) -> Later<io::Result<Place>> {
         Box::pin(ready(Ok(place)))
     }
 
-    /// Calls, from the address of this end that is chosen, if one is: its port 0 is any that is free.
+    /// Connects to `to`. `from` is the local address; its port 0 means any free port.
     fn dial(&self, to: Place, from: Option<Place>) -> Later<io::Result<Call>>;
 
-    /// Takes calls from now on.
+    /// Starts to accept calls at a place.
     fn announce(&self, at: Place) -> Later<io::Result<Box<dyn Announced>>>;
 }
 
-/// Who asks what a text means, and what he wants there.
+/// The client that asks to resolve a text, and its intention.
 #[derive(Clone)]
 pub struct Asks {
     pub(super) policy: Arc<Policy>,
@@ -59,8 +60,9 @@ pub struct Asks {
 }
 
 impl Asks {
-    /// The addresses of a host, a name being looked up if who asks may call beyond the loopback; on this network, if
-    /// one is named. At least one.
+    /// Returns the addresses of a host, at least one. A name is looked up if the client may dial beyond the loopback,
+    /// on
+    /// `network` if one is given.
     pub(super) async fn addresses(&self, host: &str, network: Option<&str>) -> io::Result<Vec<IpAddr>> {
         if let Ok(ip) = host.parse() {
             return Ok(vec![ip]);
@@ -74,7 +76,7 @@ impl Asks {
     }
 }
 
-/// Where a call goes, or is taken.
+/// The address of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// An IP address (`::` is any) and a port (0 is any).
@@ -84,8 +86,9 @@ pub enum Place {
 }
 
 impl Place {
-    /// What a text for the other end of a call to this place says: `PORT`, `ADDRESS!PORT` or `*!PORT`. Without an
-    /// address it is the loopback for who calls that, else any.
+    /// Parses the local address of a call to this place: `PORT`, `ADDRESS!PORT` or `*!PORT`. Without an address it is
+    /// that of
+    /// the loopback if the call goes there, else any.
     pub(super) fn opposite(&self, text: &str) -> io::Result<Self> {
         let Self::Ip(to) = self else { return Err(bad("the local address cannot be chosen here")) };
         let any = match to.ip() {
@@ -102,12 +105,12 @@ impl Place {
         }
     }
 
-    /// Whether the kernel chooses the port.
+    /// Returns whether the kernel chooses the port.
     pub(super) fn is_free(&self) -> bool {
         matches!(self, Self::Ip(at) if at.port() == 0)
     }
 
-    /// The place of an IP address as `local` shows it.
+    /// Parses an IP address and port as `local` shows them.
     pub(super) fn of(shown: &str) -> Option<Self> {
         let (ip, port) = shown.split_once('!')?;
         Some(Self::Ip((ip.parse::<IpAddr>().ok()?, port.parse().ok()?).into()))
@@ -115,7 +118,7 @@ impl Place {
 }
 
 impl fmt::Display for Place {
-    /// As `local` and `remote` show it: address!port.
+    /// Formats it as `local` and `remote` show it: address!port.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ip(at) => write!(f, "{}!{}", at.ip().to_canonical(), at.port()),
@@ -124,17 +127,17 @@ impl fmt::Display for Place {
     }
 }
 
-/// A call that has been made or taken.
+/// A connected call, outgoing or incoming.
 pub struct Call {
     /// Its bytes or its messages.
     pub end: End,
     /// This end's address.
     pub local: String,
-    /// The other end's.
+    /// The other end's address.
     pub remote: String,
 }
 
-/// What carries a call.
+/// The transport of a call.
 pub enum End {
     /// A connection, on which modules can be pushed.
     Bytes(Box<dyn Wire>),
@@ -142,60 +145,61 @@ pub enum End {
     Messages(Box<Messages>),
 }
 
-/// A connection of which options can be set.
+/// A connection with options.
 pub trait Wire: Transport {
-    /// Sets it. An error of kind `Unsupported`: it has none of the kind.
+    /// Sets an option. An error of kind `Unsupported` if the connection does not have it.
     fn set(&mut self, option: Setting) -> io::Result<()>;
 }
 
-/// What a word of a ctl sets.
+/// An option set by a control message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Setting {
-    /// Asks the silent peer after this time whether it is there.
+    /// Probes an idle peer after this time; zero turns probes off.
     Keepalive(Duration),
-    /// Hops of a packet.
+    /// The hop limit of packets.
     Ttl(u8),
     /// The traffic class of packets.
     Tos(u8),
 }
 
-/// A line of messages and its places in both queues.
+/// A message line with its read and write positions.
 pub struct Messages {
     pub(super) line: Line,
     pub(super) reading: Reading,
     pub(super) putting: Putting,
-    /// The message that is being put.
+    /// The message being put.
     pub(super) going: Option<Option<Chain>>,
-    /// What a read does not take of a message is thrown away.
+    /// The part of a message that a read does not take is discarded.
     pub(super) cuts: bool,
-    /// What goes on with it when it is closed.
+    /// The driver that continues after the close.
     pub(super) running: Option<Running>,
 }
 
 impl Messages {
-    /// Of a line. `cuts`: they are datagrams, of which a read that is too short loses the rest.
+    /// Wraps a line. `cuts`: messages are datagrams, and a short read loses the rest of one.
     pub fn new(line: Line, cuts: bool) -> Self {
         let (reading, putting) = (line.stream.reading(), line.stream.putting());
         Self { line, reading, putting, going: None, cuts, running: None }
     }
 }
 
-/// A place where calls are taken.
+/// A place that accepts calls.
 pub trait Announced: Send {
-    /// Where it really is: port 0 has become one.
+    /// Returns the actual address, with the port the kernel has chosen.
     fn local(&self) -> String;
 
-    /// Takes no calls, but all that comes to the place as one conversation, each datagram behind Plan 9's headers.
-    /// An error of kind `Unsupported`: this network has none.
+    /// Turns the place into one conversation of all its datagrams, each preceded by Plan 9's headers. No more calls
+    /// are
+    /// accepted. An error of kind `Unsupported` if this network has no headers.
     fn headers(&mut self) -> io::Result<Call> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// The next call. While descriptors are short it waits; an error is final.
+    /// Returns the next call. It waits while descriptors are exhausted. An error is final.
     fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Call>>;
 }
 
-/// TCP of this machine.
+/// TCP on this machine.
 pub struct Tcp;
 
 impl Network for Tcp {
@@ -216,7 +220,7 @@ impl Network for Tcp {
     }
 }
 
-/// Unix sockets of this machine: an address is the path of one.
+/// Unix sockets on this machine; an address is a path.
 pub struct Unix;
 
 impl Network for Unix {
@@ -240,7 +244,7 @@ impl Network for Unix {
             let Place::Path(path) = &to else { return Err(io::ErrorKind::InvalidInput.into()) };
             let at = SocketAddrUnix::new(path)?;
             let socket = match aside(move || dial_path(&at)).await {
-                // There is something: its queue of calls is full, and is waited for.
+                // The socket exists but its backlog is full: wait.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     Socket::connect(&addr(&to), PATIENCE).await?
                 }
@@ -255,13 +259,13 @@ impl Network for Unix {
     }
 }
 
-/// A path as it is written, without what says nothing: the disk is not asked.
+/// Normalizes a path as written. The disk is not read.
 fn lexical(text: &str) -> io::Result<PathBuf> {
     let path = Path::new(text);
     if !path.is_absolute() {
         return Err(bad("the path of a unix socket begins with /"));
     }
-    // The kernel would stop at a NUL, behind what has been judged.
+    // The kernel would end the path at a NUL, after the check.
     if text.contains(char::is_control) {
         return Err(bad("no control characters in the path of a unix socket"));
     }
@@ -271,7 +275,7 @@ fn lexical(text: &str) -> io::Result<PathBuf> {
     Ok(path.components().collect())
 }
 
-/// Where a path of [`lexical`] really leads, so that a policy is asked about that.
+/// Resolves the links of a path of [`lexical`], for the policy check.
 fn real(path: &Path, want: Want) -> io::Result<PathBuf> {
     let real = match (want, path.parent(), path.file_name()) {
         (Want::Announce, Some(dir), Some(name)) => dir.canonicalize().map(|dir| dir.join(name)),
@@ -307,7 +311,7 @@ impl Wire for Socket {
     }
 }
 
-/// A listener of this machine.
+/// A listener on this machine.
 struct Bound(Listener);
 
 impl Announced for Bound {
@@ -323,10 +327,10 @@ impl Announced for Bound {
     fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Call>> {
         loop {
             let accepted = std::task::ready!(self.0.poll_accept(cx, &rt::Real))?;
-            // Who has gone by now has no address any more, and is passed over.
+            // A peer that has gone has no address any more. Skip it.
             let Ok(mut call) = call(accepted) else { continue };
             if let Addr::Unix { .. } = self.0.addr() {
-                // The kernel knows it by the name that it was made with.
+                // The kernel knows the socket by the name it was created with.
                 call.local = self.local();
             }
             return Poll::Ready(Ok(call));
@@ -344,7 +348,7 @@ fn dial(to: Place, from: Option<Place>) -> Later<io::Result<Call>> {
     })
 }
 
-/// A call to a unix socket: the kernel follows its path once more, which may take its time.
+/// Connects to a unix socket. The kernel resolves the path once more, which may wait for the disk.
 fn dial_path(at: &SocketAddrUnix) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -352,7 +356,7 @@ fn dial_path(at: &SocketAddrUnix) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// A TCP connection from an address of this end. One that has ended there a moment ago is in nobody's way.
+/// Opens a TCP connection from a local address. A recently closed connection there does not prevent that.
 async fn dial_from(to: SocketAddr, from: SocketAddr) -> io::Result<Socket> {
     let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -365,14 +369,14 @@ async fn dial_from(to: SocketAddr, from: SocketAddr) -> io::Result<Socket> {
         Err(error) => return Err(error.into()),
     }
     let mut socket = Socket::from_parts(fd, Peer { addr: format!("tcp!{to}"), proof: Proof::None })?;
-    // A write of nothing: it can be when the call has been taken, or has failed.
+    // An empty write is ready when the connection is established or has failed.
     poll_fn(|cx| socket.poll_write(cx, &[])).await?;
     socket.set(Setting::Keepalive(Duration::from_secs(60)))?;
     Ok(socket)
 }
 
 fn announce(at: &Place) -> Later<io::Result<Box<dyn Announced>>> {
-    // It is an address or a path: there is no name to wait for.
+    // It is an address or a path, so there is no lookup to wait for.
     let bound = Listener::bind(&addr(at)).map(|listener| Box::new(Bound(listener)) as _);
     Box::pin(ready(bound))
 }
@@ -380,7 +384,7 @@ fn announce(at: &Place) -> Later<io::Result<Box<dyn Announced>>> {
 fn call(socket: Socket) -> io::Result<Call> {
     let place = |end: SocketAddrAny| match SocketAddr::try_from(end.clone()) {
         Ok(ip) => Place::Ip(ip).to_string(),
-        // Most ends of unix sockets have no name.
+        // Most unix sockets have no name.
         Err(_) => SocketAddrUnix::try_from(end)
             .ok()
             .and_then(|at| Some(String::from_utf8_lossy(at.path_bytes()?).into_owned()))
@@ -399,9 +403,11 @@ fn addr(place: &Place) -> Addr {
     }
 }
 
-/// [`Network::resolve`] where an address is `HOST!PORT`: the host a name, an IP address, or `*`; the port a number or
-/// what /etc/services calls one. `!r` behind it (a port below 1024 of one's own) is refused, and so is every port at
-/// once (`*`), which Plan 9's kernel has and this one has not.
+/// Implements [`Network::resolve`] for addresses `HOST!PORT`. The host is a name, an IP address, or `*`; the port is
+/// a
+/// number or a name of /etc/services. Refused are `!r` after it (a local port below 1024) and `*` as the port (all
+/// ports).
+/// Plan 9's kernel has both, and Linux has not.
 pub(super) fn resolve_ip(text: &str, asks: &Asks, protocol: &'static str) -> Later<io::Result<Vec<Place>>> {
     let announces = asks.want == Want::Announce;
     let parts: Vec<&str> = text.split('!').collect();
@@ -425,7 +431,7 @@ pub(super) fn resolve_ip(text: &str, asks: &Asks, protocol: &'static str) -> Lat
             return Ok(vec![Place::Ip((Ipv6Addr::UNSPECIFIED, port).into())]);
         }
         let found = asks.addresses(&host, Some(protocol)).await?;
-        // Linux takes "any address" for the loopback where it is dialled: it shall be judged as that.
+        // Linux dials the loopback for an unspecified address. The policy must judge it as that.
         let meant = |ip: IpAddr| match ip.to_canonical() {
             IpAddr::V4(Ipv4Addr::UNSPECIFIED) if !announces => Ipv4Addr::LOCALHOST.into(),
             IpAddr::V6(Ipv6Addr::UNSPECIFIED) if !announces => Ipv6Addr::LOCALHOST.into(),
@@ -435,7 +441,7 @@ pub(super) fn resolve_ip(text: &str, asks: &Asks, protocol: &'static str) -> Lat
     })
 }
 
-/// The port of a service: those of 9P, then what this machine knows.
+/// Returns the port of a service: those of 9P, then those of /etc/services.
 fn port(service: &str, protocol: &str) -> Option<u16> {
     let known =
         [("9fs", "tcp", 564), ("9fs", "il", 17008), ("exportfs", "tcp", 17007), ("exportfs", "il", 17007)];
@@ -462,5 +468,5 @@ fn bad(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, why.to_owned())
 }
 
-/// For a connection.
+/// The timeout of a connect.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);

@@ -1,6 +1,6 @@
-//! What a text written to a `ctl` says, and what comes of it.
+//! The control messages of a conversation.
 //!
-//! In: texts, of one line. Out: answers, or a call or an announcement that the driver begins with.
+//! In: texts of one line. Out: answers, or a connect or an announce for the driver to start.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -20,26 +20,27 @@ use super::super::policy::{self, Policy, Want};
 use super::super::stack::{Asks, Later, Network, PATIENCE, Place, Setting};
 use super::{Begun, Conv, Done, Phase, failed};
 
-/// Milliseconds of `keepalive` at most: the kernel has 15 bits for the seconds.
+/// The maximum of `keepalive` in milliseconds: the kernel has 15 bits for the seconds.
 const KEEPALIVE_MAX: u64 = 32_767_000;
-/// Ports that the kernel chooses until one is found that no line denies.
+/// The number of ports that the kernel may choose until one is not denied by the policy.
 const PORTS: usize = 8;
 
-/// What comes of a text.
+/// The result of a control message.
 pub(super) enum Order {
     Done,
     Begin(Later<Result<Begun>>, &'static str),
 }
 
 impl Conv {
-    /// Does what a text written to `ctl` says.
+    /// Executes a text written to `ctl`.
     pub(super) fn control(self: &Arc<Self>, ask: Ask) {
         let allowed = |text: &str| check_cost(text, ask.visitor.who.is_proven()).map(|()| text.to_owned());
         let said = text(&ask).and_then(allowed).and_then(|text| self.order(&text));
         match said {
             Ok(Order::Done) => ask.done(Ok(())),
             Err(error) => {
-                // For who speaks a dialect that has only numbers. What a connection has is its own.
+                // For dialects that transmit only error numbers, `err` has the text. A connection's own error is not
+                // replaced.
                 let mut state = lock(&self.state);
                 if !matches!(state.phase, Phase::Connected { .. }) {
                     state.error = error.to_string();
@@ -65,7 +66,7 @@ impl Conv {
     fn order(self: &Arc<Self>, text: &str) -> Result<Order> {
         let quoted = match text.split_whitespace().next() {
             Some("connect" | "announce" | "bind") => quote::words(text)?,
-            // Causes and modules have their own ideas of an apostrophe.
+            // Reasons and modules do not use these quoting rules.
             _ => Vec::new(),
         };
         let words: Vec<&str> = match quoted[..] {
@@ -101,7 +102,7 @@ impl Conv {
                 Ok(Order::Done)
             }
             ["bind", ..] => wrong("a local address is due: ADDRESS!PORT or PORT"),
-            // The network has taken a call already; who is not wanted is hung up on.
+            // The network has accepted the call already; `reject` hangs up.
             ["accept", ..] => Ok(Order::Done),
             ["hangup"] | ["reject", ..] => {
                 let mut done = Done::default();
@@ -113,7 +114,7 @@ impl Conv {
                 self.answer(done);
                 Ok(Order::Done)
             }
-            // What Plan 9 programs ask for, and the kernel has its own mind about.
+            // Accepted for Plan 9 programs; the kernel decides about these itself.
             ["checksum" | "tcpporthogdefense", _] | ["ignoreadvice"] => Ok(Order::Done),
             ["headers"] => {
                 self.with(|state, done| state.headers(&self.protocol.shared, done)).map(|()| Order::Done)
@@ -128,22 +129,22 @@ impl Conv {
         }
     }
 
-    /// Calls or announces what a text means, once the driver comes to it; a call from this end's address `from`.
+    /// Prepares a connect or an announce for the driver. `from` is the local address of a connect.
     fn begin(&self, want: Want, text: &str, from: Option<String>) -> Order {
         let (protocol, who, text) = (self.protocol.clone(), self.owner.who.clone(), text.to_owned());
         let says = if want == Want::Dial { "Syn_sent" } else { "Announcing" };
         let begun = Box::pin(async move {
             let (network, clock) = (&protocol.network, &*protocol.shared.clock);
-            // For all places that a name may mean together.
+            // The timeout for all addresses of a name together.
             let end = clock.now() + PATIENCE;
             let asks = Asks { policy: protocol.shared.policy_now().await, who: who.clone(), want };
             let found = within(clock, end, async { network.resolve(&text, &asks).await.map_err(failed) });
             let places = found.await?;
-            // That may have taken its time.
+            // Read again, since the lookup may have taken time.
             let policy = protocol.shared.policy_now().await;
             let mut last = Error::new(Errno::ENOENT, "can't translate address");
             for (left, place) in (1..=places.len() as u32).rev().zip(places) {
-                // One that is silent leaves the others their part.
+                // Each address gets an equal part of the remaining time.
                 let until = clock.now() + end.saturating_sub(clock.now()) / left;
                 match within(clock, until, reach(network, &policy, &who, want, place, from.as_deref())).await
                 {
@@ -157,7 +158,7 @@ impl Conv {
     }
 }
 
-/// What comes of it until then.
+/// Returns the result of a future, or ETIMEDOUT.
 async fn within<T>(clock: &dyn Clock, until: Duration, of: impl Future<Output = Result<T>>) -> Result<T> {
     let (mut late, mut of) = (clock.sleep_until(until), pin!(of));
     poll_fn(|cx| match of.as_mut().poll(cx) {
@@ -169,7 +170,7 @@ async fn within<T>(clock: &dyn Clock, until: Duration, of: impl Future<Output = 
     .await
 }
 
-/// Calls or announces one place, where the policy allows it.
+/// Connects to or announces one address, if the policy allows it.
 async fn reach(
     network: &Arc<dyn Network>,
     policy: &Policy,
@@ -178,7 +179,7 @@ async fn reach(
     place: Place,
     from: Option<&str>,
 ) -> Result<Begun> {
-    // As it is written, before anybody looks at what is there, and where it leads: what is refused says no more.
+    // Checked as written, before links are followed, so that a refusal reveals nothing about the file.
     policy.check(want, network.name(), &place, who)?;
     let written = place.clone();
     let place = network.real(place, want).await.map_err(failed)?;
@@ -187,16 +188,16 @@ async fn reach(
         .map_err(|_| policy::no(want, network.name(), &written))?;
     if want == Want::Dial {
         let from = from.map(|text| place.opposite(text)).transpose().map_err(failed)?;
-        // Who chooses an address of this end takes it, as who is called there does.
+        // A client that chooses the local address occupies it like an announce, so the policy for that applies too.
         from.iter().try_for_each(|at| policy.check(Want::Announce, network.name(), at, who))?;
         return network.dial(place, from).await.map(Begun::Call).map_err(failed);
     }
     let free = place.is_free();
-    // Those that are denied are held till one is found that is not, so that another is chosen each time.
+    // Denied ports are held until another one is found, so that the kernel chooses a new one each time.
     let mut denied = Vec::new();
     loop {
         let announced = network.announce(place.clone()).await.map_err(failed)?;
-        // Which port it is is known only now.
+        // The kernel has chosen the port only now.
         let real = if free { Place::of(&announced.local()) } else { None };
         match real.map_or(Ok(()), |at| policy.check_chosen(network.name(), &at, who)) {
             Ok(()) => return Ok(Begun::Announced(announced)),
@@ -206,7 +207,7 @@ async fn reach(
     }
 }
 
-/// The one text that was written.
+/// Returns the one control message of a write.
 fn text(ask: &Ask) -> Result<&str> {
     if ask.data.len() > TEXT_MAX {
         return Err(Error::new(Errno::EINVAL, format!("a control request has at most {TEXT_MAX} bytes")));
