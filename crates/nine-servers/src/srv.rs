@@ -1,15 +1,18 @@
-//! Posted connections as files (srv(3)): names under which the addresses of servers are left for others.
+//! Posted connections as files (srv(3)): servers' addresses under names, for other programs.
 //!
-//! In: requests, and what judges an address. Out: answers, all of them at once; the posts, for whoever mounts them.
+//! In: requests, and a function that checks addresses. Out: answers, all immediate; the posts, for mounts.
 //!
-//! A client creates a file and writes one text into it, once: an address, and what is pushed on connections to it. What
-//! is read is the text as it may be shown: without secrets. The post is there until its file is removed; one that is
-//! closed before anything was written has never been one. The owner posts and removes; nobody else, for the server
-//! dials what is posted, as itself and from where it is. What a server of this process posts ([`Posts::post`]) goes
-//! with it, too.
+//! A client creates a file and writes one text to it, once: an address, and the modules to push on connections to it.
+//! Reads
+//! return the text without its secrets. The post exists until its file is removed. A file that is closed before
+//! anything
+//! was written is removed. Only the owner may post and remove, since the server dials the address, with its own
+//! identity
+//! and from its own machine. A post by a server of this process ([`Posts::post`]) is also removed with that server.
 //!
-//! Always holds: at most [`POSTS_MAX`] posts, of at most [`TEXT_MAX`] bytes; a number is used once, so a fid of a
-//! removed post is never another's.
+//! Always holds: at most [`POSTS_MAX`] posts, of at most [`TEXT_MAX`] bytes. A post's number is not reused, so a fid
+//! of a
+//! removed post never refers to another one.
 //!
 //! Concurrency: one request at a time, under one lock.
 
@@ -27,15 +30,15 @@ use nine_proto::{
     Time, Walked,
 };
 
-/// Posts at once; one more is refused with ENFILE.
+/// The maximum number of posts. A further one is refused with ENFILE.
 pub const POSTS_MAX: usize = 1000;
-/// Bytes of the text of one; a longer one is refused with EINVAL.
+/// The maximum length of a post's text in bytes. A longer one is refused with EINVAL.
 pub const TEXT_MAX: usize = 4096;
 
 /// The file server of posts. See the module.
 pub struct Posts {
     shared: Arc<Shared>,
-    /// What a text is when it is shown, or what is wrong with it.
+    /// Returns a text as readers may see it, or the reason why it is invalid.
     judge: Box<Judge>,
     owns: Box<Owns>,
     clock: Arc<dyn Clock>,
@@ -51,7 +54,7 @@ struct Shared(Mutex<Table>);
 
 #[derive(Default)]
 struct Table {
-    /// In the order in which they were made, by a number that is used once.
+    /// In the order of creation, by numbers that are not reused.
     posts: BTreeMap<u64, Post>,
     next: u64,
 }
@@ -60,7 +63,7 @@ struct Post {
     name: Box<[u8]>,
     mode: u32,
     time: Time,
-    /// `None`: nothing has been written yet.
+    /// `None`: nothing was written yet.
     text: Option<Text>,
 }
 
@@ -69,24 +72,25 @@ struct Text {
     shown: Bytes,
 }
 
-/// A post of a server of this process: it is there until this is dropped, if nobody has removed it before.
+/// A post of a server of this process. Dropping it removes the post, if it still exists.
 pub struct Posted {
     shared: Arc<Shared>,
     number: u64,
 }
 
-/// What stands behind a fid.
+/// The state behind a fid.
 struct Held {
     owner: bool,
     /// `None`: the directory.
     post: Option<u64>,
-    /// It has made the post, which is not one before something is written.
+    /// Set if this fid created the post. An unwritten post is removed with it.
     maker: Option<Arc<Shared>>,
 }
 
 impl Posts {
-    /// None yet. Whoever `owns` them, by who attaches and the aname that is asked for, is the owner. `judge` is asked
-    /// for each text what of it may be shown, or what is wrong with it.
+    /// Creates an empty server. `owns` decides from a client and its aname whether it is the owner. `judge` returns
+    /// the part
+    /// of a text that readers may see, or the reason why it is invalid.
     pub fn new(
         clock: Arc<dyn Clock>,
         owns: impl Fn(&Who, &[u8]) -> bool + Send + Sync + 'static,
@@ -96,14 +100,15 @@ impl Posts {
         Self { shared, judge: Box::new(judge), owns: Box::new(owns), clock, begun, ids }
     }
 
-    /// What was posted by this name: all of it.
+    /// Returns the whole text of the post with this name.
     pub fn get(&self, name: &str) -> Option<String> {
         let table = lock(&self.shared.0);
         let (_, post) = table.find(name.as_bytes())?;
         post.text.as_ref().map(|text| text.whole.clone())
     }
 
-    /// Posts a text that is not judged, as a client would: a name that is taken is refused, and one post too many.
+    /// Posts a text without a check by `judge`. Fails like a client's post if the name is taken or there are too
+    /// many.
     pub fn post(&self, name: &str, text: &str) -> Result<Posted> {
         let mut table = lock(&self.shared.0);
         let number = table.make(name.as_bytes(), POST_MODE, time(&*self.clock))?;
@@ -113,7 +118,7 @@ impl Posts {
         Ok(Posted { shared: self.shared.clone(), number })
     }
 
-    /// The names of what is posted, in the order in which it was.
+    /// Returns the names of the posts, in the order of creation.
     pub fn posted(&self) -> Vec<String> {
         let table = lock(&self.shared.0);
         let posted = table.posts.values().filter(|post| post.text.is_some());
@@ -244,7 +249,7 @@ impl Posts {
                 return buf;
             }
         }
-        // A post's cookie is its number and 2.
+        // A post's cookie is its number plus 2.
         for (&number, post) in table.posts.range(cookie.saturating_sub(2) + 1..) {
             let attr = self.attr_of(number, post);
             let (qid, cookie, ty) = (attr.qid, number + 2, Dirent::type_of_mode(attr.mode));
@@ -294,7 +299,7 @@ impl Table {
         all.find(|(_, post)| *post.name == *name).map(|(&number, post)| (number, post))
     }
 
-    /// The post behind a fid, if it is there still.
+    /// Returns the post behind a fid, if it still exists.
     fn post(&self, held: &Held) -> Result<&Post> {
         let number = held.post.ok_or(Errno::EISDIR)?;
         Ok(self.posts.get(&number).ok_or(Errno::ENOENT)?)
@@ -337,7 +342,8 @@ impl Table {
         }
     }
 
-    /// Only who may read a post can change; what has nothing may be cut to nothing, as a shell's `>` does.
+    /// Sets attributes. Only the permission bits can change. An unwritten post may be truncated, as a shell's `>`
+    /// does.
     fn set(&mut self, held: &Held, set: &SetAttr<'_>) -> Result<()> {
         held.may_change()?;
         let rest = SetAttr { mode: None, special: None, size: None, ..*set };
@@ -350,7 +356,7 @@ impl Table {
         Ok(())
     }
 
-    /// What was made and not written is no post.
+    /// Removes a post that was created but not written.
     fn close(&mut self, held: &Held) {
         let made = held.post.filter(|_| held.maker.is_some());
         if let Some(number) = made
@@ -362,7 +368,7 @@ impl Table {
 }
 
 impl Posted {
-    /// Whether nobody has removed it.
+    /// Returns whether the post still exists.
     pub fn is_there(&self) -> bool {
         lock(&self.shared.0).posts.contains_key(&self.number)
     }
@@ -382,7 +388,7 @@ impl Held {
 }
 
 impl Drop for Held {
-    /// Of a connection that is lost, too.
+    /// Also runs when the connection is lost.
     fn drop(&mut self) {
         if let Some(shared) = &self.maker {
             lock(&shared.0).close(self);

@@ -1,5 +1,6 @@
-//! One channel: how it is to be, what has been asked of its files, and the connection to its guest while nobody else
-//! has that.
+//! One channel: its configuration, the requests on its files, and the connection to its guest while no other client
+//! has
+//! it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -24,15 +25,15 @@ use super::end::{Moved, Slot};
 use super::{Announce, Shared, TEXT_MAX};
 use crate::srv::Posted;
 
-/// Bytes of one answer of `data`.
+/// The largest answer of `data`, in bytes.
 pub(super) const PIECE: usize = 64 << 10;
-/// Before the name of a post, where one of a channel may stand.
+/// A prefix for the name of a post, in place of a channel's name.
 const POST: &str = "/srv/";
-/// Of a name, which lies in the channel's first page.
+/// The maximum length of a name in bytes; it is stored in the channel's first page.
 const NAME_MAX: usize = 32;
-/// Guests of one channel at once.
+/// The maximum number of guests of one channel.
 const GUESTS_MAX: usize = 64;
-/// Pages of an arena, of which a place has 32 bits.
+/// The maximum number of pages in an arena, whose addresses have 32 bits.
 const PAGES_MAX: u32 = (1 << 20) - 1;
 
 /// See the module.
@@ -47,22 +48,22 @@ pub(super) struct Chan {
 struct State {
     how: How,
     phase: Phase,
-    /// Open `ctl` and `data`; `None`: the last one has been closed.
+    /// The number of open `ctl` and `data`; `None` after the last close.
     opens: Option<usize>,
-    /// Bytes of memory that are set aside for its guests.
+    /// Bytes of memory reserved for its guests.
     memory: usize,
-    /// Those that have a turn, by numbers that are used once.
+    /// Its guests, by numbers that are not reused.
     guests: BTreeMap<u64, Guest>,
-    /// The number of the next one.
+    /// The number of the next guest.
     next: u64,
-    /// Where it is posted.
+    /// Its post in `/srv`.
     posted: Option<Posted>,
     end: End,
     reads: VecDeque<Ask>,
     writes: VecDeque<Ask>,
-    /// Bytes of the first write that have gone.
+    /// Bytes of the first write that were sent.
     sent: usize,
-    /// The tasks that serve it: one, and one for each guest.
+    /// The tasks that serve it: one for the socket, and one for each guest.
     wakers: Vec<Waker>,
 }
 
@@ -70,56 +71,56 @@ struct State {
 struct Guest {
     /// `None`: it has not joined.
     watch: Option<Watch>,
-    /// Of its arena, if that is ours: we ask.
+    /// The use of its arena, if the host allocates in it (`kind server`).
     arena: Option<Gauge>,
-    /// Who waits for it.
+    /// The waker of the task waiting on its connection.
     waker: Slot,
 }
 
-/// One guest's turn at a channel, from when it may come until it has gone.
+/// A guest's slot in a channel, from before it connects until it has gone.
 pub(super) struct Turn {
     chan: Arc<Chan>,
     number: u64,
-    /// Who waits for its connection.
+    /// The waker of the task waiting on its connection.
     pub(super) waker: Slot,
 }
 
-/// How it is to be.
+/// The configuration of a channel.
 #[derive(Clone)]
 pub(super) struct How {
     pub(super) kind: Kind,
     pub(super) waits: Waits,
-    /// Where its guest's bytes go.
+    /// The channel or post to which its guest's bytes are relayed.
     pub(super) to: Option<Box<str>>,
     name: Box<str>,
     lines: u32,
     pages: u32,
-    /// At once.
+    /// The maximum number of guests at a time.
     guests: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// Not announced yet.
+    /// Not announced.
     Idle,
     Announcing,
-    /// Nobody has joined.
+    /// No guest has joined.
     Listen,
-    /// A guest is there.
+    /// A guest has joined.
     Joined,
-    /// It is over.
+    /// It has ended.
     Over,
 }
 
-/// The connection to the guest, where it is not served one.
+/// The connection to the guest, unless the guest is a client of this server.
 enum End {
     None,
     Here(Box<dyn Transport>),
-    /// Whoever has mounted it, or another channel, has it.
+    /// Another client or channel has the connection.
     Taken,
 }
 
-/// Answers that are given when nothing is locked: of a read its bytes, of a write how many went.
+/// Answers to be given while nothing is locked: bytes for a read, a count for a write.
 type Answers = Vec<(Ask, Result<Said>)>;
 
 enum Said {
@@ -134,7 +135,7 @@ impl How {
 }
 
 impl Chan {
-    /// One whose ctl is open.
+    /// Creates a channel with an open ctl.
     pub(super) fn new(shared: &Arc<Shared>, number: u64) -> Arc<Self> {
         let how = How {
             kind: Kind::GuestAsks,
@@ -206,7 +207,7 @@ impl Chan {
         tasks.into_iter().for_each(Waker::wake);
     }
 
-    /// Ends it, whoever has it open; a guest that is served sees the end.
+    /// Ends the channel for all who have it open. A connected guest gets a hangup.
     pub(super) fn hang_up(&self) {
         self.moved.end();
         let mut answers = Answers::new();
@@ -223,7 +224,7 @@ impl Chan {
         tasks.into_iter().for_each(Waker::wake);
     }
 
-    /// Does what a text written to `ctl` says.
+    /// Executes a control message.
     fn control(self: &Arc<Self>, ask: Ask) {
         match text(&ask).and_then(quote::words).and_then(|words| self.order(&words)) {
             Ok(None) => ask.done(Ok(())),
@@ -234,7 +235,7 @@ impl Chan {
         }
     }
 
-    /// What comes of a text: nothing more, or an announcement at this path.
+    /// Parses and executes a control message. Returns the path of an announcement that must follow.
     fn order(self: &Arc<Self>, words: &[String]) -> Result<Option<String>> {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         match words[..] {
@@ -311,7 +312,7 @@ impl Chan {
         Ok(())
     }
 
-    /// The announcement has come to this: how it is to be, if it may go on.
+    /// Records the result of an announcement. Returns the configuration if the channel may be served.
     pub(super) fn announced(&self, done: bool) -> Option<How> {
         let mut state = lock(&self.state);
         if state.phase != Phase::Announcing {
@@ -327,7 +328,7 @@ impl Chan {
         Some(state.how.clone())
     }
 
-    /// What comes of it, unless the channel is over first, or nobody has it open and no guest is there.
+    /// Returns the result of a future. `None` if the channel ends first, or has no open files and no guest.
     pub(super) async fn until_over<T>(&self, of: impl Future<Output = T>) -> Option<T> {
         let mut of = pin!(of);
         poll_fn(|cx| {
@@ -345,7 +346,7 @@ impl Chan {
         state.phase == Phase::Over || state.opens.is_none() && state.phase != Phase::Joined
     }
 
-    /// The next guest's turn, when there are not as many as there may be.
+    /// Waits for a free guest slot and takes it.
     pub(super) async fn turn(self: &Arc<Self>) -> Turn {
         poll_fn(|cx| {
             let mut state = lock(&self.state);
@@ -362,7 +363,7 @@ impl Chan {
         .await
     }
 
-    /// The connection to the guest is for whoever wants it: until that has gone.
+    /// Offers the connection to a client that takes it. Returns when the connection is dropped or has ended.
     pub(super) async fn lend(&self, end: Box<dyn Transport>) {
         let late = self.put(end);
         drop(late);
@@ -384,8 +385,9 @@ impl Chan {
         .await;
     }
 
-    /// The connection to the guest of a channel of bytes is for `data`, until nobody has that open any more; or for
-    /// another channel that takes it.
+    /// Serves `data` with the connection of a channel of bytes, until `data` and `ctl` are closed. Or offers it to
+    /// another
+    /// channel that takes it.
     pub(super) async fn carry(&self, end: Box<dyn Transport>) {
         let late = self.put(end);
         drop(late);
@@ -406,7 +408,7 @@ impl Chan {
         .await;
     }
 
-    /// Keeps the connection; it comes back if the channel is over.
+    /// Stores the connection. Returns it if the channel has ended.
     fn put(&self, end: Box<dyn Transport>) -> Option<Box<dyn Transport>> {
         let mut state = lock(&self.state);
         if state.phase == Phase::Over {
@@ -416,7 +418,7 @@ impl Chan {
         None
     }
 
-    /// The connection to the guest of the channel that this one's are connected to; or why there is none.
+    /// Returns the connection to the guest of the channel or post `to`. The error is the reason why there is none.
     pub(super) fn connected(&self, to: &str, kind: Kind) -> std::result::Result<Box<dyn Transport>, String> {
         match to.strip_prefix(POST) {
             None => self.shared.take(to, kind),
@@ -424,12 +426,13 @@ impl Chan {
         }
     }
 
-    /// What guests are served that ask.
+    /// Returns the service for guests that are clients.
     pub(super) fn service(&self) -> Option<Service> {
         (self.shared.serves)()
     }
 
-    /// The connection to its guest, for a client that wants one of this kind; or why there is none.
+    /// Takes the connection to its guest, for a client that needs this kind. The error is the reason why there is
+    /// none.
     pub(super) fn take(&self, kind: Kind) -> std::result::Result<Box<dyn Transport>, String> {
         let mut answers = Answers::new();
         let mut state = lock(&self.state);
@@ -453,7 +456,7 @@ impl Chan {
         Ok(end)
     }
 
-    /// Who had the connection has dropped it.
+    /// Records that the client of the connection has dropped it.
     pub(super) fn came_back(&self) {
         let mut state = lock(&self.state);
         if matches!(state.end, End::Taken) {
@@ -464,7 +467,7 @@ impl Chan {
         tasks.into_iter().for_each(Waker::wake);
     }
 
-    /// A read or a write of `data`.
+    /// Queues a read or a write of `data`.
     fn transfer(&self, ask: Ask, queue: fn(&mut State) -> &mut VecDeque<Ask>) {
         let mut state = lock(&self.state);
         let refused = match (&state.phase, &state.end) {
@@ -482,7 +485,7 @@ impl Chan {
             None => queue(&mut state).push_back(ask),
             Some(error) => {
                 drop(state);
-                // A reader finds the end.
+                // A read gets the end of file.
                 return match error.errno {
                     Errno::EPIPE if ask.data.is_empty() => ask.give(Bytes::new()),
                     _ => ask.fail(error),
@@ -511,12 +514,12 @@ impl Chan {
 }
 
 impl Turn {
-    /// It has joined.
+    /// Records that the guest has joined.
     pub(super) fn joined(&self, watch: Watch) {
         self.set(|guest| guest.watch = Some(watch));
     }
 
-    /// Its arena is ours.
+    /// Records that the host allocates in its arena.
     pub(super) fn has_arena(&self, gauge: Gauge) {
         self.set(|guest| guest.arena = Some(gauge));
     }
@@ -557,14 +560,14 @@ impl Drop for Chan {
 }
 
 impl State {
-    /// This task is woken when anything has changed.
+    /// Registers this task to be woken at a change.
     fn wait(&mut self, cx: &Context<'_>) {
         if !self.wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
             self.wakers.push(cx.waker().clone());
         }
     }
 
-    /// Guests have joined or gone.
+    /// Updates the phase after guests have joined or gone.
     fn count(&mut self) {
         if self.phase != Phase::Over {
             let is_here = self.guests.values().any(|guest| guest.watch.is_some());
@@ -597,14 +600,14 @@ impl State {
         }
     }
 
-    /// What waits will not be done here.
+    /// Answers all queued requests: reads with the end of file, writes with an error.
     fn refuse(&mut self, answers: &mut Answers) {
         answers.extend(self.reads.drain(..).map(|ask| (ask, Ok(Said::Read(Bytes::new())))));
         answers.extend(self.writes.drain(..).map(|ask| (ask, Err(over()))));
         self.sent = 0;
     }
 
-    /// Writes what there is room for, and reads what has come.
+    /// Performs queued writes and reads as far as possible now.
     fn go_on(&mut self, cx: &mut Context<'_>, piece: &mut [u8], answers: &mut Answers) {
         let State { end: End::Here(end), reads, writes, sent, .. } = self else { return };
         let has_gone = !writes.is_empty() && end.poll_hangup(cx).is_ready();
@@ -625,7 +628,7 @@ impl State {
             *sent = 0;
             answers.extend(writes.pop_front().map(|ask| (ask, said)));
         }
-        // What it holds back it rings for; who has gone is found by the next write.
+        // Rings pending doorbells. If the guest has gone, the next write fails.
         let _ = end.poll_flush(cx);
         while let Some(ask) = reads.front() {
             let room = piece.len().min(ask.count as usize);
@@ -649,14 +652,14 @@ fn answer(answers: Answers) {
     }
 }
 
-/// An open `ctl`, or `clone`.
+/// An open `ctl` or `clone`.
 pub(super) struct Ctl {
     chan: Arc<Chan>,
     number: Bytes,
 }
 
 impl Ctl {
-    /// Of a channel that has been opened for it.
+    /// Wraps a channel whose open is counted already.
     pub(super) fn new(chan: Arc<Chan>) -> Self {
         let number = format!("{}\n", chan.number).into();
         Self { chan, number }
@@ -683,7 +686,7 @@ impl Drop for Ctl {
 pub(super) struct Data(Arc<Chan>);
 
 impl Data {
-    /// Of a channel that has been opened for it.
+    /// Wraps a channel whose open is counted already.
     pub(super) fn new(chan: Arc<Chan>) -> Self {
         Self(chan)
     }
@@ -716,7 +719,7 @@ impl Drop for Data {
     }
 }
 
-/// The one text that was written.
+/// Returns the one control message of a write.
 fn text(ask: &Ask) -> Result<&str> {
     if ask.data.len() > TEXT_MAX {
         return Err(wrong(&format!("a control request has at most {TEXT_MAX} bytes")));
@@ -737,12 +740,12 @@ fn wrong(text: &str) -> Error {
     Error::new(Errno::EINVAL, text)
 }
 
-/// What there is to say to who would change a channel that has ended.
+/// The error for a change of an ended channel.
 fn ended() -> Error {
     Error::new(Errno::EPIPE, "hung up: another channel is made by clone")
 }
 
-/// What there is to say of a channel that has ended.
+/// The error for a transfer on an ended channel.
 fn over() -> Error {
     Error::new(Errno::EPIPE, "hung up")
 }

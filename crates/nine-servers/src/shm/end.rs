@@ -1,5 +1,6 @@
-//! The host's end of a channel as a connection: of bytes as they come; and of any kind, with a count of what goes
-//! through it, and ended when its channel is.
+//! The host's end of a channel as a transport: of a byte stream, or of any kind with byte counters and an end that
+//! follows
+//! its channel.
 
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
@@ -13,7 +14,7 @@ use nine_net::{Peer, Placed, Transport};
 
 use super::chan::Chan;
 
-/// What has gone through the connections of a channel.
+/// Byte counters of a channel's connections.
 #[derive(Default)]
 pub(super) struct Moved {
     came: AtomicU64,
@@ -21,7 +22,7 @@ pub(super) struct Moved {
     ended: AtomicBool,
 }
 
-/// Who waits at one of them.
+/// The waker of the task waiting on a connection.
 #[derive(Clone, Default)]
 pub(super) struct Slot(Arc<Mutex<Option<Waker>>>);
 
@@ -33,12 +34,12 @@ impl Slot {
 }
 
 impl Moved {
-    /// Bytes from the guest and to it.
+    /// Returns the number of bytes from the guest and to it.
     pub(super) fn bytes(&self) -> [u64; 2] {
         [&self.came, &self.went].map(|bytes| bytes.load(Ordering::Relaxed))
     }
 
-    /// All of them end, when whoever waits there is woken.
+    /// Marks all connections as ended. The caller wakes the waiting tasks.
     pub(super) fn end(&self) {
         self.ended.store(true, Ordering::SeqCst);
     }
@@ -48,7 +49,7 @@ impl Moved {
     }
 }
 
-/// A connection of a channel. When it is dropped, its channel may have the next one.
+/// A connection of a channel. Dropping it allows the channel's next one.
 pub(super) struct Counted<T> {
     inner: T,
     chan: Arc<Chan>,
@@ -60,7 +61,7 @@ impl<T: Transport> Counted<T> {
         Self { inner, chan: chan.clone(), waker: waker.clone() }
     }
 
-    /// What comes of it, with a waker kept if that is nothing; `end` is what it comes to when all have ended.
+    /// Returns `polled`. If that is pending it stores the waker, and returns `end` if the connections have ended.
     fn unless_ended<P>(&self, cx: &mut Context<'_>, polled: Poll<P>, end: P) -> Poll<P> {
         if polled.is_pending() {
             *lock(&self.waker.0) = Some(cx.waker().clone());
@@ -153,14 +154,14 @@ impl<T> Drop for Counted<T> {
     }
 }
 
-/// Bytes as they come, whatever pieces they are in.
+/// A byte stream without message boundaries.
 pub(super) struct Bytes {
     channel: Channel,
     incoming: Incoming,
 }
 
 impl Bytes {
-    /// Of a channel that a guest has joined.
+    /// Wraps a channel that a guest has joined.
     pub(super) fn new(channel: Channel) -> Self {
         Self { channel, incoming: Incoming::default() }
     }

@@ -1,4 +1,4 @@
-//! The tasks of a channel that is announced: one for its socket, and one for each guest.
+//! The tasks of an announced channel: one for its socket, and one for each guest.
 
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
@@ -17,10 +17,10 @@ use nine_proto::{Errno, Error};
 use super::chan::{Chan, How, PIECE, Turn};
 use super::end::{Bytes, Counted};
 
-/// For a guest that has got its memory to join.
+/// How long a guest may take to join after it got its memory.
 const JOIN: Duration = Duration::from_secs(10);
 
-/// Announces a channel, and serves its guests until it is over.
+/// Announces a channel, and serves its guests until the channel ends.
 pub(super) async fn announce(env: impl Env + Clone, chan: Arc<Chan>, at: PathBuf, ask: Ask) {
     let mut listener = match Listener::bind(&Addr::Shm { path: at }) {
         Ok(listener) => listener,
@@ -54,7 +54,7 @@ pub(super) async fn announce(env: impl Env + Clone, chan: Arc<Chan>, at: PathBuf
     chan.hang_up();
 }
 
-/// One guest, from when it has connected until it has gone.
+/// Serves one guest, from its connection until it has gone.
 async fn guest(env: impl Env + Clone, chan: Arc<Chan>, how: How, turn: Turn, socket: Socket) {
     let peer = socket.peer().addr.clone();
     match chan.until_over(join(&env, &how, socket)).await {
@@ -70,7 +70,7 @@ async fn guest(env: impl Env + Clone, chan: Arc<Chan>, how: How, turn: Turn, soc
     }
 }
 
-/// Gives who has connected a channel, and waits until it has joined.
+/// Gives a connected guest a channel, and waits until it has joined.
 async fn join(env: &impl Env, how: &How, socket: Socket) -> io::Result<Channel> {
     let mut late = env.sleep_until(env.now() + JOIN);
     let mut channel = Channel::give(how.layout(), how.waits, socket)?;
@@ -81,7 +81,7 @@ async fn join(env: &impl Env, how: &How, socket: Socket) -> io::Result<Channel> 
     joined.await.map(|()| channel)
 }
 
-/// Does for a guest what its channel is for, until one of them has gone.
+/// Runs the channel's service for a guest, until one of them has gone.
 async fn host(env: &(impl Env + Clone), chan: &Arc<Chan>, how: &How, turn: &Turn, channel: Channel) {
     let peer = channel.peer().addr.clone();
     let end: Box<dyn Transport> = match how.kind {
@@ -119,19 +119,19 @@ async fn relay(mut a: Box<dyn Transport>, mut b: Box<dyn Transport>) {
         if is_over { Poll::Ready(()) } else { Poll::Pending }
     });
     ended.await;
-    // What the one has said before it went the other one has got.
+    // Data from one side before its end has been written to the other.
     let mut closed = pin!(poll_fn(|cx| {
         let both = [a.poll_close(cx), b.poll_close(cx)];
         if both.iter().any(Poll::is_pending) { Poll::Pending } else { Poll::Ready(()) }
     }));
-    // Who takes nothing is not waited for.
+    // Polled once only: a side that accepts no data is not waited for.
     poll_fn(|cx| Poll::Ready(closed.as_mut().poll(cx).is_ready())).await;
 }
 
-/// Bytes that go one way before others have their turn.
+/// Bytes moved in one direction before other tasks run.
 const TURN: usize = 8 * PIECE;
 
-/// One direction: at most [`PIECE`] bytes are on their way.
+/// One direction; it buffers at most [`PIECE`] bytes.
 struct Way {
     bytes: Vec<u8>,
     at: usize,
@@ -143,8 +143,9 @@ impl Way {
         Self { bytes: vec![0; PIECE], at: 0, end: 0 }
     }
 
-    /// Ready: nothing more will go this way. Two guests on processors of their own may be as fast as we are: after a
-    /// [`TURN`] it goes on at the next poll, which comes at once.
+    /// Moves bytes. Ready when the direction has ended. Two guests on their own processors may keep up with this
+    /// task. So it
+    /// yields after [`TURN`] bytes and is polled again at once.
     fn poll_move(
         &mut self,
         cx: &mut Context<'_>,

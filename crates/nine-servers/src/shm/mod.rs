@@ -1,21 +1,25 @@
-//! Channels of shared memory as files (`docs/shm.md`).
+//! Shared-memory channels as files (`docs/shm.md`).
 //!
-//! In: requests, and what guests that ask are served. Out: answers; sockets at which guests get their memory; the
-//! connections to guests that answer, for whoever mounts them, and their names in `/srv`; and a [`Driver`], on whose
-//! core all of that is.
+//! In: requests, and the service for guests that are clients. Out: answers; sockets from which guests get their
+//! memory;
+//! connections to guests that are servers, for mounts, and their names in `/srv`; and a [`Driver`], on whose core all
+//! of
+//! that runs.
 //!
 //! ```text
-//! clone        opening it makes a channel; what is open then is N/ctl
-//! N/ctl        reads as the number N; takes texts
-//! N/data       of a channel of bytes: what the guest sends and gets
-//! N/status     how it is
+//! clone        opening it creates a channel; the open file is then N/ctl
+//! N/ctl        reads as the number N; accepts control messages
+//! N/data       the guest's bytes, of a channel of bytes
+//! N/status     its configuration and state
 //! ```
 //!
-//! Always holds: who takes a request out of a queue, under the lock of its channel, answers it when nothing is
-//! locked; a guest has memory that no other had; a channel whose files are closed and whose guest has gone leaves
+//! Always holds: the thread that removes a request from a queue, under the channel's lock, answers it while nothing
+//! is
+//! locked. A guest's memory was never another guest's. A channel whose files are closed and whose guest has gone
+//! leaves
 //! nothing behind.
 //!
-//! Locks: a channel's, then the table's or that of the posts; never two channels'.
+//! Lock order: a channel, then the table or the posts; never two channels.
 
 mod chan;
 mod end;
@@ -39,28 +43,28 @@ use nine_proto::{Errno, Error, Result};
 use crate::srv::{Posted, Posts};
 use chan::{Chan, Ctl, Data};
 
-/// Channels at once; one more is refused with ENFILE.
+/// The maximum number of channels. A further one is refused with ENFILE.
 pub const CHANNELS_MAX: usize = 256;
-/// Bytes of the memory of all that are announced; beyond, an announcement fails with ENOMEM.
+/// The total memory of all announced channels in bytes. Beyond it, an announcement fails with ENOMEM.
 pub const MEMORY_MAX: usize = 1 << 30;
-/// What stands before the name of a channel, where its guest is told from other servers: in a post, for one.
+/// The prefix of a channel's name where it distinguishes guests from other servers, as in a post.
 pub const GUEST: &str = "/shm/";
-/// Bytes of a text for a ctl; a longer one is refused with EINVAL.
+/// The maximum length of a control message in bytes. A longer one is refused with EINVAL.
 const TEXT_MAX: usize = 1024;
 
 /// The file server of channels.
 ///
-/// Concurrency: any number of requests at a time; what waits holds up nobody.
+/// Concurrency: any number of requests at a time. A waiting request delays no other.
 pub struct Channels {
     tree: Tree,
     shared: Arc<Shared>,
 }
 
-/// What all channels of a server share.
+/// State shared by all channels of a server.
 struct Shared {
-    /// What guests that ask are served, while there is anything.
+    /// Returns the service for guests that are clients, if there is one.
     serves: Box<Serves>,
-    /// Where channels are posted.
+    /// The server of posts, for `post`.
     posts: Arc<Posts>,
     table: Mutex<Table>,
     queue: Mutex<Queue>,
@@ -70,15 +74,15 @@ type Serves = dyn Fn() -> Option<Service> + Send + Sync;
 
 #[derive(Default)]
 struct Table {
-    /// The number of the channel that is made next.
+    /// The number of the next channel.
     next: u64,
-    /// Bytes that were promised to guests.
+    /// Bytes reserved for guests.
     memory: usize,
     chans: BTreeMap<u64, (Weak<Chan>, synth::Node)>,
     names: BTreeMap<Box<str>, Weak<Chan>>,
 }
 
-/// Channels to be announced: each at most once.
+/// Channels to be announced, each at most once.
 #[derive(Default)]
 struct Queue {
     due: VecDeque<Announce>,
@@ -93,8 +97,11 @@ struct Announce {
 }
 
 impl Channels {
-    /// None yet. Files are as old as `wall`, time since 1970; guests that ask get what `serves` says when they come,
-    /// and those that answer are posted in `posts`. Without its driver nothing is ever announced.
+    /// Creates an empty server. `wall`, time since 1970, is the time of its files. A guest that is a client gets the
+    /// service
+    /// that `serves` returns when it joins. Guests that are servers are posted in `posts`. Without its driver nothing
+    /// is
+    /// announced.
     pub fn new(
         wall: Duration,
         posts: Arc<Posts>,
@@ -119,19 +126,20 @@ impl Channels {
         (Self { tree: Tree::new(root, wall).audited("shm"), shared }, driver)
     }
 
-    /// What the aname tells of who attaches, as for [`Tree::set_told`].
+    /// Sets a function that updates the client's identity from the aname, as for [`Tree::set_told`].
     pub fn told_by(mut self, told: impl Fn(&mut Who, &[u8]) + Send + Sync + 'static) -> Self {
         self.tree.set_told(told);
         self
     }
 
-    /// The connection to the guest that answers at the channel of this name, for one client. An error of the kind
-    /// `NotConnected`: no guest is there, or another has it.
+    /// Takes the connection to the guest of a `kind server` channel, for one client. An error of kind `NotConnected`
+    /// if no guest
+    /// has joined, or another client has it.
     pub fn dial(&self, name: &str) -> io::Result<Box<dyn Transport>> {
         self.shared.take(name, Kind::HostAsks).map_err(|why| io::Error::new(io::ErrorKind::NotConnected, why))
     }
 
-    /// Channels that there are.
+    /// Returns the number of channels.
     pub fn count(&self) -> usize {
         lock(&self.shared.table).chans.len()
     }
@@ -158,13 +166,13 @@ impl FileServer for Channels {
     }
 }
 
-/// Announces channels and serves their guests, on the core where it runs. It ends with the server; guests that are
-/// there stay.
+/// Announces channels and serves their guests, on the core where it runs. It ends with the server; connected guests
+/// stay.
 #[must_use]
 pub struct Driver(Arc<Shared>);
 
 impl Driver {
-    /// See above.
+    /// Runs until the server is dropped.
     pub async fn run(self, env: impl Env + Clone) {
         let next = || {
             poll_fn(|cx| {
@@ -201,11 +209,11 @@ impl Shared {
         let chan = Chan::new(self, number);
         table.chans.insert(number, (Arc::downgrade(&chan), directory(&chan).into()));
         drop(table);
-        // Nobody can have flushed it: it is being served.
+        // The open cannot have been flushed: it is being served now.
         let _ = opening.becomes(&[&number.to_string(), "ctl"], Arc::new(Ctl::new(chan)));
     }
 
-    /// What a channel leaves behind.
+    /// Removes a dropped channel from the tables, and releases its memory.
     fn forget(&self, number: u64, name: &str, memory: usize) {
         let mut table = lock(&self.table);
         table.memory -= memory;
@@ -215,7 +223,7 @@ impl Shared {
         drop(gone);
     }
 
-    /// Gives a channel this name, and takes the one before from it.
+    /// Gives a channel this name in place of its former one.
     fn name(&self, chan: &Arc<Chan>, before: &str, name: &str) -> Result<()> {
         let mut table = lock(&self.table);
         match table.names.get(name) {
@@ -231,7 +239,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Sets memory aside.
+    /// Reserves memory for guests; ENOMEM beyond the limit.
     fn reserve(&self, bytes: usize) -> Result<()> {
         let mut table = lock(&self.table);
         if table.memory + bytes > MEMORY_MAX {
@@ -270,21 +278,21 @@ impl Shared {
         })
     }
 
-    /// The name of the channel that was posted so; or why there is none.
+    /// Returns the name of the channel posted under this name. The error is the reason why there is none.
     fn posted(&self, post: &str) -> std::result::Result<String, String> {
         let text = self.posts.get(post).ok_or_else(|| format!("nothing is posted as {post}"))?;
         let name = text.strip_prefix(GUEST);
         name.map(Into::into).ok_or_else(|| format!("what is posted as {post} is no channel of this server"))
     }
 
-    /// The connection to the guest of the channel of this name; or why there is none.
+    /// Takes the connection to the guest of the channel of this name. The error is the reason why there is none.
     fn take(&self, name: &str, kind: Kind) -> std::result::Result<Box<dyn Transport>, String> {
         let chan = lock(&self.table).names.get(name).and_then(Weak::upgrade);
         chan.ok_or_else(|| format!("no channel is called {name}"))?.take(kind)
     }
 }
 
-/// The files of a channel. They do not keep it.
+/// Returns the files of a channel. They hold no reference to it.
 fn directory(chan: &Arc<Chan>) -> Dir {
     let [ctl, data, status] = [(); 3].map(|()| Arc::downgrade(chan));
     let opened = |chan: &Weak<Chan>| {
