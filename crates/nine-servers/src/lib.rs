@@ -11,8 +11,8 @@
 //! - [`Channels`]: shared-memory channels and the connections to their guests.
 //! - [`Parts`]: programs, each run in a session of files.
 //!
-//! In: requests that the session has checked. Out: answers, immediate where no wait is needed.
-//! No server here depends on a dialect, a transport or a name space.
+//! In: requests that the session has checked. Out: answers, immediate where no wait is needed. No server here depends
+//! on a dialect, a transport or a name space.
 #![deny(unsafe_code)]
 
 pub mod block;

@@ -3,16 +3,13 @@
 //! In: requests, and a function that checks addresses. Out: answers, all immediate; the posts, for mounts.
 //!
 //! A client creates a file and writes one text to it, once: an address, and the modules to push on connections to it.
-//! Reads
-//! return the text without its secrets. The post exists until its file is removed. A file that is closed before
-//! anything
-//! was written is removed. Only the owner may post and remove, since the server dials the address, with its own
-//! identity
-//! and from its own machine. A post by a server of this process ([`Posts::post`]) is also removed with that server.
+//! Reads return the text without its secrets. The post exists until its file is removed. A file that is closed before
+//! anything was written is removed. Only the owner may post and remove, since the server dials the address, with its
+//! own identity and from its own machine. A post by a server of this process ([`Posts::post`]) is also removed with
+//! that server.
 //!
 //! Always holds: at most [`POSTS_MAX`] posts, of at most [`TEXT_MAX`] bytes. A post's number is not reused, so a fid
-//! of a
-//! removed post never refers to another one.
+//! of a removed post never refers to another one.
 //!
 //! Concurrency: one request at a time, under one lock.
 
@@ -89,8 +86,7 @@ struct Held {
 
 impl Posts {
     /// Creates an empty server. `owns` decides from a client and its aname whether it is the owner. `judge` returns
-    /// the part
-    /// of a text that readers may see, or the reason why it is invalid.
+    /// the part of a text that readers may see, or the reason why it is invalid.
     pub fn new(
         clock: Arc<dyn Clock>,
         owns: impl Fn(&Who, &[u8]) -> bool + Send + Sync + 'static,

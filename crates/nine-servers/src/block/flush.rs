@@ -1,14 +1,11 @@
 //! Flushes of a file of the host, one at a time.
 //!
 //! In: flushes. Out: calls of fdatasync, each for all flushes queued when it began. The kernel reports a write-back
-//! error
-//! once per open file description. Of two concurrent calls, one would get the error and the other would report
-//! success for
-//! lost data.
+//! error once per open file description. Of two concurrent calls, one would get the error and the other would report
+//! success for lost data.
 //!
 //! Always holds: one thread at a time calls fdatasync. A call answers only flushes submitted before it began. After a
-//! call
-//! has failed there are no more calls, and every flush fails.
+//! call has failed there are no more calls, and every flush fails.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -37,8 +34,7 @@ impl Flushes {
     }
 
     /// Queues a flush. If true, the caller must have a thread [`run`](Self::run), or [`give_up`](Self::give_up). Else
-    /// a
-    /// thread is at it already.
+    /// a thread is at it already.
     #[must_use]
     pub(super) fn push(&self, io: Io) -> bool {
         let mut state = self.state();

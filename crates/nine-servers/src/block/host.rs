@@ -1,12 +1,10 @@
 //! A disk backed by a file or a block device of the host.
 //!
 //! In: a path. Out: a [`Device`]. Small reads from the page cache and small writes that it takes run at once. The
-//! rest goes
-//! to threads, so that `submit` never waits.
+//! rest goes to threads, so that `submit` never waits.
 //!
 //! Always holds: one program at a time has it open for writing, unless it is shared. Flushed data is on the disk.
-//! After a
-//! flush has failed, every flush fails, since the kernel forgets which pages it could not write.
+//! After a flush has failed, every flush fails, since the kernel forgets which pages it could not write.
 
 use std::fs::File;
 use std::io;
@@ -31,8 +29,7 @@ const THREADS: usize = 16;
 /// The largest useful operation, in sectors: one megabyte.
 const MOST: u32 = 2048;
 /// Operations up to this size are copied from or to the page cache by the caller, in bytes. Larger copies would delay
-/// it: a
-/// megabyte has taken 38 ms where the kernel had to find pages. Threads also copy in parallel.
+/// it: a megabyte has taken 38 ms where the kernel had to find pages. Threads also copy in parallel.
 const AT_ONCE: usize = 64 << 10;
 
 /// See the module.
@@ -65,8 +62,7 @@ impl HostDisk {
     ///
     /// # Errors
     /// Those of open(2), with the path. `ResourceBusy` if another program has locked it. `InvalidInput` if it is
-    /// neither a file
-    /// nor a block device.
+    /// neither a file nor a block device.
     pub fn open(path: &Path, read_only: bool) -> io::Result<Self> {
         Self::open_as(path, read_only, true)
     }
@@ -83,8 +79,7 @@ impl HostDisk {
     ///
     /// # Errors
     /// As [`open`](Self::open), but for `ResourceBusy`. `InvalidInput` for a block device, since cached reads would
-    /// miss the
-    /// writes of another machine.
+    /// miss the writes of another machine.
     pub fn share(path: &Path) -> io::Result<Self> {
         if !std::fs::metadata(path)?.is_file() {
             let text = "several programs share a regular file, or a target on an Ethernet";

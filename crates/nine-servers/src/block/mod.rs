@@ -8,10 +8,8 @@
 //! In: [`Device`]s with their names. Out: a tree.
 //!
 //! Always holds: a read or write need not be aligned to sectors. For an unaligned write the sectors are read first,
-//! and
-//! other writes of this tree to the disk wait meanwhile. The number of queued writes is bounded by the clients'
-//! limits of
-//! outstanding requests.
+//! and other writes of this tree to the disk wait meanwhile. The number of queued writes is bounded by the clients'
+//! limits of outstanding requests.
 
 mod data;
 mod flush;
@@ -51,8 +49,7 @@ impl Blocks {
     }
 
     /// Sets a function that updates the client's identity from the aname, as for [`Tree::set_told`]. It decides
-    /// whether the
-    /// client is the owner. Only the owner may read and write disks.
+    /// whether the client is the owner. Only the owner may read and write disks.
     ///
     /// # Panics
     /// If the tree has been cloned already.

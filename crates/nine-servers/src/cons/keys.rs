@@ -1,12 +1,10 @@
 //! The keyboard: turns typed bytes into lines.
 //!
 //! In: typed bytes, and how many bytes a reader wants. Out: the echo for the screen; lines, or single bytes in raw
-//! mode. No
-//! lock, no clock.
+//! mode. No lock, no clock.
 //!
 //! Always holds: at most [`INPUT_MAX`] bytes are buffered, including the line being typed. Further bytes are dropped
-//! and
-//! ring the terminal's bell. The last byte of the buffer is reserved for the end of a line.
+//! and ring the terminal's bell. The last byte of the buffer is reserved for the end of a line.
 
 use std::collections::VecDeque;
 

@@ -3,8 +3,7 @@
 //! In: log texts, requests. Out: answers, given while nothing is locked. No clock.
 //!
 //! Always holds: the buffers are limited, for the log and for each reader. A reader further behind loses whole texts.
-//! In
-//! their place a line reports the number of lost bytes.
+//! In their place a line reports the number of lost bytes.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -1,8 +1,7 @@
 //! The console as files (cons(3)): keyboard and screen, time and names, and the program's log.
 //!
 //! In: requests, typed bytes, log texts, a [`Host`] and a clock. Out: answers, bytes for the screen, and a
-//! notification
-//! when something changed. The creator of the console connects it to a terminal, if there is one.
+//! notification when something changed. The creator of the console connects it to a terminal, if there is one.
 //!
 //! ```text
 //! cons       read: at most one line, or raw bytes. Written: shown in order, each write whole
@@ -18,8 +17,7 @@
 //! Numbers take 11 or 21 digits and a blank, as in Plan 9. Each read generates the contents.
 //!
 //! Always holds: a waiting request is in one queue. The thread that removes it, under the lock, answers it after
-//! unlocking.
-//! So no line goes to a flushed request. Only the owner can type, show text and read the log.
+//! unlocking. So no line goes to a flushed request. Only the owner can type, show text and read the log.
 
 mod keys;
 mod log;
@@ -99,8 +97,7 @@ type Answers = Vec<(Ask, Result<Option<Bytes>>)>;
 
 impl Cons {
     /// Creates a console. `told` sets the identity of a client from the aname, as for [`Tree::set_told`]. `echoes`:
-    /// the
-    /// terminal itself echoes typed bytes. `changed` is called when [`Cons::output`] may have something, or when
+    /// the terminal itself echoes typed bytes. `changed` is called when [`Cons::output`] may have something, or when
     /// [`Cons::is_raw`] or [`Cons::is_wanted`] may have changed. It must not wait.
     pub fn new(
         host: Host,

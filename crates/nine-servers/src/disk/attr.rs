@@ -1,10 +1,8 @@
 //! Attributes: qids, getattr, setattr, statfs.
 //!
 //! In: the host's attributes of a file. Out: the 9P attributes. For files on the root's file system the qid path is
-//! the
-//! inode number. For file systems mounted below it, the top bit is set and the rest is a hash of device and inode.
-//! The
-//! version changes with the change time and the size, so at each change that the host's clock can resolve.
+//! the inode number. For file systems mounted below it, the top bit is set and the rest is a hash of device and
+//! inode. The version changes with the change time and the size, so at each change that the host's clock can resolve.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -70,8 +68,7 @@ impl<H: HostFs> Inner<H> {
     }
 
     /// Applies all of the changes or none, as far as the host allows. Reversible steps come first and are undone if a
-    /// later
-    /// step fails. The length cannot be undone and comes last. Order: name, owner, mode, times, length.
+    /// later step fails. The length cannot be undone and comes last. Order: name, owner, mode, times, length.
     pub(super) fn setattr(&self, node: &Node, set: SetAttr<'_>) -> Done<Reply> {
         let dent = node.dent()?;
         let fd = self.any_fd(node, How::Pool)?;

@@ -1,8 +1,7 @@
 //! Operations that change the tree: create, rename, unlink, remove.
 //!
-//! In: directories as dents, names. Out: changes to the host's tree and to the dents. All of it runs in the pool.
-//! A rename holds the tree lock (`moving`) from its lookup of the names until the dents have moved. So no walk
-//! descends
+//! In: directories as dents, names. Out: changes to the host's tree and to the dents. All of it runs in the pool. A
+//! rename holds the tree lock (`moving`) from its lookup of the names until the dents have moved. So no walk descends
 //! through a half-made rename. Renames by other programs on the host are detected and answered with ESTALE.
 
 use std::os::fd::{AsFd, BorrowedFd};
@@ -68,8 +67,7 @@ impl<H: HostFs> Inner<H> {
     }
 
     /// Returns the bits that the umask clears for new files in a directory. None if the directory has a default
-    /// access
-    /// control list, which replaces the umask (acl(5)).
+    /// access control list, which replaces the umask (acl(5)).
     pub(super) fn umask_in(&self, dir: BorrowedFd<'_>) -> u32 {
         // Every list is longer than this buffer. Its contents do not matter here.
         let has_list = || matches!(self.host.getxattr(dir, DEFAULT, &mut [0]), Err(host::Errno::RANGE));
@@ -165,8 +163,7 @@ impl<H: HostFs> Inner<H> {
         self.host.unlink(dir_fd.as_fd(), name, is_dir)?;
         drop(client);
         // The lock was not held during the unlink, since deleting a large file takes long. Another client may have
-        // moved the dent
-        // or created the name again meanwhile.
+        // moved the dent or created the name again meanwhile.
         let _still = self.tree.still(How::Pool)?;
         if let Some(dent) = self.tree.known(dir, name)
             && self.host.stat(dir_fd.as_fd(), name).map(|st| Identity::of(&st)) != Ok(dent.id)
@@ -192,8 +189,7 @@ impl<H: HostFs> Inner<H> {
         }
         let dent = node.dent()?;
         // Held until the name is removed, so that no client can put another file under it. The fid holds a reference
-        // to the file,
-        // so its deletion, which may take long, does not happen here.
+        // to the file, so its deletion, which may take long, does not happen here.
         let _still = self.tree.still(How::Pool)?;
         let (dir, name) = node.place()?;
         let dir_fd = self.tree.handle_still(&self.host, How::Pool, &dir)?;
@@ -221,8 +217,7 @@ impl<H: HostFs> Inner<H> {
 }
 
 /// Refuses append-only and exclusive-use files. The host has neither; clients would overwrite a plain file that was
-/// created
-/// instead. Temporary files (DMTMP) are created like any other.
+/// created instead. Temporary files (DMTMP) are created like any other.
 pub(super) fn plain(special: u8) -> Result<(), nine_proto::Error> {
     if special & (Qid::APPEND | Qid::EXCL) != 0 {
         let text = "a disk keeps no append-only and no exclusive files";

@@ -1,22 +1,18 @@
 //! The part of the host's tree that fids refer to: one `Dent` for each name a fid was walked to.
 //!
 //! In: a directory's dent and a name. Out: the dent of the file there, and an `O_PATH` descriptor for it. Dents keep
-//! their
-//! descriptors in a cache of fixed size. After an eviction the file is opened again relative to its parent. It must
-//! be the
-//! same file, else ESTALE.
+//! their descriptors in a cache of fixed size. After an eviction the file is opened again relative to its parent. It
+//! must be the same file, else ESTALE.
 //!
 //! Always holds:
 //! - A dent refers to one file for its whole life: device, inode and birth time never change. No fid changes its
 //!   identity.
 //! - Names are opened one component at a time below a directory's descriptor, never through a symbolic link. So no
-//!   path
-//!   leaves the root. ".." is the dent's parent, and the root has none.
+//!   path leaves the root. ".." is the dent's parent, and the root has none.
 //! - A rename through this server moves the dent. Dents below it move too, since they point to their parents.
 //!
 //! Concurrency: any thread. Lookups and descents exclude renames (`still`). The event loop does not wait for a
-//! rename; the
-//! request goes to the pool. Lock order: still, table, place. The handle lock is taken alone.
+//! rename; the request goes to the pool. Lock order: still, table, place. The handle lock is taken alone.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
@@ -117,8 +113,7 @@ impl Tree {
     }
 
     /// Like [`Tree::handle`], for a caller that holds `still` or `moving`. Opens with the server's own rights: a file
-    /// that was
-    /// walked to stays reachable, as if its descriptor had stayed open.
+    /// that was walked to stays reachable, as if its descriptor had stayed open.
     pub(super) fn handle_still(
         &self,
         host: &impl HostFs,
@@ -203,8 +198,7 @@ impl Tree {
     }
 
     /// Records that the file of this dent was renamed, with `moving` held. A dent known under the new name is marked
-    /// gone.
-    /// If other programs have moved directories so that the dents would form a cycle, this dent is marked gone
+    /// gone. If other programs have moved directories so that the dents would form a cycle, this dent is marked gone
     /// instead.
     pub(super) fn rekey(&self, dent: &Arc<Dent>, dir: &Arc<Dent>, name: &[u8]) {
         if dir.is_below(dent) {
@@ -221,8 +215,7 @@ impl Tree {
     }
 
     /// Records that the files of two names were exchanged, with `moving` held. `this` had the first name and `that`
-    /// the second.
-    /// Dents of other files under these names are marked gone, and dents that would form a cycle.
+    /// the second. Dents of other files under these names are marked gone, and dents that would form a cycle.
     pub(super) fn exchange(
         &self,
         (from, old, this): (&Arc<Dent>, &[u8], Identity),
@@ -388,9 +381,8 @@ impl Drop for Dent {
 }
 
 /// Finds every live dent by a hash of its parent's address and its name. The hash is keyed and 64 bits wide. If two
-/// names
-/// collide, the later one takes the entry and the earlier one is not found again, which is harmless.
-/// The size is that of the live dents, which the sessions' fid limits bound.
+/// names collide, the later one takes the entry and the earlier one is not found again, which is harmless. The size
+/// is that of the live dents, which the sessions' fid limits bound.
 #[derive(Default)]
 struct Table {
     map: Mutex<HashMap<u64, Weak<Dent>, BuildHasherDefault<Hashed>>>,
@@ -420,10 +412,8 @@ impl Hasher for Hashed {
 }
 
 /// The cached descriptors, evicted by the clock algorithm: a descriptor used since the hand last passed gets another
-/// round.
-/// At the limit the next unused one is closed. Descriptors of removed files are skipped as long as that leaves half
-/// of the
-/// cache for others: they could not be opened again.
+/// round. At the limit the next unused one is closed. Descriptors of removed files are skipped as long as that leaves
+/// half of the cache for others: they could not be opened again.
 struct Handles {
     ring: Mutex<VecDeque<Weak<Dent>>>,
     most: usize,

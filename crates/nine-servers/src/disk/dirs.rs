@@ -3,8 +3,7 @@
 //! In: the cookie of the entry to continue after. Out: entries in a `DirBuf`. Each open directory holds one block of
 //! entries as the host returned them. A read that continues from the last one only encodes entries, inline, until the
 //! block is used up and the pool fetches the next. Any other cookie is a seek. So reading a directory takes linear
-//! time,
-//! and at most one block of it is in memory.
+//! time, and at most one block of it is in memory.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, TryLockError};

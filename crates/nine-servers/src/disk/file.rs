@@ -2,8 +2,7 @@
 //!
 //! In: offsets and counts. Out: file data. Data in the page cache is returned inline: a large range as a range of the
 //! file, which the socket sends without a copy, a small one as bytes. Other reads go to the pool. A read that the
-//! cache
-//! could serve only in part is not answered short; the pool reads all of it.
+//! cache could serve only in part is not answered short; the pool reads all of it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -210,8 +209,7 @@ impl<H: HostFs> Inner<H> {
     }
 
     /// Writes with the client's rights: the kernel clears set-id bits after a write by another user, and enforces
-    /// quotas.
-    /// If an inline write was partial, the pool repeats all of it: the same bytes at the same offset.
+    /// quotas. If an inline write was partial, the pool repeats all of it: the same bytes at the same offset.
     pub(super) fn write(&self, node: &Node, offset: u64, data: Written<'_>, how: How) -> Done<Reply> {
         let file = match (&node.kind, data) {
             (Kind::File(file), _) => file,

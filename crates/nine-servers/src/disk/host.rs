@@ -5,10 +5,8 @@
 //! `file`.
 //!
 //! Always holds: a name is one component, and is not followed if it is a symbolic link, so no call leaves the
-//! directory it
-//! is given. An empty name means the descriptor itself. Each call may be made from any thread. The event loop makes
-//! only
-//! the calls marked *inline*; the others may wait for the disk.
+//! directory it is given. An empty name means the descriptor itself. Each call may be made from any thread. The event
+//! loop makes only the calls marked *inline*; the others may wait for the disk.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -71,8 +69,7 @@ pub enum Resident {
 #[allow(missing_docs, reason = "the names of the system calls")]
 pub trait HostFs: Send + Sync + 'static {
     /// openat2; *inline* with `RESOLVE_CACHED` (EAGAIN: it would wait, or enter another file system). The name is
-    /// never `..`
-    /// and contains no `/`.
+    /// never `..` and contains no `/`.
     fn open(
         &self,
         dir: BorrowedFd<'_>,

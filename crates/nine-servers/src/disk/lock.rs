@@ -1,12 +1,9 @@
 //! Record locks, held on the host for the clients.
 //!
 //! In: a lock request on an open file. Out: whether the lock was granted. The table of [`nine_io::server::locks`]
-//! decides
-//! among clients. Towards other programs on the host, the server has one open file description for each locked file.
-//! It
-//! holds, for each byte, the strongest lock that any client holds (fcntl(2), OFD locks). So two fids of one lock
-//! owner
-//! never conflict, and those of two owners do.
+//! decides among clients. Towards other programs on the host, the server has one open file description for each
+//! locked file. It holds, for each byte, the strongest lock that any client holds (fcntl(2), OFD locks). So two fids
+//! of one lock owner never conflict, and those of two owners do.
 //!
 //! Always holds: a lock is released with the fid it was last set through. Nothing here waits for a lock.
 

@@ -1,10 +1,9 @@
 //! Serves a directory of the host.
 //!
 //! In: requests. Out: answers, inline if the kernel can give them from memory, else from the thread pool. One
-//! function
-//! per operation serves both paths. Run *inline*, it returns EAGAIN instead of waiting. The request then goes to the
-//! pool, where the same function runs again and may wait. An inline run that returns EAGAIN must not have changed
-//! anything.
+//! function per operation serves both paths. Run *inline*, it returns EAGAIN instead of waiting. The request then
+//! goes to the pool, where the same function runs again and may wait. An inline run that returns EAGAIN must not have
+//! changed anything.
 //!
 //! ```text
 //! serve -> run(Inline) -> answer
@@ -13,10 +12,9 @@
 //! ```
 //!
 //! Always holds: a fid refers to the same file for its whole life (`dent`). Nothing outside the root is reached. With
-//! [`As::Client`], each call that the kernel checks permissions for runs with the client's rights, or is refused.
-//! On a network file system even a lookup may wait. Requests for such files all go to the pool, also if the file
-//! system is
-//! mounted below the root.
+//! [`As::Client`], each call that the kernel checks permissions for runs with the client's rights, or is refused. On
+//! a network file system even a lookup may wait. Requests for such files all go to the pool, also if the file system
+//! is mounted below the root.
 
 mod attr;
 mod change;
@@ -66,8 +64,7 @@ pub enum As {
     #[default]
     Server,
     /// The user the client attached as: uid, gid and supplementary groups as in this host's user databases. Needs
-    /// root. A
-    /// uid without an entry gets group 65534 and no others; a name without an entry is refused.
+    /// root. A uid without an entry gets group 65534 and no others; a name without an entry is refused.
     Client,
 }
 
@@ -79,16 +76,13 @@ pub struct DiskOptions {
     /// The user whose rights requests have.
     pub identity: As,
     /// Allows opening devices and pipes, without waiting for the other end of a pipe. Otherwise the open fails with
-    /// ENXIO.
-    /// Clients that handle special files themselves, like Linux, open their own. Only positioned reads and writes
-    /// reach the
-    /// host's devices.
+    /// ENXIO. Clients that handle special files themselves, like Linux, open their own. Only positioned reads and
+    /// writes reach the host's devices.
     pub devices: bool,
     /// The maximum number of pool threads; 0 means four per core, at most 32.
     pub threads: usize,
     /// The maximum number of descriptors cached for files that fids refer to. 0 means a quarter of the process'
-    /// limit: open
-    /// files may take half, and connections need some.
+    /// limit: open files may take half, and connections need some.
     pub handles: usize,
 }
 
@@ -102,8 +96,7 @@ pub fn names() -> Arc<dyn nine_proto::Names> {
 /// Concurrency: `serve` never waits for the disk. It may be called from any threads at the same time.
 ///
 /// The kernel applies the process' umask to new files. Where that clears bits the client asked for, the server sets
-/// the
-/// mode again afterwards. To avoid the extra call, a server should start with umask 0.
+/// the mode again afterwards. To avoid the extra call, a server should start with umask 0.
 pub struct Disk<H: HostFs = Linux> {
     inner: Arc<Inner<H>>,
     pool: Pool,
@@ -172,10 +165,8 @@ impl<H: HostFs> Disk<H> {
 
 impl<H: HostFs> Disk<H> {
     /// Returns the node and the attributes of the directory at these names below the root, for servers that pass
-    /// requests on
-    /// (`synth::Beyond`). Requests below it have the rights of `user` (uid and gid, no other groups), or of this
-    /// process if
-    /// `None`. Waits for the disk.
+    /// requests on (`synth::Beyond`). Requests below it have the rights of `user` (uid and gid, no other groups), or
+    /// of this process if `None`. Waits for the disk.
     ///
     /// # Errors
     /// The directory cannot be reached.
@@ -319,8 +310,7 @@ enum How {
 }
 
 /// Returns whether an operation is worth trying inline. Operations that write to a journal, or are rare and may wait,
-/// are
-/// not.
+/// are not.
 fn may_be_inline(op: &Op<'_>) -> bool {
     matches!(
         op,
@@ -424,8 +414,7 @@ impl<H: HostFs> Inner<H> {
     }
 
     /// Takes the client's identity for this thread, if the server is configured so. `gid` is the group for a file
-    /// about to be
-    /// created. It is used if the client is a member, or root.
+    /// about to be created. It is used if the client is a member, or root.
     fn become_client<'a>(&'a self, view: &View, gid: u32) -> Done<Option<Guard<'a>>> {
         let Some(ident) = &view.ident else { return Ok(None) };
         let mut ident = std::borrow::Cow::Borrowed(ident);

@@ -1,10 +1,8 @@
 //! Open and create: from a dent to an open file.
 //!
 //! In: a walked node, and flags. Out: a node with an open file description of its own. The file that is opened is the
-//! one
-//! the dent refers to, also if its name was changed, replaced or removed meanwhile. An open never waits for the other
-//! end
-//! of a pipe. Devices and pipes are refused unless the server allows them.
+//! one the dent refers to, also if its name was changed, replaced or removed meanwhile. An open never waits for the
+//! other end of a pipe. Devices and pipes are refused unless the server allows them.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -96,8 +94,7 @@ impl<H: HostFs> Inner<H> {
     }
 
     /// Creates a file and opens it. An existing file is opened only if the client asks for that (CREAT without EXCL,
-    /// as Linux
-    /// clients do), else EEXIST.
+    /// as Linux clients do), else EEXIST.
     pub(super) fn create(&self, node: &Node, new: &New<'_>, flags: OpenFlags) -> Done<Reply> {
         if new.make != Make::File {
             return self.create_other(node, new, flags);
@@ -139,8 +136,7 @@ impl<H: HostFs> Inner<H> {
     }
 
     /// Creates a file other than a regular one and moves the fid to it. Only a directory is also opened; the others
-    /// have
-    /// nothing to read.
+    /// have nothing to read.
     fn create_other(&self, node: &Node, new: &New<'_>, flags: OpenFlags) -> Done<Reply> {
         let &New { name, make, .. } = new;
         if make == Make::Dir && flags.changes() {

@@ -1,12 +1,9 @@
 //! A thread pool for operations that wait for the disk.
 //!
 //! In: jobs of clients. Out: their effects, in no particular order between threads. Clients take turns: a client with
-//! very
-//! many jobs delays another client by one job, not by all of them. Threads are started when first needed and then
-//! stay. A
-//! push wakes at most one sleeping thread, and none while another one is waking up. That one wakes the next if it
-//! sees more
-//! jobs when it takes its own. A thread that finishes a job takes the next one without sleeping.
+//! very many jobs delays another client by one job, not by all of them. Threads are started when first needed and
+//! then stay. A push wakes at most one sleeping thread, and none while another one is waking up. That one wakes the
+//! next if it sees more jobs when it takes its own. A thread that finishes a job takes the next one without sleeping.
 //!
 //! Always holds: every accepted job runs, also if the pool is dropped. The drop waits for them.
 
@@ -74,8 +71,7 @@ impl Queue {
 }
 
 /// The maximum number of queued jobs. Each belongs to a request, and a session bounds its outstanding requests. So
-/// only
-/// very many sessions together reach it. Then the job is returned to the caller and its request fails.
+/// only very many sessions together reach it. Then the job is returned to the caller and its request fails.
 const QUEUE_MAX: usize = 64 * 1024;
 
 impl Pool {

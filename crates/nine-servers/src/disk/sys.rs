@@ -1,8 +1,7 @@
 //! The only unsafe code in this crate: system calls that rustix does not offer in the form needed here.
 //!
 //! In: borrowed descriptors, slices, plain numbers. Out: results with the kernel's errno. No pointer is kept after a
-//! call
-//! returns. [`Guard`] changes the user of a thread; its invariants are stated there.
+//! call returns. [`Guard`] changes the user of a thread; its invariants are stated there.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
@@ -103,8 +102,7 @@ impl Ident {
     fn apply(&self, groups: bool) -> Result<()> {
         if groups {
             // SAFETY: the pointer and the count are of one vector, which the kernel only reads. The raw system call
-            // changes this
-            // thread alone; libc's wrapper would change all threads.
+            // changes this thread alone; libc's wrapper would change all threads.
             done(unsafe { libc::syscall(libc::SYS_setgroups, self.groups.len(), self.groups.as_ptr()) })?;
         }
         for (call, id) in [(libc::SYS_setfsgid, self.gid), (libc::SYS_setfsuid, self.uid)] {
@@ -154,16 +152,14 @@ pub(super) struct Guard<'a> {
     server: &'a Ident,
     groups: bool,
     /// The server's capabilities, made ineffective while the client is not root. A change of user alone leaves some
-    /// in effect
-    /// (file capabilities, `trusted` attributes, exemption from quotas).
+    /// in effect (file capabilities, `trusted` attributes, exemption from quotas).
     caps: Option<Caps>,
     thread: PhantomData<*const ()>,
 }
 
 impl<'a> Guard<'a> {
     /// Takes the identity of `client`. On failure nothing has changed. `server` is the thread's present identity,
-    /// restored on
-    /// drop.
+    /// restored on drop.
     pub(super) fn enter(client: &Ident, server: &'a Ident) -> Result<Self> {
         let groups = client.groups != server.groups;
         let caps = if client.uid == 0 { None } else { Some(Caps::of_thread()?) };
@@ -189,8 +185,7 @@ impl Drop for Guard<'_> {
 }
 
 /// Looks up a user in the system's databases, by uid or by name. Slow: it may query a directory service. An error
-/// does not
-/// mean that the user does not exist: a user that cannot be looked up may have rights and groups.
+/// does not mean that the user does not exist: a user that cannot be looked up may have rights and groups.
 pub(super) fn lookup(uid: Option<u32>, name: &[u8]) -> Result<Option<(CString, u32, u32)>> {
     let Ok(name) = CString::new(name) else { return Ok(None) };
     let mut buf = vec![0 as libc::c_char; 256 * 1024];

@@ -15,8 +15,7 @@ use super::sys::{self, Guard, Ident};
 use super::{As, Done, Fail, How, Inner, Kind, Node, View};
 
 /// uid and gid of users that have none (`nobody`, `nogroup`). It is the group of a uid that the user database lacks.
-/// It is
-/// both uid and gid of Plan 9's `none`, an unauthenticated client.
+/// It is both uid and gid of Plan 9's `none`, an unauthenticated client.
 const NOBODY: u32 = 65534;
 
 impl<H: HostFs> Inner<H> {
@@ -78,8 +77,7 @@ impl<H: HostFs> Inner<H> {
     }
 
     /// Walks one name, with `still` held. `client` is reused from name to name, since changing the identity costs
-    /// more than a
-    /// lookup. Only descriptors that must be opened again are opened with the server's own rights.
+    /// more than a lookup. Only descriptors that must be opened again are opened with the server's own rights.
     fn walk_one<'a>(
         &'a self,
         how: How,

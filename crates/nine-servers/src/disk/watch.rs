@@ -1,16 +1,13 @@
 //! Publishes changes in the served directory, by any program, using inotify(7). A thread of its own runs while the
-//! change
-//! file has readers.
+//! change file has readers.
 //!
 //! In: the root, and inotify events. Out: changes. It does not use [`HostFs`](super::HostFs): a simulated host has
-//! real
-//! directories, and injects no faults here.
+//! real directories, and injects no faults here.
 //!
 //! Always holds:
 //! - Every directory that can be watched is watched before the first reader gets its greeting. A new directory is
-//!   watched
-//!   before its creation is reported; files created in it meanwhile are reported after it. A directory that cannot be
-//!   watched is reported as blind.
+//!   watched before its creation is reported; files created in it meanwhile are reported after it. A directory that
+//!   cannot be watched is reported as blind.
 //! - No symbolic link is followed, and nothing outside the root is read.
 //! - A directory's path is derived from its parent. So the cost of a rename does not depend on the tree below.
 
@@ -31,8 +28,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use super::REMOTE;
 
 /// The maximum number of watched directories. Each takes about 1 KiB of kernel memory; further ones are blind. The
-/// kernel's
-/// own limit is fs.inotify.max_user_watches.
+/// kernel's own limit is fs.inotify.max_user_watches.
 const WATCHES_MAX: usize = 1 << 16;
 /// The watcher continues without readers for this long, at most twice as long.
 const LINGER: Duration = Duration::from_secs(60);

@@ -1,8 +1,7 @@
 //! Extended attributes: the walk reads a value into memory, the clunk writes one.
 //!
 //! In: an attribute name, or none for the list of names. Out: nodes that are read or written like files. A value has
-//! at
-//! most 64 KiB, Linux' own limit, so a fid holds no more. The total over all fids is limited by [`XattrLimit`].
+//! at most 64 KiB, Linux' own limit, so a fid holds no more. The total over all fids is limited by [`XattrLimit`].
 
 use std::os::fd::AsFd;
 use std::sync::Arc;

@@ -23,8 +23,7 @@ const OWNER: &[u8] = b"Xen\0";
 const ENTRY: u32 = 18;
 
 /// Returns the end of the memory that an image itself needs, in bytes. `None`: the file is not an image. An error of
-/// kind
-/// `InvalidData`: it is an image, but no machine can run it.
+/// kind `InvalidData`: it is an image, but no machine can run it.
 pub fn image_end(file: &impl FileExt, len: u64) -> io::Result<Option<u64>> {
     let mut head = [0; HEAD];
     if len < HEAD as u64 {

@@ -1,12 +1,10 @@
 //! Machines: partitions that are virtual machines (docs/guest.md).
 //!
 //! In: an image, the services of its channels, its arguments and its standard files. Out: QEMU, started and watched,
-//! and
-//! the machine's exit status.
+//! and the machine's exit status.
 //!
 //! Always holds: a dropped machine is killed. A machine that has written its exit status ends, if need be by a kill.
-//! Nothing
-//! here blocks, except that threads of their own wait for QEMU and read its output.
+//! Nothing here blocks, except that threads of their own wait for QEMU and read its output.
 
 pub mod image;
 mod own;
@@ -82,10 +80,8 @@ pub struct Running {
 
 impl Machine {
     /// Starts the machine with the first of `accels` that brings the image to one of its channels, or with the last.
-    /// `why` gets
-    /// the reason for each one that fails. `command` makes a command from QEMU's path and arguments; it must inherit
-    /// open
-    /// descriptors.
+    /// `why` gets the reason for each one that fails. `command` makes a command from QEMU's path and arguments; it
+    /// must inherit open descriptors.
     pub async fn start(
         &mut self,
         env: &(impl Env + Clone),
@@ -167,8 +163,7 @@ impl Running {
     }
 
     /// Waits until it has ended. Returns its exit status, if it has written one, and QEMU's. A machine that runs on
-    /// after
-    /// writing its status is killed.
+    /// after writing its status is killed.
     pub async fn ended(&self, env: &impl Env) -> (Option<u8>, ExitStatus) {
         let mut gone = pin!(self.ended.heard());
         let mut farewell = pin!(async {

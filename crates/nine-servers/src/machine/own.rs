@@ -1,14 +1,12 @@
 //! A partition's own files (docs/guest.md, "What a machine is served"): arguments, environment, standard files, exit
-//! status
-//! and clock.
+//! status and clock.
 //!
 //! In: requests; three files of the host. Out: answers, the exit status, and reads and writes of the host files. Each
-//! host
-//! file has a thread, since a terminal or a pipe may block.
+//! host file has a thread, since a terminal or a pipe may block.
 //!
 //! Always holds: a read or a write waits in one queue. The thread that removes it, under the lock, answers it while
-//! nothing
-//! is locked. Input without a reader is buffered. A thread ends with the tree, unless it is blocked in a system call.
+//! nothing is locked. Input without a reader is buffered. A thread ends with the tree, unless it is blocked in a
+//! system call.
 
 use std::collections::VecDeque;
 use std::fs::File as HostFile;

@@ -193,8 +193,7 @@ pub(super) fn poll_write_parts(
 }
 
 /// Discards input until the other end has closed. TCP resets a connection that is dropped with unread input, and the
-/// other
-/// end may then lose data written to it.
+/// other end may then lose data written to it.
 pub(super) fn poll_drain(line: &mut impl Transport, cx: &mut Context<'_>) -> Poll<()> {
     for _ in 0..GATHER {
         if ready!(poll_bytes(line, cx, READ)).is_ok_and(|bytes| !bytes.is_empty()) {

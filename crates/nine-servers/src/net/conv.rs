@@ -1,11 +1,9 @@
 //! One conversation: the requests on its files, and its transport.
 //!
 //! Always holds: the thread that removes a request from a queue, under the conversation's lock, answers it while
-//! nothing is
-//! locked. So no data goes to a flushed request. The driver's task makes and accepts calls; reads and writes run on
-//! the
-//! threads of their requests. The lock of a conversation is taken before that of a table. Two conversations are never
-//! locked together.
+//! nothing is locked. So no data goes to a flushed request. The driver's task makes and accepts calls; reads and
+//! writes run on the threads of their requests. The lock of a conversation is taken before that of a table. Two
+//! conversations are never locked together.
 
 mod orders;
 
@@ -251,8 +249,7 @@ impl Conv {
     }
 
     /// Ends the conversation for its clients. Written data is still sent if there is room among the lingering
-    /// conversations.
-    /// Otherwise the transport is returned, for the caller to drop after unlocking.
+    /// conversations. Otherwise the transport is returned, for the caller to drop after unlocking.
     fn end(self: &Arc<Self>, state: &mut State, done: &mut Done) -> Phase {
         let mut gone = state.end(done);
         if let Phase::Connected { carrier: Carrier::Messages(messages), .. } = &mut gone

@@ -3,8 +3,7 @@
 //! In: wake-ups from sockets. Out: calls of `turn` for the woken jobs, in that order.
 //!
 //! Always holds: a woken job is queued once until its turn begins, and again if it is woken after that. A dropped job
-//! leaves
-//! nothing in the queue.
+//! leaves nothing in the queue.
 
 use std::collections::VecDeque;
 use std::future::Future;

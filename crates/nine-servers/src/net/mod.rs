@@ -16,8 +16,7 @@
 //! cs, dns          write a query, read its answers
 //! ```
 //! A conversation belongs to the user that opened it, on any connection of that user, and to the owner of the server.
-//! It
-//! lives as long as one of its ctl, data and err is open. Numbers are not reused, so no client can open another
+//! It lives as long as one of its ctl, data and err is open. Numbers are not reused, so no client can open another
 //! conversation by an old number.
 
 mod aside;
@@ -61,12 +60,10 @@ pub struct Limits {
     /// Conversations of each network at a time. One user may have half of them.
     pub conversations: usize,
     /// Bytes of one queue of the stream that is created with a conversation's first module; the stream may hold eight
-    /// times
-    /// that.
+    /// times that.
     pub queue: usize,
     /// Bytes that the modules of all conversations and their streams may hold. One user may have half of them. Beyond
-    /// that a
-    /// push fails with ENOMEM.
+    /// that a push fails with ENOMEM.
     pub modules: usize,
 }
 
@@ -155,8 +152,7 @@ type Room = [Share; 2];
 
 impl Net {
     /// Creates a server of these networks, each limited by `limits`. `pushable` are the modules that may be pushed.
-    /// The driver
-    /// must be spawned on the core where the sockets shall be; without it nothing is dialled.
+    /// The driver must be spawned on the core where the sockets shall be; without it nothing is dialled.
     pub fn new(
         networks: Vec<Arc<dyn Network>>,
         policy: Policy,
@@ -181,8 +177,7 @@ impl Net {
     }
 
     /// Sets a function that updates the client's identity from the aname, as for [`Tree::set_told`]: whether the
-    /// client is the
-    /// owner, is authenticated, or is read-only.
+    /// client is the owner, is authenticated, or is read-only.
     pub fn told_by(mut self, told: impl Fn(&mut Who, &[u8]) + Send + Sync + 'static) -> Self {
         self.tree.set_told(told);
         self

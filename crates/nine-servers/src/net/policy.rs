@@ -11,12 +11,9 @@
 //! allow dial     'unix!/run/my app/s'     # quoted as in a ctl
 //! ```
 //! The first matching line decides; without one the request is refused. Without a file only the owner of the server
-//! may use
-//! the network, as by `allow any *!loopback!*` alone: no unix sockets, and no names but `localhost`. Paths are
-//! checked as
-//! written and with their links resolved. A user is a user name or a uid of this machine. For a client with a uid,
-//! the uid
-//! counts and not its name.
+//! may use the network, as by `allow any *!loopback!*` alone: no unix sockets, and no names but `localhost`. Paths
+//! are checked as written and with their links resolved. A user is a user name or a uid of this machine. For a client
+//! with a uid, the uid counts and not its name.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -67,8 +64,7 @@ struct Rule {
 
 impl Rule {
     /// Returns whether the line applies to a client. An allow line for a user requires authentication. For a deny
-    /// line an
-    /// unauthenticated name is enough.
+    /// line an unauthenticated name is enough.
     fn is_of(&self, who: &Who) -> bool {
         let is_user = || self.users.iter().any(|user| user.is(who));
         self.users.is_empty() || (who.is_proven() || !self.allows) && is_user()
@@ -107,8 +103,7 @@ struct Ports(u16, u16);
 
 impl Default for Policy {
     /// The owner of the server may use the loopback. All other clients are refused: services at the loopback trust
-    /// the users of
-    /// this machine, and clients need not be among them.
+    /// the users of this machine, and clients need not be among them.
     fn default() -> Self {
         Self { owner_only: true, ..Self::loopback() }
     }
@@ -128,8 +123,7 @@ impl Policy {
     }
 
     /// Reads a policy file. The file is checked for changes when a client dials or announces, at most once a second.
-    /// A new
-    /// version that is missing or invalid is logged and ignored. Waits for the disk.
+    /// A new version that is missing or invalid is logged and ignored. Waits for the disk.
     ///
     /// # Errors
     /// The file cannot be read, other users can change it ([`read_rights`]), or lines are invalid.
@@ -149,8 +143,7 @@ impl Policy {
     }
 
     /// Checks that a name may be looked up for this user, on this network if one is given. A lookup leaves the
-    /// machine, so it is
-    /// refused if the user may only dial the loopback.
+    /// machine, so it is refused if the user may only dial the loopback.
     pub(super) fn check_name(&self, host: &str, network: Option<&str>, who: &Who) -> Result<()> {
         self.check_user(who)?;
         let is_his = |rule: &&Rule| {
@@ -266,9 +259,8 @@ impl Watched {
     }
 }
 
-/// Reads the rules of a file that may be in the middle of a write. If only the last line is complete, a truncated
-/// file is
-/// never too permissive, since the default is to refuse.
+/// Reads the rules of a file that may be in the middle of a write. If its last line is complete, a truncated file is
+/// never too permissive, since the default is to refuse. never too permissive, since the default is to refuse.
 fn again(file: &Path) -> std::result::Result<Vec<Rule>, String> {
     let text = read_rights(file)?;
     match text.is_empty() || text.ends_with('\n') {
@@ -294,8 +286,7 @@ impl fmt::Display for Want {
 
 impl Places {
     /// Returns whether a line matches a place. An unspecified address stands for many: an allow line must cover all
-    /// of them,
-    /// and a deny line only one.
+    /// of them, and a deny line only one.
     fn has(&self, place: &Place, allows: bool) -> bool {
         match (self, place) {
             (Self::All, _) => true,
@@ -323,8 +314,8 @@ impl Places {
     }
 
     /// Returns whether these cover all addresses that an announcement of `any` accepts calls at, or with `!allows` at
-    /// least
-    /// one. `::` stands for both families, `0.0.0.0` for IPv4. A line with that very address covers all of them.
+    /// least one. `::` stands for both families, `0.0.0.0` for IPv4. A line with that very address covers all of
+    /// them.
     fn has_any(&self, any: IpAddr, allows: bool) -> bool {
         match self {
             Self::Loopback(_) => !allows,

@@ -1,10 +1,8 @@
 //! `cs` and `dns`: a query is written and its answers are read, one at a time (ndb(8), dial(2)).
 //!
 //! Always holds: one query at a time. Its answers stay until the next one is written. Offsets run through the
-//! concatenated
-//! answers, and one read returns at most one answer. So it works both for programs that read on at the present offset
-//! and
-//! for those that seek to 0 after the write.
+//! concatenated answers, and one read returns at most one answer. So it works both for programs that read on at the
+//! present offset and for those that seek to 0 after the write.
 
 use std::mem;
 use std::sync::{Arc, Weak};

@@ -9,8 +9,7 @@ use nine_io::server::Who;
 use nine_net::lock::{Mutex, lock};
 
 /// The user of a share: the authenticated uid, or the name if there is none; and whether the user is authenticated.
-/// The
-/// connection, core or listener does not matter, nor a name given in addition to a uid.
+/// The connection, core or listener does not matter, nor a name given in addition to a uid.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct User {
     id: Result<u32, Box<str>>,

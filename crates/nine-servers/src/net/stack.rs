@@ -35,8 +35,8 @@ pub trait Network: Send + Sync + 'static {
     fn name(&self) -> &'static str;
 
     /// Returns the places that a text (`ADDRESS!PORT`, or a syntax of this network) may mean, in the order to try
-    /// them. For an
-    /// announce the host may be `*` or missing. A name is looked up only if the policy allows it to the client.
+    /// them. For an announce the host may be `*` or missing. A name is looked up only if the policy allows it to the
+    /// client.
     fn resolve(&self, text: &str, asks: &Asks) -> Later<io::Result<Vec<Place>>>;
 
     /// Returns the place with symbolic links resolved. May wait for the disk.
@@ -61,8 +61,7 @@ pub struct Asks {
 
 impl Asks {
     /// Returns the addresses of a host, at least one. A name is looked up if the client may dial beyond the loopback,
-    /// on
-    /// `network` if one is given.
+    /// on `network` if one is given.
     pub(super) async fn addresses(&self, host: &str, network: Option<&str>) -> io::Result<Vec<IpAddr>> {
         if let Ok(ip) = host.parse() {
             return Ok(vec![ip]);
@@ -87,8 +86,7 @@ pub enum Place {
 
 impl Place {
     /// Parses the local address of a call to this place: `PORT`, `ADDRESS!PORT` or `*!PORT`. Without an address it is
-    /// that of
-    /// the loopback if the call goes there, else any.
+    /// that of the loopback if the call goes there, else any.
     pub(super) fn opposite(&self, text: &str) -> io::Result<Self> {
         let Self::Ip(to) = self else { return Err(bad("the local address cannot be chosen here")) };
         let any = match to.ip() {
@@ -189,8 +187,7 @@ pub trait Announced: Send {
     fn local(&self) -> String;
 
     /// Turns the place into one conversation of all its datagrams, each preceded by Plan 9's headers. No more calls
-    /// are
-    /// accepted. An error of kind `Unsupported` if this network has no headers.
+    /// are accepted. An error of kind `Unsupported` if this network has no headers.
     fn headers(&mut self) -> io::Result<Call> {
         Err(io::ErrorKind::Unsupported.into())
     }
@@ -404,10 +401,8 @@ fn addr(place: &Place) -> Addr {
 }
 
 /// Implements [`Network::resolve`] for addresses `HOST!PORT`. The host is a name, an IP address, or `*`; the port is
-/// a
-/// number or a name of /etc/services. Refused are `!r` after it (a local port below 1024) and `*` as the port (all
-/// ports).
-/// Plan 9's kernel has both, and Linux has not.
+/// a number or a name of /etc/services. Refused are `!r` after it (a local port below 1024) and `*` as the port (all
+/// ports). Plan 9's kernel has both, and Linux has not.
 pub(super) fn resolve_ip(text: &str, asks: &Asks, protocol: &'static str) -> Later<io::Result<Vec<Place>>> {
     let announces = asks.want == Want::Announce;
     let parts: Vec<&str> = text.split('!').collect();

@@ -1,9 +1,10 @@
-//! Control groups: one for each session, of version 2, of version 1, or of both what there is.
+//! Control groups, one for each session, of version 2, of version 1, or of both.
 //!
-//! In: where the hierarchies are (mounts, our own groups) and a session's limits. Out: a [`Group`]: where a process
-//! joins, what it has used, and its end with everybody in it.
+//! In: the hierarchies (mounts, this process' groups) and a session's limits. Out: a [`Group`]: files to join it, its
+//! resource use, and the end of all its processes.
 //!
-//! All of it is files, so that a directory stands for the kernel in tests. Waits for the kernel, not for ever.
+//! The interface is files only, so that tests use a directory instead of the kernel. Waits for the kernel, for a
+//! limited time.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,26 +18,26 @@ use serde::{Deserialize, Serialize};
 
 use super::policy::Limits;
 
-/// Where groups can be made: a directory for each controller. Of version 2 all are the same one.
+/// The places where groups can be created: a directory for each controller. In version 2 all are the same directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Groups {
-    /// Version 2: killed at once; and controllers, if it has any.
+    /// Version 2: for killing, and for its controllers if it has any.
     unified: Option<PathBuf>,
-    /// Controllers of version 2 that groups there have.
+    /// Version 2 controllers that groups there have.
     has: Vec<String>,
     /// Version 1, by controller.
     split: BTreeMap<String, PathBuf>,
 }
 
-/// What all its processes have used.
+/// The resource use of a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Used {
-    /// Microseconds as user, as system.
+    /// Microseconds of user and of system time.
     pub(super) user: u64,
     pub(super) system: u64,
-    /// The most bytes at once; 0: not known.
+    /// Peak memory in bytes; 0 if not known.
     pub(super) memory: u64,
-    /// The kernel has killed for want of memory.
+    /// The kernel has killed a process for lack of memory.
     pub(super) is_short: bool,
 }
 
@@ -49,7 +50,7 @@ pub(super) struct Group {
 }
 
 impl Groups {
-    /// Those of this machine.
+    /// Returns those of this machine.
     pub(super) fn find() -> Self {
         let text = |path| fs::read_to_string(path).unwrap_or_default();
         let mut found = Self::of(&text("/proc/self/mounts"), &text("/proc/self/cgroup"));
@@ -58,7 +59,7 @@ impl Groups {
         found
     }
 
-    /// Where we are, by what the kernel lists.
+    /// Finds this process' groups in the kernel's lists.
     fn of(mounts: &str, own: &str) -> Self {
         let mut found = Self::default();
         for mount in mounts.lines() {
@@ -66,7 +67,7 @@ impl Groups {
             let (Some(at), Some(kind), Some(options)) = (words.next(), words.next(), words.next()) else {
                 continue;
             };
-            // What a name space of groups hides is seen as the top.
+            // Inside a cgroup name space, a hidden group appears as the root.
             let place = |name: &str| {
                 let group = own.lines().find_map(|line| {
                     let mut parts = line.splitn(3, ':').skip(1);
@@ -89,7 +90,7 @@ impl Groups {
         found
     }
 
-    /// Finds out what may be used, and has version 2 give its controllers to groups of ours.
+    /// Determines the usable hierarchies, and enables version 2 controllers for our groups.
     fn settle(&mut self, is_root: bool) {
         self.split.retain(|_, dir| is_writable(dir));
         let Some(own) = self.unified.take() else { return };
@@ -103,7 +104,8 @@ impl Groups {
                 .for_each(|name| drop(fs::write(dir.join("cgroup.subtree_control"), format!("+{name}"))));
             list(&dir.join("cgroup.subtree_control"))
         };
-        // A group with processes in it gives none, unless it is the top: ours goes into one below, if it is alone.
+        // A group that contains processes cannot enable controllers, unless it is the root. So this process moves to
+        // a subgroup, if it is the only one in its group.
         let mut has = gives(&own);
         if !wanted.is_empty() && has.is_empty() && is_alone(&own) {
             let below = own.join("server");
@@ -124,18 +126,18 @@ impl Groups {
         self.unified = is_writable(&own).then_some(own);
     }
 
-    /// Whether a session's processes can be killed together, whatever they do.
+    /// Returns whether all of a session's processes can be killed together.
     pub(super) fn kills(&self) -> bool {
         self.unified.is_some() || self.split.contains_key("freezer")
     }
 
-    /// Whether groups have processors.
+    /// Returns whether groups can have processors (`cpuset`).
     pub(super) fn has_cpus(&self) -> bool {
         self.split.contains_key("cpuset")
             || self.unified.is_some() && self.has.iter().any(|of| of == "cpuset")
     }
 
-    /// Makes one of this name. What cannot be made is left out, and said.
+    /// Creates a group with this name. Controllers that fail are left out, and that is logged.
     pub(super) fn make(&self, name: &str, limits: &Limits, cpus: Option<&str>) -> Group {
         let make = |dir: &PathBuf| {
             let dir = dir.join(name);
@@ -152,7 +154,7 @@ impl Groups {
         let has = if unified.is_some() { self.has.clone() } else { Vec::new() };
         let mut group = Group { unified, has, split };
         group.limit("memory", &[("memory.max", "memory.limit_in_bytes", &limits.memory.to_string())]);
-        // What is swapped out would not count; a kernel without swap has no such files.
+        // Swap is not allowed, since it would not count. A kernel without swap does not have these files.
         if let Some((dir, version)) = group.dir("memory") {
             match version {
                 2 => {
@@ -176,7 +178,7 @@ impl Groups {
         group
     }
 
-    /// Ends what servers that are no more have left: groups of this prefix and a process that is not there.
+    /// Ends groups left by servers that have ended: those with this prefix whose process no longer exists.
     pub(super) fn sweep(&self, prefix: &str) {
         self.end_those(|name| {
             let pid = name.strip_prefix(prefix).and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
@@ -184,7 +186,7 @@ impl Groups {
         });
     }
 
-    /// Ends all groups whose names begin so.
+    /// Ends all groups with this prefix.
     pub(super) fn end_all(&self, prefix: &str) {
         self.end_those(|name| name.starts_with(prefix));
     }
@@ -201,7 +203,7 @@ impl Groups {
 }
 
 impl Group {
-    /// Where a process is written to be in it.
+    /// Returns the files to which a process writes to join the group.
     pub(super) fn joins(&self) -> Vec<String> {
         self.dirs().map(|dir| dir.join("cgroup.procs").display().to_string()).collect()
     }
@@ -210,7 +212,7 @@ impl Group {
         self.unified.iter().chain(self.split.values())
     }
 
-    /// Where this controller is, and of which version.
+    /// Returns the directory of a controller, and the version.
     fn dir(&self, controller: &str) -> Option<(&Path, u8)> {
         let split = self.split.get(controller).map(|dir| (dir.as_path(), 1));
         let unified = self.unified.as_deref().filter(|_| self.has.iter().any(|name| name == controller));
@@ -225,13 +227,13 @@ impl Group {
         self.unified.is_some() || self.has("freezer")
     }
 
-    /// Whether time is counted, of all its processes.
+    /// Returns whether the CPU time of all its processes is counted.
     pub(super) fn counts(&self) -> bool {
         self.unified.is_some() || self.has("cpuacct")
     }
 
-    /// Sets files of a controller, by their names in version 2 and 1; it is left where one cannot be set, and that is
-    /// said.
+    /// Sets files of a controller, by their names in version 2 and in version 1. If one fails, the controller is left
+    /// out, and that is logged.
     fn limit(&mut self, controller: &str, files: &[(&str, &str, &str)]) {
         let Some((dir, version)) = self.dir(controller) else { return };
         let failed = files.iter().find_map(|(two, one, value)| {
@@ -245,11 +247,11 @@ impl Group {
         }
     }
 
-    /// Has those who are in it run on these processors.
+    /// Moves the group's processes to these processors.
     pub(super) fn moves(&self, cpus: &str) {
         if let Some((dir, _)) = self.dir("cpuset")
             && let Err(error) = fs::write(dir.join("cpuset.cpus"), cpus)
-            // Who has ended meanwhile has none.
+            // A group that has ended meanwhile has no directory.
             && dir.exists()
         {
             tracing::warn!("{}: it does not go to processors {cpus}: {error}", dir.display());
@@ -287,7 +289,7 @@ impl Group {
         used
     }
 
-    /// Kills everybody in it, also who is being made meanwhile.
+    /// Kills all processes in the group, including those forked meanwhile.
     pub(super) fn kill(&self) {
         if let Some(dir) = &self.unified
             && fs::write(dir.join("cgroup.kill"), "1").is_ok()
@@ -295,7 +297,7 @@ impl Group {
             return;
         }
         let Some(dir) = self.split.get("freezer").or(self.unified.as_ref()) else { return };
-        // Nobody who is frozen makes another one; who is killed then goes when it is thawed.
+        // A frozen process cannot fork. A killed process ends when it is thawed.
         let freeze = |word: &str, number: &str| match self.split.contains_key("freezer") {
             true => drop(fs::write(dir.join("freezer.state"), word)),
             false => drop(fs::write(dir.join("cgroup.freeze"), number)),
@@ -314,7 +316,7 @@ impl Group {
         freeze("THAWED", "0");
     }
 
-    /// Kills everybody in it, waits until they have gone, but not for ever, and removes it.
+    /// Kills all processes, waits for a limited time until they have ended, and removes the group.
     pub(super) fn end(&self) {
         let late = Instant::now() + ENDS;
         while Instant::now() < late {
@@ -334,7 +336,7 @@ impl Group {
 /// Ends groups by their directories.
 fn end(dirs: &[PathBuf]) {
     for dir in dirs {
-        // Where all at once are ended nobody is made meanwhile.
+        // cgroup.kill also covers processes forked meanwhile.
         let _ = fs::File::options()
             .write(true)
             .open(dir.join("cgroup.kill"))
@@ -351,15 +353,15 @@ fn end(dirs: &[PathBuf]) {
     }
 }
 
-/// Whether a group can be made there.
+/// Returns whether a group can be created there.
 fn is_writable(dir: &Path) -> bool {
     let probe = dir.join(format!("ninefold-probe-{}", std::process::id()));
-    // The kernel makes the files of a group.
+    // In a group, the kernel has created these files.
     let is_group = fs::create_dir(&probe).is_ok() && probe.join("cgroup.procs").exists();
     fs::remove_dir(&probe).is_ok() && is_group
 }
 
-/// Whether this process is the only one there.
+/// Returns whether this process is the only one there.
 fn is_alone(dir: &Path) -> bool {
     let us = rustix::process::getpid();
     members(dir) == [us]
@@ -372,7 +374,7 @@ fn members(dir: &Path) -> Vec<Pid> {
 
 fn kill_all(all: &[Pid]) {
     for &pid in all {
-        // It may have gone.
+        // The process may have ended.
         let _ = kill_process(pid, Signal::KILL);
     }
 }
@@ -386,19 +388,19 @@ fn number(file: &Path) -> u64 {
     fs::read_to_string(file).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
 }
 
-/// The value of a key, one a line.
+/// Returns the value of a key in a file with one key on each line.
 fn value(file: &Path, key: &str) -> u64 {
     let text = fs::read_to_string(file).unwrap_or_default();
     let found = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '));
     found.and_then(|value| value.trim().parse().ok()).unwrap_or(0)
 }
 
-/// What sessions have a use for.
+/// The controllers that sessions use.
 const CONTROLLERS: [&str; 5] = ["memory", "cpuacct", "cpuset", "pids", "freezer"];
-/// Looks at whether somebody has gone.
+/// The number of checks whether processes have ended.
 const PATIENCE: usize = 500;
 const PAUSE: Duration = Duration::from_millis(5);
-/// For all of a group to go.
+/// How long all processes of a group may take to end.
 const ENDS: Duration = Duration::from_secs(10);
 
 #[cfg(test)]

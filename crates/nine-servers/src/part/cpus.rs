@@ -1,10 +1,10 @@
-//! Which processors are a session's alone, and that nobody else runs there.
+//! Assigns processors to sessions exclusively, and keeps other sessions off them.
 //!
-//! In: who wants which, and the groups of those that have none of their own. Out: which a session has; and the groups
-//! follow, also while they run.
+//! In: sessions' requests for processors, and the groups of sessions without exclusive ones. Out: the processors of a
+//! session. The groups are updated at each change, also while their programs run.
 //!
-//! Always holds: no processor is two sessions' alone, and one is left for those that have none. Waits for the kernel,
-//! and no core waits for that.
+//! Always holds: no processor belongs to two sessions, and at least one is left for sessions without exclusive ones.
+//! Waits for the kernel, but never on a core.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ use super::session::{busy, wrong};
 
 /// See the module.
 pub(super) struct Cpus {
-    /// Groups have processors here.
+    /// Groups can have processors here.
     can: bool,
     state: Mutex<State>,
 }
@@ -25,7 +25,7 @@ pub(super) struct Cpus {
 #[derive(Default)]
 struct State {
     own: BTreeMap<usize, u64>,
-    /// Sessions that run with what is left, and of what.
+    /// Sessions that run on the remaining processors, with the set these are taken from.
     common: BTreeMap<u64, (BTreeSet<usize>, Group)>,
 }
 
@@ -34,7 +34,7 @@ impl Cpus {
         Self { can, state: Mutex::default() }
     }
 
-    /// Gives a session these processors in place of those it has, if `online` has them.
+    /// Gives a session these processors in place of its former ones, if `online` has them.
     pub(super) fn dedicate(
         &self,
         number: u64,
@@ -65,7 +65,7 @@ impl Cpus {
         Ok(())
     }
 
-    /// The processors of a session that begins: its own, or those that nobody has.
+    /// Returns the processors of a session that starts: its own, or those that no session owns.
     pub(super) fn of(&self, number: u64, online: &BTreeSet<usize>) -> Result<BTreeSet<usize>> {
         let state = lock(&self.state);
         let own: BTreeSet<usize> =
@@ -77,7 +77,7 @@ impl Cpus {
         }
     }
 
-    /// Its group follows what is left, if it has none of its own.
+    /// Registers a group to be updated, if its session has no processors of its own.
     pub(super) fn joins(&self, number: u64, online: &BTreeSet<usize>, group: &Group) {
         let mut state = lock(&self.state);
         if group.has("cpuset") && !state.own.values().any(|of| *of == number) {
@@ -86,12 +86,12 @@ impl Cpus {
         }
     }
 
-    /// Nobody runs in its group any more.
+    /// Removes a group that has no more processes.
     pub(super) fn leaves(&self, number: u64) {
         lock(&self.state).common.remove(&number);
     }
 
-    /// It is no more.
+    /// Removes a session that has ended.
     pub(super) fn forget(&self, number: u64) {
         let mut state = lock(&self.state);
         let before = state.own.len();

@@ -1,4 +1,4 @@
-//! The open files of a session. Each keeps it.
+//! The open files of a session. Each holds a reference to it.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use nine_proto::{Errno, Error, Result};
 
 use super::session::{self, Session, Words};
 
-/// A session that has been opened for this.
+/// A counted open of a session.
 pub(super) struct Opened(Arc<Session>);
 
 impl Opened {
-    /// Of a session that counts it already.
+    /// Wraps a session whose open is counted already.
     pub(super) fn of(session: Arc<Session>) -> Self {
         Self(session)
     }
@@ -27,11 +27,11 @@ impl Drop for Opened {
     }
 }
 
-/// An open `ctl`, or `clone`.
+/// An open `ctl` or `clone`.
 pub(super) struct Ctl {
     number: Bytes,
     session: Opened,
-    /// Who has it open has come by the key.
+    /// It was opened by the session's key.
     has_key: bool,
 }
 
@@ -68,16 +68,16 @@ impl Handle for Text {
 /// An open `exec`.
 pub(super) struct Exec {
     session: Opened,
-    /// `None`: it is being closed.
+    /// `None` while it is being closed.
     written: Option<Arc<Written>>,
 }
 
-/// What has been written of a program.
+/// A program being written.
 struct Written {
     file: File,
-    /// As its giver has said.
+    /// The announced length, if any.
     length: Option<u64>,
-    /// Of all writes together.
+    /// The sum of all writes.
     bytes: AtomicU64,
     has_failed: AtomicBool,
 }
@@ -92,18 +92,18 @@ impl Written {
         done
     }
 
-    /// Whether it is all of the program, as far as its giver has said.
+    /// Returns whether the program is complete, as far as that is known.
     fn is_whole(&self) -> bool {
         let bytes = self.bytes.load(Ordering::Relaxed);
         let len = |length| self.file.metadata().is_ok_and(|file| file.len() == length);
-        // Where nobody has said, it is what was written when the last write has gone well.
+        // Without an announced length, it is complete if it was written and no write has failed.
         let is_all = self.length.map_or(bytes > 0, |length| bytes == length && len(length));
         is_all && !self.has_failed.load(Ordering::Relaxed)
     }
 }
 
 impl Exec {
-    /// Opens it, beside: the first who does writes the program.
+    /// Opens it, on another thread. The first client to open it writes the program.
     pub(super) fn open(session: Opened, opening: Opening) {
         if !opening.flags.writes() || opening.flags.reads() {
             return opening.fail(Error::new(Errno::EACCES, "exec is opened for writing"));
@@ -114,7 +114,7 @@ impl Exec {
         };
         let (shared, number) = (session.0.shared.clone(), session.0.number);
         shared.clone().aside(number, move || match shared.program(number) {
-            // Who does not want it any more has dropped it.
+            // If the open was flushed, the handle is dropped here.
             Ok(file) => {
                 let (bytes, has_failed) = Default::default();
                 let written = Some(Arc::new(Written { file, length, bytes, has_failed }));
@@ -133,7 +133,7 @@ impl Handle for Exec {
         let Some(written) = self.written.clone() else { return ask.fail(Errno::EBADF.into()) };
         self.session.0.shared.aside(self.session.0.number, move || {
             let done = written.write(&ask);
-            // Closed before it is answered: what comes then may be to run it.
+            // Closed before the answer, since the client may run the program next.
             drop(written);
             ask.done(done);
         });

@@ -1,7 +1,7 @@
-//! The task of one program, from `exec` until nobody will ask for it any more.
+//! The task of one program, from `exec` until no client can ask for it any more.
 //!
-//! In: what shall run, and what is asked of the session's files. Out: a process that was launched; its bytes both ways;
-//! its end; and nobody left of it.
+//! In: the program to run, and requests on the session's files. Out: a launched process, its input and output, its
+//! end. No process of it is left behind.
 
 use std::fs::{self, File};
 use std::future::{Future, poll_fn};
@@ -29,10 +29,10 @@ use super::launch::{Launched, Plan, is_program};
 use super::session::{Answers, End, Phase, Session, State, Whose, error_of, over};
 use super::{Exec, Pieces, Shared, Spread, Start};
 
-/// Runs it. Whoever asked for it is told when it runs, or why it does not.
+/// Runs a program. The request is answered when it runs, or with the reason why it does not.
 pub(super) async fn run(env: impl Env + Clone, session: Arc<Session>, exec: Exec, ask: Ask) {
     let shown = shown(&exec.words);
-    // Who has a session's key is somebody else than who has made it.
+    // A client with the session's key may differ from the session's creator.
     let asks = Whose::of(&ask.visitor);
     let mut program = match begin(&env, &session, exec).await {
         Ok(program) => program,
@@ -52,7 +52,7 @@ pub(super) async fn run(env: impl Env + Clone, session: Arc<Session>, exec: Exec
     );
     let began = env.now();
     session.with(|state, _| {
-        // Who has wiped it meanwhile does not see it run.
+        // A session that was wiped meanwhile stays wiped.
         if state.phase == Phase::Starting {
             state.phase = Phase::Running;
         }
@@ -68,7 +68,7 @@ pub(super) async fn run(env: impl Env + Clone, session: Arc<Session>, exec: Exec
     poll_fn(|cx| program.poll_rest(cx, &session, &mut piece)).await;
 }
 
-/// Gives a session's program to others, piece by piece.
+/// Sends a session's program to other servers, in pieces.
 pub(super) async fn spread(session: Arc<Session>, most: usize, to: Vec<String>, ask: Ask) {
     let done = give(&session, most, to, &ask).await;
     session.given();
@@ -102,20 +102,20 @@ async fn give(session: &Session, most: usize, to: Vec<String>, ask: &Ask) -> Res
     done.map_err(|why| Error::new(Errno::EIO, why))
 }
 
-/// A process, and its ends here.
+/// A process, with our ends of its pipes.
 struct Program {
     name: String,
     child: Child,
     pid: Pid,
-    /// Ready when it has ended.
+    /// Ready when the process has ended.
     ending: Waited,
     confined: String,
-    /// `None`: it has got its end.
+    /// `None`: its input is closed.
     input: Option<Waited>,
-    /// `None`: nothing more comes.
+    /// `None`: at the end of the output.
     outputs: [Option<Waited>; 2],
     group: Group,
-    /// When it is looked at whether it has reached a limit.
+    /// The time of the next check of its limits.
     look: Option<Timer>,
     cpu: Option<u64>,
     limit: Option<&'static str>,
@@ -123,7 +123,7 @@ struct Program {
     has_ended: bool,
 }
 
-/// What stands ready before the process does.
+/// The state prepared before the process is started.
 struct Ready {
     plan: Plan,
     group: Group,
@@ -153,7 +153,7 @@ async fn begin(env: &impl Env, session: &Arc<Session>, exec: Exec) -> Result<Pro
                 return Err(Error::new(Errno::EIO, "nothing is served any more that a channel could show"));
             }
             Some(service) => {
-                // It is who has made the session, and never the owner.
+                // The program has the identity of the session's creator, but never the owner's rights.
                 let service = Service { known: Some(Arc::new(session.whose.who.clone())), ..service };
                 let opened = (|| {
                     let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
@@ -175,7 +175,7 @@ async fn begin(env: &impl Env, session: &Arc<Session>, exec: Exec) -> Result<Pro
     shared.launcher.start(plan, channel, put);
     let launched = match launched.await {
         Ok(launched) => become_program(env, session, launched).await.map_err(|error| {
-            // The kernel says nothing to whom it kills for that.
+            // The kernel gives no error when it kills for lack of memory.
             match group.used().is_short || error.errno == Errno::EIO && limits.memory < LEAST {
                 true => {
                     let text = format!("memory {}: no program begins with so little", limits.memory);
@@ -215,7 +215,7 @@ async fn begin(env: &impl Env, session: &Arc<Session>, exec: Exec) -> Result<Pro
     })
 }
 
-/// What stands ready when the process is the program.
+/// The state available once the process is the program.
 struct Parts {
     confined: String,
     ending: Waited,
@@ -223,7 +223,7 @@ struct Parts {
     outputs: [Option<Waited>; 2],
 }
 
-/// Waits until a process is the program; one that does not become it is ended.
+/// Waits until a process has become the program. A process that fails to is killed.
 async fn become_program(
     env: &impl Env,
     session: &Session,
@@ -240,7 +240,7 @@ async fn become_program(
     match parts {
         Ok(parts) => Ok((child, pid, parts)),
         Err(error) => {
-            // It has ended, or is not what was wanted.
+            // It has ended, or has not become the program.
             let _ = child.kill();
             session.shared.end(session.number, move || drop(child.wait()));
             Err(error)
@@ -248,7 +248,7 @@ async fn become_program(
     }
 }
 
-/// Everything that can be said and made before there is a process. Waits for the disk.
+/// Checks and creates everything that is needed before the process. Waits for the disk.
 fn prepare(
     session: &Session,
     mut exec: Exec,
@@ -289,7 +289,7 @@ fn prepare(
             plan.reads.extend(machine.rights.reads);
             plan.writes.extend(machine.rights.writes);
             (plan.program, plan.words) = (text(&machine.program)?, machine.words);
-            // It is among the words, for the machine: who runs that is not told anything by it.
+            // The environment is among the machine's arguments. QEMU itself gets none of it.
             exec.env.clear();
         } else if !is_program(&head) {
             let name = plan.words.first().unwrap_or(&plan.program);
@@ -331,21 +331,21 @@ fn text(path: &Path) -> Result<String> {
     text.ok_or_else(|| Error::new(Errno::EINVAL, "the directory of sessions has a name that is no text"))
 }
 
-/// Whether it is an image of a machine.
+/// Returns whether a file is a machine image.
 fn is_image(path: &Path) -> io::Result<bool> {
     let file = File::open(path)?;
     let len = file.metadata()?.len();
     Ok(crate::machine::image_end(&file, len)?.is_some())
 }
 
-/// The beginning of a program, which says what it is.
+/// Returns the start of a program, which determines its type.
 fn head(path: &Path) -> io::Result<Vec<u8>> {
     let mut head = Vec::new();
     File::open(path)?.take(HEAD).read_to_end(&mut head)?;
     Ok(head)
 }
 
-/// What the launcher has to say until it is the program.
+/// Reads the launcher's messages until it is the program. Returns the confinement.
 async fn hear(env: &impl Env, says: std::os::unix::net::UnixStream) -> Result<String> {
     let of = |error: io::Error| error_of(&error);
     says.set_nonblocking(true).map_err(of)?;
@@ -384,7 +384,7 @@ async fn hear(env: &impl Env, says: std::os::unix::net::UnixStream) -> Result<St
 }
 
 impl Program {
-    /// Moves bytes until it has ended.
+    /// Moves input and output until the process has ended.
     fn poll_end(
         &mut self,
         cx: &mut Context<'_>,
@@ -416,7 +416,7 @@ impl Program {
         self.ending.poll_readable(cx).map(drop)
     }
 
-    /// Gives what it has left in its output to who asks, until there is nothing, or nobody will ask.
+    /// After the process has ended, serves its remaining output until it is used up or no client can read it.
     fn poll_rest(&mut self, cx: &mut Context<'_>, session: &Session, piece: &mut [u8]) -> Poll<()> {
         session.step(|state, answers| {
             state.task = Some(cx.waker().clone());
@@ -443,7 +443,7 @@ impl Program {
                         answers.wrote(ask, sent);
                     }
                 }
-                // It has closed it.
+                // The program has closed its input.
                 Poll::Ready(Err(_)) => self.input = None,
             }
         }
@@ -462,7 +462,7 @@ impl Program {
                 let room = piece.len().min(ask.count as usize);
                 let came = match self.has_ended {
                     false => output.poll_read(cx, &mut piece[..room]),
-                    // Nobody is left who would write more, or nobody whom we know.
+                    // The program has ended, so a read returns the rest without waiting.
                     true => {
                         Poll::Ready(rustix::io::read(output.as_fd(), &mut piece[..room]).map_err(Into::into))
                     }
@@ -483,20 +483,20 @@ impl Program {
         }
     }
 
-    /// Ends it, and all that it has started: beside, for the kernel may take its time.
+    /// Kills it and all processes it has started, on another thread, since the kernel may be slow.
     fn kill(&mut self, session: &Session) {
         self.is_killed = true;
         let (group, pid) = (self.group.clone(), self.pid);
-        // It has not been waited for: nobody else is called so.
+        // The process has not been reaped, so its process group id is not reused.
         let _ = kill_process_group(pid, Signal::KILL);
         session.shared.end(session.number, move || group.kill());
     }
 
-    /// It has ended: how; and nobody is left of it then.
+    /// Reaps the process after it has ended, kills its other processes, and returns how it ended.
     async fn reap(&mut self, session: &Session, real: Duration) -> End {
         let stat =
             fs::read_to_string(format!("/proc/{}/stat", self.pid.as_raw_nonzero())).unwrap_or_default();
-        // Those whom it has left behind go, too, while it still has its number.
+        // Kills the rest of the process group while the id is still reserved.
         let _ = kill_process_group(self.pid, Signal::KILL);
         session.step(|state, _| state.pid = None);
         let status = self.child.wait();
@@ -538,9 +538,9 @@ impl Program {
     }
 }
 
-/// Milliseconds as user and as system, of a process and those it has waited for, by its line in /proc.
+/// Returns milliseconds of user and system time of a process and its reaped children, from its line in /proc.
 fn times(stat: &str) -> [u64; 2] {
-    // Its name may have anything in it.
+    // The process name may contain any characters.
     let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
     let ticks: Vec<u64> =
         rest.split_whitespace().skip(11).take(4).filter_map(|word| word.parse().ok()).collect();
@@ -551,7 +551,7 @@ fn times(stat: &str) -> [u64; 2] {
     }
 }
 
-/// Words for the log: shortened, on one line.
+/// Formats words for the log: shortened, on one line.
 fn shown(words: &[String]) -> String {
     let mut shown = String::new();
     for word in words {
@@ -568,7 +568,7 @@ fn shown(words: &[String]) -> String {
 
 type Place<T> = Arc<Mutex<(Option<T>, Option<Waker>)>>;
 
-/// Something that comes once, from any thread.
+/// Returns a one-shot channel: a function that any thread may call, and a future.
 fn later<T: Send>() -> (impl FnOnce(T) + Send, impl Future<Output = T>) {
     let place = Place::<T>::default();
     let to = place.clone();
@@ -587,7 +587,7 @@ fn later<T: Send>() -> (impl FnOnce(T) + Send, impl Future<Output = T>) {
     (put, comes)
 }
 
-/// Does what may wait, beside.
+/// Runs a job that may wait on another thread.
 async fn aside<T: Send + 'static>(
     shared: &Shared,
     client: u64,
@@ -599,19 +599,19 @@ async fn aside<T: Send + 'static>(
 }
 
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
-/// Bytes of one answer of an output.
+/// The largest answer of an output, in bytes.
 const PIECE: usize = 64 << 10;
-/// Of the beginning of a program, which say what it is.
+/// Bytes at the start of a program that determine its type.
 const HEAD: u64 = 64;
-/// Bytes of a program that are given to others at once, to each.
+/// The size of the pieces in which a program is sent to other servers, in bytes.
 const GIVEN: usize = 1 << 20;
-/// Of memory, with which the process that becomes a program does as it should.
+/// The memory in bytes that the launching process needs to work.
 const LEAST: u64 = 16 << 20;
-/// For a process to become the program.
+/// How long a process may take to become the program.
 const BEGINS: Duration = Duration::from_secs(10);
-/// Between two looks at limits.
+/// The interval between checks of limits.
 const LOOK: Duration = Duration::from_secs(1);
-/// Bytes of words in the log.
+/// The maximum length of arguments in the log, in bytes.
 const SHOWN: usize = 200;
 
 #[cfg(test)]

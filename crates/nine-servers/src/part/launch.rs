@@ -1,20 +1,21 @@
-//! How a program starts: in a process of its own, which gives up rights step by step and then becomes the program.
+//! Program start: a process of its own gives up rights step by step and then becomes the program.
 //!
-//! In: at the server, a [`Plan`] and descriptors, sent over a socket that is the new process's standard input. Out:
-//! what confines it ([`Confined`]), then the end of the socket when it is the program; or why it is not.
+//! In, at the server: a [`Plan`] and descriptors, sent over a socket that is the new process's standard input. Out:
+//! the list of confinements, then the end of the socket when the process is the program; or an error.
 //!
 //! ```text
 //! >  PLAN (one line of JSON), with descriptors: standard input, and four of a channel
 //! <  confined WORD...        all but the last step is done
 //! <  failed ERRNO TEXT       and it ends
 //! ```
-//! A program that its own server's process starts, and that inherits more than that, has its plan as a word instead
-//! ([`confined`]), and says what went wrong on its standard error.
+//! A program that the server's process itself starts, and that inherits more descriptors, has its plan as an argument
+//! instead ([`confined`]). It reports errors on its standard error.
 //!
-//! One more process of the same program is the *guard* of a server: it waits until that has ended, whichever way, and
-//! then ends what is left in the server's groups and removes its directories.
+//! One more process of the same executable is the *guard* of a server. It waits until the server has ended for any
+//! reason. Then it ends the server's remaining groups and removes its directories.
 //!
-//! Always holds: what the process inherits are its standard files and what it was sent; all steps are done in a process
+//! Always holds: the process inherits only its standard files and the descriptors it was sent. All steps run in a
+//! process with one thread. Nothing of the server's environment reaches it.
 //! of one thread; nothing of the server's environment comes there.
 
 use std::collections::BTreeMap;
@@ -50,55 +51,55 @@ use serde::{Deserialize, Serialize};
 
 use super::cgroup::Groups;
 
-/// The word by which a program that has this room in it becomes the launcher ([`launch`]).
+/// The argument with which the executable must call [`launch`].
 pub const VERB: &str = "partition-launch";
 
-/// What the launcher is to do.
+/// The launcher's instructions.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Plan {
-    /// Whose end is its own.
+    /// The process must end with this process.
     pub(super) parent: u32,
-    /// A path, or a name to be looked for.
+    /// A path, or a name to be searched for.
     pub(super) program: String,
     pub(super) words: Vec<String>,
     pub(super) env: Vec<(String, String)>,
     pub(super) dir: String,
-    /// Files by which it joins its groups.
+    /// Files to which it writes to join its groups.
     pub(super) joins: Vec<String>,
-    /// User and group, if not the server's.
+    /// uid and gid, if not the server's.
     pub(super) user: Option<(u32, u32)>,
-    /// Seconds, bytes and processes, each where no group sees to it.
+    /// Seconds, bytes and processes; each only if no group limits it.
     pub(super) cpu: Option<u64>,
     pub(super) space: Option<u64>,
     pub(super) processes: Option<u64>,
-    /// Empty: any.
+    /// Empty: any processor.
     pub(super) cpus: Vec<usize>,
-    /// Paths: read and executed, read, all.
+    /// Paths with access: read and execute; read; everything.
     pub(super) programs: Vec<String>,
     pub(super) reads: Vec<String>,
     pub(super) writes: Vec<String>,
     pub(super) network: bool,
-    /// It stays on its processors by itself: no group sees to it.
+    /// Forbids it to change its processors, since no group confines it to them.
     pub(super) stays: bool,
-    /// It may be root, as who starts it is; and changes nobody's rights to files.
+    /// It may run as root, if its starter does. It must not change permissions of files.
     pub(super) root: bool,
-    /// It shall not run where something lacks.
+    /// It must not run if a confinement is unavailable.
     pub(super) strict: bool,
-    /// A channel is sent with it.
+    /// A channel is sent with the plan.
     pub(super) channel: bool,
 }
 
-/// What a guard is to know.
+/// The guard's instructions.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Guard {
-    /// Where the server makes groups, and how their names begin.
+    /// The hierarchies of the server's groups, and the prefix of their names.
     pub(super) groups: Groups,
     pub(super) prefix: String,
-    /// Where its directories are.
+    /// The directory of the sessions' directories.
     pub(super) base: String,
 }
 
-/// What comes over the socket.
+/// The message sent over the socket.
 #[derive(Serialize, Deserialize)]
 enum Order {
     Run(Plan),
@@ -108,16 +109,16 @@ enum Order {
 /// A process that is becoming a program.
 pub(super) struct Launched {
     pub(super) child: Child,
-    /// Where it says how far it is.
+    /// The socket for the launcher's messages.
     pub(super) says: UnixStream,
-    /// Its standard input, output and error.
+    /// Our ends of its standard input, output and error.
     pub(super) ends: [OwnedFd; 3],
 }
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// The thread that starts processes: they end with the thread that has started them. And the guard, which goes when
-/// this does.
+/// The thread that starts processes, which are killed when their starting thread ends; and the guard, which ends when
+/// this is dropped.
 pub(super) struct Launcher {
     jobs: mpsc::Sender<Job>,
     guard: Arc<Mutex<Option<UnixStream>>>,
@@ -152,7 +153,7 @@ impl Launcher {
             };
             child = next;
             let mut place = lock(&place);
-            // Where the server has ended meanwhile this one ends, too.
+            // If the server has ended meanwhile, the new guard's socket is dropped and it ends too.
             if place.is_some() {
                 *place = Some(ours);
             }
@@ -161,26 +162,26 @@ impl Launcher {
         Ok(Self { jobs, guard: held })
     }
 
-    /// Starts one, with these descriptors of a channel, and says so there.
+    /// Starts a process with these descriptors of a channel, and calls `done` with it.
     pub(super) fn start(
         &self,
         plan: Plan,
         channel: Option<[OwnedFd; 4]>,
         done: impl FnOnce(io::Result<Launched>) + Send + 'static,
     ) {
-        // The thread is there as long as this is.
+        // The thread lives as long as `self`.
         let _ = self.jobs.send(Box::new(move || done(start(plan, channel))));
     }
 }
 
-/// This very program, to become another one.
+/// Returns a command that runs this executable as a launcher.
 fn launcher(theirs: UnixStream) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.arg(VERB).env_clear().current_dir("/").stdin(Stdio::from(OwnedFd::from(theirs)));
     command
 }
 
-/// A guard, and the end of a socket whose other one it has.
+/// Starts a guard. Returns our end of its socket.
 fn guards(guard: &Guard) -> io::Result<(UnixStream, Child)> {
     let (ours, theirs) = UnixStream::pair()?;
     let child = launcher(theirs).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
@@ -218,20 +219,20 @@ fn send(socket: &UnixStream, order: &Order, fds: &[OwnedFd]) -> io::Result<()> {
     (&mut &*socket).write_all(&line[n..])
 }
 
-/// What a program may do that [`confined`] starts.
+/// The rights of a program started by [`confined`].
 #[derive(Clone, Debug, Default)]
 pub struct Rights {
-    /// Paths that it reads and executes, beside those of a policy that says nothing.
+    /// Paths to read and execute, besides the default `programs` of a policy.
     pub programs: Vec<String>,
-    /// Paths that it reads.
+    /// Paths to read.
     pub reads: Vec<String>,
-    /// Paths with which it does what it likes.
+    /// Paths with every access.
     pub writes: Vec<String>,
 }
 
-/// A command that becomes this program with these words, in `/` and with this environment: with no other rights, and
-/// gone when this thread has ended, whichever way. It inherits what is open and not to be closed by exec(2). The
-/// program of this process has [`launch`] behind [`VERB`].
+/// Returns a command that becomes this program with these arguments, in `/` and with this environment. It has no
+/// other rights, and is killed when the current thread ends. It inherits all descriptors that are not closed by
+/// exec(2). This process' own executable must call [`launch`] for the argument [`VERB`].
 pub fn confined(
     program: &str,
     words: &[String],
@@ -267,12 +268,12 @@ fn become_known(plan: &str) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Becomes the program that it is told over the standard input, or by a word; returns if that is not possible.
+/// Becomes the program of a plan from the standard input or from an argument. Returns only on failure.
 pub fn launch() -> ExitCode {
     if let Some(plan) = std::env::args().nth(2) {
         return become_known(&plan);
     }
-    // What has come by descriptors that somebody left open is not for the program.
+    // The program must not get descriptors that the server's parent left open.
     let begun = nine_ring::linux::close_all_on_exec().and_then(|()| {
         let socket = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
         Ok(UnixStream::from(socket))
@@ -288,7 +289,7 @@ pub fn launch() -> ExitCode {
     };
     let Err((what, error)) = become_it(&socket, plan, fds);
     let errno = error.raw_os_error().unwrap_or(libc::EIO);
-    // Nobody is there to be told.
+    // The error does not matter if the server has ended.
     let _ = writeln!(socket, "failed {errno} {what}");
     ExitCode::FAILURE
 }
@@ -301,9 +302,9 @@ fn of<E: Into<io::Error>>(what: &str) -> impl FnOnce(E) -> Failed {
     move |error| (what.into(), error.into())
 }
 
-/// Waits for the end of the server, and does what it has not done.
+/// Waits for the end of the server, and then cleans up for it.
 fn watch(mut socket: &UnixStream, guard: &Guard) -> ExitCode {
-    // A terminal's ^C is not for it; where it cannot go out of that, its end is the machine's as before.
+    // A terminal's ^C must not reach it. If setsid fails, it stays in the server's session.
     let _ = rustix::process::setsid();
     let _ = io::copy(&mut socket, &mut io::sink());
     guard.groups.end_all(&guard.prefix);
@@ -335,7 +336,7 @@ fn become_it(mut socket: &UnixStream, plan: Plan, fds: Vec<OwnedFd>) -> Result<N
     exec(&plan, &channel)
 }
 
-/// The last step.
+/// The last step: executes the program.
 fn exec(plan: &Plan, channel: &[OwnedFd]) -> Result<Never, Failed> {
     let mut command = Command::new(&plan.program);
     let name = plan.words.first().unwrap_or(&plan.program);
@@ -344,7 +345,8 @@ fn exec(plan: &Plan, channel: &[OwnedFd]) -> Result<Never, Failed> {
         let (name, value) = nine_net::shm::variable([memory, wait, ring, life].map(AsRawFd::as_raw_fd));
         command.env(name, value);
     }
-    // Somebody else's process may have what was just written, open for writing, until it is a program itself.
+    // A process forked by another thread may still have a new program open for writing, until that process calls exec
+    // itself.
     for _ in 0..BUSY {
         let error = command.exec();
         if error.kind() != io::ErrorKind::ExecutableFileBusy {
@@ -355,7 +357,7 @@ fn exec(plan: &Plan, channel: &[OwnedFd]) -> Result<Never, Failed> {
     Err(of("it is being written")(io::Error::from_raw_os_error(libc::ETXTBSY)))
 }
 
-/// Why a program cannot be run.
+/// Returns the reason why a program cannot be executed.
 fn why(plan: &Plan, error: &io::Error) -> String {
     let name = plan.words.first().filter(|_| plan.program.ends_with("/exec")).unwrap_or(&plan.program);
     match error.raw_os_error() {
@@ -369,13 +371,13 @@ fn why(plan: &Plan, error: &io::Error) -> String {
     }
 }
 
-/// The order, and what was sent with it.
+/// Receives the instructions and descriptors.
 fn receive(socket: &UnixStream) -> io::Result<(Order, Vec<OwnedFd>)> {
     let (mut line, mut fds, mut piece) = (Vec::new(), Vec::new(), vec![0; 64 << 10]);
     while line.last() != Some(&b'\n') {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(5))];
         let mut beside = RecvAncillaryBuffer::new(&mut space);
-        // Those of a channel are handed on.
+        // Not close-on-exec: the channel's descriptors are inherited by the program.
         let came = rustix::net::recvmsg(
             socket,
             &mut [IoSliceMut::new(&mut piece)],
@@ -395,7 +397,7 @@ fn receive(socket: &UnixStream) -> io::Result<(Order, Vec<OwnedFd>)> {
     Ok((serde_json::from_slice(&line)?, fds))
 }
 
-/// Every step but the last.
+/// Does every step but the last. Returns the list of confinements.
 fn confine(plan: &Plan) -> Result<Vec<&'static str>, Failed> {
     let mut confined = vec!["user"];
     for file in &plan.joins {
@@ -403,7 +405,7 @@ fn confine(plan: &Plan) -> Result<Vec<&'static str>, Failed> {
         file.write_all(b"0").map_err(of("its control group"))?;
     }
     let limit = |resource, most: u64| {
-        // Nobody raises what is lower already.
+        // A lower limit that is already in force stays.
         let now = rustix::process::getrlimit(resource).maximum;
         let most = now.map_or(most, |now| now.min(most));
         rustix::process::setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })
@@ -414,7 +416,7 @@ fn confine(plan: &Plan) -> Result<Vec<&'static str>, Failed> {
         most.map_or(Ok(()), |most| limit(resource, most)).map_err(of("its limits"))?;
     }
     if let Some(cpu) = plan.cpu {
-        // The first one is a signal that says what it is about.
+        // The soft limit sends SIGXCPU, from which the cause is known.
         let most = Rlimit { current: Some(cpu), maximum: Some(cpu.saturating_add(1)) };
         rustix::process::setrlimit(Resource::Cpu, most).map_err(of("its limits"))?;
     }
@@ -425,7 +427,7 @@ fn confine(plan: &Plan) -> Result<Vec<&'static str>, Failed> {
     }
     rustix::process::setsid().map_err(of("its session"))?;
     rustix::process::umask(Mode::from_bits_truncate(0o022));
-    // It may lie where its user would not come; and is not looked for again.
+    // Opened before the change of user, which may have no access to its parents.
     let dir = rustix::fs::open(&*plan.dir, OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::PATH, Mode::empty());
     rustix::process::fchdir(dir.map_err(of("its directory"))?).map_err(of("its directory"))?;
     if let Some((uid, gid)) = plan.user {
@@ -438,7 +440,7 @@ fn confine(plan: &Plan) -> Result<Vec<&'static str>, Failed> {
         return Err(("it would run as root".into(), io::Error::from_raw_os_error(libc::EPERM)));
     }
     drop_capabilities().map_err(of("its capabilities"))?;
-    // Another user is another matter: before, this would be forgotten.
+    // After the change of user, which clears this setting.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(of("its end"))?;
     let parent = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get() as u32);
     if parent != Some(plan.parent) {
@@ -448,7 +450,7 @@ fn confine(plan: &Plan) -> Result<Vec<&'static str>, Failed> {
     confined.extend(
         landlocked(plan).map_err(|error| ("landlock".into(), io::Error::other(error)))?.then_some("landlock"),
     );
-    // Who is a user of his own has files of his own.
+    // A program with a uid of its own owns its files and may change their permissions.
     let keeps = plan.root || plan.user.is_none();
     let filters = [Some(filter(plan.network)), Some(clone3()), keeps.then(|| keeping(plan.root))];
     let stays = plan.stays.then(|| forbidden([libc::SYS_sched_setaffinity]));
@@ -459,13 +461,13 @@ fn confine(plan: &Plan) -> Result<Vec<&'static str>, Failed> {
     Ok(confined)
 }
 
-/// Root without them has his files and nothing else; and no program gives any back.
+/// Without capabilities, root has only the rights to its own files. No program can regain them.
 fn drop_capabilities() -> rustix::io::Result<()> {
     use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
     let may = capabilities(None)?.effective.contains(CapabilitySet::SETPCAP);
     for one in CapabilitySet::all().iter().filter(|_| may) {
         match rustix::thread::remove_capability_from_bounding_set(one) {
-            // This kernel has no such one.
+            // The kernel does not have this capability.
             Ok(()) | Err(rustix::io::Errno::INVAL) => {}
             Err(error) => return Err(error),
         }
@@ -474,7 +476,7 @@ fn drop_capabilities() -> rustix::io::Result<()> {
     set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })
 }
 
-/// Lets this process reach the files of the plan alone; whether the kernel can do that.
+/// Restricts this process to the files of the plan. Returns whether the kernel supports that.
 fn landlocked(plan: &Plan) -> Result<bool, landlock::RulesetError> {
     let all = AccessFs::from_all(ABI_KNOWN);
     let devices = AccessFs::ReadFile | AccessFs::WriteFile;
@@ -493,7 +495,7 @@ fn landlocked(plan: &Plan) -> Result<bool, landlock::RulesetError> {
 
 type Filter = Result<BpfProgram, seccompiler::BackendError>;
 
-/// What a program has no business with: EPERM.
+/// Returns a filter of system calls that programs have no use for: EPERM.
 fn filter(network: bool) -> Filter {
     let when = |arg, op, value| SeccompCondition::new(arg, SeccompCmpArgLen::Dword, op, value);
     let mut spaces = Vec::new();
@@ -504,7 +506,8 @@ fn filter(network: bool) -> Filter {
     let push = SeccompRule::new(vec![when(1, SeccompCmpOp::Eq, libc::TIOCSTI)?])?;
     let mut judged = vec![(libc::SYS_clone, spaces), (libc::SYS_ioctl, vec![push])];
     if !network {
-        // Those of unix, too: no rule of files keeps a program from one at a path. Datagrams of a pair go there, too.
+        // Unix sockets too: Landlock does not keep a program from connecting to one by its path. Nor do datagram
+        // pairs, which can be connected to other sockets.
         judged.push((libc::SYS_socket, Vec::new()));
         let mut pairs = Vec::new();
         for kind in [libc::SOCK_DGRAM, libc::SOCK_RAW] {
@@ -518,11 +521,11 @@ fn filter(network: bool) -> Filter {
     denied(all.map(|call| (call, Vec::new())).chain(judged))
 }
 
-/// The rights to a file, its owner and its times are changed by nobody: by a path, or, if `all`, in any way. No rule of
-/// files keeps a program from that.
+/// Returns a filter of changes to permissions, owners and times of files: by a path, or in every way if `all`.
+/// Landlock does not cover those.
 fn keeping(all: bool) -> Filter {
     let given = SeccompCondition::new(1, SeccompCmpArgLen::Qword, SeccompCmpOp::Ne, 0)?;
-    // Without a path it is of an open file.
+    // Without a path it applies to an open file.
     let times = if all { Vec::new() } else { vec![SeccompRule::new(vec![given])?] };
     let calls = KEPT.iter().chain(KEPT_OPEN.iter().filter(|_| all)).copied();
     #[cfg(target_arch = "x86_64")]
@@ -534,7 +537,7 @@ fn forbidden(calls: impl IntoIterator<Item = i64>) -> Filter {
     denied(calls.into_iter().map(|call| (call, Vec::new())))
 }
 
-/// EPERM for these, where one of the rules says so or there is none; by all their numbers.
+/// Returns EPERM for these calls, if one of the rules matches or there are none; also for their x32 numbers.
 fn denied(calls: impl IntoIterator<Item = (i64, Vec<SeccompRule>)>) -> Filter {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = calls.into_iter().collect();
     #[cfg(target_arch = "x86_64")]
@@ -546,7 +549,7 @@ fn denied(calls: impl IntoIterator<Item = (i64, Vec<SeccompRule>)>) -> Filter {
         .try_into()
 }
 
-/// What it asks for lies in memory, and is not seen: libraries do without.
+/// The flags of clone3 are in memory, where a filter cannot see them. With ENOSYS, libraries use clone.
 fn clone3() -> Filter {
     let rules = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
     SeccompFilter::new(rules, SeccompAction::Allow, SeccompAction::Errno(libc::ENOSYS as u32), arch()?)?
@@ -557,33 +560,34 @@ fn arch() -> Result<seccompiler::TargetArch, seccompiler::BackendError> {
     std::env::consts::ARCH.try_into()
 }
 
-/// Whether the kernel might run this: a script, or an ELF of this machine. A library would have a shell run all else.
+/// Returns whether the kernel can run this: a script, or an ELF file for this machine. On other files libc's execvp
+/// would start a shell.
 pub(super) fn is_program(head: &[u8]) -> bool {
     let machines: &[u8] = if cfg!(target_arch = "x86_64") { &[62, 3] } else { &[183, 40] };
     let is_elf = || head.starts_with(b"\x7fELF") && matches!(head[16], 2 | 3) && machines.contains(&head[18]);
     head.starts_with(b"#!") || head.len() >= 52 && is_elf()
 }
 
-/// Whether a directory is ours, and a directory.
+/// Returns whether this is a directory owned by this user.
 pub(super) fn is_ours(dir: &Path) -> bool {
     let meta = fs::symlink_metadata(dir);
     meta.is_ok_and(|meta| meta.is_dir() && meta.uid() == rustix::process::geteuid().as_raw())
 }
 
-/// For the launcher to take its plan.
+/// How long the launcher may take to accept its plan.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Before another guard is started.
+/// The pause before another guard is started.
 const AGAIN: Duration = Duration::from_millis(100);
-/// Attempts at a program that somebody has open for writing.
+/// Attempts to execute a program that is still open for writing.
 const BUSY: usize = 100;
-/// Open files of a process.
+/// The maximum number of a process' open files.
 const NOFILE: u64 = 1024;
-/// The newest that is asked for: an older kernel does what it can.
+/// The newest requested Landlock ABI. Older kernels enforce what they support.
 const ABI_KNOWN: ABI = ABI::V6;
-/// Words of what `strict` wants, and what they are.
+/// The confinements that `strict` requires, with their names.
 const STRICT: [(&str, &str); 2] = [("landlock", "Landlock"), ("seccomp", "seccomp")];
 const DEVICES: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
-/// A bit of the numbers of calls of x32.
+/// The bit in numbers of x32 system calls.
 #[cfg(target_arch = "x86_64")]
 const X32: i64 = 0x4000_0000;
 const NAMESPACES: [libc::c_int; 7] = [
@@ -647,7 +651,7 @@ const FORBIDDEN: &[i64] = &[
     libc::SYS_lookup_dcookie,
     libc::SYS_nfsservctl,
     libc::SYS_vhangup,
-    // What is made by these stays when a session has ended, and is others'.
+    // Objects of these outlive a session, and are shared with other processes.
     libc::SYS_shmget,
     libc::SYS_shmat,
     libc::SYS_shmctl,
@@ -662,7 +666,7 @@ const FORBIDDEN: &[i64] = &[
     libc::SYS_mq_open,
     libc::SYS_mq_unlink,
 ];
-/// By a path.
+/// Changes by a path.
 const KEPT: &[i64] = &[
     libc::SYS_fchmodat,
     libc::SYS_fchmodat2,
@@ -675,9 +679,9 @@ const KEPT: &[i64] = &[
     REMOVEXATTRAT,
     FILE_SETATTR,
 ];
-/// Of an open file.
+/// Changes of an open file.
 const KEPT_OPEN: &[i64] = &[libc::SYS_fchmod, libc::SYS_fchown, libc::SYS_fsetxattr, libc::SYS_fremovexattr];
-/// Newer than the library's names.
+/// Calls that libc does not name yet.
 const SETXATTRAT: i64 = 463;
 const REMOVEXATTRAT: i64 = 466;
 const FILE_SETATTR: i64 = 469;

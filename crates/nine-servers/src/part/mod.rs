@@ -1,21 +1,22 @@
-//! Partitions as files (`docs/part.md`): programs that who may writes here, runs, feeds and reads.
+//! Partitions as files (`docs/part.md`): clients upload programs, run them, and read and write their standard files.
 //!
-//! In: requests, a [`Policy`], and what a program's channel shows. Out: answers; processes, each confined before it is
-//! a program ([`launch`]); and a [`Driver`], on whose core their ends are read, written and waited for.
+//! In: requests, a [`Policy`], and the service on a program's channel. Out: answers; processes, each confined before
+//! it becomes a program ([`launch`]); and a [`Driver`], on whose core processes are watched and their pipes are read
+//! and written.
 //!
 //! ```text
-//! clone        opening it makes a session; what is open then is N/ctl
-//! N/ctl        reads as the number N; takes texts
-//! N/argv       words        N/env      variables     N/exec   the program
+//! clone        opening it creates a session; the open file is then N/ctl
+//! N/ctl        reads as the number N; accepts control messages
+//! N/argv       arguments    N/env      variables     N/exec   the program
 //! N/stdin      its input    N/stdout   N/stderr      its output
-//! N/wait       its end      N/status   how it is   N/fs     its directory
+//! N/wait       its end      N/status   its state     N/fs     its directory
 //! ```
 //!
-//! Always holds: nothing runs in the server's process but the server; a session whose files are closed leaves nobody
-//! and nothing behind; who takes a request out of a queue, under the lock of its session, answers it when nothing is
-//! locked; what may wait for a disk or for the kernel is done beside the cores.
+//! Always holds: no client code runs in the server's process. A session whose files are closed leaves no process and
+//! no file behind. The thread that removes a request from a queue, under the session's lock, answers it while nothing
+//! is locked. Operations that may wait for a disk or for the kernel run beside the cores.
 //!
-//! Locks: a session's, then the table's.
+//! Lock order: a session, then the table.
 
 mod cgroup;
 mod cpus;
@@ -61,44 +62,44 @@ use session::{Session, User, Words};
 
 /// The file server of partitions.
 ///
-/// Concurrency: any number of requests at a time; what waits holds up nobody.
+/// Concurrency: any number of requests at a time. A waiting request delays no other.
 pub struct Parts {
     tree: Tree,
     shared: Arc<Shared>,
 }
 
-/// What all sessions of a server share.
+/// State shared by all sessions of a server.
 struct Shared {
     rules: Watched,
-    /// As whom programs run, if not as the server; and how that one is called.
+    /// The uid and gid that programs run with, if not the server's; and the user's name.
     user: Option<(u32, u32)>,
     user_name: String,
-    /// Where the directories are; locked as long as the server is there.
+    /// The directory of the sessions' directories, locked as long as the server exists.
     base: PathBuf,
     _lock: OwnedFd,
-    /// What groups and directories of this server are called.
+    /// The prefix of this server's control groups and directories.
     name: String,
     groups: Groups,
     launcher: Launcher,
     cpus: Arc<Cpus>,
     pool: Pool,
-    /// For what ends sessions, and for their directories, which take their time: nobody who asks waits behind it.
+    /// Pools for ending sessions and for removing their directories, which may be slow. No request waits behind them.
     ends: Pool,
     removes: Pool,
-    /// The directories as files.
+    /// Serves the sessions' directories.
     disk: Arc<Disk>,
     outside: Outside,
     table: Mutex<Table>,
     queue: Mutex<Queue>,
 }
 
-/// What a server of partitions is given.
+/// Services that a server of partitions needs.
 pub struct Outside {
-    /// What a program's channel shows, while there is anything.
+    /// Returns the service on a program's channel, if there is one.
     pub serves: Box<dyn Fn() -> Option<Service> + Send + Sync>,
-    /// Who runs images.
+    /// Runs machine images.
     pub machines: Option<Box<dyn Machines>>,
-    /// Who gives a program to other servers, on the driver's core; the error says to whom it was not given.
+    /// Sends a program to other servers, on the driver's core. The error names the servers that did not get it.
     pub spread: Option<Box<Spreads>>,
 }
 
@@ -106,29 +107,29 @@ pub struct Outside {
 pub type Spreads =
     dyn Fn(Spread) -> Pin<Box<dyn Future<Output = std::result::Result<(), String>>>> + Send + Sync;
 
-/// What a program has from here on, a piece of it.
+/// Returns the part of a program that starts at an offset.
 pub type Pieces = Box<dyn Fn(u64) -> Pin<Box<dyn Future<Output = io::Result<Vec<u8>>>>>>;
 
-/// A program for sessions of other servers.
+/// A program to be sent to sessions of other servers.
 pub struct Spread {
-    /// Bytes of it.
+    /// The length of the program in bytes.
     pub length: u64,
-    /// The program.
+    /// Reads the program.
     pub pieces: Pieces,
-    /// Servers that get it from here; each gives it to its share of the others.
+    /// The number of servers that get it from this one. Each of them forwards it to a part of the others.
     pub most: usize,
-    /// Directories of sessions, with their keys. Each is one of the policy's servers.
+    /// The addresses of the sessions, with their keys. Each is on one of the policy's servers.
     pub to: Vec<String>,
 }
 
 #[derive(Default)]
 struct Table {
-    /// The number of the session that is made next.
+    /// The number of the next session.
     next: u64,
     sessions: BTreeMap<u64, Known>,
-    /// Those that are being made, and whose they are.
+    /// Sessions being created, with their users.
     making: BTreeMap<u64, User>,
-    /// Those that stay when nobody has them open.
+    /// Persistent sessions, which exist without open files.
     kept: BTreeMap<u64, Arc<Session>>,
 }
 
@@ -140,7 +141,7 @@ struct Known {
     user: User,
 }
 
-/// What the driver is to do: each once.
+/// Work for the driver.
 #[derive(Default)]
 struct Queue {
     due: VecDeque<Work>,
@@ -148,61 +149,61 @@ struct Queue {
     ended: bool,
 }
 
-/// Of a session, for its driver: who asked is answered.
+/// Work for a session. The request is answered when it is done.
 struct Work(Arc<Session>, What, Ask);
 
 enum What {
     Launch(Exec),
-    /// To how many at once, and to whom in all.
+    /// The number of servers to send to directly, and all addresses.
     Spread(usize, Vec<String>),
 }
 
-/// What is to run, with which words and variables.
+/// A program to be run, with its arguments and variables.
 struct Exec {
-    /// `None`: what was written to the session.
+    /// `None`: the program written to the session.
     path: Option<String>,
     words: Vec<String>,
     env: Vec<(String, String)>,
 }
 
-/// How an image ([`machine::image_end`](crate::machine::image_end)) runs: by whoever knows machines. Its processes are
-/// launched and confined as programs are.
+/// Runs machine images ([`machine::image_end`](crate::machine::image_end)). The processes are launched and confined
+/// like other programs.
 pub trait Machines: Send + Sync + 'static {
-    /// The program that runs this image with these words and this environment, within so many bytes of memory; and
-    /// what it may beside what the policy says. Waits for the disk. Its standard files are those of the session, and so
-    /// is its channel, if it has one.
+    /// Returns the program that runs this image with these arguments and this environment, within a number of bytes
+    /// of memory. It also returns the rights it needs besides the policy's. It uses the session's standard files, and
+    /// the channel if there is one. Waits for the disk.
     fn machine(&self, image: &Path, start: &Start) -> io::Result<Machine>;
 }
 
-/// What an image is started with.
+/// The configuration of a machine to be started.
 pub struct Start<'a> {
-    /// The first one is its name.
+    /// The arguments, with the name first.
     pub words: &'a [String],
     /// Names and values.
     pub env: &'a [(String, String)],
-    /// Bytes.
+    /// The maximum memory in bytes.
     pub memory: u64,
-    /// Whether there is a channel, which shows it something.
+    /// Whether it has a channel.
     pub channel: bool,
 }
 
-/// See [`Machines`].
+/// The program of a [`Machines`].
 pub struct Machine {
-    /// A path.
+    /// Its path.
     pub program: PathBuf,
-    /// The first one is its name.
+    /// The arguments, with the name first.
     pub words: Vec<String>,
-    /// Beside what the policy says.
+    /// Rights besides those of the policy.
     pub rights: Rights,
 }
 
 impl Parts {
-    /// None yet. Files are as old as `wall`, time since 1970; directories are made in `dir` if the policy names no
-    /// other; the rest it is given. The program of this process has [`launch`] behind [`VERB`]. Without its driver
-    /// nothing ever runs.
+    /// Creates a server without sessions. `wall`, time since 1970, is the time of its files. Directories are created
+    /// in `dir` unless the policy names another one. This process' own program must call [`launch`] for the argument
+    /// [`VERB`]. Without its driver nothing runs.
     ///
     /// # Errors
-    /// It may not run programs here: why.
+    /// The reason why programs cannot be run here.
     pub fn new(
         policy: Policy,
         wall: Duration,
@@ -240,7 +241,7 @@ impl Parts {
         let guard = Guard { groups: groups.clone(), prefix: format!("{name}-"), base: text.into() };
         let launcher = Launcher::new(guard).map_err(|error| format!("no program can be started: {error}"))?;
         let (pool, ends, removes) = (Pool::new(THREADS), Pool::new(ENDS), Pool::new(ENDS));
-        // One thread of each there is from now on, so that no core ever does their work.
+        // Starts one thread of each pool now. After that a push never fails, so that no core does their work.
         if [&ends, &removes].iter().any(|of| of.push(0, Box::new(|| ())).is_err()) {
             return Err("no thread can be started".into());
         }
@@ -286,13 +287,13 @@ impl Parts {
         Ok((Self { tree: Tree::new(root, wall).audited("part"), shared }, driver))
     }
 
-    /// What the aname tells of who attaches, as for [`Tree::set_told`].
+    /// Sets a function that updates the client's identity from the aname, as for [`Tree::set_told`].
     pub fn told_by(mut self, told: impl Fn(&mut Who, &[u8]) + Send + Sync + 'static) -> Self {
         self.tree.set_told(told);
         self
     }
 
-    /// Sessions that there are.
+    /// Returns the number of sessions.
     pub fn count(&self) -> usize {
         lock(&self.shared.table).sessions.len()
     }
@@ -344,7 +345,7 @@ impl FileServer for Parts {
         self.tree.fill(fill);
     }
 
-    /// Those of the sessions' directories.
+    /// Those of files in the sessions' directories.
     fn has_descriptors(&self) -> bool {
         true
     }
@@ -354,12 +355,13 @@ impl FileServer for Parts {
     }
 }
 
-/// Starts programs, and reads, writes and waits for their ends, on the core where it runs. It ends with the server.
+/// Starts programs, watches them, and reads and writes their pipes, on the core where it runs. It ends with the
+/// server.
 #[must_use]
 pub struct Driver(Arc<Shared>);
 
 impl Driver {
-    /// See above.
+    /// Runs until the server is dropped.
     pub async fn run(self, env: impl Env + Clone) {
         let next = || {
             poll_fn(|cx| {
@@ -391,7 +393,7 @@ impl Shared {
         let shared = self.clone();
         self.aside(opening.id().conn, move || match shared.new_session(&opening.visitor) {
             Ok(session) => {
-                // Who does not want it any more has dropped it.
+                // If the open was flushed, the session is dropped here.
                 let (number, ctl) =
                     (session.number.to_string(), Arc::new(Ctl::new(Opened::of(session), false)));
                 drop(opening.becomes(&[&number, "ctl"], ctl));
@@ -400,7 +402,7 @@ impl Shared {
         });
     }
 
-    /// Makes one, by the policy as it is now. Waits for the disk.
+    /// Creates a session by the present version of the policy. Waits for the disk.
     fn new_session(self: &Arc<Self>, visitor: &Visitor) -> Result<Arc<Session>> {
         let rules = self.rules.now();
         let policy = &rules.policy;
@@ -443,7 +445,7 @@ impl Shared {
         done.inspect_err(|_| drop(remove::remove(&self.dir(number))))
     }
 
-    /// A session is there, or not, when nobody has it open.
+    /// Keeps a session that has no open files, or stops that.
     fn keep(&self, session: &Arc<Session>, is_kept: bool) {
         let mut table = lock(&self.table);
         let before = match is_kept {
@@ -454,7 +456,7 @@ impl Shared {
         drop(before);
     }
 
-    /// What a session leaves behind.
+    /// Removes a dropped session from the tables, and ends its processes and its directory.
     fn forget(&self, number: u64) {
         let gone = lock(&self.table).sessions.remove(&number);
         drop(gone);
@@ -470,15 +472,15 @@ impl Shared {
         }
     }
 
-    /// Does what ends a session.
+    /// Runs a job that ends a session.
     fn end(&self, number: u64, job: impl FnOnce() + Send + 'static) {
-        // There are fewer sessions than have room there, as above.
+        // The queue has room for more jobs than there are sessions, and a thread exists.
         if let Err(job) = self.ends.push(number, Box::new(job)) {
             job();
         }
     }
 
-    /// Something is to be done by the driver.
+    /// Queues work for the driver.
     fn due(&self, work: Work) {
         let mut queue = lock(&self.queue);
         if queue.ended {
@@ -491,7 +493,7 @@ impl Shared {
         driver.into_iter().for_each(Waker::wake);
     }
 
-    /// Does what may wait for the disk.
+    /// Runs a job that may wait for the disk.
     fn aside(&self, client: u64, job: impl FnOnce() + Send + 'static) {
         if let Err(job) = self.pool.push(client, Box::new(job)) {
             job();
@@ -502,12 +504,12 @@ impl Shared {
         self.base.join(number.to_string())
     }
 
-    /// Where a session's program works.
+    /// Returns the working directory of a session's program.
     fn place(&self, number: u64) -> PathBuf {
         self.dir(number).join(PLACE)
     }
 
-    /// Makes a session's directories, and gives them to whom they belong. Waits for the disk.
+    /// Creates a session's directories and gives them to their user. Waits for the disk.
     fn make(&self, number: u64) -> io::Result<PathBuf> {
         let place = self.place(number);
         for (dir, mode) in [(self.dir(number), 0o711), (place.clone(), 0o700)] {
@@ -525,11 +527,11 @@ impl Shared {
         std::os::unix::fs::lchown(path, Some(uid), Some(gid))
     }
 
-    /// Makes the file of a session's program.
+    /// Creates the file of a session's program.
     fn program(&self, number: u64) -> io::Result<File> {
         self.make(number)?;
         let path = self.dir(number).join("exec");
-        // One that was not written to its end. Somebody may be writing it still.
+        // Removes an incompletely written one, which may still be open.
         match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -554,7 +556,7 @@ fn opened(visitor: &Visitor, session: &Weak<Session>, has_key: bool) -> Result<O
     Ok(Opened::of(session))
 }
 
-/// What who has the key of a session may do with it.
+/// Returns the files for clients that have the session's key.
 fn keyed(session: &Arc<Session>) -> Dir {
     let ctl = Arc::downgrade(session);
     let ctl =
@@ -571,7 +573,7 @@ fn exec(session: &Arc<Session>, has_key: bool) -> synth::File {
     synth::File::opened_later(open, |_| false).mode(0o222).event()
 }
 
-/// The directory of a session, as its program has it.
+/// Returns the session's directory, with the program's rights.
 fn place(session: &Arc<Session>, (root, attr): (Node, Attr)) -> Beyond {
     let disk = session.shared.disk.clone();
     let session = Arc::downgrade(session);
@@ -582,7 +584,7 @@ fn place(session: &Arc<Session>, (root, attr): (Node, Attr)) -> Beyond {
     })
 }
 
-/// The files of a session, whose directory is `fs`. They do not keep it.
+/// Returns the files of a session; `fs` is its directory. They hold no reference to the session.
 fn directory(session: &Arc<Session>, fs: (Node, Attr)) -> Dir {
     let handle = |make: fn(Opened) -> Result<Box<dyn synth::Handle>>| {
         let session = Arc::downgrade(session);
@@ -604,7 +606,7 @@ fn directory(session: &Arc<Session>, fs: (Node, Attr)) -> Dir {
         .with("fs", place(session, fs).into())
 }
 
-/// As whom programs run.
+/// Returns the user that programs run as.
 fn user(policy: &Policy) -> std::result::Result<(Option<(u32, u32)>, String), String> {
     let own = rustix::process::geteuid().as_raw();
     let name = policy.user.as_deref();
@@ -623,7 +625,7 @@ fn user(policy: &Policy) -> std::result::Result<(Option<(u32, u32)>, String), St
     }
 }
 
-/// Whether programs of this user come to a directory: each above it must let them.
+/// Checks that the user of the programs may pass through every directory above `dir`.
 fn reachable(dir: &Path, (uid, gid): (u32, u32), name: &str) -> std::result::Result<(), String> {
     let whole = dir.canonicalize().map_err(|error| format!("{}: {error}", dir.display()))?;
     for above in whole.ancestors() {
@@ -643,7 +645,7 @@ fn reachable(dir: &Path, (uid, gid): (u32, u32), name: &str) -> std::result::Res
     Ok(())
 }
 
-/// Takes a directory for this server.
+/// Opens and locks a directory for this server.
 fn locked(dir: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let lock = rustix::fs::open(dir, flags, Mode::empty())?;
@@ -651,11 +653,11 @@ fn locked(dir: &Path) -> io::Result<OwnedFd> {
     Ok(lock)
 }
 
-/// Makes the directory of this server, and takes it.
+/// Creates and locks the directory of this server.
 fn made(dir: &Path) -> io::Result<OwnedFd> {
     for _ in 0..ATTEMPTS {
         match DirBuilder::new().mode(0o711).create(dir) {
-            // Another server that starts may take it for one that was left: it goes, and is made again.
+            // Another starting server may remove it as left over before it is locked. Then it is created again.
             Ok(()) => match locked(dir) {
                 Ok(lock) if is_there(dir, &lock) => return Ok(lock),
                 _ => {}
@@ -668,13 +670,13 @@ fn made(dir: &Path) -> io::Result<OwnedFd> {
     Err(io::ErrorKind::ResourceBusy.into())
 }
 
-/// Whether this is what stands at the path.
+/// Returns whether `dir` is still at this path.
 fn is_there(path: &Path, dir: &OwnedFd) -> bool {
     let there = fs::symlink_metadata(path).map(|meta| (meta.dev(), meta.ino()));
     there.ok() == rustix::fs::fstat(dir).map(|stat| (stat.st_dev, stat.st_ino)).ok()
 }
 
-/// Removes what servers that are no more have left.
+/// Removes directories left by servers that have ended.
 fn sweep(dir: &Path) {
     let Ok(entries) = fs::read_dir(dir) else { return };
     for entry in entries.flatten() {
@@ -682,7 +684,7 @@ fn sweep(dir: &Path) {
         let is_named = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
         if is_named
             && launch::is_ours(&path)
-            // Nobody takes it until it has gone.
+            // The lock stays until the directory is removed.
             && let Ok(lock) = locked(&path)
             && is_there(&path, &lock)
             && let Err(error) = remove::remove(&path)
@@ -692,16 +694,16 @@ fn sweep(dir: &Path) {
     }
 }
 
-/// How the names of groups and directories begin.
+/// The prefix of the names of groups and directories.
 const PREFIX: &str = "ninefold-part-";
-/// A session's directory, in that of its own.
+/// The name of the program's directory inside the session's.
 const PLACE: &str = "fs";
-/// For disks and the kernel.
+/// Threads that wait for disks and the kernel.
 const THREADS: usize = 8;
-/// For the ends of sessions; and for their directories.
+/// Threads of the pool that ends sessions, and of the one that removes directories.
 const ENDS: usize = 2;
-/// Attempts at a directory of its own.
+/// Attempts to create the server's directory.
 const ATTEMPTS: usize = 1000;
 const PAUSE: Duration = Duration::from_millis(1);
-/// Descriptors of files in the sessions' directories that are kept.
+/// The number of cached descriptors of files in the sessions' directories.
 const HANDLES: usize = 256;

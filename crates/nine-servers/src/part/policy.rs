@@ -1,6 +1,7 @@
-//! What sessions may be, and whose: the text of a policy file, and the lists of processors in it and in ctls.
+//! The policy of sessions: their users and limits, as a text file; and lists of processors in it and in ctls.
 //!
-//! In: lines (docs/part.md, "Policy"). Out: a [`Policy`]; lists of processors; the [`Rules`] as the file has them now.
+//! In: lines (docs/part.md, "Policy"). Out: a [`Policy`]; lists of processors; the [`Rules`] of the file's present
+//! version.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,47 +19,47 @@ use nine_proto::{Errno, Error, Result};
 #[derive(Clone, Debug)]
 pub struct Policy {
     pub(super) allowed: Vec<User>,
-    /// As whom programs run.
+    /// The user that programs run as.
     pub(super) user: Option<String>,
     pub(super) limits: Limits,
-    /// Sessions at once.
+    /// The maximum number of sessions.
     pub(super) number: usize,
-    /// The same of one user.
+    /// The maximum number of sessions of one user.
     each: Option<usize>,
     /// `None`: all that are online.
     pub(super) cpus: Option<BTreeSet<usize>>,
     pub(super) programs: Vec<String>,
     pub(super) reads: Vec<String>,
     pub(super) network: bool,
-    /// Servers to which programs are given (`clone`).
+    /// Servers to which programs may be sent (`clone`).
     pub(super) nodes: Vec<String>,
-    /// Where directories are made.
+    /// The directory of the sessions' directories.
     pub(super) fs: Option<String>,
     pub(super) strict: bool,
-    /// Where it stands, and how that was when it was read.
+    /// The file, and its stamp when it was read.
     file: Option<(PathBuf, Option<FileStamp>)>,
 }
 
-/// Of one session.
+/// The limits of one session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Limits {
-    /// Bytes.
+    /// Memory in bytes.
     pub(super) memory: u64,
-    /// Seconds of processor time.
+    /// CPU time in seconds.
     pub(super) cpu: Option<u64>,
     pub(super) processes: u64,
 }
 
-/// Somebody who may.
+/// A user who may run programs.
 #[derive(Clone, Debug)]
 pub(super) struct User {
     name: String,
-    /// The number of this name on this machine.
+    /// The uid of this name on this machine.
     uid: Option<u32>,
 }
 
 impl User {
-    /// Who has a number is who has that number: he may call himself anything beside.
+    /// Matches a client by its uid if it has one, else by its name.
     fn is(&self, who: &Who) -> bool {
         match who.uid {
             Some(uid) => self.uid == Some(uid),
@@ -88,22 +89,22 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// What this file says. Waits for the disk.
+    /// Reads a policy file. Waits for the disk.
     ///
     /// # Errors
-    /// It cannot be read, others can change it ([`read_rights`]), or lines are wrong.
+    /// The file cannot be read, other users can change it ([`read_rights`]), or lines are invalid.
     pub fn read(file: &Path) -> std::result::Result<Self, String> {
-        // Before it is read: what is written meanwhile is read the next time.
+        // The stamp is taken first: changes during the read are seen at the next check.
         let stamp = FileStamp::of(file);
         Ok(Self { file: Some((file.into(), stamp)), ..read_rights(file)?.parse()? })
     }
 
-    /// Sessions of one user at once, who is not the owner.
+    /// Returns the maximum number of sessions of a user other than the owner.
     pub(super) fn each(&self) -> usize {
         self.each.unwrap_or(self.number / 2).max(1)
     }
 
-    /// Whether this client may make sessions.
+    /// Checks that this client may create sessions.
     pub(super) fn may(&self, who: &Who) -> Result<()> {
         if who.read_only {
             return Err(Error::new(Errno::EACCES, "permission denied: you may change nothing here"));
@@ -172,25 +173,25 @@ impl Policy {
     }
 }
 
-/// What new sessions go by.
+/// The rules for new sessions.
 pub(super) struct Rules {
     pub(super) policy: Policy,
-    /// Processors that sessions may have.
+    /// Processors that sessions may use.
     pub(super) online: BTreeSet<usize>,
 }
 
 impl Rules {
     /// # Errors
-    /// It names processors that are not there.
+    /// The policy names processors that do not exist.
     pub(super) fn new(policy: Policy) -> std::result::Result<Self, String> {
         let online = online(&policy)?;
         Ok(Self { policy, online })
     }
 
-    /// The same by what the file says now. As whom programs run, and where, stays as it was at the start.
+    /// Reads the file again. `user` and `fs` cannot change after the start.
     fn again(&self, file: &Path) -> std::result::Result<Self, String> {
         let text = read_rights(file)?;
-        // Somebody may be writing it.
+        // The file may be in the middle of a write.
         if !text.ends_with('\n') {
             return Err("its last line has no end".into());
         }
@@ -202,7 +203,7 @@ impl Rules {
     }
 }
 
-/// The rules, followed when their file changes.
+/// The rules with their file, read again after changes.
 pub(super) struct Watched(Mutex<Arc<Rules>>);
 
 impl Watched {
@@ -210,12 +211,12 @@ impl Watched {
         Self(Mutex::new(Arc::new(rules)))
     }
 
-    /// Without a look at the file.
+    /// Returns the rules without a check of the file.
     pub(super) fn known(&self) -> Arc<Rules> {
         lock(&self.0).clone()
     }
 
-    /// With one. What cannot be followed changes nothing. Waits for the disk.
+    /// Returns the rules after a check of the file. An invalid new version is logged and ignored. Waits for the disk.
     pub(super) fn now(&self) -> Arc<Rules> {
         let known = self.known();
         let Some((file, stamp)) = &known.policy.file else { return known };
@@ -240,7 +241,7 @@ impl Watched {
     }
 }
 
-/// The processors that sessions may have.
+/// Returns the processors that sessions may use.
 fn online(policy: &Policy) -> std::result::Result<BTreeSet<usize>, String> {
     let may = rustix::thread::sched_getaffinity(None).map_err(|error| error.to_string())?;
     let may: BTreeSet<usize> = (0..rustix::thread::CpuSet::MAX_CPU).filter(|&cpu| may.is_set(cpu)).collect();
@@ -270,17 +271,17 @@ fn most(word: &str, most: u64) -> std::result::Result<u64, String> {
     }
 }
 
-/// Seconds of processor time.
+/// Parses seconds of CPU time.
 pub(super) fn seconds(word: &str) -> std::result::Result<u64, String> {
     most(word, SECONDS_MAX)
 }
 
-/// Processes and threads at once.
+/// Parses a number of processes and threads.
 pub(super) fn processes(word: &str) -> std::result::Result<u64, String> {
     most(word, PROCESSES_MAX)
 }
 
-/// Bytes of memory, at least one.
+/// Parses bytes of memory, at least one.
 pub(super) fn size(word: &str) -> std::result::Result<u64, String> {
     match nine_text::parse_size(word).map_err(|error| error.to_string())? {
         0 => Err("a size of 0 leaves no memory at all".into()),
@@ -288,7 +289,7 @@ pub(super) fn size(word: &str) -> std::result::Result<u64, String> {
     }
 }
 
-/// Processors as the kernel lists them: `0-3,8`.
+/// Parses processors as the kernel lists them: `0-3,8`.
 pub(super) fn cpus(list: &str) -> std::result::Result<BTreeSet<usize>, String> {
     let bad = || format!("`{list}` is no list of processors, like 0-3,8");
     let mut all = BTreeSet::new();
@@ -304,12 +305,12 @@ pub(super) fn cpus(list: &str) -> std::result::Result<BTreeSet<usize>, String> {
     Ok(all)
 }
 
-/// The same back.
+/// Formats processors as a list.
 pub(super) fn cpu_list(cpus: &BTreeSet<usize>) -> String {
     cpus.iter().map(usize::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// User and group of this name, or number, on this machine.
+/// Returns the uid and gid of a user name or uid on this machine.
 pub(super) fn passwd(name: &str) -> Option<(u32, u32)> {
     let text = fs::read_to_string("/etc/passwd").ok()?;
     text.lines().find_map(|line| {
@@ -321,16 +322,16 @@ pub(super) fn passwd(name: &str) -> Option<(u32, u32)> {
 
 const KNOWN: &str = "allow USER..., user NAME, memory SIZE, cpu SECONDS, number N, each N, processes N, cpus LIST, \
      programs PATH..., reads PATH..., nodes ADDR..., network, fs DIR or strict";
-/// What runs where nobody says.
+/// The default of `programs`.
 pub(super) const PROGRAMS: [&str; 7] =
     ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache"];
-/// Sessions at once.
+/// The highest value for `number`.
 const NUMBER_MAX: u64 = 1024;
-/// A hundred years: what is reckoned in microseconds stays a number.
+/// A hundred years; in microseconds it still fits the integer.
 const SECONDS_MAX: u64 = 3_155_760_000;
-/// The most that the kernel counts.
+/// The kernel's maximum.
 const PROCESSES_MAX: u64 = 4 << 20;
-/// The highest processor that a set of the kernel's has.
+/// The highest processor number in the kernel's CPU set.
 const CPU_MAX: usize = 1023;
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! The end of a directory and of all that is below it, whatever a program has made there.
+//! Removes a directory tree that a program may have made in any shape.
 //!
-//! In: a directory of ours. Out: it is not there any more; or why.
+//! In: a directory of this server. Out: it is removed; or an error.
 //!
-//! Always holds: the stack, and the descriptors that are open, are as many for any depth: what lies deeper is moved up
-//! beside the rest, and has its turn there. No link is followed. What its user may not read or change, he may then.
+//! Always holds: the stack and the number of open descriptors do not depend on the depth. Nested directories are
+//! moved up to the top and removed from there. No link is followed. Missing permissions of the owner are added first.
 
 use std::ffi::CStr;
 use std::io;
@@ -30,7 +30,7 @@ pub(super) fn remove(dir: &Path) -> io::Result<()> {
         if is_empty {
             break;
         }
-        // Nothing of it could be removed.
+        // A whole pass removed nothing.
         if let Some(error) = last.filter(|_| !goes_on) {
             return Err(error.into());
         }
@@ -38,7 +38,7 @@ pub(super) fn remove(dir: &Path) -> io::Result<()> {
     Ok(unlinkat(CWD, dir, AtFlags::REMOVEDIR)?)
 }
 
-/// Removes one entry. Directories in it are entries of `root` then.
+/// Removes one entry. Directories inside it are first moved up to `root`.
 fn clear(root: &OwnedFd, name: &CStr, moved: &mut u64) -> rustix::io::Result<()> {
     if gone(root.as_fd(), name)? {
         return Ok(());
@@ -49,18 +49,18 @@ fn clear(root: &OwnedFd, name: &CStr, moved: &mut u64) -> rustix::io::Result<()>
             *moved += 1;
             let to = format!(".{moved}");
             let again = || open(&dir, inner).and_then(|_| renameat(&dir, inner, root, &*to));
-            // What cannot be moved is in the way of its directory.
+            // An entry that cannot be moved keeps its directory from being removed.
             let _ = renameat(&dir, inner, root, &*to).or_else(|_| again());
         }
     })?;
     unlinkat(root, name, AtFlags::REMOVEDIR)
 }
 
-/// Removes a file or an empty directory; whether it was that.
+/// Removes a file or an empty directory. Returns false for a directory that is not empty.
 fn gone(dir: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<bool> {
     match unlinkat(dir, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => return Ok(true),
-        // A directory.
+        // It is a directory.
         Err(Errno::ISDIR | Errno::PERM) => {}
         Err(error) => return Err(error),
     }
@@ -71,13 +71,14 @@ fn gone(dir: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<bool> {
     }
 }
 
-/// Opens a directory, whose owner has all rights to it from then on.
+/// Opens a directory, after it gave the owner all permissions.
 fn open(dir: impl AsFd, name: &CStr) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let path = openat(&dir, name, flags | OFlags::PATH, Mode::empty())?;
     let mode = Mode::from_raw_mode(rustix::fs::fstat(&path)?.st_mode);
     if !mode.contains(Mode::RWXU) {
-        // A descriptor of a path changes nothing by itself; it may be somebody else's.
+        // chmod does not work on an `O_PATH` descriptor itself. The directory may belong to another user; then it
+        // fails.
         let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&path));
         let _ = rustix::fs::chmod(path, mode | Mode::RWXU);
     }

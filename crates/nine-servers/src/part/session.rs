@@ -1,4 +1,4 @@
-//! One session: how it is to be, what has been asked of its files, and the process while there is one.
+//! One session: its configuration, the requests on its files, and its process while there is one.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt::{self, Write as _};
@@ -24,12 +24,12 @@ pub(super) struct Session {
     pub(super) number: u64,
     pub(super) shared: Arc<Shared>,
     pub(super) whose: Whose,
-    /// By which it goes: as they were when it was made.
+    /// The rules at the time of its creation.
     pub(super) rules: Arc<Rules>,
     state: Mutex<State>,
 }
 
-/// Whose sessions are counted together: those of one number, whatever he calls himself, or of one name without any.
+/// The user that sessions are counted for: by the uid, or by the name if there is none.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct User(std::result::Result<u32, Box<str>>);
 
@@ -39,11 +39,11 @@ impl User {
     }
 }
 
-/// Who has made it.
+/// The creator of a session.
 pub(super) struct Whose {
-    /// As whom its program is served over its channel: its owner has no rights there that others have not.
+    /// The identity of its program on its channel, without an owner's rights.
     pub(super) who: Who,
-    /// How that is known, for the log.
+    /// The kind of authentication, for the log.
     pub(super) proof: Box<str>,
 }
 
@@ -67,40 +67,40 @@ impl fmt::Display for Whose {
 
 pub(super) struct State {
     pub(super) phase: Phase,
-    /// Open files; `None`: the last one has been closed.
+    /// The number of open files; `None` after the last close.
     opens: Option<usize>,
     is_persistent: bool,
     pub(super) limits: Limits,
-    /// Those that are its alone.
+    /// Processors that belong to it alone.
     pub(super) cpus: BTreeSet<usize>,
     pub(super) channel: bool,
     pub(super) waits: Waits,
     argv: Vec<u8>,
     env: Vec<u8>,
     file: Program,
-    /// Bytes that the program has, if that was said.
+    /// The length of the program, if announced.
     length: Option<u64>,
-    /// It is being given to others.
+    /// Its program is being sent to other servers.
     is_given: bool,
-    /// Who knows it gives the session its program.
+    /// A client with this key may write the session's program.
     key: Option<Box<str>>,
-    /// Open `stdin`s; `None`: the input has ended.
+    /// The number of open `stdin`s; `None`: the input has ended.
     inputs: Option<usize>,
     pub(super) writes: VecDeque<Ask>,
-    /// Bytes of the first write that have gone.
+    /// Bytes of the first write that were sent.
     pub(super) sent: usize,
-    /// Of `stdout` and `stderr`.
+    /// Reads of `stdout` and `stderr`.
     pub(super) reads: [VecDeque<Ask>; 2],
-    /// Nothing more comes of them.
+    /// The outputs have ended.
     pub(super) are_over: [bool; 2],
     waiting: VecDeque<Ask>,
-    /// What runs, or has run.
+    /// The program that runs, or has run.
     pub(super) program: Box<str>,
     pub(super) pid: Option<Pid>,
     pub(super) confined: Box<str>,
-    /// Why it could not be started.
+    /// The reason why it could not be started.
     failed: Box<str>,
-    /// Everybody in it shall end.
+    /// All its processes must be killed.
     pub(super) kill: bool,
     pub(super) task: Option<Waker>,
 }
@@ -108,7 +108,7 @@ pub(super) struct State {
 /// The file `exec`.
 enum Program {
     None,
-    /// Somebody has it open.
+    /// A client is writing it.
     Writing,
     Written,
 }
@@ -122,12 +122,12 @@ pub(super) enum Phase {
     Wiped,
 }
 
-/// How a program has ended.
+/// How a program ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct End {
-    /// Its status, or the signal.
+    /// The exit status, or the signal.
     pub(super) how: std::result::Result<i32, i32>,
-    /// Milliseconds as user, as system, and by the clock.
+    /// Milliseconds of user, system and real time.
     pub(super) times: [u64; 3],
     pub(super) memory: u64,
     pub(super) limit: Option<&'static str>,
@@ -148,14 +148,14 @@ impl fmt::Display for End {
     }
 }
 
-/// Answers that are given when nothing is locked: of a read its bytes, of a write how many went.
+/// Answers to be given while nothing is locked: bytes for a read, a count for a write.
 #[derive(Default)]
 pub(super) struct Answers(Vec<(Ask, Result<Said>)>);
 
 enum Said {
-    /// Whatever the offset.
+    /// Bytes independent of the offset.
     Read(Bytes),
-    /// All there is.
+    /// The whole contents, read at the offset.
     Whole(Bytes),
     Wrote(usize),
 }
@@ -190,7 +190,7 @@ impl Answers {
 }
 
 impl Session {
-    /// One that is opened once.
+    /// Creates a session with one open file.
     pub(super) fn new(shared: &Arc<Shared>, number: u64, visitor: &Visitor, rules: Arc<Rules>) -> Arc<Self> {
         let state = State {
             phase: Phase::Idle,
@@ -223,7 +223,7 @@ impl Session {
         Arc::new(Self { number, shared, whose, rules, state })
     }
 
-    /// Whether this is its key.
+    /// Returns whether this is its key. Compares in constant time.
     pub(super) fn has(&self, key: &str) -> bool {
         let same = |of: &str| {
             of.len() == key.len() && of.bytes().zip(key.bytes()).fold(0, |all, (a, b)| all | (a ^ b)) == 0
@@ -231,7 +231,7 @@ impl Session {
         self.step(|state, _| state.key.as_deref().is_some_and(same))
     }
 
-    /// One more file of it is open, for this visitor, who may have its key.
+    /// Counts one more open file, for this visitor, who may have the session's key.
     pub(super) fn open(&self, visitor: &Visitor, has_key: bool) -> Result<()> {
         if !has_key {
             self.is_of(visitor)?;
@@ -249,7 +249,7 @@ impl Session {
         }
     }
 
-    /// Whether this visitor may have files of its directory.
+    /// Checks that this visitor may use files of its directory.
     pub(super) fn may_see(&self, visitor: &Visitor) -> Result<()> {
         self.is_of(visitor)?;
         self.step(|state, _| if state.phase == Phase::Wiped { Err(over()) } else { Ok(()) })
@@ -264,12 +264,12 @@ impl Session {
         task.into_iter().for_each(Waker::wake);
     }
 
-    /// Nobody will ask for it any more.
+    /// Wipes the session, since the server ends.
     pub(super) fn abandon(&self) {
         self.with(|state, answers| state.wipe(answers));
     }
 
-    /// Changes it, and wakes its task.
+    /// Changes the session, answers requests, and wakes its task.
     pub(super) fn with<T>(&self, change: impl FnOnce(&mut State, &mut Answers) -> T) -> T {
         let mut answers = Answers::default();
         let mut state = lock(&self.state);
@@ -281,7 +281,7 @@ impl Session {
         done
     }
 
-    /// The same for its task.
+    /// The same for the task itself, which is not woken.
     pub(super) fn step<T>(&self, step: impl FnOnce(&mut State, &mut Answers) -> T) -> T {
         let mut answers = Answers::default();
         let done = step(&mut lock(&self.state), &mut answers);
@@ -289,7 +289,7 @@ impl Session {
         done
     }
 
-    /// A text for `ctl`, of somebody who may have come by the key.
+    /// Executes a control message, of a client that may have opened `ctl` by the key.
     pub(super) fn control(self: &Arc<Self>, ask: Ask, has_key: bool) {
         let words = text(&ask).and_then(|text| quote::words(text.trim_matches('\0')));
         let words = match words {
@@ -333,7 +333,7 @@ impl Session {
         ask.done(done);
     }
 
-    /// To whom its program shall go, if that can be.
+    /// Checks that its program can be sent to these addresses.
     fn may_spread(&self, most: &str, to: &[&str]) -> Result<What> {
         let most = positive(most)?;
         let known = &self.rules.policy.nodes;
@@ -359,17 +359,17 @@ impl Session {
         })
     }
 
-    /// Its program has been given to others, or not.
+    /// Records that the program is no longer being sent.
     pub(super) fn given(&self) {
         self.step(|state, _| state.is_given = false);
     }
 
-    /// Makes these processors its own. Waits for the kernel.
+    /// Gives it exclusive processors. Waits for the kernel.
     fn dedicate(&self, list: &str) -> Result<()> {
         let cpus = policy::cpus(list).map_err(|why| wrong(&why))?;
         self.step(|state, _| state.may_set())?;
         self.shared.cpus.dedicate(self.number, &self.rules.online, &cpus)?;
-        // Who has begun meanwhile has found them or not, and keeps them from others.
+        // A program that was started meanwhile may have missed them. The session owns them nevertheless.
         self.with(|state, _| {
             state.may_set()?;
             state.cpus = cpus;
@@ -377,7 +377,7 @@ impl Session {
         })
     }
 
-    /// What shall run, if that can be.
+    /// Checks that a program can be run, and returns it.
     fn exec(&self, words: &[&str]) -> Result<Exec> {
         self.with(|state, _| {
             match state.phase {
@@ -406,7 +406,7 @@ impl Session {
                 return Err(wrong("argv: a word has a zero in it"));
             }
             state.phase = Phase::Starting;
-            // Who was killed before was nobody.
+            // An earlier `kill` had no process to end.
             state.kill = false;
             state.program = path.as_deref().unwrap_or("exec").into();
             state.failed = Box::default();
@@ -414,7 +414,7 @@ impl Session {
         })
     }
 
-    /// It does not run: why.
+    /// Records why a program does not run.
     pub(super) fn failed(&self, error: &Error) {
         self.with(|state, answers| {
             if state.phase == Phase::Starting {
@@ -428,12 +428,12 @@ impl Session {
         });
     }
 
-    /// `argv` or `env` as it is.
+    /// Returns the contents of `argv` or `env`.
     pub(super) fn words(&self, of: Words) -> Bytes {
         self.step(|state, _| of.of(state).clone().into())
     }
 
-    /// Writes to one of them.
+    /// Writes to `argv` or `env`.
     pub(super) fn write(&self, of: Words, ask: Ask) {
         let done = self.with(|state, _| {
             state.may_set()?;
@@ -458,7 +458,7 @@ impl Session {
         ask.done(done);
     }
 
-    /// The file of the program, which somebody writes from now on: how long it will be, if that was said.
+    /// Marks the program's file as being written. Returns its length if announced.
     pub(super) fn begin_program(&self) -> Result<Option<u64>> {
         self.with(|state, _| {
             state.may_write()?;
@@ -467,7 +467,7 @@ impl Session {
         })
     }
 
-    /// Nobody writes it any more. Where it is not whole another one may be written.
+    /// Records the end of the upload. An incomplete program may be written again.
     pub(super) fn end_program(&self, is_whole: bool) {
         self.with(|state, _| state.file = if is_whole { Program::Written } else { Program::None });
     }
@@ -484,7 +484,7 @@ impl Session {
         self.with(|state, _| state.inputs = state.inputs.map(|inputs| inputs - 1).filter(|&left| left > 0));
     }
 
-    /// A write of `stdin`.
+    /// Queues a write of `stdin`.
     pub(super) fn input(&self, ask: Ask) {
         self.with(|state, answers| match state.phase {
             Phase::Finished(_) | Phase::Wiped => answers.fail([ask], &over()),
@@ -494,7 +494,7 @@ impl Session {
         });
     }
 
-    /// A read of `stdout` or `stderr`.
+    /// Queues a read of `stdout` or `stderr`.
     pub(super) fn output(&self, which: usize, ask: Ask) {
         self.with(|state, answers| match state.phase {
             _ if state.are_over[which] || state.phase == Phase::Wiped => answers.read([ask], &Bytes::new()),
@@ -503,7 +503,7 @@ impl Session {
         });
     }
 
-    /// A read of `wait`.
+    /// Queues a read of `wait`.
     pub(super) fn wait(&self, ask: Ask) {
         self.with(|state, answers| match state.phase {
             Phase::Finished(end) => answers.whole([ask], &line(end)),
@@ -542,7 +542,7 @@ impl Session {
             let kind = if state.is_persistent { "persistent" } else { "normal" };
             let channel = if state.channel { "on" } else { "off" };
             let whose = quote::quote(&self.whose.who.name);
-            // Nothing can fail: it is a string.
+            // Writing to a String cannot fail.
             let _ = write!(
                 text,
                 " user {whose} type {kind} channel {channel} most {memory} processes {processes}"
@@ -575,7 +575,7 @@ impl Drop for Session {
 }
 
 impl State {
-    /// Whether nobody will ask for anything any more.
+    /// Returns whether no client can ask for anything any more.
     pub(super) fn is_over(&self) -> bool {
         self.phase == Phase::Wiped || self.opens.is_none()
     }
@@ -588,7 +588,7 @@ impl State {
         }
     }
 
-    /// Whether its program may be written.
+    /// Checks that its program may be written.
     fn may_write(&self) -> Result<()> {
         self.may_set()?;
         match self.file {
@@ -665,7 +665,7 @@ impl State {
         }
     }
 
-    /// The end of it all.
+    /// Kills the program and ends the session.
     fn wipe(&mut self, answers: &mut Answers) {
         self.kill = true;
         self.is_persistent = false;
@@ -673,7 +673,7 @@ impl State {
         self.refuse(answers);
     }
 
-    /// What waits will not come.
+    /// Answers all waiting requests: reads of output with its end, the others with an error.
     pub(super) fn refuse(&mut self, answers: &mut Answers) {
         let [out, err] = &mut self.reads;
         answers.read(out.drain(..).chain(err.drain(..)), &Bytes::new());
@@ -681,7 +681,7 @@ impl State {
         self.sent = 0;
     }
 
-    /// The program has ended.
+    /// Records the end of the program.
     pub(super) fn finish(&mut self, end: End, answers: &mut Answers) {
         self.pid = None;
         if self.phase != Phase::Wiped {
@@ -692,7 +692,7 @@ impl State {
         self.sent = 0;
     }
 
-    /// Whether the program's input is to end when all that was written has gone.
+    /// Returns whether the program's input must be closed after the queued writes.
     pub(super) fn input_ends(&self) -> bool {
         self.inputs.is_none()
     }
@@ -714,7 +714,7 @@ impl Words {
     }
 }
 
-/// What is written to `exec`, at an offset, of a program of this length, if that was said.
+/// Writes data to the program's file at an offset. Fails beyond the announced length.
 pub(super) fn store(file: &File, length: Option<u64>, offset: u64, data: &[u8]) -> Result<()> {
     let end = offset.saturating_add(data.len() as u64);
     if end > EXEC_MAX {
@@ -745,7 +745,7 @@ fn line(end: End) -> Bytes {
     format!("{end}\n").into()
 }
 
-/// The one text that was written.
+/// Returns the one control message of a write.
 fn text(ask: &Ask) -> Result<&str> {
     if ask.data.len() > TEXT_MAX {
         return Err(wrong(&format!("a control request has at most {TEXT_MAX} bytes")));
@@ -774,7 +774,7 @@ fn lower(limit: &mut u64, to: u64, of: &str) -> Result<()> {
     Ok(())
 }
 
-/// Whether it is long enough for nobody to guess it, and part of a name.
+/// Returns whether a key is long enough to be unguessable, and consists of letters and digits.
 fn is_key(word: &str) -> bool {
     (16..=64).contains(&word.len()) && word.bytes().all(|byte| byte.is_ascii_alphanumeric())
 }
@@ -791,7 +791,7 @@ pub(super) fn busy(text: &str) -> Error {
     Error::new(Errno::EBUSY, text)
 }
 
-/// What there is to say of a session that has ended.
+/// The error for a session that has ended.
 pub(super) fn over() -> Error {
     Error::new(Errno::EPIPE, "it is over")
 }
@@ -800,7 +800,7 @@ fn crowded() -> Error {
     Error::new(Errno::EAGAIN, format!("{WAITING_MAX} wait here already"))
 }
 
-/// Words of who has the key.
+/// Control messages that the key allows.
 const BY_KEY: [&str; 2] = ["length", "clone"];
 const KNOWN: &str = "exec [PATH [WORD...]], length N, signal NAME, kill, close, type normal, type persistent, wipe, \
      memory SIZE, cpu SECONDS, processes N, cpus LIST, channel on, channel off, wait HOW, key WORD, \
@@ -823,16 +823,16 @@ const SIGNALS: [(&str, Signal); 16] = [
     ("XFSZ", Signal::XFSZ),
     ("SYS", Signal::SYS),
 ];
-/// Bytes of a text for a ctl.
+/// The maximum length of a control message in bytes.
 const TEXT_MAX: usize = 32 << 10;
-/// Of one that is not known, shown to who has written it.
+/// The maximum length of an unknown message in its error.
 const SHOWN: usize = 64;
-/// Bytes of `argv`, of `env`; and words.
+/// The maximum length of `argv` and of `env` in bytes, and their maximum number of words.
 const WORDS_MAX: usize = 128 << 10;
 const WORDS: usize = 4096;
-/// Bytes of a program.
+/// The maximum length of a program in bytes.
 const EXEC_MAX: u64 = 256 << 20;
-/// Requests that wait at one file.
+/// The maximum number of requests waiting at one file.
 const WAITING_MAX: usize = 64;
 
 #[cfg(test)]

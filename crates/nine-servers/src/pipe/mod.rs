@@ -12,18 +12,13 @@
 //! N/status     for each end: its state, buffered data and waiting requests, its modules from the top
 //! ```
 //! A pipe exists as long as one of its files other than `status` is open. The last close of an end's `data` hangs up;
-//! an
-//! open `ctl` does not prevent that. Numbers are not reused, so no client can open another pipe by an old number.
-//! Every
-//! client with write access may use every pipe. Read-only clients can open `status` alone, since a read of data
-//! removes
-//! messages.
+//! an open `ctl` does not prevent that. Numbers are not reused, so no client can open another pipe by an old number.
+//! Every client with write access may use every pipe. Read-only clients can open `status` alone, since a read of data
+//! removes messages.
 //!
 //! Always holds: the thread that removes a request from the queue of its end, under the pipe's lock, answers it, also
-//! for
-//! a flush. So no data goes to a flushed request. No operation on a stream blocks: after each event of a pipe, all
-//! requests
-//! that can proceed are answered. Answers are given while nothing is locked.
+//! for a flush. So no data goes to a flushed request. No operation on a stream blocks: after each event of a pipe,
+//! all requests that can proceed are answered. Answers are given while nothing is locked.
 //!
 //! Lock order: a pipe, then one of the tables; never two pipes.
 
@@ -55,8 +50,7 @@ const MODULES_MAX: usize = 256 << 20;
 /// The file server of pipes.
 ///
 /// Each direction of a pipe buffers at most 256 KiB and 256 messages, or one larger message. Writes wait for room,
-/// reads
-/// for data. The number of waiting requests is bounded by the limits of the connections.
+/// reads for data. The number of waiting requests is bounded by the limits of the connections.
 ///
 /// Concurrency: requests of one pipe are serialized, those of different pipes are not.
 pub struct Pipes {
@@ -85,10 +79,8 @@ struct Table {
 
 impl Pipes {
     /// Creates a server with at most `most` pipes, on whose ends `modules` can be pushed. The driver must be spawned.
-    /// Without
-    /// it, a module with a timer (`throttle`) holds its data until another event of the pipe. It ends when the server
-    /// and all
-    /// pipes are dropped.
+    /// Without it, a module with a timer (`throttle`) holds its data until another event of the pipe. It ends when
+    /// the server and all pipes are dropped.
     pub fn new(modules: Modules, clock: Arc<dyn Clock>, most: usize) -> (Self, Driver) {
         let time = clock.clone();
         let make = Make { modules, clock: Arc::new(move || time.now()), ..Make::new(Pool::new(0)) };

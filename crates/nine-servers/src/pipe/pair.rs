@@ -117,8 +117,7 @@ impl Pair {
     }
 
     /// Cancels a request. If it is waiting, it has had no effect, and requests behind it may proceed. If it is being
-    /// answered,
-    /// that continues.
+    /// answered, that continues.
     pub(super) fn cancel(&self, id: ReqId) {
         self.with(|state, answers| {
             for queue in state.ends.iter_mut().flat_map(|end| [&mut end.reads, &mut end.writes]) {

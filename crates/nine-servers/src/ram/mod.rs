@@ -1,12 +1,9 @@
 //! A file tree in memory.
 //!
 //! In: requests. Out: answers, all immediate. A file lives as long as a name or a fid refers to it. Permissions are
-//! not
-//! checked: every client that may attach may do everything. Stored data is charged against a limit in bytes. Beyond
-//! it, and
-//! beyond 2^20 files, requests fail with ENOSPC. Append-only files only grow. Exclusive-use files can be open once at
-//! a
-//! time (open(5)).
+//! not checked: every client that may attach may do everything. Stored data is charged against a limit in bytes.
+//! Beyond it, and beyond 2^20 files, requests fail with ENOSPC. Append-only files only grow. Exclusive-use files can
+//! be open once at a time (open(5)).
 //!
 //! Concurrency: one request at a time, under one lock.
 

@@ -1,12 +1,11 @@
 //! The file tree and its space accounting.
 //!
 //! In: names, offsets, bytes. Out: files, entries and data. A file is charged at its creation, a name when it is
-//! added, and
-//! content and attributes by their length. A file's charge is released when neither a name nor a fid refers to it.
+//! added, and content and attributes by their length. A file's charge is released when neither a name nor a fid
+//! refers to it.
 //!
 //! Always holds: a directory's entries are found by name and by cookie. Cookies follow the order in which names were
-//! added;
-//! no new name gets a cookie that was used before. All calls happen under the server's one lock, except drops.
+//! added; no new name gets a cookie that was used before. All calls happen under the server's one lock, except drops.
 
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
@@ -232,8 +231,7 @@ impl Inode {
     }
 
     /// Sets or removes a list, and the mode bits that follow from an access list. An access list equivalent to mode
-    /// bits is not
-    /// stored.
+    /// bits is not stored.
     pub(super) fn set_acl(&self, kind: AclKind, list: Option<&PosixAcl>) -> Result<()> {
         if kind == AclKind::Default && !self.is_dir() {
             return if list.is_some() { Err(Errno::EACCES.into()) } else { Ok(()) };
@@ -506,8 +504,7 @@ impl Space {
 }
 
 /// Returns whether this many bytes can be allocated and [`HEADROOM`] beside them. That is for allocations whose
-/// failure
-/// aborts the process: names, messages, connections.
+/// failure aborts the process: names, messages, connections.
 fn has_memory(bytes: u64) -> bool {
     let Some(all) = usize::try_from(bytes).ok().and_then(|bytes| bytes.checked_add(HEADROOM)) else {
         return false;

@@ -1,6 +1,5 @@
 //! One channel: its configuration, the requests on its files, and the connection to its guest while no other client
-//! has
-//! it.
+//! has it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -386,8 +385,7 @@ impl Chan {
     }
 
     /// Serves `data` with the connection of a channel of bytes, until `data` and `ctl` are closed. Or offers it to
-    /// another
-    /// channel that takes it.
+    /// another channel that takes it.
     pub(super) async fn carry(&self, end: Box<dyn Transport>) {
         let late = self.put(end);
         drop(late);

@@ -1,6 +1,5 @@
 //! The host's end of a channel as a transport: of a byte stream, or of any kind with byte counters and an end that
-//! follows
-//! its channel.
+//! follows its channel.
 
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;

@@ -144,8 +144,7 @@ impl Way {
     }
 
     /// Moves bytes. Ready when the direction has ended. Two guests on their own processors may keep up with this
-    /// task. So it
-    /// yields after [`TURN`] bytes and is polled again at once.
+    /// task. So it yields after [`TURN`] bytes and is polled again at once.
     fn poll_move(
         &mut self,
         cx: &mut Context<'_>,

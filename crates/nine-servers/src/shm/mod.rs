@@ -1,10 +1,8 @@
 //! Shared-memory channels as files (`docs/shm.md`).
 //!
 //! In: requests, and the service for guests that are clients. Out: answers; sockets from which guests get their
-//! memory;
-//! connections to guests that are servers, for mounts, and their names in `/srv`; and a [`Driver`], on whose core all
-//! of
-//! that runs.
+//! memory; connections to guests that are servers, for mounts, and their names in `/srv`; and a [`Driver`], on whose
+//! core all of that runs.
 //!
 //! ```text
 //! clone        opening it creates a channel; the open file is then N/ctl
@@ -14,10 +12,8 @@
 //! ```
 //!
 //! Always holds: the thread that removes a request from a queue, under the channel's lock, answers it while nothing
-//! is
-//! locked. A guest's memory was never another guest's. A channel whose files are closed and whose guest has gone
-//! leaves
-//! nothing behind.
+//! is locked. A guest's memory was never another guest's. A channel whose files are closed and whose guest has gone
+//! leaves nothing behind.
 //!
 //! Lock order: a channel, then the table or the posts; never two channels.
 
@@ -98,10 +94,8 @@ struct Announce {
 
 impl Channels {
     /// Creates an empty server. `wall`, time since 1970, is the time of its files. A guest that is a client gets the
-    /// service
-    /// that `serves` returns when it joins. Guests that are servers are posted in `posts`. Without its driver nothing
-    /// is
-    /// announced.
+    /// service that `serves` returns when it joins. Guests that are servers are posted in `posts`. Without its driver
+    /// nothing is announced.
     pub fn new(
         wall: Duration,
         posts: Arc<Posts>,
@@ -133,8 +127,7 @@ impl Channels {
     }
 
     /// Takes the connection to the guest of a `kind server` channel, for one client. An error of kind `NotConnected`
-    /// if no guest
-    /// has joined, or another client has it.
+    /// if no guest has joined, or another client has it.
     pub fn dial(&self, name: &str) -> io::Result<Box<dyn Transport>> {
         self.shared.take(name, Kind::HostAsks).map_err(|why| io::Error::new(io::ErrorKind::NotConnected, why))
     }
