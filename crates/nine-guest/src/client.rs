@@ -1,4 +1,4 @@
-//! Files of the host, call by call.
+//! The file operations of a client.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -14,20 +14,19 @@ use crate::flush::{Come, UnderWay, late};
 use crate::line::{Line, Wait, Waiting};
 use crate::lot::{Lot, Number};
 
-/// How to speak with a host.
+/// The options of a client.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// How to wait for it.
+    /// How to wait for the host.
     pub wait: Wait,
-    /// What to ask for. A host that does not know it may answer with 9P2000.
+    /// The dialect to request. A host that does not support it may answer with 9P2000.
     pub dialect: Dialect,
-    /// The largest message to ask for, bytes.
+    /// The largest message to request, in bytes.
     pub msize: u32,
-    /// How long to wait for an answer; `None`: for ever. A request that is not answered by then is flushed: its call
-    /// returns what the host says first, an answer, or that there will be none (`ETIMEDOUT`). A host that has no word
-    /// for the flush for as long again, that takes no request or serves no guest, is given up: the channel ends
-    /// (`ETIMEDOUT`). Of large reads and writes each request has it for itself. The line must have a clock
-    /// ([`Line::now`]).
+    /// The timeout of an answer; `None`: no timeout. A request without an answer by then is flushed. Its call returns
+    /// the host's first reply: the answer, or `ETIMEDOUT` for an Rflush. If the flush is not answered within the same
+    /// time either, or the host accepts no request or no guest, the channel ends (`ETIMEDOUT`). In large reads and
+    /// writes, the timeout applies to each request. The line must have a clock ([`Line::now`]).
     pub patience: Option<Duration>,
 }
 
@@ -37,58 +36,58 @@ impl Default for Options {
     }
 }
 
-/// The guest's side of a conversation: it asks, the host answers.
+/// The guest's side of a conversation: it sends requests, the host answers.
 ///
-/// Concurrency: one thread has it, and one request under way; a large read or write has more. An error of a file
-/// leaves the client as it was; an error of the channel is every call's from then on ([`Client::is_alive`]).
+/// Concurrency: one thread uses it, with one request in flight; a large read or write has several. An error of a file
+/// leaves the client usable. After an error of the channel every call fails ([`Client::is_alive`]).
 pub struct Client<L: Line> {
     pub(crate) conn: Conn<L>,
     options: Options,
     dialect: Dialect,
-    /// 4,096 at most; then `EMFILE`.
+    /// At most 4,096; then `EMFILE`.
     fids: Lot,
     pub(crate) arena: Arena,
-    /// Parts of the arena that were lent to buffers, by their numbers: 4,096 at most, then `ENOBUFS`.
+    /// Parts of the arena lent to buffers, by their numbers: at most 4,096, then `ENOBUFS`.
     pub(crate) lent: Vec<Place>,
     pub(crate) buffers: Lot,
     pub(crate) under_way: UnderWay,
-    /// A message on its way out.
+    /// The message being sent.
     pub(crate) out: Vec<u8>,
 }
 
-/// A file of the host, and a fid. When it is dropped, the fid is clunked with the next walk or attach.
+/// A file of the host, with its fid. After it is dropped, the fid is clunked with the next walk or attach.
 #[derive(Debug)]
 pub struct File {
     fid: Number,
     qid: Qid,
     iounit: u32,
-    /// Writes go to its end: in which order they come matters.
+    /// Writes append to the file, so their order matters.
     appends: bool,
 }
 
-/// What is known about a file.
+/// The attributes of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Metadata {
-    /// Which file it is, and of what kind.
+    /// The qid.
     pub qid: Qid,
     /// Type and permissions, as `st_mode` of Linux.
     pub mode: u32,
-    /// Bytes.
+    /// The length in bytes.
     pub size: u64,
-    /// Last change of content.
+    /// The time of the last modification.
     pub mtime: Time,
-    /// Its name, where the dialect tells it: 9P2000 and .u; else empty.
+    /// The name, in dialects that return it (9P2000 and .u); else empty.
     pub name: Box<[u8]>,
 }
 
-/// Bytes of a directory that are asked for at once.
+/// Bytes of a directory requested at a time.
 const DIR: usize = 64 << 10;
-/// Entries of it that name itself or the one above: more than any union has.
+/// The maximum number of `.` and `..` entries; more than any union has.
 const DOTS: usize = 1 << 12;
 
 impl<L: Line> Client<L> {
-    /// Joins the channel that begins with the memory, waits until the host serves it, and agrees with the host what
-    /// to speak. `EINVAL`: the channel is none in which a guest asks for files.
+    /// Joins the channel at the start of the memory, waits until the host serves it, and negotiates the version.
+    /// `EINVAL`: it is not a channel on which the guest requests files.
     pub fn join(memory: Memory, line: L, options: Options) -> Result<Self> {
         let conn = Conn::join(memory, Waiting::new(line, options.wait, options.patience))?;
         let mut client = Self {
@@ -106,15 +105,15 @@ impl<L: Line> Client<L> {
         Ok(client)
     }
 
-    /// Joins the channel of this name, of several that the memory holds. `ENOENT`: there is none; `EINVAL`: what is
-    /// there is damaged, or of a newer version; else see [`Client::join`].
+    /// Joins the channel of this name, if the memory holds several. `ENOENT`: there is none; `EINVAL`: the memory is
+    /// damaged, or has a newer format. Other errors as for [`Client::join`].
     pub fn join_named(memory: &Memory, name: &str, line: L, options: Options) -> Result<Self> {
         let (_, found) = named(memory, name)?;
         Self::join(found, line, options)
     }
 
-    /// Joins again, when the host began another life or the channel has ended. Files of before are gone (`ESTALE`);
-    /// buffers stay, where the host has laid out the channel as it was.
+    /// Joins again, after the host was restarted or the channel has ended. Files opened before are invalid
+    /// (`ESTALE`). Buffers stay valid if the channel's layout is the same.
     pub fn reconnect(&mut self) -> Result<()> {
         let before = *self.conn.end().layout();
         (self.fids, self.under_way) = (Lot::new(), UnderWay::default());
@@ -126,23 +125,23 @@ impl<L: Line> Client<L> {
         self.version()
     }
 
-    /// Whether the channel can be used; else why not.
+    /// Returns an error with the reason if the channel has ended.
     pub fn is_alive(&self) -> Result<()> {
         self.conn.is_alive()
     }
 
-    /// Bytes of memory for messages that go and come: a host cannot make it more than four of the largest and two
-    /// pieces.
+    /// Returns the bytes of memory used for messages. A host cannot cause more than four of the largest messages and
+    /// two pieces.
     pub fn held(&self) -> usize {
         self.out.capacity() + self.conn.held()
     }
 
-    /// From now on waits so long, instead of what [`Options::patience`] said.
+    /// Sets the timeout, instead of that in [`Options::patience`].
     pub fn set_patience(&mut self, patience: Option<Duration>) {
         self.conn.waiting.patience = patience;
     }
 
-    /// What was agreed on: messages, and the largest of them in bytes.
+    /// Returns the negotiated dialect and the largest message in bytes.
     pub fn spoken(&self) -> (Dialect, u32) {
         (self.dialect, self.conn.msize)
     }
@@ -170,7 +169,7 @@ impl<L: Line> Client<L> {
         }
     }
 
-    /// The root of a tree of the host, as a user.
+    /// Attaches to a tree of the host as a user, and returns its root.
     pub fn attach(&mut self, uname: &str, aname: &str) -> Result<File> {
         let (uname, aname) = (uname.as_bytes(), aname.as_bytes());
         if uname.len().max(aname.len()) > usize::from(u16::MAX) {
@@ -185,8 +184,8 @@ impl<L: Line> Client<L> {
         self.made(fid, qid)
     }
 
-    /// The file with that path below another one: names between slashes, however many; none of them means the same
-    /// file.
+    /// Walks to the file of this path below another one. The path has any number of names, separated by slashes.
+    /// Without names it refers to the same file.
     pub fn walk(&mut self, from: &File, path: impl AsRef<[u8]>) -> Result<File> {
         let mut begin = Fid(self.number(from)?);
         let fid = self.fid()?;
@@ -204,7 +203,7 @@ impl<L: Line> Client<L> {
                 *place = name;
                 count += 1;
             }
-            // From the second step on it walks itself.
+            // From the second step on, the new fid itself is walked.
             if count == 0 && begin == newfid {
                 return Ok(File { fid, qid, iounit: 0, appends: false });
             }
@@ -213,7 +212,7 @@ impl<L: Line> Client<L> {
                 walked => {
                     let mut is_there = begin == newfid;
                     let mut reason = walked.as_ref().err().cloned();
-                    // A short answer gives no reason (walk(5)): the step that failed is asked for by itself.
+                    // A partial walk gives no reason (walk(5)), so the failed step is requested alone.
                     if let Ok((n, _)) = walked
                         && let Ok((again, _)) = self.twalk(begin, newfid, &few[..n])
                         && again == n
@@ -223,7 +222,7 @@ impl<L: Line> Client<L> {
                         reason = steps.find_map(|name| self.twalk(newfid, newfid, &[name]).err());
                     }
                     match is_there {
-                        // The reason is the error of the walk, not that of this.
+                        // The result is the error of the walk, not of this clunk.
                         true => drop(self.clunk(File { fid, qid, iounit: 0, appends: false })),
                         false => self.forget(fid),
                     }
@@ -234,7 +233,7 @@ impl<L: Line> Client<L> {
         }
     }
 
-    /// One Twalk: how many names it walked, and where to.
+    /// Sends one Twalk. Returns the number of names walked, and the last qid.
     fn twalk(&mut self, fid: Fid, newfid: Fid, names: &[&[u8]]) -> Result<(usize, Option<Qid>)> {
         let walk = Tmsg::Walk { fid, newfid, names: Names::Slice(names) };
         self.call(&walk, |answer| match answer {
@@ -243,7 +242,7 @@ impl<L: Line> Client<L> {
         })
     }
 
-    /// Opens the file with that path below another one.
+    /// Opens the file of this path below another one.
     pub fn open(&mut self, from: &File, path: impl AsRef<[u8]>, flags: OpenFlags) -> Result<File> {
         let file = self.walk(from, path)?;
         let fid = Fid(file.fid.get());
@@ -254,8 +253,9 @@ impl<L: Line> Client<L> {
         self.opened(file, flags, &open)
     }
 
-    /// Makes a file and opens it: the last name of the path, in the directory of the others. `permissions`: of its
-    /// mode. One that is there is opened, but with [`OpenFlags::EXCL`]; then `EEXIST`.
+    /// Creates a file and opens it. The last name of the path is created in the directory of the others.
+    /// `permissions` are those of its mode. An existing file is opened, except with [`OpenFlags::EXCL`]; then
+    /// `EEXIST`.
     pub fn create(
         &mut self,
         from: &File,
@@ -270,13 +270,13 @@ impl<L: Line> Client<L> {
         if self.dialect.is_l() || flags.has(OpenFlags::EXCL) {
             return self.make(from, dir, name, flags, permissions);
         }
-        // Tcreate makes new files only.
+        // Tcreate fails for existing files.
         match self.open(from, path, flags) {
             Err(error) if error.errno == Errno::ENOENT => {}
             there => return there,
         }
         match self.make(from, dir, name, flags, permissions) {
-            // Somebody else has been faster.
+            // Another client was faster.
             Err(error) if error.errno == Errno::EEXIST => self.open(from, path, flags),
             made => made,
         }
@@ -315,26 +315,27 @@ impl<L: Line> Client<L> {
         Ok(file)
     }
 
-    /// The host lets go of the file. What it has to say of it: of one that is closed late, say.
+    /// Clunks the file. Returns the host's error, for example of a delayed write.
     pub fn clunk(&mut self, file: File) -> Result<()> {
         let fid = Fid(self.number(&file)?);
         self.ended(file, &Tmsg::Clunk { fid })
     }
 
-    /// Removes the file. It is clunked in any case.
+    /// Removes the file. The fid is clunked in any case.
     pub fn remove(&mut self, file: File) -> Result<()> {
         let fid = Fid(self.number(&file)?);
         self.ended(file, &Tmsg::Remove { fid })
     }
 
-    /// Asks for what ends a fid. Where that is given up, the fid is still there: it was dropped.
+    /// Sends a request that ends a fid. If it times out, the fid still exists and is clunked later, since `file` is
+    /// dropped.
     fn ended(&mut self, file: File, ask: &Tmsg<'_>) -> Result<()> {
         let done = self.asked(ask, |_| Some(())).transpose().ok_or_else(late)?;
         self.forget(file.fid);
         done
     }
 
-    /// What is known about the file.
+    /// Returns the attributes of the file.
     pub fn stat(&mut self, file: &File) -> Result<Metadata> {
         let fid = Fid(self.number(file)?);
         if self.dialect.is_l() {
@@ -362,7 +363,7 @@ impl<L: Line> Client<L> {
         })
     }
 
-    /// Tells the names of an open directory, until there are no more or `each` says `false`. The directory may change
+    /// Calls `each` for each entry of an open directory, until it returns `false`. The directory may change
     /// meanwhile.
     pub fn read_dir(&mut self, dir: &File, mut each: impl FnMut(&Dirent<'_>) -> bool) -> Result<()> {
         let mut data = alloc::vec![0; DIR.min(self.unit(dir))];
@@ -391,7 +392,7 @@ impl<L: Line> Client<L> {
         }
     }
 
-    /// Returns when the content is where a power cut does not reach it.
+    /// Returns when the content is on stable storage.
     pub fn fsync(&mut self, file: &File) -> Result<()> {
         let fid = Fid(self.number(file)?);
         self.done(&match self.dialect.base {
@@ -400,7 +401,7 @@ impl<L: Line> Client<L> {
         })
     }
 
-    /// The fid's number, if it is one of this conversation.
+    /// Returns the fid, if it belongs to this conversation.
     #[inline]
     pub(crate) fn number(&self, file: &File) -> Result<u32> {
         self.conn.is_alive()?;
@@ -413,7 +414,7 @@ impl<L: Line> Client<L> {
         ))
     }
 
-    /// Data of a message to this file at most.
+    /// Returns the maximum data of a message for this file, in bytes.
     #[inline]
     pub(crate) fn unit(&self, file: &File) -> usize {
         let most = self.conn.msize - frame::IOHDRSZ;
@@ -424,17 +425,17 @@ impl<L: Line> Client<L> {
         self.dialect
     }
 
-    /// A fid that is free, after those that were dropped are clunked.
+    /// Returns a free fid, after dropped ones were clunked.
     fn fid(&mut self) -> Result<Number> {
         while let Some(fid) = self.fids.dropped() {
             match self.asked(&Tmsg::Clunk { fid: Fid(fid) }, |_| Some(())) {
-                // With the next one, then.
+                // It is tried again with the next one.
                 Ok(None) => {
                     self.fids.drop_again(fid);
                     break;
                 }
                 Err(error) if self.conn.is_alive().is_err() => return Err(error),
-                // It is free whatever is answered.
+                // The fid is free after any answer.
                 Ok(Some(())) | Err(_) => self.fids.give(fid),
             }
         }
@@ -451,22 +452,22 @@ impl<L: Line> Client<L> {
         }
     }
 
-    /// The host knows nothing of this fid any more, or never did.
+    /// Frees a fid that the host does not know any more, or never knew.
     fn forget(&mut self, fid: Number) {
         self.fids.forget(fid);
     }
 
     fn done(&mut self, ask: &Tmsg<'_>) -> Result<()> {
-        // That it is the answer to this is looked at by `call`.
+        // `call` checks the type of the answer.
         self.call(ask, |_| Some(()))
     }
 
-    /// Asks, and reads the answer: `None`, it is not to be understood.
+    /// Sends a request and reads its answer. If `read` returns `None`, the answer is invalid and the channel ends.
     fn call<T>(&mut self, ask: &Tmsg<'_>, read: impl FnOnce(Rmsg<'_>) -> Option<T>) -> Result<T> {
         self.asked(ask, read)?.ok_or_else(late)
     }
 
-    /// The same. `None`: the request was given up.
+    /// The same. `None`: the request timed out and was flushed.
     fn asked<T>(&mut self, ask: &Tmsg<'_>, read: impl FnOnce(Rmsg<'_>) -> Option<T>) -> Result<Option<T>> {
         self.conn.is_alive()?;
         let tag = if matches!(ask, Tmsg::Version { .. }) { NOTAG } else { Tag(self.tag()?) };
@@ -490,7 +491,7 @@ impl<L: Line> Client<L> {
     }
 }
 
-/// The channel of this name, and how many lie before it.
+/// Returns the channel of this name, and the number of channels before it.
 pub(crate) fn named(memory: &Memory, name: &str) -> Result<(u32, Memory)> {
     Layout::find(memory, name).map_err(|bad| {
         let errno = if bad == Bad::Name { Errno::ENOENT } else { Errno::EINVAL };
@@ -498,7 +499,7 @@ pub(crate) fn named(memory: &Memory, name: &str) -> Result<(u32, Memory)> {
     })
 }
 
-/// What an answer says, if it says that something has failed.
+/// Returns the error of an error answer.
 pub(crate) fn error_of(answer: &Rmsg<'_>) -> Option<Error> {
     match *answer {
         Rmsg::Lerror { ecode: 0 } => Some(Errno::EIO.into()),
@@ -513,12 +514,12 @@ pub(crate) fn error_of(answer: &Rmsg<'_>) -> Option<Error> {
 }
 
 impl File {
-    /// Which file it is, and of what kind.
+    /// Returns the qid.
     pub fn qid(&self) -> Qid {
         self.qid
     }
 
-    /// Whether writes go to its end, whatever their offset.
+    /// Returns whether writes append, at any offset.
     pub(crate) fn appends(&self) -> bool {
         self.appends || self.qid.ty & Qid::APPEND != 0
     }

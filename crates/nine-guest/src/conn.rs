@@ -1,7 +1,8 @@
-//! Whole messages through one end of a channel, one after the other.
+//! Whole messages over one end of a channel, in order.
 //!
-//! In: messages to send, with what they say of the arena. Out: the answers as they come, whole; what lies in the
-//! arena is told by its place. Whatever breaks the rules of a channel or of a message's frame ends the channel.
+//! In: messages to send, with notes about their data in the arena. Out: whole answers, in order of arrival; data in
+//! the arena is referred to by its place. A violation of the rules of a channel or of message framing ends the
+//! channel.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -14,46 +15,46 @@ use nine_ring::{End, Fault, Guest, Kind, Life, MOST, Memory, Note, Piece, Place}
 
 use crate::line::{Line, Missed, Waiting};
 
-/// Bytes of an Rread or Rreaddir before its data.
+/// The number of bytes of an Rread or Rreaddir before its data.
 pub(crate) const DATA_AT: usize = HEADER + 4;
 
-/// One end of a channel, by which messages go.
+/// One end of a channel, for messages.
 pub(crate) struct Conn<L> {
     end: End,
     pub(crate) waiting: Waiting<L>,
-    /// The largest message.
+    /// The largest message, in bytes.
     pub(crate) msize: u32,
-    /// The last piece that came.
+    /// The last received piece.
     piece: Box<[u8; MOST]>,
-    /// Pieces of messages that came in several, or several in one: at most a message and a piece.
+    /// Pieces of messages that arrived in several, or several in one piece: at most a message and a piece.
     inbox: Vec<u8>,
-    /// What of it was told.
+    /// The length of the part of `inbox` already returned.
     told: usize,
-    /// Why there is nothing more.
+    /// The reason why the channel has ended.
     ended: Option<Error>,
 }
 
-/// A message that has come.
+/// A received message.
 pub(crate) struct Answer {
     pub(crate) tag: u16,
     pub(crate) ty: u8,
-    /// Where its data is, if it is in the arena.
+    /// The place of its data, if that is in the arena.
     pub(crate) data: Option<Place>,
     /// Bytes that came through the ring.
     len: usize,
-    /// It is the last piece.
+    /// It is in `piece` rather than in `inbox`.
     is_piece: bool,
 }
 
 impl<L: Line> Conn<L> {
-    /// Joins the channel in that memory, and waits until the host serves it.
+    /// Joins the channel in this memory, and waits until the host serves it.
     pub(crate) fn join(memory: Memory, mut waiting: Waiting<L>) -> Result<Self> {
         let end = knock(memory, &mut waiting)?;
         let piece = Box::new([0; MOST]);
         Ok(Self { end, waiting, msize: MSIZE_MIN, piece, inbox: Vec::new(), told: 0, ended: None })
     }
 
-    /// Joins the channel again, whatever has become of it.
+    /// Joins the channel again, in any state.
     pub(crate) fn rejoin(&mut self) -> Result<()> {
         self.ended = Some(Error::new(Errno::ENOTCONN, "the channel is not joined: join it again"));
         self.end = knock(self.memory().clone(), &mut self.waiting)?;
@@ -66,12 +67,12 @@ impl<L: Line> Conn<L> {
         &self.end
     }
 
-    /// All of the channel.
+    /// Returns the memory of the whole channel.
     pub(crate) fn memory(&self) -> &Memory {
         self.end.place(Place::default()).expect("nothing is in every arena").0
     }
 
-    /// Whether it has not ended; else why.
+    /// Returns an error with the reason if the channel has ended.
     #[inline]
     pub(crate) fn is_alive(&self) -> Result<()> {
         match &self.ended {
@@ -80,18 +81,18 @@ impl<L: Line> Conn<L> {
         }
     }
 
-    /// Bytes of messages that have come in part, or were told.
+    /// Returns the memory used for received messages, in bytes.
     pub(crate) fn held(&self) -> usize {
         self.inbox.capacity()
     }
 
-    /// Says that nothing more is sent.
+    /// Tells the host that nothing more is sent.
     pub(crate) fn leave(&mut self) {
         self.end.end();
         self.ring();
     }
 
-    /// Ends it: the host has answered what nobody can make sense of.
+    /// Ends the channel after an invalid answer to `what`.
     #[cold]
     pub(crate) fn broken(&mut self, what: &str) -> Error {
         self.fail(Error::new(
@@ -100,13 +101,13 @@ impl<L: Line> Conn<L> {
         ))
     }
 
-    /// Ends it: nobody waits for the host any more.
+    /// Ends the channel because the host does not answer.
     #[cold]
     pub(crate) fn give_up(&mut self) -> Error {
         self.fail(Error::new(Errno::ETIMEDOUT, "the host answers nothing, no flush either: the channel ends"))
     }
 
-    /// Sends a piece; where there is no room for it, waits.
+    /// Sends a piece, after waiting for room.
     #[inline]
     pub(crate) fn send(&mut self, bytes: &[u8], note: Note) -> Result<()> {
         self.send_since(bytes, note, &mut None)
@@ -121,7 +122,7 @@ impl<L: Line> Conn<L> {
         Ok(())
     }
 
-    /// Sends a piece. `false`: there is no room for it now.
+    /// Sends a piece. Returns `false` if there is no room now.
     #[inline]
     pub(crate) fn try_send(&mut self, bytes: &[u8], note: Note) -> Result<bool> {
         let sent = self.end.put(bytes, note).map_err(|fault| self.fault(fault))?;
@@ -137,7 +138,7 @@ impl<L: Line> Conn<L> {
         bytes.chunks(MOST).try_for_each(|part| self.send_since(part, Note::None, &mut since))
     }
 
-    /// The next message; waits for it. `None`: one's patience has ended, and it may come nevertheless.
+    /// Waits for the next message. `None` at the timeout; the message may still arrive later.
     #[inline]
     pub(crate) fn answer(&mut self) -> Result<Option<Answer>> {
         let mut since = None;
@@ -155,7 +156,7 @@ impl<L: Line> Conn<L> {
                     return Ok(Some(Answer::new(&self.piece[..len], None, true)));
                 }
                 Note::None => self.keep(len),
-                // As many bytes as its own count are in the arena.
+                // The arena holds as many bytes as the count field says.
                 Note::Data(place)
                     if is_next
                         && len == DATA_AT
@@ -169,7 +170,8 @@ impl<L: Line> Conn<L> {
         }
     }
 
-    /// What of an answer came through the ring: at least its head. It is there until the next one is asked for.
+    /// Returns the part of an answer that came through the ring, at least its head. Valid until the next call of
+    /// `answer`.
     #[inline]
     pub(crate) fn bytes(&self, answer: &Answer) -> &[u8] {
         if answer.is_piece {
@@ -179,13 +181,13 @@ impl<L: Line> Conn<L> {
         }
     }
 
-    /// Whether it is one of those that say nothing but what they are.
+    /// Returns whether it is this message. For messages without fields.
     pub(crate) fn is(&self, answer: &Answer, message: &Rmsg<'_>) -> bool {
         let said = Rmsg::decode(self.bytes(answer), Dialect::L);
         answer.data.is_none() && said.is_ok_and(|(_, said)| said.number() == message.number())
     }
 
-    /// The first message of the inbox, if it is whole.
+    /// Returns the first message of the inbox, if it is complete.
     fn whole(&mut self) -> Result<Option<Answer>> {
         let rest = &self.inbox[self.told..];
         match frame::split(rest, self.msize) {
@@ -199,7 +201,7 @@ impl<L: Line> Conn<L> {
         }
     }
 
-    /// Puts the last piece behind what is not told yet.
+    /// Appends the last piece to the unparsed input.
     fn keep(&mut self, len: usize) {
         self.inbox.drain(..self.told);
         self.told = 0;
@@ -226,7 +228,7 @@ impl<L: Line> Conn<L> {
         }
     }
 
-    /// Waits. `false`: one's patience has ended.
+    /// Waits. Returns `false` at the timeout.
     fn wait(
         &mut self,
         since: &mut Option<Duration>,
@@ -234,7 +236,7 @@ impl<L: Line> Conn<L> {
     ) -> Result<bool> {
         self.is_alive()?;
         let look = |end: &mut End| {
-            // Looked at first: what an ended host has written was there before.
+            // Read first: if the host has ended, everything it wrote is visible to `there`.
             let life = end.life();
             match (there(end), life) {
                 (Err(fault), _) => Some(Err(Error::new(Errno::EPROTO, alloc::format!("{fault}")))),
@@ -259,7 +261,7 @@ impl<L: Line> Conn<L> {
         self.fail(Error::new(Errno::EPROTO, alloc::format!("{fault}")))
     }
 
-    /// Ends it for this reason. The host hears of it when this side joins again, or leaves.
+    /// Ends the channel with this error. The host notices when this side joins again or leaves.
     #[cold]
     pub(crate) fn fail(&mut self, error: Error) -> Error {
         self.ended = Some(error.clone());
@@ -267,7 +269,7 @@ impl<L: Line> Conn<L> {
     }
 }
 
-/// Joins a channel of files.
+/// Joins a channel, and checks that it is one of files.
 fn knock<L: Line>(memory: Memory, waiting: &mut Waiting<L>) -> Result<End> {
     let no = |errno, why: &dyn core::fmt::Display| Error::new(errno, alloc::format!("{why}"));
     let mut guest = Guest::join(memory).map_err(|bad| no(Errno::ENOTCONN, &bad))?;
@@ -287,7 +289,7 @@ fn knock<L: Line>(memory: Memory, waiting: &mut Waiting<L>) -> Result<End> {
 }
 
 impl Answer {
-    /// Of bytes that have a whole head.
+    /// `bytes` must contain a whole header.
     fn new(bytes: &[u8], data: Option<Place>, is_piece: bool) -> Self {
         Self { tag: frame::tag_of(bytes).0, ty: frame::type_of(bytes), data, len: bytes.len(), is_piece }
     }

@@ -1,10 +1,10 @@
-//! Requests under way, and those that somebody has no patience for any more.
+//! In-flight requests, and those flushed after a timeout.
 //!
-//! In: answers as they come, and that one has waited long enough ([`Options::patience`](crate::Options)). Out: which
-//! request was answered or given up. All that are under way then are flushed, once; for each its answer or its
-//! Rflush decides, whichever comes first. A host that is late again before all Rflushes are there is given up.
+//! In: answers, and timeouts ([`Options::patience`](crate::Options)). Out: for each request, whether it was answered
+//! or flushed. At a timeout all in-flight requests are flushed, once. For each of them the first reply decides: its
+//! answer, or its Rflush. At a second timeout before all Rflushes have arrived, the channel ends.
 //!
-//! Always holds: a tag is not used again before its Rflush.
+//! Always holds: a tag is not reused before its Rflush.
 
 use alloc::vec::Vec;
 
@@ -15,29 +15,29 @@ use crate::client::Client;
 use crate::conn::Answer;
 use crate::line::Line;
 
-/// Tags there are, and so requests under way; as many more are for their flushes.
+/// The number of tags, and so of in-flight requests. As many further tags are used for their flushes.
 pub(crate) const TAGS: u16 = 32;
 
-/// What has become of a request.
+/// The end of a request.
 pub(crate) enum Come {
     Answer(Answer),
-    /// That of this tag is as if it had never been asked.
+    /// The request of this tag was flushed; it counts as never sent.
     Flushed(u16),
 }
 
-/// Requests by their tags.
+/// In-flight requests, by their tags.
 #[derive(Default)]
 pub(crate) struct UnderWay {
-    /// The last tag.
+    /// The last tag used.
     tag: u16,
-    /// Bits: neither answered nor given up.
+    /// Bits: neither answered nor flushed.
     asked: u32,
-    /// Bits: their Rflush has not come, whatever else has.
+    /// Bits: the Rflush has not arrived, even if an answer has.
     flushed: u32,
 }
 
 impl UnderWay {
-    /// A request was sent.
+    /// Records that a request was sent.
     #[inline]
     pub(crate) fn insert(&mut self, tag: u16) {
         if tag < TAGS {
@@ -45,7 +45,7 @@ impl UnderWay {
         }
     }
 
-    /// Whether Rflushes are to come.
+    /// Returns whether Rflushes are outstanding.
     #[inline]
     pub(crate) fn is_flushing(&self) -> bool {
         self.flushed != 0
@@ -57,8 +57,8 @@ impl UnderWay {
 }
 
 impl<L: Line> Client<L> {
-    /// The next tag: another one each time, so that an answer that comes twice is none the second time. Where Rflushes
-    /// are to come, nothing else is under way.
+    /// Returns the next tag. It differs each time, so that a duplicate answer is recognized. While Rflushes are
+    /// outstanding it waits for them, and no other request is sent.
     #[inline]
     pub(crate) fn tag(&mut self) -> Result<u16> {
         while self.under_way.is_flushing() {
@@ -68,7 +68,7 @@ impl<L: Line> Client<L> {
         Ok(self.under_way.tag)
     }
 
-    /// What has become of one that is under way, of which there are some, or of a Tversion; waits for it.
+    /// Waits for the end of an in-flight request, or of a Tversion. There must be one.
     #[inline]
     pub(crate) fn answer(&mut self) -> Result<Come> {
         loop {
@@ -78,7 +78,7 @@ impl<L: Line> Client<L> {
         }
     }
 
-    /// The same. `None`: nothing yet, but something was done.
+    /// The same. `None`: progress was made, but no request has ended.
     #[inline]
     fn next(&mut self) -> Result<Option<Come>> {
         let Some(answer) = self.conn.answer()? else { return self.flush().map(|()| None) };
@@ -100,11 +100,11 @@ impl<L: Line> Client<L> {
         }
     }
 
-    /// Nothing has come in time.
+    /// Handles a timeout.
     #[cold]
     fn flush(&mut self) -> Result<()> {
         let tags = self.under_way.tags();
-        // A Tversion cannot be flushed; and who is late with an Rflush, too, is late for good.
+        // A Tversion cannot be flushed. If Rflushes are outstanding, this is the second timeout.
         if self.under_way.is_flushing() || tags.is_empty() {
             return Err(self.conn.give_up());
         }
@@ -118,7 +118,7 @@ impl<L: Line> Client<L> {
     }
 }
 
-/// What a call says that was given up.
+/// Returns the error of a call that timed out.
 pub(crate) fn late() -> Error {
     Error::new(Errno::ETIMEDOUT, "the host has not answered in time: the request was given up")
 }

@@ -1,17 +1,17 @@
-//! A 9P client for a program that shares memory with its host (docs/channels.md): a Linux process now, a machine
-//! without an operating system as well.
+//! A 9P client for a program that shares memory with its host (docs/channels.md): a Linux process, or a machine
+//! without an operating system.
 //!
-//! In: the memory of a channel, and a [`Line`], by which one waits. Out: the files of the host. Calls block, and
-//! are not many at once: a thread that wants its own way gets its own channel. Data of some size goes through the
-//! arena, which both sides see: copied there once, or made and used there without a copy ([`Buffer`]).
+//! In: the memory of a channel, and a [`Line`], with which the client waits. Out: the files of the host. Calls block.
+//! A client has one caller; threads that work in parallel get a channel each. Larger data goes through the arena,
+//! which both sides see. It is copied there once, or used there without a copy ([`Buffer`]).
 //!
 //! Always holds:
-//! - No answer is believed: it must be to what was asked, as long as was asked at most, and lie where it was told
-//!   to. What breaks that ends the channel, and every call then says so until [`Client::reconnect`].
-//! - Nothing of the arena is used again before the host has answered.
-//! - A call that has waited longer than one's patience is flushed ([`Options::patience`]); what it used is free when
-//!   the host has said so.
-//! - What is dropped is given back: pages of the arena at once, fids when the client next walks.
+//! - No answer is trusted. It must match the request, must not be longer than requested, and must be in the requested
+//!   place. An answer that violates this ends the channel. Every later call then fails until [`Client::reconnect`].
+//! - No part of the arena is reused before the host has answered.
+//! - A call that waits longer than its timeout is flushed ([`Options::patience`]). Its resources are freed when the
+//!   host has confirmed that.
+//! - Dropping a value frees its resources: pages of the arena when the client next needs room, fids at the next walk.
 //!
 //! With the feature `linux`:
 //! ```no_run

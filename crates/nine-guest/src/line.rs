@@ -1,72 +1,72 @@
-//! How one waits for the other side (docs/channels.md, "Waiting"): looks, then sleep.
+//! How a side waits for the other one (docs/channels.md, "Waiting"): it polls, then it sleeps.
 //!
-//! Always holds: nobody sleeps without having looked once more after having said so.
+//! Always holds: before a side sleeps, it announces that and then polls once more.
 
 use core::time::Duration;
 
-/// The way to a host beside the memory: two bells, and whether it is still there.
+/// The connection to a host besides the memory: two doorbells, and whether the host is still there.
 ///
-/// Concurrency: one thread has it.
+/// Concurrency: one thread uses it.
 pub trait Line {
-    /// Rings the bell of the other side.
+    /// Rings the doorbell of the other side.
     fn ring(&self);
 
-    /// Sleeps until the own bell is rung, or was since it was last heard; may come back for nothing. `false`: the
-    /// other side has gone.
+    /// Sleeps until this side's doorbell is rung, or returns if it was rung since the last sleep. May return
+    /// spuriously. `false`: the other side has gone.
     fn sleep(&self) -> bool;
 
-    /// Whether the other side has gone; asked now and then while one looks.
+    /// Returns whether the other side has gone. Called now and then while polling.
     fn is_gone(&self) -> bool;
 
-    /// Time since some moment, which never goes back: by it one's patience ends. Asked only of who has one that does; a
-    /// line without a clock stays at 0.
+    /// Returns the time since an arbitrary moment, from a clock that never goes back. It is used for timeouts only. A
+    /// line without a clock returns 0.
     fn now(&self) -> Duration {
         Duration::ZERO
     }
 
-    /// As [`Line::sleep`], but no longer than until [`Line::now`] is `end`. A line without a clock sleeps on.
+    /// Like [`Line::sleep`], but at most until [`Line::now`] is `end`. A line without a clock has no such limit.
     fn sleep_until(&self, end: Duration) -> bool {
         let _ = end;
         self.sleep()
     }
 
-    /// How many looks take about as long as it takes to be woken; 0: to look is in vain, there is one processor.
+    /// Returns how many polls take about as long as a wake-up; 0 if polling is useless, on a single processor.
     fn looks(&self) -> u32;
 }
 
-/// What a side does until something comes.
+/// How a side waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Wait {
-    /// It looks, always: the quickest, if it has a processor of its own.
+    /// It always polls: the fastest, if it has a processor of its own.
     Poll,
     /// It sleeps at once.
     Interrupt,
-    /// It looks for about as long as it takes to be woken, then it sleeps; seldom where that was in vain.
+    /// It polls for about as long as a wake-up takes, then it sleeps. It polls less often after polling was in vain.
     #[default]
     Adaptive,
 }
 
-/// A line and how it is waited on.
+/// A line and its way of waiting.
 pub(crate) struct Waiting<L> {
     pub(crate) line: L,
     how: Wait,
-    /// How long; `None`: for ever.
+    /// The timeout; `None`: none.
     pub(crate) patience: Option<Duration>,
-    /// How many waits go without looks, and how many of those there were before.
+    /// The number of waits still to go without polling, and the number that were last chosen.
     blind: (u32, u32),
 }
 
-/// Why it has not come.
+/// The reason why a wait has ended without result.
 pub(crate) enum Missed {
     /// The other side has gone.
     Gone,
-    /// One's patience has ended.
+    /// The timeout has passed.
     Late,
 }
 
-/// Looks between two questions whether the other side has gone: each is a system call.
+/// The number of polls between two checks whether the other side has gone. Each check is a system call.
 const GLANCES: u32 = 4096;
-/// After looks in vain, at most so many waits go without.
+/// The maximum number of waits without polling, after polling was in vain.
 const BLIND_MAX: u32 = 256;
 
 impl<L: Line> Waiting<L> {
@@ -74,8 +74,8 @@ impl<L: Line> Waiting<L> {
         Self { line, how, patience, blind: (0, 0) }
     }
 
-    /// Looks and sleeps until something is `there`. `may_sleep` tells the other side whether it has to ring.
-    /// `since` is when it began to sleep or to look for long, for whoever waits for one thing in several steps.
+    /// Polls and sleeps until `there` returns something. `may_sleep` tells the other side whether it must ring.
+    /// `since` is the start of the timeout; a caller that waits in several steps passes the same one.
     pub(crate) fn until<E, T>(
         &mut self,
         end: &mut E,
@@ -105,13 +105,13 @@ impl<L: Line> Waiting<L> {
         }
     }
 
-    /// When one's patience ends.
+    /// Returns when the timeout ends.
     fn late(&self, since: &mut Option<Duration>) -> Option<Duration> {
         let patience = self.patience?;
         Some(since.get_or_insert_with(|| self.line.now()).saturating_add(patience))
     }
 
-    /// Looks as long as is worth while; then `None`. What it returns is what `until` does.
+    /// Polls as long as it is worthwhile, then returns `None`. Other results are those of `until`.
     fn look<E, T>(
         &mut self,
         end: &mut E,

@@ -1,35 +1,35 @@
-//! Numbers that things have while they live: a fid, a lent part of the arena. Who drops one tells nobody at once; the
-//! client finds the number when it next looks.
+//! Numbers of things with a lifetime: fids, lent parts of the arena. Dropping one sends no message. The client finds
+//! dropped numbers when it next looks for them.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicU32};
 
-/// Numbers there are.
+/// The number of numbers.
 pub(crate) const MOST: u32 = 4096;
 
-/// Those that were dropped.
+/// The dropped numbers.
 #[derive(Debug)]
 struct Dropped {
     bits: [AtomicU32; MOST as usize / 32],
     any: AtomicBool,
 }
 
-/// A number; dropped with what has it, from whatever thread.
+/// A number; its owner may drop it on any thread.
 #[derive(Debug)]
 pub(crate) struct Number {
     number: u32,
-    /// Nobody needs to hear that it was dropped.
+    /// Its drop is not recorded.
     is_told: bool,
     dropped: Arc<Dropped>,
 }
 
-/// All of them.
+/// The allocator of numbers.
 #[derive(Debug)]
 pub(crate) struct Lot {
     dropped: Arc<Dropped>,
-    /// Of those below `next`.
+    /// Free numbers below `next`.
     free: Vec<u32>,
     next: u32,
 }
@@ -59,7 +59,7 @@ impl Lot {
         Self { dropped, free: Vec::new(), next: 0 }
     }
 
-    /// One that nobody has. `None`: all are in use.
+    /// Takes a free number. `None`: all are in use.
     pub(crate) fn take(&mut self) -> Option<Number> {
         let number = self.free.pop().or_else(|| {
             let number = self.next;
@@ -69,26 +69,26 @@ impl Lot {
         Some(Number { number, is_told: false, dropped: self.dropped.clone() })
     }
 
-    /// Takes one back that nobody needs to be told of.
+    /// Frees a number directly.
     pub(crate) fn forget(&mut self, number: Number) {
         self.free.push(number.number);
         let mut number = number;
         number.is_told = true;
     }
 
-    /// Gives back one that `dropped` has told of.
+    /// Frees a number returned by `dropped`.
     pub(crate) fn give(&mut self, number: u32) {
         self.free.push(number);
     }
 
-    /// One that `dropped` has told of is told again.
+    /// Makes `dropped` return a number again.
     pub(crate) fn drop_again(&mut self, number: u32) {
         drop(Number { number, is_told: false, dropped: self.dropped.clone() });
     }
 
-    /// One that was dropped since: it is told once.
+    /// Returns a number that was dropped. Each is returned once.
     pub(crate) fn dropped(&self) -> Option<u32> {
-        // What comes behind this swap says so again; what came before it is seen.
+        // A drop after this swap sets the flag again. The bits of drops before it are visible.
         if !self.dropped.any.load(Relaxed) || !self.dropped.any.swap(false, AcqRel) {
             return None;
         }
@@ -104,7 +104,7 @@ impl Lot {
         None
     }
 
-    /// Whether this is one of them.
+    /// Returns whether this number is of this allocator.
     #[inline]
     pub(crate) fn has(&self, number: &Number) -> bool {
         Arc::ptr_eq(&self.dropped, &number.dropped)

@@ -19,7 +19,7 @@ use crate::client::{Client, Options};
 use crate::line::Line;
 use crate::sys;
 
-/// A process' end of a channel: its memory, its bells, and the descriptor by which it sees that the host has gone.
+/// A process' end of a channel: its memory, its doorbells, and the descriptor that shows that the host has gone.
 #[derive(Debug)]
 pub struct Process {
     memory: Memory,
@@ -30,15 +30,15 @@ pub struct Process {
     begun: Instant,
 }
 
-/// About as long as it takes to wake a thread on another processor.
+/// About the time to wake a thread on another processor.
 const WOKEN: Duration = Duration::from_micros(50);
-/// How long a socket may take to give a channel.
+/// How long a socket may take to send a channel.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Process {
-    /// The channel that this program was started with; its first caller gets it, and programs that this one starts
-    /// do not. An error of the kind `NotFound`: there is none. No other thread may read the environment by other
-    /// means than Rust's meanwhile.
+    /// Returns the channel that this program was started with. Only the first call gets it, and child processes do
+    /// not. An error of kind `NotFound` if there is none. No other thread may read the environment meanwhile, except
+    /// through Rust's std.
     pub fn inherited() -> io::Result<Self> {
         let variable = env::var(VARIABLE).ok();
         let passed = Passed::inherited(variable.as_deref())?;
@@ -47,7 +47,7 @@ impl Process {
         Self::new(passed.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, why()))?)
     }
 
-    /// A channel of a host that gives one to everybody who connects to its unix socket.
+    /// Connects to the unix socket of a host that gives a channel to every client.
     pub fn dial(path: impl AsRef<Path>) -> io::Result<Self> {
         let path = path.as_ref();
         let socket = UnixStream::connect(path)
@@ -63,28 +63,28 @@ impl Process {
         Self::new(passed)
     }
 
-    /// One whose descriptors are here already.
+    /// Wraps descriptors of a channel.
     pub fn new(passed: Passed) -> io::Result<Self> {
         let Passed { memory, wait, ring, life } = passed;
         Ok(Self { memory: linux::map(&memory)?, wait, ring, life, looks: looks(), begun: Instant::now() })
     }
 
-    /// The client of the files that the host has.
+    /// Returns a client of the host's files.
     pub fn client(self) -> Result<Client<Self>> {
         self.client_with(Options::default())
     }
 
-    /// The same, with another way of waiting or another dialect.
+    /// The same with other options.
     pub fn client_with(self, options: Options) -> Result<Client<Self>> {
         Client::join(self.memory.clone(), self, options)
     }
 
-    /// The client of the channel of this name, where the memory holds several.
+    /// Returns a client of the channel of this name, if the memory holds several.
     pub fn client_named(self, name: &str, options: Options) -> Result<Client<Self>> {
         Client::join_named(&self.memory.clone(), name, self, options)
     }
 
-    /// All of the memory, which is one channel or several.
+    /// Returns the whole memory, of one channel or of several.
     pub fn memory(&self) -> &Memory {
         &self.memory
     }
@@ -118,12 +118,12 @@ impl Line for Process {
     }
 }
 
-/// Looks that take [`WOKEN`] here: a processor pauses between two of them for as long as it likes.
+/// Returns how many polls take [`WOKEN`] on this machine. The duration of a processor's spin hint differs by model.
 fn looks() -> u32 {
-    /// Plus 1, once it is known.
+    /// The result; 0 if not measured yet.
     static KNOWN: AtomicU32 = AtomicU32::new(0);
     const TRIED: u32 = 512;
-    // Of the machine: whoever is kept to one processor may have a host on another.
+    // Counts the machine's processors: a process bound to one may have its host on another.
     if std::fs::read_to_string("/sys/devices/system/cpu/online").is_ok_and(|list| list.trim() == "0") {
         return 0;
     }

@@ -1,10 +1,10 @@
-//! Words of a text as Plan 9 quotes them (docs/guest.md): between blanks; what stands between quotes is one word or a
-//! part of one, and a doubled quote there is a quote.
+//! Splits a text into words with Plan 9's quoting (docs/guest.md). Words are separated by blanks. Text between quotes
+//! is a word or a part of one, and a doubled quote in it is a quote.
 
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// The words of a text; a quote that is not closed ends with it.
+/// Returns the words of a text. An unclosed quote ends with the text.
 pub(crate) fn words(text: &str) -> Vec<String> {
     let (mut words, mut word, mut quoted) = (Vec::new(), None::<String>, false);
     let mut chars = text.chars().peekable();

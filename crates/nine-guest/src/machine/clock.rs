@@ -1,5 +1,5 @@
-//! A clock for who has no patience: the processor's, which is measured once, when somebody asks, against one whose rate
-//! is known. A machine that has no such one has no clock, and waits for ever.
+//! A clock for timeouts: the processor's time-stamp counter. It is calibrated at its first use, against the HPET. A
+//! machine without an HPET has no clock, and its waits have no timeout.
 
 use core::cell::OnceCell;
 use core::time::Duration;
@@ -7,31 +7,31 @@ use core::time::Duration;
 use super::apic;
 use super::sys::{self, Registers};
 
-/// The processor's clock, once it was asked.
+/// The processor's clock, calibrated at its first use.
 #[derive(Default)]
 pub(super) struct Clock(OnceCell<Option<Rates>>);
 
-/// Ticks of a millisecond: of the processor's clock, and of the timer that rings.
+/// Ticks per millisecond of the processor's clock and of the APIC timer.
 struct Rates {
     begun: u64,
     clock: u64,
     timer: u64,
 }
 
-/// HPET: where it is, its registers, and the longest period that it may have, in femtoseconds.
+/// The HPET: its address, its registers, and its longest legal period in femtoseconds.
 const HPET: u64 = 0xfed0_0000;
 const PERIOD: u64 = 4;
 const CONFIG: u64 = 0x10;
 const COUNTER: u64 = 0xf0;
 const PERIOD_MOST: u32 = 100_000_000;
-/// How long it is measured.
+/// The duration of the calibration, in milliseconds.
 const MEASURED: u64 = 5;
 const FEMTOSECONDS: u64 = 1_000_000_000_000;
-/// A counter that stands still is looked at so often.
+/// The number of reads after which the counter is taken to stand still.
 const LOOKS: u32 = 1 << 24;
 
 impl Clock {
-    /// Since it was asked first; 0 if there is none.
+    /// Returns the time since the first use; 0 if there is no clock.
     pub(super) fn now(&self) -> Duration {
         let since = |rates: &Rates| {
             let ticks = u128::from(sys::ticks().wrapping_sub(rates.begun));
@@ -42,12 +42,12 @@ impl Clock {
         self.rates().map_or(Duration::ZERO, since)
     }
 
-    /// Has the bell ring when it is then. `false`: it is already.
+    /// Sets the timer to ring at this time. Returns `false` if the time has passed.
     pub(super) fn ring_at(&self, end: Duration) -> bool {
         let Some(rates) = self.rates() else { return true };
         let left = end.saturating_sub(self.now());
         let ticks = left.as_nanos() * u128::from(rates.timer) / 1_000_000;
-        // Who sleeps longer than it can count is woken for nothing.
+        // A longer sleep than the timer can count ends early.
         apic::count(u32::try_from(ticks + 1).unwrap_or(u32::MAX));
         !left.is_zero()
     }

@@ -1,9 +1,10 @@
-//! Machines without an operating system (docs/guest.md): an image begins here, finds its channels, and ends here.
+//! Machines without an operating system (docs/guest.md): the start of an image, its channels, and its end.
 //!
-//! In: `hvm_start_info`, and the device of the channels. Out: a [`Partition`] for the image's main. The processor
-//! itself is `sys.rs`'s.
+//! In: `hvm_start_info`, and the PCI device of the channels. Out: a [`Partition`] for the image's main. Code for the
+//! processor itself is in `sys.rs`.
 //!
-//! Always holds: whatever the machine lacks or a firmware has left, it ends with a line that says so.
+//! Always holds: if the machine lacks something, or the firmware has left it in an unusable state, the machine ends
+//! with a line that says so.
 
 mod clock;
 mod pci;
@@ -31,20 +32,20 @@ pub use sys::Heap;
 #[doc(hidden)]
 pub use sys::begin;
 
-/// What the main of a machine is given.
+/// The argument of a machine's main.
 pub type Partition = partition::Partition<Bells>;
 
-/// The two bells of a channel of a machine: an interrupt, and a register that rings the host. Where the device has none
-/// both sides look.
+/// The two doorbells of a channel: an interrupt, and a register that rings the host. If the device has none, both
+/// sides poll.
 pub struct Bells {
     doorbell: Option<Registers>,
-    /// Which channel of the memory it is.
+    /// The channel's number in the memory.
     number: u32,
     looks: u32,
     clock: Rc<Clock>,
 }
 
-/// The memory of the channels, and how its host is rung.
+/// The memory of the channels, and the host's doorbell.
 struct Channels {
     memory: Memory,
     doorbell: Option<Registers>,
@@ -53,31 +54,31 @@ struct Channels {
     options: Options,
 }
 
-/// The interrupt by which all bells ring, and the one that means nothing.
+/// The interrupt of all doorbells, and the spurious one.
 const BELL: u32 = 0x40;
 const SPURIOUS: u32 = 0xff;
-/// Looks between two questions whether anything has come, where nobody rings.
+/// The number of spins between two polls, if there are no doorbells.
 const LOOKS: u32 = 1000;
-/// Ticks of a processor that are about as long as it takes to be woken.
+/// About the time of a wake-up, in ticks of the processor.
 const WOKEN: u64 = 125_000;
-/// Offset of the register by which the host is rung.
+/// The offset of the host's doorbell register.
 const DOORBELL: u64 = 12;
-/// The status of who panics.
+/// The exit status after a panic.
 const PANICKED: u8 = 101;
 
-/// All of the memory that the machine shares with its host: for who speaks something else there.
+/// Returns the whole memory that the machine shares with its host, for use with other protocols.
 ///
 /// # Errors
-/// The machine has none.
+/// The machine has no such device.
 pub fn memory() -> Result<Memory> {
     let function = pci::find(&mut Ports).ok_or_else(|| failed("the machine has no device of channels"))?;
-    // It was prepared at the beginning: nothing is assigned any more.
+    // It was prepared at the start, so this assigns no more addresses.
     let device = pci::prepare(&mut Ports, function, 0).map_err(failed)?;
     sys::shared(device.memory.0, device.memory.1)
         .ok_or_else(|| failed("the memory of the channels lies where nothing can be"))
 }
 
-/// Runs a main and ends the machine: `info` is where `hvm_start_info` is.
+/// Runs a main and ends the machine. `info` is the address of `hvm_start_info`.
 fn run<T: Outcome>(info: u32, name: &str, main: fn(&mut Partition) -> T) -> ! {
     sys::interrupts();
     let ended = started(info.into()).and_then(|mut partition| {
@@ -90,14 +91,14 @@ fn run<T: Outcome>(info: u32, name: &str, main: fn(&mut Partition) -> T) -> ! {
     sys::end()
 }
 
-/// Ends a machine whose image panics. Who panics meanwhile says that instead, once.
+/// Ends a machine after a panic. A panic in here is reported instead, once.
 #[doc(hidden)]
 pub fn panicked(info: &PanicInfo<'_>) -> ! {
     static PANICS: AtomicU32 = AtomicU32::new(0);
     sys::give_kept();
     if PANICS.fetch_add(1, Relaxed) < 2 {
         let mut words = Short { bytes: [0; 512], len: 0 };
-        // What does not fit is not said.
+        // A longer message is cut off.
         let _ = writeln!(words, "{info}");
         if !sys::kept().is_some_and(|last| last.say(words.as_str(), PANICKED)) {
             let _ = LastWords.write_str(words.as_str());
@@ -106,7 +107,7 @@ pub fn panicked(info: &PanicInfo<'_>) -> ! {
     sys::end()
 }
 
-/// What an exception says, before it ends the machine. One of these words' own ends it at once.
+/// Reports an exception and ends the machine. An exception in here ends it at once.
 extern "C" fn fault(vector: u64, error: u64, rip: u64, cr2: u64) -> ! {
     static IS_SAID: AtomicBool = AtomicBool::new(false);
     if !IS_SAID.swap(true, Relaxed) {
@@ -129,7 +130,7 @@ fn started(info: u64) -> Result<Partition> {
 }
 
 impl Channels {
-    /// Those of this machine, whose own memory ends there.
+    /// Finds the device of this machine. `end` is the end of the machine's own memory.
     fn find(options: Options, end: u64) -> Result<Self> {
         let function =
             pci::find(&mut Ports).ok_or_else(|| failed("the machine has no device of channels"))?;
@@ -157,8 +158,8 @@ impl Channels {
         Ok(Self { memory, doorbell, looks, clock, options })
     }
 
-    /// The client of the channel of this name, which it must have no other of: that one's channel would end. `ENOENT`:
-    /// there is none.
+    /// Returns a client of the channel of this name. There must be no other client of it, since that one's channel
+    /// would end. `ENOENT`: there is none.
     fn join(&self, name: &str) -> Result<Client<Bells>> {
         let (number, memory) = client::named(&self.memory, name)?;
         let Self { doorbell, looks, ref clock, options, .. } = *self;
@@ -166,8 +167,8 @@ impl Channels {
     }
 }
 
-/// Looks that take [`WOKEN`]: a processor pauses between two of them for as long as it likes. Of several tries the
-/// quickest: others may have been held up by who else uses it.
+/// Returns how many polls take [`WOKEN`]: the duration of a processor's spin hint differs by model. The fastest of
+/// several tries counts, since others may have been interrupted.
 fn looks() -> u32 {
     const TRIED: u64 = 64;
     let tried = (0..4).map(|_| {
@@ -193,7 +194,7 @@ impl Line for Bells {
         true
     }
 
-    /// A host that goes takes its machine with it.
+    /// A host that ends also ends its machines.
     fn is_gone(&self) -> bool {
         false
     }
@@ -204,7 +205,7 @@ impl Line for Bells {
 
     fn sleep_until(&self, end: Duration) -> bool {
         if self.doorbell.is_some() {
-            // Else it is then already, and the host has not gone for that.
+            // If the time has passed already, it does not sleep. `true`: the host has not gone.
             return !self.clock.ring_at(end) || self.sleep();
         }
         self.sleep()
@@ -215,7 +216,7 @@ impl Line for Bells {
     }
 }
 
-/// The processor's interrupt controller.
+/// The local APIC.
 mod apic {
     use super::sys::Registers;
     use super::{BELL, SPURIOUS};
@@ -229,10 +230,10 @@ mod apic {
     const LEFT: u64 = 0x390;
     const DIVIDE: u64 = 0x3e0;
     const MASKED: u32 = 1 << 16;
-    /// By 16.
+    /// Divides by 16.
     const DIVIDED: u32 = 3;
 
-    /// Has it take messages, whatever their priority, and nothing else: the address of such a message.
+    /// Makes it accept messages of any priority, and nothing else. Returns the address of such a message.
     pub(super) fn begin() -> u32 {
         let apic = Registers::apic();
         PINS.iter().for_each(|pin| apic.write(*pin, MASKED));
@@ -242,7 +243,7 @@ mod apic {
         0xfee0_0000 | apic.read(ID) >> 24 << 12
     }
 
-    /// Counts down from there, and rings the bell at 0; 0 counts nothing.
+    /// Counts down from `from` and rings the doorbell at 0. A 0 stops the timer.
     pub(super) fn count(from: u32) {
         let apic = Registers::apic();
         apic.write(DIVIDE, DIVIDED);
@@ -250,7 +251,7 @@ mod apic {
         apic.write(COUNT, from);
     }
 
-    /// What is left to count.
+    /// Returns the rest of the count.
     pub(super) fn left() -> u32 {
         Registers::apic().read(LEFT)
     }
@@ -260,7 +261,7 @@ fn failed(why: &'static str) -> Error {
     Error::new(Errno::ENODEV, why)
 }
 
-/// The port for what is said where there is no channel.
+/// The debug port, for output before there is a channel.
 struct LastWords;
 
 impl Write for LastWords {
@@ -270,7 +271,7 @@ impl Write for LastWords {
     }
 }
 
-/// Words that need no heap.
+/// A buffer for a message without a heap.
 struct Short {
     bytes: [u8; 512],
     len: usize,

@@ -1,18 +1,18 @@
-//! What a machine was started with: `hvm_start_info` of PVH, which says where its memory is and has its words.
+//! The start parameters of a machine: `hvm_start_info` of PVH, with its memory map and command line.
 //!
-//! In: bytes of the machine's memory. Out: how to wait, and which memory is the heap. What is there besides is passed
-//! over; all is read before there is a heap, and nothing of it is needed later.
+//! In: bytes of the machine's memory. Out: how to wait, and the memory for the heap. Other entries are skipped. All
+//! of it is read before the heap exists, and is not needed later.
 
 use crate::line::Wait;
 
-/// What a machine was started with.
+/// The start parameters of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Start {
     /// How to wait for the host.
     pub(super) wait: Wait,
-    /// The first byte of the heap, and how many it has.
+    /// The address and length of the heap, in bytes.
     pub(super) heap: (u64, u64),
-    /// Where the machine's memory ends.
+    /// The end of the machine's memory.
     pub(super) end: u64,
 }
 
@@ -22,18 +22,18 @@ const VERSION: u64 = 4;
 const WORDS: u64 = 24;
 const MAP: u64 = 40;
 const ENTRIES: u64 = 48;
-/// Bytes of an entry of the map, its kind, and the kind that is memory.
+/// The length of a memory map entry, the offset of its type, and the type of RAM.
 const ENTRY: u64 = 24;
 const KIND: u64 = 16;
 const RAM: u64 = 1;
-/// What is read at most: entries, and bytes of the words.
+/// The maximum number of entries read, and of command line bytes.
 const ENTRIES_MOST: u64 = 256;
 const WORDS_MOST: u64 = 4096;
-/// What is mapped from the beginning.
+/// Memory below this address is mapped from the start.
 const MAPPED: u64 = 1 << 32;
 
 impl Start {
-    /// Reads it. `image`: where the image ends; `peek`: a byte of memory, if there is one.
+    /// Reads the parameters. `image` is the end of the image; `peek` returns a byte of memory, if it exists.
     pub(super) fn read(
         info: u64,
         image: u64,
@@ -73,7 +73,7 @@ impl Start {
         Ok(start)
     }
 
-    /// Words between blanks; of several that say the same thing the last one counts.
+    /// Parses words separated by blanks. The last one of an option counts.
     fn hear(&mut self, mut words: impl Iterator<Item = u8>) {
         loop {
             let (mut word, mut len) = ([0; 16], 0);

@@ -15,8 +15,8 @@
 //! reason. Then it ends the server's remaining groups and removes its directories.
 //!
 //! Always holds: the process inherits only its standard files and the descriptors it was sent. All steps run in a
-//! process with one thread. Nothing of the server's environment reaches it.
-//! of one thread; nothing of the server's environment comes there.
+//! process with one thread. Nothing of the server's environment reaches it. of one thread; nothing of the server's
+//! environment comes there.
 
 use std::collections::BTreeMap;
 use std::fs;
