@@ -1,8 +1,8 @@
-//! What a partition is given (docs/guest.md, "What a machine is served"): its words, its name space, its input and
-//! output, and how it ends. Whatever is waited by; machines are one way.
+//! The environment of a partition (docs/guest.md, "What a machine is served"): its arguments, name space, input and
+//! output, and exit status. It works with any way to wait; machines are one.
 //!
-//! In: a client of `self`, and a space. Out: what a `main` asks for. Nothing is asked for before it is needed, but
-//! where the last words go.
+//! In: a client of `self`, and a name space. Out: the values that a `main` asks for. Files are opened when they are
+//! needed, except those for the last message and the exit status.
 
 use alloc::boxed::Box;
 use alloc::rc::Rc;
@@ -20,85 +20,85 @@ use crate::words::words;
 
 /// A partition, as its main sees it.
 pub struct Partition<L: Line> {
-    /// The words that it was started with; the first one is its name.
+    /// The arguments, with the name first.
     pub args: Vec<String>,
-    /// The variables that it was started with, and what they are.
+    /// The environment variables, as names and values.
     pub env: Vec<(String, String)>,
-    /// What it sees: `root` is mounted at `/`, where there is one, and `self` at [`OWN`].
+    /// The name space: the channel `root` is mounted at `/`, if there is one, and `self` at [`OWN`].
     pub space: Space<L>,
-    /// What the partition reads.
+    /// The standard input.
     pub stdin: Input<L>,
-    /// What it says, line by line.
+    /// The standard output, written line by line.
     pub stdout: Output<L>,
-    /// What it says of itself, line by line.
+    /// The standard error, written line by line.
     pub stderr: Output<L>,
     last: Rc<Last<L>>,
     clock: Source<L>,
-    /// The channels that were joined, by their names.
+    /// The channels joined so far, by their names.
     joined: Vec<(String, Shared<L>)>,
     join: Box<Join<L>>,
 }
 
-/// How a partition comes by another channel: by its name. One that it has come by is not asked for again.
+/// Joins a further channel by its name. It is called once for each name.
 pub type Join<L> = dyn FnMut(&str) -> Result<Client<L>>;
 
-/// Where a partition's own files are.
+/// The directory of a partition's own files.
 pub const OWN: &str = "/self";
 
-/// The time, as the host has it.
+/// The host's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Clock {
-    /// Since 1970.
+    /// The time since 1970.
     pub since_1970: Duration,
-    /// Of a clock that never goes back.
+    /// The time of a clock that never goes back.
     pub steady: Duration,
 }
 
-/// Files that are written when nothing else may work any more, and so are open from the beginning.
+/// Files for the end of a partition. They are open from the start, since nothing else may work any more at the end.
 pub struct Last<L: Line> {
     stderr: Opened<L>,
     exit: Opened<L>,
 }
 
-/// What a partition reads, as it comes.
+/// The input of a partition, in the pieces that arrive.
 pub struct Input<L: Line> {
     file: Source<L>,
-    /// What has come and is not taken, from `at` on.
+    /// Received input; the part before `at` has been returned.
     come: Vec<u8>,
     at: usize,
 }
 
-/// What a partition writes: a message for the lines that are whole, at 4 KiB, or when it is told to.
+/// The output of a partition. A message is written for complete lines, at 4 KiB, or at a flush.
 pub struct Output<L: Line> {
     file: Source<L>,
-    /// Not written yet.
+    /// Buffered output.
     waits: Vec<u8>,
-    /// Why a line could not be written, which [`fmt::Error`] does not say.
+    /// The error of a write, which [`fmt::Error`] cannot carry.
     failed: Option<Error>,
 }
 
-/// A file of `self` that is opened when it is needed.
+/// A file of `self`, opened when it is needed.
 enum Source<L: Line> {
     At(Place<L>, OpenFlags),
     Open(Opened<L>),
 }
 
-/// How a main may end: with nothing, a status, or an error, which is said and is status 1.
+/// The result of a main: nothing, a status, or an error, which is printed and gives status 1.
 pub trait Outcome {
-    /// The status, or what is to be said.
+    /// Returns the status, or the error text to be printed.
     fn status(self) -> Result<u8, String>;
 }
 
-/// Bytes that wait at most.
+/// The maximum number of buffered bytes.
 const WAITS: usize = 4096;
-/// Bytes of the longest message to a partition's own files that does not go through the arena, and more.
+/// More than the longest message to a partition's own files that does not use the arena, in bytes.
 const OUT: usize = 256;
-/// Bytes of `argv` or `env`, and of a line that is read.
+/// The maximum length of `argv`, of `env` and of an input line, in bytes.
 const TEXT: usize = 1 << 20;
 
 impl<L: Line + 'static> Partition<L> {
-    /// One whose own files the first client has, and the second one what it sees; `join` is how it comes by further
-    /// channels. `keep` is given where the last words go, before anything else of the host's is taken in.
+    /// Creates a partition. `own` serves its own files, `root` its name space. `join` joins further channels. `keep`
+    /// receives the files for the end of the partition, before anything else is read from the host.
     pub fn new(
         own: Client<L>,
         root: Option<Client<L>>,
@@ -106,7 +106,7 @@ impl<L: Line + 'static> Partition<L> {
         keep: impl FnOnce(Rc<Last<L>>),
     ) -> Result<Self> {
         let mut own = own;
-        // Who panics for want of memory amid a call here could not say how it ends.
+        // If memory runs out during a call, the panic must still be able to report the end.
         own.out.reserve(OUT);
         let mut space = Space::new();
         let mut joined = Vec::new();
@@ -145,12 +145,12 @@ impl<L: Line + 'static> Partition<L> {
         })
     }
 
-    /// Its name.
+    /// Returns the partition's name.
     pub fn name(&self) -> &str {
         self.args.first().map_or("partition", String::as_str)
     }
 
-    /// Mounts the channel of this name, which is joined when it is mounted first.
+    /// Mounts the channel of this name. It is joined at the first mount.
     pub fn mount(&mut self, channel: &str, at: &str, how: How) -> Result<()> {
         let n = match self.joined.iter().position(|(name, _)| name == channel) {
             Some(n) => n,
@@ -163,7 +163,7 @@ impl<L: Line + 'static> Partition<L> {
         self.space.mount(&self.joined[n].1, "", at, how)
     }
 
-    /// What time it is.
+    /// Returns the host's time.
     pub fn clock(&mut self) -> Result<Clock> {
         let mut text = [0; 64];
         let len = self.clock.open()?.read(0, &mut text)?;
@@ -175,14 +175,14 @@ impl<L: Line + 'static> Partition<L> {
         }
     }
 
-    /// Ends it, as its main has: what waits is written, then the status.
+    /// Ends the partition with the result of its main: writes buffered output, then the status.
     pub fn end(&mut self, outcome: impl Outcome) -> Result<()> {
         let said = outcome.status();
-        // Who is told that all went well must have all that was said.
+        // A status of success requires that all output was written.
         let said = self.stdout.flush().map_err(|error| error.to_string()).and(said);
         let status = said.unwrap_or_else(|error| {
             let name = self.name().to_string();
-            // If not even this can be said, the status says it.
+            // If this fails, the status reports the error.
             let _ = writeln!(self.stderr, "{name}: {error}");
             1
         });
@@ -192,7 +192,7 @@ impl<L: Line + 'static> Partition<L> {
 }
 
 impl<L: Line> Last<L> {
-    /// Says this and ends with that status, if the channel waits for no answer now: whether it could.
+    /// Prints a message and ends with this status, unless the channel is in use. Returns whether that worked.
     pub fn say(&self, words: &str, status: u8) -> bool {
         self.exit.is_idle() && {
             let said = self.stderr.write_all(0, words.as_bytes());
@@ -208,7 +208,7 @@ impl<L: Line> Last<L> {
 }
 
 impl<L: Line> Input<L> {
-    /// Reads what there is, of what has come: how many bytes. 0: there is nothing more.
+    /// Reads available input. Returns the number of bytes; 0 at the end.
     pub fn read(&mut self, into: &mut [u8]) -> Result<usize> {
         if self.at == self.come.len() {
             return self.file.open()?.read(0, into);
@@ -219,7 +219,7 @@ impl<L: Line> Input<L> {
         Ok(len)
     }
 
-    /// The next line, with its end if it has one. `None`: there is nothing more. `EFBIG`: it has more than 1 MiB.
+    /// Returns the next line, with its newline if it has one. `None` at the end. `EFBIG`: it is longer than 1 MiB.
     pub fn line(&mut self) -> Result<Option<String>> {
         let mut seen = 0;
         loop {
@@ -254,7 +254,7 @@ impl<L: Line> Output<L> {
         Self { file, waits: Vec::new(), failed: None }
     }
 
-    /// Writes bytes: up to the last end of a line at once, the rest when there is more.
+    /// Writes bytes: at once up to the last newline; the rest is buffered.
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
         let lines = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
         let (lines, rest) = bytes.split_at(lines);
@@ -265,7 +265,7 @@ impl<L: Line> Output<L> {
         self.add(rest)
     }
 
-    /// Writes what waits.
+    /// Writes buffered output.
     pub fn flush(&mut self) -> Result<()> {
         if let Some(error) = self.failed.take() {
             return Err(error);

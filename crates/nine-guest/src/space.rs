@@ -1,15 +1,15 @@
 //! A name space that a partition composes for itself: trees of several channels, mounted and bound.
 //!
-//! In: clients of hosts, and paths. Out: files, wherever they are. A path is absolute; `.` and `..` in it are names'
-//! own affair and ask nobody (lexical names). A mount point is a place, a host's tree and a path in it, as in a mux: so
-//! what is mounted on it is seen by whatever way one comes there.
+//! In: clients of hosts, and paths. Out: files. A path is absolute. `.` and `..` in it are resolved lexically,
+//! without a request. A mount point is a place, that is a host's tree and a path in it, as in a mux. So the mounted
+//! files are seen on every path that leads to the place.
 //!
 //! Always holds:
-//! - A walk goes over each name of its path once and crosses at most one mount point at it, whatever is bound where.
-//! - A place that nothing is mounted on is not asked for until the last name; of a union each member is, at each name
+//! - A walk visits each name of its path once and crosses at most one mount point at it, for any bindings.
+//! - A place without a mount causes no request until the last name. In a union, each member is asked at each name
 //!   that may be in several.
 //!
-//! Concurrency: one thread has a space and its files. No file calls back while its channel is in use.
+//! Concurrency: one thread uses a space and its files. No file calls back while its channel is in use.
 
 use alloc::rc::Rc;
 use alloc::string::String;
@@ -24,78 +24,78 @@ use crate::client::{Client, File, Metadata};
 use crate::line::Line;
 use crate::transfer::Buffer;
 
-/// A client that several have: its own files, and whoever holds one.
+/// A client that several mounts and files share.
 pub type Shared<L> = Rc<RefCell<Client<L>>>;
 
-/// The names that a partition sees.
+/// The name space of a partition.
 pub struct Space<L: Line> {
-    /// 256 at most; then `ENOSPC`.
+    /// At most 256; then `ENOSPC`.
     heads: Vec<Mhead<L>>,
 }
 
-/// Where something that is mounted goes, on a place where something is mounted already.
+/// How a mount is combined with the files or mounts already at its place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum How {
-    /// It hides what was there.
+    /// It hides them.
     #[default]
     Replace,
-    /// It is looked at first, and what is made is made there.
+    /// It is searched first, and files are created there.
     Before,
-    /// It is looked at last.
+    /// It is searched last.
     After,
 }
 
-/// A file of a space that is open.
+/// An open file of a name space.
 pub struct Opened<L: Line> {
     client: Shared<L>,
     file: File,
 }
 
-/// A name in a directory.
+/// An entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The name.
     pub name: String,
-    /// Which file it is, and of what kind; of a mount point what is mounted there.
+    /// The qid; of a mount point, that of the mounted file.
     pub qid: Qid,
 }
 
-/// The root of a host's tree, which its mounts have.
+/// The root of a host's tree, shared by its mounts.
 struct Tree<L: Line> {
     client: Shared<L>,
     root: File,
 }
 
-/// A file that may be there. `None`: of the tree that no host has, below which a space begins.
+/// The place of a file, which need not exist. `None`: in the empty tree below which a name space starts.
 pub(crate) struct Place<L: Line> {
     tree: Option<Rc<Tree<L>>>,
-    /// Names between slashes.
+    /// Names separated by slashes.
     path: String,
 }
 
-/// A mount point and what is seen there: one place or a union of 16 at most, then `ENOSPC`.
+/// A mount point and its contents: one place, or a union of at most 16, then `ENOSPC`.
 struct Mhead<L: Line> {
     from: Place<L>,
     to: Vec<Place<L>>,
-    /// Of the first one, when it was mounted.
+    /// The qid of the first member at its mount.
     qid: Qid,
 }
 
 const HEADS: usize = 256;
 const MEMBERS: usize = 16;
-/// Bytes of a path.
+/// The maximum length of a path in bytes.
 const PATH: usize = 4096;
-/// Entries of a directory that are told, and bytes of their names; then `E2BIG`.
+/// The maximum number of entries returned for a directory, and of bytes of their names; then `E2BIG`.
 const ENTRIES: usize = 1 << 16;
 const NAMES: usize = 4 << 20;
 
 impl<L: Line> Space<L> {
-    /// Nothing is there: first something is mounted at `/`.
+    /// Returns an empty name space. The first mount must be at `/`.
     pub fn new() -> Self {
         Self { heads: Vec::new() }
     }
 
-    /// Mounts the tree of this name that the client's host has.
+    /// Mounts the tree `aname` of the client's host.
     pub fn mount(&mut self, client: &Shared<L>, aname: &str, at: &str, how: How) -> Result<()> {
         let root = client.borrow_mut().attach("", aname)?;
         let qid = root.qid();
@@ -103,8 +103,8 @@ impl<L: Line> Space<L> {
         self.graft(alloc::vec![Place { tree: Some(Rc::new(tree)), path: String::new() }], qid, at, how)
     }
 
-    /// What is seen at `new` is seen at `old`, too: of a union all members, and else the file, which must be there.
-    /// `EINVAL`: not both are directories, and one does not replace the other.
+    /// Makes the files at `new` visible at `old` too. If `new` is a union, all members are bound; else the file must
+    /// exist. `EINVAL`: one of them is not a directory, and `how` is not `Replace`.
     pub fn bind(&mut self, new: &str, old: &str, how: How) -> Result<()> {
         let places = self.places(new)?;
         let qid = match (places[0].walk(), places.len()) {
@@ -114,8 +114,8 @@ impl<L: Line> Space<L> {
         self.graft(places, qid, old, how)
     }
 
-    /// Takes away whatever was mounted and bound there, and what was below in trees that are seen nowhere else.
-    /// `EINVAL`: nothing was.
+    /// Removes all mounts and bindings at this place, and mounts inside trees that are not visible elsewhere.
+    /// `EINVAL`: there are none.
     pub fn unmount(&mut self, at: &str) -> Result<()> {
         let from = self.uncrossed(&names(at)?)?;
         let before = self.heads.len();
@@ -127,7 +127,7 @@ impl<L: Line> Space<L> {
         Ok(())
     }
 
-    /// From now on waits so long, at most, for the hosts that are seen there; `None`: for ever. See
+    /// Sets the timeout for the hosts visible at this path; `None`: no timeout. See
     /// [`Options::patience`](crate::Options::patience).
     pub fn set_patience(&self, path: &str, patience: Option<Duration>) -> Result<()> {
         let trees = self.places(path)?.into_iter().filter_map(|place| place.tree);
@@ -140,13 +140,13 @@ impl<L: Line> Space<L> {
         self.place(path)?.open(flags).map_err(|error| at(error, path))
     }
 
-    /// Where a file is: what is mounted later does not matter.
+    /// Returns the place of a file, which later mounts do not affect.
     pub(crate) fn place(&self, path: &str) -> Result<Place<L>> {
         Ok(self.places(path)?.swap_remove(0))
     }
 
-    /// Makes a file and opens it: in the first member of a union, or where its directory is. `permissions`: of its
-    /// mode. What is mounted there, or any member has, is there already: it is opened.
+    /// Creates a file and opens it: in the first member of a union, or in its directory. `permissions` are those of
+    /// its mode. A file that is mounted there, or that any member has, exists already and is opened.
     pub fn create(&self, path: &str, flags: OpenFlags, permissions: u32) -> Result<Opened<L>> {
         let mut names = names(path)?;
         let name = names.pop().ok_or_else(|| told(Errno::EEXIST, path, "it is the root"))?;
@@ -168,12 +168,12 @@ impl<L: Line> Space<L> {
         made.map_err(|error| at(error, path))
     }
 
-    /// What is known about a file.
+    /// Returns the attributes of a file.
     pub fn stat(&self, path: &str) -> Result<Metadata> {
         self.place(path)?.walk().and_then(|file| file.stat()).map_err(|error| at(error, path))
     }
 
-    /// Removes a file. `EBUSY`: something is mounted there.
+    /// Removes a file. `EBUSY`: it is a mount point.
     pub fn remove(&self, path: &str) -> Result<()> {
         let place = self.uncrossed(&names(path)?)?;
         if self.head(&place).is_some() {
@@ -183,14 +183,15 @@ impl<L: Line> Space<L> {
         client.borrow_mut().remove(file).map_err(|error| at(error, path))
     }
 
-    /// The names in a directory, and what is mounted in it: of a union those of each member, once. A member whose names
-    /// cannot be told is passed over, if there is another one and its channel goes on. `E2BIG`: there are too many.
+    /// Returns the entries of a directory and the mount points in it. Of a union, each name is listed once. A member
+    /// that cannot be read is skipped if there is another one and its channel is alive. `E2BIG`: there are too many
+    /// entries.
     pub fn read_dir(&self, path: &str) -> Result<Vec<Entry>> {
         let places = self.places(path)?;
         let mut entries: Vec<Entry> = Vec::new();
         let (mut room, mut failed, mut all_failed) = (NAMES, None, true);
         for place in &places {
-            // The first one of a name counts.
+            // The first entry of a name counts.
             let mounted = entries.len();
             for head in self.heads.iter().filter(|head| head.from.is_of(place)) {
                 let (dir, name) = head.from.path.rsplit_once('/').unwrap_or(("", &head.from.path));
@@ -210,7 +211,7 @@ impl<L: Line> Space<L> {
             full.map_err(|error| at(error, path))?;
             match read {
                 Ok(()) => all_failed = false,
-                // It need not be there for that.
+                // A directory that only leads to mount points need not exist.
                 Err(error) if error.errno == Errno::ENOENT && hosts > mounted => all_failed = false,
                 Err(error) => {
                     place.is_alive().map_err(|error| at(error, path))?;
@@ -235,7 +236,7 @@ impl<L: Line> Space<L> {
         Ok(entries)
     }
 
-    /// All of a file that has at most so many bytes. `EFBIG`: it has more; `ENOMEM`: than there is memory for.
+    /// Reads a whole file of at most `most` bytes. `EFBIG`: it is larger; `ENOMEM`: there is not enough memory.
     pub fn read(&self, path: &str, most: usize) -> Result<Vec<u8>> {
         let file = self.open(path, OpenFlags::READ)?;
         let mut bytes = Vec::new();
@@ -254,18 +255,18 @@ impl<L: Line> Space<L> {
         }
     }
 
-    /// Makes a file of these bytes, or replaces what is in it.
+    /// Creates a file with these bytes, or replaces its contents.
     pub fn write(&self, path: &str, bytes: &[u8]) -> Result<()> {
         let file = self.create(path, OpenFlags::WRITE | OpenFlags::TRUNC, 0o644)?;
         file.write_all(0, bytes).map_err(|error| at(error, path))?;
         file.close().map_err(|error| at(error, path))
     }
 
-    /// `qid`: of the first one.
+    /// Mounts places at a path. `qid` is that of the first one.
     fn graft(&mut self, places: Vec<Place<L>>, qid: Qid, path: &str, how: How) -> Result<()> {
         let names = names(path)?;
         let from = match (self.uncrossed(&names), names.split_last()) {
-            // Of a union whose members do not have it, it is in the first one.
+            // If no member of a union has the name, the mount point is in the first member.
             (Err(_), Some((name, dir))) => self.walked(dir)?.swap_remove(0).join(name),
             (from, _) => from?,
         };
@@ -273,7 +274,7 @@ impl<L: Line> Space<L> {
         let mut head = match n {
             _ if how == How::Replace => Mhead { from, to: Vec::new(), qid },
             Some(n) => self.heads[n].clone(),
-            // What is below is a member, if it is there.
+            // The file at the mount point becomes a member, if it exists.
             None => match from.walk() {
                 Ok(file) => Mhead { to: alloc::vec![from.clone()], from, qid: file.qid() },
                 Err(_) => Mhead { from, to: Vec::new(), qid },
@@ -302,7 +303,7 @@ impl<L: Line> Space<L> {
         Ok(())
     }
 
-    /// Forgets what is mounted in trees that are seen nowhere any more.
+    /// Removes mounts inside trees that are not visible any more.
     fn sweep(&mut self) {
         let is_lost = |heads: &[Mhead<L>], from: &Place<L>| {
             let others = heads.iter().filter(|head| !head.from.is_of(from));
@@ -313,7 +314,7 @@ impl<L: Line> Space<L> {
         }
     }
 
-    /// What is seen at the path, mount point or not: one place at least.
+    /// Returns the places visible at a path, at least one.
     fn places(&self, path: &str) -> Result<Vec<Place<L>>> {
         self.walked(&names(path)?).map_err(|error| at(error, path))
     }
@@ -323,7 +324,7 @@ impl<L: Line> Space<L> {
         Ok(self.crossed(place))
     }
 
-    /// The place itself, whatever is mounted on it.
+    /// Returns the place itself, without crossing a mount on it.
     fn uncrossed(&self, names: &[&str]) -> Result<Place<L>> {
         let mut place = Place { tree: None, path: String::new() };
         for &name in names {
@@ -336,8 +337,8 @@ impl<L: Line> Space<L> {
         Ok(place)
     }
 
-    /// That of the members' files of this name which is there, or on which something is mounted; else what the first
-    /// one says.
+    /// Returns the first member's file of this name that exists or is a mount point. Otherwise fails with the first
+    /// member's error.
     fn member(&self, members: Vec<Place<L>>, name: &str) -> Result<Place<L>> {
         let mut failed = None;
         for place in members {
@@ -372,7 +373,7 @@ impl<L: Line> Default for Space<L> {
 }
 
 impl<L: Line> Opened<L> {
-    /// Which file it is, and of what kind.
+    /// Returns the qid.
     pub fn qid(&self) -> Qid {
         self.file.qid()
     }
@@ -387,7 +388,7 @@ impl<L: Line> Opened<L> {
         self.client().write(&self.file, offset, from)
     }
 
-    /// Writes all of it. `EIO`: the host takes no more.
+    /// Writes all of it. `EIO`: the host accepts no more.
     pub fn write_all(&self, offset: u64, from: &[u8]) -> Result<()> {
         let mut done = 0;
         while done < from.len() {
@@ -399,7 +400,7 @@ impl<L: Line> Opened<L> {
         Ok(())
     }
 
-    /// Room in the arena of the file's channel; see [`Client::buffer`].
+    /// Returns room in the arena of the file's channel; see [`Client::buffer`].
     pub fn buffer(&self, len: usize) -> Result<Buffer> {
         self.client().buffer(len)
     }
@@ -407,7 +408,7 @@ impl<L: Line> Opened<L> {
     /// See [`Client::read_into`].
     ///
     /// # Panics
-    /// The buffer does not have the part.
+    /// If the buffer does not contain the part.
     pub fn read_into(
         &self,
         offset: u64,
@@ -420,7 +421,7 @@ impl<L: Line> Opened<L> {
     /// See [`Client::write_from`].
     ///
     /// # Panics
-    /// The buffer does not have the part.
+    /// If the buffer does not contain the part.
     pub fn write_from(&self, offset: u64, buffer: &Buffer, part: impl RangeBounds<usize>) -> Result<usize> {
         self.client().write_from(&self.file, offset, buffer, part)
     }
@@ -440,7 +441,7 @@ impl<L: Line> Opened<L> {
         self.client.borrow_mut().clunk(self.file)
     }
 
-    /// Whether its channel waits for no answer now.
+    /// Returns whether its channel is not in use now.
     pub(crate) fn is_idle(&self) -> bool {
         self.client.try_borrow_mut().is_ok()
     }
@@ -450,7 +451,7 @@ impl<L: Line> Opened<L> {
     }
 }
 
-/// Adds a name that there is room for.
+/// Adds an entry, if there is room.
 fn add(entries: &mut Vec<Entry>, room: &mut usize, name: &str, qid: Qid) -> Result<()> {
     *room = room.checked_sub(name.len()).filter(|_| entries.len() < ENTRIES).ok_or(Errno::E2BIG)?;
     let mut entry = Entry { name: String::new(), qid };
@@ -462,7 +463,7 @@ fn add(entries: &mut Vec<Entry>, room: &mut usize, name: &str, qid: Qid) -> Resu
 }
 
 impl<L: Line> Place<L> {
-    /// The file of this name in it.
+    /// Returns the place of this name in it.
     fn join(mut self, name: &str) -> Self {
         if !self.path.is_empty() {
             self.path.push('/');
@@ -475,7 +476,7 @@ impl<L: Line> Place<L> {
         self.with(|client, root, path| client.open(root, path, flags))
     }
 
-    /// The file itself, not open.
+    /// Walks to the file, without opening it.
     fn walk(&self) -> Result<Opened<L>> {
         self.with(|client, root, path| client.walk(root, path))
     }
@@ -486,7 +487,7 @@ impl<L: Line> Place<L> {
         Ok(Opened { client: tree.client.clone(), file })
     }
 
-    /// Whether its channel can be used; else why not.
+    /// Returns an error with the reason if its channel has ended.
     fn is_alive(&self) -> Result<()> {
         self.tree.as_ref().map_or(Ok(()), |tree| tree.client.borrow().is_alive())
     }
@@ -517,7 +518,7 @@ impl<L: Line> PartialEq for Place<L> {
     }
 }
 
-/// The names of a path, without those that lead nowhere: `..` takes the one before it, and is nothing at the root.
+/// Returns the names of a path without `.` and empty ones. `..` removes the name before it, if there is one.
 fn names(path: &str) -> Result<Vec<&str>> {
     if path.len() > PATH {
         return Err(Errno::ENAMETOOLONG.into());
@@ -533,7 +534,7 @@ fn names(path: &str) -> Result<Vec<&str>> {
     Ok(names)
 }
 
-/// Says of which path it is.
+/// Adds the path to an error.
 fn at(error: Error, path: &str) -> Error {
     Error::new(error.errno, alloc::format!("{path}: {error}"))
 }
@@ -542,9 +543,9 @@ fn told(errno: Errno, path: &str, why: &str) -> Error {
     Error::new(errno, alloc::format!("{path}: {why}"))
 }
 
-/// Of a union whose first member has gone.
+/// The qid of a union whose first member cannot be reached.
 const SOME_DIR: Qid = Qid { ty: Qid::DIR, vers: 0, path: 0 };
-/// Bytes of a file that are asked for at once.
+/// The number of bytes requested from a file at a time.
 const CHUNK: usize = 64 << 10;
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! Bytes of files: small ones in the ring, others through the arena, large ones in several requests at once.
+//! File data: small amounts in the ring, others through the arena, large ones in several requests at once.
 //!
-//! Always holds: a place of the arena is somebody's from before the request until its answer; when a call returns,
-//! all of its requests were answered, or the channel has ended.
+//! Always holds: a place of the arena is reserved from before the request until its answer. When a call returns, all
+//! its requests were answered, or the channel has ended.
 
 use core::ops::{Bound, RangeBounds};
 use core::ptr::NonNull;
@@ -17,68 +17,68 @@ use crate::flush::{Come, TAGS, late};
 use crate::line::Line;
 use crate::lot::Number;
 
-/// Bytes of the arena, which the host sees as they are: what is written from here, or read to here, is not copied.
-/// Given back when it is dropped, from whatever thread.
+/// Bytes of the arena, which the host sees in place: writes from here and reads to here are not copied. Dropping it,
+/// on any thread, gives the bytes back.
 ///
-/// The host may change what is here at any time.
+/// The host may change the bytes at any time.
 #[derive(Debug)]
 pub struct Buffer {
     number: Number,
     memory: Memory,
-    /// Where it begins in the memory.
+    /// The offset of its start in the memory.
     at: usize,
     place: Place,
 }
 
-/// What a transfer is from or to.
+/// The source or the target of a transfer.
 enum Bytes<'a> {
-    /// To these.
+    /// Reads to these bytes.
     In(&'a mut [u8]),
-    /// From these.
+    /// Writes from these bytes.
     Out(&'a [u8]),
-    /// To the arena.
+    /// Reads to the arena.
     Room(Place),
-    /// From the arena.
+    /// Writes from the arena.
     Data(Place),
 }
 
-/// A request under way.
+/// An in-flight request.
 #[derive(Clone, Copy)]
 struct Asked {
     ty: u8,
-    /// Where in the transfer it begins, and its bytes.
+    /// Its offset in the transfer, and its length in bytes.
     at: usize,
     len: usize,
-    /// Where they are in the arena.
+    /// The place of its bytes in the arena.
     place: Option<Place>,
-    /// Which was taken for this request alone.
+    /// The place was allocated for this request alone.
     is_own: bool,
 }
 
 const TREADDIR: u8 = 40;
 const TREAD: u8 = 116;
 const TWRITE: u8 = 118;
-/// Bytes of a Tread, a Treaddir, a Twrite before its data.
+/// The length of a Tread, a Treaddir or a Twrite before its data.
 const HEAD: usize = HEADER + 16;
-/// From here on bytes go through the arena: fewer go into two lines, which the host gets as soon as a line of its
-/// own and one of the arena.
+/// From this length on, data goes through the arena. Shorter data fits into two lines of the ring, which the host
+/// gets as soon as one line and a line of the arena.
 const SMALL: usize = 86;
-/// The most that is copied into the arena before the host gets it.
+/// The maximum length copied into the arena for one request, in bytes.
 const COPIED: usize = 256 << 10;
 
 impl<L: Line> Client<L> {
-    /// Reads bytes of an open file from `offset` on: how many. Fewer than asked: the end of the file, or, of one
-    /// that is no plain file, what there was.
+    /// Reads from an open file at `offset`, and returns the number of bytes. It is smaller than requested at the end
+    /// of the file, or, for a special file, if less was available.
     pub fn read(&mut self, file: &File, offset: u64, into: &mut [u8]) -> Result<usize> {
         self.transfer(file, offset, Bytes::In(into))
     }
 
-    /// Writes bytes of an open file from `offset` on: how many; fewer if the host takes no more.
+    /// Writes to an open file at `offset`, and returns the number of bytes; less if the host accepts no more.
     pub fn write(&mut self, file: &File, offset: u64, from: &[u8]) -> Result<usize> {
         self.transfer(file, offset, Bytes::Out(from))
     }
 
-    /// Room in the arena. `ENOBUFS`: there is none now, or there are 4,096 already.
+    /// Allocates room in the arena. `ENOBUFS`: there is not enough now, or there are 4,096 buffers already.
     pub fn buffer(&mut self, len: usize) -> Result<Buffer> {
         let full = || {
             Error::new(Errno::ENOBUFS, "the channel's arena is full: drop buffers, or ask for fewer bytes")
@@ -99,11 +99,11 @@ impl<L: Line> Client<L> {
         Ok(Buffer { number, memory: memory.clone(), at, place })
     }
 
-    /// Writes a part of a buffer into an open file from `offset` on, as it lies there: how many bytes; fewer if the
-    /// host takes no more. `ESTALE`: the buffer is none of this channel.
+    /// Writes a part of a buffer to an open file at `offset`, without a copy. Returns the number of bytes; less if
+    /// the host accepts no more. `ESTALE`: the buffer is not of this channel.
     ///
     /// # Panics
-    /// The buffer does not have the part.
+    /// If the buffer does not contain the part.
     pub fn write_from(
         &mut self,
         file: &File,
@@ -114,10 +114,11 @@ impl<L: Line> Client<L> {
         self.transfer(file, offset, Bytes::Data(self.part(buffer, part)?))
     }
 
-    /// Reads bytes of an open file from `offset` on into a part of a buffer: how many; see [`Client::read`].
+    /// Reads from an open file at `offset` into a part of a buffer. Returns the number of bytes; see
+    /// [`Client::read`].
     ///
     /// # Panics
-    /// The buffer does not have the part.
+    /// If the buffer does not contain the part.
     pub fn read_into(
         &mut self,
         file: &File,
@@ -128,7 +129,7 @@ impl<L: Line> Client<L> {
         self.transfer(file, offset, Bytes::Room(self.part(buffer, part)?))
     }
 
-    /// Entries of a directory behind the one of this cookie, or from this offset on.
+    /// Reads entries of a directory after the one with this cookie, or from this offset on.
     pub(crate) fn read_entries(&mut self, dir: &File, offset: u64, into: &mut [u8]) -> Result<usize> {
         let ty = if self.dialect().is_l() { TREADDIR } else { TREAD };
         let unit = into.len();
@@ -153,8 +154,8 @@ impl<L: Line> Client<L> {
         Ok(Place { at: buffer.place.at + begin as u32, count: (end - begin) as u32 })
     }
 
-    /// All of it, in as many requests as it needs. Only those to a plain file, whose bytes do not depend on when they
-    /// are asked for, are under way together.
+    /// Transfers all of it, in as many requests as it needs. They are in flight together only for a regular file,
+    /// whose data does not depend on the time of the request.
     #[inline]
     fn transfer(&mut self, file: &File, offset: u64, mut bytes: Bytes<'_>) -> Result<usize> {
         let (total, ty) = (bytes.len(), bytes.ty());
@@ -174,7 +175,7 @@ impl<L: Line> Client<L> {
         let mut done = 0;
         loop {
             let more = match self.together(ty, file, offset, &mut bytes, done, unit) {
-                // What was done before is told first; who goes on hears of it then.
+                // The bytes transferred before are reported first. The next call gets the error.
                 Err(_) if done > 0 && self.is_alive().is_ok() => 0,
                 more => more?,
             };
@@ -182,14 +183,14 @@ impl<L: Line> Client<L> {
             if done == total || more == 0 {
                 return Ok(done);
             }
-            // The host takes less at once than it said.
+            // The host accepts less per request than it announced.
             if !more.is_multiple_of(unit) {
                 unit = more % unit;
             }
         }
     }
 
-    /// One request after the other, each of at most `unit` bytes, until one comes short.
+    /// Sends one request after the other, each of at most `unit` bytes, until one is answered short.
     #[inline]
     fn in_turn(
         &mut self,
@@ -216,7 +217,7 @@ impl<L: Line> Client<L> {
             match came? {
                 Ok(came) => {
                     done += came;
-                    // Behind entries goes on who knows the last one's cookie.
+                    // The caller continues after the last entry's cookie.
                     if came < asked.len || done == total || ty == TREADDIR {
                         return Ok(done);
                     }
@@ -227,7 +228,7 @@ impl<L: Line> Client<L> {
         }
     }
 
-    /// Whether requests for parts of the file may be under way together.
+    /// Returns whether requests for parts of the file may be in flight together.
     fn is_plain(&mut self, file: &File, offset: u64, ty: u8) -> Result<bool> {
         let qid = file.qid();
         if qid.is_dir() || qid.is_event() || file.appends() {
@@ -235,12 +236,12 @@ impl<L: Line> Client<L> {
         }
         let known = self.stat(file)?;
         let is_plain = known.mode & mode::S_IFMT == mode::S_IFREG;
-        // What makes its bytes up says that it has none.
+        // Files with generated content have length 0.
         Ok(is_plain && (ty == TWRITE || known.size > offset))
     }
 
-    /// Requests for the bytes from `from` on, each of at most `unit`, as many under way as there are tags: how many
-    /// bytes came in a row.
+    /// Sends requests for the bytes from `from` on, each of at most `unit`, with as many in flight as there are tags.
+    /// Returns the number of contiguous bytes transferred.
     fn together(
         &mut self,
         ty: u8,
@@ -254,7 +255,7 @@ impl<L: Line> Client<L> {
         let fid = self.number(file)?;
         let (mut next, mut end, mut error) = (from, bytes.len(), None);
         let done = loop {
-            // Where those under way are given up, nothing more is asked before that is done with.
+            // If in-flight requests are being flushed, nothing more is sent until they have ended.
             let is_any = under_way.iter().any(Option::is_some);
             if !(is_any && self.under_way.is_flushing()) {
                 let sent = self.ask_all(ty, fid, offset, bytes, &mut next, end, unit, &mut under_way);
@@ -268,7 +269,7 @@ impl<L: Line> Client<L> {
                 Ok(Come::Flushed(tag)) => (tag, None),
                 Err(error) => break Err(error),
             };
-            // A Tversion would have none.
+            // The answer to a Tversion would have no such tag.
             let asked = under_way.get_mut(usize::from(tag)).and_then(Option::take);
             let Some(asked) = asked else { break Err(self.conn.broken("nothing")) };
             let came = answer.map_or(Ok(Err(late())), |answer| self.settle(&answer, &asked, bytes));
@@ -282,7 +283,7 @@ impl<L: Line> Client<L> {
                 Err(error) => break Err(error),
             }
         };
-        // Left over when the channel has ended.
+        // Requests left over when the channel has ended.
         under_way.into_iter().flatten().for_each(|asked| self.give(&asked));
         done?;
         match error {
@@ -291,7 +292,7 @@ impl<L: Line> Client<L> {
         }
     }
 
-    /// Sends requests for what lies between `next` and `end`, as many as may be under way.
+    /// Sends requests for the bytes between `next` and `end`, as many as may be in flight.
     #[allow(clippy::too_many_arguments, reason = "the words of a message, and who remembers them")]
     fn ask_all(
         &mut self,
@@ -319,7 +320,7 @@ impl<L: Line> Client<L> {
         Ok(())
     }
 
-    /// Sends one request. `None`: there is no room for it until another one is answered.
+    /// Sends one request. `None`: there is no room until another one is answered.
     #[allow(clippy::too_many_arguments, reason = "the words of a message")]
     fn ask(
         &mut self,
@@ -359,7 +360,8 @@ impl<L: Line> Client<L> {
             memory.write(to, &from[at..at + len]);
         }
         let sent = match bytes {
-            // Those in the message need several pieces, and whoever waits for room must not have answers to take.
+            // Data in the message takes several pieces. Waiting for their room is not allowed while other answers may
+            // arrive.
             Bytes::Out(_) if asked.place.is_none() && !is_alone => Ok(false),
             Bytes::Out(from) if asked.place.is_none() && len > 0 => {
                 self.out.clear();
@@ -377,7 +379,7 @@ impl<L: Line> Client<L> {
         Ok(sent?.then_some(asked))
     }
 
-    /// What an answer says, and what it brings put where it shall be.
+    /// Checks an answer and stores its data.
     #[inline]
     fn settle(&mut self, answer: &Answer, asked: &Asked, bytes: &mut Bytes<'_>) -> Result<Result<usize>> {
         let came = self.count(answer, asked)?;
@@ -387,8 +389,8 @@ impl<L: Line> Client<L> {
         Ok(came)
     }
 
-    /// Bytes that the answer says were moved, as many as asked at most; or what failed. An error: it is no answer
-    /// to this.
+    /// Returns the number of bytes in an answer, at most as many as requested, or the file's error. The outer error:
+    /// it is not a valid answer to this request.
     #[inline]
     fn count(&mut self, answer: &Answer, asked: &Asked) -> Result<Result<usize>> {
         let bytes = self.conn.bytes(answer);
@@ -413,7 +415,7 @@ impl<L: Line> Client<L> {
         Err(self.conn.broken(if asked.ty == TWRITE { "Twrite" } else { "Tread" }))
     }
 
-    /// Puts what was read where it shall be.
+    /// Stores the data of a read in its target.
     fn fetch(&self, answer: &Answer, asked: &Asked, bytes: &mut Bytes<'_>, came: usize) {
         let inline = || &self.conn.bytes(answer)[DATA_AT..];
         let of = |place| self.conn.end().place(place).expect("the arena is in the channel");
@@ -436,7 +438,7 @@ impl<L: Line> Client<L> {
         }
     }
 
-    /// Pages for at most `len` bytes, fewer where nobody else will give any back.
+    /// Allocates pages for at most `len` bytes. Fewer if no in-flight request will free any.
     fn pages(&mut self, len: usize, is_alone: bool) -> Option<Place> {
         let mut len = len as u32;
         loop {
@@ -463,7 +465,7 @@ impl<L: Line> Client<L> {
         }
     }
 
-    /// Takes back the buffers that were dropped.
+    /// Frees the arena's parts of dropped buffers.
     fn sweep(&mut self) {
         while let Some(number) = self.buffers.dropped() {
             self.arena.give(self.lent[number as usize]);
@@ -472,7 +474,7 @@ impl<L: Line> Client<L> {
     }
 }
 
-/// `size[4] type[1] tag[2] fid[4] offset[8] count[4]`; so many bytes follow it.
+/// Returns `size[4] type[1] tag[2] fid[4] offset[8] count[4]`, for a message with `behind` more bytes.
 #[inline]
 fn head(ty: u8, tag: u16, fid: u32, offset: u64, count: usize, behind: usize) -> [u8; HEAD] {
     let mut head = [0; HEAD];
@@ -500,50 +502,50 @@ impl Bytes<'_> {
 }
 
 impl Buffer {
-    /// Bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.place.count as usize
     }
 
-    /// Whether it has none.
+    /// Returns whether the length is 0.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Where it lies in the arena.
+    /// Returns its place in the arena.
     pub fn place(&self) -> Place {
         self.place
     }
 
-    /// Copies out.
+    /// Copies bytes out of the buffer.
     ///
     /// # Panics
-    /// They are not in it.
+    /// If they are outside the buffer.
     pub fn read(&self, at: usize, into: &mut [u8]) {
         self.memory.read(self.of(at, into.len()), into);
     }
 
-    /// Copies in.
+    /// Copies bytes into the buffer.
     ///
     /// # Panics
-    /// There is no room for them.
+    /// If there is no room for them.
     pub fn write(&mut self, at: usize, from: &[u8]) {
         self.memory.write(self.of(at, from.len()), from);
     }
 
-    /// Fills with one byte.
+    /// Fills a part with one byte.
     ///
     /// # Panics
-    /// There are no so many there.
+    /// If the part is outside the buffer.
     pub fn fill(&mut self, at: usize, len: usize, byte: u8) {
         self.memory.fill(self.of(at, len), len, byte);
     }
 
-    /// Where `len` of its bytes are, for whoever makes or uses them there by himself: a system call, a device.
-    /// Nothing there may be referred to: the host writes there whenever it likes. Valid as long as the buffer.
+    /// Returns the address of `len` bytes at `at`, for a system call or a device that uses them in place. No
+    /// reference to them may be created, since the host may write there at any time. Valid as long as the buffer.
     ///
     /// # Panics
-    /// They are not in it.
+    /// If they are outside the buffer.
     pub fn address(&self, at: usize, len: usize) -> NonNull<u8> {
         self.memory.address(self.of(at, len), len)
     }

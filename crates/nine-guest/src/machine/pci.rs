@@ -1,57 +1,58 @@
-//! The device of the channels on the PCI bus (docs/guest.md, "Images"): where it is, and where its registers, its
-//! memory and its interrupts are.
+//! The PCI device of the channels (docs/guest.md, "Images"): where it is, and where its registers, memory and
+//! interrupts are.
 //!
-//! In: a configuration space, word by word, and where the memory of the machine ends. Out: a [`Device`] that answers.
-//! What a firmware has assigned stays; the rest is given a place here. Whatever the bus says, this ends.
+//! In: a configuration space, word by word, and the end of the machine's memory. Out: an enabled [`Device`].
+//! Addresses that the firmware has assigned stay; missing ones are assigned here. This terminates for any contents of
+//! the bus.
 
-/// A configuration space.
+/// A PCI configuration space.
 pub(super) trait Config {
-    /// The word at this offset, a multiple of 4, of a function.
+    /// Reads the word of a function at this offset, a multiple of 4.
     fn read(&mut self, function: Function, offset: u8) -> u32;
 
-    /// Writes it.
+    /// Writes the word.
     fn write(&mut self, function: Function, offset: u8, word: u32);
 }
 
-/// A function of a device on a bus: 8, 5 and 3 bits.
+/// A function of a device on a bus: 8 bits of bus, 5 of device, 3 of function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Function(pub(super) u16);
 
-/// A channels' device.
+/// The device of the channels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Device {
     pub(super) function: Function,
-    /// Address of its registers.
+    /// The address of its registers.
     pub(super) registers: u64,
-    /// Address and bytes of the memory that is shared.
+    /// The address and length of the shared memory, in bytes.
     pub(super) memory: (u64, u64),
     pub(super) bells: Option<Bells>,
 }
 
-/// Its table of interrupts, MSI-X.
+/// Its MSI-X interrupt table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Bells {
-    /// Address of the table, and how many there are.
+    /// The address of the table, and the number of its entries.
     pub(super) table: (u64, u16),
-    /// Of the capability in the configuration space.
+    /// The offset of the capability in the configuration space.
     at: u8,
 }
 
 const IDS: u32 = 0x1110_1af4;
 const COMMAND: u8 = 4;
-/// It answers at its addresses, and may send interrupts.
+/// Memory space and bus master.
 const ENABLED: u32 = 1 << 1 | 1 << 2;
 const CAPABILITIES: u8 = 0x34;
 const MSIX: u32 = 0x11;
 const HEADER: u8 = 0xc;
 const BAR: u8 = 0x10;
-/// Where what has no place goes, as QEMU's machines have it: registers, then memory of at most so many bytes that is
-/// below 4 GiB.
+/// The addresses for regions without one, as QEMU's machines have them: for registers, and for memory below 4 GiB of
+/// at most `LARGE_MOST` bytes.
 const SMALL: u64 = 0xfe00_0000;
 const LARGE: u64 = 0xc000_0000;
 const LARGE_MOST: u64 = 512 << 20;
 
-/// Looks for the device: on the first bus, then on the others.
+/// Finds the device on any bus, the first bus first.
 pub(super) fn find(config: &mut impl Config) -> Option<Function> {
     for first in (0..1 << 13).map(|n| Function(n << 3)) {
         if config.read(first, 0) == u32::MAX {
@@ -66,14 +67,14 @@ pub(super) fn find(config: &mut impl Config) -> Option<Function> {
     None
 }
 
-/// Assigns what is missing and has the device answer. `end`: where the machine's own memory ends.
+/// Assigns missing addresses and enables the device. `end` is the end of the machine's own memory.
 pub(super) fn prepare(
     config: &mut impl Config,
     function: Function,
     end: u64,
 ) -> Result<Device, &'static str> {
     let command = config.read(function, COMMAND) & 0xffff;
-    // While sizes are asked for it must not answer anywhere.
+    // It must not decode addresses while its regions are sized.
     config.write(function, COMMAND, command & !ENABLED);
     let bells = capability(config, function, MSIX);
     let (small, large) = (SMALL, if end > 1 << 32 { end } else { 1 << 32 });
@@ -100,20 +101,20 @@ pub(super) fn prepare(
 }
 
 impl Bells {
-    /// Lets the device ring, or only prepares it to: between both the table is written.
+    /// Enables interrupts, masked or not. They stay masked while the table is written.
     pub(super) fn enable(&self, config: &mut impl Config, function: Function, is_masked: bool) {
         let word = config.read(function, self.at) & !(1 << 30);
         config.write(function, self.at, word | 1 << 31 | u32::from(is_masked) << 30);
     }
 }
 
-/// The capability of this number.
+/// Returns the offset of a capability.
 fn capability(config: &mut impl Config, function: Function, number: u32) -> Option<u8> {
     if config.read(function, COMMAND) >> 16 & 1 << 4 == 0 {
         return None;
     }
     let mut at = config.read(function, CAPABILITIES) as u8 & !3;
-    // There is room for no more.
+    // A configuration space has room for no more.
     for _ in 0..48 {
         if at < 0x40 {
             return None;
@@ -127,7 +128,8 @@ fn capability(config: &mut impl Config, function: Function, number: u32) -> Opti
     None
 }
 
-/// Address and bytes of a region of memory; where it has no address, `place` says one for so many bytes.
+/// Returns the address and length of a memory region in bytes. If it has no address, `place` chooses one for its
+/// length.
 fn bar(
     config: &mut impl Config,
     function: Function,

@@ -1,11 +1,11 @@
-//! What a processor of x86-64 must be told by itself: how it begins, ports, registers, pages, interrupts, the heap.
+//! Code for x86-64 processors: the entry of an image, ports, registers, pages, interrupts, the heap.
 //!
 //! Always holds:
 //! - One processor runs one thread. Interrupts are taken in [`halt`] alone, between two calls, and change nothing but
-//!   their controller: so nothing here needs a lock, and nobody's registers or stack are touched.
-//! - All below 4 GiB is mapped where it lies; what is mapped behind is mapped there, too. Only the page below the stack
-//!   is not there.
-//! - The image and the heap are the program's; what is handed out as registers or shared memory lies elsewhere.
+//!   their controller. So nothing here needs a lock, and no code's registers or stack are touched.
+//! - All memory below 4 GiB is mapped at its own address, and so is memory mapped later above it. Only the page below
+//!   the stack is not mapped.
+//! - The image and the heap belong to the program. Memory handed out as registers or shared memory lies elsewhere.
 
 #![allow(unsafe_code)]
 
@@ -23,8 +23,8 @@ use super::Bells;
 use super::pci::{Config, Function};
 use crate::partition::{Last, Outcome};
 
-/// Makes an image of a `main`: `fn main(part: &mut Partition) -> impl Outcome`. It brings how the image begins, its
-/// heap, and what it says when it panics.
+/// Builds an image from a `main`: `fn main(part: &mut Partition) -> impl Outcome`. Defines the image's entry, its
+/// heap, and its panic handler.
 #[macro_export]
 macro_rules! partition {
     ($main:path) => {
@@ -42,9 +42,9 @@ macro_rules! partition {
             unsafe { $crate::machine::begin(info, env!("CARGO_BIN_NAME"), $main) }
         }
 
-        // Entered as PVH has it: 32 bits, no paging, ebx where `hvm_start_info` is. It lays out pages of 2 MiB for the
-        // first 4 GiB, and of 4 KiB for those of the stack, of which the lowest one is missing; has the registers of
-        // SSE; and goes on in 64 bits.
+        // Entered as defined by PVH: 32 bits, no paging, the address of `hvm_start_info` in ebx. Maps the first 4 GiB
+        // with pages of 2 MiB, and the stack's with pages of 4 KiB, of which the lowest one is missing. Enables SSE,
+        // and continues in 64 bits.
         core::arch::global_asm!(
             r#"
             .pushsection .note.Xen, "a", @note
@@ -148,7 +148,7 @@ macro_rules! partition {
     };
 }
 
-/// Where an image is built for this system instead of none: what its C library brings otherwise.
+/// For an image built for Linux instead of no system: symbols that the C library defines otherwise.
 #[doc(hidden)]
 #[macro_export]
 #[cfg(target_os = "linux")]
@@ -222,7 +222,7 @@ macro_rules! __partition_for_host {
     };
 }
 
-/// The target brings all of it.
+/// The target defines all of it.
 #[doc(hidden)]
 #[macro_export]
 #[cfg(not(target_os = "linux"))]
@@ -230,8 +230,7 @@ macro_rules! __partition_for_host {
     () => {};
 }
 
-// Exceptions come here with their number and their error, 0 where they have none; interrupts are over when they have
-// come.
+// Exceptions arrive here with their number and their error code, 0 if they have none. Interrupts return at once.
 global_asm!(
     r#"
     .pushsection .text.nine_guest_vectors, "ax", @progbits
@@ -278,28 +277,28 @@ unsafe extern "C" {
     static nine_guest_bell: u8;
 }
 
-/// What one thread alone has.
+/// A value used by one thread alone.
 struct Own<T>(UnsafeCell<T>);
 
 // SAFETY: there is one thread.
 unsafe impl<T> Sync for Own<T> {}
 
-/// Begins as [`partition!`](crate::partition) has it: `info` is where `hvm_start_info` is.
+/// Starts as [`partition!`](crate::partition) does. `info` is the address of `hvm_start_info`.
 ///
 /// # Safety
-/// It is called once, in the one thread of a processor that was started as the macro does it.
+/// It must be called once, in the only thread of a processor that was started as the macro does it.
 pub unsafe fn begin<T: Outcome>(info: u32, name: &str, main: fn(&mut super::Partition) -> T) -> ! {
     super::run(info, name, main)
 }
 
-/// The allocator of an image: there is nothing before [`give`].
+/// The allocator of an image. It has no memory before [`give`].
 pub struct Heap(());
 
 impl Heap {
-    /// The one of [`partition!`](crate::partition).
+    /// Creates the allocator for [`partition!`](crate::partition).
     ///
     /// # Safety
-    /// The program has one thread.
+    /// The program must have one thread.
     #[doc(hidden)]
     pub const unsafe fn new() -> Self {
         Self(())
@@ -308,10 +307,10 @@ impl Heap {
 
 static HEAP: Own<TalcCell<Manual>> = Own(UnsafeCell::new(TalcCell::new(Manual)));
 
-// SAFETY: TalcCell keeps the contract, for one thread, which is all there is (`Heap::new`).
+// SAFETY: TalcCell fulfils the contract for one thread, and there is only one (`Heap::new`).
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's word; nothing else refers to the cell but for a call of it.
+        // SAFETY: the caller fulfils the contract; the cell is referred to only during a call of it.
         unsafe { (*HEAP.0.get()).alloc(layout) }
     }
 
@@ -326,53 +325,53 @@ unsafe impl GlobalAlloc for Heap {
     }
 }
 
-/// Where the heap ends, and where it ends before somebody panics.
+/// The end of the heap's memory, and the start of the part reserved for a panic.
 static END: AtomicU64 = AtomicU64::new(0);
 static KEPT_FROM: AtomicU64 = AtomicU64::new(0);
-/// Bytes that the heap has only for the last words.
+/// Bytes of the heap reserved for a panic.
 const KEPT: u64 = 64 << 10;
 
-/// Gives the heap memory from there on, once. It is memory of the machine, behind the image, that nobody uses.
+/// Gives the heap its memory, once. It must be RAM behind the image that nothing uses.
 pub(super) fn give((base, len): (u64, u64)) {
     let end = base + len;
     if END.swap(end, Relaxed) == 0 {
         let first = (len - KEPT.min(len / 2)) & !0xfff;
         KEPT_FROM.store(base + first, Relaxed);
-        // SAFETY: what the caller says of it; and it is mapped, as all below 4 GiB is.
+        // SAFETY: by the caller's guarantee; and it is mapped, as all memory below 4 GiB is.
         let _ = unsafe { (*HEAP.0.get()).claim(base as *mut u8, first as usize) };
     }
 }
 
-/// Gives the heap what was kept, once: for whoever has to say that there is no more.
+/// Gives the heap the reserved part, once, so that a lack of memory can be reported.
 pub(super) fn give_kept() {
     let end = END.load(Relaxed);
     let from = KEPT_FROM.swap(end, Relaxed);
     if from < end {
-        // SAFETY: of what the caller of `give` has said, that which the heap does not have.
+        // SAFETY: it is covered by the guarantee of `give`'s caller, and the heap does not have this part yet.
         let _ = unsafe { (*HEAP.0.get()).claim(from as *mut u8, (end - from) as usize) };
     }
 }
 
-/// Where the last words go.
+/// The files for the end of the partition.
 static LAST: Own<Option<Rc<Last<Bells>>>> = Own(UnsafeCell::new(None));
 
-/// Keeps it for [`kept`], once.
+/// Stores them for [`kept`], once.
 pub(super) fn keep(last: Rc<Last<Bells>>) {
-    // SAFETY: nobody refers to what is in the cell longer than `keep` and `kept` take.
+    // SAFETY: references to the cell's contents exist only during `keep` and `kept`.
     unsafe { *LAST.0.get() = Some(last) }
 }
 
-/// What was kept.
+/// Returns the stored files.
 pub(super) fn kept() -> Option<Rc<Last<Bells>>> {
     // SAFETY: as above.
     unsafe { (*LAST.0.get()).clone() }
 }
 
-/// Where the image ends: its link script says so.
+/// Returns the end of the image, as defined by its linker script.
 pub(super) fn image_end() -> u64 {
     #[cfg(not(test))]
     {
-        // SAFETY: a symbol of the link script; only its address is taken.
+        // SAFETY: a symbol of the linker script; only its address is taken.
         unsafe extern "C" {
             static nine_guest_end: u8;
         }
@@ -382,11 +381,11 @@ pub(super) fn image_end() -> u64 {
     0
 }
 
-/// Whether it is in the page below the stack, which is not there: more of it was needed than there is.
+/// Returns whether an address is in the unmapped page below the stack, so that a stack overflow is recognized.
 pub(super) fn is_below_stack(address: u64) -> bool {
     #[cfg(not(test))]
     {
-        // SAFETY: a symbol of how an image begins; only its address is taken.
+        // SAFETY: a symbol of the entry code; only its address is taken.
         unsafe extern "C" {
             static nine_guest_guard: u8;
         }
@@ -399,14 +398,14 @@ pub(super) fn is_below_stack(address: u64) -> bool {
     }
 }
 
-/// A byte of the memory below 4 GiB, for what lies there before the heap has it. `None`: it is none.
+/// Reads a byte of memory below 4 GiB, before the heap may overwrite it. `None` if there is none or the heap exists.
 pub(super) fn peek(address: u64) -> Option<u8> {
     let is_there = (1..1 << 32).contains(&address) && END.load(Relaxed) == 0;
-    // SAFETY: it is mapped, a byte whatever it is, and nobody but the firmware has written there.
+    // SAFETY: it is mapped, any byte is valid, and only the firmware has written there.
     is_there.then(|| unsafe { (address as *const u8).read_volatile() })
 }
 
-/// Registers of a device.
+/// The registers of a device.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Registers {
     base: NonNull<u8>,
@@ -414,27 +413,28 @@ pub(super) struct Registers {
 }
 
 impl Registers {
-    /// Those `len` bytes from there on. `None`: they are the program's own, or nowhere.
+    /// Returns `len` bytes of registers from `base` on. `None` if they overlap the program's memory, or cannot be
+    /// mapped.
     pub(super) fn new(base: u64, len: u64) -> Option<Self> {
         Some(Self { base: map(base, len)?, len })
     }
 
-    /// Of the processor's interrupt controller.
+    /// Returns those of the local APIC.
     pub(super) fn apic() -> Self {
-        // Not 0.
+        // The address is not 0.
         Self { base: NonNull::new(APIC as *mut u8).unwrap_or(NonNull::dangling()), len: 4096 }
     }
 
-    /// Reads a register; one that is not there is 0.
+    /// Reads a register; 0 if the offset is invalid.
     pub(super) fn read(&self, at: u64) -> u32 {
         match self.address(at) {
-            // SAFETY: it is mapped, aligned, and no memory that Rust knows of.
+            // SAFETY: it is mapped, aligned, and not memory that Rust knows of.
             Some(register) => unsafe { register.read_volatile() },
             None => 0,
         }
     }
 
-    /// Writes a register; one that is not there is passed over.
+    /// Writes a register; nothing happens if the offset is invalid.
     pub(super) fn write(&self, at: u64, value: u32) {
         if let Some(register) = self.address(at) {
             // SAFETY: as above.
@@ -444,19 +444,20 @@ impl Registers {
 
     fn address(&self, at: u64) -> Option<*mut u32> {
         let is_there = at.is_multiple_of(4) && at.checked_add(4).is_some_and(|end| end <= self.len);
-        // SAFETY: it is among the `len` bytes.
+        // SAFETY: it is within the `len` bytes.
         is_there.then(|| unsafe { self.base.as_ptr().add(at as usize).cast() })
     }
 }
 
-/// Memory of a device that another party sees. `None`: it is the program's own, or cannot be mapped.
+/// Returns a device's memory that another party shares. `None` if it overlaps the program's, or cannot be mapped.
 pub(super) fn shared(base: u64, len: u64) -> Option<Memory> {
     let start = map(base, len)?;
-    // SAFETY: it is mapped from now on, begins with a page, and is nobody's: it lies behind the image and the heap.
+    // SAFETY: it is mapped from now on, starts at a page, and has no other user, since it lies behind the image and
+    // the heap.
     base.is_multiple_of(4096).then(|| unsafe { Memory::new(start, len as usize, None) })
 }
 
-/// Has those bytes mapped where they lie, write-back.
+/// Maps these bytes at their own address, write-back.
 fn map(base: u64, len: u64) -> Option<NonNull<u8>> {
     const MOST: u64 = 1 << 47;
     let end = base.checked_add(len).filter(|end| *end <= MOST && len > 0)?;
@@ -472,18 +473,18 @@ fn map(base: u64, len: u64) -> Option<NonNull<u8>> {
     NonNull::new(base as *mut u8)
 }
 
-/// Bytes of a large page.
+/// The size of a large page in bytes.
 const LARGE: u64 = 2 << 20;
 
-/// Maps a large page, in tables of the heap that stay.
+/// Maps a large page. New tables are allocated on the heap and never freed.
 fn map_large(at: u64) -> Option<()> {
     let mut table: u64;
     // SAFETY: it only reads a register.
     unsafe { asm!("mov {}, cr3", out(reg) table, options(nomem, nostack, preserves_flags)) };
     for shift in [39, 30] {
         let entry = ((table & !0xfff) + 8 * (at >> shift & 511)) as *mut u64;
-        // SAFETY: a table is a page below 4 GiB that nobody refers to, and the processor does not mind who writes
-        // there. The new one is one of the heap, all zeros, which is never given back.
+        // SAFETY: a table is a page below 4 GiB that no reference points to, and the processor permits writes to it.
+        // A new table is a page of the heap, all zeros, which is never freed.
         unsafe {
             if entry.read_volatile() & 1 == 0 {
                 let page = alloc::alloc::alloc_zeroed(Layout::from_size_align(4096, 4096).ok()?);
@@ -496,12 +497,12 @@ fn map_large(at: u64) -> Option<()> {
         }
     }
     let entry = ((table & !0xfff) + 8 * (at >> 21 & 511)) as *mut u64;
-    // SAFETY: as above; nothing was mapped there before, so that nothing is to be forgotten.
+    // SAFETY: as above; nothing was mapped there before, so no TLB entry is stale.
     unsafe { entry.write_volatile(at | 0x83) };
     Some(())
 }
 
-/// Ports of PCI's configuration space.
+/// The I/O ports of PCI's configuration space.
 pub(super) struct Ports;
 
 impl Config for Ports {
@@ -521,7 +522,7 @@ fn address(function: Function, offset: u8) -> u32 {
 }
 
 fn out32(port: u16, value: u32) {
-    // SAFETY: no port of a machine of QEMU's writes to memory.
+    // SAFETY: on QEMU's machines no write to a port makes a device write to memory.
     unsafe { asm!("out dx, eax", in("dx") port, in("eax") value, options(nomem, nostack, preserves_flags)) }
 }
 
@@ -537,7 +538,7 @@ fn out8(port: u16, value: u8) {
     unsafe { asm!("out dx, al", in("dx") port, in("al") value, options(nomem, nostack, preserves_flags)) }
 }
 
-/// A byte of the last words.
+/// Writes a byte to the debug port.
 pub(super) fn say(byte: u8) {
     out8(0xe9, byte);
 }
@@ -546,32 +547,31 @@ pub(super) fn say(byte: u8) {
 pub(super) fn end() -> ! {
     loop {
         out32(0xf4, 0);
-        // Who has no such port waits for nothing from here on.
-        // SAFETY: interrupts are off.
+        // A machine without this port halts here for ever. SAFETY: interrupts are off.
         unsafe { asm!("cli", "hlt", options(nomem, nostack)) }
     }
 }
 
-/// Waits for an interrupt, or for one that has come since the last wait.
+/// Waits for an interrupt. Returns at once if one has arrived since the last wait.
 #[inline(never)]
 pub(super) fn halt() {
-    // SAFETY: between both instructions none is taken. What is taken changes no register and, of the stack, only what
-    // lies below: that this block may push says so.
+    // SAFETY: no interrupt is taken between the first two instructions. The handler changes no register, and only the
+    // stack below the pointer, which this block declares by allowing a push.
     unsafe { asm!("sti", "hlt", "cli") }
 }
 
-/// Counts of the processor's clock.
+/// Returns the time-stamp counter.
 pub(super) fn ticks() -> u64 {
     // SAFETY: it only reads a register.
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
-/// What the processor has for interrupts: descriptors, and a stack for exceptions.
+/// The processor's tables for interrupts: descriptors, and a stack for exceptions.
 #[repr(C, align(16))]
 struct Tables {
     idt: [[u64; 2]; 256],
     gdt: [u64; 5],
-    /// Of the task segment: the stack of exceptions is its ninth.
+    /// The task segment. The stack for exceptions is its ninth word.
     task: [u32; 26],
     stack: [u8; 8192],
 }
@@ -579,13 +579,13 @@ struct Tables {
 static TABLES: Own<Tables> =
     Own(UnsafeCell::new(Tables { idt: [[0; 2]; 256], gdt: [0; 5], task: [0; 26], stack: [0; 8192] }));
 
-/// Has exceptions told, and interrupts of the controller taken, when somebody waits. Once, at the beginning.
+/// Enables exception handlers, and the APIC's interrupts during [`halt`]. Called once, at the start.
 pub(super) fn interrupts() {
     #[repr(C, packed)]
     struct Table(u16, u64);
     let tables = TABLES.0.get();
-    // SAFETY: nothing refers to the tables; they are what the processor takes for such, stay where they are, and the
-    // segments are those that it has already.
+    // SAFETY: no reference to the tables exists. They have the format the processor expects and stay where they are,
+    // and the segments are those in use already.
     unsafe {
         let gate = |handler: u64, stack: u64| {
             let low = handler & 0xffff | 8 << 16 | stack << 32 | 0x8e << 40 | (handler >> 16 & 0xffff) << 48;
@@ -598,7 +598,7 @@ pub(super) fn interrupts() {
         let stack = addr_of!((*tables).stack).add(1) as u64;
         (*tables).task[9] = stack as u32;
         (*tables).task[10] = (stack >> 32) as u32;
-        // No ports for anybody else: there is nobody.
+        // No I/O permission bitmap, since there is no user mode.
         (*tables).task[25] = 104 << 16;
         let task = addr_of!((*tables).task) as u64;
         let low = 103 | (task & 0xff_ffff) << 16 | 0x89 << 40 | (task >> 24 & 0xff) << 56;
@@ -607,10 +607,10 @@ pub(super) fn interrupts() {
         let idt = Table(256 * 16 - 1, addr_of_mut!((*tables).idt) as u64);
         asm!("lgdt [{}]", "lidt [{}]", "ltr {:x}", in(reg) &gdt, in(reg) &idt, in(reg) 0x18, options(nostack));
     }
-    // The old controllers say nothing.
+    // Masks the legacy interrupt controllers.
     out8(0x21, 0xff);
     out8(0xa1, 0xff);
 }
 
-/// Where the processor's interrupt controller is after a reset.
+/// The address of the local APIC after a reset.
 const APIC: u32 = 0xfee0_0000;
