@@ -1,4 +1,4 @@
-//! What a case is, and how it ends.
+//! A case, and its results.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,20 +9,20 @@ use crate::scene::Scene;
 
 /// One claim about a server.
 pub struct Case {
-    /// The claim, after its group: `walk/partial_makes_no_fid`.
+    /// The group and the claim: `walk/partial_makes_no_fid`.
     pub name: &'static str,
-    /// The manual page, and what it says.
+    /// The manual page and the sentence.
     pub clause: &'static str,
-    /// The dialects that can say it.
+    /// The dialects it applies to.
     pub speaks: Speaks,
-    /// What it needs of the server.
+    /// Its requirements.
     pub needs: Needs,
     pub(crate) run: for<'a> fn(&'a Scene) -> Running<'a>,
 }
 
 pub(crate) type Running<'a> = Pin<Box<dyn Future<Output = Verdict> + 'a>>;
 
-/// Which dialects a case is for.
+/// The dialects that a case applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Speaks {
     /// All.
@@ -40,7 +40,7 @@ pub enum Speaks {
 }
 
 impl Speaks {
-    /// Whether the case is for this dialect.
+    /// Returns whether the case applies to this dialect.
     pub fn has(self, dialect: Dialect) -> bool {
         match self {
             Self::Any => true,
@@ -53,53 +53,53 @@ impl Speaks {
     }
 }
 
-/// What a case needs of the server.
+/// The requirements of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Needs {
     /// A root to attach to.
     Nothing,
-    /// An empty directory of its own, in which it may do everything.
+    /// An empty directory of its own, with all permissions.
     Dir,
 }
 
-/// How a case ended.
+/// The result of a case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The server does what the clause says.
+    /// The server does what the clause demands.
     Pass,
-    /// It does not: what was expected, and what came.
+    /// It does not. The text has the expectation and the answer.
     Fail(String),
-    /// It was not tried, or the server has not what it is about.
+    /// The case was not run, or the server lacks the feature.
     Skip(String),
 }
 
-/// Why a case goes no further.
+/// The reason why a case ends early.
 #[derive(Debug)]
 pub(crate) enum Stop {
     Fail(String),
     Skip(String),
-    /// The connection cannot be made, or has ended where an answer was owed.
+    /// The connection cannot be made, or has ended where an answer was due.
     Gone(String),
 }
 
 pub(crate) type Verdict<T = ()> = Result<T, Stop>;
 
-/// The case fails.
+/// Fails the case.
 pub(crate) fn fail<T>(reason: impl Into<String>) -> Verdict<T> {
     Err(Stop::Fail(reason.into()))
 }
 
-/// The server has not what the case is about.
+/// Skips the case, since the server lacks the feature.
 pub(crate) fn skip<T>(reason: impl Into<String>) -> Verdict<T> {
     Err(Stop::Skip(reason.into()))
 }
 
-/// The case fails unless `held`.
+/// Fails the case unless `held`.
 pub(crate) fn hold(held: bool, otherwise: impl FnOnce() -> String) -> Verdict {
     if held { Ok(()) } else { fail(otherwise()) }
 }
 
-/// The table of a group: each claim is the name of a function below it.
+/// Defines the table of a group. Each claim is the name of a function below it.
 macro_rules! cases {
     ($group:literal: $($name:ident, $speaks:ident, $needs:ident, $clause:literal;)*) => {
         pub(super) const CASES: &[$crate::case::Case] = &[$($crate::case::Case {

@@ -1,9 +1,10 @@
-//! A raw connection: sends messages, whole or malformed, and receives frames, each checked to be 9P.
+//! A raw connection: sends messages, valid or malformed, and receives frames, each checked to be 9P.
 //!
-//! In: a transport, T-messages or bytes. Out: R-messages as they came; everything said stands in a [`Log`].
+//! In: a transport, T-messages or bytes. Out: R-messages in order of arrival; the whole exchange is recorded in a
+//! [`Log`].
 //!
-//! Always holds: what is read is bounded by msize; a frame that is too large, that does not decode, or that belongs to
-//! another dialect fails the case at once, and so does an answer that nobody asked for.
+//! Always holds: reads are bounded by msize. A frame that is too large, does not decode, or belongs to another
+//! dialect fails the case at once. So does an answer to no request.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -18,16 +19,16 @@ use nine_proto::{Dialect, NOTAG, Tag};
 
 use crate::case::{Stop, Verdict, fail};
 
-/// The largest Rversion that is read: nothing is agreed yet. Bytes.
+/// The largest Rversion accepted, before an msize is agreed. Bytes.
 const GREETING: u32 = 8192;
-/// Read at once, bytes.
+/// The size of one read, in bytes.
 const BLOCK: usize = 16 * 1024;
-/// Lines of the exchange that are kept; older ones are dropped.
+/// The number of lines of the exchange that are kept; older ones are dropped.
 const LINES: usize = 24;
-/// Longest line of the exchange, characters.
+/// The maximum length of a line of the exchange, in characters.
 const WIDTH: usize = 180;
 
-/// What was said, for the report of a failure. Clones are the same.
+/// The exchange, for the report of a failure. Clones share it.
 #[derive(Clone, Default)]
 pub(crate) struct Log(Rc<RefCell<VecDeque<String>>>);
 
@@ -51,22 +52,22 @@ impl Log {
 pub(crate) struct Conn {
     transport: Box<dyn Transport>,
     log: Log,
-    /// Tells the connections of a case apart in its log.
+    /// The connection's number in the case's log.
     number: u32,
     come: Vec<u8>,
-    /// What one read brings.
+    /// The buffer of one read.
     block: Vec<u8>,
     next_tag: u16,
-    /// What was agreed; before, the plainest.
+    /// The agreed dialect; before that, 9P2000.
     pub(crate) dialect: Dialect,
     pub(crate) msize: u32,
-    /// Whether something has been agreed: before, an error may be of any dialect.
+    /// Whether a version was agreed. Before that, an error may be of any dialect.
     pub(crate) agreed: bool,
     /// The group of new files.
     pub(crate) gid: u32,
 }
 
-/// An R-message as it came: it decodes.
+/// A received R-message, checked to decode.
 pub(crate) struct Got {
     frame: Vec<u8>,
     dialect: Dialect,
@@ -81,7 +82,7 @@ impl Got {
         frame::tag_of(&self.frame)
     }
 
-    /// Its number on the wire.
+    /// Returns its type on the wire.
     pub(crate) fn number(&self) -> u8 {
         frame::type_of(&self.frame)
     }
@@ -94,18 +95,18 @@ impl Got {
         matches!(self.msg(), Rmsg::Error { .. } | Rmsg::Lerror { .. })
     }
 
-    /// Whether it says that the server does not have the message.
+    /// Returns whether it is an error for an unsupported message.
     pub(crate) fn is_unsupported(&self) -> bool {
         matches!(self.msg(), Rmsg::Lerror { ecode: EOPNOTSUPP | ENOSYS })
     }
 
-    /// Printed.
+    /// Returns it as text.
     pub(crate) fn text(&self) -> String {
         self.msg().with_tag(self.tag()).to_string()
     }
 }
 
-/// What ends a wait for whatever comes.
+/// The result of a wait for the next message.
 pub(crate) enum Event {
     Got(Got),
     Ended,
@@ -128,7 +129,7 @@ impl Conn {
         }
     }
 
-    /// A tag that has not been used for long.
+    /// Returns a tag that was not used recently.
     pub(crate) fn tag(&mut self) -> u16 {
         let tag = self.next_tag;
         self.next_tag = if tag >= 0xff00 { 1 } else { tag + 1 };
@@ -140,7 +141,7 @@ impl Conn {
         self.send_all(&[(tag, message.clone())]).await
     }
 
-    /// Sends messages in one piece.
+    /// Sends messages in one write.
     pub(crate) async fn send_all(&mut self, messages: &[(u16, Tmsg<'_>)]) -> Verdict {
         let mut bytes = Vec::new();
         for (tag, message) in messages {
@@ -150,7 +151,7 @@ impl Conn {
         self.push(&bytes).await
     }
 
-    /// Sends bytes as they are.
+    /// Sends bytes unchanged.
     pub(crate) async fn send_bytes(&mut self, bytes: &[u8]) -> Verdict {
         let hex: String = bytes.iter().take(32).map(|b| format!("{b:02x} ")).collect();
         self.log.add("->", self.number, &format!("{} bytes: {}", bytes.len(), hex.trim_end()));
@@ -171,7 +172,7 @@ impl Conn {
         Stop::Gone(format!("the server ended the connection ({why})"))
     }
 
-    /// The next message, whatever it answers, or the end of the connection.
+    /// Returns the next message, to any request, or the end of the connection.
     pub(crate) async fn event(&mut self) -> Verdict<Event> {
         match self.frame().await? {
             Some(frame) => self.checked(frame).map(Event::Got),
@@ -179,7 +180,7 @@ impl Conn {
         }
     }
 
-    /// The next message as bytes of some dialect; none: the connection has ended.
+    /// Returns the next message as bytes of any dialect; `None` at the end of the connection.
     pub(crate) async fn frame(&mut self) -> Verdict<Option<Vec<u8>>> {
         loop {
             if let Some(head) = self.come.first_chunk::<4>() {
@@ -230,7 +231,7 @@ impl Conn {
         }
     }
 
-    /// The next message; the connection must not end.
+    /// Returns the next message. The connection must not end.
     pub(crate) async fn receive(&mut self) -> Verdict<Got> {
         match self.event().await? {
             Event::Got(got) => Ok(got),
@@ -238,7 +239,7 @@ impl Conn {
         }
     }
 
-    /// The answer to the only request that is outstanding: of its type, or an error.
+    /// Returns the answer to the only outstanding request: of its type, or an error.
     pub(crate) async fn answer(&mut self, tag: u16, message: &Tmsg<'_>) -> Verdict<Got> {
         let got = self.receive().await?;
         if got.tag() != Tag(tag) {
@@ -248,14 +249,14 @@ impl Conn {
         Ok(got)
     }
 
-    /// Asks, and waits for the answer: of its type, or an error.
+    /// Sends a request and waits for its answer: of its type, or an error.
     pub(crate) async fn call(&mut self, message: Tmsg<'_>) -> Verdict<Got> {
         let tag = if matches!(message, Tmsg::Version { .. }) { NOTAG.0 } else { self.tag() };
         self.send(tag, &message).await?;
         self.answer(tag, &message).await
     }
 
-    /// The same; it must succeed.
+    /// The same. It must succeed.
     pub(crate) async fn ok(&mut self, message: Tmsg<'_>) -> Verdict<Got> {
         let got = self.call(message.clone()).await?;
         if got.is_error() {
@@ -265,20 +266,20 @@ impl Conn {
         }
     }
 
-    /// The same; it must be refused, because of `why`.
+    /// The same. It must be refused, for the reason `why`.
     pub(crate) async fn refused(&mut self, message: Tmsg<'_>, why: &str) -> Verdict<Got> {
         let got = self.call(message.clone()).await?;
         if got.is_error() { Ok(got) } else { fail(format!("{} succeeded, but {why}", message.label())) }
     }
 
-    /// The same, where a server that does not have this says so by the same error.
+    /// The same. The case is skipped if the error means that the message is unsupported.
     pub(crate) async fn supported_but_refused(&mut self, message: Tmsg<'_>, why: &str) -> Verdict<Got> {
         let label = message.label();
         let got = self.refused(message, why).await?;
         if got.is_unsupported() { Err(not_there(label, &got)) } else { Ok(got) }
     }
 
-    /// The same as `ok`; the case is skipped if the server does not have this.
+    /// Like `ok`. The case is skipped if the message is unsupported.
     pub(crate) async fn supported(&mut self, message: Tmsg<'_>) -> Verdict<Got> {
         let label = message.label();
         let got = self.call(message).await?;
@@ -294,7 +295,7 @@ fn not_there(label: &str, got: &Got) -> Stop {
     Stop::Skip(format!("the server has no {label}: {}", got.text()))
 }
 
-/// Whether this can be an answer to that.
+/// Checks that `got` can be an answer to `message`.
 pub(crate) fn answers(message: &Tmsg<'_>, got: &Got) -> Verdict {
     let (asked, label) = (message.number(), message.label());
     if got.number() == asked + 1 {

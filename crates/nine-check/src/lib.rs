@@ -1,11 +1,11 @@
-//! The 9P conformance suite: judges any server over the wire, in every dialect it offers.
+//! The 9P conformance suite: tests any server over the wire, in every dialect it offers.
 //!
 //! In: a way to dial the server ([`Dial`]), time and timers ([`nine_net::Env`]), [`Options`]. Out: a [`Report`] for
-//! each case, then a [`Summary`]; or [`Unusable`], if there is nothing at the other end that speaks 9P.
+//! each case, then a [`Summary`]; or [`Unusable`], if there is no 9P server at the other end.
 //!
-//! Always holds: a case says which sentence of which manual page it proves; it speaks on connections of its own,
-//! message by message, and ends within its time limit whatever the server does; what is not run is said, with the
-//! reason.
+//! Always holds: each case quotes the sentence of the manual page that it proves. It uses connections of its own,
+//! message by message, and ends within its time limit for any behaviour of the server. Cases that are not run are
+//! reported with the reason.
 #![forbid(unsafe_code)]
 
 mod case;

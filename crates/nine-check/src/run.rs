@@ -1,9 +1,9 @@
-//! The suite from its first look at the server to its last broom.
+//! The run of the suite, from the first contact with the server to the final cleanup.
 //!
 //! In: [`Options`], a way to dial, the time. Out: a [`Report`] as each case ends, and the [`Summary`].
 //!
-//! Always holds: every wait has a limit, and a server that is plainly gone ends the suite instead of every case after
-//! the other; what the suite has made, it removes.
+//! Always holds: every wait has a limit. A dead server ends the suite, instead of failing each further case. The
+//! suite removes everything it has created.
 
 use std::cell::Cell;
 use std::fmt;
@@ -24,64 +24,64 @@ use crate::cases;
 use crate::conn::Log;
 use crate::scene::{A, MSIZE, ROOT, Scene, Server};
 
-/// How the server is reached.
+/// Connects to the server.
 pub trait Dial {
-    /// A new connection, on which nothing has been said.
+    /// Returns a new connection, before any message.
     fn dial(&self) -> Dialling<'_>;
 }
 
-/// A connection to be.
+/// A connection being made.
 pub type Dialling<'a> = Pin<Box<dyn Future<Output = io::Result<Box<dyn Transport>>> + 'a>>;
 
-/// What is checked, and as whom.
+/// The cases to run, and the user to run them as.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// These dialects; none: all that the server offers.
+    /// The dialects; empty: all that the server offers.
     pub dialects: Vec<Dialect>,
-    /// Only cases in whose name this stands.
+    /// Only cases with this text in their names.
     pub only: String,
-    /// For one case.
+    /// The time limit of one case.
     pub limit: Duration,
-    /// User to attach as, by name.
+    /// The user name to attach as.
     pub uname: String,
-    /// The same by number, or `NOUID`.
+    /// The user's number, or `NOUID`.
     pub uid: u32,
     /// Group of new files.
     pub gid: u32,
-    /// Which tree.
+    /// The tree to attach to.
     pub aname: String,
-    /// The directory, from that tree's root, in which a scratch directory is made.
+    /// The directory for the scratch directory, from that tree's root.
     pub path: Vec<Vec<u8>>,
 }
 
-/// One case in one dialect.
+/// The result of one case in one dialect.
 #[derive(Clone)]
 pub struct Report {
-    /// Which.
+    /// The case.
     pub case: &'static Case,
-    /// In which dialect.
+    /// The dialect.
     pub dialect: Dialect,
-    /// How it ended.
+    /// The result.
     pub outcome: Outcome,
-    /// The end of what was said, one message per line, if it failed.
+    /// The end of the exchange if the case failed, one message per line.
     pub exchange: Vec<String>,
 }
 
-/// How it all ended.
+/// The result of the suite.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
-    /// Of each dialect that was spoken.
+    /// The counts of each dialect.
     pub tallies: Vec<Tally>,
-    /// Why the suite stopped early, and how many cases were not run.
+    /// The reason why the suite stopped early, and the number of cases that were not run.
     pub stopped: Option<(String, usize)>,
-    /// What a person should know besides.
+    /// Further notes for the user.
     pub notes: Vec<String>,
 }
 
-/// Of one dialect.
+/// The counts of one dialect.
 #[derive(Clone, Copy, Debug)]
 pub struct Tally {
-    /// Which.
+    /// The dialect.
     pub dialect: Dialect,
     /// Cases that passed.
     pub passed: usize,
@@ -92,13 +92,13 @@ pub struct Tally {
 }
 
 impl Summary {
-    /// Nothing failed, and nothing was left out but with a reason of its own.
+    /// Returns whether no case failed and the suite did not stop early.
     pub fn is_good(&self) -> bool {
         self.stopped.is_none() && self.tallies.iter().all(|tally| tally.failed == 0)
     }
 }
 
-/// There is nothing to check: why.
+/// The server cannot be tested, with the reason.
 #[derive(Clone, Debug)]
 pub struct Unusable(pub String);
 
@@ -110,7 +110,7 @@ impl fmt::Display for Unusable {
 
 impl std::error::Error for Unusable {}
 
-/// Runs the suite; `each` is told of every case as it ends, and may end the suite by `Break`.
+/// Runs the suite. `each` gets the report of every case, and may end the suite by `Break`.
 pub async fn check(
     env: Rc<dyn Env>,
     dial: Rc<dyn Dial>,
@@ -141,13 +141,13 @@ pub async fn check(
     Ok(summary)
 }
 
-/// The cases to run in a dialect.
+/// Returns the cases to run in a dialect.
 pub fn chosen(options: &Options, dialect: Dialect) -> impl Iterator<Item = &'static Case> {
     let only = options.only.clone();
     cases::all().filter(move |case| case.speaks.has(dialect) && case.name.contains(&only))
 }
 
-/// The dialects that are wanted and offered. None: the reason.
+/// Returns the dialects that are requested and offered. An error if there are none, or one is missing.
 async fn offered(server: &Rc<Server>) -> Result<Vec<Dialect>, Unusable> {
     let wanted = &server.options.dialects;
     let all = [Dialect::P2000, Dialect::U, Dialect::L];
@@ -186,12 +186,12 @@ async fn offered(server: &Rc<Server>) -> Result<Vec<Dialect>, Unusable> {
     Ok(offered)
 }
 
-/// Tversion; what it answers, unless it agrees.
+/// Sends Tversion. Returns the server's answer unless it agrees.
 async fn greet(scene: &Scene) -> Verdict<Option<String>> {
     let mut c = scene.dial().await?;
     let version = scene.dialect.name().as_bytes();
     c.send(NOTAG.0, &Tmsg::Version { msize: MSIZE, version }).await?;
-    // An error here is wrong, and a case of its own; it is an answer.
+    // An error is a wrong answer to Tversion, which a case of its own tests. Here it counts as an answer.
     let Some(frame) = c.frame().await? else { return Err(Stop::Gone("it ends the connection".into())) };
     match Rmsg::decode(&frame, Dialect::P2000) {
         Ok((_, Rmsg::Version { version: answer, .. })) if answer == version => Ok(None),
@@ -217,12 +217,12 @@ struct Round {
     server: Rc<Server>,
     dialect: Dialect,
     offered: Vec<Dialect>,
-    /// The name of the suite's directory, or why there is none.
+    /// The name of the suite's directory, or the reason why there is none.
     scratch: Result<Vec<u8>, String>,
 }
 
 impl Round {
-    /// Finds out whether the server lets us in, and whether it lets us write.
+    /// Checks whether the server accepts the attach, and creates the scratch directory if it permits that.
     async fn make_scratch(&self) -> Result<Result<Vec<u8>, String>, Unusable> {
         let scene = scene(&self.server, self.dialect, &self.offered);
         let mut random = [0; 8];
@@ -238,7 +238,7 @@ impl Round {
         }
     }
 
-    /// Runs the cases. Why it stopped before the last, and how many are left.
+    /// Runs the cases. If it stops early, it returns the reason and the number of cases left.
     async fn run(
         &self,
         summary: &mut Summary,
@@ -275,7 +275,7 @@ impl Round {
         stopped
     }
 
-    /// One case, and whether the server has shown life, if it was asked.
+    /// Runs one case. Returns its report, and whether the server is alive, if that was tested.
     async fn one(&self, case: &'static Case, n: usize) -> (Report, Option<bool>) {
         let mut scene = scene(&self.server, self.dialect, &self.offered);
         if case.needs == Needs::Dir {
@@ -294,11 +294,11 @@ impl Round {
         let ended = within(&self.server, run).await;
         let exchange = scene.log.take();
         if let Some(Err(Stop::Gone(_))) = &ended {
-            // A server that somebody starts again shall not fail the next case for this one.
+            // If the server is being restarted, the next case must not fail for that.
             self.lives().await;
         }
         if ended.is_some() && !scene.dir.is_empty() {
-            // What stays is found by the last broom, and told by it.
+            // The final cleanup finds and reports files that stay.
             let _ = within(&self.server, sweep(&scene, &scene.dir)).await;
         }
         let (outcome, lives) = match ended {
@@ -311,7 +311,7 @@ impl Round {
         (Report { case, dialect: self.dialect, outcome, exchange }, Some(lives))
     }
 
-    /// Why the server does not answer any more; `None`: it does.
+    /// Returns the reason why the server no longer answers; `None` if it does.
     async fn lives(&self) -> Option<String> {
         let scene = scene(&self.server, self.dialect, &self.offered);
         match within(&self.server, async { scene.session().await?.attr(ROOT).await }).await {
@@ -321,7 +321,7 @@ impl Round {
         }
     }
 
-    /// Removes what the suite has made; what there is to say if it cannot.
+    /// Removes the suite's directory. Returns a note if that fails.
     async fn sweep(&self) -> Option<String> {
         let scratch = self.scratch.as_ref().ok()?;
         let scene = scene(&self.server, self.dialect, &self.offered);
@@ -335,7 +335,7 @@ impl Round {
     }
 }
 
-/// The directory of a case, if it has one, on a connection of its own.
+/// Creates the directory of a case, if it has one, on a connection of its own.
 async fn make_dir(scene: &Scene) -> Verdict {
     let [scratch, name] = &scene.dir[..] else { return Ok(()) };
     let mut c = scene.session().await?;
@@ -345,7 +345,7 @@ async fn make_dir(scene: &Scene) -> Verdict {
     Ok(())
 }
 
-/// Removes a directory with everything in it, on a connection of its own.
+/// Removes a directory tree, on a connection of its own.
 async fn sweep(scene: &Scene, path: &[Vec<u8>]) -> Verdict {
     let mut c = scene.session().await?;
     let mut todo = vec![path.to_vec()];
@@ -382,7 +382,7 @@ async fn sweep(scene: &Scene, path: &[Vec<u8>]) -> Verdict {
     Ok(())
 }
 
-/// What `future` comes to, unless a case's time runs out.
+/// Returns the future's result; `None` if the time limit of a case passes first.
 async fn within<T>(server: &Server, future: impl Future<Output = T>) -> Option<T> {
     let env = &server.env;
     let mut late = env.sleep_until(env.now() + server.options.limit);
@@ -406,9 +406,9 @@ fn reason(stop: Stop) -> String {
     }
 }
 
-/// How a dial that failed begins.
+/// The start of the error of a failed dial.
 pub(crate) const NO_CONNECTION: &str = "no connection";
-/// After so many cases in a row without an answer the server is asked whether it is there at all.
+/// After this many cases in a row without an answer, the suite checks whether the server is alive.
 const DEAD: usize = 3;
-/// Steps of the broom: more than all cases make.
+/// The maximum number of steps of a cleanup; more than all cases need.
 const SWEEPS: usize = 20_000;

@@ -1,4 +1,4 @@
-//! What a case finds when it begins: the server to dial, who to be there, and a directory of its own.
+//! The environment of a case: the server to dial, the user, and a directory of its own.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -12,23 +12,23 @@ use crate::case::{Stop, Verdict, fail};
 use crate::conn::{Conn, Log};
 use crate::run::{Dial, NO_CONNECTION, Options};
 
-/// The directory of the suite, on every session.
+/// The suite's directory, in every session.
 pub(crate) const ROOT: Fid = Fid(0);
-/// The case's own directory, where it has one.
+/// The case's own directory, if it has one.
 pub(crate) const DIR: Fid = Fid(1);
-/// For the cases' use.
+/// Fids for use by the cases.
 pub(crate) const A: Fid = Fid(10);
 pub(crate) const B: Fid = Fid(11);
 pub(crate) const C: Fid = Fid(12);
 pub(crate) const D: Fid = Fid(13);
 
-/// What sessions propose unless the case is about it, bytes. Linux clients and some servers refuse less than 4096.
+/// The msize that sessions propose by default, in bytes. Linux clients and some servers refuse less than 4096.
 pub(crate) const MSIZE: u32 = 64 * 1024;
 
-/// Between two looks at what another connection has changed.
+/// The interval between checks for a change made by another connection.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What all cases share.
+/// State shared by all cases.
 pub(crate) struct Server {
     pub(crate) env: Rc<dyn Env>,
     pub(crate) dial: Rc<dyn Dial>,
@@ -39,16 +39,16 @@ pub(crate) struct Server {
 pub(crate) struct Scene {
     pub(crate) server: Rc<Server>,
     pub(crate) dialect: Dialect,
-    /// What the server offers besides.
+    /// All dialects that the server offers.
     pub(crate) offered: Vec<Dialect>,
-    /// Names from the suite's directory to the case's, if it has one.
+    /// The names from the suite's directory to the case's, if it has one.
     pub(crate) dir: Vec<Vec<u8>>,
     pub(crate) log: Log,
     pub(crate) dialled: Cell<u32>,
 }
 
 impl Scene {
-    /// A connection on which nothing has been said.
+    /// Returns a new connection, before any message.
     pub(crate) async fn dial(&self) -> Verdict<Conn> {
         let number = self.dialled.get() + 1;
         self.dialled.set(number);
@@ -58,14 +58,14 @@ impl Scene {
         }
     }
 
-    /// A connection that speaks the dialect.
+    /// Returns a connection with an agreed version.
     pub(crate) async fn version(&self, msize: u32) -> Verdict<Conn> {
         let mut c = self.dial().await?;
         c.version(msize, self.dialect).await?;
         Ok(c)
     }
 
-    /// A session: [`ROOT`] is the suite's directory.
+    /// Returns a session, in which [`ROOT`] is the suite's directory.
     pub(crate) async fn session(&self) -> Verdict<Conn> {
         self.session_with(MSIZE).await
     }
@@ -81,7 +81,7 @@ impl Scene {
         Ok(c)
     }
 
-    /// A session with [`DIR`], the case's own directory.
+    /// Returns a session in which [`DIR`] is the case's own directory.
     pub(crate) async fn here(&self) -> Verdict<Conn> {
         self.here_with(MSIZE).await
     }
@@ -94,7 +94,7 @@ impl Scene {
         Ok(c)
     }
 
-    /// The Tattach of the user that the suite is.
+    /// Returns the Tattach of the suite's user.
     pub(crate) fn tattach(&self, fid: Fid) -> Tmsg<'_> {
         let Options { uname, uid, aname, .. } = &self.server.options;
         Tmsg::Attach {
@@ -106,7 +106,7 @@ impl Scene {
         }
     }
 
-    /// A fid for the server's own root.
+    /// Attaches a fid to the server's own root.
     pub(crate) async fn attach(&self, c: &mut Conn, fid: Fid) -> Verdict<nine_proto::Qid> {
         match c.ok(self.tattach(fid)).await?.msg() {
             Rmsg::Attach { qid } => Ok(qid),
@@ -118,8 +118,8 @@ impl Scene {
         self.server.options.path.iter().map(Vec::as_slice).collect()
     }
 
-    /// Lets some time pass, for what a server does when it notices that a connection has ended. The case's limit ends
-    /// such waits.
+    /// Waits for a moment, so that the server can handle the end of another connection. Such waits end with the
+    /// case's time limit.
     pub(crate) async fn pause(&self) {
         let env = &self.server.env;
         env.sleep_until(env.now() + LOOK).await;

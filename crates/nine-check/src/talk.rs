@@ -1,6 +1,6 @@
-//! What a client wants, in the words of each dialect: so that a case that is about all of them is said once.
+//! Operations of a client in the messages of each dialect, so that a case for all dialects is written once.
 //!
-//! In: fids and names. Out: what came back, in the common measure. Each fails the case if the server refuses.
+//! In: fids and names. Out: the results in a common form. An operation fails the case if the server refuses it.
 
 use nine_proto::msg::{Data, Names, OnlyUStr, Rmsg, Tmsg};
 use nine_proto::{Attr, Dialect, Entries, Fid, GetMask, Numeric, OpenFlags, Qid, Str, mode};
@@ -8,11 +8,11 @@ use nine_proto::{Attr, Dialect, Entries, Fid, GetMask, Numeric, OpenFlags, Qid, 
 use crate::case::{Verdict, fail, hold};
 use crate::conn::{Conn, Got};
 
-/// What a directory holds: a name, and its qid.
+/// A directory entry: a name and its qid.
 pub(crate) type Entry = (Vec<u8>, Qid);
 
 impl Conn {
-    /// Agrees on a dialect, which must be this one.
+    /// Negotiates a version, which must be this dialect.
     pub(crate) async fn version(&mut self, msize: u32, dialect: Dialect) -> Verdict {
         (self.dialect, self.agreed) = (Dialect::P2000, false);
         self.msize = self.msize.max(msize);
@@ -26,7 +26,7 @@ impl Conn {
         }
     }
 
-    /// Walks; the qids of what was reached.
+    /// Walks. Returns the qids of the names that were reached.
     pub(crate) async fn walk(&mut self, fid: Fid, newfid: Fid, names: &[Str<'_>]) -> Verdict<Vec<Qid>> {
         match self.ok(walk(fid, newfid, names)).await?.msg() {
             Rmsg::Walk { qids } => Ok(qids.iter().collect()),
@@ -34,10 +34,10 @@ impl Conn {
         }
     }
 
-    /// The same; every name must be reached. The qid of the last one.
+    /// The same. Every name must be reached. Returns the last qid.
     pub(crate) async fn walk_whole(&mut self, fid: Fid, newfid: Fid, names: &[Str<'_>]) -> Verdict<Qid> {
         let mut qid = Qid::default();
-        // Sixteen at a time, as walk(5) wants it.
+        // At most sixteen names in a message (walk(5)).
         let mut from = fid;
         for part in if names.is_empty() { vec![names] } else { names.chunks(16).collect() } {
             let qids = self.walk(from, newfid, part).await?;
@@ -49,7 +49,7 @@ impl Conn {
         Ok(qid)
     }
 
-    /// Whether the name is in the directory; no fid stays.
+    /// Returns whether the name is in the directory. No fid stays in use.
     pub(crate) async fn exists(&mut self, dir: Fid, name: Str<'_>) -> Verdict<bool> {
         let got = self.call(walk(dir, PROBE, &[name])).await?;
         if got.is_error() {
@@ -69,7 +69,8 @@ impl Conn {
         opened(&self.ok(self.topen(fid, flags)).await?)
     }
 
-    /// The message that makes a plain file and opens it: the fid of the directory moves to it. It must not exist.
+    /// Returns the message that creates a plain file and opens it. The directory's fid moves to the file, which must
+    /// not exist.
     pub(crate) fn tcreate<'a>(&self, dir: Fid, name: Str<'a>, flags: OpenFlags, bits: u32) -> Tmsg<'a> {
         if self.dialect.is_l() {
             let flags = flags | OpenFlags::CREAT | OpenFlags::EXCL;
@@ -84,7 +85,7 @@ impl Conn {
         }
     }
 
-    /// A new file with this content; `fid` is open on it, for reading and writing.
+    /// Creates a file with this content. `fid` is open on it, for reading and writing.
     pub(crate) async fn make(&mut self, dir: Fid, fid: Fid, name: Str<'_>, content: &[u8]) -> Verdict<Qid> {
         self.walk(dir, fid, &[]).await?;
         let qid = opened(&self.ok(self.tcreate(fid, name, OpenFlags::RDWR, 0o644)).await?)?;
@@ -92,14 +93,14 @@ impl Conn {
         Ok(qid)
     }
 
-    /// The same without a fid that stays.
+    /// The same; no fid stays in use.
     pub(crate) async fn put(&mut self, dir: Fid, name: Str<'_>, content: &[u8]) -> Verdict<Qid> {
         let qid = self.make(dir, PROBE, name, content).await?;
         self.clunk(PROBE).await?;
         Ok(qid)
     }
 
-    /// A new directory; no fid stays.
+    /// Creates a directory; no fid stays in use.
     pub(crate) async fn mkdir(&mut self, dir: Fid, name: Str<'_>) -> Verdict<Qid> {
         self.mkdir_with(dir, name, 0o755).await
     }
@@ -124,7 +125,7 @@ impl Conn {
         self.ok(Tmsg::Clunk { fid }).await.map(drop)
     }
 
-    /// Takes a name out of a directory, and whatever it names with it.
+    /// Removes a name, with its file.
     pub(crate) async fn unlink(&mut self, dir: Fid, name: Str<'_>) -> Verdict {
         match self.try_unlink(dir, name).await? {
             None => Ok(()),
@@ -132,21 +133,21 @@ impl Conn {
         }
     }
 
-    /// The same; the refusal, if there is one. A .L server may have Tunlinkat alone, or Tremove alone.
+    /// The same. Returns the refusal, if there is one. A .L server may have only Tunlinkat, or only Tremove.
     pub(crate) async fn try_unlink(&mut self, dir: Fid, name: Str<'_>) -> Verdict<Option<Got>> {
         let qid = self.walk_whole(dir, PROBE, &[name]).await?;
         let got = self.call(Tmsg::Remove { fid: PROBE }).await?;
         if !got.is_unsupported() {
             return Ok(got.is_error().then_some(got));
         }
-        // Whether a message that the server does not have has clunked the fid, it alone knows.
+        // It is unknown whether the unsupported message has clunked the fid.
         self.call(Tmsg::Clunk { fid: PROBE }).await?;
         let flags = if qid.is_dir() { REMOVEDIR } else { 0 };
         let got = self.call(Tmsg::Unlinkat { dirfid: dir, name, flags }).await?;
         Ok(got.is_error().then_some(got))
     }
 
-    /// One read.
+    /// Sends one read.
     pub(crate) async fn read(&mut self, fid: Fid, offset: u64, count: u32) -> Verdict<Vec<u8>> {
         let got = self.ok(Tmsg::Read { fid, offset, count }).await?;
         let Rmsg::Read { data } = got.msg() else { return fail("an Rread was expected") };
@@ -155,7 +156,7 @@ impl Conn {
         Ok(data.to_vec())
     }
 
-    /// Everything from the beginning, up to 1 MiB.
+    /// Reads everything from the start, up to 1 MiB.
     pub(crate) async fn content(&mut self, fid: Fid) -> Verdict<Vec<u8>> {
         let mut all = Vec::new();
         while all.len() < 1 << 20 {
@@ -168,7 +169,7 @@ impl Conn {
         Ok(all)
     }
 
-    /// The content of a file by its name; no fid stays.
+    /// Reads a file by its name; no fid stays in use.
     pub(crate) async fn content_of(&mut self, dir: Fid, name: Str<'_>) -> Verdict<Vec<u8>> {
         self.walk_whole(dir, PROBE, &[name]).await?;
         self.open(PROBE, OpenFlags::READ).await?;
@@ -177,7 +178,7 @@ impl Conn {
         Ok(content)
     }
 
-    /// One write; how many bytes were taken.
+    /// Sends one write. Returns the number of bytes accepted.
     pub(crate) async fn write(&mut self, fid: Fid, offset: u64, data: &[u8]) -> Verdict<u32> {
         match self.ok(Tmsg::Write { fid, offset, data: Data::Bytes(data) }).await?.msg() {
             Rmsg::Write { count } => {
@@ -201,7 +202,7 @@ impl Conn {
         Ok(())
     }
 
-    /// What is known about a file.
+    /// Returns the attributes of a file.
     pub(crate) async fn attr(&mut self, fid: Fid) -> Verdict<Attr> {
         let asked = self.tattr(fid);
         match self.ok(asked).await?.msg() {
@@ -211,7 +212,7 @@ impl Conn {
         }
     }
 
-    /// The message that asks for it: changes nothing, and needs no more than the fid.
+    /// Returns the message that requests attributes. It changes nothing, and needs only the fid.
     pub(crate) fn tattr(&self, fid: Fid) -> Tmsg<'static> {
         if self.dialect.is_l() { Tmsg::Getattr { fid, mask: GetMask::BASIC.0 } } else { Tmsg::Stat { fid } }
     }
@@ -228,7 +229,7 @@ impl Conn {
         self.ok(asked).await.map(drop)
     }
 
-    /// The entries of a directory but "." and ".."; no fid stays.
+    /// Lists a directory without "." and ".."; no fid stays in use.
     pub(crate) async fn list(&mut self, dir: Fid) -> Verdict<Vec<Entry>> {
         self.walk(dir, PROBE, &[]).await?;
         self.open(PROBE, OpenFlags::READ).await?;
@@ -237,7 +238,7 @@ impl Conn {
         Ok(entries)
     }
 
-    /// The same of an open directory, so many bytes at a time, from its beginning.
+    /// Lists an open directory from its start, in reads of `count` bytes.
     pub(crate) async fn entries(&mut self, fid: Fid, count: u32) -> Verdict<Vec<Entry>> {
         let (mut all, mut offset) = (Vec::new(), 0);
         for _ in 0..READS_MAX {
@@ -249,7 +250,8 @@ impl Conn {
         fail(format!("a directory without an end: {} entries after {READS_MAX} reads", all.len()))
     }
 
-    /// One read of a directory: its entries but the dots, and the offset of the next; none at the end.
+    /// Sends one read of a directory. Returns its entries without "." and "..", and the next offset; `None` at the
+    /// end.
     pub(crate) async fn some_entries(
         &mut self,
         fid: Fid,
@@ -277,7 +279,7 @@ impl Conn {
     }
 }
 
-/// The bytes of an answer that carries some.
+/// Returns the directory data of an answer.
 pub(crate) fn dir_data(got: &Got) -> Verdict<&[u8]> {
     match got.msg() {
         Rmsg::Read { data } | Rmsg::Readdir { data } => Ok(data.bytes()),
@@ -285,7 +287,7 @@ pub(crate) fn dir_data(got: &Got) -> Verdict<&[u8]> {
     }
 }
 
-/// The qid of what has been opened or created.
+/// Returns the qid of an answer to an open or a create.
 pub(crate) fn opened(got: &Got) -> Verdict<Qid> {
     match got.msg() {
         Rmsg::Open { qid, .. }
@@ -300,11 +302,11 @@ pub(crate) fn walk<'a>(fid: Fid, newfid: Fid, names: &'a [Str<'a>]) -> Tmsg<'a> 
     Tmsg::Walk { fid, newfid, names: Names::Slice(names) }
 }
 
-/// Of the helpers above; no case uses it.
+/// A fid of the helpers above; no case uses it.
 const PROBE: Fid = Fid(99);
 /// `AT_REMOVEDIR` on the wire.
 pub(crate) const REMOVEDIR: u32 = 0x200;
-/// Room for the head of a message around data, bytes.
+/// The length of a message around its data, in bytes.
 pub(crate) const IOHDRSZ: u32 = nine_proto::frame::IOHDRSZ;
-/// Reads of one directory; none that a case makes needs so many.
+/// The maximum number of reads of one directory; no case needs as many.
 const READS_MAX: usize = 2000;

@@ -1,4 +1,4 @@
-//! Tauth and Tattach: who comes in, and where.
+//! Tauth and Tattach: users and trees.
 
 use nine_proto::msg::{OnlyIds, Rmsg, Tmsg};
 use nine_proto::{Fid, Qid};
@@ -100,7 +100,7 @@ async fn auth_is_refused_or_gives_an_auth_file(s: &Scene) -> Verdict {
     let got = c.call(asked).await?;
     match got.msg() {
         Rmsg::Auth { aqid } => hold(aqid.ty & Qid::AUTH != 0, || format!("the aqid is {aqid}")),
-        // Refused, it has made no fid.
+        // A refused Tauth must not have created the fid.
         _ => s.attach(&mut c, A).await.map(drop),
     }
 }

@@ -133,7 +133,7 @@ pub(super) async fn file(s: &Scene) -> Verdict<Conn> {
     Ok(c)
 }
 
-/// What every file has; of the others, a server that has them from elsewhere may not know all.
+/// Attributes that every file has. A server that gets files from another one may not know all the others.
 const KNOWN: GetMask =
     GetMask(GetMask::MODE.0 | GetMask::ATIME.0 | GetMask::MTIME.0 | GetMask::INO.0 | GetMask::SIZE.0);
 pub(super) const TEXT: &[u8] = b"some text";

@@ -1,4 +1,4 @@
-//! Tclunk and ORCLOSE: how fids go, and files with them.
+//! Tclunk and ORCLOSE: the end of fids, and of files with them.
 
 use nine_proto::OpenFlags;
 use nine_proto::msg::Tmsg;
@@ -99,7 +99,7 @@ async fn the_end_of_the_connection_removes(s: &Scene) -> Verdict {
     is_gone(s, b"f").await
 }
 
-/// Waits until another connection does not find the file any more.
+/// Waits until another connection no longer finds the file.
 pub(super) async fn is_gone(s: &Scene, name: &[u8]) -> Verdict {
     let mut c = s.here().await?;
     while c.exists(DIR, name).await? {

@@ -188,7 +188,7 @@ async fn a_directory_gets_what_the_directory_permits(s: &Scene) -> Verdict {
     permissions(s, true, 0o777, 0o750).await
 }
 
-/// In a directory of 0750.
+/// Creates a file in a directory with mode 0750.
 async fn permissions(s: &Scene, dir: bool, asked: u32, expected: u32) -> Verdict {
     let mut c = s.here().await?;
     c.chmod(DIR, 0o750).await?;

@@ -1,4 +1,4 @@
-//! Directories of 9P2000 and .u: Tread gives stat records.
+//! Directories of 9P2000 and .u: Tread returns stat records.
 
 use nine_proto::msg::Tmsg;
 use nine_proto::{Entries, OpenFlags};
@@ -56,7 +56,7 @@ async fn records_are_whole(s: &Scene) -> Verdict {
     let mut c = opened(s, FILES).await?;
     let mut seen = 0;
     for count in [300, 333, 401, 1024] {
-        // It fails if what comes is no whole number of records.
+        // It fails if the data is not a whole number of records.
         seen += c.some_entries(A, 0, count).await?.0.len();
     }
     hold(seen > 0, || "1024 bytes hold no record".into())
@@ -65,7 +65,7 @@ async fn records_are_whole(s: &Scene) -> Verdict {
 async fn a_count_too_small_gives_no_part_of_a_record(s: &Scene) -> Verdict {
     let mut c = opened(s, FILES).await?;
     for count in [0, 1, 2, 20, 48] {
-        // An error, or nothing: servers differ.
+        // Servers differ: an error or no data.
         let got = c.call(Tmsg::Read { fid: A, offset: 0, count }).await?;
         hold(got.is_error() || dir_data(&got)?.is_empty(), || format!("{count} bytes hold no record"))?;
     }
@@ -150,7 +150,7 @@ async fn the_root_can_be_listed(s: &Scene) -> Verdict {
     c.some_entries(A, 0, 16_384).await.map(drop)
 }
 
-/// The case's directory with so many files, open as A.
+/// Returns a session with this many files in the case's directory, which is open as A.
 pub(super) async fn opened(s: &Scene, files: usize) -> Verdict<Conn> {
     let mut c = s.here().await?;
     fill(&mut c, files).await?;
@@ -159,7 +159,7 @@ pub(super) async fn opened(s: &Scene, files: usize) -> Verdict<Conn> {
     Ok(c)
 }
 
-/// So many files in the case's directory.
+/// Creates this many files in the case's directory.
 pub(super) async fn fill(c: &mut Conn, files: usize) -> Verdict {
     for n in 0..files {
         c.put(DIR, name(n).as_bytes(), b"x").await?;
@@ -167,7 +167,7 @@ pub(super) async fn fill(c: &mut Conn, files: usize) -> Verdict {
     Ok(())
 }
 
-/// The entries are those of [`FILES`] files.
+/// Checks that the entries are those of [`FILES`] files.
 pub(super) fn all_there(entries: &[(Vec<u8>, nine_proto::Qid)]) -> Verdict {
     for n in 0..FILES {
         let times = entries.iter().filter(|(listed, _)| *listed == name(n).as_bytes()).count();

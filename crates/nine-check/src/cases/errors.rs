@@ -1,4 +1,4 @@
-//! Errors: what a client can read from a refusal.
+//! Errors: their texts and numbers.
 
 use nine_proto::msg::{Rmsg, Tmsg};
 use nine_proto::{OpenFlags, show};

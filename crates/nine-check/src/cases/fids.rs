@@ -1,4 +1,4 @@
-//! Fids: numbers that the client gives to files.
+//! Fids: numbers that the client chooses for files.
 
 use nine_proto::msg::{Data, OnlyUStr, OptionalU32, Tmsg};
 use nine_proto::{Fid, NOFID, Stat};
@@ -136,7 +136,7 @@ async fn a_clunk_behind_other_requests(s: &Scene) -> Verdict {
     c.send_all(&[(1, read.clone()), (2, read.clone()), (3, read), (4, Tmsg::Clunk { fid: A })]).await?;
     let mut waiting = vec![1, 2, 3, 4];
     while !waiting.is_empty() {
-        // A server that works at all of them at once may have freed the fid before a read.
+        // A server that runs them in parallel may have freed the fid before a read.
         let got = c.receive().await?;
         let was = waiting.len();
         waiting.retain(|tag| *tag != got.tag().0);

@@ -71,7 +71,7 @@ async fn a_flush_can_be_flushed(s: &Scene) -> Verdict {
     let (first, second) = (Tmsg::Flush { oldtag: Tag(500) }, Tmsg::Flush { oldtag: Tag(501) });
     c.send_all(&[(500, asked), (501, first), (502, second)]).await?;
     let got = until(&mut c, 502).await?;
-    // The first flush may have been answered or be implied by the second; never does its answer come later.
+    // The answer to the first flush may come before that of the second or be left out, but must not come after it.
     hold(got.iter().all(|got| [500, 501, 502].contains(&got.tag().0)), || {
         "an answer to nothing came".into()
     })?;
@@ -219,7 +219,7 @@ async fn an_answered_remove_has_removed(s: &Scene) -> Verdict {
     hold(removed != exists, || format!("answered: {removed}; the file exists: {exists}"))
 }
 
-/// Sends a request and, in the same piece, a flush of it. Whether the request was answered with success.
+/// Sends a request and a flush of it in one write. Returns whether the request succeeded.
 async fn flushed(c: &mut Conn, asked: Tmsg<'_>) -> Verdict<bool> {
     c.send_all(&[(500, asked.clone()), (501, Tmsg::Flush { oldtag: Tag(500) })]).await?;
     let got = until(c, 501).await?;
@@ -232,7 +232,7 @@ async fn flushed(c: &mut Conn, asked: Tmsg<'_>) -> Verdict<bool> {
     Ok(success)
 }
 
-/// Everything up to the Rflush with this tag; no other tag twice.
+/// Receives everything up to the Rflush with this tag. Other tags must not occur twice.
 async fn until(c: &mut Conn, tag: u16) -> Verdict<Vec<Got>> {
     let mut all: Vec<Got> = Vec::new();
     loop {
@@ -252,7 +252,7 @@ async fn until(c: &mut Conn, tag: u16) -> Verdict<Vec<Got>> {
     }
 }
 
-/// The next that comes is the answer to another question.
+/// Checks that the next message is the answer to a new request.
 async fn nothing_more(c: &mut Conn) -> Verdict {
     c.attr(ROOT).await.map(drop)
 }

@@ -1,4 +1,4 @@
-//! Whole messages, sent in other pieces than messages.
+//! Valid messages, split into other pieces.
 
 use super::malformed::{TAG, encoded};
 use crate::case::{Verdict, cases, hold};

@@ -97,7 +97,7 @@ async fn nothing_beyond_the_end(s: &Scene) -> Verdict {
 async fn a_huge_offset_is_beyond_the_end(s: &Scene) -> Verdict {
     let mut c = file(s).await?;
     for offset in [1 << 40, (1 << 63) - 1, 1 << 63, u64::MAX - 50, u64::MAX] {
-        // An offset that the server cannot have is an error, too.
+        // A server may also refuse an offset that it cannot represent.
         let got = c.call(Tmsg::Read { fid: A, offset, count: 100 }).await?;
         hold(got.is_error() || crate::talk::dir_data(&got)?.is_empty(), || {
             format!("there are data at {offset}")

@@ -108,7 +108,7 @@ async fn the_end_of_the_connection_frees(s: &Scene) -> Verdict {
 
 async fn an_unopened_fid_is_refused(s: &Scene) -> Verdict {
     let mut c = file(s).await?;
-    // Who has no locks at all refuses this, too, but for another reason.
+    // A server without locks refuses this too, for another reason.
     lock(&mut c, "one", READ, 0, 1, SUCCESS).await?;
     c.walk_whole(DIR, B, &[b"f"]).await?;
     let got = c.call(tlock(B, "one", READ, 5, 1)).await?;
@@ -137,7 +137,7 @@ fn tlock(fid: Fid, owner: &str, ty: u8, start: u64, length: u64) -> Tmsg<'_> {
     Tmsg::Lock { fid, ty, flags: 0, start, length, proc_id, client_id: owner.as_bytes() }
 }
 
-/// Locks by A; its status.
+/// Requests a lock by A. Returns its status.
 async fn ask(c: &mut Conn, owner: &str, ty: u8, start: u64, length: u64) -> Verdict<u8> {
     match c.supported(tlock(A, owner, ty, start, length)).await?.msg() {
         Rmsg::Lock { status } => Ok(status),
@@ -150,7 +150,7 @@ async fn lock(c: &mut Conn, owner: &str, ty: u8, start: u64, length: u64, expect
     hold(status == expected, || format!("the status is {status}, not {expected}"))
 }
 
-/// The lock that would be in the way: type, start, length.
+/// Returns a conflicting lock: type, start, length.
 async fn getlock(c: &mut Conn, owner: &str, ty: u8, start: u64, length: u64) -> Verdict<(u8, u64, u64)> {
     let asked = Tmsg::Getlock { fid: A, ty, start, length, proc_id: 1, client_id: owner.as_bytes() };
     match c.supported(asked).await?.msg() {

@@ -1,4 +1,4 @@
-//! Bytes that are no message: the server says so or ends the connection, and goes on serving the others.
+//! Malformed messages: the server answers an error or ends the connection, and continues to serve others.
 
 use nine_proto::msg::{Data, Rmsg, Tmsg};
 use nine_proto::{Dialect, NOTAG, Stat, Tag};
@@ -63,7 +63,7 @@ async fn a_size_above_msize(s: &Scene) -> Verdict {
     let c = s.session().await?;
     let mut bytes = encoded(&c, &Tmsg::Clunk { fid: A });
     bytes[..4].copy_from_slice(&(c.msize + 1).to_le_bytes());
-    // The server need not wait for the rest; that it ends the connection may also be seen when the rest comes.
+    // The server may end the connection before the rest arrives, or after it.
     bytes.resize(c.msize as usize + 1, 0);
     drop(c);
     not_served(s, &bytes).await
@@ -178,7 +178,7 @@ async fn an_answer_from_the_client(s: &Scene) -> Verdict {
     for message in [Rmsg::Clunk {}, Rmsg::Flush {}, Rmsg::Write { count: 1 }] {
         let mut bytes = Vec::new();
         message.encode(Tag(TAG), c.dialect, &mut bytes);
-        // It asks for nothing, so that silence is an answer, too.
+        // It is not a request, so no answer is correct too.
         ignores(s, &bytes).await?;
     }
     Ok(())
@@ -219,7 +219,8 @@ async fn another_protocol(s: &Scene) -> Verdict {
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc",
     ] {
         let mut c = s.dial().await?;
-        // It may have ended before all is sent; what it answers need not be 9P: nothing is agreed.
+        // The server may end the connection before everything is sent. Its answer need not be 9P, since no version
+        // was agreed.
         if c.send_bytes(text).await.is_ok() {
             drop(c);
         }
@@ -249,7 +250,7 @@ async fn an_end_before_the_answer(s: &Scene) -> Verdict {
     still_serves(s).await
 }
 
-/// Sends these bytes in a session: an error comes, or the end of the connection, and then the server still serves.
+/// Sends bytes in a session. Expects an error or the end of the connection, and that the server still serves others.
 async fn not_served(s: &Scene, bytes: &[u8]) -> Verdict {
     if ignores(s, bytes).await? {
         fail("it was passed over in silence: a client would wait for ever")
@@ -258,13 +259,13 @@ async fn not_served(s: &Scene, bytes: &[u8]) -> Verdict {
     }
 }
 
-/// The same; whether no answer came at all but to a request behind it.
+/// The same. Returns whether there was an answer only to a later request.
 async fn ignores(s: &Scene, bytes: &[u8]) -> Verdict<bool> {
     let mut c = s.session().await?;
     let mut ignored = false;
     // The connection may end before everything is sent.
     if c.send_bytes(bytes).await.is_ok() {
-        // A server that waits for more than was sent gets more: a request.
+        // A server that waits for the rest of the message gets a request instead.
         let asked = c.tattr(ROOT);
         if c.send(BEHIND, &asked).await.is_ok() {
             ignored = ended_or_refused(&mut c).await? && !answers_late(s, &mut c).await?;
@@ -274,7 +275,7 @@ async fn ignores(s: &Scene, bytes: &[u8]) -> Verdict<bool> {
     still_serves(s).await.map(|()| ignored)
 }
 
-/// Whether an error for it comes after all: a server may answer in another order. It is given a few looks.
+/// Returns whether an error arrives after all, since a server may answer in another order. Checks a few times.
 async fn answers_late(s: &Scene, c: &mut Conn) -> Verdict<bool> {
     for look in 1..=LOOKS {
         s.pause().await;
@@ -291,7 +292,7 @@ async fn answers_late(s: &Scene, c: &mut Conn) -> Verdict<bool> {
     Ok(false)
 }
 
-/// Whether the answer was to the request behind.
+/// Returns whether the answer was to the later request.
 async fn ended_or_refused(c: &mut Conn) -> Verdict<bool> {
     match c.event().await {
         Ok(Event::Ended) => Ok(false),
@@ -312,7 +313,7 @@ pub(super) fn encoded(c: &Conn, message: &Tmsg<'_>) -> Vec<u8> {
     bytes
 }
 
-/// Patches `size[4]` to what is there.
+/// Sets `size[4]` to the actual length.
 fn resize(bytes: &mut [u8]) {
     let size = bytes.len() as u32;
     bytes[..4].copy_from_slice(&size.to_le_bytes());

@@ -1,4 +1,4 @@
-//! The cases, by group. A group is a table of claims, each with the sentence it proves, and below it a function for
+//! The cases, by group. A group is a table of claims, each with the sentence it proves, followed by a function for
 //! each.
 
 mod attach;
@@ -33,7 +33,7 @@ use nine_proto::{Fid, NOGID, NOUID, SetMask, Time};
 
 use crate::case::Case;
 
-/// Every case, in the order in which they are run.
+/// Returns every case, in the order of the run.
 pub fn all() -> impl Iterator<Item = &'static Case> {
     let groups = [
         version::CASES,
@@ -66,7 +66,7 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
     groups.into_iter().flatten()
 }
 
-/// What a Tsetattr sets.
+/// The fields of a Tsetattr.
 pub(crate) struct Set {
     pub(crate) mode: u32,
     pub(crate) uid: u32,
@@ -76,7 +76,7 @@ pub(crate) struct Set {
     pub(crate) mtime: Time,
 }
 
-/// A Tsetattr; what `fill` leaves alone has values that `valid` must keep from counting.
+/// Returns a Tsetattr. Fields that `fill` does not set have values that would be noticed if `valid` were ignored.
 pub(crate) fn setattr(fid: Fid, valid: u32, fill: impl FnOnce(&mut Set)) -> Tmsg<'static> {
     let odd = Time { sec: 12_345, nsec: 0 };
     let mut set = Set { mode: 0o7, uid: NOUID, gid: NOGID, size: 77_777, atime: odd, mtime: odd };

@@ -1,4 +1,4 @@
-//! Msize: how long a message may be.
+//! Msize: the maximum length of a message.
 
 use nine_proto::msg::{Data, Tmsg};
 use nine_proto::{NOTAG, OpenFlags};
@@ -26,7 +26,7 @@ async fn no_rread_is_longer(s: &Scene) -> Verdict {
     let mut c = s.here_with(LEAST).await?;
     c.make(DIR, A, b"f", &vec![7; 50_000]).await?;
     for count in [c.msize, 20_000, 0x7fff_ffff, u32::MAX] {
-        // To refuse it is a server's right; a longer answer fails when it is received.
+        // A server may refuse it. A longer answer fails when it is received.
         let got = c.call(Tmsg::Read { fid: A, offset: 0, count }).await?;
         hold(got.len() <= c.msize as usize, || format!("an answer of {} bytes", got.len()))?;
     }
@@ -94,5 +94,5 @@ async fn a_full_walk_fits_into_the_least(s: &Scene) -> Verdict {
     }
 }
 
-/// What Linux clients and some servers take for the least, bytes.
+/// The minimum for Linux clients and some servers, in bytes.
 const LEAST: u32 = 4096;

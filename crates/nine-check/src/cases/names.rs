@@ -1,4 +1,4 @@
-//! Names in 9P2000.L: links, renames, and what goes.
+//! Names in 9P2000.L: links, renames, removals.
 
 use nine_proto::msg::{Rmsg, Tmsg};
 use nine_proto::{Fid, OpenFlags, Qid, mode, show};
@@ -280,7 +280,7 @@ async fn renameat2_exchanges_a_file_and_a_directory(s: &Scene) -> Verdict {
     c.put(B, b"below", b"there").await?;
     c.walk_whole(DIR, C, &[b"e"]).await?;
     knows_renameat2(&mut c).await?;
-    // Without flags it is a Trenameat.
+    // Without flags it is equivalent to Trenameat.
     for (oldname, flags) in [(&b"d"[..], 0), (b"f", 2)] {
         renamed(&mut c, Tmsg::Renameat2 { olddirfid: DIR, oldname, newdirfid: C, newname: b"x", flags })
             .await?;
@@ -313,7 +313,8 @@ async fn renameat2_with_other_flags_is_refused(s: &Scene) -> Verdict {
     hold(c.exists(DIR, b"f").await?, || "a refused rename has moved the file".into())
 }
 
-/// Whoever tells changes knows the message, or refuses it; others might cut the connection.
+/// Skips the case unless the server has the changes file. Such a server knows the message or refuses it; others might
+/// end the connection.
 async fn knows_renameat2(c: &mut Conn) -> Verdict {
     match c.exists(ROOT, b"#changes").await? {
         true => Ok(()),
@@ -326,7 +327,7 @@ async fn renameat2(c: &mut Conn, oldname: &[u8], newname: &[u8], flags: u32) -> 
     renamed(c, Tmsg::Renameat2 { olddirfid: DIR, oldname, newdirfid: DIR, newname, flags }).await
 }
 
-/// A multiplexer before a server that only renames without flags answers EINVAL, as rename(2) has it.
+/// A multiplexer answers EINVAL if its upstream can only rename without flags, like rename(2).
 async fn renamed(c: &mut Conn, asked: Tmsg<'_>) -> Verdict {
     let got = c.call(asked).await?;
     match errno(&got) {
@@ -357,7 +358,7 @@ async fn unlinkat_clunks_no_fid(s: &Scene) -> Verdict {
     let mut c = file(s).await?;
     unlinkat(&mut c, b"f", 0).await?;
     c.attr(DIR).await?;
-    // The file is gone, the fid is not: it still wants a clunk, and its number is taken until then.
+    // The file is removed, but the fid stays in use until its clunk.
     c.refused(walk(DIR, A, &[b".."]), "the fid is still in use").await?;
     c.clunk(A).await
 }
@@ -425,7 +426,7 @@ async fn symlink(c: &mut Conn, name: &[u8], target: &[u8]) -> Verdict {
     c.supported(asked).await.map(drop)
 }
 
-/// A move to another directory. That of another file system (rename(2): EXDEV) is what a server may take each for.
+/// Moves a file to another directory. A server may treat each directory as another file system (rename(2): EXDEV).
 async fn moved(c: &mut Conn, asked: Tmsg<'_>) -> Verdict {
     let label = asked.label();
     let got = c.call(asked).await?;

@@ -1,4 +1,4 @@
-//! Topen and Tlopen: a fid becomes a file that can be read and written.
+//! Topen and Tlopen: opening a fid for reading and writing.
 
 use nine_proto::msg::{OnlyUStr, Tmsg};
 use nine_proto::{OpenFlags, Qid, Stat, mode};
@@ -190,7 +190,7 @@ async fn o_directory_refuses_files(s: &Scene) -> Verdict {
     c.open(C, OpenFlags::READ | OpenFlags::DIRECTORY).await.map(drop)
 }
 
-/// A file `f`; the fid A is walked to it.
+/// Creates a file `f` and walks fid A to it.
 async fn with_file(s: &Scene) -> Verdict<Conn> {
     let mut c = s.here().await?;
     c.put(DIR, b"f", TEXT).await?;
@@ -198,7 +198,7 @@ async fn with_file(s: &Scene) -> Verdict<Conn> {
     Ok(c)
 }
 
-/// A file `f` of a special kind, A open on it for writing, if the server has that kind.
+/// Creates a file `f` of a special kind, open as A for writing. Skips the case if the server lacks the kind.
 async fn special(c: &mut Conn, bit: u32, ty: u8, what: &str) -> Verdict {
     c.walk(DIR, A, &[]).await?;
     let (perm, extension) = (bit | 0o644, OnlyUStr(b""));

@@ -1,4 +1,4 @@
-//! Directories of .L: Treaddir gives entries with cookies.
+//! Directories of .L: Treaddir returns entries with cookies.
 
 use nine_proto::Entries;
 use nine_proto::msg::Tmsg;
@@ -54,7 +54,7 @@ async fn it_resumes_at_any_cookie(s: &Scene) -> Verdict {
     let mut c = opened(s, FILES).await?;
     let whole = listing(&mut c).await?;
     for at in [whole.len() / 2, 2, whole.len() - 2] {
-        // What is read last must not matter.
+        // The previous read must not matter.
         let got = c.ok(Tmsg::Readdir { fid: A, offset: whole[at].0, count: 8192 }).await?;
         let rest = parsed(&c, dir_data(&got)?)?;
         let names = |entries: &[Line]| entries.iter().map(|line| line.2.clone()).collect::<Vec<_>>();
@@ -103,7 +103,7 @@ async fn types_are_those_of_the_files(s: &Scene) -> Verdict {
         let Some(line) = lines.iter().find(|line| line.2 == name.as_bytes()) else {
             return fail(format!("{name} is not listed"));
         };
-        // A server that does not know says DT_UNKNOWN.
+        // A server may return DT_UNKNOWN.
         hold(matches!(line.1, 0) || line.1 == ty, || format!("{name} has type {}, not {ty}", line.1))?;
         hold(line.3.path == qid.path && line.3.is_dir() == qid.is_dir(), || {
             format!("{name} is listed as {}, and walked to as {qid}", line.3)
@@ -124,7 +124,7 @@ async fn entries_are_whole_and_bounded(s: &Scene) -> Verdict {
     let mut c = opened(s, FILES).await?;
     let mut seen = 0;
     for count in [100, 101, 137, 1000] {
-        // It fails if what comes is no whole number of entries, or too much.
+        // It fails if the data is not a whole number of entries, or too long.
         seen += c.some_entries(A, 0, count).await?.0.len();
     }
     hold(seen > 0, || "1000 bytes hold no entry".into())
@@ -133,7 +133,7 @@ async fn entries_are_whole_and_bounded(s: &Scene) -> Verdict {
 async fn a_count_too_small_gives_no_part_of_an_entry(s: &Scene) -> Verdict {
     let mut c = opened(s, FILES).await?;
     for count in [0, 1, 20] {
-        // An error, or nothing: servers differ.
+        // Servers differ: an error or no data.
         let got = c.call(Tmsg::Readdir { fid: A, offset: 0, count }).await?;
         hold(got.is_error() || dir_data(&got)?.is_empty(), || format!("{count} bytes hold no entry"))?;
     }
@@ -181,7 +181,7 @@ async fn tread_of_a_directory_is_refused(s: &Scene) -> Verdict {
 /// Cookie, type, name, qid.
 type Line = (u64, u8, Vec<u8>, nine_proto::Qid);
 
-/// Everything in A, dots too, by one read after the other.
+/// Reads all entries of A, with "." and "..", one read after the other.
 async fn listing(c: &mut Conn) -> Verdict<Vec<Line>> {
     let mut all: Vec<Line> = Vec::new();
     loop {

@@ -1,4 +1,4 @@
-//! Tremove: a file goes, and its fid in any case.
+//! Tremove: removes a file, and clunks its fid in any case.
 
 use nine_proto::msg::Tmsg;
 
@@ -96,7 +96,7 @@ async fn the_name_is_free_again(s: &Scene) -> Verdict {
     hold(c.content_of(DIR, b"f").await?.is_empty(), || "the new file has the old content".into())
 }
 
-/// Removes what a name in the case's directory stands for.
+/// Removes the file of a name in the case's directory.
 async fn tremove(c: &mut Conn, name: &[u8]) -> Verdict {
     c.walk_whole(DIR, B, &[name]).await?;
     c.supported(Tmsg::Remove { fid: B }).await.map(drop)

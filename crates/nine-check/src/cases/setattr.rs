@@ -1,4 +1,4 @@
-//! Tsetattr of 9P2000.L: each bit, and nothing beside it.
+//! Tsetattr of 9P2000.L: each bit changes its attribute, and no other.
 
 use nine_proto::msg::Tmsg;
 use nine_proto::{Attr, OpenFlags, Time};
@@ -84,7 +84,7 @@ async fn nanoseconds(s: &Scene) -> Verdict {
     if told == time(fine.sec) {
         return skip("the server's file system keeps whole seconds");
     }
-    // File systems have their own grain; none makes it later.
+    // File systems have different time resolutions; none rounds up.
     hold(told.sec == fine.sec && told.nsec <= fine.nsec, || format!("{fine:?} was set, {told:?} is told"))
 }
 
@@ -134,7 +134,7 @@ async fn a_directory_too(s: &Scene) -> Verdict {
     })
 }
 
-/// A Tsetattr of A changes just what `expected` says; the time of change of attributes is its own.
+/// Checks that a Tsetattr of A changes only what `expected` changes. The change time of attributes is ignored.
 async fn changes(c: &mut Conn, asked: Tmsg<'_>, expected: impl FnOnce(&mut Attr)) -> Verdict {
     let mut before = c.attr(A).await?;
     c.ok(asked).await?;

@@ -1,4 +1,4 @@
-//! Several connections: what one does, the others see.
+//! Several connections: changes by one are visible to the others.
 
 use nine_proto::OpenFlags;
 use nine_proto::msg::Tmsg;
@@ -64,7 +64,7 @@ async fn a_removed_file_does_not_hurt_the_other(s: &Scene) -> Verdict {
 async fn a_silent_connection_holds_up_nobody(s: &Scene) -> Verdict {
     let mut silent = s.session().await?;
     let asked = silent.tattr(ROOT);
-    // Half a message, and a hundred answers that nobody fetches.
+    // Half a message, and a hundred answers that are not read.
     silent.send_all(&(1..100).map(|tag| (tag, asked.clone())).collect::<Vec<_>>()).await?;
     silent.send_bytes(&[19, 0, 0]).await?;
     for _ in 0..3 {

@@ -1,4 +1,4 @@
-//! Tstat: what is known about a file, in 9P2000 and .u.
+//! Tstat: the attributes of a file, in 9P2000 and .u.
 
 use nine_proto::msg::{Rmsg, Tmsg};
 use nine_proto::{OpenFlags, mode, show};
@@ -52,7 +52,7 @@ async fn the_mode_is_in_the_qid(s: &Scene) -> Verdict {
     let mut c = files(s).await?;
     for fid in [A, B] {
         let (qid, bits) = stat(&mut c, fid, |stat| (stat.qid, stat.mode)).await?;
-        // Bits 0x02 and 0x01 of the byte are .u's own, and servers differ in them.
+        // Bits 0x02 and 0x01 of the byte are defined by .u, and servers differ in them.
         let (ty, top) = (qid.ty & 0xfc, (bits >> 24) as u8 & 0xfc);
         hold(ty == top, || format!("the qid is {qid}, the mode {bits:#x}"))?;
     }
@@ -129,7 +129,7 @@ async fn files(s: &Scene) -> Verdict<Conn> {
     Ok(c)
 }
 
-/// What an Rstat says.
+/// Returns a value of an Rstat.
 pub(super) async fn stat<T>(
     c: &mut Conn,
     fid: nine_proto::Fid,

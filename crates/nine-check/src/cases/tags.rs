@@ -1,4 +1,4 @@
-//! Tags: which answer belongs to which request.
+//! Tags: the assignment of answers to requests.
 
 use nine_proto::msg::Tmsg;
 use nine_proto::{Fid, NOTAG};
@@ -112,7 +112,7 @@ async fn the_answers_are_to_their_requests(s: &Scene) -> Verdict {
 async fn a_duplicate_does_not_hurt_the_server(s: &Scene) -> Verdict {
     let mut c = s.session().await?;
     let asked = c.tattr(ROOT);
-    // What the answers are is the server's choice: it is the client that is wrong.
+    // Any answers are correct, since the client has made the error.
     c.send_all(&[(7, asked.clone()), (7, asked)]).await?;
     c.event().await?;
     s.session().await?.attr(ROOT).await.map(drop)

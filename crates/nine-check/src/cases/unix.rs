@@ -1,4 +1,4 @@
-//! What 9P2000.u adds: numbers beside names, symbolic links and special files by Tcreate.
+//! Extensions of 9P2000.u: numeric ids beside names, symbolic links and special files by Tcreate.
 
 use nine_proto::msg::{OnlyIds, OnlyUStr, Tmsg};
 use nine_proto::{NOFID, NOUID, Qid, mode, show};
@@ -113,7 +113,7 @@ async fn set_id_bits(s: &Scene) -> Verdict {
     hold(bits == 0o755 | mode::DMSETUID, || format!("its mode is {bits:#x}"))
 }
 
-/// Makes `f`, of a kind that the server may not have.
+/// Creates `f`, of a kind that the server may lack.
 async fn special(c: &mut Conn, kind: u32, extension: &[u8]) -> Verdict {
     c.walk(DIR, A, &[]).await?;
     let (perm, extension) = (kind | 0o644, OnlyUStr(extension));

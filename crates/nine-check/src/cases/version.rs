@@ -1,4 +1,4 @@
-//! Tversion: how a session begins, and begins again.
+//! Tversion: the start of a session, and its restart.
 
 use nine_proto::msg::{Rmsg, Tmsg};
 use nine_proto::{Fid, NOTAG, OpenFlags, show};
@@ -64,7 +64,7 @@ async fn unknown_is_not_an_error(s: &Scene) -> Verdict {
 async fn a_suffix_may_be_dropped_but_not_echoed(s: &Scene) -> Verdict {
     let mut c = s.dial().await?;
     let asked = [s.dialect.name(), ".no-such-extension"].concat();
-    // That it is no error is another case.
+    // Another case tests that it is not an error.
     let got = c.call(Tmsg::Version { msize: MSIZE, version: asked.as_bytes() }).await?;
     let Rmsg::Version { version, .. } = got.msg() else { return Ok(()) };
     let other = version == b"unknown" || version.starts_with(b"9P") && version.len() < asked.len();
@@ -74,7 +74,7 @@ async fn a_suffix_may_be_dropped_but_not_echoed(s: &Scene) -> Verdict {
 async fn a_request_before_it_does_not_hurt_the_server(s: &Scene) -> Verdict {
     let mut c = s.dial().await?;
     c.send(1, &s.tattach(ROOT)).await?;
-    // What it answers is its choice: it is the client that is wrong.
+    // Any answer is correct, since the client has made the error.
     c.event().await?;
     s.session().await?.attr(ROOT).await.map(drop)
 }
@@ -141,7 +141,7 @@ async fn again_removes_on_close(s: &Scene) -> Verdict {
     super::clunk::is_gone(s, b"f").await
 }
 
-/// Tversion; what was agreed.
+/// Sends Tversion. Returns the agreed msize and version.
 async fn propose(c: &mut Conn, msize: u32, version: &[u8]) -> Verdict<(u32, Vec<u8>)> {
     match c.ok(Tmsg::Version { msize, version }).await?.msg() {
         Rmsg::Version { msize, version } => Ok((msize, version.to_vec())),

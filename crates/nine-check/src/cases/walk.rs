@@ -155,7 +155,7 @@ async fn a_refused_newfid_keeps_its_file(s: &Scene) -> Verdict {
     let mut c = deep(s).await?;
     let there = c.walk_whole(DIR, A, &[b"d"]).await?;
     c.walk_whole(DIR, B, &[b"d", b"e"]).await?;
-    // Whether this is refused is another case; that it fails by a missing name, no server may hide.
+    // Another case tests that this is refused. Here it must fail because of the missing name, on every server.
     c.refused(walk(DIR, A, &[NOBODY]), "its newfid is in use and its name does not exist").await?;
     let qid = c.attr(A).await?.qid;
     hold(qid.path == there.path, || format!("the fid stood for {there}, now for {qid}"))
@@ -253,5 +253,5 @@ async fn deep(s: &Scene) -> Verdict<Conn> {
     Ok(c)
 }
 
-/// A name that nothing has.
+/// A name that does not exist.
 const NOBODY: &[u8] = b"no-such-file-4f1c";

@@ -1,4 +1,4 @@
-//! Twstat: changing what is known about a file, in 9P2000 and .u.
+//! Twstat: changes of attributes, in 9P2000 and .u.
 
 use nine_proto::msg::Tmsg;
 use nine_proto::{Fid, OpenFlags, Qid, Stat, mode};
@@ -219,7 +219,7 @@ async fn refused<'a>(c: &mut Conn, fid: Fid, set: impl FnOnce(&mut Stat<'a>), wh
     c.refused(Tmsg::Wstat { fid, stat }, why).await.map(drop)
 }
 
-/// What a wstat can change.
+/// The attributes that a wstat can change.
 #[derive(Clone, Debug, PartialEq)]
 struct Known {
     name: Vec<u8>,

@@ -95,7 +95,7 @@ async fn more_than_was_said_is_refused(s: &Scene) -> Verdict {
     c.walk(A, B, &[]).await?;
     c.ok(Tmsg::Xattrcreate { fid: B, name: NAME, size: 3, flags: 0 }).await?;
     let asked = Tmsg::Write { fid: B, offset: 0, data: Data::Bytes(b"too long") };
-    // The write may be refused, or be short, or the clunk.
+    // The write may be refused or short, or the clunk may fail.
     let got = c.call(asked).await?;
     let short = got.is_error() || matches!(got.msg(), Rmsg::Write { count: 0..=3 });
     let clunked = c.call(Tmsg::Clunk { fid: B }).await?;
@@ -138,7 +138,7 @@ async fn create_refuses_what_exists(s: &Scene) -> Verdict {
     hold(got == b"old", || format!("it is \"{}\" now", got.escape_ascii()))
 }
 
-/// Sets an attribute of A, if the server has such.
+/// Sets an attribute of A. Skips the case if the server lacks extended attributes.
 async fn set(c: &mut Conn, name: &[u8], value: &[u8], flags: u32) -> Verdict {
     c.walk(A, B, &[]).await?;
     c.supported(Tmsg::Xattrcreate { fid: B, name, size: value.len() as u64, flags }).await?;
@@ -154,7 +154,7 @@ async fn set(c: &mut Conn, name: &[u8], value: &[u8], flags: u32) -> Verdict {
     }
 }
 
-/// The value of an attribute of A, or the list of names.
+/// Reads an attribute of A, or the list of names.
 async fn get(c: &mut Conn, name: &[u8]) -> Verdict<Vec<u8>> {
     c.ok(Tmsg::Xattrwalk { fid: A, newfid: GOT, name }).await?;
     let value = c.content(GOT).await?;
