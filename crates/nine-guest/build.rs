@@ -1,4 +1,4 @@
-//! Tells the linker of an image where `machine.ld` is.
+//! Passes the directory of `machine.ld` to the linker of an image.
 
 fn main() {
     println!("cargo::rerun-if-changed=machine.ld");

@@ -65,7 +65,7 @@ pub enum Needs {
 /// The result of a case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The server does what the clause demands.
+    /// The server meets the clause.
     Pass,
     /// It does not. The text has the expectation and the answer.
     Fail(String),

@@ -1,4 +1,4 @@
-//! Opens a file of the host once, and prints it anew for each line that it reads: `again [-s SOCKET] FILE`.
+//! Opens a file of the host once, and prints it again for each input line: `again [-s SOCKET] FILE`.
 //!
 //! Without `-s` the program has inherited its channel: `ninefold partition run -- again FILE`.
 

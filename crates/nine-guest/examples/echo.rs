@@ -1,6 +1,6 @@
-//! How long an answer takes that costs the host next to nothing: `echo [WRITES] [SIZE...]`. The host is a thread on
-//! the second processor, which answers every request with the same Rwrite; beside it the limit, a line that goes to
-//! and fro.
+//! Measures the time of an answer that costs the host almost nothing: `echo [WRITES] [SIZE...]`. The host is a thread
+//! on the second processor, which answers every request with the same Rwrite. For comparison it measures the limit, a
+//! word in one line sent to and fro.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -58,7 +58,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Answers whatever is asked, of a host that has one file, until the guest leaves.
+/// Answers every request, as a host with one file, until the guest leaves.
 fn echo(end: &mut End) {
     let mut bytes = [0; MOST];
     let mut answer = Vec::new();
@@ -68,10 +68,10 @@ fn echo(end: &mut End) {
         match end.take(&mut bytes).expect("a guest keeps the rules") {
             Some(piece) if rest > 0 => rest -= piece.len,
             Some(piece) if bytes[4] == 118 => {
-                // An Rwrite says how many bytes the Twrite had.
+                // An Rwrite contains the number of bytes of the Twrite.
                 let size = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) as usize;
                 match piece.note {
-                    // The data is looked at, as a host would that copies it somewhere.
+                    // The data is read, as by a host that copies it.
                     Note::Data(place) => {
                         let (memory, at) = end.place(place).expect("in the arena");
                         memory.read(at, &mut data[..place.count as usize]);
@@ -107,7 +107,7 @@ fn echo(end: &mut End) {
     }
 }
 
-/// Nanoseconds of one write in the best thousandth of them: a machine that does something else as well has such, too.
+/// Returns the nanoseconds of one write in the best thousandth of them. A busy machine has such a thousandth too.
 fn best(
     writes: u32,
     size: usize,
@@ -125,7 +125,7 @@ fn best(
     Ok(best)
 }
 
-/// Nanoseconds of one round of two words in two lines, in the best thousandth of the rounds.
+/// Returns the nanoseconds of one round trip of two words in two lines, in the best thousandth of the rounds.
 fn ping(rounds: u32) -> f64 {
     #[repr(align(128))]
     struct Line(AtomicU32);

@@ -1,6 +1,5 @@
-//! The measurement of PROSE: so many writes of so many bytes to a file of the host, and how long one takes.
-//! `null [-s SOCKET] [-p | -i] [-z] FILE SIZE [WRITES]`; `-p` polls, `-i` sleeps at once, `-z` writes as it lies in
-//! the arena.
+//! Measures the time of many writes of one size to a file of the host: `null [-s SOCKET] [-p | -i] [-z] FILE SIZE
+//! [WRITES]`; `-p` polls, `-i` sleeps at once, `-z` writes from the arena without a copy.
 //!
 //! Without `-s` the program has inherited its channel: `ninefold partition run -- null dev/null 4096`.
 

@@ -1,7 +1,7 @@
 //! Decides whether to look into the page cache before a read is handed to a thread.
 //!
-//! Always holds: for a file that is never cached, one probe is made in [`EVERY`] reads. For a file whose file system
-//! does not support the probe, one is made in all.
+//! Always holds: if a file is never in the cache, it is probed once in [`EVERY`] reads. If its file system does not
+//! support the probe, it is probed once in all.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 

@@ -1,5 +1,5 @@
-//! Servers that hang, lie, flood, or speak something else: the suite ends with a reason, and soon. Time is simulated: a
-//! wait that has no end stops the world.
+//! Servers that hang, lie, flood, or do not speak 9P: the suite ends soon and with a reason. Time is simulated, and
+//! an endless wait stops the simulation.
 
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
@@ -16,7 +16,7 @@ use nine_sim::{End, World};
 
 use crate::common::{By, Run, in_world, options, run};
 
-/// A server that answers each message by what `answer` makes of it; nothing: it hangs up.
+/// Runs the suite over a server that answers each message with the result of `answer`; `None` hangs up.
 fn answering(answer: impl Fn(usize, &[u8]) -> Option<Vec<u8>> + Clone + 'static) -> (Run, Duration) {
     serving(move |mut end| {
         let answer = answer.clone();
@@ -33,7 +33,7 @@ fn answering(answer: impl Fn(usize, &[u8]) -> Option<Vec<u8>> + Clone + 'static)
     })
 }
 
-/// Runs the suite over a server; and how long that took.
+/// Runs the suite over a server. Returns also the simulated time.
 fn serving<F: Future<Output = ()> + 'static>(serve: impl Fn(End) -> F + 'static) -> (Run, Duration) {
     let env = Rc::new(RefCell::new(None));
     let kept = env.clone();
@@ -45,7 +45,7 @@ fn serving<F: Future<Output = ()> + 'static>(serve: impl Fn(End) -> F + 'static)
     (run, now)
 }
 
-/// It cannot be used, and the reason is this; it did not take longer than a few cases.
+/// Checks that the server is unusable for this reason, and that the run took no longer than a few cases.
 #[track_caller]
 fn unusable((run, took): (Run, Duration), reason: &str) {
     let said = run.summary.expect_err("nothing can be checked there").to_string();
@@ -89,7 +89,7 @@ fn a_server_that_hangs_up_at_once_or_in_a_message_is_named() {
     let ends = serving(move |mut end| async move {
         let mut come = Vec::new();
         if let Some(frame) = next(&mut end, &mut come).await {
-            // The link may have gone.
+            // The link may be closed.
             let _ = send(&mut end, &half(0, &frame).expect("some bytes")).await;
         }
     });
@@ -143,7 +143,7 @@ fn a_server_that_cannot_be_reached_is_named() {
 
 #[test]
 fn wrong_tags_and_wrong_answers_are_failures_and_no_end_of_the_suite() {
-    // It lets in whoever comes, and then answers by a tag that nobody has.
+    // It accepts every attach, and then answers with a tag of no request.
     let (run, _) = answering(|_, frame| {
         Some(match frame::type_of(frame) {
             100 => agreed(frame),
@@ -185,7 +185,7 @@ fn a_server_that_dies_on_the_way_ends_the_suite_and_what_was_not_run_is_counted(
     }
 }
 
-/// The whole message that comes next.
+/// Returns the next complete message.
 async fn next(end: &mut End, come: &mut Vec<u8>) -> Option<Vec<u8>> {
     loop {
         if let Split::Whole(n) = frame::split(come, frame::MSIZE_MAX).ok()? {
@@ -208,7 +208,7 @@ async fn send(end: &mut End, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// The Rversion that agrees to 9P2000, and to nothing else.
+/// Returns an Rversion that agrees to 9P2000, and to no other version.
 fn agreed(frame: &[u8]) -> Vec<u8> {
     match Tmsg::decode(frame, Dialect::P2000) {
         Ok((tag, Tmsg::Version { msize, .. })) => encoded(tag, &Rmsg::Version { msize, version: b"9P2000" }),

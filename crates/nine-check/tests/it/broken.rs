@@ -1,8 +1,8 @@
-//! A server broken on purpose, in one way after the other, and in all at once: each way fails the case that is about
-//! it, and no other.
+//! A server broken deliberately, in one way after the other, and in all at once. Each way fails the case about it,
+//! and no other.
 //!
-//! The server is ours and does everything right. Between it and the suite stand men in the middle, in a row: each takes
-//! the messages of both sides, and passes on something else where his way wants it.
+//! The server is one of ours and correct. Between it and the suite is a chain of intermediaries. Each receives the
+//! messages of both sides, and modifies those that its way is about.
 
 use std::collections::HashMap;
 use std::collections::VecDeque;
@@ -19,7 +19,7 @@ use nine_sim::{End, link};
 
 use crate::common::{ALL, Run, in_world, options, service, shape};
 
-/// A way to be broken: its name, who does it, and what fails.
+/// A way to be broken: its name, the intermediary, and the cases that fail.
 type Way = (&'static str, fn() -> Box<dyn Middle>, &'static [&'static str]);
 
 const WAYS: &[Way] = &[
@@ -87,7 +87,7 @@ fn all_ways_at_once_fail_all_their_cases_and_no_other() {
     assert!(expected.len() > 30, "each in two or three dialects");
 }
 
-/// `DIALECT CASE` of what must fail.
+/// Returns `DIALECT CASE` of the cases that must fail.
 fn expected(ways: &[Way], run: &Run) -> Vec<String> {
     assert!(run.summary.is_ok(), "{:?}", run.summary);
     let mut all = Vec::new();
@@ -103,7 +103,7 @@ fn expected(ways: &[Way], run: &Run) -> Vec<String> {
     all
 }
 
-/// The suite over a server that is broken in these ways.
+/// Runs the suite over a server that is broken in these ways.
 fn broken(ways: &[Way]) -> Run {
     let service = service(Ram::new(64 << 20));
     let ways = ways.to_vec();
@@ -115,30 +115,30 @@ fn broken(ways: &[Way]) -> Run {
     })
 }
 
-/// What one man in the middle does.
+/// One intermediary.
 trait Middle {
-    /// The client asks.
+    /// Handles a request of the client.
     fn ask(&mut self, frame: Vec<u8>, way: &mut Ends) {
         way.server.push(frame);
     }
 
-    /// The server answers; never a question of ours (see [`Ends::own`]).
+    /// Handles an answer of the server to the client (see [`Ends::own`] for others).
     fn answer(&mut self, frame: Vec<u8>, way: &mut Ends) {
         way.client.push(frame);
     }
 
-    /// The server has answered our own question.
+    /// Handles the server's answer to the intermediary's own request.
     fn own(&mut self, frame: Vec<u8>, way: &mut Ends) {
         let _ = (frame, way);
     }
 }
 
-/// Where one man's frames go, and what he knows of the session.
+/// The output of one intermediary, and its knowledge of the session.
 struct Ends {
     client: Vec<Vec<u8>>,
     server: Vec<Vec<u8>>,
     dialect: Dialect,
-    /// Of questions of his own; the suite never uses it.
+    /// The tag of its own requests; the suite never uses it.
     tag: Tag,
 }
 
@@ -147,7 +147,7 @@ impl Ends {
         Self { client: Vec::new(), server: Vec::new(), dialect: Dialect::P2000, tag: Tag(0xff80 + n) }
     }
 
-    /// Asks the server something of our own.
+    /// Sends a request of its own to the server.
     fn own(&mut self, message: &Tmsg<'_>) {
         let frame = self.encoded(self.tag, message);
         self.server.push(frame);
@@ -166,7 +166,7 @@ impl Ends {
     }
 }
 
-/// Who stands in a row, from the client to the server.
+/// The intermediaries, from the client to the server.
 type Row = Vec<(Box<dyn Middle>, Ends)>;
 
 /// Passes frames both ways until one side ends.
@@ -194,7 +194,7 @@ async fn stand_between(mut row: Row, mut client: End, mut server: End) {
             pass(&mut row, at, asks, frame, &mut out);
         }
         if asks && is_hopeless(come) {
-            // It says an impossible size and never becomes whole: the server shall judge it.
+            // It announces an impossible size and is never complete. The server must judge it.
             out.0.push(std::mem::take(come));
         }
         if !push(&mut server, out.0).await || !push(&mut client, out.1).await {
@@ -203,14 +203,14 @@ async fn stand_between(mut row: Row, mut client: End, mut server: End) {
     }
 }
 
-/// One frame through the row, from a place in it; `out` takes what leaves for the server and for the client.
+/// Passes one frame along the chain from an index. `out` collects frames for the server and for the client.
 fn pass(row: &mut Row, at: usize, asks: bool, frame: Vec<u8>, out: &mut (Vec<Vec<u8>>, Vec<Vec<u8>>)) {
     let place = if asks { Some(at) } else { at.checked_sub(1) };
     let Some((at, (middle, ends))) = place.and_then(|at| Some((at, row.get_mut(at)?))) else {
         return if asks { out.0.push(frame) } else { out.1.push(frame) };
     };
     match asks {
-        // What does not decode is the server's to judge.
+        // A frame that does not decode is for the server to judge.
         true if Tmsg::decode(&frame, ends.dialect).is_err() => ends.server.push(frame),
         true => middle.ask(frame, ends),
         false if frame::tag_of(&frame) == ends.tag => middle.own(frame, ends),
@@ -349,7 +349,7 @@ impl Middle for Overtakes {
     }
 }
 
-/// Keeps a second fid of what is to be removed.
+/// Keeps a second fid of a file to be removed.
 #[derive(Default)]
 struct Leaves {
     removes: HashMap<Tag, Fid>,
@@ -420,7 +420,7 @@ impl Middle for Touches {
 #[derive(Default)]
 struct ReadsOn {
     reads: HashMap<Tag, (Fid, u64)>,
-    /// Where the last one of a fid ended.
+    /// The end of the last read of each fid.
     ends: HashMap<Fid, u64>,
     dirs: Vec<Fid>,
 }
@@ -533,7 +533,7 @@ struct NoTruncation;
 impl Middle for NoTruncation {
     fn ask(&mut self, frame: Vec<u8>, way: &mut Ends) {
         let frame = match asked(&frame, way.dialect) {
-            // Of a directory it must stay an error.
+            // For a directory it must stay an error.
             (tag, Tmsg::Open { fid, mode }) if mode & 3 != 0 => {
                 way.encoded(tag, &Tmsg::Open { fid, mode: mode & !0x10 })
             }
@@ -546,7 +546,7 @@ impl Middle for NoTruncation {
     }
 }
 
-/// The server is told of a larger msize than the client.
+/// Announces a larger msize to the server than the client's.
 #[derive(Default)]
 struct TooLong {
     msize: u32,

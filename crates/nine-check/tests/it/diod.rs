@@ -1,6 +1,6 @@
-//! The suite over diod, where it is installed: what it is known to do in its own way, and nothing else.
+//! The suite over diod, if it is installed: its known deviations, and no others.
 //!
-//! Its deviations are told one by one in docs/conformance.md. A change of either side shows here.
+//! Each deviation is described in docs/conformance.md. A change on either side shows here.
 
 use std::cell::RefCell;
 use std::io::{self, Read, Write};
@@ -16,7 +16,7 @@ use nine_proto::{Dialect, NOTAG};
 
 use crate::common::{self, not_covered, options};
 
-/// What diod 1.0.24 of Debian 12 fails, always.
+/// Cases that diod 1.0.24 of Debian 12 always fails.
 const KNOWN: &[&str] = &[
     "version/unknown_is_not_an_error",
     "version/again_clunks_all_fids",
@@ -38,7 +38,7 @@ const KNOWN: &[&str] = &[
     "xattr/what_is_not_whole_is_not_stored",
 ];
 
-/// What it fails when its threads happen to run so.
+/// Cases that it fails depending on the scheduling of its threads.
 const SOMETIMES: &[&str] = &[
     "version/again_aborts_what_is_outstanding",
     "flush/a_flush_can_be_flushed",
@@ -72,7 +72,7 @@ fn diod_deviates_as_it_is_known_to() {
     assert!(mended.is_empty() && new.is_empty(), "it passes {mended:?}, it fails {new:?}\n{}", run.told());
 }
 
-/// A diod that is started again when it has died: one of its deviations is that some questions kill it.
+/// A diod that is restarted after it has died: some requests kill it, which is one of its deviations.
 struct Diod {
     env: rt::Real,
     exported: PathBuf,
@@ -82,12 +82,12 @@ struct Diod {
 
 impl Diod {
     fn start(&self) -> io::Result<()> {
-        // It may not have been made yet.
+        // It may not exist yet.
         let _ = std::fs::remove_file(&self.socket);
         let mut command = Command::new("sh");
-        // As systemd starts it: without SIGPIPE, of which it would die whenever a client goes too early.
+        // Without SIGPIPE, as under systemd. Otherwise it would die when a client goes too early.
         command.args(["-c", "trap '' PIPE; exec \"$0\" \"$@\"", DIOD]);
-        // Where it dies it wants to leave a core dump, which takes its time; here it cannot.
+        // Here it cannot write a core dump, which would take time.
         command.current_dir("/proc");
         command.args(["-f", "-n", "-e"]).arg(&self.exported).arg("-l").arg(&self.socket);
         *self.child.borrow_mut() = Some(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?);
@@ -101,7 +101,7 @@ impl Diod {
         }
     }
 
-    /// Whether it answers a Tversion: while it dies it still takes connections.
+    /// Returns whether it answers a Tversion. While it dies it still accepts connections.
     fn answers(&self) -> bool {
         let mut asked = Vec::new();
         Tmsg::Version { msize: 8192, version: b"9P2000.L" }.encode(NOTAG, Dialect::P2000, &mut asked);
@@ -116,13 +116,13 @@ impl Dial for Diod {
             if !self.answers() {
                 let first = self.child.borrow().is_none();
                 if !first {
-                    // Once it is seen that it has died; then it is started again.
+                    // First reports that it has died; the next dial restarts it.
                     self.stop();
                     return Err(io::ErrorKind::ConnectionRefused.into());
                 }
                 self.start()?;
             }
-            // The case's limit ends this, if it does not come up.
+            // If it does not start, the case's time limit ends this.
             while !self.answers() {
                 self.env.sleep_until(self.env.now() + LOOK).await;
             }
@@ -143,5 +143,5 @@ fn is_root() -> bool {
 }
 
 const DIOD: &str = "/usr/sbin/diod";
-/// Between two looks whether it listens.
+/// The interval between checks whether it listens.
 const LOOK: std::time::Duration = std::time::Duration::from_millis(10);

@@ -1,4 +1,4 @@
-//! Our own servers do what every clause says, in every dialect; and the table of cases is in order.
+//! Our own servers meet every clause, in every dialect; and the table of cases is in order.
 
 use std::collections::HashSet;
 
@@ -7,7 +7,7 @@ use nine_servers::{Disk, DiskOptions, Ram};
 
 use crate::common::{not_covered, options, real, simulated};
 
-/// A disk has no files of these kinds.
+/// The host directory has no files of these kinds.
 const SKIPPED: &[&str] = &[
     "9P2000 open/exclusive_use_opens_once",
     "9P2000 open/append_only_appends",

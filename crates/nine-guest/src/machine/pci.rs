@@ -193,7 +193,7 @@ mod tests {
 
     const AT: Function = Function(3 << 3);
 
-    /// A bus with the device, whose regions have these bytes.
+    /// A bus with the device, with regions of these lengths.
     struct Bus {
         words: [u32; 64],
         lens: [u64; 3],
@@ -209,7 +209,7 @@ mod tests {
             words[13] = 0x40;
             words[16] = 0x11 | 0x50 << 8 | 1 << 16;
             words[17] = 1;
-            // A list that goes round.
+            // A capability list with a cycle.
             words[20] = 0x09 | 0x50 << 8;
             Self { words, lens: [256, if is_msix { 4096 } else { 0 }, memory], written: Vec::new() }
         }
@@ -256,7 +256,7 @@ mod tests {
         assert_eq!(bus.words[16] >> 16, 0xc001);
         bells.enable(&mut bus, AT, false);
         assert_eq!(bus.words[16] >> 16, 0x8001);
-        // What is large lies behind all memory.
+        // A large region is placed behind all memory.
         let mut bus = Bus::new(8 << 30, true);
         assert_eq!(prepare(&mut bus, AT, 9 << 30).unwrap().memory, (16 << 30, 8 << 30));
     }
@@ -291,7 +291,7 @@ mod tests {
         assert!(nowhere(|bus| bus.words[17] = 3));
         assert!(nowhere(|bus| bus.words[17] = 0xff1));
         assert!(nowhere(|bus| bus.lens[1] = 0));
-        // One whose list has no end has no bells.
+        // A device with an endless list has no doorbells.
         let mut bus = Bus::new(1 << 20, true);
         bus.words[13] = 0x50;
         assert_eq!(prepare(&mut bus, AT, 0).unwrap().bells, None);

@@ -107,7 +107,7 @@ mod tests {
     const AT: u64 = 0x9000;
     const IMAGE: u64 = 0x25_1234;
 
-    /// Memory with an info at `AT`.
+    /// Returns memory with an info at `AT`.
     fn memory(map: &[(u64, u64, u64)], words: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut add = |number: u64, len: usize| bytes.extend_from_slice(&number.to_le_bytes()[..len]);

@@ -98,7 +98,7 @@ mod tests {
 
     use nine_block::Op;
 
-    /// What flushes have come to, in the order of their ends.
+    /// The results of flushes, in the order of completion.
     type Told = Arc<Mutex<Vec<(u32, Option<Kind>)>>>;
 
     fn flush(flushes: &Flushes, told: &Told, number: u32) -> bool {
@@ -118,7 +118,7 @@ mod tests {
         assert!(flush(&flushes, &told, 1));
         let sync = || {
             calls.set(calls.get() + 1);
-            // While the first is under way: nobody else may call, and hear that all is well.
+            // While the first call runs, no second one may run and report success.
             assert!(!flush(&flushes, &told, 2));
             if calls.get() == 1 { Err(std::io::Error::from_raw_os_error(5)) } else { Ok(()) }
         };

@@ -389,7 +389,7 @@ mod tests {
         let path = dir.path().join("large");
         File::create(&path).unwrap().set_len(free + (64 << 30)).unwrap();
         let large: Arc<dyn Device> = Arc::new(HostDisk::open(&path, false).unwrap());
-        // Others may use some of it meanwhile.
+        // Other programs may use some of it meanwhile.
         assert!(large.unbacked() > 32 << 30, "{}", large.unbacked());
         assert_eq!(
             HostDisk::open(&path, true).err().map(|error| error.kind()),

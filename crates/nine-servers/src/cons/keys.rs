@@ -188,7 +188,7 @@ mod tests {
         assert_eq!(typed(&mut keys, "wrong\x15good\x7f\x08ld\n"), "wrong^U\ngood\x08 \x08\x08 \x08ld\n");
         assert_eq!(typed(&mut keys, "\x08a€\x08b\n"), "a€\x08 \x08b\n");
         assert_eq!(all(&mut keys), ["gold\n", "ab\n"]);
-        // Continuations of nothing go by four.
+        // Continuation bytes without a first byte are removed by four.
         keys.typed(b"xx\x80\x80\x80\x80\x80\x08\n", true);
         assert_eq!(&*keys.take(100).unwrap(), b"xx\x80\n");
         assert_eq!(keys.kept, 0);
@@ -230,12 +230,12 @@ mod tests {
         let echo = typed(&mut keys, &long);
         assert_eq!((echo.len(), echo.ends_with("x\x07")), (INPUT_MAX, true));
         assert_eq!(keys.typed(b"y", false), b"\x07");
-        // A line can be ended, and corrected, all the same.
+        // A line can still be ended and corrected.
         assert_eq!(typed(&mut keys, "\x08z\n"), "\x08 \x08z\n");
         assert_eq!(typed(&mut keys, "\n\x04\x04"), "\x07");
         assert_eq!(keys.take(INPUT_MAX).unwrap().len(), INPUT_MAX);
         assert_eq!(keys.kept, 0);
-        // Ends alone have it, too.
+        // Ends of file alone are limited too.
         assert_eq!(typed(&mut keys, &"\x04".repeat(INPUT_MAX)), "");
         assert_eq!(typed(&mut keys, "\x04"), "\x07");
         assert_eq!(keys.ready.len(), INPUT_MAX);

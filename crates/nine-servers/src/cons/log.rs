@@ -169,12 +169,12 @@ mod tests {
         behind.push(b"lost\n");
         behind.push(b"and this\n");
         assert_eq!(behind.take(100).unwrap().len(), 100);
-        // Room, and the line that says so comes before what is next.
+        // There is room again, and the line about lost bytes comes before the next text.
         behind.push(b"next\n");
         assert_eq!(behind.take(BEHIND_MAX - 100).unwrap(), [b'a'; BEHIND_MAX - 100].as_slice());
         assert_eq!(&*behind.take(1000).unwrap(), b"... 14 bytes lost\nnext\n");
         assert_eq!(behind.take(1000), None);
-        // Nothing comes after it.
+        // No text follows it.
         behind.push(&[b'b'; BEHIND_MAX]);
         behind.push(b"x");
         assert_eq!(behind.take(BEHIND_MAX).unwrap().len(), BEHIND_MAX);

@@ -11,7 +11,7 @@
 //! bintime    the last three as 8 bytes each, the highest first
 //! cputime    milliseconds: of the program as user, as system, in all; of its children
 //! pid ppid user hostowner sysname osversion
-//! kmesg      the last 16 KiB of what was logged
+//! kmesg      the last 16 KiB of the log
 //! kprint     log texts from the open on
 //! ```
 //! Numbers take 11 or 21 digits and a blank, as in Plan 9. Each read generates the contents.
@@ -296,7 +296,7 @@ fn number(n: u64) -> String {
     format!("{n:>11} ")
 }
 
-/// Returns a file whose contents each read generates. Mode 0444.
+/// Returns a file with contents generated at each read. Mode 0444.
 fn made(make: impl Fn(&Visitor, u32) -> Bytes + Send + Sync + 'static) -> File {
     let make: Arc<Make> = Arc::new(make);
     File::opened(move |_, _| Ok(Box::new(Made { make: make.clone(), endless: false }))).mode(0o444)

@@ -1,7 +1,7 @@
 //! The host interface: every call the disk server makes on files, and `Linux`, the implementation.
 //!
 //! In: descriptors and single names. Out: the kernel's results, with errors as its errno. A simulation wraps `Linux`
-//! inject faults. The rest of the disk server makes no system calls on served files, except `watch` and a hint in
+//! to inject faults. The rest of the disk server makes no system calls on served files, except `watch` and a hint in
 //! `file`.
 //!
 //! Always holds: a name is one component, and is not followed if it is a symbolic link, so no call leaves the

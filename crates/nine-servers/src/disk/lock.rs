@@ -206,7 +206,7 @@ mod tests {
         let tail = HostLock { ty: Write, start: 5, length: 10 };
         assert_eq!(Linux.lock(other.as_fd(), tail), Err(host::Errno::AGAIN));
         Linux.lock(other.as_fd(), HostLock { ty: Write, start: 100, length: 10 }).unwrap();
-        // Blocked by the host: nothing of it is kept.
+        // Blocked by the host: the table keeps none of it.
         assert_eq!(set(2, Write, 50, 200), LockStatus::Blocked);
         assert_eq!(set(3, Write, 50, 60), LockStatus::Success);
         assert_eq!(set(1, Unlock, 0, u64::MAX), LockStatus::Success);

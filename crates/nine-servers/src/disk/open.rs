@@ -117,7 +117,7 @@ impl<H: HostFs> Inner<H> {
                 fd
             }
             Err(host::Errno::EXIST) if !exclusive => {
-                // Opens the file whose type was checked: meanwhile the name may refer to a device.
+                // Opens the file that was checked: meanwhile the name may refer to a device.
                 let there = self.tree.open_path(&self.host, How::Pool, &dir_fd, name)?;
                 let ty = self.host.stat(there.as_fd(), b"")?.mode & S_IFMT;
                 if ty == S_IFDIR {

@@ -251,7 +251,7 @@ mod orders {
         model.check(test);
     }
 
-    /// Opens once.
+    /// A gate that opens once.
     #[derive(Clone)]
     struct Gate(Arc<(Mutex<bool>, Condvar)>);
 

@@ -447,7 +447,7 @@ mod tests {
         text.as_bytes().into()
     }
 
-    /// A watcher of a directory, and what it has told when the kernel has nothing more to say.
+    /// Returns a watcher of a directory. `told` returns its reports once no events are left.
     fn watcher(top: &std::path::Path) -> Watcher {
         let root = rustix::fs::open(top, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap();
         let (end, _) = pipe_with(PipeFlags::CLOEXEC).unwrap();
@@ -469,7 +469,7 @@ mod tests {
         let top = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(top.path().join("a/b")).unwrap();
         let mut watcher = watcher(top.path());
-        // Nobody was told of these.
+        // These changes were not reported.
         std::fs::rename(top.path().join("a"), top.path().join("c")).unwrap();
         std::fs::create_dir(top.path().join("d")).unwrap();
         watcher.begin_again();
@@ -486,7 +486,7 @@ mod tests {
         for n in 0..2000 {
             std::fs::create_dir_all(top.path().join(format!("{}/{n}", n % 3))).unwrap();
         }
-        // Each once, however it was found.
+        // Each is reported once, by a scan or by an event.
         assert_eq!(told(&mut watcher).len(), 2003);
         assert_eq!(watcher.dirs.len(), 2004);
         std::fs::rename(top.path().join("0"), top.path().join("1/0")).unwrap();

@@ -104,7 +104,7 @@ fn long(bytes: &[u8], at: usize) -> u64 {
 pub(super) mod tests {
     use super::*;
 
-    /// A file that is these bytes.
+    /// A file with these bytes.
     struct Bytes<'a>(&'a [u8]);
 
     impl FileExt for Bytes<'_> {
@@ -151,7 +151,7 @@ pub(super) mod tests {
     fn an_image_is_known_by_its_note() {
         let whole = image(1 << 20);
         assert_eq!(judged(&whole), Some(Some((1 << 20) + 1)));
-        // What is not in the file needs memory, too.
+        // Memory beyond the file's data counts too.
         let mut larger = whole.clone();
         larger[HEAD + 40 + 3] = 2;
         assert_eq!(judged(&larger), Some(Some((1 << 20) + (2 << 24) + 1)));

@@ -84,7 +84,7 @@ mod tests {
             })
             .await;
             assert_eq!(pin!(aside(|| Ok(()))).await.unwrap_err().kind(), io::ErrorKind::ResourceBusy);
-            // Nobody waits for the first one any more: it is there until it has ended.
+            // The first one is no longer awaited, but counts until it has ended.
             drop(waiting.remove(0));
             assert!(aside(|| Ok(())).await.is_err());
             for (n, (one, open)) in waiting.into_iter().zip(gates.drain(1..)).enumerate() {

@@ -260,7 +260,7 @@ impl Watched {
 }
 
 /// Reads the rules of a file that may be in the middle of a write. If its last line is complete, a truncated file is
-/// never too permissive, since the default is to refuse. never too permissive, since the default is to refuse.
+/// never too permissive, since the default is to refuse.
 fn again(file: &Path) -> std::result::Result<Vec<Rule>, String> {
     let text = read_rights(file)?;
     match text.is_empty() || text.ends_with('\n') {
@@ -649,16 +649,16 @@ mod tests {
             let proven = Who { uid, ..who(name) };
             let claimed = Who { proof: Proof::None, ..proven.clone() };
             assert_eq!((may(&proven, "10.0.0.2:1"), may(&claimed, "10.0.0.2:1")), (true, false), "{name}");
-            // Lines for everybody count as ever.
+            // Lines for all users still apply.
             assert!(may(&claimed, "192.0.2.1:1"), "{name}");
-            // By the token it is the owner.
+            // With the token the client is the owner.
             assert!(may(&Who { owner: true, ..claimed }, "10.0.0.2:1"), "{name}");
         }
         let banned = Who { uid: Some(78), proof: Proof::None, ..who("x") };
         assert!(!may(&banned, "10.0.0.1:1"));
     }
 
-    /// A clock that is set.
+    /// A clock set by the test.
     struct Set(Mutex<Duration>);
 
     impl Clock for Set {
@@ -692,13 +692,13 @@ mod tests {
         assert!(may("10.0.0.1:80"), "it has been looked at a moment ago");
         later();
         assert!(may("10.0.0.22:80") && !may("10.0.0.1:80"));
-        // Wrong, half of a line, or gone: as it was.
+        // If the file is invalid, incomplete or missing, the policy stays.
         for text in ["allow all of it, please\n", "allow dial tcp!10.0.0.1"] {
             write(text);
             later();
             assert!(may("10.0.0.22:80") && !may("10.0.0.1:80"), "{text}");
         }
-        // Nor one that others can change, or that is no file.
+        // So it does if other users can change the file, or if it is not a regular file.
         write("allow dial tcp!10.0.0.1!80\n");
         fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
         later();
@@ -707,12 +707,12 @@ mod tests {
         fs::remove_file(&file).unwrap();
         later();
         assert!(may("10.0.0.22:80"));
-        // Another file in its place.
+        // Another file replaces it.
         fs::write(dir.path().join("new"), "allow dial tcp!10.0.0.1!80\n").unwrap();
         fs::rename(dir.path().join("new"), &file).unwrap();
         later();
         assert!(may("10.0.0.1:80") && !may("10.0.0.22:80"));
-        // An empty one allows nothing.
+        // An empty file allows nothing.
         write("");
         later();
         assert!(!may("10.0.0.1:80"));

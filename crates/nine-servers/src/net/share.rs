@@ -116,7 +116,7 @@ mod tests {
             assert_eq!(User::of(&one) == User::of(&other), same, "{other:?}");
         }
         let proven = Who { proof: unix(1000), ..one.clone() };
-        // Root as this user, the same group or not, or the holder of a certificate.
+        // Authenticated by the kernel as root or as this user with any group, or by a certificate.
         let certificate = Proof::Certificate { name: "glenda".into(), fingerprint: [0; 32] };
         for proof in [unix(0), Proof::Unix { uid: 1000, gid: 8 }, certificate] {
             assert_eq!(User::of(&proven), User::of(&Who { proof, ..one.clone() }));
@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(shares.take(&users[2], 2).err(), Some(Lack::All));
         drop(five);
         assert!(shares.take(&users[2], 2).is_ok());
-        // Nothing is left of who has nothing.
+        // Users without shares leave no entry.
         assert_eq!(lock(&shares.had).each.len(), 1);
     }
 }

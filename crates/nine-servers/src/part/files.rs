@@ -15,7 +15,7 @@ use super::session::{self, Session, Words};
 pub(super) struct Opened(Arc<Session>);
 
 impl Opened {
-    /// Wraps a session whose open is counted already.
+    /// Wraps a session; this open is counted already.
     pub(super) fn of(session: Arc<Session>) -> Self {
         Self(session)
     }

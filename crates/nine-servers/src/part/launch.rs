@@ -15,8 +15,7 @@
 //! reason. Then it ends the server's remaining groups and removes its directories.
 //!
 //! Always holds: the process inherits only its standard files and the descriptors it was sent. All steps run in a
-//! process with one thread. Nothing of the server's environment reaches it. of one thread; nothing of the server's
-//! environment comes there.
+//! process with one thread. Nothing of the server's environment reaches it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -719,7 +718,7 @@ mod tests {
         }
     }
 
-    /// What happens in a thread that has these filters.
+    /// Runs code in a thread with these filters.
     fn within(filters: &[Filter], what: impl FnOnce() + Send) {
         let filters: Vec<_> = filters.iter().map(|filter| filter.as_ref().unwrap()).collect();
         thread::scope(|scope| {
@@ -781,7 +780,7 @@ mod tests {
             let status = fs::read_to_string("/proc/thread-self/status").unwrap();
             for key in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
                 let line = status.lines().find(|line| line.starts_with(key)).unwrap();
-                // Who is not root keeps what he might be given, and is given nothing.
+                // Without root the bounding set cannot be reduced, but no capability can be gained.
                 assert!(line.ends_with("\t0000000000000000") || key == "CapBnd" && us != Some(0), "{line}");
             }
         });

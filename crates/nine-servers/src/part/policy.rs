@@ -402,7 +402,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("policy");
         let put = |text: &str| {
-            // As it should be done: another file takes its place.
+            // Another file replaces it, as recommended.
             fs::write(dir.path().join("new"), text).unwrap();
             fs::rename(dir.path().join("new"), &file).unwrap();
         };

@@ -114,7 +114,7 @@ mod tests {
             symlink(&other, dir.join(at).join("link")).unwrap();
         }
         fs::set_permissions(dir.join("wide/a"), fs::Permissions::from_mode(0o000)).unwrap();
-        // Deeper than a path can say, and than a stack is.
+        // Deeper than the longest path, and than the stack.
         let mut at = open(CWD, &std::ffi::CString::new(dir.to_str().unwrap()).unwrap()).unwrap();
         for _ in 0..4_000 {
             rustix::fs::mkdirat(&at, "d", Mode::RWXU).unwrap();
@@ -124,7 +124,7 @@ mod tests {
         small.spawn(move || remove(&dir)).unwrap().join().unwrap().unwrap();
         assert_eq!(fs::read_dir(world.path()).unwrap().count(), 1);
         assert!(other.join("kept").exists());
-        // Nor does a link stand for a directory.
+        // A link is not removed in place of a directory.
         symlink(&other, world.path().join("link")).unwrap();
         assert!(remove(&world.path().join("link")).is_err() && other.join("kept").exists());
     }

@@ -32,7 +32,7 @@ const POST: &str = "/srv/";
 const NAME_MAX: usize = 32;
 /// The maximum number of guests of one channel.
 const GUESTS_MAX: usize = 64;
-/// The maximum number of pages in an arena, whose addresses have 32 bits.
+/// The maximum number of pages in an arena; addresses in it have 32 bits.
 const PAGES_MAX: u32 = (1 << 20) - 1;
 
 /// See the module.
@@ -206,7 +206,7 @@ impl Chan {
         tasks.into_iter().for_each(Waker::wake);
     }
 
-    /// Ends the channel for all who have it open. A connected guest gets a hangup.
+    /// Ends the channel for all clients. A connected guest gets a hangup.
     pub(super) fn hang_up(&self) {
         self.moved.end();
         let mut answers = Answers::new();
@@ -657,7 +657,7 @@ pub(super) struct Ctl {
 }
 
 impl Ctl {
-    /// Wraps a channel whose open is counted already.
+    /// Wraps a channel; this open is counted already.
     pub(super) fn new(chan: Arc<Chan>) -> Self {
         let number = format!("{}\n", chan.number).into();
         Self { chan, number }
@@ -684,7 +684,7 @@ impl Drop for Ctl {
 pub(super) struct Data(Arc<Chan>);
 
 impl Data {
-    /// Wraps a channel whose open is counted already.
+    /// Wraps a channel; this open is counted already.
     pub(super) fn new(chan: Arc<Chan>) -> Self {
         Self(chan)
     }

@@ -185,7 +185,7 @@ mod tests {
 
     use super::*;
 
-    /// It has always more, and takes everything.
+    /// It always has more data, and accepts everything.
     struct Endless(Peer);
 
     impl Transport for Endless {

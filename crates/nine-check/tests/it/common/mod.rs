@@ -1,4 +1,4 @@
-//! What the tests share: ways to dial servers of this process, and what comes of a run.
+//! Shared by the tests: ways to dial servers in this process, and the results of a run.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::io;
@@ -16,14 +16,14 @@ use nine_sim::{End, Shape, World, link};
 
 pub const ALL: [Dialect; 3] = [Dialect::P2000, Dialect::U, Dialect::L];
 
-/// What the suite said.
+/// The result of a run of the suite.
 pub struct Run {
     pub reports: Vec<Report>,
     pub summary: Result<Summary, Unusable>,
 }
 
 impl Run {
-    /// `DIALECT CASE` of each that failed.
+    /// Returns `DIALECT CASE` of each failed case.
     pub fn failed(&self) -> Vec<String> {
         self.names(|outcome| matches!(outcome, Outcome::Fail(_)))
     }
@@ -37,7 +37,7 @@ impl Run {
         which.map(|report| format!("{} {}", report.dialect.name(), report.case.name)).collect()
     }
 
-    /// Everything about the failures, for a test that fails.
+    /// Returns all details of the failures, for the message of a failing test.
     pub fn told(&self) -> String {
         let failures = self.reports.iter().filter_map(|report| match &report.outcome {
             Outcome::Fail(reason) => Some(format!(
@@ -53,7 +53,7 @@ impl Run {
         failures.chain(notes).collect::<Vec<_>>().join("\n")
     }
 
-    /// Nothing failed, and just these were skipped.
+    /// Checks that no case failed, and exactly these were skipped.
     #[track_caller]
     pub fn is_good_but_for(&self, skipped: &[&str]) {
         assert!(self.failed().is_empty(), "{}", self.told());
@@ -70,7 +70,7 @@ pub fn options() -> Options {
     Options {
         dialects: Vec::new(),
         only: String::new(),
-        // Nobody waits for it but a server that hangs: a busy machine under a sanitizer is none.
+        // Only a hanging server reaches it; a busy machine under a sanitizer does not.
         limit: Duration::from_secs(60),
         uname: "root".into(),
         uid: 0,
@@ -80,7 +80,7 @@ pub fn options() -> Options {
     }
 }
 
-/// A way to dial that is a closure.
+/// A closure as a way to dial.
 pub struct By<F>(pub F);
 
 impl<F: Fn() -> io::Result<Box<dyn Transport>>> Dial for By<F> {
@@ -89,12 +89,12 @@ impl<F: Fn() -> io::Result<Box<dyn Transport>>> Dial for By<F> {
     }
 }
 
-/// What all connections of these tests are like: quick, and in as few pieces as may be.
+/// Returns the properties of all connections in these tests: fast, in as few pieces as possible.
 pub fn shape() -> Shape {
     Shape { piece: 8 << 20, window: 8 << 20, ..Shape::default() }
 }
 
-/// Runs the suite in a world of its own, in which `answer` is given the far end of every connection.
+/// Runs the suite in a simulation of its own. `answer` gets the far end of every connection.
 pub fn in_world(seed: u64, options: Options, answer: impl Fn(&World, End) + 'static) -> Run {
     let world = Rc::new(World::new(seed));
     let env = Rc::new(world.env());
@@ -107,13 +107,13 @@ pub fn in_world(seed: u64, options: Options, answer: impl Fn(&World, End) + 'sta
     world.run(async move { run(env, Rc::new(dial), options).await })
 }
 
-/// The same with a server of ours at the far end.
+/// The same with one of our servers at the far end.
 pub fn simulated(server: impl FileServer, options: Options) -> Run {
     let service = service(server);
     in_world(1, options, move |world, end| world.env().spawn(Box::pin(service.connect(Box::new(end)))))
 }
 
-/// On the real runtime, for servers with threads of their own.
+/// The same on the real runtime, for servers with threads of their own.
 pub fn real(server: impl FileServer, options: Options) -> Run {
     let service = service(server);
     rt::block_on(async |env| {
@@ -148,7 +148,7 @@ fn socket(end: UnixStream) -> io::Result<Socket> {
     Socket::from_parts(end.into(), peer)
 }
 
-/// Says it past the test runner, which shows nothing of a test that passes.
+/// Writes to stderr directly, since the test runner hides the output of a passing test.
 pub fn not_covered(what: &str) {
     io::Write::write_all(&mut io::stderr(), format!("NOT COVERED: {what}\n").as_bytes()).unwrap();
 }

@@ -1,4 +1,4 @@
-//! Every call, in every dialect, with hosts of all tempers.
+//! Every call, in every dialect, with hosts of all behaviours.
 
 use nine_guest::{Client, Dialect, Errno, File, OpenFlags, Options, Process, Qid, Wait};
 
@@ -8,7 +8,7 @@ fn options(dialect: Dialect) -> Options {
     Options { dialect, ..Options::default() }
 }
 
-/// A client of a host of this temper with a root; what it did is what a host by hand has seen.
+/// Runs `f` with a client and the root of a host with these properties. Returns the host after it.
 fn with(
     lines: u32,
     pages: u32,
@@ -104,7 +104,7 @@ fn every_call(client: &mut Client<Process>, root: &File) {
     let error = client.remove(denied).unwrap_err();
     assert_eq!((error.errno, error.ename()), (Errno::EACCES, "Permission denied"));
     assert_eq!(client.attach("glenda", "nowhere").unwrap_err().errno, Errno::EACCES);
-    // What is dropped is clunked with the next walk.
+    // A dropped file is clunked with the next walk.
     drop(client.walk(root, "sub/leaf").unwrap());
     let dropped = client.walk(root, "sub/leaf").unwrap();
     client.clunk(dropped).unwrap();
@@ -113,7 +113,7 @@ fn every_call(client: &mut Client<Process>, root: &File) {
     drop(client.buffer(65_536).unwrap());
 }
 
-/// Writes and reads again, in every way there is, what is larger than anything else.
+/// Writes and reads back large data, in every way.
 fn to_and_fro(client: &mut Client<Process>, root: &File, len: usize) {
     let file = client.create(root, "sub/new", OpenFlags::RDWR, 0o600).unwrap();
     let bytes = some(len);
@@ -183,7 +183,7 @@ fn what_comes_short_is_asked_for_again_in_a_plain_file_and_told_elsewhere() {
             let mut again = vec![0; 20_000];
             assert_eq!(client.read(&event, 0, &mut again).unwrap(), 3000);
             assert!(again[..3000] == bytes[..3000]);
-            // Not even of a plain file, where each write goes to its end.
+            // Not even of a plain file, if each write appends to it.
             let file = client.open(root, "data", OpenFlags::WRITE | OpenFlags::APPEND).unwrap();
             assert_eq!(client.write(&file, 0, &bytes).unwrap(), 3000);
         });
@@ -221,7 +221,7 @@ fn a_full_arena_leaves_the_ring() {
         assert_eq!(client.read(&file, 0, &mut again).unwrap(), 500_000);
         assert!(again == bytes);
         client.clunk(file).unwrap();
-        // Dropped in another thread, one of them leaves room for the next.
+        // Buffers dropped in another thread make room.
         std::thread::spawn(move || all.truncate(6)).join().unwrap();
         to_and_fro(client, root, 50_000);
     });
@@ -241,7 +241,7 @@ fn fids_that_are_dropped_are_used_again() {
             };
             assert_eq!((files.len(), error.errno), (4095, Errno::EMFILE));
         }
-        // The host says no to the name, not to the fid.
+        // The host refuses the name, not the fid.
         assert_eq!(client.walk(root, "sub/nothing").unwrap_err().errno, Errno::ENOENT);
         let deep = "sub/../".repeat(40) + "data";
         let file = client.walk(root, &deep).unwrap();
@@ -304,14 +304,14 @@ fn an_empty_write_reaches_the_host_and_an_empty_read_too() {
         }
         let gone = client.walk(root, "null").unwrap();
         client.clunk(gone).unwrap();
-        // A fid that was never opened: the error of an empty request is told.
+        // A file that was never opened: an empty request returns the host's error.
         client.write(&file, 0, b"x").unwrap();
     });
 }
 
 #[test]
 fn a_directory_of_many_names_is_told_once_each() {
-    // With 7 pages lent, a directory is read by one.
+    // With 7 pages lent, the directory is read through one page.
     for (dialect, lent) in [(Dialect::L, 0), (Dialect::L, 7), (Dialect::P2000, 0), (Dialect::U, 7)] {
         with(64, 8, MILD, options(dialect), |client, root| {
             let buffers: Vec<_> = (0..lent).map(|_| client.buffer(1).unwrap()).collect();

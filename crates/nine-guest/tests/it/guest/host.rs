@@ -1,4 +1,5 @@
-//! A host by hand: a few files in memory, over one end of a channel, on a thread; and its tempers.
+//! A host written by hand: a few files in memory, over one end of a channel, on a thread; and variants of its
+//! behaviour.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -14,21 +15,21 @@ use nine_proto::{Attr, Base, DirBuf, Dirent, Fid, Numeric, Stat, StatIds, Tag, m
 use nine_ring::linux::{self, Bell, Passed};
 use nine_ring::{End, Kind, Layout, Life, MOST, Memory, Note, Place};
 
-/// How it answers.
+/// The behaviour of a host.
 #[derive(Clone, Copy, Debug)]
 pub struct Temper {
     pub dialects: &'static [Dialect],
     pub msize: u32,
     pub iounit: u32,
-    /// Bytes of a read or write that it takes at once.
+    /// The maximum bytes of a read or write.
     pub most: usize,
     /// It puts no data into the arena.
     pub inline: bool,
-    /// It cuts what it sends into pieces of so many bytes.
+    /// It sends messages in pieces of at most this many bytes.
     pub cut: usize,
-    /// It answers so many at once, the last one first, where as many have come.
+    /// It answers this many requests together, the last one first, if as many have arrived.
     pub batch: usize,
-    /// It does not sleep.
+    /// It polls and never sleeps.
     pub poll: bool,
 }
 
@@ -43,24 +44,24 @@ pub const MILD: Temper = Temper {
     poll: false,
 };
 
-/// What a host says when it is asked to give up a request that it holds.
+/// A host's reply to a flush of a request it holds back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flushed {
     /// The answer, then the Rflush.
     Answer,
-    /// That it was interrupted, then the Rflush.
+    /// An error (EINTR), then the Rflush.
     Interrupted,
     /// The Rflush.
     Rflush,
     Nothing,
 }
 
-/// The memory, and everything else that a host of it has.
+/// The memory and the other resources of a channel's host.
 pub struct Channel {
     pub memory: Memory,
     pub file: OwnedFd,
     pub layout: Layout,
-    /// Rung for the host, and for the guest.
+    /// The doorbells of the host and of the guest.
     pub bells: [Bell; 2],
 }
 
@@ -74,7 +75,7 @@ impl Channel {
         Self { memory, file, layout, bells: [Bell::new().unwrap(), Bell::new().unwrap()] }
     }
 
-    /// The guest's descriptors; the host's end of its life.
+    /// Returns the guest's descriptors, and the host's end of its life.
     pub fn pass(&self) -> (Passed, OwnedFd) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let [ring, wait] = [&self.bells[0], &self.bells[1]].map(|bell| bell.try_clone().unwrap());
@@ -101,7 +102,7 @@ impl Channel {
     }
 }
 
-/// A host on its thread, and the guest.
+/// Starts a host on a thread, and joins a guest.
 pub fn started(lines: u32, pages: u32, temper: Temper, options: Options) -> (Client<Process>, Thread) {
     let channel = Channel::new(lines, pages);
     let (passed, life) = channel.pass();
@@ -114,7 +115,8 @@ pub fn started(lines: u32, pages: u32, temper: Temper, options: Options) -> (Cli
     (client.unwrap(), Thread { thread })
 }
 
-/// Hosts on their threads, of channels of these names in one memory, whose files `ready` makes; and a guest of each.
+/// Starts hosts on threads, for channels of these names in one memory. `ready` prepares their files. Joins a guest of
+/// each.
 pub fn several(
     names: &[&str],
     mut ready: impl FnMut(&str, &mut Files),
@@ -149,7 +151,7 @@ pub struct Thread {
 }
 
 impl Thread {
-    /// After the guest has left.
+    /// Returns the host after the guest has left.
     pub fn join(self) -> Host {
         self.thread.join().unwrap()
     }
@@ -163,11 +165,11 @@ pub struct Host {
     pub temper: Temper,
     pub session: Session,
     pub files: Files,
-    /// Those not answered yet.
+    /// Requests not answered yet.
     asked: Vec<Request>,
-    /// Whether it holds this message.
+    /// Returns whether it holds a message back.
     pub holds: Box<dyn FnMut(&Tmsg<'_>) -> bool + Send>,
-    /// Those that it holds, by their tags.
+    /// Requests that it holds back, by their tags.
     held: Vec<(Tag, Request)>,
     pub flushed: Flushed,
 }
@@ -183,13 +185,13 @@ pub struct Session {
     dialect: Option<Dialect>,
     pub fids: HashMap<u32, usize>,
     inbox: Vec<u8>,
-    /// Messages that had data or room in the arena.
+    /// The number of messages with data or room in the arena.
     pub placed: u32,
-    /// Walks to the file `late`, which the second one does not find.
+    /// The number of walks to the file `late`; the second one does not find it.
     late: u32,
-    /// Files that were opened.
+    /// The number of opened files.
     pub opens: u32,
-    /// Bytes of each write.
+    /// The length of each write.
     pub writes: Vec<usize>,
 }
 
@@ -200,7 +202,7 @@ pub struct Node {
     pub name: &'static str,
     pub mode: u32,
     pub bytes: Vec<u8>,
-    /// Special bits of its qid.
+    /// The special bits of its qid.
     pub special: u8,
 }
 
@@ -218,14 +220,14 @@ impl Files {
         ])
     }
 
-    /// One more in the root, or other bytes for it.
+    /// Adds a file to the root, or replaces its bytes.
     pub fn put(&mut self, name: &'static str, bytes: &[u8]) {
         self.0.retain(|node| node.name != name || node.parent != 0);
         let bytes = bytes.to_vec();
         self.0.push(Node { parent: 0, name, mode: mode::S_IFREG | 0o644, bytes, special: 0 });
     }
 
-    /// A directory in the root, of which nothing is told behind the first entries, and a file in it.
+    /// Adds a directory with a file to the root. Reads after the first entries fail.
     pub fn put_broken(&mut self) {
         let parent = self.0.len();
         let node = |parent, name, mode| Node { parent, name, mode, bytes: Vec::new(), special: 0 };
@@ -233,13 +235,13 @@ impl Files {
         self.0.push(node(parent, "told", mode::S_IFREG | 0o644));
     }
 
-    /// A directory in the root that says of nothing but itself, for ever.
+    /// Adds a directory to the root that lists only itself, endlessly.
     pub fn put_endless(&mut self) {
         let mode = mode::S_IFDIR | 0o755;
         self.0.push(Node { parent: 0, name: "endless", mode, bytes: Vec::new(), special: 0 });
     }
 
-    /// What is in the one of this name.
+    /// Returns the contents of the file of this name.
     pub fn bytes(&self, name: &str) -> &[u8] {
         &self.0.iter().find(|node| node.name == name).unwrap().bytes
     }
@@ -256,7 +258,7 @@ impl Host {
         self.serve_until(|_| false);
     }
 
-    /// The same, or until that.
+    /// The same, or until `is_enough`.
     pub fn serve_until(&mut self, is_enough: impl Fn(&Self) -> bool) {
         let mut looks = 0u32;
         loop {
@@ -302,7 +304,7 @@ impl Host {
         }
     }
 
-    /// Takes a piece, if there is one, and answers what is whole.
+    /// Takes a piece, if there is one, and answers complete messages.
     pub fn turn(&mut self) -> bool {
         let mut bytes = [0; MOST];
         let Some(piece) = self.end.take(&mut bytes).unwrap() else {
@@ -339,7 +341,7 @@ impl Host {
         for request in std::mem::take(&mut self.asked).into_iter().rev() {
             let mut message = request.message;
             if let Some(place) = request.data {
-                // It shall look at what lies there; most hosts would not copy it.
+                // It must read the data; most hosts would not copy it.
                 let (memory, at) = self.end.place(place).unwrap();
                 let mut data = vec![0; place.count as usize];
                 memory.read(at, &mut data);
@@ -443,7 +445,7 @@ impl Host {
                 for name in names.iter() {
                     let child = files.0.iter().position(|n| n.parent == at && n.name.as_bytes() == name);
                     self.session.late += u32::from(name == b"late");
-                    // Somebody else makes it just then.
+                    // Another client creates it at that moment.
                     let child = child.filter(|_| name != b"late" || self.session.late != 2);
                     let next = if name == b".." { Some(files.0[at].parent) } else { child };
                     match next {
@@ -602,7 +604,7 @@ fn attr(files: &Files, n: usize) -> Attr {
     }
 }
 
-/// Entries by their number, which is their cookie, or all of their records.
+/// Appends entries by their number, which is their cookie, or by an offset in the stat records.
 fn directory(files: &Files, dir: usize, dialect: Dialect, offset: u64, count: u32, list: &mut Vec<u8>) {
     let limit = if dialect.base == Base::L { count as usize } else { usize::MAX };
     let mut entries = DirBuf::new(dialect, limit, std::sync::Arc::new(Numeric));
@@ -634,14 +636,14 @@ fn directory(files: &Files, dir: usize, dialect: Dialect, offset: u64, count: u3
     }
 }
 
-/// Bytes that differ from place to place.
+/// Returns bytes that differ from position to position and from call to call.
 pub fn some(len: usize) -> Vec<u8> {
     static SEED: AtomicU32 = AtomicU32::new(1);
     let seed = SEED.fetch_add(1, Ordering::Relaxed) as usize;
     (0..len).map(|i| (i * 31 + i / 251 + seed * 7) as u8).collect()
 }
 
-/// A name that stays, and is not lost: the tests run where leaks are looked for.
+/// Returns a static name that a leak checker does not report.
 pub fn kept_name(name: String) -> &'static str {
     static KEPT: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
     let name = name.leak();

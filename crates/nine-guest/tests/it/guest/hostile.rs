@@ -1,4 +1,4 @@
-//! Hosts that answer what nobody has asked.
+//! Hosts with invalid answers.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +19,7 @@ impl Chance {
     }
 }
 
-/// Pieces in answer to a request with this tag and room.
+/// The pieces of an answer to a request with this tag and room.
 type Lie = fn(tag: u16, room: Place) -> Vec<(Vec<u8>, Note)>;
 
 fn message(ty: u8, tag: u16, body: &[u8]) -> Vec<u8> {
@@ -27,14 +27,14 @@ fn message(ty: u8, tag: u16, body: &[u8]) -> Vec<u8> {
     [&size.to_le_bytes()[..], &[ty], &tag.to_le_bytes(), body].concat()
 }
 
-/// An Rread that is as it should be, of 3 bytes, before something is done to it.
+/// Returns a valid Rread of `count` bytes in the arena, to be modified.
 fn placed(tag: u16, room: Place, count: u32) -> (Vec<u8>, Note) {
     let mut head = message(117, tag, &count.to_le_bytes());
     head[..4].copy_from_slice(&(11 + count).to_le_bytes());
     (head, Note::Data(Place { at: room.at, count }))
 }
 
-/// A guest with an open file, and its host, which stops after that.
+/// Returns a guest with an open file, and its host, which does nothing more.
 fn opened() -> (Client<Process>, File, Host) {
     let channel = Channel::new(64, 8);
     let (passed, life) = channel.pass();
@@ -125,7 +125,7 @@ fn an_answer_that_is_none_ends_the_channel() {
         });
         assert_eq!(error.errno, Errno::EPROTO, "{what}: {error}");
         assert_eq!(client.stat(&file).unwrap_err(), error, "{what}");
-        // And begins again.
+        // Then the guest joins again.
         let thread = std::thread::spawn(move || host.serve());
         client.reconnect().unwrap();
         client.attach("glenda", "").unwrap();
@@ -156,7 +156,7 @@ fn an_answer_to_a_write_is_as_short_as_it_is() {
             assert_eq!(error.errno, Errno::EPROTO, "{what}: {error}");
         }
     }
-    // Told twice, the second time is no answer to the next.
+    // The second copy of an answer is not an answer to the next request.
     let (mut client, file, mut host) = opened();
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -181,7 +181,7 @@ fn whatever_a_host_says_a_call_ends() {
                         break;
                     }
                 }
-                // And dies: who waits for more is told.
+                // Then the host ends, and a waiting guest gets an error.
                 drop(host);
             });
             for _ in 0..3 {
@@ -199,14 +199,14 @@ fn whatever_a_host_says_a_call_ends() {
     assert!(errors > 400 && fine > 5, "{errors} errors, {fine} fine");
 }
 
-/// Answers the next request with something near an answer, or far; `false`: none comes.
+/// Answers the next request with a valid, slightly wrong or random answer. `false` if there was no request.
 fn answer_by_chance(host: &mut Host, chance: &mut Chance) -> bool {
     let mut bytes = [0; MOST];
     let mut looks = 0;
     let piece = loop {
         match host.end.take(&mut bytes).unwrap() {
             Some(piece) => break piece,
-            // Or it waits for the rest of an answer that was told to be longer.
+            // The guest may also wait for the rest of a longer answer.
             None if host.end.life() != Life::Same || looks > 300_000 => return false,
             None => looks += 1,
         }
@@ -258,7 +258,7 @@ fn what_is_changed_under_its_eyes_hurts_nobody_else() {
             let mut scribbler = Chance(chance.below(u64::MAX) | 1);
             let stop = &stop;
             scope.spawn(move || {
-                // Answers, and writes beside: over both rings, the arena, and the words of the first page.
+                // Answers, and meanwhile overwrites both rings, the arena, and the words of the first page.
                 let mut serves = 0;
                 while !stop.load(Ordering::Relaxed) && serves < 200_000 {
                     serves += 1;
@@ -295,14 +295,14 @@ fn what_is_changed_under_its_eyes_hurts_nobody_else() {
                 client.clunk(file)
             });
             stop.store(true, Ordering::Relaxed);
-            // Whatever has come of it.
+            // Any result is accepted.
             drop(done);
             assert!(matches!(client.is_alive().map_err(|error| error.errno), Ok(()) | Err(_)));
         });
     }
 }
 
-/// Its host is not told that it is dropped.
+/// Keeps a file, so that it is not dropped and clunked.
 fn keep(file: File) {
     static KEPT: Mutex<Vec<File>> = Mutex::new(Vec::new());
     KEPT.lock().unwrap().push(file);

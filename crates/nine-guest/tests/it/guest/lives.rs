@@ -1,4 +1,4 @@
-//! Hosts that close, die and begin anew.
+//! Hosts that close, end and start again.
 
 use std::os::fd::OwnedFd;
 
@@ -9,7 +9,7 @@ use crate::guest::host::{Channel, Host, MILD};
 
 const WAYS: [Wait; 3] = [Wait::Poll, Wait::Interrupt, Wait::Adaptive];
 
-/// A guest that has attached and whose host does nothing more; the host.
+/// Returns an attached guest, and its host, which does nothing more.
 fn attached(wait: Wait) -> (Client<Process>, nine_guest::File, Host, Channel) {
     let channel = Channel::new(64, 4);
     let (passed, life) = channel.pass();
@@ -24,7 +24,7 @@ fn attached(wait: Wait) -> (Client<Process>, nine_guest::File, Host, Channel) {
     (client, root, served.join().unwrap(), channel)
 }
 
-/// What a walk says to which no answer comes, while `f` is done.
+/// Returns the error of a walk without an answer, while `f` runs.
 fn walk_and(
     client: &mut Client<Process>,
     root: &nine_guest::File,
@@ -40,7 +40,7 @@ fn walk_and(
 fn a_host_that_closes_is_the_end_after_what_it_has_said() {
     for wait in WAYS {
         let (mut client, root, mut host, _channel) = attached(wait);
-        // One answer more lies in the ring.
+        // One more answer is in the ring.
         let asked = std::thread::scope(|scope| {
             scope.spawn(|| {
                 host.serve_until(|host| host.session.fids.len() == 2);
@@ -51,7 +51,7 @@ fn a_host_that_closes_is_the_end_after_what_it_has_said() {
         });
         let error = client.walk(&asked, "leaf").unwrap_err();
         assert_eq!((error.errno, error.ename()), (Errno::EPIPE, "the host has closed the channel"));
-        // It stays so.
+        // The error stays.
         assert_eq!(client.write(&asked, 0, b"x").unwrap_err().errno, Errno::EPIPE);
         assert_eq!(client.is_alive().unwrap_err().errno, Errno::EPIPE);
     }
@@ -75,7 +75,7 @@ fn a_host_that_begins_anew_fails_what_is_under_way_and_is_joined_again() {
         let mut buffer = client.buffer(100).unwrap();
         let error = walk_and(&mut client, &root, || {
             host.end = End::open(channel.memory.clone(), channel.layout);
-            // Who does not see that it is rung for sees it by and by.
+            // A guest that does not notice the change without its doorbell would notice it later.
             channel.bells[1].ring();
         });
         assert_eq!(error.errno, Errno::ECONNRESET);
@@ -149,7 +149,7 @@ fn a_guest_joins_channels_of_files_only() {
         assert_eq!(error.errno, Errno::EINVAL, "{error}");
         thread.join().unwrap();
     }
-    // Nobody has opened it.
+    // No host has opened it.
     let channel = Channel::new(64, 1);
     let error = Process::new(channel.pass().0).unwrap().client().map(|_| ()).unwrap_err();
     assert_eq!((error.errno, error.ename()), (Errno::ENOTCONN, "there is no channel in this memory"));

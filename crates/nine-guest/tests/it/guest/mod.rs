@@ -1,4 +1,4 @@
-//! The guest's side against a host written by hand.
+//! The guest against a host written by hand.
 
 mod files;
 mod host;

@@ -1,4 +1,4 @@
-//! Several channels in one memory: a guest finds the one that it wants by its name.
+//! Several channels in one memory: a guest finds its channel by name.
 
 use std::os::unix::net::UnixListener;
 use std::process::{Command, Output};
@@ -10,7 +10,7 @@ use nine_ring::{End, Kind, Layout};
 use crate::guest::host::{Channel, MILD, some};
 use crate::guest::programs::{PLAIN, SANITIZED, compiled};
 
-/// Memory of three channels, of which the second one, `files`, is still to be opened; the others' hosts.
+/// Returns memory with three channels, and the hosts of two; the second one, `files`, is not opened yet.
 fn three() -> (Channel, [End; 2]) {
     let layouts = [("net", 128, 3), ("files", 64, 4), ("console", 64, 0)]
         .map(|(name, lines, pages)| Layout::new(Kind::GuestAsks, lines, pages, name));
@@ -43,7 +43,7 @@ fn a_guest_finds_its_channel_by_its_name() {
     host.join().unwrap();
 }
 
-/// What the program in C says with such a host.
+/// Returns the output of the C program with such a host.
 fn asks(flags: &[&str], program: &str, name: &str, bytes: &[u8]) -> Output {
     let program = compiled("tests/named.c", flags, program);
     let dir = tempfile::tempdir().unwrap();
@@ -59,7 +59,7 @@ fn asks(flags: &[&str], program: &str, name: &str, bytes: &[u8]) -> Output {
         Passed::send(&channel.file, wait, ring, &host.life).unwrap();
         host.serve();
     });
-    // Far longer than it takes, but for one that sleeps through its answer.
+    // Far longer than it takes, unless it sleeps through its answer.
     let output = Command::new("timeout").arg("300").arg(program).arg(&path).args([name, "data"]).output();
     host.join().unwrap();
     output.unwrap()

@@ -1,4 +1,4 @@
-//! What a partition is given, by hosts by hand: `self`, and what it sees.
+//! The environment of a partition, with hosts written by hand: `self`, and its name space.
 
 use std::fmt::Write;
 
@@ -8,7 +8,8 @@ use crate::guest::host::{Files, Host, Thread, several, some};
 
 type Part = Partition<Process>;
 
-/// A partition with this input, whose `self` lacks what `but` says; and its hosts, of `self` first.
+/// Starts a partition with this input and without the file `but` of `self`. Returns it and its hosts, that of `self`
+/// first.
 fn started(stdin: &[u8], but: &str) -> (Part, Vec<Thread>) {
     let ready = |name: &str, files: &mut Files| {
         if name != "self" {
@@ -36,7 +37,7 @@ fn started(stdin: &[u8], but: &str) -> (Part, Vec<Thread>) {
     (part, hosts)
 }
 
-/// Ends it as its main has: the host of `self`.
+/// Ends a partition with this outcome. Returns the host of `self`.
 fn ended(mut part: Part, mut hosts: Vec<Thread>, outcome: impl Outcome) -> Host {
     part.end(outcome).unwrap();
     drop(part);
@@ -45,7 +46,7 @@ fn ended(mut part: Part, mut hosts: Vec<Thread>, outcome: impl Outcome) -> Host 
     own
 }
 
-/// What was written where.
+/// Returns the contents of stdout, stderr and exit.
 fn said(host: &Host) -> [&str; 3] {
     ["stdout", "stderr", "exit"].map(|name| std::str::from_utf8(host.files.bytes(name)).unwrap())
 }
@@ -64,7 +65,7 @@ fn a_partition_has_its_words_its_files_and_a_clock() {
         part.mount(name, at, How::Replace).unwrap();
         assert_eq!(part.space.read(&format!("{at}/data"), 100).unwrap(), name.as_bytes());
     }
-    // What is its own stays, whatever it mounts there.
+    // The partition's own files stay, even under a mount.
     part.space.bind("/more", OWN, How::Replace).unwrap();
     part.stdout.write(b"still there\n").unwrap();
     let clock = part.clock().unwrap();
@@ -95,7 +96,7 @@ fn what_cannot_be_said_is_an_error_and_the_status_says_so() {
     assert!(writeln!(part.stdout, ", now it is one").is_err());
     let error = part.stdout.flush().unwrap_err();
     assert_eq!(error.errno, Errno::ENOENT, "{error}");
-    // It is said once.
+    // The error is returned once.
     part.stdout.flush().unwrap();
     writeln!(part.stdout, "lost").unwrap_err();
     part.end(()).unwrap();
@@ -145,7 +146,7 @@ fn a_line_has_an_end() {
     for _ in 0..2 {
         assert_eq!(part.stdin.line().unwrap_err().errno, Errno::EFBIG);
     }
-    // What has come is not lost.
+    // Received input is not lost.
     let mut all = vec![0; endless.len()];
     let mut at = 0;
     while let len @ 1.. = part.stdin.read(&mut all[at..]).unwrap() {

@@ -1,5 +1,5 @@
-//! Requests that somebody has no patience for any more. The host is stepped when the guest sleeps, and time goes on
-//! when the host has nothing to do.
+//! Requests with timeouts. The host takes a step when the guest sleeps, and time advances when the host has nothing
+//! to do.
 
 use std::cell::{RefCell, RefMut};
 use std::os::unix::net::UnixListener;
@@ -17,7 +17,7 @@ use crate::guest::programs::{PLAIN, SANITIZED, compiled};
 
 const PATIENCE: Duration = Duration::from_secs(7);
 
-/// A host by hand, and its guest's clock.
+/// A host written by hand, and its guest's clock.
 #[derive(Clone)]
 struct Hand(Rc<RefCell<State>>);
 
@@ -38,7 +38,7 @@ impl Hand {
         RefMut::map(self.0.borrow_mut(), |state| &mut state.host)
     }
 
-    /// Lets it hold what is asked and like this, and say this of a flush.
+    /// Makes the host hold back the messages that `holds` selects, and reply to flushes like this.
     fn holds(&self, holds: impl FnMut(&Tmsg<'_>) -> bool + Send + 'static, flushed: Flushed) {
         let mut host = self.host();
         (host.holds, host.flushed) = (Box::new(holds), flushed);
@@ -48,7 +48,7 @@ impl Hand {
         self.0.borrow_mut().is_deaf = is_deaf;
     }
 
-    /// The host does something, or it becomes so late.
+    /// The host takes a step, or time advances to `end`.
     fn step(&self, end: Duration) {
         let mut state = self.0.borrow_mut();
         let State { host, now, is_deaf } = &mut *state;
@@ -68,7 +68,7 @@ impl Line for Hand {
     }
 
     fn is_gone(&self) -> bool {
-        // Somebody who never sleeps asks it: beside him are a host and a clock.
+        // A polling guest calls this; meanwhile the host and the clock proceed.
         self.step(self.now() + Duration::from_secs(1));
         false
     }
@@ -91,7 +91,7 @@ fn options(wait: Wait) -> Options {
     Options { wait, patience: Some(PATIENCE), ..Options::default() }
 }
 
-/// A guest with an open file of 100,000 bytes, and its host.
+/// Returns a guest with an open file of 100,000 bytes, and its host.
 fn opened(pages: u32, wait: Wait) -> (Client<Hand>, File, Hand, Channel) {
     let channel = Channel::new(64, pages);
     let hand = Hand::new(&channel, Temper { msize: 8192, ..MILD });
@@ -134,7 +134,7 @@ fn what_is_not_answered_in_time_is_as_if_it_had_not_been_asked() {
             assert!(late(&error), "{error}");
             let waited = hand.now() - before;
             assert!((PATIENCE..PATIENCE + Duration::from_secs(2)).contains(&waited), "{waited:?}");
-            // No room was lost, and no fid; nothing was written.
+            // No room and no fid was lost; nothing was written.
             hand.holds(|_| false, Flushed::Rflush);
             drop(client.buffer(4 * 4096).unwrap());
             assert_eq!(client.read(&file, 0, &mut into).unwrap(), 8000);
@@ -175,7 +175,7 @@ fn fids_are_what_the_host_says_they_are() {
     let root = client.attach("glenda", "").unwrap();
     let fids = || hand.host().session.fids.len();
     assert_eq!(fids(), 2);
-    // A clunk that was given up: the fid is there, and goes with the next walk.
+    // A clunk that timed out: the fid still exists, and is clunked with the next walk.
     hand.holds(holds_all, Flushed::Rflush);
     assert!(late(&client.clunk(file).unwrap_err()));
     assert!(late(&client.attach("glenda", "").unwrap_err()), "the clunk first, then this");
@@ -183,11 +183,11 @@ fn fids_are_what_the_host_says_they_are() {
     hand.holds(|_| false, Flushed::Rflush);
     let file = client.walk(&root, "data").unwrap();
     assert_eq!(fids(), 2);
-    // One that is answered nevertheless is one.
+    // A clunk that is answered in spite of the flush has succeeded.
     hand.holds(holds_all, Flushed::Answer);
     client.clunk(file).unwrap();
     assert_eq!(fids(), 1);
-    // So with files that are removed, and with those that are there only in part.
+    // The same for removed files, and for files that were only walked to.
     hand.holds(|_| false, Flushed::Rflush);
     let new = client.create(&root, "new", OpenFlags::RDWR, 0o600).unwrap();
     hand.holds(|ask| matches!(ask, Tmsg::Remove { .. } | Tmsg::Lopen { .. }), Flushed::Rflush);
@@ -240,7 +240,7 @@ fn a_host_that_does_not_answer_the_flush_is_given_up() {
         assert!((2 * PATIENCE..2 * PATIENCE + Duration::from_secs(2)).contains(&waited), "{waited:?}");
         assert_eq!(client.is_alive().unwrap_err(), error);
         assert_eq!(client.stat(&file).unwrap_err(), error);
-        // And begins again.
+        // Then the guest joins again.
         hand.holds(|_| false, Flushed::Nothing);
         client.reconnect().unwrap();
         let root = client.attach("glenda", "").unwrap();
@@ -252,7 +252,7 @@ fn a_host_that_does_not_answer_the_flush_is_given_up() {
 #[test]
 fn a_host_that_takes_nothing_or_serves_nobody_is_given_up() {
     for wait in WAYS {
-        // What is written goes through the ring, which has no room for all of it.
+        // The data goes through the ring, which has no room for all of it.
         let (mut client, file, hand, _channel) = opened(0, wait);
         hand.is_deaf(true);
         assert_eq!(client.write(&file, 0, &[1; 8000]).unwrap_err().errno, Errno::ETIMEDOUT);
@@ -283,7 +283,7 @@ fn a_process_has_a_clock_and_a_host_that_is_woken() {
         let mut client =
             Process::new(passed).unwrap().client_with(Options { wait, ..Options::default() }).unwrap();
         let root = client.attach("glenda", "").unwrap();
-        // A host that is slow to say even so is given up.
+        // If the host does not answer the flush in time either, the channel ends.
         client.set_patience(Some(Duration::from_millis(500)));
         assert!(late(&client.stat(&root).unwrap_err()));
         client.set_patience(None);
@@ -320,7 +320,7 @@ fn so_has_a_program_in_c() {
                 Passed::send(&channel.file, &channel.bells[1], &channel.bells[0], &host.life).unwrap();
                 host.serve();
             });
-            // Far longer than it takes, but for one that waits for ever.
+            // Far longer than it takes, unless it waits for ever.
             let output = Command::new("timeout").arg("300").arg(&program).arg(&path).output().unwrap();
             host.join().unwrap();
             assert!(output.status.success(), "{flushed:?}: {output:?}");

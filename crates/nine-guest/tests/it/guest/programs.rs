@@ -1,4 +1,4 @@
-//! The examples as programs of their own, in Rust and in C: the header is a second guest, written from
+//! The examples as separate programs, in Rust and in C. The C header is a second guest, written from
 //! docs/channels.md.
 
 use std::io::Write;
@@ -30,7 +30,7 @@ pub fn compiled(source: &str, flags: &[&str], name: &str) -> PathBuf {
     program
 }
 
-/// What a program has written, with a host of this temper behind a socket; and the host.
+/// Runs a program with a host of this behaviour behind a socket. Returns its output and the host.
 fn dialled(program: &Path, args: &[&str], input: &[u8], temper: Temper, pages: u32) -> (Output, Host) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("socket");
@@ -45,7 +45,7 @@ fn dialled(program: &Path, args: &[&str], input: &[u8], temper: Temper, pages: u
         host.serve();
         host
     });
-    // Far longer than it takes, but for one that sleeps through its answer.
+    // Far longer than it takes, unless it sleeps through its answer.
     let mut child = Command::new("timeout")
         .arg("300")
         .arg(program)
@@ -78,7 +78,7 @@ fn built(name: &str) -> PathBuf {
     program
 }
 
-/// Files of the host come and go whole, and writes to a null file are measured.
+/// Copies files of the host in both directions, and measures writes to a null file.
 fn cat_and_null(cat: &Path, null: &Path) {
     let tempers = [
         MILD,
@@ -95,7 +95,7 @@ fn cat_and_null(cat: &Path, null: &Path) {
         let new = host.files.0.last().unwrap();
         assert!((new.name, new.parent) == ("new", 1) && new.bytes == text);
     }
-    // A host that looks answers just when the guest is about to sleep.
+    // A polling host answers just when the guest is about to sleep.
     for (args, pages, poll) in [
         (&["null", "0", "1000"][..], 0, false),
         (&["-i", "null", "0", "5000"], 0, true),
@@ -155,7 +155,7 @@ fn the_header_compiles_after_any_other_header() {
         let (compiles, errors) = compile("a.c", first);
         assert!(compiles, "{first}: {errors}");
     }
-    // A program that asks for strict C gets one sentence that names the flag.
+    // A program that asks for strict C gets one message that names the flag.
     let (compiles, errors) = compile("strict.c", "#define _POSIX_C_SOURCE 1\n#include <err.h>");
     assert!(!compiles && errors.contains("compile with -std=gnu11"), "{errors}");
 }

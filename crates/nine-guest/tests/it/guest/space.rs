@@ -1,4 +1,4 @@
-//! A name space of several trees, each a host by hand with a channel of its own.
+//! A name space of several trees, each of a host written by hand with a channel of its own.
 
 use std::cell::RefCell;
 use std::fmt::Debug;
@@ -12,7 +12,7 @@ use nine_proto::msg::Tmsg;
 
 use crate::guest::host::{Channel, Flushed, MILD, Node, Thread, kept_name, several};
 
-/// A space, its trees, in whose `data` their name stands, and their hosts.
+/// A space, its trees, and their hosts. The file `data` of each tree contains its name.
 struct World {
     space: Space<Process>,
     trees: Vec<Shared<Process>>,
@@ -20,7 +20,7 @@ struct World {
 }
 
 impl World {
-    /// The first one is mounted at `/`.
+    /// Mounts the first tree at `/`.
     fn new(names: &[&'static str]) -> Self {
         let (clients, hosts) = several(names, |name, files| {
             files.put("data", name.as_bytes());
@@ -55,14 +55,14 @@ impl World {
         self.space.read_dir(path).unwrap().into_iter().map(|entry| entry.name).collect()
     }
 
-    /// The files of each tree, after all has gone.
+    /// Returns the files of each tree, after all clients have gone.
     fn end(self) -> Vec<crate::guest::host::Files> {
         drop((self.space, self.trees));
         self.hosts.into_iter().map(|host| host.join().files).collect()
     }
 }
 
-/// A tree whose host does not answer such requests, and what it says when they are given up.
+/// Returns a tree of a host that holds these requests back, and replies to their flushes like this.
 fn held(holds: fn(&Tmsg<'_>) -> bool, flushed: Flushed) -> (Shared<Process>, JoinHandle<()>) {
     let channel = Channel::new(64, 4);
     let (passed, life) = channel.pass();
@@ -88,7 +88,7 @@ fn what_is_mounted_below_a_mount_goes_with_what_it_is_mounted_on() {
     let mut world = World::new(&["a", "b", "c"]);
     let [_, b, c] = &world.trees[..] else { unreachable!() };
     world.space.mount(b, "", "/sub", Replace).unwrap();
-    // There is no such directory, and need not be.
+    // There is no such directory, and there need not be one.
     world.space.mount(c, "", "/sub/deep", Replace).unwrap();
     assert_eq!((&*world.text("/data"), &*world.text("sub/data")), ("a", "b"));
     assert_eq!((&*world.text("/sub/deep/data"), &*world.text("/sub/deep/only")), ("c", "of c alone"));
@@ -123,10 +123,10 @@ fn of_a_union_the_first_member_wins_and_takes_what_is_made() {
     world.space.write("new", b"made").unwrap();
     world.space.write("data", b"anew").unwrap();
     assert_eq!((&*world.text("new"), &*world.text("data")), ("made", "anew"));
-    // Where no member has anything, too, it is seen, and told.
+    // A mount point that no member has is visible and listed too.
     world.space.mount(c, "", "/more", Replace).unwrap();
     assert!(world.text("/more/data") == "c" && world.names("/").contains(&"more".into()));
-    // What is below is a member, if it is not replaced.
+    // The directory below is a member, unless it is replaced.
     world.space.bind("/more", "/sub", Before).unwrap();
     assert!(world.text("/sub/data") == "c" && world.names("/sub").contains(&"leaf".into()));
     world.space.remove("only").unwrap();
@@ -146,7 +146,7 @@ fn what_is_bound_is_seen_at_both_places_and_written_there() {
     let b = world.trees[1].clone();
     world.space.bind("/sub", "/here", Replace).unwrap();
     world.space.bind("/data", "/here/leaf", Replace).unwrap();
-    // A mount point is a place, by whatever way one comes there.
+    // A mount point is a place, on any path that leads to it.
     assert_eq!((&*world.text("/here/leaf"), &*world.text("/sub/leaf")), ("a", "a"));
     world.space.write("/sub/leaf", b"longer than before").unwrap();
     assert_eq!(world.text("/data"), "longer than before");
@@ -154,7 +154,7 @@ fn what_is_bound_is_seen_at_both_places_and_written_there() {
     refused(failed(again), Errno::EEXIST);
     refused(world.space.bind("/none", "/x", Replace), Errno::ENOENT);
     refused(failed(world.space.create("/", OpenFlags::WRITE, 0o644)), Errno::EEXIST);
-    // Of a union all members are.
+    // All members of a union are bound.
     world.space.mount(&b, "", "/both", Replace).unwrap();
     world.space.bind("/sub", "/both", After).unwrap();
     world.space.bind("/both", "/again", Replace).unwrap();
@@ -198,7 +198,7 @@ fn there_are_sixteen_members_and_256_mount_points() {
     for _ in 1..16 {
         world.space.bind("/", "/sub", After).unwrap();
     }
-    // `/sub` of the tree is a member.
+    // The tree's own `/sub` is a member.
     refused(world.space.bind("/", "/sub", Before), Errno::ENOSPC);
     world.space.bind("/sub", "/whole", Replace).unwrap();
     world.space.bind("/sub", "/other", After).unwrap();
@@ -226,7 +226,7 @@ fn what_is_below_goes_with_the_last_place_where_its_tree_is_seen() {
         world.space.bind("/sub", "/sub/again", Replace).unwrap();
         world.space.bind("/sub/sub", "/other", Replace).unwrap();
         world.space.unmount("/sub").unwrap();
-        // Through there nobody comes to what was below, but the tree is seen.
+        // The files below are not visible there any more, but the tree is.
         assert!(world.names("/other").contains(&"leaf".into()));
         world.space.bind("/data", "/other", Replace).unwrap();
     }
@@ -238,7 +238,7 @@ fn what_is_below_goes_with_the_last_place_where_its_tree_is_seen() {
 fn a_member_that_is_not_there_hides_no_other_one() {
     let mut world = World::new(&["a", "b"]);
     let b = world.trees[1].clone();
-    // In `a` there is no such directory.
+    // `a` has no such directory.
     world.space.mount(&b, "", "/none", After).unwrap();
     assert!(world.names("/none").contains(&"data".into()));
     assert_eq!(world.text("/none/data"), "b");
@@ -258,10 +258,10 @@ fn a_list_of_names_is_whole_or_an_error() {
     world.space.mount(&c, "", "/c", Replace).unwrap();
     refused(world.space.read_dir("/c/broken"), Errno::EIO);
     refused(world.space.read_dir("/denied"), Errno::EACCES);
-    // What is mounted in it does not make it whole.
+    // A mount in it does not make it readable.
     world.space.bind("/sub", "/c/broken/more", Replace).unwrap();
     refused(world.space.read_dir("/c/broken"), Errno::EIO);
-    // A member whose names are not told hides no other one, if there is one.
+    // A member that cannot be listed does not hide the others.
     world.space.bind("/c/broken", "/sub", Before).unwrap();
     assert_eq!(world.names("/sub"), ["more", "leaf"]);
     world.space.bind("/c/broken", "/twice", Replace).unwrap();
@@ -285,7 +285,7 @@ fn a_union_with_a_host_that_has_gone_is_not_told() {
     let mut world = World::new(&["a"]);
     world.space.mount(&silent, "", "/silent", Replace).unwrap();
     world.space.bind("/silent", "/sub", After).unwrap();
-    // The host answers the walks of bind, however long that takes.
+    // The host answers the walks of bind, without a timeout.
     world.space.set_patience("/silent", Some(Duration::from_millis(1))).unwrap();
     refused(world.space.read_dir("/sub"), Errno::ETIMEDOUT);
     drop(silent);
@@ -326,7 +326,7 @@ fn what_a_later_member_has_is_written_there() {
     world.space.create("only", OpenFlags::WRITE, 0o644).unwrap().write_all(0, b"A").unwrap();
     assert_eq!(world.text("only"), "Anew");
     refused(failed(world.space.create("only", OpenFlags::WRITE | OpenFlags::EXCL, 0o644)), Errno::EEXIST);
-    // What is mounted on a later member's file is it, too.
+    // A mount on a later member's file counts too.
     world.space.mount(b, "", "/more", Replace).unwrap();
     world.space.bind("/more/data", "/broken/told", Replace).unwrap();
     world.space.write("/broken/told", b"to b").unwrap();
@@ -345,7 +345,7 @@ fn a_union_is_of_directories() {
         refused(world.space.bind("/sub", "/data", how), Errno::EINVAL);
         refused(world.space.mount(&b, "", "/sub/leaf", how), Errno::EINVAL);
     }
-    // Where there is nothing else, what is mounted there counts.
+    // If nothing else is there, the mounted file decides.
     world.space.bind("/data", "/none", Replace).unwrap();
     refused(world.space.bind("/sub", "/none", After), Errno::EINVAL);
     world.space.bind("/sub", "/none", Replace).unwrap();
@@ -365,7 +365,7 @@ fn a_list_of_names_says_what_is_mounted_there() {
     for entry in world.space.read_dir("/").unwrap() {
         assert_eq!(entry.qid, world.space.stat(&entry.name).unwrap().qid, "{}", entry.name);
     }
-    // In a union the first member that has the name counts, mounted there or not.
+    // In a union the first member with the name counts, also for a mount point.
     world.space.bind("/sub", "/both", Replace).unwrap();
     world.space.bind("/denied", "/both/event", Replace).unwrap();
     for entry in world.space.read_dir("/both").unwrap() {

@@ -1,4 +1,4 @@
-//! Nobody sleeps through anything, also where processors are scarce.
+//! No wake-up is lost, even if processors are scarce.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -8,12 +8,12 @@ use nine_guest::{Dialect, OpenFlags, Options, Wait};
 
 use crate::guest::host::{MILD, Temper, some, started};
 
-/// Far longer than it can take: a lost wake-up takes for ever.
+/// Far longer than it can take; a lost wake-up blocks for ever.
 const DEADLINE: Duration = Duration::from_secs(300);
 
 const ROUNDS: usize = 4000;
 
-/// Runs beside threads that never sleep, and fails if it does not end.
+/// Runs `f` beside threads that never sleep, and fails if it does not end.
 fn beside_hogs(hogs: usize, f: impl FnOnce() + Send + 'static) {
     static STOP: AtomicBool = AtomicBool::new(false);
     for _ in 0..hogs {
@@ -36,7 +36,7 @@ fn beside_hogs(hogs: usize, f: impl FnOnce() + Send + 'static) {
 
 #[test]
 fn no_wake_up_is_lost_beside_threads_that_never_sleep() {
-    // A host that looks answers just when the guest is about to sleep.
+    // A polling host answers just when the guest is about to sleep.
     let ways =
         [(Wait::Interrupt, false), (Wait::Adaptive, false), (Wait::Interrupt, true), (Wait::Adaptive, true)];
     beside_hogs(3, move || {

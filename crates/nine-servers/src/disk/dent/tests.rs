@@ -1,4 +1,4 @@
-//! The tree of dents by itself: one per name, identity kept, descriptors bounded.
+//! The tree of dents alone: one for each name, constant identities, a bounded number of descriptors.
 
 use std::fs;
 use std::path::Path;
@@ -50,7 +50,7 @@ fn a_replaced_file_gets_a_dent_of_its_own() {
     let new = step(&tree, &tree.root, "f").unwrap();
     assert!(!Arc::ptr_eq(&old, &new) && old.is_gone() && !new.is_gone());
     drop(old);
-    // The one that went has not taken the other's place in the table with it.
+    // The dropped dent must not have removed the other one's entry from the table.
     assert!(Arc::ptr_eq(&new, &tree.known(&tree.root, b"f").unwrap()));
 }
 
@@ -147,7 +147,7 @@ fn a_tree_deeper_than_the_stack_is_dropped() {
 
 #[test]
 fn a_walked_fid_costs_at_most_250_bytes() {
-    // The dent and its counts, its name in 16 bytes or less, a slot in the table at its emptiest, one in the ring.
+    // The dent and its counts, its name in at most 16 bytes, its table entry at the lowest load, its ring entry.
     let dent = size_of::<Dent>() + 2 * size_of::<AtomicUsize>();
     let node = size_of::<super::super::Node>() + 2 * size_of::<AtomicUsize>();
     let slot = 2 * size_of::<(u64, Weak<Dent>)>();

@@ -1,4 +1,4 @@
-//! A listener with all of its places taken: connections that have not attached make room.
+//! A full listener: connections that have not attached make room.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use nine_net::{Addr, Env, Socket, Transport};
 use nine_proto::NOUID;
 use nine_servers::Ram;
 
-/// Serves a tree at a port of the loopback, where so many clients have a place. Out: the address.
+/// Serves a tree at a port of the loopback, with room for this many clients. Returns the address.
 fn serve(env: Real, clients: usize) -> Addr {
     let listener = Entrance::bind(&"tcp!127.0.0.1!0".parse().unwrap(), &env).unwrap();
     let addr = listener.addr().clone();
@@ -44,7 +44,7 @@ fn connections_that_never_attach_lock_nobody_out() {
         let mut attached = Vec::new();
         for n in 0..7 {
             attached.push(attach(env, &addr).await.unwrap());
-            // The oldest has made room.
+            // The oldest connection has made room.
             let end = poll_fn(|cx| silent[n].poll_read(cx, &mut [0; 8])).await;
             assert!(matches!(end, Ok(0) | Err(_)), "{end:?}");
             for other in &mut silent[n + 1..] {

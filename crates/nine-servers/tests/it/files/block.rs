@@ -1,4 +1,4 @@
-//! Disks as their clients see them.
+//! Disks, as clients see them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ fn bytes(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|n| (n * 31 + n / 251 + seed) as u8).collect()
 }
 
-/// A disk called `d`.
+/// Runs `main` with a disk named `d`.
 fn world(dialect: Dialect, device: Arc<dyn Device>, main: impl AsyncFnOnce(File)) {
     let blocks = Blocks::new(Duration::from_secs(1)).told_by(|who, _| who.owner = true);
     blocks.add("d", device, vec![("config".into(), Box::new(|| "shelf of disks\n".into()))]);
@@ -91,7 +91,7 @@ fn a_disk_that_grows_is_as_large_when_it_is_looked_at() {
     });
 }
 
-/// It is not written, and what it says is what it is asked for.
+/// A read-only disk that answers by the requested address.
 struct Odd;
 
 impl Device for Odd {
@@ -106,7 +106,7 @@ impl Device for Odd {
     fn submit(&self, io: Io) {
         match io.at {
             0 => io.end(Ok(Bytes::from(vec![7; SECTOR as usize]))),
-            // Fewer bytes than were asked for.
+            // Fewer bytes than requested.
             1 => io.end(Ok(Bytes::from_static(b"x"))),
             _ => drop(io),
         }

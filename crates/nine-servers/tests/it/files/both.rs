@@ -1,4 +1,4 @@
-//! What any file server must do: the RAM tree and a host directory, in every dialect.
+//! Behaviour common to all file servers: the RAM tree and a host directory, in every dialect.
 
 use std::sync::Arc;
 
@@ -217,7 +217,7 @@ fn a_wstat_is_all_or_nothing() {
         let attr = a.getattr(GetMask::BASIC).await.unwrap();
         assert_eq!((attr.size, attr.mode & 0o777), (1, 0o600));
         assert_eq!(&*attr.texts.unwrap().name, b"c");
-        // And the fid has gone with its file.
+        // The fid is gone with its file.
         a.remove().await.unwrap();
         assert_eq!(list(root).await, ["b"]);
     });
@@ -241,7 +241,7 @@ fn a_rename_takes_every_fid_below_along() {
         assert_eq!(get(root, "z/moved/b/f").await, b"data");
         // Not into itself.
         assert_eq!(errno(z.rename("moved", &b, "loop").await), Errno::EINVAL);
-        // Onto what is there.
+        // Onto an existing file.
         put(root, "f", b"other").await;
         b.rename("f", root, "f").await.unwrap();
         assert_eq!(get(root, "f").await, b"data");
@@ -343,7 +343,7 @@ fn access_control_lists_and_modes_follow_each_other() {
         assert!(f.xattrs().await.unwrap().iter().any(|name| name == ACCESS.as_bytes()));
         f.setattr(&chmod(0o4751)).await.unwrap();
         assert_eq!(f.xattr(ACCESS).await.unwrap(), list_for_1235(7, 0, 5, 1));
-        // A list that says no more than a mode becomes one.
+        // A list equivalent to a mode becomes one.
         let nobody = u32::MAX;
         f.set_xattr(ACCESS, &acl(&[(1, 6, nobody), (4, 4, nobody), (32, 0, nobody)]), 0).await.unwrap();
         assert_eq!((mode_of("f").await & 0o777, errno(f.xattr(ACCESS).await)), (0o640, Errno::ENODATA));
@@ -451,7 +451,7 @@ fn attributes_that_a_client_without_proof_writes_leave_the_owner_room_for_his() 
         // Three eighths of 64 MiB.
         assert_eq!((held.len(), refused.errno()), (384, Errno::ENOMEM));
         create(&root).await.unwrap();
-        // Its clunk is refused, for the value is not whole, and gives back its bytes all the same.
+        // Its clunk is refused, since the value is incomplete, but releases its bytes.
         assert!(held.pop().unwrap().close().await.is_err());
         create(&guest).await.unwrap();
     });
@@ -472,7 +472,7 @@ fn read_locks_of_a_client_without_proof_leave_the_owner_locks_on_the_same_file()
         assert_eq!((held, refused.errno()), (1536, Errno::ENOLCK));
         let file = root.open("f", RDWR).await.unwrap();
         assert_eq!(file.lock(&lock(LockType::Write, 1)).await.unwrap(), LockStatus::Success);
-        // The guest's ranges go with its fid, and others have them then.
+        // The guest's ranges are released with its fid, so others can have them.
         guest.close().await.unwrap();
         assert_eq!(file.lock(&lock(LockType::Write, 1000)).await.unwrap(), LockStatus::Success);
     });
@@ -556,7 +556,7 @@ fn a_ram_tree_is_full_at_its_limit_and_empties_again() {
     });
 }
 
-/// diod's programs take ENOENT, and nothing else, for "go on without".
+/// diod's programs only accept ENOENT as "no authentication needed".
 #[test]
 fn who_asks_for_authentication_is_told_that_there_is_none() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What changes, as who reads `#changes` is told (docs/changes.md).
+//! Changes, as a reader of `#changes` gets them (docs/changes.md).
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ fn path(text: &str) -> Box<[u8]> {
     text.as_bytes().into()
 }
 
-/// A reader, and the lines that nobody has looked at.
+/// A reader, and its unread lines.
 struct Told {
     watch: Watch,
     lines: std::collections::VecDeque<Line>,
@@ -35,7 +35,7 @@ impl Told {
         self.lines.pop_front().unwrap()
     }
 
-    /// Reads on until this has been told.
+    /// Reads until this change.
     async fn until(&mut self, change: Change) {
         while self.change().await != change {}
     }
@@ -138,7 +138,7 @@ fn a_read_that_is_flushed_has_taken_nothing() {
         let mut told = Told::open(&root, None).await;
         let file = root.open("#changes", OpenFlags::READ).await.unwrap();
         assert!(file.read(0, 1000).await.unwrap().starts_with(b"here "));
-        // Sent, and then not wanted any more.
+        // Sent, then cancelled.
         let mut read = Box::pin(file.read(0, 1000));
         assert!(read.as_mut().now_or_never().is_none());
         root.mkdir("a", 0o755, NOGID).await.unwrap();
@@ -165,12 +165,12 @@ fn who_was_cut_off_goes_on_where_he_was() {
         other.abort(std::io::ErrorKind::ConnectionReset.into());
         assert!(told.watch.next().await.is_err());
         root.mkdir("b", 0o755, NOGID).await.unwrap();
-        // By a part of the tree, too.
+        // Through a part of the tree too.
         let mut told = Told::open(&client.attach("", 0, "/b").await.unwrap(), Some(&cursor)).await;
         assert_eq!(told.change().await, Change::Create(path("/")));
         let mut told = Told::open(&root, Some(&cursor)).await;
         assert_eq!(told.change().await, Change::Create(path("/b")));
-        // Another life.
+        // A cursor of another server run.
         let stranger = Cursor { epoch: "0".into(), next: u64::MAX };
         let mut told = Told::open(&root, Some(&stranger)).await;
         assert_eq!(told.change().await, Change::Lost(0));
@@ -193,7 +193,7 @@ fn who_may_change_nothing_may_read_and_there_are_not_too_many() {
         let mut told = Told::open(&guest, None).await;
         let root = owner(&env, &service).await;
         let mut all = Vec::new();
-        // A client without proof has its share, and the owner the rest.
+        // An unauthenticated client has its share, and the owner the rest.
         let refused = loop {
             match Watch::open(&guest, None).await {
                 Ok(watch) => all.push(watch),
@@ -211,7 +211,7 @@ fn who_may_change_nothing_may_read_and_there_are_not_too_many() {
     .unwrap();
 }
 
-/// A directory of the host, served, and who reads its changes.
+/// Serves a directory of the host, with a reader of its changes.
 fn disk(main: impl AsyncFnOnce(&std::path::Path, File, Told)) {
     let scratch = tempfile::tempdir().unwrap();
     let top = scratch.path().join("top");

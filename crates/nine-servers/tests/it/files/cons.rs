@@ -1,4 +1,4 @@
-//! The console as its clients see it.
+//! The console, as clients see it.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -22,14 +22,14 @@ use crate::files::world::{ALL, connect, errno, list};
 const RDWR: OpenFlags = OpenFlags::RDWR;
 const READ: OpenFlags = OpenFlags::READ;
 const WRITE: OpenFlags = OpenFlags::WRITE;
-/// Bytes for the screen that wait.
+/// Bytes buffered for the screen.
 const OUTPUT: usize = 64 << 10;
 
-/// A console whose owner attaches as `owner`.
+/// A console with an owner that attaches as `owner`.
 struct World {
     env: Real,
     cons: Arc<Cons>,
-    /// How often its maker was told to look at it.
+    /// The number of calls of `changed`.
     changes: Arc<AtomicU64>,
 }
 
@@ -82,7 +82,7 @@ impl World {
     }
 }
 
-/// Other tasks have their turns until it is so.
+/// Lets other tasks run until this is true.
 async fn until(mut is_so: impl FnMut() -> bool) {
     poll_fn(|cx| {
         cx.waker().wake_by_ref();
@@ -101,7 +101,7 @@ fn writing<'f>(file: &'f File, data: &'f [u8]) -> Call<'f, u32> {
     begun(Box::pin(file.write(0, data)))
 }
 
-/// It is sent, and has no answer.
+/// Polls a call once. It must be sent and have no answer.
 fn begun<T>(mut call: Call<'_, T>) -> Call<'_, T> {
     assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
     call
@@ -112,7 +112,8 @@ async fn text(root: &File, name: &str) -> String {
     String::from_utf8(file.read(0, 8000).await.unwrap().to_vec()).unwrap()
 }
 
-/// It was refused, with this number, and with words where a dialect has them. 9P2000 has only words.
+/// Checks that a call was refused with this number, and with this text in dialects that have texts. 9P2000 has no
+/// numbers.
 #[track_caller]
 pub fn refused<T>(dialect: Dialect, result: Result<T>, errno: Errno, words: &str) {
     let Err(error) = result else { panic!("it should have been refused: {words}") };
@@ -148,7 +149,7 @@ fn time_and_names_are_as_in_plan_9() {
                 let first = String::from_utf8(time.read(0, 100).await.unwrap().to_vec()).unwrap();
                 let ticks: u32 = first[34..55].trim().parse().unwrap();
                 assert_eq!(first, now(ticks));
-                // Each read looks at the clock.
+                // Each read returns the present time.
                 assert_eq!(time.read(0, 100).await.unwrap(), now(ticks + 1));
                 assert_eq!(&*time.read(0, 12).await.unwrap(), b" 1700000000 ");
                 let bintime = root.open("bintime", READ).await.unwrap().read(0, 100).await.unwrap();
@@ -193,7 +194,7 @@ fn what_is_the_owners_is_for_the_owner() {
                 let time = owner.open(name, WRITE).await.unwrap();
                 refused(dialect, time.write(0, b"0").await, Errno::EPERM, "the clock is the host's");
             }
-            // Those of which a program that copies a tree should keep off.
+            // Event files, which a program that copies a tree should skip.
             for (name, is_event) in
                 [("cons", true), ("kprint", true), ("zero", true), ("random", true), ("time", false)]
             {
@@ -229,12 +230,12 @@ fn a_line_goes_to_one_reader_in_their_order() {
             let third = reading(&a, 100);
             until(|| world.waiting() == 3).await;
             world.cons.input(b"half");
-            // Others of this client go on meanwhile.
+            // Other requests of this client proceed meanwhile.
             assert_eq!(text(&one, "sysname").await, "gnot");
             assert_eq!(world.waiting(), 3);
             world.cons.input(b" a line\nanother\nthree");
             assert_eq!(&*first.await.unwrap(), b"half a line\n");
-            // A line that is too long for its reader goes on for the next one.
+            // The rest of a line that is too long for its reader goes to the next one.
             assert_eq!(&*second.await.unwrap(), b"anot");
             assert_eq!(&*third.await.unwrap(), b"her\n");
             // The terminal echoes.
@@ -259,7 +260,7 @@ fn what_is_typed_is_shown_and_corrected() {
         world.cons.input("wrong\x15gr\u{fc}\x7fold\n".as_bytes());
         assert_eq!(world.screen(), "wrong^U\ngr\u{fc}\x08 \x08old\n");
         assert_eq!(&*cons.read(0, 100).await.unwrap(), b"grold\n");
-        // More than is kept: the bell.
+        // More than the buffer holds: the bell.
         world.cons.input(&[b'x'; 20_000]);
         assert!(world.screen().ends_with("x\x07"));
     });
@@ -276,7 +277,7 @@ fn a_read_that_is_flushed_takes_no_line() {
         until(|| world.waiting() == 1).await;
         world.cons.input(b"for who still waits\n");
         assert_eq!(&*second.await.unwrap(), b"for who still waits\n");
-        // So does one that is lost with its connection.
+        // So it is for a request lost with its connection.
         {
             let gone = world.root().await.open("cons", READ).await.unwrap();
             let _lost = reading(&gone, 100);
@@ -304,7 +305,7 @@ fn raw_is_as_long_as_the_consctl_that_asked_for_it() {
             assert!(world.cons.is_raw() && world.changes.load(Ordering::Relaxed) > before);
             world.cons.input(b"\x04\x7f");
             assert_eq!((&*cons.read(0, 100).await.unwrap(), &*world.screen()), (&b"\x04\x7f"[..], ""));
-            // One that has asked for nothing changes nothing by going.
+            // The close of a consctl that has requested nothing changes nothing.
             two.close().await.unwrap();
             assert!(world.cons.is_raw());
             let two = root.open("consctl", WRITE).await.unwrap();
@@ -315,13 +316,13 @@ fn raw_is_as_long_as_the_consctl_that_asked_for_it() {
             until(|| !world.cons.is_raw()).await;
             world.cons.input(b"x\x7fline\n");
             assert_eq!(&*cons.read(0, 100).await.unwrap(), b"line\n");
-            // Whoever says so ends it, for all.
+            // Any rawoff ends it, for all.
             let (one, two) =
                 (root.open("consctl", WRITE).await.unwrap(), root.open("consctl", WRITE).await.unwrap());
             one.write(0, b"rawon").await.unwrap();
             two.write(0, b"rawoff").await.unwrap();
             assert!(!world.cons.is_raw());
-            // A connection that is lost has closed it.
+            // A lost connection closes its consctl.
             let gone = world.root_in(dialect, "owner").await.open("consctl", WRITE).await.unwrap();
             gone.write(0, b"rawon").await.unwrap();
             assert!(world.cons.is_raw());
@@ -345,11 +346,11 @@ fn a_slow_screen_makes_writers_wait_and_nobody_else() {
             until(|| world.waiting() == 2).await;
             let third = writing(&b, b"third\n");
             until(|| world.waiting() == 3).await;
-            // Reading goes on, and so does everything else.
+            // Reads proceed, and so do other files.
             world.cons.input(b"typed\n");
             assert_eq!(&*a.read(0, 100).await.unwrap(), b"typed\n");
             assert_eq!(text(&two, "sysname").await, "gnot");
-            // One that is flushed has written nothing.
+            // A flushed write has written nothing.
             drop(second);
             until(|| world.waiting() == 2).await;
             assert_eq!(world.cons.output(6), [b'a'; 6].as_slice());
@@ -358,11 +359,11 @@ fn a_slow_screen_makes_writers_wait_and_nobody_else() {
             assert_eq!(world.cons.output(OUTPUT).len(), OUTPUT);
             assert_eq!(third.await.unwrap(), 6);
             assert_eq!(world.screen(), "third\n");
-            // One that is larger than all the room goes whole.
+            // A write larger than the buffer is shown whole.
             let large: Vec<u8> = (0..3 * OUTPUT).map(|n| (n % 251) as u8).collect();
             let n = a.write(0, &large).await.unwrap() as usize;
             assert_eq!(world.cons.output(usize::MAX), large[..n]);
-            // Nobody shows it any more.
+            // The screen shows nothing any more.
             for _ in 0..OUTPUT >> 10 {
                 a.write(0, &line).await.unwrap();
             }
@@ -432,7 +433,7 @@ fn what_is_logged_comes_to_all_who_read_it_from_their_open_on() {
             assert_eq!(&*a.read(0, 100).await.unwrap(), b"o\n");
             assert_eq!(&*b.read(77, 100).await.unwrap(), b"two\n");
             assert_eq!(text(&one, "kmesg").await, "before\none\ntwo\n");
-            // One who waits and is flushed has taken nothing, and who is slow loses and is told.
+            // A waiting request that is flushed has taken nothing. A slow reader loses text and gets a note.
             let flushed = reading(&a, 100);
             until(|| world.waiting() == 1).await;
             drop(flushed);
@@ -453,7 +454,7 @@ fn what_is_logged_comes_to_all_who_read_it_from_their_open_on() {
             world.cons.log(b"again\n");
             assert_eq!(&*waits.await.unwrap(), b"again\n");
             assert_eq!(text(&one, "kmesg").await.len(), 8000);
-            // As many readers as may be.
+            // As many readers as allowed.
             let mut all = Vec::new();
             let error = loop {
                 match one.open("kprint", READ).await {
@@ -469,7 +470,7 @@ fn what_is_logged_comes_to_all_who_read_it_from_their_open_on() {
     }
 }
 
-/// A wall clock that stands still; its ticks are how often they were asked for.
+/// A wall clock that stands still. Its ticks count the calls.
 #[derive(Default)]
 struct Still(AtomicU64);
 

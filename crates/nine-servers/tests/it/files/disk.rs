@@ -1,4 +1,4 @@
-//! What is particular to a host directory: strangers change it meanwhile, and it must not lead out of itself.
+//! A host directory: other programs change it meanwhile, and no path may lead out of it.
 
 use std::collections::HashSet;
 use std::fs;
@@ -46,7 +46,7 @@ fn no_symbolic_link_leads_out() {
         assert_eq!(errno(root.open("s", READ).await), Errno::ELOOP);
         assert_eq!(errno(root.create("s", RDWR | OpenFlags::TRUNC, 0o644, NOGID).await), Errno::ELOOP);
         assert_eq!(fs::read(host.join("../secret")).unwrap(), b"secret");
-        // The link itself is what its fid changes.
+        // The fid of a link refers to the link itself.
         let s = root.walk("s").await.unwrap();
         assert_eq!(errno(s.setattr(&SetAttr { size: Some(0), ..SetAttr::default() }).await), Errno::EINVAL);
         assert_eq!(s.getattr(GetMask::BASIC).await.unwrap().mode & mode::S_IFMT, mode::S_IFLNK);
@@ -61,7 +61,7 @@ fn a_directory_swapped_for_a_link_leads_nowhere() {
         let a = root.walk("a").await.unwrap();
         fs::rename(host.join("a"), host.join("was")).unwrap();
         symlink("../outside", host.join("a")).unwrap();
-        // The fid is still on its directory; the name is a link now.
+        // The fid still refers to its directory; the name is a link now.
         assert_eq!(a.walk("b").await.unwrap().qid().path, fs::metadata(host.join("was/b")).unwrap().ino());
         assert_eq!(errno(root.walk("a/b").await), Errno::ENOTDIR);
         assert!(root.walk("a").await.unwrap().qid().is_symlink());
@@ -115,7 +115,7 @@ fn a_directory_moved_out_by_a_stranger_does_not_lead_out() {
         fs::create_dir_all(host.join("a/b")).unwrap();
         let b = root.walk("a/b").await.unwrap();
         fs::rename(host.join("a/b"), host.join("../b")).unwrap();
-        // ".." goes by the way it was walked, not by where the directory is now.
+        // ".." follows the walked path, not the directory's present place.
         assert_eq!(b.walk("..").await.unwrap().qid().path, fs::metadata(host.join("a")).unwrap().ino());
         assert_eq!(list(&b.walk("../..").await.unwrap()).await, ["a"]);
     });
@@ -157,7 +157,7 @@ fn a_thousand_fids_need_sixteen_descriptors() {
             assert_eq!(fid.getattr(GetMask::BASIC).await.unwrap().size, path.len() as u64);
             assert_eq!(content(&fid.open("", READ).await.unwrap()).await, path.as_bytes());
         }
-        // What was replaced meanwhile is stale, and never the new file.
+        // A fid whose file was replaced is stale, and never refers to the new file.
         for (_, path) in &fids {
             let path = host.join(path);
             fs::write(path.with_extension("new"), "an impostor").unwrap();
@@ -240,7 +240,7 @@ fn forty_thousand_entries_are_listed_once_each_while_some_go() {
         let (mut cookie, mut blocks, mut seen) = (0, 0, HashSet::new());
         let mut cookies = Vec::new();
         while let Some((entries, next)) = open.read_dir_block(cookie, 64 * 1024).await.unwrap() {
-            // What has been listed goes, from under the reader.
+            // Listed files are removed while the directory is read.
             for entry in entries.iter().step_by(3) {
                 let name = std::str::from_utf8(&entry.name).unwrap();
                 fs::remove_file(host.join("d").join(name)).unwrap();
@@ -254,7 +254,7 @@ fn forty_thousand_entries_are_listed_once_each_while_some_go() {
         }
         assert_eq!(seen.len(), N);
         assert!(blocks < 200, "{blocks} blocks");
-        // Any cookie leads on after its entry.
+        // Every cookie continues after its entry.
         let (cookie, name) = &cookies[N / 2];
         let (entries, _) = open.read_dir_block(*cookie, 64 * 1024).await.unwrap().unwrap();
         assert!(entries.iter().all(|entry| entry.name != *name));
@@ -268,7 +268,7 @@ fn the_dot_entries_are_the_directory_and_its_parent() {
     world(async |host, root| {
         fs::create_dir(host.join("d")).unwrap();
         let d = root.walk("d").await.unwrap();
-        // The client leaves them out; an empty directory is not "at its end" at once.
+        // The client leaves out the dots; an empty directory does not end at once.
         let open = d.open("", READ).await.unwrap();
         let (entries, next) = open.read_dir_block(0, 4096).await.unwrap().unwrap();
         assert!(entries.is_empty() && next != 0);
@@ -339,7 +339,7 @@ fn modes_are_what_was_asked_for_whatever_the_umask() {
         root.mkdir("d", 0o2777, NOGID).await.unwrap();
         root.mknod("p", mode::S_IFIFO | 0o622, (0, 0), NOGID).await.unwrap();
         assert_eq!((mode("f"), mode("d"), mode("p")), (0o666, 0o2777, 0o622));
-        // A directory in a set-group directory inherits that.
+        // A directory in a set-group-id directory inherits the bit.
         let d = root.walk("d").await.unwrap();
         d.mkdir("e", 0o777, NOGID).await.unwrap();
         assert_eq!(mode("d/e"), 0o2777);
@@ -368,7 +368,7 @@ fn qids_change_when_files_do_and_links_share_them() {
         let changed = root.walk("b").await.unwrap().qid();
         assert_eq!(changed.path, a.path);
         assert_ne!(changed.vers, a.vers);
-        // To rename one of two names onto the other leaves both, as the host says.
+        // A rename of one name onto another of the same file keeps both, as on the host.
         root.rename("a", &root, "b").await.unwrap();
         assert_eq!(list(&root).await, ["a", "b"]);
     });

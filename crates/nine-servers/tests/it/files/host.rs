@@ -1,4 +1,4 @@
-//! A host that watches, and one that fails: what the event loop may do, and what a client is told.
+//! A recording host and a failing one: permitted calls of the event loop, and the errors clients get.
 
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,7 +12,7 @@ use rustix::fs::{Mode, OFlags, RenameFlags, Timestamps};
 
 use crate::files::world::{content, errno, list, serve};
 
-/// What shall happen instead of a call of this name; `nowait`: it promises not to wait.
+/// Runs before a call of this name and may fail it. `nowait`: the call promises not to wait.
 type Before = dyn Fn(&'static str, bool) -> Result<()> + Send + Sync;
 
 #[derive(Clone)]
@@ -20,7 +20,7 @@ struct Wrapped(Arc<Before>);
 
 type Fd<'a> = BorrowedFd<'a>;
 
-/// `name(arguments) -> result, whether it waits for nothing;`
+/// `name(arguments) -> result, whether the call does not wait;`
 macro_rules! wrap {
     ($($name:ident($($arg:ident: $ty:ty),*) -> $result:ty, $nowait:expr;)*) => {
         impl HostFs for Wrapped {
@@ -66,7 +66,7 @@ wrap! {
     getlock(file: Fd<'_>, lock: HostLock) -> Option<HostLock>, false;
 }
 
-/// A disk whose calls go through `before`, and where it is. The calls of its own start do not.
+/// Returns a disk that runs `before` at each call, and its directory. Calls of its own start are exempt.
 fn disk(
     before: impl Fn(&'static str, bool) -> Result<()> + Send + Sync + 'static,
 ) -> (Disk<Wrapped>, tempfile::TempDir) {
@@ -96,7 +96,7 @@ fn the_event_loop_makes_no_call_that_may_wait() {
     });
     fs::create_dir(dir.path().join("d")).unwrap();
     fs::write(dir.path().join("d/f"), vec![1; 100_000]).unwrap();
-    // Where the file system is memory, even plain calls do not wait; this test is about the others.
+    // On a file system in memory even plain calls do not wait. This test is about the others.
     let memory = rustix::fs::statfs(dir.path()).unwrap().f_type == 0x0102_1994;
     serve(disk, Dialect::L, async |root| {
         let f = root.walk("d/f").await.unwrap();
@@ -122,7 +122,7 @@ fn the_event_loop_makes_no_call_that_may_wait() {
         open.close().await.unwrap();
         root.walk("d").await.unwrap().open_here(OpenFlags::READ).await.unwrap();
 
-        // What is cached is answered by the loop itself.
+        // Cached data is answered on the event loop.
         calls.lock().unwrap().clear();
         let f = root.walk("d/f").await.unwrap();
         f.getattr(GetMask::BASIC).await.unwrap();
@@ -135,7 +135,7 @@ fn the_event_loop_makes_no_call_that_may_wait() {
     });
 }
 
-/// The calls of these names fail in this way.
+/// Returns a disk that fails the calls of these names.
 fn failing(names: &'static [&'static str], error: host::Errno) -> (Disk<Wrapped>, tempfile::TempDir) {
     disk(move |name, _| if names.contains(&name) { Err(error) } else { Ok(()) })
 }
@@ -204,7 +204,7 @@ fn out_of_descriptors_the_cache_gives_up_its_own() {
     }
     serve(disk, Dialect::L, async |root| {
         let (_a, _b) = (root.walk("a").await.unwrap(), root.walk("b").await.unwrap());
-        // Once inline, once in the pool; then there is room.
+        // Once inline, once in the pool; then there are descriptors.
         *used_up.lock().unwrap() = 2;
         root.walk("c").await.unwrap();
         assert_eq!(*used_up.lock().unwrap(), 0);

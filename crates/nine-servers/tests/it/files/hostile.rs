@@ -1,4 +1,4 @@
-//! What a client that means harm, or a stranger who may write in the served tree, does not get.
+//! Attacks by a client, or by another program that may write in the served tree.
 
 use std::collections::HashSet;
 use std::fs;
@@ -24,7 +24,7 @@ fn world(main: impl AsyncFnOnce(&Path, File)) {
     with(DiskOptions::default(), Dialect::L, main);
 }
 
-/// A directory `root` is served; beside it are `secret`, a file, and `outside`, a directory with a file `f`.
+/// Serves a directory `root`. Beside it are the file `secret` and the directory `outside` with a file `f`.
 fn with(options: DiskOptions, dialect: Dialect, main: impl AsyncFnOnce(&Path, File)) {
     let tmp = TempDir::new().unwrap();
     let root = tmp.path().join("root");
@@ -38,7 +38,7 @@ fn with(options: DiskOptions, dialect: Dialect, main: impl AsyncFnOnce(&Path, Fi
     assert_eq!(fingerprint(tmp.path()), before, "something outside has changed");
 }
 
-/// Everything about the files outside that a client could have changed.
+/// Returns all properties of the outside files that a client could have changed.
 fn fingerprint(tmp: &Path) -> Vec<(u32, u64, i64, i64, u64)> {
     let of = |path: &str| {
         let meta = fs::symlink_metadata(tmp.join(path)).unwrap();
@@ -52,7 +52,7 @@ fn set() -> SetAttr<'static> {
     SetAttr::default()
 }
 
-/// Swaps two names in a directory so many times, on a thread of its own.
+/// Swaps two names in a directory this many times, on a thread of its own.
 fn swap(dir: &Path, a: &str, b: &str, times: usize) -> std::thread::JoinHandle<()> {
     let (a, b) = (dir.join(a), dir.join(b));
     std::thread::spawn(move || {
@@ -127,7 +127,7 @@ fn a_directory_moved_out_is_still_only_itself() {
         assert_eq!(errno(root.walk("a/b").await), Errno::ENOENT);
         assert_eq!(errno(b.walk("../../secret").await), Errno::ENOENT);
         assert_eq!(errno(b.walk("../../../outside").await), Errno::ENOENT);
-        // The fid stands where it stood; what it makes is in its own directory.
+        // The fid still refers to its directory, and creates files there.
         b.mkdir("new", 0o755, NOGID).await.unwrap();
         assert!(host.join("../moved/new").is_dir());
         assert_eq!(errno(b.remove().await), Errno::ENOENT);
@@ -163,7 +163,7 @@ fn a_removed_directory_takes_no_new_names() {
     }
 }
 
-/// Both servers with the same content: nothing.
+/// Runs `main` with both servers, both empty.
 fn both(main: impl AsyncFn(&File)) {
     world(async |_, root| main(&root).await);
     serve(Ram::new(1 << 20), Dialect::L, async |root| main(&root).await);
@@ -186,7 +186,7 @@ fn renames_that_cannot_be_say_why() {
         root.mkdir("e", 0o755, NOGID).await.unwrap();
         assert_eq!(errno(root.rename("e", root, "a").await), Errno::ENOTEMPTY);
         root.rename("e", &a, "b").await.unwrap();
-        // The directory that `b` stands on was replaced.
+        // The directory of `b` was replaced.
         assert_eq!(errno(b.mkdir("x", 0o755, NOGID).await), Errno::ENOENT);
         root.rename("f", root, "f").await.unwrap();
         assert_eq!(list(root).await, ["a", "f"]);
@@ -203,10 +203,10 @@ fn a_rename_between_two_attaches_moves_their_fids() {
         let x = a.walk("x").await.unwrap();
         a.rename("x", &b, "y").await.unwrap();
         assert!(host.join("b/y").is_dir());
-        // It has left what its attach shows, so ".." leads nowhere.
+        // It was moved out of its attach, so ".." leads nowhere.
         assert_eq!(x.walk("../..").await.unwrap().qid().path, x.qid().path);
         assert_eq!(b.walk("y/../..").await.unwrap().qid().path, b.qid().path);
-        // The root of an attach can be moved into another, and is still where ".." ends.
+        // The root of an attach can be moved into another directory, and ".." still ends there.
         root.rename("a", &x, "a").await.unwrap();
         assert_eq!(a.walk("..").await.unwrap().qid().path, a.qid().path);
         assert_eq!(errno(a.walk("").await.unwrap().remove().await), Errno::EBUSY);
@@ -223,7 +223,7 @@ fn offsets_beyond_all_files_are_refused_and_change_nothing() {
             for len in [1, 100_000] {
                 let error = errno(file.write(offset, &vec![b'x'; len]).await);
                 assert!(matches!(error, Errno::EINVAL | Errno::EFBIG | Errno::ENOSPC), "{error} at {offset}");
-                // Nothing is there, or nothing can be there.
+                // There is no data, or the offset is impossible.
                 match file.read(offset, len as u32).await {
                     Ok(data) => assert!(data.is_empty()),
                     Err(error) => assert_eq!(error.errno(), Errno::EINVAL),
@@ -232,7 +232,7 @@ fn offsets_beyond_all_files_are_refused_and_change_nothing() {
             assert_eq!(file.write(offset, b"").await.unwrap_or(0), 0);
             file.setattr(&SetAttr { size: Some(offset), ..set() }).await.unwrap_err();
         }
-        // The last byte that a number can name, and more than there is after it.
+        // The last representable byte, and more than fits after it.
         file.write(i64::MAX as u64, b"xy").await.unwrap_err();
         assert_eq!(content(&file).await, b"0123456789");
         assert_eq!(file.read(3, 0).await.unwrap().len(), 0);
@@ -293,7 +293,7 @@ fn a_fid_opens_its_file_whatever_a_stranger_does_to_the_name() {
             fs::write(&path, "mine").unwrap();
             let f = root.walk("f").await.unwrap();
             change(&path);
-            // Looked at, so that the kernel remembers what is there now.
+            // Makes the kernel cache the present entry.
             let _ = fs::symlink_metadata(&path);
             assert_eq!(content(&f.open("", READ).await.unwrap()).await, b"mine", "after change {i}");
             let file = f.open("", RDWR | OpenFlags::TRUNC).await.unwrap();
@@ -458,7 +458,7 @@ fn a_reader_of_a_file_that_is_cut_and_grows_gets_its_bytes_and_never_others() {
                     at += data.len() as u64;
                 }
             };
-            // What was announced and is not there any more ends the connection: it is never made up.
+            // If announced data is gone, the connection ends. Data is never made up.
             if let Err(error) = read.await {
                 assert!(error.is_disconnect(), "{error}");
                 return;
@@ -633,7 +633,7 @@ fn two_clients_at_the_same_names_find_only_what_one_of_them_made() {
                     if fids.len() > 20 {
                         let fid: File = fids.swap_remove(next(20) as usize);
                         let was = fid.qid();
-                        // It is the file it was, or stale.
+                        // It is the same file, or stale.
                         if let Ok(attr) = fid.getattr(GetMask::BASIC).await {
                             assert_eq!((attr.qid.path, attr.qid.ty), (was.path, was.ty));
                         }
@@ -667,7 +667,7 @@ fn fids_that_are_gone_leave_no_descriptor_behind() {
             f.open("", RDWR).await.unwrap().close().await.unwrap();
             f.close().await.unwrap();
         }
-        // Other tests of this process have theirs.
+        // Other tests of this process have open descriptors too.
         assert!(count() < before + 250, "{before} before, {} now", count());
     });
 }
@@ -728,7 +728,7 @@ fn of_two_names_the_one_that_was_walked_to_is_meant() {
         root.link("c", &second).await.unwrap();
         open.remove().await.unwrap();
         assert_eq!(list(root).await, ["c"]);
-        // A rename takes the fid along.
+        // A rename moves the fid too.
         let c = root.walk("c").await.unwrap();
         root.rename("c", root, "d").await.unwrap();
         c.remove().await.unwrap();

@@ -1,4 +1,4 @@
-//! The servers of this crate as a client sees them.
+//! The servers of this crate, as clients see them.
 
 mod attach;
 mod block;

@@ -1,4 +1,4 @@
-//! Pipes as their clients see them.
+//! Pipes, as clients see them.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -23,16 +23,16 @@ use crate::files::world::{ALL, connect, connect_by, errno, list};
 const RDWR: OpenFlags = OpenFlags::RDWR;
 const READ: OpenFlags = OpenFlags::READ;
 const WRITE: OpenFlags = OpenFlags::WRITE;
-/// Bytes that a direction keeps.
+/// Bytes that a direction buffers.
 const ROOM: usize = 256 << 10;
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A server of pipes, and time that passes when the test says so.
+/// A server of pipes, with a clock set by the test.
 struct World {
     env: Real,
     hand: Hand,
     server: Arc<Pipes>,
-    /// How often the driver was polled; -1: it has ended.
+    /// The number of polls of the driver; -1 after its end.
     driven: Rc<Cell<i64>>,
 }
 
@@ -56,7 +56,7 @@ fn limited(most: usize, main: impl AsyncFnOnce(&World)) {
         }));
         let world = World { env, hand, server: Arc::new(server), driven };
         main(&world).await;
-        // Nothing is left of anything, and nobody waits for it.
+        // No pipe is left, and no waiting request.
         until(|| world.server.count() == 0).await;
         assert_eq!(world.server.waiting(), 0);
         let World { server, driven, .. } = world;
@@ -68,20 +68,20 @@ fn limited(most: usize, main: impl AsyncFnOnce(&World)) {
 }
 
 impl World {
-    /// The root, by a connection of its own.
+    /// Returns the root, on a new connection.
     async fn root(&self) -> File {
         self.root_in(Dialect::L).await
     }
 
     async fn root_in(&self, dialect: Dialect) -> File {
-        // The owner's.
+        // As the owner.
         let gate = Gate { token: Some("00ff".into()), ..Gate::default() };
         let client = connect_by(&self.env, self.server.clone(), dialect, gate).await;
         client.attach("", 0, "token:00ff").await.expect("attached")
     }
 }
 
-/// Other tasks have their turns until it is so.
+/// Lets other tasks run until this is true.
 async fn until(mut is_so: impl FnMut() -> bool) {
     poll_fn(|cx| {
         cx.waker().wake_by_ref();
@@ -90,7 +90,7 @@ async fn until(mut is_so: impl FnMut() -> bool) {
     .await;
 }
 
-/// A pipe: its ctl from `clone`, and the directory.
+/// Creates a pipe. Returns its ctl from `clone`, and the directory.
 async fn made(root: &File) -> (File, File) {
     let ctl = root.open("clone", RDWR).await.unwrap();
     let number = text(&ctl).await;
@@ -98,7 +98,7 @@ async fn made(root: &File) -> (File, File) {
     (ctl, dir)
 }
 
-/// Both ends of it.
+/// Opens both ends.
 async fn ends(dir: &File) -> (File, File) {
     (dir.open("data", RDWR).await.unwrap(), dir.open("data1", RDWR).await.unwrap())
 }
@@ -111,7 +111,7 @@ async fn status(dir: &File) -> String {
     text(&dir.open("status", READ).await.unwrap()).await
 }
 
-/// The words in the line of an end are so, at last.
+/// Waits until the line of an end contains these words.
 async fn until_status(dir: &File, end: &str, words: &str) {
     loop {
         let status = status(dir).await;
@@ -131,12 +131,12 @@ fn writing<'f>(file: &'f File, data: &'f [u8]) -> Call<'f, u32> {
     Box::pin(file.write(0, data))
 }
 
-/// Sends it, and it has no answer.
+/// Polls a call once. It must be sent and have no answer.
 fn begin<T>(call: &mut Call<'_, T>) {
     assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
 }
 
-/// Fills a direction with messages of 1 KiB, each with its number in front.
+/// Fills a direction with messages of 1 KiB, each with its number at the start.
 async fn fill(from: &File) {
     for n in 0..ROOM >> 10 {
         assert_eq!(from.write(0, &message(n)).await.unwrap(), 1024);
@@ -149,7 +149,7 @@ fn message(n: usize) -> Vec<u8> {
     message
 }
 
-/// What `fill` has written, all of it.
+/// Reads everything that `fill` has written.
 async fn drain(to: &File) {
     for n in 0..ROOM >> 10 {
         assert_eq!(to.read(0, 8000).await.unwrap(), message(n));
@@ -168,7 +168,7 @@ fn clone_makes_a_pipe_whose_ends_carry_messages() {
             assert_eq!(list(&root).await, ["0", "1", "clone"]);
             assert_eq!(list(&dir).await, ["ctl", "ctl1", "data", "data1", "status"]);
             let (a, b) = ends(&dir).await;
-            // Borders are kept, offsets say nothing.
+            // Message boundaries are kept, and offsets ignored.
             for words in [&b"one"[..], b"", b"another"] {
                 assert_eq!(a.write(77, words).await.unwrap() as usize, words.len());
             }
@@ -179,7 +179,7 @@ fn clone_makes_a_pipe_whose_ends_carry_messages() {
             assert_eq!(&*b.read(1, 100).await.unwrap(), b"other");
             b.write(0, b"back").await.unwrap();
             assert_eq!(&*a.read(0, 100).await.unwrap(), b"back");
-            // One message that is larger than a queue.
+            // One message larger than a queue.
             let large: Vec<u8> = (0..ROOM + 1000).map(|n| (n % 251) as u8).collect();
             let n = a.write(0, &large).await.unwrap() as usize;
             let mut seen = Vec::new();
@@ -187,7 +187,7 @@ fn clone_makes_a_pipe_whose_ends_carry_messages() {
                 seen.extend(b.read(0, 1 << 20).await.unwrap());
             }
             assert!(n > 4000 && seen == large[..n]);
-            // Numbers are not used again.
+            // Numbers are not reused.
             drop((ctl, other, a, b));
             until(|| world.server.count() == 0).await;
             assert_eq!(errno(dir.open("data", READ).await), Errno::ENOENT);
@@ -207,7 +207,7 @@ fn a_read_waits_for_a_later_write_and_blocks_nobody() {
         begin(&mut first);
         begin(&mut second);
         until_status(&dir, "data1", "2 reads and 0 writes wait").await;
-        // Others of this client, and of this pipe.
+        // Other requests of this client and of this pipe.
         b.write(0, b"the other way").await.unwrap();
         assert_eq!(&*a.read(0, 100).await.unwrap(), b"the other way");
         // Both in order, from another client.
@@ -232,7 +232,7 @@ fn a_write_waits_at_the_full_queue_and_goes_on_when_there_is_room() {
         begin(&mut second);
         until_status(&dir, "data", "0 reads and 2 writes wait").await;
         until_status(&dir, "data1", "262144 of 262144 bytes, 256 of 256 blocks").await;
-        // The other direction has its own.
+        // The other direction has its own buffer.
         b.write(0, b"back").await.unwrap();
         assert_eq!(&*a.read(0, 100).await.unwrap(), b"back");
         // Half of it makes room.
@@ -273,7 +273,7 @@ fn a_write_that_is_flushed_writes_nothing_and_lets_the_next_one_on() {
         let root = world.root().await;
         let (_ctl, dir) = made(&root).await;
         let (a, b) = ends(&dir).await;
-        // A queue that has refused what is too large for it, and not what is small.
+        // A queue that has refused a large message, and accepts a small one.
         let half = vec![1; 100 << 10];
         a.write(0, &half).await.unwrap();
         let large = vec![2; 200 << 10];
@@ -289,11 +289,11 @@ fn a_write_that_is_flushed_writes_nothing_and_lets_the_next_one_on() {
     });
 }
 
-/// Passes on what is put first when the request that waits beside the put has been given up.
+/// Passes the first put message on only when the request waiting beside it was cancelled.
 struct Meanwhile {
-    /// A put has begun.
+    /// A put has started.
     begun: Arc<AtomicBool>,
-    /// The other request is not wanted any more: its flush is on its way.
+    /// The other request was cancelled, and its flush sent.
     flushed: Arc<AtomicBool>,
 }
 
@@ -355,12 +355,12 @@ fn a_read_that_is_flushed_while_another_core_writes_has_the_message_or_leaves_it
                 cancel.cancel();
             }
             let read = read.as_mut().poll(cx);
-            // The turn before this one has sent it.
+            // The previous poll has sent the flush.
             flushed.store(cancel.is_cancelled(), Ordering::Release);
             read
         })
         .await;
-        // It was written before the flush could be looked at.
+        // It was written before the flush was handled.
         let second = b.read(0, 100).await.unwrap();
         assert_eq!((&*first.unwrap(), &*second), (&b"one"[..], &b"two"[..]));
         go.send(()).unwrap();
@@ -379,7 +379,7 @@ fn the_last_close_of_an_end_hangs_up() {
         let again = dir.open("data", WRITE).await.unwrap();
         a.close().await.unwrap();
         again.write(0, b"last words").await.unwrap();
-        // A ctl keeps the pipe, not the end.
+        // An open ctl keeps the pipe, but not the end.
         again.close().await.unwrap();
         until_status(&dir, "data", "closed, hung up").await;
         assert_eq!(&*b.read(0, 100).await.unwrap(), b"last words");
@@ -392,7 +392,7 @@ fn the_last_close_of_an_end_hangs_up() {
         assert_eq!(errno(ctl.write(0, b"push zstd").await), Errno::EPIPE);
         assert_eq!(text(&ctl).await, "0\n");
 
-        // Whoever waits is told.
+        // Waiting requests are answered.
         let (_ctl, dir) = made(&root).await;
         let (a, b) = ends(&dir).await;
         let mut read = reading(&b, 100);
@@ -404,7 +404,7 @@ fn the_last_close_of_an_end_hangs_up() {
         drop(a);
         assert_eq!(&*read.await.unwrap(), b"");
         assert_eq!(errno(write.await), Errno::EPIPE);
-        // What was written before the other end is open is there for it.
+        // Data written before the other end is open stays for it.
         let (_ctl, dir) = made(&root).await;
         dir.open("data", WRITE).await.unwrap().write(0, b"early").await.unwrap();
         until_status(&dir, "data", "closed").await;
@@ -458,7 +458,7 @@ fn modules_are_pushed_and_popped_on_both_ends_between_messages() {
         assert!(lines[0].starts_with("data: open 1, 0 of 262144 bytes"), "{shown}");
         assert!(lines[1].starts_with("data zstd 100011 bytes became "), "{shown}");
         assert!(lines[2].starts_with("data1: open 1") && lines[3].starts_with("data1 zstd "), "{shown}");
-        // One end only: it is what zstd makes of it.
+        // On one end only: the reader gets the compressed data.
         ctl1.write(0, b"pop").await.unwrap();
         a.write(0, &vec![7; 100_000]).await.unwrap();
         let packed = b.read(0, 1 << 20).await.unwrap();
@@ -524,7 +524,7 @@ fn a_text_that_is_wrong_says_so_and_changes_nothing() {
         for _ in 0..16 {
             ctl.write(0, b"pop").await.unwrap();
         }
-        // A message of either end is under way.
+        // A message of one of the ends is waiting.
         fill(&b).await;
         let mut write = writing(&b, b"more");
         begin(&mut write);
@@ -553,7 +553,7 @@ fn pipes_are_limited_and_closed_ones_make_room() {
         let old = world.root_in(Dialect::P2000).await;
         let error = old.open("clone", RDWR).await.unwrap_err();
         assert!(error.to_string().contains("there are 3 pipes, and no more may be"), "{error}");
-        // Whatever is open keeps it.
+        // Any open file keeps the pipe.
         let data = root.open("1/data1", READ).await.unwrap();
         ctls.remove(1).close().await.unwrap();
         assert_eq!(errno(root.open("clone", RDWR).await), Errno::ENFILE);
@@ -582,7 +582,7 @@ fn a_client_that_has_proven_nothing_pushes_no_costly_module() {
 fn what_modules_may_hold_is_limited_for_all_pipes_together() {
     world(async |world| {
         let root = world.root().await;
-        // Of 14 MiB each.
+        // 14 MiB each.
         let (mut pipes, mut pushed) = (Vec::new(), 0);
         let refused = loop {
             let (ctl, _) = made(&root).await;
@@ -594,7 +594,7 @@ fn what_modules_may_hold_is_limited_for_all_pipes_together() {
             pushed += 1;
         };
         assert_eq!((refused.errno(), pushed), (Errno::ENOMEM, 18));
-        // What is popped, refused or gone makes room.
+        // A pop, a refused push, or the end of a pipe makes room.
         pipes[0].write(0, b"pop").await.unwrap();
         assert!(pipes[0].write(0, b"push zstd 99").await.is_err());
         pipes[0].write(0, b"push zstd 9").await.unwrap();
@@ -615,7 +615,7 @@ fn many_clients_share_one_pipe_and_every_message_comes_once() {
         let (_ctl, dir) = made(&root).await;
         let seen = Rc::new(Cell::new(0));
         let all = Rc::new(std::cell::RefCell::new(vec![Vec::new(); CLIENTS]));
-        // Who is done early hangs up for nobody.
+        // Keeps the ends open, so that a client that is done early does not hang up.
         let _open = ends(&dir).await;
         for client in 0..CLIENTS {
             let (near, far) = (world.root().await, world.root().await);
@@ -661,7 +661,7 @@ fn a_connection_that_is_lost_leaves_nothing_behind() {
             fill(&a).await;
             begin(&mut write);
             until_status(&dir, "data", "1 reads and 1 writes wait").await;
-            // More pipes, with nobody else at them.
+            // More pipes, without other clients.
             let (_ctl, dir) = made(&root).await;
             let (c, _d) = ends(&dir).await;
             let mut read = reading(&c, 100);
@@ -686,7 +686,7 @@ fn modules_that_have_a_time_go_on_when_it_has_come() {
         a.write(0, &[1; 2048]).await.unwrap();
         let mut read = reading(&b, 8000);
         begin(&mut read);
-        // The throttle has one, the next one waits.
+        // The throttle holds one; the next one waits.
         let second = [2; 1024];
         let mut write = writing(&a, &second);
         begin(&mut write);
@@ -703,7 +703,7 @@ fn modules_that_have_a_time_go_on_when_it_has_come() {
         world.hand.advance(SECOND);
         assert_eq!(&*read.await.unwrap(), &[2; 1024]);
 
-        // An end that is closed while they hold something gives it out all the same, in its time.
+        // An end closed while the modules hold messages still delivers them, in time.
         ctl.write(0, b"push throttle 1K").await.unwrap();
         for words in [&[3; 1024], &[4; 1024]] {
             a.write(0, words).await.unwrap();
@@ -728,7 +728,7 @@ fn a_time_that_has_come_for_nothing_makes_nobody_spin() {
         let root = world.root().await;
         let (ctl, dir) = made(&root).await;
         let (a, b) = ends(&dir).await;
-        // What the throttle holds is never asked for when the pipe has ended by an error.
+        // After the pipe has ended by an error, the throttle's messages are not delivered.
         ctl.write(0, b"push throttle 1K").await.unwrap();
         ctl.write(0, b"push fault cut 10").await.unwrap();
         a.write(0, b"0123456789").await.unwrap();
@@ -741,7 +741,7 @@ fn a_time_that_has_come_for_nothing_makes_nobody_spin() {
         }
         assert!(world.driven.get() - before < 40, "{}", world.driven.get() - before);
         drop((a, b));
-        // Two pipes' times: the earlier one comes first, whoever asked first.
+        // Deadlines of two pipes: the earlier one comes first, in either order of requests.
         let (late, dir) = made(&root).await;
         let (early, dir1) = made(&root).await;
         let ((a, b), (a1, b1)) = (ends(&dir).await, ends(&dir1).await);
@@ -761,7 +761,7 @@ fn a_time_that_has_come_for_nothing_makes_nobody_spin() {
     });
 }
 
-/// A clock that stands still until it is set.
+/// A clock that stands still until the test sets it.
 #[derive(Clone, Default)]
 struct Hand(Arc<Mutex<(Duration, Vec<Waker>)>>);
 

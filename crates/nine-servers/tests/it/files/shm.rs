@@ -1,4 +1,4 @@
-//! Channels as their clients and their guests see them.
+//! Channels, as clients and guests see them.
 
 use std::future::{Future, poll_fn};
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ const RDWR: OpenFlags = OpenFlags::RDWR;
 const READ: OpenFlags = OpenFlags::READ;
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// A server of channels, whose guests get a tree in memory; and a directory for sockets.
+/// A server of channels that serves guests a tree in memory, and a directory for sockets.
 struct World {
     env: Real,
     server: Arc<Channels>,
@@ -49,7 +49,7 @@ fn world(main: impl AsyncFnOnce(&World)) {
         let (server, dir) = (Arc::new(server.told_by(told)), tempfile::tempdir().unwrap());
         let world = World { env, server, served, posts, dir };
         main(&world).await;
-        // Nothing is left of anything.
+        // No channel is left.
         until(|| world.server.count() == 0).await;
         assert!(world.posts.posted().is_empty(), "posts are left");
         assert_eq!(std::fs::read_dir(world.dir.path()).unwrap().count(), 0, "sockets are left");
@@ -57,7 +57,7 @@ fn world(main: impl AsyncFnOnce(&World)) {
     .expect("a runtime");
 }
 
-/// Other tasks have their turns until it is so.
+/// Lets other tasks run until this is true.
 async fn until(mut is_so: impl FnMut() -> bool) {
     poll_fn(|cx| {
         cx.waker().wake_by_ref();
@@ -87,7 +87,7 @@ impl World {
         Channel::dial(&self.at(name), Waits::Adaptive, MINUTE).await.unwrap()
     }
 
-    /// A guest that asks, and its root.
+    /// Joins a guest that is a client, and returns its root.
     async fn guest(&self, name: &str) -> File {
         self.client(Asking::new(self.join(name).await)).await
     }
@@ -99,7 +99,7 @@ impl World {
         client.attach("", rustix::process::geteuid().as_raw(), "").await.expect("attached")
     }
 
-    /// A channel that is announced at this name, after these texts: its ctl and its directory.
+    /// Announces a channel at this name, after these control messages. Returns its ctl and its directory.
     async fn announced(&self, root: &File, name: &str, texts: &[&str]) -> (File, File) {
         let (ctl, dir) = made(root).await;
         for text in texts {
@@ -125,7 +125,7 @@ async fn status(dir: &File) -> String {
     String::from_utf8(content(&dir.open("status", READ).await.unwrap()).await).unwrap()
 }
 
-/// The word behind a key.
+/// Returns the value of a key in the status.
 async fn value(dir: &File, key: &str) -> String {
     let status = status(dir).await;
     let mut words = status.split_whitespace();
@@ -162,7 +162,7 @@ fn bytes_of_a_channel_are_a_file() {
                      epoch 0 join 0 taken 0 0 used 0 0 in 0 out 0 qin 0 qout 0\n";
         assert_eq!(said, whole);
         let data = dir.open("data", RDWR).await.unwrap();
-        // Who comes before the guest waits for him.
+        // A read before the guest joins waits for it.
         let early = data.read(0, 100);
         let guest = async {
             let mut guest = world.join("a b").await;
@@ -172,7 +172,7 @@ fn bytes_of_a_channel_are_a_file() {
         };
         let (early, mut guest) = futures_util::future::join(early, guest).await;
         assert_eq!(early.unwrap(), &b"hello"[..]);
-        // What nobody has taken lies in the rings: 5 bytes in a line, 100 in two.
+        // Unread data is in the rings: 5 bytes in one line, 100 in two.
         data.write(0, &[7; 100]).await.unwrap();
         put(&mut guest, b"first").await;
         let said = status(&dir).await;
@@ -181,7 +181,7 @@ fn bytes_of_a_channel_are_a_file() {
         assert_eq!(data.read(0, 100).await.unwrap(), &b"first"[..]);
         let said = status(&dir).await;
         assert!(said.contains(" taken 2 2 used 0 0 in 10 out 100 "), "{said}");
-        // More than the rings hold, both ways.
+        // More than the rings hold, in both directions.
         let bytes = noise(300_000);
         let write = async {
             let mut at = 0;
@@ -210,7 +210,7 @@ fn bytes_of_a_channel_are_a_file() {
         let said = status(&dir).await;
         assert!(said.starts_with("Established kind bytes") && said.contains("epoch 1 join 1"), "{said}");
         assert!(said.contains(" in 300010 out 300100 "), "{said}");
-        // What came before the end is read.
+        // Data sent before the end is read.
         put(&mut guest, b"last").await;
         drop(guest);
         assert_eq!(data.read(0, 100).await.unwrap(), &b"last"[..]);
@@ -233,12 +233,12 @@ fn a_guest_that_asks_gets_what_is_served_and_then_the_next_one() {
             let file = guest.create(format!("f{n}"), RDWR, 0o644, NOGID).await.unwrap();
             assert_eq!(file.write_at(0, &bytes).await.unwrap(), bytes.len());
             assert!(content(&file).await == bytes);
-            // Who comes meanwhile waits for his turn.
+            // Further guests wait.
             assert!(status(&dir).await.starts_with("Established"));
         }
         let direct = connect(&world.env, world.served.clone(), Dialect::L).await;
         assert_eq!(list(&direct.attach("", 0, "").await.unwrap()).await, ["f0", "f1", "f2"]);
-        // It stays while a guest is there, though nobody has its files open; then its socket goes.
+        // The channel stays while a guest is joined, without open files; then its socket is removed.
         let guest = world.guest("s").await;
         drop((ctl, dir));
         assert_eq!(list(&guest).await.len(), 3);
@@ -275,7 +275,7 @@ fn several_guests_have_a_channel_at_once_and_each_its_own_memory() {
             assert!(line.starts_with(&format!("guest {n} epoch 1 join 1 taken ")), "{said}");
             assert!(line.ends_with(" used 0 0"), "{said}");
         }
-        // One more has his turn when one of them has gone, whichever that is.
+        // One more guest can join after any of them has gone.
         let goes = async {
             assert!(status(&dir).await.contains(" guests 3 3 "));
             drop(guests.remove(1));
@@ -287,21 +287,21 @@ fn several_guests_have_a_channel_at_once_and_each_its_own_memory() {
             said.contains("\nguest 1 ") && !said.contains("\nguest 2 ") && said.contains("\nguest 4 "),
             "{said}"
         );
-        // Who breaks the rules, or has only connected, is in nobody's way.
+        // A guest that violates the protocol, or has only connected, does not affect the others.
         drop(fourth);
         let mut bad = world.join("s").await;
         put(&mut bad, b"\xff\xff\xff\xff rubbish").await;
         while take(&mut bad).await.is_some() {}
         drop((bad, std::os::unix::net::UnixStream::connect(world.at("s")).unwrap()));
         assert!(content(&guests[0].1).await == bytes && content(&guests[1].1).await == bytes);
-        // All of them see the end.
+        // All of them get a hangup.
         say(&ctl, "hangup").await.unwrap();
         for (guest, _) in &guests {
             assert!(guest.walk("none").await.unwrap_err().is_disconnect());
         }
         assert!(status(&dir).await.starts_with("Closed"));
 
-        // It stays as long as one of them is there.
+        // It stays as long as one of them is joined.
         let (ctl, dir) = world.announced(&root, "t", &["guests 2"]).await;
         let (one, two) = (world.guest("t").await, world.guest("t").await);
         drop((ctl, dir, one));
@@ -310,7 +310,7 @@ fn several_guests_have_a_channel_at_once_and_each_its_own_memory() {
         drop(two);
         until(|| !Path::exists(&world.at("t"))).await;
 
-        // Memory is set aside for all; and others than these have one guest.
+        // Memory is reserved for all guests. Channels of other kinds have one guest.
         let (ctl, _) = made(&root).await;
         let announce = format!("announce {}", world.at("u").display());
         for text in ["guests 64", "size 8192"] {
@@ -344,13 +344,13 @@ fn a_guest_that_answers_is_dialled_by_its_name() {
             let file = there.create("f", RDWR, 0o644, NOGID).await.unwrap();
             assert_eq!(file.write_at(0, &bytes).await.unwrap(), bytes.len());
             assert!(content(&file).await == bytes);
-            // The arena is the asker's: ours, and all that was asked is answered.
+            // The arena is the asking side's, that is the host's, and every request was answered.
             let said = status(&dir).await;
             assert!(said.contains(" used 0 0 arena 0 in "), "{said}");
             drop((file, there));
             while status(&dir).await.starts_with("Established") {}
         }
-        // One that has gone before anybody has dialled it leaves its place.
+        // A guest that goes before a client has dialled it makes room for the next.
         drop(world.join("s").await);
         while status(&dir).await.starts_with("Established") {}
         serve_at(world, "s", None).await;
@@ -360,7 +360,7 @@ fn a_guest_that_answers_is_dialled_by_its_name() {
     });
 }
 
-/// A guest that serves a tree of its own.
+/// Joins a guest that serves a tree of its own.
 async fn serve_at(world: &World, name: &str, server: Option<Arc<dyn FileServer>>) {
     let server = server.unwrap_or_else(|| Arc::new(Ram::new(16 << 20)));
     let channel = world.join(name).await;
@@ -383,7 +383,7 @@ fn two_guests_are_connected_and_nobody_between_them_looks() {
         let root = world.root().await;
         let (_server, below) = world.announced(&root, "server", &["kind server", "name disk"]).await;
         let (_client, above) = world.announced(&root, "client", &["connect disk"]).await;
-        // Nobody is there to be connected to: the guest finds the end.
+        // There is no guest to connect to, so this one gets a hangup.
         let mut alone = Asking::new(world.join("client").await);
         let end = poll_fn(|cx| alone.poll_read(cx, &mut [0; 4096])).await;
         assert!(matches!(end, Ok(0) | Err(_)));
@@ -403,7 +403,7 @@ fn two_guests_are_connected_and_nobody_between_them_looks() {
         }
         let [came, went] = [value(&above, "in").await, value(&below, "out").await];
         assert!(came == went && came.parse::<usize>().unwrap() > 2 * bytes.len(), "{came} {went}");
-        // Of bytes likewise.
+        // The same for bytes.
         let (_a, first) = world.announced(&root, "a", &["kind bytes", "name a"]).await;
         let (_b, _) = world.announced(&root, "b", &["kind bytes", "connect a"]).await;
         let mut one = world.join("a").await;
@@ -436,7 +436,7 @@ fn a_channel_is_posted_as_long_as_it_is_there() {
         say(&ctl, &format!("announce {}", world.at("s").display())).await.unwrap();
         refuses("post a/b", Errno::EINVAL, "bad file name").await;
         refuses("post", Errno::EINVAL, "`post`: what a channel knows is").await;
-        // What somebody else has posted stays his.
+        // Another client's post is not replaced.
         let create = async |name: &str, text: &[u8]| {
             let file = srv.create(name, OpenFlags::WRITE, 0o644, NOGID).await.unwrap();
             file.write(0, text).await.unwrap();
@@ -454,7 +454,8 @@ fn a_channel_is_posted_as_long_as_it_is_there() {
         let other = world.root_of(world.posts.clone(), "").await;
         assert_eq!(errno(other.unlink("lab", false).await), Errno::EACCES);
 
-        // Another guest gets what stands behind the post; the end, if that is no channel, or nothing.
+        // Another guest is connected to the channel of the post. If the post is not a channel or does not exist, it
+        // gets a hangup.
         let (_client, above) = world.announced(&root, "client", &["connect /srv/lab"]).await;
         serve_at(world, "s", None).await;
         until_joined(&dir).await;
@@ -471,14 +472,14 @@ fn a_channel_is_posted_as_long_as_it_is_there() {
             assert!(matches!(end, Ok(0) | Err(_)));
         }
 
-        // One that was removed may be posted again, under any name; and whoever has its name now keeps it.
+        // A removed post may be posted again under any name. A new owner of the name keeps it.
         srv.unlink("lab", false).await.unwrap();
         say(&ctl, "post again").await.unwrap();
         srv.unlink("again", false).await.unwrap();
         create("again", b"tcp!other").await;
         say(&ctl, "post lab").await.unwrap();
         assert_eq!(list(&srv).await, ["again", "lab", "taken"]);
-        // It goes with its channel: by a text, or when nobody has that any more.
+        // It is removed with its channel: by a hangup, or when the channel has no open files.
         say(&ctl, "hangup").await.unwrap();
         assert_eq!(list(&srv).await, ["again", "taken"]);
         refuses("post lab", Errno::EPIPE, "hung up").await;
@@ -536,14 +537,14 @@ fn texts_are_understood_or_it_is_said_what_is_due() {
         drop(other);
         until(|| world.server.count() == 1).await;
         say(&ctl, "name one").await.unwrap();
-        // What cannot be announced can be announced elsewhere.
+        // After a failed announcement, another path can be announced.
         let nowhere = format!("announce {}/none/s", world.dir.path().display());
         assert_eq!(errno(say(&ctl, &nowhere).await), Errno::ENOENT);
         say(&ctl, &format!("announce {}", world.at("s").display())).await.unwrap();
         refuses("lines 64", Errno::EBUSY, "the channel is announced").await;
         refuses(&format!("announce {}", world.at("t").display()), Errno::EBUSY, "the channel is announced")
             .await;
-        // Two at one place.
+        // Two channels at one path.
         let (other, _) = made(&root).await;
         let same = say(&other, &format!("announce {}", world.at("s").display())).await;
         assert_eq!(errno(same), Errno::EADDRINUSE);
@@ -559,13 +560,13 @@ fn texts_are_understood_or_it_is_said_what_is_due() {
 fn hangup_reaches_guests_and_whoever_waits() {
     world(async |world| {
         let root = world.root().await;
-        // Of 9P.
+        // A channel of 9P.
         let (ctl, _) = world.announced(&root, "s", &[]).await;
         let guest = world.guest("s").await;
         assert!(list(&guest).await.is_empty());
         say(&ctl, "hangup").await.unwrap();
         assert!(guest.walk("none").await.unwrap_err().is_disconnect());
-        // Of bytes: with a guest that does not read, and without one.
+        // A channel of bytes: with a guest that does not read, and without a guest.
         for joins in [true, false] {
             let (ctl, dir) = world.announced(&root, "b", &["kind bytes", "lines 64"]).await;
             let data = dir.open("data", RDWR).await.unwrap();
@@ -585,7 +586,7 @@ fn hangup_reaches_guests_and_whoever_waits() {
     });
 }
 
-/// What comes of a call, which looks for its cancel in every turn.
+/// Returns the result of a call that checks for its cancellation at every poll.
 async fn looking<T>(call: impl Future<Output = T> + Unpin, beside: impl Future<Output = ()>) -> T {
     let mut call = call;
     let called = poll_fn(|cx| {
@@ -609,10 +610,10 @@ fn a_read_or_write_that_waits_is_flushed() {
         };
         let read = cancel.clone().scope(Box::pin(data.read(0, 10)));
         assert_eq!(errno(looking(read, waits).await), Errno::EINTR);
-        // No byte has gone to it.
+        // It has taken no bytes.
         put(&mut guest, b"for the next one").await;
         assert_eq!(data.read(0, 100).await.unwrap(), &b"for the next one"[..]);
-        // A write says how much of it has gone.
+        // A cancelled write reports the number of bytes sent.
         let (cancel, bytes) = (Cancel::default(), noise(20_000));
         let waits = async {
             while value(&dir, "out").await == "0" {}
@@ -656,7 +657,7 @@ fn there_are_as_many_channels_and_as_much_memory_as_may_be() {
     world(async |world| {
         let root = world.root().await;
         let (big, _) = made(&root).await;
-        // Rings and a page beside it.
+        // Besides the rings and a page.
         let pages = MEMORY_MAX / 4096 - 3;
         for text in ["lines 64".into(), format!("size {}", pages + 1)] {
             say(&big, &text).await.unwrap();
@@ -692,13 +693,13 @@ fn a_guest_that_breaks_the_rules_ends_its_own_channel() {
         for rubbish in [&b"\xff\xff\xff\xff rubbish"[..], b"\x07\0\0\0\0\0\0", &[0; 64]] {
             let mut guest = world.join("s").await;
             put(&mut guest, rubbish).await;
-            // Its channel ends, and the next one has his turn.
+            // Its channel ends, and the next guest can join.
             while take(&mut guest).await.is_some() {}
             drop(guest);
             assert!(list(&world.guest("s").await).await.is_empty());
         }
         while status(&dir).await.starts_with("Established") {}
-        // One that knocks and says nothing, and one that has gone before it has joined.
+        // A guest that connects and sends nothing, and one that goes before it has joined.
         drop(std::os::unix::net::UnixStream::connect(world.at("s")).unwrap());
         assert!(list(&world.guest("s").await).await.is_empty());
         put(&mut other, b"still here").await;

@@ -1,4 +1,4 @@
-//! Posts as their clients see them.
+//! Posts, as clients see them.
 
 use std::sync::Arc;
 
@@ -15,7 +15,8 @@ use crate::files::world::{ALL, connect, content, errno, list};
 const READ: OpenFlags = OpenFlags::READ;
 const WRITE: OpenFlags = OpenFlags::WRITE;
 
-/// Posts whose owner attaches as `owner`. What begins with `tcp!` is an address; what stands before an `@` is secret.
+/// Posts with an owner that attaches as `owner`. A text that starts with `tcp!` is an address; the part before an `@`
+/// is secret.
 struct World {
     env: Real,
     posts: Arc<Posts>,
@@ -72,7 +73,7 @@ fn an_address_is_posted_read_and_withdrawn() {
             (world.posts.get("none"), world.posts.posted()),
             (None, vec!["lab".into(), "it's odd".into()])
         );
-        // Whoever has it open does not come upon the next one of its name.
+        // An open fid does not refer to the next post of this name.
         let old = root.open("lab", READ).await.unwrap();
         root.unlink("lab", false).await.unwrap();
         assert_eq!(errno(root.walk("lab").await), Errno::ENOENT);
@@ -89,7 +90,7 @@ fn a_post_is_written_once() {
     world(async |world, dialect| {
         let root = world.root(dialect, "owner").await;
         let file = made(&root, "lab").await;
-        // What is no address may be said better.
+        // After an invalid address, a valid one may be written.
         refused(dialect, file.write(0, b"nonsense").await, Errno::EINVAL, "`nonsense` is no address");
         refused(dialect, file.write(0, b"\xff\xff").await, Errno::EINVAL, "no text");
         refused(dialect, file.write(0, &[b'x'; TEXT_MAX + 1]).await, Errno::EINVAL, "at most 4096 bytes");
@@ -119,7 +120,7 @@ fn what_was_never_written_is_no_post() {
         assert_eq!((&*file.read(0, 100).await.unwrap(), list(&root).await), (&b""[..], vec!["empty".into()]));
         file.close().await.unwrap();
         assert!(list(&root).await.is_empty());
-        // What is made to be removed on close is posted as long as its maker stays; .L has no such flag.
+        // A file created to be removed on close is posted while its creator has it open; .L has no such flag.
         if !dialect.is_l() {
             let flags = OpenFlags::RDWR | OpenFlags::EXCL | OpenFlags::RCLOSE;
             let file = root.create("here", flags, 0o644, NOGID).await.unwrap();
@@ -128,7 +129,7 @@ fn what_was_never_written_is_no_post() {
             file.close().await.unwrap();
             assert!(list(&root).await.is_empty());
         }
-        // Nothing is left after a connection is lost, nor after its name went to another.
+        // No post is left after its creator's connection is lost, nor after its name was given to another.
         let gone = world.root(dialect, "owner").await;
         let file = made(&gone, "lost").await;
         drop((file, gone));

@@ -1,4 +1,4 @@
-//! Whose rights a client has.
+//! The rights of a client.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -57,7 +57,7 @@ fn a_client_makes_files_of_its_own_and_reads_what_it_may() {
         let give = SetAttr { uid: Some(0), ..SetAttr::default() };
         assert_eq!(errno(mine.setattr(&give).await), Errno::EPERM);
     });
-    // This thread is itself again.
+    // This thread has its own identity again.
     fs::write(dir.path().join("after"), "").unwrap();
     assert_eq!(fs::metadata(dir.path().join("after")).unwrap().uid(), 0);
 }
@@ -75,7 +75,7 @@ fn root_is_root_and_a_number_without_a_name_is_nobodys_friend() {
         let root = root.unwrap();
         root.create("stranger", RDWR, 0o600, NOGID).await.unwrap();
         assert_eq!(errno(root.open("roots", OpenFlags::READ).await), Errno::EACCES);
-        // A group it is not in counts for nothing.
+        // A group that the client is not in is ignored.
         root.create("grouped", RDWR, 0o600, 0).await.unwrap();
     });
     for (name, owner) in [("roots", (0, 0)), ("stranger", (54_321, NOBODY)), ("grouped", (54_321, NOBODY))] {
@@ -111,7 +111,7 @@ fn who_is_not_root_cannot_serve_others_as_themselves() {
     assert!(Disk::open("/tmp", options).is_err());
 }
 
-/// What the kernel says about this thread's rights.
+/// Returns this thread's rights as the kernel shows them.
 fn credentials() -> Vec<String> {
     let status = fs::read_to_string("/proc/thread-self/status").unwrap();
     let ours = |line: &&str| ["Uid:", "Gid:", "Groups:", "Cap"].iter().any(|name| line.starts_with(name));
@@ -129,7 +129,7 @@ fn no_right_of_root_is_left_to_a_client() {
     as_client(&dir, NOBODY, async |root| {
         let root = root.unwrap();
         root.create("mine", RDWR, 0o777, NOGID).await.unwrap();
-        // cap_setuid, effective: whoever ran the file would become root.
+        // cap_setuid, effective: a user running the file would become root.
         let cap_setuid = [1, 0, 0, 2, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         for name in ["mine", "roots"] {
             let file = root.walk(name).await.unwrap();
@@ -155,7 +155,7 @@ fn a_clients_own_groups_count_and_the_servers_do_not() {
     if !is_root() {
         return;
     }
-    // The first user who is in a group beside its own.
+    // The first user with a group besides its own.
     let groups = fs::read_to_string("/etc/group").unwrap();
     let member = groups.lines().find_map(|line| {
         let fields: Vec<_> = line.split(':').collect();

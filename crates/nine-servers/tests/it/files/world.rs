@@ -1,4 +1,4 @@
-//! A client and a server on two ends of a socket pair, on one thread.
+//! A client and a server on the two ends of a socket pair, on one thread.
 
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
@@ -12,12 +12,12 @@ use nine_proto::{Dialect, Errno, NOUID};
 
 pub const ALL: [Dialect; 3] = [Dialect::L, Dialect::U, Dialect::P2000];
 
-/// Runs `main` with the root of what `server` serves, attached as root.
+/// Runs `main` with the root of a server, attached as root.
 pub fn serve(server: impl FileServer, dialect: Dialect, main: impl AsyncFnOnce(File)) {
     serve_as(server, dialect, 0, async |root| main(root.expect("attached")).await);
 }
 
-/// The same as another user, who may be refused.
+/// The same as another user. The attach may be refused.
 pub fn serve_as(
     server: impl FileServer,
     dialect: Dialect,
@@ -33,7 +33,7 @@ pub fn serve_as(
     .expect("a runtime");
 }
 
-/// What a server answers to these bytes, the first `count` bytes of it.
+/// Returns the first `count` bytes of a server's answers to these bytes.
 pub fn raw(server: Arc<dyn FileServer>, bytes: Vec<u8>, count: usize) -> Vec<u8> {
     let (mut near, far) = UnixStream::pair().expect("a pair of sockets");
     let client = std::thread::spawn(move || {
@@ -49,12 +49,12 @@ pub fn raw(server: Arc<dyn FileServer>, bytes: Vec<u8>, count: usize) -> Vec<u8>
     client.join().expect("a client")
 }
 
-/// A new connection to a server.
+/// Returns a new connection to a server.
 pub async fn connect(env: &nine_net::rt::Real, server: Arc<dyn FileServer>, dialect: Dialect) -> Client {
     connect_by(env, server, dialect, trusting()).await
 }
 
-/// The same by this gate.
+/// The same with this gate.
 pub async fn connect_by(
     env: &nine_net::rt::Real,
     server: Arc<dyn FileServer>,
@@ -67,13 +67,13 @@ pub async fn connect_by(
     let options = Options { dialects: vec![dialect], ..Options::default() };
     let (client, driver) = Client::connect(near, options).await.expect("a session");
     env.spawn(Box::pin(async move {
-        // Whoever still waits for an answer is told why it ended.
+        // Requests still waiting get the error.
         let _ = driver.await;
     }));
     client
 }
 
-/// The root of a service for its owner, by the word of the kernel.
+/// Returns the root of a service for its owner, authenticated by the kernel.
 pub async fn owner(env: &nine_net::rt::Real, service: &Service) -> File {
     let peer = Peer { addr: "owner".into(), proof: Proof::Unix { uid: 0, gid: 0 } };
     let client = Client::within(env, service, peer, Options::default()).await.expect("a session");
@@ -90,7 +90,7 @@ fn trusting() -> Gate {
     Gate { anonymous: Anonymous::Trusted, ..Gate::default() }
 }
 
-/// The names in a directory, sorted.
+/// Returns the names in a directory, sorted.
 pub async fn list(dir: &File) -> Vec<String> {
     let mut names = Vec::new();
     let mut entries = dir.read_dir().await.expect("a directory");
@@ -101,7 +101,7 @@ pub async fn list(dir: &File) -> Vec<String> {
     names
 }
 
-/// Everything in a file.
+/// Returns the contents of a file.
 pub async fn content(file: &File) -> Vec<u8> {
     let mut data = vec![0; 4 << 20];
     let n = file.read_at(0, &mut data).await.expect("content");
@@ -109,7 +109,7 @@ pub async fn content(file: &File) -> Vec<u8> {
     data
 }
 
-/// The number of the error that this must be.
+/// Returns the errno of a result that must be an error.
 #[track_caller]
 pub fn errno<T>(result: nine_io::client::Result<T>) -> Errno {
     match result {
@@ -126,7 +126,7 @@ pub fn is_root() -> bool {
     root
 }
 
-/// Says it past the test runner, which shows nothing of a test that passes.
+/// Writes to stderr directly, since the test runner hides the output of a passing test.
 pub fn not_covered(what: &str) {
     std::io::Write::write_all(&mut std::io::stderr(), format!("NOT COVERED: {what}\n").as_bytes()).unwrap();
 }

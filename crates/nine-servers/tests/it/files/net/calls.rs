@@ -1,4 +1,4 @@
-//! Calls and the bytes they carry.
+//! Calls and their data.
 
 use super::*;
 
@@ -100,7 +100,7 @@ fn what_is_refused_is_told_and_the_conversation_can_be_used_again() {
         for words in ["keepalive", "keepalive 5000", "keepalive 32767000", "ttl 1", "tos 16"] {
             say(&ctl, words).await.unwrap();
         }
-        // Any bytes at all.
+        // Arbitrary bytes.
         for seed in 0..500_u32 {
             let bytes: Vec<u8> =
                 (0..seed % 40).map(|i| (seed.wrapping_mul(2_654_435_761) >> (i % 24)) as u8).collect();
@@ -123,7 +123,7 @@ fn a_blocked_connect_read_or_listen_is_flushed_at_once() {
             assert_eq!(flushed(world, arrived, say(&ctl, "connect 127.0.0.1:2")).await, Errno::EINTR);
             assert_eq!(dropped.load(Ordering::Relaxed), before + 1, "the dial is given up");
             assert!(shown(&dir, "status").await.starts_with("Closed "));
-            // While it is under way ctl and status can be read.
+            // During the connect, ctl and status can be read.
             let mut connect = pin!(say(&ctl, "connect 127.0.0.1:2"));
             let mut status = String::new();
             while !status.starts_with("Syn_sent ") {
@@ -156,7 +156,7 @@ fn a_blocked_connect_read_or_listen_is_flushed_at_once() {
             world.held.calls.lock().unwrap().push(near);
             let taken = dir.open("listen", RDWR).await.unwrap();
             assert!(text(&taken).await.parse::<u64>().is_ok());
-            // Who waits for a call when the place goes is told.
+            // An open waiting for a call fails when the announcement ends.
             let mut listen = pin!(dir.open("listen", RDWR));
             let mut status = String::new();
             while !status.contains(" listen 1 ") {
@@ -181,7 +181,7 @@ fn a_write_that_is_flushed_says_how_much_of_it_has_gone() {
         say(&ctl, "connect 127.0.0.1:1").await.unwrap();
         let data = dir.open("data", RDWR).await.unwrap();
         let mut other = world.held.others.lock().unwrap().pop().unwrap();
-        // More than a pipe keeps: the rest waits.
+        // More than the pipe buffers: the rest waits.
         let whole: Vec<u8> = (0..700_000_u32).map(|n| n as u8).collect();
         let mut gone = 0;
         loop {
@@ -245,7 +245,7 @@ fn modules_are_pushed_by_ctl() {
         }
         b.write(0, b"plain").await.unwrap();
         assert_eq!(a.read(0, 100).await.unwrap(), "plain");
-        // What has been written arrives, whoever closes first.
+        // Written data arrives, no matter which end closes first.
         for end in [&ctl, &taken] {
             say(end, "push zstd").await.unwrap();
         }
@@ -322,7 +322,7 @@ fn who_calls_and_resets_ends_nothing() {
                 std::thread::spawn(move || {
                     while !over.load(Ordering::Relaxed) {
                         let Ok(call) = std::net::TcpStream::connect(to) else { continue };
-                        // Closed at once, and with a reset.
+                        // Closed at once, with a reset.
                         let _ = rustix::net::sockopt::set_socket_linger(&call, Some(Duration::ZERO));
                     }
                 })
@@ -425,7 +425,7 @@ fn the_address_of_this_end_can_be_chosen_by_who_may_be_called_there() {
             assert!(error.to_string().contains(says), "{words}: {error}");
         }
     });
-    // Who may only dial takes no address of his own.
+    // A user that may only dial cannot choose a local address.
     limited(10, "allow dial tcp!loopback!*".parse().unwrap(), async |world| {
         let root = world.root().await;
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -456,7 +456,7 @@ fn an_address_that_is_silent_leaves_the_others_their_time() {
                 if dialled == n { Poll::Ready(()) } else { Poll::Pending }
             })
             .await;
-            // A third of a minute, then half of what is left.
+            // A third of a minute, then half of the rest.
             clock.jump(Duration::from_secs(20));
         }
         connect.await.unwrap();

@@ -63,7 +63,7 @@ fn udp_carries_datagrams_by_calls_and_with_headers() {
         assert!(say(&ctl, "headers").await.is_err(), "not announced");
         say(&ctl, "announce 127.0.0.1!0").await.unwrap();
         let at = shown(&dir, "local").await;
-        // Who waits for a call is told that none will come.
+        // An open waiting for a call fails.
         let mut listen = pin!(dir.open("listen", RDWR));
         let mut status = String::new();
         while !status.contains(" listen 1 ") {
@@ -84,7 +84,7 @@ fn udp_carries_datagrams_by_calls_and_with_headers() {
         assert_eq!(came.len(), 52 + 5);
         assert_eq!(&came[52..], b"hello");
         let port = u16::from_be_bytes([came[48], came[49]]);
-        // All of 127/8 is here: by which of them it came need not be said.
+        // All of 127/8 is local; the header need not name the address at which the datagram arrived.
         assert!(caller.local().await.unwrap().ends_with(&format!("!{port}")));
         let mut back = came[..52].to_vec();
         back.extend(b"hello yourself");
@@ -135,7 +135,7 @@ fn with_headers_a_datagram_goes_to_who_has_sent_one_and_where_one_may_call() {
         assert_eq!(&data.read(0, 1000).await.unwrap()[52..], b"first");
         assert_eq!(errno(data.write(0, &to(&stranger)).await), Errno::EACCES);
         assert_eq!(errno(data.write(0, b"no headers").await), Errno::EINVAL);
-        // No address is none, though the kernel would send to the loopback.
+        // An unspecified address is refused, though the kernel would send to the loopback.
         for ip in [std::net::Ipv4Addr::UNSPECIFIED.to_ipv6_mapped(), std::net::Ipv6Addr::UNSPECIFIED] {
             let mut nowhere = to(&known);
             nowhere[..16].copy_from_slice(&ip.octets());

@@ -1,4 +1,4 @@
-//! How much one user may have, and what is said where nothing is left.
+//! Limits of one user, and errors at the limits.
 
 use super::*;
 
@@ -7,7 +7,7 @@ fn who_opens_clone_and_never_closes_takes_half_and_no_more() {
     limited(100, Policy::loopback(), async |world| {
         let as_user = async |uid| world.client(Dialect::L).await.attach("", uid, "").await.unwrap();
         let (greedy, other) = (as_user(1000).await, as_user(1001).await);
-        // Another name makes nobody another.
+        // Another name does not make another user.
         let again = world.client(Dialect::L).await.attach("another", 1000, "").await.unwrap();
         let mut had = Vec::new();
         loop {
@@ -75,10 +75,10 @@ fn modules_are_counted_for_their_owner_who_may_have_half_of_them() {
             }
         };
         assert!(error.to_string().contains("your conversations may hold 128 MiB"), "{error}");
-        // 4 MiB for zstd, 2 for what the first module makes of a connection.
+        // 4 MiB for zstd, 2 for the stream of the first module.
         assert_eq!(had.len(), 128 / 6 + 1);
         say(&connected(&yours).await, "push zstd").await.unwrap();
-        // What has been popped, or closed, can be had again; what the first one has made stays.
+        // A pop or a close makes room; the stream of the first module stays.
         let last = had.pop().unwrap();
         say(&had[0], "pop").await.unwrap();
         say(&last, "push zstd").await.unwrap();
@@ -95,7 +95,7 @@ async fn poll_until(mut is_so: impl AsyncFnMut() -> bool) {
     while !is_so().await {}
 }
 
-/// Whether the process' end of a pipe is still there.
+/// Returns whether the server's end of a pipe still exists.
 fn is_there(far: &mut Pipe) -> bool {
     let wrote = far.poll_write(&mut Context::from_waker(std::task::Waker::noop()), &[io::IoSlice::new(b"x")]);
     !matches!(wrote, Poll::Ready(Err(_)))
@@ -126,7 +126,7 @@ fn closed_conversations_that_wait_are_counted_for_their_owner_and_given_up_in_th
         assert_eq!(received(&mut cut, 2000).await.len(), 1000, "what was written has left");
         assert!(!is_there(&mut cut), "one user has had half");
         kept.push(closed(&yours).await);
-        // The driver has had a turn of each: it dials in turn.
+        // Each conversation has had a turn, since the driver takes them in order.
         say(&made(&mine, "held").await.0, "connect 127.0.0.1:1").await.unwrap();
         clock.jump(Duration::from_secs(9));
         say(&made(&mine, "held").await.0, "connect 127.0.0.1:1").await.unwrap();

@@ -1,5 +1,5 @@
-//! The network as its clients see it: real sockets on the loopback, and a network in the test's hands where the world
-//! would not do as it is told.
+//! The network, as clients see it: real sockets on the loopback, and a network controlled by the test for cases that
+//! real ones do not produce on demand.
 
 mod calls;
 mod datagrams;
@@ -71,7 +71,7 @@ fn timed(most: usize, policy: Policy, clock: Option<Arc<Ahead>>, main: impl Asyn
         }
         drop(root);
         drop(world);
-        // Nobody waits for a server that has gone.
+        // The driver ends with the server.
         until(|| ended.load(Ordering::Relaxed) == 1).await;
     })
     .expect("a runtime");
@@ -92,7 +92,7 @@ impl World {
     }
 }
 
-/// A clock that stands, but where the test sets it forward.
+/// A clock that stands still unless the test advances it.
 struct Ahead(Mutex<(Duration, Vec<Waker>)>);
 
 impl Ahead {
@@ -109,7 +109,7 @@ impl Ahead {
     }
 }
 
-/// Of whoever sleeps.
+/// The clock for sleepers.
 struct Clocked(Arc<Ahead>);
 
 impl Clock for Clocked {
@@ -138,15 +138,15 @@ impl Clock for Clocked {
     }
 }
 
-/// A network whose calls come and go when the test says so; a call is the end of a pipe, named by its number.
+/// A network with calls controlled by the test. A call is the end of a pipe, named by its number.
 #[derive(Default)]
 struct Held {
     dialled: AtomicUsize,
     announced: AtomicUsize,
     dropped: Arc<AtomicUsize>,
-    /// The other ends of calls that were made.
+    /// The other ends of outgoing calls.
     others: Arc<Mutex<Vec<Pipe>>>,
-    /// Calls that will be taken.
+    /// Calls to be accepted.
     calls: Arc<Mutex<Vec<Pipe>>>,
 }
 
@@ -169,7 +169,7 @@ impl Network for Held {
         Box::pin(ready(places))
     }
 
-    /// Port 1 answers, 2 never does, 9 refuses, 23 and 24 are such errors of the kernel.
+    /// Port 1 answers, 2 never does, 9 refuses, 23 and 24 fail with the kernel's errors of these numbers.
     fn dial(&self, to: Place, _: Option<Place>) -> Later<io::Result<Call>> {
         self.dialled.fetch_add(1, Ordering::Relaxed);
         let (others, going) = (self.others.clone(), Going(self.dropped.clone()));
@@ -194,7 +194,7 @@ impl Network for Held {
         {
             return Box::pin(ready(Err(short(at))));
         }
-        // The ports that it chooses are 1001 and those that follow.
+        // The ports chosen for port 0 start at 1001.
         let local = match at {
             Place::Ip(at) if at.port() == 0 => {
                 format!("{}!{}", at.ip(), 1001 + self.announced.fetch_add(1, Ordering::Relaxed))
@@ -301,7 +301,7 @@ async fn shown(dir: &File, name: &str) -> String {
     text(&dir.open(name, READ).await.unwrap()).await
 }
 
-/// A new conversation: its ctl, and its directory.
+/// Creates a conversation. Returns its ctl and its directory.
 async fn made(root: &File, network: &str) -> (File, File) {
     let ctl = root.open(format!("{network}/clone").as_str(), RDWR).await.unwrap();
     let dir = root.walk(format!("{network}/{}", text(&ctl).await).as_str()).await.unwrap();
@@ -312,7 +312,7 @@ async fn say(ctl: &File, words: &str) -> Result<()> {
     ctl.write(0, words.as_bytes()).await.map(|n| assert_eq!(n as usize, words.len()))
 }
 
-/// Calls that are taken at an address of the loopback: ctl, directory, and `connect` with the port.
+/// Announces an address of the loopback. Returns the ctl, the directory, and `connect` with the port.
 async fn announced(root: &File) -> (File, File, String) {
     let (ctl, dir) = made(root, "tcp").await;
     say(&ctl, "announce 127.0.0.1!0").await.unwrap();
@@ -321,7 +321,7 @@ async fn announced(root: &File) -> (File, File, String) {
     (ctl, dir, format!("connect 127.0.0.1!{port}"))
 }
 
-/// A call that has been taken: the ctl and the directory of the conversation of either end.
+/// An accepted call: the ctl and the directory of both conversations.
 struct Called {
     ctl: File,
     dir: File,
@@ -329,7 +329,7 @@ struct Called {
     other: File,
 }
 
-/// A call by TCP to somebody who is [`announced`].
+/// Calls an [`announced`] address by TCP.
 async fn called(root: &File, serving: &File, connect: &str) -> Called {
     called_by(root, serving, "tcp", connect).await
 }
@@ -343,7 +343,7 @@ async fn called_by(root: &File, serving: &File, network: &str, connect: &str) ->
 }
 
 impl Called {
-    /// `data` of either end.
+    /// Opens `data` of both ends.
     async fn data(&self) -> (File, File) {
         (self.dir.open("data", RDWR).await.unwrap(), self.other.open("data", RDWR).await.unwrap())
     }

@@ -1,4 +1,4 @@
-//! What addresses are called.
+//! Names of addresses.
 
 use super::*;
 
@@ -18,7 +18,7 @@ fn unix_sockets_are_called_by_their_paths() {
         a.write(0, b"hi").await.unwrap();
         assert_eq!(b.read(0, 9).await.unwrap(), "hi");
         assert_eq!(errno(say(&call.ctl, "tos 3").await), Errno::EOPNOTSUPP);
-        // No address of this end is chosen there.
+        // A local address cannot be chosen on this network.
         let other = world.root_in(Dialect::U).await;
         let (ctl, _) = made(&other, "unix").await;
         let error = say(&ctl, &format!("connect {} 5000", path.display())).await.unwrap_err();
@@ -85,7 +85,7 @@ fn a_path_with_a_blank_in_it_is_quoted() {
         let (a, b) = call.data().await;
         a.write(0, b"hi").await.unwrap();
         assert_eq!(b.read(0, 9).await.unwrap(), "hi");
-        // What cs answers can be written as it is.
+        // An answer of cs can be written unchanged.
         let cs = root.open("cs", RDWR).await.unwrap();
         cs.write(0, format!("unix!{}", path.display()).as_bytes()).await.unwrap();
         assert_eq!(cs.read(0, 500).await.unwrap(), format!("/net/unix/clone {quoted}"));

@@ -1,4 +1,4 @@
-//! Who may do what.
+//! Permissions.
 
 use nine_io::client::Options;
 use nine_io::server::{Anonymous, Core, Gate, Service};
@@ -20,7 +20,7 @@ fn what_the_policy_forbids_is_never_dialled() {
         assert_eq!(errno(say(&ctl, "announce 0").await), Errno::EACCES);
         let (ctl, _) = made(&root, "unix").await;
         assert_eq!(errno(say(&ctl, "connect /run/anything").await), Errno::EACCES);
-        // The next place of a name is tried.
+        // The next address of a name is tried.
         let (ctl, dir) = made(&root, "held").await;
         say(&ctl, "connect many").await.unwrap();
         assert_eq!(world.held.dialled.load(Ordering::Relaxed), 2);
@@ -45,13 +45,13 @@ fn a_conversation_is_its_openers() {
         }
         assert!(shown(&yours, &format!("tcp/{number}/status")).await.starts_with("Closed "));
         dir.open("ctl", RDWR).await.unwrap();
-        // By whatever connection he comes, and whatever he calls himself there; nobody else by calling himself so.
+        // On any connection and under any name of the same user, but not for another user with that name.
         let name = "somebody";
         let again = world.client(Dialect::L).await.attach(name, 1000, "").await.unwrap();
         drop(again.open(format!("tcp/{number}/data").as_str(), RDWR).await.unwrap());
         let other = world.client(Dialect::L).await.attach("1000", 1001, "").await.unwrap();
         assert_eq!(errno(other.open(format!("tcp/{number}/data").as_str(), RDWR).await), Errno::EACCES);
-        // Who may only read by the door that he comes in takes nothing out of it.
+        // A client that is read-only on this front end cannot read data either.
         let (near, far) = two();
         let gate = Gate { anonymous: Anonymous::Trusted, read_only: true, ..Gate::default() };
         let server: Arc<dyn FileServer> = world.server.clone();
@@ -63,7 +63,7 @@ fn a_conversation_is_its_openers() {
             let path = format!("tcp/{number}/{file}");
             assert_eq!(errno(reads.open(path.as_str(), READ).await), Errno::EACCES, "{file}");
         }
-        // What has gone is not found, whoever looks.
+        // A conversation that has ended is not found by any user.
         drop(ctl);
         until_gone(&mine, "tcp").await;
         assert_eq!(errno(mine.walk(format!("tcp/{number}").as_str()).await), Errno::ENOENT);
@@ -83,7 +83,7 @@ fn a_policy_is_asked_about_the_place_that_is_really_meant() {
     let loopback = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = loopback.local_addr().unwrap().port();
     let at = top.display();
-    // A link is refused by what was written, not by where it leads.
+    // A link is refused by its written path, not by its target.
     let refused = |path: &str| format!("does not allow to dial unix!{at}/{path}");
     let paths = [
         ("secret/s", refused("secret/s")),
@@ -124,12 +124,12 @@ fn a_policy_is_asked_about_the_place_that_is_really_meant() {
     let policy = format!("allow any unix!{at}/app/*").parse().unwrap();
     limited(100, policy, async |world| {
         let root = world.root_in(Dialect::U).await;
-        // What may be dialled and is not there is said not to be.
+        // An allowed path that does not exist gives ENOENT.
         for path in ["none", "nowhere"] {
             let (ctl, _) = made(&root, "unix").await;
             assert_eq!(errno(say(&ctl, &format!("connect {at}/app/{path}")).await), Errno::ENOENT);
         }
-        // Nobody is told where a link leads.
+        // No client learns the target of a link.
         let cs = root.open("cs", RDWR).await.unwrap();
         cs.write(0, format!("unix!{at}/app/link").as_bytes()).await.unwrap();
         assert_eq!(cs.read(0, 500).await.unwrap(), format!("/net/unix/clone {at}/app/link"));
@@ -163,7 +163,7 @@ fn where_no_more_than_the_loopback_may_be_called_no_name_goes_out() {
                 let file = root.open(file, RDWR).await.unwrap();
                 assert_eq!(errno(file.write(0, question.as_bytes()).await), said, "{policy}: {question}");
             }
-            // What is no name of a host is not looked up, whatever the policy.
+            // An invalid host name is not looked up, under any policy.
             for words in
                 ["connect /secret.invalid!80", "connect ' secret.invalid!80'", "connect 'localhost .x!80'"]
             {
