@@ -130,7 +130,7 @@ impl<L: Line> Client<L> {
         self.conn.is_alive()
     }
 
-    /// Returns the bytes of memory used for messages. A host cannot cause more than four of the largest messages and
+    /// Returns the bytes of memory used for messages. A host cannot make it exceed four of the largest messages and
     /// two pieces.
     pub fn held(&self) -> usize {
         self.out.capacity() + self.conn.held()

@@ -1,7 +1,7 @@
 //! File servers for local resources: each implements `FileServer` of nine-io.
 //!
 //! - [`Ram`]: a tree in memory, up to a limit in bytes. It is small, as a proof of the server interface.
-//! - [`Blocks`]: disks, one file for each.
+//! - [`Blocks`]: disks as files.
 //! - [`HostDisk`]: a file of the host as a block device.
 //! - [`Disk`]: a directory of the host.
 //! - [`Cons`]: a keyboard, a screen, the time, and the program's log.

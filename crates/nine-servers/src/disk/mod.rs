@@ -124,6 +124,9 @@ struct Inner<H> {
 
 impl Disk {
     /// Serves the directory at `path`. Needs /proc.
+    ///
+    /// # Errors
+    /// The directory cannot be opened. `PermissionDenied`: [`As::Client`] without root.
     pub fn open(path: impl AsRef<Path>, options: DiskOptions) -> io::Result<Self> {
         Self::with_host(Linux, path, options)
     }

@@ -82,6 +82,12 @@ impl Machine {
     /// Starts the machine with the first of `accels` that brings the image to one of its channels, or with the last.
     /// `why` gets the reason for each one that fails. `command` makes a command from QEMU's path and arguments; it
     /// must inherit open descriptors.
+    ///
+    /// # Errors
+    /// The channels' memory cannot be created, or QEMU or a thread cannot be started.
+    ///
+    /// # Panics
+    /// If `accels` is empty.
     pub async fn start(
         &mut self,
         env: &(impl Env + Clone),

@@ -50,6 +50,9 @@ pub struct Own {
 
 impl Own {
     /// Creates the files of a partition with these arguments, the first its name, and these variables, `NAME=VALUE`.
+    ///
+    /// # Errors
+    /// A thread cannot be started.
     pub fn new(argv: &[String], env: &[String], stdio: Stdio, clock: Arc<dyn Clock>) -> io::Result<Self> {
         let words: Vec<String> = argv.iter().map(|word| quote(word)).collect();
         let argv = words.join(" ") + "\n";

@@ -1,9 +1,9 @@
 //! One conversation: the requests on its files, and its transport.
 //!
 //! Always holds: the thread that removes a request from a queue, under the conversation's lock, answers it while
-//! nothing is locked. So no data goes to a flushed request. The driver's task makes and accepts calls; reads and
-//! writes run on the threads of their requests. The lock of a conversation is taken before that of a table. Two
-//! conversations are never locked together.
+//! nothing is locked. So no data goes to a flushed request. The driver's task makes and accepts calls. Reads and
+//! writes run on the thread of the request, and on the driver's task if they had to wait. The lock of a conversation
+//! is taken before that of a table. Two conversations are never locked together.
 
 mod orders;
 

@@ -1,4 +1,5 @@
-//! UDP and il on this machine. A call is a line of a datagram socket with a driver of its own, on the same core.
+//! UDP and il on this machine. A call is a line of a datagram socket. Each socket has a driver task beside the
+//! server's.
 
 use std::collections::HashSet;
 use std::future::{Future, poll_fn};

@@ -401,8 +401,8 @@ fn addr(place: &Place) -> Addr {
 }
 
 /// Implements [`Network::resolve`] for addresses `HOST!PORT`. The host is a name, an IP address, or `*`; the port is
-/// a number or a name of /etc/services. Refused are `!r` after it (a local port below 1024) and `*` as the port (all
-/// ports). Plan 9's kernel has both, and Linux has not.
+/// a number or a name of /etc/services. Refused are `!r` after it (a local port below 1024), and `*` as the port:
+/// Plan 9's kernel can accept calls to every port, and Linux cannot.
 pub(super) fn resolve_ip(text: &str, asks: &Asks, protocol: &'static str) -> Later<io::Result<Vec<Place>>> {
     let announces = asks.want == Want::Announce;
     let parts: Vec<&str> = text.split('!').collect();

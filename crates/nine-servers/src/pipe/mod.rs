@@ -16,9 +16,9 @@
 //! Every client with write access may use every pipe. Read-only clients can open `status` alone, since a read of data
 //! removes messages.
 //!
-//! Always holds: the thread that removes a request from the queue of its end, under the pipe's lock, answers it, also
-//! for a flush. So no data goes to a flushed request. No operation on a stream blocks: after each event of a pipe,
-//! all requests that can proceed are answered. Answers are given while nothing is locked.
+//! Always holds: the thread that removes a request from the queue of its end, under the pipe's lock, answers it,
+//! whether with data or because of a flush. So no data goes to a flushed request. No operation on a stream blocks:
+//! after each event of a pipe, all requests that can proceed are answered. Answers are given while nothing is locked.
 //!
 //! Lock order: a pipe, then one of the tables; never two pipes.
 
