@@ -547,7 +547,8 @@ pub(super) fn say(byte: u8) {
 pub(super) fn end() -> ! {
     loop {
         out32(0xf4, 0);
-        // A machine without this port halts here for ever. SAFETY: interrupts are off.
+        // A machine without this port halts here for ever.
+        // SAFETY: interrupts are off.
         unsafe { asm!("cli", "hlt", options(nomem, nostack)) }
     }
 }

@@ -216,7 +216,7 @@ impl Watched {
         Self(Mutex::new(Watch { policy: Arc::new(policy), next: Duration::ZERO }))
     }
 
-    /// Returns the policy without a check of the file, for established conversations.
+    /// Returns the known policy, without a check of the file.
     pub(super) fn known(&self) -> Arc<Policy> {
         lock(&self.0).policy.clone()
     }

@@ -56,7 +56,7 @@ pub const VERB: &str = "partition-launch";
 /// The launcher's instructions.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Plan {
-    /// The process must end with this process.
+    /// The pid of the process it must end with.
     pub(super) parent: u32,
     /// A path, or a name to be searched for.
     pub(super) program: String,
