@@ -134,7 +134,8 @@ async fn a_directory_too(s: &Scene) -> Verdict {
     })
 }
 
-/// Checks that a Tsetattr of A changes only what `expected` changes. The change time of attributes is ignored.
+/// Checks that a Tsetattr of A makes the changes of `expected` and no others. The change time of attributes is
+/// ignored.
 async fn changes(c: &mut Conn, asked: Tmsg<'_>, expected: impl FnOnce(&mut Attr)) -> Verdict {
     let mut before = c.attr(A).await?;
     c.ok(asked).await?;

@@ -1,7 +1,7 @@
 //! Runs work that waits for the disk on threads beside the cores. The disk may even be a mount of this very server.
 //!
-//! In: a job. Out: a future of its result. At most [`MOST`] jobs run at once, including those whose results are no
-//! longer wanted. A further one is refused.
+//! In: a job. Out: a future of its result. At most [`MOST`] jobs run at once, including jobs with a dropped future. A
+//! further one is refused.
 
 use std::future::poll_fn;
 use std::io;

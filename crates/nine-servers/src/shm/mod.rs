@@ -12,8 +12,8 @@
 //! ```
 //!
 //! Always holds: the thread that removes a request from a queue, under the channel's lock, answers it while nothing
-//! is locked. A guest's memory was never another guest's. A channel whose files are closed and whose guest has gone
-//! leaves nothing behind.
+//! is locked. A guest's memory was never another guest's. A channel with all files closed and its guest gone leaves
+//! nothing behind.
 //!
 //! Lock order: a channel, then the table or the posts; never two channels.
 
