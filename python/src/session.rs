@@ -368,9 +368,7 @@ impl Session {
         self.call(py, path, async move |root: Arc<File>, path: Vec<u8>| {
             let flags = OpenFlags(flags) | OpenFlags::WRITE | OpenFlags::CREAT | OpenFlags::TRUNC;
             let (file, _) = root.open_at(&path, flags, mode).await?;
-            let mut stream = Stream::begin(&file, 0, data.len() as u64, Direction::Write);
-            stream.push(data).await?;
-            stream.sclose().await?;
+            file.write_streamed(0, data).await?;
             file.close().await
         })
     }
@@ -392,12 +390,7 @@ impl Session {
                 return Err(Error::Refused(nine_proto::Error::new(Errno::EINVAL, text)));
             }
             to.setattr(&SetAttr { size: Some(0), ..SetAttr::default() }).await?;
-            let mut reader = Stream::begin(&from, 0, attr.size, Direction::Read);
-            let mut writer = Stream::begin(&to, 0, attr.size, Direction::Write);
-            while let Some(piece) = reader.next().await {
-                writer.push(piece?).await?;
-            }
-            let copied = writer.sclose().await?;
+            let copied = from.copy_streamed(&to, attr.size).await?;
             to.close().await?;
             Ok(copied)
         })

@@ -25,14 +25,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use bytes::Bytes;
 use futures_io::{AsyncRead, AsyncWrite};
-use nine_net::{Clock, PIPE_SIZE, Timer, Transport, kernel_pipe};
-use nine_proto::{Errno, GetMask};
+use nine_net::{PIPE_SIZE, Transport, kernel_pipe};
+use nine_proto::Errno;
 
 use super::call::Call;
+use super::data_timer::DataTimer;
 use super::error::{Error, Result};
 use super::file::File;
 use super::flow::{Reader, Writer};
@@ -73,19 +73,6 @@ pub struct Stream<F> {
 enum Way<F> {
     Read(Reading<F>),
     Write(Writing<F>),
-}
-
-impl File {
-    /// Reads or writes the file in order from `offset` on. For a read it asks for the length first. If you know the
-    /// length, or the length to be written, use [`Stream::begin`], which saves a round trip.
-    pub async fn stream(&self, offset: u64, direction: Direction) -> Result<Stream<&Self>> {
-        let end = match direction {
-            // A file without a known length is read piece by piece.
-            Direction::Read => self.getattr(GetMask::SIZE).await.map_or(0, |attr| attr.size),
-            Direction::Write => u64::MAX,
-        };
-        Ok(Stream::begin(self, offset, end, direction))
-    }
 }
 
 impl<F: Deref<Target = File> + Clone + Unpin> Stream<F> {
@@ -507,7 +494,7 @@ impl<F: Deref<Target = File> + Clone> Reading<F> {
             Poll::Ready(Ok((count, None))) if *count == came => return Poll::Ready(Ok(None)),
             Poll::Ready(Ok((count, None))) if *count < came => {
                 let text = format!("the server counted {count} bytes, and {came} have come");
-                return Poll::Ready(Err(cut(file, io::Error::new(io::ErrorKind::InvalidData, text))));
+                return Poll::Ready(Err(Error::refused(Errno::EIO, &text)));
             }
             // Another stream of this file has replaced it. The rest is read by Treads.
             Poll::Ready(Ok((_, Some(error)))) if error.errno == Errno::ECANCELED => {
@@ -824,43 +811,6 @@ impl<F: Deref<Target = File> + Clone> Writing<F> {
         let head = self.head.written();
         let whole = self.handover != u64::MAX && head == self.handover - self.offset;
         head + if whole { self.safe.unwrap_or(0) } else { 0 }
-    }
-}
-
-/// Finds that a data connection moves nothing while bytes are wanted.
-struct DataTimer {
-    clock: Option<Arc<dyn Clock>>,
-    limit: Duration,
-    /// When the last byte moved, as far as is known, and how far that was.
-    moved: (Duration, u64),
-    timer: Option<Timer>,
-}
-
-impl DataTimer {
-    fn new(file: &File) -> Self {
-        let options = &file.client().0.options;
-        let clock = options.clock.clone();
-        Self { clock, limit: options.data_timeout, moved: (Duration::ZERO, u64::MAX), timer: None }
-    }
-
-    /// To be asked when nothing moves now and `at` is reached. Ready when that has been so for the time limit.
-    fn poll_silent(&mut self, cx: &mut Context<'_>, at: u64) -> Poll<io::Error> {
-        let Some(clock) = &self.clock else { return Poll::Pending };
-        if self.moved.1 != at {
-            self.moved = (clock.now(), at);
-        }
-        let due = self.moved.0 + self.limit;
-        while clock.now() < due {
-            ready!(self.timer.get_or_insert_with(|| clock.sleep_until(due)).as_mut().poll(cx));
-            self.timer = None;
-        }
-        let text = format!("it was silent for {} s", self.limit.as_secs_f32());
-        Poll::Ready(io::Error::new(io::ErrorKind::TimedOut, text))
-    }
-
-    /// Begins anew, for another data connection.
-    fn restart(&mut self) {
-        self.moved.1 = u64::MAX;
     }
 }
 

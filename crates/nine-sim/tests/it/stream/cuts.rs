@@ -219,6 +219,40 @@ fn a_client_whose_data_connection_is_cut_goes_on_where_it_was() {
     }
 }
 
+/// Data connections of writers and of a copy break, or fall silent, after some megabytes.
+#[test]
+fn what_is_written_whole_continues_behind_the_bytes_that_are_stored() {
+    const LONG: usize = 24 << 20;
+    for seed in seeds(6) {
+        let (world, book, site) = stage(seed);
+        let mut rng = world.rng();
+        let s = site.clone();
+        let b = book.clone();
+        world.run(async move {
+            let bytes = pattern(LONG);
+            b.put("f", b"");
+            b.put("copy", b"");
+            let (client, root) = s.client(far(5), s.options()).await;
+            let file = root.open("f", OpenFlags::RDWR).await.unwrap();
+            let mut shape = Shape { piece: 256 * 1024, window: 1 << 20, ..far(5) };
+            let after = Some((2 << 20) + rng.below(6 << 20) as u64);
+            *(if seed % 2 == 1 { &mut shape.stalls_after } else { &mut shape.breaks_after }) = after;
+            s.fate(Fate::Come(shape));
+            file.write_streamed(0, bytes.clone().into()).await.expect("the session is well");
+            assert!(b.get("f") == bytes);
+            let copy = root.open("copy", OpenFlags::RDWR).await.unwrap();
+            let copied = file.copy_streamed(&copy, LONG as u64).await.expect("the session is well");
+            assert!(copied as usize == LONG && b.get("copy") == bytes);
+            assert!(s.offers().len() >= 8, "{} data connections", s.offers().len());
+            file.close().await.unwrap();
+            copy.close().await.unwrap();
+            assert_eq!(client.fids(), 1);
+        });
+        at_rest(&world, &site, 2);
+        book.assert_clean(0);
+    }
+}
+
 /// Every data connection breaks, or becomes silent, after some megabytes.
 #[test]
 fn a_read_continues_over_new_data_connections_until_the_file_ends() {

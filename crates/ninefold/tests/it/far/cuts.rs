@@ -79,34 +79,48 @@ fn names(site: &Site) -> Vec<String> {
 }
 
 #[test]
-fn a_reader_whose_data_connection_is_cut_has_no_file_that_looks_whole() {
+fn a_reader_whose_data_connection_is_cut_continues_at_the_first_missing_byte() {
     let site = Site::new(Door::Gate);
     site.put("f", bytes(SIZE));
-    let (words, here) = (["get", "--resume", "/f", "got"], || longest(site.home.path()));
-    let (status, said) = cut(&site, Kind::Data, LATE, here, || site.run(&words));
-    assert!(status == Some(1) && said.contains("data connection"), "{status:?} {said}");
-    assert!(names(&site).iter().all(|name| name.starts_with(".got.ninefold-")), "{:?}", names(&site));
-    let (status, said) = site.run(&words);
-    assert!(status == Some(0) && said.contains("1 of them resumed"), "{status:?} {said}");
-    assert!(fs::read(site.home.path().join("got")).unwrap() == bytes(SIZE));
-    assert_eq!(names(&site), ["got"]);
+    for (after, words) in
+        [(EARLY, &["get", "-q", "/f", "got"][..]), (LATE, &["get", "-q", "--resume", "/f", "got"])]
+    {
+        let (status, said) = cut(&site, Kind::Data, after, || longest(site.home.path()), || site.run(words));
+        assert!(status == Some(0) && said.contains("a data connection broke"), "{status:?} {said}");
+        assert!(fs::read(site.home.path().join("got")).unwrap() == bytes(SIZE));
+        assert_eq!(names(&site), ["got"]);
+        fs::remove_file(site.home.path().join("got")).unwrap();
+    }
     for after in [EARLY, LATE] {
         let arrived = AtomicU64::new(0);
         let read = async |root: File| {
             let file = root.open("f", OpenFlags::READ).await.unwrap();
             let mut stream = file.stream(0, Direction::Read).await.unwrap();
-            let (mut come, ended) = read_all(&mut stream, &arrived).await;
-            assert!(ended.is_err() && come.len() < SIZE, "{} bytes look whole", come.len());
-            assert!(bytes(SIZE).starts_with(&come) && stream.moved() == come.len() as u64);
-            drop(stream);
-            // The rest comes by another one.
-            let mut stream = file.stream(come.len() as u64, Direction::Read).await.unwrap();
-            let (rest, ended) = read_all(&mut stream, &arrived).await;
-            ended.expect("nothing is cut any more");
-            come.extend(rest);
-            assert!(come == bytes(SIZE));
+            let (come, ended) = read_all(&mut stream, &arrived).await;
+            ended.expect("the session is well");
+            assert!(come == bytes(SIZE) && stream.moved() == SIZE as u64);
         };
         cut(&site, Kind::Data, after, || arrived.load(Ordering::Relaxed), || site.client(read));
+    }
+}
+
+#[test]
+fn a_data_connection_that_falls_silent_is_given_up_and_the_copy_continues() {
+    let site = Site::new(Door::Gate);
+    site.put("f", bytes(SIZE));
+    fs::write(site.home.path().join("up"), bytes(SIZE)).unwrap();
+    for words in [
+        &["get", "-q", "--patience", "1", "/f", "got"][..],
+        &["put", "-q", "--patience", "1", "up", "/put"],
+        &["cp", "-q", "--patience", "1", "--verify", ":/f", ":/copy"],
+    ] {
+        site.gate().stop_after(EARLY);
+        let (status, said) = site.run(words);
+        assert!(status == Some(0) && said.contains("data connection"), "{words:?}: {status:?} {said}");
+        site.gate().go_on();
+    }
+    for name in [site.home.path().join("got"), site.file("put"), site.file("copy")] {
+        assert!(fs::read(&name).unwrap() == bytes(SIZE), "{name:?}");
     }
 }
 
@@ -115,10 +129,13 @@ fn a_writer_whose_data_connection_is_cut_learns_how_much_is_safe() {
     let site = Site::new(Door::Gate);
     fs::write(site.home.path().join("up"), bytes(SIZE)).unwrap();
     let files = site.server.files();
-    let put = || site.run(&["put", "-q", "up", "/up"]);
-    let (status, said) = cut(&site, Kind::Data, EARLY, || longest(&files), put);
-    assert!(status == Some(1) && said.contains("data connection"), "{status:?} {said}");
-    assert_eq!(fs::read_dir(&files).unwrap().count(), 0);
+    for words in [&["put", "-q", "up", "/up"][..], &["put", "-q", "--verify", "up", "/up"]] {
+        let (status, said) = cut(&site, Kind::Data, EARLY, || longest(&files), || site.run(words));
+        assert!(status == Some(0) && said.contains("data connection broke"), "{status:?} {said}");
+        assert!(fs::read(site.file("up")).unwrap() == bytes(SIZE));
+        assert_eq!(fs::read_dir(&files).unwrap().count(), 1);
+        fs::remove_file(site.file("up")).unwrap();
+    }
     for after in [EARLY, LATE] {
         let write = async |root: File| {
             let file = root.create("f", OpenFlags::WRITE, 0o644, NOGID).await.unwrap();
