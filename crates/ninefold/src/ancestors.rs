@@ -1,19 +1,19 @@
-//! Walks of trees that come to an end although a directory holds itself, as by a bind of `/` below `/`.
+//! Loop detection for tree walks. A directory may contain itself, for instance by a bind of `/` below `/`.
 //!
-//! In: the directories of a walk, each with the number that its server, or this machine, gives it. Out: an error for
-//! one that stands among those above it. Names do not matter, for each time round they are longer.
+//! In: the directories of a walk, each with its number from the server or from this machine. Out: an error for a
+//! directory that is among its own ancestors. Names are not compared: they grow with each round of the loop.
 
 use std::fmt;
 use std::rc::Rc;
 
 use nine_proto::Qid;
 
-/// Which directory it is: unique on its side of a walk.
+/// Identity of a directory, unique on its side of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirectoryId {
-    /// The device of a local one; servers have none.
+    /// Device number of a local directory; 0 for a directory of a server.
     pub device: u64,
-    /// The number of the inode, or the qid's path.
+    /// Inode number, or the qid's path.
     pub number: u64,
 }
 
@@ -23,7 +23,7 @@ impl From<Qid> for DirectoryId {
     }
 }
 
-/// The directories from the top of a walk to one of them.
+/// The chain of directories from the top of a walk down to one of them.
 #[derive(Clone, Default)]
 pub struct Ancestors(Option<Rc<AncestorLink>>);
 
@@ -33,10 +33,10 @@ struct AncestorLink {
 }
 
 impl Ancestors {
-    /// The same and a directory below them.
+    /// Returns the chain with one more directory at its end.
     ///
     /// # Errors
-    /// It is one of them.
+    /// The directory is in the chain already.
     pub fn with(&self, id: impl Into<DirectoryId>) -> Result<Self, LoopError> {
         let id = id.into();
         let mut link = self.0.as_deref();
@@ -50,7 +50,7 @@ impl Ancestors {
     }
 }
 
-/// A directory that lies in itself.
+/// A directory is its own ancestor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoopError;
 

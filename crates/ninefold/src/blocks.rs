@@ -1,6 +1,6 @@
-//! Disks of others on the Ethernets of this machine, and how fast what runs beside a device works.
+//! Remote disks on the Ethernets of this machine, and the pace of background work on devices.
 //!
-//! In: the names of interfaces, the place of a disk. Out: the disk, with its driver running; sockets.
+//! In: names of interfaces, the address of a disk. Out: the disk, with its driver running; sockets.
 
 use std::time::Duration;
 
@@ -11,17 +11,17 @@ use nine_block::{Pause, SECTOR};
 use nine_net::ether::Ether;
 use nine_net::{Env, rt};
 
-/// How disks of others are reached.
+/// Settings for access to remote disks.
 #[derive(Clone)]
 pub struct Over {
     pub env: rt::Real,
     pub interfaces: Vec<String>,
-    /// How long a disk may be silent before it counts as gone.
+    /// A disk without an answer for this long counts as gone.
     pub patience: Duration,
 }
 
 impl Over {
-    /// A disk on these Ethernets. Its driver runs until it is dropped.
+    /// Opens a disk on these Ethernets. Its driver runs until the disk is dropped.
     pub fn disk(&self, address: Address) -> Result<Disk> {
         let (disk, driver) =
             disk(ethers_of(&self.interfaces, address)?, address, self.patience, self.env.clock());
@@ -34,7 +34,7 @@ impl Over {
     }
 }
 
-/// How long a device pauses from work of its own.
+/// Returns how long a device's background work must pause.
 pub fn time_of(pause: Pause) -> Duration {
     match pause {
         Pause::Moved(sectors) => time_of(Pause::Paced(sectors, RESYNC)),
@@ -47,12 +47,12 @@ pub fn time_of(pause: Pause) -> Duration {
     }
 }
 
-/// Opens interfaces for frames of AoE.
+/// Opens sockets for AoE frames on these interfaces.
 pub fn ethers(interfaces: &[String]) -> Result<Vec<Ether>> {
     Ok(ethers_of_type(interfaces, ETHER_TYPE)?.into_iter().map(Ether::hearing_all).collect())
 }
 
-/// The same for frames of another type, and only those to their own cards.
+/// Opens sockets for frames of another type, which receive only frames to their own cards.
 pub fn ethers_of_type(interfaces: &[String], kind: u16) -> Result<Vec<Ether>> {
     let open = |name: &String| {
         Ether::open(name, kind).map_err(|error| match error.kind() {
@@ -63,20 +63,20 @@ pub fn ethers_of_type(interfaces: &[String], kind: u16) -> Result<Vec<Ether>> {
     interfaces.iter().map(open).collect()
 }
 
-/// The same, for frames of one target: the kernel drops those of others.
+/// Like [`ethers`], for frames of one target: the kernel drops those of others.
 pub fn ethers_of(interfaces: &[String], address: Address) -> Result<Vec<Ether>> {
     let all = ethers(interfaces)?.into_iter();
     Ok(all.map(|ether| ether.only(&address.bytes())).collect::<Result<_, _>>()?)
 }
 
-/// All interfaces that are Ethernets.
+/// Returns all interfaces that are Ethernets.
 pub fn all_ethers() -> Result<Vec<String>> {
     let mut all = names();
     let mut first = None;
     all.retain(|name| match Ether::open(name, ETHER_TYPE) {
         Ok(_) => true,
         Err(error) => {
-            // A loopback is none.
+            // InvalidInput is the error of a loopback interface, which is not an Ethernet.
             first = first.take().or((error.kind() != std::io::ErrorKind::InvalidInput).then_some(error));
             false
         }
@@ -87,17 +87,18 @@ pub fn all_ethers() -> Result<Vec<String>> {
     }
 }
 
-/// The interfaces of our network name space.
+/// Returns the interfaces of our network name space.
 fn names() -> Vec<String> {
     let text = std::fs::read_to_string("/proc/self/net/dev").unwrap_or_default();
     text.lines().filter_map(|line| Some(line.split_once(':')?.0.trim().to_string())).collect()
 }
 
-/// Megabytes a second that a mirror copies to a member that returns, where nobody says otherwise.
+/// Default rate at which a mirror copies to a returning member, megabytes a second.
 const RESYNC: u64 = 100;
-/// Between two looks of a mirror for something to do.
+/// Time between two checks of an idle mirror for work.
 const IDLE: Duration = Duration::from_secs(5);
-/// For a member of a mirror that was set aside before: others answer in milliseconds.
+/// Pause before another attempt with a mirror member that was set aside; other members answer in
+/// milliseconds.
 const LATE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

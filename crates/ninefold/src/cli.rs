@@ -1,7 +1,7 @@
-//! The command line, as clap reads it: one struct per verb, its words documented where they stand.
+//! The command line, parsed by clap: one struct for each verb. The doc comments are the help texts.
 //!
-//! What may also come from the environment or a file is in [`config`](crate::config), flattened in here. The same
-//! definitions make the completions and the man pages.
+//! Options that may also come from the environment or a file are in [`config`](crate::config) and flattened in here.
+//! Completions and man pages are generated from the same definitions.
 
 mod history;
 mod keys;
@@ -41,7 +41,7 @@ pub struct Cli {
     pub verb: Verb,
 }
 
-/// Reads the command line; explains and ends the program if it is wrong.
+/// Parses the command line. If it is wrong, prints an explanation and exits.
 pub fn parse() -> Cli {
     let words: Vec<OsString> = std::env::args_os().collect();
     let Some(helper) = mount::helper(&words) else { return Cli::parse_from(words) };
@@ -85,12 +85,12 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// Whether it goes on until it is ended, and its log is what it says.
+    /// Returns whether the verb runs until it is stopped, so that its log is its output.
     pub fn serves(&self) -> bool {
         matches!(self, Self::Serve(_) | Self::Aoe(Aoe { verb: AoeVerb::Target(_) }))
     }
 
-    /// Its word, for messages.
+    /// Returns the verb's name, for messages.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Serve(_) => "serve",

@@ -1,4 +1,4 @@
-//! What the command line's own definition is good for beside reading it: completions for shells, and man pages.
+//! Shell completions and man pages, generated from the definition of the command line.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use clap_complete::Shell;
 use crate::cli::Cli;
 use crate::output::Output;
 
-/// Prints the completions for a shell.
+/// Prints the completion script for a shell.
 pub fn completions(shell: Shell) -> Result<()> {
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "ninefold", &mut text);
@@ -18,7 +18,7 @@ pub fn completions(shell: Shell) -> Result<()> {
     out.flush()
 }
 
-/// Writes `ninefold.1` and a page for each verb.
+/// Writes `ninefold.1` and one page for each verb into `dir`.
 pub fn man(dir: &Path) -> Result<()> {
     std::fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
     clap_mangen::generate_to(Cli::command(), dir).with_context(|| dir.display().to_string())

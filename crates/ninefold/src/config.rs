@@ -1,11 +1,11 @@
-//! What a person may set: in files, in the environment, on the command line, each stronger than the one before.
+//! Settings from files, the environment and the command line; each source overrides the ones before.
 //!
-//! In: `/etc/ninefold.toml`, then `~/.config/ninefold/config.toml` (or the one file of `--config`), and what clap has
-//! read. Out: one [`Remote`] or [`Serving`] in which the strongest word has won.
+//! In: `/etc/ninefold.toml`, then `~/.config/ninefold/config.toml` (or the one file of `--config`), and the options
+//! that clap parsed. Out: one [`Remote`] or [`Serving`] with the value of the strongest source for each key.
 //!
-//! Always holds: one struct is both the options of the command line and the keys of the file, so neither can know a
-//! word that the other does not; an unknown key is an error that names its line; a token never stands in a file that
-//! is shown.
+//! Always holds: one struct defines both the command-line options and the keys of the file, so both have the same
+//! names. An unknown key is an error that names its line. A token is never read from or written to a configuration
+//! file.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -214,7 +214,7 @@ pub struct Serving {
 }
 
 impl Serving {
-    /// Who is told where to listen serves browsers where it is told, too.
+    /// Returns whether browsers are served. If the user names listen addresses, this needs an `--http` option, too.
     pub fn serves_browsers(&self) -> bool {
         !self.http.is_empty() || self.listen.is_empty()
     }
@@ -244,7 +244,7 @@ pub enum SquashChoice {
     No,
 }
 
-/// Permissions of a socket.
+/// The permissions of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct SocketMode(pub u32);
@@ -260,7 +260,7 @@ impl FromStr for SocketMode {
     }
 }
 
-/// The tables of a file.
+/// The tables of a configuration file.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Config {
@@ -271,7 +271,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// What the files say.
+    /// Reads the configuration files.
     pub fn load(general: &General) -> Result<Config> {
         let mut config = Config::default();
         for path in files(general) {
@@ -282,7 +282,7 @@ impl Config {
         Ok(config)
     }
 
-    /// One file; the error says where it is wrong.
+    /// Reads one file. The error names the line that is wrong.
     pub fn read(path: &Path) -> Result<Config> {
         let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
         let config = Config::parse(&text).map_err(|error| anyhow!("{}{}", error, meant(error.message())));
@@ -293,7 +293,7 @@ impl Config {
         toml::from_str(text)
     }
 
-    /// What stands in `over` wins.
+    /// Merges two configurations; the values of `over` win.
     fn under(self, over: Config) -> Result<Config> {
         Ok(Config {
             log: over.log.or(self.log),
@@ -303,10 +303,10 @@ impl Config {
         })
     }
 
-    /// The client's side, with what environment and command line say.
+    /// Returns the client's settings, overridden by those from the environment and the command line.
     pub fn remote(&self, over: &Remote) -> Result<Remote> {
         let mut remote = layer(&self.client, over)?;
-        // The two ways to say the same: the stronger place wins.
+        // `ca` and `pin` exclude each other: the one from the stronger source wins.
         if over.ca.is_some() {
             remote.pin = None;
         } else if over.pin.is_some() {
@@ -316,7 +316,7 @@ impl Config {
         Ok(remote)
     }
 
-    /// The client's side as files and environment have it, for a server that is a client of others.
+    /// Returns the client's settings from files and environment, for a server that is a client of other servers.
     pub fn remote_of_server(&self) -> Result<Remote> {
         #[derive(clap::Parser)]
         struct Environment {
@@ -327,20 +327,20 @@ impl Config {
         self.remote(&environment.remote)
     }
 
-    /// The server's side, likewise.
+    /// Returns the server's settings, overridden by those from the environment and the command line.
     pub fn serving(&self, over: &Serving) -> Result<Serving> {
         layer(&self.serve, over)
     }
 }
 
-/// What somebody has meant, of an error like "unknown field `lisen`, expected one of `listen`, `http`".
+/// Suggests the name that was meant, for an error like "unknown field `lisen`, expected one of `listen`, `http`".
 fn meant(message: &str) -> String {
     let mut words = message.split('`').skip(1).step_by(2);
     let wrong = words.next().filter(|_| message.starts_with("unknown "));
     wrong.map(|wrong| near::hint(wrong, words)).unwrap_or_default().trim_start_matches("; ").into()
 }
 
-/// The files that are read, the weakest first.
+/// Lists the configuration files, weakest first.
 pub fn files(general: &General) -> Vec<PathBuf> {
     if let Some(path) = &general.config {
         return vec![path.clone()];
@@ -349,13 +349,13 @@ pub fn files(general: &General) -> Vec<PathBuf> {
     [Some(PathBuf::from("/etc/ninefold.toml")), ours].into_iter().flatten().collect()
 }
 
-/// Where a user's configuration is.
+/// Returns the user's configuration directory.
 pub fn home() -> Option<PathBuf> {
     let home = std::env::var_os("XDG_CONFIG_HOME").filter(|dir| !dir.is_empty()).map(PathBuf::from);
     home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".config")))
 }
 
-/// `under` with every key that `over` has.
+/// Returns `under`, overridden by every key that `over` has.
 fn layer<T: Serialize + DeserializeOwned>(under: &T, over: &T) -> Result<T> {
     let mut table = toml::Table::try_from(under)?;
     table.extend(toml::Table::try_from(over)?);
@@ -403,7 +403,7 @@ pub enum WaitsChoice {
 }
 
 impl Remote {
-    /// The same from any directory: files are named by whole paths.
+    /// Makes all file names absolute, so that they are valid in any current directory.
     pub fn absolute(&mut self) -> std::io::Result<()> {
         let files = [&mut self.ca, &mut self.cert, &mut self.key, &mut self.token_file];
         for file in files.into_iter().flatten() {
@@ -412,14 +412,13 @@ impl Remote {
         Ok(())
     }
 
-    /// The same, with a dialect in which a server says why it refuses something, unless somebody has chosen one. For
-    /// requests to control files.
+    /// Selects a dialect that carries error texts, unless the user chose a dialect. For requests to control files.
     pub fn with_error_texts(mut self) -> Self {
         self.dialect = self.dialect.or(Some(DialectChoice::Texts));
         self
     }
 
-    /// How channels wait.
+    /// Returns how the ends of channels wait.
     pub fn waits(&self) -> Waits {
         match self.waits {
             Some(WaitsChoice::Poll) => Waits::Poll,
@@ -467,7 +466,7 @@ pub enum DialectChoice {
 }
 
 impl DialectChoice {
-    /// The dialects to try; `None`: those that one tries when nobody says, with streams where there may be any.
+    /// Returns the dialects to try. `None` stands for the default list, with streams if the server has them.
     pub fn list(choice: Option<Self>) -> Option<Vec<Dialect>> {
         match choice? {
             Self::Auto => None,
@@ -520,7 +519,7 @@ impl From<Identity> for As {
     }
 }
 
-/// An address, perhaps with a token and a directory below which paths begin. Kept as it was written.
+/// An address, perhaps with a token and a base directory for paths. Stored as it was written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Server(String);

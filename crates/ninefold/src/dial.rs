@@ -1,8 +1,8 @@
-//! Sessions with servers: one per server that the operands name, dialled when it is first needed.
+//! Sessions with servers: one for each server that the operands name, dialled when it is first needed.
 //!
-//! In: a [`Place`], how to reach servers ([`Remote`]). Out: the root of its tree, and files in it. Links are followed
-//! here, on the client's side, as every 9P client must: the server's root is where absolute ones begin, and none
-//! leads out of it.
+//! In: a [`Place`], and the settings for connections ([`Remote`]). Out: the root of the server's tree, and files in it.
+//! The client follows links itself, as every 9P client must. Absolute links begin at the server's root, and no link
+//! leads out of the tree.
 
 mod data;
 mod silence;
@@ -38,15 +38,15 @@ use silence::{Watched, watch};
 pub use data::Data;
 pub use silence::Moved;
 
-/// What is asked when nothing says which certificate is good.
+/// The error text if no option selects how to verify the server's certificate.
 pub const UNKNOWN: &str = "how shall the server be known? --ca FILE names the authority of its certificate, \
                        --pin FINGERPRINT the certificate itself";
-/// Requests under way: over a long link, many small files are as many as that.
+/// Limit of in-flight requests: over a long link, this many small files are read or written at once.
 const CALLS: usize = 4096;
-/// Seconds for a connection, its handshakes and the attach, unless told otherwise.
+/// Default limit for the connection, its handshakes and the attach together, seconds.
 const TIMEOUT: u32 = 30;
 
-/// See the module.
+/// The open sessions of a verb.
 pub struct Sessions {
     remote: Remote,
     env: rt::Real,
@@ -55,13 +55,13 @@ pub struct Sessions {
 
 struct Session {
     addr: ServerAddr,
-    /// What was shown there.
+    /// The token presented to the server.
     token: Option<String>,
     root: Rc<File>,
     moved: Moved,
 }
 
-/// A file that was found: below which root, by which names, none of them a link or "..", and what is known about it.
+/// A file that was found: its tree's root, the names that lead to it (no links and no `..`), and its attributes.
 pub struct Found {
     pub root: Rc<File>,
     pub file: File,
@@ -69,17 +69,18 @@ pub struct Found {
     pub attr: Attr,
 }
 
-/// What came of looking for a place.
+/// The result of a search for a place.
 pub struct Sought {
     pub found: Result<Found>,
-    /// The directory it is in, or would be: where the place has a name of its own and no link leads there.
+    /// The parent directory, also if the file does not exist. `None` if the place has no name of its own or is reached
+    /// through a link.
     pub parent: Option<Rc<File>>,
 }
 
-/// What walks to a place, and to the directory it is in, came to.
+/// The results of concurrent walks to a place and to its parent directory.
 type Walked = (Result<(File, Attr), Error>, Option<File>);
 
-/// Dials an address of il.
+/// Dials an address of the il protocol.
 pub async fn il(addr: &Addr, limit: Duration, env: &rt::Real) -> io::Result<datagram::Talk> {
     let mut addr = addr.clone();
     if let Addr::Il { host, .. } = &mut addr
@@ -96,25 +97,26 @@ impl Sessions {
         Self { remote, env, open: Rc::default() }
     }
 
-    /// The time they live in.
+    /// Returns the runtime environment of the sessions.
     pub fn env(&self) -> rt::Real {
         self.env
     }
 
-    /// The root of the tree a place is in.
+    /// Returns the root of the tree that holds a place.
     pub async fn root(&self, place: &Place) -> Result<Rc<File>> {
         self.root_and(place, None).await.map(|(root, _)| root)
     }
 
-    /// The file at a place, links on the way followed, at the end too if `follow`, and what is known about it: one
-    /// round trip with the attach of a new session, where the server has streams.
+    /// Finds the file at a place and its attributes. Follows links on the path, and a link at its end if `follow` is
+    /// set. If the server has streams, a new session needs one round trip for the attach and the walk.
     pub async fn find(&self, place: &Place, follow: bool, mask: GetMask) -> Result<Found> {
         self.seek(place, follow, mask).await?.found
     }
 
-    /// [`Sessions::find`], and in the same flight the directory the place is in. An error: there is no session.
+    /// Like [`Sessions::find`], but also walks to the parent directory at the same time. An error means that there is
+    /// no session.
     pub async fn seek(&self, place: &Place, follow: bool, mask: GetMask) -> Result<Sought> {
-        // Where ".." leads from a link is known only once the link has been read.
+        // The target of ".." after a link is known only after the link was read.
         let plain = !names(&place.path).any(|name| name == b"..");
         let (root, walked) = self.root_and(place, plain.then_some(mask)).await?;
         let walked = match walked {
@@ -143,7 +145,8 @@ impl Sessions {
         Ok(Sought { found, parent })
     }
 
-    /// The root of the tree a place is in; of a new session also what came of a walk to the place, if one is wanted.
+    /// Returns the root of the tree that holds a place. With a `mask`, a new session also walks to the place and
+    /// returns the result.
     async fn root_and(&self, place: &Place, mask: Option<GetMask>) -> Result<(Rc<File>, Option<Walked>)> {
         let token = self.token(place)?;
         let known = |session: &&Session| session.addr == place.addr && session.token == token;
@@ -156,7 +159,8 @@ impl Sessions {
         let dial = || self.dial(&place.addr, token.clone(), moved.clone(), want);
         let dial = async {
             match dial().await {
-                // A server that ends hangs up on who has just come in. Nothing has been done; the next may be there.
+                // A server that shuts down closes new connections. Nothing was done yet, so dial once more: its
+                // successor may be up.
                 Err(error) if is_cut(&error) => dial().await,
                 dialled => dialled,
             }
@@ -178,13 +182,13 @@ impl Sessions {
         Ok((root, walked))
     }
 
-    /// The file at a place, links on the way followed; at the end too, if `follow`.
+    /// Walks to the file at a place. Follows links on the path, and a link at its end if `follow` is set.
     pub async fn walk(&self, place: &Place, follow: bool) -> Result<File> {
         let root = self.root(place).await?;
         Ok(root.resolve(&place.path, follow).await?.0)
     }
 
-    /// The directory a place is in, and the name there; for what is to be made, renamed or removed.
+    /// Returns the parent directory of a place and the name in it, to create, rename or remove a file.
     pub async fn parent<'p>(&self, place: &'p Place) -> Result<(Rc<File>, &'p [u8])> {
         let (dir, name) = place.split().context("it must have a name of its own, not `/`, `.` or `..`")?;
         let root = self.root(place).await?;
@@ -194,14 +198,14 @@ impl Sessions {
         Ok((Rc::new(root.resolve(dir, true).await?.0), name))
     }
 
-    /// Whether it is a refusal of which 9P2000.L tells a number alone.
+    /// Returns whether the attach was refused in 9P2000.L, which carries an error number but no text.
     fn may_say_more(&self, error: &anyhow::Error) -> bool {
         let is_number = matches!(self.remote.dialect, None | Some(DialectChoice::Auto));
         let attach = error.downcast_ref::<Attach>().filter(|_| is_number);
         attach.is_some_and(|attach| matches!(attach.error.errno(), Errno::EACCES | Errno::EPERM))
     }
 
-    /// Why we are not let in, in the words that another dialect has.
+    /// Attaches again in 9P2000.u to get the text of the refusal.
     async fn in_words(&self, addr: &ServerAddr, token: Option<String>) -> Option<anyhow::Error> {
         let remote = Remote { dialect: Some(DialectChoice::U), ..self.remote.clone() };
         let asks = Sessions::new(remote, self.env);
@@ -231,7 +235,7 @@ impl Sessions {
             let options = self.options(&[addr], token);
             return self.attach(server, Watched(Asking::new(channel), moved), options, want).await;
         }
-        // The caller has the clock; this one only bounds what it cannot interrupt.
+        // The caller enforces the timeout. This limit is only for a connect that the caller cannot interrupt.
         let socket = Socket::connect(addr, HOUR).await.map_err(failed(Step::Connect))?;
         let mut options = self.options(&[addr], token);
         let streams = |options: Options, tls| {
@@ -277,7 +281,7 @@ impl Sessions {
         let (uname, uid) = self.user();
         for (n, module) in self.remote.push.iter().enumerate() {
             let text = format!("push {}", module.trim());
-            // Not in plain where there shall be tls.
+            // If tls is still to be pushed, the token must not be sent in plain before it.
             let may_show = !self.remote.push[n..].iter().any(|module| modules::name(module) == "tls");
             let pushed = match modules::is_alone(module) {
                 true => client.change_here(&text).await,
@@ -311,7 +315,7 @@ impl Sessions {
         options
     }
 
-    /// What is shown at this place: what its address says, else what the options say.
+    /// Returns the token for a place: from its address, else from the options.
     pub fn token(&self, place: &Place) -> Result<Option<String>> {
         if place.token.is_some() || self.remote.token.is_some() {
             return Ok(place.token.clone().or_else(|| self.remote.token.clone()));
@@ -321,13 +325,13 @@ impl Sessions {
         Ok(Some(text.trim().to_owned()))
     }
 
-    /// As whom we attach. Somebody with a certificate is whom it names.
+    /// Returns the user name and uid for attaches. With a client certificate, the certificate names the user.
     pub fn user(&self) -> (String, u32) {
         user(&self.remote)
     }
 }
 
-/// As whom we attach to servers that are reached like this.
+/// Returns the user name and uid for attaches with these settings.
 pub fn user(remote: &Remote) -> (String, u32) {
     match &remote.user {
         Some(user) => (user.clone(), user.parse().unwrap_or(NOUID)),
@@ -339,7 +343,8 @@ pub fn user(remote: &Remote) -> (String, u32) {
     }
 }
 
-/// How servers are known over TLS and what is shown to them, as the files are now; `None`: nobody has said.
+/// Loads how servers are verified over TLS, and our certificate, from the files as they are now. Returns `None` if no
+/// option says how to verify servers.
 pub fn trust(remote: &Remote) -> Result<Option<ClientTls>> {
     let trust = match (&remote.ca, &remote.pin) {
         (_, Some(pin)) => Trust::Pin(pin.bytes()),
@@ -356,7 +361,7 @@ pub fn trust(remote: &Remote) -> Result<Option<ClientTls>> {
     Ok(Some(ClientTls::new(&trust, identity)?))
 }
 
-/// What can be pushed on connections to any of these addresses.
+/// Returns the modules that can be pushed on connections to these addresses.
 pub fn modules(addrs: &[&Addr], remote: &Remote) -> Modules {
     let remote = remote.clone();
     let host = match addrs {
@@ -376,7 +381,7 @@ pub fn modules(addrs: &[&Addr], remote: &Remote) -> Modules {
     modules::modules().with("tls", tls)
 }
 
-/// The same with streams, unless somebody has said what shall be spoken.
+/// Adds streams to the options. If the user chose a dialect, the choice stays as it is.
 pub fn with_streams(options: Options, dial: Arc<Data>, choice: Option<DialectChoice>) -> Options {
     match DialectChoice::list(choice) {
         None => options.with_streams(dial),
@@ -384,13 +389,13 @@ pub fn with_streams(options: Options, dial: Arc<Data>, choice: Option<DialectCho
     }
 }
 
-/// The error with the address, unless it names one already.
-/// Whether the server has hung up before it has let us in.
+/// Returns whether the server closed the connection before the attach was complete.
 fn is_cut(error: &anyhow::Error) -> bool {
     let error = error.downcast_ref::<Attach>().map(|attach| &attach.error).or(error.downcast_ref::<Error>());
     matches!(error, Some(Error::Transport { .. } | Error::Unsent { .. }))
 }
 
+/// Adds the address to an error, unless the error names it already.
 fn naming(addr: &Addr, error: io::Error) -> io::Error {
     let text = error.to_string();
     if text.starts_with("tls!") { error } else { io::Error::new(error.kind(), format!("{addr}: {text}")) }
@@ -400,7 +405,7 @@ fn failed(step: Step) -> impl Fn(io::Error) -> Dial {
     move |error| Dial { step, error }
 }
 
-/// Walks to a place, and to the directory it is in if that is not the root, at once.
+/// Walks to a place and, concurrently, to its parent directory unless that is the root.
 async fn walk(root: &File, place: &Place, mask: GetMask) -> Walked {
     let parent = async {
         let (dir, _) = place.split().filter(|(dir, _)| names(dir).next().is_some())?;
@@ -409,8 +414,8 @@ async fn walk(root: &File, place: &Place, mask: GetMask) -> Walked {
     join(root.walk_attr(&place.path, mask), parent).await
 }
 
-/// Why there is nothing at `path`. A server that has come past the first name only stops (walk(5)): whether the next
-/// one is not there, or cannot be read, or is not for us, it says when it is asked for that one alone.
+/// Returns why there is no file at `path`. A server that fails after the first name only stops the walk (walk(5)). So
+/// the missing name is walked alone, and the server says whether it does not exist or may not be read.
 pub async fn why_absent(root: &File, path: &[u8], error: Error) -> Error {
     if error.errno() != Errno::ENOENT {
         return error;
@@ -428,7 +433,7 @@ fn names(path: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
     path.split(|&b| b == b'/').filter(|name| !matches!(*name, b"" | b"."))
 }
 
-/// The name of a user in this host's file of users.
+/// Looks up a user's name in this machine's /etc/passwd.
 fn own_name(uid: u32) -> Option<String> {
     let users = std::fs::read_to_string("/etc/passwd").ok()?;
     let mut lines = users.lines().map(|line| line.split(':'));
@@ -438,7 +443,7 @@ fn own_name(uid: u32) -> Option<String> {
     })
 }
 
-/// What `future` comes to, unless `limit` passes before.
+/// Waits for `future` for at most `limit`. Returns `None` on timeout.
 pub async fn within<T>(env: &impl Env, limit: Duration, future: impl Future<Output = T>) -> Option<T> {
     let late = env.sleep_until(env.now() + limit);
     match select(pin!(future), late).await {
@@ -447,17 +452,18 @@ pub async fn within<T>(env: &impl Env, limit: Duration, future: impl Future<Outp
     }
 }
 
-/// Runs the client's side of a verb until it ends. A signal ends the program on the spot.
+/// Runs a verb that is a client until it ends. A signal ends the program at once.
 pub fn run<T>(remote: Remote, main: impl AsyncFnOnce(Sessions) -> Result<T>) -> Result<T> {
     rt::block_on(async |env| until(env, remote, false, pending(), main).await)?
 }
 
-/// The same for a verb that waits for what servers run, and takes signals itself: silence is not worth a word.
+/// Like [`run`], for a verb that waits for programs on servers and handles signals itself. It does not report silent
+/// servers.
 pub fn run_waiting<T>(remote: Remote, main: impl AsyncFnOnce(Sessions) -> Result<T>) -> Result<T> {
     rt::block_on(async |env| until(env, remote, true, pending(), main).await)?
 }
 
-/// The same for a verb that has something to clean up when a signal ends it.
+/// Like [`run`], for a verb that must clean up after a signal.
 pub fn run_tidy<T>(remote: Remote, quiet: bool, main: impl AsyncFnOnce(Sessions) -> Result<T>) -> Result<T> {
     rt::block_on(async |env| {
         let mut signals = rt::signals()?;
@@ -466,7 +472,7 @@ pub fn run_tidy<T>(remote: Remote, quiet: bool, main: impl AsyncFnOnce(Sessions)
     })?
 }
 
-/// Runs `main` until it ends or a signal comes, then waits for what is still to be done.
+/// Runs `main` until it ends or a signal arrives, then waits for cleanup and for the end of the sessions.
 async fn until<T>(
     env: rt::Real,
     remote: Remote,
@@ -484,10 +490,10 @@ async fn until<T>(
             Either::Right((Either::Right(((), _)), _)) => unreachable!("it watches for ever"),
         }
     };
-    // What was under way has been dropped, and what it left half done is being removed.
+    // In-flight work was dropped, and its incomplete files are being removed.
     let give_up = env.sleep_until(env.now() + CLEAN);
     select(pin!(copy::cleaned()), give_up).await;
-    // Sessions end in good order: TLS says that nothing is missing. The answers that are due by now are of clunks.
+    // Close sessions in order, so that TLS reports no truncation. All answers still due are those of clunks.
     let hurry = env.now() + LAST_ANSWERS;
     let give_up = env.now() + FAREWELL;
     while OPEN.get() > 0 && env.now() < give_up {
@@ -499,8 +505,8 @@ async fn until<T>(
     result
 }
 
-/// Ends the program after a signal, should the only thread hang in a call that waits for this machine: a second signal,
-/// or [`INSIST`] after the first.
+/// Ends the program after a signal if its only thread hangs in a blocking system call: on the second signal, or
+/// [`INSIST`] after the first.
 fn insist() {
     std::thread::spawn(|| {
         rt::block_on(async |env| {
@@ -513,20 +519,20 @@ fn insist() {
     });
 }
 
-/// The longest wait at the end for what is to be removed, and how often it looks.
+/// Longest wait for cleanup, and the interval of its checks.
 const CLEAN: Duration = Duration::from_secs(3);
 const LOOK: Duration = Duration::from_millis(1);
-/// So long servers may answer before they are left.
+/// Servers may answer outstanding clunks for this long before the sessions are ended.
 const LAST_ANSWERS: Duration = Duration::from_millis(20);
-/// The longest wait for servers to let us go.
+/// Longest wait for the connections to close.
 const FAREWELL: Duration = Duration::from_millis(500);
-/// Longer than both.
+/// Longer than `CLEAN` and `FAREWELL` together.
 const INSIST: Duration = Duration::from_secs(5);
 
 thread_local! {
-    /// Connections whose driver has not ended.
+    /// Number of connections whose driver is still running.
     static OPEN: Cell<usize> = const { Cell::new(0) };
-    /// What ends them.
+    /// Handles that end these connections.
     static ENDERS: RefCell<Vec<Ender>> = const { RefCell::new(Vec::new()) };
 }
 

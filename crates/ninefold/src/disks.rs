@@ -1,9 +1,10 @@
-//! The disks that a target, or an archive, is made of.
+//! The disks of an AoE target or an archive.
 //!
-//! In: a path or an expression. Out: files and sockets that are open, and then, when the program has given up its
-//! rights, one device of them, or two; what tells it from any other; files that have another one in their place by now.
+//! In: a path or a device expression. Out: first open files and sockets; then, after the program has dropped its
+//! privileges, one device (or two, for an archive). Also a serial that identifies the device, and the files whose path
+//! now names another file.
 //!
-//! Always holds: until the device is made nothing is read, and no thread is started.
+//! Always holds: before the device is built nothing is read and no thread is started.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -33,10 +34,10 @@ use crate::dial::within;
 use crate::serve::aoe::tell;
 use crate::stores;
 
-/// Opened, and not asked for anything yet.
+/// Disks that are open, but were not read yet.
 pub struct Parts {
     word: String,
-    /// It is no expression but the path of a file.
+    /// Set if the operand is the path of a file, not an expression.
     path: Option<PathBuf>,
     tree: Tree,
     table: Table,
@@ -47,28 +48,28 @@ pub struct Parts {
     ends: Ends,
 }
 
-/// How files are opened.
+/// Modes of opening files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Open {
-    /// To be written: nobody else has them.
+    /// For writing; no other program has them open.
     Write,
-    /// To be read, as all others who have them do.
+    /// For reading; other readers may have them open.
     Read,
-    /// To be read, while another may write them.
+    /// For reading, while another program may write.
     Watch,
-    /// To be written, as others do.
+    /// For writing, together with other writers.
     Share,
 }
 
-/// One device of them.
+/// One device that is built from all parts.
 pub struct Whole {
     pub device: Arc<dyn Device>,
-    /// What was written to it is there when this program has ended.
+    /// Whether written data survives the end of this program.
     pub stays: bool,
     pub files: Files,
-    /// What tells it from any other, in 20 characters.
+    /// Identifies the device: 20 characters.
     pub serial: String,
-    /// Of what its mirrors and buffers do beside operations.
+    /// Background tasks of its mirrors and buffers.
     pub ends: Ends,
 }
 
@@ -76,14 +77,14 @@ pub struct Whole {
 pub struct Both {
     pub cache: Arc<dyn Device>,
     pub worm: Arc<dyn Device>,
-    /// The file that both are parts of, if they are.
+    /// The file that holds both, if it is one file.
     pub whole: Option<(PathBuf, Arc<dyn Device>)>,
     pub events: Events,
-    /// Of what its mirrors and buffers do beside operations.
+    /// Background tasks of its mirrors and buffers.
     pub ends: Ends,
 }
 
-/// What mirrors and buffers do beside operations, and how it is ended.
+/// Background tasks of mirrors and buffers, and how to stop them.
 #[derive(Clone, Default)]
 pub struct Ends {
     tasks: Arc<Mutex<Vec<AbortHandle>>>,
@@ -95,14 +96,14 @@ impl Ends {
         lock(&self.tasks).push(one);
     }
 
-    /// From now on nothing is done that nobody has asked for.
+    /// Aborts all background tasks at once.
     pub fn end(&self) {
         self.mirrors.abort();
         lock(&self.tasks).drain(..).for_each(|one| one.abort());
     }
 
-    /// The same, in good order and after the last write: mirrors have nothing to make equal at the next start. A device
-    /// that does not answer is not waited for longer than [`CLOSE_TIMEOUT`].
+    /// Closes mirrors after the last write, so that they need no resync at the next start; then aborts all tasks. Waits
+    /// at most [`CLOSE_TIMEOUT`] for a device that does not answer.
     pub async fn close(&self, env: &rt::Real) {
         if within(env, CLOSE_TIMEOUT, self.mirrors.close()).await.is_none() {
             tracing::warn!("a mirror does not answer: the next start makes its members equal");
@@ -111,12 +112,12 @@ impl Ends {
     }
 }
 
-/// What happens to mirrors goes to the log, and to that of the archive that is made of them.
+/// The sink of mirror events: the program's log, and the log of the archive built on the mirrors.
 #[derive(Clone, Default)]
 pub struct Events(Arc<Mutex<Option<Log>>>);
 
 impl Events {
-    /// They go there from now on.
+    /// Sends all later events to this log, too.
     pub fn to(&self, log: Log) {
         *lock(&self.0) = Some(log);
     }
@@ -126,7 +127,7 @@ impl Events {
             Happening::Back | Happening::Returning | Happening::Copied | Happening::Compared(0) => {
                 tracing::info!("{event}");
             }
-            // A line of its own for the log, which leaves out some where there are many of one: this one never.
+            // This event has its own call site, so the rate limit of others never suppresses it.
             Happening::Aside(_) => tracing::warn!("{event}"),
             _ => tracing::warn!("{event}"),
         }
@@ -136,11 +137,11 @@ impl Events {
     }
 }
 
-/// Those that are open.
+/// The open files.
 #[derive(Clone, Default)]
 pub struct Files(Arc<Mutex<Vec<Weak<File>>>>);
 
-/// A file, or a block device, that is a part of it.
+/// A file or block device that is part of a device.
 pub struct File {
     path: PathBuf,
     moving: Moving,
@@ -148,25 +149,26 @@ pub struct File {
     moves: AtomicBool,
 }
 
-/// Which file it is.
+/// The identity of an open file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Is {
     File { dev: u64, ino: u64 },
     Device(u64),
 }
 
-/// What was opened, for the letters of a table.
+/// Opened disks, handed out to the letters of a device expression.
 #[derive(Clone, Default)]
 struct Given {
     files: Files,
-    /// Files that nobody has taken yet, by their paths; one that was not there is opened when it is asked for again.
+    /// Opened files that no leaf has taken yet, by path. A file that was missing is opened again when a leaf asks for
+    /// it.
     waiting: Shared<PathBuf, Vec<Opened<File>>>,
-    /// Those of an archive, and files of which several parts are taken: each is opened once, however often it is asked
-    /// for.
+    /// Files that are opened once and shared by all leaves that name them: all files of an archive, and files of which
+    /// only parts are used.
     shared: Shared<PathBuf, Opened<File>>,
-    /// Disks, by their places: each is one, however often it is asked for.
+    /// Disks by address; each is opened once and shared.
     disks: Shared<Vec<u64>, Opened<Disk>>,
-    /// Without which nothing is written on any of them.
+    /// The lease without which nothing may be written.
     right: Arc<OnceLock<Arc<Right>>>,
 }
 
@@ -184,7 +186,7 @@ impl Files {
 
     fn open(&self, path: &Path, how: Open) -> Opened<File> {
         let file = File::open(path, how).map_err(|error| match error.kind() {
-            // What another has is not missing: he writes to it.
+            // A file in use by another program is not missing: that program writes to it.
             io::ErrorKind::ResourceBusy => Error::new(Kind::Reserved, error),
             _ => Error::new(Kind::Failed, error),
         })?;
@@ -199,7 +201,7 @@ impl Files {
 impl Given {
     fn file(&self, path: &Path, how: Open) -> Opened<File> {
         if let Some(file) = lock(&self.shared).get_mut(path) {
-            // A member that was missing may have been put in its place since.
+            // A missing mirror member may have returned since.
             if file.is_err() {
                 *file = self.files.open(path, how);
             }
@@ -209,7 +211,7 @@ impl Given {
         waiting.unwrap_or_else(|| self.files.open(path, how))
     }
 
-    /// What mirrors write by themselves asks for the right, too.
+    /// Wraps a device so that also the writes of mirrors' background tasks check the lease.
     fn guarded(&self, device: Arc<dyn Device>) -> Arc<dyn Device> {
         match self.right.get() {
             Some(right) => Arc::new(Guard::below(device, right.clone())),
@@ -247,7 +249,7 @@ fn no_place<T>() -> nine_block::Result<T> {
     Err(Error::new(Kind::Unsupported, "the place of a disk on the Ethernet is expected: e1.0"))
 }
 
-/// A disk on these Ethernets, what happens to which is logged.
+/// Opens a disk on these Ethernets; its events are logged.
 fn disk(of: &[u64], over: &Over) -> Opened<Disk> {
     let address = match of {
         [shelf, slot] => format!("{shelf}.{slot}").parse().ok(),
@@ -261,7 +263,7 @@ fn disk(of: &[u64], over: &Over) -> Opened<Disk> {
 }
 
 impl Parts {
-    /// The file of this path, or those of an expression.
+    /// Opens the file with this path, or all files and disks of an expression.
     pub fn open(word: &OsStr, how: Open, over: &Over) -> Result<Self> {
         let path = Path::new(word);
         let is_path = path.exists() || word.as_bytes().starts_with(b"/") || word.as_bytes().starts_with(b".");
@@ -297,7 +299,7 @@ impl Parts {
                         continue;
                     }
                     let file = given.files.open(path, how);
-                    // Taken from the end.
+                    // `pop` takes from the end, so insert at the front.
                     lock(&given.waiting).entry(path.into()).or_default().insert(0, file);
                 }
                 ("e", Arg::Numbers(of)) => {
@@ -310,12 +312,12 @@ impl Parts {
         Ok(Self { word, path: None, tree, table, given, how, start, events, ends: Ends::default() })
     }
 
-    /// What its mirrors may start with; else no member that is missing may be newer.
+    /// Sets how mirrors may start. The default refuses to start if a missing member may be newer.
     pub fn starting(self, start: Start) -> Self {
         Self { start, ..self }
     }
 
-    /// Nothing is written on them without this right.
+    /// Makes all writes depend on this lease, if one is given.
     pub fn by(self, right: Option<&Arc<Right>>) -> Self {
         if let Some(right) = right {
             self.given.right.get_or_init(|| right.clone());
@@ -323,20 +325,20 @@ impl Parts {
         self
     }
 
-    /// Whether a part of it has to be made before it can be opened.
+    /// Returns whether a part (a mirror or fake worm) must be created before it can be opened.
     pub fn has_made(&self) -> bool {
         has_made(&self.tree)
     }
 
-    /// Nothing is on them.
+    /// Checks that all files and disks are blank.
     ///
     /// # Errors
-    /// The first on which something is.
+    /// The first file or disk that is not blank.
     pub async fn are_blank(&self) -> Result<()> {
         self.are_blank_of(&self.tree).await
     }
 
-    /// The same of those of a part of the expression.
+    /// Checks the files and disks of a part of the expression.
     async fn are_blank_of(&self, tree: &Tree) -> Result<()> {
         let mut all: Vec<Arc<dyn Device>> = Vec::new();
         for_each_leaf(tree, &mut |leaf| {
@@ -354,7 +356,7 @@ impl Parts {
         Ok(())
     }
 
-    /// Makes one device of them; of the set of this name, if it is new.
+    /// Builds one device. With `make`, creates its mirror or fake worm as a new set with this name.
     pub async fn build(self, env: rt::Real, make: Option<[u8; 16]>) -> Result<Whole> {
         let device = if let Some(path) = &self.path {
             self.given.file(path, Open::Write)? as Arc<dyn Device>
@@ -363,7 +365,7 @@ impl Parts {
         };
         let mut text = self.identity(&self.tree).await;
         if self.has_ram() {
-            // Another disk each time.
+            // A device with a part in memory is a new disk each time.
             let mut chance = [0; 16];
             env.entropy(&mut chance);
             text += &format!("{chance:?}");
@@ -373,8 +375,8 @@ impl Parts {
         Ok(Whole { device, stays: !is_lost(&self.tree), files: self.given.files, serial, ends: self.ends })
     }
 
-    /// Makes both devices of `c CACHE WORM`, or of `c n DISK`. What `make` is given for: mirrors and fake worms that
-    /// are not there are made, of sets of these names, on disks that begin with zeros; with `force` on all.
+    /// Builds both devices of `c CACHE WORM` or `c n DISK`. With `make`, missing mirrors and fake worms are created as
+    /// sets with these names, if their disks are blank or `force` is set.
     pub async fn build_both(self, env: rt::Real, make: Option<[[u8; 16]; 2]>, force: bool) -> Result<Both> {
         let What::Of("c", of) = &self.tree.what else { bail!("{}: {CACHED}", self.word) };
         let taken =
@@ -403,7 +405,7 @@ impl Parts {
         Ok(Both { cache, worm, whole: None, events: self.events, ends: self.ends })
     }
 
-    /// The device of a part of the expression, at work.
+    /// Builds the device of a part of the expression and starts its background tasks.
     async fn device(
         &self,
         text: &str,
@@ -415,7 +417,7 @@ impl Parts {
         let how = How {
             block: BLOCK,
             start: self.start,
-            // Of what is only looked at nothing is noted either.
+            // A device that is opened only for reading must not be marked either.
             watch: self.how == Open::Watch || self.how == Open::Read && self.has_made(),
             make,
             told: Arc::new(move |event| events.tell(event, env.wall().as_secs() as i64)),
@@ -428,23 +430,23 @@ impl Parts {
             let (driver, ends) = abortable(driver);
             self.ends.add(ends);
             env.spawn(Box::pin(async move {
-                // It has been ended, or has nothing more to do.
+                // The task was aborted, or has nothing more to do.
                 let _ = driver.await;
             }));
         }
         Ok(built.device)
     }
 
-    /// Whether something that is written to it may be gone with this program, though it was flushed.
+    /// Returns whether data may be lost with this program even after a flush.
     pub fn has_ram(&self) -> bool {
         leaves(&self.tree).iter().any(|(letter, _)| *letter == "ram")
     }
 
-    /// What it is, however its files are called.
+    /// Returns the identity of a part, independent of the names of its files.
     async fn identity(&self, tree: &Tree) -> String {
         match &tree.what {
             What::Leaf(..) => self.identity_of_leaf(tree),
-            // Members come and go.
+            // Members change, so a mirror is identified by its set.
             What::Of("{", members) => match self.set(members).await {
                 Some(set) => format!("mirror {set:?}"),
                 None => self.identities("{", members).await,
@@ -490,7 +492,7 @@ impl Parts {
         }
     }
 
-    /// The name of a mirror's set, from the first label that can be read (docs/block.md).
+    /// Reads the name of a mirror's set from the first readable label (docs/block.md).
     async fn set(&self, members: &[Tree]) -> Option<Vec<u8>> {
         for member in members {
             let Some(leaf) = first_leaf(member) else { continue };
@@ -507,7 +509,7 @@ impl Parts {
     }
 }
 
-/// Whether a part of it has to be made before it can be opened, and is kept by writing to it.
+/// Returns whether a part must be created before it can be opened and writes its own state to its disks.
 pub fn has_made(tree: &Tree) -> bool {
     match &tree.what {
         What::Of("{" | "f", _) => true,
@@ -517,12 +519,12 @@ pub fn has_made(tree: &Tree) -> bool {
     }
 }
 
-/// Whether it is no device at all.
+/// Returns whether the expression is `n`, no device.
 pub fn is_none(tree: &Tree) -> bool {
     tree.what == What::Leaf("n".into(), Arg::None)
 }
 
-/// Whether it takes each sector once.
+/// Returns whether each sector can be written only once.
 fn is_once(tree: &Tree) -> bool {
     match &tree.what {
         What::Of("f", _) => true,
@@ -540,7 +542,7 @@ fn for_each_leaf(tree: &Tree, does: &mut impl FnMut(&Tree)) {
     }
 }
 
-/// The one with its first sector.
+/// Returns the leaf that holds the first sector.
 fn first_leaf(tree: &Tree) -> Option<&Tree> {
     match &tree.what {
         What::Leaf(..) => Some(tree),
@@ -554,7 +556,7 @@ fn wrong(word: &str) -> String {
     format!("there is no file {word}, and as a device expression it is wrong")
 }
 
-/// Files that are opened once: those of which only parts are taken, and, of an archive, those that stand there once.
+/// Returns the files to open once: those of which only parts are used and, for an archive, those that occur once.
 fn shared(tree: &Tree) -> Vec<&Path> {
     fn find<'a>(tree: &'a Tree, is_part: bool, found: &mut Vec<(&'a Path, bool)>) {
         match &tree.what {
@@ -575,17 +577,17 @@ fn shared(tree: &Tree) -> Vec<&Path> {
     found.iter().map(|(path, _)| *path).filter(|path| is_shared(path)).collect()
 }
 
-/// Understands an expression, and opens nothing.
+/// Parses an expression without opening anything.
 pub fn parse(text: &str) -> std::result::Result<Tree, Wrong> {
     Given::default().table(Open::Read).parse(text)
 }
 
-/// For people.
+/// Formats a number of sectors for people.
 pub fn size(sectors: u64) -> String {
     format!("{sectors} sectors ({})", indicatif::HumanBytes(sectors * SECTOR))
 }
 
-/// Whether something that was written to it may be gone with this program.
+/// Returns whether written data may be lost with this program.
 fn is_lost(tree: &Tree) -> bool {
     match &tree.what {
         What::Leaf(name, _) => name == "ram",
@@ -595,7 +597,7 @@ fn is_lost(tree: &Tree) -> bool {
     }
 }
 
-/// Its letters, in their order.
+/// Returns the leaves, in order.
 fn leaves(tree: &Tree) -> Vec<(&str, &Arg)> {
     match &tree.what {
         What::Leaf(name, arg) => vec![(name, arg)],
@@ -614,7 +616,7 @@ impl Is {
         })
     }
 
-    /// What stays the same when machine and program have started anew, as far as anybody knows.
+    /// Returns an identity that, as far as possible, survives restarts of the machine and the program.
     fn identity(self, path: &Path) -> String {
         let said = |file: &str| fs::read_to_string(file).ok().map(|text| text.trim().to_owned());
         let said = |file: &str| said(file).filter(|text| !text.is_empty());
@@ -630,7 +632,7 @@ impl Is {
                 let number = format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number));
                 let dir = format!("/sys/dev/block/{number}");
                 let part = said(&format!("{dir}/partition"));
-                // That of a partition is in that of the disk.
+                // A partition's directory is inside the one of its disk.
                 let disk = if part.is_some() { format!("{dir}/..") } else { dir };
                 let names = ["dm/uuid", "wwid", "device/wwid", "serial", "device/serial"];
                 let name = names.iter().find_map(|name| said(&format!("{disk}/{name}")));
@@ -653,7 +655,7 @@ impl File {
         Ok(Self { path: path.into(), moving: Moving::new(Arc::new(disk)), is, moves })
     }
 
-    /// It has not got yet all that its predecessor has.
+    /// Returns whether data is still being copied from the previous file.
     pub fn moves(&self) -> bool {
         self.moves.load(Ordering::Relaxed)
     }
@@ -662,7 +664,7 @@ impl File {
         &self.path
     }
 
-    /// Whether another file has its path by now.
+    /// Returns whether the path now names another file.
     pub fn is_another(&self) -> bool {
         match Is::of(&self.path) {
             Ok(is) => is != *lock(&self.is),
@@ -673,7 +675,7 @@ impl File {
         }
     }
 
-    /// Moves to the file that has its path now. Whether it has.
+    /// Moves to the file that the path names now. Returns whether it did.
     pub async fn follow(&self, env: rt::Real) -> bool {
         if self.moves.swap(true, Ordering::Relaxed) {
             return false;
@@ -689,7 +691,7 @@ impl File {
 
     async fn move_over(&self, env: rt::Real) -> Result<()> {
         ensure!(!self.moving.shape().read_only, "it is only read: start the target again");
-        // What the program may still open: its capabilities are gone.
+        // This opens the path without capabilities: the program has dropped them.
         let new = HostDisk::open(&self.path, false)
             .context("it cannot be opened, by this user and without capabilities")?;
         let (is, new) = (Is::of(&self.path)?, Arc::new(new) as Arc<dyn Device>);
@@ -739,7 +741,7 @@ impl Device for File {
     }
 }
 
-/// Whether nothing is on it.
+/// Returns whether the device is blank.
 pub async fn is_blank(device: &dyn Device) -> Result<bool> {
     match device.read(0, BLANK.min(device.shape().sectors)).await {
         Ok(begin) => Ok(begin.iter().all(|byte| *byte == 0)),
@@ -748,7 +750,7 @@ pub async fn is_blank(device: &dyn Device) -> Result<bool> {
     }
 }
 
-/// Pauses, and says how far it is.
+/// Returns a function that pauses between two pieces and logs the progress in tenths.
 fn progress(env: rt::Real, name: String, whole: u64) -> Rest {
     let moved = AtomicU64::new(0);
     Arc::new(move |pause| {
@@ -762,18 +764,18 @@ fn progress(env: rt::Real, name: String, whole: u64) -> Rest {
     })
 }
 
-/// What an archive is made of.
+/// Error text: the forms of an archive's devices.
 pub const CACHED: &str = "an archive is the path of a file, which begins with `/` or `./`, or `c CACHE WORM`, or \
                           `c n DISK` without a cache";
-/// Sectors of a block, for partitions and joins.
+/// Sectors in a block, for partitions and joins.
 const BLOCK: u32 = 16;
-/// Sectors among which the labels of a mirror are.
+/// Number of sectors at the start that hold a mirror's labels.
 const LABELS: u64 = 9;
-/// Sectors that are zeros on a disk with nothing on it: tables and file systems begin there.
+/// Number of sectors that are zero on a blank disk: partition tables and file systems begin there.
 const BLANK: u64 = 128;
-/// The longest wait for mirrors to be closed.
+/// Longest wait for mirrors to close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Between two pieces that a file which moves copies.
+/// Pause between two pieces while a file's data is copied to its successor.
 const BETWEEN: Duration = Duration::from_millis(1);
 
 #[cfg(test)]

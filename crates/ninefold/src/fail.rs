@@ -1,8 +1,8 @@
-//! How a verb ends: its exit status, and what it says when something failed: what, on what, and what to try.
+//! The end of a verb: its exit status, and the error lines it prints.
 //!
-//! In: the verb's result. Out: lines on the standard error, `ninefold: VERB: WHAT: WHY`; status 0, 1, what a shell sees
-//! when a signal has ended a program (128 and its number), or 141 when the reader of our standard output has gone (as
-//! with SIGPIPE), which is said to nobody.
+//! In: the verb's result. Out: lines on the standard error, `ninefold: VERB: WHAT: WHY`, with a hint where there is
+//! one. The exit status is 0, 1, or 128 plus the signal's number as in a shell. If the reader of the standard output is
+//! gone, the status is 141 (as with SIGPIPE) and nothing is printed.
 
 use std::fmt;
 use std::io;
@@ -20,36 +20,36 @@ use tracing::Level;
 use crate::log;
 use crate::output::calm;
 
-/// What a verb comes to when it has not failed as a whole: how many of its operands did.
+/// The outcome of a verb that did not fail as a whole: the number of operands that failed.
 #[derive(Debug, Default)]
 pub struct Tally {
     failed: usize,
 }
 
 impl Tally {
-    /// One operand failed: says so and goes on.
+    /// Prints the error of one operand and counts it, so that the verb can continue.
     pub fn fail(&mut self, what: impl fmt::Display, error: impl Into<anyhow::Error>) {
         say(&error.into().context(what.to_string()));
         self.failed += 1;
     }
 
-    /// The same of an error that names its operand already.
+    /// Like [`Tally::fail`], for an error that already names its operand.
     pub fn fail_there(&mut self, error: anyhow::Error) {
         say(&error);
         self.failed += 1;
     }
 
-    /// How many have failed so far.
+    /// Returns the number of failed operands so far.
     pub fn failed(&self) -> usize {
         self.failed
     }
 
-    /// Failures that have been told already.
+    /// Adds failures that were printed elsewhere.
     pub fn add(&mut self, failed: usize) {
         self.failed += failed;
     }
 
-    /// Goes on after a failure of one operand, but not after one that all others would share.
+    /// Counts a failure of one operand and continues, unless all other operands would fail the same way.
     pub fn check<T>(
         &mut self,
         what: impl fmt::Display,
@@ -66,7 +66,7 @@ impl Tally {
     }
 }
 
-/// The program's exit status, once the failure is told.
+/// Prints the failure, if any, and returns the program's exit status.
 pub fn status(verb: &'static str, result: anyhow::Result<Tally>) -> ExitCode {
     let _ = VERB.set(verb);
     match result {
@@ -89,22 +89,22 @@ pub fn status(verb: &'static str, result: anyhow::Result<Tally>) -> ExitCode {
     }
 }
 
-/// How an alert of TLS begins, read as the size of a message: type 21, version 3.
+/// The first bytes of a TLS alert, read as the size of a message: type 21, version 3.
 const TLS_ALERT: u32 = 0x0315;
 
-/// Names the verb for the lines of [`say`].
+/// Sets the verb's name for all lines of this module.
 pub fn verb(name: &'static str) {
     let _ = VERB.set(name);
 }
 
-/// One line that is no failure.
+/// Prints one line that is not a failure.
 pub fn note(text: impl fmt::Display) {
     tell(Level::WARN, text);
 }
 
 fn tell(level: Level, text: impl fmt::Display) {
     let verb = VERB.get().copied().unwrap_or_default();
-    // A server's words may be anything.
+    // Text from a server may hold any characters.
     let text = calm(&text.to_string());
     let line = || eprint!("{}", log::lines(level, &format!("ninefold: {verb}: {text}\n")));
     match &*BAR.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -113,13 +113,14 @@ fn tell(level: Level, text: impl fmt::Display) {
     }
 }
 
-/// A bar that lines must not tear; the one before is over.
+/// Registers a progress bar that must be suspended while a line is printed. It replaces the previous one, which has
+/// finished.
 pub fn beside(bar: ProgressBar) {
     *BAR.lock().unwrap_or_else(PoisonError::into_inner) = Some(bar);
 }
 
 fn say(error: &anyhow::Error) {
-    // A reason of several lines (a configuration file's) stays as it is.
+    // A reason with several lines (from a configuration file) keeps them.
     let reasons: Vec<String> = error.chain().map(reason).collect();
     let text = without_echo(&reasons).join(": ");
     match hint(error) {
@@ -128,12 +129,12 @@ fn say(error: &anyhow::Error) {
     }
 }
 
-/// Each name once: causes whose text the one before has already said are left out, and so is a name with which its
-/// cause begins.
+/// Removes repeated text from a chain of reasons. A cause is left out if the reason before it ends with the cause's
+/// text. A reason is left out if the next one begins with it.
 fn without_echo(reasons: &[String]) -> Vec<&str> {
     let mut said: Vec<&str> = Vec::new();
     for reason in reasons {
-        // This one begins with the one before, and so says both.
+        // This reason begins with the previous one, so it replaces that one.
         if let Some(last) = said.last()
             && reason.strip_prefix(last).is_some_and(|rest| rest.starts_with(": "))
         {
@@ -148,13 +149,13 @@ fn without_echo(reasons: &[String]) -> Vec<&str> {
 
 fn reason(error: &(dyn std::error::Error + 'static)) -> String {
     if let Some(ClientError::Walk { error, .. }) = error.downcast_ref() {
-        // The operand has been named; which of its elements is missing says ls.
+        // The operand is named already; `ls` shows which of its path elements is missing.
         return error.to_string();
     }
     plain(&error.to_string()).into()
 }
 
-/// Without the number that Rust puts behind errors of the system.
+/// Strips the error number that Rust appends to the text of a system error.
 pub fn plain(text: &str) -> &str {
     match text.rsplit_once(" (os error ") {
         Some((said, number)) if number.ends_with(')') => said,
@@ -162,7 +163,7 @@ pub fn plain(text: &str) -> &str {
     }
 }
 
-/// What to try.
+/// Returns a hint for the user, if there is one.
 fn hint(error: &anyhow::Error) -> Option<&'static str> {
     for cause in error.chain() {
         if let Some(dial) = cause.downcast_ref::<Dial>() {
@@ -187,12 +188,12 @@ fn hint(error: &anyhow::Error) -> Option<&'static str> {
     None
 }
 
-/// Notes that a server knows nothing of us.
+/// Notes that a server got no proof of our identity, for the hint.
 pub fn without_proof() {
     NO_PROOF.store(true, Ordering::Relaxed);
 }
 
-/// Whether every other operand would fail the same way.
+/// Returns whether every other operand would fail the same way.
 pub fn is_final(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         cause.is::<Stdout>()
@@ -209,7 +210,7 @@ pub struct Dial {
     pub error: io::Error,
 }
 
-/// How far we came.
+/// The step at which a connection failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     Connect,
@@ -242,11 +243,11 @@ impl fmt::Display for Dial {
 
 impl std::error::Error for Dial {}
 
-/// A server does not let us in.
+/// A server refused the attach.
 #[derive(Debug)]
 pub struct Attach {
     pub peer: String,
-    /// We have shown a token.
+    /// Whether we presented a token.
     pub token: bool,
     pub error: ClientError,
 }
@@ -254,7 +255,7 @@ pub struct Attach {
 impl Attach {
     fn hint(&self) -> Option<&'static str> {
         match (self.error.errno(), self.token) {
-            // The server has said what there is to be said.
+            // The server's own text already gives the reason.
             (Errno::EACCES, _) if EXPORTS.iter().any(|words| self.error.to_string().contains(words)) => None,
             (Errno::EACCES, true) => {
                 Some("The token may be an old one: `ninefold serve` prints it when it starts.")
@@ -279,12 +280,12 @@ impl fmt::Display for Attach {
 
 impl std::error::Error for Attach {}
 
-/// A signal has ended the verb.
+/// A signal ended the verb.
 #[derive(Debug)]
 pub struct Interrupted(pub Signal);
 
 impl Interrupted {
-    /// What shells call a program that a signal ended.
+    /// Returns the exit status that shells use for a program ended by this signal.
     pub fn status(&self) -> u8 {
         128 + match self.0 {
             Signal::Hangup => 1,
@@ -302,11 +303,11 @@ impl fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
-/// How a program ended that ran here: its status is ours.
+/// The end of a child program: its exit status becomes ours.
 #[derive(Debug)]
 pub struct Program {
     pub status: u8,
-    /// Why it could not be started, which is all that is to be said.
+    /// The reason why it could not be started; then this is printed and nothing else.
     pub error: Option<String>,
 }
 
@@ -318,7 +319,7 @@ impl fmt::Display for Program {
 
 impl std::error::Error for Program {}
 
-/// Our standard output takes no more.
+/// Our standard output takes no more data.
 #[derive(Debug)]
 pub struct Stdout(pub io::Error);
 
@@ -336,7 +337,7 @@ impl fmt::Display for Stdout {
 
 impl std::error::Error for Stdout {}
 
-/// How a server says that its exports do not let us attach: another tree would do, or nothing.
+/// Texts by which a server says that its exports do not allow our attach. Then only another tree may help.
 const EXPORTS: [&str; 3] = ["the exports of this server", " may not attach to ", "an aname with `.`"];
 
 static VERB: OnceLock<&'static str> = OnceLock::new();

@@ -1,16 +1,16 @@
-//! The directory of a private authority: its certificate and key, what it has signed, and what it has revoked.
+//! The directory of a private certificate authority: its certificate and key, issued certificates, and revocations.
 //!
 //! ```text
 //! authority.pem               its certificate: for every server and client
 //! authority.key               its key, which stays here
 //! revoked.pem                 its list of revoked certificates (CRL): for every server
-//! servers/NAME/, clients/USER/  authority.pem, cert.pem, key.pem: what is copied to whom it is for
-//! old/                        what was renewed or revoked
+//! servers/NAME/, clients/USER/  authority.pem, cert.pem, key.pem: for this server or client
+//! old/                        certificates that were renewed or revoked
 //! ```
 //!
-//! Always holds: keys have mode 0600 and directories 0700; each step that is seen is one rename, so that whoever is
-//! interrupted leaves what was there before, or what was to be there; of several commands one works at a time; nothing
-//! is overwritten but `revoked.pem`, by one that has all that was on it.
+//! Always holds: keys have mode 0600 and directories 0700. Each visible step is one rename, so an interrupted command
+//! leaves either the old state or the new one. Only one command works in the directory at a time. No file is
+//! overwritten except `revoked.pem`, whose new version has all entries of the old one.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -29,36 +29,36 @@ use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
 
 use crate::serve::token;
 
-/// See the module.
+/// An open authority.
 pub struct Keys {
     dir: PathBuf,
-    /// Held as long as we work.
+    /// Lock on the directory, held until drop.
     _lock: File,
-    /// The authority's own.
+    /// The authority's own certificate.
     pub authority: Certificate,
 }
 
-/// Whom a certificate is for.
+/// The kind of holder of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Server,
     Client,
 }
 
-/// Somebody who has a certificate, or had one.
+/// A server or client that has a certificate or had one.
 pub struct Holder {
     pub kind: Kind,
     pub name: String,
-    /// Where it is.
+    /// The directory with the certificate.
     pub dir: PathBuf,
-    /// It has been renewed, or revoked and put away.
+    /// The certificate was renewed, or was revoked and archived.
     pub old: bool,
-    /// What it says, or why that cannot be told.
+    /// The parsed certificate, or the reason why it cannot be read.
     pub says: Result<Certificate>,
 }
 
 impl Kind {
-    /// Their directory.
+    /// Returns the directory of all holders of this kind.
     pub fn dir(self) -> &'static str {
         match self {
             Self::Server => "servers",
@@ -66,7 +66,7 @@ impl Kind {
         }
     }
 
-    /// One of them.
+    /// Returns the word for one holder of this kind.
     pub fn word(self) -> &'static str {
         match self {
             Self::Server => "server",
@@ -76,7 +76,7 @@ impl Kind {
 }
 
 impl Keys {
-    /// Makes the authority and its directory, which must not exist.
+    /// Creates the authority and its directory, which must not exist.
     pub fn init(dir: &Path, name: &str, days: u32) -> Result<Self> {
         let shown = || dir.display().to_string();
         if name.is_empty() || name.len() > NAME_MAX || name.contains(char::is_control) {
@@ -111,7 +111,7 @@ impl Keys {
         Self::open(dir)
     }
 
-    /// The authority in this directory; waits for others that work there.
+    /// Opens the authority in this directory. Blocks while another command works there.
     pub fn open(dir: &Path) -> Result<Self> {
         let shown = || dir.display().to_string();
         let lock = File::open(dir).map_err(|error| match error.kind() {
@@ -130,8 +130,8 @@ impl Keys {
         Ok(keys)
     }
 
-    /// Puts away what somebody has left who was interrupted: a certificate that was made may be somewhere by now, and
-    /// is to be found by who revokes it.
+    /// Archives the results of an interrupted command. Its certificate may already be in use elsewhere, so it must be
+    /// found when it is revoked. A directory without a complete certificate is removed.
     fn finish(&self) -> Result<()> {
         for entry in fs::read_dir(&self.dir)? {
             let entry = entry?;
@@ -148,19 +148,19 @@ impl Keys {
         Ok(())
     }
 
-    /// A file or directory of it.
+    /// Returns the path of a file or directory in the authority's directory.
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
 
-    /// Makes a key and a certificate for a server with these names, the first of which it is called by.
+    /// Creates a key and a certificate for a server with these names; the first is its main name.
     pub fn server(&self, names: &[String], days: u32) -> Result<Holder> {
         names.iter().try_for_each(|name| check_host(name))?;
         let name = names.first().context("a server has a name")?;
         self.add(Kind::Server, name, names, days)
     }
 
-    /// Makes them for a client.
+    /// Creates a key and a certificate for a client.
     pub fn client(&self, user: &str, days: u32) -> Result<Holder> {
         check_user(user)?;
         self.add(Kind::Client, user, &[], days)
@@ -181,25 +181,25 @@ impl Keys {
         Ok(holder(kind, name.into(), dir, false))
     }
 
-    /// Makes a new key and certificate for the same names; what was there is kept among the old.
+    /// Creates a new key and certificate for the same names, and archives the old ones.
     pub fn renew(&self, name: &str, days: u32) -> Result<Holder> {
         let Holder { kind, name, dir, says, .. } = self.find(name)?;
         let says = says?;
         let made = self.sign(kind, &name, &says.names, days)?;
-        // First the new one is there; then the old one, which has its name for a moment, is put away.
+        // Exchange the directories, so that the name always exists; then archive the old one.
         renameat_with(CWD, &made, CWD, &dir, RenameFlags::EXCHANGE)
             .with_context(|| dir.display().to_string())?;
         self.put_away(kind, &name, &made)?;
         Ok(holder(kind, name, dir, false))
     }
 
-    /// Puts the certificates of somebody on the list: all of them, or those that were renewed. Out: those that were not
-    /// on it.
+    /// Adds a holder's certificates to the revocation list: all of them, or only the renewed ones. Returns those that
+    /// were not on the list before.
     pub fn revoke(&self, name: &str, only_old: bool) -> Result<Vec<Certificate>> {
         let found = self.find(name);
         let (kind, name) = match &found {
             Ok(holder) => (holder.kind, holder.name.clone()),
-            // All that is left of it is old, perhaps.
+            // There may be only archived certificates of this name.
             Err(_) => {
                 let (kind, bare) = bare(name);
                 let is_it = |holder: &&Holder| holder.name == bare && kind.is_none_or(|of| of == holder.kind);
@@ -231,13 +231,13 @@ impl Keys {
         Ok(come)
     }
 
-    /// What is revoked.
+    /// Reads the revocation list.
     pub fn revoked(&self) -> Result<Revocations> {
         let mut all = Revocations::read(&self.dir.join(REVOKED))?;
         all.pop().context("a file of lists has one")
     }
 
-    /// Everybody who has a certificate, then who had one, by name.
+    /// Returns all current holders, then all former ones, each sorted by name.
     pub fn holders(&self) -> Result<Vec<Holder>> {
         let mut all = Vec::new();
         for kind in [Kind::Server, Kind::Client] {
@@ -256,7 +256,7 @@ impl Keys {
         Ok(all)
     }
 
-    /// Whom a name means.
+    /// Finds the current holder that a name stands for.
     fn find(&self, name: &str) -> Result<Holder> {
         let (kind, bare) = bare(name);
         let is_it =
@@ -271,7 +271,7 @@ impl Keys {
         }
     }
 
-    /// A new directory with a key and its certificate, not yet in its place.
+    /// Creates a directory with a key and its certificate under a temporary name.
     fn sign(&self, kind: Kind, name: &str, names: &[String], days: u32) -> Result<PathBuf> {
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::default();
@@ -296,19 +296,19 @@ impl Keys {
         let authority = self.dir.join(AUTHORITY);
         let text = fs::read_to_string(&authority).with_context(|| authority.display().to_string())?;
         put(&made, AUTHORITY, PUBLIC, &text)?;
-        // With it, it is whole.
+        // The certificate is written last: with it the directory is complete.
         put(&made, CERT, PUBLIC, &cert.pem())?;
         Ok(made)
     }
 
-    /// Among the old: by its kind, name and number.
+    /// Archives a directory under its kind, name and serial number.
     fn put_away(&self, kind: Kind, name: &str, dir: &Path) -> Result<()> {
         let serial = one(&dir.join(CERT))?.serial;
         let to = self.dir.join(OLD).join(format!("{}-{name}-{serial}", kind.word()));
         come(dir, &to).with_context(|| to.display().to_string())
     }
 
-    /// What signs.
+    /// Loads the authority's key for signing.
     fn issuer(&self) -> Result<Issuer<'static, KeyPair>> {
         let path = self.dir.join(KEY_OF_AUTHORITY);
         let text = token::private(&path, "the authority's key")?;
@@ -317,7 +317,7 @@ impl Keys {
     }
 }
 
-/// The directory that is meant where nobody says: below the user's configuration.
+/// Returns the default directory, below the user's configuration.
 pub fn default_dir() -> Result<PathBuf> {
     let home = crate::config::home().context("$HOME is not set; --dir DIR says where the authority is")?;
     Ok(home.join("ninefold/keys"))
@@ -328,7 +328,7 @@ fn holder(kind: Kind, name: String, dir: PathBuf, old: bool) -> Holder {
     Holder { kind, name, dir, old, says }
 }
 
-/// The first certificate of a file.
+/// Reads the first certificate of a file.
 fn one(path: &Path) -> Result<Certificate> {
     Ok(Certificate::read(path)?.swap_remove(0))
 }
@@ -346,7 +346,7 @@ fn authority_params(name: &str) -> CertificateParams {
     params
 }
 
-/// The list of an authority, in PEM.
+/// Signs the authority's revocation list and returns it as PEM.
 fn list(issuer: &Issuer<'_, impl rcgen::SigningKey>, revoked: &[(String, Duration)]) -> Result<String> {
     let now = rt::Real.wall();
     let bytes = |serial: &str| -> Vec<u8> {
@@ -361,7 +361,7 @@ fn list(issuer: &Issuer<'_, impl rcgen::SigningKey>, revoked: &[(String, Duratio
     };
     let params = CertificateRevocationListParams {
         this_update: date_time_ymd(1970, 1, 1) + now,
-        // It is made anew when something is revoked, and not before.
+        // The list is signed again only when a certificate is revoked, so it must not expire before.
         next_update: date_time_ymd(1970, 1, 1) + now + Duration::from_secs(36_500 * 86_400),
         crl_number: now.as_secs().to_be_bytes().to_vec().into(),
         issuing_distribution_point: None,
@@ -371,7 +371,7 @@ fn list(issuer: &Issuer<'_, impl rcgen::SigningKey>, revoked: &[(String, Duratio
     Ok(params.signed_by(issuer)?.pem()?)
 }
 
-/// Good from now on for so many days, never longer than until `end`. Clocks of others may be an hour slow.
+/// Sets the validity: from one hour ago, because other clocks may be slow, for `days` from now but at most until `end`.
 fn last(params: &mut CertificateParams, days: u32, end: Option<Duration>) {
     let now = rt::Real.wall();
     let until = now + Duration::from_secs(u64::from(days) * 86_400);
@@ -380,23 +380,23 @@ fn last(params: &mut CertificateParams, days: u32, end: Option<Duration>) {
     params.not_after = date_time_ymd(1970, 1, 1) + until;
 }
 
-/// A name that no other authority has: by it, and by nothing else, a server finds whose list of revoked ones counts.
+/// Generates a unique name for an authority. A server selects the revocation list of a certificate by this name alone.
 pub fn own_name() -> String {
     let mut bits = [0; 4];
     rt::Real.entropy(&mut bits);
     format!("ninefold-{:08x}", u32::from_be_bytes(bits))
 }
 
-/// A number that no other certificate has: 126 bits by chance.
+/// Generates a serial number from random bits.
 fn serial() -> Vec<u8> {
     let mut bits = [0; 16];
     rt::Real.entropy(&mut bits);
-    // Positive, and of the same length always.
+    // Keep the number positive and of constant length.
     bits[0] = bits[0] & 0x3f | 0x40;
     bits.to_vec()
 }
 
-/// A name by which a server is dialled.
+/// Parses a name or address at which a server is dialled.
 fn host(name: &str) -> Result<SanType> {
     Ok(match name.parse::<IpAddr>() {
         Ok(ip) => SanType::IpAddress(ip),
@@ -436,7 +436,7 @@ fn check_user(user: &str) -> Result<()> {
     Ok(())
 }
 
-/// The names in a directory, in order; those that begin with a dot are ours.
+/// Lists the names in a directory, sorted. Names that begin with a dot are temporary and left out.
 fn names(dir: &Path) -> Result<Vec<String>> {
     let shown = || dir.display().to_string();
     let mut names = Vec::new();
@@ -448,7 +448,7 @@ fn names(dir: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// An empty directory in the place of what somebody has not finished.
+/// Creates an empty directory; removes one that an interrupted command left.
 fn new_dir(dir: &Path) -> Result<()> {
     let shown = || dir.display().to_string();
     match fs::remove_dir_all(dir) {
@@ -458,7 +458,7 @@ fn new_dir(dir: &Path) -> Result<()> {
     DirBuilder::new().mode(0o700).create(dir).with_context(shown)
 }
 
-/// Gives something its name, which nothing else has.
+/// Renames a file or directory to a name that must not exist yet.
 fn come(from: &Path, to: &Path) -> Result<()> {
     match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
         Err(rustix::io::Errno::EXIST) => bail!("it is there already, and nothing is changed"),
@@ -468,7 +468,7 @@ fn come(from: &Path, to: &Path) -> Result<()> {
     Ok(File::open(dir)?.sync_all()?)
 }
 
-/// Writes a file whole, or not at all.
+/// Writes a file atomically.
 fn put(dir: &Path, name: &str, mode: u32, text: &str) -> Result<()> {
     let (path, half) = (dir.join(name), dir.join(format!(".{name}.new")));
     let written = || -> Result<()> {
@@ -485,7 +485,7 @@ fn put(dir: &Path, name: &str, mode: u32, text: &str) -> Result<()> {
     written().with_context(|| path.display().to_string())
 }
 
-/// Bytes of a name; what X.509 has for a common name.
+/// Longest name in bytes, the limit of X.509 for a common name.
 const NAME_MAX: usize = 64;
 const SECRET: u32 = 0o600;
 const PUBLIC: u32 = 0o644;
@@ -495,7 +495,7 @@ pub const REVOKED: &str = "revoked.pem";
 pub const CERT: &str = "cert.pem";
 pub const KEY: &str = "key.pem";
 const OLD: &str = "old";
-/// Before the kind and name of what is not in its place.
+/// Prefix of a directory that is not complete; the kind and name follow.
 const NEW: &str = ".new-";
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
-//! The command: where everything meets. A verb is a file; what is done for several of them is a room of its own:
-//! `operand` (what a person means by a word), `dial` (sessions), `blocks`, `disks` and `stores`, `archive`, `copy`
-//! (trees from here to there), `serve`.
+//! The command: the crate where all others meet. Each verb has a file in `verbs`. Work that several verbs share has a
+//! module of its own: `operand` (operands on the command line), `dial` (sessions), `blocks`, `disks` and `stores`,
+//! `archive`, `copy` (copying trees), `serve`.
 //!
 //! In: arguments, environment, configuration files. Out: exit status 0, 1 (something failed) or 2 (the command line).
 #![forbid(unsafe_code)]
@@ -24,7 +24,7 @@ mod stores;
 mod verbs;
 
 fn main() -> std::process::ExitCode {
-    // What becomes another program has nothing of ours: no configuration, no log.
+    // A launcher is about to become another program: it reads no configuration and starts no log.
     match std::env::args_os().nth(1) {
         Some(word) if word == nine_servers::part::VERB => return nine_servers::part::launch(),
         Some(word) if word == nine_gate::fuse::space::VERB => return nine_gate::fuse::space::launch(),

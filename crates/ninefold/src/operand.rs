@@ -1,8 +1,8 @@
-//! What a word on the command line means: a file of this machine, or one of a server.
+//! Operands on the command line: a file of this machine, or a file of a server.
 //!
-//! In: the word, bytes as the shell gave them. Out: an [`Operand`]. An address, alone or with a path, is remote; so is
-//! `:/path`, at the default server; the rest is local, or, for verbs that know only servers, a path at the default
-//! server. A local name that looks like an address is written `./name`.
+//! In: the operand, bytes as the shell passed them. Out: an [`Operand`]. An address, alone or with a path, is remote.
+//! `:/path` is a path at the default server. All else is local or, for verbs that take only remote files, a path at the
+//! default server. A local name that looks like an address must be written as `./name`.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -16,7 +16,7 @@ use nine_text::show_name;
 use crate::config::Remote;
 use crate::serve::{default_socket, has_host};
 
-/// See the module.
+/// A file that an operand names.
 #[derive(Clone, Debug)]
 pub enum Operand {
     Local(PathBuf),
@@ -28,27 +28,27 @@ pub enum Operand {
 pub struct Place {
     /// Its server.
     pub addr: ServerAddr,
-    /// What to show there.
+    /// The token to present to the server, from the address.
     pub token: Option<String>,
-    /// From the server's root; bytes, for names need not be UTF-8.
+    /// Path from the server's root. Bytes, because names need not be UTF-8.
     pub path: Vec<u8>,
-    /// As it was typed.
+    /// The operand as the user typed it.
     typed: OsString,
-    /// What the default server puts before a path; `None`: it was named by its address.
+    /// The prefix that the default server adds to a path; `None` if the operand was an address.
     base: Option<Vec<u8>>,
 }
 
-/// Where a server is.
+/// The location of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerAddr {
     /// At an address.
     Dialed(Addr),
-    /// At the other end of the channel that this program was started with.
+    /// The other end of the channel that this program was started with.
     Inherited,
 }
 
 impl ServerAddr {
-    /// Whether only this machine can be at the other end.
+    /// Returns whether only this machine can be at the other end.
     pub fn is_local(&self) -> bool {
         matches!(self, Self::Dialed(Addr::Unix { .. } | Addr::Shm { .. }) | Self::Inherited)
     }
@@ -64,7 +64,7 @@ impl fmt::Display for ServerAddr {
 }
 
 impl Operand {
-    /// For verbs that know both sides.
+    /// Parses an operand that may be local or remote.
     pub fn parse(word: &OsStr, remote: &Remote) -> Result<Operand> {
         Ok(match address(word)? {
             Some(place) => Operand::Remote(place),
@@ -75,7 +75,7 @@ impl Operand {
 }
 
 impl Place {
-    /// For verbs that know only servers.
+    /// Parses an operand that must be remote.
     pub fn parse(word: &OsStr, remote: &Remote) -> Result<Place> {
         match address(word)? {
             Some(place) => Ok(place),
@@ -84,7 +84,7 @@ impl Place {
         }
     }
 
-    /// The root of the default server, and what else was said, or just that.
+    /// Parses all operands of a verb; without any, returns the root of the default server.
     pub fn all(words: &[OsString], remote: &Remote) -> Result<Vec<Place>> {
         if words.is_empty() {
             return Ok(vec![Place::parse(OsStr::new("/"), remote)?]);
@@ -92,7 +92,7 @@ impl Place {
         words.iter().map(|word| Place::parse(word, remote)).collect()
     }
 
-    /// The same server, another path; `typed` is what a person would write for it.
+    /// Returns the place of `name` below this one, on the same server, with the text that a user would type for it.
     pub fn below(&self, name: &[u8]) -> Place {
         let join = |base: &[u8]| {
             let base = if base.ends_with(b"/") { &base[..base.len() - 1] } else { base };
@@ -102,7 +102,7 @@ impl Place {
         Place { path: join(&self.path), typed, ..self.clone() }
     }
 
-    /// The same server, any path from its root, and what a person would write for it.
+    /// Returns the place with this path from the root of the same server, with the text that a user would type for it.
     pub fn at(&self, names: &[Vec<u8>]) -> Place {
         let path = [b"/", &names.join(&b'/')[..]].concat();
         let typed = match &self.base {
@@ -115,7 +115,7 @@ impl Place {
         Place { path, typed: OsString::from_vec(typed), ..self.clone() }
     }
 
-    /// The path without what says nothing: a `/` before each name, or one.
+    /// Returns the normalized path: without empty names, `.` and `..`, and with a `/` before each name.
     pub fn names_path(&self) -> Vec<u8> {
         let mut names = Vec::new();
         for name in self.path.split(|&byte| byte == b'/') {
@@ -128,12 +128,12 @@ impl Place {
         [b"/", &names.join(&b'/')[..]].concat()
     }
 
-    /// As it was typed, in bytes, without the token.
+    /// Returns the operand as typed, without the token.
     pub fn written(&self) -> Vec<u8> {
         hidden(self.typed.as_bytes())
     }
 
-    /// The directory it is in, as it was typed.
+    /// Returns the parent directory, as the user would type it.
     pub fn written_dir(&self) -> Vec<u8> {
         let typed = self.written();
         let typed = typed.trim_suffix_slashes();
@@ -144,7 +144,7 @@ impl Place {
         }
     }
 
-    /// The directory it is in and its name there; the root has none.
+    /// Splits the path into its directory and its last name. Returns `None` if there is no such name, as for the root.
     pub fn split(&self) -> Option<(&[u8], &[u8])> {
         let path = self.path.trim_suffix_slashes();
         let at = path.iter().rposition(|&b| b == b'/').map_or(0, |at| at + 1);
@@ -152,7 +152,7 @@ impl Place {
         (!matches!(name, b"" | b"." | b"..")).then_some((dir, name))
     }
 
-    /// Whether both are files of one server, asked in one session.
+    /// Returns whether both files are on one server and are reached in one session.
     pub fn same_server(&self, other: &Place) -> bool {
         self.addr == other.addr && self.token == other.token
     }
@@ -208,7 +208,7 @@ fn is_default(word: &OsStr) -> bool {
     word == ":" || word.as_bytes().starts_with(b":/")
 }
 
-/// The place that an address names; `None`: the word is no address.
+/// Parses a word that begins with an address. Returns `None` if it is not an address.
 fn address(word: &OsStr) -> Result<Option<Place>> {
     let bytes = word.as_bytes();
     let is_url = bytes.starts_with(b"unix:") || bytes.starts_with(b"shm:") || scheme(bytes).is_some();
@@ -218,7 +218,7 @@ fn address(word: &OsStr) -> Result<Option<Place>> {
     if !is_url && !is_dial {
         return Ok(None);
     }
-    // An address is text; a path behind it need not be.
+    // An address is UTF-8; the path after it need not be.
     let valid = std::str::from_utf8(bytes).map_or_else(|e| e.valid_up_to(), str::len);
     let cut = match bytes[..valid].iter().rposition(|&b| b == b'/') {
         Some(at) if valid < bytes.len() => at,
@@ -233,14 +233,15 @@ fn address(word: &OsStr) -> Result<Option<Place>> {
     Ok(Some(Place { addr: ServerAddr::Dialed(addr), token, path, typed: word.into(), base: None }))
 }
 
-/// What stands before `://`, if that can be a scheme.
+/// Returns the part before `://`, if it can be a scheme.
 fn scheme(bytes: &[u8]) -> Option<&[u8]> {
     let at = bytes.windows(3).position(|w| w == b"://")?;
     let ok = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.');
     (at > 0 && bytes[..at].iter().all(ok)).then_some(&bytes[..at])
 }
 
-/// The tail of a URL that is not UTF-8 and so was not decoded with the rest; a stray percent sign stays.
+/// Decodes percent escapes in the tail of a URL that is not UTF-8 and so was not decoded with the rest. A stray percent
+/// sign stays.
 fn percent_decoded(bytes: &[u8]) -> Vec<u8> {
     let mut decoded = Vec::with_capacity(bytes.len());
     let mut rest = bytes;
@@ -260,7 +261,7 @@ fn percent_decoded(bytes: &[u8]) -> Vec<u8> {
     decoded
 }
 
-/// The word without the token that a URL may carry.
+/// Removes the token that a URL may carry.
 fn hidden(typed: &[u8]) -> Vec<u8> {
     if let Some(scheme) = scheme(typed) {
         let rest = &typed[scheme.len() + 3..];

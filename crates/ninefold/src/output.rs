@@ -1,8 +1,8 @@
-//! The buffered standard output, and the forms of names, modes, times and JSON on it.
+//! Buffered standard output, and the forms of names, modes, times and JSON on it.
 //!
-//! Always holds: a failed write is a [`Stdout`], so the program ends quietly if its reader has gone. A name is one
-//! line, in which no character moves the cursor or turns text around. Bytes that are not UTF-8 are escaped on a
-//! terminal only. JSON has every name in full.
+//! Always holds: a failed write is a [`Stdout`] error, so the program ends quietly if its reader is gone. A name takes
+//! one line, and none of its characters moves the cursor or reverses text. Bytes that are not UTF-8 are escaped only on
+//! a terminal. JSON has every name in full.
 
 use std::fmt;
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 
 use crate::fail::Stdout;
 
-/// See the module.
+/// The buffered standard output.
 pub struct Output {
     out: BufWriter<StdoutLock<'static>>,
     terminal: bool,
@@ -27,17 +27,17 @@ impl Output {
         Self { out: BufWriter::with_capacity(64 * 1024, stdout.lock()), terminal }
     }
 
-    /// Whether a person reads it.
+    /// Returns whether the output goes to a terminal.
     pub fn is_terminal(&self) -> bool {
         self.terminal
     }
 
-    /// Text as it is.
+    /// Prints text unchanged.
     pub fn print(&mut self, text: impl fmt::Display) -> Result<()> {
         Ok(write!(self.out, "{text}").map_err(Stdout)?)
     }
 
-    /// A name, or a path.
+    /// Prints a name or a path.
     pub fn name(&mut self, name: &[u8]) -> Result<()> {
         match self.terminal {
             true => self.print(show_name(name)),
@@ -45,28 +45,28 @@ impl Output {
         }
     }
 
-    /// A line of JSON.
+    /// Prints a JSON value as one line.
     pub fn json(&mut self, value: &Value) -> Result<()> {
         self.print(format_args!("{value}\n"))
     }
 
-    /// Lines of a server's.
+    /// Prints lines that came from a server, escaped for a terminal.
     pub fn lines(&mut self, text: &str) -> Result<()> {
         if self.terminal { self.print(calm(text)) } else { self.print(text) }
     }
 
-    /// Data.
+    /// Writes raw bytes.
     pub fn bytes(&mut self, bytes: &[u8]) -> Result<()> {
         Ok(self.out.write_all(bytes).map_err(Stdout)?)
     }
 
-    /// Everything is out.
+    /// Writes out all buffered data.
     pub fn flush(&mut self) -> Result<()> {
         Ok(self.out.flush().map_err(Stdout)?)
     }
 }
 
-/// Lines that somebody else has written, for a person: but for ends of lines and tabs nothing moves the cursor.
+/// Escapes text that came from elsewhere, for a terminal. Only newlines and tabs still move the cursor.
 pub fn calm(text: &str) -> String {
     let mut calm = String::with_capacity(text.len());
     for c in text.chars() {
@@ -79,7 +79,7 @@ pub fn calm(text: &str) -> String {
     calm
 }
 
-/// The letters that ls(1) has for a mode.
+/// Formats a mode in the letters of ls(1).
 pub fn letters(st_mode: u32) -> String {
     let ty = match st_mode & mode::S_IFMT {
         mode::S_IFDIR => 'd',
@@ -107,7 +107,7 @@ pub fn letters(st_mode: u32) -> String {
     text
 }
 
-/// The word for the kind of file.
+/// Names the kind of a file.
 pub fn kind(st_mode: u32) -> &'static str {
     match st_mode & mode::S_IFMT {
         mode::S_IFDIR => "directory",
@@ -120,10 +120,10 @@ pub fn kind(st_mode: u32) -> &'static str {
     }
 }
 
-/// A time as `2026-11-21 05:48:09Z`.
+/// Formats a time as `2026-11-21 05:48:09Z`.
 pub fn date(time: Time) -> String {
     let (days, seconds) = (time.sec.div_euclid(86_400), time.sec.rem_euclid(86_400));
-    // Days since 1 March of year 0, for the leap day to be the last of its year.
+    // Count days from 1 March of year 0, so that the leap day is the last day of its year.
     let days = days + 719_468;
     let (era, day_of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
     let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
@@ -136,7 +136,7 @@ pub fn date(time: Time) -> String {
     format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}Z")
 }
 
-/// Columns as wide as their widest cell; no cell can move a terminal's cursor.
+/// Formats a table. Each column is as wide as its widest cell, and no cell can move a terminal's cursor.
 pub fn table(rows: &[Vec<String>]) -> String {
     let shown: Vec<Vec<String>> = rows
         .iter()
@@ -155,7 +155,7 @@ pub fn table(rows: &[Vec<String>]) -> String {
     text
 }
 
-/// What is known about a file, for programs.
+/// Returns the attributes of a file as JSON.
 pub fn object(name: &[u8], attr: &Attr, target: Option<&[u8]>) -> Value {
     let time = |t: Time| json!(format!("{}.{:09}", t.sec, t.nsec));
     let mut object = Map::new();
@@ -180,7 +180,7 @@ pub fn object(name: &[u8], attr: &Attr, target: Option<&[u8]>) -> Value {
     Value::Object(object)
 }
 
-/// A name that is not UTF-8 is there as bytes in hex, beside what a person can read.
+/// Adds a name to a JSON object. If the name is not UTF-8, its bytes are added in hex under `KEY-hex`, too.
 pub fn put_text(object: &mut Map<String, Value>, key: &str, bytes: &[u8]) {
     if std::str::from_utf8(bytes).is_err() {
         let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();

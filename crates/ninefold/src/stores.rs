@@ -1,13 +1,14 @@
-//! Worms in object stores, and slates for arbiters: what `s3"bucket/prefix"` stands for in an expression.
+//! Devices in object stores, which expressions name as `s3"bucket/prefix"`: worms, and compare-and-swap objects for
+//! arbiters.
 //!
-//! In: the name, and how it is opened. Out: the device; or, where this program was built without the feature `s3`,
-//! words that say so.
+//! In: the name, and the mode of opening. Out: the device. If the program was built without the feature `s3`, opening
+//! fails with an error that says so.
 
 use nine_block::{Arg, Making, Table};
 
 use crate::disks::Open;
 
-/// Makes the word known.
+/// Registers the letter `s3` in a table of device letters.
 pub fn know(table: &mut Table, how: Open) {
     table.letter("s3", move |arg| open(arg, how));
 }
@@ -30,7 +31,7 @@ fn open(arg: &Arg, how: Open) -> Making {
         let name = name?;
         let mut place: Place = name.parse().map_err(wrong)?;
         if how == Open::Share {
-            // Who waits longer for an arbiter asks it again.
+            // A caller that wants to wait longer for an arbiter asks again.
             place.patience.get_or_insert(SILENCE);
         }
         let said = format!("s3\"{}\"", name.split('?').next().unwrap_or_default());

@@ -1,4 +1,4 @@
-//! The words of `fs` about what was: dumps seen by people.
+//! Command line of the `fs` verbs that read dumps.
 
 use std::ffi::OsString;
 

@@ -1,4 +1,4 @@
-//! `keys` on the command line.
+//! Command line of `keys`.
 
 use std::path::PathBuf;
 
@@ -78,8 +78,8 @@ pub enum KeysVerb {
     },
 }
 
-/// Days that a certificate may be good. A default belongs to its verb: a default of a generic struct is one static
-/// for all its instances, so the first verb's would be everyone's.
+/// Parses the days that a certificate is valid. Each verb sets its own default: the default of a generic struct is one
+/// static for all its instances, so the first verb's default would apply to all.
 fn days() -> clap::builder::RangedI64ValueParser<u32> {
     clap::value_parser!(u32).range(1..=36_500)
 }

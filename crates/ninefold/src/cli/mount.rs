@@ -1,5 +1,5 @@
-//! `mount`, `unmount` and `ns`: the files of a server where other programs look for theirs (docs/mount.md); and the
-//! words by which mount(8) calls this program.
+//! Command line of `mount`, `unmount` and `ns`, which make a server's files visible to other programs (docs/mount.md);
+//! and the form in which mount(8) calls this program.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -118,7 +118,7 @@ impl Mount {
                 Some((name, value)) => (name.replace('-', "_"), Some(value)),
                 None => (option.replace('-', "_"), None),
             };
-            // For others than us.
+            // Options for other programs, which mount(8) passes on.
             let is_comment = name.starts_with("x_") || name.starts_with("X_") || name == "comment";
             if is_comment || name.is_empty() || value.is_none() && to.set(&option) {
                 continue;

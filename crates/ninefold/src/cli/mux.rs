@@ -1,4 +1,4 @@
-//! `mux`: name spaces of running servers.
+//! Command line of `mux`: name spaces of running servers.
 
 use std::ffi::OsString;
 

@@ -1,4 +1,5 @@
-//! `partition`: programs that have their files through shared memory, and those that other servers run (docs/part.md).
+//! Command line of `partition`: programs that reach their files through shared memory, also those that other servers
+//! run (docs/part.md).
 
 use std::ffi::OsString;
 use std::path::PathBuf;

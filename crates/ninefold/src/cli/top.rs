@@ -1,4 +1,4 @@
-//! `top`: what goes on in a running server.
+//! Command line of `top`: the activity of a running server.
 
 use std::ffi::OsString;
 

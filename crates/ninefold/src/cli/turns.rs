@@ -1,4 +1,4 @@
-//! `fs`: archives that several machines may serve.
+//! Command line of the `fs` verbs for archives that several machines may serve.
 
 use clap::Args;
 

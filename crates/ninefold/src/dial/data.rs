@@ -1,4 +1,4 @@
-//! Data connections of streams: dialled where the 9P connection leads, by the same transport and with the same TLS.
+//! Data connections of streams: dialled to the server of the 9P connection, over the same transport and TLS.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,15 +8,15 @@ use nine_net::{ClientTls, Env, Socket, Transport, rt};
 
 use super::silence::{Moved, Watched};
 
-/// For a connection, and for its TLS handshake: then files go over the 9P connection.
+/// Limit for the connection and for its TLS handshake. After that, file data goes over the 9P connection.
 const LIMIT: Duration = Duration::from_secs(1);
 
-/// See the module.
+/// Dials data connections.
 pub struct Data {
     env: rt::Real,
-    /// How the server is known, and by which name. `None`: without TLS.
+    /// How to verify the server, and its name; `None` without TLS.
     tls: Option<Arc<(ClientTls, String)>>,
-    /// What counts as a sign of life of the session.
+    /// Counts bytes as signs of life of the session.
     moved: Moved,
 }
 

@@ -1,9 +1,10 @@
-//! A server that has stopped answering: it is said, again and again, and given up if somebody wants that.
+//! Detects servers that stop answering: reports them repeatedly, and aborts the session if the user set a limit.
 //!
-//! In: the sessions, and the bytes that move on them. Out: lines on the standard error; a session that is aborted.
+//! In: the sessions, and the bytes that move on their connections. Out: lines on the standard error; an aborted
+//! session.
 //!
-//! Always holds: only a server that owes an answer and lets nothing be heard is waited for. One that has nothing to
-//! say yet about one file (events) is asked for something else before.
+//! Always holds: a server is reported only if it owes an answer and sends nothing. A request for an event may wait for
+//! a long time, so the server first gets another request as a probe.
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice};
@@ -20,15 +21,15 @@ use nine_proto::GetMask;
 use super::Session;
 use crate::fail;
 
-/// Of silence, before it is said for the first time, seconds; then after twice as many.
+/// Seconds of silence before the first report. Each next report comes after twice the time.
 const FIRST: u32 = 10;
-/// Of silence, before the server is asked whether it is there, seconds.
+/// Seconds of silence before the server gets a probe request.
 const ASK: u32 = 5;
-/// What is written in pieces smaller than this may be our question; it shows nothing of the server. Bytes.
+/// Smaller writes do not count as movement: they may be our probe, which proves nothing about the server. Bytes.
 const SMALL: usize = 4096;
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Looks at the sessions once a second, for ever.
+/// Checks all sessions once a second, forever.
 pub async fn watch(sessions: Rc<RefCell<Vec<Session>>>, env: rt::Real, quiet: bool, patience: Option<u32>) {
     let mut silences: Vec<Silence> = Vec::new();
     loop {
@@ -56,7 +57,7 @@ pub async fn watch(sessions: Rc<RefCell<Vec<Session>>>, env: rt::Real, quiet: bo
     }
 }
 
-/// Since when nothing has moved. Seconds in which we ourselves were held up count as one.
+/// Time since the last movement. A second in which this process was delayed counts as one.
 #[derive(Default)]
 struct Silence {
     moved: u64,
@@ -73,7 +74,7 @@ enum Now {
 }
 
 impl Silence {
-    /// Another second; by now so much has moved.
+    /// Counts one more second and decides what to do; `moved` is the total of bytes so far.
     fn second(&mut self, moved: u64, owed: bool, patience: Option<u32>) -> Now {
         if !owed || moved != self.moved {
             *self = Silence { moved, ..Silence::default() };
@@ -94,7 +95,7 @@ impl Silence {
     }
 }
 
-/// What has moved on a connection.
+/// Counter of the bytes moved on a connection.
 #[derive(Clone, Default)]
 pub struct Moved(Arc<AtomicU64>);
 
@@ -108,7 +109,7 @@ impl Moved {
     }
 }
 
-/// A transport that is watched.
+/// A transport that counts its bytes.
 pub struct Watched<T>(pub T, pub Moved);
 
 impl<T: Transport> Transport for Watched<T> {
@@ -184,7 +185,7 @@ impl<T: Transport> Transport for Watched<T> {
 }
 
 impl<T> Watched<T> {
-    /// Counts what a call has moved.
+    /// Calls the transport and counts the bytes that it moved.
     fn note(&mut self, call: impl FnOnce(&mut T) -> Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         let done = call(&mut self.0);
         if let Poll::Ready(Ok(n)) = done {

@@ -1,6 +1,7 @@
-//! Events of the target `audit` as lines of JSON, for whoever keeps them.
+//! The audit log: events of the target `audit` as lines of JSON.
 //!
-//! In: events, from wherever something is asked for, so nothing here waits. Out: [`to`] takes them, one line each.
+//! In: events from any thread that serves a request, so nothing here waits. Out: one line for each event, to the
+//! consumer set by [`to`].
 
 use std::fmt::Debug;
 use std::sync::{Arc, OnceLock};
@@ -16,17 +17,17 @@ use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::layer::Context;
 use tracing_subscriber::registry::LookupSpan;
 
-/// What takes the lines; it must not wait.
+/// A consumer of audit lines; it must not block.
 pub type Lines = Arc<dyn Fn(String) + Send + Sync>;
 
 static LINES: OnceLock<Lines> = OnceLock::new();
 
-/// From now on these lines go there. Called once.
+/// Sets the consumer of all later lines. Must be called once.
 pub fn to(lines: Lines) {
     let _ = LINES.set(lines);
 }
 
-/// A line that is no event: `event`, and a number.
+/// Formats an audit line that does not come from an event: the event's name and a number.
 pub fn line(event: &str, key: &str, n: u64) -> String {
     let mut fields = begun();
     fields.insert("event".into(), event.into());
@@ -34,7 +35,7 @@ pub fn line(event: &str, key: &str, n: u64) -> String {
     format!("{}\n", Value::Object(fields))
 }
 
-/// What sees the events.
+/// Returns the tracing layer that receives audit events.
 pub fn layer<S: Subscriber + for<'a> LookupSpan<'a>>() -> impl Layer<S> {
     let is_ours = filter_fn(|metadata| metadata.target() == nine_io::audit::TARGET);
     Audit.with_filter(is_ours.with_max_level_hint(LevelFilter::INFO))
@@ -47,7 +48,7 @@ impl<S: Subscriber> Layer<S> for Audit {
         let Some(lines) = LINES.get() else { return };
         let mut fields = Fields(begun());
         event.record(&mut fields);
-        // What people read of it is in the others.
+        // The message is text for people; its content is in the other fields, too.
         fields.0.remove("message");
         lines(format!("{}\n", Value::Object(fields.0)));
     }
@@ -55,7 +56,7 @@ impl<S: Subscriber> Layer<S> for Audit {
 
 fn begun() -> Map<String, Value> {
     let mut time = String::new();
-    // A String takes whatever is written to it.
+    // Writing to a String cannot fail.
     let _ = SystemTime.format_time(&mut Writer::new(&mut time));
     Map::from_iter([("time".into(), time.into())])
 }

@@ -1,14 +1,14 @@
-//! The end of the log, for the console: what was logged before anybody asked, and what comes then.
+//! A buffer of recent log lines for the console: lines logged before the console asked, and all later ones.
 //!
-//! In: lines, from wherever something is logged, so nothing here waits for anything or logs. Out: [`next`], for one
-//! thread.
+//! In: lines from any thread that logs, so nothing here blocks or logs. Out: [`next`], for one thread.
 //!
-//! Always holds: at most [`KEPT_MAX`] bytes wait. Beyond that the oldest go; once somebody reads, that is told.
+//! Always holds: at most [`KEPT_MAX`] bytes are buffered. Beyond that the oldest are dropped, and a reader is told how
+//! many.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Bytes that wait for their reader.
+/// Limit of buffered bytes.
 const KEPT_MAX: usize = 64 << 10;
 
 static KEPT: Mutex<Kept> = Mutex::new(Kept { bytes: VecDeque::new(), lost: 0, read: false });
@@ -17,17 +17,17 @@ static CAME: Condvar = Condvar::new();
 struct Kept {
     bytes: VecDeque<u8>,
     lost: usize,
-    /// Somebody has asked.
+    /// A reader has asked at least once.
     read: bool,
 }
 
-/// Something has been logged.
+/// Adds logged text to the buffer.
 pub fn keep(text: &[u8]) {
     kept().push(text);
     CAME.notify_one();
 }
 
-/// What has been logged since it was asked before, or before that; waits until there is something.
+/// Returns all text buffered since the previous call. Blocks until there is some.
 pub fn next() -> Vec<u8> {
     let mut kept =
         CAME.wait_while(kept(), |kept| kept.bytes.is_empty()).unwrap_or_else(PoisonError::into_inner);
@@ -39,7 +39,7 @@ fn kept() -> MutexGuard<'static, Kept> {
 }
 
 impl Kept {
-    /// Without what colours it.
+    /// Adds text without its colour escapes.
     fn push(&mut self, text: &[u8]) {
         let mut rest = text;
         while let Some(at) = rest.windows(2).position(|two| two == b"\x1b[") {

@@ -1,27 +1,27 @@
-//! How often one place in the code may speak: [`LINES`] times in a [`WINDOW`], each window beginning with its first
-//! line. What is held back is counted and told once the window is over.
+//! Rate limit for log lines: each call site may log [`LINES`] lines in a [`WINDOW`]. A window begins with its first
+//! line. Suppressed lines are counted and reported after the window.
 //!
-//! Time is an argument. The places are as many as the code has, so the table needs no limit of its own.
+//! Time is an argument. The number of call sites is fixed by the code, so the table needs no limit.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::time::{Duration, Instant};
 
-/// Lines from one place in a window; the next ones are held back.
+/// Lines that one call site may log in a window.
 pub const LINES: u64 = 20;
-/// See the module.
+/// Length of a window.
 pub const WINDOW: Duration = Duration::from_secs(1);
 
-/// What becomes of a line.
+/// The decision about a line.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Show it, after saying that `before` others were held back.
+    /// Show it, after a report of the `before` lines suppressed so far.
     Pass { before: u64 },
-    /// Count it only.
+    /// Suppress and count it.
     Hold,
 }
 
-/// See the module; `K` names a place.
+/// A rate limit for many call sites; `K` identifies a call site.
 pub struct Limit<K> {
     windows: HashMap<K, Window>,
 }
@@ -38,7 +38,7 @@ impl<K> Default for Limit<K> {
 }
 
 impl<K: Copy + Eq + Hash> Limit<K> {
-    /// Whether a line of `place` may be shown.
+    /// Decides if a line of `place` may be shown at `now`.
     pub fn admit(&mut self, place: K, now: Instant) -> Verdict {
         let window = self.windows.entry(place).or_insert(Window { begin: now, lines: 0 });
         let before = window.held_back();
@@ -50,7 +50,7 @@ impl<K: Copy + Eq + Hash> Limit<K> {
         if window.lines <= LINES { Verdict::Pass { before: 0 } } else { Verdict::Hold }
     }
 
-    /// The places that have held lines back in windows that are over, and how many; each is told once.
+    /// Returns the call sites whose windows ended with suppressed lines, and how many lines. Each is returned once.
     pub fn due(&mut self, now: Instant) -> Vec<(K, u64)> {
         let over = self.windows.iter_mut().filter(|(_, w)| w.is_over(now) && w.held_back() > 0);
         over.map(|(place, window)| {

@@ -1,9 +1,9 @@
-//! The log: events to the standard error, as text or as JSON, not more of one kind than a person can read.
+//! The log: events to the standard error, as text or as JSON, rate-limited for each call site.
 //!
-//! In: tracing events of every room. Out: one line each, kept for the console, too ([`next`]). From one place
-//! in the code at most [`limit::LINES`] come in a second; then one line says how many more there were. Where the
-//! standard error is systemd's journal, which has a time and a level for each line, a level is the prefix `<N>`
-//! (sd-daemon(3)) and the time is the journal's.
+//! In: tracing events of every crate. Out: one line for each event, also buffered for the console ([`next`]). At most
+//! [`limit::LINES`] lines a second come from one call site; one more line then counts the suppressed ones. The systemd
+//! journal has its own time and level for each line. So if the standard error is the journal, the level is the prefix
+//! `<N>` (sd-daemon(3)) and no time is written.
 
 pub mod audit;
 mod kept;
@@ -31,7 +31,7 @@ use crate::config::{Level, LogFormat};
 pub use kept::next;
 use limit::{Limit, Verdict};
 
-/// Begins to log. Called once.
+/// Starts the log. Must be called once.
 pub fn start(level: Level, format: LogFormat) {
     let (filter, handle) = reload::Layer::new(LevelFilter::from(level));
     let _ = LEVEL.set(handle);
@@ -58,28 +58,28 @@ pub fn start(level: Level, format: LogFormat) {
     }
 }
 
-/// Logs from another level on.
+/// Changes the level from which events are logged.
 pub fn set_level(level: Level) {
     if let Some(handle) = LEVEL.get() {
-        // It fails only if the subscriber has gone, and then nothing is logged anyway.
+        // This fails only if the subscriber is gone, and then nothing is logged anyway.
         let _ = handle.modify(|filter| *filter = level.into());
     }
 }
 
-/// Says what has been held back and not told yet.
+/// Reports all suppressed lines that were not reported yet.
 pub fn end() {
     if let Some(shared) = SHARED.get() {
         shared.tell(Instant::now() + limit::WINDOW);
     }
 }
 
-/// Whether what is written there comes to systemd's journal (systemd.exec(5), `JOURNAL_STREAM`).
+/// Returns whether data written to this descriptor goes to the systemd journal (systemd.exec(5), `JOURNAL_STREAM`).
 pub fn is_journal(to: impl AsFd) -> bool {
     let named = std::env::var("JOURNAL_STREAM").unwrap_or_default();
     rustix::fs::fstat(to).is_ok_and(|stat| named == format!("{}:{}", stat.st_dev, stat.st_ino))
 }
 
-/// Lines for the standard error, with their level where that is wanted.
+/// Formats lines for the standard error, with a level prefix if it is the journal.
 pub fn lines(level: tracing::Level, text: &str) -> String {
     match is_journal(io::stderr()) {
         true => prefixed(level, text),
@@ -87,7 +87,7 @@ pub fn lines(level: tracing::Level, text: &str) -> String {
     }
 }
 
-/// Each line with its level: the journal takes every one for itself.
+/// Prefixes each line with its level: the journal takes each line as an entry.
 fn prefixed(level: tracing::Level, text: &str) -> String {
     let number = match level {
         tracing::Level::ERROR => 3,
@@ -113,7 +113,7 @@ impl From<Level> for LevelFilter {
 static LEVEL: OnceLock<reload::Handle<LevelFilter, Registry>> = OnceLock::new();
 static SHARED: OnceLock<Arc<Shared>> = OnceLock::new();
 
-/// A place in the code that logs.
+/// A call site of a log event.
 #[derive(Clone, Copy)]
 struct Site(&'static Metadata<'static>);
 
@@ -131,29 +131,30 @@ impl Hash for Site {
     }
 }
 
-/// What the formatter and [`end`] share.
+/// State shared by the formatter and [`end`].
 struct Shared {
     limit: Mutex<Limit<Site>>,
     format: LogFormat,
-    /// The time of a line is somebody else's, and its level a prefix.
+    /// The standard error is the systemd journal: it adds the time, and the level is a prefix.
     journal: bool,
-    /// Somebody waits for the end of a window.
+    /// A thread is waiting for the end of a window.
     awake: AtomicBool,
 }
 
 impl Shared {
-    /// Says what was held back in windows that are over at `now`.
+    /// Reports the lines that were suppressed in windows that ended before `now`.
     fn tell(&self, now: Instant) {
         let told = self.limit().due(now);
         for (site, more) in told {
             let mut line = String::new();
-            // A String takes whatever is written to it; a log that nobody can take is no reason to stop.
+            // Writing to a String cannot fail. An unwritable log is no reason to stop.
             let _ = self.more(&mut Writer::new(&mut line), site, more);
             let _ = Both.write_all(line.as_bytes());
         }
     }
 
-    /// Tells after the window, even if nothing is logged any more. One thread at most waits for that, and only then.
+    /// Reports suppressed lines after the window even if nothing more is logged. At most one thread waits for that, and
+    /// only while it is needed.
     fn tell_soon(self: &Arc<Self>) {
         if self.awake.swap(true, Ordering::SeqCst) {
             return;
@@ -173,7 +174,7 @@ impl Shared {
         self.limit.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One line: `more` events from `site` were not shown.
+    /// Writes one line: `more` events from `site` were suppressed.
     fn more(&self, writer: &mut Writer<'_>, site: Site, more: u64) -> fmt::Result {
         let mut time = String::new();
         SystemTime.format_time(&mut Writer::new(&mut time))?;
@@ -195,7 +196,7 @@ impl Shared {
     }
 }
 
-/// The standard error, and what is kept.
+/// A writer to both the standard error and the console's buffer.
 struct Both;
 
 impl io::Write for Both {
@@ -209,7 +210,7 @@ impl io::Write for Both {
     }
 }
 
-/// A format that holds events back.
+/// An event formatter that applies the rate limit.
 struct Limited<F> {
     inner: F,
     shared: Arc<Shared>,
@@ -239,7 +240,7 @@ where
         let site = Site(event.metadata());
         let verdict = self.shared.limit().admit(site, Instant::now());
         match verdict {
-            // No text is no line: nothing is written.
+            // An empty text writes no line.
             Verdict::Hold => {
                 self.shared.tell_soon();
                 return Ok(());

@@ -1,9 +1,8 @@
-//! The access log of browsers, and the audit: lines to a file, by a thread of its own.
+//! The access log of browsers, and the audit log: lines to a file, written by a thread of its own.
 //!
-//! Always holds: nobody waits for the disk; if it is so slow that [`LINES`] lines or [`BYTES`] bytes wait, what comes
-//! then is left out, and the log of the program, and an audit itself, says how much. After SIGHUP the file is opened
-//! again by its name, as programs expect that rename logs. The program ends when all lines are written, or [`PATIENCE`]
-//! later.
+//! Always holds: no caller waits for the disk. If [`LINES`] lines or [`BYTES`] bytes are waiting, further lines are
+//! dropped. The program's log, and the audit log itself, report how many. After SIGHUP the file is opened again by its
+//! name, as log rotation expects. The program ends when all lines are written, but after [`PATIENCE`] at the latest.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -20,31 +19,31 @@ use rustix::fs::OFlags;
 
 use crate::log::{self, audit::Lines};
 
-/// Lines that wait.
+/// Limit of waiting lines.
 const LINES: usize = 4096;
-/// Bytes of them.
+/// Limit of their bytes.
 const BYTES: usize = 4 << 20;
-/// Bytes that are written at once.
+/// Bytes that are collected for one write.
 const AT_ONCE: usize = 64 << 10;
-/// So long a line waits for others before it is written.
+/// Longest time that a line waits for others, to be written together.
 const GATHER: Duration = Duration::from_millis(200);
-/// For a disk that takes nothing, at the end.
+/// Longest wait at shutdown for a disk that does not respond.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// See the module.
+/// A log file and its writer thread.
 pub struct Access {
     lines: SyncSender<Line>,
     state: Arc<State>,
-    /// Closed when the writer has ended.
+    /// Disconnected when the writer thread has ended.
     ended: Receiver<()>,
 }
 
-/// What is to be written; `None`: look at the state.
+/// A line to write; `None` makes the writer check the state.
 type Line = Option<String>;
 
 #[derive(Default)]
 struct State {
-    /// Bytes that wait.
+    /// Bytes that wait to be written.
     waiting: AtomicUsize,
     lost: AtomicU64,
     again: AtomicBool,
@@ -52,12 +51,12 @@ struct State {
 }
 
 impl Access {
-    /// Into this file, which is made if it is not there; `-`: the standard error.
+    /// Logs to this file, which is created if it does not exist; `-` is the standard error.
     pub fn open(path: &Path) -> Result<Self> {
         Self::begin(path, |_| None)
     }
 
-    /// The same for the audit, which goes there from now on.
+    /// Like [`Access::open`], for the audit log: all later audit events go to this file.
     pub fn audit(path: &Path) -> Result<Self> {
         let audit = Self::begin(path, |lost| Some(log::audit::line("lost", "lines", lost)))?;
         log::audit::to(audit.lines());
@@ -74,7 +73,7 @@ impl Access {
         Ok(Self { lines, state, ended })
     }
 
-    /// What takes the lines.
+    /// Returns a log that adds lines to the file.
     pub fn log(&self) -> Log {
         let lines = self.lines();
         Arc::new(move |entry| lines(entry.text()))
@@ -92,7 +91,7 @@ impl Access {
         })
     }
 
-    /// The file has another name by now.
+    /// Opens the file again by its name, after a rename.
     pub fn reopen(&self) {
         self.state.again.store(true, Ordering::Release);
         let _ = self.lines.try_send(None);
@@ -100,10 +99,10 @@ impl Access {
 }
 
 impl Drop for Access {
-    /// Nothing more comes: waits until what has come is written.
+    /// Waits until the writer has written all lines.
     fn drop(&mut self) {
         self.state.over.store(true, Ordering::Release);
-        // Where there is no room for it the writer has lines to come by.
+        // If the channel is full, the writer has lines to take and sees the state after them.
         let _ = self.lines.try_send(None);
         if self.ended.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
             tracing::warn!("the disk of a log takes nothing: its last lines are left out");
@@ -111,7 +110,7 @@ impl Drop for Access {
     }
 }
 
-/// Nobody waits here for who reads from a pipe, nor does a server for a disk that is one.
+/// Opens a log file. Nonblocking, so that neither the open nor a write can wait for the reader of a pipe.
 fn opened(path: &Path) -> io::Result<Box<dyn Write + Send>> {
     if path.to_str() == Some("-") {
         return Ok(Box::new(io::stderr()));
@@ -131,7 +130,7 @@ fn opened(path: &Path) -> io::Result<Box<dyn Write + Send>> {
 struct Writer {
     path: PathBuf,
     come: Receiver<Line>,
-    /// What is said there of lines that were left out.
+    /// Formats the line that reports lost lines in the file itself, if it has one.
     tell_lost: fn(u64) -> Option<String>,
     state: Arc<State>,
     _ends: std::sync::mpsc::Sender<()>,
@@ -144,7 +143,7 @@ impl Writer {
         while let Some(line) = self.next() {
             match self.gather(&mut out, line) {
                 Ok(()) => fails = false,
-                // Once, until it goes well again.
+                // Report an error once, until a write succeeds again.
                 Err(error) if !std::mem::replace(&mut fails, true) => {
                     tracing::error!("{}: {error}", self.path.display());
                 }
@@ -168,14 +167,14 @@ impl Writer {
         if lost > 0 {
             if let Some(line) = (self.tell_lost)(lost) {
                 out.text.extend(line.as_bytes());
-                // Where it cannot be said there, it is said here.
+                // If this write fails, the warning below still reports the loss.
                 let _ = out.flush();
             }
             tracing::warn!(lost, "{}: lines were left out: the disk is slow or full", self.path.display());
         }
     }
 
-    /// `None`: all is written, and nothing more comes.
+    /// Returns the next line, or `None` when all lines are written and the log is closed.
     fn next(&self) -> Option<Line> {
         match self.come.try_recv() {
             Ok(line) => Some(line),
@@ -184,7 +183,7 @@ impl Writer {
         }
     }
 
-    /// Writes it and what comes in the time.
+    /// Writes this line and those that arrive within [`GATHER`].
     fn gather(&self, out: &mut Out, line: Line) -> io::Result<()> {
         let until = Instant::now() + GATHER;
         let mut line = line;
@@ -204,11 +203,11 @@ impl Writer {
     }
 }
 
-/// A file, and the lines that go there next.
+/// A file, and the lines to write to it next.
 struct Out {
     file: Box<dyn Write + Send>,
     text: Vec<u8>,
-    /// What is there ends within a line.
+    /// The last write ended in the middle of a line.
     is_half: bool,
 }
 
@@ -217,8 +216,8 @@ impl Out {
         Self { file, text: Vec::new(), is_half: false }
     }
 
-    /// Writes them, on lines of their own. Of an error: how many of them are not there as a whole, which are not tried
-    /// again.
+    /// Writes the lines, beginning on a new line of the file. On an error, returns how many lines are missing or
+    /// incomplete; they are dropped.
     fn flush(&mut self) -> Result<(), (io::Error, u64)> {
         let mut done = 0;
         let written = self.write(&mut done);

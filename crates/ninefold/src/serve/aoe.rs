@@ -1,7 +1,7 @@
-//! Disks of AoE as files: whoever answers on these Ethernets is there, as `SHELF.SLOT/data` and what is said of it.
+//! AoE disks as files: each disk that answers on these Ethernets appears as `SHELF.SLOT/data`, with files about it.
 //!
-//! Always holds: a disk that was there once stays, also while it does not answer; at most [`DISKS`] are there. One
-//! whose interfaces have gone is looked for again.
+//! Always holds: a disk that appeared once stays listed while it does not answer. At most [`DISKS`] disks are listed. A
+//! disk that lost its interfaces is searched for again.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -23,19 +23,18 @@ use nine_servers::block::More;
 
 use crate::blocks::{all_ethers, ethers};
 
-/// Where disks are looked for, and those that are there.
+/// The search for disks, and the known disks.
 struct Disks {
     env: rt::Real,
-    /// All Ethernets if it is empty.
+    /// The interfaces; all Ethernets if empty.
     interfaces: Vec<String>,
-    /// How long a disk may be silent before its reads and writes fail.
+    /// Reads and writes fail after this long without an answer from the disk.
     patience: Duration,
     blocks: Blocks,
     known: RefCell<BTreeSet<Address>>,
 }
 
-/// The disks on these interfaces, or on all Ethernets, which are looked for from now on. One of the words may be
-/// `patience=SECONDS`.
+/// Starts the search for disks on these interfaces, or on all Ethernets. One of the words may be `patience=SECONDS`.
 pub fn serve(words: &[String], env: rt::Real) -> Result<Blocks> {
     let (mut interfaces, mut patience) = (Vec::new(), PATIENCE);
     for word in words {
@@ -49,7 +48,7 @@ pub fn serve(words: &[String], env: rt::Real) -> Result<Blocks> {
             None => interfaces.push(word.clone()),
         }
     }
-    // What cannot be had is said now.
+    // Open the interfaces once now, to report errors at the start.
     drop(ethers(&if interfaces.is_empty() { all_ethers()? } else { interfaces.clone() })?);
     let blocks = Blocks::new(env.wall()).told_by(told);
     let disks = Disks { env, interfaces, patience, blocks: blocks.clone(), known: RefCell::default() };
@@ -59,7 +58,7 @@ pub fn serve(words: &[String], env: rt::Real) -> Result<Blocks> {
 
 impl Disks {
     async fn watch(self: Rc<Self>) {
-        // What has been said is not said again.
+        // Each state is reported once.
         let (mut said, mut full) = (String::new(), false);
         loop {
             let wrong = match self.look().await {
@@ -80,9 +79,9 @@ impl Disks {
         }
     }
 
-    /// Begins with those that are new; whether there are too many.
+    /// Starts the disks that are new. Returns true if there are too many.
     async fn look(self: &Rc<Self>) -> Result<bool> {
-        // Of several, one may have gone, and come again.
+        // With several interfaces, one may be absent and return later.
         let named =
             |name: &&String| self.interfaces.len() == 1 || ethers(std::slice::from_ref(*name)).is_ok();
         let names: Vec<String> = match self.interfaces.is_empty() {
@@ -116,7 +115,7 @@ impl Disks {
         Ok(false)
     }
 
-    /// Shows a disk when it is up, and says what happens to it; until it has turned out that it is none.
+    /// Logs a disk's events and lists the disk once it is up. Returns if it turns out not to be a disk.
     async fn follow(&self, disk: Arc<Disk>, config: String, names: &[String]) {
         let mut shown = false;
         loop {
@@ -145,7 +144,7 @@ impl Disks {
     }
 }
 
-/// A disk, whose words are known.
+/// A listed disk, with its control commands.
 struct Shown(Arc<Disk>);
 
 impl Device for Shown {
@@ -171,7 +170,7 @@ impl Device for Shown {
     }
 }
 
-/// Tells the log what happens to a disk, for ever.
+/// Logs the events of a disk, forever.
 pub async fn tell(disk: Arc<Disk>, names: Vec<String>) {
     loop {
         say(&disk.name(), &disk.event().await, &names);
@@ -203,7 +202,7 @@ fn text(ident: Identify) -> String {
     format!("model {model}\nserial {serial}\nfirmware {firmware}\nsectors {sectors}\n")
 }
 
-/// How it is, and its frames: a name and a value on each line.
+/// Formats the state and the frame counts of a disk: a name and a value on each line.
 fn lines(disk: &Disk) -> String {
     let counts = disk.counts().to_string();
     let words: Vec<&str> = counts.split(' ').collect();
@@ -211,11 +210,11 @@ fn lines(disk: &Disk) -> String {
     format!("state {}\n{pairs}", disk.state())
 }
 
-/// Disks of one server.
+/// Limit of disks in one server.
 const DISKS: usize = 256;
-/// How long those who are asked may take to answer.
+/// Time that disks have to answer a discovery.
 const LISTEN: Duration = Duration::from_secs(1);
-/// Between two looks for new ones.
+/// Time between two discoveries.
 const EVERY: Duration = Duration::from_secs(10);
-/// Unless told otherwise.
+/// Default limit of a disk's silence.
 const PATIENCE: Duration = Duration::from_secs(30);

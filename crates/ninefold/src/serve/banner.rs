@@ -1,4 +1,5 @@
-//! What a server says at its start: what it serves, who may do what, and lines to paste that reach it.
+//! The text that a server prints at its start: the served tree, access rights, and commands to
+//! reach it.
 
 use std::fmt::{self, Write};
 
@@ -12,7 +13,7 @@ use super::{Served, cec};
 use crate::config::Serving;
 use crate::log;
 
-/// All of it; the last line is `ready`.
+/// Returns the text; its last line is `ready`.
 pub fn text(
     served: &Served,
     serving: &Serving,
@@ -21,9 +22,9 @@ pub fn text(
     consoles: &[cec::Open],
 ) -> String {
     let mut text = String::new();
-    // Others read the journal, and keep it: it has no secrets.
+    // The journal is kept and read by other users, so it gets no secrets.
     let secrets = !log::is_journal(std::io::stdout());
-    // A String takes whatever is written to it.
+    // Writing to a String cannot fail.
     write(&mut text, (served, serving), open, webs, consoles, secrets).expect("memory");
     text
 }
@@ -92,10 +93,10 @@ fn who(addr: &Addr, gate: &Gate, certificates: bool, shared: bool) -> String {
     }
 }
 
-/// An address, seen from where it can be reached.
+/// An address, as clients use it.
 struct Place<'a> {
     addr: &'a Addr,
-    /// It is not where clients look by themselves.
+    /// Clients must name it, because it is not the default address.
     named: bool,
 }
 
@@ -104,7 +105,7 @@ impl<'a> Place<'a> {
         Self { addr, named }
     }
 
-    /// How `ninefold` lists the root.
+    /// Returns the `ninefold` command that lists the root.
     fn command(&self, token: Option<&str>) -> String {
         let shown = token.map(|token| format!("{token}@")).unwrap_or_default();
         match self.addr {
@@ -122,7 +123,8 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// How the Linux kernel mounts it, where it can.
+    /// Returns the command that mounts it with the Linux kernel's client, if that supports the
+    /// address.
     fn mount(&self, gate: &Gate) -> Option<String> {
         let aname = gate.token.as_ref().map(|token| format!(",aname=token:{token}")).unwrap_or_default();
         match self.addr {

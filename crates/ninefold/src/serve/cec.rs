@@ -1,9 +1,10 @@
-//! The archives' consoles on an Ethernet (docs/cec.md): who shows the password asks a line at a time.
+//! The archives' consoles on an Ethernet (docs/cec.md). A client that gives the password sends commands, one line at a
+//! time.
 //!
-//! In: `cec!IFACE -password FILE`; lines. Out: what the files of a console say, or what its `ctl` did.
+//! In: `cec!IFACE -password FILE`; lines. Out: the content of a console's files, or the result of its `ctl`.
 //!
-//! Always holds: there is none unless it was asked for, and none without a password; each conversation has one line
-//! under way, which is dropped with it.
+//! Always holds: there is no console unless one is configured, and none without a password. Each conversation has one
+//! line in flight, which is dropped with the conversation.
 
 mod ask;
 
@@ -28,19 +29,19 @@ use crate::blocks::ethers_of_type;
 use crate::config::by_string;
 use ask::Asks;
 
-/// A console as a person asks for it: `cec!IFACE -password FILE`, then `-shelf N`, `-name NAME`.
+/// The setting of a console: `cec!IFACE -password FILE`, then `-shelf N`, `-name NAME`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Console {
     interface: String,
     password: PathBuf,
     shelf: i32,
-    /// The machine's if none is said.
+    /// Its name; the machine's name if `None`.
     name: Option<String>,
 }
 
 impl Console {
-    /// The same, a relative path being one below `dir`.
+    /// Makes a relative path of the password file relative to `dir`.
     pub fn within(self, dir: &Path) -> Self {
         Self { password: dir.join(&self.password), ..self }
     }
@@ -94,25 +95,25 @@ by_string! {
     Console, String, |console| console.to_string();
 }
 
-/// A console that is there.
+/// A console that is open.
 pub struct Open {
     /// Its address.
     pub at: String,
-    /// What it offers.
+    /// Description of the service, for the banner.
     pub says: String,
     host: Host,
     over: Shared<LocalBoxFuture<'static, ()>>,
 }
 
 impl Open {
-    /// Ends all conversations, and tells those who are in them.
+    /// Ends all conversations and notifies their clients.
     pub async fn close(&self) {
         self.host.close();
         self.over.clone().await;
     }
 }
 
-/// Opens all of them, or none.
+/// Opens all consoles, or none.
 pub async fn open(env: rt::Real, consoles: &[Console], archives: &Arc<Archives>) -> Result<Vec<Open>> {
     if consoles.is_empty() {
         return Ok(Vec::new());
@@ -135,7 +136,7 @@ fn open_one(env: rt::Real, console: &Console, asks: Rc<Asks>) -> Result<Open> {
     Ok(Open { at, says, host, over })
 }
 
-/// What answers on one interface.
+/// The server on one interface.
 struct Serving {
     env: rt::Real,
     at: String,
@@ -143,17 +144,17 @@ struct Serving {
     asks: Rc<Asks>,
 }
 
-/// Somebody who has logged in.
+/// A client that has logged in.
 struct Talker {
     mac: Mac,
-    /// What he has chosen.
+    /// The archive that the client has selected.
     memory: ask::Memory,
-    /// His line is under way.
+    /// Aborts the client's line in flight.
     under_way: Option<AbortHandle>,
 }
 
 impl Serving {
-    /// For ever.
+    /// Serves forever.
     async fn run(self: Rc<Self>) {
         let at = &self.at;
         let mut talkers: HashMap<Id, Talker> = HashMap::new();

@@ -1,13 +1,14 @@
 //! The console of this process: `cons:` and the terminal from which the program was started.
 //!
-//! In: what is typed there, read from the time on that somebody reads `cons`; what the program logs. Out: what is
-//! written to `cons`, on the standard output; the terminal raw while a client wants it so, and as it was at the end.
+//! In: keyboard input, read once a client reads `cons`; the program's log. Out: data written to `cons`, on the standard
+//! output. The terminal is raw while a client wants it so, and is restored at the end.
 //!
-//! Three threads may be in the middle of a call that waits: of the screen, of the log, and, once somebody reads, of the
-//! keyboard. The end of the process waits for none of them, but [`PATIENCE`] for what is still to be shown.
+//! Three threads may block in a system call: one for the screen, one for the log, and, once a client reads, one for the
+//! keyboard. The end of the process waits for none of them, but up to [`PATIENCE`] for output that is still to be
+//! shown.
 //!
-//! Always holds: a process that has no terminal, or is in the background, where it would be stopped for it, reads none
-//! and changes none: the console's readers find the end.
+//! Always holds: a process without a terminal, or in the background (where terminal access would stop it), neither
+//! reads nor changes the terminal. Readers of the console then get EOF.
 
 use std::io::{stdin, stdout};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -21,9 +22,9 @@ use rustix::termios::{self, InputModes, LocalModes, OptionalActions, SpecialCode
 
 use crate::log;
 
-/// The longest wait at the end for a terminal that takes nothing.
+/// Longest wait at the end for a terminal that takes no output.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Bytes of one read or write of the terminal.
+/// Bytes in one read or write of the terminal.
 const PIECE: usize = 16 << 10;
 
 static CONSOLE: OnceLock<(Arc<Cons>, Arc<Terminal>)> = OnceLock::new();
@@ -36,23 +37,23 @@ struct Terminal {
 
 #[derive(Default)]
 struct State {
-    /// Somebody must look at the console again.
+    /// A change of the console is not handled yet.
     due: bool,
-    /// All that was to be shown has been.
+    /// All output has been shown.
     idle: bool,
-    /// There is a thread for the keyboard, or no keyboard.
+    /// The keyboard thread runs or has ended, or could not start.
     reads: bool,
-    /// How the terminal was before it was made raw.
+    /// The terminal's mode before it was made raw.
     before: Option<Termios>,
     ended: bool,
 }
 
-/// The console: the same each time. `owner`: who runs the program, if that has a name.
+/// Returns the console, the same one each time. `owner` is the name of the program's user, perhaps empty.
 pub fn get(env: rt::Real, owner: &str) -> Arc<Cons> {
     let (cons, _) = CONSOLE.get_or_init(|| {
         let terminal = Arc::new(Terminal::default());
         let changed = terminal.clone();
-        // The terminal echoes.
+        // The terminal itself echoes input.
         let cons = Cons::new(host(env, owner), env.clock(), nine_mux::told, true, move || changed.look());
         let cons = Arc::new(cons);
         let (shown, logged, screen) = (cons.clone(), cons.clone(), terminal.clone());
@@ -76,7 +77,7 @@ pub fn get(env: rt::Real, owner: &str) -> Arc<Cons> {
     cons.clone()
 }
 
-/// The process ends: what is to be shown is, and the terminal is as it was.
+/// Shows the remaining output and restores the terminal. Called when the process ends.
 pub fn end() {
     let Some((_, terminal)) = CONSOLE.get() else { return };
     let mut state = terminal.state();
@@ -93,7 +94,7 @@ impl Terminal {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The console has changed. It may be in the making.
+    /// Handles a change of the console. The console may still be under construction.
     fn look(&self) {
         let mut state = self.state();
         (state.due, state.idle) = (true, false);
@@ -115,7 +116,7 @@ impl Terminal {
         }
     }
 
-    /// Shows what is written, for ever.
+    /// Shows output, forever.
     fn show(&self, cons: &Cons) {
         loop {
             let bytes = cons.output(PIECE);
@@ -140,8 +141,8 @@ impl Terminal {
 }
 
 impl State {
-    /// Keys come one by one, as they are, and are not shown. What is written goes on as before: the log is on the same
-    /// screen.
+    /// Sets the terminal to raw: keys arrive one by one, unprocessed and without echo. Output is processed as before,
+    /// because the log is on the same screen.
     fn raw(&mut self) {
         let Some(before) = may_read().then(|| termios::tcgetattr(stdin()).ok()).flatten() else { return };
         let mut raw = before.clone();
@@ -158,15 +159,15 @@ impl State {
     }
 
     fn cook(&mut self) {
-        // In the background it is another's terminal.
+        // In the background the terminal belongs to another process.
         if let Some(before) = self.before.take().filter(|_| may_read()) {
-            // One that has gone has no mode.
+            // This fails if the terminal is gone; then there is no mode to restore.
             let _ = termios::tcsetattr(stdin(), OptionalActions::Now, &before);
         }
     }
 }
 
-/// The keyboard, to its end.
+/// Reads the keyboard until EOF.
 fn read(cons: &Cons) {
     let (mut keys, stdin) = ([0; PIECE], stdin());
     loop {
@@ -174,7 +175,7 @@ fn read(cons: &Cons) {
         let is_there = retry_on_intr(|| poll(&mut due, None)).is_ok() && may_read();
         let is_gone = due[0].revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL);
         match is_there.then(|| rustix::io::read(&stdin, &mut keys)) {
-            // A terminal says so when its user has typed ^D.
+            // A terminal returns 0 bytes when its user has typed ^D.
             Some(Ok(0)) if !is_gone => cons.input(b"\x04"),
             Some(Ok(n @ 1..)) => cons.input(&keys[..n]),
             Some(Err(Errno::INTR | Errno::AGAIN)) => {}
@@ -183,21 +184,21 @@ fn read(cons: &Cons) {
     }
 }
 
-/// Whether there is a terminal, and to read it does not stop us.
+/// Returns whether there is a terminal and a read of it does not stop this process.
 fn may_read() -> bool {
     if !termios::isatty(stdin()) {
         return false;
     }
     match termios::tcgetpgrp(stdin()) {
         Ok(group) => group == rustix::process::getpgrp(),
-        // Not the one that controls us.
+        // It is a terminal, but not the controlling one.
         Err(error) => error == Errno::NOTTY,
     }
 }
 
 fn show(mut bytes: &[u8]) -> rustix::io::Result<()> {
     while !bytes.is_empty() {
-        // Not through the standard library's buffer, whose lock the end of the process would wait for.
+        // Bypass the standard library's buffer: the end of the process would wait for its lock.
         match rustix::io::write(stdout(), bytes) {
             Ok(n) => bytes = &bytes[n..],
             Err(Errno::INTR) => {}
@@ -236,10 +237,11 @@ fn host(env: rt::Real, owner: &str) -> Host {
     }
 }
 
-/// Milliseconds of processors: as user and as system; the same of the children that were waited for (proc(5)).
+/// Returns the processor time in milliseconds: user and system; then both for the children that were waited for
+/// (proc(5)).
 fn cputime() -> [u64; 4] {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // Its name may have blanks in it.
+    // The program's name may contain blanks, so skip past its closing parenthesis.
     let mut numbers = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11);
     let second = rustix::param::clock_ticks_per_second().max(1);
     std::array::from_fn(|_| numbers.next().and_then(|n| n.parse::<u64>().ok()).unwrap_or(0) * 1000 / second)

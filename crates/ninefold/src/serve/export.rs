@@ -1,5 +1,5 @@
-//! What is served: one word, `disk:/path` (or just a path), `ram:`, `ram:SIZE`, `fs:ARCHIVE` or a name space
-//! file, and the file server that the first ones stand for.
+//! The operand of `serve`: `disk:/path` (or just a path), `ram:`, `ram:SIZE`, `fs:ARCHIVE` or a name space file. Also
+//! the file servers for the first three.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -13,47 +13,47 @@ use nine_servers::{Disk, DiskOptions, Ram};
 use crate::archive::{Spec, memory};
 use crate::config::Serving;
 
-/// Bytes that `ram:` may hold by default: half of the memory that this program may use, and at most 1 GiB.
+/// Default size of `ram:` in bytes: half of the memory that this program may use, at most 1 GiB.
 pub fn default_ram_size() -> u64 {
     static SIZE: OnceLock<u64> = OnceLock::new();
     *SIZE.get_or_init(|| (memory::available() / 2).min(RAM_MAX))
 }
 
-/// The default size of `ram:` on a machine with enough memory, bytes.
+/// Upper limit of the default size of `ram:`, bytes.
 const RAM_MAX: u64 = 1 << 30;
 
-/// See the module.
+/// The tree to serve.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Export {
-    /// A directory of this host.
+    /// A directory of this machine.
     Disk(PathBuf),
-    /// A tree in memory of at most so many bytes.
+    /// A tree in memory, limited to this many bytes.
     Ram(u64),
     /// An archive, its dumps and its console.
     Archive(Spec),
-    /// What a name space file says.
+    /// The tree that a name space file describes.
     Space(PathBuf),
 }
 
 impl Export {
-    /// The current directory: what is served when nobody says.
+    /// Returns the default: the current directory.
     pub fn here() -> Result<Export> {
         Ok(Export::Disk(std::env::current_dir().context("the current directory")?))
     }
 }
 
-/// Makes a directory ready to be served.
+/// Creates the file server of a directory.
 pub fn disk(path: &Path, serving: &Serving) -> Result<Arc<dyn FileServer>> {
     let whole = path.canonicalize().context(path.display().to_string())?;
     Ok(Arc::new(Disk::open(&whole, disk_options(serving)).context(path.display().to_string())?))
 }
 
-/// Makes a tree in memory.
+/// Creates a tree in memory.
 pub fn ram(limit: u64) -> Arc<dyn FileServer> {
     Arc::new(Ram::new(limit))
 }
 
-/// How directories are served.
+/// Returns the options for serving directories.
 pub fn disk_options(serving: &Serving) -> DiskOptions {
     DiskOptions {
         read_only: serving.read_only.unwrap_or(false),
@@ -96,7 +96,7 @@ impl FromStr for Export {
     }
 }
 
-/// The size of `ram:SIZE`.
+/// Parses the size of `ram:SIZE`.
 pub fn ram_size(text: &str) -> Result<u64, String> {
     nine_text::parse_size(text).map_err(|error| error.to_string())
 }

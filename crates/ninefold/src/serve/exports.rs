@@ -1,4 +1,4 @@
-//! Who may attach to what: the file of `--exports`, and whether the certificates of those who are in are good still.
+//! Attach rights: the file of `--exports`, and whether the certificates of connected clients are still valid.
 //!
 //! ```text
 //! # allow WHO TREE ro|rw        deny WHO
@@ -10,12 +10,12 @@
 //! allow anyone          /pub   ro
 //! ```
 //!
-//! In: the file, those of certificates. Out: a [`Policy`] for the gates of all doors, which follows them as they
-//! change.
+//! In: the exports file, and the files of certificates. Out: a [`Policy`] for the gates of all listeners, updated when
+//! the files change.
 //!
-//! Always holds: the first line that fits decides, and where none does the answer is no; a file that is wrong changes
-//! nothing, and the log says so; the user who serves, and root, come in by a unix socket whatever it says: the files
-//! are theirs.
+//! Always holds: the first line that matches decides; if no line matches, the attach is refused. An invalid file is
+//! logged and ignored, and the previous rules stay in effect. The server's own user, and root, may always attach by a
+//! unix socket: the files are theirs.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -33,19 +33,19 @@ use nine_text::show_name;
 use super::listen;
 use crate::config::Serving;
 
-/// See the module.
+/// The policy from the exports file and the certificates.
 #[derive(Debug)]
 pub struct Exports {
     file: Option<Followed>,
     certificates: Option<Certificates>,
-    /// Whose clients are judged again.
+    /// The cores that check their clients again after a change.
     cores: Mutex<Vec<Core>>,
-    /// Who serves.
+    /// User id of this process.
     own: u32,
 }
 
 impl Exports {
-    /// What is asked for, if anything is.
+    /// Loads the policy. Returns `None` if neither an exports file nor a client CA is configured.
     pub fn of(env: &rt::Real, serving: &Serving) -> Result<Option<Arc<Self>>> {
         let file = serving.exports.as_deref().map(Followed::open).transpose()?;
         let tls = match serving.client_ca {
@@ -60,12 +60,12 @@ impl Exports {
         Ok(Some(Arc::new(Self { file, certificates, cores: Mutex::default(), own })))
     }
 
-    /// The clients of this core are judged again when something has changed.
+    /// Registers a core: its clients are checked again when something has changed.
     pub fn judges(&self, core: Core) {
         lock(&self.cores).push(core);
     }
 
-    /// Looks at the files every second, as long as it is polled.
+    /// Checks the files every second, as long as it is polled.
     pub async fn follow(self: Arc<Self>, env: rt::Real) {
         loop {
             env.sleep_until(env.now() + LOOK_EVERY).await;
@@ -73,7 +73,7 @@ impl Exports {
         }
     }
 
-    /// Looks at the files, and has clients judged by what has changed.
+    /// Checks the files. After a change, all clients are checked against the new rules.
     pub fn look(&self, env: &rt::Real) {
         let mut changed = self.file.as_ref().is_some_and(Followed::look);
         changed |= self.certificates.as_ref().is_some_and(|certificates| certificates.look(env));
@@ -103,16 +103,16 @@ impl Policy for Exports {
     }
 }
 
-/// Whether a file of exports is understood. Whose it may be is asked where it is used: another user may serve.
+/// Checks the syntax of an exports file. Its owner is not checked here, because another user may serve with it.
 pub fn check(path: &Path) -> Result<()> {
     let name = path.display().to_string();
     Rules::parse(&name, &text(path, None)?).map(drop).map_err(|wrong| anyhow!(wrong))
 }
 
-/// The authorities and lists that certificates are judged again by.
+/// The authorities and revocation lists by which certificates are checked again.
 #[derive(Debug)]
 struct Certificates {
-    /// Held by who reads files, and by nobody who judges.
+    /// Locked only to read the files, never to check a certificate.
     files: Mutex<(ServerTls, u64)>,
     judge: ArcSwap<ClientJudge>,
 }
@@ -123,7 +123,7 @@ impl Certificates {
         Self { files: Mutex::new((tls, 1)), judge }
     }
 
-    /// Reads them again, if they have changed; whether others are in use.
+    /// Reloads the files if they have changed. Returns whether new ones are in use.
     fn look(&self, env: &rt::Real) -> bool {
         let (tls, known) = &mut *lock(&self.files);
         let version = tls.look(env.now(), env.wall());
@@ -135,7 +135,7 @@ impl Certificates {
     }
 }
 
-/// A file that is read again when it has changed.
+/// A file that is reloaded when it changes.
 #[derive(Debug)]
 struct Followed {
     path: PathBuf,
@@ -151,9 +151,9 @@ impl Followed {
         Ok(Self { path: path.into(), stamp: Mutex::new(stamp), rules: ArcSwap::from_pointee(rules) })
     }
 
-    /// Reads it again, if it has changed; whether other rules are in use.
+    /// Reloads the file if it has changed. Returns whether new rules are in use.
     fn look(&self) -> bool {
-        // Before it is read: what is written meanwhile is seen the next time.
+        // Take the stamp before the read: a change during the read is then seen the next time.
         let found = FileStamp::of(&self.path);
         if std::mem::replace(&mut *lock(&self.stamp), found) == found {
             return false;
@@ -174,7 +174,7 @@ impl Followed {
     fn again(&self) -> Result<Rules> {
         let name = self.path.display().to_string();
         let text = text(&self.path, Some(rustix::process::geteuid().as_raw()))?;
-        // Somebody may be writing it, and has cut it to nothing for that: everybody would be cut off.
+        // A writer may have truncated the file and not finished. Such rules would cut off all clients.
         if !text.ends_with('\n') {
             bail!("{name}: its last line has no end");
         }
@@ -182,7 +182,7 @@ impl Followed {
     }
 }
 
-/// The text of a file that nobody can change but root and this user, if one is named.
+/// Reads the text of a file that only root and this user, if one is given, can change.
 fn text(path: &Path, own: Option<u32>) -> Result<String> {
     read_rights_of(path, own).map_err(|why| anyhow!("{}: {why}", path.display()))
 }
@@ -193,31 +193,31 @@ struct Rules(Vec<Rule>);
 #[derive(Debug, PartialEq, Eq)]
 struct Rule {
     who: Whom,
-    /// `None`: nothing.
+    /// `None`: access is denied.
     gives: Option<(Tree, Right)>,
 }
 
-/// Whom a line is about.
+/// The clients that a line is about.
 #[derive(Debug, PartialEq, Eq)]
 enum Whom {
-    /// Everybody, whatever is shown.
+    /// Every client, with any proof or none.
     Anyone,
     Token,
-    /// A name as of [`Proof::Certificate`], perhaps with one `*`.
+    /// A certificate name as in [`Proof::Certificate`], perhaps with one `*`.
     Certificate(String),
-    /// `None`: every user of this machine.
+    /// A user of this machine; `None` for all users.
     Unix(Option<u32>),
 }
 
-/// Which trees.
+/// The trees that a line gives access to.
 #[derive(Debug, PartialEq, Eq)]
 enum Tree {
     All,
-    /// This one, and what is below it.
+    /// This tree and everything below it.
     At(Place),
 }
 
-/// An aname by its parts: `/a/b` begins with a slash, `NAME/a` is a name space.
+/// An aname split into its parts: `/a/b` begins with a slash, `NAME/a` is in a name space.
 #[derive(Debug, PartialEq, Eq)]
 struct Place {
     rooted: bool,
@@ -225,7 +225,7 @@ struct Place {
 }
 
 impl Rules {
-    /// Understands all of it, or says everything that is wrong, each `FILE:LINE:COLUMN: what; what was expected`.
+    /// Parses the file. On failure, returns all errors, each as `FILE:LINE:COLUMN: error; expectation`.
     fn parse(file: &str, text: &str) -> Result<Self, String> {
         let (mut rules, mut wrong) = (Vec::new(), Vec::new());
         for (n, line) in (1..).zip(text.lines()) {
@@ -263,7 +263,7 @@ impl Rules {
                 Some((tree, _)) => others.push(tree.to_string()),
             }
         }
-        // It is told to a client, a log and an audit.
+        // This text goes to a client, the log and the audit log.
         let asked = asks.aname.map(audit::line).filter(|aname| !aname.is_empty());
         let asked = asked.unwrap_or_else(|| "/".into());
         others.dedup();
@@ -314,7 +314,7 @@ impl fmt::Display for Tree {
 }
 
 impl Place {
-    /// `None`: its parts are not what is walked to.
+    /// Parses an aname. Returns `None` if it contains `.` or `..`.
     fn of(aname: &[u8]) -> Option<Self> {
         let names: Vec<_> = aname.split(|&byte| byte == b'/').filter(|name| !name.is_empty()).collect();
         let is_plain = names.iter().all(|&name| name != b"." && name != b"..");
@@ -323,10 +323,10 @@ impl Place {
     }
 }
 
-/// What is wrong, and at which character.
+/// An error and the column of the character where it is.
 type Wrong = (usize, String);
 
-/// A line; nothing, where it says nothing.
+/// Parses a line. Returns `None` for an empty line or a comment.
 fn rule(line: &str) -> Result<Option<Rule>, Wrong> {
     let words = words(line)?;
     let end = line.chars().count() + 1;
@@ -368,7 +368,7 @@ fn rule(line: &str) -> Result<Option<Rule>, Wrong> {
         }
         "deny" => {
             let (who_at, who) = due(1, "who is not allowed")?;
-            // A part of a tree that somebody has is reached by walking there.
+            // `deny` takes no tree: a part of a granted tree would be reachable by walking anyway.
             much(2)?;
             Ok(Some(Rule { who: whom(who).map_err(|what| (*who_at, what))?, gives: None }))
         }
@@ -404,8 +404,8 @@ fn whom(word: &str) -> Result<Whom, String> {
     }
 }
 
-/// The words of a line and where each begins, from 1. `'...'` holds a word together, a quote in it is doubled; `#` in
-/// the place of a word begins a comment.
+/// Splits a line into words with their columns, from 1. `'...'` quotes a word, and a quote in it is doubled. `#` in
+/// place of a word begins a comment.
 fn words(line: &str) -> Result<Vec<(usize, String)>, Wrong> {
     let mut words: Vec<(usize, String)> = Vec::new();
     let mut letters = (1..).zip(line.chars()).peekable();
@@ -444,13 +444,13 @@ fn lock<T: ?Sized>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 const FORM: &str = "allow WHO TREE ro|rw, or deny WHO";
-/// Lines of it that say something.
+/// Limit of rules in a file.
 const LINES_MAX: usize = 10_000;
-/// Things that are said to be wrong at once.
+/// Limit of errors in one report.
 const WRONG_MAX: usize = 20;
-/// Trees that a client is told of that he may have.
+/// Limit of trees that a refusal lists.
 const TOLD: usize = 5;
-/// How often files are looked at.
+/// Interval of the checks of all files.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What `/metrics` says of the process, by the names that Prometheus' own clients use, of 9P clients, and of archives.
+//! Metrics for `/metrics`: of the process, by the names of Prometheus' own clients; of 9P clients; and of archives.
 
 use std::fmt::Write;
 use std::fs;
@@ -12,7 +12,7 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::archive::Archives;
 
-/// Makes the lines anew each time; what the kernel does not tell is left out.
+/// Returns a function that produces the lines. Values that the kernel does not provide are left out.
 pub fn of(core: Core, archives: Arc<Archives>) -> Figures {
     let ticks = rustix::param::clock_ticks_per_second() as f64;
     let booted = fs::read_to_string("/proc/stat").ok().and_then(|stat| booted(&stat));
@@ -40,7 +40,7 @@ pub fn of(core: Core, archives: Arc<Archives>) -> Figures {
     })
 }
 
-/// Each figure of all archives, together.
+/// Writes the figures of all archives, grouped by figure.
 fn archives_of(all: &[(String, Vec<Figure>)], text: &mut String) {
     let figures = all.first().map_or(&[][..], |(_, figures)| figures);
     for (n, Figure { name, help, .. }) in figures.iter().enumerate() {
@@ -54,17 +54,19 @@ fn archives_of(all: &[(String, Vec<Figure>)], text: &mut String) {
     }
 }
 
-/// Seconds since 1970.
+/// Returns the boot time from `/proc/stat`, in seconds since 1970.
 fn booted(stat: &str) -> Option<f64> {
     stat.lines().find_map(|line| line.strip_prefix("btime "))?.parse().ok()
 }
 
-/// A field as proc_pid_stat(5) numbers them, behind the name of the program, which may have any character.
+/// Returns a field numbered as in proc_pid_stat(5). The fields follow the program's name, which may contain any
+/// character.
 fn field(stat: &str, n: usize) -> Option<f64> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(n.checked_sub(3)?)?.parse().ok()
 }
 
-/// The size of the directory, as Linux 6.2 tells; before that, it is counted, without what counts.
+/// Returns the number of open descriptors: the directory's size since Linux 6.2. Before that, its entries are counted,
+/// without the one open for counting.
 fn open_fds() -> Option<f64> {
     let size = fs::metadata("/proc/self/fd").ok()?.size();
     let counted = || fs::read_dir("/proc/self/fd").map(|dir| dir.count() - 1).ok();

@@ -1,10 +1,10 @@
-//! What a SERVER word of a name space stands for: `disk:/path`, `ram:` or `ram:SIZE`, `pipe:`, `cons:`, `srv:`,
-//! `net:` or `net:POLICY`, `shm:`, `part:` or `part:POLICY`, `aoe:` or `aoe:IFACE,IFACE`, `fs:` or `fs:ARCHIVE`,
-//! `fsctl:`, an address, `/srv/NAME`, which is one that was posted, or `/shm/NAME`, the guest of a channel.
+//! The meaning of a SERVER word in a name space: `disk:/path`, `ram:` or `ram:SIZE`, `pipe:`, `cons:`, `srv:`, `net:`
+//! or `net:POLICY`, `shm:`, `part:` or `part:POLICY`, `aoe:` or `aoe:IFACE,IFACE`, `fs:` or `fs:ARCHIVE`, `fsctl:`, an
+//! address, `/srv/NAME` (a posted address), or `/shm/NAME` (the guest of a channel).
 //!
-//! In: words, and how servers are reached and directories served. Out: [`Server`]s of nine-mux, dialled when they are
-//! needed. A word for a disk, an archive or an address is the same server each time, and so are `cons:`, `srv:`,
-//! `net:`, `shm:`, `part:`, `aoe:` and `fsctl:`; every `ram:` and every `pipe:` is one of its own.
+//! In: words, and the settings for connections and directories. Out: [`Server`]s of nine-mux, dialled when they are
+//! needed. The same word for a disk, an archive or an address is the same server each time, and so are `cons:`, `srv:`,
+//! `net:`, `shm:`, `part:`, `aoe:` and `fsctl:`. Every `ram:` and every `pipe:` is a new server.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -37,7 +37,7 @@ use crate::dial::Sessions;
 use crate::operand::{Place, ServerAddr};
 use crate::{dial, fail};
 
-/// What a word means, before anything is opened.
+/// The meaning of a word, before anything is opened.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Kind {
     Disk(PathBuf),
@@ -45,29 +45,29 @@ pub enum Kind {
     Pipe,
     Cons,
     Srv,
-    /// The network, by the policy in this file.
+    /// The network, with the policy in this file.
     Net(Option<PathBuf>),
     /// Channels of shared memory.
     Shm,
-    /// Programs in sessions of files, by the policy in this file.
+    /// Programs in sessions of files, with the policy in this file.
     Part(Option<PathBuf>),
     /// The guest of the channel of this name.
     Guest(String),
     /// The host of the channel that this program was started with.
     Host,
-    /// Disks on these Ethernets; on all if none is named.
+    /// Disks on these Ethernets, or on all of them if empty.
     Aoe(Vec<String>),
     /// An archive.
     Fs(Spec),
     /// The consoles of all archives.
     FsCtl,
-    /// What was posted by this name.
+    /// The server posted under this name.
     Posted(String),
-    /// Equal servers, in the order in which they are tried. Not empty.
+    /// Equal servers, in the order of dialling. Not empty.
     Remote(Vec<Reached>),
 }
 
-/// An address, and what is shown there.
+/// An address, and the token to present there.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Reached {
     pub addr: Addr,
@@ -75,12 +75,12 @@ pub struct Reached {
 }
 
 impl Kind {
-    /// Whether it has a secret in it.
+    /// Returns whether it contains a secret.
     pub fn has_token(&self) -> bool {
         matches!(self, Kind::Remote(all) if all.iter().any(|one| one.token.is_some()))
     }
 
-    /// The same, a relative path being one below `dir`.
+    /// Makes a relative path relative to `dir`.
     pub fn within(self, dir: &Path) -> Self {
         match self {
             Kind::Disk(path) => Kind::Disk(dir.join(path)),
@@ -138,7 +138,7 @@ impl FromStr for Kind {
             }
             None if !word.contains('!') => Err(format!("`{word}` is no server; {KNOWN}")),
             _ => {
-                // A comma may be of a path: what follows it is an address, or is none.
+                // A path may contain commas. A comma separates servers only if an address follows it.
                 let equal = word.match_indices(',').find_map(|(at, _)| match word[at + 1..].parse() {
                     Ok(Kind::Remote(rest)) => Some((&word[..at], rest)),
                     _ => None,
@@ -149,7 +149,7 @@ impl FromStr for Kind {
                 if all.len() > 1 + nine_mux::OTHERS_MAX as usize {
                     return Err(format!("equal servers are at most {}", 1 + nine_mux::OTHERS_MAX));
                 }
-                // None is shown what is another's.
+                // A token must not be sent to a server that it is not for.
                 if all.iter().any(|one| one.token != all[0].token) {
                     return Err("equal servers are shown the same token: write it before each".into());
                 }
@@ -161,7 +161,7 @@ impl FromStr for Kind {
 
 impl Reached {
     fn parse(word: &str) -> Result<Self, String> {
-        // Nothing may follow the address: all of `unix:/PATH` is the socket.
+        // No path may follow the address: all of `unix:/PATH` is the socket.
         let Target { addr, path, token } =
             Target::parse(word, |_| false).map_err(|error| error.to_string())?;
         if path != "/" {
@@ -172,7 +172,7 @@ impl Reached {
 }
 
 impl fmt::Display for Kind {
-    /// Without secrets.
+    /// Writes the word without secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Kind::Disk(path) => write!(f, "disk:{}", path.display()),
@@ -197,13 +197,13 @@ impl fmt::Display for Kind {
     }
 }
 
-/// The addresses without their secrets.
+/// Lists the addresses without their secrets.
 fn shown(all: &[Reached]) -> String {
     let all: Vec<String> = all.iter().map(|one| one.addr.to_string()).collect();
     all.join(",")
 }
 
-/// The text of a post: a line with an address, and one with `push MODULE` for each module.
+/// The text of a post: a line with addresses, and one `push MODULE` line for each module.
 struct Post {
     all: Vec<Reached>,
     modules: Vec<String>,
@@ -230,44 +230,44 @@ impl Post {
 }
 
 impl fmt::Display for Post {
-    /// Without secrets.
+    /// Writes the text without secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&shown(&self.all))?;
         self.modules.iter().try_for_each(|module| write!(f, "\npush {module}"))
     }
 }
 
-/// See the module.
+/// Creates and shares the servers that words stand for.
 pub struct Servers {
     serving: Serving,
     remote: Remote,
     env: rt::Real,
-    /// Buffers of the servers of this process, apart from those of the clients: each is drained by itself.
+    /// Buffers of this process's own servers, apart from those of the clients, so that each can be drained alone.
     core: Core,
-    /// Directories that share the descriptors.
+    /// Number of served directories, which share the limit of descriptors.
     disks: usize,
     posts: Arc<Posts>,
     channels: OnceLock<Arc<Channels>>,
-    /// By the word of each: the same each time.
+    /// Program sessions by word, one for each word.
     parts: Mutex<HashMap<String, Arc<Parts>>>,
     served: Arc<OnceLock<Guests>>,
     archives: Arc<Archives>,
     state: Mutex<State>,
 }
 
-/// What guests of channels are served, while it is there, and among whose clients.
+/// The server for the guests of channels, while it exists, and the core of its clients.
 type Guests = (Weak<dyn FileServer>, Core);
 
 #[derive(Default)]
 struct State {
     rams: usize,
     pipes: usize,
-    /// What has been shown at addresses: each is a connection of its own.
+    /// Tokens used so far for each address: each set of tokens is a connection of its own.
     shown: HashMap<String, Vec<Vec<Reached>>>,
 }
 
 impl Servers {
-    /// For a name space with so many directories of this host.
+    /// Creates the servers of a name space that mounts `disks` directories of this host.
     pub fn new(
         serving: &Serving,
         remote: Remote,
@@ -284,13 +284,13 @@ impl Servers {
         Self { serving, remote, env, core, disks, posts, channels, parts, served, archives, state }
     }
 
-    /// This is what guests of channels get.
+    /// Sets the server that guests of channels get.
     pub fn serve_guests(&self, server: &Arc<dyn FileServer>, clients: Core) {
-        // What holds the channels is not held by them.
+        // Weak, because the server itself owns the channels.
         let _ = self.served.set((Arc::downgrade(server), clients));
     }
 
-    /// A tree in memory that takes mount points.
+    /// Creates a tree in memory for mount points.
     pub fn root(&self, name: &str) -> Server {
         Local::scratch(name, Arc::new(Ram::new(ROOT)), self.core.clone())
     }
@@ -341,7 +341,7 @@ impl Servers {
         Ok(self.owned(kind, Arc::new(net.told_by(told))))
     }
 
-    /// The channels of this server: the same each time.
+    /// Returns the channels of this server, the same ones each time.
     fn channels(&self) -> Arc<Channels> {
         let make = || {
             let (channels, driver) = Channels::new(self.env.wall(), self.posts.clone(), self.serves());
@@ -351,7 +351,7 @@ impl Servers {
         self.channels.get_or_init(make).clone()
     }
 
-    /// What guests of channels are served, when there is anything.
+    /// Returns the service for guests of channels, once a server is set.
     fn serves(&self) -> impl Fn() -> Option<Service> + Send + Sync + 'static {
         let served = self.served.clone();
         let gate = Gate { read_only: self.serving.read_only.unwrap_or(false), ..Gate::default() };
@@ -361,7 +361,7 @@ impl Servers {
         }
     }
 
-    /// The sessions of a policy: the same each time.
+    /// Returns the sessions of a policy, the same ones each time.
     fn parts(&self, kind: &Kind, policy: Option<&Path>) -> Result<Arc<Parts>> {
         let mut all = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(parts) = all.get(&kind.to_string()) {
@@ -373,7 +373,7 @@ impl Servers {
             Some(path) => part::Policy::read(path).map_err(|why| wrong(path, why))?,
         };
         let dir = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty());
-        // A user's runtime directory is not for others, as whom programs may run.
+        // Programs may run as other users, which cannot enter root's runtime directory.
         let dir = dir.filter(|_| !rustix::process::geteuid().is_root());
         let dir = dir.map_or_else(std::env::temp_dir, PathBuf::from);
         let spread = super::part::spread(self.remote.clone(), self.env);
@@ -390,7 +390,7 @@ impl Servers {
         Ok(parts)
     }
 
-    /// The files of the guest of a channel.
+    /// Returns the server of the guest of a channel.
     fn guest(&self, kind: &Kind, name: &str) -> Server {
         let dial = Guest { channels: self.channels(), name: name.into() };
         let (user, uid) = dial::user(&self.remote);
@@ -399,7 +399,7 @@ impl Servers {
         Server { user: (user.into(), uid), ..server }
     }
 
-    /// The server of these places, which are equal: at their addresses, or at the other end of our channel.
+    /// Returns the server of these equal places: at their addresses, or at the other end of our channel.
     pub fn of(&self, places: &[Place], sessions: &Sessions) -> anyhow::Result<Server> {
         let mut all = Vec::new();
         for place in places {
@@ -413,7 +413,7 @@ impl Servers {
         Ok(self.reach(&all))
     }
 
-    /// The host of the channel that this program was started with.
+    /// Returns the server of the host of the channel that this program was started with.
     pub fn host(&self) -> Server {
         let mut server = Server::new(HOST, Arc::new(Inherited { waits: self.remote.waits() }));
         server.options.clock = Some(self.env.clock());
@@ -421,17 +421,17 @@ impl Servers {
         Server { user: (user.into(), uid), ..server }
     }
 
-    /// A server that has an owner: by the mux's word, which says who it is.
+    /// Returns a server with files that have an owner. The mux tells it which client is the owner.
     fn owned(&self, kind: &Kind, server: Arc<dyn FileServer>) -> Server {
         let mut server = Local::told(&kind.to_string(), server, self.core.clone());
-        // .L has no room for the text of an error.
+        // 9P2000.L cannot carry the text of an error.
         server.options.dialects = vec![Dialect::U];
-        // Reads that wait for ever hold nothing here, and must not keep others out.
+        // Reads that wait forever hold no resources here, and must not block other requests.
         (server.options.calls, server.options.budget) = (WAITING, WAITING << 16);
         server
     }
 
-    /// The server that was posted by this name.
+    /// Returns the server that was posted under this name.
     fn posted(&self, name: &str) -> Result<Server, String> {
         let text = self.posts.get(name).ok_or_else(|| {
             let posted = self.posts.posted().join(", ");
@@ -446,7 +446,7 @@ impl Servers {
         Ok(if modules.is_empty() { server } else { Server { pushed: modules, ..server } })
     }
 
-    /// Equal servers.
+    /// Returns the server for equal addresses.
     pub fn reach(&self, all: &[Reached]) -> Server {
         let name = shown(all);
         let n = {
@@ -478,8 +478,8 @@ impl Servers {
         Server { others: dials.collect(), options, user: (user.into(), uid), pushed, ..server }
     }
 
-    /// How data connections of these equal servers are dialled, if they can be: over TLS a server is known by the one
-    /// name by which it was dialled.
+    /// Returns how to dial data connections of these equal servers, or `None` if that is impossible: over TLS there
+    /// must be only one server, because a certificate is verified against one name.
     fn data(&self, all: &[Reached]) -> Option<dial::Data> {
         let plain = all.iter().all(|one| matches!(one.addr, Addr::Tcp { .. }));
         let tls = match all {
@@ -525,7 +525,7 @@ impl Kinds for Servers {
             }
             Kind::Fs(spec) => {
                 let coming = self.archives.begin(spec).map_err(|why| format!("{kind}: {why:#}"))?;
-                // However it is to work, it is the same.
+                // The options do not change which archive it is, so they are not part of the name.
                 let name =
                     Kind::Fs(Spec { options: archive::Options::default(), ..spec.clone() }).to_string();
                 let open = move || {
@@ -561,7 +561,7 @@ impl Kinds for Servers {
     }
 }
 
-/// Whether who attaches so is the owner.
+/// Returns whether a client that attaches with this aname is the owner.
 pub fn owns(_: &Who, aname: &[u8]) -> bool {
     is_owner(aname)
 }
@@ -570,7 +570,7 @@ fn numbered(name: &str, n: usize) -> String {
     if n == 1 { name.into() } else { format!("{name} ({n})") }
 }
 
-/// Dials the guest of a channel: it is there already, or cannot be reached.
+/// Dials the guest of a channel. The guest is there already, or cannot be reached.
 struct Guest {
     channels: Arc<Channels>,
     name: String,
@@ -582,13 +582,13 @@ impl Dial for Guest {
     }
 }
 
-/// Joins the channel that this program was started with, anew each time: one after the other.
+/// Joins the channel that this program was started with, anew for each dial, one dial at a time.
 struct Inherited {
     waits: Waits,
 }
 
 impl Inherited {
-    /// The descriptors, taken once and kept; programs that this one starts do not have them.
+    /// Returns the channel's descriptors, which are taken over once. They are not inherited by child programs.
     fn passed() -> io::Result<Passed> {
         static PASSED: OnceLock<Option<Passed>> = OnceLock::new();
         let variable = std::env::var(VARIABLE).ok();
@@ -613,18 +613,18 @@ impl Dial for Inherited {
     }
 }
 
-/// Joins the channel that this program was started with; one caller after the other.
+/// Joins the channel that this program was started with. One caller at a time.
 pub async fn join_host(waits: Waits) -> io::Result<Channel> {
     let peer = Peer { addr: HOST.into(), proof: Proof::None };
     Channel::join(Inherited::passed()?, waits, peer).await
 }
 
-/// Whether this program was started with a channel.
+/// Returns whether this program was started with a channel.
 pub fn has_host() -> bool {
     std::env::var_os(VARIABLE).is_some()
 }
 
-/// Dials a server, as the verbs of clients do.
+/// Dials a server, like the client verbs.
 struct Reach {
     addr: Addr,
     remote: Remote,
@@ -648,7 +648,7 @@ impl Dial for Reach {
             let Addr::Tls { host, .. } = &addr else {
                 return Ok(Box::new(socket) as Box<dyn Transport>);
             };
-            // A refusal, as one of the server is: waiting does not mend the files.
+            // Report this like a refusal by the server: to wait would not repair the files.
             let own =
                 |error| io::Error::new(io::ErrorKind::PermissionDenied, format!("our certificates: {error}"));
             let tls = dial::trust(&remote).map_err(own)?;
@@ -660,26 +660,26 @@ impl Dial for Reach {
     }
 }
 
-/// The error alone: whoever tells it names the address.
+/// Strips the address from an error: the caller adds it.
 fn bare(addr: &Addr, error: io::Error) -> io::Error {
     let text = error.to_string();
     let text = text.strip_prefix(&format!("{addr}: ")).unwrap_or(&text);
     io::Error::new(error.kind(), fail::plain(text))
 }
 
-/// Bytes of a tree that only holds mount points, and what clients make beside them.
+/// Size of a tree for mount points, and for files that clients create beside them, bytes.
 const ROOT: u64 = 64 << 20;
 /// The host of the channel that this program was started with, as a server.
 const HOST: &str = "host:";
-/// What stands before the name of a post.
+/// Prefix of the name of a posted server.
 const POSTED: &str = "/srv/";
-/// Requests that wait at once at a server whose files wait.
+/// Limit of waiting requests at a server that lets reads wait.
 const WAITING: usize = 16 << 10;
-/// Conversations of one network at once.
+/// Limit of conversations of one network.
 const CONVERSATIONS: usize = 20_000;
-/// Pipes of one server at once.
+/// Limit of pipes of one server.
 const PIPES: usize = 1000;
-/// For a connection, and for its TLS handshake.
+/// Limit for a connection, and for its TLS handshake.
 const CONNECT: Duration = Duration::from_secs(10);
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
-//! Where clients come in, and what each door asks of them. Closed by default.
+//! The listeners for 9P clients, and the proof that each requires. Closed by default.
 //!
-//! | address | who proves nothing else |
+//! | address | a client without a token or certificate |
 //! |---|---|
-//! | unix socket | does not exist: the kernel says who is there; the socket's mode says who may come (only its owner) |
-//! | loopback | reads: the user who serves and root everything, others what `--local-users` says ([`local`]); the |
-//! | | token opens everything. With `--client-ca`, tls on loopback is as tls elsewhere |
-//! | tls | is refused; the token opens, and a client certificate, if there is a `--client-ca` |
-//! | any other | there is no such listener without `-insecure`, and then everybody is trusted |
+//! | unix socket | is identified by the kernel; the socket's mode allows only its owner to connect |
+//! | loopback | reads: the server's own user and root everything, others as `--local-users` allows ([`local`]); with |
+//! | | the token a client may do everything. With `--client-ca`, tls on loopback is as tls elsewhere |
+//! | tls | is refused; a token is accepted, and a client certificate if there is a `--client-ca` |
+//! | any other | there is no such listener without `-insecure`, which trusts every client |
 
 use std::fmt;
 use std::io;
@@ -29,33 +29,33 @@ use super::web::Web;
 use crate::config::{Identity, Serving, SquashChoice, by_string};
 use crate::fail;
 
-/// Clients at a time, unless told otherwise.
+/// Default limit of clients.
 pub const CLIENTS: u32 = 10_000;
-/// The loopback port of a server that is told nothing.
+/// Default port on loopback.
 const PORT: u16 = 5640;
 
-/// An address to listen on, as a person gives it.
+/// An address to listen on, as the user writes it, with its options.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Listen {
     pub addr: Addr,
-    /// `-insecure` stands behind it.
+    /// Option `-insecure`.
     pub insecure: bool,
-    /// `-streams PORT` stands behind it: data connections come in there. `None`: at the address itself.
+    /// Option `-streams PORT`: the port for data connections. `None`: the address itself.
     pub streams: Option<u16>,
-    /// `-push MODULE ARGUMENTS`: what every connection begins with, at this end.
+    /// Option `-push MODULE ARGUMENTS`: modules on our end of every connection, from its start.
     pub push: Vec<String>,
-    /// `-poll`, `-interrupt` or `-adaptive`: how its channels wait for their guests.
+    /// Option `-poll`, `-interrupt` or `-adaptive`: how channels wait for their guests.
     pub waits: Option<Waits>,
 }
 
 impl Listen {
-    /// An address alone.
+    /// Creates it without options.
     pub fn at(addr: Addr) -> Self {
         Self { addr, insecure: false, streams: None, push: Vec::new(), waits: None }
     }
 
-    /// The same with channels that wait so; why it cannot be.
+    /// Sets how channels wait. Fails if the address is not of a channel.
     pub fn waiting(self, waits: Option<Waits>) -> Result<Self, String> {
         match (waits, &self.addr) {
             (Some(waits), addr) if !matches!(addr, Addr::Shm { .. }) => {
@@ -65,7 +65,7 @@ impl Listen {
         }
     }
 
-    /// With a module; why it cannot be.
+    /// Adds a module. Fails if listeners cannot have it.
     pub fn with_module(&mut self, module: &str) -> Result<(), String> {
         if !is_alone(module) {
             return Err(format!(
@@ -83,22 +83,23 @@ impl Listen {
     }
 }
 
-/// A door that is open, and what is to be said about it.
+/// An open listener, and the facts that the banner shows.
 pub struct Open {
     pub door: Door,
     pub gate: Gate,
-    /// Client certificates count here.
+    /// Whether client certificates are accepted.
     pub certificates: bool,
-    /// What clients dial for streams, if there are any here.
+    /// The address that clients dial for streams, if streams are available.
     pub streams: Option<String>,
-    /// Where those come in, if not at the same door.
+    /// The listener for data connections, if it is a separate one.
     pub data: Option<Door>,
-    /// What every connection begins with.
+    /// Modules at the start of every connection.
     pub begins: Arc<[String]>,
 }
 
-/// The sockets that a service manager has opened for us are listened on, too: as the line says that names the address,
-/// else by their `FileDescriptorName=`, `tls`, `shm`, `http` or `https`, else as 9P.
+/// Adds the sockets that a service manager has opened for us. If a configured line names the address of a socket, the
+/// line applies. Else the socket's `FileDescriptorName=` selects the protocol: `tls`, `shm`, `http` or `https`; all
+/// others speak 9P.
 pub fn inherit(serving: &mut Serving) -> Result<()> {
     for Inherited { name, addr } in nine_net::inherited()? {
         let place = match &addr {
@@ -145,14 +146,14 @@ pub fn inherit(serving: &mut Serving) -> Result<()> {
     Ok(())
 }
 
-/// Whether a host, by its name perhaps, is where a socket is.
+/// Returns whether a host, given by name or address, and a port are those of a socket.
 fn is_at(host: &str, port: u16, place: &(String, u16)) -> bool {
     let at = |ip: IpAddr| ip.to_string() == place.0;
     let named = || (host, port).to_socket_addrs().is_ok_and(|mut all| all.any(|addr| at(addr.ip())));
     port == place.1 && (host == place.0 || host.parse::<IpAddr>().is_err() && named())
 }
 
-/// Opens every door, or none. `with_socket`: that of the owner, too, unless another server has it.
+/// Opens all listeners, or none. With `with_socket`, also the owner's socket, unless another server has it.
 pub fn open(env: &rt::Real, serving: &Serving, with_socket: bool) -> Result<Vec<Open>> {
     let mut token = None;
     if !serving.listen.is_empty() {
@@ -241,12 +242,12 @@ fn open_one(
     }
     let read_only = serving.read_only.unwrap_or(false);
     let clients = serving.max_clients.unwrap_or(CLIENTS) as usize;
-    // Where certificates count, the kernel's word about a process of this machine does not.
+    // If certificates are accepted, a local process is not identified by the kernel.
     let owner_reads = is_local && !certificates;
     let plain_files = serving.squash.unwrap_or_default() == SquashChoice::Root;
     let squash_root = plain_files && serving.identity == Some(Identity::Client);
     let gate = Gate { anonymous, owner_reads, squash_root, plain_files, token, read_only, policy: None };
-    // Data connections would go past what every connection begins with.
+    // Data connections would bypass the modules at the start of connections.
     let (streams, data) = match &*listen.push {
         [] => data(listener.addr(), listen.streams)?,
         _ => (None, None),
@@ -256,7 +257,7 @@ fn open_one(
     Ok(Open { door: Door { listener, tls, clients }, gate, certificates, streams, data, begins })
 }
 
-/// What clients dial for the streams of a listener, and where these come in if that is elsewhere.
+/// Returns the address that clients dial for streams, and its listener if it is a separate one.
 fn data(addr: &Addr, port: Option<u16>) -> Result<(Option<String>, Option<Listener>)> {
     let own = match addr {
         Addr::Tcp { port, .. } | Addr::Tls { port, .. } => *port,
@@ -286,7 +287,7 @@ fn tls(env: &rt::Real, serving: &Serving, addr: &Addr) -> Result<Option<Tls>> {
     }
 }
 
-/// What clients may push on their connections: `tls` where there is a certificate. `trace` is each connection's own.
+/// Returns the modules that clients may push: `tls` only with a certificate. `trace` is separate for each connection.
 pub fn pushed(env: &rt::Real, serving: &Serving) -> Result<Pushed> {
     let (modules, clock) = (modules::modules(), env.clock());
     let tls = certificate(env, serving)?;
@@ -298,7 +299,7 @@ pub fn pushed(env: &rt::Real, serving: &Serving) -> Result<Pushed> {
     Ok(Pushed { modules, clock })
 }
 
-/// What TLS needs, as the files are now; `None`: they are not named.
+/// Loads the TLS settings from the files as they are now. Returns `None` if no files are configured.
 pub fn certificate(env: &rt::Real, serving: &Serving) -> Result<Option<ServerTls>> {
     if serving.crl.is_some() && serving.client_ca.is_none() {
         bail!("--crl: a list of revoked certificates is of an authority; --client-ca FILE names it");
@@ -313,11 +314,11 @@ pub fn certificate(env: &rt::Real, serving: &Serving) -> Result<Option<ServerTls
     Ok(Some(ServerTls::new(files, auth, env.now(), env.wall())?))
 }
 
-/// The socket of a server that is told nothing, and where clients look for one.
+/// Returns the default socket, where clients look for a server.
 pub fn default_socket() -> Result<PathBuf> {
     let uid = rustix::process::geteuid();
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    // A root shell may still have that of the user before: his directory is no place for root's socket.
+    // In a root shell the variable may still name another user's directory; that is no place for root's socket.
     let ours = |dir: &PathBuf| !uid.is_root() || dir.metadata().is_ok_and(|meta| meta.uid() == uid.as_raw());
     if let Some(dir) = runtime.filter(|dir| !dir.as_os_str().is_empty()).filter(ours) {
         return Ok(dir.join("ninefold.sock"));
@@ -334,7 +335,7 @@ pub fn default_socket() -> Result<PathBuf> {
     }
 }
 
-/// For hosts without a runtime directory.
+/// Returns the directory for the socket on hosts without a runtime directory.
 fn own_dir() -> PathBuf {
     format!("/tmp/ninefold-{}", rustix::process::geteuid().as_raw()).into()
 }
@@ -367,7 +368,7 @@ impl FromStr for Listen {
                     streams = Some(port.parse().map_err(|_| format!("-streams {port}: not a port"))?);
                 }
                 "-push" => {
-                    // Its arguments, too.
+                    // The arguments of the module follow.
                     let mut module = words.next().ok_or(FORM)?.to_owned();
                     while let Some(word) = words.next_if(|word| !word.starts_with('-')) {
                         module = module + " " + word;

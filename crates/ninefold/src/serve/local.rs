@@ -1,8 +1,8 @@
-//! Users of this machine who come over the loopback: what each reads, and what a server says about that at its start.
+//! Clients of this machine that connect over loopback: their read rights, and how the server announces that.
 //!
 //! The kernel knows the user at the other end of a TCP connection within this machine ([`nine_net::loopback_user`]).
-//! The user who serves and root read everything. All other users, and clients whose user the kernel does not know, read
-//! what `--local-users` says.
+//! The server's own user and root read everything. For other users, and clients of unknown users, `--local-users`
+//! decides.
 
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
@@ -15,7 +15,7 @@ use nine_net::loopback_user;
 use crate::config::{LocalReaders, Serving};
 use crate::fail;
 
-/// What a client of the loopback may do that has proven nothing and is another user than the one who serves.
+/// Returns the rights of a loopback client that has proven nothing and is not the server's own user.
 pub fn anonymous(serving: &Serving) -> Anonymous {
     match serving.local_users.unwrap_or_default() {
         LocalReaders::Public => Anonymous::AsOther,
@@ -24,7 +24,8 @@ pub fn anonymous(serving: &Serving) -> Anonymous {
     }
 }
 
-/// Who reads by such a gate, in a line; `None`: it is not about users of this machine.
+/// Describes in a line the readers that this gate admits. Returns `None` if the gate does not depend on users of this
+/// machine.
 pub fn readers(gate: &Gate) -> Option<String> {
     let others = match gate.anonymous {
         Anonymous::ReadOnly => "this machine reads",
@@ -44,7 +45,7 @@ pub fn readers(gate: &Gate) -> Option<String> {
     Some(format!("{others}{token}"))
 }
 
-/// Whether a caller is the user who serves, or root, by the addresses of both ends as a network writes them.
+/// Returns a check whether a client is the server's own user or root, from both addresses in the network's notation.
 pub fn is_owner() -> IsOwner {
     std::sync::Arc::new(|local, remote| {
         let user =
@@ -53,13 +54,13 @@ pub fn is_owner() -> IsOwner {
     })
 }
 
-/// `127.0.0.1!8080`, `::1!8080`.
+/// Parses `127.0.0.1!8080` or `::1!8080`.
 fn address(text: &str) -> Option<SocketAddr> {
     let (ip, port) = text.trim().rsplit_once('!')?;
     Some(SocketAddr::new(ip.parse().ok()?, port.parse().ok()?))
 }
 
-/// Says of a directory that is served whether its mode keeps other users of this machine out.
+/// Warns if the mode of a served directory keeps other users of this machine out.
 pub fn warn(dir: &Path, serving: &Serving) {
     const ALL: u32 = 0o005;
     let dir = dir.canonicalize().unwrap_or(dir.into());

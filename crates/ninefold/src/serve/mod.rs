@@ -1,14 +1,13 @@
-//! `serve`: one file server, or the mux of a name space file, behind as many doors as were asked for, until a signal
-//! ends it.
+//! `serve`: serves one file server, or the mux of a name space file, on all configured listeners until a signal.
 //!
-//! In: [`Export`], [`Serving`]. Out: on the standard output what is served and how to reach it, then `ready`.
-//! SIGTERM or SIGINT: nobody new comes in, clients that are in the midst of something have a moment
-//! ([`Core::retire`]), what has been asked for is answered, status 0; a second one, or [`PATIENCE`], ends the wait.
-//! SIGHUP: the configuration is read again, for the level of the log, and the name space file, whose tree takes the
-//! place of the one that is served; certificates are read again by themselves; the access log is opened again by its
-//! name. A service manager is told of all that ([`notify`]).
+//! In: [`Export`], [`Serving`]. Out: on the standard output a description of the service, then `ready`. On SIGTERM or
+//! SIGINT the server accepts no new clients, gives busy clients a moment ([`Core::retire`]), answers outstanding
+//! requests, and exits with status 0. A second signal, or [`PATIENCE`], ends the wait. On SIGHUP it reads the
+//! configuration again for the log level, and the name space file. The new tree replaces the served one. The server
+//! also reopens the access log. Certificates are reloaded without a signal. A service manager is notified of all this
+//! ([`notify`]).
 //!
-//! Always holds: signals are watched before the first socket exists, so none is left behind.
+//! Always holds: signals are caught before the first socket exists, so no socket file is left behind.
 
 mod access;
 pub mod aoe;
@@ -66,10 +65,10 @@ use notify::Manager;
 pub use space::Space;
 pub use web::Web;
 
-/// The longest wait for answers that are still owed when the server ends.
+/// Longest wait at shutdown for outstanding answers.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Serves until a signal ends it.
+/// Serves until a signal.
 pub fn run(args: cli::Serve, config: &Config, general: &General) -> Result<()> {
     let export = match <[Export; 1]>::try_from(args.exports) {
         Ok([export]) => export,
@@ -82,7 +81,7 @@ pub fn run(args: cli::Serve, config: &Config, general: &General) -> Result<()> {
     let mut serving = config.serving(&args.serving)?;
     let served = Served::prepare(export, config, &mut serving)?;
     listen::inherit(&mut serving)?;
-    // What clients ask for shall be what files get.
+    // Files must get exactly the modes that clients ask for.
     rustix::process::umask(rustix::fs::Mode::empty());
     if let Err(e) = rt::raise_nofile() {
         tracing::warn!("the limit of open files stays as it is: {e}");
@@ -108,21 +107,21 @@ pub fn run(args: cli::Serve, config: &Config, general: &General) -> Result<()> {
     ended.into_iter().collect()
 }
 
-/// What is served, before anything is opened.
+/// The tree to serve, before anything is opened.
 enum Served {
     One(Export),
     Space(Space, Box<Remote>),
 }
 
 impl Served {
-    /// Whether the socket of the owner is there beside the listeners that its lines name.
+    /// Returns whether the owner's socket is opened in addition to the listeners in the file.
     fn has_socket(&self) -> bool {
         matches!(self, Self::Space(space, _) if !space.listen.is_empty() && !space.no_socket)
     }
 }
 
 impl Served {
-    /// A name space file says where to listen, too.
+    /// Reads a name space file. Its lines may add listeners.
     fn prepare(export: Export, config: &Config, serving: &mut Serving) -> Result<Self> {
         let remote = config.remote_of_server()?;
         let space = match &export {
@@ -173,7 +172,7 @@ impl Served {
     }
 }
 
-/// The file server, what browsers see it through, and what must be kept beside it.
+/// The open file server, the mux that browsers see it through, and state that must live as long.
 struct Opened {
     server: Arc<dyn FileServer>,
     mux: Option<Mux>,
@@ -181,7 +180,7 @@ struct Opened {
 }
 
 impl Opened {
-    /// What is at this path of a server elsewhere, below a mux, which attaches there as we do.
+    /// Mounts a path of a remote server below a mux, which attaches there as our user.
     async fn elsewhere(
         env: rt::Real,
         servers: &Servers,
@@ -204,7 +203,7 @@ impl Opened {
 }
 
 impl Served {
-    /// The directories of this host that are served.
+    /// Returns the directories of this host that are served.
     fn disks(&self) -> Vec<PathBuf> {
         match self {
             Self::One(Export::Disk(path)) => vec![path.clone()],
@@ -213,7 +212,7 @@ impl Served {
         }
     }
 
-    /// In a line.
+    /// Returns its name, one line.
     fn name(&self) -> String {
         match self {
             Self::One(export) => export.to_string(),
@@ -241,7 +240,7 @@ async fn serve(
 ) -> Result<()> {
     let mut signals = rt::signals()?;
     let core = Core::default();
-    // A signal during the start ends it: servers may keep us waiting.
+    // A signal during the start ends the program: a server may let the start wait.
     let mut opening = pin!(served.open(env, serving, &core, seats, archives));
     let opened = loop {
         match select(&mut opening, pin!(signals.next())).await {
@@ -304,7 +303,7 @@ async fn serve(
             ended
         })
         .collect();
-    // A terminal that has gone is no reason not to serve.
+    // A terminal that is gone is no reason not to serve.
     let _ = io::stdout().write_all(banner.as_bytes()).and_then(|()| io::stdout().flush());
     let (manager, status) = (Manager::get(), format!("serves {}", served.name()));
     manager.ready(&status);
@@ -338,7 +337,7 @@ async fn serve(
                 Next::Reread(Ok(())) => manager.ready(&status),
                 Next::Reread(Err(why)) => manager.ready(&format!("{status}, as before: {why:#}")),
             }
-            // What has changed since the files were read counts, too: they are read once more.
+            // If SIGHUP arrived during the reload, the files may have changed since: reload once more.
             if rereading.is_terminated() && std::mem::take(&mut again) {
                 manager.reloading();
                 rereading.set(reread().fuse());
@@ -347,7 +346,7 @@ async fn serve(
     }
     manager.stopping("no new clients; the answers owed are sent");
     stopped.abort();
-    // What browsers wait for goes through the mux, whose connections in this process are not drained.
+    // Requests of browsers go through the mux. Its connections inside this process are not drained.
     let drained = async {
         let clients = async {
             core.retire(&env).await;
@@ -370,17 +369,17 @@ async fn serve(
     Ok(())
 }
 
-/// What happens while it serves.
+/// The next event of a running server.
 enum Next {
-    /// A door has closed, or all have.
+    /// A listener has closed; `None`: all have.
     Door(Option<io::Result<()>>),
     Signal(rt::Signal),
-    /// The files have been read again.
+    /// The files were reloaded.
     Reread(Result<()>),
 }
 
-/// What may change while it serves is read again: the level of the log, and the name spaces. What is wrong is said, and
-/// leaves what it is about as it was.
+/// Reloads the settings that may change while serving: the log level and the name spaces. An invalid file is logged and
+/// leaves its part unchanged.
 async fn reread(
     env: rt::Real,
     general: &General,

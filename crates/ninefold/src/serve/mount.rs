@@ -1,11 +1,11 @@
 //! `mount`: the files of a server as a file system of this machine (docs/mount.md).
 //!
-//! In: an address, several equal ones, or a server that this command serves by itself; a directory. Out: on the
-//! standard output one line when it is mounted, then what the kernel asks for, until it is unmounted or a signal ends
-//! it. In the background that is done by another process of this program; the one that was called waits for that line.
+//! In: an address, several equal ones, or a server that this command runs itself; a directory. Out: one line on the
+//! standard output when it is mounted, then answers to the kernel, until it is unmounted or a signal ends it. In the
+//! background another process of this program does this; the first process waits for that line.
 //!
-//! Always holds: what is wrong with the server or the directory is said before anything is in the background; at a
-//! signal what is under way is answered first; the mount goes with the process, unless that is killed.
+//! Always holds: errors of the server or the directory are reported before the command goes to the background. After a
+//! signal, in-flight requests are answered first. The mount ends with the process, unless the process is killed.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -43,11 +43,11 @@ use crate::dial::{self, Sessions, within};
 use crate::fail::{Interrupted, Program};
 use crate::operand::{Operand, Place};
 
-/// What is mounted.
+/// The source of the mount.
 enum What {
-    /// A place at a server elsewhere, or the roots of several equal ones.
+    /// A path of a remote server, or the roots of several equal servers.
     There(Vec<Place>),
-    /// What this command serves.
+    /// A server that this command runs.
     Here(Export),
 }
 
@@ -79,7 +79,7 @@ impl What {
 }
 
 impl fmt::Display for What {
-    /// Without secrets: everybody sees it.
+    /// Writes the source without secrets, because all users can see it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Here(export) => export.fmt(f),
@@ -92,7 +92,7 @@ impl fmt::Display for What {
     }
 }
 
-/// Mounts, and serves until it is unmounted; in the background, once it is mounted.
+/// Mounts, and serves until it is unmounted. In the background, returns once it is mounted.
 pub fn run(mut args: cli::Mount, config: &Config) -> Result<()> {
     let mut to = MountOptions::default();
     args.take_options(&mut to).map_err(|why| anyhow!(why))?;
@@ -141,7 +141,7 @@ pub fn run(mut args: cli::Mount, config: &Config) -> Result<()> {
         };
         let begun = match select(pin!(begin), pin!(signals.next())).await {
             Either::Left((begun, _)) => begun,
-            // Nothing has been mounted yet.
+            // Nothing is mounted yet.
             Either::Right((signal, _)) => Err(Interrupted(signal).into()),
         };
         let ended = match begun {
@@ -157,7 +157,7 @@ pub fn run(mut args: cli::Mount, config: &Config) -> Result<()> {
     ended?
 }
 
-/// Why nothing can be mounted: files of another mount are no files of the directory.
+/// Explains why nothing can be mounted: the files in the directory may be those of another mount.
 fn refused(dir: &Path, error: io::Error) -> io::Error {
     let is_mount = || {
         let dir = dir.canonicalize().ok()?;
@@ -170,7 +170,7 @@ fn refused(dir: &Path, error: io::Error) -> io::Error {
     io::Error::new(io::ErrorKind::ResourceBusy, why)
 }
 
-/// The tree of a server elsewhere, with its errors said now and as everywhere.
+/// Opens the tree of a remote server, and reports its errors now, in the usual form.
 async fn there(
     env: rt::Real,
     args: &cli::Mount,
@@ -204,7 +204,7 @@ async fn there(
     Opened::elsewhere(env, &servers, server, remote, &path).await
 }
 
-/// The root of what is served here, for ourselves.
+/// Attaches to our own server and returns its root.
 pub(super) async fn root(
     env: rt::Real,
     opened: &Opened,
@@ -227,7 +227,7 @@ pub(super) async fn root(
     Ok(client.attach(&name, uid, aname).await?)
 }
 
-/// Until it is unmounted. A signal unmounts it; a second one, or silence, ends the wait for what is under way.
+/// Serves until it is unmounted. A signal unmounts; a second signal or a timeout ends the wait for in-flight requests.
 async fn serve(
     env: rt::Real,
     (mount, device): (Mount, OwnedFd),
@@ -242,7 +242,7 @@ async fn serve(
             return Ok(());
         }
         Either::Left((Err(error), _)) => {
-            // The device is closed first: nobody would answer.
+            // Close the device first: the kernel would wait for answers.
             drop(served);
             return Err(error.into());
         }
@@ -256,7 +256,7 @@ async fn serve(
     })?;
     let orderly = async {
         if let Either::Right(_) = select(&mut served, &mut done).await {
-            // What is in use stays in use: only what is under way is waited for.
+            // The mount is in use and stays mounted: wait for in-flight requests only.
             within(&env, LAST, &mut served).await;
         }
     };
@@ -271,12 +271,12 @@ async fn serve(
     Ok(())
 }
 
-/// Starts this command again, to go on in the background; its errors are its own to tell.
+/// Starts this command again as a background process, which reports its own errors.
 fn behind() -> Result<()> {
     let mut words = std::env::args_os();
     let mut command = Command::new("/proc/self/exe");
     command.arg0(words.next().unwrap_or_default()).args(words);
-    // What it logs later is not for a screen.
+    // Its later log does not go to a terminal.
     command.env(BEHIND, "1").env("NO_COLOR", "1").stdin(Stdio::null()).stdout(Stdio::piped());
     nine_ring::linux::close_all_on_exec()?;
     let mut child = command.spawn()?;
@@ -288,7 +288,7 @@ fn behind() -> Result<()> {
     Err(Program { status: partition::status(child.wait()?), error: None }.into())
 }
 
-/// It is mounted: says so, to whoever may still be there, and in the background leaves them.
+/// Reports that it is mounted, to the caller and a service manager. In the background, also detaches from the caller.
 fn tell(mount: &Mount, is_behind: bool) -> io::Result<()> {
     if is_behind {
         leave()?;
@@ -302,7 +302,7 @@ fn tell(mount: &Mount, is_behind: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Leaves the session, the directory and the standard error of who has called. Until now ^C has reached us.
+/// Detaches from the caller's session, directory and standard error. Until this point ^C reaches this process.
 fn leave() -> io::Result<()> {
     rustix::process::setsid()?;
     rustix::process::chdir("/")?;
@@ -317,20 +317,20 @@ fn null() -> io::Result<OwnedFd> {
     Ok(rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// A stream into systemd's journal (sd_journal_stream_fd(3)): the name, no unit, as warnings, and nothing more.
+/// Opens a stream into the systemd journal (sd_journal_stream_fd(3)): the name, no unit, warning level, no options.
 fn journal() -> io::Result<OwnedFd> {
     let mut stream = UnixStream::connect("/run/systemd/journal/stdout")?;
     stream.write_all(b"ninefold\n\n4\n0\n0\n0\n0\n")?;
     Ok(stream.into())
 }
 
-/// The variable that the process in the background has.
+/// Environment variable that marks the background process.
 const BEHIND: &str = "NINEFOLD_BEHIND";
-/// Requests under way.
+/// Limit of in-flight requests.
 const CALLS: usize = 4096;
-/// For an interrupted request, unless told otherwise.
+/// Default time that an interrupted request has to end.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
-/// At the end, for the kernel to unmount and what is under way.
+/// Longest wait at the end for the unmount and in-flight requests.
 const UNMOUNT: Duration = Duration::from_secs(10);
-/// At the end, for what is under way where the mount is in use.
+/// Longest wait at the end for in-flight requests if the mount is in use.
 const LAST: Duration = Duration::from_secs(2);

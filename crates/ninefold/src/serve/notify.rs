@@ -1,7 +1,7 @@
-//! What a service manager hears of this program (sd_notify(3)), where there is one.
+//! Notifications to a service manager (sd_notify(3)), if there is one.
 //!
-//! In: `NOTIFY_SOCKET`, `WATCHDOG_USEC`, `WATCHDOG_PID`. Out: datagrams of lines `NAME=value`. A manager that does not
-//! take one is no reason to stop.
+//! In: `NOTIFY_SOCKET`, `WATCHDOG_USEC`, `WATCHDOG_PID`. Out: datagrams of lines `NAME=value`. A failed datagram does
+//! not stop the program.
 
 use std::io;
 use std::os::linux::net::SocketAddrExt;
@@ -13,16 +13,16 @@ use std::time::Duration;
 use nine_net::{Env, rt};
 use rustix::time::{ClockId, clock_gettime};
 
-/// See the module.
+/// The connection to a service manager, if any.
 #[derive(Clone)]
 pub struct Manager {
     to: Option<Arc<(UnixDatagram, SocketAddr)>>,
-    /// How often it wants a sign of life: twice in the time after which it ends us.
+    /// Interval of watchdog messages: half of the manager's timeout.
     beat: Option<Duration>,
 }
 
 impl Manager {
-    /// The one that has started this program; there may be none.
+    /// Finds the service manager that started this program; there may be none.
     pub fn get() -> Self {
         let variable = |name| std::env::var(name).ok();
         let is_ours = variable("WATCHDOG_PID").is_none_or(|pid| pid.parse() == Ok(std::process::id()));
@@ -35,24 +35,24 @@ impl Manager {
         Self { beat: beat.map(|limit: u64| Duration::from_micros(limit / 2)), to: to.map(Arc::new) }
     }
 
-    /// The program does what it is for, and what that is.
+    /// Reports that the program works, with its status line.
     pub fn ready(&self, status: &str) {
         self.say(&format!("READY=1\nSTATUS={}", line(status)));
     }
 
-    /// Files are read again; [`Manager::ready`] ends that.
+    /// Reports that files are being reloaded; [`Manager::ready`] ends that state.
     pub fn reloading(&self) {
         let now = clock_gettime(ClockId::Monotonic);
         let micros = now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1000;
         self.say(&format!("RELOADING=1\nMONOTONIC_USEC={micros}\nSTATUS=reading its files again"));
     }
 
-    /// The program begins to end.
+    /// Reports that the program has begun to shut down.
     pub fn stopping(&self, status: &str) {
         self.say(&format!("STOPPING=1\nSTATUS={}", line(status)));
     }
 
-    /// Signs of life, of the core that runs this, as often as they are wanted.
+    /// Sends watchdog messages from the core that runs this, at the required interval.
     pub async fn live(self, env: rt::Real) {
         while let Some(beat) = self.beat {
             self.say("WATCHDOG=1");
@@ -77,12 +77,12 @@ fn socket() -> io::Result<Option<(UnixDatagram, SocketAddr)>> {
         _ => SocketAddr::from_pathname(&name)?,
     };
     let socket = UnixDatagram::unbound()?;
-    // Nobody waits for a manager that does not listen.
+    // A manager that does not read must not block this program.
     socket.set_nonblocking(true)?;
     Ok(Some((socket, to)))
 }
 
-/// The first line: the rest would be another assignment.
+/// Returns the first line: another line would be read as another assignment.
 fn line(text: &str) -> &str {
     text.lines().next().unwrap_or_default()
 }

@@ -1,9 +1,9 @@
-//! `ns`: a command in a name space of its own, where the tree of a name space file is seen (docs/mount.md).
+//! `ns`: runs a command in a mount name space of its own with the tree of a name space file (docs/mount.md).
 //!
-//! In: the file, the command. Out: how that has ended, as [`Program`].
+//! In: the file, the command. Out: the command's exit status, as [`Program`].
 //!
-//! Always holds: the tree is open before the command starts; the command is killed by nobody but by signals that are
-//! passed on, and when we are killed; nothing that it leaves behind keeps the tree.
+//! Always holds: the tree is open before the command starts. We pass signals on to the command, and kill it only when
+//! we are killed ourselves. Processes that it leaves behind do not keep the tree alive.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::cli;
 use crate::config::{Config, Serving};
 use crate::fail::Program;
 
-/// Runs it to its end; an error, if that is not status 0.
+/// Runs the command to its end. Returns an error if the status is not 0.
 pub fn run(args: cli::Ns, config: &Config) -> Result<()> {
     let mut serving = config.serving(&Serving::default())?;
     serving.read_only = Some(args.read_only || serving.read_only.unwrap_or(false));

@@ -1,6 +1,7 @@
-//! A program that is given from server to server (docs/part.md, "Trees"): what a session's `clone` does.
+//! Distribution of a program from server to server (docs/part.md, "Trees"): the implementation of a session's `clone`.
 //!
-//! In: a program, and sessions of other servers with their keys. Out: it is theirs; or to which it was not given.
+//! In: a program, and sessions of other servers with their keys. Out: the program is written to them; or the list of
+//! sessions that did not get it.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,8 +19,8 @@ use crate::config::Remote;
 use crate::dial::Sessions;
 use crate::operand::Place;
 
-/// How images run in sessions: by this very command, confined as a program is, which starts QEMU and serves the machine
-/// what the session's channel shows.
+/// Runs images in sessions: this same command, confined like a program, starts QEMU and serves the machine the tree of
+/// the session's channel.
 pub struct Images;
 
 impl Machines for Images {
@@ -29,7 +30,7 @@ impl Machines for Images {
         };
         let (program, image) = (std::env::current_exe()?, text(image)?);
         let (name, args) = start.words.split_first().map_or((&image, &[][..]), |(name, args)| (name, args));
-        // The rest is QEMU's, and this command's.
+        // The rest is overhead of QEMU and of this command.
         let memory = (start.memory >> 20).saturating_sub(OVERHEAD).clamp(LEAST, MOST);
         let mut words = ["ninefold", "partition", "run"].map(String::from).to_vec();
         words.extend([format!("--name={name}"), format!("--memory={memory}M")]);
@@ -46,19 +47,19 @@ impl Machines for Images {
     }
 }
 
-/// Servers that one gives a program to at once: each has a piece of it in memory.
+/// Limit of servers that one server writes a program to at the same time: each holds a piece of it in memory.
 const AT_ONCE: usize = 64;
-/// For somebody else to have written a program; and between two looks at that.
+/// Longest wait while another client writes the program; and the pause between two checks.
 const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(50);
-/// By which this command sees what is open, and not for QEMU.
+/// Directory through which this command sees its own open files; QEMU does not see it.
 const OWN: &str = "/proc/self";
-/// MiB: what a machine costs beside its own memory; and what it has, at least and at most.
+/// MiB: the overhead of a machine; and the limits of a machine's own memory.
 const OVERHEAD: u64 = 128;
 const LEAST: u64 = 16;
 const MOST: u64 = 1024;
 
-/// Gives programs away as a client with this configuration.
+/// Returns a function that distributes programs as a client with this configuration.
 pub fn spread(remote: Remote, env: rt::Real) -> Box<Spreads> {
     let remote = remote.with_error_texts();
     Box::new(move |spread| {
@@ -73,7 +74,7 @@ pub fn spread(remote: Remote, env: rt::Real) -> Box<Spreads> {
     })
 }
 
-/// Who gets it from whom: each share goes to its first, who gives it to the rest.
+/// Divides the sessions into shares. The first session of a share gets the program and writes it to the others.
 fn shares(to: &[String], most: usize) -> Vec<VecDeque<String>> {
     let mut shares = vec![VecDeque::new(); most.min(AT_ONCE).clamp(1, to.len().max(1))];
     let count = shares.len();
@@ -83,8 +84,8 @@ fn shares(to: &[String], most: usize) -> Vec<VecDeque<String>> {
     shares
 }
 
-/// Gives it to one, who gives it to the others; where that does not go, to the next one. Those to whom it was not
-/// given.
+/// Writes the program to the first session of a share, which distributes it to the rest. If that fails, tries the next
+/// one. Returns the sessions that did not get it.
 async fn give_all(
     sessions: &Sessions,
     remote: &Remote,
@@ -99,7 +100,7 @@ async fn give_all(
             Ok::<_, anyhow::Error>(dir)
         };
         match given.await {
-            // Its key is nobody's business.
+            // Strip the key, which is secret.
             Err(error) => {
                 failed.push(format!("{}: {error:#}", first.rsplit_once('.').map_or("", |(of, _)| of)))
             }
@@ -115,8 +116,8 @@ async fn give_all(
     failed
 }
 
-/// Writes a session's program of this length, unless somebody has; who is writing it, or has just gone, is waited for.
-/// `piece` is what it has from a byte on.
+/// Writes a program of this length to a session, unless it is there already. Waits while another client writes it.
+/// `piece` returns the program's bytes from an offset on.
 pub async fn give<B: AsRef<[u8]>>(
     env: &impl Env,
     dir: &File,
@@ -132,7 +133,7 @@ pub async fn give<B: AsRef<[u8]>>(
         };
         match opened.await {
             Ok(file) => break file,
-            // It is there, and whole.
+            // The program is there and complete.
             Err(error) if error.errno() == Errno::EEXIST => return Ok(()),
             Err(error) if error.errno() == Errno::EBUSY && env.now() < late => {
                 env.sleep_until(env.now() + PAUSE).await;

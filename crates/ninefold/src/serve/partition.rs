@@ -1,10 +1,10 @@
-//! `partition run`: a program that inherits a channel (docs/channels.md), or a machine (docs/guest.md), and what it is
-//! served there.
+//! `partition run`: runs a program that inherits a channel (docs/channels.md), or a machine (docs/guest.md), and serves
+//! it a tree.
 //!
-//! In: what it shall see, the program or the image, and its arguments. Out: how it has ended, as [`Program`].
+//! In: the tree, the program or image, and its arguments. Out: its exit status, as [`Program`].
 //!
-//! Always holds: what may fail has been opened before it starts; a program has the channel and its standard files, and
-//! nothing else of ours, and is killed by nobody here but by signals that are passed on; a machine ends with us.
+//! Always holds: all resources are open before the program starts. A program inherits the channel and its standard
+//! files and nothing else. We do not kill it, but pass signals on. A machine ends with us.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -41,16 +41,16 @@ use crate::dial::{Sessions, within};
 use crate::fail::{self, Program};
 use crate::operand::{Place, ServerAddr};
 
-/// For the last requests of a program that has ended; what it has started may not keep the channel for longer.
+/// Time for last requests after a program has ended. Its child processes cannot hold the channel for longer.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What is run.
+/// The work to run.
 struct Work<'a> {
-    /// The name space that it sees; the default server if none.
+    /// The tree that it sees; the default server if `None`.
     export: Option<Export>,
     program: &'a OsString,
     words: &'a [OsString],
-    /// Of an image: where the memory ends that it needs for itself.
+    /// Set for an image: end of the memory that the image itself occupies.
     image: Option<u64>,
 }
 
@@ -76,7 +76,7 @@ impl<'a> Work<'a> {
             }
             [_, word, ..] => bail!("{}: one SERVER stands before `--`, at most", word.display()),
         };
-        // A name is looked for in PATH, and what cannot be looked at may be run all the same.
+        // A bare name is looked up in PATH. A file that cannot be read may still be executable.
         let image = match image_end(program) {
             _ if Path::new(program).components().count() == 1 => None,
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
@@ -88,15 +88,15 @@ impl<'a> Work<'a> {
     }
 }
 
-/// Of an image, where the memory ends that it needs for itself. An error: the file cannot be looked at, or it is an
-/// image that no machine can be started with.
+/// Returns the end of the memory that an image occupies, or `None` if the file is not an image. Fails if the file
+/// cannot be read, or is an image that no machine can start.
 fn image_end(path: &OsString) -> io::Result<Option<u64>> {
     let file = File::open(path)?;
     let about = file.metadata()?;
     if about.is_file() { machine::image_end(&file, about.len()) } else { Ok(None) }
 }
 
-/// What a shell says of a file that cannot be run.
+/// Returns the error that a shell gives for a file that cannot be run.
 fn cannot(path: &OsString, error: &io::Error) -> Program {
     let (status, why) = match error.kind() {
         io::ErrorKind::NotFound => (127, "there is no such program".into()),
@@ -105,7 +105,7 @@ fn cannot(path: &OsString, error: &io::Error) -> Program {
     Program { status, error: Some(format!("{}: {why}", path.display())) }
 }
 
-/// Runs it to its end; an error, if that is not status 0.
+/// Runs the program or machine to its end. Returns an error if the status is not 0.
 pub fn run(args: cli::PartitionRun, config: &Config) -> Result<()> {
     let work = Work::of(&args)?;
     if work.image.is_none() && !args.channels.is_empty() {
@@ -153,7 +153,7 @@ pub fn run(args: cli::PartitionRun, config: &Config) -> Result<()> {
     }
 }
 
-/// Where QEMU is, which this image needs, as well as memory up to there.
+/// Finds QEMU for this image, and checks that the image fits in the configured memory.
 fn qemu(args: &cli::PartitionRun, image: &OsString, end: u64) -> Result<PathBuf, Program> {
     let image = image.display();
     if end >> 20 >= args.memory.into() {
@@ -169,14 +169,14 @@ fn qemu(args: &cli::PartitionRun, image: &OsString, end: u64) -> Result<PathBuf,
     })
 }
 
-/// As a shell says it.
+/// Returns the exit status in a shell's form.
 pub(super) fn status(status: ExitStatus) -> u8 {
     let status = status.code().or(status.signal().map(|signal| 128 + signal));
     status.expect("it has ended one way or the other") as u8
 }
 
-/// The tree of the default server, below a mux: which attaches there as often as the program does here. Who was started
-/// with a channel has its host for that.
+/// Mounts the default server below a mux, which attaches there once for each attach of the program. If this command
+/// itself was started with a channel, its host is the default server.
 async fn default_server(
     env: rt::Real,
     serving: &Serving,
@@ -195,13 +195,14 @@ async fn default_server(
     Opened::elsewhere(env, &servers, server, &remote, &path).await
 }
 
-/// Who is served at a channel: whoever runs this, since nobody else was given the memory.
+/// Returns the identity of the client at a channel: the user of this process, because no other process has the memory.
 fn peer(program: &OsString) -> Peer {
     let proof = Proof::Unix { uid: geteuid().as_raw(), gid: getegid().as_raw() };
     Peer { addr: format!("partition!{}", program.display()), proof }
 }
 
-/// Files that clients make are as they ask for, and of sockets there may be many: for us, not for what we start.
+/// Clears the umask, so that files get the modes that clients ask for, and raises the limit of open files. Only for
+/// this process, not for programs it starts.
 pub(super) fn settle() {
     rustix::process::umask(rustix::fs::Mode::empty());
     if let Err(error) = rt::raise_nofile() {
@@ -223,7 +224,7 @@ async fn host_machine(
     core: Core,
 ) -> Result<u8> {
     let mut signals = rt::signals()?;
-    // Of a session it is not its file, which is the server's.
+    // In a session, the path is a temporary file of the server, so use the given name.
     let name = args.name.as_ref().unwrap_or(work.program).display();
     let not_run = |why: String| Program { status: 126, error: Some(format!("{name}: {why}")) };
     let accels: &[Accel] = match args.accel {
@@ -244,7 +245,7 @@ async fn host_machine(
         stderr: standard(io::stderr().as_fd())?,
     };
     let own = Arc::new(machine::Own::new(&argv, &args.env, stdio, env.clock())?);
-    // QEMU begins elsewhere.
+    // QEMU starts in another directory.
     let image = std::path::absolute(work.program)?.into_os_string();
     let shows = opened.iter().map(|(name, opened)| {
         (name.clone(), Service::new(opened.server.clone(), gate(serving), core.clone()))
@@ -266,7 +267,7 @@ async fn host_machine(
     settle();
     let tried = |accel: Accel, why: &str| match args.name {
         None => fail::note(format_args!("{name}: not with {accel}: {why}")),
-        // Who has given an image to somebody else's machine does not choose that.
+        // A client of a remote session does not choose the acceleration, so its user is not notified.
         Some(_) => tracing::info!("{name}: not with {accel}: {why}"),
     };
     let ended = async {
@@ -277,13 +278,13 @@ async fn host_machine(
     };
     let (status, qemu) = match select(pin!(ended), pin!(signals.next())).await {
         Either::Left((ended, _)) => ended?,
-        // It goes with what waits for it.
+        // The machine ends with the dropped future.
         Either::Right((signal, _)) => return Ok(128 + number(signal)),
     };
     status.ok_or_else(|| {
         let why = match qemu.signal() {
             Some(signal) => format!("it has ended without a status: QEMU was ended by signal {signal}"),
-            // Of its own accord, and only then.
+            // QEMU exited by itself, without an error.
             None if qemu.success() => {
                 "it has ended without a status: by a triple fault, or it was switched off".into()
             }
@@ -293,7 +294,7 @@ async fn host_machine(
     })
 }
 
-/// QEMU, which reads this image, changes what words of the user's name, and has no more than it needs.
+/// Returns the command that runs QEMU with this image and with the user's extra words, confined to the rights it needs.
 fn confined(qemu: &Path, words: &[OsString], image: &OsString, more: &[OsString]) -> io::Result<Command> {
     let text =
         |word: &OsStr| word.to_str().map(Into::into).ok_or_else(|| io::Error::other("a path is no text"));
@@ -331,13 +332,12 @@ async fn host(
     let (channel, given) = Channel::open(layout, args.wait.into(), ours.into(), peer(program))?;
     let child = start(program, words, given.for_child(theirs.into())?)?;
     let service = Service::new(opened.server.clone(), gate(serving), core);
-    // It may close what it inherited, and go on without.
+    // The program may close the channel and continue without it.
     let served = serve_all(&service, channel).map(|_| Ok(()));
     attend(env, child, &mut signals, served).await
 }
 
-/// Serves a program until that has ended, and passes on what is sent to us. What serves it may end before; an error of
-/// it ends the wait.
+/// Serves a program until it ends, and passes signals on to it. The service may end earlier; its error ends the wait.
 pub(super) async fn attend(
     env: rt::Real,
     mut child: Child,
@@ -369,7 +369,7 @@ pub(super) async fn attend(
             false => program.await,
         };
         let Either::Right((signal, _)) = came else { break };
-        // One that has just ended needs none.
+        // This fails if the program has just ended; then it needs no signal.
         if let Some(signal) = passed_on(signal) {
             let _ = pidfd_send_signal(&pid, signal);
         }
@@ -386,7 +386,7 @@ fn start(program: &OsString, words: &[OsString], channel: Inherited) -> Result<C
     Ok(child.map_err(|error| cannot(program, &error))?)
 }
 
-/// What the program is sent when we are. A terminal sends its ^C to both.
+/// Returns the signal to pass on, if any. A terminal sends its ^C to both processes already.
 fn passed_on(signal: rt::Signal) -> Option<Signal> {
     let is_shown_here = || {
         let terminal = File::open(TERMINAL).ok();
@@ -400,5 +400,5 @@ fn passed_on(signal: rt::Signal) -> Option<Signal> {
     }
 }
 
-/// The one that controls us, if one does.
+/// The controlling terminal, if there is one.
 const TERMINAL: &str = "/dev/tty";

@@ -1,8 +1,7 @@
-//! A name space file, and the mux that it makes.
+//! A name space file, and the mux built from it.
 //!
-//! In: the path of the file. Out: a [`Space`] whose words are all understood, or everything that is wrong with them;
-//! then a running [`Mux`]. A server that cannot be reached is mounted all the same, and that is said; one that refuses
-//! ends the start.
+//! In: the path of the file. Out: a [`Space`] with all lines parsed, or all errors in the file; then a running [`Mux`].
+//! A server that cannot be reached is mounted all the same, with a warning. A server that refuses us ends the start.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -31,26 +30,26 @@ use crate::config::{Remote, Serving};
 use crate::dial::{self, within};
 use crate::fail;
 
-/// See the module.
+/// A parsed name space file.
 #[derive(Clone, Debug)]
 pub struct Space {
-    /// What the file is called.
+    /// Name of the file, for messages.
     name: Arc<str>,
-    /// Where it is, if it is a file.
+    /// Path of the file, if it is a file.
     path: Option<PathBuf>,
     lines: Vec<Line>,
-    /// Where its lines say to listen.
+    /// Listeners from its lines.
     pub listen: Vec<Listen>,
-    /// And where for browsers.
+    /// Listeners for browsers.
     pub webs: Vec<Web>,
-    /// And on which Ethernets there are consoles.
+    /// Consoles on Ethernets.
     pub consoles: Vec<Console>,
-    /// It does not listen on the socket of its owner where lines say where to listen.
+    /// Do not open the owner's socket in addition to the listeners.
     pub no_socket: bool,
 }
 
 impl Space {
-    /// Reads and understands all of it; nothing is opened or dialled.
+    /// Reads and parses the whole file. Opens and dials nothing.
     pub fn read(path: &Path, remote: &Remote) -> Result<Self> {
         let name = shown(path);
         let text = text(path).with_context(|| name.to_string())?;
@@ -58,7 +57,7 @@ impl Space {
         Ok(Self { path, ..Self::parse(name, &text, remote)? })
     }
 
-    /// An archive alone: itself, its dumps and its console.
+    /// Returns a name space with one archive: its files, its dumps and its console.
     pub fn of_archive(spec: &Spec, remote: &Remote) -> Result<Self> {
         let place = spec.place.within(Path::new(""))?;
         let word = Kind::Fs(Spec { place, options: spec.options.clone() }).to_string();
@@ -73,7 +72,7 @@ impl Space {
         let (path, no_socket) = (None, false);
         let mut space =
             Self { name: name.clone(), path, lines: Vec::new(), listen, webs, consoles, no_socket };
-        // What a server's connections have, they have from their beginning.
+        // Modules must be on a server's connections from their start, so handle the other lines first.
         let is_push = |line: &Line| matches!(line.statement, Statement::Push { .. });
         let (pushes, others): (Vec<_>, Vec<_>) = lines.into_iter().partition(is_push);
         for line in others {
@@ -92,13 +91,13 @@ impl Space {
             space.warn();
             return Ok(space);
         }
-        // Those of words among those of lines; of included files, behind.
+        // Sort the errors by line; those in included files come last.
         wrong.sort_by_key(|wrong| (wrong.at.file != name, wrong.at.file.clone(), wrong.at.line));
         wrong.truncate(WRONG_MAX);
         bail!("{}", wrong.iter().map(Wrong::to_string).collect::<Vec<_>>().join("\n"))
     }
 
-    /// What SERVER and ADDR words mean.
+    /// Parses the SERVER and ADDR words of a line.
     fn understand(&mut self, mut line: Line, remote: &Remote) -> Result<(), String> {
         let dir = Path::new(&*line.at.file).parent().unwrap_or(Path::new(""));
         match &mut line.statement {
@@ -109,7 +108,7 @@ impl Space {
                         if all.len() > 1 && mount.wait.is_none() {
                             return Err(format!("{}: equal servers are mounted with -r", mount.server));
                         }
-                        // Not at the dial: it would be tried, in vain, for ever.
+                        // Check now: at the dial, a missing setting would be retried forever.
                         if all.iter().any(|one| matches!(one.addr, Addr::Tls { .. })) {
                             dial::trust(remote)
                                 .map_err(|error| format!("{error:#}"))?
@@ -161,7 +160,7 @@ impl Space {
         Ok(())
     }
 
-    /// What `push` is about: a listener, or a server, by the word by which it is mounted.
+    /// Applies a `push` line to a listener, or to the mounted server with this word.
     fn pushed(&mut self, line: &Line, remote: &Remote) -> Result<Option<Statement>, String> {
         let Statement::Push { server, module } = &line.statement else { return Ok(None) };
         let addr = server.parse::<Addr>().ok();
@@ -178,7 +177,7 @@ impl Space {
         known.open(module).map_err(|fault| fault.to_string())?;
         let mounted = self.lines.iter().find_map(|line| match &line.statement {
             Statement::Mount(mount) => {
-                // A token belongs to the word.
+                // Compare without tokens; the result is the mounted word, with its token.
                 let is_same = mount.server.parse::<Kind>().is_ok_and(|of| of.to_string() == kind.to_string());
                 is_same.then(|| mount.server.clone())
             }
@@ -188,12 +187,12 @@ impl Space {
         Ok(Some(Statement::Push { server, module: module.clone() }))
     }
 
-    /// What the file is called.
+    /// Returns the name of the file.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The directories of this host that its lines mount.
+    /// Returns the directories of this host that the lines mount.
     pub fn disks(&self) -> Vec<PathBuf> {
         let kind = |line: &Line| match &line.statement {
             Statement::Mount(mount) => mount.server.parse().ok(),
@@ -206,7 +205,7 @@ impl Space {
         disks
     }
 
-    /// Where its main name space has something mounted or bound: whole paths.
+    /// Returns the mount points of the main name space, as absolute paths.
     pub fn points(&self) -> Vec<PathBuf> {
         let mut points = Vec::new();
         for line in self.lines.iter().filter(|line| *line.space == *MAIN) {
@@ -219,7 +218,7 @@ impl Space {
         points
     }
 
-    /// Says what is allowed and seldom meant.
+    /// Warns about lines that are allowed but are often mistakes.
     fn warn(&self) {
         let mut first: HashMap<(&str, &str), &Line> = HashMap::new();
         let mut any = false;
@@ -247,7 +246,7 @@ impl Space {
         }
     }
 
-    /// Makes the mux and does what the lines say. What keeps its files is to be kept as long as it serves.
+    /// Creates the mux and executes the lines. The returned values must live as long as it serves.
     pub async fn open(
         &self,
         env: rt::Real,
@@ -271,8 +270,8 @@ impl Space {
         Ok((server, mux, live))
     }
 
-    /// Has the name spaces be what the lines say, all at once; where one fails they stay as they are.
-    /// `strict`: a server that does not answer is a failure, too.
+    /// Replaces the name spaces by those of the lines, as a whole. On an error they stay unchanged. With `strict`, a
+    /// server that does not answer is an error, too.
     pub async fn lay(
         &self,
         live: &Live,
@@ -307,7 +306,7 @@ impl Space {
                 }
                 done => done.map_err(|error| anyhow!("{}: {}: {error}", line.at, hidden(line)))?,
             }
-            // There from the beginning, to be bound elsewhere; and again on another root.
+            // Mounted first, so that lines can bind the files elsewhere; and again after a line covers the root.
             if is_new || covers_root(&line.statement) {
                 self.mount_files(&mut draft, &line.space, env).await?;
             }
@@ -316,7 +315,7 @@ impl Space {
         Ok(())
     }
 
-    /// Reads the file again, and has the name spaces be what it says now. What is wrong with it changes nothing.
+    /// Reads the file again and replaces the name spaces. An invalid file changes nothing.
     pub async fn again(
         &self,
         live: &Live,
@@ -356,7 +355,7 @@ impl Space {
 }
 
 impl fmt::Display for Space {
-    /// The file, and its lines that mount.
+    /// Writes the file's name and its mount lines.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.name)?;
         let mut space: Arc<str> = MAIN.into();
@@ -375,7 +374,7 @@ impl fmt::Display for Space {
     }
 }
 
-/// A line without the token that an address may carry.
+/// Returns a line without the token that its address may contain.
 fn hidden(line: &Line) -> Statement {
     let mut statement = line.statement.clone();
     if let Statement::Mount(Mount { server, .. }) | Statement::Push { server, .. } = &mut statement
@@ -387,12 +386,12 @@ fn hidden(line: &Line) -> Statement {
     statement
 }
 
-/// Whether it says where others come in.
+/// Returns whether the line adds a listener.
 fn is_listener(statement: &Statement) -> bool {
     matches!(statement, Statement::Listen { .. } | Statement::Web { .. } | Statement::Console { .. })
 }
 
-/// Whether it hides what was on the root.
+/// Returns whether the line covers the root.
 fn covers_root(statement: &Statement) -> bool {
     match statement {
         Statement::Mount(mount) => trimmed(&mount.old).is_empty() && mount.flags.order == Order::Replace,
@@ -401,7 +400,7 @@ fn covers_root(statement: &Statement) -> bool {
     }
 }
 
-/// The path that a walk from the root comes to.
+/// Normalizes a path to an absolute one, as a walk from the root would.
 fn whole(path: &str) -> PathBuf {
     let mut whole = PathBuf::from("/");
     for name in path.split('/') {
@@ -418,7 +417,7 @@ fn trimmed(path: &str) -> &str {
     path.trim_end_matches('/')
 }
 
-/// The files that a script includes, and the environment.
+/// Gives scripts access to included files and the environment.
 struct Files;
 
 impl World for Files {
@@ -432,7 +431,7 @@ impl World for Files {
     }
 }
 
-/// What a file is called: always the same, from here if it is below here.
+/// Returns a unique name of a file: relative to the current directory if it is below it.
 fn shown(path: &Path) -> Arc<str> {
     let whole = path.canonicalize().unwrap_or(path.into());
     let here = std::env::current_dir().and_then(|dir| dir.canonicalize()).unwrap_or_default();
@@ -441,7 +440,7 @@ fn shown(path: &Path) -> Arc<str> {
 
 fn text(path: &Path) -> io::Result<String> {
     let mut text = String::new();
-    // Nobody waits for who writes into a pipe.
+    // Nonblocking, so that the open does not wait for the writer of a pipe.
     let file = File::options().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)?;
     if !file.metadata()?.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
@@ -453,7 +452,7 @@ fn text(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// Bytes of one file.
+/// Limit of one file, bytes.
 const FILE_MAX: u64 = 1 << 20;
-/// For one line at the start. A server that cannot be reached is found out before.
+/// Limit for one line at the start. Unreachable servers are detected earlier.
 const PATIENCE: Duration = Duration::from_secs(30);

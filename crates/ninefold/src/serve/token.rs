@@ -1,6 +1,6 @@
-//! The token: 128 random bits in hex. Whoever shows it is trusted as the user who serves.
+//! The token: 128 random bits in hex. A client that presents it has the rights of the server's own user.
 //!
-//! It is new at every start, or kept in a file that only its owner can read.
+//! The token is new at every start, or is stored in a file that only its owner can read.
 
 use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
@@ -11,20 +11,20 @@ use std::sync::Arc;
 use anyhow::{Context, Result, anyhow, bail};
 use nine_net::Env;
 
-/// The shortest token that is taken from a file, characters.
+/// Minimum length of a token from a file, characters.
 const SHORTEST: usize = 16;
 
-/// Bytes that are read of a file.
+/// Limit of bytes read from a file.
 const LONGEST: u64 = 64 << 10;
 
-/// A new one.
+/// Generates a new token.
 pub fn fresh(env: &impl Env) -> Arc<str> {
     let mut bits = [0; 16];
     env.entropy(&mut bits);
     bits.iter().map(|byte| format!("{byte:02x}")).collect::<String>().into()
 }
 
-/// The one in a file, which is made if it does not exist.
+/// Reads the token from a file, which is created with a new token if it does not exist.
 pub fn kept(env: &impl Env, path: &Path) -> Result<Arc<str>> {
     let token = match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
         Ok(mut file) => {
@@ -37,7 +37,8 @@ pub fn kept(env: &impl Env, path: &Path) -> Result<Arc<str>> {
     token.with_context(|| path.display().to_string())
 }
 
-/// The text of a file that only its owner can read, and only root and the user who serves can replace: of `what`.
+/// Reads a file with a secret: only its owner may read it, and only root and the server's own user may replace it.
+/// `what` describes the secret in errors.
 pub fn private(path: &Path, what: &str) -> Result<String> {
     let name = || path.display().to_string();
     let check = |meta: fs::Metadata| {
@@ -48,7 +49,7 @@ pub fn private(path: &Path, what: &str) -> Result<String> {
     };
     check(fs::metadata(path).with_context(name)?)?;
     let file = nine_net::open_rights(path).map_err(|why| anyhow!("{}: {why}", path.display()))?;
-    // Perhaps it is another file by now.
+    // Check again: the opened file may be another one.
     check(file.metadata().with_context(name)?)?;
     let mut text = String::new();
     file.take(LONGEST).read_to_string(&mut text).with_context(name)?;

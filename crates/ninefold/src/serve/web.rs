@@ -1,10 +1,10 @@
-//! What is served to browsers: a listener of HTTP over the mux.
+//! Service for browsers: HTTP listeners over the mux.
 //!
-//! In: `http!HOST!PORT`, and the mux whose first name space is shown. Out: a server that has its own name space beside
-//! that one, with a network in it, and comes to both as one client.
+//! In: `http!HOST!PORT`, and the mux whose main name space is shown. Out: a web server with a name space of its own,
+//! which contains a network. The server is one client of both name spaces.
 //!
-//! Always holds: whoever comes this way reads and changes nothing; the network is the server's own, and lets it
-//! announce its addresses and nothing else.
+//! Always holds: browsers can only read. The network belongs to the web server alone; its policy only allows to
+//! announce the configured addresses.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -31,23 +31,23 @@ use crate::archive::places::{self, Places};
 use crate::config::{Serving, by_string};
 use crate::fail;
 
-/// The name space of the server's own, and the user it is for.
+/// Name of the web server's own name space, and of its user.
 const OWN: &str = "#http";
-/// Requests that wait for calls and for what clients say.
+/// Limit of requests that wait for calls and for data from browsers.
 const WAITING: usize = 64 << 10;
-/// Bytes that these may need.
+/// Limit of memory for these requests, bytes.
 const BUDGET: usize = 1 << 30;
-/// Conversations over TLS at once: each may hold half a megabyte.
+/// Limit of TLS conversations: each may hold half a megabyte.
 const TLS: usize = 4000;
-/// Bytes of its stream's queues; the kernel has what is on its way.
+/// Size of a stream's queues in bytes; data in transit is in the kernel.
 const QUEUE: usize = 32 << 10;
-/// The loopback port of a server that is told nothing.
+/// Default port on loopback.
 const PORT: u16 = 8080;
-/// How old a request may become before others, unless told otherwise.
+/// Default age at which a waiting request gets priority.
 const AGE: Duration = Duration::from_secs(5);
 
-/// An address where HTTP is spoken, as a person gives it: `http!HOST!PORT`, then `-insecure`, `-srpt [SECONDS]`,
-/// `-host NAME`; and `https!...` the same over TLS.
+/// An HTTP address as the user writes it: `http!HOST!PORT`, then `-insecure`, `-srpt [SECONDS]`, `-host NAME`.
+/// `https!...` is the same over TLS.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Web {
@@ -56,14 +56,14 @@ pub struct Web {
     tls: bool,
     /// Shortest remaining response first, with this age limit.
     shortest: Option<Duration>,
-    /// Names it answers to.
+    /// Host names that are accepted in requests.
     names: Vec<String>,
-    /// Whoever reaches it may read, from wherever.
+    /// Every client that reaches the address may read.
     pub insecure: bool,
 }
 
 impl Default for Web {
-    /// That of a server that is told nothing.
+    /// Returns the default address.
     fn default() -> Self {
         Self {
             host: "127.0.0.1".into(),
@@ -77,7 +77,7 @@ impl Default for Web {
 }
 
 impl Web {
-    /// Host and port.
+    /// Returns host and port.
     pub fn place(&self) -> (String, u16) {
         (self.host.clone(), self.port)
     }
@@ -87,12 +87,12 @@ impl Web {
         self.host == "localhost" || ip.is_ok_and(|ip| ip.is_loopback())
     }
 
-    /// Nobody is to come in without a proof; `insecure`: the program is told that all may.
+    /// Returns whether clients need a proof; `insecure` is the server's general option.
     fn is_closed(&self, insecure: bool) -> bool {
         !self.is_local() && !self.insecure && !insecure
     }
 
-    /// `http://localhost:8080/`, where it listens at this port.
+    /// Returns the URL of this listener at a port, like `http://localhost:8080/`.
     fn url(&self, port: &str) -> String {
         let host = match &*self.host {
             "*" => "HOST".into(),
@@ -164,28 +164,28 @@ by_string! {
     Web, String, |web| web.to_string();
 }
 
-/// One that has announced its address.
+/// A listener with its address announced.
 pub struct Open {
     pub server: Server,
     web: Web,
-    /// Who comes in.
+    /// Description of the clients that may connect.
     pub who: String,
 }
 
 impl Open {
-    /// Only this machine reaches it.
+    /// Returns whether only this machine can reach it.
     pub fn is_local(&self) -> bool {
         self.web.is_local()
     }
 
-    /// Where a browser finds it.
+    /// Returns the URL for a browser.
     pub fn url(&self) -> String {
         let port = self.server.local().rsplit_once('!').map_or("", |(_, port)| port);
         self.web.url(port)
     }
 }
 
-/// A mux with nothing but this server, for who serves only one.
+/// Creates a mux with nothing but this server, for `serve` of a single server.
 pub async fn mux(env: rt::Real, server: Arc<dyn FileServer>, core: &Core) -> Result<Mux> {
     let mux = Mux::new(root(core), nine_servers::disk::names());
     env.spawn(Box::pin(mux.run(env, &[])));
@@ -199,20 +199,20 @@ fn root(core: &Core) -> nine_mux::Server {
     Local::scratch("the root", Arc::new(Ram::new(1 << 20)), core.clone())
 }
 
-/// What browsers are to see, and how.
+/// The content for browsers, and how it is shown.
 pub struct Shown<'s> {
     pub mux: &'s Mux,
-    /// It is a name space, which has files that are not for browsers.
+    /// Set for a name space, which has files that are not for browsers.
     pub live: Option<&'s Live>,
     pub serving: &'s Serving,
     pub pushed: &'s Pushed,
     pub log: Option<Log>,
     pub figures: Figures,
-    /// Who may read what, if not everybody everything.
+    /// Read rights, unless all clients may read everything.
     pub exports: Option<&'s Arc<Exports>>,
 }
 
-/// Announces all addresses that are asked for, or none; without any, the one that nobody has asked for, if that can be.
+/// Announces all configured addresses, or none. If none is configured, tries the default address.
 pub async fn open(env: rt::Real, shown: &Shown<'_>) -> Result<Vec<Open>> {
     if !shown.serving.http.is_empty() {
         return announce(env, shown, &shown.serving.http).await;
@@ -254,7 +254,7 @@ async fn announce(env: rt::Real, shown: &Shown<'_>, webs: &[Web]) -> Result<Vec<
     let clients = serving.max_clients.unwrap_or(super::listen::CLIENTS) as usize;
     let is_tls = webs.iter().filter(|web| web.tls).count();
     let module = pushed.modules.cost("tls").unwrap_or(0) + 8 * QUEUE;
-    // One user may have half of all; each listener is a conversation, too.
+    // One user may have half of all conversations, and each listener is a conversation, too.
     let limits = Limits {
         conversations: 2 * webs.len() * (clients + 1),
         queue: QUEUE,
@@ -279,13 +279,13 @@ async fn announce(env: rt::Real, shown: &Shown<'_>, webs: &[Web]) -> Result<Vec<
     let peer = Peer { addr: "http".into(), proof: Proof::None };
     let options = client::Options { calls: WAITING, budget: BUDGET, ..client::Options::default() };
     let client = Client::within(&env, &service, peer, options).await?;
-    // Who proves nothing has a connection of his own: it ends when he may read no more.
+    // Clients without a proof have a connection of their own, which ends if they lose the right to read.
     let of = |anonymous| {
         let gate = Gate { anonymous, policy: judge.clone(), ..Gate::default() };
         Service { gate: Arc::new(gate), ..service.clone() }
     };
     let anyone = of(Anonymous::ReadOnly);
-    // And who is another user of this machine, too.
+    // Other users of this machine also have a connection of their own.
     let others = match local::anonymous(serving) {
         Anonymous::AsOther => Some(of(Anonymous::AsOther)),
         _ => None,
@@ -302,7 +302,7 @@ async fn announce(env: rt::Real, shown: &Shown<'_>, webs: &[Web]) -> Result<Vec<
     };
     let mut open = Vec::new();
     for web in webs {
-        // Who proves nothing is nobody in particular.
+        // A client without a certificate is anonymous.
         let proves = web.tls && serving.client_ca.is_some();
         let root = match proves && web.is_closed(insecure) {
             true => None,
@@ -316,10 +316,10 @@ async fn announce(env: rt::Real, shown: &Shown<'_>, webs: &[Web]) -> Result<Vec<
         }
         options.archives = live.map(archives);
         match live {
-            // It says where upstreams are, which is for this machine.
+            // The mux files show the upstreams' addresses, which are only for this machine.
             Some(_) if !web.is_local() => options.hidden.push("mux".into()),
             Some(_) => options.mux = files.clone(),
-            // One server alone has nothing but what it serves.
+            // With a single server there are no special files to hide.
             None => options.hidden.clear(),
         }
         options.push = web.tls.then(|| "tls".into());
@@ -362,7 +362,7 @@ async fn announce(env: rt::Real, shown: &Shown<'_>, webs: &[Web]) -> Result<Vec<
     Ok(open)
 }
 
-/// What somebody sees who proves nothing.
+/// Attaches for clients without a proof and returns the root.
 async fn anybody(env: &rt::Real, service: &Service, serving: &Serving) -> Result<File> {
     let peer = Peer { addr: "http".into(), proof: Proof::None };
     let client = Client::within(env, service, peer, client::Options::default()).await?;
@@ -377,7 +377,7 @@ async fn anybody(env: &rt::Real, service: &Service, serving: &Serving) -> Result
     })
 }
 
-/// Where the name space has archives and their dumps.
+/// Finds the archives and their dumps in the name space.
 fn archives(live: &Live) -> Pairs {
     let live = live.clone();
     Arc::new(move || {
@@ -394,7 +394,7 @@ fn archives(live: &Live) -> Pairs {
     })
 }
 
-/// What those see who have shown a certificate: what they would see by 9P. Each has a connection of his own.
+/// Roots for clients with a certificate: the same trees as over 9P. Each has a connection of its own.
 struct Proven {
     env: rt::Real,
     service: Service,

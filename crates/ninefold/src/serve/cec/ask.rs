@@ -1,7 +1,7 @@
-//! What a line at a console means: a file of an archive's console that is shown, or a command for its `ctl`.
+//! The meaning of a line at a console: the name of a file to show, or a command for `ctl`.
 //!
-//! In: lines. Out: their answers. Whatever files and commands a console has are here, too: nothing is known of them but
-//! that `ctl` takes lines and tells them when it is read.
+//! In: lines. Out: their answers. All files and commands of a console are available, without any list here. This module
+//! assumes only that `ctl` takes lines, and lists its commands when read.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -16,29 +16,29 @@ use nine_proto::{Dialect, NOUID, OpenFlags};
 
 use crate::archive::Archives;
 
-/// The archive that is meant in a conversation, if that was said.
+/// The archive selected in a conversation, if any.
 pub type Memory = Rc<RefCell<Option<String>>>;
 
-/// See the module.
+/// Answers the lines of all conversations.
 pub struct Asks {
-    /// A directory for each archive that is open.
+    /// The root, with a directory for each open archive.
     all: File,
 }
 
 impl Asks {
     pub async fn new(env: rt::Real, archives: &Arc<Archives>) -> Result<Self> {
-        // Who comes here has shown the password.
+        // Clients of the console have given the password already.
         let tree = archives.tree(env).owned_by(|_, _| true);
         let gate = Gate { anonymous: Anonymous::Trusted, ..Gate::default() };
         let service = Service { own: true, ..Service::new(Arc::new(tree), gate, Core::default()) };
         let peer = Peer { addr: "cec".into(), proof: Proof::None };
-        // .L has no room for the text of an error.
+        // 9P2000.L cannot carry the text of an error.
         let options = client::Options { dialects: vec![Dialect::U], ..client::Options::default() };
         let client = Client::within(&env, &service, peer, options).await?;
         Ok(Self { all: client.attach("none", NOUID, "").await? })
     }
 
-    /// The answer to a line; `None`: that was all.
+    /// Returns the answer to a line, or `None` if the line ends the conversation.
     pub async fn ask(&self, line: &str, memory: &Memory) -> Option<String> {
         if matches!(line, "exit" | "quit") {
             return None;
@@ -102,7 +102,7 @@ async fn names(dir: &File) -> client::Result<Vec<String>> {
     let mut reading = dir.read_dir().await?;
     while let Some(entry) = reading.next().await {
         let entry = entry?;
-        // One that waits would never be answered.
+        // A read of an event file may never return.
         if !entry.qid.is_event() {
             names.push(String::from_utf8_lossy(&entry.name).into_owned());
         }
@@ -111,7 +111,7 @@ async fn names(dir: &File) -> client::Result<Vec<String>> {
     Ok(names)
 }
 
-/// The text of a file; a little more than an answer has room for is enough.
+/// Reads the text of a file, a little more than fits in an answer.
 async fn text(dir: &File, name: &str) -> client::Result<String> {
     let file = dir.open(name, OpenFlags::READ).await?;
     let (mut text, mut piece) = (Vec::new(), [0; 8192]);
