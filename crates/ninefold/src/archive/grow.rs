@@ -1,7 +1,7 @@
-//! A worm that becomes larger while its archive is served.
+//! Growth of a worm while its archive is served.
 //!
-//! In: a device that is put behind it; or a file of both devices, which is larger than its table says. Out: sectors
-//! behind those that there are, here now, and there for the next start.
+//! In: a device to append; or the file of both devices, if it is longer than its partition table says. Out: more
+//! sectors at the worm's end, now and after the next start.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -16,16 +16,16 @@ use nine_net::Env;
 use crate::blocks::Over;
 use crate::disks::{Open, Parts};
 
-/// From what a worm grows.
+/// The source of new sectors.
 #[derive(Clone)]
 pub enum From {
-    /// Devices that are named.
+    /// Devices that the command names.
     Devices,
-    /// The end of the file of both.
+    /// Space at the end of the file that holds both devices.
     File(PathBuf, Arc<dyn Device>),
 }
 
-/// How this worm grows.
+/// Returns the function that grows this worm.
 pub fn by(from: From, growing: Arc<Growing>, over: Over) -> Grow {
     Arc::new(move |words| {
         let (from, growing, over, words) = (from.clone(), growing.clone(), over.clone(), words.to_owned());
@@ -61,7 +61,7 @@ async fn add(words: &str, growing: &Growing, over: Over) -> Result<()> {
     Ok(())
 }
 
-/// Takes what is behind the worm's end in the file into its table, and puts it behind.
+/// Extends the worm's partition over the space after it in the file, and appends the space to the worm.
 async fn longer(path: &Path, whole: &Arc<dyn Device>, growing: &Growing) -> Result<()> {
     whole.look().await?;
     let end = whole.shape().sectors / UNIT * UNIT;
@@ -91,7 +91,7 @@ async fn longer(path: &Path, whole: &Arc<dyn Device>, growing: &Growing) -> Resu
     let mut bytes = lines.into_bytes();
     ensure!(bytes.len() as u64 <= SECTOR, "its table has no room");
     bytes.resize(SECTOR as usize, 0);
-    // Whole or not at all: it is a sector.
+    // The table is one sector, so this write is atomic.
     whole.write(1, Bytes::from(bytes)).await?;
     whole.flush().await?;
     let name = format!("p({})\"worm\" from {from} on", whole.name());
@@ -99,5 +99,5 @@ async fn longer(path: &Path, whole: &Arc<dyn Device>, growing: &Growing) -> Resu
     Ok(growing.add(Arc::new(part))?)
 }
 
-/// Sectors by which a file is cut.
+/// Unit of partition sizes, sectors.
 const UNIT: u64 = 2048;

@@ -1,9 +1,9 @@
-//! New archives.
+//! Creation of archives.
 //!
-//! In: where, and how. Out: an archive, and what is to be said of it. A file that was not there has its name only when
-//! all of it has been made.
+//! In: the location, and the parameters. Out: an archive. A new file gets its name only when the archive in it is
+//! complete.
 //!
-//! Always holds: what is on a device is lost only where that was said.
+//! Always holds: data on a device is overwritten only with `force`.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -23,21 +23,21 @@ use super::{Options, Place, Spec};
 use crate::disks::{Both, Open, Parts, is_blank};
 use crate::output::date;
 
-/// How a new archive is made.
+/// Parameters of a new archive.
 pub struct Making {
     pub name: String,
     pub block: u32,
-    /// Of a single file, bytes.
+    /// Size of a new file, bytes.
     pub size: Option<u64>,
     pub fastworm: bool,
-    /// A new file takes all its bytes on its disk at once.
+    /// Allocate all blocks of the file at once.
     pub reserve: bool,
-    /// Whatever is there now.
+    /// Overwrite existing data.
     pub force: bool,
 }
 
 impl Making {
-    /// The one that is made when nobody says how.
+    /// Returns the default parameters.
     pub fn usual() -> Self {
         Self {
             name: "main".into(),
@@ -50,10 +50,10 @@ impl Making {
     }
 }
 
-/// Makes an archive; what is on its devices is lost. Sectors of its cache, and of its worm.
+/// Creates an archive. Returns the sectors of its cache and of its worm.
 ///
 /// # Errors
-/// Something is there already, and that was not to be lost.
+/// There is data on its devices and `force` is not set; or a device fails.
 pub async fn ream(spec: &Spec, making: &Making, env: rt::Real) -> Result<(u64, u64)> {
     nine_proto::check_name(making.name.as_bytes())
         .map_err(|_| anyhow!("`{}`: a name is that of a directory", making.name))?;
@@ -81,7 +81,7 @@ pub async fn ream(spec: &Spec, making: &Making, env: rt::Real) -> Result<(u64, u
     }
 }
 
-/// Both devices in one file.
+/// Creates an archive with both devices in one file.
 async fn ream_file(path: &Path, spec: &Spec, making: &Making, env: rt::Real) -> Result<(u64, u64)> {
     let over = over(&spec.options, env);
     if path.exists() {
@@ -111,7 +111,7 @@ async fn ream_file(path: &Path, spec: &Spec, making: &Making, env: rt::Real) -> 
     let named = || new.display().to_string();
     let file = fs::File::options().create(true).truncate(false).write(true).mode(0o600).open(&new);
     let file = file.with_context(named)?;
-    // It is ours when it is locked. What another attempt has left is lost.
+    // Once locked, the file is ours; data of an earlier attempt is discarded.
     let whole =
         Parts::open(new.as_os_str(), Open::Write, &over).context("it is being made by another program")?;
     file.set_len(0).and_then(|()| file.set_len(size)).with_context(named)?;
@@ -132,26 +132,26 @@ async fn ream_file(path: &Path, spec: &Spec, making: &Making, env: rt::Real) -> 
     Ok(made)
 }
 
-/// Has the file system keep room for all of a file.
+/// Allocates space for the whole file.
 fn reserve(file: &fs::File, size: u64) -> std::io::Result<()> {
     Ok(rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, size)?)
 }
 
-/// What a file is called until it is whole.
+/// Returns the temporary name of a file until it is complete.
 fn beside(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".new");
     name.into()
 }
 
-/// The smaller of 64 GiB and half of what is free.
+/// Returns the default size: the smaller of 64 GiB and half of the free space.
 fn usual_size(dir: &Path) -> Result<u64> {
     let system = rustix::fs::statvfs(dir).with_context(|| dir.display().to_string())?;
     let free = system.f_bavail.saturating_mul(system.f_frsize);
     Ok((free / 2).min(USUAL) >> 20 << 20)
 }
 
-/// The table in sector 1: a quarter for the cache, and the rest for the worm.
+/// Writes the partition table to sector 1: a quarter for the cache, the rest for the worm.
 async fn write_table(path: &Path, whole: &dyn Device, size: u64) -> Result<()> {
     let sectors = (whole.shape().sectors).min(size / SECTOR) / UNIT * UNIT;
     let cache = (sectors / 4).min(CACHE_MOST) / UNIT * UNIT;
@@ -165,7 +165,7 @@ async fn write_table(path: &Path, whole: &dyn Device, size: u64) -> Result<()> {
     Ok(whole.flush().await.map(drop)?)
 }
 
-/// Nothing is in a file, as far as one sees.
+/// Fails if the file seems to contain data.
 async fn refuse_file(path: &Path, whole: &Arc<dyn Device>) -> Result<()> {
     let named = |name: &'static str| nine_block::Part::named(whole.clone(), name);
     if let (Ok(cache), Ok(worm)) = (named("cache").await, named("worm").await) {
@@ -175,7 +175,7 @@ async fn refuse_file(path: &Path, whole: &Arc<dyn Device>) -> Result<()> {
     Ok(())
 }
 
-/// Nothing is on both devices, as far as one sees.
+/// Fails if one of the devices seems to contain data.
 async fn refuse(cache: &dyn Device, worm: &dyn Device) -> Result<()> {
     if let Ok((name, _, Time { sec, nsec })) = Archive::label(worm).await {
         let made = date(Time { sec, nsec });
@@ -184,7 +184,7 @@ async fn refuse(cache: &dyn Device, worm: &dyn Device) -> Result<()> {
             worm.name()
         );
     }
-    // There may be no cache.
+    // An archive without a cache has a device without sectors.
     for device in [cache, worm].into_iter().filter(|device| device.shape().sectors > 0) {
         ensure!(is_blank(device).await?, "{}: something is on it, and would be lost; --force", device.name());
     }
@@ -213,11 +213,11 @@ async fn ream_both(both: &Both, options: &Options, making: &Making, env: rt::Rea
     Ok((cache.shape().sectors, worm.shape().sectors))
 }
 
-/// Sectors by which a file is cut: a megabyte.
+/// Unit of partition sizes, sectors: one megabyte.
 const UNIT: u64 = 2048;
-/// Sectors of a cache in a file, at most: 16 GiB.
+/// Maximum size of the cache in a file, sectors: 16 GiB.
 const CACHE_MOST: u64 = 16 << 21;
-/// Bytes of a file that is made.
+/// Maximum default size of a file, bytes.
 const USUAL: u64 = 64 << 30;
-/// Bytes of a name.
+/// Longest name, bytes.
 const NAME: usize = 64;

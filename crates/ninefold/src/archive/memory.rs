@@ -1,20 +1,20 @@
-//! How much memory this program may use, and how much of it a block cache or a tree in memory may have by default.
+//! The memory that this program may use, and the default share of a block cache or a tree in memory.
 //!
-//! In: what the machine has, the limits of the control groups that this program is in (cgroups(7), both versions), and
-//! its own limit of address space. Out: the least of them; an eighth of it for a cache: a machine has use for its
-//! memory beside the archive, and may have several.
+//! In: the machine's memory, the limits of this program's control groups (cgroups(7), both versions), and its limit of
+//! address space. Out: the smallest of them. A cache gets an eighth of it: the machine needs memory for other programs,
+//! and may have several archives.
 
 use std::path::Path;
 
-/// It is a cache at least from here on, bytes.
+/// Minimum size of a cache, bytes.
 const LEAST: u64 = 64 << 20;
 
-/// Bytes of the block cache, unless told otherwise.
+/// Returns the default size of the block cache, bytes.
 pub(super) fn share() -> u64 {
     (available() / 8).max(LEAST)
 }
 
-/// Bytes of memory that this program may use.
+/// Returns the bytes of memory that this program may use.
 pub fn available() -> u64 {
     let info = rustix::system::sysinfo();
     let machine = (info.totalram as u64).saturating_mul(info.mem_unit.into());
@@ -24,7 +24,7 @@ pub fn available() -> u64 {
     limits.into_iter().chain([machine]).chain(own).min().unwrap_or(0)
 }
 
-/// What the groups of these lines and those above them say; `read` has the contents of a file.
+/// Returns the limits of the control groups on these lines and of their ancestors. `read` returns a file's content.
 fn limits(groups: &str, read: impl Fn(&Path) -> Option<String>) -> Vec<u64> {
     let mut found = Vec::new();
     for line in groups.lines() {
@@ -39,7 +39,7 @@ fn limits(groups: &str, read: impl Fn(&Path) -> Option<String>) -> Vec<u64> {
         };
         let place = Path::new(top).join(group.trim_start_matches('/'));
         let above = place.ancestors().take_while(|place| place.starts_with(top));
-        // `max` is no number: no limit.
+        // The word `max` means no limit.
         found.extend(above.filter_map(|place| read(&place.join(file))?.trim().parse::<u64>().ok()));
     }
     found

@@ -1,6 +1,6 @@
-//! Archives: what a word says of one, how one is made and opened, and those that are at work in this process.
+//! Archives: how words describe them, how they are created and opened, and the running archives of this process.
 //!
-//! In: the words behind `fs:`, and those of the verb `fs`. Out: [`Spec`]s; archives of nine-fs.
+//! In: the words after `fs:`, and those of the verb `fs`. Out: [`Spec`]s; archives of nine-fs.
 
 mod grow;
 mod make;
@@ -27,50 +27,50 @@ pub use running::Archives;
 pub use standby::SILENCE;
 pub use standby::{arbiter, by_turn};
 
-/// Dumps are made so, unless told otherwise.
+/// Default schedule of dumps.
 const SCHEDULE: &str = "05:00";
-/// Everything is read so often, unless told otherwise; where reading costs money, never.
+/// Default schedule of scrubs. In an object store, where reads cost money, the default is never.
 const SCRUB: &str = "every 30d";
 
-/// An archive: where it is, and how it is to work.
+/// An archive: its location and its options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spec {
     pub place: Place,
     pub options: Options,
 }
 
-/// What an archive is kept in.
+/// The location of an archive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// The file that is made where there is none.
+    /// The default file, which is created if it does not exist.
     Own,
-    /// A file of both devices.
+    /// A file that holds both devices.
     File(PathBuf),
-    /// Both, as an expression.
+    /// Both devices, as an expression.
     Devices(String),
-    /// The worm of another server, from which its dumps are read: a path or an expression.
+    /// The worm of another server, to read its dumps: a path or an expression.
     Follow(String),
 }
 
-/// What stands behind the place, as `,WORD=VALUE`.
+/// Options after the location, as `,WORD=VALUE`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     pub zone: Option<String>,
     pub schedule: Option<String>,
     pub scrub: Option<String>,
     pub memory: Option<u64>,
-    /// Interfaces to disks on an Ethernet.
+    /// Interfaces to its disks on an Ethernet.
     pub over: Vec<String>,
-    /// Mirrors start with what is there, though a member that is missing may be newer.
+    /// Start mirrors although a missing member may be newer.
     pub anyway: bool,
-    /// The disk on which machines agree who is the main one, and what this one is called there.
+    /// The disk on which machines agree on the primary, and this machine's name there.
     pub arbiter: Option<String>,
     pub machine: Option<String>,
-    /// All of them have the same cache device; else each has its own.
+    /// All machines share one cache device; else each machine has its own.
     pub shared: bool,
-    /// It is not the main one from the start.
+    /// Start as a standby.
     pub standby: bool,
-    /// How long a disk on an Ethernet may be silent; nothing: as long as is usual. No word says it.
+    /// Limit of silence of a disk on an Ethernet; `None` for the default. No word sets it.
     pub patience: Option<Duration>,
 }
 
@@ -119,7 +119,7 @@ impl Options {
 }
 
 impl Spec {
-    /// When everything is read by itself.
+    /// Returns the schedule of scrubs.
     pub fn scrub(&self) -> &str {
         let in_store =
             matches!(&self.place, Place::Devices(text) | Place::Follow(text) if text.contains("s3\""));
@@ -128,10 +128,10 @@ impl Spec {
 }
 
 impl Place {
-    /// Whether it is whole wherever this program works.
+    /// Returns whether all its paths are absolute.
     pub fn is_absolute(&self) -> bool {
         let mut all = true;
-        // None is changed.
+        // The function changes no path; it only looks at them.
         let _ = self.map(|path| {
             all &= path.is_absolute();
             Ok(path.into())
@@ -139,18 +139,18 @@ impl Place {
         all
     }
 
-    /// Whether what is new has a device of its own.
+    /// Returns whether there is a separate cache device for new data.
     pub fn has_cache(&self) -> bool {
         let Self::Devices(text) = self else { return true };
         !matches!(disks::parse(text), Ok(Tree { what: What::Of("c", of), .. }) if disks::is_none(&of[0]))
     }
 
-    /// The same, relative paths being below `dir`.
+    /// Makes relative paths relative to `dir`.
     pub fn within(&self, dir: &Path) -> Result<Self> {
         self.map(|path| Ok(std::path::absolute(dir.join(path))?))
     }
 
-    /// Where the file is that is made where there is none.
+    /// Returns the path of the default file.
     pub fn own() -> Result<PathBuf> {
         let named = |name| std::env::var_os(name).filter(|dir| !dir.is_empty()).map(PathBuf::from);
         let state = named("XDG_STATE_HOME").or_else(|| {
@@ -162,7 +162,7 @@ impl Place {
         Ok(state.context("neither $XDG_STATE_HOME nor $HOME says where")?.join("ninefold/archive"))
     }
 
-    /// Where others read its dumps, as a follower says it.
+    /// Returns the worm from which others can read its dumps, as a follower names it.
     pub fn worm(&self) -> Result<String> {
         Ok(match self {
             Self::Own => utf8(Self::own()?)?,
@@ -190,12 +190,12 @@ fn is_path(word: &str) -> bool {
     word.starts_with(['/', '.'])
 }
 
-/// Whether a word has nothing of an expression but letters and numbers, so that it may be a relative path.
+/// Returns whether a word has only characters that a plain path may have, so that it may be a relative path.
 fn is_plain(word: &str) -> bool {
     word.chars().all(|c| c.is_alphanumeric() || "._-+@%~:=/".contains(c))
 }
 
-/// The word of a server, `fs:/srv/a`, names the same archive as `/srv/a`.
+/// Strips the prefix of a server word: `fs:/srv/a` names the same archive as `/srv/a`.
 fn without_kind(word: &str) -> &str {
     word.strip_prefix("fs:").unwrap_or(word)
 }
@@ -210,7 +210,7 @@ fn map_text(text: &str, to: &mut impl FnMut(&Path) -> Result<PathBuf>) -> Result
     Ok(tree.to_string())
 }
 
-/// Changes the paths of an expression.
+/// Replaces the paths in an expression.
 fn map(tree: &mut Tree, to: &mut impl FnMut(&Path) -> Result<PathBuf>) -> Result<()> {
     match &mut tree.what {
         What::Leaf(letter, Arg::Text(name)) if letter == "w" => {
@@ -245,7 +245,7 @@ impl FromStr for Place {
         }
         match disks::parse(word) {
             Ok(Tree { what: What::Of("c", _), .. }) => Ok(Self::Devices(word.into())),
-            // `t/b` could be a device of the kind `t`, too, but no archive is one device.
+            // `t/b` may also name a device of kind `t`. But an archive is never a single device, so it is a path.
             Ok(_) if is_plain(word) && word.contains('/') => Ok(Self::File(word.into())),
             Err(_) if is_plain(word) => Ok(Self::File(word.into())),
             Ok(_) => Err(format!("`{word}`: {CACHED}")),

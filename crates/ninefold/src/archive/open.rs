@@ -1,7 +1,7 @@
-//! An archive's devices, opened; and the archive on them.
+//! Opens the devices of an archive, and the archive on them.
 //!
-//! A single file has, behind a table of partitions in its sector 1 (as prep(8) of Plan 9 writes it), both devices as
-//! the partitions `cache` and `worm`. It is opened once, and cut.
+//! A single file has a partition table in its sector 1 (as prep(8) of Plan 9 writes it), with both devices as the
+//! partitions `cache` and `worm`. The file is opened once for both.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -20,25 +20,25 @@ use crate::blocks::Over;
 use crate::disks::{Both, Ends, Events, Open, Parts, is_blank};
 use crate::fail;
 
-/// For disks on an Ethernet.
+/// Default limit of silence of disks on an Ethernet.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// So often devices are tried that another has, and so long is between.
+/// Number of attempts to open devices that are in use, and the pause between them.
 const TRIES: u32 = 10;
 const BETWEEN: Duration = Duration::from_millis(20);
-/// Bytes of changes in memory before clients wait.
+/// Limit of changed bytes in memory; beyond it clients wait.
 const DIRTY: u64 = 64 << 20;
 
-/// An archive, and what does its work.
+/// An open archive, with its driver.
 pub struct Opened {
     pub archive: Archive,
     pub driver: Driver,
     pub name: String,
-    /// Of what its devices do by themselves.
+    /// Background tasks of its devices.
     pub ends: Ends,
 }
 
 impl Opened {
-    /// Dumps and scrubs are made by themselves from now on, as was said.
+    /// Starts the schedules of dumps and scrubs.
     pub fn schedule(&self, spec: &Spec) -> Result<()> {
         let (dumps, scrubs) = (spec.options.schedule(), spec.scrub());
         self.archive.schedule(dumps).map_err(|why| anyhow!("schedule={dumps}: {why}"))?;
@@ -46,7 +46,7 @@ impl Opened {
     }
 }
 
-/// How an archive works.
+/// Returns the archive's settings for these options.
 pub fn settings(options: &Options, env: rt::Real) -> Settings {
     let clock = env.clock();
     let wall = move || {
@@ -63,12 +63,12 @@ pub fn settings(options: &Options, env: rt::Real) -> Settings {
     }
 }
 
-/// How its disks on an Ethernet are reached.
+/// Returns the settings for its disks on an Ethernet.
 pub fn over(options: &Options, env: rt::Real) -> Over {
     Over { env, interfaces: options.over.clone(), patience: options.patience.unwrap_or(PATIENCE) }
 }
 
-/// Opens the archive of this place, as it was at its last commit. What works beside its devices runs in this runtime.
+/// Opens the archive in the state of its last commit. Background tasks of its devices run in this runtime.
 pub async fn open(spec: &Spec, env: rt::Real) -> Result<Opened> {
     if let Place::Follow(worm) = &spec.place {
         return follow(worm, &spec.options, env).await;
@@ -76,7 +76,7 @@ pub async fn open(spec: &Spec, env: rt::Real) -> Result<Opened> {
     open_by(spec, None, env).await
 }
 
-/// The same, where nothing is written without this right.
+/// Like [`open`], but with `right` nothing is written without this lease.
 pub async fn open_by(spec: &Spec, right: Option<&Arc<Right>>, env: rt::Real) -> Result<Opened> {
     let both = devices(spec, Open::Write, right, env).await?;
     let (name, ..) = Archive::label(&*both.worm).await.map_err(|error| {
@@ -95,7 +95,7 @@ pub async fn open_by(spec: &Spec, right: Option<&Arc<Right>>, env: rt::Real) -> 
     Ok(Opened { archive, driver, name, ends: both.ends })
 }
 
-/// The archive of this place, to be looked at: nothing is written.
+/// Opens the archive read-only.
 pub async fn look(spec: &Spec, env: rt::Real) -> Result<Opened> {
     let both = devices(spec, Open::Read, None, env).await?;
     let (name, ..) = Archive::label(&*both.worm).await?;
@@ -103,7 +103,7 @@ pub async fn look(spec: &Spec, env: rt::Real) -> Result<Opened> {
     Ok(Opened { archive, driver, name, ends: both.ends })
 }
 
-/// The epoch of the right by which the cache of this place was opened last; none if no cache is there that is whole.
+/// Returns the lease epoch in which the archive's cache was last opened. `None` if there is no intact cache.
 pub async fn cache_epoch(spec: &Spec, env: rt::Real) -> Result<Option<u64>> {
     let both = devices(spec, Open::Read, None, env).await?;
     let epoch = Archive::cache_epoch(&*both.cache, &*both.worm).await;
@@ -111,8 +111,8 @@ pub async fn cache_epoch(spec: &Spec, env: rt::Real) -> Result<Option<u64>> {
     Ok(epoch?)
 }
 
-/// Mends the archive of this place, as far as it can be, and writes nothing without this right; or, `dry`, says what
-/// would be done.
+/// Repairs the archive as far as possible. With `right`, writes only under this lease. With `dry`, only reports the
+/// repairs.
 pub async fn repair(
     spec: &Spec,
     (depth, dry): (Depth, bool),
@@ -142,7 +142,7 @@ fn is_reserved(error: &anyhow::Error) -> bool {
     })
 }
 
-/// The dumps of another server's archive, from its worm.
+/// Opens the dumps of another server's archive, from its worm.
 pub async fn follow(word: &str, options: &Options, env: rt::Real) -> Result<Opened> {
     let worm = watch(word, &over(options, env)).await?;
     let (name, ..) = Archive::label(&*worm).await?;
@@ -150,7 +150,8 @@ pub async fn follow(word: &str, options: &Options, env: rt::Real) -> Result<Open
     Ok(Opened { archive, driver, name, ends: Ends::default() })
 }
 
-/// The worm of an archive at which another server may be at work: an expression, or the path of a file of both.
+/// Opens the worm of an archive that another server may have open: an expression, or the path of a file of both
+/// devices.
 async fn watch(word: &str, over: &Over) -> Result<Arc<dyn Device>> {
     let device = Parts::open(OsStr::new(word), Open::Watch, over)?.build(over.env, None).await?.device;
     match Part::named(device.clone(), "worm").await {
@@ -159,7 +160,7 @@ async fn watch(word: &str, over: &Over) -> Result<Arc<dyn Device>> {
     }
 }
 
-/// Copies what is new on a worm to another device.
+/// Copies the new blocks of a worm to another device.
 pub async fn copy_worm(from: &str, to: &str, over: &Over, told: impl FnMut(u64, u64)) -> Result<Copied> {
     let env = over.env;
     let from = watch(from, over).await.context(from.to_owned())?;
@@ -167,7 +168,7 @@ pub async fn copy_worm(from: &str, to: &str, over: &Over, told: impl FnMut(u64, 
     ensure!(!parts.has_ram(), "what is in memory is gone with this program");
     let mut set = [0; 16];
     env.entropy(&mut set);
-    // Mirrors that are not there are made where nothing is.
+    // Missing mirrors are created, but only on blank disks.
     let is_new = parts.has_made() && parts.are_blank().await.is_ok();
     let to = parts.build(env, is_new.then_some(set)).await?.device;
     let is_ours = Archive::label(&*to).await.is_ok();
@@ -179,7 +180,7 @@ pub async fn copy_worm(from: &str, to: &str, over: &Over, told: impl FnMut(u64, 
     Ok(Archive::copy_worm(&from, &to, told).await?)
 }
 
-/// Gives the archive of this place a new cache, from a dump; where nothing is written without this right.
+/// Gives the archive a new cache, recovered from a dump. With `right`, writes only under this lease.
 pub async fn recover(
     spec: &Spec,
     how: &Recover,
@@ -190,13 +191,13 @@ pub async fn recover(
     let (c, w) = (guarded(both.cache, right), guarded(both.worm, right));
     let settings = Settings { epoch: right.map_or(0, |right| right.epoch()), ..settings(&spec.options, env) };
     let recovered = Archive::recover(c, w, &settings, how).await;
-    // Whoever opens it next has mirrors of its own.
+    // The next one to open the archive opens the mirrors anew.
     both.ends.close(&env).await;
     Ok(recovered?)
 }
 
 async fn devices(spec: &Spec, how: Open, right: Option<&Arc<Right>>, env: rt::Real) -> Result<Both> {
-    // Who had them may be about to let go.
+    // The previous owner may be about to close the devices.
     for _ in 0..TRIES {
         match devices_now(spec, how, right, env).await {
             Err(error) if is_reserved(&error) => env.sleep_until(env.now() + BETWEEN).await,
@@ -235,7 +236,7 @@ fn no_archive(path: &Path) -> String {
     format!("there is no archive in {}; `ninefold fs ream` makes one", path.display())
 }
 
-/// Both devices of a single file.
+/// Opens both partitions of a single file.
 pub async fn cut(path: &Path, whole: &Arc<dyn Device>) -> Result<Both> {
     let part = async |name: &str| -> Result<Arc<dyn Device>> {
         let part = Part::named(whole.clone(), name).await;
@@ -252,7 +253,7 @@ pub async fn cut(path: &Path, whole: &Arc<dyn Device>) -> Result<Both> {
     })
 }
 
-/// Does the work of an archive, until it is closed.
+/// Runs the archive's background work until it is closed.
 pub async fn work(archive: Archive, driver: Driver, env: rt::Real) {
     let ticks = std::pin::pin!(async {
         loop {

@@ -1,48 +1,49 @@
-//! Where archives and their dumps are in a name space.
+//! Finds archives and their dumps in a name space.
 //!
-//! In: the lines that would make it again (`/mux/mounts`), and a path. Out: what lies there: a place of an archive, of
-//! its dumps, or of another mux, which knows what is behind it. Nothing is asked or opened here.
+//! In: the lines that would create the name space again (`/mux/mounts`), and a path. Out: the content of that path: a
+//! part of an archive, of its dumps, or of another mux (which must be asked for more). Nothing is opened or asked here.
 //!
-//! Always holds: the longest path that something was mounted or bound on counts, and of those on one path the last.
+//! Always holds: the longest mounted or bound path that contains the given path decides; of several on one path, the
+//! last.
 
 use nine_mux::script::{self, Alone, Line, Statement};
 
 use super::Spec;
 use crate::serve::Kind;
 
-/// A path, as names.
+/// A path as a list of names.
 pub type Names = Vec<Vec<u8>>;
 
-/// What lies at a path, and the names that lead on below it.
+/// The content of a path, with the names that follow below the mount point.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lies {
-    /// The tree that changes, of the archive of this word.
+    /// The live tree of the archive with this word.
     Archive(String, Names),
-    /// Its dumps.
+    /// The dumps of the archive with this word.
     Dumps(String, Names),
-    /// The consoles of this mux' archives.
+    /// The consoles of this mux's archives.
     Consoles(Names),
     /// Another server, mounted on this path.
     Far(Names),
-    /// Something else.
+    /// Anything else.
     Other,
 }
 
-/// The mount points of a name space, as they came.
+/// The mount points of a name space, in the order of their lines.
 #[derive(Default)]
 pub struct Places(Vec<(Names, Lies)>);
 
-/// An archive's tree in a name space, and its dumps.
+/// The live tree of an archive in a name space, and the archive's dumps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pair {
     pub archive: Names,
-    /// What of the archive is there: names from its root.
+    /// The part of the archive that is mounted: names from its root.
     pub below: Names,
     pub dumps: Names,
 }
 
 impl Places {
-    /// Of each name space that the lines are about, the main one first.
+    /// Parses the lines into one set of places for each name space, the main one first.
     pub fn all(mounts: &str) -> Vec<Self> {
         let mut spaces: Vec<(std::sync::Arc<str>, Self)> = Vec::new();
         for Line { space, statement, .. } in script::parse("", mounts, &mut Alone).lines {
@@ -77,7 +78,7 @@ impl Places {
         self.0.push((at, what));
     }
 
-    /// What lies at a path.
+    /// Returns the content of a path.
     pub fn at(&self, path: &[Vec<u8>]) -> Lies {
         let over = self.0.iter().filter(|(at, _)| path.starts_with(at)).max_by_key(|(at, _)| at.len());
         let Some((at, what)) = over else { return Lies::Other };
@@ -90,12 +91,12 @@ impl Places {
         }
     }
 
-    /// Where all dumps of the archive of this word are.
+    /// Returns the path of all dumps of the archive with this word.
     pub fn dumps(&self, word: &str) -> Option<&Names> {
         self.find(|lies| matches!(lies, Lies::Dumps(of, rest) if of == word && rest.is_empty()))
     }
 
-    /// Where the tree of this archive is that changes, and which part of it is there; all of it, if that is somewhere.
+    /// Returns the path of the archive's live tree, and the part of the tree that is there; preferably the whole tree.
     pub fn archive(&self, word: &str) -> Option<(&Names, &Names)> {
         let here = self.0.iter().filter_map(|(at, lies)| match lies {
             Lies::Archive(of, below) if of == word && self.at(at) == *lies => Some((at, below)),
@@ -104,12 +105,12 @@ impl Places {
         here.min_by_key(|(_, below)| below.len())
     }
 
-    /// Where the consoles are.
+    /// Returns the path of the consoles.
     pub fn consoles(&self) -> Option<&Names> {
         self.find(|lies| matches!(lies, Lies::Consoles(rest) if rest.is_empty()))
     }
 
-    /// All trees of archives whose dumps are there, too.
+    /// Returns all live trees for which the dumps are mounted, too.
     pub fn pairs(&self) -> Vec<Pair> {
         let pair = |(at, lies): &(Names, Lies)| match lies {
             Lies::Archive(word, below) if self.at(at) == *lies => {
@@ -121,19 +122,19 @@ impl Places {
         self.0.iter().filter_map(pair).collect()
     }
 
-    /// A path at which this lies, and where nothing else hides it.
+    /// Finds a path with this content that no other mount hides.
     fn find(&self, is: impl Fn(&Lies) -> bool) -> Option<&Names> {
         let found = self.0.iter().find(|(at, lies)| is(lies) && self.at(at) == *lies);
         found.map(|(at, _)| at)
     }
 }
 
-/// The word of an archive, without how it is to work.
+/// Returns the archive's word without its options.
 pub fn word(spec: &Spec) -> String {
     format!("fs:{}", spec.place)
 }
 
-/// The names of a path; ".." takes one away.
+/// Splits a path into names; `..` removes the last one.
 pub fn names(path: &[u8]) -> Names {
     let mut names = Names::new();
     for name in path.split(|byte| *byte == b'/') {

@@ -1,9 +1,9 @@
-//! Archives at work in this process: each on a thread of its own, where its devices are open too.
+//! Running archives of this process: each on a thread of its own, which also opens its devices.
 //!
-//! In: [`Spec`]s; the same place is the same archive. Out: archives; their consoles, as directories by name. At the end
-//! all of them are closed.
+//! In: [`Spec`]s; the same location is the same archive. Out: archives; their consoles, as directories by name. At
+//! shutdown all archives are closed.
 //!
-//! Always holds: while an archive is open a panic of any thread ends the process: half a change is never committed.
+//! Always holds: while an archive is open, a panic in any thread ends the process, so half a change is never committed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic;
@@ -28,45 +28,45 @@ use super::places::word;
 use super::{Options, Place, Spec, standby};
 use crate::dial::within;
 
-/// The longest wait for an archive that ends.
+/// Longest wait for an archive to close.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Those that are open, by where they are.
+/// The running archives, by location.
 #[derive(Default)]
 pub struct Archives(Mutex<BTreeMap<String, Running>>);
 
 struct Running {
     options: Options,
-    /// By which it is mounted, without the options: two at most, `fs:` and its path.
+    /// The words it is mounted by, without options: at most two, `fs:` and its path.
     words: BTreeSet<String>,
     coming: Arc<Coming>,
 }
 
-/// One that is open: what it is called among them, and by which words it is mounted.
+/// An open archive, with its unique name and the words it is mounted by.
 struct Open {
     archive: Archive,
     name: String,
     words: String,
 }
 
-/// An archive that is being opened, by another thread; and what is served when it is.
+/// An archive that another thread opens, and the server for it once it is open.
 #[derive(Default)]
 pub struct Coming {
     state: Mutex<State>,
     now: Now,
 }
 
-/// What is served now.
+/// The archive that is served now; empty until one is open.
 #[derive(Clone, Default)]
 struct Now(Arc<ArcSwapOption<Archive>>);
 
 #[derive(Default)]
 struct State {
-    /// What it is called, or why there is none.
+    /// The archive's name once it is open, or why opening failed.
     come: Option<Result<String, String>>,
-    /// The program ends: what is served now is closed, and whatever comes is to be.
+    /// Shutdown: the served archive is closed, and any later one must be closed by its opener.
     ends: bool,
-    /// Its thread has nothing more to do.
+    /// The archive's thread has finished.
     over: bool,
     waiting: Vec<Waker>,
 }
@@ -76,7 +76,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Coming {
-    /// It is open, or will not be.
+    /// Reports the result of opening.
     pub fn come(&self, what: Result<(Archive, String), String>) {
         let what = what.map(|(archive, name)| {
             self.changes(archive);
@@ -85,28 +85,28 @@ impl Coming {
         self.tells(|state| state.come = Some(what));
     }
 
-    /// This one is served there from now on.
+    /// Replaces the served archive.
     pub fn changes(&self, to: Archive) {
         let old = self.now.0.swap(Some(Arc::new(to)));
         old.inspect(|old| old.ends_changes());
     }
 
-    /// When the archive is open.
+    /// Waits until the archive is open, or cannot be opened.
     pub async fn opened(&self) -> Result<(), String> {
         self.until(|state| Some(state.come.as_ref()?.as_ref().map(drop).map_err(Clone::clone))).await
     }
 
-    /// When the program ends.
+    /// Waits until the program shuts down.
     pub async fn ending(&self) {
         self.until(|state| state.ends.then_some(())).await;
     }
 
-    /// Whether it does.
+    /// Returns whether the program is shutting down.
     pub fn ends(&self) -> bool {
         lock(&self.state).ends
     }
 
-    /// When all is done that was to be done after it was closed.
+    /// Waits until the archive's thread has finished its work after the close.
     async fn over(&self) {
         self.until(|state| state.over.then_some(())).await;
     }
@@ -143,7 +143,7 @@ impl Coming {
     }
 }
 
-/// Whatever is open there now: its nodes mean the same to what comes after it.
+/// Forwards to the archive that is open now. Its nodes stay valid for the archive that replaces it.
 impl FileServer for Coming {
     fn serve(&self, req: Req) -> Answer {
         self.now.with(|archive| archive.serve(req))
@@ -158,7 +158,7 @@ impl FileServer for Coming {
     }
 }
 
-/// As they are there now: connections keep this for long.
+/// Looks names up in the current archive: connections hold this for a long time.
 impl Names for Now {
     fn user(&self, uid: u32) -> String {
         self.with(|archive| archive.user(uid))
@@ -188,13 +188,13 @@ impl Now {
 }
 
 impl Archives {
-    /// Opens the archive of this place.
+    /// Opens an archive and waits until it is open.
     pub async fn open(&self, spec: &Spec) -> Result<(), String> {
         let coming = self.begin(spec).map_err(|error| format!("{error:#}"))?;
         coming.opened().await
     }
 
-    /// Begins to open an archive, unless that has been done.
+    /// Starts to open an archive, unless that was done before.
     pub fn begin(&self, spec: &Spec) -> Result<Arc<Coming>> {
         let key = match &spec.place {
             Place::Own => Place::own()?.display().to_string(),
@@ -244,20 +244,20 @@ impl Archives {
         named
     }
 
-    /// What each of them counts, by their names.
+    /// Returns the figures of each archive, by name.
     pub fn figures(&self) -> Vec<(String, Vec<Figure>)> {
         self.running().into_iter().map(|open| (open.name, open.archive.figures())).collect()
     }
 
-    /// The consoles of all, as directories by name, each with a file `server`: the words by which it is mounted. Its
-    /// owner is told by a mux.
+    /// Returns the consoles of all archives as directories by name. Each has a file `server` with the words it is
+    /// mounted by. A mux says which clients are the owner.
     pub fn consoles(self: &Arc<Self>, env: rt::Real) -> Tree {
         let mut tree = self.tree(env);
         tree.set_told(told);
         tree
     }
 
-    /// The same, of which nobody has said who owns them.
+    /// Like [`Archives::consoles`], but without an owner.
     pub fn tree(self: &Arc<Self>, env: rt::Real) -> Tree {
         let all = self.clone();
         let list = move |_: &_| {
@@ -270,15 +270,15 @@ impl Archives {
         Tree::new(Dir::new().live(list), env.wall()).audited("fs")
     }
 
-    /// All that was changed is durable, and in its place.
+    /// Closes all archives: all changes become durable and are put in place.
     ///
     /// # Errors
-    /// Of the first that could not be closed so. What was answered as durable is there all the same.
+    /// The error of the first archive that failed to close. Synced data is durable nevertheless.
     pub async fn close(&self, env: &rt::Real) -> Result<()> {
         let all: Vec<Running> = std::mem::take(&mut *lock(&self.0)).into_values().collect();
         let mut result = Ok(());
         for Running { coming, .. } in all {
-            // Said first: what comes to be served from now on is closed by whoever brings it.
+            // Set this first: an archive that opens later is then closed by its opener.
             coming.tells(|state| state.ends = true);
             let Some((archive, name)) = coming.is_open() else { continue };
             let closed = match within(env, PATIENCE, archive.close()).await {
@@ -288,7 +288,7 @@ impl Archives {
             match closed {
                 Ok(()) => {
                     tracing::info!("archive {name}: all is in its place");
-                    // Another machine need not wait until a lease has run out.
+                    // The lease is released at the end, so that another machine need not wait until it expires.
                     within(env, PATIENCE, coming.over()).await;
                 }
                 Err(error) => {
@@ -303,7 +303,7 @@ impl Archives {
     }
 }
 
-/// Opens an archive, says so, and does its work until it is closed.
+/// Opens an archive, reports that, and does its work until it is closed.
 async fn run(spec: &Spec, coming: &Coming, env: rt::Real) {
     let opened = async {
         if spec.place == Place::Own {
@@ -329,7 +329,7 @@ async fn run(spec: &Spec, coming: &Coming, env: rt::Real) {
     }
 }
 
-/// The archive of whoever says nothing, if there is none.
+/// Creates the default archive if it does not exist.
 async fn make_own(env: rt::Real) -> Result<()> {
     use std::os::unix::fs::DirBuilderExt;
     let path = Place::own()?;
@@ -351,7 +351,7 @@ async fn make_own(env: rt::Real) -> Result<()> {
     Ok(())
 }
 
-/// From now on a panic ends the process, also one that a runtime would catch.
+/// Makes every later panic end the process, also one that a runtime would catch.
 fn fall_together() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

@@ -1,8 +1,7 @@
-//! An archive that several machines may serve: one is the main one, by a lease; the others stand by, and serve the
-//! dumps that come to its worm.
+//! An archive that several machines may serve. The primary holds a lease; the standbys serve the dumps on its worm.
 //!
-//! In: an arbiter, the archive's devices, words of its console. Out: the archive that is served now: the whole one, or
-//! what its worm has.
+//! In: an arbiter, the archive's devices, commands of its console. Out: the archive that is served now: the whole
+//! archive, or the dumps on the worm.
 //!
 //! ```text
 //!            takeover (the main one is gone, or has handed over)
@@ -10,7 +9,8 @@
 //!           <----------------------------------------------------
 //!            handover, or another one has the lease
 //! ```
-//! Always holds: nothing is written on its devices without the right that the lease gives (docs/lease.md).
+//! Always holds: nothing is written to the archive's devices without the right to write that the lease gives
+//! (docs/lease.md).
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;
@@ -35,21 +35,21 @@ use crate::dial::within;
 use crate::disks::{Ends, Open, Parts};
 use crate::output::date;
 
-/// The longest wait for the arbiter, beside what the lease itself takes.
+/// Longest wait for the arbiter, in addition to the time that the lease itself needs.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// What the arbiter's disk has not answered by then it is asked again.
+/// A request to the arbiter's disk is sent again after this time without an answer.
 pub const SILENCE: Duration = Duration::from_secs(3);
-/// Between two looks at what is known of the lease.
+/// Interval of checks of the lease's state.
 const LOOK: Duration = Duration::from_millis(50);
-/// Between two looks whether a right has been lost: guards know it at once.
+/// Interval of checks for a lost right. Guards see the loss at once.
 const BETWEEN: Duration = Duration::from_millis(500);
-/// Between two tries to follow a worm that cannot be opened, or has no dump yet.
+/// Interval of attempts to follow a worm that cannot be opened or has no dump yet.
 const AGAIN: Duration = Duration::from_secs(2);
 
-/// Archives that work: each until it is closed.
+/// The work of the archives, each until it is closed.
 type Works = FuturesUnordered<Pin<Box<dyn Future<Output = u64>>>>;
 
-/// What a line of the console asks for, and who waits for it.
+/// A console command, and where to put its answer.
 struct Asked {
     line: String,
     answer: Arc<Answer>,
@@ -64,7 +64,7 @@ struct Said {
     waker: Option<Waker>,
 }
 
-/// What consoles and the thread of the archive share.
+/// State shared between consoles and the archive's thread.
 #[derive(Default)]
 struct Desk {
     state: Mutex<Waiting>,
@@ -74,7 +74,7 @@ struct Desk {
 struct Waiting {
     asked: VecDeque<Asked>,
     waker: Option<Waker>,
-    /// For the status: what this machine is, and by what; and what hinders its lease.
+    /// For the status: this machine's state and its reason; then the lease, for trouble with the arbiter.
     said: String,
     lease: Option<Lease>,
 }
@@ -139,7 +139,7 @@ impl Desk {
     }
 }
 
-/// Another machine that is the main one, for the status.
+/// Describes the other machine that is the primary, for the status.
 fn heard(state: &lease::State) -> Option<String> {
     let lease::State::Watching { main: Some(lease::Main { name, epoch, silent, .. }) } = state else {
         return None;
@@ -147,7 +147,7 @@ fn heard(state: &lease::State) -> Option<String> {
     Some(format!("main one {name}, epoch {epoch}, heard {silent:.0?} ago\n"))
 }
 
-/// The time that goes on while the machine sleeps.
+/// A clock that also advances while the machine is suspended.
 struct Clock(rt::Real);
 
 impl lease::Clock for Clock {
@@ -165,15 +165,16 @@ impl lease::Clock for Clock {
     }
 }
 
-/// What is served now, and by which right.
+/// The archive that is served now, and the right to write to it.
 struct Now {
     archive: Archive,
     number: u64,
     right: Option<Arc<Right>>,
     ends: Ends,
-    /// That right is none of the arbiter's.
+    /// The right does not come from the arbiter.
     alone: bool,
-    /// It is what was there last: the worm is to be followed, for this reason, and could not be opened.
+    /// Set if this machine should follow the worm (for this reason) but could not open it. The last archive is still
+    /// served.
     stale: Option<String>,
 }
 
@@ -187,14 +188,14 @@ struct Standby {
     desk: Arc<Desk>,
     works: Works,
     begun: u64,
-    /// The largest epoch that the worm was seen to know.
+    /// The largest lease epoch seen on the worm.
     floor: u64,
 }
 
-/// Serves the archive by turns, until it is closed.
+/// Serves the archive as primary or standby until it is closed.
 ///
 /// # Errors
-/// It could not be opened at first; from then on errors are told to whoever asks, and the log.
+/// The archive could not be opened at the start. Later errors go to the log and to callers of console commands.
 pub async fn run(spec: &Spec, coming: &Coming, env: rt::Real) -> Result<()> {
     let mut it = Standby::open(spec, env).await?;
     let mut now = it.first(coming).await?;
@@ -204,7 +205,7 @@ pub async fn run(spec: &Spec, coming: &Coming, env: rt::Real) -> Result<()> {
             Event::Ended => {
                 now.ends.close(&env).await;
                 if now.right.take().is_some() {
-                    // Somebody else need not wait until it has run out.
+                    // Release the lease, so that another machine need not wait until it expires.
                     within(&env, PATIENCE, it.lease.release()).await;
                 }
                 it.lease.end();
@@ -240,14 +241,14 @@ pub async fn run(spec: &Spec, coming: &Coming, env: rt::Real) -> Result<()> {
     }
 }
 
-/// By which epoch a machine's cache was changed last.
+/// The epoch in which a machine's cache was last changed.
 #[derive(Clone, Copy)]
 enum Cache {
-    /// None is there, or one that was not made to the end.
+    /// There is no cache, or it is incomplete.
     Nothing,
-    /// It does not say: the largest that this machine has had.
+    /// The cache does not contain an epoch: this is the largest epoch that the machine has held.
     Held(u64),
-    /// By this one.
+    /// The epoch in the cache.
     Of(u64),
 }
 
@@ -259,7 +260,7 @@ impl Cache {
         }
     }
 
-    /// Than that of another machine, which has had this epoch.
+    /// Returns whether the cache is newer than that of another machine, which has held this epoch.
     fn is_newer(self, held: u64) -> bool {
         self.epoch() > held
     }
@@ -268,11 +269,11 @@ impl Cache {
 enum Event {
     /// The archive was closed: the program ends.
     Ended,
-    /// Another machine has the lease, and why.
+    /// The right to write is lost, with the reason.
     Lost(String),
-    /// It went on without the arbiter, which is there again and gives the lease.
+    /// The machine worked without the arbiter; now the arbiter is back and has granted the lease.
     Back,
-    /// The worm may be there again to be followed, and why it is to be.
+    /// It is time to try to follow the worm again; with the reason for following.
     Again(String),
     Asked(Asked),
 }
@@ -288,12 +289,12 @@ impl Standby {
         let desk = Arc::<Desk>::default();
         let works = Works::new();
         let (mut spec, machine) = (spec.clone(), machine.clone());
-        // What a disk is asked for again comes before another machine may write there.
+        // Retries to a disk must end before another machine may write there.
         spec.options.patience = Some(period / 4);
         Ok(Self { spec, env, arbiter, machine, lease, period, desk, works, begun: 0, floor: 0 })
     }
 
-    /// Another life of this machine may have the lease, where this one has lost it.
+    /// Opens a new lease client if this one lost its lease: only a new client can get it again.
     async fn lives_again(&mut self) -> Result<()> {
         if let lease::State::Lost { .. } = self.lease.state() {
             self.lease = Self::life(&self.arbiter, &self.machine, self.env).await?;
@@ -301,21 +302,21 @@ impl Standby {
         Ok(())
     }
 
-    /// Begins a life at the arbiter.
+    /// Opens a lease client at the arbiter and starts its task.
     async fn life(arbiter: &Arc<dyn Device>, machine: &str, env: rt::Real) -> Result<Lease> {
         let lease = Lease::open(arbiter.clone(), machine, Arc::new(Clock(env))).await?;
         env.spawn(Box::pin(lease.clone().run()));
         Ok(lease)
     }
 
-    /// What it is at the start: the main one, unless it is to wait, or another is, or has been since. Where the worm
-    /// has no dump yet, whoever stands by waits for the first one.
+    /// Chooses the role at the start: primary, unless it must stand by, or another machine is the primary or was since.
+    /// If the worm has no dump yet, a standby waits for the first one.
     async fn first(&mut self, coming: &Coming) -> Result<Now> {
         let (why, failed) = match self.may_begin().await {
             Ok(None) => match self.main(false, false, coming).await {
                 Ok(now) => return Ok(now),
                 Err(error) => match self.alive() {
-                    // Of those that begin together one is.
+                    // Of several machines that start together, one becomes the primary.
                     Some(main) => (format!("{} is the main one", main.name), None),
                     None => (format!("{error:#}"), Some(error)),
                 },
@@ -338,8 +339,8 @@ impl Standby {
             }
             select(pin!(self.env.sleep_until(self.env.now() + AGAIN)), pin!(coming.ending())).await;
         };
-        // An arbiter that was made anew gives epochs that the worm has seen larger ones than: that is mended by taking
-        // over, which claims behind them. All else that keeps it from being the main one is told.
+        // A newly created arbiter may grant smaller epochs than the worm has seen. A takeover repairs that: it claims
+        // an epoch above them. Every other error that prevents this machine from being primary is returned.
         if let Some(error) = failed
             && known_epoch(&self.spec, self.env).await <= self.lease.held_by(&self.machine)
         {
@@ -351,7 +352,7 @@ impl Standby {
         Ok(self.follower(opened, &why))
     }
 
-    /// Nothing, if it may be the main one from the start; else why not.
+    /// Returns `None` if the machine may start as primary, else the reason why not.
     async fn may_begin(&self) -> Result<Option<String>> {
         if self.spec.options.standby {
             return Ok(Some("it is to stand by".into()));
@@ -370,7 +371,7 @@ impl Standby {
         }
     }
 
-    /// Another machine that is the main one and alive; known when all has been looked at for as long as it takes.
+    /// Returns the other machine that is a live primary. Watches the arbiter for as long as it takes to be sure.
     async fn main_one(&self) -> Result<Option<lease::Main>> {
         let begun = self.env.now();
         loop {
@@ -380,7 +381,7 @@ impl Standby {
                 _ if !self.lease.knows() => {}
                 lease::State::Watching { main: None } => return Ok(None),
                 lease::State::Watching { main: Some(main) } if main.is_gone => return Ok(None),
-                // What was heard first may have been said before we asked: a look comes each quarter of a period.
+                // The first observation may be old: the arbiter's disk is read only every quarter of a period.
                 lease::State::Watching { main: Some(main) } if main.silent + self.period / 2 < waited => {
                     return Ok(Some(main));
                 }
@@ -394,7 +395,7 @@ impl Standby {
         }
     }
 
-    /// Another machine that seems to be the main one now.
+    /// Returns the other machine that seems to be the primary now.
     fn alive(&self) -> Option<lease::Main> {
         match self.lease.state() {
             lease::State::Watching { main: Some(main) } if !main.is_gone => Some(main),
@@ -402,8 +403,8 @@ impl Standby {
         }
     }
 
-    /// What is known while the arbiter says nothing, for whoever has to say whether the main one is dead: an error of
-    /// 9P has 127 bytes for all of it.
+    /// Describes the known state while the arbiter does not answer, so that a person can decide whether the primary is
+    /// dead. Short, because a 9P error has 127 bytes.
     fn known(&self) -> String {
         match self.lease.state() {
             lease::State::Watching { main: Some(lease::Main { name, epoch, silent, .. }) } => {
@@ -413,10 +414,10 @@ impl Standby {
         }
     }
 
-    /// Becomes the main one; `takes` over by word of somebody.
+    /// Becomes the primary; `takes` if a user ordered a takeover.
     async fn main(&mut self, takes: bool, is_dead: bool, coming: &Coming) -> Result<Now> {
-        // What is in this machine's cache nobody else changes; the others are asked when they cannot change theirs any
-        // more. A shared one may be in use still.
+        // Only this machine changes its own cache, so it is read now. A shared cache may still be in use. The other
+        // machines' epochs are read after the claim, when they cannot change their caches any more.
         let cache = match self.spec.place.has_cache() {
             true if self.is_shared() => self.cache().await.unwrap_or(Cache::Nothing),
             true => self.cache().await?,
@@ -424,7 +425,7 @@ impl Standby {
         };
         let own = if self.is_shared() { Cache::Held(self.lease.held_by(&self.machine)) } else { cache };
         let worm = self.floor;
-        // An arbiter that knows of nobody was made anew: whoever takes over says that this is the one to go on with.
+        // If the arbiter knows no machine, it is new. Then only an ordered takeover may claim above the known epochs.
         if takes || self.lease.last().is_some() {
             self.floor = worm.max(cache.epoch());
         }
@@ -436,7 +437,7 @@ impl Standby {
             }
         };
         let other = self.lease.last_but(&self.machine);
-        // Others' dumps may be newer than what any arbiter knows of.
+        // Dumps of other machines may be newer than the arbiter knows.
         let is_newest = own.epoch() >= worm && other.as_ref().is_none_or(|(_, held)| own.is_newer(*held));
         let last = match (is_newest, own.epoch()) {
             (true, 0) => None,
@@ -455,7 +456,7 @@ impl Standby {
                 let lets_go = async {
                     match self.is_shared() {
                         true => self.lease.release().await,
-                        // What is newest is where it was: its own cache alone was opened.
+                        // Only our own cache was opened; the newest data is still on the other machine.
                         false => self.lease.forgo().await,
                     }
                 };
@@ -465,7 +466,7 @@ impl Standby {
         }
     }
 
-    /// What this machine's own cache says of itself.
+    /// Reads the epoch from this machine's own cache.
     async fn cache(&self) -> Result<Cache> {
         Ok(match open::cache_epoch(&self.spec, self.env).await? {
             Some(0) => Cache::Held(self.lease.held_by(&self.machine)),
@@ -497,8 +498,8 @@ impl Standby {
         }
     }
 
-    /// A right without the arbiter, for which the administrator answers. When the arbiter is there again, the lease is
-    /// claimed; or the right is lost, if another machine is seen to be the main one.
+    /// Creates a right without the arbiter, for which the administrator is responsible. When the arbiter returns, the
+    /// task claims the lease. If another machine turns out to be the primary, the right is lost.
     fn alone(&self, why: &str) -> Arc<Right> {
         tracing::warn!("{why}: this machine goes on without the arbiter, as it was told to");
         let clock = Clock(self.env);
@@ -508,7 +509,7 @@ impl Standby {
         let (lease, env, right) = (self.lease.clone(), self.env, Arc::new(right));
         let alone = right.clone();
         env.spawn(Box::pin(async move {
-            // When the arbiter was there again.
+            // Time at which the arbiter came back.
             let mut back = None;
             loop {
                 env.sleep_until(env.now() + LOOK).await;
@@ -517,13 +518,13 @@ impl Standby {
                     _ if !lease.knows() => back = None,
                     lease::State::Lost { why } => return right.lose(why),
                     lease::State::Watching { main: Some(main) } if !main.is_gone => {
-                        // What it put before the arbiter went is seen only now: who lives puts more.
+                        // Only now we see records from before the arbiter's failure. A live machine writes new ones.
                         let now = env.now();
                         if main.silent + 2 * LOOK < now - *back.get_or_insert(now) {
                             return right.lose(both_live(&main.name));
                         }
                     }
-                    // From here on it is ours as any other; unless the other one, which was silent, is heard.
+                    // Claim the lease like any other, unless the silent machine is heard again.
                     _ => {
                         let heard = async {
                             loop {
@@ -548,7 +549,7 @@ impl Standby {
         alone
     }
 
-    /// Opens the archive itself; and says from when it goes on.
+    /// Opens the archive itself. Also returns text that says which data it continues from.
     async fn open_main(
         &self,
         right: &Arc<Right>,
@@ -577,17 +578,17 @@ impl Standby {
         Ok((opened, said))
     }
 
-    /// Whether whoever takes over goes on with what is there: without a cache device, on the one disk.
+    /// Returns whether a new primary continues with the same devices: a shared cache, or no cache device at all.
     fn is_shared(&self) -> bool {
         self.spec.options.shared || !self.spec.place.has_cache()
     }
 
-    /// What the worm has, opened.
+    /// Opens the dumps on the worm.
     async fn watched(&self) -> Result<Opened> {
         open::follow(&self.spec.place.worm()?, &self.spec.options, self.env).await
     }
 
-    /// Serves it.
+    /// Starts to serve the worm's dumps.
     fn follower(&mut self, opened: Opened, why: &str) -> Now {
         self.serves(opened, None, format!("it follows: {why}"))
     }
@@ -605,7 +606,7 @@ impl Standby {
         Now { archive, number, right, ends, alone: false, stale: None }
     }
 
-    /// For the status.
+    /// Sets the text for the status.
     fn says(&self, part: &str, said: &str) {
         let mut state = lock(&self.desk.state);
         state.said = format!("machine {}, {part}: {said}\n", self.machine);
@@ -635,10 +636,10 @@ impl Standby {
         let other = select(lost, asked);
         let works = &mut self.works;
         let closed = async {
-            // Those before it may end whenever they have answered.
+            // Earlier archives may end at any time, when they have given their answers.
             while works.next().await.is_some_and(|number| number != now.number) {}
         };
-        // What was closed to be opened in another way, and cannot be, is no end.
+        // An archive that was closed to be opened again, but could not, is not the end of the program.
         let ended = pin!(join(closed, coming.ending()));
         match select(ended, other).await {
             Either::Left(_) => Event::Ended,
@@ -647,7 +648,7 @@ impl Standby {
         }
     }
 
-    /// Something is done while archives go on.
+    /// Awaits a future while the archives' work goes on.
     async fn beside<T>(works: &mut Works, what: impl Future<Output = T>) -> T {
         let mut what = pin!(what);
         loop {
@@ -693,13 +694,14 @@ impl Standby {
         }
     }
 
-    /// What follows it is open before anything is given up: if that cannot be, it stays the main one.
+    /// Hands over to another machine. The worm is opened before anything is given up; if that fails, this machine stays
+    /// the primary.
     async fn hands_over(&mut self, now: &mut Now, coming: &Coming) -> Result<()> {
         let right = now.right.clone().context("this machine is not the main one")?;
         let mut works = std::mem::take(&mut self.works);
         let archive = now.archive.clone();
         let done = Self::beside(&mut works, async {
-            // What the other goes on from is what the worm has; and a follower wants a dump.
+            // The other machine continues from the worm's dumps, and a follower needs at least one.
             if !self.is_shared() || !archive.dumps().iter().any(|dump| dump.copied) {
                 archive.dump().await.context("it stays the main one")?;
                 archive.copied().await.context("it stays the main one")?;
@@ -719,7 +721,7 @@ impl Standby {
         closed.context("what was changed last may not be durable")
     }
 
-    /// The arbiter is there again, and has given the lease: the archive is opened by that.
+    /// Opens the archive again under the lease, after the arbiter has come back and granted it.
     async fn comes_back(&mut self, now: &mut Now, coming: &Coming) -> Result<()> {
         let mut works = std::mem::take(&mut self.works);
         let (archive, ends) = (now.archive.clone(), now.ends.clone());
@@ -745,7 +747,7 @@ impl Standby {
         }
     }
 
-    /// Gives the lease back, and follows; what cannot be done now is done again later.
+    /// Releases the lease and follows the worm; a failure is retried later.
     async fn steps_down(&mut self, now: &mut Now, coming: &Coming, why: &str) {
         (now.right, now.stale) = (None, Some(why.into()));
         let mut works = std::mem::take(&mut self.works);
@@ -772,14 +774,14 @@ impl Standby {
         }
     }
 
-    /// From now on the new one is served.
+    /// Switches the service to the new archive and closes the old one.
     async fn becomes(&mut self, now: &mut Now, new: Now, coming: &Coming) {
         coming.changes(new.archive.clone());
         let old = std::mem::replace(now, new);
         if let Err(error) = Self::beside(&mut self.works, old.archive.close()).await {
             tracing::debug!("{error}: of what was served before");
         }
-        // Whoever ends the program has closed what was served when he said so.
+        // At shutdown only the old archive was closed, so close the new one here.
         if coming.ends()
             && let Err(error) = Self::beside(&mut self.works, now.archive.close()).await
         {
@@ -788,7 +790,7 @@ impl Standby {
     }
 }
 
-/// Whether it is a worm without a dump.
+/// Returns whether the error means a worm without a dump.
 fn is_without_dump(error: &anyhow::Error) -> bool {
     let mut all = error.chain().filter_map(|cause| cause.downcast_ref::<Wrong>());
     all.any(|error| error.kind == Kind::Unwritten)
@@ -808,11 +810,12 @@ fn both_live(name: &str) -> String {
     )
 }
 
-/// Works on an archive that nobody serves; where machines take turns, by a right to write, which none of them has
-/// meanwhile. `newest`: what is on its devices behind that is what all go on from, and what others have is older.
+/// Runs `works` on an archive that is not being served. If machines share it, takes the lease meanwhile, so that no
+/// other machine may write. With `newest`, the devices hold the newest data afterwards, and the others' data counts as
+/// older.
 ///
 /// # Errors
-/// Another machine is the main one; that turns are taken, and the arbiter was not named; what the work says.
+/// Another machine is the primary; the archive needs an arbiter and none was named; or an error of `works`.
 pub async fn by_turn<T>(
     spec: &Spec,
     is_dead: bool,
@@ -848,7 +851,7 @@ pub async fn by_turn<T>(
     done
 }
 
-/// The largest epoch that an archive's devices know, as far as they can be read; 0: none.
+/// Returns the largest lease epoch on the archive's readable devices; 0 if there is none.
 async fn known_epoch(spec: &Spec, env: rt::Real) -> u64 {
     let cache = match spec.place.has_cache() {
         true => open::cache_epoch(spec, env).await.ok().flatten().unwrap_or_default(),
@@ -866,7 +869,7 @@ async fn known_epoch(spec: &Spec, env: rt::Real) -> u64 {
     cache.max(worm.await.unwrap_or_default())
 }
 
-/// The disk on which machines agree.
+/// Opens the arbiter's disk.
 pub async fn arbiter(word: &str, options: &Options, env: rt::Real) -> Result<Arc<dyn Device>> {
     let over = Over { patience: SILENCE, ..over(options, env) };
     let parts = Parts::open(OsStr::new(word), Open::Share, &over)?;

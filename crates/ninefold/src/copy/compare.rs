@@ -1,10 +1,10 @@
-//! Two trees compared: what the new one has more, less, or otherwise than the old one.
+//! Comparison of two trees: files that the new tree has in addition, lacks, or has in another form.
 //!
-//! In: two places, each at a server or of this machine; one of them may be nothing. Out: one [`Change`] after the
-//! other, in the order of names, a directory before what is in it.
+//! In: two places, each at a server or on this machine; one of them may be absent. Out: a sequence of [`Change`]s,
+//! sorted by name, a directory before its content.
 //!
-//! Always holds: content is read only where kind, length, version and times do not tell. At most [`AHEAD`] directories
-//! are looked at or wait to be told of, and [`READ`] files of each are read at once. No link is followed.
+//! Always holds: content is read only if kind, length, version and times do not decide. At most [`AHEAD`] directories
+//! are read or wait to be reported, and [`READ`] files of each are read at once. No link is followed.
 
 use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
@@ -23,24 +23,24 @@ use super::sum::Sum;
 use crate::dial::{Sessions, why_absent};
 use crate::operand::Place;
 
-/// Directories that are looked at, or wait until those before them have been told of.
+/// Limit of directories that are being read, or wait until earlier ones are reported.
 const AHEAD: usize = 64;
-/// Files of a directory that are read at once.
+/// Limit of files of one directory that are read at once.
 const READ: usize = 8;
-/// Directories within each other.
+/// Limit of nested directories.
 const DEEPEST: usize = 1000;
 
-/// A name in a directory, and what is there.
+/// A name in a directory, with its attributes.
 #[derive(Clone)]
 pub struct Side {
     pub dir: Rc<Dir>,
-    /// Empty: the directory itself.
+    /// Empty for the directory itself.
     pub name: Vec<u8>,
     pub meta: Meta,
 }
 
 impl Side {
-    /// What is at a place of a server; `None`: nothing.
+    /// Looks up a place of a server. Returns `None` if there is no file.
     pub async fn at(sessions: &Sessions, place: &Place) -> Result<Option<Self>> {
         let root = sessions.root(place).await?;
         let (path, name) = place.split().unwrap_or((&place.path, b""));
@@ -59,7 +59,7 @@ impl Side {
         }
     }
 
-    /// The first bytes of a file, up to so many; `None`: it has more.
+    /// Reads a file of at most `most` bytes. Returns `None` if it is larger.
     pub async fn text(&self, most: u64) -> Result<Option<Vec<u8>>> {
         let source = self.dir.open(&self.name, &self.meta, 0).await?;
         let (mut reading, mut text) = (source.reading(), Vec::new());
@@ -78,31 +78,31 @@ impl Side {
     }
 }
 
-/// What has become of a name.
+/// A difference between the trees.
 pub struct Change {
-    /// From where the comparison began; empty: that itself.
+    /// Path from the start of the comparison; empty for the start itself.
     pub path: Vec<u8>,
     pub what: What,
     pub old: Option<Side>,
     pub new: Option<Side>,
-    /// The directory of the old tree that it is in, or would be; `None`: there is none, or the comparison began here.
+    /// The old tree's directory for this name. `None` if it does not exist, or for the start of the comparison.
     pub old_dir: Option<Rc<Dir>>,
 }
 
 pub enum What {
     Added,
     Removed,
-    /// A file with another content, a link that leads elsewhere.
+    /// The content of a file, or the target of a link.
     Content,
-    /// Content is the same; mode, owner or time of change are not.
+    /// Only mode, owner or modification time.
     Attributes,
-    /// It is of another kind.
+    /// The kind of file.
     Kind,
-    /// It could not be looked at.
+    /// The file could not be compared.
     Unknown(anyhow::Error),
 }
 
-/// A pair of names that are to be compared.
+/// Two files to compare.
 struct Pair {
     path: Vec<u8>,
     old: Option<Side>,
@@ -114,33 +114,33 @@ struct Pair {
 enum Slot {
     Say(Change),
     Look(Pair),
-    /// It is being looked at, under this number.
+    /// Being compared, under this number.
     Running(u64),
 }
 
 type Looking<'a> = Pin<Box<dyn Future<Output = (u64, Result<Vec<Slot>>)> + 'a>>;
 
-/// See the module.
+/// A running comparison.
 pub struct Comparison<'a> {
     how: How<'a>,
-    /// What comes next stands first.
+    /// Results and pending work, in the order of output.
     slots: VecDeque<Slot>,
     running: FuturesUnordered<Looking<'a>>,
     done: HashMap<u64, Result<Vec<Slot>>>,
     number: u64,
-    /// There may be something to begin with.
+    /// There may be pending work to start.
     stale: bool,
 }
 
 #[derive(Clone, Copy)]
 struct How<'a> {
-    /// Also what is in a directory that only one has.
+    /// Also report the content of directories that only one tree has.
     all: bool,
     steps: &'a Steps,
 }
 
 impl<'a> Comparison<'a> {
-    /// Of these two.
+    /// Starts to compare these two files or trees.
     pub fn new(old: Option<Side>, new: Option<Side>, all: bool, steps: &'a Steps) -> Self {
         let pair = Pair { path: Vec::new(), old, new, old_dir: None, depth: 0 };
         Self {
@@ -153,10 +153,10 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// The next change; `None`: there are no more.
+    /// Returns the next change, or `None` at the end.
     ///
     /// # Errors
-    /// A server has gone: those of one name are told as [`What::Unknown`].
+    /// The connection to a server is lost. Errors of single names are reported as [`What::Unknown`].
     pub async fn next(&mut self) -> Result<Option<Change>> {
         loop {
             match self.slots.pop_front() {
@@ -185,7 +185,7 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// Begins with what comes next, as far as may be.
+    /// Starts pending work in order, up to the limit.
     fn begin(&mut self) {
         if !std::mem::take(&mut self.stale) {
             return;
@@ -213,7 +213,7 @@ impl<'a> Comparison<'a> {
 }
 
 impl How<'_> {
-    /// What there is to say of a pair, and what is to be looked at below it.
+    /// Compares a pair. Returns its changes and the pairs below it.
     async fn pair(self, pair: Pair) -> Result<Vec<Slot>> {
         let Pair { path, old, new, old_dir: into, depth } = pair;
         self.steps.one();
@@ -258,7 +258,7 @@ impl How<'_> {
         Ok(slots)
     }
 
-    /// What two directories have.
+    /// Compares the content of two directories.
     async fn merge(self, path: &[u8], old: Listed, new: Listed, depth: usize) -> Result<Vec<Slot>> {
         let (mut pairs, mut unknown) = (Vec::new(), Vec::new());
         let (old_dir, new_dir) = (old.0, new.0);
@@ -290,7 +290,7 @@ impl How<'_> {
                 }
             }
         }
-        // Directories are looked at by themselves, for each may have much in it.
+        // Directories become slots of their own, because each may be large.
         let is_dir = |side: &Option<Side>| side.as_ref().is_some_and(|side| side.meta.kind == Kind::Dir);
         let look = |pair: Pair| async move {
             if is_dir(&pair.old) || is_dir(&pair.new) {
@@ -305,7 +305,7 @@ impl How<'_> {
         Ok(unknown)
     }
 
-    /// `None`: both are the same.
+    /// Compares two files. Returns `None` if they are the same.
     async fn judge(self, old: &Side, new: &Side) -> Result<Option<What>> {
         let (a, b) = (&old.meta, &new.meta);
         let dressed = |meta: &Meta| (meta.mode, meta.uid, meta.gid);
@@ -320,7 +320,7 @@ impl How<'_> {
                 let (old, new) = try_join(old.readlink(), new.readlink()).await?;
                 if old == new { attributes() } else { Some(What::Content) }
             }
-            // To read it does something.
+            // A read of an event file has side effects, so its content is not compared.
             _ if a.is_event || b.is_event => attributes(),
             _ if a.size != b.size => Some(What::Content),
             _ => match self.reads_alike(old, new).await? {
@@ -346,14 +346,14 @@ impl How<'_> {
     }
 }
 
-/// Whether a path leads to nothing: also where a file or a link stands on the way.
+/// Returns whether an error means that nothing is at a path: also if a file or a link is in the way.
 pub fn is_nowhere(error: &anyhow::Error) -> bool {
     let errno = error.downcast_ref::<Error>().map(Error::errno);
     matches!(errno, Some(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP))
         || error.downcast_ref() == Some(&rustix::io::Errno::NOENT)
 }
 
-/// A directory, and what is in it by name.
+/// A directory, and its entries.
 type Listed = (Option<Rc<Dir>>, Vec<Found>);
 
 async fn list(side: &Side) -> Result<Listed> {

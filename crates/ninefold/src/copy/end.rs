@@ -1,7 +1,7 @@
-//! The two ends of a copy seen alike: a directory of this machine, or of a server; what is read from and written to.
+//! A common interface to both ends of a copy: a directory of this machine or of a server, its sources and sinks.
 //!
-//! Always holds: names are single ones, and no link is followed below the directory a person named: what a server
-//! lists cannot lead a copy out of its destination.
+//! Always holds: names are single path elements, and below the directory that the user named no link is followed. So a
+//! server's listing cannot lead a copy out of its destination.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -15,11 +15,11 @@ use super::sum::Sum;
 use super::{local, remote, some_more, temp_name};
 use crate::ancestors::DirectoryId;
 
-/// What is copied beside the data.
+/// The metadata of a file.
 #[derive(Clone, Copy, Debug)]
 pub struct Meta {
     pub kind: Kind,
-    /// The qid's path, or the number of the inode.
+    /// The qid's path, or the inode number.
     pub id: u64,
     /// Permissions, 07777.
     pub mode: u32,
@@ -27,14 +27,14 @@ pub struct Meta {
     pub gid: u32,
     pub size: u64,
     pub mtime: Time,
-    /// Names that it has.
+    /// Number of hard links.
     pub links: u64,
-    /// The version of its qid and when its attributes changed last: what has both the same has not been changed. `None`
-    /// where a server does not say it, and on this machine.
+    /// The qid's version and the time of the last attribute change: if both are equal, the file has not changed. `None`
+    /// on this machine, and for servers that do not report them.
     pub state: Option<(u32, Time)>,
-    /// To open or to read it does something: only who names it does so.
+    /// An open or a read has side effects, so only a user who names the file may cause them.
     pub is_event: bool,
-    /// It may have holes: its blocks hold less than its length, or nobody says how much they hold.
+    /// The file may have holes: it has fewer blocks than its length needs, or the number is unknown.
     pub is_sparse: bool,
 }
 
@@ -43,7 +43,7 @@ pub enum Kind {
     Dir,
     File,
     Link,
-    /// Pipes, devices, sockets: opening one may wait, or do something.
+    /// Pipes, devices, sockets: an open may block or have side effects.
     Special,
 }
 
@@ -77,19 +77,19 @@ impl From<&Attr> for Meta {
     }
 }
 
-/// Whether so many blocks of 512 bytes hold less than the length of a file.
+/// Returns whether this many blocks of 512 bytes hold less than the length of the file.
 pub fn is_sparse(size: u64, blocks: u64) -> bool {
     blocks.saturating_mul(512) < size
 }
 
 impl Meta {
-    /// Whether a copy of this has the same length and time of change, which some ends tell in whole seconds only.
+    /// Returns whether a copy has the same kind, length and modification time. Some ends have only whole seconds.
     pub fn is_like(&self, kind: Kind, size: u64, mtime: Time) -> bool {
         let same_time = self.mtime.sec == mtime.sec && [self.mtime.nsec, 0].contains(&mtime.nsec);
         self.kind == kind && self.size == size && same_time
     }
 
-    /// What the copy shall get. A program that runs as its owner must not become one that runs as somebody else.
+    /// Returns the mode for the copy. Without `preserve` the copy loses its set-id bits: it has another owner.
     pub fn mode_for(&self, preserve: bool) -> u32 {
         if preserve { self.mode } else { self.mode & 0o1777 }
     }
@@ -102,14 +102,14 @@ pub enum Dir {
     Remote(remote::Dir),
 }
 
-/// One name in a directory; an error is of this name alone.
+/// An entry of a directory. An error concerns only this name.
 pub struct Found {
     pub name: Vec<u8>,
     pub meta: Result<Meta>,
 }
 
 impl Dir {
-    /// Which one it is.
+    /// Returns the directory's identity.
     pub fn id(&self) -> Result<DirectoryId> {
         match self {
             Dir::Local(dir) => dir.id(),
@@ -117,7 +117,7 @@ impl Dir {
         }
     }
 
-    /// What is in it.
+    /// Starts to list the directory.
     pub async fn listing(&self) -> Result<Listing> {
         Ok(match self {
             Dir::Local(dir) => Listing::Local(dir.listing()?),
@@ -125,7 +125,7 @@ impl Dir {
         })
     }
 
-    /// The names in it.
+    /// Returns all names in the directory.
     pub async fn names(&self) -> Result<Vec<Vec<u8>>> {
         match self {
             Dir::Local(dir) => dir.names(),
@@ -133,7 +133,7 @@ impl Dir {
         }
     }
 
-    /// The directory of this name; the same again, if it is empty.
+    /// Opens the directory of this name; for an empty name, this directory again.
     pub async fn dir(&self, name: &[u8]) -> Result<Dir> {
         Ok(match self {
             Dir::Local(dir) => Dir::Local(dir.dir(name)?),
@@ -141,7 +141,7 @@ impl Dir {
         })
     }
 
-    /// The same, made if it does not exist; and whether it did.
+    /// Opens the directory of this name, or creates it. Also returns whether it existed.
     pub async fn make_dir(&self, name: &[u8]) -> Result<(Dir, bool)> {
         if name.is_empty() {
             return Ok((self.dir(name).await?, true));
@@ -153,7 +153,7 @@ impl Dir {
         })
     }
 
-    /// What is known about this name; of the directory itself, if it is empty.
+    /// Returns the metadata of this name; for an empty name, of the directory itself.
     pub async fn stat(&self, name: &[u8]) -> Result<Meta> {
         match self {
             Dir::Local(dir) => dir.stat(name),
@@ -161,7 +161,7 @@ impl Dir {
         }
     }
 
-    /// Whether ids of both are of the same files.
+    /// Returns whether equal ids in both mean the same file.
     pub fn same_world(&self, other: &Dir) -> bool {
         match (self, other) {
             (Dir::Local(_), Dir::Local(_)) => true,
@@ -170,7 +170,8 @@ impl Dir {
         }
     }
 
-    /// Whether both are one directory, perhaps seen from two sides: what is made in one is there in the other.
+    /// Returns whether both are the same directory, perhaps seen through two servers. Creates a temporary file in one
+    /// to look for it in the other.
     pub async fn is(&self, other: &Dir) -> Result<bool> {
         let probe = self.create(temp_name().as_bytes(), &Aside::default()).await?;
         probe.ready().await?;
@@ -179,7 +180,7 @@ impl Dir {
         Ok(seen)
     }
 
-    /// Where a link leads.
+    /// Returns the target of a link.
     pub async fn readlink(&self, name: &[u8]) -> Result<Vec<u8>> {
         match self {
             Dir::Local(dir) => dir.readlink(name),
@@ -187,7 +188,7 @@ impl Dir {
         }
     }
 
-    /// Makes a link, in place of what is there; with its owner, if that is to be kept and can be given.
+    /// Creates a link, replacing an existing file. With `preserve`, sets its owner if possible.
     pub async fn symlink(&self, name: &[u8], target: &[u8], meta: &Meta, preserve: bool) -> Result<()> {
         check(name)?;
         match self {
@@ -196,7 +197,7 @@ impl Dir {
         }
     }
 
-    /// A plain file to read from `at` on.
+    /// Opens a plain file for reading from offset `at`.
     pub async fn open(&self, name: &[u8], meta: &Meta, at: u64) -> Result<Source> {
         Ok(match self {
             Dir::Local(dir) => {
@@ -206,7 +207,7 @@ impl Dir {
         })
     }
 
-    /// A file to write, which gets its name when it is whole.
+    /// Creates a file for writing, which gets its name when it is complete.
     pub async fn create(&self, name: &[u8], aside: &Aside) -> Result<Sink> {
         check(name)?;
         Ok(match self {
@@ -223,7 +224,7 @@ impl Dir {
         }
     }
 
-    /// A file that is there to be written as it stands: one that is more than its content.
+    /// Opens an existing file to overwrite it in place, because it is more than its content (a device, for example).
     pub async fn open_in_place(&self, name: &[u8]) -> Result<Sink> {
         Ok(match self {
             Dir::Local(dir) => Sink::Local(dir.open_in_place(name)?),
@@ -231,7 +232,7 @@ impl Dir {
         })
     }
 
-    /// Gives a file of another directory of the same end this name, too, in place of what is there.
+    /// Creates a hard link to a file in another directory of the same end, replacing an existing file.
     pub async fn link(&self, name: &[u8], dir: &Dir, other: &[u8]) -> Result<()> {
         check(name)?;
         match (self, dir) {
@@ -241,7 +242,7 @@ impl Dir {
         }
     }
 
-    /// Gives the file of this name its mode, owner and time.
+    /// Sets mode, owner and time of the file with this name.
     pub async fn dress(&self, name: &[u8], meta: &Meta) -> Result<()> {
         match self {
             Dir::Local(dir) => dir.dress(name, meta),
@@ -249,7 +250,7 @@ impl Dir {
         }
     }
 
-    /// Extended attributes of the directory itself; none where there are no such things.
+    /// Returns the extended attributes of the directory itself; empty if they are not supported.
     pub async fn xattrs(&self) -> Result<Vec<Xattr>> {
         match self {
             Dir::Local(_) => Ok(Vec::new()),
@@ -257,8 +258,8 @@ impl Dir {
         }
     }
 
-    /// Gives it these; how many it did not take.
-    /// `inherited`: it is new, and has no access control lists but these.
+    /// Sets these extended attributes. Returns how many could not be set. With `inherited`, the directory is new, and
+    /// access control lists that are not among them are removed.
     pub async fn set_xattrs(&self, all: &[Xattr], inherited: bool) -> Result<usize> {
         match self {
             Dir::Local(dir) => Ok(dir.set_xattrs(all, inherited)),
@@ -266,7 +267,8 @@ impl Dir {
         }
     }
 
-    /// Lets its owner write in it, until it gets its mode again: that mode, if it has changed. Only the owner can.
+    /// Makes the directory writable for its owner. Returns the previous mode if it was changed. Only the owner can do
+    /// this.
     pub async fn lift(&self) -> Option<u32> {
         let mode = self.stat(b"").await.ok()?.mode & 0o7777;
         if mode & OWNER_WRITES == OWNER_WRITES {
@@ -275,7 +277,7 @@ impl Dir {
         self.set_mode(mode | OWNER_WRITES).await.ok().map(|()| mode)
     }
 
-    /// Gives the directory itself this mode.
+    /// Sets the mode of the directory itself.
     pub async fn set_mode(&self, mode: u32) -> Result<()> {
         match self {
             Dir::Local(dir) => dir.set_mode(mode),
@@ -283,7 +285,7 @@ impl Dir {
         }
     }
 
-    /// Gives the directory itself its mode and time, once it is filled.
+    /// Sets mode and time of the directory itself, after it was filled.
     pub async fn finish(&self, meta: &Meta, preserve: bool) -> Result<()> {
         match self {
             Dir::Local(dir) => dir.finish(meta, preserve),
@@ -298,7 +300,7 @@ const OWNER_WRITES: u32 = 0o300;
 /// An extended attribute: its name and its value.
 pub type Xattr = (Vec<u8>, Vec<u8>);
 
-/// What may be a name in a directory, whoever says so.
+/// Fails unless this can be a name in a directory, wherever it comes from.
 fn check(name: &[u8]) -> Result<()> {
     if matches!(name, b"" | b"." | b"..") || name.iter().any(|b| matches!(b, b'/' | 0)) {
         bail!("no file can have this name");
@@ -306,14 +308,14 @@ fn check(name: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// The names of a directory, and what is known about each.
+/// A listing of a directory with the metadata of each name.
 pub enum Listing {
     Local(local::Listing),
     Remote(remote::Listing),
 }
 
 impl Listing {
-    /// The next ones, some hundred; `None` at the end.
+    /// Returns the next entries, some hundred; `None` at the end.
     pub async fn next(&mut self) -> Result<Option<Vec<Found>>> {
         match self {
             Listing::Local(listing) => listing.next(),
@@ -322,14 +324,14 @@ impl Listing {
     }
 }
 
-/// A file that is read, from some place on.
+/// A file that is read from some offset on.
 pub enum Source {
     Local { file: File, at: u64, size: u64, is_sparse: bool },
     Remote(remote::Opened),
 }
 
 impl Source {
-    /// What is known about it now.
+    /// Returns its current metadata.
     pub async fn stat(&self) -> Result<Meta> {
         match self {
             Source::Local { file, .. } => local::stat(file),
@@ -340,7 +342,7 @@ impl Source {
         }
     }
 
-    /// Its extended attributes: those of a server's file.
+    /// Returns the extended attributes of a server's file; empty for a local file.
     pub async fn xattrs(&self) -> Result<Vec<Xattr>> {
         match self {
             Source::Local { .. } => Ok(Vec::new()),
@@ -351,7 +353,7 @@ impl Source {
         }
     }
 
-    /// Where it is read from.
+    /// Returns the offset at which reading begins.
     fn at(&self) -> u64 {
         match self {
             Source::Local { at, .. } => *at,
@@ -359,7 +361,7 @@ impl Source {
         }
     }
 
-    /// It is open, or why not.
+    /// Waits until the file is open, or returns why it is not.
     pub async fn ready(&self) -> Result<()> {
         match self {
             Source::Local { .. } => Ok(()),
@@ -367,7 +369,7 @@ impl Source {
         }
     }
 
-    /// Whether it may have holes.
+    /// Returns whether the file may have holes.
     fn is_sparse(&self) -> bool {
         match self {
             Source::Local { is_sparse, .. } => *is_sparse,
@@ -375,7 +377,7 @@ impl Source {
         }
     }
 
-    /// The length it has, as far as is known.
+    /// Returns the length, as far as it is known.
     fn size(&self) -> u64 {
         match self {
             Source::Local { size, .. } => *size,
@@ -383,7 +385,7 @@ impl Source {
         }
     }
 
-    /// What is before that place.
+    /// Returns a reader of the bytes before the offset.
     pub fn before(&self) -> Reading<'_> {
         match self {
             Source::Local { file, at, .. } => Reading::local(file, 0, *at),
@@ -391,7 +393,7 @@ impl Source {
         }
     }
 
-    /// The bytes from `from` on, which is at or behind the place where it was opened.
+    /// Returns a reader of the bytes from `from` on, which is not before the source's offset.
     fn reading_from(&self, from: u64) -> Reading<'_> {
         if from == self.at() {
             return self.reading();
@@ -405,7 +407,7 @@ impl Source {
         Reading { first: Bytes::new(), rest }
     }
 
-    /// What follows.
+    /// Returns a reader of the bytes from the offset on.
     pub fn reading(&self) -> Reading<'_> {
         match self {
             Source::Local { file, at, size, .. } => Reading {
@@ -431,7 +433,7 @@ impl Source {
 #[derive(Debug, PartialEq, Eq)]
 pub enum FilePiece {
     Data(Bytes),
-    /// So many zeros.
+    /// A run of this many zeros.
     Hole(u64),
 }
 
@@ -444,8 +446,8 @@ impl FilePiece {
     }
 }
 
-/// Bytes that begin at `at` of a file, taken apart at its pages: those that are all zeros are holes. Of a page that is
-/// there only in part, that part counts.
+/// Splits bytes that begin at offset `at` at the file's pages. Pages of zeros become holes. The first and the last page
+/// may be incomplete; then the available part is checked.
 fn split_zeros(data: &Bytes, at: u64) -> Vec<FilePiece> {
     let (mut pieces, mut from) = (Vec::new(), 0);
     let page_end = |from: usize| data.len().min(from + PAGE - (at as usize + from) % PAGE);
@@ -464,14 +466,14 @@ fn split_zeros(data: &Bytes, at: u64) -> Vec<FilePiece> {
     pieces
 }
 
-/// So many zeros are a hole of a file of this machine, bytes.
+/// Alignment of holes in local files, bytes.
 const PAGE: usize = 4096;
-/// So many zeros are not sent to a server, bytes: behind a hole the next write waits for those before it, so that the
-/// length of a part is the number of bytes received.
+/// Shorter runs of zeros are sent to a server, bytes. After a hole, the next write waits for all earlier ones, so that
+/// the length of a part stays the number of bytes received.
 const HOLE_MIN: u64 = 64 * 1024;
 static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
 
-/// So many zeros, in pieces.
+/// Yields this many zeros, in pieces.
 fn zeros(len: u64) -> impl Iterator<Item = Bytes> {
     let step = ZEROS.len() as u64;
     (0..len.div_ceil(step)).map(move |n| Bytes::from_static(&ZEROS[..(len - n * step).min(step) as usize]))
@@ -495,12 +497,12 @@ impl<'f> Reading<'f> {
         Reading { first: Bytes::new(), rest: Rest::Local { file, at, size: end, end } }
     }
 
-    /// From the beginning.
+    /// Reads from the start of the file.
     fn remote(file: &'f nine_io::client::File, end: u64) -> Self {
         Reading { first: Bytes::new(), rest: Rest::Remote(Box::new(Reader::new(file, 0, end).until(end))) }
     }
 
-    /// The next one; `None` at the end.
+    /// Returns the next piece; `None` at the end.
     pub async fn next(&mut self) -> Result<Option<Bytes>> {
         if !self.first.is_empty() {
             return Ok(Some(std::mem::take(&mut self.first)));
@@ -521,8 +523,8 @@ impl<'f> Reading<'f> {
         }
     }
 
-    /// The next bytes, or the next zeros that need not be stored. This machine knows the holes of its files; in bytes
-    /// of a server, which begin at `at`, zeros are looked for.
+    /// Returns the next bytes, or the next zeros that need not be stored. For local files the kernel knows the holes.
+    /// In bytes from a server, which begin at `at`, this searches for zeros.
     async fn next_sparse(&mut self, at: u64) -> Result<Vec<FilePiece>> {
         if let (true, Rest::Local { file, at, size, .. }) = (self.first.is_empty(), &mut self.rest) {
             let piece = local::next_sparse(file, *at, *size)?;
@@ -532,8 +534,8 @@ impl<'f> Reading<'f> {
         Ok(self.next().await?.map_or_else(Vec::new, |data| split_zeros(&data, at)))
     }
 
-    /// The next bytes straight into a file of this machine; says how many, and `None` at the end. What has no way of
-    /// its own is written like any other piece.
+    /// Moves the next bytes directly into a local file, if the source can do that, else like any other piece. Returns
+    /// their number; `None` at the end.
     async fn receive(&mut self, into: &local::Temp, at: u64) -> Result<Option<usize>> {
         if let (true, Rest::Stream(stream)) = (self.first.is_empty(), &mut self.rest) {
             return Ok(stream.receive(into.file().as_fd(), at).await?);
@@ -544,25 +546,26 @@ impl<'f> Reading<'f> {
     }
 }
 
-/// How a file is written before it has its name.
+/// How a file is written before it gets its name.
 #[derive(Default)]
 pub struct Aside {
-    /// As a part of this name, continued if it is there; `None`: nobody shall find it again.
+    /// Write to the part of this name and continue it if it exists. `None`: use a temporary file with a random name.
     pub part: Option<Vec<u8>>,
-    /// The length it shall have; a part that is longer is none.
+    /// Expected length. A longer file cannot be a part.
     pub size: u64,
-    /// It is read again before it is kept.
+    /// The file will be read back before it gets its name.
     pub read_back: bool,
 }
 
-/// A file that is written. Dropped before [`Sink::keep`], it leaves nothing behind but a part that can be continued.
+/// A file that is being written. If it is dropped before [`Sink::keep`], it is removed, unless it is a part that can be
+/// continued.
 pub enum Sink {
     Local(local::Temp),
     Remote(remote::Temp),
 }
 
 impl Sink {
-    /// From where on it is written: what is before that is there.
+    /// Returns the offset at which writing begins; the bytes before it exist already.
     pub fn start(&self) -> u64 {
         match self {
             Sink::Local(temp) => temp.had,
@@ -570,7 +573,7 @@ impl Sink {
         }
     }
 
-    /// Whether it is a file of ours that reads as zeros where nothing was written.
+    /// Returns whether it is a new file, which reads as zeros where nothing was written.
     fn takes_holes(&self) -> bool {
         match self {
             Sink::Local(temp) => temp.is_plain(),
@@ -578,7 +581,7 @@ impl Sink {
         }
     }
 
-    /// Whether a part of it was there.
+    /// Returns whether it continues an existing part.
     pub fn is_continued(&self) -> bool {
         match self {
             Sink::Local(temp) => temp.had > 0,
@@ -586,7 +589,7 @@ impl Sink {
         }
     }
 
-    /// Whether it stays if it is dropped.
+    /// Sets whether the file stays if it is dropped.
     pub fn stays(&self, stays: bool) {
         match self {
             Sink::Local(temp) => temp.stays.set(stays),
@@ -594,7 +597,7 @@ impl Sink {
         }
     }
 
-    /// What has been written, and was there.
+    /// Returns a reader of the file up to `end`: new and earlier bytes.
     pub fn reading(&self, end: u64) -> Reading<'_> {
         match self {
             Sink::Local(temp) => Reading::local(temp.file(), 0, end),
@@ -602,7 +605,7 @@ impl Sink {
         }
     }
 
-    /// It is made, or why not.
+    /// Waits until the file is created, or returns why it is not.
     pub async fn ready(&self) -> Result<()> {
         match self {
             Sink::Local(_) => Ok(()),
@@ -610,7 +613,7 @@ impl Sink {
         }
     }
 
-    /// Gives it these; how many it did not take.
+    /// Sets these extended attributes. Returns how many could not be set.
     pub async fn set_xattrs(&self, all: &[Xattr]) -> Result<usize> {
         match self {
             Sink::Local(temp) => Ok(local::set_xattrs(temp.file(), all, Some(false))),
@@ -618,7 +621,7 @@ impl Sink {
         }
     }
 
-    /// The name it has until it is whole.
+    /// Returns the name that it has until it is complete.
     fn name(&self) -> &[u8] {
         match self {
             Sink::Local(temp) => temp.name(),
@@ -626,14 +629,14 @@ impl Sink {
         }
     }
 
-    /// Removes it now; dropped, it is removed some time later.
+    /// Removes the file now; a drop removes it later.
     async fn discard(self) {
         if let Sink::Remote(temp) = self {
             temp.discard().await;
         }
     }
 
-    /// All data has come: it gets its mode, its time, and its name.
+    /// Completes the file: sets its mode and time and gives it its name.
     pub async fn keep(self, meta: &Meta, preserve: bool) -> Result<()> {
         match self {
             Sink::Local(temp) => temp.keep(meta, preserve),
@@ -642,19 +645,19 @@ impl Sink {
     }
 }
 
-/// What [`pump`] does beside moving data.
+/// Additional work of [`pump`].
 pub struct Pumped<'a, F> {
-    /// Told of each piece.
+    /// Called with the length of each piece.
     pub progress: F,
-    /// Of all that is moved.
+    /// Checksum over all moved data.
     pub sum: Option<&'a mut Sum>,
-    /// The sink is a part: what has been written is worth to be continued.
+    /// The sink is a part: keep the data on failure, so that it can be continued.
     pub part: bool,
     /// Bytes before this place of the file have been counted and summed: 0.
     pub seen: u64,
 }
 
-/// Why data could not be moved, and on which side.
+/// An error of moving data, and its side.
 #[derive(Debug)]
 pub struct PumpError {
     pub at_sink: bool,
@@ -664,14 +667,14 @@ pub struct PumpError {
 }
 
 impl From<anyhow::Error> for PumpError {
-    /// One of the source.
+    /// Makes an error of the source.
     fn from(error: anyhow::Error) -> Self {
         Self { at_sink: false, error, resume_at: None }
     }
 }
 
 trait AtSink<T> {
-    /// An error is one of the sink.
+    /// Marks an error as one of the sink.
     fn at_sink(self) -> Result<T, PumpError>;
 }
 
@@ -688,13 +691,13 @@ struct SinkStream<'f> {
 }
 
 impl<'f> SinkStream<'f> {
-    /// Where a part shall be continued, its length says how much of it is there.
+    /// A part that may be continued is written in order, so that its length shows how far it came.
     fn new(temp: &'f remote::Temp, start: u64, end: u64, part: bool) -> Self {
         let begin = if part { Stream::straight } else { Stream::begin };
         Self { start, stream: begin(temp.file(), start, end, Direction::Write) }
     }
 
-    /// The error of the sink that this error of the stream is.
+    /// Makes an error of the sink of an error of the stream.
     fn error(&self, error: nine_io::client::Error) -> PumpError {
         let broken = matches!(error, nine_io::client::Error::Stream { .. });
         let resume_at = broken.then(|| self.start + self.stream.moved());
@@ -702,9 +705,9 @@ impl<'f> SinkStream<'f> {
     }
 }
 
-/// Moves all data from the place where the source was opened. Returns the place where it ended. Data goes through this
-/// program's memory only to be summed, or if one side has no better way. When the data connection of the sink breaks,
-/// it continues behind the bytes that are stored.
+/// Moves all data from the source's offset on. Returns the offset at which the source ended. Data passes through this
+/// program's memory only if a checksum is needed or one side has no faster method. When the
+/// sink's data connection breaks, the copy continues behind the stored bytes.
 pub async fn pump(
     source: &Source,
     sink: &Sink,
@@ -720,7 +723,7 @@ pub async fn pump(
             moved => break moved,
         }
     };
-    // Where it could not even be opened, or the other one not be made, that is why nothing has come.
+    // If one of the files could not be opened or created, that is the real cause.
     source.ready().await?;
     sink.ready().await.at_sink()?;
     moved
@@ -792,8 +795,8 @@ async fn move_all(
     Ok(at)
 }
 
-/// The same for a source that may have holes, into a file that has nothing where the source is read from: zeros are not
-/// written, and at the end it gets its length.
+/// Like [`move_all`], for a source that may have holes and a sink without data after the offset: zeros are skipped, and
+/// the length is set at the end.
 async fn move_sparse(
     source: &Source,
     sink: &Sink,
@@ -801,7 +804,7 @@ async fn move_sparse(
     also: &mut Pumped<'_, impl FnMut(usize)>,
 ) -> Result<u64, PumpError> {
     let (mut reading, mut at, part) = (source.reading_from(from), from, also.part);
-    // Up to here it is written, or has been.
+    // Everything before this offset is written.
     let mut written = at;
     let mut sent = match sink {
         Sink::Local(_) => None,
@@ -892,7 +895,7 @@ impl<F: FnMut(usize)> Pumped<'_, F> {
     }
 }
 
-/// Sent from a file at once, bytes: then progress shows.
+/// Bytes sent from a file in one call; then progress is shown.
 const SENT: u64 = 1 << 20;
 
 #[cfg(test)]

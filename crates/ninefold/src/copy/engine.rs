@@ -1,14 +1,14 @@
-//! Copies a tree: as many small files at once as a long link needs, few large ones, directories before what is in them,
-//! their mode and time after it.
+//! Copies trees: many small files at once to fill a long link, and few large ones; directories before their content,
+//! and the directories' modes and times after it.
 //!
-//! In: items, each a name in a source directory and the name it shall have in a target. Out: how many failed; each is
-//! told when it happens and the others go on, unless a server is gone.
+//! In: items, each a name in a source directory and its name in a target. Out: the number of failures. Each failure is
+//! reported when it happens, and the others continue unless a server is gone.
 //!
-//! Always holds: at most [`AT_ONCE`] files of [`BYTES`] are under way, and [`LARGE_AT_ONCE`] large ones beside them;
-//! [`LISTINGS`] listings run ahead until [`AHEAD`] small files or [`PARKED`] large ones wait, and bring some hundred
-//! names each at a time. Where too much is open, fewer are under way from then on. A copy into a part of its own source
-//! ends: the directories that are made for what a person named are known again ([`Engine::refuse_own`]). What arrives
-//! is what was meant, or an error ([`Engine::agree`]).
+//! Always holds: at most [`AT_ONCE`] files of [`BYTES`] in total are in flight, and [`LARGE_AT_ONCE`] large ones beside
+//! them. [`LISTINGS`] listings run ahead until [`AHEAD`] small files or [`PARKED`] large ones wait; each brings some
+//! hundred names at a time. If too many files are open, fewer are in flight from then on. A copy into a part of its own
+//! source ends: directories created for the operands are recognised ([`Engine::refuse_own`]). A file arrives as the
+//! source had it, or there is an error ([`Engine::agree`]).
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -34,52 +34,52 @@ use super::sum::Sum;
 use crate::ancestors::Ancestors;
 use crate::fail;
 
-/// Small files under way, if so many may be open: at three round trips of 50 ms each, 3,400 a second.
+/// Limit of small files in flight, if so many may be open: at three round trips of 50 ms each, 3,400 a second.
 const AT_ONCE: usize = 512;
-/// And their bytes: in these round trips more than a link of 800 Mbit/s carries.
+/// Limit of their bytes: more than a link of 800 Mbit/s carries in these round trips.
 const BYTES: u64 = 16 << 20;
-/// Large files under way: each may fill its window.
+/// Limit of large files in flight: each may fill its window.
 const LARGE_AT_ONCE: usize = 4;
-/// From here on a file is large, bytes.
+/// A file of this length or more is large, bytes.
 const LARGE: u64 = 1 << 20;
-/// Directories that are listed at once.
+/// Limit of directories that are listed at once.
 const LISTINGS: usize = 256;
-/// Small files that wait, or will soon; then nothing more is listed.
+/// Limit of small files that wait or are expected soon; then no more directories are listed.
 const AHEAD: usize = 4096;
-/// Files that a directory is believed to have: what is asked about them shall not be in the way of those under way.
+/// Expected number of files in a directory. The requests of listings must not delay the files in flight.
 const BRINGS: usize = 16;
-/// The same of large files.
+/// Limit of waiting large files.
 const PARKED: usize = 256;
-/// Descriptors that a file under way may need here, its share of the directories among them.
+/// Descriptors that a local file in flight may need, including its share of the directories.
 const DESCRIPTORS: usize = 4;
 
-/// Before what finds too much open, while nothing else is under way, is tried again; then twice as long. Eight times,
-/// it is five seconds.
+/// First pause before a retry if too many files are open while nothing else is in flight. The pause doubles each time;
+/// eight pauses are five seconds.
 const PAUSE: Duration = Duration::from_millis(20);
 const TRIES_ALONE: u32 = 8;
 
-/// Files with several names that are remembered; more are copied once for each name.
+/// Limit of remembered files with several hard links; further ones are copied once for each name.
 const LINKS: usize = 100_000;
 
-/// Directories within each other. Nobody has so many; a copy that meets itself unrecognised has.
+/// Limit of nested directories. Only a copy that meets its own output, unrecognised, gets so deep.
 const DEEPEST: usize = 1000;
 
-/// A name to copy.
+/// A file to copy.
 pub struct Item {
     pub from: Rc<Dir>,
-    /// Empty: `from` itself.
+    /// Empty for `from` itself.
     pub name: Vec<u8>,
     pub meta: Meta,
     pub to: Rc<Target>,
-    /// Its name there; empty: `to` itself; `None`: the same as in the source.
+    /// Its name in `to`; empty for `to` itself; `None` for the same name as in the source.
     pub new: Option<Vec<u8>>,
-    /// What is there already shall be written as it stands.
+    /// Overwrite the existing file in place.
     pub in_place: bool,
-    /// What a person calls it; `None`: as the directory it was found in, and its name.
+    /// The path as the user writes it; `None`: derived from the directory's path and the name.
     pub path: Option<Vec<u8>>,
-    /// Directories above it in this copy; 0: a person named it.
+    /// Number of directories above it in this copy; 0 for an operand.
     pub depth: usize,
-    /// Stands beside a directory that a person named, until all of it has come.
+    /// Name of a marker beside an operand's directory, which exists until the directory is complete.
     pub mark: Option<Vec<u8>>,
 }
 
@@ -93,70 +93,70 @@ impl fmt::Display for SinkPath {
     }
 }
 
-/// A directory that is being filled; with its last item it gets its mode and time.
+/// A directory that is being filled. When its last item is done, it gets its mode and time.
 pub struct Target {
     dir: Dir,
     parent: Option<Rc<Target>>,
-    /// The directories of the source down to the one that it is filled from.
+    /// The chain of source directories down to the one it is filled from.
     above: Ancestors,
-    /// `None`: it was there before us and stays as it is.
+    /// `None`: the directory existed before and keeps its attributes.
     meta: Option<Meta>,
-    /// What a person calls its source.
+    /// The path of its source, as the user writes it.
     path: Vec<u8>,
     /// Its own path, as the user writes it.
     shown: Vec<u8>,
-    /// What was in it before, where that is of interest.
+    /// The previous content, if it is needed.
     there: Option<There>,
 }
 
 impl Target {
-    /// One that a person named, and calls so.
+    /// Creates a target for a directory that the user named; `shown` is its path.
     pub fn named(dir: Dir, shown: impl Into<Vec<u8>>) -> Rc<Target> {
         let (above, shown) = (Ancestors::default(), shown.into());
         Rc::new(Target { dir, parent: None, above, meta: None, path: Vec::new(), shown, there: None })
     }
 
-    /// The directory.
+    /// Returns the directory.
     pub fn dir(&self) -> &Dir {
         &self.dir
     }
 
-    /// Whether the file that has this name here is the one of `meta` that was found in `from`.
+    /// Returns whether the file with this name is the very file `meta` that was found in `from`.
     pub async fn has(&self, from: &Dir, name: &[u8], meta: &Meta) -> bool {
         let of = |meta: &Meta| (meta.id, meta.kind, meta.size, meta.mtime);
         self.dir.same_world(from) && self.dir.stat(name).await.is_ok_and(|there| of(&there) == of(meta))
     }
 }
 
-/// How trees are copied.
+/// Copies trees with these options.
 pub struct Engine<'a> {
     pub recursive: bool,
     pub preserve: bool,
-    /// Extended attributes, too: some round trips more for each file.
+    /// Copy extended attributes, too: some more round trips for each file.
     pub xattrs: bool,
-    /// Names of the same file shall be that again.
+    /// Preserve hard links.
     pub links: Option<&'a Links>,
-    /// There was nothing: what has come there meanwhile stays, and is an error.
+    /// The destination was empty: a file that has appeared meanwhile stays, and is an error.
     pub fresh: bool,
-    /// What does not become whole stays as a part and is continued; what has arrived is passed over.
+    /// Keep incomplete files as parts and continue them; skip files that have arrived.
     pub resume: bool,
-    /// A file is compared with its source before it gets its name.
+    /// Compare each file with its source before it gets its name.
     pub verify: bool,
-    /// Descriptors that this process may have.
+    /// Limit of descriptors of this process.
     pub descriptors: usize,
     pub progress: &'a Progress,
-    /// What has been made for what a person named.
+    /// Directories that were created for operands.
     pub tops: RefCell<Vec<Top>>,
-    /// What shows that they are not complete.
+    /// Markers of incomplete directories.
     pub marks: RefCell<Vec<(Dir, Vec<u8>)>>,
 }
 
-/// Files with several names, by their ids in the source, and one name of each that has been made. One of them is copied
-/// at a time.
+/// Files with several hard links: by their id in the source, one name of the copy. Only one of these files is copied at
+/// a time.
 #[derive(Default)]
 pub struct Links(Mutex<HashMap<u64, (Dir, Vec<u8>)>>);
 
-/// A directory that holds everything that is made for one operand.
+/// The directory that holds everything created for one operand.
 #[derive(Clone)]
 pub struct Top {
     dir: Dir,
@@ -170,36 +170,36 @@ enum Work {
     Finish(Target),
 }
 
-/// A directory whose names are being read.
+/// A directory that is being listed.
 struct Filling {
     listing: Listing,
     from: Rc<Dir>,
     to: Rc<Target>,
-    /// Of what is in it.
+    /// Depth of its content.
     depth: usize,
-    /// Names that are expected next.
+    /// Expected number of names in the next piece.
     brings: usize,
 }
 
-/// What came of a piece of work.
+/// The result of a piece of work.
 struct Done {
     share: Share,
-    /// Names that failed.
+    /// Failed names.
     failed: Vec<(Vec<u8>, anyhow::Error)>,
     then: Then,
 }
 
 enum Then {
-    /// All of it is done; the last one that leaves a directory finishes it.
+    /// Done. The last item that leaves a directory triggers its completion.
     Left(Option<Rc<Target>>),
-    /// There may be more in a directory than was found.
+    /// Items found in a directory, which may have more.
     Found(Vec<Item>, Filling),
-    /// It is still to be done.
+    /// Not done because of this error; may be retried.
     Refused(Work, anyhow::Error),
 }
 
 impl Engine<'_> {
-    /// Copies all of `items`; says how many names failed.
+    /// Copies all `items`. Returns the number of failed names.
     pub async fn run(&self, items: Vec<Item>) -> Result<usize> {
         let mut queue = Queue::new(AT_ONCE.min(self.descriptors / DESCRIPTORS).max(1));
         queue.extend(items);
@@ -218,7 +218,7 @@ impl Engine<'_> {
                     queue.squeeze(running.len() / 2, work);
                     if running.is_empty() {
                         remote::cleaned().await;
-                        // What we have let go of may not be closed yet, or somebody else lets go of something.
+                        // Our own files may not be closed yet, or another program may free descriptors.
                         rt::Real.sleep_until(rt::Real.now() + PAUSE * (1 << alone)).await;
                         alone += 1;
                         queue.try_again();
@@ -251,7 +251,7 @@ impl Engine<'_> {
         }
         if count == 0 {
             for (dir, mark) in self.marks.take() {
-                // Another copy of the same tree may have been faster.
+                // A concurrent copy of the same tree may have removed it.
                 let _ = dir.unlink(&mark).await;
             }
         }
@@ -261,7 +261,7 @@ impl Engine<'_> {
     async fn step(&self, work: Work, share: Share) -> Done {
         let (failed, then) = match work {
             Work::Finish(target) => {
-                // What a try left behind changes the directory's time when it goes.
+                // The removal of a temporary file changes the directory's time, so wait for it.
                 remote::cleaned().await;
                 let finished = match &target.meta {
                     Some(meta) => target.dir.finish(meta, self.preserve).await,
@@ -285,7 +285,7 @@ impl Engine<'_> {
         Done { share, failed, then }
     }
 
-    /// Makes a directory, and begins to find what belongs into it.
+    /// Creates a directory and starts to list its source.
     async fn dir(&self, item: &Item) -> Result<Filling> {
         let Item { name, meta, to, depth, .. } = item;
         let new = item.as_new();
@@ -298,7 +298,7 @@ impl Engine<'_> {
         let from = item.from.dir(name).await?;
         let above = to.above.with(from.id()?)?;
         self.refuse_own(&from, name, meta).await?;
-        // One that was named as the destination itself keeps its mode; others get theirs when they are filled.
+        // The destination that the user named keeps its mode; other directories get theirs when they are filled.
         let lifts = |was_there: bool| was_there && !new.is_empty();
         let (listing, (dir, was_there)) = if *depth == 0 {
             if let Some(mark) = &item.mark {
@@ -308,10 +308,10 @@ impl Engine<'_> {
             }
             let made = to.dir.make_dir(new).await;
             let (dir, was_there) = made.map_err(|error| item.at_sink(error))?;
-            // What is made from now on lies in it, and whatever finds that comes through it.
+            // Everything created from now on is inside it, and a listing reaches that only through it.
             let top = Top { dir: dir.clone(), name: new.to_vec(), meta: dir.stat(b"").await? };
             self.tops.borrow_mut().push(top);
-            // To find out whether it is the source a file is made in it.
+            // The check whether it is the source creates a file in it.
             let lifted = if lifts(was_there) { dir.lift().await } else { None };
             if let Err(error) = self.refuse_own(&from, name, meta).await {
                 if let Some(mode) = lifted {
@@ -337,14 +337,14 @@ impl Engine<'_> {
                 there.extend(found);
             }
         }
-        // A directory that was named as the destination itself keeps what it is.
+        // The destination that the user named keeps its attributes.
         let meta = (!new.is_empty()).then_some(*meta);
         let (parent, path, shown) = (Some(to.clone()), item.path(), item.sink_path());
         let to = Rc::new(Target { dir, parent, above, meta, path, shown, there });
         Ok(Filling { listing, from: Rc::new(from), to, depth: depth + 1, brings: BRINGS })
     }
 
-    /// Says that some extended attributes could not be kept.
+    /// Reports extended attributes that could not be set.
     fn lacks(&self, path: &[u8], attributes: usize) {
         if attributes > 0 {
             fail::note(format_args!(
@@ -382,9 +382,9 @@ impl Engine<'_> {
         (failed, Then::Found(items, filling))
     }
 
-    /// An error if this directory of the source is one that the copy fills. Within a session an id says which may be
-    /// one; between two, or with this machine, the same directory may have another id, and then its name and the
-    /// permissions it was made with say so. Either is only a reason to look.
+    /// Fails if this source directory is one that the copy fills. Within a session an equal id is the sign. Across
+    /// sessions, or with this machine, ids may differ; then the name and the permissions at creation are the sign.
+    /// Either sign only triggers the real check.
     async fn refuse_own(&self, from: &Dir, name: &[u8], meta: &Meta) -> Result<()> {
         let alike = |top: &&Top| {
             let foreign = !name.is_empty() && !top.dir.same_world(from);
@@ -400,7 +400,7 @@ impl Engine<'_> {
         Ok(())
     }
 
-    /// An error if something has come where nothing was: a rename would replace it.
+    /// Fails if a file has appeared where none was: a rename would replace it.
     async fn refuse_there(&self, item: &Item) -> Result<()> {
         if self.fresh && item.to.dir.stat(item.as_new()).await.is_ok() {
             bail!("something has come there meanwhile, and stays");
@@ -408,7 +408,7 @@ impl Engine<'_> {
         Ok(())
     }
 
-    /// Copies what is no directory.
+    /// Copies a file that is not a directory.
     async fn one(&self, item: &Item) -> Result<()> {
         let Item { from, name, meta, to, .. } = item;
         match meta.kind {
@@ -441,12 +441,12 @@ impl Engine<'_> {
         Ok(())
     }
 
-    /// Copies a file that has other names, or gives one of those that name, too.
+    /// Copies a file with several hard links, or links to its copy if there is one.
     async fn linked(&self, item: &Item, links: &Links) -> Result<()> {
         let (dir, new) = (&item.to.dir, item.as_new());
         let mut made = links.0.lock().await;
         self.refuse_there(item).await?;
-        // Where that cannot be, they are files of their own.
+        // If the link fails, copy the file instead.
         if let Some((other, name)) = made.get(&item.meta.id)
             && dir.link(new, other, name).await.is_ok()
         {
@@ -511,8 +511,7 @@ impl Engine<'_> {
         Ok(())
     }
 
-    /// Whether there is a file like this, as far as one can see: by its length and time of change, and by its content
-    /// where files shall be compared.
+    /// Returns whether the file has arrived already, judged by its length and time, and with `verify` by its content.
     async fn has_arrived(&self, item: &Item) -> Result<bool> {
         let Item { from, name, meta, to, .. } = item;
         let new = item.as_new();
@@ -533,33 +532,34 @@ impl Engine<'_> {
         Ok(a.is(b))
     }
 
-    /// Removes what is left of copies of what the source was before.
+    /// Removes parts that belong to earlier versions of the source.
     async fn sweep(&self, item: &Item, aside: &Aside, sink: &Sink) {
         let (to, new) = (&item.to, item.as_new());
         let Some(part) = &aside.part else { return };
         if sink.is_continued() {
-            // Whoever began it has swept.
+            // The copy that began this part has removed them.
             return;
         }
         let mut here = There::default();
         let there = match &to.there {
             Some(there) => there,
-            // Who may not see the names leaves them alone.
+            // If the names cannot be listed, no part is removed.
             None => {
                 to.dir.names().await.unwrap_or_default().iter().for_each(|name| here.part(name));
                 &here
             }
         };
         for old in there.parts_of(new) {
-            // A source may have files with such names of its own.
+            // The source may itself have files with such names.
             if old != part && item.from.stat(old).await.is_err() {
                 let _ = to.dir.unlink(old).await;
             }
         }
     }
 
-    /// An error if what was read, up to `end`, is not what was meant. A file that grows or shrinks meanwhile arrives
-    /// with the length it had when its end was read; but one that was continued, or shall be compared, must not change.
+    /// Fails if the bytes read, up to `end`, are not those of the intended file. A file that grows or shrinks meanwhile
+    /// is copied with its length at the time its end was read. A file that was continued or is to be verified must not
+    /// change.
     async fn agree(&self, source: &Source, sink: &Sink, meant: &Meta, end: u64) -> Result<()> {
         let strict = sink.is_continued() || self.verify;
         if !strict && end >= meant.size {
@@ -578,7 +578,7 @@ impl Engine<'_> {
 }
 
 impl Work {
-    /// What a person calls it, and the directory that waits for it no longer.
+    /// Returns the path as the user writes it, and the directory that no longer waits for this work.
     fn given_up(self) -> (Vec<u8>, Option<Rc<Target>>) {
         match self {
             Work::Copy(item) => (item.path(), Some(item.to)),
@@ -589,7 +589,7 @@ impl Work {
 }
 
 impl Item {
-    /// Its name in the target.
+    /// Returns its name in the target.
     fn as_new(&self) -> &[u8] {
         self.new.as_deref().unwrap_or(&self.name)
     }
@@ -616,33 +616,33 @@ impl Item {
     }
 }
 
-/// Whether less open files would have helped, here or there.
+/// Returns whether the error means too many open files, on this machine or on a server.
 fn is_too_much(error: &anyhow::Error) -> bool {
     let here = error.downcast_ref().copied();
     error.downcast_ref().is_some_and(remote::is_too_much)
         || here.is_some_and(|e| matches!(e, rustix::io::Errno::MFILE | rustix::io::Errno::NFILE))
 }
 
-/// What is to be done, the deepest first, so that little is open at a time; and how much is under way.
+/// Pending work, deepest first to keep few directories open; and counts of the work in flight.
 struct Queue {
     finish: Vec<Target>,
     small: Vec<Item>,
     large: Vec<Item>,
     dirs: Vec<Item>,
     listings: Vec<Filling>,
-    /// Until something else is done.
+    /// Work to retry when something else has ended.
     again: Vec<Work>,
-    /// Files under way at most, large ones not counted.
+    /// Limit of files in flight, large ones not counted.
     at_once: usize,
     files: usize,
     bytes: u64,
     larges: usize,
     lists: usize,
-    /// Names that they will bring.
+    /// Number of names that running listings are expected to bring.
     coming: usize,
 }
 
-/// What a piece of work takes of what may be under way.
+/// The share of the limits that a piece of work takes.
 #[derive(Clone, Copy)]
 enum Share {
     File(u64),
@@ -679,7 +679,7 @@ impl Queue {
         }
     }
 
-    /// What may be begun now.
+    /// Returns the next work that fits in the limits.
     fn next(&mut self) -> Option<(Work, Share)> {
         let next = self.next_file().or_else(|| self.next_listing());
         match next {
@@ -728,7 +728,7 @@ impl Queue {
         self.dirs.pop().map(|item| (Work::Copy(item), Share::Listing(BRINGS)))
     }
 
-    /// It is not under way any more.
+    /// Returns a share when its work has ended.
     fn ended(&mut self, share: Share) {
         match share {
             Share::File(bytes) => {
@@ -743,12 +743,12 @@ impl Queue {
         }
     }
 
-    /// One thing less to wait for.
+    /// Removes one reference to a directory; the last one schedules its completion.
     fn leave(&mut self, target: Rc<Target>) {
         self.finish.extend(Rc::into_inner(target));
     }
 
-    /// Less shall be under way from now on; when something of it has ended, this is tried again.
+    /// Lowers the limit of files in flight. `work` is retried when something in flight has ended.
     fn squeeze(&mut self, at_once: usize, work: Work) {
         self.at_once = at_once.clamp(1, self.at_once);
         self.again.push(work);

@@ -1,7 +1,7 @@
-//! This machine's end of a copy. Every name is looked up in a directory that is open, and never through a link.
+//! The local end of a copy. Every name is looked up in an open directory, and never through a link.
 //!
-//! Always holds: a file that is being written has a name of its own until it is whole; if it never is, that name goes,
-//! or stays as that of a part.
+//! Always holds: a file that is being written has a temporary name until it is complete. If it is never completed, it
+//! is removed or stays as a part.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -22,11 +22,11 @@ use super::remote::lists_not_in;
 use super::{some_more, temp_name};
 use crate::ancestors::DirectoryId;
 
-/// Read at once, bytes.
+/// Size of one read, bytes.
 const PIECE: u64 = 256 * 1024;
-/// Names looked at in one go.
+/// Number of names in one piece of a listing.
 const NAMES: usize = 1024;
-/// How directories are opened, never through a link.
+/// Flags to open directories, never through a link.
 const DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// An open directory.
@@ -34,13 +34,13 @@ const DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLL
 pub struct Dir(Rc<OwnedFd>);
 
 impl Dir {
-    /// The one that a person names; links are followed.
+    /// Opens the directory that the user names; follows links.
     pub fn named(path: &Path) -> Result<Dir> {
         let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
         Ok(Dir(Rc::new(fs::openat(CWD, path, DIR.difference(OFlags::NOFOLLOW), Mode::empty())?)))
     }
 
-    /// Which one it is.
+    /// Returns the directory's identity.
     pub fn id(&self) -> Result<DirectoryId> {
         let stat = fs::fstat(&*self.0)?;
         Ok(DirectoryId { device: stat.st_dev, number: stat.st_ino })
@@ -50,7 +50,7 @@ impl Dir {
         Ok(Listing { dir: self.clone(), entries: fs::Dir::read_from(&*self.0)? })
     }
 
-    /// The names in it.
+    /// Returns all names in the directory.
     pub fn names(&self) -> Result<Vec<Vec<u8>>> {
         let mut listing = self.listing()?;
         std::iter::from_fn(|| listing.name().transpose()).collect()
@@ -69,7 +69,7 @@ impl Dir {
         }
     }
 
-    /// Also whether it was there before.
+    /// Opens or creates a directory. Also returns whether it existed.
     pub fn make_dir(&self, name: &[u8]) -> Result<(Dir, bool)> {
         match fs::mkdirat(&*self.0, name, Mode::RWXU) {
             Ok(()) => Ok((self.dir(name)?, false)),
@@ -87,20 +87,20 @@ impl Dir {
         fs::symlinkat(target, &*self.0, &*temp)?;
         if preserve {
             let (uid, gid) = (Some(Uid::from_raw(meta.uid)), Some(Gid::from_raw(meta.gid)));
-            // Only root may give it away.
+            // Only root may do this; for other users the link keeps its owner.
             let _ = fs::chownat(&*self.0, &*temp, uid, gid, AtFlags::SYMLINK_NOFOLLOW);
         }
         if let Err(e) = fs::renameat(&*self.0, &*temp, &*self.0, name) {
             let _ = fs::unlinkat(&*self.0, &*temp, AtFlags::empty());
             return Err(e.into());
         }
-        // A file system that keeps no times of links is good enough.
+        // Not all file systems store times of links.
         let _ = fs::utimensat(&*self.0, name, &times(meta), AtFlags::SYMLINK_NOFOLLOW);
         Ok(())
     }
 
     pub fn open(&self, name: &[u8]) -> Result<File> {
-        // Should it have become a pipe since it was looked at, opening does not wait.
+        // Nonblocking, in case the file has been replaced by a pipe.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let fd = fs::openat(&*self.0, name, flags, Mode::empty())?;
         if Kind::of(fs::fstat(&fd)?.st_mode) != Kind::File {
@@ -138,8 +138,8 @@ impl Dir {
         Ok(fs::openat(&*self.0, temp, flags, Mode::RUSR | Mode::WUSR)?.into())
     }
 
-    /// A part that is there, and its length; `None`: something that cannot be one of ours for this source. In a
-    /// directory that others may write to, a name that can be guessed may be somebody else's file, or a link to one.
+    /// Opens an existing part and returns its length. Returns `None` if it cannot be our part for this source. In a
+    /// directory writable by others, a predictable name may be another user's file, or a link to one.
     fn part(&self, part: &[u8], aside: &Aside) -> Result<Option<(File, u64)>> {
         let st = fs::statat(&*self.0, part, AtFlags::SYMLINK_NOFOLLOW)?;
         if Kind::of(st.st_mode) != Kind::File {
@@ -166,7 +166,7 @@ impl Dir {
         let temp = temp_name();
         fs::linkat(&*dir.0, other, &*self.0, &*temp, AtFlags::empty())?;
         let renamed = fs::renameat(&*self.0, &*temp, &*self.0, name);
-        // Where both were the same file already, rename(2) does nothing.
+        // If both names were the same file already, rename(2) does nothing and the temporary name stays.
         let _ = fs::unlinkat(&*self.0, &*temp, AtFlags::empty());
         Ok(renamed?)
     }
@@ -188,21 +188,21 @@ impl Dir {
     }
 }
 
-/// The names of a directory, and what is known about each.
+/// A listing of a directory with the metadata of each name.
 pub struct Listing {
     dir: Dir,
     entries: fs::Dir,
 }
 
 impl Listing {
-    /// The next ones; `None` at the end.
+    /// Returns the next entries; `None` at the end.
     pub fn next(&mut self) -> Result<Option<Vec<Found>>> {
         let mut found = Vec::new();
         while found.len() < NAMES
             && let Some(name) = self.name()?
         {
             match self.dir.stat(&name) {
-                // It has gone meanwhile.
+                // The file was removed meanwhile.
                 Err(e) if e.downcast_ref() == Some(&Errno::NOENT) => {}
                 meta => found.push(Found { name, meta }),
             }
@@ -224,16 +224,16 @@ impl Listing {
 /// A file that is being written.
 pub struct Temp {
     file: File,
-    /// Bytes that were there.
+    /// Bytes that existed before.
     pub had: u64,
-    /// Its directory, its name for now, and the one it shall have; `None`: it had its name before.
+    /// Its directory, temporary name and final name; `None` if it is written under its own name.
     names: Option<(Rc<OwnedFd>, Vec<u8>, Vec<u8>)>,
-    /// It is worth to be continued.
+    /// If it is dropped, it stays as a part.
     pub stays: Cell<bool>,
 }
 
 impl Temp {
-    /// Empty: it had its name before.
+    /// Returns the temporary name; empty if it is written under its own name.
     pub fn name(&self) -> &[u8] {
         self.names.as_ref().map_or(b"", |(_, temp, _)| temp)
     }
@@ -246,7 +246,7 @@ impl Temp {
         Ok((&self.file).write_all(data)?)
     }
 
-    /// Whether it is a file of ours, which can be written at any place.
+    /// Returns whether it is a file of ours, which can be written at any offset.
     pub fn is_plain(&self) -> bool {
         self.names.is_some()
     }
@@ -264,7 +264,7 @@ impl Temp {
         let Some((dir, temp, name)) = &self.names else { return Ok(()) };
         dress(&self.file, meta, preserve)?;
         match fs::renameat(&**dir, &**temp, &**dir, &**name) {
-            // Another copy of the same source, into the same part, has been faster.
+            // Another copy of the same source into the same part has completed it first.
             Err(Errno::NOENT) if is_at(&self.file, dir, name) => {}
             renamed => renamed?,
         }
@@ -283,18 +283,18 @@ impl Drop for Temp {
     }
 }
 
-/// Whether the file has this name.
+/// Returns whether the file has this name.
 fn is_at(file: &File, dir: &OwnedFd, name: &[u8]) -> bool {
     let here = fs::fstat(file).map(|st| (st.st_dev, st.st_ino));
     let there = fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).map(|st| (st.st_dev, st.st_ino));
     here.is_ok() && here == there
 }
 
-/// Sets these attributes of an open file, and removes inherited access control lists that are not among them. Returns
-/// how many attributes could not be set. `inherited`: the file is new; whether it is a directory.
+/// Sets these attributes of an open file. Returns how many could not be set. `inherited` is set for a new file and says
+/// whether it is a directory; then inherited access control lists that are not among the attributes are removed.
 pub fn set_xattrs(fd: impl rustix::fd::AsFd, all: &[Xattr], inherited: Option<bool>) -> usize {
     let lists = inherited.map_or(Vec::new(), |is_dir| lists_not_in(all, is_dir));
-    // Of those that cannot be taken there are none: a new file's list is its owner's.
+    // If a list cannot be removed, there is none: the lists of a new file belong to its owner, which we are.
     for list in lists {
         let _ = fs::fremovexattr(&fd, list);
     }
@@ -302,18 +302,18 @@ pub fn set_xattrs(fd: impl rustix::fd::AsFd, all: &[Xattr], inherited: Option<bo
     all.iter().filter(set).count()
 }
 
-/// How a file is opened that is written; it may be read to compare it.
+/// Returns the flags to open a file for writing, and for reading if it is compared later.
 fn writing(read_back: bool) -> OFlags {
     let access = if read_back { OFlags::RDWR } else { OFlags::WRONLY };
     access | OFlags::NOFOLLOW | OFlags::CLOEXEC
 }
 
-/// What is known about a file that is open.
+/// Returns the metadata of an open file.
 pub fn stat(file: &File) -> Result<Meta> {
     Ok(meta(&fs::fstat(file)?))
 }
 
-/// The next piece of a file that is believed to have `size` bytes; `None` at its end.
+/// Reads the next piece of a file of about `size` bytes; `None` at its end.
 pub fn read_at(file: &File, at: u64, size: u64) -> Result<Option<Bytes>> {
     let mut piece = vec![0; some_more(at, size).min(PIECE) as usize];
     let n = loop {
@@ -326,17 +326,17 @@ pub fn read_at(file: &File, at: u64, size: u64) -> Result<Option<Bytes>> {
     Ok((n > 0).then(|| piece.into()))
 }
 
-/// The next piece of a file that may have holes, or the hole that is next; `None` at its end.
+/// Reads the next piece of a file that may have holes, or returns the hole that comes next; `None` at its end.
 pub fn next_sparse(file: &File, at: u64, size: u64) -> Result<Option<FilePiece>> {
     let data_end = match fs::seek(file, fs::SeekFrom::Data(at)) {
         Ok(data) if data > at => return Ok(Some(FilePiece::Hole(data - at))),
         Ok(_) => fs::seek(file, fs::SeekFrom::Hole(at)).unwrap_or(u64::MAX),
-        // No data follow.
+        // No data follows.
         Err(Errno::NXIO) => {
             let end = stat(file)?.size;
             return Ok((end > at).then(|| FilePiece::Hole(end - at)));
         }
-        // It does not say.
+        // The file system does not report holes.
         Err(_) => u64::MAX,
     };
     let mut data = read_at(file, at, size)?;
@@ -362,12 +362,12 @@ fn meta(st: &fs::Stat) -> Meta {
     }
 }
 
-/// Owner first, for a change of owner takes set-id bits away; time last.
+/// Sets owner, mode and time. Owner first, because a change of owner clears set-id bits; time last.
 fn dress(fd: impl rustix::fd::AsFd, meta: &Meta, preserve: bool) -> Result<()> {
     let mut mode = meta.mode_for(preserve);
     if preserve {
         match fs::fchown(&fd, Some(Uid::from_raw(meta.uid)), Some(Gid::from_raw(meta.gid))) {
-            // Only root may give files away; then nobody else's set-id program is made, either.
+            // Only root may change the owner. Then set-id bits are dropped, as the owner is another one.
             Err(Errno::PERM) => mode &= 0o1777,
             result => result?,
         }

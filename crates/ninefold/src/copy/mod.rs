@@ -1,7 +1,8 @@
-//! `get`, `put` and `cp`: files and trees from, to and between servers, contents, modes, times and links alike.
+//! `get`, `put` and `cp`: copy files and trees from, to and between servers, with their contents, modes, times and
+//! links.
 //!
-//! In: what the command line names. Out: an [`Item`] for each source, which the engine copies. Here is
-//! decided what a name means: into a directory that exists, or as a new name.
+//! In: operands of the command line. Out: an [`Item`] for each source, which the engine copies. This module decides
+//! whether the last operand is a directory to copy into, or a new name.
 
 mod compare;
 mod end;
@@ -54,7 +55,7 @@ pub fn cp(args: cli::Cp, config: &Config) -> Result<Tally> {
     let remote = config.remote(&args.remote)?;
     let parse = |word: &OsString| Operand::parse(word, &remote);
     let mut sources = args.paths.iter().map(parse).collect::<Result<Vec<_>>>()?;
-    // clap wants two paths at least.
+    // clap requires at least two paths.
     let to = sources.pop().expect("two paths");
     if let (Operand::Local(_), Some(_)) = (&to, sources.iter().find(|from| matches!(from, Operand::Local(_))))
     {
@@ -108,7 +109,7 @@ fn copy(sources: Vec<Operand>, to: Operand, copying: &Copying, remote: Remote) -
     })
 }
 
-/// A source and where it shall go.
+/// Resolves a source and its destination.
 async fn item(
     sessions: &Sessions,
     operand: &Operand,
@@ -121,7 +122,7 @@ async fn item(
         Operand::Remote(place) => remote_source(sessions, place, !copying.recursive).await?,
     };
     let path = operand.to_string().trim_end_matches('/').as_bytes().to_vec();
-    // A directory that the same copy has made is no other directory to copy into.
+    // A directory that the interrupted copy has created is the copy itself, not a directory to copy into.
     let is_tree = copying.resume && copying.recursive && meta.kind == Kind::Dir;
     let mark = |new: &[u8]| is_tree.then(|| part::mark(new, &path));
     let destination = match to {
@@ -172,14 +173,14 @@ async fn remote_source(sessions: &Sessions, place: &Place, follow: bool) -> Resu
     Ok((Dir::Remote(dir), name, meta))
 }
 
-/// Whether what is in a directory is meant, and not the directory with its name.
+/// Returns whether a path names the content of a directory, not the directory with its name.
 fn is_inside(path: &[u8]) -> bool {
     path == b"." || path.ends_with(b"/.")
 }
 
 struct Destination {
     target: Rc<Target>,
-    /// `None`: the source's own name.
+    /// `None` for the source's own name.
     new: Option<Vec<u8>>,
     in_place: bool,
 }
@@ -211,7 +212,7 @@ fn local_destination(
     if several {
         bail!("Not a directory");
     }
-    // A link to a pipe of a process has no other path than itself.
+    // A link to a pipe of a process (as in /proc) has no other path than itself.
     let special = path.metadata().is_ok_and(|meta| !meta.is_file());
     let path = real.as_deref().unwrap_or(path);
     let name = path.file_name().context("No such file or directory")?;
@@ -261,18 +262,18 @@ fn is_absent(error: &anyhow::Error) -> bool {
     error.downcast_ref::<nine_io::client::Error>().is_some_and(|e| e.errno() == Errno::ENOENT)
 }
 
-/// Bytes to ask for at `at` of a file that is believed to have `size`: one more shows that it ends there; and some, in
-/// case it does not tell its length.
+/// Returns how many bytes to request at offset `at` of a file of about `size` bytes. One byte more shows that the file
+/// ends there; at least [`SOME`], in case the file does not report its length.
 fn some_more(at: u64, size: u64) -> u64 {
     (size.saturating_sub(at) + 1).max(SOME)
 }
 
-/// Bytes of a file that may be without length.
+/// Bytes to request of a file that may not report its length.
 const SOME: u64 = 4096;
-/// Descriptors that every process may have.
+/// Number of descriptors that every process may have.
 const FEW: usize = 256;
 
-/// A name that nothing else has, for a file that is not whole yet.
+/// Returns a random name for a file that is not complete yet.
 fn temp_name() -> String {
     let mut bits = [0; 8];
     rt::Real.entropy(&mut bits);

@@ -1,10 +1,10 @@
-//! Parts: files that are not whole yet, under names that a later copy finds again.
+//! Parts: incomplete files under names that a later copy finds again.
 //!
-//! In: the name that a file shall have, and what is known about its source. Out: the name of its part,
-//! `.NAME.ninefold-` and 16 digits; and what stands in a directory that is copied to.
+//! In: the final name of a file, and the metadata of its source. Out: the name of its part, `.NAME.ninefold-` and 16
+//! digits; and an index of the directory that is copied to.
 //!
-//! Always holds: the digits follow from the name, the source's length and its time of change, so a part is continued
-//! only from the source it was begun with; a part's name has at most 255 bytes, and never stands for two files.
+//! Always holds: the digits depend on the name, the source's length and its modification time. So a part is only
+//! continued from the source it was begun with. A part's name has at most 255 bytes and never stands for two files.
 
 use std::collections::HashMap;
 
@@ -13,20 +13,21 @@ use ring::digest::{SHA256, digest};
 
 use super::end::{Found, Kind, Meta};
 
-/// Between the name and the digits.
+/// Separates the name from the digits.
 const MARK: &[u8] = b".ninefold-";
-/// Digits of 64 bits.
+/// Hex digits of 64 bits.
 const DIGITS: usize = 16;
-/// What of the name fits into 255 bytes.
+/// Longest part of the name that fits into 255 bytes.
 const STEM: usize = 255 - 1 - MARK.len() - DIGITS;
 
-/// What the file `new` is called until all of its source has come.
+/// Returns the name of the part for the file `new`.
 pub fn name(new: &[u8], source: &Meta) -> Vec<u8> {
     let Time { sec, nsec } = source.mtime;
     of(new, &[&source.size.to_le_bytes()[..], &sec.to_le_bytes(), &nsec.to_le_bytes()].concat())
 }
 
-/// What stands beside the directory `new` until all of the tree has come that a person calls `source`.
+/// Returns the name of the marker beside the directory `new` until it is complete. `source` is its source's path as the
+/// user writes it.
 pub fn mark(new: &[u8], source: &[u8]) -> Vec<u8> {
     of(new, source)
 }
@@ -35,7 +36,7 @@ fn of(new: &[u8], identity: &[u8]) -> Vec<u8> {
     [b".", &*stem(new), MARK, digits(&[new, b"/", identity].concat()).as_bytes()].concat()
 }
 
-/// The name as far as there is room; with digits of its own if there is not.
+/// Returns the name, shortened with digits of its own if it is too long.
 fn stem(new: &[u8]) -> Vec<u8> {
     if new.len() <= STEM {
         return new.to_vec();
@@ -47,7 +48,7 @@ fn stem(new: &[u8]) -> Vec<u8> {
     [&new[..cut], b"~", digits(new).as_bytes()].concat()
 }
 
-/// What stands for the name in the name of a part; `None`: it is none.
+/// Returns the stem in a part's name; `None` if the name is not one of a part.
 fn stem_of(part: &[u8]) -> Option<&[u8]> {
     let (rest, digits) = part.split_at_checked(part.len().checked_sub(DIGITS)?)?;
     let stem = rest.strip_prefix(b".")?.strip_suffix(MARK)?;
@@ -55,23 +56,23 @@ fn stem_of(part: &[u8]) -> Option<&[u8]> {
     (!stem.is_empty() && digits.iter().all(hex)).then_some(stem)
 }
 
-/// 64 bits that two texts share only by a chance nobody will see.
+/// Returns a hash of 64 bits. Collisions are too rare to matter.
 fn digits(text: &[u8]) -> String {
     let sum = digest(&SHA256, text);
     sum.as_ref().iter().take(DIGITS / 2).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What stands in a directory that is copied to.
+/// An index of the directory that is copied to.
 #[derive(Default)]
 pub struct There {
-    /// Kind, length and time of change of files and links.
+    /// Kind, length and modification time of files and links.
     files: HashMap<Vec<u8>, (Kind, u64, Time)>,
-    /// Names of parts, by what stands for the name in them.
+    /// Names of parts, by their stem.
     parts: HashMap<Vec<u8>, Vec<Vec<u8>>>,
 }
 
 impl There {
-    /// More of its names.
+    /// Adds entries of the directory.
     pub fn extend(&mut self, found: Vec<Found>) {
         for Found { name, meta } in found {
             let Ok(meta) = meta else { continue };
@@ -84,19 +85,19 @@ impl There {
         }
     }
 
-    /// Notes a name if it is one of a part.
+    /// Adds a name if it is one of a part.
     pub fn part(&mut self, name: &[u8]) {
         if let Some(stem) = stem_of(name) {
             self.parts.entry(stem.to_vec()).or_default().push(name.to_vec());
         }
     }
 
-    /// Whether the file or link of this name is as long and as old as its source.
+    /// Returns whether the file or link of this name has its source's kind, length and time.
     pub fn has(&self, new: &[u8], source: &Meta) -> bool {
         self.files.get(new).is_some_and(|&(kind, size, mtime)| source.is_like(kind, size, mtime))
     }
 
-    /// The parts of the file of this name.
+    /// Returns the names of all parts of this file.
     pub fn parts_of(&self, new: &[u8]) -> &[Vec<u8>] {
         self.parts.get(&stem(new)).map_or(&[], Vec::as_slice)
     }

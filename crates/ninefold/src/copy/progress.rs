@@ -1,6 +1,6 @@
-//! How far a copy is: a bar on a terminal, a line every few seconds elsewhere, nothing if that is wanted.
+//! Progress of a copy: a bar on a terminal, else a line every few seconds; nothing if the user wants quiet.
 //!
-//! Always holds: a copy that is over soon shows nothing.
+//! Always holds: a copy that ends soon shows nothing.
 
 use std::cell::Cell;
 use std::io::IsTerminal;
@@ -10,12 +10,12 @@ use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::fail;
 
-/// Before it, nothing is shown.
+/// Nothing is shown before this time.
 const SOON: Duration = Duration::from_secs(1);
-/// Between two lines.
+/// Interval of lines.
 const EVERY: Duration = Duration::from_secs(5);
 
-/// See the module.
+/// Progress of a copy.
 pub struct Progress {
     shown: Shown,
     bytes: Cell<u64>,
@@ -26,11 +26,11 @@ pub struct Progress {
     skipped: Cell<u64>,
 }
 
-/// How it is shown, and when.
+/// The form of the display, and its times.
 struct Shown {
     look: Look,
     begin: Instant,
-    /// When something was shown last.
+    /// Time of the last line.
     last: Cell<Option<Instant>>,
 }
 
@@ -59,12 +59,12 @@ impl Shown {
         if let Look::Bar(bar) = &self.look { Some(bar) } else { None }
     }
 
-    /// Nothing more comes.
+    /// Removes the display.
     fn end(&self) {
         self.bar().inspect(|bar| bar.finish_and_clear());
     }
 
-    /// Something has changed: on a bar, or for a line that says what there is after so long.
+    /// Updates the bar, or prints a line if one is due. `line` gets the time since the start.
     fn show(&self, on: impl FnOnce(&ProgressBar), line: impl FnOnce(Duration) -> String) {
         let now = Instant::now();
         let begun = now.duration_since(self.begin);
@@ -90,7 +90,7 @@ impl Shown {
 }
 
 impl Progress {
-    /// `size`: the bytes there will be, if that is known.
+    /// `size`: the expected bytes, if known.
     pub fn new(quiet: bool, size: Option<u64>) -> Self {
         let zero = || Cell::new(0);
         Self {
@@ -104,19 +104,19 @@ impl Progress {
         }
     }
 
-    /// Bytes have been moved.
+    /// Adds bytes that were moved.
     pub fn bytes(&self, n: usize) {
         add(&self.bytes, n as u64);
         self.show();
     }
 
-    /// Bytes have been read to compare them.
+    /// Adds bytes that were read for comparison.
     pub fn checked(&self, n: usize) {
         add(&self.checked, n as u64);
         self.show();
     }
 
-    /// Bytes were there already.
+    /// Adds bytes that existed before.
     pub fn had(&self, n: u64) {
         add(&self.had, n);
         if let (Some(bar), 1..) = (self.shown.bar(), n) {
@@ -125,29 +125,29 @@ impl Progress {
         }
     }
 
-    /// A file is done.
+    /// Adds a file that is done.
     pub fn file(&self) {
         add(&self.files, 1);
         self.show();
     }
 
-    /// One of them may have been continued.
+    /// Adds a file that was continued, if `yes`.
     pub fn resumed(&self, yes: bool) {
         add(&self.resumed, yes.into());
     }
 
-    /// A file was there already.
+    /// Adds a file that existed before.
     pub fn skipped(&self, size: u64) {
         add(&self.skipped, 1);
         self.had(size);
     }
 
-    /// Files that are done.
+    /// Returns the number of files that are done.
     pub fn files(&self) -> u64 {
         self.files.get()
     }
 
-    /// What it came to, with so many failures; `resume`: also what was there before.
+    /// Returns a summary with the number of failures; with `resume`, also the files that existed before.
     pub fn summary(&self, resume: bool, failed: usize) -> String {
         let mut said = format!("{} files are copied", self.files.get());
         if resume {
@@ -160,7 +160,7 @@ impl Progress {
         said
     }
 
-    /// Nothing more comes.
+    /// Removes the display.
     pub fn end(&self) {
         self.shown.end();
     }
@@ -182,7 +182,7 @@ impl Progress {
     }
 }
 
-/// How many of something have been looked at, shown where that takes long, as a copy's progress is.
+/// A counter of items, displayed like a copy's progress if it takes long.
 pub struct Steps {
     shown: Shown,
     what: &'static str,
@@ -191,7 +191,7 @@ pub struct Steps {
 }
 
 impl Steps {
-    /// So many, if that is known, of `what`.
+    /// Counts items with this plural name; `of` is their number, if known.
     pub fn new(quiet: bool, what: &'static str, of: Option<u64>) -> Self {
         let bar = || {
             let bar = of.map_or_else(ProgressBar::no_length, ProgressBar::new);
@@ -201,26 +201,26 @@ impl Steps {
         Self { shown: Shown::new(quiet, bar), what, done: Cell::new(0), read: Cell::new(0) }
     }
 
-    /// One more.
+    /// Counts one item.
     pub fn one(&self) {
         add(&self.done, 1);
         self.show();
     }
 
-    /// It is so far, of so many.
+    /// Sets the position and the total.
     pub fn at(&self, done: u64, of: u64) {
         self.done.set(done);
         self.shown.bar().inspect(|bar| bar.set_length(of));
         self.show();
     }
 
-    /// Bytes have been read for it.
+    /// Adds bytes that were read.
     pub fn read(&self, n: usize) {
         add(&self.read, n as u64);
         self.show();
     }
 
-    /// Nothing more comes.
+    /// Removes the display.
     pub fn end(&self) {
         self.shown.end();
     }
@@ -248,7 +248,7 @@ fn is_due(last: Instant, now: Instant) -> bool {
 
 fn line(files: u64, bytes: u64, time: Duration) -> String {
     let rate = (bytes as f64 / time.as_secs_f64().max(0.001)) as u64;
-    // What is no file counts none.
+    // Items that are not files are not counted.
     let files = if files > 0 { format!("{files} files, ") } else { String::new() };
     format!("{files}{} so far, {}/s", HumanBytes(bytes), HumanBytes(rate))
 }
@@ -263,7 +263,7 @@ fn bar(size: Option<u64>) -> ProgressBar {
     }
 }
 
-/// Of what is written here.
+/// Parses a template of this file.
 fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).expect("a good template")
 }

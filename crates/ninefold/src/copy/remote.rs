@@ -1,11 +1,12 @@
-//! A server's end of a copy.
+//! The remote end of a copy.
 //!
-//! In .L a file is written under a name of its own and renamed when it is whole. The older dialects cannot rename onto
-//! a file that exists, so there it is written in place, and one that is new is removed if it does not become whole; a
-//! part, or what is to be compared first, has a name of its own there as well, and what it replaces is removed before.
+//! In 9P2000.L a file is written under a temporary name and renamed when it is complete. The older dialects cannot
+//! rename onto an existing file. There a file is written in place, and a new one is removed if it is not completed. A
+//! part, or a file that is verified first, has a temporary name there, too; the file that it replaces is removed before
+//! the rename.
 //!
-//! Always holds: the bytes of a part that are more than [`WINDOW`] before its end are all there, for never more of them
-//! are under way, and writes are begun in order.
+//! Always holds: a part has no gaps except in its last [`WINDOW`] bytes: never more bytes are in flight, and writes are
+//! issued in order.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -27,18 +28,18 @@ use super::end::{Aside, Found, Kind, Meta, Xattr};
 use super::{some_more, temp_name};
 use crate::ancestors::DirectoryId;
 
-/// So much of the end of a part is written again, bytes: no less than `Options::window` of any client of ours.
+/// The last bytes of a part, which are written again. At least `Options::window` of any client of ours.
 const WINDOW: u64 = (WIDER as u64) * (8 << 20);
-/// A file that is not larger is asked for at one go, bytes.
+/// A file of at most this length is requested in one read, bytes.
 const AT_ONE_GO: u64 = 128 * 1024;
-/// How often, and how long after each other, it is tried to remove what is left over.
+/// Number of attempts to remove a temporary file, and the pause between them.
 const TRIES: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(20);
-/// Directory data asked for at first, and then at once, bytes: some hundred names, which are looked at together.
+/// Sizes of the first and of later directory reads, bytes: some hundred names. Their metadata is requested together.
 const FIRST_NAMES: u32 = 8 * 1024;
 const NAMES: u32 = 40 * 1024;
 
-/// A directory, walked to.
+/// A directory that was walked to.
 #[derive(Clone)]
 pub struct Dir(Rc<File>);
 
@@ -53,7 +54,7 @@ impl Dir {
         Dir(Rc::new(file))
     }
 
-    /// Which one it is.
+    /// Returns the directory's identity.
     pub fn id(&self) -> DirectoryId {
         self.0.qid().into()
     }
@@ -64,7 +65,7 @@ impl Dir {
         Ok(Listing { dir: self.clone(), open, ahead, unseen: Vec::new(), at_once: usize::MAX })
     }
 
-    /// The names in it.
+    /// Returns all names in the directory.
     pub async fn names(&self) -> Result<Vec<Vec<u8>>> {
         let open = self.0.open("", OpenFlags::READ).await?;
         let (mut names, mut at) = (Vec::new(), 0);
@@ -75,9 +76,9 @@ impl Dir {
         Ok(names)
     }
 
-    /// Whether both were walked to from one root.
+    /// Returns whether both come from one session.
     pub fn same_session(&self, other: &Dir) -> bool {
-        // The address is kept once for each session.
+        // A session stores its peer's address once.
         std::ptr::eq(self.0.client().peer(), other.0.client().peer())
     }
 
@@ -93,13 +94,13 @@ impl Dir {
         Ok(Dir::new(file))
     }
 
-    /// Also whether it was there before.
+    /// Opens or creates a directory. Also returns whether it existed.
     pub async fn make_dir(&self, name: &[u8]) -> Result<(Dir, bool)> {
         let made = self.0.mkdir(name, 0o700, NOGID).await;
         match (made, self.dir(name).await) {
-            // It exists, whatever this server's word for that is.
+            // It exists; servers use different errors for that.
             (made, Ok(dir)) => Ok((dir, made.is_err())),
-            // It may well exist, and with less open it is found.
+            // It may exist: with fewer open files the walk would find it.
             (Err(_), Err(e)) if is(&e, is_too_much) => Err(e),
             (Err(e), Err(_)) => Err(e.into()),
             (Ok(_), Err(e)) => Err(e),
@@ -126,7 +127,7 @@ impl Dir {
             }
             made => drop(made?),
         }
-        // A server that keeps no times of links, or does not let us give them away, is good enough.
+        // Some servers store no times of links, or forbid to change their owner.
         let link = match self.0.walk(name).await {
             Ok(link) => link,
             Err(e) if is_too_much(&e) => return Err(e.into()),
@@ -141,13 +142,13 @@ impl Dir {
         Ok(())
     }
 
-    /// A plain file, open, and its first bytes from `at` on: all of a small one, and then one byte less than was asked
-    /// for, which shows that it ends there.
+    /// Opens a plain file and reads its first bytes from `at` on. For a small file these are all bytes; the read asks
+    /// for one byte more, so that a short answer shows the end.
     pub async fn open(&self, name: &[u8], at: u64, meta: &Meta) -> Result<Opened> {
         let Meta { size, is_sparse, .. } = *meta;
         let asked = some_more(at, size);
         if at > 0 || asked > AT_ONE_GO {
-            // That it is a plain file is known from before.
+            // The metadata shows that it is a plain file.
             let (file, opening) = self.0.open_early(name, OpenFlags::READ, Qid::default()).await?;
             let opening = AsyncMutex::new(opening);
             return Ok(Opened { file, opening, at, size, is_sparse, first: Bytes::new(), at_end: false });
@@ -176,7 +177,7 @@ impl Dir {
         }
         match dir.create(name, flags, 0o600, NOGID).await {
             Ok(file) => Ok(end(file, Fate::New)),
-            // It may exist, in whatever words the server says so.
+            // The file may exist; servers use different errors for that.
             Err(e) => match dir.open(name, flags | OpenFlags::TRUNC).await {
                 Ok(file) => Ok(end(file, Fate::Old)),
                 Err(_) => Err(e.into()),
@@ -184,7 +185,7 @@ impl Dir {
         }
     }
 
-    /// A part that is there is continued, if it can be.
+    /// Continues an existing part if possible, else creates it.
     async fn create_part(&self, name: &[u8], part: &[u8], flags: OpenFlags, size: u64) -> Result<Temp> {
         let dir = &self.0;
         let make = || {
@@ -205,10 +206,10 @@ impl Dir {
             Err(e) if e.is_disconnect() => return Err(e.into()),
             Err(e) => e,
         };
-        // It may exist, in whatever words the server says so.
+        // The part may exist; servers use different errors for that.
         let Ok((there, attr)) = dir.walk_attr(part, GetMask::BASIC).await else { return Err(refused.into()) };
         let meta = Meta::from(&attr);
-        // A name that can be guessed may be somebody else's link.
+        // A predictable name may be another user's link.
         if meta.kind != Kind::File || is_more(there.qid(), &meta) || attr.nlink > 1 || meta.size > size {
             dir.unlink(part, false).await?;
             return Ok(end(make().await?, 0));
@@ -257,21 +258,22 @@ impl Dir {
     }
 }
 
-/// The names of a directory, and what is known about each; the next ones come while these are looked at.
+/// A listing of a directory with the metadata of each name. The next names are read while the current ones are
+/// processed.
 pub struct Listing {
     dir: Dir,
     open: File,
-    /// And where to go on after them.
+    /// The next entries, and the offset after them.
     ahead: Result<Option<(Vec<Entry>, u64)>, Error>,
-    /// Names that are still to be looked at: too much was open.
+    /// Names without metadata so far, because too many files were open.
     unseen: Vec<Entry>,
-    /// Of these, looked at together.
+    /// Number of names from `unseen` to request metadata for at once.
     at_once: usize,
 }
 
 impl Listing {
-    /// The next ones; `None` at the end. An error that says too much is open means that none of them could be looked
-    /// at; then it may be asked again.
+    /// Returns the next entries; `None` at the end. An error of too many open files means that no metadata was read;
+    /// the call may be repeated.
     pub async fn next(&mut self) -> Result<Option<Vec<Found>>> {
         let entries = if self.unseen.is_empty() {
             let Some((entries, next)) = std::mem::replace(&mut self.ahead, Ok(None))? else {
@@ -293,7 +295,7 @@ impl Listing {
                     self.unseen.push(entry);
                     refused = Some(e);
                 }
-                // It has gone meanwhile.
+                // The file was removed meanwhile.
                 Err(e) if is(&e, |e| e.errno() == Errno::ENOENT) => {}
                 meta => found.push(Found { name: entry.name.into_vec(), meta }),
             }
@@ -327,33 +329,33 @@ fn is(error: &anyhow::Error, what: impl FnOnce(&Error) -> bool) -> bool {
     error.downcast_ref().is_some_and(what)
 }
 
-/// A file to be read, and what has come with the answer.
+/// A file to read, and the data that came with the open.
 pub struct Opened {
     pub file: File,
-    /// Whether it is open, if that is not known yet.
+    /// Result of the open, if it has not arrived yet.
     opening: AsyncMutex<Opening>,
-    /// Where the first bytes begin.
+    /// Offset of the first bytes.
     pub at: u64,
-    /// The length it is believed to have.
+    /// Expected length.
     pub size: u64,
-    /// It may have holes.
+    /// The file may have holes.
     pub is_sparse: bool,
     pub first: Bytes,
-    /// Nothing follows them.
+    /// The file ends after the first bytes.
     pub at_end: bool,
 }
 
 impl Opened {
-    /// It is open, or was not: what has been asked of it meanwhile has failed then.
+    /// Waits for the result of the open. If it failed, all requests sent meanwhile fail, too.
     pub async fn ready(&self) -> Result<()> {
         Ok(self.opening.lock().await.wait(&self.file).await?)
     }
 }
 
-/// A file with a name of its own that is being made. Dropped on the way, it is made nevertheless and then removed: a
-/// request that is taken back may have been done.
+/// The creation of a temporary file, as a future. If it is dropped early, the creation still completes and the file is
+/// then removed: a cancelled request may have been executed.
 struct Making {
-    /// `None`: it is made, or could not be.
+    /// `None` when the creation has completed or failed.
     create: Option<Pin<Box<Create>>>,
     dir: Rc<File>,
     name: Vec<u8>,
@@ -391,7 +393,7 @@ impl Drop for Making {
     }
 }
 
-/// The extended attributes of a file; none where a server knows nothing of them.
+/// Returns the extended attributes of a file; empty if the server does not support them.
 pub async fn xattrs(file: &File) -> Result<Vec<Xattr>> {
     let names = match file.xattrs().await {
         Err(e) if e.is_disconnect() => return Err(e.into()),
@@ -405,8 +407,8 @@ pub async fn xattrs(file: &File) -> Result<Vec<Xattr>> {
     Ok(all)
 }
 
-/// Sets these attributes of a file and, with `inherited`, removes access control lists that are not among them. Returns
-/// how many attributes could not be set and how many lists could not be removed.
+/// Sets these attributes of a file. With `inherited`, removes access control lists that are not among them. Returns how
+/// many attributes could not be set plus how many lists could not be removed.
 pub async fn set_xattrs(file: &File, all: &[Xattr], inherited: bool) -> Result<usize> {
     let mut lost = 0;
     let lists = if inherited { lists_not_in(all, file.qid().is_dir()) } else { Vec::new() };
@@ -426,13 +428,13 @@ pub async fn set_xattrs(file: &File, all: &[Xattr], inherited: bool) -> Result<u
     Ok(lost)
 }
 
-/// The access control lists that are not among these.
+/// Returns the access control lists that are not among these attributes.
 pub fn lists_not_in(all: &[Xattr], is_dir: bool) -> Vec<&'static [u8]> {
     let lists = [acl::ACCESS, acl::DEFAULT].into_iter().take(if is_dir { 2 } else { 1 });
     lists.filter(|list| all.iter().all(|(name, _)| name != list)).collect()
 }
 
-/// Whether a file is more than its content, so that another one in its place would not do.
+/// Returns whether a file is more than its content, so that a new file cannot replace it.
 pub fn is_more(qid: Qid, meta: &Meta) -> bool {
     qid.ty & (Qid::APPEND | Qid::EXCL) != 0 || meta.kind == Kind::Special
 }
@@ -443,15 +445,15 @@ pub struct Temp {
     dir: Rc<File>,
     name: Vec<u8>,
     fate: Fate,
-    /// Bytes that were there.
+    /// Bytes that existed before.
     pub had: u64,
-    /// It is worth to be continued.
+    /// If it is dropped, it stays as a part.
     pub stays: Cell<bool>,
-    /// Its mode and time come before its name: who sees the name sees the time.
+    /// Set mode and time before the rename, so that the file never has its name without its time.
     calm: bool,
 }
 
-/// A file that is open, or being made.
+/// A file that is open or being created.
 struct Written {
     file: File,
     opening: AsyncMutex<Opening>,
@@ -469,12 +471,12 @@ impl Written {
     }
 }
 
-/// Whether less open files would have helped the server.
+/// Returns whether the error means too many open files on the server.
 pub fn is_too_much(error: &Error) -> bool {
     matches!(error.errno(), Errno::EMFILE | Errno::ENFILE)
 }
 
-/// Removes a file, if it was made. Where too much is open even that is refused, for a while.
+/// Removes a file if its creation succeeded. Retries while the server has too many open files.
 async fn remove(dir: &File, file: &Written, name: &[u8]) {
     if file.ready().await.is_err() {
         return;
@@ -489,25 +491,25 @@ async fn remove(dir: &File, file: &Written, name: &[u8]) {
     }
 }
 
-/// How a temporary file has taken the place of another one.
+/// How a temporary file has replaced another one.
 #[derive(PartialEq)]
 enum InPlace {
     Renamed,
     Copied,
 }
 
-/// Bytes of one read when a temporary file is copied.
+/// Size of one read when a temporary file is copied, bytes.
 const COPY: u32 = 1 << 20;
 
-/// What becomes of a file.
+/// The handling of a file at the end.
 enum Fate {
-    /// It gets its name at the end, or is removed under this one.
+    /// It has this temporary name; it is renamed on success, else removed.
     Renamed(Vec<u8>),
-    /// It has its name, and loses it unless all goes well.
+    /// It is new under its own name, and is removed on failure.
     New,
-    /// It was there before and stays, gets mode and time.
+    /// It existed before; it stays and gets mode and time.
     Old,
-    /// It stays as it is.
+    /// It stays unchanged.
     AsItIs,
 }
 
@@ -517,7 +519,7 @@ impl Temp {
         Temp { file: Rc::new(made.into()), dir, name, fate, had: 0, stays: Cell::new(false), calm: false }
     }
 
-    /// What it is called for now.
+    /// Returns its current name.
     pub fn name(&self) -> &[u8] {
         match &self.fate {
             Fate::Renamed(temp) => temp,
@@ -525,7 +527,7 @@ impl Temp {
         }
     }
 
-    /// From where on it is written.
+    /// Returns the offset at which writing begins.
     pub fn start(&self) -> u64 {
         self.had.saturating_sub(WINDOW)
     }
@@ -546,7 +548,7 @@ impl Temp {
         &self.file.file
     }
 
-    /// Whether nothing was in it that we have not written.
+    /// Returns whether it contains only data that we wrote.
     pub fn is_new(&self) -> bool {
         matches!(self.fate, Fate::Renamed(_) | Fate::New)
     }
@@ -556,7 +558,7 @@ impl Temp {
         self.ready().await?;
         let size = SetAttr { size: Some(len), ..SetAttr::default() };
         match self.file().setattr(&size).await {
-            // A server that sets no length makes a file longer where something is written.
+            // A server that cannot set lengths extends a file when a byte is written there.
             Err(e) if !e.is_disconnect() && len > 0 => {
                 self.file().write_all_at(len - 1, &[0]).await?;
                 Ok(())
@@ -565,7 +567,7 @@ impl Temp {
         }
     }
 
-    /// It is made, or could not be: what has been asked of it meanwhile has failed then.
+    /// Waits for the result of the creation. If it failed, all requests sent meanwhile fail, too.
     pub async fn ready(&self) -> Result<()> {
         Ok(self.file.ready().await?)
     }
@@ -581,7 +583,7 @@ impl Temp {
                 Ok(())
             }
             Fate::Renamed(temp) => {
-                // Neither needs the other, and both are one round trip.
+                // The two requests are independent, so send them in one round trip.
                 let renamed = self.rename(temp);
                 let (dressed, renamed) = join(dress(self.file(), meta, preserve), renamed).await;
                 let copied = renamed? == InPlace::Copied;
@@ -603,7 +605,8 @@ impl Temp {
     async fn rename(&self, temp: &[u8]) -> Result<InPlace, Error> {
         let rename = || self.dir.rename(temp, &self.dir, &self.name);
         match rename().await {
-            // The older dialects replace nothing. What stays if the next step fails is whole.
+            // The older dialects do not replace files. The temporary file is complete, so keep it if the next step
+            // fails.
             Err(e) if e.errno() == Errno::EOPNOTSUPP && !self.dir.client().dialect().is_l() => {
                 let stays = self.stays.replace(true);
                 if let Err(e) = self.dir.unlink(&self.name, false).await {
@@ -612,20 +615,20 @@ impl Temp {
                 }
                 rename().await?;
             }
-            // In a union the old file may be on another server, or on one of an older dialect.
+            // In a union the old file may be on another server, or on one with an older dialect.
             Err(e) if matches!(e.errno(), Errno::EXDEV | Errno::EOPNOTSUPP) => {
                 self.copy(temp).await?;
                 return Ok(InPlace::Copied);
             }
-            // Another copy of the same source, into the same part, has been faster.
+            // Another copy of the same source into the same part has completed it first.
             Err(e) if e.errno() == Errno::ENOENT && self.is_there().await => {}
             renamed => renamed?,
         }
         Ok(InPlace::Renamed)
     }
 
-    /// Copies the content over the file that has the name, and removes the temporary file. If that fails in the middle,
-    /// the temporary file stays: it is whole, and the other one may not be.
+    /// Copies the content over the existing file, and removes the temporary file. On a failure in between, the
+    /// temporary file stays: it is complete, and the other one may not be.
     async fn copy(&self, temp: &[u8]) -> Result<(), Error> {
         let from = self.dir.open(temp, OpenFlags::READ).await?;
         let to = self.dir.open(&self.name, OpenFlags::WRITE | OpenFlags::TRUNC).await?;
@@ -639,7 +642,7 @@ impl Temp {
             to.write_all_at(at, &data).await?;
             at += data.len() as u64;
         }
-        // An error of the close, too, leaves the temporary file.
+        // If the close fails, the temporary file stays, too.
         to.close().await?;
         self.stays.set(stays);
         self.dir.unlink(temp, false).await
@@ -670,7 +673,7 @@ async fn dress(file: &File, meta: &Meta, preserve: bool) -> Result<()> {
     if preserve {
         let owner = SetAttr { uid: Some(meta.uid), gid: Some(meta.gid), ..SetAttr::default() };
         match file.setattr(&owner).await {
-            // As on this machine: who may not give files away makes no set-id programs of others.
+            // As on this machine: without a change of owner, set-id bits are dropped.
             Err(e) if matches!(e.errno(), Errno::EPERM | Errno::EOPNOTSUPP) => mode &= 0o1777,
             result => result?,
         }
@@ -683,7 +686,7 @@ thread_local! {
     static CLEANING: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Goes on beside what runs now; the program waits for it, for a while, before it ends.
+/// Runs work in the background. The program waits for it, for a limited time, before it ends.
 fn clean_up(work: impl Future<Output = ()> + 'static) {
     CLEANING.set(CLEANING.get() + 1);
     rt::Real.spawn(Box::pin(async {
@@ -692,7 +695,7 @@ fn clean_up(work: impl Future<Output = ()> + 'static) {
     }));
 }
 
-/// Returns when nothing is being removed any more.
+/// Waits until no background removal is left.
 pub async fn cleaned() {
     while CLEANING.get() > 0 {
         rt::Real.sleep_until(rt::Real.now() + PAUSE).await;

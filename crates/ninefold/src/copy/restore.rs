@@ -1,10 +1,11 @@
-//! Brings back what was: a tree of a server made what it is in another place, as far as that takes nothing away.
+//! Restores from dumps: makes a tree at another place the same as in the dump, without removing anything.
 //!
-//! In: a place of a dump, and where it shall go. Out: what was done. The engine copies what the comparison finds.
+//! In: a place in a dump, and the destination. Out: the numbers of restored and skipped files. The engine copies the
+//! differences that the comparison finds.
 //!
-//! Always holds: without force nothing is changed before everything has been looked at, and of what is there only the
-//! times of directories that get something. What only the destination has stays. [`BATCH`] differences are held at
-//! once, whatever there is to do.
+//! Always holds: without `force`, nothing changes before everything is compared. Of the existing files only the times
+//! of directories that get new content change. Files that only the destination has stay. At most [`BATCH`] differences
+//! are held at once.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -24,45 +25,45 @@ use crate::dial::Sessions;
 use crate::fail::{self, Tally};
 use crate::operand::{Operand, Place};
 
-/// Differences that are held, and done away with together.
+/// Limit of differences that are collected and copied together.
 const BATCH: usize = 512;
-/// Files that are named when nothing is done because of them.
+/// Number of differing files that a refusal lists.
 const NAMED: usize = 10;
 
-/// How it is done.
+/// Restores with these options.
 pub struct Restoring<'a> {
     pub sessions: &'a Sessions,
-    /// What differs is overwritten.
+    /// Overwrite files that differ.
     pub force: bool,
     pub quiet: bool,
 }
 
-/// What was done.
+/// Numbers of restored and skipped files.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Restored {
     /// Files and links that were copied.
     pub files: u64,
-    /// Those whose mode, owner or time was set.
+    /// Files with mode, owner or time set.
     pub dressed: u64,
-    /// Those whose mode, owner or time is another one, and stays.
+    /// Files with a different mode, owner or time that was left as it is.
     pub kept: u64,
-    /// What has come since, and stays.
+    /// Files created since the dump, which stay.
     pub newer: u64,
-    /// What could not be brought back.
+    /// Files that could not be restored.
     pub failed: usize,
 }
 
-/// Where it goes: a name in a directory.
+/// The destination: a name in a directory.
 struct Goal {
     dir: Rc<Dir>,
     name: Vec<u8>,
-    /// Its owner may write in the directory for the time, whatever its mode is.
+    /// A read-only directory may be made writable for its owner meanwhile.
     lifts: bool,
 }
 
 impl Restoring<'_> {
-    /// Brings back what is at `from`: to just this place of a server, whose directories are made as they were if they
-    /// are not there any more.
+    /// Restores `from` to exactly this place of a server. Missing parent directories are created with their attributes
+    /// in the dump.
     pub async fn back(&self, from: &Place, to: &Place, tally: &mut Tally) -> Result<Restored> {
         let source = self.source(from).await?;
         let Some((_, name)) = to.split() else {
@@ -83,7 +84,7 @@ impl Restoring<'_> {
         restored
     }
 
-    /// Brings it somewhere else, as a copy would.
+    /// Restores to another place, with the rules of a copy.
     pub async fn elsewhere(&self, from: &Place, to: &Operand, tally: &mut Tally) -> Result<Restored> {
         let source = self.source(from).await?;
         let unmarked = |_: &[u8]| None;
@@ -95,7 +96,7 @@ impl Restoring<'_> {
         if in_place {
             bail!("{to}: what is there is more than its content");
         }
-        // Into a directory that is there it goes by its own name, which messages must show.
+        // In an existing directory the copy gets its own name, which messages must show.
         let shown = match &new {
             Some(_) => to.to_string(),
             None => below(&to.to_string(), &source.name),
@@ -109,8 +110,9 @@ impl Restoring<'_> {
         Side::at(self.sessions, from).await?.ok_or_else(|| anyhow!("{from}: it is not in this dump"))
     }
 
-    /// The directory that something is to go to; and those on the way that were not there and have been made, which get
-    /// their modes and times when they are filled; and the one that they are in with its mode, if that has changed.
+    /// Opens the destination's parent directory. Also returns the missing directories that were created, which get
+    /// their attributes after they are filled. And it returns the directory above them with its mode, if the mode was
+    /// changed.
     async fn parents(&self, from: &Place, to: &Place) -> Result<Parents> {
         let root = self.sessions.root(to).await?;
         let all = names(&to.path);
@@ -158,7 +160,7 @@ impl Restoring<'_> {
         let fill = self.fill(&mut comparison, &goal, to, &mut batch, &mut restored, &progress, tally);
         let filled = fill.await;
         progress.end();
-        // Done or failed: directories that were made writable for it get their modes again.
+        // Also after a failure, directories that were made writable get their modes again.
         for (dir, like) in batch.dirs.into_values() {
             let _ = dir.finish(&like.meta, true).await;
         }
@@ -201,7 +203,7 @@ impl Restoring<'_> {
         }
     }
 
-    /// An error if something would be overwritten that differs.
+    /// Fails if a file that differs would be overwritten.
     async fn refuse(&self, there: &Option<Side>, source: &Side, to: &str) -> Result<()> {
         let steps = Steps::new(self.quiet, "files compared", None);
         let mut comparison = Comparison::new(there.clone(), Some(source.clone()), false, &steps);
@@ -228,7 +230,7 @@ impl Restoring<'_> {
         }
     }
 
-    /// Notes what is to be done about a difference.
+    /// Records the work for one difference.
     async fn add(
         &self,
         change: Change,
@@ -252,7 +254,7 @@ impl Restoring<'_> {
             }
             (What::Attributes, Some(new)) if new.meta.kind == Kind::Link => new,
             (What::Attributes, Some(new)) => {
-                // Attributes differ of what both have.
+                // An attribute difference implies that both exist.
                 let old = old.context("it is there")?;
                 match new.meta.kind {
                     Kind::Dir => drop(batch.dirs.insert(rest, (old.dir.dir(&old.name).await?, new))),
@@ -283,8 +285,8 @@ impl Restoring<'_> {
         Ok(())
     }
 
-    /// Makes the directory that `new` goes to writable for its owner, and records the attributes that it gets again at
-    /// the end. `old_dir`: that directory, if it is below the goal; `rest` is the path of `new` there.
+    /// Makes the directory that `new` goes to writable for its owner, and records the attributes to restore at the end.
+    /// `old_dir` is that directory, if it is below the goal; `rest` is the path of `new` there.
     async fn lift(
         &self,
         old_dir: Option<&Dir>,
@@ -300,7 +302,7 @@ impl Restoring<'_> {
             return Ok(());
         };
         let above = rest.iter().rposition(|byte| *byte == b'/').map_or(&[][..], |at| &rest[..at]);
-        // It gets its time again, too.
+        // The directory also gets its time again.
         if !batch.dirs.contains_key(above) {
             let mut meta = new.dir.stat(b"").await?;
             if !self.force {
@@ -347,19 +349,20 @@ impl Restoring<'_> {
     }
 }
 
-/// What is done together.
+/// Differences that are copied together.
 #[derive(Default)]
 struct Batch {
     items: Vec<Item>,
-    /// Directories that are there, which get mode, owner and time of others.
+    /// Existing directories, with the attributes to set at the end.
     dirs: HashMap<Vec<u8>, (Dir, Side)>,
-    /// Of these, those in which their owners may write until then.
+    /// Directories among them that were made writable until then.
     lifted: HashSet<Vec<u8>>,
-    /// The mode that the goal's directory is to have again in the end.
+    /// The mode to restore on the goal's directory.
     top: Option<u32>,
 }
 
-/// A directory, those that were made below it, and the mode that it is to have again.
+/// A directory; the directories created above it, with their attributes; and an existing directory with the mode to
+/// restore.
 type Parents = (Dir, Vec<(Dir, Meta)>, Option<(Dir, u32)>);
 
 fn item(dir: Rc<Dir>, name: &[u8], from: Side, path: &str) -> Item {

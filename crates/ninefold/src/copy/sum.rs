@@ -5,7 +5,7 @@ use ring::digest::{Context, Digest, SHA256};
 
 use super::end::Reading;
 
-/// Of what has gone by so far.
+/// A running checksum.
 #[derive(Clone)]
 pub struct Sum(Context);
 
@@ -18,7 +18,7 @@ impl Sum {
         self.0.update(data);
     }
 
-    /// Everything that is left to read; `progress` is told of each piece.
+    /// Adds all remaining bytes of a reader; `progress` is called with the length of each piece.
     pub async fn read(&mut self, mut reading: Reading<'_>, mut progress: impl FnMut(usize)) -> Result<()> {
         while let Some(data) = reading.next().await? {
             self.add(&data);
@@ -27,7 +27,7 @@ impl Sum {
         Ok(())
     }
 
-    /// Whether both are of the same bytes.
+    /// Returns whether both checksums are equal.
     pub fn is(self, other: Sum) -> bool {
         let (a, b): (Digest, Digest) = (self.0.finish(), other.0.finish());
         a.as_ref() == b.as_ref()
