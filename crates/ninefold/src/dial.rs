@@ -344,7 +344,7 @@ pub fn user(remote: &Remote) -> (String, u32) {
 }
 
 /// Loads how servers are verified over TLS, and our certificate, from the files as they are now. Returns `None` if no
-/// option says how to verify servers.
+/// option selects how to verify servers.
 pub fn trust(remote: &Remote) -> Result<Option<ClientTls>> {
     let trust = match (&remote.ca, &remote.pin) {
         (_, Some(pin)) => Trust::Pin(pin.bytes()),
@@ -415,7 +415,7 @@ async fn walk(root: &File, place: &Place, mask: GetMask) -> Walked {
 }
 
 /// Returns why there is no file at `path`. A server that fails after the first name only stops the walk (walk(5)). So
-/// the missing name is walked alone, and the server says whether it does not exist or may not be read.
+/// the missing name is walked alone, and the server reports whether it does not exist or may not be read.
 pub async fn why_absent(root: &File, path: &[u8], error: Error) -> Error {
     if error.errno() != Errno::ENOENT {
         return error;

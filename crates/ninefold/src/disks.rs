@@ -1,8 +1,8 @@
 //! The disks of an AoE target or an archive.
 //!
 //! In: a path or a device expression. Out: first open files and sockets; then, after the program has dropped its
-//! privileges, one device (or two, for an archive). Also a serial that identifies the device, and the files whose path
-//! now names another file.
+//! privileges, one device (or two, for an archive). Also a serial that identifies the device, and the files replaced by
+//! another file at their path.
 //!
 //! Always holds: before the device is built nothing is read and no thread is started.
 

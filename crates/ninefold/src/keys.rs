@@ -10,7 +10,7 @@
 //!
 //! Always holds: keys have mode 0600 and directories 0700. Each visible step is one rename, so an interrupted command
 //! leaves either the old state or the new one. Only one command works in the directory at a time. No file is
-//! overwritten except `revoked.pem`, whose new version has all entries of the old one.
+//! overwritten except `revoked.pem`; its new version has all entries of the old one.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{ErrorKind, Write};

@@ -111,7 +111,7 @@ pub enum Passthrough {
 }
 
 impl Mount {
-    /// What -o says, each said also by the option of that name.
+    /// Applies the words of `-o`; each word is also an option of that name.
     pub fn take_options(&mut self, to: &mut MountOptions) -> Result<(), String> {
         for option in std::mem::take(&mut self.options) {
             let (name, value) = match option.split_once('=') {
@@ -138,7 +138,7 @@ impl Mount {
         Ok(())
     }
 
-    /// One of ours; `false`: it is none.
+    /// Applies a word that is one of our options. Returns `false` for all others.
     fn take(&mut self, name: &str, value: Option<&str>, to: &mut MountOptions) -> Result<bool, String> {
         let remote = &mut self.remote;
         match (name, value) {
@@ -170,15 +170,15 @@ impl Mount {
     }
 }
 
-/// What `-o` knows, for who has written something else.
+/// The known words of `-o`, for the error about an unknown one.
 const KNOWN: &str = "cache=TIME, write_back, allow_other, default_permissions, patience=SECONDS, wait=SECONDS, \
                      read_ahead, no_read_ahead, passthrough=WHEN, nonempty, max_read=BYTES, uname=NAME, \
                      aname=NAME, dialect=NAME, msize=BYTES, timeout=SECONDS, ca=FILE, pin=FINGERPRINT, cert=FILE, \
                      key=FILE, token_file=FILE; ro, rw, suid, dev, exec, sync, dirsync, atime and their contraries; \
                      auto, user, users, _netdev, nofail, x-ANYTHING";
 
-/// `mount(8)` calls `/sbin/mount.TYPE SOURCE DIR [-sfnvrw] [-N NAMESPACE] [-t TYPE] [-o OPTIONS]`: what this is as a
-/// line of ours, and what such a line cannot say. `None`: this program was not called so.
+/// Translates a call by mount(8), `/sbin/mount.TYPE SOURCE DIR [-sfnvrw] [-N NAMESPACE] [-t TYPE] [-o OPTIONS]`, into a
+/// command line of ours and flags for the rest. Returns `None` if this program was not called under such a name.
 pub fn helper(words: &[OsString]) -> Option<Helper> {
     let (name, words) = words.split_first()?;
     let name = Path::new(name).file_name()?;

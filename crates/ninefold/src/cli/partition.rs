@@ -149,7 +149,7 @@ fn channel(text: &str) -> Result<(String, Export), String> {
     Ok((name.into(), server.parse()?))
 }
 
-/// MiB.
+/// Parses a size of memory in MiB.
 fn memory(text: &str) -> Result<u32, String> {
     match nine_text::parse_size(text).map_err(|error| error.to_string())? >> 20 {
         size @ 8..=2048 => Ok(size as u32),
@@ -164,7 +164,7 @@ fn variable(text: &str) -> Result<String, String> {
     }
 }
 
-/// What is said of machines and programs that run here.
+/// Options for machines and programs that run here.
 const HERE: [&str; 8] = ["wait", "read_only", "channels", "accel", "memory", "qemu", "qemu_word", "name"];
 
 const USAGE: &str = "ninefold partition run [OPTIONS] [SERVER] -- PROGRAM|IMAGE [ARG]...

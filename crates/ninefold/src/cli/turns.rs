@@ -64,7 +64,7 @@ pub struct FsAt {
 }
 
 impl FsAt {
-    /// The archive; interfaces that are named twice are meant once.
+    /// Returns the archive; removes repeated interfaces.
     pub fn spec(mut self) -> (Spec, bool) {
         let over = &mut self.archive.options.over;
         let new: Vec<String> = self.over.into_iter().filter(|name| !over.contains(name)).collect();

@@ -74,7 +74,7 @@ enum Now {
 }
 
 impl Silence {
-    /// Counts one more second and decides what to do; `moved` is the total of bytes so far.
+    /// Counts one more second and decides the action; `moved` is the total of bytes so far.
     fn second(&mut self, moved: u64, owed: bool, patience: Option<u32>) -> Now {
         if !owed || moved != self.moved {
             *self = Silence { moved, ..Silence::default() };

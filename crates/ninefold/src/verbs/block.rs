@@ -1,4 +1,4 @@
-//! `block`: devices of an expression, made and looked at while nobody serves them.
+//! `block`: creates and inspects the devices of an expression while they are not being served.
 
 use std::time::Duration;
 
@@ -49,5 +49,5 @@ fn show(status: &str) -> Result<()> {
     out.flush()
 }
 
-/// For disks on an Ethernet.
+/// Limit of silence of disks on an Ethernet.
 const PATIENCE: Duration = Duration::from_secs(10);

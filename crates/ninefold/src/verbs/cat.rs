@@ -1,4 +1,5 @@
-//! `cat`: files to the standard output, read ahead where their length is known; the next ones are opened meanwhile.
+//! `cat`: writes files to the standard output. Reads ahead if a file's length is known, and opens the next files
+//! meanwhile.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -18,7 +19,7 @@ use crate::fail::Tally;
 use crate::operand::Place;
 use crate::output::Output;
 
-/// Files that are opened before it is their turn, and of which a piece is asked for if they have a length.
+/// Number of files opened in advance. If such a file has a length, its first piece is also requested.
 const AHEAD: usize = 8;
 
 pub fn run(args: cli::Cat, config: &Config) -> Result<Tally> {
@@ -37,7 +38,7 @@ pub fn run(args: cli::Cat, config: &Config) -> Result<Tally> {
                 let printed = async { print(file?, &mut out).await };
                 tally.check(place, printed.await).map(drop)
             };
-            // What is final ends the verb whether or not the next file is open.
+            // A final error ends the verb at once, without waiting for the open of the next file.
             ((), next) = try_join(print, async { Ok(files.next().await) }).await?;
         }
         out.flush()?;
@@ -45,24 +46,24 @@ pub fn run(args: cli::Cat, config: &Config) -> Result<Tally> {
     })
 }
 
-/// A file that is open.
+/// An open file.
 struct Opened {
     file: Rc<File>,
-    /// Its length, if it tells one.
+    /// Its length; 0 if it does not report one.
     size: u64,
-    /// A piece has been asked for.
+    /// The reader that has requested the first piece, if any.
     begun: Option<Reader<Rc<File>>>,
 }
 
 async fn open(sessions: &Sessions, dialling: Option<&Mutex<()>>, place: &Place) -> Result<Opened> {
     if let Some(dialling) = dialling {
-        // One after the other, so that each server is dialled once.
+        // One at a time, so that each server is dialled only once.
         let alone = dialling.lock().await;
         sessions.root(place).await?;
         drop(alone);
     }
     let found = sessions.find(place, true, GetMask::SIZE).await;
-    // A file that has no length to tell is read piece by piece.
+    // A file that does not report a length is read piece by piece.
     let (file, size) = match found {
         Ok(Found { file, attr, .. }) => (file, attr.size),
         Err(_) => (sessions.walk(place, true).await?, 0),
@@ -96,7 +97,7 @@ async fn print(Opened { file, size, begun }: Opened, out: &mut Output) -> Result
     while let Some(data) = stream.next().await {
         out.bytes(&data?)?;
         if size == 0 {
-            // Events shall be seen when they happen.
+            // Show events as they happen.
             out.flush()?;
         }
     }

@@ -1,7 +1,8 @@
-//! `check-server`: the conformance suite over a server, told as a test runner tells it.
+//! `check-server`: runs the conformance suite against a server and reports like a test runner.
 //!
-//! In: a place, what to run. Out: a line for each case that failed or was skipped, the clause and the exchange below a
-//! failure, and a tally per dialect; or the same as JSON. The suite itself is nine-check.
+//! In: a place, and the selected cases. Out: a line for each case that failed or was skipped; below a failure, the
+//! manual's clause and the exchanged messages; and a summary for each dialect. Or the same as JSON. The suite itself is
+//! in nine-check.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -65,7 +66,7 @@ pub fn run(args: cli::CheckServer, config: &Config) -> Result<Tally> {
             let mut suite = pin!(nine_check::check(Rc::new(env), Rc::new(dialler), options, each));
             let mut next = pin!(signals.next());
             poll_fn(|cx| {
-                // The case that runs ends, what was made is removed: the suite is told, not dropped.
+                // Signal the suite instead of dropping it: the running case ends and the test directory is removed.
                 if stop.get().is_none()
                     && let Poll::Ready(signal) = next.as_mut().poll(cx)
                 {
@@ -108,15 +109,15 @@ fn options(args: &cli::CheckServer, place: &Place, sessions: &Sessions) -> Resul
     })
 }
 
-/// What may be spoken.
+/// Returns the dialects to test.
 fn dialects(args: &cli::CheckServer) -> Vec<Dialect> {
     let all = || vec![Dialect::P2000, Dialect::U, Dialect::L];
     let chosen = DialectChoice::list(args.remote.dialect).unwrap_or_else(all);
-    // Its cases are of the dialects without streams, in which requests do not wait for each other.
+    // The cases are for the dialects without streams. There, requests do not wait for each other.
     chosen.into_iter().map(|dialect| Dialect { streaming: false, ..dialect }).collect()
 }
 
-/// Dials one server, again and again.
+/// Dials one server for each case.
 struct Dialler {
     addr: ServerAddr,
     remote: Remote,
@@ -144,7 +145,7 @@ impl Dial for Dialler {
     }
 }
 
-/// Says how it goes.
+/// Reports the results.
 struct Teller {
     out: Output,
     json: bool,
@@ -214,7 +215,7 @@ impl Teller {
         Ok(())
     }
 
-    /// Text that the bar does not tear.
+    /// Prints text without damaging the progress bar.
     fn lines(&mut self, text: &str) -> Result<()> {
         match self.bar.clone() {
             Some(bar) => bar.suspend(|| self.out.print(text).and_then(|()| self.out.flush())),
@@ -223,7 +224,7 @@ impl Teller {
     }
 }
 
-/// On a terminal, how far it is.
+/// Creates a progress bar if the standard error is a terminal.
 fn bar(total: usize) -> Option<ProgressBar> {
     let style = ProgressStyle::with_template("{pos}/{len} {msg}").expect("the template is right");
     io::stderr().is_terminal().then(|| ProgressBar::new(total as u64).with_style(style))
@@ -247,5 +248,5 @@ fn listed(out: &mut Output, case: &Case, as_json: bool) -> Result<()> {
     out.print(format_args!("{} ({speaks})\n    {}\n", case.name, case.clause))
 }
 
-/// For one case, seconds.
+/// Default limit of a case, seconds.
 const LIMIT: u32 = 5;

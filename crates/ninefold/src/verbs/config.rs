@@ -1,4 +1,4 @@
-//! `config`: says whether files are right, or what files and environment come to.
+//! `config`: checks configuration files, or shows the settings from files and environment.
 
 use std::path::Path;
 
@@ -43,7 +43,7 @@ pub fn run(args: Args, general: &General) -> Result<()> {
             let mut config = Config::load(general)?;
             config.log = general.log.or(config.log);
             config.log_format = general.log_format.or(config.log_format);
-            // What the environment says is what the verbs would see without a flag.
+            // Parse the verbs without options, to add the settings from the environment.
             if let Verb::Ls(ls) = Cli::try_parse_from(["ninefold", "ls"])?.verb {
                 config.client = config.remote(&ls.remote)?;
             }
@@ -56,14 +56,14 @@ pub fn run(args: Args, general: &General) -> Result<()> {
     out.flush()
 }
 
-/// Whether a name space file is understood; nothing is opened or dialled.
+/// Checks a name space file; opens and dials nothing.
 fn tree(file: Option<&Path>, config: &Config, out: &mut Output) -> Result<()> {
     let Some(file) = file else { return Ok(()) };
     Space::read(file, &config.remote_of_server()?)?;
     out.print(format_args!("{}: good\n", file.display()))
 }
 
-/// Whether the files of certificates, keys and exports are there and what they should be.
+/// Checks the files of certificates, keys and exports that the configuration names.
 fn beside(config: &Config) -> Result<()> {
     serve::certificate(&rt::Real, &config.serve)?;
     config.serve.exports.as_deref().map_or(Ok(()), serve::check_exports)?;

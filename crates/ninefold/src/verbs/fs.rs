@@ -1,5 +1,5 @@
-//! `fs`: archives and their past. Those of a server are shown and told what to do through its /fs; others are made and
-//! looked at on their devices, which nobody serves meanwhile.
+//! `fs`: archives and their dumps. Served archives are shown and controlled through the server's /fs. Others are
+//! created and checked on their devices while they are not being served.
 //!
 //! In: words of the command line, /fs/NAME/{ctl,status,dumps}. Out: text, or a JSON object for each dump.
 
@@ -40,9 +40,9 @@ use crate::fail::{self, Program, Tally};
 use crate::operand;
 use crate::output::{Output, date, table};
 
-/// Between two looks whether a dump is on the worm; without `--wait`, for how long it is looked.
+/// Interval of checks whether a dump is on the worm; without `--wait`, also the total time of the checks.
 const SECOND: Duration = Duration::from_secs(1);
-/// The exit status of `fs dump` if the dump must wait on the cache device.
+/// Exit status of `fs dump` if the dump must wait on the cache device.
 const WAITS: u8 = 3;
 
 pub fn run(args: cli::Fs, config: &Config) -> Result<Tally> {
@@ -68,7 +68,7 @@ pub fn run(args: cli::Fs, config: &Config) -> Result<Tally> {
                 let status = text(dir, "status").await?;
                 let trouble: Vec<&str> = troubles(&status).collect();
                 if !check {
-                    // As they were written where it is mounted.
+                    // The devices in the form in which the name space mounts them.
                     let devices = text(dir, "server").await.unwrap_or_default();
                     let (faults, rest): (Vec<&str>, Vec<&str>) =
                         status.lines().partition(|line| line.starts_with(TROUBLE));
@@ -131,7 +131,7 @@ fn make(args: FsReam) -> Result<Tally> {
         0 => format!("    no cache\n    disk   {}\n", size(worm)),
         _ => format!("    cache  {}\n    worm   {}\n", size(cache), size(worm)),
     };
-    // That it can be opened is known now, and not when somebody waits for it.
+    // Open it once now, so that an error shows before the first use.
     rt::block_on(async |env| {
         let Opened { archive, driver, .. } = open(&spec, env).await?;
         beside(&archive, driver, env, archive.close()).await
@@ -146,13 +146,13 @@ fn make(args: FsReam) -> Result<Tally> {
     Ok(Tally::default())
 }
 
-/// A word for a shell.
+/// Quotes a word for a shell if necessary.
 fn shell(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-:,=+@%".contains(c);
     if word.chars().all(is_plain) { word.into() } else { format!("'{}'", word.replace('\'', r"'\''")) }
 }
 
-/// Does something with an archive while it works.
+/// Awaits a future while the archive's driver runs.
 async fn beside<T>(
     archive: &Archive,
     driver: nine_fs::Driver,
@@ -187,7 +187,7 @@ async fn check(args: FsCheck, env: rt::Real) -> Result<Tally> {
         };
         let repaired = match dry_run {
             true => repair(&spec, (depth, true), None, env, tell).await,
-            // What is newest stays where it was.
+            // A repair does not make this machine's data the newest.
             false => {
                 let mends = async |right: Option<&_>| repair(&spec, (depth, false), right, env, tell).await;
                 by_turn(&spec, is_dead, false, env, mends).await
@@ -230,7 +230,7 @@ async fn recover(args: FsRecover, env: rt::Real) -> Result<Tally> {
     Ok(Tally::default())
 }
 
-/// Its cache is lost, or is to be.
+/// Checks that the cache is lost, or that the user wants to lose it.
 async fn may_recover(spec: &Spec, force: bool, env: rt::Real) -> Result<()> {
     match look(spec, env).await {
         Ok(Opened { archive, driver, .. }) => {
@@ -253,7 +253,7 @@ async fn may_recover(spec: &Spec, force: bool, env: rt::Real) -> Result<()> {
     Ok(())
 }
 
-/// Does something with the directory of an archive's console.
+/// Calls a function with the directory of an archive's console.
 fn with(of: FsOf, config: &Config, does: impl AsyncFnOnce(&Sessions, &File) -> Result<()>) -> Result<Tally> {
     let remote = config.remote(&of.remote)?.with_error_texts();
     let addr = of.addr.as_deref().unwrap_or(OsStr::new("/"));
@@ -280,7 +280,7 @@ fn with(of: FsOf, config: &Config, does: impl AsyncFnOnce(&Sessions, &File) -> R
     })
 }
 
-/// Writes a line to its ctl.
+/// Writes a line to the console's ctl file.
 async fn tell(dir: &File, line: &str) -> Result<()> {
     let ctl = dir.open("ctl", OpenFlags::WRITE).await.map_err(|error| match error.errno() {
         Errno::EACCES | Errno::EROFS | Errno::EPERM => anyhow!(
@@ -292,7 +292,7 @@ async fn tell(dir: &File, line: &str) -> Result<()> {
     Ok(ctl.close().await?)
 }
 
-/// Changes which machine is the main one, and says what that has come to.
+/// Changes which machine is the primary, and prints the result.
 async fn turn(dir: &File, words: &str) -> Result<()> {
     tell(dir, words).await?;
     let status = text(dir, "status").await?;
@@ -341,11 +341,11 @@ async fn grow(dir: &File, device: Option<&str>) -> Result<()> {
     show(&said)
 }
 
-/// A line of `dumps`.
+/// A line of the `dumps` file.
 struct Dumped {
     name: String,
     time: i64,
-    /// None: it is on its way.
+    /// `None` while the dump is being copied to the worm.
     blocks: Option<u64>,
 }
 
@@ -390,10 +390,10 @@ async fn dump(sessions: &Sessions, dir: &File, wait: bool) -> Result<()> {
     }
 }
 
-/// Before each fault in a status.
+/// Prefix of a fault in a status.
 const TROUBLE: &str = "trouble: ";
 
-/// The faults that a status lists.
+/// Returns the faults in a status.
 fn troubles(status: &str) -> impl Iterator<Item = &str> {
     status.lines().filter_map(|line| line.strip_prefix(TROUBLE))
 }
@@ -411,7 +411,7 @@ async fn dumps(dir: &File, json: bool) -> Result<()> {
     let mut newest = i64::MIN;
     rows.extend(all.into_iter().map(|Dumped { name, time, blocks }| {
         let blocks = blocks.map_or("on its way".into(), |blocks| blocks.to_string());
-        // They are listed as they were made: an earlier one has a later date.
+        // Dumps are listed in the order of creation, so an earlier one may have a later date.
         let order = if time < newest { " (out of order: the clock was ahead before)" } else { "" };
         newest = newest.max(time);
         vec![name, date(Time { sec: time, nsec: 0 }) + order, blocks]

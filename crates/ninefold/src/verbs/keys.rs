@@ -1,4 +1,4 @@
-//! `keys`: makes, lists, renews and revokes what a private authority has signed, and says what to do with it.
+//! `keys`: creates, lists, renews and revokes certificates of a private authority, and explains how to use them.
 
 use std::path::Path;
 use std::time::Duration;
@@ -146,7 +146,7 @@ fn list(out: &mut Output, keys: &Keys, json: bool) -> Result<()> {
     Ok(())
 }
 
-/// `good`, `good, 20 days left`, `old`, `expired`, `revoked`.
+/// Returns `good`, `good, 20 days left`, `old`, `expired` or `revoked`.
 fn state(says: &Certificate, old: bool, revoked: &[(String, Duration)]) -> String {
     let now = rt::Real.wall();
     let left = says.until.saturating_sub(now).as_secs() / 86_400;
@@ -160,7 +160,7 @@ fn state(says: &Certificate, old: bool, revoked: &[(String, Duration)]) -> Strin
     state.into()
 }
 
-/// Whatever the sections of a PEM file are.
+/// Shows all sections of a PEM file.
 fn show(out: &mut Output, path: &Path) -> Result<()> {
     let shown = path.display().to_string();
     let text = std::fs::read(path).with_context(|| shown.clone())?;
@@ -233,5 +233,5 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Days before its end from which on it is said how many are left.
+/// The remaining days are shown if there are at most this many.
 const SOON: u64 = 30;

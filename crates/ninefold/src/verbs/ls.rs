@@ -1,4 +1,4 @@
-//! `ls`: directories by name, one entry per line; the attributes of a directory's files are fetched many at a time.
+//! `ls`: lists directories, sorted by name, one entry per line. Attributes are requested for many files at a time.
 
 use anyhow::Result;
 use futures_util::stream::{self, StreamExt};
@@ -14,7 +14,7 @@ use crate::fail::Tally;
 use crate::operand::Place;
 use crate::output::{self, Output};
 
-/// Links read at once.
+/// Limit of links that are read at once.
 const LINKS: usize = 64;
 
 pub fn run(args: cli::Ls, config: &Config) -> Result<Tally> {
@@ -42,13 +42,13 @@ pub fn run(args: cli::Ls, config: &Config) -> Result<Tally> {
 struct Ls {
     args: cli::Ls,
     out: Output,
-    /// Directories are named above their entries.
+    /// Print a directory's name above its entries.
     headed: bool,
-    /// Something stands above.
+    /// Something was printed, so a blank line must follow.
     blank: bool,
 }
 
-/// One line to be.
+/// A line of output.
 struct Row {
     name: Box<[u8]>,
     attr: Option<Attr>,
@@ -56,7 +56,7 @@ struct Row {
 }
 
 impl Ls {
-    /// Shows a file; hands a directory back.
+    /// Shows a file; returns a directory for later.
     async fn operand(&mut self, sessions: &Sessions, place: &Place) -> Result<Option<File>> {
         let file = sessions.walk(place, !self.args.long).await?;
         if file.qid().is_dir() {
@@ -70,7 +70,7 @@ impl Ls {
         Ok(None)
     }
 
-    /// Shows a directory and, with -R, those below it.
+    /// Shows a directory and, with -R, the directories below it.
     async fn tree(&mut self, place: Place, top: &File, tally: &mut Tally) -> Result<()> {
         let mut todo = vec![(place, Vec::new(), Ancestors::default())];
         while let Some((place, path, above)) = todo.pop() {
@@ -102,7 +102,7 @@ impl Ls {
         Ok((entries, above))
     }
 
-    /// Where links lead is asked only where it is shown.
+    /// Adds the targets of links, only if they are shown.
     async fn with_targets(&self, top: &File, path: &[u8], entries: Vec<Entry>) -> Vec<Row> {
         let row = async |entry: Entry| {
             let link = entry.attr.as_ref().is_some_and(|attr| is_link(attr.mode));
@@ -136,11 +136,11 @@ impl Ls {
 }
 
 async fn target(top: &File, path: &[u8]) -> Option<Box<[u8]>> {
-    // A link that is gone or cannot be read is shown without.
+    // If the link is gone or cannot be read, show it without its target.
     top.walk(path).await.ok()?.readlink().await.ok()
 }
 
-/// Columns wide enough for every row.
+/// Column widths that fit all rows.
 #[derive(Default)]
 struct Widths {
     links: usize,

@@ -1,4 +1,4 @@
-//! `mkdir`: makes directories; with -p those above, too.
+//! `mkdir`: creates directories; with -p also their parents.
 
 use anyhow::Result;
 use nine_io::client::{Error, File};
@@ -41,7 +41,7 @@ async fn make(parent: &File, name: &[u8], mode: u32) -> Result<(), Error> {
     Ok(())
 }
 
-/// The directories above get what the server gives a new directory.
+/// Creates a directory and its missing parents. The parents get the server's default mode.
 async fn mkdir_p(sessions: &Sessions, place: &Place, mode: u32) -> Result<()> {
     let root = sessions.root(place).await?;
     let ends = place.path.iter().enumerate().filter(|&(at, &b)| at > 0 && b == b'/').map(|(at, _)| at);

@@ -1,7 +1,7 @@
-//! The verbs: each takes its arguments and ends in a [`Tally`].
+//! The verbs: each takes its arguments and returns a [`Tally`].
 //!
-//! What fails for one operand is said at once and the next one is taken; what would fail for all (the server is not
-//! there, nobody reads our output) ends the verb.
+//! The error of one operand is printed at once, and the next operand follows. An error that would repeat for all (no
+//! server, or a closed standard output) ends the verb.
 
 mod aoe;
 mod block;
@@ -37,12 +37,12 @@ use crate::{completions, copy, log, serve};
 
 pub use cec::escape;
 
-/// Does what the command line says.
+/// Runs the verb of the command line.
 pub fn run(cli: Cli) -> Result<Tally> {
     let Cli { general, verb } = cli;
     crate::fail::verb(verb.name());
     let config = match &verb {
-        // These tell what is wrong with the files, or do not need them.
+        // These verbs report errors in the files themselves, or do not need the files.
         Verb::Config(_) | Verb::Completions(_) | Verb::Man(_) => Config::default(),
         _ => Config::load(&general)?,
     };
@@ -94,7 +94,7 @@ pub fn run(cli: Cli) -> Result<Tally> {
     Ok(Tally::default())
 }
 
-/// The entries of a directory by name; with their attributes, if they are wanted.
+/// Returns the entries of a directory, sorted by name, with their attributes if requested.
 async fn sorted(dir: &File, attrs: Option<GetMask>) -> Result<Vec<Entry>> {
     let mut entries = Vec::new();
     let mut reading = dir.read_dir().await?;
@@ -114,7 +114,7 @@ async fn sorted(dir: &File, attrs: Option<GetMask>) -> Result<Vec<Entry>> {
     Ok(entries)
 }
 
-/// The whole of a small file of a directory; what is beyond [`TEXT_MAX`] is left out.
+/// Reads a small file of a directory, at most [`TEXT_MAX`] bytes.
 async fn text(dir: &File, name: &str) -> Result<String> {
     let file = dir.open(name, OpenFlags::READ).await?;
     let mut bytes = vec![0; TEXT_MAX as usize];
@@ -122,23 +122,23 @@ async fn text(dir: &File, name: &str) -> Result<String> {
     Ok(String::from_utf8_lossy(&bytes[..n]).into_owned())
 }
 
-/// Whether names like this are left out without `-a`.
+/// Returns whether the entry is hidden without `-a`.
 fn is_hidden(entry: &Entry) -> bool {
     entry.name.starts_with(b".")
 }
 
-/// Whether a mode is that of a symbolic link.
+/// Returns whether a mode is that of a symbolic link.
 fn is_link(st_mode: u32) -> bool {
     st_mode & mode::S_IFMT == mode::S_IFLNK
 }
 
-/// What the person who runs us takes away from the permissions of new files; servers do not know it.
+/// Returns the umask of this process, which servers do not know.
 fn own_umask() -> u32 {
-    // There is no way to ask without setting it. We are one thread here.
+    // The umask can only be read by setting it. This is safe while there is one thread.
     let umask = rustix::process::umask(Mode::empty());
     rustix::process::umask(umask);
     umask.bits()
 }
 
-/// Bytes of one of these files.
+/// Limit of a small file, bytes.
 const TEXT_MAX: u32 = 16 << 20;

@@ -1,6 +1,6 @@
-//! `mux`: the name space of a running server, shown and changed through the files in its /mux.
+//! `mux`: shows and changes the name space of a running server, through the files in its /mux.
 //!
-//! In: /mux/mounts, /mux/servers/N/status, /mux/clients. Out: tables for people, or one JSON object; with a statement
+//! In: /mux/mounts, /mux/servers/N/status, /mux/clients. Out: tables for people, or one JSON object. With a statement
 //! after the verb: a line written to /mux/ctl.
 
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ use crate::fail::{Program, Tally};
 use crate::operand::Place;
 use crate::output::{Output, date, table};
 
-/// Between two looks of --watch.
+/// Interval of --watch.
 const SECOND: Duration = Duration::from_secs(1);
 
 pub fn run(args: cli::Mux, config: &Config) -> Result<Tally> {
@@ -45,7 +45,7 @@ pub fn run(args: cli::Mux, config: &Config) -> Result<Tally> {
     })
 }
 
-/// The line that the words after the verb are, as ctl wants it.
+/// Formats the words after the verb as a line for ctl.
 fn line(verb: &MuxVerb) -> Result<String> {
     let (verb, words) = match verb {
         MuxVerb::Mount(cli::Words { words }) => ("mount", words),
@@ -86,10 +86,10 @@ async fn say(sessions: &Sessions, place: &Place, line: &str) -> Result<()> {
     Ok(())
 }
 
-/// The exit status if a server is mounted and does not answer.
+/// Exit status if a mounted server does not answer.
 const MOUNTED_AWAY: u8 = 3;
 
-/// The directory of the files.
+/// Walks to the directory of the mux files.
 async fn dir(sessions: &Sessions, place: &Place) -> Result<File> {
     match sessions.walk(place, true).await {
         Err(error) if error.downcast_ref().is_some_and(|e: &Error| e.errno() == Errno::ENOENT) => {
@@ -123,12 +123,12 @@ async fn show(sessions: &Sessions, place: &Place, args: &cli::Mux) -> Result<()>
     }
 }
 
-/// What the files say at one time.
+/// The content of the files at one time.
 struct Seen {
     mounts: Vec<script::Line>,
     /// Lines that wait for a server, each with the reason.
     pending: Vec<(String, String)>,
-    /// By number: keys and values.
+    /// Servers by number: keys and values.
     servers: BTreeMap<u64, Row>,
     clients: Vec<Row>,
 }
@@ -145,7 +145,7 @@ impl Seen {
         let dir = mux.walk("servers").await?;
         for entry in sorted(&dir, None).await? {
             let name = String::from_utf8_lossy(&entry.name).into_owned();
-            // One that has gone meanwhile is not there.
+            // The server was removed meanwhile.
             let (Ok(number), Ok(status)) = (name.parse(), text(&dir, &format!("{name}/status")).await) else {
                 continue;
             };
@@ -253,7 +253,7 @@ impl Seen {
     }
 }
 
-/// The lines that are done, without mounts that are there only until the next bind is done.
+/// Returns the executed lines, without temporary mounts that exist only until the following bind.
 fn shown(lines: Vec<script::Line>, pending: &[(String, String)]) -> Vec<script::Line> {
     let mut shown: Vec<script::Line> = Vec::new();
     for line in lines {
@@ -270,7 +270,7 @@ fn shown(lines: Vec<script::Line>, pending: &[(String, String)]) -> Vec<script::
     shown
 }
 
-/// The other options of a mount.
+/// Formats further options of a mount.
 fn options(statement: &Statement) -> String {
     let Statement::Mount(mount) = statement else { return String::new() };
     let mut text = String::new();
@@ -306,7 +306,7 @@ fn cells(row: &Row, keys: &[&str]) -> Vec<String> {
     keys.iter().map(|key| value(key).unwrap_or_else(|| "-".into())).collect()
 }
 
-/// The terminal is empty, and the cursor at its beginning.
+/// Escape sequences that clear the terminal and move the cursor to the top.
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! `mv`: gives files of a server other names, in the same or in another of its directories.
+//! `mv`: renames files of a server, in the same or to another of its directories.
 
 use anyhow::{Result, bail};
 use nine_io::client::File;
@@ -13,7 +13,7 @@ use crate::operand::Place;
 pub fn run(args: cli::Mv, config: &Config) -> Result<Tally> {
     let remote = config.remote(&args.remote)?;
     let mut sources = Place::all(&args.paths, &remote)?;
-    // clap wants two paths at least.
+    // clap requires at least two paths.
     let to = sources.pop().expect("two paths");
     if let Some(other) = sources.iter().find(|source| !source.same_server(&to)) {
         bail!(
@@ -37,7 +37,7 @@ pub fn run(args: cli::Mv, config: &Config) -> Result<Tally> {
     })
 }
 
-/// An error comes with the path that it is about.
+/// Renames a file. An error comes with the path that it concerns.
 async fn mv(
     sessions: &Sessions,
     source: &Place,
@@ -54,7 +54,7 @@ async fn mv(
     };
     renamed.map_err(|error| {
         let what = match error.errno() {
-            // Both directories are there.
+            // Both directories exist, so the source does not.
             Errno::ENOENT => source.to_string(),
             Errno::EEXIST | Errno::ENOTEMPTY | Errno::EISDIR | Errno::ENOTDIR => to.to_string(),
             _ => format!("{source} to {to}"),

@@ -1,11 +1,10 @@
-//! `partition run --on`, `ls` and `kill`: programs that other servers run, through the files of their /part
+//! `partition run --on`, `ls` and `kill`: programs that other servers run, controlled through the files in their /part
 //! (docs/part.md).
 //!
-//! In: where the partitions are, a program and its words. Out: what the programs write, line by line; how they have
-//! ended.
+//! In: the servers, a program and its arguments. Out: the programs' output, line by line; their exit status.
 //!
-//! Always holds: a server that fails or goes away ends its own program and nobody else's; what one server's program
-//! writes waits for nobody but our own output.
+//! Always holds: a server that fails or disconnects ends only its own program. The output of one program never waits
+//! for another server, only for our own output.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -40,7 +39,7 @@ use crate::operand::Place;
 use crate::output::{Output, table};
 use crate::serve::part::give;
 
-/// Runs the program everywhere, to its ends; an error, if one of them is not status 0.
+/// Runs the program on all servers until all have ended. Returns an error if one status is not 0.
 pub fn run(args: cli::PartitionRun, config: &Config) -> Result<()> {
     let remote = config.remote(&args.remote)?.with_error_texts();
     let wrong = |why: &str| Err(Program { status: 2, error: Some(why.into()) }.into());
@@ -73,7 +72,7 @@ pub fn run(args: cli::PartitionRun, config: &Config) -> Result<()> {
         let ends = pin!(ends);
         let feeds = async {
             match job.input {
-                // What is not wanted by anybody any more is not waited for.
+                // The rest of the input is not needed once all programs have ended.
                 true => {
                     feed(&sessions.env(), &nodes, &bell).await;
                     pending().await
@@ -96,11 +95,11 @@ pub fn run(args: cli::PartitionRun, config: &Config) -> Result<()> {
                     out.stdout.borrow_mut().flush()?;
                     return ends.into_iter().collect::<Result<Vec<u8>>>();
                 }
-                // What we had open is closed, and ends there.
+                // On the second signal, give up. The servers end the sessions when their files are closed.
                 Either::Right((signal, _)) if before.is_some() => return Err(Interrupted(signal).into()),
                 Either::Right((signal, _)) => {
                     before = Some(signal);
-                    // Who has ended, or gone, needs none; and all are told while they are listened to.
+                    // Programs that have ended need no signal. Keep reading the output while the signals are sent.
                     let tells = join_all(nodes.iter().map(|node| node.tell(signal)));
                     if let Either::Left((ends, _)) = select(all.as_mut(), pin!(tells)).await {
                         out.stdout.borrow_mut().flush()?;
@@ -116,7 +115,7 @@ pub fn run(args: cli::PartitionRun, config: &Config) -> Result<()> {
     }
 }
 
-/// Sessions as a table.
+/// Prints the sessions of a server as a table.
 pub fn ls(args: cli::PartitionLs, config: &Config) -> Result<Tally> {
     let remote = config.remote(&args.remote)?.with_error_texts();
     let place = partitions(args.addr.as_deref().unwrap_or(OsStr::new("/")), &remote)?;
@@ -130,14 +129,14 @@ pub fn ls(args: cli::PartitionLs, config: &Config) -> Result<Tally> {
         numbers.sort_unstable();
         let mut out = Output::new();
         for number in numbers {
-            // One that has gone meanwhile is not there.
+            // The session was removed meanwhile.
             let Ok(status) = text(&dir, &format!("{number}/status")).await else { continue };
             let words = words(&status);
             let of = |key: &str| {
                 words.iter().position(|word| word == key).and_then(|at| words.get(at + 1)).cloned()
             };
             let [user, program] = ["user", "program"].map(|key| {
-                // The milliseconds of an end have the same name.
+                // The key `user` may occur twice: the last one is the processor time after the end.
                 let at = if key == "user" { words.iter().rposition(|word| word == key) } else { None };
                 at.and_then(|at| words.get(at + 1)).cloned().or(of(key)).unwrap_or_default()
             });
@@ -183,7 +182,7 @@ pub fn kill(args: cli::PartitionKill, config: &Config) -> Result<Tally> {
     })
 }
 
-/// The same, but that the program goes from server to server.
+/// Like running all nodes directly, but servers pass the program on to each other.
 async fn grow(sessions: &Sessions, nodes: &[Node], job: &Job, out: &Out, most: u32) -> Vec<Result<u8>> {
     let made = join_all(nodes.iter().map(|node| node.unless_stopped(node.make(sessions, job)))).await;
     let mut there = nodes.iter().zip(&made).filter_map(|(node, made)| Some((node, made.as_ref().ok()?)));
@@ -204,7 +203,7 @@ async fn grow(sessions: &Sessions, nodes: &[Node], job: &Job, out: &Out, most: u
             Ok::<_, anyhow::Error>(())
         };
         if let Err(error) = first.unless_stopped(spread).await {
-            // Who has not got it gets it from here.
+            // Servers that did not get the program get it from this client.
             fail::note(format_args!("{}: {error:#}; it goes to the others from here", first.name));
         }
     }
@@ -218,39 +217,39 @@ async fn grow(sessions: &Sessions, nodes: &[Node], job: &Job, out: &Out, most: u
     join_all(goes).await
 }
 
-/// What every server is to run.
+/// The work for every server.
 struct Job {
     program: Sent,
     argv: Vec<String>,
     env: Vec<String>,
     ctl: Vec<String>,
-    /// They get what we read.
+    /// Send our standard input to the programs.
     input: bool,
 }
 
 enum Sent {
     Bytes(Vec<u8>),
-    /// One of the server's.
+    /// A program that the server has.
     Named(String),
 }
 
-/// One server, and what runs there.
+/// One server, and the state of its program.
 struct Node {
     place: Place,
     name: String,
-    /// Of its session, while that is there.
+    /// The ctl file of its session, while the program runs.
     ctl: RefCell<Option<Rc<File>>>,
     input: RefCell<Option<Rc<File>>>,
-    /// What it has not taken yet of our input.
+    /// Input that the program has not taken yet.
     queue: RefCell<VecDeque<Rc<Vec<u8>>>>,
     has_begun: Cell<bool>,
-    /// It is given up: why, and the status for that.
+    /// Set when the server is given up: exit status and reason.
     stop: Cell<Option<(u8, &'static str)>>,
-    /// Rung when any of these has changed.
+    /// Woken when any of these changes.
     bell: Rc<Bell>,
 }
 
-/// A session.
+/// A new session.
 struct Made {
     number: String,
     ctl: Rc<File>,
@@ -264,13 +263,13 @@ impl Node {
         Self { place, name, ctl, input, queue, has_begun, stop, bell }
     }
 
-    /// The status with which it has ended there; an error is one of our own output.
+    /// Runs the program and returns its exit status. Errors concern only our own output.
     async fn run(&self, sessions: &Sessions, job: &Job, out: &Out) -> Result<u8> {
         let ended = async { self.go(sessions, job, out, self.make(sessions, job).await?).await };
         self.settle(self.unless_stopped(ended).await)
     }
 
-    /// Does it, unless this one is given up.
+    /// Awaits `work`, unless this server is given up.
     async fn unless_stopped<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
         match select(pin!(self.bell.until(|| self.stop.get())), pin!(work)).await {
             Either::Left(((status, why), _)) => Err(Stopped { status, why }.into()),
@@ -283,7 +282,7 @@ impl Node {
         self.bell.ring();
     }
 
-    /// What it comes to.
+    /// Turns the result into an exit status, and reports errors.
     fn settle(&self, ended: Result<u8>) -> Result<u8> {
         self.has_begun.set(true);
         self.ctl.take();
@@ -301,7 +300,7 @@ impl Node {
         }
     }
 
-    /// A session that has all but its program.
+    /// Creates a session and sets it up, without its program.
     async fn make(&self, sessions: &Sessions, job: &Job) -> Result<Made> {
         let part = walk(sessions, &self.place).await?;
         let ctl = Rc::new(part.open("clone", OpenFlags::RDWR).await?);
@@ -318,7 +317,7 @@ impl Node {
         Ok(Made { number, ctl, dir })
     }
 
-    /// Has a session run it, to its end.
+    /// Runs the program in a session until it ends.
     async fn go(&self, sessions: &Sessions, job: &Job, out: &Out, Made { ctl, dir, .. }: Made) -> Result<u8> {
         let exec = match &job.program {
             Sent::Bytes(bytes) => {
@@ -340,7 +339,7 @@ impl Node {
             return Err(anyhow!(error).context(Refused(status)));
         }
         *self.ctl.borrow_mut() = Some(ctl.clone());
-        // Who is not fed finds the end.
+        // Dropping the input file gives a program without input an EOF.
         *self.input.borrow_mut() = job.input.then_some(input);
         self.has_begun.set(true);
         self.bell.ring();
@@ -361,7 +360,7 @@ impl Node {
         }
     }
 
-    /// Passes a signal on; where nothing runs yet nothing will.
+    /// Sends a signal to the program. If the program has not started yet, it will not be started.
     async fn tell(&self, signal: Signal) {
         let (name, number) = match signal {
             Signal::Interrupt => ("INT", 2),
@@ -378,7 +377,7 @@ impl Node {
     }
 }
 
-/// A server has not run it, which is this status.
+/// The server did not start the program; with the exit status.
 #[derive(Debug)]
 struct Refused(u8);
 
@@ -388,7 +387,7 @@ impl std::fmt::Display for Refused {
     }
 }
 
-/// It is given up, which is this status.
+/// The server was given up, with the exit status.
 #[derive(Debug)]
 struct Stopped {
     status: u8,
@@ -403,13 +402,13 @@ impl std::fmt::Display for Stopped {
 
 impl std::error::Error for Stopped {}
 
-/// Writes all of a program that is here.
+/// Sends our copy of a program to a session.
 async fn send(sessions: &Sessions, dir: &File, bytes: &[u8]) -> Result<()> {
     give(&sessions.env(), dir, bytes.len() as u64, async |at| Ok(&bytes[at as usize..])).await
 }
 
-/// Gives what we read to all, when each runs or will not. Who takes less than the others has a queue, and holds them up
-/// for a while when that is full; then it is given up.
+/// Sends our standard input to all programs, when each has started or failed. A slower program has a queue. If the
+/// queue is full, it delays the others for a limited time; then its server is given up.
 async fn feed(env: &impl Env, nodes: &[Node], bell: &Bell) {
     bell.until(|| nodes.iter().all(|node| node.has_begun.get()).then_some(())).await;
     let reads = async {
@@ -420,19 +419,19 @@ async fn feed(env: &impl Env, nodes: &[Node], bell: &Bell) {
             nodes.iter().filter(|node| node.is_fed()).for_each(give);
             bell.ring();
         }
-        // An empty one is the end.
+        // An empty piece means EOF.
         nodes.iter().for_each(|node| node.queue.borrow_mut().push_back(Rc::default()));
         bell.ring();
     };
     join(reads, join_all(nodes.iter().map(Node::take_all))).await;
 }
 
-/// Waits until all have room for a piece.
+/// Waits until every queue has room for a piece.
 async fn room(env: &impl Env, nodes: &[Node], bell: &Bell) {
     let is_full = |node: &&Node| node.is_fed() && node.queue.borrow().len() >= QUEUE;
     let is_room = || (!nodes.iter().any(|node| is_full(&node))).then_some(());
     while dial::within(env, PATIENCE, bell.until(is_room)).await.is_none() {
-        // Where nobody waits for the others there is time.
+        // Give a server up only if others have room and wait for it.
         if nodes.iter().any(|node| node.is_fed() && !is_full(&node)) {
             let why = "it takes no input, for which others wait, and is given up";
             nodes.iter().filter(is_full).for_each(|node| node.stop(GONE, why));
@@ -445,7 +444,7 @@ impl Node {
         self.input.borrow().is_some() && self.stop.get().is_none()
     }
 
-    /// Takes what is in its queue, to the end.
+    /// Writes the queue to the program until EOF.
     async fn take_all(&self) {
         let next = || match self.is_fed() {
             true => self.queue.borrow().front().cloned(),
@@ -462,13 +461,13 @@ impl Node {
             self.queue.borrow_mut().pop_front();
             self.bell.ring();
         }
-        // It takes no more; the others go on.
+        // The program takes no more input; the others continue.
         self.input.take();
         self.bell.ring();
     }
 }
 
-/// What futures of this thread wait for.
+/// A condition that futures of this thread can wait for.
 #[derive(Default)]
 struct Bell(RefCell<Vec<Waker>>);
 
@@ -490,7 +489,8 @@ impl Bell {
     }
 }
 
-/// What comes next on our standard input; `None`: its end. Nobody waits for the thread.
+/// Reads the next piece of our standard input; `None` at EOF. The end of the process does not wait for the reading
+/// thread.
 async fn next_piece() -> Option<Vec<u8>> {
     let place = Arc::new(Mutex::new((None, None::<Waker>)));
     let put = place.clone();
@@ -511,10 +511,10 @@ async fn next_piece() -> Option<Vec<u8>> {
     Some(piece.await).filter(|piece| !piece.is_empty())
 }
 
-/// Where what programs write appears.
+/// The destination of the programs' output.
 struct Out {
     stdout: RefCell<Output>,
-    /// Lines have the server's name before them.
+    /// Prefix lines with the server's name.
     names: bool,
 }
 
@@ -560,7 +560,7 @@ impl Out {
             return Ok(());
         }
         if is_error {
-            // Nobody is left to be told.
+            // If the standard error fails, there is no way to report that.
             let _ = io::stderr().write_all(bytes);
             return Ok(());
         }
@@ -570,7 +570,7 @@ impl Out {
     }
 }
 
-/// Where the partitions are that this word means.
+/// Returns the place of the partitions that a word names.
 fn partitions(word: &OsStr, remote: &Remote) -> Result<Place> {
     let place = Place::parse(word, remote)?;
     let is_root = place.path.iter().all(|&byte| byte == b'/');
@@ -590,14 +590,14 @@ async fn walk(sessions: &Sessions, place: &Place) -> Result<File> {
     }
 }
 
-/// Writes all of a file.
+/// Writes a whole file.
 async fn put(dir: &File, name: &str, bytes: &[u8]) -> Result<()> {
     let file = dir.open(name, OpenFlags::WRITE).await?;
     file.write_all_at(0, bytes).await?;
     Ok(file.close().await?)
 }
 
-/// The bytes of a program, found as a shell finds it.
+/// Reads a program, found like in a shell.
 fn read(program: &OsStr) -> Result<Vec<u8>> {
     let path = match program.as_bytes().contains(&b'/') {
         true => Some(PathBuf::from(program)),
@@ -616,7 +616,7 @@ fn read(program: &OsStr) -> Result<Vec<u8>> {
     })
 }
 
-/// By which name it is called.
+/// Returns the name of the program for its arguments.
 fn name(program: &OsString) -> Result<String> {
     word(Path::new(program).file_name().unwrap_or(program))
 }
@@ -634,12 +634,12 @@ fn quote(word: &str) -> String {
     nine_servers::part::quote(word)
 }
 
-/// The words of a line; what is no such line has none.
+/// Splits a line into words; an invalid line has none.
 fn words(line: &str) -> Vec<String> {
     nine_servers::part::words(line).unwrap_or_default()
 }
 
-/// The number of a signal; a server may say anything.
+/// Returns the number of a signal; `None` for an unknown name from a server.
 fn number_of(name: &str) -> Option<u8> {
     let known = [
         ("HUP", Number::HUP),
@@ -663,15 +663,15 @@ fn number_of(name: &str) -> Option<u8> {
         .filter(|of| (1..=64).contains(of))
 }
 
-/// The status of one whose server has gone.
+/// Exit status for a program on a lost server.
 const GONE: u8 = 255;
-/// Bytes that are read and written at once.
+/// Size of one read or write, bytes.
 const PIECE: usize = 64 << 10;
-/// Pieces of our input that one may have before it.
+/// Limit of queued pieces of input for one program.
 const QUEUE: usize = 16;
-/// For who has as many to take one.
+/// Longest wait for a program with a full queue.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Of a line that is shown whole.
+/// Longest line that is shown in one piece.
 const LINE_MAX: usize = 64 << 10;
 
 #[cfg(test)]

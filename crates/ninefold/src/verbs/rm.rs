@@ -1,4 +1,5 @@
-//! `rm`: removes names; with -r what is below them first, many at a time. Links are removed, never followed.
+//! `rm`: removes files; with -r first the content of directories, many files at a time. Links are removed, never
+//! followed.
 
 use std::pin::Pin;
 
@@ -14,7 +15,7 @@ use crate::dial::{self, Sessions};
 use crate::fail::Tally;
 use crate::operand::Place;
 
-/// Files removed at once.
+/// Limit of files that are removed at once.
 const AT_ONCE: usize = 64;
 
 pub fn run(args: cli::Rm, config: &Config) -> Result<Tally> {
@@ -45,7 +46,7 @@ async fn rm(sessions: &Sessions, place: &Place, args: &cli::Rm, tally: &mut Tall
     Ok(parent.unlink(name, true).await?)
 }
 
-/// Removes everything in a directory. What fails is told, and the rest goes on.
+/// Removes everything in a directory. Errors are reported, and the rest is still removed.
 fn empty<'t>(
     place: Place,
     dir: File,
@@ -82,7 +83,7 @@ fn empty<'t>(
     })
 }
 
-/// A file that is gone already is what was wanted.
+/// Counts a result. A file that is already gone is a success.
 fn check(tally: &mut Tally, place: &Place, result: Result<(), Error>) -> Result<()> {
     match result {
         Err(e) if e.errno() == Errno::ENOENT => Ok(()),

@@ -1,4 +1,4 @@
-//! `stat`: what is known about a file, for people or as JSON.
+//! `stat`: shows a file's attributes, for people or as JSON.
 
 use anyhow::Result;
 use nine_proto::{Attr, GetMask, mode};

@@ -1,4 +1,4 @@
-//! `tree`: directories drawn as trees. Links are not followed.
+//! `tree`: draws directories as trees. Links are not followed.
 
 use anyhow::Result;
 use nine_io::client::File;
@@ -38,16 +38,16 @@ struct Tree {
     files: u64,
 }
 
-/// What is left to draw, the next one last.
+/// A pending row; the last one in the list is drawn next.
 struct Row {
     place: Place,
-    /// From the top.
+    /// Path from the top.
     path: Vec<u8>,
     name: Box<[u8]>,
     above: Ancestors,
     is_dir: bool,
     is_last: bool,
-    /// Levels below the top; what stands in front of the name is as long.
+    /// Levels below the top; the prefix of the name has this many parts.
     level: u32,
     indent: String,
 }
@@ -78,7 +78,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Puts what is in a directory in front of what is left to draw.
+    /// Adds a directory's content to the pending rows, to be drawn next.
     async fn below(
         &self,
         todo: &mut Vec<Row>,

@@ -1,4 +1,4 @@
-//! `watch`: what changes below a directory of a server, line by line, as docs/changes.md says it.
+//! `watch`: prints the changes below a directory of a server, line by line (docs/changes.md).
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::fail::Tally;
 use crate::operand::Place;
 use crate::output::{Output, put_text};
 
-/// Between two tries to reach a server that has gone.
+/// Interval of attempts to reach a lost server.
 const AGAIN: Duration = Duration::from_secs(1);
 
 pub fn run(args: cli::Watch, config: &Config) -> Result<Tally> {
@@ -34,7 +34,7 @@ pub fn run(args: cli::Watch, config: &Config) -> Result<Tally> {
     })
 }
 
-/// Does not end by itself, but when the server says no.
+/// Runs until the server refuses, and reconnects after a lost connection.
 async fn watch(
     sessions: Sessions,
     remote: &Remote,
@@ -51,7 +51,7 @@ async fn watch(
         let told = tell(&sessions, place, &base, &mut from, &mut out, json).await;
         had |= from.is_some();
         match told {
-            // Who was there once is waited for.
+            // Wait only for a server that was reached once.
             Err(error) if had && is_away(&error) => tracing::debug!("{place}: {error:#}"),
             other => return other,
         }
@@ -59,7 +59,7 @@ async fn watch(
     }
 }
 
-/// Until the connection goes.
+/// Prints changes until the connection is lost.
 async fn tell(
     sessions: &Sessions,
     place: &Place,
@@ -79,7 +79,7 @@ async fn tell(
                 show(&line, out, json)?;
             }
         }
-        // Changes shall be seen when they happen.
+        // Show changes as they happen.
         out.flush()?;
         *from = watch.cursor().cloned();
     }
@@ -120,7 +120,7 @@ fn object(line: &Line) -> Value {
     object.into()
 }
 
-/// Whether the server may be there again later.
+/// Returns whether the server may come back later.
 fn is_away(error: &anyhow::Error) -> bool {
     error.downcast_ref::<Error>().is_none_or(|error| error.is_disconnect() || error.errno() == Errno::ESTALE)
 }

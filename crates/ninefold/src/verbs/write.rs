@@ -1,4 +1,4 @@
-//! `write`: the standard input into a file of a server, in place, so that a control file gets what it is sent.
+//! `write`: writes the standard input to a file of a server, in place, so that it also works for control files.
 
 use std::io::{Read, stdin};
 
@@ -14,7 +14,7 @@ use crate::dial::{self, Sessions};
 use crate::fail::Tally;
 use crate::operand::Place;
 
-/// Read from the standard input at once, bytes.
+/// Size of one read of the standard input, bytes.
 const PIECE: usize = 256 * 1024;
 
 pub fn run(args: cli::Write, config: &Config) -> Result<Tally> {
@@ -37,7 +37,7 @@ async fn write(sessions: &Sessions, place: &Place, args: &cli::Write) -> Result<
     let file = open(sessions, place, args).await?;
     let begin = if args.append { file.getattr(GetMask::SIZE).await.map_or(0, |attr| attr.size) } else { 0 };
     let mut input = stdin().lock();
-    // What a person or a program is still saying is passed on as it comes: nothing else runs while we wait for it.
+    // Input from a terminal or pipe is passed on as it arrives: nothing else runs while we wait for more.
     let is_whole =
         rustix::fs::fstat(&input).is_ok_and(|st| rustix::fs::FileType::from_raw_mode(st.st_mode).is_file());
     let mut writer = Writer::new(&file, begin);

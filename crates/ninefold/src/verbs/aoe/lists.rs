@@ -1,4 +1,4 @@
-//! `aoe config`, `aoe mask`, `aoe reserve`: what a target keeps beside its disk.
+//! `aoe config`, `aoe mask`, `aoe reserve`: settings that a target stores beside its disk.
 
 use anyhow::{Result, anyhow, bail, ensure};
 use nine_aoe::driver::Disk;
@@ -26,7 +26,7 @@ pub async fn config(args: AoeConfig, env: rt::Real) -> Result<()> {
     ensure!(text.len() <= nine_aoe::frame::CONFIG_MAX, "at most {} bytes", nine_aoe::frame::CONFIG_MAX);
     let answer = disk.ask(command::CONFIG, Config::ask(what, text.as_bytes()).bytes()).await;
     let (code, body) = match answer {
-        // A test that fails is not answered.
+        // A target does not answer a failed test.
         Err(error) if error.kind == Kind::Down && matches!(what, config::IS | config::BEGINS) => {
             bail!("its config string is another one")
         }
@@ -71,13 +71,13 @@ pub async fn reserve(args: AoeReserve, env: rt::Real) -> Result<()> {
     print(&macs)
 }
 
-/// All three, as far as the target knows them.
+/// Shows all three settings, as far as the target supports them.
 pub async fn show(disk: &Disk, out: &mut Output) -> Result<()> {
     let answer = disk.ask(command::CONFIG, Config::ask(config::READ, b"").bytes()).await?;
     if let Some(Config { string, .. }) = Config::parse(&answer.1) {
         out.print(format_args!("config    {}\n", nine_text::show_name(string)))?;
     }
-    // Old targets know neither of these.
+    // Old targets support neither of these.
     if let Ok(macs) = ask_mask(disk, Vec::new()).await {
         out.print(format_args!("for       {}\n", list(&macs, "everybody")))?;
     }
@@ -123,12 +123,12 @@ fn list(macs: &[Mac], nobody: &str) -> String {
     if macs.is_empty() { nobody.into() } else { macs.join(" ") }
 }
 
-/// One on each line.
+/// Prints one address on each line.
 fn print(macs: &[Mac]) -> Result<()> {
     let mut out = Output::new();
     macs.iter().try_for_each(|mac| out.print(format_args!("{mac}\n")))?;
     out.flush()
 }
 
-/// Addresses of one question.
+/// Limit of addresses in one request.
 const MOST: usize = 255;

@@ -82,7 +82,7 @@ async fn find(args: AoeDiscover, env: rt::Real) -> Result<()> {
     out.flush()
 }
 
-/// The disk, when it has answered.
+/// Opens the disk and waits until it has answered.
 async fn open(args: &AoeDisk, env: rt::Real) -> Result<Arc<Disk>> {
     let patience = Duration::from_secs(args.patience);
     let over = Over { env, interfaces: args.interfaces.clone(), patience };
@@ -140,7 +140,7 @@ async fn read(args: AoeRead, env: rt::Real) -> Result<()> {
     let mut pieces = iter((first..behind).step_by(PIECE as usize)).map(piece).buffered(AHEAD);
     while let Some((at, data)) = pieces.next().await {
         let data = data?;
-        // The first and the last may be cut.
+        // The first and the last sector may be cut.
         let (from, to) =
             (args.offset.saturating_sub(at * SECTOR), (end - at * SECTOR).min(data.len() as u64));
         out.bytes(&data[from as usize..to as usize])?;
@@ -156,7 +156,7 @@ async fn write(args: AoeWrite, env: rt::Real) -> Result<()> {
     let room = disk.shape().sectors;
     let mut input = stdin().lock();
     let file = fstat(&input).ok().filter(|st| FileType::from_raw_mode(st.st_mode).is_file());
-    // While somebody else's output is waited for, nothing else runs: then nothing shall be under way.
+    // While we block on a pipe, nothing else runs, so no write should be in flight then.
     let ahead = if file.is_some() { AHEAD } else { 1 };
     let progress = Progress::new(args.quiet, file.map(|st| st.st_size as u64));
     let mut under_way: VecDeque<(usize, Call)> = VecDeque::new();
@@ -170,7 +170,7 @@ async fn write(args: AoeWrite, env: rt::Real) -> Result<()> {
         let count = (n as u64).div_ceil(SECTOR);
         ensure!(at + count <= room, "the disk ends at byte {}, and there is more to write", room * SECTOR);
         if !(n as u64).is_multiple_of(SECTOR) {
-            // What is behind the end stays.
+            // Preserve the data behind the end.
             let last = disk.read(at + count - 1, 1).await?;
             piece.extend(&last[n % SECTOR as usize..]);
         }
@@ -201,7 +201,7 @@ async fn flush(disk: &dyn Device) -> Result<()> {
     }
 }
 
-/// Sectors that are asked for at once: a megabyte.
+/// Sectors in one request: one megabyte.
 const PIECE: u64 = 2048;
-/// So many of them.
+/// Limit of requests in flight.
 const AHEAD: usize = 4;

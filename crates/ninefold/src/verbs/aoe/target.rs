@@ -1,7 +1,7 @@
-//! `aoe target`: a device for others on the Ethernet, until a signal ends it.
+//! `aoe target`: serves a device on the Ethernet until a signal.
 //!
-//! Always holds: sockets and disks are opened first, then all capabilities are given up; what was acknowledged is
-//! flushed before it ends.
+//! Always holds: sockets and disks are opened first, then all capabilities are dropped. Acknowledged writes are flushed
+//! before the program ends.
 
 use std::io::{ErrorKind, Write};
 use std::os::linux::net::SocketAddrExt;
@@ -29,7 +29,7 @@ use crate::cli::AoeTarget;
 use crate::dial::within;
 use crate::disks::{File, Files, Open, Parts, Whole, size};
 
-/// See the module.
+/// Serves the device.
 pub async fn serve(args: AoeTarget, env: rt::Real) -> Result<()> {
     if let Some(serial) = &args.serial {
         ensure!((1..=20).contains(&serial.len()), "--serial: 1 to 20 bytes");
@@ -76,7 +76,7 @@ pub async fn serve(args: AoeTarget, env: rt::Real) -> Result<()> {
         said += &format!("    {name} {} mtu {}\n", link.address(), link.mtu());
     }
     for file in files.all() {
-        // A disk has whole sectors.
+        // A disk consists of whole sectors.
         let rest =
             file.path().metadata().map_or(0, |meta| if meta.is_file() { meta.len() % SECTOR } else { 0 });
         if rest > 0 {
@@ -91,7 +91,7 @@ pub async fn serve(args: AoeTarget, env: rt::Real) -> Result<()> {
         let export = export.clone();
         control(path, &args.address.to_string(), device.clone(), move || export.status(), env)?;
     }
-    // A terminal that has gone is no reason not to serve.
+    // A terminal that is gone is no reason not to serve.
     let _ =
         std::io::stdout().write_all((said + "ready\n").as_bytes()).and_then(|()| std::io::stdout().flush());
     let ended = loop {
@@ -118,10 +118,10 @@ pub async fn serve(args: AoeTarget, env: rt::Real) -> Result<()> {
     ended.context("no interface is left")
 }
 
-/// No other target of this machine serves this address there: what one sends the other does not hear.
+/// Reserves the address on this machine: targets of one machine do not receive each other's frames.
 fn take(address: Address, interfaces: &[String]) -> Result<Vec<UnixDatagram>> {
     let take = |interface: &String| {
-        // Names like this are those of a network name space, as interfaces are, and are gone with the program.
+        // Abstract names belong to a network name space, as interfaces do, and vanish with the program.
         let name = SocketAddr::from_abstract_name(format!("ninefold aoe {address} {interface}"))?;
         UnixDatagram::bind_addr(&name).map_err(|error| match error.kind() {
             ErrorKind::AddrInUse => {
@@ -133,7 +133,7 @@ fn take(address: Address, interfaces: &[String]) -> Result<Vec<UnixDatagram>> {
     interfaces.iter().map(take).collect()
 }
 
-/// Nobody else answers at this address.
+/// Fails if another target answers at this address.
 async fn is_free(address: Address, links: Vec<Ether>, over: &Over) -> Result<()> {
     let found = discover(links, address, (config::READ, b""), LISTEN, over.env.clock()).await?;
     match found.first() {
@@ -146,7 +146,7 @@ async fn is_free(address: Address, links: Vec<Ether>, over: &Over) -> Result<()>
     }
 }
 
-/// Shows the device as files on a socket, for its owner.
+/// Serves the device's files on a socket for its owner.
 fn control(
     path: PathBuf,
     name: &str,
@@ -168,12 +168,12 @@ fn control(
     Ok(())
 }
 
-/// Those files that have another one in their place.
+/// Returns the files that no longer have their path because another file has it.
 fn others(files: &Files) -> Vec<Arc<File>> {
     files.all().into_iter().filter(|file| !file.moves() && file.is_another()).collect()
 }
 
-/// Moves to the files that are there now; then, how large it is by now.
+/// Moves to the new files, then updates the length.
 async fn look(device: Arc<dyn Device>, others: Vec<Arc<File>>, keep: String, env: rt::Real) {
     for file in others {
         if file.follow(env).await {
@@ -189,15 +189,15 @@ async fn look(device: Arc<dyn Device>, others: Vec<Arc<File>>, keep: String, env
     }
 }
 
-/// Nothing that this program starts or becomes has rights that it has not. There is no other thread yet, which would
-/// keep its own.
+/// Drops all capabilities, also for programs that this one starts. Must run before any other thread exists, because a
+/// thread keeps its own capabilities.
 fn give_up_rights() -> std::io::Result<()> {
     let none = CapabilitySet::empty();
     set_no_new_privs(true)?;
     Ok(set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?)
 }
 
-/// Another number when the machine has started anew; 0 where it does not say.
+/// Returns a number that changes with each boot of the machine; 0 if unknown.
 fn boot_of_machine() -> u64 {
     let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let digits: String = id.chars().filter(char::is_ascii_hexdigit).collect();
@@ -210,11 +210,11 @@ fn boot_of_program(env: rt::Real) -> u64 {
     u64::from_ne_bytes(chance)
 }
 
-/// Between two looks whether interfaces have gone.
+/// Interval of checks for lost interfaces.
 const CHECK: Duration = Duration::from_secs(1);
-/// For disks below this one.
+/// Limit of silence of the disks below, and of the final flush.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long another disk of the same address may take to answer.
+/// Time that another disk with the same address has to answer.
 const LISTEN: Duration = Duration::from_millis(600);
-/// Programs that have its files open at once.
+/// Limit of programs that use the control socket at once.
 const CLIENTS: usize = 16;

@@ -1,7 +1,7 @@
-//! Who logs in where nobody types: when the password is asked for, whether it was right.
+//! Automatic login at a console: recognises the password prompt and whether the password was accepted.
 //!
-//! In: what the console says. Out: the password, when it is due; that lines may be sent. A console of Plan 9's says
-//! nothing to a right password, so silence means that it was.
+//! In: output of the console. Out: the password, when the console asks for it; then permission to send lines. A Plan 9
+//! console does not confirm a correct password, so silence means success.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,32 +12,32 @@ use nine_net::cec::PROMPT;
 use super::terminal;
 use crate::serve::token;
 
-/// How far it is.
+/// Progress of a login.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// The conversation is not open.
+    /// The conversation is not open yet.
     Before,
-    /// The password may be asked for until then.
+    /// The console may ask for the password until this time.
     Waits(Duration),
-    /// It was said, and would be wrong until then.
+    /// The password was sent; the console may reject it until this time.
     Said(Duration),
-    /// Lines are sent.
+    /// Lines may be sent.
     In,
 }
 
-/// See the module.
+/// The state of a login.
 pub struct Login {
     stage: Stage,
-    /// The one of a file.
+    /// The password from a file.
     password: Option<String>,
-    /// What it is for.
+    /// Name of the console, for the prompt.
     name: String,
-    /// What was said last, in the present stage.
+    /// Recent output in the present stage.
     last: String,
 }
 
 impl Login {
-    /// `types`: a person sits at the terminal, who logs in unless there is a file.
+    /// `types`: a user at the terminal logs in by hand, unless there is a password file.
     pub fn new(file: Option<&Path>, types: bool, name: &str) -> Result<Self> {
         let first = |file: &Path| -> Result<String> {
             let text = token::private(file, "the password")?;
@@ -50,7 +50,7 @@ impl Login {
         Ok(Self { stage, password, name: name.into(), last: String::new() })
     }
 
-    /// The conversation is open: from now on the console may ask.
+    /// Starts the login: from now on the console may ask for the password.
     pub fn begin(&mut self, now: Duration) {
         if self.stage == Stage::Before {
             self.stage = Stage::Waits(now + ASKS);
@@ -61,7 +61,7 @@ impl Login {
         self.stage
     }
 
-    /// When silence means something.
+    /// Returns the time at which silence completes the present stage.
     pub fn deadline(&self) -> Option<Duration> {
         match self.stage {
             Stage::Waits(until) | Stage::Said(until) => Some(until),
@@ -69,17 +69,17 @@ impl Login {
         }
     }
 
-    /// It has come: nothing was asked for, or nothing was said against it.
+    /// Completes the login at the deadline: the console did not ask, or did not reject the password.
     pub fn late(&mut self) {
         self.stage = Stage::In;
     }
 
-    /// The last that was said is about the password.
+    /// Returns whether the recent output concerns the password.
     pub fn has_failed(&self) -> bool {
         self.last.contains(PROMPT) || matches!(self.stage, Stage::Said(_))
     }
 
-    /// The console has said something: the password, if it is to be sent now.
+    /// Processes output of the console. Returns the password if it must be sent now.
     pub async fn heard(&mut self, now: Duration, bytes: &[u8]) -> Result<Option<Vec<u8>>> {
         self.last += &String::from_utf8_lossy(bytes);
         match self.stage {
@@ -102,7 +102,7 @@ impl Login {
             }
             _ => {}
         }
-        // A prompt is short.
+        // A prompt is short, so only the end of the output is needed.
         let from = self.last.len().saturating_sub(64);
         self.last = self.last.split_off(self.last.ceil_char_boundary(from));
         if self.last.ends_with("> ") {
@@ -112,9 +112,9 @@ impl Login {
     }
 }
 
-/// How long a console may take to ask.
+/// Time that a console has to ask for the password.
 const ASKS: Duration = Duration::from_secs(2);
-/// How long one may take to say that a password is wrong.
+/// Time that a console has to reject a password.
 const RIGHT: Duration = Duration::from_secs(5);
 
 #[cfg(test)]

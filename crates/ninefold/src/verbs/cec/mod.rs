@@ -1,6 +1,6 @@
 //! `cec`: the console of a server on the same Ethernet (docs/cec.md).
 //!
-//! In: what is typed, or lines of the standard input. Out: what the console says.
+//! In: keys, or lines of the standard input. Out: the console's output.
 
 mod login;
 mod terminal;
@@ -73,7 +73,7 @@ async fn look(
     }
 }
 
-/// Whether it is the one that is meant.
+/// Returns whether this is the requested console.
 fn is_meant(args: &Cec, Found { offer, mac, .. }: &Found) -> bool {
     let is_shelf = |word: &String| word.parse() == Ok(offer.shelf) || *word == offer.name;
     args.shelf.as_ref().is_none_or(is_shelf) && args.ea.is_none_or(|ea| ea == *mac)
@@ -108,7 +108,7 @@ async fn connect(args: &Cec, names: &[String], env: rt::Real) -> Result<()> {
     let hangs_up = call.clone();
     let talked = async {
         let ended = talk.run(args).await;
-        // The driver tells the server.
+        // The driver notifies the server.
         hangs_up.quit();
         ended
     };
@@ -121,7 +121,7 @@ async fn connect(args: &Cec, names: &[String], env: rt::Real) -> Result<()> {
         Either::Right((signal, _)) => signal,
     };
     call.quit();
-    // Its driver has something to say, and the rest does not wait for a terminal.
+    // The driver has a last message to send; do not wait for the terminal.
     let _ = within(&env, SOON, both).await;
     Err(Interrupted(signal).into())
 }
@@ -134,19 +134,19 @@ struct Talk {
     screen: Pipe,
     login: Login,
     terminal: Option<Terminal>,
-    /// The control character.
+    /// The escape character.
     escape: u8,
-    /// It was typed, and a word behind it is waited for.
+    /// The escape character was typed; a command is expected.
     escaped: bool,
-    /// To be sent.
+    /// Input to send.
     pending: Vec<u8>,
-    /// Nothing more will be typed.
+    /// The input has ended.
     typed_all: bool,
-    /// When the last of it was acknowledged.
+    /// Time at which all input was acknowledged.
     settled: Option<Duration>,
 }
 
-/// What has happened first.
+/// The next event.
 enum Next {
     Came(Vec<u8>),
     Ended(End),
@@ -188,7 +188,7 @@ impl Talk {
         }
         self.login.begin(self.env.now());
         let ended = self.converse(Duration::from_secs(args.linger)).await;
-        // What was said is shown to its end.
+        // Show all output before the end.
         terminal::shown(&mut self.screen).await;
         ended
     }
@@ -228,7 +228,7 @@ impl Talk {
         }
     }
 
-    /// What happens first. What the server says is always heard: it may say much before it takes more of us.
+    /// Waits for the next event. Output is always read: the server may produce much before it takes more input.
     async fn next(&mut self, late: Option<Duration>) -> Next {
         let may_type = self.login.stage() == Stage::In && !self.typed_all && self.pending.len() < PENDING;
         let settles = self.typed_all && self.settled.is_none() && self.pending.is_empty();
@@ -240,7 +240,7 @@ impl Talk {
             }
         });
         let sent = pin!(async {
-            // That it has ended is heard, not sent.
+            // The end of the conversation shows up on the receiving side.
             if !pending.is_empty()
                 && let Ok(n) = call.send(pending).await
             {
@@ -274,7 +274,7 @@ impl Talk {
         }
     }
 
-    /// Sends what was typed, but for what is meant for us. Whether that was the end.
+    /// Sends input, except commands after the escape character. Returns whether the user wants to quit.
     async fn typed(&mut self, bytes: Vec<u8>) -> Result<bool> {
         if !self.is_terminal() {
             let line = |byte: u8| if byte == b'\n' { b'\r' } else { byte };
@@ -306,7 +306,7 @@ impl Talk {
         Ok(false)
     }
 
-    /// Without carriage returns, as Plan 9 shows it: the terminal has its own.
+    /// Shows output without carriage returns, as Plan 9 does: the terminal adds its own.
     async fn show(&mut self, bytes: &[u8]) -> Result<()> {
         let bytes: Vec<u8> = bytes.iter().copied().filter(|byte| *byte != b'\r').collect();
         let mut rest = &bytes[..];
@@ -318,7 +318,7 @@ impl Talk {
     }
 }
 
-/// The letter of a control character, as Plan 9's cec(8) takes it.
+/// Parses the letter of a control character, like Plan 9's cec(8).
 pub fn escape(text: &str) -> Result<char, String> {
     let letter = text.strip_prefix('^').filter(|rest| !rest.is_empty()).unwrap_or(text);
     match letter.chars().collect::<Vec<_>>()[..] {
@@ -327,9 +327,9 @@ pub fn escape(text: &str) -> Result<char, String> {
     }
 }
 
-/// Bytes that wait to be sent, beyond which nobody types.
+/// Limit of input that waits to be sent; beyond it the keyboard is not read.
 const PENDING: usize = 4 << 10;
-/// Bytes of the keyboard at once.
+/// Size of one read of the keyboard, bytes.
 const PIECE: usize = 250;
-/// For a driver that has a last word.
+/// Time for the driver's last message.
 const SOON: Duration = Duration::from_secs(1);

@@ -1,6 +1,6 @@
-//! The terminal, or what stands for it: keys and the screen, each with a thread that may wait for it.
+//! The terminal or its substitute: keyboard and screen, each with a thread that may block.
 //!
-//! Always holds: the terminal is as it was when a [`Terminal`] is dropped.
+//! Always holds: dropping a [`Terminal`] restores the terminal's mode.
 
 use std::fs::OpenOptions;
 use std::future::poll_fn;
@@ -12,14 +12,15 @@ use anyhow::{Context, Result};
 use nine_net::{Peer, Pipe, Proof, Transport, pipe, wait};
 use rustix::termios::{self, InputModes, LocalModes, OptionalActions, SpecialCodeIndex, Termios};
 
-/// A terminal in another mode, until it is dropped.
+/// A terminal in a changed mode, restored on drop.
 pub struct Terminal {
     fd: OwnedFd,
     before: Termios,
 }
 
 impl Terminal {
-    /// That of the standard input, whose keys come one by one and are not shown. `None`: it is no terminal.
+    /// Sets the terminal of the standard input to raw: keys arrive one by one without echo. Returns `None` if it is not
+    /// a terminal.
     pub fn raw() -> Option<Self> {
         Self::changed(stdin().as_fd().try_clone_to_owned().ok()?, |raw| {
             raw.input_modes -= InputModes::ICRNL | InputModes::INLCR | InputModes::IGNCR | InputModes::IXON;
@@ -42,12 +43,12 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // One that has gone has no mode.
+        // This fails if the terminal is gone; then there is no mode to restore.
         let _ = termios::tcsetattr(&self.fd, OptionalActions::Now, &self.before);
     }
 }
 
-/// Asks at the terminal of this process, and does not show what is typed.
+/// Asks the user at the controlling terminal, without echo.
 pub async fn ask(prompt: &str) -> Result<String> {
     let terminal = OpenOptions::new().read(true).write(true).open("/dev/tty");
     let mut terminal = terminal.context("there is no terminal to ask at")?;
@@ -59,7 +60,7 @@ pub async fn ask(prompt: &str) -> Result<String> {
     terminal.write_all(prompt.as_bytes())?;
     let mut typed = thread("password", move |end| {
         let mut line = String::new();
-        // What cannot be read is nothing.
+        // A read error counts as empty input.
         let _ = BufReader::new(terminal).read_line(&mut line);
         let _ = write_all(end, line.trim_end_matches('\n').as_bytes());
     })?;
@@ -72,7 +73,7 @@ pub async fn ask(prompt: &str) -> Result<String> {
     Ok(String::from_utf8_lossy(&password).into_owned())
 }
 
-/// What is typed, or read from the standard input.
+/// Starts a thread that reads the standard input.
 pub fn keyboard() -> Result<Pipe> {
     thread("keyboard", |end| {
         let mut bytes = [0; PIECE];
@@ -84,7 +85,7 @@ pub fn keyboard() -> Result<Pipe> {
     })
 }
 
-/// What is to be shown.
+/// Starts a thread that writes to the standard output.
 pub fn screen() -> Result<Pipe> {
     thread("screen", |end| {
         let mut bytes = [0; PIECE];
@@ -97,9 +98,9 @@ pub fn screen() -> Result<Pipe> {
     })
 }
 
-/// Waits until all was shown, or nobody looks.
+/// Waits until all output was shown, or the output is closed.
 pub async fn shown(screen: &mut Pipe) {
-    // The thread lets go of its end when it has read ours.
+    // The thread closes its end after it has read everything from ours.
     let _ = poll_fn(|cx| screen.poll_close(cx)).await;
     let _ = poll_fn(|cx| screen.poll_read(cx, &mut [0])).await;
 }
@@ -119,5 +120,5 @@ fn write_all(end: &mut Pipe, mut bytes: &[u8]) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Bytes of one read.
+/// Size of one read, bytes.
 const PIECE: usize = 4 << 10;

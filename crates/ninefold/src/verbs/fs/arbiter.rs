@@ -1,6 +1,7 @@
-//! `fs arbiter`: the disk on which machines agree which of them is the main one.
+//! `fs arbiter`: the disk on which machines agree on the primary.
 //!
-//! In: a device, names of machines. Out: an arbiter on it; or who is the main one by what is there.
+//! In: a device, names of machines. Out: a new arbiter on the device; or the primary according to
+//! an existing arbiter.
 
 use std::time::Duration;
 

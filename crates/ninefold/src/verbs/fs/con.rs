@@ -1,7 +1,7 @@
 //! `fs con`: an archive's console, line by line.
 //!
-//! In: lines of the standard input. Out: what its files say, what its `ctl` answers. What fails is told, and the next
-//! line is read.
+//! In: lines of the standard input. Out: the content of the console's files, or the answers of its `ctl`. Errors are
+//! printed, and the next line is read.
 
 use std::io::{BufRead, IsTerminal};
 
@@ -12,7 +12,7 @@ use super::{show, tell};
 use crate::fail::Tally;
 use crate::verbs::{sorted, text};
 
-/// Until `exit`, or the end of the input.
+/// Runs until `exit` or EOF.
 pub async fn run(dir: &File) -> Result<Tally> {
     let mut tally = Tally::default();
     let (input, is_terminal) = (std::io::stdin(), std::io::stdin().is_terminal());
@@ -33,10 +33,10 @@ pub async fn run(dir: &File) -> Result<Tally> {
     }
 }
 
-/// A file of the console is shown; all else is for its `ctl`.
+/// Shows the console's file of this name; writes all other lines to its `ctl`.
 async fn ask(dir: &File, words: &str) -> Result<()> {
     let files = sorted(dir, None).await?;
-    // One that waits would hold up all lines behind it.
+    // A read of an event file would block all later lines.
     let files = files
         .iter()
         .filter(|file| !file.qid.is_event())

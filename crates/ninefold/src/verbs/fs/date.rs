@@ -1,10 +1,10 @@
-//! Which dump a person means.
+//! Parses dates and selects dumps by them.
 //!
-//! In: words like `yesterday` or `2026-11-21 17:30`, the moment and the zone in which they are said, and the dumps that
-//! there are. Out: one of them, or what is wrong with the words. Nothing here asks a clock.
+//! In: words like `yesterday` or `2026-11-21 17:30`, the current time and time zone, and the existing dumps. Out: a
+//! dump, or an error. Nothing here reads a clock.
 //!
-//! Always holds: a dump that is named is that one and no other; a date or a moment is the newest dump up to it. Of two
-//! dumps the newer is the one that was made later, whatever the clock showed then: dates are names.
+//! Always holds: the name of a dump selects exactly that dump. A date or a time selects the newest dump up to it. Of
+//! two dumps the newer one is the one created later, whatever the clock showed: dates are only names.
 
 use std::fmt;
 
@@ -12,23 +12,23 @@ use jiff::civil::{self, DateTime};
 use jiff::tz::TimeZone;
 use jiff::{Span, Timestamp, ToSpan};
 
-/// A dump: the date under which it is kept, and its number among those of that day, from 0.
+/// Name of a dump: its date, and its number among the dumps of that day, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Day {
     pub date: civil::Date,
     pub number: u32,
 }
 
-/// A dump that there is.
+/// An existing dump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Dump {
     pub day: Day,
-    /// Seconds since 1970; `None`: nobody has said it.
+    /// Seconds since 1970; `None` if unknown.
     pub time: Option<i64>,
 }
 
 impl Day {
-    /// `2026/1121`, `2026/11211`.
+    /// Parses `2026/1121` or `2026/11211`.
     pub fn parse(name: &str) -> Option<Self> {
         let (year, rest) = name.trim_end_matches('/').split_once('/')?;
         let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
@@ -50,28 +50,28 @@ impl fmt::Display for Day {
     }
 }
 
-/// What words come to.
+/// A parsed date.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
-    /// The one of this name.
+    /// The dump with this name.
     Named(Day),
-    /// The newest one up to the end of this date.
+    /// The newest dump up to the end of this date.
     Until(civil::Date),
-    /// The newest one up to this moment, seconds since 1970.
+    /// The newest dump up to this time, seconds since 1970.
     At(i64),
-    /// The newest one.
+    /// The newest dump.
     Latest,
 }
 
-/// What may stand for a date.
+/// The accepted forms of a date.
 pub const FORMS: &str = "2026/1121 or 2026/11211 (a dump), 2026-11-21, '2026-11-21 17:30', 17:30, today, \
                          yesterday, '3 days ago', '2 hours ago', latest";
 
 impl When {
-    /// What is said at `now` in `zone`.
+    /// Parses a date relative to `now` in `zone`.
     ///
     /// # Errors
-    /// They are no date, with what would be one.
+    /// The words are not a date; the text lists the accepted forms.
     pub fn parse(words: &str, now: Timestamp, zone: &TimeZone) -> Result<Self, String> {
         let text = words.trim();
         let today = zone.to_datetime(now).date();
@@ -104,7 +104,7 @@ impl When {
         Self::clock(day, time, zone).ok_or_else(wrong)
     }
 
-    /// `3 days`, `an hour`.
+    /// Parses `3 days` or `an hour`.
     fn ago(text: &str, now: Timestamp, today: civil::Date) -> Option<Self> {
         let (count, unit) = text.trim().split_once(char::is_whitespace)?;
         let count: i64 = match count {
@@ -126,7 +126,8 @@ impl When {
         }
     }
 
-    /// `17:30` is all of that minute; what clocks show twice is the later one.
+    /// Parses a time of day. `17:30` stands for the end of that minute. If clocks show a time twice, it is the later
+    /// one.
     fn clock(date: civil::Date, text: &str, zone: &TimeZone) -> Option<Self> {
         let parts: Vec<&str> = text.split(':').collect();
         let number = |text: &str| match text.len() {
@@ -142,10 +143,10 @@ impl When {
         Some(Self::At(zone.to_ambiguous_timestamp(wall).later().ok()?.as_second()))
     }
 
-    /// The dump that is meant, of all, in the order in which they were made.
+    /// Selects a dump from `all`, which is in the order of creation.
     ///
     /// # Errors
-    /// There is none, with those that are nearest.
+    /// There is no such dump; the text names the nearest ones.
     pub fn of(self, all: &[Dump]) -> Result<Dump, String> {
         let (Some(first), Some(last)) = (all.first(), all.last()) else {
             return Err("there is no dump yet: `ninefold fs dump` makes one".into());
@@ -174,7 +175,7 @@ impl When {
     }
 }
 
-/// Whether words look like a date, right or wrong, rather than a file.
+/// Returns whether words look like a date, valid or not, rather than a file.
 pub fn is_date(words: &str) -> bool {
     let digits = |text: &str, n| text.len() >= n && text.bytes().take(n).all(|byte| byte.is_ascii_digit());
     let begins =
@@ -184,7 +185,7 @@ pub fn is_date(words: &str) -> bool {
         || When::parse(words, Timestamp::UNIX_EPOCH, &TimeZone::UTC).is_ok()
 }
 
-/// `2026-11-21`, or as yesterday(1) of Plan 9 has it, `20261121`.
+/// Parses `2026-11-21`, or `20261121` as in yesterday(1) of Plan 9.
 fn date(text: &str) -> Option<civil::Date> {
     let is_plain = text.len() == 8 && text.bytes().all(|byte| byte.is_ascii_digit());
     let is_dashed = text.len() == 10 && text.as_bytes()[4] == b'-';

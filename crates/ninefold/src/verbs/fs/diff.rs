@@ -1,10 +1,10 @@
-//! `diff`: what has changed between a dump and now, or another dump.
+//! `diff`: shows the changes between a dump and now, or another dump.
 //!
-//! In: the two sides, compared name by name. Out: a line for each name that differs, or the lines of texts as diff(1)
-//! and patch(1) have them.
+//! In: the two trees, compared name by name. Out: a line for each name that differs, or the changed lines of texts in
+//! the form of diff(1) and patch(1).
 //!
-//! Always holds: a text is at most [`TEXT`] long, and what is compared for longer than [`PATIENCE`] is shown less
-//! finely.
+//! Always holds: lines are only compared in texts of at most [`TEXT`] bytes. If a comparison takes longer than
+//! [`PATIENCE`], its result is coarser.
 
 use std::time::{Duration, Instant};
 
@@ -22,11 +22,11 @@ use crate::fail::Tally;
 use crate::operand::Place;
 use crate::output::{Output, date, put_text};
 
-/// Bytes of a text whose lines are shown.
+/// Longest text with lines shown, bytes.
 const TEXT: u64 = 16 << 20;
-/// Lines around those that differ.
+/// Number of context lines.
 const AROUND: usize = 3;
-/// For finding the fewest lines.
+/// Time limit for a minimal difference.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub fn run(args: FsDiff, config: &Config) -> Result<Tally> {
@@ -60,7 +60,7 @@ pub enum How {
     Unified,
 }
 
-/// Writes what has become of `old` in `new`.
+/// Writes the differences between `old` and `new`.
 pub async fn show(
     sessions: &Sessions,
     old: &Place,
@@ -72,7 +72,7 @@ pub async fn show(
     let sides = (Side::at(sessions, old).await?, Side::at(sessions, new).await?);
     ensure!(sides.0.is_some() || sides.1.is_some(), "{old}: it is not there, and {new} is not, either");
     let heads = [("--- ", old), ("+++ ", new)];
-    // Nothing is printed where nothing differs, as by diff(1).
+    // If nothing differs, print nothing, as diff(1) does.
     let mut has_heads = how != How::Names;
     let steps = Steps::new(false, "files compared", None);
     let mut comparison = Comparison::new(sides.0, sides.1, true, &steps);
@@ -85,7 +85,7 @@ pub async fn show(
             continue;
         }
         if !std::mem::replace(&mut has_heads, true) {
-            // The dumps for which the dates stand.
+            // Name the dumps that the dates stand for.
             for (sign, place) in heads {
                 out.print(sign)?;
                 out.name(&place.written())?;
@@ -150,7 +150,7 @@ fn json(change: &Change, old: &Place, new: &Place, out: &mut Output) -> Result<(
     out.json(&object.into())
 }
 
-/// The lines in which two texts differ; one that is not there is empty.
+/// Writes the lines in which two texts differ; a missing text counts as empty.
 async fn unified(change: &Change, old: &Place, new: &Place, out: &mut Output) -> Result<()> {
     let is_content = |side: &Option<Side>| {
         side.as_ref().is_none_or(|side| side.meta.kind == Kind::File && !side.meta.is_event)
@@ -159,7 +159,7 @@ async fn unified(change: &Change, old: &Place, new: &Place, out: &mut Output) ->
         return Ok(());
     }
     if !is_content(&change.old) || !is_content(&change.new) {
-        // Of directories, links and devices there are no lines: that they differ is what can be said.
+        // Directories, links and devices have no lines, so only name them.
         return match (is_dir(&change.old), is_dir(&change.new), &change.what) {
             (_, true, What::Added) | (true, _, What::Removed) => Ok(()),
             _ => names(change, old, new, out),
@@ -191,7 +191,7 @@ fn head(sign: &str, place: &Place, side: &Option<Side>, out: &mut Output) -> Res
     out.print(sign)?;
     match side {
         Some(side) => {
-            // A name with an end of line in it would be two lines.
+            // Escape the name: it may contain a newline.
             out.print(nine_text::show_name(&place.written()))?;
             out.print(format_args!("\t{}\n", date(side.meta.mtime)))
         }
@@ -203,7 +203,7 @@ fn lines(text: &[u8]) -> Vec<&[u8]> {
     text.split_inclusive(|byte| *byte == b'\n').collect()
 }
 
-/// What diff -u has behind the names.
+/// Writes the hunks of diff -u.
 fn hunks(old: &[u8], new: &[u8], mut put: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
     let (a, b) = (lines(old), lines(new));
     let until = Instant::now().checked_add(PATIENCE).context("the clock is at its end")?;

@@ -1,10 +1,10 @@
 //! `history`: all versions of a file, newest first.
 //!
-//! In: the file in every dump, asked for many at a time. Out: a row for each run of dumps that have the same, while
-//! they come: only rows are held.
+//! In: the file's attributes in every dump, many requested at once. Out: a row for each run of dumps with the same
+//! version, as it is found. Only rows are held in memory.
 //!
-//! Always holds: [`ASKED`] dumps are asked at once. Content is read only where length and time of change are the same,
-//! and version or the time of another change say that something was changed.
+//! Always holds: at most [`ASKED`] dumps are queried at once. Content is read only if length and modification time are
+//! equal but the qid's version or the attribute change time is not.
 
 use std::cell::Cell;
 
@@ -25,9 +25,9 @@ use crate::fail::{self, Tally};
 use crate::operand::Place;
 use crate::output::{Output, date, kind, put_text, table};
 
-/// Dumps that are asked at once.
+/// Limit of dumps that are queried at once.
 const ASKED: usize = 256;
-/// Bytes of one read when two are compared.
+/// Size of one read when two versions are compared, bytes.
 const PIECE: u32 = 1 << 20;
 
 pub fn run(args: FsHistory, config: &Config) -> Result<Tally> {
@@ -65,9 +65,9 @@ pub fn run(args: FsHistory, config: &Config) -> Result<Tally> {
     })
 }
 
-/// Dumps one after the other that have the same.
+/// Consecutive dumps with the same version.
 struct Run {
-    /// `None`: it is what there is now.
+    /// The newest dump; `None` for the live file.
     last: Option<Day>,
     first: Option<Day>,
     dumps: usize,
@@ -75,13 +75,13 @@ struct Run {
 }
 
 enum Is {
-    /// There is no such file.
+    /// The file does not exist.
     Absent,
     There(Box<Attr>),
     Unknown(String),
 }
 
-/// Tells of all that is not nothing, newest first, and of the end of what was there before.
+/// Reports all versions, newest first, and the gaps in which the file did not exist.
 async fn versions(past: &Past, quiet: bool, mut tell: impl FnMut(Run) -> Result<()>) -> Result<()> {
     let steps = Steps::new(quiet, "dumps", Some(past.dumps.len() as u64));
     let now = past.now().ok();
@@ -117,7 +117,7 @@ async fn versions(past: &Past, quiet: bool, mut tell: impl FnMut(Run) -> Result<
             Some((run, newer)) if is_same(&run.is, newer.as_ref(), &is, file.as_ref()).await? => {
                 run.first = day;
                 run.dumps += 1;
-                // What is the same as now has a dump, which is a better name for it.
+                // The live file is the same as in a dump. Show the dump's attributes, because a dump is a lasting name.
                 if run.last.is_none() && matches!(run.is, Is::There(_)) {
                     run.is = is;
                 }
@@ -131,14 +131,14 @@ async fn versions(past: &Past, quiet: bool, mut tell: impl FnMut(Run) -> Result<
         }
     }
     steps.end();
-    // What was not there in the beginning is no version.
+    // A time before the file first existed is not a version.
     match run {
         Some((run, _)) if !matches!(run.is, Is::Absent) => tell(run),
         _ => Ok(()),
     }
 }
 
-/// Whether a dump and the one after it have the same.
+/// Returns whether two consecutive dumps have the same version.
 async fn is_same(newer: &Is, file: Option<&File>, older: &Is, other: Option<&File>) -> Result<bool> {
     let (a, b) = match (newer, older) {
         (Is::There(a), Is::There(b)) => (a, b),
@@ -158,7 +158,7 @@ async fn is_same(newer: &Is, file: Option<&File>, older: &Is, other: Option<&Fil
         Kind::Link => lead_alike(file, other).await,
         _ => Ok(true),
     };
-    // What cannot be read may be another one.
+    // If the content cannot be read, count it as different.
     alike.or_else(|error| if fail::is_final(&error) { Err(error) } else { Ok(false) })
 }
 

@@ -1,10 +1,10 @@
-//! Where the past of a file is: its archive, the dumps of that, and its path in them.
+//! Finds the history of a file: its archive, the archive's dumps, and the file's path in them.
 //!
-//! In: an operand: a path of an archive's tree or of one of its dumps, there or removed. Out: a [`Past`].
+//! In: an operand: a path in an archive's live tree or in one of its dumps, existing or removed. Out: a [`Past`].
 //!
-//! It is found by what the muxes say of themselves. `/mux/mounts` of the server says what lies at the path; where that
-//! is another server, its `mux/mounts`, which is below the place where it is mounted, says the rest. So no file
-//! of an archive is believed. Where there is no `/mux`, names count: `archive`, with `dump` and `fs` beside it.
+//! The source is the muxes' own information. `/mux/mounts` of the server names the server mounted at the path. If that
+//! is another server, the `mux/mounts` below its mount point says the rest. So no file of an archive is trusted.
+//! Without `/mux`, names decide: `archive`, with `dump` and `fs` beside it.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -26,40 +26,41 @@ use crate::fail;
 use crate::operand::Place;
 use crate::verbs::{sorted, text};
 
-/// Muxes behind muxes that are asked for one path.
+/// Limit of nested muxes that are queried for one path.
 const MUXES: usize = 8;
 
-/// See the module.
+/// The history of a file.
 pub struct Past {
     /// The root of the server's tree.
     pub root: Rc<File>,
     /// The operand.
     place: Place,
-    /// Where the archive's tree is, and what of it is there; `None`: nowhere.
+    /// The path of the archive's live tree, and the part of the tree that is mounted there. `None` if it is not
+    /// mounted.
     archive: Option<(Names, Names)>,
     dumps_at: Names,
-    /// The file, from the root of the archive.
+    /// Path of the file from the root of the archive.
     pub file: Names,
-    /// In the order in which they were made; by their names where nobody says it.
+    /// In the order of creation; sorted by name if that is unknown.
     pub dumps: Vec<Dump>,
     zone: TimeZone,
-    /// Users by their numbers, as the archive calls them.
+    /// User names of the archive, by number.
     users: HashMap<u32, String>,
     now: Timestamp,
 }
 
-/// What is known before anything of the archive has been read.
+/// The information before anything of the archive was read.
 struct Found {
     archive: Option<(Names, Names)>,
     dumps: Names,
     file: Names,
     consoles: Option<Names>,
-    /// By which the console of this archive is known among others.
+    /// The archive's word, by which its console is found among others.
     word: Option<String>,
 }
 
 impl Past {
-    /// The past of what an operand names.
+    /// Finds the history of an operand.
     pub async fn of(sessions: &Sessions, word: &OsStr, past: &cli::Past, remote: &Remote) -> Result<Self> {
         let place = Place::parse(word, remote)?;
         let root = sessions.root(&place).await?;
@@ -108,19 +109,19 @@ impl Past {
         Ok(Self { root, place, archive, dumps_at, file, dumps, zone, users, now })
     }
 
-    /// The dump that words mean.
+    /// Selects a dump by a date.
     pub fn dump(&self, words: &str) -> Result<Day> {
         let when = When::parse(words, self.now, &self.zone).map_err(|why| anyhow!(why))?;
         let found = when.of(&self.dumps).map_err(|why| anyhow!("{words}: {why}"))?;
         Ok(found.day)
     }
 
-    /// Where the file is in a dump, or would be.
+    /// Returns the file's place in a dump, whether it exists or not.
     pub fn in_dump(&self, day: Day) -> Place {
         self.place.at(&[&self.dumps_at[..], &names(day.to_string().as_bytes()), &self.file].concat())
     }
 
-    /// Where the file is now, or would be.
+    /// Returns the live file's place, whether it exists or not.
     pub fn now(&self) -> Result<Place> {
         let (at, below) = self.archive.as_ref().context("the archive itself is mounted nowhere")?;
         let rest = self.file.strip_prefix(&below[..]);
@@ -128,19 +129,18 @@ impl Past {
         Ok(self.place.at(&[at, rest].concat()))
     }
 
-    /// The operand, for a person.
+    /// Returns the operand, for messages.
     pub fn named(&self) -> &Place {
         &self.place
     }
 
-    /// What an archive calls a user.
+    /// Returns the archive's name for a user.
     pub fn user(&self, uid: u32) -> String {
         self.users.get(&uid).cloned().unwrap_or_else(|| uid.to_string())
     }
 }
 
-/// The names that lead to a place from the root, no link or ".." among them but perhaps the last; also those of what is
-/// not there.
+/// Resolves all links and `..` on the way to a place, except a link at its end. Works for files that do not exist, too.
 async fn real(root: &File, place: &Place) -> Result<Names> {
     let all = place.path.split(|byte| *byte == b'/').filter(|name| !matches!(*name, b"" | b"."));
     let all: Vec<&[u8]> = all.collect();
@@ -161,13 +161,13 @@ async fn real(root: &File, place: &Place) -> Result<Names> {
     }
 }
 
-/// Whether the error says that there is no such file. A file on the way is no directory, and a circle of links leads
-/// nowhere.
+/// Returns whether the error means that the file does not exist. This includes a path through a file that is not a
+/// directory, and a loop of links.
 pub fn is_absent(error: &Error) -> bool {
     matches!(error.errno(), Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP)
 }
 
-/// What the muxes on the way say.
+/// Finds the archive through the muxes on the path.
 async fn find(root: &File, path: &[Vec<u8>]) -> Result<Option<Found>> {
     let mut base = 0;
     for _ in 0..MUXES {
@@ -183,7 +183,7 @@ async fn find(root: &File, path: &[Vec<u8>]) -> Result<Option<Found>> {
         };
         let (word, file) = match lies {
             Lies::Archive(word, file) => (word, file),
-            // A year or the root of all is no file of the archive.
+            // The root of the dumps and a year are not files of the archive.
             Lies::Dumps(word, below) => match below.len() {
                 2.. => (word, below[2..].to_vec()),
                 _ => bail!("these are the dumps themselves: name a file of the archive, or of one of them"),
@@ -206,7 +206,7 @@ async fn find(root: &File, path: &[Vec<u8>]) -> Result<Option<Found>> {
     by_name(root, path).await
 }
 
-/// `archive` on the way, and `dump` beside it.
+/// Finds an element `archive` of the path with `dump` beside it.
 async fn by_name(root: &File, path: &[Vec<u8>]) -> Result<Option<Found>> {
     for (at, name) in path.iter().enumerate() {
         let beside = |name: &[u8]| [&path[..at], &[name.to_vec()]].concat();
@@ -224,7 +224,7 @@ async fn by_name(root: &File, path: &[Vec<u8>]) -> Result<Option<Found>> {
     Ok(None)
 }
 
-/// What the command line says.
+/// Uses the paths from the command line.
 async fn told(
     root: &File,
     place: &Place,
@@ -256,7 +256,7 @@ async fn told(
     Ok(Some(Found { archive: Some((archive, Names::new())), dumps, file, consoles: None, word: None }))
 }
 
-/// The directory of the console of an archive; `None`: there is none, or which one it is cannot be said.
+/// Finds the console of an archive. Returns `None` if there is none, or it is unclear which one it is.
 async fn console(root: &File, at: &[Vec<u8>], word: Option<&str>) -> Result<Option<File>> {
     let Some(all) = there(root.walk(at.join(&b'/')).await)? else { return Ok(None) };
     let mut names = sorted(&all, None).await?;
@@ -293,7 +293,7 @@ async fn is_dir(root: &File, path: &[Vec<u8>]) -> Result<bool> {
     Ok(found.is_some_and(|(file, _)| file.qid().is_dir()))
 }
 
-/// `None`: there is no such file.
+/// Turns an error that the file does not exist into `None`.
 pub fn there<T>(result: Result<T, Error>) -> Result<Option<T>> {
     match result {
         Ok(found) => Ok(Some(found)),
@@ -302,24 +302,24 @@ pub fn there<T>(result: Result<T, Error>) -> Result<Option<T>> {
     }
 }
 
-/// That of an archive; `local` is known to its machine only, and may be this one.
+/// Looks up the archive's time zone. `local` has a meaning only on the archive's own machine, which may be this one.
 fn zone_of(name: &str) -> Option<TimeZone> {
     TimeZone::get(name.trim()).ok()
 }
 
-/// A line of `dumps`.
+/// Parses a line of the `dumps` file.
 fn dump_of(line: &str) -> Option<Dump> {
     let mut words = line.split(' ');
     let (day, time) = (Day::parse(words.next()?)?, words.next()?.parse().ok()?);
     Some(Dump { day, time: Some(time) })
 }
 
-/// Lines of users(6): `id:name:leader:members`.
+/// Parses lines of users(6): `id:name:leader:members`.
 fn users_of(text: &str) -> HashMap<u32, String> {
     let user = |line: &str| {
         let mut fields = line.split(':');
         let id = fields.next()?.parse::<i64>().ok()?;
-        // -1 is adm, which has the last number but one here.
+        // The archive's file has -1 for adm; the number here is 2^32 - 2.
         Some(((if id == -1 { u32::MAX - 1 } else { u32::try_from(id).ok()? }), fields.next()?.to_owned()))
     };
     text.lines().filter_map(user).collect()

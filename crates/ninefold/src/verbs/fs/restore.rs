@@ -1,4 +1,4 @@
-//! `restore` and `yesterday`: what was is brought back, or where it is is said.
+//! `restore` and `yesterday`: restore files from a dump, or print where they are in a dump.
 
 use std::ffi::OsString;
 
@@ -37,7 +37,7 @@ pub fn run(args: FsRestore, config: &Config) -> Result<Tally> {
     })
 }
 
-/// A line about what was done.
+/// Formats a line about a restore.
 fn said(from: &Place, to: &str, done: &Restored) -> String {
     let Restored { files, dressed, kept, newer, failed } = *done;
     let count = |n: u64, one: &str, more: &str| match n {
@@ -117,7 +117,7 @@ async fn bring(
     out.print(said(from, &now.to_string(), &done))
 }
 
-/// The date, if the first of several words looks like one, and the files.
+/// Splits words into a date, if the first one of several looks like a date, and files.
 fn dated(words: &[OsString]) -> Result<(String, &[OsString])> {
     Ok(match words {
         [date, files @ ..] if date.to_str().is_some_and(is_date) => {

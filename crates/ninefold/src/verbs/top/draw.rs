@@ -1,4 +1,4 @@
-//! How it looks on a terminal, and as tables.
+//! The display of `top` on a terminal, and as tables.
 
 use nine_text::show_name;
 use ratatui::Frame;
@@ -10,10 +10,10 @@ use ratatui::widgets::{Row, Table};
 use super::seen::Seen;
 use crate::output::table;
 
-/// What is written around the tables.
+/// Text around the tables.
 pub struct Around<'a> {
     pub address: &'a str,
-    /// The server asked is not there: why.
+    /// The reason why the server is away, if it is.
     pub away: Option<&'a str>,
     pub is_paused: bool,
 }
@@ -22,7 +22,7 @@ const SERVERS: [&str; 10] =
     ["SERVER", "9P", "CONNS", "REQ/s", "HALF <", "99 % <", "IN FLIGHT", "WAITING", "TO/s", "FROM/s"];
 const CLIENTS: [&str; 8] = ["CLIENT", "USER", "9P", "REQ/s", "IN FLIGHT", "FIDS", "FROM/s", "TO/s"];
 
-/// As text, for who is no terminal.
+/// Formats tables as text, for output to a file or pipe.
 pub fn tables(seen: &Seen) -> String {
     let with = |head: &[&str], rows: Vec<Vec<String>>| {
         let head = head.iter().map(|cell| (*cell).to_string()).collect();
@@ -31,7 +31,7 @@ pub fn tables(seen: &Seen) -> String {
     format!("{}\n{}", with(&SERVERS, servers(seen)), with(&CLIENTS, clients(seen)))
 }
 
-/// On a terminal. What does not fit is left out: those who ask for least.
+/// Draws the tables. Rows that do not fit are left out: those with the fewest requests.
 pub fn draw(frame: &mut Frame<'_>, seen: &Seen, around: &Around<'_>) {
     let half = (frame.area().height.saturating_sub(4) / 2).max(1);
     let wanted = seen.servers.len().min(1000) as u16 + 1;
@@ -107,7 +107,7 @@ fn clients(seen: &Seen) -> Vec<Vec<String>> {
     seen.clients.iter().map(row).collect()
 }
 
-/// A number in at most six characters, in powers of 1000.
+/// Formats a number with at most six characters, in powers of 1000.
 fn short(mut number: f64) -> String {
     for unit in ["", "k", "M", "G", "T"] {
         if number < 999.95 {

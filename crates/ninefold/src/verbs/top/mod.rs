@@ -1,7 +1,7 @@
-//! `top`: what goes on in a running server, looked at again and again.
+//! `top`: the activity of a running server, sampled repeatedly.
 //!
-//! In: /mux/load and /mux/clients; keys. Out: a screen, or tables, or JSON objects. A server that goes away is said to
-//! be away, and asked again.
+//! In: /mux/load and /mux/clients; keys. Out: a screen, or tables, or JSON objects. If the server goes away, the screen
+//! shows that, and the server is tried again.
 
 mod draw;
 mod seen;
@@ -28,9 +28,9 @@ use crate::output::Output;
 use draw::{Around, draw, tables};
 use seen::Look;
 
-/// Between two looks at the keyboard.
+/// Interval of checks for keys.
 const KEYS: Duration = Duration::from_millis(50);
-/// Between two tries to reach a server that has gone.
+/// Interval of attempts to reach a lost server.
 const AGAIN: Duration = Duration::from_secs(1);
 
 pub fn run(args: cli::Top, config: &Config) -> Result<Tally> {
@@ -48,12 +48,12 @@ pub fn run(args: cli::Top, config: &Config) -> Result<Tally> {
     })
 }
 
-/// The server that is looked at.
+/// The observed server.
 struct Asked {
     env: rt::Real,
     remote: Remote,
     place: Place,
-    /// The directory of its files, while it is there.
+    /// The directory of its files, while it is connected.
     mux: Option<(File, Sessions)>,
 }
 
@@ -103,7 +103,7 @@ async fn lines(mut asked: Asked, sessions: Sessions, delay: Duration, args: &cli
 }
 
 async fn screen(mut asked: Asked, sessions: Sessions, delay: Duration) -> Result<()> {
-    // Who was never there is not waited for.
+    // The first look must succeed; only a server that was there before is retried.
     let mut before = asked.look(Some(sessions)).await?;
     let (env, address) = (asked.env, asked.place.addr.to_string());
     let mut terminal = Screen::begin()?;
@@ -140,7 +140,7 @@ async fn screen(mut asked: Asked, sessions: Sessions, delay: Duration) -> Result
     }
 }
 
-/// What comes of it, unless somebody wants to quit first: a server may be silent.
+/// Awaits a future, unless the user quits first: the server may be silent.
 async fn or_quit<T>(env: rt::Real, what: impl Future<Output = T>, is_paused: &mut bool) -> Result<Option<T>> {
     let mut what = pin!(what);
     loop {
@@ -159,7 +159,7 @@ fn is(error: &anyhow::Error, errno: Errno) -> bool {
     error.downcast_ref().is_some_and(|error: &Error| error.errno() == errno)
 }
 
-/// The terminal while it is ours: whatever ends this, it is as it was.
+/// The terminal in screen mode; restored on drop.
 struct Screen(DefaultTerminal);
 
 impl Screen {
@@ -174,7 +174,7 @@ impl Drop for Screen {
     }
 }
 
-/// What somebody wants.
+/// A user's key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Key {
     Quit,
@@ -182,7 +182,8 @@ enum Key {
     Other,
 }
 
-/// What has been typed. Its bytes are read here: crossterm loses a key that comes together with a signal.
+/// Returns the next key, if any. Reads the bytes itself, because crossterm loses a key that arrives together with a
+/// signal.
 fn key() -> Result<Option<Key>> {
     let stdin = rustix::stdio::stdin();
     let mut terminal = [PollFd::new(&stdin, PollFlags::IN)];
@@ -193,19 +194,19 @@ fn key() -> Result<Option<Key>> {
     let mut bytes = [0; 64];
     match rustix::io::read(stdin, &mut bytes) {
         Ok(n) => Ok(Some(meant(&bytes[..n]))),
-        // The terminal has gone.
+        // The terminal is gone.
         Err(_) => Ok(Some(Key::Quit)),
     }
 }
 
-/// What these bytes of a terminal mean; none: it has gone.
+/// Interprets bytes from a terminal; no bytes mean that the terminal is gone.
 fn meant(bytes: &[u8]) -> Key {
     const CTRL_C: u8 = 3;
     const CTRL_D: u8 = 4;
     const ESC: u8 = 0x1b;
     match bytes {
         [] | [ESC] => Key::Quit,
-        // An arrow, or something like it.
+        // An escape sequence, of an arrow key for instance.
         [ESC, ..] => Key::Other,
         _ if bytes.iter().any(|byte| matches!(*byte, b'q' | CTRL_C | CTRL_D)) => Key::Quit,
         _ if bytes.iter().filter(|byte| matches!(**byte, b' ' | b'p')).count() % 2 == 1 => Key::Pause,

@@ -1,4 +1,4 @@
-//! What `/mux/load` and `/mux/clients` say, and what has gone on between two looks at them.
+//! Samples of `/mux/load` and `/mux/clients`, and the activity between two samples.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use nine_io::client::File;
 use nine_text::show_name;
 use serde_json::{Value, json};
 
-/// One look.
+/// A sample.
 #[derive(Debug, Default)]
 pub struct Look {
-    /// By the clock of this process.
+    /// Time by the clock of this process.
     pub at: Duration,
     servers: Vec<Row>,
     clients: Vec<Row>,
@@ -19,12 +19,12 @@ pub struct Look {
 
 type Row = HashMap<String, String>;
 
-/// What has gone on between two looks; rates are a second's.
+/// The activity between two samples; rates are per second.
 #[derive(Debug, Default)]
 pub struct Seen {
-    /// The server that is asked for most comes first.
+    /// Servers, the one with the most requests first.
     pub servers: Vec<Server>,
-    /// The same of clients.
+    /// Clients, in the same order.
     pub clients: Vec<Client>,
 }
 
@@ -35,16 +35,17 @@ pub struct Server {
     pub connections: u64,
     /// Requests that it has not answered.
     pub in_flight: u64,
-    /// Requests that wait until it is back.
+    /// Requests that wait for a reconnect.
     pub waiting: u64,
     pub requests: f64,
-    /// Bytes to it, and from it.
+    /// Bytes to it, and from it, per second.
     pub sent: f64,
     pub received: f64,
-    /// Half of the answers, and 99 of 100, took less, microseconds. `None`: there were none.
+    /// Upper bounds of the median and of the 99th percentile of response times, microseconds.
+    /// `None` without answers.
     pub half: Option<u64>,
     pub most: Option<u64>,
-    /// Why it is not there.
+    /// The reason why it is disconnected.
     pub away: Option<String>,
 }
 
@@ -57,20 +58,20 @@ pub struct Client {
     pub in_flight: u64,
     pub fids: u64,
     pub requests: f64,
-    /// Bytes from it, and to it.
+    /// Bytes from it, and to it, per second.
     pub received: f64,
     pub sent: f64,
 }
 
 impl Look {
-    /// `mux`: the directory of the files.
+    /// Takes a sample; `mux` is the directory of the files.
     pub async fn at(mux: &File, at: Duration) -> Result<Self> {
         let servers = rows(&super::super::text(mux, "load").await?);
         let clients = rows(&super::super::text(mux, "clients").await?);
         Ok(Self { at, servers, clients })
     }
 
-    /// What has gone on since an earlier look.
+    /// Returns the activity since an earlier sample.
     pub fn since(&self, before: &Self) -> Seen {
         let seconds = self.at.saturating_sub(before.at).as_secs_f64().max(1e-3);
         let servers = of_both(&before.servers, &self.servers, |then, now| {
@@ -107,7 +108,7 @@ impl Look {
             }
         });
         let mut seen = Seen { servers, clients };
-        // Who asks for as much as another keeps his place.
+        // The sort is stable, so rows with equal rates keep their order.
         seen.servers.sort_by(|a, b| b.requests.total_cmp(&a.requests));
         seen.clients.sort_by(|a, b| b.requests.total_cmp(&a.requests));
         seen
@@ -135,14 +136,14 @@ impl Seen {
     }
 }
 
-/// Lines of cells between tabs, below a line with the names of the columns.
+/// Parses a table: cells separated by tabs, below a line with column names.
 fn rows(text: &str) -> Vec<Row> {
     let mut lines = text.lines().map(|line| line.split('\t').map(String::from));
     let columns: Vec<String> = lines.next().map(Iterator::collect).unwrap_or_default();
     lines.map(|line| columns.iter().cloned().zip(line).collect()).collect()
 }
 
-/// For each that is there now: with what it was before, if it was there.
+/// Calls `of` for each row of now, with the earlier row of the same id or an empty one.
 fn of_both<T>(then: &[Row], now: &[Row], of: impl Fn(&Row, &Row) -> T) -> Vec<T> {
     let id = |row: &Row| row.get("id").cloned().unwrap_or_default();
     let then: HashMap<String, &Row> = then.iter().map(|row| (id(row), row)).collect();
@@ -154,12 +155,13 @@ fn count(row: &Row, key: &str) -> u64 {
     row.get(key).and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
-/// Whoever has written it: it moves no cursor.
+/// Returns a cell, escaped: it must not move the cursor.
 fn word(row: &Row, key: &str) -> String {
     row.get(key).map_or("-".into(), |text| show_name(text.as_bytes()).to_string())
 }
 
-/// How many answers took less than 1, 2, 4 ... microseconds and no less than half of that.
+/// Returns a histogram of response times: bucket n counts answers below 2^n microseconds that are
+/// not in a lower bucket.
 fn times(row: &Row) -> Vec<u64> {
     row.get("times").map_or(Vec::new(), |text| text.split(',').filter_map(|n| n.parse().ok()).collect())
 }
@@ -168,7 +170,7 @@ fn at(times: &[u64], n: usize) -> u64 {
     times.get(n).copied().unwrap_or(0)
 }
 
-/// Below which time so many of 100 answers are, microseconds: a power of two.
+/// Returns a bound below which `percent` of the answers are, in microseconds: a power of two.
 fn within(times: &[u64], percent: u64) -> Option<u64> {
     let all: u64 = times.iter().fold(0, |sum, n| sum.saturating_add(*n));
     let mut left = u128::from(all) * u128::from(percent);
