@@ -1,4 +1,4 @@
-//! Gives the shared library its name of the first interface: another one that does not fit will be called otherwise.
+//! Sets the soname of the shared library to the first interface version. An incompatible version will get another name.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

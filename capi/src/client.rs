@@ -13,9 +13,9 @@ use nine_proto::{Attr, Errno, GetMask, NOGID, NOUID, OpenFlags, SetAttr};
 use crate::fail::Fail;
 use crate::stream::Stream;
 
-/// Until a server must have answered the dial, its handshakes and the attach, unless told otherwise.
+/// Default limit for the dial, its handshakes and the attach together.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// Directory data asked for at once, bytes.
+/// Size of one directory read, bytes.
 const BLOCK: u32 = 64 * 1024;
 
 /// A session with a server, and the root of its tree.
@@ -25,7 +25,7 @@ pub struct Client {
     closed: AtomicBool,
 }
 
-/// Who we are and how the server is known; what is empty is not said.
+/// Our identity, and how to verify the server. Empty texts mean that an option is not set.
 #[derive(Default)]
 pub struct How<'a> {
     pub token: &'a str,
@@ -38,7 +38,7 @@ pub struct How<'a> {
     pub timeout_ms: u32,
 }
 
-/// Where an address leads, alone: no path is behind it.
+/// Parses an address that has no path behind it.
 pub fn target(text: &str) -> Result<Target, Fail> {
     let wrong = |text: String| Fail::new(Errno::EINVAL, text);
     let target = Target::parse(text, is_socket).map_err(|error| wrong(error.to_string()))?;
@@ -92,7 +92,7 @@ impl Client {
         Self::attach(client, how.user, uid, how.aname, limit, begun)
     }
 
-    /// The session of a client that is connected, with a tree of its server, within `limit` of when it was `begun`.
+    /// Attaches a connected client to a tree of its server. Fails when `limit` has passed since `begun`.
     pub fn attach(
         client: blocking::Client,
         user: &str,
@@ -109,7 +109,7 @@ impl Client {
         Ok(Self { root: root?, client, closed: AtomicBool::new(false) })
     }
 
-    /// The root, as long as the session is there.
+    /// Returns the root, unless the session was closed.
     fn root(&self) -> Result<&client::File, Fail> {
         if self.closed.load(Ordering::Relaxed) {
             return Err(Fail::new(Errno::EBADF, "the session was closed"));
@@ -117,7 +117,7 @@ impl Client {
         Ok(&self.root)
     }
 
-    /// Ends it: what waits, and its files, fail.
+    /// Ends the session: waiting calls and its files fail.
     pub fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
         let reason = io::Error::new(io::ErrorKind::NotConnected, "the session was closed");
@@ -206,7 +206,7 @@ fn on(path: &[u8]) -> impl Fn(client::Error) -> Fail {
 pub struct File {
     session: Arc<Client>,
     file: Arc<client::File>,
-    /// Bytes it had when it was opened.
+    /// Its length when it was opened, bytes.
     size: u64,
 }
 
@@ -236,16 +236,16 @@ impl File {
         Stream::new(self.session.client.clone(), stream)
     }
 
-    /// An error may mean that something written was not kept.
+    /// Closes the file. An error may mean that written data was lost.
     pub fn close(self: Arc<Self>) -> Result<(), Fail> {
         let Ok(File { session, file, .. }) = Arc::try_unwrap(self) else { return Ok(()) };
-        // Whoever uses it still closes it.
+        // Another thread still uses the file, and its last use closes it.
         let Ok(file) = Arc::try_unwrap(file) else { return Ok(()) };
         Ok(session.client.wait(file.close())?)
     }
 }
 
-/// An open directory, and how far it has been read.
+/// An open directory with a read position.
 pub struct Dir {
     session: Arc<Client>,
     open: client::File,
@@ -259,7 +259,7 @@ struct Reading {
 }
 
 impl Dir {
-    /// The next entry; `None` at the end.
+    /// Returns the next entry, or `None` at the end.
     pub fn next(&self) -> Result<Option<Entry>, Fail> {
         let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
         loop {

@@ -1,4 +1,4 @@
-//! What has failed: an errno and a text, kept for each thread until its next call fails.
+//! Errors of calls: an errno and a text, kept for each thread until its next failure.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use nine_io::client::Error;
 use nine_proto::Errno;
 
-/// Why a call has failed.
+/// The error of a call.
 #[derive(Debug)]
 pub struct Fail {
     errno: Errno,
@@ -21,7 +21,7 @@ impl Fail {
         Self { errno, text: text.into() }
     }
 
-    /// The same with what was tried on.
+    /// Prefixes the text with the object of the call, unless the text begins with it.
     pub fn on(self, what: &[u8]) -> Self {
         let what = String::from_utf8_lossy(what);
         if what.is_empty() || self.text.starts_with(&*what) {
@@ -34,7 +34,7 @@ impl Fail {
 impl From<Error> for Fail {
     fn from(error: Error) -> Self {
         let text = match &error {
-            // The path is said by who asked for it.
+            // The caller adds the path.
             Error::Walk { error, .. } => error.to_string(),
             other => other.to_string(),
         };
@@ -63,7 +63,8 @@ thread_local! {
     static LAST: RefCell<(i32, CString)> = RefCell::default();
 }
 
-/// What `call` comes to; `failed` with the thread's error set. A panic is a bug of ours: EIO.
+/// Runs `call` and returns its value. On an error, sets the thread's error and returns `failed`. A
+/// panic is a bug of this library and counts as EIO.
 pub fn answer<T>(failed: T, call: impl FnOnce() -> Result<T, Fail>) -> T {
     let fail = match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(done)) => return done,
@@ -71,7 +72,7 @@ pub fn answer<T>(failed: T, call: impl FnOnce() -> Result<T, Fail>) -> T {
         Err(panic) => Fail::new(Errno::EIO, format!("a bug in libninefold: {}", words(&*panic))),
     };
     let text = CString::new(fail.text.replace('\0', " ")).unwrap_or_default();
-    // A thread that is ending has nobody left to ask.
+    // In a thread that is ending, no code can ask for the error.
     let _ = LAST.try_with(|last| *last.borrow_mut() = (fail.errno.0 as i32, text));
     failed
 }
@@ -81,12 +82,12 @@ fn words(panic: &(dyn Any + Send)) -> &str {
     text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without words")
 }
 
-/// The errno of this thread's latest failure; 0: none yet.
+/// Returns the errno of this thread's latest failure; 0 if there was none.
 pub fn errno() -> i32 {
     LAST.try_with(|last| last.borrow().0).unwrap_or(0)
 }
 
-/// Its text, until this thread's next failure.
+/// Returns the text of that failure, valid until this thread's next failure.
 pub fn text() -> *const c_char {
     LAST.try_with(|last| last.borrow().1.as_ptr()).unwrap_or(c"".as_ptr())
 }

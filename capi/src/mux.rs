@@ -1,7 +1,7 @@
-//! The mux in this process, and connections to it: `muxalloc`, `muxmount`, `muxbind`, `muxattach`, `muxsend` and
-//! `muxrecv` of the seed (Hickey).
+//! A mux in this process, and connections to it: `muxalloc`, `muxmount`, `muxbind`, `muxattach`, `muxsend` and
+//! `muxrecv` of Hickey's thesis.
 //!
-//! A mux has one thread, in which it and its servers' connections live; callers wait on their own.
+//! A mux and its servers' connections live in one thread; callers wait on their own threads.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -25,13 +25,13 @@ use crate::client::{Client, target};
 use crate::fail::Fail;
 use crate::sys::{NINE_MAFTER, NINE_MBEFORE, NINE_MCREATE, NINE_MREPL};
 
-/// Bytes of the tree in memory with which a name space begins: enough for mount points.
+/// Size of the in-memory tree at the root of a new name space, bytes: enough for mount points.
 const BACKBONE: u64 = 1 << 20;
-/// For the dial of a server.
+/// Limit for the dial of a server.
 const CONNECT: Duration = Duration::from_secs(20);
-/// Of Linux; 9P has no use for it.
+/// An errno of Linux that 9P does not use.
 const EMSGSIZE: Errno = Errno(90);
-/// As well.
+/// Another one.
 const EPROTOTYPE: Errno = Errno(91);
 
 /// A mux, its name space, and its thread.
@@ -42,8 +42,8 @@ pub struct Mux {
     errands: Arc<Errands>,
 }
 
-/// What is to be done in the thread of a mux, where dials find their runtime; each caller waits for his own. The thread
-/// ends when nobody leaves any more.
+/// Work for the thread of a mux, where dials find their runtime. Each caller waits for its own result. The thread ends
+/// when [`Errands::end`] is called.
 #[derive(Default)]
 struct Errands(Mutex<Left>);
 
@@ -57,7 +57,7 @@ struct Left {
 type Errand = Box<dyn FnOnce() -> Task + Send>;
 
 impl Errands {
-    /// Leaves one, which is dropped if it is over.
+    /// Adds work, which is dropped if the thread has ended.
     fn leave(&self, errand: Errand) {
         let mut left = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if !left.over {
@@ -73,7 +73,7 @@ impl Errands {
         left.thread.take().into_iter().for_each(Waker::wake);
     }
 
-    /// Does them, until it is over.
+    /// Runs the work until the end.
     fn run(&self, env: rt::Real) -> impl Future<Output = ()> {
         poll_fn(move |cx| {
             let mut left = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -112,7 +112,8 @@ impl Mux {
         Ok(Self { mux, core, space, errands })
     }
 
-    /// Mounts the server at the other end of a socket, of which this keeps a duplicate, and which becomes non-blocking.
+    /// Mounts the server at the other end of a socket. The mux keeps a duplicate of the socket, which becomes
+    /// non-blocking.
     pub fn mount(&self, socket: BorrowedFd<'_>, old: &str, flag: i32) -> Result<u64, Fail> {
         let flags = flags(flag)?;
         let failed = |e: rustix::io::Errno| Fail::from(io::Error::from(e));
@@ -125,7 +126,7 @@ impl Mux {
         self.mount_server(Server::new("a connection of this program", Arc::new(dial)), old, flags)
     }
 
-    /// Mounts the server at an address; it is dialled again when it goes.
+    /// Mounts the server at an address. The mux redials after a lost connection.
     pub fn mount_at(&self, address: &str, old: &str, flag: i32) -> Result<u64, Fail> {
         let target = target(address)?;
         if let Addr::Tls { .. } | Addr::Shm { .. } | Addr::Il { .. } = target.addr {
@@ -155,7 +156,7 @@ impl Mux {
         self.change(old, async move |space| space.unmount(new.as_deref(), &at).await)
     }
 
-    /// Changes the name space at `old`, and waits for that.
+    /// Changes the name space at `old` in the mux's thread, and waits for the result.
     fn change<T: Send + 'static>(
         &self,
         old: &str,
@@ -165,7 +166,7 @@ impl Mux {
         let space = self.space.clone();
         self.errands.leave(Box::new(move || {
             Box::pin(async move {
-                // Who has asked waits for nothing else.
+                // The send fails only if the caller has given up.
                 let _ = send.send(change(space).await);
             })
         }));
@@ -179,7 +180,7 @@ impl Mux {
         Ok(Con { reactor: Reactor::new()?, turn: Mutex::default(), state })
     }
 
-    /// A session with the mux' name space.
+    /// Opens a session with the mux's name space.
     pub fn client(&self) -> Result<Client, Fail> {
         let reactor = Reactor::new()?;
         let (client, driver) = reactor.block_on(self.mux.client(&self.core, Options::default()))?;
@@ -187,7 +188,7 @@ impl Mux {
         Client::attach(client, "", nine_net::own_ids().0, "", CONNECT, Instant::now())
     }
 
-    /// Ends it: connections to it and its servers' are cut.
+    /// Ends the mux: connections to it and to its servers are cut.
     pub fn close(&self) {
         self.errands.end();
     }
@@ -213,7 +214,7 @@ fn flags(flag: i32) -> Result<Flags, Fail> {
     Ok(Flags { order, create: flag & NINE_MCREATE != 0, duplicates: false })
 }
 
-/// A connection that the program has made: there is no other.
+/// Returns the program's own connection, once; it cannot be dialled again.
 struct Once(Mutex<Option<OwnedFd>>);
 
 impl Dial for Once {
@@ -238,19 +239,19 @@ impl Dial for Reach {
     }
 }
 
-/// A connection to a mux of this process, which carries messages. One thread may send while another one receives.
+/// A connection for messages to a mux of this process. One thread may send while another one receives.
 pub struct Con {
     reactor: Reactor,
-    /// Whoever receives, one after the other.
+    /// Serializes the receiving threads.
     turn: Mutex<()>,
     state: Mutex<State>,
 }
 
 struct State {
     con: nine_mux::Con,
-    /// A message that has come and did not fit.
+    /// A received message that the buffer was too small for.
     held: Option<Received>,
-    /// Who waits for one.
+    /// The thread that waits for a message.
     waiter: Option<Waker>,
     closed: bool,
 }
@@ -259,17 +260,18 @@ impl Con {
     pub fn send(&self, message: &[u8]) -> Result<(), Fail> {
         let mut state = self.open()?;
         let sent = state.con.send_bytes(message);
-        // What the mux did not take at once goes on with whoever receives.
+        // A receiving thread sends the rest of the message.
         state.call();
         Ok(sent?)
     }
 
-    /// The next message into `buf`; says how long it is. One that does not fit stays, and is EMSGSIZE.
+    /// Receives the next message into `buf` and returns its length. If it does not fit, returns EMSGSIZE and keeps the
+    /// message.
     pub fn receive(&self, buf: &mut [u8]) -> Result<usize, Fail> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             self.reactor.block_on(poll_fn(|cx| self.poll_held(cx)))?;
-            // Who does not wait may have been faster.
+            // A concurrent `try_receive` may have taken the message.
             if let Some(len) = self.take(buf)? {
                 return Ok(len);
             }
@@ -288,13 +290,13 @@ impl Con {
         Poll::Ready(Ok(()))
     }
 
-    /// The same if there is one.
+    /// Like [`Con::receive`], but returns `None` instead of waiting.
     pub fn try_receive(&self, buf: &mut [u8]) -> Result<Option<usize>, Fail> {
         {
             let mut state = self.open()?;
             if state.held.is_none() {
                 let received = state.con.try_receive();
-                // Whoever waits has to ask again to be woken.
+                // This replaced the waiting thread's waker, so that thread must poll again.
                 state.call();
                 state.held = received?;
             }
@@ -322,7 +324,7 @@ impl Con {
         Ok(state)
     }
 
-    /// Whoever waits is told.
+    /// Closes the connection and wakes a waiting thread.
     pub fn close(&self) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.closed = true;
@@ -331,7 +333,7 @@ impl Con {
 }
 
 impl State {
-    /// Has whoever waits look again; a reactor's waker takes no lock of ours.
+    /// Wakes a waiting thread to look again. A reactor's waker takes none of our locks.
     fn call(&mut self) {
         if let Some(waiter) = self.waiter.take() {
             waiter.wake();

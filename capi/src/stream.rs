@@ -1,5 +1,5 @@
-//! Streams: `stream`, `sread`, `swrite` and `sclose` of the seed (Floren), with compatibility mode where the server has
-//! none.
+//! Streams: `stream`, `sread`, `swrite` and `sclose` of Floren, with a compatibility mode for servers without
+//! streams.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -8,10 +8,10 @@ use nine_proto::Errno;
 
 use crate::fail::Fail;
 
-/// A file in order. Threads take turns.
+/// A file read or written in order, by one thread at a time.
 pub struct Stream {
     client: blocking::Client,
-    /// `None`: ended.
+    /// `None` after the end.
     stream: Mutex<Option<client::Stream<Arc<client::File>>>>,
 }
 
@@ -20,7 +20,7 @@ impl Stream {
         Self { client, stream: Mutex::new(Some(stream)) }
     }
 
-    /// The next bytes, as many as have come; 0 at the end.
+    /// Reads the next available bytes; 0 at the end.
     pub fn read(&self, buf: &mut [u8]) -> Result<usize, Fail> {
         let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
         let stream = stream.as_mut().ok_or_else(ended)?;
@@ -38,7 +38,7 @@ impl Stream {
         stream.as_ref().is_some_and(client::Stream::has_connection)
     }
 
-    /// Ends it, when whoever uses it has had his turn; says how many bytes were moved.
+    /// Ends the stream after a running call of another thread. Returns the number of bytes moved.
     pub fn close(&self) -> Result<u64, Fail> {
         let stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner).take();
         Ok(self.client.wait(stream.ok_or_else(ended)?.sclose())?)

@@ -1,10 +1,10 @@
-//! The boundary: every function of `include/ninefold_client.h`, and the pointers of its callers.
+//! The C boundary: all functions of `include/ninefold_client.h`, and their callers' pointers.
 //!
-//! Each takes pointers apart, calls a function of this crate that knows none, and puts the answer where the caller
-//! wants it. What the header asks of every caller is what each block of unsafe code rests on: texts end with a zero
-//! byte, buffers are as long as is said, and nobody else uses them meanwhile. NULL is looked for everywhere.
+//! Each function checks its pointers, calls a safe function of this crate, and stores the result where the caller wants
+//! it. All unsafe blocks rely on the rules that the header states for every caller: texts end with a zero byte, buffers
+//! have the stated length, and no other thread uses them during the call. Every pointer is checked for NULL.
 #![allow(unsafe_code)]
-#![allow(clippy::missing_safety_doc)] // It is the same for all, and said in the header.
+#![allow(clippy::missing_safety_doc)] // The rules are the same for all functions and stated in the header.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
@@ -21,29 +21,30 @@ use crate::fail::{self, Fail, answer};
 use crate::mux::Mux;
 use crate::table::{self, Object};
 
-/// A client, file, directory, stream, mux or connection of a mux: a number, never used twice. 0 is none.
+/// A client, file, directory, stream, mux or connection of a mux: a number that is never reused. 0 is no handle.
 pub type Handle = u64;
 
-/// NINE_MREPL: what is mounted or bound hides what was there.
+/// NINE_MREPL: the mounted or bound tree hides what was there before.
 pub const NINE_MREPL: c_int = 0;
-/// NINE_MBEFORE: it is looked at first.
+/// NINE_MBEFORE: the tree becomes the first member of a union.
 pub const NINE_MBEFORE: c_int = 1;
-/// NINE_MAFTER: it is looked at last.
+/// NINE_MAFTER: the tree becomes the last member of a union.
 pub const NINE_MAFTER: c_int = 2;
-/// NINE_MCREATE, with one of these: new files may be made in it.
+/// NINE_MCREATE, with one of these: new files may be created in the tree.
 pub const NINE_MCREATE: c_int = 4;
 
-/// How a server is reached. What is NULL or 0 is not said; set all of it to zero first, and `size` to its size. What
-/// would not be used is EINVAL: `ca`, `pin`, `cert` and `key` without TLS, `ca` with `pin`, `cert` or `key` alone.
+/// How to reach a server. Set all fields to zero first, and `size` to the struct's size. NULL or 0 means that an option
+/// is not set. An option without effect is EINVAL: `ca`, `pin`, `cert` and `key` without TLS, `ca` together with `pin`,
+/// and `cert` or `key` alone.
 #[repr(C)]
 pub struct NineOptions {
     /// sizeof(nine_options).
     pub size: usize,
-    /// Shown to a server that asks for a token.
+    /// Token for a server that asks for one.
     pub token: *const c_char,
-    /// As whom to attach; NULL: by this process' number.
+    /// User to attach as; NULL for this process's uid.
     pub user: *const c_char,
-    /// Which tree of the server's.
+    /// Tree of the server to attach to.
     pub aname: *const c_char,
     /// TLS: a PEM file of the authority of the server's certificate.
     pub ca: *const c_char,
@@ -53,38 +54,38 @@ pub struct NineOptions {
     pub cert: *const c_char,
     /// TLS: its key, a PEM file.
     pub key: *const c_char,
-    /// For the dial, its handshakes and the attach, in milliseconds; 0: 30,000.
+    /// Limit for the dial, its handshakes and the attach, in milliseconds; 0: 30,000.
     pub timeout_ms: u32,
 }
 
-/// What is known about a file. Times are nanoseconds since 1970.
+/// Attributes of a file. Times are nanoseconds since 1970.
 #[repr(C)]
 pub struct NineStat {
-    /// Type and permissions, as of stat(2).
+    /// Type and permissions, as in stat(2).
     pub mode: u32,
     /// Owner.
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Kind of its qid.
+    /// Type of its qid.
     pub qid_type: u32,
     /// Version of its qid.
     pub qid_version: u64,
-    /// Path of its qid: which file of the server it is.
+    /// Path of its qid, which identifies the file on the server.
     pub qid_path: u64,
-    /// Names that it has.
+    /// Number of hard links.
     pub nlink: u64,
     /// Length in bytes.
     pub size: u64,
     /// Preferred size of reads and writes, bytes.
     pub blksize: u64,
-    /// Blocks of 512 bytes that it takes.
+    /// Allocated blocks of 512 bytes.
     pub blocks: u64,
-    /// Last read.
+    /// Time of the last read.
     pub atime: i64,
-    /// Last change of content.
+    /// Time of the last change of content.
     pub mtime: i64,
-    /// Last change of what is known about it.
+    /// Time of the last change of attributes.
     pub ctime: i64,
 }
 
@@ -93,35 +94,35 @@ pub struct NineStat {
 pub struct NineDirent {
     /// Path of its qid.
     pub qid_path: u64,
-    /// `d_type` of readdir(3): 4 directory, 8 file, 10 symbolic link, 0 not known.
+    /// `d_type` of readdir(3): 4 directory, 8 file, 10 symbolic link, 0 unknown.
     pub d_type: u32,
-    /// Bytes of the name.
+    /// Length of the name, bytes.
     pub namelen: u32,
-    /// The name, with a zero byte behind it; never "." or "..".
+    /// The name, followed by a zero byte; never "." or "..".
     pub name: [c_char; 256],
 }
 
-/// The version of this library, such as "0.1.0".
+/// Returns the version of this library, such as "0.1.0".
 #[unsafe(no_mangle)]
 pub extern "C" fn nine_version() -> *const c_char {
     static VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
     VERSION.as_ptr().cast()
 }
 
-/// The errno of this thread's latest call that has failed; 0 before the first.
+/// Returns the errno of this thread's latest failed call; 0 if no call has failed.
 #[unsafe(no_mangle)]
 pub extern "C" fn nine_errno() -> c_int {
     fail::errno()
 }
 
-/// What that was in words: never NULL, good until this thread's next call that fails.
+/// Returns the text of that error: never NULL, and valid until this thread's next failed call.
 #[unsafe(no_mangle)]
 pub extern "C" fn nine_errstr() -> *const c_char {
     fail::text()
 }
 
-/// Lets go of a handle of any kind. Closing a client ends its session, and closing a mux ends it and all that is
-/// connected to it: who waits there is told. 0, or -1: the handle is none, or something written was not kept.
+/// Closes a handle of any kind. Closing a client ends its session. Closing a mux ends it and all connections to it;
+/// waiting calls there fail. Returns 0, or -1 if the handle is invalid or written data was lost.
 #[unsafe(no_mangle)]
 pub extern "C" fn nine_close(handle: Handle) -> c_int {
     answer(-1, || {
@@ -137,8 +138,8 @@ pub extern "C" fn nine_close(handle: Handle) -> c_int {
     })
 }
 
-/// A session with the server at an address: `9p://host:port`, `tcp!host!port`, `9p+tls://host`, `unix!/run/x.sock`,
-/// `vsock!cid!port`. `options` may be NULL. 0: it has failed.
+/// Opens a session with the server at an address: `9p://host:port`, `tcp!host!port`, `9p+tls://host`,
+/// `unix!/run/x.sock`, `vsock!cid!port`. `options` may be NULL. Returns 0 on failure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nine_connect(server: *const c_char, options: *const NineOptions) -> Handle {
     answer(0, || {
@@ -149,8 +150,8 @@ pub unsafe extern "C" fn nine_connect(server: *const c_char, options: *const Nin
     })
 }
 
-/// Opens a file, with flags of open(2); O_CREAT makes it with the permissions `mode`, and O_NOFOLLOW opens no link
-/// (ELOOP). 0: it has failed.
+/// Opens a file with flags of open(2). O_CREAT creates it with the permissions `mode`. With O_NOFOLLOW, a link fails
+/// with ELOOP. Returns 0 on failure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nine_open(client: Handle, path: *const c_char, flags: c_int, mode: u32) -> Handle {
     answer(0, || {
@@ -161,44 +162,45 @@ pub unsafe extern "C" fn nine_open(client: Handle, path: *const c_char, flags: c
     })
 }
 
-/// Reads up to `count` bytes at `offset`: fewer at the end of the file, where it is 0. -1: it has failed.
+/// Reads up to `count` bytes at `offset`. Returns the number of bytes, smaller only near the end of the file and 0 at
+/// the end, or -1 on failure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nine_read(file: Handle, buf: *mut c_void, count: usize, offset: u64) -> i64 {
     answer(-1, || {
-        // SAFETY: the caller has `count` bytes there, for us alone.
+        // SAFETY: the caller's buffer has `count` bytes for our exclusive use.
         let buf = unsafe { room(buf, count)? };
         Ok(table::file(file)?.read(offset, buf)? as i64)
     })
 }
 
-/// Writes `count` bytes at `offset`; says how many the server has taken, fewer only before an error, which the next
-/// write meets. -1: it has failed.
+/// Writes `count` bytes at `offset`. Returns the number of bytes that the server has accepted. It is smaller only
+/// before an error, which the next write returns. Returns -1 on failure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nine_write(file: Handle, buf: *const c_void, count: usize, offset: u64) -> i64 {
     answer(-1, || {
-        // SAFETY: the caller has `count` bytes there.
+        // SAFETY: the caller's buffer has `count` bytes.
         let data = unsafe { bytes(buf, count)? };
         Ok(table::file(file)?.write(offset, data)? as i64)
     })
 }
 
-/// Waits until what was written is on stable storage; `datasync`: its content only. 0 or -1.
+/// Waits until written data is on stable storage; with `datasync`, only the content. Returns 0 or -1.
 #[unsafe(no_mangle)]
 pub extern "C" fn nine_fsync(file: Handle, datasync: c_int) -> c_int {
     answer(-1, || table::file(file)?.fsync(datasync != 0).map(|()| 0))
 }
 
-/// What is known about an open file. 0 or -1.
+/// Gets the attributes of an open file. Returns 0 or -1.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nine_fstat(file: Handle, out: *mut NineStat) -> c_int {
     answer(-1, || {
         let attr = table::file(file)?.stat()?;
-        // SAFETY: the caller has room for one.
+        // SAFETY: the caller's memory has room for one value.
         unsafe { put(out, stat_of(&attr)) }
     })
 }
 
-/// What is known about the file at a path; `follow`: a link at its end is followed. 0 or -1.
+/// Gets the attributes of the file at a path; with `follow`, follows a link at its end. Returns 0 or -1.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nine_stat(
     client: Handle,
@@ -210,12 +212,12 @@ pub unsafe extern "C" fn nine_stat(
         // SAFETY: the caller's text ends with a zero byte.
         let path = unsafe { text(path, "path")? };
         let attr = table::client(client)?.stat(path, follow != 0)?;
-        // SAFETY: the caller has room for one.
+        // SAFETY: the caller's memory has room for one value.
         unsafe { put(out, stat_of(&attr)) }
     })
 }
 
-/// Makes a directory with the permissions `mode`. 0 or -1.
+/// Creates a directory with the permissions `mode`. Returns 0 or -1.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nine_mkdir(client: Handle, path: *const c_char, mode: u32) -> c_int {
     answer(-1, || {
@@ -225,7 +227,7 @@ pub unsafe extern "C" fn nine_mkdir(client: Handle, path: *const c_char, mode: u
     })
 }
 
-/// Removes a file or link. 0 or -1.
+/// Removes a file or link. Returns 0 or -1.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nine_remove(client: Handle, path: *const c_char) -> c_int {
     answer(-1, || {
@@ -235,7 +237,7 @@ pub unsafe extern "C" fn nine_remove(client: Handle, path: *const c_char) -> c_i
     })
 }
 
-/// Removes an empty directory. 0 or -1.
+/// Removes an empty directory. Returns 0 or -1.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nine_rmdir(client: Handle, path: *const c_char) -> c_int {
     answer(-1, || {
@@ -245,7 +247,7 @@ pub unsafe extern "C" fn nine_rmdir(client: Handle, path: *const c_char) -> c_in
     })
 }
 
-/// Gives a file another name; what has it is replaced where the server's dialect can (9P2000.L). 0 or -1.
+/// Renames a file. An existing file `new` is replaced if the dialect allows it (9P2000.L). Returns 0 or -1.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nine_rename(client: Handle, old: *const c_char, new: *const c_char) -> c_int {
     answer(-1, || {
@@ -255,7 +257,7 @@ pub unsafe extern "C" fn nine_rename(client: Handle, old: *const c_char, new: *c
     })
 }
 
-/// Makes a symbolic link at `path`. 0 or -1.
+/// Creates a symbolic link at `path`. Returns 0 or -1.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nine_symlink(client: Handle, target: *const c_char, path: *const c_char) -> c_int {
     answer(-1, || {
@@ -265,8 +267,8 @@ pub unsafe extern "C" fn nine_symlink(client: Handle, target: *const c_char, pat
     })
 }
 
-/// Where a symbolic link leads, with no zero byte behind it; says how many bytes that are, of which `buf` has the first
-/// `count`. -1: it has failed.
+/// Reads the target of a symbolic link. `buf` gets its first `count` bytes, without a zero byte. Returns the length of
+/// the whole target, or -1 on failure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nine_readlink(
     client: Handle,
@@ -275,7 +277,7 @@ pub unsafe extern "C" fn nine_readlink(
     count: usize,
 ) -> i64 {
     answer(-1, || {
-        // SAFETY: the caller's text ends with a zero byte; he has `count` bytes there, for us alone.
+        // SAFETY: the caller's text ends with a zero byte, and the buffer has `count` bytes for our exclusive use.
         let (path, buf) = unsafe { (text(path, "path")?, room(buf.cast(), count)?) };
         let target = table::client(client)?.readlink(path)?;
         let len = target.len().min(buf.len());
@@ -284,7 +286,7 @@ pub unsafe extern "C" fn nine_readlink(
     })
 }
 
-/// Changes permissions. 0 or -1.
+/// Changes permissions. Returns 0 or -1.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nine_chmod(client: Handle, path: *const c_char, mode: u32) -> c_int {
     let set = SetAttr { mode: Some(mode & 0o7777), ..SetAttr::default() };
@@ -292,7 +294,7 @@ pub unsafe extern "C" fn nine_chmod(client: Handle, path: *const c_char, mode: u
     unsafe { setattr(client, path, &set) }
 }
 
-/// Cuts a file, or makes it longer with zeros. 0 or -1.
+/// Sets the length of a file: cuts it, or extends it with zeros. Returns 0 or -1.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nine_truncate(client: Handle, path: *const c_char, size: u64) -> c_int {
     let set = SetAttr { size: Some(size), ..SetAttr::default() };
@@ -300,7 +302,7 @@ pub unsafe extern "C" fn nine_truncate(client: Handle, path: *const c_char, size
     unsafe { setattr(client, path, &set) }
 }
 
-/// Sets the times of the last read and change, nanoseconds since 1970. 0 or -1.
+/// Sets the times of the last read and change, nanoseconds since 1970. Returns 0 or -1.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nine_utime(client: Handle, path: *const c_char, atime: i64, mtime: i64) -> c_int {
     let time = |ns: i64| {
@@ -312,7 +314,7 @@ pub unsafe extern "C" fn nine_utime(client: Handle, path: *const c_char, atime: 
     unsafe { setattr(client, path, &set) }
 }
 
-/// Opens a directory, to be read by nine_readdir(). 0: it has failed.
+/// Opens a directory for nine_readdir(). Returns 0 on failure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nine_opendir(client: Handle, path: *const c_char) -> Handle {
     answer(0, || {
@@ -323,8 +325,8 @@ pub unsafe extern "C" fn nine_opendir(client: Handle, path: *const c_char) -> Ha
     })
 }
 
-/// The next name of a directory: 1, 0 at its end, -1: it has failed. A name of more than 255 bytes is ENAMETOOLONG, and
-/// the next call goes on behind it.
+/// Reads the next name of a directory. Returns 1, 0 at the end, or -1 on failure. A name of more than 255 bytes is
+/// ENAMETOOLONG, and the next call continues after it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nine_readdir(dir: Handle, out: *mut NineDirent) -> c_int {
     answer(-1, || {
@@ -337,14 +339,14 @@ pub unsafe extern "C" fn nine_readdir(dir: Handle, out: *mut NineDirent) -> c_in
             *to = *from as c_char;
         }
         let (d_type, namelen) = (entry.ty.into(), entry.name.len() as u32);
-        // SAFETY: the caller has room for one.
+        // SAFETY: the caller's memory has room for one value.
         unsafe { put(out, NineDirent { qid_path: entry.qid.path, d_type, namelen, name }) }?;
         Ok(1)
     })
 }
 
-/// A file in order, from `offset` on: to be read by nine_sread() if `isread`, else to be written by nine_swrite().
-/// Where the server has streams and there is enough to be moved, over a connection of its own. 0: it has failed.
+/// Opens a file as a stream from `offset` on: for nine_sread() if `isread`, else for nine_swrite(). If the server
+/// supports streams and there is enough data, it moves over a connection of its own. Returns 0 on failure.
 #[unsafe(no_mangle)]
 pub extern "C" fn nine_stream(file: Handle, offset: u64, isread: c_int) -> Handle {
     answer(0, || {
@@ -354,35 +356,35 @@ pub extern "C" fn nine_stream(file: Handle, offset: u64, isread: c_int) -> Handl
     })
 }
 
-/// The next bytes of a stream, at most `count`, as many as have come; 0 at the end. -1: it has failed.
+/// Reads the next available bytes of a stream, at most `count`. Returns their number, 0 at the end, or -1 on failure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nine_sread(stream: Handle, buf: *mut c_void, count: usize) -> i64 {
     answer(-1, || {
-        // SAFETY: the caller has `count` bytes there, for us alone.
+        // SAFETY: the caller's buffer has `count` bytes for our exclusive use.
         let buf = unsafe { room(buf, count)? };
         Ok(table::stream(stream)?.read(buf)? as i64)
     })
 }
 
-/// Writes `count` bytes next, all of them. An error may show in a later call, at the latest in nine_sclose(). -1: it
-/// has failed.
+/// Writes all `count` bytes to a stream. An error may be returned by a later call, at the latest by nine_sclose().
+/// Returns -1 on failure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nine_swrite(stream: Handle, buf: *const c_void, count: usize) -> i64 {
     answer(-1, || {
-        // SAFETY: the caller has `count` bytes there.
+        // SAFETY: the caller's buffer has `count` bytes.
         let data = unsafe { bytes(buf, count)? };
         Ok(table::stream(stream)?.write(data)? as i64)
     })
 }
 
-/// 1 if a connection of its own carries the stream now, 0 if not, -1: it has failed.
+/// Returns 1 if a connection of its own carries the stream now, 0 if not, -1 on failure.
 #[unsafe(no_mangle)]
 pub extern "C" fn nine_sconnected(stream: Handle) -> c_int {
     answer(-1, || Ok(table::stream(stream)?.has_connection().into()))
 }
 
-/// Ends a stream and lets go of it; what was written, the server has taken then. Says how many bytes were moved; -1: it
-/// has failed.
+/// Ends a stream and closes its handle. On success the server has accepted all written data. Returns the number of
+/// bytes moved, or -1 on failure.
 #[unsafe(no_mangle)]
 pub extern "C" fn nine_sclose(stream: Handle) -> i64 {
     answer(-1, || {
@@ -392,16 +394,17 @@ pub extern "C" fn nine_sclose(stream: Handle) -> i64 {
     })
 }
 
-/// A mux whose name space is an empty tree in memory, in which missing mount points are made (muxalloc). It has a
-/// thread of its own until it is closed. 0: it has failed.
+/// Creates a mux with an empty in-memory tree as its name space, where missing mount points are created (muxalloc). The
+/// mux has a thread of its own until it is closed. Returns 0 on failure.
 #[unsafe(no_mangle)]
 pub extern "C" fn nine_mux_alloc() -> Handle {
     answer(0, || Ok(table::insert(Object::Mux(Arc::new(Mux::alloc()?)))))
 }
 
 /// Mounts the server at the other end of a connected stream socket on `old` (muxmount). The mux keeps a duplicate of
-/// `fd`, which is non-blocking from then on, and nobody else's to read or write; when the connection goes, the mount
-/// fails. Says the mount's number; -1: it has failed (EPROTOTYPE: no stream socket, ENOTCONN: not connected).
+/// `fd`. The socket becomes non-blocking, and the caller must no longer read or write it. If the connection is lost,
+/// the mount fails. Returns the mount's number, or -1 on failure (EPROTOTYPE: not a stream socket; ENOTCONN: not
+/// connected).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nine_mux_mount(mux: Handle, fd: c_int, old: *const c_char, flag: c_int) -> i64 {
     answer(-1, || {
@@ -410,14 +413,14 @@ pub unsafe extern "C" fn nine_mux_mount(mux: Handle, fd: c_int, old: *const c_ch
         }
         // SAFETY: the caller's text ends with a zero byte.
         let old = unsafe { utf8(old, "old")? };
-        // SAFETY: it is not -1; that it is open, the first call on it finds out.
+        // SAFETY: `fd` is not -1. If it is not open, the first system call on it fails.
         let socket = unsafe { BorrowedFd::borrow_raw(fd) };
         Ok(table::mux(mux)?.mount(socket, old, flag)? as i64)
     })
 }
 
-/// Mounts the server at an address (TCP, unix, vsock) on `old`; it is dialled again when it goes. Says the mount's
-/// number; -1: it has failed.
+/// Mounts the server at an address (TCP, unix, vsock) on `old`. The mux redials after a lost connection. Returns the
+/// mount's number, or -1 on failure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nine_mux_mount_at(
     mux: Handle,
@@ -432,7 +435,7 @@ pub unsafe extern "C" fn nine_mux_mount_at(
     })
 }
 
-/// Makes what is at `new` be seen at `old`, too (muxbind). Says the mount's number; -1: it has failed.
+/// Binds the tree at `new` to `old` (muxbind). Returns the mount's number, or -1 on failure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nine_mux_bind(
     mux: Handle,
@@ -447,7 +450,7 @@ pub unsafe extern "C" fn nine_mux_bind(
     })
 }
 
-/// Takes away what was mounted or bound on `old`: `new`, or everything if that is NULL. 0 or -1.
+/// Unmounts `new` from `old`, or everything on `old` if `new` is NULL. Returns 0 or -1.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nine_mux_unmount(mux: Handle, new: *const c_char, old: *const c_char) -> c_int {
     answer(-1, || {
@@ -457,7 +460,7 @@ pub unsafe extern "C" fn nine_mux_unmount(mux: Handle, new: *const c_char, old: 
     })
 }
 
-/// A session with the mux' name space, as one with a server. 0: it has failed.
+/// Opens a session with the mux's name space, like one with a server. Returns 0 on failure.
 #[unsafe(no_mangle)]
 pub extern "C" fn nine_mux_client(mux: Handle) -> Handle {
     answer(0, || {
@@ -466,7 +469,7 @@ pub extern "C" fn nine_mux_client(mux: Handle) -> Handle {
     })
 }
 
-/// A connection to the mux, for messages (muxattach). 0: it has failed.
+/// Opens a connection for messages to the mux (muxattach). Returns 0 on failure.
 #[unsafe(no_mangle)]
 pub extern "C" fn nine_mux_attach(mux: Handle) -> Handle {
     answer(0, || {
@@ -475,33 +478,33 @@ pub extern "C" fn nine_mux_attach(mux: Handle) -> Handle {
     })
 }
 
-/// Sends one T-message, `size[4]` first; never waits (muxsend). Tags and fids are the caller's. 0; -1: it has failed:
-/// EAGAIN says that much waits already, and that messages should be received first.
+/// Sends one T-message, which begins with `size[4]`; never blocks (muxsend). The caller chooses tags and fids. Returns
+/// 0, or -1 on failure. EAGAIN means that too many messages are queued, and that the caller should receive first.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nine_mux_send(con: Handle, message: *const c_void, count: usize) -> c_int {
     answer(-1, || {
-        // SAFETY: the caller has `count` bytes there.
+        // SAFETY: the caller's buffer has `count` bytes.
         let message = unsafe { bytes(message, count)? };
         table::con(con)?.send(message).map(|()| 0)
     })
 }
 
-/// Waits for the next R-message (muxrecv), and says how many bytes it has. -1: it has failed; EMSGSIZE: it has more
-/// than `count`, and stays.
+/// Waits for the next R-message (muxrecv). Returns its length, or -1 on failure. EMSGSIZE means that it is longer than
+/// `count`; then it stays queued.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nine_mux_recv(con: Handle, buf: *mut c_void, count: usize) -> i64 {
     answer(-1, || {
-        // SAFETY: the caller has `count` bytes there, for us alone.
+        // SAFETY: the caller's buffer has `count` bytes for our exclusive use.
         let buf = unsafe { room(buf, count)? };
         Ok(table::con(con)?.receive(buf)? as i64)
     })
 }
 
-/// The same without waiting: 0, if there is none.
+/// Like nine_mux_recv(), but does not wait: returns 0 if there is no message.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nine_mux_tryrecv(con: Handle, buf: *mut c_void, count: usize) -> i64 {
     answer(-1, || {
-        // SAFETY: the caller has `count` bytes there, for us alone.
+        // SAFETY: the caller's buffer has `count` bytes for our exclusive use.
         let buf = unsafe { room(buf, count)? };
         Ok(table::con(con)?.try_receive(buf)?.unwrap_or(0) as i64)
     })
@@ -541,7 +544,7 @@ fn null(what: &str) -> Fail {
 }
 
 /// # Safety
-/// `from` is NULL or ends with a zero byte, and stays as it is for `'a`.
+/// `from` is NULL or ends with a zero byte, and its bytes do not change during `'a`.
 unsafe fn text<'a>(from: *const c_char, what: &str) -> Result<&'a [u8], Fail> {
     if from.is_null() {
         return Err(null(what));
@@ -558,7 +561,7 @@ unsafe fn utf8<'a>(from: *const c_char, what: &str) -> Result<&'a str, Fail> {
     std::str::from_utf8(text).map_err(|_| Fail::new(Errno::EINVAL, format!("{what} is not UTF-8")))
 }
 
-/// Empty where it is not said.
+/// Like [`utf8`], but returns an empty text for NULL.
 ///
 /// # Safety
 /// As for [`text`].
@@ -571,20 +574,21 @@ unsafe fn said<'a>(from: *const c_char, what: &str) -> Result<&'a str, Fail> {
 }
 
 /// # Safety
-/// `options` is NULL, or has as many bytes as its first field says, and its texts end with a zero byte.
+/// `options` is NULL, or has as many bytes as its first field states, and its texts end with a zero byte.
 unsafe fn how<'a>(options: *const NineOptions) -> Result<How<'a>, Fail> {
     if options.is_null() {
         return Ok(How::default());
     }
-    // SAFETY: the field is there in every version.
+    // SAFETY: every version of the struct begins with this field.
     let size = unsafe { ptr::read(options.cast::<usize>()) };
-    // That of another version is longer or shorter by whole fields.
+    // The struct of another version is longer or shorter by whole fields.
     if size < size_of::<usize>() || !size.is_multiple_of(align_of::<NineOptions>()) {
         let text = format!("options.size is {size}: set it to sizeof(nine_options)");
         return Err(Fail::new(Errno::EINVAL, text));
     }
     let mut own = MaybeUninit::<NineOptions>::zeroed();
-    // SAFETY: both are as long as that; zeros and whole fields are good for ours, numbers and pointers.
+    // SAFETY: both have at least `len` bytes. Zeros and whole fields are valid values of our struct, which consists of
+    // numbers and pointers.
     let options = unsafe {
         let len = size.min(size_of::<NineOptions>());
         ptr::copy_nonoverlapping(options.cast::<u8>(), own.as_mut_ptr().cast::<u8>(), len);
@@ -606,26 +610,26 @@ unsafe fn how<'a>(options: *const NineOptions) -> Result<How<'a>, Fail> {
 }
 
 /// # Safety
-/// `from` is NULL or has `count` bytes, which nobody changes for `'a`.
+/// `from` is NULL or has `count` bytes, which do not change during `'a`.
 unsafe fn bytes<'a>(from: *const c_void, count: usize) -> Result<&'a [u8], Fail> {
     match count {
         0 => Ok(&[]),
         _ if from.is_null() => Err(null("the buffer")),
         _ if count > isize::MAX as usize => Err(too_long(count)),
-        // SAFETY: it is not NULL, so it has `count` bytes, which are no more than a slice may have.
+        // SAFETY: it is not NULL, so it has `count` bytes, and a slice may have that many.
         _ => Ok(unsafe { slice::from_raw_parts(from.cast(), count) }),
     }
 }
 
 /// # Safety
-/// `to` is NULL or has `count` bytes, which are ours alone for `'a`.
+/// `to` is NULL or has `count` bytes for our exclusive use during `'a`.
 unsafe fn room<'a>(to: *mut c_void, count: usize) -> Result<&'a mut [u8], Fail> {
     match count {
         0 => Ok(&mut []),
         _ if to.is_null() => Err(null("the buffer")),
         _ if count > isize::MAX as usize => Err(too_long(count)),
-        // SAFETY: it is not NULL, so it has `count` bytes, which are no more than a slice may have. They may never have
-        // been written: bytes have no wrong values, and we only write there.
+        // SAFETY: it is not NULL, so it has `count` bytes, and a slice may have that many. The bytes may be
+        // uninitialised: bytes have no invalid values, and we only write to them.
         _ => Ok(unsafe { slice::from_raw_parts_mut(to.cast(), count) }),
     }
 }
@@ -635,12 +639,12 @@ fn too_long(count: usize) -> Fail {
 }
 
 /// # Safety
-/// `out` is NULL or has room for one.
+/// `out` is NULL or has room for one value.
 unsafe fn put<T>(out: *mut T, value: T) -> Result<c_int, Fail> {
     if out.is_null() {
         return Err(null("where the answer goes"));
     }
-    // SAFETY: it is not NULL, so it has room; what was there is not dropped, for it may never have been one.
+    // SAFETY: it is not NULL, so it has room. The old value is not dropped, because it may be uninitialised.
     unsafe { ptr::write(out, value) };
     Ok(0)
 }

@@ -1,7 +1,7 @@
-//! Handles: numbers that stand for clients, files, streams and so on, each once.
+//! Handles: unique numbers that stand for clients, files, streams and so on.
 //!
-//! Always holds: a number is never used again, not even after a fork, whose child has a table of its own; so a handle
-//! that is not there is told apart from every one that is.
+//! Always holds: a number is never used again, not even after a fork: the child has a table of its own. So an invalid
+//! handle is never confused with a valid one.
 
 use std::collections::HashMap;
 use std::mem;
@@ -16,7 +16,7 @@ use crate::fail::Fail;
 use crate::mux::{Con, Mux};
 use crate::stream::Stream;
 
-/// What a handle stands for.
+/// The object of a handle.
 #[derive(Clone)]
 pub enum Object {
     Client(Arc<Client>),
@@ -43,27 +43,27 @@ fn table() -> Arc<Table> {
         if let Some(table) = now.as_ref().filter(|table| table.process == process) {
             return table.clone();
         }
-        // What was made before a fork stays as it is: its locks may be held by threads that are not here.
+        // Objects from before a fork are leaked: their locks may be held by threads that do not exist here.
         mem::forget(now.clone());
         let new = Arc::new(Table { process, objects: Mutex::default() });
         TABLE.compare_and_swap(&now, Some(new));
     }
 }
 
-/// A handle for an object.
+/// Creates a handle for an object.
 pub fn insert(object: Object) -> u64 {
     let handle = NEXT.fetch_add(1, Ordering::Relaxed);
     table().objects.lock().unwrap_or_else(PoisonError::into_inner).insert(handle, object);
     handle
 }
 
-/// Whatever a handle stands for.
+/// Returns the object of a handle of any kind.
 pub fn find(handle: u64) -> Result<Object, Fail> {
     let object = table().objects.lock().unwrap_or_else(PoisonError::into_inner).get(&handle).cloned();
     object.ok_or_else(|| nothing(handle))
 }
 
-/// The same, which has no handle any more.
+/// Returns the object and removes its handle.
 pub fn remove(handle: u64) -> Result<Object, Fail> {
     let object = table().objects.lock().unwrap_or_else(PoisonError::into_inner).remove(&handle);
     object.ok_or_else(|| nothing(handle))
@@ -78,7 +78,7 @@ fn nothing(handle: u64) -> Fail {
     Fail::new(Errno::EBADF, text)
 }
 
-/// It is there, but is something else.
+/// The error for a handle of another kind.
 pub fn other(handle: u64, wanted: &str) -> Fail {
     Fail::new(Errno::EBADF, format!("handle {handle} is no {wanted}"))
 }

@@ -1,4 +1,4 @@
-//! What callers hand in and get back: data without a copy where its object does not change, attributes as tuples.
+//! Conversion of arguments and results: immutable data without a copy, attributes as tuples.
 
 use bytes::Bytes;
 use nine_proto::{Attr, Time};
@@ -9,12 +9,12 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyMemoryView};
 
-/// Data to be written: `bytes` as they lie there, of anything else a copy, for it may change meanwhile.
+/// Converts data to write. `bytes` are used in place; any other object is copied, because it may change meanwhile.
 pub fn data(from: &Bound<'_, PyAny>) -> PyResult<Bytes> {
     if let Ok(bytes) = from.cast::<PyBytes>() {
         return Ok(Bytes::from_owner(PyBackedBytes::from(bytes.clone())));
     }
-    // Of any kind of number, as `bytes(memoryview(x))` has it.
+    // Accept items of any number type, as `bytes(memoryview(x))` does.
     let (py, view) = (from.py(), PyMemoryView::from(from)?);
     if !view.getattr(intern!(py, "c_contiguous"))?.is_truthy()? {
         return Err(PyBufferError::new_err("what is written must lie in one piece"));
@@ -26,7 +26,7 @@ pub fn data(from: &Bound<'_, PyAny>) -> PyResult<Bytes> {
 /// mode, ino, nlink, uid, gid, size, then atime, mtime and ctime in nanoseconds, blksize, blocks, rdev.
 pub type Stat = (u32, u64, u64, u32, u32, u64, (i128, i128, i128), u64, u64, u64);
 
-/// What is known about a file, for `os.stat_result`.
+/// Converts attributes for `os.stat_result`.
 pub fn stat(attr: &Attr) -> Stat {
     let ns = |time: Time| i128::from(time.sec) * 1_000_000_000 + i128::from(time.nsec);
     (

@@ -1,10 +1,11 @@
-//! What keeps threads out of an interpreter that is ending.
+//! Keeps threads out of an interpreter that is shutting down.
 //!
-//! A thread that takes the interpreter's lock while it is finalized is ended by Python, through frames that do not bear
-//! it. So whoever takes the lock, or may lose it for a moment, goes through the [`Gate`] of his session, which a
-//! callback of `atexit` closes: it waits for who is inside, and nobody comes in after it but the thread that ends.
+//! A thread that takes the interpreter's lock during finalization is ended by Python, through Rust frames that cannot
+//! be unwound so. So a thread that takes the lock, or may release it for a moment, first enters the [`Gate`] of its
+//! session. A callback of `atexit` closes the gate: it waits for threads inside, and then only the ending thread may
+//! enter.
 //!
-//! Always holds: no Python runs while the lock of a gate is held, and no gate of before a fork is waited at.
+//! Always holds: no Python code runs while the mutex of a gate is held, and no gate from before a fork is waited for.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{self, ThreadId};
@@ -13,7 +14,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyModule;
 
-/// Who is inside, and whether it is closed.
+/// Counts the threads inside, and whether it is closed.
 pub struct Gate {
     maker: u32,
     state: Mutex<State>,
@@ -23,18 +24,18 @@ pub struct Gate {
 #[derive(Default)]
 struct State {
     inside: usize,
-    /// Closed, by this thread.
+    /// The thread that closed the gate.
     ended: Option<ThreadId>,
 }
 
-/// Somebody inside.
+/// A thread's stay inside the gate, ended by drop.
 pub struct Inside<'g>(&'g Gate);
 
-/// The gates that there are. Only who has the interpreter's lock looks here: so it is free after a fork.
+/// All gates. Only a thread with the interpreter's lock accesses this list, so its mutex is free after a fork.
 static GATES: Mutex<Vec<Weak<Gate>>> = Mutex::new(Vec::new());
 
 impl Gate {
-    /// An open one, which is closed when the interpreter ends.
+    /// Creates an open gate, which is closed when the interpreter ends.
     pub fn new(py: Python<'_>) -> PyResult<Arc<Self>> {
         static TOLD: PyOnceLock<()> = PyOnceLock::new();
         TOLD.get_or_try_init(py, || {
@@ -49,7 +50,7 @@ impl Gate {
         Ok(gate)
     }
 
-    /// Goes in. `None`: the interpreter is ending, and this is not the thread that ends it.
+    /// Enters the gate. Returns `None` if the interpreter is ending and this is not the thread that ends it.
     pub fn enter(&self) -> Option<Inside<'_>> {
         let mut state = self.lock();
         if state.ended.is_some_and(|ender| ender != thread::current().id()) {
@@ -59,7 +60,7 @@ impl Gate {
         Some(Inside(self))
     }
 
-    /// Whether the interpreter is ending.
+    /// Returns whether the interpreter is ending.
     pub fn is_closed(&self) -> bool {
         self.lock().ended.is_some()
     }
@@ -84,7 +85,7 @@ impl Drop for Inside<'_> {
     }
 }
 
-/// What `atexit` calls.
+/// The callback for `atexit`.
 #[pyclass(frozen)]
 struct Ending;
 
@@ -96,7 +97,7 @@ impl Ending {
             gates.iter().filter_map(Weak::upgrade).collect()
         };
         let ours = gates.iter().filter(|gate| gate.maker == std::process::id());
-        // Who is inside may be waiting for the interpreter's lock.
+        // Release the interpreter's lock: a thread inside may wait for it.
         py.detach(|| ours.for_each(|gate| gate.close()));
     }
 }

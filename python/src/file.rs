@@ -1,4 +1,4 @@
-//! An open file: reads and writes at offsets, and streams of it.
+//! An open file: reads and writes at offsets, and streams.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,11 +13,11 @@ use crate::session::{Link, Ours, Pieces};
 use crate::stream::Stream;
 use crate::sys::Buffer;
 
-/// An open file of a session. Any number of threads may use it at once: it has no position.
+/// An open file of a session. Any number of threads may use it at once, because it has no position.
 #[pyclass(frozen, module = "ninefold._native")]
 pub struct Handle {
     link: Ours<Arc<Link>>,
-    /// `None`: closed.
+    /// `None` after a close.
     file: Ours<Mutex<Option<Arc<File>>>>,
     path: Vec<u8>,
 }
@@ -49,7 +49,7 @@ impl Handle {
 
 #[pymethods]
 impl Handle {
-    /// Whether it was closed.
+    /// Whether the file was closed.
     #[getter]
     fn closed(&self) -> PyResult<bool> {
         Ok(self.file.get()?.lock().unwrap_or_else(PoisonError::into_inner).is_none())
@@ -59,10 +59,10 @@ impl Handle {
         self.call(py, async |file: Arc<File>| Ok(args::stat(&file.getattr(GetMask::BASIC).await?)))
     }
 
-    /// Up to `count` bytes at `offset`: fewer at the end of the file, or of a file that is no place of bytes.
+    /// Reads up to `count` bytes at `offset`; fewer at the end of the file, or if the file is not a sequence of bytes.
     fn pread<'py>(&self, py: Python<'py>, count: usize, offset: u64) -> PyResult<Bound<'py, PyAny>> {
         self.call(py, async move |file: Arc<File>| {
-            // Never more memory than has come.
+            // Allocate piece by piece: not more than one piece beyond the received data.
             let end = offset.saturating_add(count as u64);
             let (mut pieces, mut at) = (Vec::new(), offset);
             while at < end {
@@ -80,13 +80,13 @@ impl Handle {
         })
     }
 
-    /// The same into a buffer; says how many. Waits on this thread.
+    /// Reads into a buffer and returns the number of bytes. Blocks this thread.
     fn preadinto(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, offset: u64) -> PyResult<usize> {
         let (file, link, mut buffer) = (self.file()?, self.link.get()?, Buffer::of(buffer)?);
         link.waits.wait(py, &self.path, file.read_at(offset, buffer.bytes()))
     }
 
-    /// Writes all of `data` at `offset`; says how many bytes that are.
+    /// Writes all of `data` at `offset` and returns its length.
     fn pwrite<'py>(
         &self,
         py: Python<'py>,
@@ -110,24 +110,24 @@ impl Handle {
         self.call(py, async move |file: Arc<File>| file.fsync(datasync).await)
     }
 
-    /// The file from `offset` on, in order; to read, `end` is its length as far as is known.
+    /// Opens a stream from `offset` on; for reading, `end` is the file's expected length.
     fn stream(&self, offset: u64, end: u64, write: bool) -> PyResult<Stream> {
         let (direction, end) = if write { (Direction::Write, u64::MAX) } else { (Direction::Read, end) };
         Ok(Stream::new(self.link.get()?.clone(), self.file()?, offset, end, direction, self.path.clone()))
     }
 
-    /// Closes it: an error may mean that something written was not kept. Again, it does nothing.
+    /// Closes the file. An error may mean that written data was lost. A second close does nothing.
     fn close<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let file = self.file.get()?.lock().unwrap_or_else(PoisonError::into_inner).take();
         self.link.get()?.waits.call(py, &self.path, async move {
             match file.map(Arc::try_unwrap) {
                 Some(Ok(file)) => file.close().await,
-                // Whoever uses it still closes it, or it is closed.
+                // Another call still uses the file, and its end closes it; or it is closed already.
                 _ => Ok(()),
             }
         })
     }
 }
 
-/// Read at once, bytes: what a caller waits for without looking up, and memory that is taken before anything has come.
+/// Size of one piece of a read, bytes: limits the memory that is allocated before data arrives.
 const PIECE: usize = 16 << 20;

@@ -1,11 +1,11 @@
 //! The Python module `ninefold._native`: sessions with 9P servers, their files and streams.
 //!
-//! In: paths as bytes, buffers. Out: numbers, bytes, tuples; `ninefold`, in Python, makes of them what its users see. A
-//! session waits on the thread that calls, without the interpreter's lock and open to signals; or, made for asyncio, it
-//! has a thread of its own and answers with futures (`wait`).
+//! In: paths as bytes, buffers. Out: numbers, bytes, tuples; the Python package `ninefold` turns them into its public
+//! objects. A session waits on the calling thread, without the interpreter's lock and open to signals. A session made
+//! for asyncio has a thread of its own and returns futures (`wait`).
 //!
-//! Always holds: whatever a peer or a caller does is an exception here, and never a panic; what was made before a fork
-//! is refused after it, and not touched.
+//! Always holds: no input from a peer or a caller causes a panic; it causes an exception. An object from before a fork
+//! is refused after it, and is not touched.
 
 mod args;
 mod ending;

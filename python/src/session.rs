@@ -1,6 +1,6 @@
-//! A session with a server, and what is done there by paths.
+//! A session with a server, and its operations on paths.
 //!
-//! Always holds: links are followed on this side, as every 9P client must, and none leads out of the tree.
+//! Always holds: links are followed by the client, as every 9P client must, and no link leads out of the tree.
 
 use std::ffi::OsString;
 use std::future::Future;
@@ -24,7 +24,7 @@ use crate::error;
 use crate::file::Handle;
 use crate::wait::{Waits, beside};
 
-/// What is this process' own: after a fork its copy is refused, and left as it is.
+/// A value of one process. After a fork, the child's copy is refused and never dropped.
 pub struct Ours<T> {
     value: Option<T>,
     maker: u32,
@@ -46,7 +46,7 @@ impl<T> Ours<T> {
 impl<T> Drop for Ours<T> {
     fn drop(&mut self) {
         if std::process::id() != self.maker {
-            // Its locks may be held by threads that are not here, its sockets are the maker's.
+            // Its locks may be held by threads that do not exist here, and its sockets belong to the parent process.
             std::mem::forget(self.value.take());
         }
     }
@@ -61,7 +61,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// As long as nobody has closed the session.
+    /// Fails if the session was closed.
     pub fn check(&self) -> PyResult<()> {
         if self.closed.load(Ordering::Relaxed) { Err(error::closed("session")) } else { Ok(()) }
     }
@@ -71,12 +71,11 @@ impl Link {
 #[pyclass(frozen, module = "ninefold._native")]
 pub struct Session {
     link: Ours<Arc<Link>>,
-    /// The path behind the address.
+    /// The path after the address.
     base: String,
 }
 
-/// Dials `server`, says who we are, and attaches the tree `aname` there; `timeout` is in seconds,
-/// for all of it.
+/// Dials `server`, authenticates, and attaches to the tree `aname`; `timeout` in seconds limits all of it together.
 #[pyfunction]
 #[pyo3(signature = (server, *, user, uid=None, aname="", token=None, ca=None, pin=None, cert=None, key=None,
     timeout=30.0, asynchronous=false))]
@@ -156,7 +155,7 @@ pub fn connect(
 }
 
 impl Session {
-    /// What `call` comes to, of the root and the path.
+    /// Runs `call` with the root and the path.
     fn call<'py, T, F>(
         &self,
         py: Python<'py>,
@@ -175,7 +174,7 @@ impl Session {
 
 #[pymethods]
 impl Session {
-    /// The path that stood behind the address: `/`, or where paths of the session begin.
+    /// The path that followed the address: `/`, or the start of the session's paths.
     #[getter]
     fn base(&self) -> &str {
         &self.base
@@ -187,19 +186,19 @@ impl Session {
         Ok(self.link.get()?.client.client().peer().to_string())
     }
 
-    /// The dialect that is spoken, such as `9P2000.L.s`.
+    /// The negotiated dialect, such as `9P2000.L.s`.
     #[getter]
     fn dialect(&self) -> PyResult<String> {
         Ok(self.link.get()?.client.client().dialect().name().to_string())
     }
 
-    /// Whether the connection is there; false also in a process that has been forked.
+    /// Whether the connection is alive; false also in a forked process.
     #[getter]
     fn alive(&self) -> bool {
         self.link.get().is_ok_and(|link| link.client.client().dead().is_none())
     }
 
-    /// Ends the connection: what is under way fails. Again, it does nothing.
+    /// Ends the connection: in-flight requests fail. A second close does nothing.
     fn close(&self) -> PyResult<()> {
         let link = self.link.get()?;
         link.closed.store(true, Ordering::Relaxed);
@@ -226,7 +225,7 @@ impl Session {
         })
     }
 
-    /// Names with what is known about them; `None` where the server does not say.
+    /// Lists names with their attributes; `None` for attributes that the server does not provide.
     fn scandir<'py>(&self, py: Python<'py>, path: Vec<u8>) -> PyResult<Bound<'py, PyAny>> {
         self.call(py, path, async move |root: Arc<File>, path: Vec<u8>| {
             let (dir, _) = root.resolve(&path, true).await?;
@@ -247,7 +246,7 @@ impl Session {
         })
     }
 
-    /// Removes a name; `dir` says whether it must be a directory or must not be one.
+    /// Removes a name; `dir` selects whether it must be a directory or must not be one.
     fn unlink<'py>(&self, py: Python<'py>, path: Vec<u8>, dir: bool) -> PyResult<Bound<'py, PyAny>> {
         self.call(py, path, async move |root: Arc<File>, path: Vec<u8>| {
             let (parent, name) = root.parent(&path).await?;
@@ -276,7 +275,7 @@ impl Session {
         })
     }
 
-    /// Gives the file at `path` another name.
+    /// Creates a hard link `new` to the file at `path`.
     fn link<'py>(&self, py: Python<'py>, path: Vec<u8>, new: Vec<u8>) -> PyResult<Bound<'py, PyAny>> {
         self.call(py, path, async move |root: Arc<File>, path: Vec<u8>| {
             let (file, _) = root.resolve(&path, false).await?;
@@ -285,7 +284,7 @@ impl Session {
         })
     }
 
-    /// Changes what is given; times are nanoseconds since 1970, negative: the server's now.
+    /// Changes the given attributes. Times are nanoseconds since 1970; a negative one means the server's current time.
     #[pyo3(signature = (path, *, mode=None, uid=None, gid=None, size=None, atime=None, mtime=None))]
     #[expect(clippy::too_many_arguments, reason = "they are named at the caller's side")]
     fn setattr<'py>(
@@ -306,7 +305,7 @@ impl Session {
         })
     }
 
-    /// bsize, blocks, bfree, bavail, files, ffree, namelen.
+    /// Returns bsize, blocks, bfree, bavail, files, ffree, namelen.
     fn statfs<'py>(&self, py: Python<'py>, path: Vec<u8>) -> PyResult<Bound<'py, PyAny>> {
         self.call(py, path, async move |root: Arc<File>, path: Vec<u8>| {
             let (file, _) = root.resolve(&path, true).await?;
@@ -315,7 +314,7 @@ impl Session {
         })
     }
 
-    /// An open file, and what is known about it; `flags` are those of open(2), `mode` that of a file that is made.
+    /// Opens a file. Returns it with its attributes. `flags` are those of open(2); `mode` is that of a new file.
     fn open<'py>(
         &self,
         py: Python<'py>,
@@ -330,7 +329,7 @@ impl Session {
         })
     }
 
-    /// All of a file from `start` to `end`, or to its end.
+    /// Reads a file from `start` to `end`, or to its end.
     #[pyo3(signature = (path, start=0, end=None))]
     fn read_file<'py>(
         &self,
@@ -355,7 +354,7 @@ impl Session {
         })
     }
 
-    /// Writes all of a file, which is made or, without `O_EXCL` among `flags`, replaced.
+    /// Writes a whole file, which is created or, without `O_EXCL` in `flags`, replaced.
     fn write_file<'py>(
         &self,
         py: Python<'py>,
@@ -373,7 +372,7 @@ impl Session {
         })
     }
 
-    /// Copies one file's content; says how many bytes.
+    /// Copies the content of a file and returns the number of bytes.
     fn copy_file<'py>(
         &self,
         py: Python<'py>,
@@ -397,7 +396,7 @@ impl Session {
     }
 }
 
-/// Pieces of a file, which become one `bytes` with one copy.
+/// Pieces of a file, joined into one `bytes` object with one copy.
 pub struct Pieces(pub Vec<Bytes>);
 
 impl<'py> IntoPyObject<'py> for Pieces {

@@ -1,4 +1,4 @@
-//! A file in order, over a connection of its own where there is one (docs/protocol.md, "Streaming").
+//! A file read or written in order, over a connection of its own if possible (docs/protocol.md, "Streaming").
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,7 +15,7 @@ use crate::error;
 use crate::session::{Link, Ours, Pieces};
 use crate::sys::Buffer;
 
-/// A file of a session, in order. One thread reads or writes it at a time.
+/// A stream of a session's file. One thread reads or writes it at a time.
 #[pyclass(frozen, module = "ninefold._native")]
 pub struct Stream {
     link: Ours<Arc<Link>>,
@@ -24,33 +24,33 @@ pub struct Stream {
     writes: bool,
 }
 
-/// Where the stream is while nobody uses it.
+/// The state of a stream between calls.
 enum Place {
     Here(Box<Open>),
     InUse,
-    /// It has failed, or somebody has given up in its midst: every later call says so again.
+    /// It failed, or a call was cancelled halfway: every later call returns this error.
     Broken(Error),
     Closed,
 }
 
 struct Open {
     stream: client::Stream<Arc<File>>,
-    /// What has come and was not taken.
+    /// Data received but not taken yet.
     came: VecDeque<Bytes>,
 }
 
-/// The stream in somebody's hands: it comes back with this, whatever ends the call.
+/// The stream during a call. The drop puts it back, however the call ends.
 struct Taken {
     place: Arc<Mutex<Place>>,
     open: Option<Box<Open>>,
-    /// Who gives up now leaves nobody knows what behind: the stream is broken then, by this.
+    /// The error for a drop at this point: with unknown progress, the stream is broken.
     torn: Option<Error>,
 }
 
 impl Drop for Taken {
     fn drop(&mut self) {
         let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
-        // Closed meanwhile, it stays so.
+        // If it was closed meanwhile, it stays closed.
         if let (Place::InUse, Some(open)) = (&*place, self.open.take()) {
             *place = self.torn.take().map_or(Place::Here(open), Place::Broken);
         }
@@ -62,7 +62,7 @@ impl Taken {
         self.open.as_mut().expect("taken until it is dropped")
     }
 
-    /// As many as `most` bytes, fewer only at the end. Who gives up has taken none.
+    /// Returns `most` bytes, fewer only at the end. A cancelled call takes no bytes.
     async fn pieces(&mut self, most: usize) -> Result<Vec<Bytes>> {
         let open = self.open();
         let mut len: usize = open.came.iter().map(Bytes::len).sum();
@@ -81,7 +81,7 @@ impl Taken {
         Ok(pieces)
     }
 
-    /// Fills `buf`, and says how much of it: less than all only at the end.
+    /// Fills `buf` and returns the number of bytes, fewer than `buf` has only at the end.
     async fn fill(&mut self, buf: &mut [u8]) -> Result<usize> {
         self.torn = Some(given_up());
         let open = self.open();
@@ -113,21 +113,21 @@ impl Taken {
     }
 }
 
-/// What has been taken and reached nobody is the next again.
+/// Puts bytes back that were taken but not delivered; the next read returns them.
 fn put_back(place: &Mutex<Place>, pieces: Vec<Bytes>) {
     if let Place::Here(open) = &mut *place.lock().unwrap_or_else(PoisonError::into_inner) {
         pieces.into_iter().rev().for_each(|piece| open.came.push_front(piece));
     }
 }
 
-/// Not EINTR: where that is an error, Python's buffers try again.
+/// The error of a cancelled call. Not EINTR: Python's buffered files would retry after it.
 fn given_up() -> Error {
     let text = "a read or write was given up, and nobody knows how far it came";
     Error::Refused(nine_proto::Error::new(Errno::ECANCELED, text))
 }
 
 impl Open {
-    /// Some of what has come, at most `most` bytes.
+    /// Takes at most `most` bytes of the received data.
     fn split(&mut self, most: usize) -> Bytes {
         let Some(first) = self.came.front_mut() else { return Bytes::new() };
         let piece = first.split_to(most.min(first.len()));
@@ -174,7 +174,7 @@ impl Stream {
 
 #[pymethods]
 impl Stream {
-    /// The next `count` bytes, fewer only at the end; negative: all of them.
+    /// Reads the next `count` bytes, fewer only at the end; a negative count means all.
     fn read<'py>(&self, py: Python<'py>, count: isize) -> PyResult<Bound<'py, PyAny>> {
         let count = usize::try_from(count).unwrap_or(usize::MAX);
         let (mut taken, link) = (self.take()?, self.link.get()?);
@@ -190,7 +190,7 @@ impl Stream {
             let pieces = link.waits.wait(py, &self.path, taken.pieces(count))?;
             return Pieces(pieces).into_bound_py_any(py);
         }
-        // Straight to where it stays.
+        // Read directly into the final object.
         let mut done = 0;
         let bytes = PyBytes::new_with(py, count, |buf| {
             done = link.waits.wait(py, &self.path, taken.fill(buf))?;
@@ -202,20 +202,20 @@ impl Stream {
         Ok(PyBytes::new(py, &bytes.as_bytes()[..done]).into_any())
     }
 
-    /// What has been read and reached nobody: it is the next again.
+    /// Puts back data that was read but not delivered; the next read returns it.
     fn put_back(&self, data: &Bound<'_, PyAny>) -> PyResult<()> {
         put_back(self.place.get()?, vec![args::data(data)?]);
         Ok(())
     }
 
-    /// The next bytes into a buffer: fewer than fit only at the end. Waits on this thread.
+    /// Reads the next bytes into a buffer; fills it except at the end. Blocks this thread.
     fn readinto(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>) -> PyResult<usize> {
         let mut buffer = Buffer::of(buffer)?;
         let (mut taken, link) = (self.take()?, self.link.get()?);
         link.waits.wait(py, &self.path, taken.fill(buffer.bytes()))
     }
 
-    /// Writes `data` next; what is under way is bounded, and an error of it shows in a later call.
+    /// Writes `data`. The amount in flight is limited; an error may be raised by a later call.
     fn write<'py>(&self, py: Python<'py>, data: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let (mut taken, data) = (self.take()?, args::data(data)?);
         self.link.get()?.waits.call(py, &self.path, async move { taken.write(data).await })
@@ -227,15 +227,15 @@ impl Stream {
         Ok(self.take()?.open().stream.has_connection())
     }
 
-    /// Ends it; what was written is taken by the server then, or this says why not. Says how many bytes were moved,
-    /// again 0.
+    /// Ends the stream. On success the server has accepted all written data. Returns the number of bytes moved; 0 on a
+    /// second close.
     fn close<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let open = {
             let mut place = self.place.get()?.lock().unwrap_or_else(PoisonError::into_inner);
             match std::mem::replace(&mut *place, Place::Closed) {
                 Place::Here(open) => Some(open),
                 Place::Broken(why) if self.writes => return Err(error::of(&why, &self.path)),
-                // Whoever uses it lets go of it; what was read is known.
+                // The call that uses the stream drops it. For a broken reader the error is known already.
                 Place::InUse | Place::Broken(_) | Place::Closed => None,
             }
         };
@@ -251,5 +251,5 @@ impl Stream {
     }
 }
 
-/// Read to where it stays, bytes: memory that is taken before anything has come.
+/// Largest read directly into the final object, bytes: this memory is allocated before data arrives.
 const STRAIGHT: usize = 16 << 20;

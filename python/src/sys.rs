@@ -1,4 +1,4 @@
-//! The memory of a caller's buffer, which is written while the interpreter runs others: that nothing safe hands out.
+//! Access to the memory of a caller's buffer while the interpreter runs other threads. No safe API offers that.
 
 #![allow(unsafe_code)]
 
@@ -10,7 +10,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyMemoryView;
 
-/// A buffer that is read into: writable, in one piece, and held in its place while this lives.
+/// A buffer to read into: writable, contiguous, and pinned while this value lives.
 pub struct Buffer(PyBuffer<u8>);
 
 impl Buffer {
@@ -20,22 +20,22 @@ impl Buffer {
         if view.getattr(intern!(py, "readonly"))?.is_truthy()? {
             return Err(PyBufferError::new_err("a buffer to read into must be writable"));
         }
-        // Bytes, whatever it is of; refused where they do not lie in one piece.
+        // A view of bytes, whatever its items are. The cast fails if it is not contiguous.
         let view = view.call_method1(intern!(py, "cast"), (intern!(py, "B"),))?;
         Ok(Self(PyBuffer::get(&view)?))
     }
 
-    /// All of it, to be written.
+    /// Returns the whole buffer for writing.
     pub fn bytes(&mut self) -> &mut [u8] {
         let (start, len) = (self.0.buf_ptr().cast::<u8>(), self.0.len_bytes());
         if len == 0 {
             return &mut [];
         }
-        // SAFETY: the exporter keeps `len` writable bytes at `start` as long as its buffer is held, which it is by
-        // `self` (PEP 3118: who has given it out can neither move nor free it), and `self` is borrowed as long as this
-        // is. Every value of a byte is one. Python code on another thread may write there meanwhile, as it may beside
-        // `socket.recv_into`: then it finds its own bytes or those that have come. We only write, and decide nothing by
-        // what stands there.
+        // SAFETY: the exporter keeps `len` writable bytes at `start` while its buffer is held. `self` holds it (PEP
+        // 3118: the exporter can neither move nor free the memory meanwhile), and `self` is borrowed as long as the
+        // slice. Every value of a byte is valid. Python code on another thread may write there meanwhile, as it may
+        // beside `socket.recv_into`; then it finds its own bytes or the received ones. We only write, and no decision
+        // depends on the memory's content.
         unsafe { slice::from_raw_parts_mut(start, len) }
     }
 }

@@ -1,8 +1,8 @@
-//! How calls wait: on the caller's thread, or as futures of asyncio.
+//! How calls wait: on the calling thread, or as asyncio futures.
 //!
 //! In: futures of the client. Out: their results, or an `asyncio.Future`. A caller waits without the interpreter's lock
-//! and looks for signals [`LOOK`] by [`LOOK`]; what a signal interrupts is taken back, as dropping a future does. A
-//! session for asyncio has a thread that leads its reactor; a future that is cancelled there is taken back, too.
+//! and checks for signals every [`LOOK`]. A signal that raises cancels the request, by dropping its future. A session
+//! for asyncio has a thread that drives its reactor; a cancelled asyncio future cancels the request, too.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -25,7 +25,7 @@ use pyo3::{IntoPyObjectExt, intern};
 use crate::ending::Gate;
 use crate::error;
 
-/// So long a signal may wait for a call that waits.
+/// Interval of checks for signals during a wait.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// How the calls of one session wait.
@@ -42,7 +42,7 @@ impl Waits {
         Ok(Self { reactor: client.reactor().clone(), leader, gate })
     }
 
-    /// What `future` comes to; for asyncio an awaitable of it. `path` is what an error names.
+    /// Returns the result of `future`; for asyncio an awaitable. `path` is the path for errors.
     pub fn call<'py, T>(
         &self,
         py: Python<'py>,
@@ -58,7 +58,8 @@ impl Waits {
         }
     }
 
-    /// The same for asyncio alone; where what it comes to finds nobody who still waits, what `keep` says is done.
+    /// Like [`Waits::call`], for asyncio only. If no caller waits for the result any more, calls the function that
+    /// `keep` returned.
     pub fn keep<'py, T>(
         &self,
         py: Python<'py>,
@@ -73,7 +74,7 @@ impl Waits {
         self.begin(py, leader, path, future, Some(Box::new(keep)))
     }
 
-    /// What `future` comes to, on this thread.
+    /// Waits for the result of `future` on this thread.
     pub fn wait<T: Send>(
         &self,
         py: Python<'_>,
@@ -94,7 +95,7 @@ impl Waits {
         }
     }
 
-    /// Whether calls answer with awaitables.
+    /// Returns whether calls return awaitables.
     pub fn is_async(&self) -> bool {
         self.leader.is_some()
     }
@@ -110,7 +111,8 @@ impl Waits {
     where
         T: for<'p> IntoPyObject<'p> + Send + 'static,
     {
-        // The answer would come to nobody. Who is inside is waited for: Python may let others run here, too.
+        // Fail if the interpreter is ending. Stay inside the gate, because the Python calls below may let other threads
+        // run.
         let inside = if self.gate.is_closed() { None } else { self.gate.enter() };
         let _inside = inside.ok_or_else(error::ending)?;
         let events = running_loop(py)?;
@@ -125,12 +127,12 @@ impl Waits {
         self.reactor.spawn(async move {
             let _under_way = under_way;
             let Some(result) = poll_fn(|cx| Request::poll(&mine, cx)).await else { return };
-            // An interpreter that is ending has nobody left to be told.
+            // In an interpreter that is ending, no caller waits any more.
             let Some(_inside) = gate.enter() else { return };
             Python::try_attach(|py| {
                 let result = result.map_err(|error| error::of(&error, &path));
                 if let Err(error) = tell(py, &events, &future, result, gate.clone()) {
-                    // Its loop has been closed.
+                    // The event loop was closed.
                     tracing(py, error);
                 }
             });
@@ -139,19 +141,19 @@ impl Waits {
     }
 }
 
-/// Where a thread stays that the interpreter is ending without: what Python itself does from 3.14 on.
+/// Parks a thread that must not return to an ending interpreter, as Python itself does since 3.14.
 fn never() -> ! {
     loop {
         thread::park();
     }
 }
 
-/// What a panic of ours is to those who wait for its result.
+/// The error that callers get after a panic in a request.
 fn bug() -> Error {
     Error::Refused(nine_proto::Error::new(Errno::EIO, "a bug in ninefold: a request has panicked"))
 }
 
-/// A loop that is closed takes nothing, and nobody waits there; whatever else goes wrong is shown as Python shows it.
+/// Reports an error as Python does, except that of a closed event loop, in which no caller waits.
 fn tracing(py: Python<'_>, error: PyErr) {
     if !error.is_instance_of::<pyo3::exceptions::PyRuntimeError>(py) {
         error.write_unraisable(py, None);
@@ -167,7 +169,7 @@ fn running_loop(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     get.bind(py).call0()
 }
 
-/// Has the loop settle the future, on its own thread.
+/// Schedules a future's result on its event loop's thread.
 fn tell<T: for<'p> IntoPyObject<'p>>(
     py: Python<'_>,
     events: &Py<PyAny>,
@@ -186,7 +188,7 @@ fn tell<T: for<'p> IntoPyObject<'p>>(
     Ok(())
 }
 
-/// Gives a future its result, unless somebody has cancelled it.
+/// Sets the result of a future, unless it was cancelled.
 #[pyclass(frozen)]
 struct Settle(Arc<Gate>);
 
@@ -194,7 +196,7 @@ struct Settle(Arc<Gate>);
 impl Settle {
     fn __call__(&self, future: &Bound<'_, PyAny>, is_error: bool, value: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = future.py();
-        // Futures run Python, which lets others run.
+        // Futures run Python code, which lets other threads run.
         let Some(_inside) = self.0.enter() else { return Ok(()) };
         if future.call_method0(intern!(py, "done"))?.is_truthy()? {
             return Ok(());
@@ -204,21 +206,21 @@ impl Settle {
     }
 }
 
-/// What is to be done, until it is done or taken back. Whoever polls it holds the lock, and needs no other.
+/// A request until it is done or cancelled. It is polled with its lock held, and needs no other lock.
 struct Request<T> {
     future: Option<Pin<Box<dyn Future<Output = Result<T>> + Send>>>,
     waker: Option<Waker>,
     keep: Option<Keep<T>>,
-    /// Of what has been done.
+    /// Undoes a completed request.
     undo: Option<Undo>,
 }
 
-/// What is done where nobody waits any more.
+/// A function that runs when a result is not delivered.
 pub type Undo = Box<dyn FnOnce() + Send>;
 type Keep<T> = Box<dyn FnOnce(&T) -> Undo + Send>;
 
 impl<T> Request<T> {
-    /// What it comes to; `None`: it was taken back. A panic of ours is an error of it alone.
+    /// Polls the request. Returns `None` if it was cancelled. A panic becomes the error of this request only.
     fn poll(this: &Mutex<Self>, cx: &mut Context<'_>) -> Poll<Option<Result<T>>> {
         let mut this = this.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(future) = &mut this.future else { return Poll::Ready(None) };
@@ -240,7 +242,7 @@ impl<T> Request<T> {
         }
     }
 
-    /// At once: who has given it up may use what it had.
+    /// Cancels the request immediately: afterwards the caller may reuse its resources.
     fn take_back(this: &Mutex<Self>) {
         let (future, waker, undo) = {
             let mut this = this.lock().unwrap_or_else(PoisonError::into_inner);
@@ -256,7 +258,7 @@ impl<T> Request<T> {
     }
 }
 
-/// Takes the request back, or what it has come to, when its future is cancelled: before whoever waited there goes on.
+/// Cancels or undoes the request when its future is cancelled, before the waiting task continues.
 #[pyclass(frozen)]
 struct Done(Box<dyn Fn() + Send + Sync>);
 
@@ -270,7 +272,7 @@ impl Done {
     }
 }
 
-/// The thread that drives a session for asyncio, until nobody needs it: the session is gone, and nothing is under way.
+/// The thread that drives a session for asyncio. It ends when the session is dropped and no request is in flight.
 pub struct Leader {
     under_way: AtomicUsize,
     state: Mutex<(bool, Option<Waker>)>,
@@ -296,7 +298,7 @@ impl Leader {
                 Poll::Pending
             })
         };
-        // A panic of what drives the connection comes out here: it is the end of that, and those who wait are told.
+        // A panic of the connection's driver ends the connection, and waiting callers get an error.
         while catch_unwind(AssertUnwindSafe(|| reactor.block_on(over()))).is_err() {
             client.abort(io::Error::other("a bug in ninefold: what drives the connection has panicked"));
         }
@@ -319,7 +321,7 @@ impl Leader {
     }
 }
 
-/// Something that the leader must see to its end.
+/// A request in flight, which the leader must complete.
 struct UnderWay(Arc<Leader>);
 
 impl Drop for UnderWay {
@@ -337,7 +339,8 @@ impl Drop for Waits {
     }
 }
 
-/// What a call of the system's comes to that knows no signals: it goes on by itself where one interrupts.
+/// Runs a blocking call on a thread of its own, so that signals are checked meanwhile. If a signal raises, the call
+/// continues unattended.
 pub fn beside<T: Send + 'static>(
     py: Python<'_>,
     call: impl FnOnce() -> Result<T> + Send + 'static,
