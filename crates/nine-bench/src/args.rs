@@ -1,4 +1,4 @@
-//! The command line: what to measure, how long, and where the figures go.
+//! The command line: the experiment, its length, and the destination of the figures.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -16,17 +16,17 @@ pub enum Args {
         only: Option<String>,
         json: Option<PathBuf>,
         plots: Option<PathBuf>,
-        /// Prints the result line whatever profile the program was built with.
+        /// Print the result line whatever profile the program was built with.
         any_profile: bool,
     },
 }
 
-/// How much is measured.
+/// The extent of the measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pace {
     Full,
     Quick,
-    /// For tests: everything runs, no figure means anything.
+    /// For tests: everything runs, but no figure is meaningful.
     Tiny,
 }
 
@@ -64,7 +64,7 @@ impl Args {
 }
 
 impl Pace {
-    /// Of full, quick and tiny.
+    /// Selects a value.
     pub fn of<T>(self, full: T, quick: T, tiny: T) -> T {
         match self {
             Self::Full => full,
@@ -73,17 +73,17 @@ impl Pace {
         }
     }
 
-    /// How often each contestant has its turn.
+    /// Returns the number of turns of each contestant.
     pub fn rounds(self) -> usize {
         self.of(25, 7, 2)
     }
 
-    /// How long a turn is.
+    /// Returns the length of a turn.
     pub fn turn(self) -> Duration {
         Duration::from_millis(self.of(250, 100, 5))
     }
 
-    /// How long many races of one figure may take.
+    /// Returns the time limit for the races of one figure.
     pub fn patience(self) -> Duration {
         Duration::from_secs(self.of(300, 30, 300))
     }

@@ -1,8 +1,8 @@
-//! Child processes: the servers of a run. The kernel ends them when we end, whatever ends us.
+//! Child processes: the servers of a run. The kernel kills them when this process ends, for whatever reason.
 //!
-//! Every child begins as this program with [`ROLE`] in front, asks the kernel for SIGKILL at its parent's death, and
-//! then plays its role or becomes another program, which keeps that. So children are made by the main thread, which
-//! ends last.
+//! Every child starts as this program with [`ROLE`] as its first word, and asks the kernel for SIGKILL at its parent's
+//! death. Then it plays its role or executes another program, which inherits that setting. The setting depends on the
+//! parent's thread, so only the main thread starts children: it ends last.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read};
@@ -16,17 +16,17 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
 use crate::{aoe, archive, channel, each, http, limit, ours};
 
-/// The first word of a child's command line; the second is its parent.
+/// First word of a child's command line; the second is the parent's pid.
 pub const ROLE: &str = "__child";
 
-/// In which /proc tells processor time, on every Linux.
+/// Unit of processor time in /proc, on every Linux.
 const TICK_MS: u64 = 10;
 
-/// A child. Dropping it ends it.
+/// A child process, killed on drop.
 pub struct Child(std::process::Child);
 
 impl Child {
-    /// This program in a role; returns when the role has said [`ready`].
+    /// Starts this program in a role. Returns when the role has called [`ready`].
     pub fn role(words: &[&OsStr]) -> io::Result<Self> {
         let mut child = Self(command(words)?.stdout(Stdio::piped()).spawn()?);
         let said = child.0.stdout.take().map(|mut out| out.read(&mut [0; 1]));
@@ -36,12 +36,12 @@ impl Child {
         }
     }
 
-    /// Another program, its output in a file.
+    /// Starts another program with its output in a file.
     pub fn program(words: &[&OsStr], log: &Path) -> io::Result<Self> {
         Self::placed(&[&[OsStr::new("exec")], words].concat(), log, |_| Ok(()))
     }
 
-    /// A role, its output in a file; `place` says where it runs.
+    /// Starts a role with its output in a file; `place` prepares the command.
     pub fn placed(
         words: &[&OsStr],
         log: &Path,
@@ -57,21 +57,21 @@ impl Child {
         Pid::from_child(&self.0)
     }
 
-    /// Whether it has ended by itself.
+    /// Returns whether the process has ended by itself.
     pub fn has_ended(&mut self) -> io::Result<bool> {
         Ok(self.0.try_wait()?.is_some())
     }
 
-    /// Waits until it has ended by itself; it is an error if that takes longer than `limit`.
+    /// Waits until it ends by itself. Fails after `limit`.
     pub fn wait(&mut self, limit: Duration) -> io::Result<ExitStatus> {
         first_end(std::slice::from_ref(self), limit)?;
         self.0.wait()
     }
 
-    /// Processor time that it has had, of all its threads and of the kernel for them; of its children nothing.
+    /// Returns the processor time of all its threads, in user and kernel mode, without its children.
     pub fn cpu(&self) -> io::Result<Duration> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid()))?;
-        // The name, in parentheses, may hold anything; utime and stime are the twelfth and thirteenth field behind it.
+        // The name in parentheses may contain any character; utime and stime are the 12th and 13th field after it.
         let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
         let ticks: u64 = fields.skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
         let mut nanos = 0;
@@ -79,12 +79,12 @@ impl Child {
             let stat = std::fs::read_to_string(task?.path().join("schedstat")).unwrap_or_default();
             nanos += stat.split(' ').next().and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
         }
-        // The first is rounded down, the second leaves out threads that have ended: the larger one is nearer.
+        // `utime` is rounded down, and `schedstat` lacks ended threads. So the larger sum is closer to the truth.
         Ok(Duration::from_millis(ticks * TICK_MS).max(Duration::from_nanos(nanos)))
     }
 }
 
-/// Waits until one of them has ended; it is an error if that takes longer than `limit`.
+/// Waits until one of the children ends. Fails after `limit`.
 pub fn first_end(children: &[Child], limit: Duration) -> io::Result<()> {
     let open = |child: &Child| pidfd_open(child.pid(), PidfdFlags::empty());
     let fds = children.iter().map(open).collect::<Result<Vec<_>, _>>()?;
@@ -98,7 +98,7 @@ pub fn first_end(children: &[Child], limit: Duration) -> io::Result<()> {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // It may have ended: there is nothing more to do then.
+        // This fails if the child has ended; then there is nothing to do.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -110,12 +110,12 @@ fn command(words: &[&OsStr]) -> io::Result<Command> {
     Ok(command)
 }
 
-/// What a child does.
+/// Runs a child's role.
 pub fn main(words: &[OsString]) -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     let words: Vec<&OsStr> = words.iter().map(OsString::as_os_str).collect();
     let [parent, role, rest @ ..] = &words[..] else { return Err(unknown()) };
-    // It may have died before we asked.
+    // The parent may have died before the call above.
     let alive = rustix::process::getppid().map(|pid| pid.to_string());
     if alive.as_deref().map(OsStr::new) != Some(parent) {
         return Ok(());
@@ -144,7 +144,7 @@ pub fn main(words: &[OsString]) -> io::Result<()> {
     }
 }
 
-/// Tells the parent that clients may come.
+/// Tells the parent that clients may connect.
 pub fn ready() {
     println!();
 }

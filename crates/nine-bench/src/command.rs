@@ -1,13 +1,14 @@
-//! The command `ninefold`, as users have it.
+//! The command `ninefold`, as users run it.
 
 use std::io;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// The command that is built beside this program, built anew where cargo has started us.
+/// Returns the path of the command beside this program. If cargo started this program, builds the
+/// command first.
 pub fn program() -> io::Result<PathBuf> {
     let this = std::env::current_exe()?;
-    // Tests are one folder further down.
+    // Test programs are one directory deeper.
     let beside = this.ancestors().skip(1).take(2).map(|dir| dir.join("ninefold"));
     if let Some(cargo) = std::env::var_os("CARGO") {
         let mut build = Command::new(cargo);

@@ -1,6 +1,6 @@
-//! Our contestants, as `ninefold serve` sets them up, each in a process of its own: a host directory, trees in memory,
-//! a mux; and a server that answers no reads. Their connections are conversations, on which modules may be pushed;
-//! `bare` ones, for comparison, are not.
+//! Our contestants, configured as by `ninefold serve`, each in a process of its own: a host directory, in-memory trees,
+//! a mux; and a server that answers no reads. Modules may be pushed on their connections, except on those of `bare`
+//! ones, which are for comparison.
 
 use std::ffi::OsStr;
 use std::io;
@@ -27,15 +27,15 @@ use rustix::process::geteuid;
 
 use crate::child;
 
-/// More than any experiment brings.
+/// More clients than any experiment has.
 const CLIENTS: usize = 20_000;
-/// Bytes of a tree in memory.
+/// Size of an in-memory tree, bytes.
 const RAM: u64 = 1 << 30;
-/// How old a request becomes before others, by the schedule that sends the shortest answer first.
+/// Age at which a request gets priority, in the schedule that sends the shortest answer first.
 const AGE: Duration = Duration::from_secs(5);
-/// Of `/net`.
+/// Limit of conversations of `/net`.
 const CONVERSATIONS: usize = 1000;
-/// For a connection to a server of this machine.
+/// Limit for a connection to a server of this machine.
 const CONNECT: Duration = Duration::from_secs(10);
 
 /// Serves a directory.
@@ -46,12 +46,12 @@ pub fn serve(dir: &Path, socket: &Path, converses: bool) -> io::Result<()> {
     })
 }
 
-/// Serves a tree in memory at each of these sockets.
+/// Serves an in-memory tree at each of these sockets.
 pub fn ram(sockets: &[&OsStr]) -> io::Result<()> {
     trees(sockets, || Arc::new(Ram::new(RAM)))
 }
 
-/// The same, but nobody who reads a file is answered.
+/// Like [`ram`], but reads of files are never answered.
 pub fn mute(sockets: &[&OsStr]) -> io::Result<()> {
     trees(sockets, || Arc::new(Mute { ram: Ram::new(RAM), waiting: Mutex::default() }))
 }
@@ -103,15 +103,15 @@ pub fn web(dir: &Path, addr: &OsStr, shortest: bool) -> io::Result<()> {
     })?
 }
 
-/// Serves what a name space file says. Its servers are `ram:`, `net:` (TCP and il, whatever the address), `cons:`,
-/// `disk:`, devices included, and addresses of this machine.
+/// Serves a name space file. Its servers are `ram:`, `net:` (TCP and il at any address), `cons:`, `disk:` with devices,
+/// and addresses of this machine.
 pub fn mux(script: &Path, socket: &Path, converses: bool) -> io::Result<()> {
     mounted(script, converses, async |env, seats, core, mux| {
         doors(env, seats, core, converses, vec![(socket, mux)]).await
     })
 }
 
-/// The same on one core, by doors of one's own.
+/// Like [`mux`], on one core; `open` opens the listeners.
 pub fn space(
     script: &Path,
     open: impl AsyncFn(rt::Real, Core, Arc<dyn FileServer>) -> io::Result<()> + Sync,
@@ -144,7 +144,7 @@ fn mounted(
     })
 }
 
-/// Runs this process; the first core listens for all.
+/// Runs the server on all cores; the first core listens for all.
 pub fn on_cores(first: impl AsyncFn(rt::Real, &[Arc<Seat>]) -> io::Result<()> + Sync) -> io::Result<()> {
     rustix::process::umask(rustix::fs::Mode::empty());
     rt::raise_nofile()?;
@@ -160,7 +160,7 @@ pub fn on_cores(first: impl AsyncFn(rt::Real, &[Arc<Seat>]) -> io::Result<()> + 
     served.into_iter().collect()
 }
 
-/// Opens a socket for each server, says so, and serves until the process ends.
+/// Opens a socket for each server, reports that, and serves until the process ends.
 pub async fn doors(
     env: rt::Real,
     seats: &[Arc<Seat>],
@@ -187,7 +187,7 @@ fn pushed(env: rt::Real) -> Pushed {
     Pushed { modules: modules(), clock: env.clock() }
 }
 
-/// What the words of our name spaces stand for, and what can be pushed on connections.
+/// Creates the servers that words of our name spaces stand for, with the modules for connections.
 struct Servers {
     env: rt::Real,
     pushed: Option<Pushed>,
@@ -228,7 +228,7 @@ impl Servers {
         Ok(server)
     }
 
-    /// Without a terminal.
+    /// Creates a console without a terminal.
     fn cons(&self, word: &str) -> Server {
         let host = Host {
             pid: std::process::id(),
@@ -265,10 +265,10 @@ impl Dial for Reach {
     }
 }
 
-/// A tree in memory that answers no reads.
+/// An in-memory tree that answers no reads.
 struct Mute {
     ram: Ram,
-    /// As many as the clients' own limits let them ask.
+    /// Unanswered reads, limited by the clients' own limits.
     waiting: Mutex<Vec<Later>>,
 }
 

@@ -1,13 +1,13 @@
-//! An experiment's parts: all of them, or the one that `--only` names.
+//! The parts of an experiment: all of them, or the one that `--only` names.
 
 use std::io;
 
 use crate::report::Report;
 
-/// Its name, and what measures it.
+/// The name of a part, and the function that measures it.
 pub type Part<C> = (&'static str, fn(&C, &mut Report) -> io::Result<()>);
 
-/// The parts that are asked for.
+/// Returns the selected parts.
 pub fn chosen<C>(all: &[Part<C>], only: Option<&str>) -> io::Result<Vec<Part<C>>> {
     let chosen: Vec<_> =
         all.iter().filter(|(name, _)| only.is_none_or(|only| only == *name)).copied().collect();

@@ -1,5 +1,5 @@
-//! Which processor runs what. On a virtual machine a wake-up from one processor to another costs more than most of what
-//! is measured here, so every row says its placement.
+//! Placement of threads on processors. On a virtual machine a wake-up across processors costs more than most of the
+//! measured operations, so every row names its placement.
 
 use std::io;
 use std::sync::OnceLock;
@@ -9,9 +9,9 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Client and server share a processor: what the software costs, and nothing else.
+    /// Client and server share a processor: shows the cost of the software alone.
     Same,
-    /// Each has one of its own.
+    /// Client and server have a processor each.
     Cross,
     /// The kernel decides.
     Free,
@@ -26,7 +26,7 @@ impl Place {
         }
     }
 
-    /// Puts this thread where the client is to be, and the threads of these processes where servers are.
+    /// Moves this thread to the client's processor, and these processes' threads to the server's.
     pub fn arrange(self, servers: &[Pid]) -> io::Result<()> {
         let all = processors();
         let (first, last) = (&all[..1], &all[all.len() - 1..]);
@@ -41,12 +41,12 @@ impl Place {
 }
 
 impl Place {
-    /// Puts this thread where the client is to be.
+    /// Moves this thread to the client's processor.
     pub fn stand_near(self) -> io::Result<()> {
         self.arrange(&[])
     }
 
-    /// Puts this thread where the server is to be.
+    /// Moves this thread to the server's processor.
     pub fn stand_far(self) -> io::Result<()> {
         let all = processors();
         let mine = if self == Self::Free { all } else { &all[..1] };
@@ -54,19 +54,19 @@ impl Place {
     }
 }
 
-/// Puts threads of a process whose names begin so, and whatever threads they start, where clients are that have a
-/// processor of their own: whether there were any.
+/// Moves the threads of a process with this name prefix, and the threads they start later, to the processor of separate
+/// clients. Returns whether there were any.
 pub fn move_to_client(pid: Pid, name: &str) -> io::Result<bool> {
     let all = processors();
     move_threads(pid, name, &set(&all[all.len() - 1..]))
 }
 
-/// Looks which processors we may use, before anything is pinned.
+/// Records the usable processors, before any thread is pinned.
 pub fn remember() {
     processors();
 }
 
-/// How many there are.
+/// Returns the number of usable processors.
 pub fn count() -> usize {
     processors().len()
 }
@@ -86,7 +86,7 @@ fn set(cpus: &[usize]) -> CpuSet {
     set
 }
 
-/// All threads of a process whose names begin so; those they make later begin where their maker is.
+/// Moves all threads of a process with this name prefix. Threads that they start later inherit the placement.
 fn move_threads(pid: Pid, name: &str, to: &CpuSet) -> io::Result<bool> {
     let mut is_any = false;
     for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
@@ -97,7 +97,7 @@ fn move_threads(pid: Pid, name: &str, to: &CpuSet) -> io::Result<bool> {
         let task = task.file_name().to_string_lossy().parse().ok().and_then(Pid::from_raw);
         match task.map(|task| sched_setaffinity(Some(task), to)) {
             Some(Ok(())) => is_any = true,
-            // A thread that has ended meanwhile needs no place.
+            // The thread has ended meanwhile.
             None | Some(Err(rustix::io::Errno::SRCH)) => {}
             Some(Err(error)) => return Err(error.into()),
         }

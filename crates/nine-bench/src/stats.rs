@@ -1,27 +1,29 @@
-//! What is made of the figures of many rounds.
+//! Statistics over the figures of many rounds.
 
-/// A contestant varied when its rounds, the extreme tenths left out, lie further apart than this share of the median.
+/// A contestant counts as varied if the range of its rounds, without the extreme tenths, exceeds this share of the
+/// median.
 const STEADY: f64 = 0.2;
 
-/// The middle one; of an even number the mean of the two in the middle. `None` of nothing.
+/// Returns the median; for an even number of figures, the mean of the middle two. `None` without figures.
 pub fn median(figures: &[f64]) -> Option<f64> {
     Some((quantile(figures, 0.5 - 1e-9)? + quantile(figures, 0.5 + 1e-9)?) / 2.0)
 }
 
-/// From the tenth to the ninetieth percentile, as a share of the median; 0 of fewer than two.
+/// Returns the range from the 10th to the 90th percentile as a share of the median; 0 for fewer than two figures.
 pub fn spread(figures: &[f64]) -> f64 {
     let all = (quantile(figures, 0.1), median(figures), quantile(figures, 0.9));
     let (Some(low), Some(middle), Some(high)) = all else { return 0.0 };
     if middle == 0.0 { 0.0 } else { (high - low) / middle }
 }
 
-/// The exponent of growth: the slope of log(y) over log(x), by least squares, in the upper half of the range of log(x).
-/// `None` of fewer than two points there.
+/// Returns the exponent of growth: the slope of log(y) over log(x), by least squares, in the upper half of the range of
+/// log(x). `None` for fewer than two points there.
 pub fn growth(points: &[(f64, f64)]) -> Option<f64> {
     Some(line(points)?.0)
 }
 
-/// Where in the upper half a point is furthest from the line of [`growth`]: its x, and y over that of the line.
+/// Returns the point in the upper half that is furthest from the line of [`growth`]: its x, and the ratio of its y to
+/// the line's.
 pub fn furthest(points: &[(f64, f64)]) -> Option<(f64, f64)> {
     let (slope, at_one) = line(points)?;
     let off = |&(x, y): &(f64, f64)| (x, (y.ln() - at_one - slope * x.ln()).exp());
@@ -29,7 +31,7 @@ pub fn furthest(points: &[(f64, f64)]) -> Option<(f64, f64)> {
     upper_half(points).iter().map(off).max_by(|a, b| far(a).total_cmp(&far(b)))
 }
 
-/// The slope, and the line's log(y) at x = 1.
+/// Returns the slope of the line, and its log(y) at x = 1.
 fn line(points: &[(f64, f64)]) -> Option<(f64, f64)> {
     let logs: Vec<_> = upper_half(points).iter().map(|(x, y)| (x.ln(), y.ln())).collect();
     let n = logs.len() as f64;
@@ -46,12 +48,12 @@ fn upper_half(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     points.iter().filter(|(x, _)| x.ln() * 2.0 >= (least * most).ln() - 1e-9).copied().collect()
 }
 
-/// Whether what should be the same each time was not.
+/// Returns whether figures that should be equal varied.
 pub fn varied(figures: &[f64]) -> bool {
     spread(figures) > STEADY
 }
 
-/// The figure below which this share of them lies, one of them.
+/// Returns the quantile at this share: always one of the figures.
 pub fn quantile(figures: &[f64], share: f64) -> Option<f64> {
     let mut sorted = figures.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);

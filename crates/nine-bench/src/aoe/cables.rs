@@ -1,10 +1,10 @@
-//! Ethernets between two network name spaces: direct ones, and ones that a lane carries.
+//! Ethernets between two network name spaces: direct cables, and cables carried by a lane.
 //!
-//! In: how long their packets are, whether the kernel may put segments together. Out: cables, each an interface of the
-//! same name on both sides, with an address of IP.
+//! In: the MTU, and whether the kernel may merge segments. Out: cables, each an interface of the same name on both
+//! sides, with an IP address.
 //!
-//! Always holds: on cables of a lane nothing is left to be done by a card, for there is none; name spaces and cables go
-//! with the program.
+//! Always holds: all offloads are off on cables of a lane, because there is no card to do the work. Name spaces and
+//! cables end with the program.
 
 use std::ffi::OsString;
 use std::io;
@@ -21,17 +21,17 @@ use crate::far::Far;
 use crate::peers;
 use crate::server::SILENCE;
 
-/// The two name spaces, and one more where lanes are.
+/// The two network name spaces, and one more for lanes.
 pub struct Ground {
     pub far: Far,
     between: Arc<Far>,
-    /// Those who stay in the far one and in the one between, so that these have names.
+    /// Processes that stay in the far name space and in the one between, so that these can be addressed.
     stays: [Child; 2],
     log: PathBuf,
     ethtool: Option<PathBuf>,
 }
 
-/// An Ethernet.
+/// An Ethernet between both sides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cable {
     pub name: String,
@@ -39,13 +39,13 @@ pub struct Cable {
     number: u8,
 }
 
-/// What the kernel may leave to a card, or put together, that is no segment of its own.
+/// Segmentation offloads that the kernel may leave to a card or do itself.
 const SEGMENTS: &str = "tso off gso off gro off";
-/// The same and checksums.
+/// Segmentation and checksum offloads.
 const ALL: &str = "tso off gso off gro off tx off rx off";
 
 impl Ground {
-    /// An error of the kind Unsupported says that such a thing is not to be had here.
+    /// Creates the name spaces. An error of the kind Unsupported means that the system does not allow that.
     pub fn new(run: &Path) -> io::Result<Self> {
         let (far, between) = (Far::new()?, Far::new()?);
         if !far.is_box() {
@@ -61,12 +61,12 @@ impl Ground {
         Ok(Self { far, between: Arc::new(between), stays, log, ethtool: peers::find("ethtool") })
     }
 
-    /// Whether segments can be kept apart, without which TCP is compared with nothing.
+    /// Returns whether segmentation can be turned off. Without that, there is no comparison with TCP.
     pub fn has_ethtool(&self) -> bool {
         self.ethtool.is_some()
     }
 
-    /// A cable without a limit.
+    /// Creates a cable without a rate limit.
     pub fn direct(&self, number: u8, mtu: u32, whole_segments: bool) -> io::Result<Cable> {
         let cable = Cable { name: format!("nfb{number}"), mtu, number };
         let (name, there) = (&cable.name, self.stays[0].pid());
@@ -77,7 +77,7 @@ impl Ground {
         Ok(cable)
     }
 
-    /// One that a lane carries.
+    /// Creates a cable carried by a lane.
     pub fn lane(&self, number: u8, mtu: u32) -> io::Result<(Cable, Lane)> {
         let cable = Cable { name: format!("nfb{number}"), mtu, number };
         let between = self.stays[1].pid();
@@ -88,7 +88,7 @@ impl Ground {
                 Side::There => (mac(number, Side::There), mac(number, Side::Here)),
             };
             *end = format!("{}{}", if *side == Side::Here { "h" } else { "t" }, cable.name);
-            // What one side sees at its end looks like the other side's card.
+            // The lane's end has the address of the other side's card.
             let peer = format!("peer name {end} mtu {mtu} address {other} netns {between}");
             let name = &cable.name;
             self.ip(&self.far, *side, &format!("link add {name} mtu {mtu} address {own} type veth {peer}"))?;
@@ -102,7 +102,7 @@ impl Ground {
         Ok((cable, lane))
     }
 
-    /// Both ends of it come up.
+    /// Brings up both ends of a cable.
     fn begin(&self, cable: &Cable, off: Option<&str>) -> io::Result<()> {
         for side in [Side::Here, Side::There] {
             let name = &cable.name;
@@ -141,7 +141,7 @@ impl Cable {
         Ipv4Addr::new(10, 90, self.number, 1 + side as u8)
     }
 
-    /// The card of a side.
+    /// Returns the MAC address of a side.
     pub fn mac(&self, side: Side) -> io::Result<Mac> {
         mac(self.number, side).parse().map_err(io::Error::other)
     }

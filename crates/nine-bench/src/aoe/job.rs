@@ -1,8 +1,8 @@
-//! What every contestant is asked to do: operations of one size, so many under way, in an order; and the file that they
-//! are done to.
+//! The work of every contestant: operations of one size, with a number in flight, in an order; and the file they work
+//! on.
 //!
-//! Always holds: each of the file's sectors says which one it is, so that whoever reads knows what must have come; what
-//! is written goes to its upper half, what is read comes from the lower one.
+//! Always holds: each sector of the file contains its own number, so that readers can check the data. Writes go to the
+//! upper half of the file, reads to the lower half.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use nine_sim::Rng;
 
-/// Bytes of a sector.
+/// Size of a sector, bytes.
 pub const SECTOR: u64 = 512;
-/// Operations from one to the next, in the order of columns.
+/// Distance between consecutive operations in the order of columns.
 const ROWS: u64 = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,28 +27,29 @@ pub enum Op {
 pub enum Order {
     Sequential,
     Random,
-    /// Each row is so many operations long, and one of each row is done before the second of any.
+    /// The file is divided into rows of `ROWS` operations, and processed column by column: one operation of each row
+    /// before the next of any.
     Columns,
 }
 
-/// See the module.
+/// A job.
 #[derive(Clone, Copy, Debug)]
 pub struct Job {
     pub op: Op,
     pub order: Order,
-    /// Bytes of each operation.
+    /// Size of an operation, bytes.
     pub size: u64,
-    /// Operations under way.
+    /// Operations in flight.
     pub depth: usize,
-    /// Bytes of the file.
+    /// Size of the file, bytes.
     pub file: u64,
-    /// How long it is done without being measured, and measured.
+    /// Duration of the warm-up; then that of the measurement.
     pub warm: Duration,
     pub time: Duration,
 }
 
 impl Job {
-    /// What a figure of it is called.
+    /// Returns the unit of its figure.
     pub fn unit(&self) -> &'static str {
         if self.depth == 1 { "us" } else { "MB/s" }
     }
@@ -74,7 +75,7 @@ impl Job {
     }
 }
 
-/// Where operations are done, one after the other, without an end.
+/// An endless sequence of offsets for operations.
 pub struct Places {
     job: Job,
     from: u64,
@@ -101,7 +102,7 @@ impl Iterator for Places {
     }
 }
 
-/// Counts what is done, from when it is warm until the time is over.
+/// Counts operations between the end of the warm-up and the end of the measurement.
 pub struct Meter {
     job: Job,
     begun: Instant,
@@ -116,7 +117,7 @@ impl Meter {
         Self { job: *job, begun: now, warm: None, done: 0, last: now }
     }
 
-    /// Takes note of an operation's end. Whether to go on.
+    /// Counts an operation that has ended. Returns whether to continue.
     pub fn done(&mut self) -> bool {
         let now = Instant::now();
         let Some(warm) = self.warm else {
@@ -130,7 +131,7 @@ impl Meter {
         now - warm < self.job.time
     }
 
-    /// Microseconds of an operation where one is under way at a time, else MB/s.
+    /// Returns the microseconds of an operation at depth 1, else MB/s.
     pub fn figure(&self) -> io::Result<f64> {
         let took = self.warm.map(|warm| (self.last - warm).as_secs_f64()).filter(|took| *took > 0.0);
         let took = took.ok_or_else(|| io::Error::other("nothing was done in time"))?;
@@ -139,7 +140,7 @@ impl Meter {
     }
 }
 
-/// Makes the file.
+/// Creates the file.
 pub fn fill(path: &Path, size: u64) -> io::Result<()> {
     let (mut file, mut piece) = (File::create(path)?, vec![0; 1 << 20]);
     for at in (0..size).step_by(1 << 20) {
@@ -149,11 +150,11 @@ pub fn fill(path: &Path, size: u64) -> io::Result<()> {
         }
         file.write_all(&piece)?;
     }
-    // What is not on the disk yet would be written while something is measured.
+    // Otherwise the kernel would write the file to disk during a measurement.
     file.sync_all()
 }
 
-/// Whether what was read at a place begins as it must.
+/// Checks that data read at an offset begins with the expected number.
 pub fn check(at: u64, data: &[u8]) -> io::Result<()> {
     match data.first_chunk::<8>() {
         Some(number) if u64::from_le_bytes(*number) == at / SECTOR => Ok(()),
@@ -161,7 +162,7 @@ pub fn check(at: u64, data: &[u8]) -> io::Result<()> {
     }
 }
 
-/// The file itself, by system calls of one thread.
+/// Runs a job on the file itself, by system calls of one thread.
 pub fn directly(path: &Path, job: &Job) -> io::Result<f64> {
     let file = File::options().read(true).write(true).open(path)?;
     let (mut meter, mut data) = (Meter::new(job), vec![0x5a; job.size as usize]);

@@ -1,9 +1,9 @@
-//! A link of a rate, with loss, between two Ethernets: the delay box for frames of any kind.
+//! A link with a rate and loss between two Ethernets: the delay box for frames of any kind.
 //!
-//! In: two interfaces in a name space of their own, each with the address of the card at the other one's far end; what
-//! each way is like. Out: frames, carried from each to the other. A thread is the link.
+//! In: two interfaces in a name space of their own, each with the MAC address of the card at the other one's far end;
+//! the properties of the link. Out: frames, carried in both directions. A thread is the link.
 //!
-//! Always holds: no bits leave faster than the rate, a frame comes out once or not at all, and in order.
+//! Always holds: no bits leave faster than the rate, and frames arrive at most once and in order.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -24,18 +24,19 @@ use nine_sim::delay::{Side, Way};
 use crate::far::Far;
 use crate::place::Place;
 
-/// Frames that are carried: of AoE, IP and ARP.
+/// Types of frames that are carried: AoE, IP and ARP.
 const KINDS: [u16; 3] = [nine_aoe::frame::ETHER_TYPE, 0x0800, 0x0806];
-/// Bytes of a frame before its packet.
+/// Size of the Ethernet header, bytes.
 const HEADER: usize = 14;
-/// Frames that are received or sent in one call.
+/// Frames in one receive or send call.
 const BATCH: usize = 32;
-/// How long its thread may sleep before it looks whether it is over.
+/// Longest sleep of the thread between checks for the end.
 const LOOK: Duration = Duration::from_millis(100);
-/// Between two times that it is woken to deliver: what is due meanwhile goes together, as a card's interrupts do.
+/// Minimum time between two wake-ups for delivery. Frames that are due in between are delivered together, like with a
+/// card's interrupts.
 const APART: Duration = Duration::from_micros(50);
 
-/// See the module. When it is dropped, the link is cut.
+/// A running link; dropping it cuts the link.
 pub struct Lane {
     shared: Arc<Shared>,
     pump: Option<JoinHandle<()>>,
@@ -44,16 +45,16 @@ pub struct Lane {
 
 struct Shared {
     way: Mutex<(Way, u64)>,
-    /// A new way has been set.
+    /// New properties have been set.
     turned: AtomicBool,
     over: AtomicBool,
-    /// When the pump is to be woken, and by whom.
+    /// When to wake the pump, and its waker.
     alarm: Mutex<Option<(Instant, Waker)>>,
     set: Condvar,
 }
 
 impl Lane {
-    /// Joins two interfaces of the near side of `far`, whose far ends have these addresses.
+    /// Joins two interfaces of the near side of `far`; `macs` are the addresses of their far ends.
     pub fn new(far: Arc<Far>, ends: [String; 2], macs: [Mac; 2]) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             way: Mutex::new((Way::default(), 0)),
@@ -69,7 +70,7 @@ impl Lane {
                 run_first();
                 rt::block_on(async |_| {
                     let lines = Carried::open(&ends, macs);
-                    // Who made it has gone if nobody hears this.
+                    // The send fails only if the creator is gone.
                     let _ = tell.send(lines.as_ref().map(drop).map_err(|error| error.to_string()));
                     if let Ok(mut lines) = lines {
                         poll_fn(|cx| lines.turn(cx, &ours)).await;
@@ -87,7 +88,7 @@ impl Lane {
         Ok(lane)
     }
 
-    /// What both ways are like from now on. Chance begins anew from the seed.
+    /// Sets the properties of both directions and restarts the random losses from the seed.
     pub fn set(&self, way: Way, seed: u64) {
         *locked(&self.shared.way) = (way, seed);
         self.shared.turned.store(true, Ordering::Release);
@@ -97,7 +98,7 @@ impl Lane {
 impl Drop for Lane {
     fn drop(&mut self) {
         self.shared.over.store(true, Ordering::Release);
-        // They look every now and then, and panic for broken invariants alone.
+        // The threads check regularly, and panic only for broken invariants.
         for thread in [&mut self.pump, &mut self.bell] {
             thread.take().map(JoinHandle::join);
         }
@@ -105,9 +106,9 @@ impl Drop for Lane {
 }
 
 impl Shared {
-    /// Wakes the pump when it is time: the runtime's own timers count in milliseconds.
+    /// Wakes the pump in time. The runtime's own timers have a resolution of milliseconds.
     fn ring(&self) {
-        // Without it the link is as punctual as the machine is.
+        // If this fails, the link is as punctual as the machine allows.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         let _ = Place::Free.arrange(&[]);
         run_first();
@@ -134,7 +135,7 @@ impl Shared {
     }
 }
 
-/// Both directions, each with the interface that it leads to.
+/// Both directions, each with its outgoing interface.
 struct Carried {
     lines: [Line; 2],
     rooms: Vec<Vec<u8>>,
@@ -153,7 +154,7 @@ impl Carried {
         Ok(Self { lines: [Line::new(), Line::new()], rooms, ends, macs })
     }
 
-    /// Carries what there is to carry; ready when it is over.
+    /// Carries all pending frames. Ready when the link has ended.
     fn turn(&mut self, cx: &mut Context<'_>, shared: &Shared) -> Poll<()> {
         if shared.over.load(Ordering::Acquire) {
             return Poll::Ready(());
@@ -176,7 +177,7 @@ impl Carried {
             }
         }
         let next = self.lines.iter().filter_map(Line::next).min();
-        // It is woken at least so often to look whether it is over.
+        // Wake up at least this often, to check for the end.
         let at = next.unwrap_or_else(|| Instant::now() + LOOK);
         let mut alarm = locked(&shared.alarm);
         let is_sooner = alarm.as_ref().is_none_or(|(other, _)| at < *other);
@@ -203,7 +204,7 @@ impl Carried {
     fn deliver(&mut self, cx: &mut Context<'_>, from: usize) -> bool {
         let (line, to) = (&mut self.lines[from], 1 - from);
         let now = Instant::now();
-        // All of one kind in one call.
+        // Send frames of one type in one call.
         let Some(kind) = line.on_the_way.front().map(|frame| frame.kind) else { return false };
         let due = line.on_the_way.iter().take(BATCH).take_while(|f| f.at <= now && f.kind == kind).count();
         if due == 0 {
@@ -214,7 +215,7 @@ impl Carried {
             frames.map(|frame| Packet { to: self.macs[to], parts: [&frame.bytes, &[]] }).collect();
         let sent = match self.ends[to][kind].poll_send_many(cx, &packets) {
             Poll::Ready(Ok(sent)) => sent.clamp(1, due),
-            // What it refuses was no frame for it, as on any link.
+            // A frame that the interface refuses is lost, as on any link.
             Poll::Ready(Err(_)) => 1,
             Poll::Pending => return false,
         };
@@ -227,13 +228,13 @@ impl Carried {
 struct Line {
     way: Way,
     rng: Rng,
-    /// When the last bit of what was admitted will have left.
+    /// Time at which the last bit of all admitted frames has left.
     free: Instant,
     on_the_way: VecDeque<Frame>,
 }
 
 struct Frame {
-    /// When it arrives.
+    /// Time of arrival.
     at: Instant,
     kind: usize,
     bytes: Vec<u8>,
@@ -244,9 +245,9 @@ impl Line {
         Self { way: Way::default(), rng: Rng::new(0), free: Instant::now(), on_the_way: VecDeque::new() }
     }
 
-    /// A frame comes: it is lost, or arrives.
+    /// Accepts a frame: it is lost, or will arrive.
     fn put(&mut self, now: Instant, kind: usize, bytes: &[u8]) {
-        // As many steps as a float tells apart.
+        // The resolution of a float.
         const STEPS: u64 = 1 << 53;
         let lost = ((self.rng.bits() % STEPS) as f64) < self.way.loss * STEPS as f64;
         if lost || self.on_the_way.len() >= self.way.queue {
@@ -255,7 +256,7 @@ impl Line {
         let bits = (8 * (bytes.len() + HEADER)) as u64;
         let takes = self.way.rate.map_or(0, |rate| (bits * 1_000_000_000).div_ceil(rate.max(1)));
         self.free = self.free.max(now) + Duration::from_nanos(takes);
-        // A way that has become shorter changes no order.
+        // A shorter delay must not reorder frames.
         let last = self.on_the_way.back().map_or(now, |frame| frame.at);
         let at = (self.free + self.way.delay).max(last);
         self.on_the_way.push_back(Frame { at, kind, bytes: bytes.to_vec() });
@@ -266,7 +267,7 @@ impl Line {
     }
 }
 
-/// Lets the calling thread run before others, where it may: without it the link is what the machine allows.
+/// Raises the priority of the calling thread, if allowed; else the link's timing is less precise.
 fn run_first() {
     let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), -20);
 }

@@ -1,4 +1,4 @@
-//! Cables of 500 Mbit/s: two paths beside one, what loss costs, and a path that is cut.
+//! Cables of 500 Mbit/s: two paths beside one, the cost of loss, and a path that is cut.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -14,14 +14,14 @@ use crate::peers::vblade;
 use crate::report::{Race, Report, Row, Turn, interleave};
 use crate::stats::median;
 
-/// Bits per second.
+/// Rate, bits per second.
 const RATE: u64 = 500_000_000;
 const LOSSES: [f64; 3] = [0.0, 0.001, 0.01];
-/// Bytes of a frame of AoE that are no data.
+/// Bytes of an AoE frame that are not data.
 const HEADERS: u64 = 36;
-/// What counts as full speed.
+/// Share of the full speed that counts as full.
 const FULL: f64 = 0.9;
-/// Speed is looked at so often.
+/// Interval of speed samples.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Two lanes for us, one for vblade.
@@ -42,13 +42,13 @@ impl Lanes {
         Ok(Self { mtu, ours, theirs, vblade })
     }
 
-    /// All of them, from now on.
+    /// Sets the loss of all lanes.
     fn set(&self, loss: f64, seed: u64) {
         let way = Way { rate: Some(RATE), loss, ..Way::default() };
         self.ours.iter().chain([&self.theirs]).for_each(|(_, lane)| lane.set(way, seed));
     }
 
-    /// A turn on lanes that lose so much, by the same chance for all contestants.
+    /// Returns a turn on lanes with this loss. Each contestant gets the same sequence of random losses.
     fn turn<'l>(&'l self, loss: f64, mut of: impl FnMut() -> io::Result<f64> + 'l) -> Turn<'l> {
         let mut seed = 0;
         Box::new(move || {
@@ -58,7 +58,7 @@ impl Lanes {
         })
     }
 
-    /// MB/s of data that one lane lets through.
+    /// Returns the data rate that one lane carries, MB/s.
     fn let_through(&self, job: &Job, loss: f64) -> f64 {
         let most = (u64::from(self.mtu) - HEADERS) / 512 * 512;
         let share = job.size as f64 / (job.size + job.size.div_ceil(most) * HEADERS) as f64;
@@ -66,12 +66,12 @@ impl Lanes {
     }
 }
 
-/// Lanes of both lengths of packets, one after the other, and what is done on them.
+/// Calls `measure` with the lanes of both packet lengths, one after the other.
 fn on_each(contest: &Contest, mut measure: impl FnMut(&Lanes, Job) -> io::Result<()>) -> io::Result<()> {
     for (at, first, mtu) in [(0, 10, 9000), (1, 20, 1500)] {
         if contest.lanes[at].get().is_none() {
             let made = Lanes::new(contest, first, mtu)?;
-            // Nobody else has made them meanwhile.
+            // There is only one thread, so this cannot be set already.
             let _ = contest.lanes[at].set(made);
         }
         let Some(lanes) = contest.lanes[at].get() else { continue };
@@ -102,7 +102,7 @@ pub(super) fn paths(contest: &Contest, report: &mut Report) -> io::Result<()> {
 const NOTE: &str = "lanes: 500 Mbit/s each way, 1000 frames of queue, no delay; a thread between two veths, which may \
                     have any processor";
 
-/// One path, of which nothing, a little and more is lost.
+/// Measures one path with no loss, little loss, and more loss.
 fn lossy(contest: &Contest, lanes: &Lanes, read: Job, report: &mut Report) -> io::Result<()> {
     let ground = &contest.ground;
     let mut races = Vec::new();
@@ -132,7 +132,7 @@ fn lossy(contest: &Contest, lanes: &Lanes, read: Job, report: &mut Report) -> io
         }
     }
     let rows = interleave(contest.pace.of(5, 2, 1), contest.pace.patience(), races)?;
-    // Of reads, those beside NBD.
+    // Compare reads, in the rows beside NBD.
     if let [clean, _, little, _, more, ..] = &rows[..] {
         for (lossy, key, share) in [(little, "loss01_vs_clean", "0.1"), (more, "loss1_vs_clean", "1")] {
             let row = Row {
@@ -152,7 +152,7 @@ fn lossy(contest: &Contest, lanes: &Lanes, read: Job, report: &mut Report) -> io
     Ok(())
 }
 
-/// Both paths beside one.
+/// Compares both paths with one.
 fn two(contest: &Contest, lanes: &Lanes, read: Job, report: &mut Report) -> io::Result<()> {
     let [(first, _), (second, _)] = &lanes.ours;
     lanes.set(0.0, 1);
@@ -178,7 +178,7 @@ fn two(contest: &Contest, lanes: &Lanes, read: Job, report: &mut Report) -> io::
     Ok(())
 }
 
-/// One of two paths is cut for a while: what is left meanwhile, and when all is back.
+/// Cuts one of two paths for a while, and measures the speed during the cut and the time to recover.
 fn cut(contest: &Contest, lanes: &Lanes, read: Job, report: &mut Report) -> io::Result<()> {
     let [(first, _), (second, lane)] = &lanes.ours;
     let unit = contest.pace.of(Duration::from_secs(1), Duration::from_secs(1), LOOK * 2);
@@ -187,7 +187,7 @@ fn cut(contest: &Contest, lanes: &Lanes, read: Job, report: &mut Report) -> io::
         lanes.set(0.0, round);
         let (whole, gone) = (Way { rate: Some(RATE), ..Way::default() }, Way { loss: 1.0, ..Way::default() });
         let (mut begun, mut phase, mut ends) = (None, 0, Vec::new());
-        // A second to begin, a second that counts, two without the path, three with it.
+        // One unit to start, one as the reference, two without the path, three with it.
         let go_on = |now: Instant| {
             let passed = now - *begun.get_or_insert(now);
             ends.push(passed.as_secs_f64());
@@ -223,12 +223,12 @@ fn cut(contest: &Contest, lanes: &Lanes, read: Job, report: &mut Report) -> io::
     Ok(())
 }
 
-/// Operations a second in a time.
+/// Returns the operations per second in an interval.
 fn speed(ends: &[f64], from: f64, to: f64) -> f64 {
     ends.iter().filter(|end| (from..to).contains(*end)).count() as f64 / (to - from)
 }
 
-/// Seconds until the first tenth of a second at full speed is over; all that there are where there is none.
+/// Returns the seconds until the end of the first interval at full speed; the whole time if there is none.
 fn back(ends: &[f64], from: f64, to: f64, full: f64) -> f64 {
     let step = LOOK.as_secs_f64();
     let steps = ((to - from) / step).round() as u32;

@@ -1,10 +1,11 @@
-//! `aoe`: disks over an Ethernet. Ours to ours and to vblade's target, beside NBD over TCP and beside bare frames.
+//! `aoe`: disks over an Ethernet. Our initiator with our target and with vblade, beside NBD over TCP and beside bare
+//! frames.
 //!
-//! In: a file in the page cache; cables between two name spaces, some of a rate and with loss. Out: throughput and
-//! latency by size, depth, order, direction and MTU; what two paths bring, and what loss costs.
+//! In: a file in the page cache; cables between two network name spaces, some with a rate and loss. Out: throughput and
+//! latency by size, depth, order, direction and MTU; the gain of two paths, and the cost of loss.
 //!
-//! Always holds: who serves is in one name space, on the first processor, who asks in the other, on the last; one
-//! contestant at a time has something to do.
+//! Always holds: servers are in one name space on the first processor, clients in the other on the last one. Only one
+//! contestant works at a time.
 
 mod cables;
 mod job;
@@ -96,17 +97,17 @@ fn run(pace: Pace, only: Option<&str>) -> io::Result<Report> {
     Ok(report)
 }
 
-/// Who takes part. What is dropped first stands first: servers go before their cables.
+/// The contestants. Fields are dropped in order, so servers stand before their cables.
 struct Contest {
     pace: Pace,
-    /// Ours, where it is needed now: nobody else may have the file.
+    /// Our target, while it is needed: the file must not be open elsewhere.
     target: RefCell<Option<Child>>,
     nbd: Option<Peer>,
     /// By MTU, 9000 first.
     plain: [Stand; 2],
     /// vblade with as many buffers as our target has.
     deep: OnceCell<Stand>,
-    /// By MTU again.
+    /// By MTU, 9000 first.
     lanes: [OnceCell<Lanes>; 2],
     program: PathBuf,
     file: PathBuf,
@@ -115,10 +116,10 @@ struct Contest {
     run: Scratch,
 }
 
-/// Cables, and who serves there.
+/// Cables and their servers.
 struct Stand {
     ours: Cable,
-    /// Another of the same kind, for targets hear all frames of AoE.
+    /// Another cable of the same kind, because each target receives all AoE frames of its cable.
     theirs: Cable,
     vblade: Option<Child>,
     frames: Option<Child>,
@@ -129,7 +130,7 @@ impl Contest {
         let (dir, run) = (Scratch::new()?, Scratch::for_sockets()?);
         let (file, program) = (dir.path().join("disk"), command::program()?);
         job::fill(&file, pace.of(512, 512, 8) << 20)?;
-        // Their threads may have any processor until they are told.
+        // Threads may use any processor until they are placed.
         Place::Free.arrange(&[])?;
         let ground = Ground::new(run.path())?;
         let nbd = if ground.has_ethtool() { nbdkit::start(&ground.far, &file, run.path())? } else { None };
@@ -147,7 +148,7 @@ impl Contest {
         Ok(contest)
     }
 
-    /// Has our target serve on these cables and on no others, and everybody be where they belong, these too.
+    /// Restarts our target on these cables only, and places all processes, `others` included.
     fn serve(&self, cables: &[&Cable], others: &[&Child]) -> io::Result<()> {
         let mut target = self.target.borrow_mut();
         *target = None;
@@ -206,7 +207,7 @@ impl Contest {
         Job { op, order, size, depth, file, warm: time / 5, time }
     }
 
-    /// Turns at a stand.
+    /// Turns on a stand.
     fn ours<'c>(&'c self, at: &'c Stand, job: Job) -> Option<Turn<'c>> {
         Some(Box::new(move || ours::turn(&self.ground, &[&at.ours], ours::OURS, &job)))
     }

@@ -1,4 +1,4 @@
-//! A job done over NBD, on this thread.
+//! A job over NBD, on this thread.
 
 use std::io;
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use super::cables::{Cable, Ground};
 use super::job::{Job, Meter, Op, check};
 use crate::peers::nbdkit::{Client, READ, WRITE};
 
-/// Does a job at the server that listens at a port of the far side, over one connection on this cable.
+/// Runs a job on the server at a port of the far side, over one connection on this cable.
 pub fn turn(ground: &Ground, cable: &Cable, port: u16, job: &Job) -> io::Result<f64> {
     let at = SocketAddr::from((cable.address(Side::There), port));
     ground.far.run(Side::Here, || {

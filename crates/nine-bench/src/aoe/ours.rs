@@ -1,6 +1,6 @@
 //! Our initiator on this thread, and our target, which is the command.
 //!
-//! In: interfaces, a job. Out: a figure, or the error that an operation has ended with.
+//! In: interfaces, a job. Out: a figure, or the error of an operation.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -26,13 +26,13 @@ use super::job::{Job, Meter, Op, SECTOR, check};
 use crate::child::Child;
 use crate::server::SILENCE;
 
-/// Where our targets are, and those of others.
+/// Addresses of our targets, and of the peers' targets.
 pub const OURS: &str = "1.0";
 pub const THEIRS: &str = "2.0";
-/// A disk that says nothing for so long is an error.
+/// A disk without an answer for this long is an error.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// `ninefold aoe target` on all of these cables.
+/// Starts `ninefold aoe target` on these cables.
 pub fn target(
     ground: &Ground,
     program: &Path,
@@ -50,7 +50,7 @@ pub fn target(
     Ok(child)
 }
 
-/// Waits until a program has said that it is ready.
+/// Waits until a program has reported that it is ready.
 pub fn said(child: &mut Child, log: &Path, what: &str) -> io::Result<()> {
     let begun = Instant::now();
     while !std::fs::read_to_string(log)?.contains(what) {
@@ -63,14 +63,14 @@ pub fn said(child: &mut Child, log: &Path, what: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Does a job with our initiator to a target that is reached on all of these cables.
+/// Runs a job with our initiator, on a target that is reached over all of these cables.
 pub fn turn(ground: &Ground, cables: &[&Cable], target: &str, job: &Job) -> io::Result<f64> {
     let mut meter = None;
     work(ground, cables, target, job, |_| meter.get_or_insert_with(|| Meter::new(job)).done())?;
     meter.ok_or_else(|| io::Error::other("nothing was done"))?.figure()
 }
 
-/// The same until `go_on`, which hears of the end of each operation, says that it is enough.
+/// Like [`turn`], until `go_on` returns false. It is called at the end of each operation.
 pub fn work(
     ground: &Ground,
     cables: &[&Cable],
@@ -83,7 +83,7 @@ pub fn work(
         let open = |cable: &&Cable| Ok(Ether::open(&cable.name, ETHER_TYPE)?.hearing_all());
         let links = cables.iter().map(open).collect::<io::Result<Vec<_>>>()?;
         let (disk, driver) = disk(links, target, PATIENCE, env.clock());
-        // What it ends with, who waits is told.
+        // The driver's error also reaches the waiting operations.
         env.spawn(Box::pin(async move { drop(driver.await) }));
         let disk = Arc::new(disk);
         let device: Arc<dyn Device> = disk.clone();
@@ -94,7 +94,7 @@ pub fn work(
     ground.far.run(Side::Here, || rt::block_on(main)?)?
 }
 
-/// Waits until there is a way over each of so many interfaces.
+/// Waits until the disk has a path over each of the interfaces.
 async fn found_everywhere(disk: &Disk, cables: usize, env: rt::Real) -> io::Result<()> {
     let all = async {
         let mut ports = BTreeSet::new();

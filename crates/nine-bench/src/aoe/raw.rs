@@ -1,7 +1,7 @@
-//! The limit: frames of the same lengths over the same packet sockets, by the same calls, with no protocol and no disk
-//! behind them.
+//! The limit: frames of the same lengths over the same packet sockets, with the same system calls, but without a
+//! protocol and a disk.
 //!
-//! In: a question, whose first two bytes say how long its answer shall be. Out: an answer of that length.
+//! In: a request; its first two bytes are the length of the answer. Out: an answer of that length.
 
 use std::future::poll_fn;
 use std::io;
@@ -17,16 +17,16 @@ use super::cables::{Cable, Ground};
 use super::job::{Job, Meter, Op, SECTOR};
 use crate::child;
 
-/// Bytes of AoE before the data: what a frame without data has.
+/// AoE bytes before the data: the size of a frame without data.
 const HEADER: usize = 22;
-/// Frames that are received or sent in one call.
+/// Frames in one receive or send call.
 const BATCH: usize = 32;
-/// Frames under way, as many as our target queues.
+/// Frames in flight, as many as our target queues.
 const WINDOW: usize = 64;
-/// A frame that has not come after so long is lost.
+/// A frame that has not arrived after this time is lost.
 const LOST: Duration = Duration::from_millis(200);
 
-/// Answers questions on an interface, for ever.
+/// Answers requests on an interface, forever.
 pub fn answer(interface: &str) -> io::Result<()> {
     rt::block_on(async |_| {
         let mut lane = Socket::open(interface)?;
@@ -45,7 +45,7 @@ pub fn answer(interface: &str) -> io::Result<()> {
     })?
 }
 
-/// A packet socket with room for what comes, and what waits to be sent: to whom, how many bytes.
+/// A packet socket with buffers for received frames, and the answers to send: destination and length.
 struct Socket {
     ether: Ether,
     rooms: Vec<Vec<u8>>,
@@ -59,7 +59,7 @@ impl Socket {
         Ok(Self { ether, rooms, waiting: Vec::new() })
     }
 
-    /// Who has sent what has come, and what it asks for.
+    /// Receives frames. Returns their senders and the lengths they request.
     fn receive(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Vec<(Mac, usize)>>> {
         let mut all = self.rooms.iter_mut();
         let mut rooms: [Room<'_>; BATCH] =
@@ -69,7 +69,7 @@ impl Socket {
         Poll::Ready(Ok(came.collect()))
     }
 
-    /// Sends as many as go at once.
+    /// Sends as many waiting answers as possible at once.
     fn send(&mut self, cx: &mut Context<'_>, head: &[u8], data: &[u8]) -> Poll<io::Result<()>> {
         let count = self.waiting.len().min(BATCH);
         let nothing = Packet { to: Mac([0; 6]), parts: [&[], &[]] };
@@ -87,14 +87,14 @@ fn asked(question: &[u8]) -> usize {
     usize::from(u16::from_be_bytes([question[0], question[1]]))
 }
 
-/// The frames of an operation, data alone: how our initiator cuts it.
+/// Returns the data lengths of an operation's frames, split as our initiator does.
 fn pieces(size: u64, mtu: u32) -> Vec<usize> {
     let most = (u64::from(mtu) - 36) / SECTOR * SECTOR;
     let whole = std::iter::repeat_n(most as usize, (size / most) as usize);
     whole.chain(Some((size % most) as usize).filter(|rest| *rest > 0)).collect()
 }
 
-/// Does what comes next to a job, on a cable at whose other end somebody [answers](answer).
+/// Runs the closest equivalent of a job on a cable; the other end [answers](answer).
 pub fn turn(ground: &Ground, cable: &Cable, job: &Job) -> io::Result<f64> {
     let to = cable.mac(Side::There)?;
     ground.far.run(Side::Here, || {
@@ -117,7 +117,7 @@ pub fn turn(ground: &Ground, cable: &Cable, job: &Job) -> io::Result<f64> {
             poll_fn(|cx| {
                 loop {
                     while asker.ask(cx)? {}
-                    // Who hears nothing for so long asks anew.
+                    // After a silence, send again.
                     if late.as_mut().poll(cx).is_ready() {
                         if last.elapsed() >= LOST {
                             asker.room = all.min(WINDOW);
@@ -142,7 +142,7 @@ pub fn turn(ground: &Ground, cable: &Cable, job: &Job) -> io::Result<f64> {
     })?
 }
 
-/// Who asks.
+/// The requesting side.
 struct Asker {
     socket: Socket,
     to: Mac,
@@ -155,7 +155,7 @@ struct Asker {
 }
 
 impl Asker {
-    /// Sends questions of one length, as many as there is room for. Whether any went.
+    /// Sends requests of one length, as many as allowed. Returns whether any were sent.
     fn ask(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
         if self.room == 0 {
             return Ok(false);

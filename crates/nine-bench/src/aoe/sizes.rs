@@ -1,4 +1,5 @@
-//! Operations of all sizes and depths on cables without a limit; and the seed's figures.
+//! Operations of all sizes and depths on cables without a rate limit; and the figures of the seed
+//! paper.
 
 use std::io;
 
@@ -10,11 +11,11 @@ use crate::stats::median;
 
 const SIZES: [u64; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
 const DEPTHS: [usize; 3] = [1, 8, 64];
-/// Of the seed: a frame, and blocks that are read ahead.
+/// From the seed paper: block size of a frame, and blocks that are read ahead.
 const BLOCK: u64 = 8 << 10;
 const AHEAD: usize = 20;
 
-/// 64 KiB at depth 32, read, and our target beside vblade.
+/// Reads of 64 KiB at depth 32; also our target beside vblade.
 pub(super) fn read64k(contest: &Contest, report: &mut Report) -> io::Result<()> {
     let read = contest.job(Op::Read, Order::Sequential, 64 << 10, 32);
     let deep = deep(contest)?;
@@ -34,7 +35,7 @@ pub(super) fn read64k(contest: &Contest, report: &mut Report) -> io::Result<()> 
     Ok(())
 }
 
-/// The same, written.
+/// Writes of 64 KiB at depth 32.
 pub(super) fn write64k(contest: &Contest, report: &mut Report) -> io::Result<()> {
     let write = contest.job(Op::Write, Order::Sequential, 64 << 10, 32);
     let rows = measure(contest, report, write, |_| Vec::new())?;
@@ -43,7 +44,7 @@ pub(super) fn write64k(contest: &Contest, report: &mut Report) -> io::Result<()>
     Ok(())
 }
 
-/// 4 KiB at depth 64.
+/// Random reads of 4 KiB at depth 64.
 pub(super) fn rand4k(contest: &Contest, report: &mut Report) -> io::Result<()> {
     let random = contest.job(Op::Read, Order::Random, 4 << 10, 64);
     let rows = measure(contest, report, random, |_| Vec::new())?;
@@ -51,7 +52,7 @@ pub(super) fn rand4k(contest: &Contest, report: &mut Report) -> io::Result<()> {
     Ok(())
 }
 
-/// 4 KiB at a time.
+/// Random reads of 4 KiB, one at a time.
 pub(super) fn depth1(contest: &Contest, report: &mut Report) -> io::Result<()> {
     let one = contest.job(Op::Read, Order::Random, 4 << 10, 1);
     let rows = measure(contest, report, one, |_| Vec::new())?;
@@ -60,7 +61,8 @@ pub(super) fn depth1(contest: &Contest, report: &mut Report) -> io::Result<()> {
     Ok(())
 }
 
-/// A job beside NBD and frames, then beside vblade and the file, then what `more` has: their rows.
+/// Runs a job beside NBD and bare frames, then beside vblade and the file, then the races of
+/// `more`. Returns the rows.
 fn measure<'c>(
     contest: &'c Contest,
     report: &mut Report,
@@ -86,7 +88,7 @@ fn beside_vblade<'c>(contest: &'c Contest, at: &'c Stand, job: Job) -> Race<'c> 
     Race { what: format!("{} {}: vblade", at.ours.mtu, job.name()), unit: job.unit(), turns }
 }
 
-/// vblade with the buffers that our target has.
+/// Starts vblade with as many buffers as our target has.
 fn deep(contest: &Contest) -> io::Result<&Stand> {
     let cable = contest.ground.direct(5, 9000, false)?;
     let run = contest.run.path();
@@ -95,7 +97,7 @@ fn deep(contest: &Contest) -> io::Result<&Stand> {
     Ok(contest.deep.get_or_init(|| stand))
 }
 
-/// Reads where the kernel puts segments together, which counts for TCP alone.
+/// Reads with the kernel's segment offloads, which matter for TCP only.
 pub(super) fn offloads(contest: &Contest, report: &mut Report) -> io::Result<()> {
     let read = contest.job(Op::Read, Order::Sequential, 64 << 10, 32);
     let cable = contest.ground.direct(6, 9000, true)?;
@@ -107,7 +109,7 @@ pub(super) fn offloads(contest: &Contest, report: &mut Report) -> io::Result<()>
     Ok(())
 }
 
-/// All sizes, depths, orders, ways and lengths of packets.
+/// Measures all sizes, depths, orders, directions and packet lengths.
 pub(super) fn sweep(contest: &Contest, report: &mut Report) -> io::Result<()> {
     let pace = contest.pace;
     for (stand, mtu) in contest.plain.iter().zip(["9000", "1500"]) {
@@ -139,12 +141,12 @@ pub(super) fn sweep(contest: &Contest, report: &mut Report) -> io::Result<()> {
     Ok(())
 }
 
-/// Where there is no time for all.
+/// Selects the combinations to measure if there is no time for all.
 fn op_goes_with(op: Op, order: Order) -> bool {
     (op == Op::Read) == (order == Order::Random)
 }
 
-/// What the seed has measured, beside what we have.
+/// Repeats the measurements of the seed paper.
 pub(super) fn seed(contest: &Contest, report: &mut Report) -> io::Result<()> {
     let [stand, _] = &contest.plain;
     contest.serve(&[&stand.ours], &[])?;

@@ -1,4 +1,4 @@
-//! The server of a run, and the ways to it: each writes the same payloads to the same files.
+//! The server of a run, and the routes to it. Each route writes the same payloads to the same files.
 
 use std::ffi::OsStr;
 use std::io::{self, Read, Write};
@@ -23,14 +23,14 @@ use crate::scratch::Scratch;
 use crate::server::{SILENCE, Server};
 use crate::wire::{encoded, receive};
 
-/// A way to a server.
+/// A route to a server.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Road {
-    /// A channel, both of whose ends wait so.
+    /// A channel; both ends wait in this mode.
     Channel(Wait),
     Unix,
     Tcp,
-    /// diod, at a unix socket. It has the host's devices.
+    /// diod, at a unix socket, serving the host's devices.
     Diod,
 }
 
@@ -45,16 +45,16 @@ impl Road {
     }
 }
 
-/// Sockets in the directory of a server.
+/// Sockets of channels in the server's directory.
 const DOORS: [(&str, Waits); 3] =
     [("poll", Waits::Poll), ("interrupt", Waits::Interrupt), ("adaptive", Waits::Adaptive)];
 const UNIX: &str = "unix";
-/// What diod serves.
+/// The directory that diod serves.
 const DEVICES: &str = "/dev";
-/// A file with the address.
+/// A file with the TCP address.
 const TCP: &str = "tcp";
 
-/// `files/cached` is a file of the host that the page cache has, as large as the largest payload.
+/// The servers of a run. `files/cached` is a file of the host in the page cache, as long as the largest payload.
 pub(super) struct Site {
     server: Child,
     diod: Option<Server>,
@@ -89,24 +89,25 @@ impl Site {
         Ok(Self { server, diod, _remote: remote, sockets, files })
     }
 
-    /// The name space that guests see, as a file.
+    /// Returns the path of the name space file.
     pub(super) fn space(&self) -> PathBuf {
         self.files.path().join("near.ns")
     }
 
-    /// The port of its server.
+    /// Returns the server's TCP port.
     pub(super) fn port(&self) -> io::Result<u16> {
         let address = std::fs::read_to_string(self.sockets.path().join(TCP))?;
         let port = address.trim().rsplit('!').next().and_then(|port| port.parse().ok());
         port.ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// Whether diod is there.
+    /// Returns whether diod is available.
     pub(super) fn has_diod(&self) -> bool {
         self.diod.is_some()
     }
 
-    /// Microseconds of a write of `size` bytes, each written anew before, to a file of the server.
+    /// Measures a write of `size` bytes to a file of the server, microseconds. The payload is filled again before each
+    /// write.
     pub(super) fn turn(
         &self,
         road: Road,
@@ -162,10 +163,10 @@ impl Site {
         Ok((client, file))
     }
 
-    /// Wake-ups of the server in a second beside a channel on which nothing is said.
+    /// Counts the server's wake-ups in a second beside an idle channel.
     pub(super) fn idle_wakeups(&self) -> io::Result<f64> {
         let (client, _file) = self.join(Wait::Adaptive, "dev/null")?;
-        // What the looks before the first sleep cost is none.
+        // Do not count the polls before the first sleep.
         std::thread::sleep(Duration::from_millis(200));
         let before = self.switches()?;
         let begun = Instant::now();
@@ -175,7 +176,7 @@ impl Site {
         Ok(woken as f64 / begun.elapsed().as_secs_f64())
     }
 
-    /// Context switches of a write, of the server and its guest together: how often one of their threads goes to sleep.
+    /// Counts the context switches of a write, server and guest together: how often a thread goes to sleep.
     pub(super) fn switches_of(
         &self,
         road: Road,
@@ -187,17 +188,17 @@ impl Site {
         let mut turn = self.turn(road, file, size, times, Place::Cross)?;
         let before = all()?;
         turn()?;
-        // A tenth is written beforehand.
+        // The warm-up adds a tenth of the writes.
         Ok((all()? - before) as f64 / (f64::from(times) * 1.1))
     }
 
-    /// How often the server's threads have gone to sleep.
+    /// Counts how often the server's threads have gone to sleep.
     fn switches(&self) -> io::Result<u64> {
         switches(self.server.pid().as_raw_nonzero().get().unsigned_abs())
     }
 }
 
-/// How often the threads of a process have gone to sleep.
+/// Counts how often the threads of a process have gone to sleep.
 fn switches(pid: u32) -> io::Result<u64> {
     let mut all = 0;
     for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
@@ -208,7 +209,7 @@ fn switches(pid: u32) -> io::Result<u64> {
     Ok(all)
 }
 
-/// Every byte of a payload is written anew.
+/// Fills a payload with new bytes.
 pub(super) fn fill(payload: &mut [u8], n: u32) {
     payload.fill(n as u8);
 }
@@ -217,7 +218,7 @@ fn role(script: &Path, sockets: &Path) -> io::Result<Child> {
     Child::role(&[OsStr::new("channel"), script.as_os_str(), sockets.as_os_str()])
 }
 
-/// The role: serves a name space at every door.
+/// The role: serves a name space at all sockets.
 pub fn serve(script: &Path, sockets: &Path) -> io::Result<()> {
     crate::ours::space(script, async |env: rt::Real, core: Core, mux: std::sync::Arc<dyn FileServer>| {
         let (gate, here) = (Gate::default(), sockets.to_owned());
@@ -241,7 +242,7 @@ pub fn serve(script: &Path, sockets: &Path) -> io::Result<()> {
     })
 }
 
-/// A socket's client: one message, encoded beforehand, whose payload is written where it lies.
+/// A minimal client over a socket: one message, encoded in advance; its payload is filled in place.
 struct Lean<S> {
     stream: S,
     request: Vec<u8>,

@@ -1,11 +1,11 @@
-//! Writes by the Linux kernel's 9P client, in a machine with Debian's kernel: `cargo xtask guest` starts it.
+//! Writes by the Linux kernel's 9P client, in a machine with Debian's kernel, started by `cargo xtask guest`.
 
 use std::io;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Microseconds of a write of each size to a file of the server at this port of the loopback, `times` of each; or what
-/// lacks.
+/// Measures `times` writes of each size to a file of the server at this loopback port; microseconds of a write. The
+/// inner error names what is missing.
 pub(super) fn writes(
     port: u16,
     file: &str,

@@ -1,4 +1,5 @@
-//! What the machine allows: a cache line to and fro, and a payload copied once, where it was written and elsewhere.
+//! The physical limits: the round trip of a cache line, and one copy of the payload, on the processor that filled it
+//! and on another.
 
 use std::hint::{black_box, spin_loop};
 use std::io;
@@ -9,15 +10,15 @@ use std::time::Instant;
 use super::guest::fill;
 use crate::place::Place;
 
-/// A word on a cache line of its own, and its neighbour's.
+/// A word on a cache line of its own, with its neighbour line unused.
 #[repr(align(128))]
 struct Line(AtomicU32);
 
 static THERE: Line = Line(AtomicU32::new(0));
 static BACK: Line = Line(AtomicU32::new(0));
 
-/// Has something done by this thread and then by another one on another processor, in turns, both looking: microseconds
-/// of a turn of both.
+/// Runs `near` on this thread and `far` on a thread of another processor, alternately. Both poll. Returns the
+/// microseconds of one turn of both.
 fn in_turns(
     turns: u32,
     mut near: impl FnMut(u32),
@@ -45,7 +46,7 @@ fn in_turns(
             spin_loop();
         }
         if n == 1 {
-            // The other thread is there.
+            // The other thread has started.
             begun = Instant::now();
         }
     }
@@ -54,13 +55,13 @@ fn in_turns(
     Ok(took.as_secs_f64() * 1e6 / f64::from(turns.max(2) - 1))
 }
 
-/// Microseconds of a line to another processor and back, both looking.
+/// Measures the round trip of a cache line to another processor with both polling, microseconds.
 pub(super) fn ping_pong(trips: u32) -> io::Result<f64> {
     in_turns(trips, |_| (), |_| ())
 }
 
-/// Microseconds of writing a payload on one processor and copying it once on another: what a copy costs whose bytes lie
-/// in the writer's caches.
+/// Measures filling a payload on one processor and copying it on another, microseconds: a copy out of the writer's
+/// caches.
 pub(super) fn carried(size: usize, times: u32) -> io::Result<f64> {
     let payload = Arc::new(Mutex::new(vec![0; size]));
     let (theirs, mut to) = (payload.clone(), vec![0; size]);
@@ -72,7 +73,7 @@ pub(super) fn carried(size: usize, times: u32) -> io::Result<f64> {
     in_turns(times, write, copy)
 }
 
-/// Microseconds of writing a payload and copying it once, on one processor.
+/// Measures filling a payload and copying it once, on one processor, microseconds.
 pub(super) fn copied(size: usize, times: u32) -> f64 {
     let (mut from, mut to) = (vec![0; size], vec![0; size]);
     let begun = Instant::now();
@@ -84,7 +85,7 @@ pub(super) fn copied(size: usize, times: u32) -> f64 {
     begun.elapsed().as_secs_f64() * 1e6 / f64::from(times.max(1))
 }
 
-/// Microseconds of writing a payload alone, which every writer does anew before each write.
+/// Measures filling a payload, microseconds. Every contestant does this before each write.
 pub(super) fn filled(size: usize, times: u32) -> f64 {
     let mut payload = vec![0; size];
     let begun = Instant::now();

@@ -1,6 +1,6 @@
-//! The same graph from machines without an operating system (docs/guest.md): images in QEMU whose files are served by
-//! the command, by channels as programs have them; beside them QEMU's own virtio-9p, driven by an image that does
-//! nothing else and looks for its answers, and the Linux kernel's 9P client in a machine.
+//! The same graph for machines without an operating system (docs/guest.md): images in QEMU, with files served by the
+//! command over channels. For comparison: QEMU's own virtio-9p, driven by an image that only polls for answers; and the
+//! Linux kernel's 9P client in a machine.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,26 +16,26 @@ use crate::place::{Place, move_to_client};
 use crate::report::Turn;
 use crate::sys::cpu_of_children;
 
-/// What machines need.
+/// Programs and files to run machines.
 pub(super) struct Machines {
     command: PathBuf,
     images: PathBuf,
-    /// Who executes them.
+    /// The accelerator that executes them.
     pub(super) accel: Accel,
-    /// The name space that they see: that of the other guests.
+    /// Name space file for the machines, the same as for the other guests.
     space: PathBuf,
 }
 
-/// How a machine comes to its file.
+/// How a machine reaches its file.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Way {
     Channel(Waits),
-    /// QEMU's own server, of the directory in which the cached file is: special files it does not open.
+    /// QEMU's own server, on the directory with the cached file: it does not open special files.
     Virtio,
 }
 
 impl Machines {
-    /// `None`: what lacks, which is said.
+    /// Finds everything that machines need. The inner error names what is missing.
     pub(super) fn find(space: &Path) -> io::Result<Result<Self, String>> {
         if found(Path::new(QEMU)).is_none() {
             return Ok(Err(format!("{QEMU}, its rows are left out (apt-get install qemu-system-x86)")));
@@ -56,7 +56,7 @@ impl Machines {
         Ok(Ok(Self { command: command::program()?, images, accel, space: space.into() }))
     }
 
-    /// It opens devices of the host, and nobody's configuration counts.
+    /// Returns the command that runs a machine. It opens devices of the host and ignores user configurations.
     fn command(&self) -> Command {
         let mut run = Command::new(&self.command);
         run.arg("--config").arg(self.space.with_file_name("devices.toml"));
@@ -66,7 +66,7 @@ impl Machines {
 
     fn run(&self, way: Way, file: &str, size: usize, times: &[u32]) -> io::Result<Command> {
         let mut run = self.command();
-        // Its threads have names.
+        // Thread names are needed to place QEMU's threads.
         run.args(["--qemu-word=-name", "--qemu-word=bench,debug-threads=on"]);
         let image = match way {
             Way::Channel(waits) => {
@@ -90,7 +90,7 @@ impl Machines {
         Ok(run)
     }
 
-    /// What a run says: the server has one processor, and the machine another.
+    /// Runs a machine and returns its output. The server has one processor, the machine another.
     fn placed(&self, way: Way, file: &str, size: usize, times: &[u32]) -> io::Result<String> {
         Place::Cross.stand_far()?;
         let mut child = self.run(way, file, size, times)?.spawn()?;
@@ -104,7 +104,7 @@ impl Machines {
         Err(io::Error::other(format!("a machine has failed: {why}")))
     }
 
-    /// Microseconds of a write from a machine.
+    /// Measures a write from a machine, microseconds.
     pub(super) fn turn(&self, way: Way, file: &'static str, size: usize, times: u32) -> Turn<'_> {
         Box::new(move || {
             let said = self.placed(way, file, size, &[times / 10 + 1, times])?;
@@ -115,8 +115,8 @@ impl Machines {
         })
     }
 
-    /// Microseconds of processor time of a write, of both sides: a long run's less that of one write, which has the
-    /// same beginning and end.
+    /// Measures the processor time of a write, both sides together, microseconds. The time of a run with one write is
+    /// subtracted, because start and end are the same.
     pub(super) fn cpu(&self, way: Way, file: &'static str, size: usize, times: u32) -> Turn<'_> {
         Box::new(move || {
             let spent = |times| {
@@ -128,7 +128,7 @@ impl Machines {
         })
     }
 
-    /// Milliseconds until the first line of an image stands there.
+    /// Measures the time until an image prints its first line, milliseconds.
     pub(super) fn first_line(&self) -> Turn<'_> {
         Box::new(move || {
             let mut run = self.command();
@@ -148,19 +148,19 @@ impl Machines {
         })
     }
 
-    /// Whether there is an image that drives QEMU's own server.
+    /// Returns whether there is an image that drives QEMU's own server.
     pub(super) fn has_virtio(&self) -> bool {
         self.images.join("virtio").is_file()
     }
 
-    /// KiB of the image that says hello.
+    /// Returns the size of the image `hello`, KiB.
     pub(super) fn image_size(&self) -> io::Result<f64> {
         Ok(self.images.join("hello").metadata()?.len() as f64 / 1024.0)
     }
 }
 
-/// Waits until QEMU is there, and puts it where clients are: where it is the server itself, only the thread that
-/// executes the machine.
+/// Waits until QEMU runs, and moves it to the clients' processor. If QEMU is the server itself, moves only the thread
+/// that executes the machine.
 fn place_qemu(child: &mut Child, way: Way) -> io::Result<()> {
     let threads = if way == Way::Virtio { "CPU 0/" } else { "" };
     let late = Instant::now() + Duration::from_secs(10);
@@ -180,9 +180,9 @@ fn place_qemu(child: &mut Child, way: Way) -> io::Result<()> {
         }
         std::thread::sleep(Duration::from_millis(1));
     }
-    // It may have ended already: whoever reads its output says why.
+    // QEMU may have ended already; the caller reads the reason from its output.
     Ok(())
 }
 
-/// QEMU's own server, as the image finds it.
+/// QEMU's own server, under the name that the image looks for.
 const VIRTIO: &str = "virtio-9p-pci,fsdev=peer,mount_tag=peer";

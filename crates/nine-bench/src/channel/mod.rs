@@ -1,9 +1,9 @@
-//! `channel`: 9P through shared memory between two processes. The seed's graph (*PROSE I/O*): 10,000 writes to a null
-//! file with payloads of 0 to 256 KiB, here over a channel, a unix socket and TCP, of one server; to its own null, to
-//! that of the host, to that of another machine behind it.
+//! `channel`: 9P through shared memory between two processes. The graph of *PROSE I/O*: 10,000 writes to a null file
+//! with payloads of 0 to 256 KiB. Here they go over a channel, a unix socket and TCP to one server: to its own null
+//! file, to that of the host, and to that of another machine behind it.
 //!
-//! In: a server in a process of its own, this process as its guest. Out: rows and keys. Limits: a cache line to and fro
-//! between two processors, and the payload copied once.
+//! In: a server in a process of its own, this process as its guest. Out: rows and keys. Limits: the round trip of a
+//! cache line between two processors, and one copy of the payload.
 
 mod guest;
 mod kernel;
@@ -35,17 +35,17 @@ pub const EXPERIMENT: Experiment = Experiment {
     run,
 };
 
-/// The payloads of the seed's graph, bytes.
+/// The payloads of that graph, bytes.
 const SIZES: [usize; 8] = [0, 64, 512, 4 << 10, 8 << 10, 16 << 10, 64 << 10, 256 << 10];
-/// Those that count as large.
+/// Payloads that count as large.
 const BIG: [usize; 2] = [64 << 10, 256 << 10];
-/// Between these the price of a byte is measured.
+/// The cost of a byte is measured between these payloads.
 const SLOPE: [usize; 2] = [8 << 10, 256 << 10];
-/// Writes of one turn, as in the seed.
+/// Writes of one turn, as in that graph.
 const WRITES: u32 = 10_000;
-/// So many times more where the time of processors is counted: what starting a machine takes is not the same each time.
+/// Factor on the writes if processor time is measured, because the cost of starting a machine varies.
 const COUNTED: u32 = 10;
-/// What the peer of machines is called.
+/// Name of the machines' peer.
 const VIRTIO: &str = "virtio-9p, whose guest spins";
 
 struct Contest {
@@ -108,7 +108,7 @@ fn run(pace: Pace, only: Option<&str>) -> io::Result<Report> {
     Ok(report)
 }
 
-/// Of machines, each of which has to be started.
+/// Returns the number of rounds with machines, each of which must be started.
 fn guest_rounds(pace: Pace) -> usize {
     pace.of(5, 3, 1)
 }
@@ -117,7 +117,7 @@ fn writes(pace: Pace) -> u32 {
     pace.of(WRITES, WRITES / 4, 50)
 }
 
-/// Nothing is written: what a message costs.
+/// Empty writes: the cost of a message.
 fn empty(contest: &Contest, report: &mut Report) -> io::Result<()> {
     let Contest { pace, site } = contest;
     let n = writes(*pace);
@@ -151,13 +151,13 @@ fn empty(contest: &Contest, report: &mut Report) -> io::Result<()> {
     Ok(())
 }
 
-/// The seed's graph, to the server's own null file.
+/// The graph for the server's own null file.
 fn sizes(contest: &Contest, report: &mut Report) -> io::Result<()> {
     let Contest { pace, site } = contest;
     let rows = graph(contest, report, "dev/null", "to null", ("channel-null", "Writes to null"))?;
     let (mut memcpy, mut unix) = (f64::INFINITY, f64::INFINITY);
     for (size, row) in SIZES.iter().zip(&rows).filter(|(size, _)| BIG.contains(size)) {
-        // Times: a bandwidth over the limit's is the limit's time over ours.
+        // The figures are times, so the ratio of bandwidths is the inverse ratio.
         let (ours, limit) = (row.vs_limit().unwrap_or(f64::NAN), row.vs_peer().unwrap_or(f64::NAN));
         eprintln!("  {size}: {:.3} of memcpy, {:.2} of a unix socket", 1.0 / ours, 1.0 / limit);
         (memcpy, unix) = (memcpy.min(1.0 / ours), unix.min(1.0 / limit));
@@ -181,7 +181,7 @@ fn sizes(contest: &Contest, report: &mut Report) -> io::Result<()> {
     Ok(())
 }
 
-/// A row for each size, and all of them as a figure.
+/// Measures a row for each size, and draws the figure.
 fn graph(
     contest: &Contest,
     report: &mut Report,
@@ -219,7 +219,7 @@ fn graph(
     Ok(rows)
 }
 
-/// What writing a payload takes, without sending it.
+/// Measures filling a payload without sending it.
 fn filling(pace: Pace) -> io::Result<Vec<Row>> {
     let n = writes(pace);
     let races = SLOPE.iter().map(|&size| Race {
@@ -230,7 +230,7 @@ fn filling(pace: Pace) -> io::Result<Vec<Row>> {
     interleave(pace.rounds(), pace.patience(), races.collect())
 }
 
-/// Writing a payload on one processor and copying it once on another.
+/// Measures filling a payload on one processor and copying it once on another.
 fn carried(pace: Pace) -> io::Result<Vec<Row>> {
     let n = writes(pace);
     let races = SIZES.iter().map(|&size| Race {
@@ -241,14 +241,15 @@ fn carried(pace: Pace) -> io::Result<Vec<Row>> {
     interleave(pace.rounds(), pace.patience(), races.collect())
 }
 
-/// What a byte costs beyond 8 KiB, over what it costs to copy one; what filling it takes counts on neither side.
+/// Returns the cost of a byte beyond 8 KiB over the cost of copying one. The time to fill the payload is subtracted on
+/// both sides.
 fn slope(rows: &[Row], filling: &[Row]) -> Option<f64> {
     let [small, big] = SLOPE.map(|size| median(&rows[at(size)].limit));
     let limit = big? - small? - filled(filling)?;
     Some(beyond(rows, filling)? / limit)
 }
 
-/// Microseconds of the bytes beyond 8 KiB, without their filling.
+/// Returns the microseconds for the bytes beyond 8 KiB, without filling them.
 fn beyond(rows: &[Row], filling: &[Row]) -> Option<f64> {
     let [small, big] = SLOPE.map(|size| median(&rows[at(size)].ours));
     Some(big? - small? - filled(filling)?)
@@ -258,12 +259,12 @@ fn filled(filling: &[Row]) -> Option<f64> {
     Some(median(&filling[1].ours)? - median(&filling[0].ours)?)
 }
 
-/// The row of a size.
+/// Returns the index of a size's row.
 fn at(size: usize) -> usize {
     SIZES.iter().position(|&other| other == size).expect("a size of the graph")
 }
 
-/// The same to a file of the host and to its null, by the disk server.
+/// The graph for a file of the host and the host's null file, by the disk server.
 fn host(contest: &Contest, report: &mut Report) -> io::Result<()> {
     let rows = graph(
         contest,
@@ -305,7 +306,7 @@ fn host(contest: &Contest, report: &mut Report) -> io::Result<()> {
     Ok(())
 }
 
-/// To another server, mounted where the channel leads: over TCP.
+/// The graph for another server, mounted over TCP behind the channel's server.
 fn remote(contest: &Contest, report: &mut Report) -> io::Result<()> {
     let rows = graph(
         contest,
@@ -318,7 +319,7 @@ fn remote(contest: &Contest, report: &mut Report) -> io::Result<()> {
     Ok(())
 }
 
-/// How often a thread goes to sleep for a write: the seed counts four.
+/// Counts how often a thread sleeps for a write: four times in *PROSE I/O*.
 fn switches(contest: &Contest, report: &mut Report) -> io::Result<()> {
     let Contest { pace, site } = contest;
     let n = writes(*pace);
@@ -339,7 +340,7 @@ fn switches(contest: &Contest, report: &mut Report) -> io::Result<()> {
     Ok(())
 }
 
-/// How often an idle channel wakes its server.
+/// Counts how often an idle channel wakes its server.
 fn idle(contest: &Contest, report: &mut Report) -> io::Result<()> {
     let woken = contest.site.idle_wakeups()?;
     report.key("idle_wakeups", Some(woken));
@@ -347,7 +348,7 @@ fn idle(contest: &Contest, report: &mut Report) -> io::Result<()> {
     Ok(())
 }
 
-/// The graph from machines without an operating system, beside the same from a program.
+/// The graph from machines without an operating system, beside that of a program.
 fn from_machines(contest: &Contest, report: &mut Report) -> io::Result<()> {
     let Contest { pace, site } = contest;
     let machines = match Machines::find(&site.space())? {
@@ -419,7 +420,7 @@ fn from_machines(contest: &Contest, report: &mut Report) -> io::Result<()> {
             report.notes.push("MISSING: the image that drives QEMU's own 9P, its rows are left out".into())
         }
         true => {
-            // Nothing at all is no operation of a file.
+            // An empty write is not a file operation here.
             let races = SIZES[1..].iter().map(|&size| Race {
                 what: format!(
                     "{size} bytes to a cached file, cross: a machine ({accel}), adaptive / {VIRTIO}"
@@ -466,7 +467,7 @@ fn from_machines(contest: &Contest, report: &mut Report) -> io::Result<()> {
     Ok(())
 }
 
-/// The same by Linux' own client over TCP, in a machine with Debian's kernel.
+/// The same with Linux's own client over TCP, in a machine with Debian's kernel.
 fn from_the_kernel(contest: &Contest, report: &mut Report) -> io::Result<()> {
     let n = contest.pace.of(2000, 500, 20);
     for (file, what) in [("dev/null", "to null"), ("n/dev/null", "to a remote null")] {

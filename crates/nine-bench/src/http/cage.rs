@@ -1,4 +1,4 @@
-//! A limit on the memory of a process, page cache and all: a memory cgroup, of version 1 or 2, whichever there is.
+//! A limit on the memory of a process including its page cache: a memory cgroup, version 1 or 2.
 
 use std::fs;
 use std::io;
@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::Pid;
 
-/// Goes when it is dropped, after what was in it.
+/// A cgroup; removed on drop, which must come after the end of its processes.
 pub struct Cage {
     dir: PathBuf,
 }
 
 impl Cage {
-    /// With room for so many bytes. `None`: this machine has no such thing, or does not let us.
+    /// Creates a cgroup with this limit. Returns `None` if the system does not have them or does not allow it.
     pub fn new(name: &str, bytes: u64) -> Option<Self> {
         let name = format!("nine-bench-{}-{name}", std::process::id());
         let made = |root: &str, limit: &str| {
@@ -26,7 +26,7 @@ impl Cage {
             .or_else(|| made("/sys/fs/cgroup", "memory.max"))
     }
 
-    /// From now on this process lives there.
+    /// Moves a process into the cgroup.
     pub fn hold(&self, pid: Pid) -> io::Result<()> {
         fs::write(self.dir.join("cgroup.procs"), pid.to_string())
     }
@@ -34,7 +34,7 @@ impl Cage {
 
 impl Drop for Cage {
     fn drop(&mut self) {
-        // Whoever was in it has ended, and is perhaps not gone yet.
+        // A process in it may have ended, but not be reaped yet.
         for _ in 0..100 {
             if fs::remove_dir(&self.dir).is_ok() {
                 return;
@@ -44,7 +44,7 @@ impl Drop for Cage {
     }
 }
 
-/// Empties the page cache of all. An error: we may not.
+/// Empties the machine's page cache. Fails without the permission.
 pub fn drop_caches() -> io::Result<()> {
     rustix::fs::sync();
     fs::write("/proc/sys/vm/drop_caches", "1")

@@ -1,4 +1,4 @@
-//! Our clients against wrk: both ask the same server for the same file, in turns, and are to see the same.
+//! Compares our clients with wrk: both request the same file of the same server, in turns, and should measure the same.
 
 use std::ffi::OsStr;
 use std::io;
@@ -16,7 +16,7 @@ use crate::stats::quantile;
 
 const CLIENTS: [usize; 2] = [8, 64];
 
-/// Requests a second, the median of their times, and the 99th percentile, us.
+/// Requests a second, their median time, and the 99th percentile, us.
 type Saw = [f64; 3];
 
 pub fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
@@ -27,7 +27,7 @@ pub fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
     let run = Scratch::new()?;
     let log = run.path().join("wrk.log");
     let (path, mut mix) = Mix::one();
-    // Shorter it cannot be.
+    // wrk's shortest duration is one second.
     let seconds = contest.pace.of(4, 2, 1);
     for (name, web) in NAMES.into_iter().zip(&contest.servers).take(2) {
         let Some(web) = web else { continue };
@@ -44,7 +44,7 @@ pub fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
                 let ended = Child::program(&words, &log)?.wait(Duration::from_secs(seconds + 30))?;
                 let said = std::fs::read_to_string(&log)?;
                 let saw = saw(&said).filter(|_| ended.success()).ok_or(io::Error::other(said))?;
-                // The first round does not count, but where it is all.
+                // The first round is a warm-up, unless it is the only one.
                 if round > 0 || rounds == 0 {
                     ours.push([seen.rate(), time(0.5), time(0.99)]);
                     wrks.push(saw);
@@ -66,7 +66,7 @@ pub fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
     Ok(())
 }
 
-/// What wrk says; nothing if an answer was no good one.
+/// Parses wrk's output. Returns `None` if any answer was not successful.
 fn saw(said: &str) -> Option<Saw> {
     let value = |name: &str| said.lines().find_map(|line| line.trim().strip_prefix(name)).map(str::trim);
     if said.contains("Socket errors") || said.contains("Non-2xx") {

@@ -1,9 +1,9 @@
-//! Figure 15 of the seed, counted: how often a byte of a file is copied on its way from the page cache to the socket.
+//! Hickey's Figure 15, counted: the number of copies of a byte between page cache and socket.
 //!
-//! Into and out of the programs: what strace(1) says that their reads and writes had. Within them: what they gave to
-//! memcpy and its like, which a library in front of libc's counts (`copied.c`); what the compiler does in place is not
-//! seen. Requests and heads are counted, too, and all of it is told by bytes of files that were sent. Servers are
-//! `ninefold` as it is built beside us, for that is where messages and TLS are.
+//! Copies into and out of the programs: the sizes of their reads and writes, from strace(1). Copies within them: the
+//! sizes passed to memcpy and related functions, counted by a preloaded library (`copied.c`); inlined copies are not
+//! seen. Requests and heads are included. All figures are per byte of file content sent. The servers are the `ninefold`
+//! built beside this program, because it has the messages and TLS.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -21,22 +21,22 @@ use crate::peers::{find, nginx};
 use crate::report::{Report, Row};
 use crate::scratch::Scratch;
 
-/// Bytes of the files: one that goes with its head, and one that goes by sendfile.
+/// Sizes of the files, bytes: one sent with its head, and one sent by sendfile.
 const SIZES: [usize; 2] = [4 << 10, 256 << 10];
 
-/// A way to the socket: the programs on it, and where the last one answers.
+/// A route to the socket: its programs, and the address of the last one.
 struct Way {
     name: &'static str,
     programs: Vec<Child>,
     url: String,
 }
 
-/// Of each byte that was sent.
+/// Copies of each byte sent.
 struct Copies {
     into: f64,
     within: f64,
     out: f64,
-    /// By sendfile(2), without a copy.
+    /// Bytes sent by sendfile(2), without a copy.
     beside: f64,
     /// System calls of a request.
     calls: f64,
@@ -80,7 +80,7 @@ fn na(report: &mut Report, why: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Where all of it lies.
+/// The files of the measurement.
 struct Bench {
     program: PathBuf,
     files: Scratch,
@@ -101,7 +101,7 @@ impl Bench {
         Ok(Self { program, files, run })
     }
 
-    /// A program whose copies are counted, when it listens at its address.
+    /// Starts a program with counted copies, and waits until it listens at its address.
     fn start(&self, name: &str, words: &[&OsStr], addr: Option<SocketAddr>) -> io::Result<Child> {
         let at = |name: &str, file: &str| {
             let mut word = OsString::from(name);
@@ -167,7 +167,7 @@ impl Bench {
         }
         if let Some(program) = find("nginx") {
             let addr = free()?;
-            // It leaves its configuration behind.
+            // This only writes the configuration.
             drop(nginx::local(files, run, addr)?);
             let conf = path("web.conf");
             let words = ["-p", &path(""), "-c", &conf, "-e", "stderr"].map(OsString::from);
@@ -178,7 +178,8 @@ impl Bench {
         Ok(ways)
     }
 
-    /// So many requests for a file, one after the other on a connection; `None`: strace may not see them.
+    /// Counts the copies of `requests` requests for a file, one after the other on a connection. `None` if strace is
+    /// not permitted.
     fn count(&self, way: &Way, size: usize, requests: usize) -> io::Result<Option<Copies>> {
         let ask = |count: usize| {
             let url = format!("{}/{size}?[1-{count}]", way.url);
@@ -188,7 +189,7 @@ impl Bench {
             let bytes = std::fs::read(self.run.path().join("copied"))?;
             Ok::<_, io::Error>(bytes.try_into().map_or(0, u64::from_ne_bytes))
         };
-        // What opens the file is no part of it.
+        // Leave out the open of the file.
         ask(1)?;
         let before = copied()?;
         ask(requests)?;
@@ -221,17 +222,17 @@ impl Bench {
     }
 }
 
-/// Bytes that were read, written, and sent without either; and how many calls there were.
+/// Returns the bytes read, written, and sent without copies; and the number of calls.
 fn crossings(trace: &str) -> [u64; 4] {
     let mut sums = [0; 4];
     for line in trace.lines() {
-        // A number of the process, then `name(arguments) = result` or, later, `<... name resumed>arguments) = result`.
+        // A pid, then `name(arguments) = result` or, later, `<... name resumed>arguments) = result`.
         let Some((call, result)) = line.split_once(' ').and_then(|(_, call)| call.rsplit_once(" = ")) else {
             continue;
         };
         let call = call.trim_start();
         let name = call.strip_prefix("<... ").unwrap_or(call).split(['(', ' ']).next().unwrap_or_default();
-        // An error is no number.
+        // The result of a failed call is not a positive number.
         let bytes = result.split(' ').next().and_then(|word| word.parse::<u64>().ok()).unwrap_or(0);
         sums[3] += 1;
         match name {

@@ -1,5 +1,5 @@
-//! A set that is larger than the cache allowed: each server in a memory cgroup of an eighth of it, and the page cache
-//! emptied before each turn, for what another one has read is there for all.
+//! A data set that is larger than the allowed cache. Each server runs in a memory cgroup of an eighth of the set. The
+//! page cache is emptied before each turn, because it is shared by all servers.
 
 use std::io;
 use std::time::Duration;
@@ -15,11 +15,11 @@ use crate::report::{Report, Row};
 use crate::scratch::Scratch;
 use crate::stats::quantile;
 
-/// Clients against nginx, and those that are too many.
+/// Clients against nginx, and clients for the overload.
 const CLIENTS: usize = 64;
 const OVERLOAD: usize = 256;
 
-/// One in its cage.
+/// A server in its cgroup.
 struct Caged {
     web: Web,
     _cage: Cage,
@@ -48,7 +48,7 @@ pub fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
     };
     let fifo = Caged::new("fifo", bytes, Web::role("web", dir.path())?)?;
     let short = Caged::new("srpt", bytes, Web::role("web-srpt", dir.path())?)?;
-    // What only shows that it runs leaves the machine's cache alone.
+    // A tiny run does not touch the machine's cache.
     let is_cold = contest.pace != Pace::Tiny;
     let emptied = if is_cold { drop_caches() } else { Ok(()) };
     let (Some(fifo), Some(short), Ok(())) = (fifo, short, emptied) else {

@@ -1,6 +1,7 @@
-//! Clients of a web server: so many connections, each of which asks as soon as it has its answer, by one thread.
+//! Clients of a web server: a number of connections driven by one thread; each requests again as soon as it has its
+//! answer.
 //!
-//! [`super::check`] has them and wrk ask the same server for the same file.
+//! [`super::check`] compares them with wrk on the same server and file.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -10,18 +11,18 @@ use rustix::event::epoll;
 
 use super::set::Mix;
 
-/// What so many clients have seen.
+/// The results of all clients.
 #[derive(Debug, Default)]
 pub struct Seen {
     pub requests: u64,
     pub bytes: u64,
     pub seconds: f64,
-    /// Microseconds from the request to the last byte of its answer.
+    /// Response times up to the last byte, microseconds.
     pub times: Vec<f64>,
 }
 
 impl Seen {
-    /// Answers a second.
+    /// Returns the answers per second.
     pub fn rate(&self) -> f64 {
         self.requests as f64 / self.seconds
     }
@@ -30,16 +31,16 @@ impl Seen {
 struct Client {
     stream: TcpStream,
     asked: Instant,
-    /// Of the head, what has come.
+    /// Received part of the head.
     head: Vec<u8>,
-    /// Bytes of the answer that are to come, when its head has.
+    /// Bytes of the answer still to come, once its head is complete.
     left: Option<usize>,
     wanted: usize,
     request: Vec<u8>,
     said: usize,
 }
 
-/// Has `clients` ask for what the mix says, for this long.
+/// Runs `clients` clients with the requests of `mix` for this long.
 pub fn run(addr: SocketAddr, clients: usize, mix: &mut Mix, time: Duration) -> io::Result<Seen> {
     let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     let mut all = Vec::with_capacity(clients);
@@ -78,7 +79,7 @@ pub fn run(addr: SocketAddr, clients: usize, mix: &mut Mix, time: Duration) -> i
     Ok(seen)
 }
 
-/// A connection that has had an answer.
+/// Opens a connection and receives one answer.
 pub fn one(addr: SocketAddr, mix: &mut Mix) -> io::Result<TcpStream> {
     let stream = TcpStream::connect(addr)?;
     let (head, request) = (Vec::new(), Vec::new());
@@ -109,7 +110,7 @@ impl Client {
         Ok(())
     }
 
-    /// Whether an answer is there, to its end.
+    /// Reads. Returns whether the answer is complete.
     fn hear(&mut self, buf: &mut [u8], seen: &mut Seen) -> io::Result<bool> {
         loop {
             let n = match self.stream.read(buf) {
@@ -145,7 +146,7 @@ impl Client {
     }
 }
 
-/// What a good answer says that it has.
+/// Returns the content length of a successful answer.
 fn length(head: &[u8]) -> io::Result<usize> {
     let head = std::str::from_utf8(head).map_err(io::Error::other)?;
     let wrong = || io::Error::other(format!("an answer that is none: {head}"));

@@ -1,8 +1,8 @@
-//! `http`: the web server over files, against nginx, against the same by system calls on threads (Figures 13 and 14 of
-//! the seed), and against the same by system calls in one thread: the price of uniformity. How often a byte is copied
-//! (Figure 15).
+//! `http`: the web server over files, beside nginx, beside the same by system calls on threads (Hickey, Figures 13 and
+//! 14), and beside the same by system calls in one thread, which shows the price of uniformity. Also the number of
+//! copies of a byte (Figure 15).
 //!
-//! In: the data set of SpecWeb99 (`set`). Out: requests a second and times of answers, by the number of clients. The
+//! In: the data set of SpecWeb99 (`set`). Out: requests a second and response times, by the number of clients. The
 //! server has one processor and the clients the other.
 
 mod cage;
@@ -39,17 +39,17 @@ pub const EXPERIMENT: Experiment = Experiment {
 
 /// Numbers of clients.
 const CLIENTS: [usize; 5] = [1, 8, 64, 128, 512];
-/// Directories of the set that is in memory: 10 MB.
+/// Directories of the set in memory: 10 MB.
 const DIRECTORIES: usize = 2;
-/// Conversations that say nothing.
+/// Idle conversations.
 const IDLE: usize = 10_000;
 
-/// Who takes part.
+/// The contestants.
 struct Contest {
     pace: Pace,
     /// Ours, nginx, the twin on threads, the twin in one thread.
     servers: [Option<Web>; 4],
-    /// Ours, for those that are idle.
+    /// Our server for idle conversations.
     idle: Web,
     _dir: Scratch,
     _run: Scratch,
@@ -63,7 +63,7 @@ struct Web {
 }
 
 impl Web {
-    /// This program in a role: its words end with the address.
+    /// Starts this program in a role; the address is its last word.
     fn role(role: &str, dir: &Path) -> io::Result<Self> {
         let addr = free()?;
         let child = Child::role(&[OsStr::new(role), dir.as_os_str(), OsStr::new(&addr.to_string())])?;
@@ -71,12 +71,12 @@ impl Web {
     }
 }
 
-/// An address of this machine at which nobody listens.
+/// Returns a free address of this machine.
 fn free() -> io::Result<SocketAddr> {
     TcpListener::bind("127.0.0.1:0")?.local_addr()
 }
 
-/// The twins: see [`twin`].
+/// Runs a twin: see [`twin`].
 pub fn serve(dir: &Path, addr: &OsStr, on_threads: bool) -> io::Result<()> {
     let addr: SocketAddr =
         addr.to_str().and_then(|addr| addr.parse().ok()).ok_or(io::ErrorKind::InvalidInput)?;
@@ -151,10 +151,10 @@ impl Contest {
     }
 }
 
-/// What one of them does for so many clients.
+/// The results of one server for each number of clients.
 type Figures = Vec<load::Seen>;
 
-/// Files that are in memory, by the number of clients: Figures 13 and 14.
+/// Files in memory, by the number of clients: Figures 13 and 14.
 fn memory(contest: &Contest, report: &mut Report) -> io::Result<()> {
     let pids: Vec<_> = contest.servers.iter().flatten().map(|web| web.child.pid()).collect();
     Place::Cross.arrange(&pids)?;
@@ -166,7 +166,7 @@ fn memory(contest: &Contest, report: &mut Report) -> io::Result<()> {
         NAMES.iter().map(|name| (*name, Vec::new())).collect();
     for clients in CLIENTS {
         let mut all: [Figures; 4] = Default::default();
-        // The first round does not count.
+        // The first round is a warm-up.
         for round in 0..=rounds {
             for (web, seen) in contest.servers.iter().zip(&mut all) {
                 let Some(web) = web else { continue };
@@ -240,7 +240,7 @@ fn memory(contest: &Contest, report: &mut Report) -> io::Result<()> {
     Ok(())
 }
 
-/// Memory of conversations that have had one answer each and say nothing more.
+/// Measures the memory of conversations that are idle after one answer each.
 fn idle(contest: &Contest, report: &mut Report) -> io::Result<()> {
     let many = contest.pace.of(IDLE, IDLE, 100);
     let memory = || memory_of(&contest.idle);
@@ -252,7 +252,7 @@ fn idle(contest: &Contest, report: &mut Report) -> io::Result<()> {
         }
         Ok::<_, io::Error>(())
     };
-    // What the first ones bring about once is no cost of the next ones.
+    // Leave out costs that occur only once, at the first connections.
     answered(&mut open, many / 10)?;
     let before = memory()?;
     answered(&mut open, many)?;
@@ -262,7 +262,7 @@ fn idle(contest: &Contest, report: &mut Report) -> io::Result<()> {
     Ok(())
 }
 
-/// What is resident of a process, bytes.
+/// Returns the anonymous resident memory of a server, bytes.
 fn memory_of(web: &Web) -> io::Result<u64> {
     let status = std::fs::read_to_string(format!("/proc/{}/status", web.child.pid()))?;
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));

@@ -1,5 +1,5 @@
-//! The data set of the seed (section 6.2.2, the profiling tools of Flash, SpecWeb99): directories of 5 MB, each with
-//! four classes of nine files, from 102 bytes to 921 KB; and who asks for what.
+//! The data set of Hickey's section 6.2.2 (the profiling tools of Flash, SpecWeb99): directories of 5 MB, each with
+//! four classes of nine files, from 102 bytes to 921 KB; and the distribution of requests.
 
 use std::io;
 use std::path::Path;
@@ -8,14 +8,14 @@ use nine_sim::Rng;
 
 /// Files of a class.
 const FILES: usize = 9;
-/// Bytes of the smallest file of each class; the n-th has n times as many.
+/// Size of the smallest file of each class, bytes; the n-th file has n times that.
 const CLASSES: [usize; 4] = [102, 1_024, 10_240, 102_400];
-/// Requests of a thousand that go to each class (SpecWeb99, 2.5).
+/// Requests to each class, per thousand (SpecWeb99, 2.5).
 const SHARES: [usize; 4] = [350, 500, 140, 10];
-/// And of those to each of its files, in thousandths.
+/// Requests to each file of a class, per thousand of the class.
 const POPULAR: [usize; FILES] = [39, 59, 88, 177, 353, 118, 71, 50, 45];
 
-/// Makes so many directories.
+/// Creates `directories` directories.
 pub fn make(dir: &Path, directories: usize) -> io::Result<()> {
     let content: Vec<u8> = (0..FILES * CLASSES[3]).map(|n| (n * 7 + n / 251) as u8).collect();
     for number in 0..directories {
@@ -34,18 +34,18 @@ fn name(class: usize, file: usize) -> String {
     format!("class{class}_{file}")
 }
 
-/// Bytes of all of it.
+/// Returns the size of the whole set, bytes.
 pub fn size(directories: usize) -> u64 {
     directories as u64
         * CLASSES.iter().map(|size| (1..=FILES).map(|n| n * size).sum::<usize>() as u64).sum::<u64>()
 }
 
-/// Who asks: directories by Zipf's law, classes and files by the shares above.
+/// A sequence of requests: directories by Zipf's law, classes and files by the shares above.
 pub struct Mix {
     rng: Rng,
-    /// Up to each directory, of all.
+    /// Cumulative share of the directories.
     zipf: Vec<f64>,
-    /// Nothing but this file.
+    /// Request only this file.
     only: Option<(usize, usize)>,
 }
 
@@ -62,13 +62,13 @@ impl Mix {
         Self { rng: Rng::new(seed), zipf, only: None }
     }
 
-    /// The file that is asked for most, and nothing else: its path, and who asks.
+    /// Returns the path of the most requested file, and a sequence of requests for it alone.
     pub fn one() -> (String, Self) {
         let mut mix = Self { only: Some((1, 5)), ..Self::new(0, 1) };
         (mix.next().0, mix)
     }
 
-    /// The path of the next request, and the bytes of that file.
+    /// Returns the path of the next request, and the size of that file.
     pub fn next(&mut self) -> (String, usize) {
         let at = self.rng.bits() as f64 / u64::MAX as f64;
         let directory = self.zipf.partition_point(|part| *part < at).min(self.zipf.len() - 1);
@@ -79,7 +79,7 @@ impl Mix {
     }
 }
 
-/// Whose part of a thousand it is.
+/// Returns the index of the share that contains `at`, of a thousand.
 fn pick(shares: &[usize], mut at: usize) -> usize {
     for (n, share) in shares.iter().enumerate() {
         if at < *share {

@@ -1,8 +1,8 @@
-//! The same requests by system calls: on blocking threads, as `httpd` was to `uhttpd` (seed, section 6.2.1); and by one
-//! thread that waits for all, which is what ours would be without files between it and the kernel.
+//! The same service by direct system calls: on blocking threads, as Hickey's `httpd` beside `uhttpd` (section 6.2.1);
+//! and by one event-driven thread, which is our server without the files between it and the kernel.
 //!
-//! Both understand a request with ours' own code, keep files open and the answers of small ones as ours does, and
-//! answer with the same head.
+//! Both parse requests with our server's own code, cache open files and the answers of small ones like it, and send the
+//! same head.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -17,10 +17,10 @@ use nine_gate::http::head::{HEAD, Parsed, parse};
 use nine_gate::http::path::decode;
 use rustix::event::epoll;
 
-/// From so many bytes on a file goes by sendfile, as ours.
+/// Files of this size and more are sent by sendfile, as by our server.
 const SENDFILE: u64 = 16 << 10;
 
-/// Files that are open, and their heads.
+/// Open files with their heads.
 struct Files {
     dir: PathBuf,
     open: Mutex<HashMap<Box<[u8]>, Arc<Entry>>>,
@@ -29,14 +29,14 @@ struct Files {
 struct Entry {
     file: File,
     size: u64,
-    /// The head, and of a small file what follows.
+    /// The head, and for a small file also its content.
     head: Vec<u8>,
 }
 
-/// Where an answer is.
+/// The progress of an answer.
 struct Answer {
     entry: Arc<Entry>,
-    /// Of head and file.
+    /// Bytes sent, of head and file.
     sent: u64,
 }
 
@@ -65,7 +65,7 @@ impl Files {
         Ok(entry)
     }
 
-    /// What a request asks for, and how long it is.
+    /// Parses a request. Returns its answer and its length.
     fn asked(&self, bytes: &[u8]) -> io::Result<Option<(Answer, usize)>> {
         match parse(bytes) {
             Parsed::Part => Ok(None),
@@ -79,7 +79,7 @@ impl Files {
 }
 
 impl Answer {
-    /// Sends some of it; whether that is all.
+    /// Sends a part of the answer. Returns whether all is sent.
     fn send(&mut self, mut stream: &TcpStream) -> io::Result<bool> {
         let Entry { file, size, head } = &*self.entry;
         let is_small = *size < SENDFILE;
@@ -109,14 +109,14 @@ fn files(dir: &Path) -> Arc<Files> {
     Arc::new(Files { dir: dir.into(), open: Mutex::default() })
 }
 
-/// A thread for each connection, which waits for it.
+/// Serves each connection on a thread of its own.
 pub fn threads(dir: &Path, listener: &TcpListener) -> io::Result<()> {
     let files = files(dir);
     loop {
         let (stream, _) = listener.accept()?;
         stream.set_nodelay(true)?;
         let files = files.clone();
-        // Who goes in the middle of something is no reason not to go on.
+        // A client that disconnects early must not stop the server.
         thread::Builder::new().stack_size(128 << 10).spawn(move || drop(converse(&files, &stream)))?;
     }
 }
@@ -141,7 +141,7 @@ struct Conn {
     answer: Option<Answer>,
 }
 
-/// One thread that waits for all of them.
+/// Serves all connections on one thread.
 pub fn events(dir: &Path, listener: &TcpListener) -> io::Result<()> {
     let files = files(dir);
     let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;

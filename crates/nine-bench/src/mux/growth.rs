@@ -1,22 +1,22 @@
-//! What is made of rows that differ in size alone: the exponent of their growth, and their figure.
+//! Evaluates rows that differ only in size: the exponent of growth, and the figure.
 
 use crate::plot::{Figure, Plot};
 use crate::report::{Report, Row};
 use crate::stats::{furthest, growth, median};
 
-/// How a cost grows with a number of things.
+/// Growth of a cost with a number of things.
 pub struct Growth<'a> {
     pub key: &'static str,
     pub plot: Plot,
-    /// What ours, the peer and the limit are; empty where there is none.
+    /// Names of the curves of ours, the peer and the limit; empty if there is none.
     pub curves: [&'static str; 3],
-    /// One for each row.
+    /// The size of each row.
     pub sizes: &'a [usize],
 }
 
 impl Growth<'_> {
-    /// Puts rows, key, figure and a note into the report. The exponent is the median of those of each round, whose
-    /// turns had the same machine.
+    /// Adds rows, key, figure and a note to the report. The exponent is the median over the rounds: all turns of a
+    /// round ran under the same conditions.
     pub fn tell(self, report: &mut Report, rows: Vec<Row>) -> Option<f64> {
         type Figures = fn(&Row) -> &Vec<f64>;
         let all: [Figures; 3] = [|row| &row.ours, |row| &row.peer, |row| &row.limit];

@@ -1,5 +1,5 @@
-//! What a mux between a client and a server costs: the same requests to the server itself and through a mux that has it
-//! mounted. The limit is an echo of the same bytes behind a relay that knows no protocol.
+//! The cost of a mux between client and server: the same requests directly to a server, and through a mux that mounts
+//! it. The limit is an echo of the same bytes behind a protocol-agnostic relay.
 
 use std::io;
 
@@ -19,11 +19,11 @@ use crate::turns::{exchange, rate, read_whole};
 use crate::wire::{Conn, Load, encoded};
 
 const COUNT: usize = 4096;
-/// Requests under way where there are many.
+/// Requests in flight in rows with many.
 const DEPTH: u16 = 32;
-/// The file that is asked about.
+/// The fid of the file.
 const FILE: Fid = Fid(1);
-/// Where the server is mounted.
+/// The server's mount point.
 const AT: &str = "u";
 
 /// Small operations.
@@ -63,7 +63,7 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
                         Some(op.turn(contest, Conn::bare(&relay.socket)?, depth)?),
                     ],
                 )?;
-                // diod is somebody else's: what it costs is no measure of ours.
+                // diod is not ours, so its cost counts for no key.
                 if let (true, Some(ratio)) = (name != "diod", row.vs_peer()) {
                     worst[key] = Some(worst[key].map_or(ratio, |worst: f64| worst.max(ratio)));
                 }
@@ -87,7 +87,7 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
     Ok(())
 }
 
-/// A cached file in messages of 1 MiB.
+/// Reads a cached file in messages of 1 MiB.
 pub(super) fn measure_read(contest: &Contest, report: &mut Report) -> io::Result<()> {
     let dir = Scratch::new()?;
     let size = contest.pace.of(256 << 20, 128 << 20, 4 << 20);
@@ -123,7 +123,7 @@ pub(super) fn measure_read(contest: &Contest, report: &mut Report) -> io::Result
     Ok(())
 }
 
-/// Makes the file of 8 KiB that host directories have, too.
+/// Creates the same file of 8 KiB that host directories have.
 pub(super) fn write_small(server: &Server) -> io::Result<()> {
     let mut conn = server.dial()?;
     conn.walk(Fid(0), FILE, b"")?;
@@ -140,7 +140,7 @@ impl Op {
         }
     }
 
-    /// Leads [`FILE`] to what is asked about.
+    /// Walks [`FILE`] to the file and opens it if necessary.
     fn ready(self, mut conn: Conn, path: &[&str]) -> io::Result<Conn> {
         conn.walk_path(FILE, path)?;
         if let Self::Read = self {
@@ -149,7 +149,7 @@ impl Op {
         Ok(conn)
     }
 
-    /// Microseconds of one, with so many under way.
+    /// Measures an operation with `depth` in flight, microseconds.
     fn turn(self, contest: &Contest, conn: Conn, depth: u16) -> io::Result<Turn<'static>> {
         let turn = contest.pace.turn();
         let (request, answer) = match self {

@@ -1,5 +1,5 @@
-//! What a mux keeps in memory: for each attached client that does nothing, for each mounted server that nobody uses,
-//! for each fid that a client has walked to on a mounted server. What the kernel needs for sockets is not in it.
+//! The memory of a mux: for each attached idle client, for each mounted unused server, and for each fid that a client
+//! has on a mounted server. The kernel's memory for sockets is not included.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -34,7 +34,7 @@ fn clients(contest: &Contest, report: &mut Report) -> io::Result<()> {
     Ok(())
 }
 
-/// The servers are one process with a socket for each: only the mux is looked at.
+/// The servers are one process with a socket for each: only the mux is measured.
 fn upstreams(contest: &Contest, report: &mut Report) -> io::Result<()> {
     let sizes = contest.pace.of([64, 128, 256, 512], [64, 128, 256, 512], [2, 3, 4, 5]);
     let sockets: Vec<OsString> =
@@ -88,7 +88,7 @@ fn fids(contest: &Contest, report: &mut Report) -> io::Result<()> {
     Ok(())
 }
 
-/// A row for each number of them; the worst is the key.
+/// Adds a row for each number; the key gets the worst figure.
 fn rows(report: &mut Report, what: &str, key: &'static str, sizes: &[u64], found: &[f64]) {
     for (size, found) in sizes.iter().zip(found) {
         report.push(Row::counted(format!("memory per {what}, of {size}"), "bytes", *found, None));

@@ -1,7 +1,7 @@
-//! `mux`: what a multiplexer costs between a client and its servers, and how that grows with clients, servers, mount
+//! `mux`: the cost of a multiplexer between a client and its servers, and its growth with clients, servers, mount
 //! points and union members (Hickey, Figures 8 to 12).
 //!
-//! In: muxes, trees in memory and host directories, each in a process of its own behind a unix socket. Out: rows, keys
+//! In: muxes, in-memory trees and host directories, each in a process of its own behind a unix socket. Out: rows, keys
 //! and figures, each from the file that measures it.
 
 mod growth;
@@ -30,7 +30,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     run,
 };
 
-/// What every part has, each its own.
+/// The resources of a part; each part has its own.
 struct Contest {
     pace: Pace,
     sockets: Scratch,
@@ -82,17 +82,17 @@ const KEYS: [&str; 12] = [
 ];
 
 impl Contest {
-    /// A tree in memory; `name` is that of its socket.
+    /// Starts an in-memory tree; `name` is that of its socket.
     fn ram(&self, name: &str) -> io::Result<Server> {
         Server::role("ram", &[], self.sockets.path().join(name))
     }
 
-    /// Rounds of many races.
+    /// Runs the rounds of many races.
     fn interleave(&self, races: Vec<Race<'_>>) -> io::Result<Vec<Row>> {
         interleave(self.pace.rounds(), self.pace.patience(), races)
     }
 
-    /// A mux that shows what `script` says.
+    /// Starts a mux with the name space of `script`.
     fn mux(&self, name: &str, script: &str) -> io::Result<Server> {
         let path = self.sockets.path().join(format!("{name}.ns"));
         std::fs::write(&path, script)?;

@@ -1,4 +1,4 @@
-//! Figures 11 and 12: a walk over mount points, and a read of a union of many members.
+//! Figures 11 and 12: a walk over mount points, and a read of a union with many members.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -14,21 +14,21 @@ use crate::report::{Race, Report, Turn};
 use crate::server::Server;
 use crate::wire::{Conn, encoded};
 
-/// What a walk begins at.
+/// The directory where walks begin.
 const FROM: Fid = Fid(1);
 const TO: Fid = Fid(2);
-/// The most names of a walk.
+/// Maximum names of a walk.
 const DEEPEST: usize = 16;
-/// A turn is so much shorter than others: there are many.
+/// Divisor for the length of a turn, because there are many turns.
 const SHORT: u32 = 4;
-/// Bytes of a directory read.
+/// Size of a directory read, bytes.
 const BLOCK: u32 = 8168;
 
-/// One walk of as many names as there are mount points on its way.
+/// Measures one walk over as many names as mount points.
 pub(super) fn walk(contest: &Contest, report: &mut Report) -> io::Result<()> {
     let sizes = contest.pace.of(vec![1, 2, 3, 4, 6, 8, 12, 16], vec![1, 2, 4, 8, 12, 16], vec![1, 8, 16]);
     let echo = Limit::start("echo", contest.sockets.path(), &[])?;
-    // Flat directories d01 to d16, each with the next one bound to its n; the last n is a tree of its own.
+    // Flat directories d01 to d16; each has the next one bound to its `n`. The last `n` is a separate tree.
     let mut script = format!("mount ram: /{}/n\n", flat(DEEPEST));
     for n in (1..DEEPEST).rev() {
         script += &format!("bind /{} /{}/n\n", flat(n + 1), flat(n));
@@ -82,7 +82,7 @@ pub(super) fn walk(contest: &Contest, report: &mut Report) -> io::Result<()> {
     Ok(())
 }
 
-/// A read of a directory behind which an empty one is bound again and again.
+/// Measures a read of a directory to which an empty one is bound many times.
 pub(super) fn union(contest: &Contest, report: &mut Report) -> io::Result<()> {
     let sizes: Vec<usize> = contest.pace.of(
         vec![1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024],
@@ -132,7 +132,7 @@ pub(super) fn union(contest: &Contest, report: &mut Report) -> io::Result<()> {
     Ok(())
 }
 
-/// The time of walks alone; each is clunked.
+/// Measures walks without their clunks.
 fn walking(turn: Duration, mut conn: Conn, names: usize) -> Turn<'static> {
     let path = vec![&b"n"[..]; names];
     let walk = encoded(&Tmsg::Walk { fid: FROM, newfid: TO, names: Names::Slice(&path) }, Tag(0));
@@ -151,7 +151,7 @@ fn walking(turn: Duration, mut conn: Conn, names: usize) -> Turn<'static> {
     })
 }
 
-/// The time of `count` reads alone, each of a directory that has just been opened, or of one that has been read before.
+/// Measures `count` directory reads: directly after the open, or again after a first read.
 fn reading(turn: Duration, mut conn: Conn, dir: &'static str, count: usize, again: bool) -> Turn<'static> {
     Box::new(move || {
         let (begun, mut took, mut done) = (Instant::now(), Duration::ZERO, 0);
@@ -174,7 +174,7 @@ fn reading(turn: Duration, mut conn: Conn, dir: &'static str, count: usize, agai
     })
 }
 
-/// Directories called n, each in the one before.
+/// Creates a chain of directories named `n`.
 fn mkdirs(server: &Server, deep: usize) -> io::Result<()> {
     let mut conn = server.dial()?;
     conn.walk_path(FROM, &[])?;

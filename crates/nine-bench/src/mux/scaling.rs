@@ -1,5 +1,5 @@
-//! Figures 8 to 10: what the message suite takes, by clients, by servers, by both. Everything shares one processor, so
-//! that what grows is work and not waiting.
+//! Figures 8 to 10: the time of the message suite by the number of clients, of servers, and of both. All processes
+//! share one processor, so that the figures show work, not waiting.
 
 use std::cell::RefCell;
 use std::io;
@@ -15,7 +15,7 @@ use crate::report::{Race, Report, Turn};
 use crate::server::Server;
 use crate::wire::{Conn, Load};
 
-/// Many clients, the mux' own tree: no server outside is waited for.
+/// Many clients on the mux's own tree, without other servers.
 pub(super) fn clients(contest: &Contest, report: &mut Report) -> io::Result<()> {
     let sizes = powers(contest.pace.of(4096, 4096, 4));
     let echo = Limit::start("echo", contest.sockets.path(), &[])?;
@@ -45,7 +45,7 @@ pub(super) fn clients(contest: &Contest, report: &mut Report) -> io::Result<()> 
     Ok(())
 }
 
-/// One client that goes round the servers.
+/// One client that uses one server after the other.
 pub(super) fn servers(contest: &Contest, report: &mut Report) -> io::Result<()> {
     let upstreams = Upstreams::start(contest)?;
     let direct = upstreams.servers.iter().map(Server::bare).collect::<io::Result<Vec<_>>>()?;
@@ -92,7 +92,7 @@ pub(super) fn servers(contest: &Contest, report: &mut Report) -> io::Result<()> 
     Ok(())
 }
 
-/// As many clients as servers; each goes round the servers, and all begin at the first.
+/// As many clients as servers. Each client uses one server after the other; all begin at the first.
 pub(super) fn both(contest: &Contest, report: &mut Report) -> io::Result<()> {
     let upstreams = Upstreams::start(contest)?;
     let race = |(&n, mux): (&usize, &Server)| {
@@ -114,7 +114,7 @@ pub(super) fn both(contest: &Contest, report: &mut Report) -> io::Result<()> {
     Ok(())
 }
 
-/// Trees in memory, each a process of its own, and for each number of them a mux that has so many mounted.
+/// In-memory trees, each a process of its own; and for each number of them a mux that has them mounted.
 struct Upstreams {
     sizes: Vec<usize>,
     servers: Vec<Server>,
@@ -145,8 +145,8 @@ impl Upstreams {
     }
 }
 
-/// Microseconds that a suite takes when so many clients do one after the other at the same time: the mean, which is
-/// their number over the suites per second of all.
+/// Measures the mean time of a suite while `clients` clients repeat it concurrently, microseconds: their number divided
+/// by all suites per second.
 fn together(
     contest: &Contest,
     clients: usize,
@@ -159,7 +159,7 @@ fn together(
     Ok(Box::new(move || Ok(1e6 * clients as f64 / load.run(turn)?)))
 }
 
-/// 1, 2, 4 and so on.
+/// Returns 1, 2, 4 and so on up to `most`.
 fn powers(most: usize) -> Vec<usize> {
     std::iter::successors(Some(1), |n| Some(n * 2)).take_while(|&n| n <= most).collect()
 }
@@ -168,7 +168,7 @@ fn places(n: usize) -> Rc<[String]> {
     (0..n).map(place).collect()
 }
 
-/// Where a server is mounted; its socket has the same name.
+/// Returns the mount point of a server; its socket has the same name.
 fn place(n: usize) -> String {
     format!("s{n:03}")
 }

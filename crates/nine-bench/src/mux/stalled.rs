@@ -1,5 +1,5 @@
-//! One of ten servers never answers a read. What do those notice who read from the nine others, while other clients
-//! keep asking the silent one? The peer is the same mux with ten good servers, asked the same at the same times.
+//! One of ten servers never answers reads. Measures the effect on clients of the other nine while other clients keep
+//! asking the silent one. The peer is the same mux with ten working servers and the same load.
 
 use std::io::{self, Read, Write};
 use std::time::Instant;
@@ -15,13 +15,13 @@ use crate::server::Server;
 use crate::stats::quantile;
 use crate::wire::{Conn, encoded};
 
-/// Servers that are well.
+/// Servers that work.
 const WELL: u32 = 9;
 /// Clients that ask the tenth.
 const OTHERS: usize = 8;
-/// Requests that each of them has under way at the beginning.
+/// Requests that each of them has in flight at the start.
 const AHEAD: usize = 32;
-/// Requests of ours between two of theirs.
+/// Our requests between two of theirs.
 const BETWEEN: usize = 64;
 const COUNT: u32 = 4096;
 
@@ -53,7 +53,7 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
     Ok(())
 }
 
-/// The quantile of what our client waits.
+/// Measures a quantile of our client's response times.
 fn turn(contest: &Contest, mux: &Server, share: f64) -> io::Result<Turn<'static>> {
     let mut conn = mux.dial()?;
     for n in 0..WELL {
@@ -77,7 +77,7 @@ fn turn(contest: &Contest, mux: &Server, share: f64) -> io::Result<Turn<'static>
     }))
 }
 
-/// A client that reads from the tenth, and does not wait for what it has asked.
+/// A client that reads from the tenth server without waiting for answers.
 struct Other {
     conn: Conn,
     tag: u16,
@@ -93,7 +93,7 @@ impl Other {
         Ok(other)
     }
 
-    /// One read more, if the mux takes it; answers that have come are let go.
+    /// Sends one more read if the mux accepts it; discards received answers.
     fn ask(&mut self) -> io::Result<()> {
         self.tag += 1;
         let stream = self.conn.stream();
@@ -105,7 +105,7 @@ impl Other {
     }
 }
 
-/// Opens the file of a server, on a fid of its own.
+/// Opens the file of a server on a fid of its own.
 fn open(conn: &mut Conn, server: u32) -> io::Result<()> {
     conn.walk_path(Fid(server + 1), &[&format!("s{server}"), SMALL])?;
     conn.call(&Tmsg::Lopen { fid: Fid(server + 1), flags: OpenFlags::READ.to_wire() })

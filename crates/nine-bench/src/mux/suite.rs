@@ -1,5 +1,5 @@
-//! The message suite of Hickey's figures: one of every message of 9P2000 but auth and flush (a walk twice, for a create
-//! opens, too), on a file of its own.
+//! The message suite of Hickey's figures: one of every message of 9P2000 except auth and flush (a walk twice, because a
+//! create opens, too), on a file of its own.
 
 use std::rc::Rc;
 
@@ -8,9 +8,9 @@ use nine_proto::{Dialect, Fid, NOFID, NOTAG, Stat, Tag};
 
 use crate::wire::Cycle;
 
-/// A client's suite, on one server after the other. Its connection has said nothing before.
+/// A client's suite, on one server after the other. Its connection must be fresh.
 pub struct Suite {
-    /// Where servers are below the root; empty: the root itself.
+    /// Paths of the servers below the root; an empty path is the root itself.
     servers: Rc<[String]>,
     at: usize,
     file: String,
@@ -23,7 +23,7 @@ const DATA: &[u8] = &[b'x'; 64];
 const RDWR: u8 = 2;
 
 impl Suite {
-    /// For the client of this number.
+    /// Creates the suite of the client with this number.
     pub fn new(client: usize, servers: &Rc<[String]>) -> Self {
         Self { servers: servers.clone(), at: 0, file: format!("c{client:04}") }
     }

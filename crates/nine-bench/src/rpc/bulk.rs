@@ -1,5 +1,5 @@
-//! One file from end to end, in the largest messages that server and our client agree to. The page cache holds it.
-//! The limit is a raw sender of as many bytes to a plain reader: by write or by sendfile, whichever is better here.
+//! One file from end to end, in the largest messages that server and client agree to, from the page cache. The limit is
+//! a raw sender of as many bytes to a plain reader: by write or sendfile, whichever is faster here.
 
 use std::io;
 use std::time::Instant;
@@ -13,7 +13,7 @@ use crate::server::Server;
 use crate::turns::{rate, read_whole, write_whole};
 use crate::wire::Conn;
 
-/// What a plain reader reads at once.
+/// Size of one read of a plain reader.
 const PIECE: usize = 256 * 1024;
 
 pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
@@ -30,7 +30,7 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
     report.key("seqread_vs_limit", reading.vs_limit());
     report.key("seqread_vs_diod", reading.vs_peer());
     report.push(reading);
-    // Over what is there: no block of the disk changes hands.
+    // Overwrite existing data, so that no disk blocks are allocated.
     let write = |contest: &Contest, server: &Server| write_whole(server, LARGE, contest.large);
     let writing = row(contest, "sequential write", write, Bulk::Receive)?;
     report.key("seqwrite_vs_diod", writing.vs_peer());
@@ -63,7 +63,7 @@ fn raw(contest: &Contest, how: Bulk) -> io::Result<Turn<'static>> {
     }))
 }
 
-/// A turn before the contest, to choose by.
+/// Runs some turns before the contest, to choose the faster sender.
 fn one(mut turn: Turn<'static>) -> io::Result<f64> {
     let figures = [turn()?, turn()?, turn()?];
     Ok(figures.into_iter().fold(0.0, f64::max))

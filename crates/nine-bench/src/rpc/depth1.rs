@@ -1,4 +1,5 @@
-//! One request at a time: a read of 4 KiB that the page cache holds, client and server on one processor.
+//! One request at a time: a read of 4 KiB from the page cache, with client and server on one
+//! processor.
 
 use std::io;
 

@@ -1,6 +1,6 @@
-//! `ls -l` of a large directory: how often the client has to wait for the server before it can go on. Not timed but
-//! counted, in a simulated world whose only delay is a link of one second: the time that has passed there, in seconds,
-//! is twice the number of waits, on every machine alike.
+//! `ls -l` of a large directory: the number of times that the client must wait for the server. It is counted, not
+//! timed, in a simulated world with a link of one second as the only delay. The elapsed seconds there are twice the
+//! number of waits, on every machine.
 
 use std::io;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use nine_sim::{Shape, World, link};
 use super::Contest;
 use crate::report::{Report, Row};
 
-/// One way.
+/// Delay in one direction.
 const DELAY: Duration = Duration::from_secs(1);
 
 pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
@@ -30,7 +30,7 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
     Ok(())
 }
 
-/// Waits of a client that lists a directory of so many files with their attributes.
+/// Counts the waits of a client that lists a directory of `files` files with their attributes.
 fn waits(files: u32) -> io::Result<u64> {
     let world = World::new(1);
     let service = Service::new(Arc::new(Ram::new(1 << 30)), Gate::default(), Core::default());

@@ -1,6 +1,6 @@
-//! What idle clients cost: memory of the server's process for each attached connection, for each fid, for each open
-//! file. Fresh servers, so that nothing is left over from before; what the kernel needs for sockets and files is not in
-//! it.
+//! The cost of idle clients: memory of the server process for each attached connection, each fid, and each open file.
+//! The servers are fresh, so that no earlier memory is reused. The kernel's memory for sockets and files is not
+//! included.
 
 use std::io;
 
@@ -20,7 +20,7 @@ const DIR: Fid = Fid(1);
 
 pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
     Place::Free.arrange(&[])?;
-    // A server keeps half of its descriptors for open files, and a part of the others for connections.
+    // A server reserves half of its descriptors for open files, and a part of the others for connections.
     let descriptors = nine_net::rt::raise_nofile()?;
     let conns = contest.pace.of([1000, 2000, 4000, 8000], [500, 1000, 2000, 4000], [10, 20, 30, 40]);
     let conns = conns.map(|n: u64| n.min(descriptors / 3));
@@ -29,7 +29,7 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
     let fids = [4_000, 10_000, 15_000, 30_000, 60_000, 100_000];
     let fids: Vec<u64> = fids.into_iter().filter(|&n| n <= u64::from(contest.many)).collect();
     let fids = if fids.is_empty() { vec![u64::from(contest.many)] } else { fids };
-    // Of what is left for open files, a connection gets half; each size brings a new one.
+    // A connection may use half of the descriptors left for open files; each size uses a new connection.
     let most = u64::from(contest.many).min(descriptors * 3 / 10);
     let open = [1_000, 2_000, 4_000, 6_000].map(|n: u64| n.min(most));
     let walked = each(contest, report, "fid", &fids, |server, from, to| on_files(server, from, to, false))?;
@@ -39,7 +39,7 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
     Ok(())
 }
 
-/// The worst of several sizes of ours, on servers that have had nothing else to do; each size and the mean get a row.
+/// Returns the worst figure over several sizes, on fresh servers; each size and the mean get a row.
 fn each(
     contest: &Contest,
     report: &mut Report,
@@ -61,7 +61,7 @@ fn each(
     Ok(ours.into_iter().fold(0.0, f64::max))
 }
 
-/// All on one connection more, each on a file of its own.
+/// Walks to files on one more connection, each on a fid of its own, and opens them if `open`.
 fn on_files(server: &Server, from: u64, to: u64, open: bool) -> io::Result<Vec<Conn>> {
     let mut conn = server.dial()?;
     conn.walk(Fid(0), DIR, MANY.as_bytes())?;

@@ -1,4 +1,4 @@
-//! `rpc`: what a request costs. Ours against diod, and against the same bytes with no protocol.
+//! `rpc`: the cost of a request. Ours against diod, and against the same bytes without a protocol.
 //!
 //! In: a scratch directory with a large file, a small one and a directory of many. Out: rows and keys, each from the
 //! file that measures it.
@@ -30,16 +30,16 @@ pub const EXPERIMENT: Experiment = Experiment {
     run,
 };
 
-/// Who takes part, and the files that are served.
+/// The contestants, and the served files.
 struct Contest {
     pace: Pace,
     ours: Server,
     diod: Option<Server>,
     echo: Limit,
     bulk: Limit,
-    /// Bytes of the file [`LARGE`].
+    /// Size of the file [`LARGE`], bytes.
     large: u64,
-    /// Files in the directory [`MANY`].
+    /// Number of files in the directory [`MANY`].
     many: u32,
     dir: Scratch,
     sockets: Scratch,
@@ -103,7 +103,7 @@ impl Contest {
         Ok(Self { pace, ours, diod, echo, bulk, large: large >> 20 << 20, many, dir, sockets })
     }
 
-    /// Everybody who serves.
+    /// Returns all servers.
     fn servers(&self) -> Vec<Pid> {
         let fixed = [self.ours.pid(), self.echo.child.pid(), self.bulk.child.pid()];
         fixed.into_iter().chain(self.diod.as_ref().map(Server::pid)).collect()

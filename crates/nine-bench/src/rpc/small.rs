@@ -1,5 +1,5 @@
-//! Small operations, 32 under way on each connection: getattr, and a walk with its clunk. The lean client asks; one row
-//! says what a program sees that uses ours.
+//! Small operations, 32 in flight on each connection: getattr, and a walk with its clunk. The lean client sends them.
+//! One row shows the cost for a program that uses our client.
 
 use std::io;
 use std::time::Instant;
@@ -16,9 +16,9 @@ use crate::server::Server;
 use crate::wire::{Conn, Load, encoded};
 
 const DEPTH: u16 = 32;
-/// The file that is asked about.
+/// The fid of the file.
 const FILE: Fid = Fid(1);
-/// The fids that come and go, one for each tag.
+/// First of the temporary fids, one for each tag.
 const NEWFIDS: u32 = 100;
 
 #[derive(Clone, Copy)]
@@ -29,14 +29,14 @@ enum Op {
 
 pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
     let conns: &[usize] = contest.pace.of(&[1, 16, 128, 1024], &[1, 16, 128, 1024], &[1, 4]);
-    // A key is the worse of both operations, each side on a core of its own. Where the kernel decides, the threads of
-    // the peer take the client's core, too: shown, and no key.
+    // A key is the worse of both operations with each side on a core of its own. If the kernel places the threads, the
+    // peer's threads also use the client's core; such rows are shown, but count for no key.
     let mut worst = [None::<f64>; 2];
     for place in [Place::Cross, Place::Free] {
         for op in [Op::Getattr, Op::WalkClunk] {
             for (i, &n) in conns.iter().enumerate() {
                 let row = many(contest, op, n, place)?;
-                // With one connection, and with the many that are still few enough for a thread each.
+                // The keys are for one connection, and for the largest number that still allows a thread for each.
                 let key = if i == 0 { Some(0) } else { (n == 128 || conns.len() == 2).then_some(1) };
                 if let (Place::Cross, Some(key), Some(ratio)) = (place, key, row.vs_peer()) {
                     worst[key] = Some(worst[key].map_or(ratio, |worst| worst.min(ratio)));

@@ -1,7 +1,8 @@
-//! One file from end to end, by cold clients: sizes, round trips, both directions, everybody in turn.
+//! Copies of one file from end to end, by cold clients: several sizes and round trips, both directions, all contestants
+//! in turn.
 //!
-//! The time is that of a process, from its start to its end, with its connection and whatever it says before and after
-//! the data; what it takes for an empty file is its set-up.
+//! The time is that of a process from start to end, with its connection and all messages before and after the data. The
+//! time for an empty file is the set-up time.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -28,20 +29,20 @@ pub(super) const RTTS: [Duration; 5] = [
     Duration::from_millis(200),
 ];
 
-/// Who copies.
+/// The contestants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Tool {
     /// Ours, with streams.
     Streams,
     /// Ours, with a window of Treads or Twrites.
     Compat,
-    /// The same from diod, which knows no streams.
+    /// Our client with diod, which does not know streams.
     Diod,
     /// nginx and curl.
     Http,
     /// OpenSSH.
     Sftp,
-    /// One request at a time.
+    /// Plain 9P: one request at a time.
     Plain(Plain),
 }
 
@@ -53,19 +54,19 @@ pub(super) enum Direction {
     Write,
 }
 
-/// What is copied, and over which link.
+/// A cell of a table: direction and size of the copy, and the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Cell {
     direction: Direction,
     rtt: Duration,
-    /// Of the file, MB.
+    /// Size of the file, MB.
     size: u64,
 }
 
-/// Seconds of everybody's turns.
+/// Seconds of all turns.
 type Times = BTreeMap<(Cell, Tool), Vec<f64>>;
 
-/// Who takes part in tables, in the order of their turns, and their names; plain 9P last.
+/// The contestants of tables in the order of their turns, with their names; plain 9P last.
 const ALL: [(Tool, &str); 7] = [
     (Streams, "streams"),
     (Http, "HTTP"),
@@ -76,7 +77,7 @@ const ALL: [(Tool, &str); 7] = [
     (Tool::Plain(Plain::Msize), "plain 1 MiB"),
 ];
 
-/// The sizes of files that a run needs, MB.
+/// Returns the file sizes of a run, MB.
 pub(super) fn sizes(pace: Pace) -> &'static [u64] {
     pace.of(&[0, 10, 50, 100, 200], &[0, 10, 25, 50, 200], &[0, 1])
 }
@@ -97,13 +98,13 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
     Ok(())
 }
 
-/// What is measured at a round trip, by the file's size: who, and how often.
+/// Returns the plan for a round trip: for each file size the contestants, with their numbers of rounds.
 fn plan(pace: Pace, direction: Direction, rtt: Duration) -> Vec<(u64, Vec<(Tool, usize)>)> {
     let everybody = |rounds| ALL.map(|(tool, _)| (tool, rounds)).to_vec();
     let once = |tools: &[Tool]| tools.iter().map(|tool| (*tool, 1)).collect::<Vec<_>>();
     let seed = Tool::Plain(Plain::Seed);
     match (pace, direction) {
-        // What keys need goes first and twice. Plain 9P goes on as it begins, so it gets one size.
+        // Keys need the first entries, twice. Plain 9P has a constant rate, so one size is enough.
         (Pace::Full, Direction::Read) => {
             let whole = [Streams, Http, Compat, Diod, Sftp];
             let mut large = vec![(Streams, 2), (Http, 2), (Diod, 1), (Compat, 1), (Sftp, 1)];
@@ -120,7 +121,7 @@ fn plan(pace: Pace, direction: Direction, rtt: Duration) -> Vec<(u64, Vec<(Tool,
         (Pace::Quick, Direction::Write) if rtt == MIDDLE => {
             vec![(200, once(&[Streams, Http])), (10, everybody(1)), (0, everybody(1))]
         }
-        // Here everybody is as fast as the link at once.
+        // At this round trip all contestants reach the link's rate at once.
         (Pace::Quick, Direction::Read) if rtt < Duration::from_millis(1) => {
             vec![(50, once(&[Streams, Http]))]
         }
@@ -131,7 +132,7 @@ fn plan(pace: Pace, direction: Direction, rtt: Duration) -> Vec<(u64, Vec<(Tool,
     }
 }
 
-/// Gives everybody their turns in a cell.
+/// Runs all contestants' turns for a cell.
 fn run(contest: &Contest, cell: Cell, turns: &[(Tool, usize)], times: &mut Times) -> io::Result<()> {
     let mut said = Vec::new();
     for round in 0..turns.iter().map(|(_, rounds)| *rounds).max().unwrap_or(0) {
@@ -156,8 +157,8 @@ fn run(contest: &Contest, cell: Cell, turns: &[(Tool, usize)], times: &mut Times
 }
 
 impl Contest {
-    /// Copies a file of so many MB with a cold client, and looks whether it is the same: seconds. `None`: the tool is
-    /// not here.
+    /// Copies a file of `size` MB with a cold client and compares the result; seconds. `None` if the tool is not
+    /// available.
     pub(super) fn copy(&self, tool: Tool, direction: Direction, size: u64) -> io::Result<Option<f64>> {
         if let Tool::Plain(plain) = tool {
             return plain.copy(self, direction, size).map(Some);
@@ -178,12 +179,12 @@ impl Contest {
         Ok(Some(took.as_secs_f64()))
     }
 
-    /// A copy that takes longer is stuck.
+    /// A copy that takes longer has failed.
     pub(super) fn limit(&self, size: u64) -> Duration {
         Duration::from_secs(60 + size)
     }
 
-    /// The command that fetches a file. `None`: the tool is not here.
+    /// Returns the command that downloads a file, or `None` if the tool is not available.
     pub(super) fn get(&self, tool: Tool, name: &str, to: &Path) -> io::Result<Option<Vec<OsString>>> {
         Ok(match (tool, &self.nginx, &self.sshd) {
             (Streams | Compat | Diod, ..) => {
@@ -199,7 +200,7 @@ impl Contest {
         })
     }
 
-    /// The same that stores one.
+    /// Returns the command that uploads a file, or `None` if the tool is not available.
     fn put(&self, tool: Tool, from: &Path, name: &str) -> io::Result<Option<Vec<OsString>>> {
         Ok(match (tool, &self.nginx, &self.sshd) {
             (Streams | Compat | Diod, ..) => {
@@ -215,7 +216,7 @@ impl Contest {
         })
     }
 
-    /// Where our command finds a file, and the options that it needs for that.
+    /// Returns the operand of a file for our command, with the options that it needs.
     fn place(&self, tool: Tool, name: &str) -> io::Result<Option<(OsString, Vec<OsString>)>> {
         let (server, aname) = match (tool, &self.diod) {
             (Diod, None) => return Ok(None),
@@ -227,7 +228,7 @@ impl Contest {
     }
 }
 
-/// An error, unless both files have the same bytes.
+/// Fails unless both files have the same bytes.
 fn same(source: &Path, copy: &Path) -> io::Result<()> {
     let (mut a, mut b) = (std::fs::File::open(source)?, std::fs::File::open(copy)?);
     let (mut ours, mut theirs) = (vec![0; 1 << 20], vec![0; 1 << 20]);
@@ -258,7 +259,7 @@ impl Cell {
         format!("{direction} {} MB, {} ms", self.size, millis(self.rtt))
     }
 
-    /// MB/s.
+    /// Returns the rates, MB/s.
     fn rates(&self, tool: Tool, times: &Times) -> Vec<f64> {
         let took = times.get(&(*self, tool)).map_or(&[][..], Vec::as_slice);
         took.iter().map(|took| self.size as f64 / took).collect()
@@ -273,7 +274,7 @@ fn name(tool: Tool) -> &'static str {
     ALL.iter().find(|(one, _)| *one == tool).map_or("", |(_, name)| name)
 }
 
-/// The cells that were measured, with files of some size or none.
+/// Returns the measured cells, either with empty or with other files.
 fn cells(times: &Times, empty: bool) -> Vec<Cell> {
     let mut cells: Vec<Cell> = times.keys().map(|(cell, _)| *cell).collect();
     cells.dedup();
@@ -283,7 +284,7 @@ fn cells(times: &Times, empty: bool) -> Vec<Cell> {
 
 fn keys(contest: &Contest, times: &Times, report: &mut Report) {
     let key = |direction, rtt, tool| {
-        // The largest file is the one that is wanted.
+        // Use the largest file.
         let cell =
             cells(times, false).into_iter().rfind(|cell| cell.direction == direction && cell.rtt == rtt)?;
         row(&cell, tool, Http, times).vs_peer()
@@ -310,7 +311,7 @@ fn row(cell: &Cell, ours: Tool, peer: Tool, times: &Times) -> Row {
     Row { what, unit: "MB/s", ours, peer, limit: Vec::new() }
 }
 
-/// Everybody beside HTTP, ours beside SFTP, and what the set-up takes.
+/// Adds rows: all tools beside HTTP, ours beside SFTP, and the set-up times.
 fn rows(times: &Times, report: &mut Report) {
     let pairs = ALL.into_iter().filter(|(tool, _)| *tool != Http).map(|(tool, _)| (tool, Http));
     let pairs: Vec<_> = pairs.chain([(Streams, Sftp), (Compat, Sftp)]).collect();
@@ -338,7 +339,7 @@ fn rows(times: &Times, report: &mut Report) {
     }
 }
 
-/// The largest file at this round trip, its time less that of an empty one.
+/// Adds rows of the largest file at this round trip, with the time of an empty one subtracted.
 fn without_set_up(empty: Cell, times: &Times, report: &mut Report) {
     let same = |cell: &Cell| (cell.direction, cell.rtt) == (empty.direction, empty.rtt);
     let Some(cell) = cells(times, false).into_iter().rfind(same) else { return };
@@ -357,7 +358,7 @@ fn without_set_up(empty: Cell, times: &Times, report: &mut Report) {
     }
 }
 
-/// Throughput over round trips, and time over sizes.
+/// Draws throughput over round trips, and time over sizes.
 fn figures(times: &Times, report: &mut Report) {
     let (whole, all) = (&ALL[..5], &ALL[..]);
     let over_rtt = [
@@ -366,7 +367,7 @@ fn figures(times: &Times, report: &mut Report) {
         (Direction::Read, all, "streaming-plain", "A file is read over 100 Mbit/s, one piece at a time, too"),
     ];
     for (direction, tools, file, title) in over_rtt {
-        // Of the largest file that this one has copied.
+        // Use the largest file that this tool has copied.
         let point = |rtt, tool| {
             let mut all = cells(times, false).into_iter().rev();
             let cell = all.find(|cell| {

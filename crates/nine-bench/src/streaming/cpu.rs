@@ -1,8 +1,8 @@
-//! What it costs a server to send: processor time per gigabyte, over the loopback of its side, where nothing waits.
+//! The server's processor time for sending a gigabyte, over the loopback of its side, where nothing waits.
 //!
-//! Both servers have the same client, which reads and forgets: over the loopback the kernel does a part of the sender's
-//! work when the receiver calls it, and the other way round, so that another client would be another measurement. What
-//! both ends have taken together is told beside it.
+//! Both servers get the same client, which reads and discards. Over the loopback the kernel does a part of the sender's
+//! work in the receiver's calls, and vice versa, so another client would measure something else. The time of both ends
+//! together is reported, too.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -21,12 +21,12 @@ use crate::report::{Report, Row};
 use crate::server::SILENCE;
 use crate::wire::receive;
 
-/// A large file.
+/// Large files, in order of preference.
 const FILES: [u64; 2] = [200, 1];
-/// Bytes of one read.
+/// Size of one read, bytes.
 const READ: usize = 256 * 1024;
 
-/// Fetches the file of this name and size.
+/// A function that downloads the file of this name and size.
 type Fetch = fn(SocketAddr, &str, u64) -> io::Result<()>;
 
 pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
@@ -60,7 +60,7 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
     Ok(())
 }
 
-/// Processor time of the server, and of server and client, for each GB, when the file has been fetched so often.
+/// Returns the processor time for each GB over `turns` downloads: of the server, and of server and client together.
 fn seconds(contest: &Contest, server: &Peer, fetch: Fetch, size: u64, turns: u32) -> io::Result<(f64, f64)> {
     let at = contest.address(server)?;
     let before = server.child.cpu()?;
@@ -143,7 +143,7 @@ fn send(conn: &mut TcpStream, message: &Tmsg<'_>, tag: Tag) -> io::Result<()> {
     conn.write_all(&frame)
 }
 
-/// Reads and forgets so many bytes.
+/// Reads and discards this many bytes.
 fn drain(conn: &mut TcpStream, mut left: u64) -> io::Result<()> {
     let mut bytes = vec![0; READ];
     while left > 0 {

@@ -1,6 +1,6 @@
-//! Several downloads at once: what share of the link each has while all of them run.
+//! Several downloads at once: the share of the link that each gets while all of them run.
 //!
-//! Every client is a process with a file of its own, and the files are looked at while they grow.
+//! Every client is a process with a file of its own; the files' sizes are sampled as they grow.
 
 use std::fs;
 use std::io;
@@ -15,14 +15,14 @@ use crate::child::{Child, first_end};
 use crate::plot::{Figure, Plot};
 use crate::report::{Report, Row};
 
-/// How often the files are looked at.
+/// Interval of the samples.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// What several downloads came to.
+/// The result of several concurrent downloads.
 struct Shared {
-    /// How far the furthest is from its share: 0 when all are alike.
+    /// Largest relative deviation from an equal share: 0 if all shares are equal.
     worst: f64,
-    /// MB/s of all of them together.
+    /// Total rate, MB/s.
     rate: f64,
 }
 
@@ -67,7 +67,7 @@ fn share(contest: &Contest, tool: Tool, count: usize, size: u64) -> io::Result<O
     let places: Vec<_> = (0..count).map(|n| contest.local.path().join(format!("at-once-{n}"))).collect();
     for (n, place) in places.iter().enumerate() {
         fs::create_dir(place)?;
-        // Each of a file of its own.
+        // A file for each client.
         let name = contest.served.path().join(format!("at-once-{n}"));
         super::fill(&name, size * MB)?;
     }
@@ -86,7 +86,7 @@ fn share(contest: &Contest, tool: Tool, count: usize, size: u64) -> io::Result<O
     Ok(shared)
 }
 
-/// Looks how far everybody is from when all have begun until the first has all.
+/// Measures the progress of each client from when all have begun until the first is done.
 fn watch<P: AsRef<Path>>(
     children: &mut [Child],
     places: &[P],
@@ -114,7 +114,7 @@ fn watch<P: AsRef<Path>>(
             return Err(io::Error::other("a client that was not alone has failed"));
         }
     }
-    // Those who were never seen to run together have run since they began.
+    // If they were never seen running together, measure from their start.
     let (before, from) = begun.unwrap_or((vec![0; places.len()], start));
     let moved: Vec<f64> =
         ended.0.iter().zip(&before).map(|(after, before)| after.saturating_sub(*before) as f64).collect();
@@ -126,13 +126,13 @@ fn watch<P: AsRef<Path>>(
     })
 }
 
-/// Of all files in a directory, whatever they are called while they grow.
+/// Sums the sizes of all files in a directory, whatever their temporary names.
 fn bytes_in(dir: &Path) -> io::Result<u64> {
     let mut bytes = 0;
     for entry in fs::read_dir(dir)? {
         match entry?.metadata() {
             Ok(meta) => bytes += meta.len(),
-            // It has got its final name meanwhile, and is counted next time.
+            // The file was renamed meanwhile; the next sample counts it.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }

@@ -1,5 +1,4 @@
-//! From the wish for a file to its first byte, on a connection that is there: how many round trips. With HTTP it is
-//! one.
+//! Round trips from the request for a file to its first byte, on an open connection. HTTP needs one.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -14,9 +13,9 @@ use super::Contest;
 use crate::report::{Report, Row};
 use crate::stats::median;
 
-/// So long that what the processors do hardly counts.
+/// Long enough that processor time hardly counts.
 const RTT: Duration = Duration::from_millis(100);
-/// A file with something in it.
+/// Files that are not empty.
 const FILES: [&str; 2] = ["10", "1"];
 
 pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
@@ -52,7 +51,7 @@ fn of_http(server: SocketAddr, file: &str, rounds: usize) -> io::Result<Vec<f64>
     let mut stream = TcpStream::connect(server)?;
     stream.set_nodelay(true)?;
     trips(rounds, || {
-        // So few bytes that the next round begins with an empty connection.
+        // Few bytes, so that the next round begins with an empty connection.
         let request = format!("GET /{file} HTTP/1.1\r\nHost: far\r\nRange: bytes=0-0\r\n\r\n");
         stream.write_all(request.as_bytes())?;
         let (mut came, mut piece) = (Vec::new(), [0; 1024]);
@@ -70,7 +69,7 @@ fn of_http(server: SocketAddr, file: &str, rounds: usize) -> io::Result<Vec<f64>
     })
 }
 
-/// How many round trips `once` takes, each time.
+/// Measures how many round trips each call of `once` takes.
 fn trips(rounds: usize, mut once: impl FnMut() -> io::Result<()>) -> io::Result<Vec<f64>> {
     let mut found = Vec::new();
     for _ in 0..rounds {

@@ -1,8 +1,8 @@
-//! The Linux kernel's own client, which asks for one piece at a time, over a mux on its own side that reads ahead
-//! (`mount -P`): the way a machine far away is mounted today.
+//! The Linux kernel's own client, which requests one piece at a time, over a local mux that reads ahead (`mount -P`).
+//! This is how a remote machine is mounted today.
 //!
-//! The kernel is Debian's, unmodified, in the guest of `cargo xtask guest`, which is emulated: what it copies it copies
-//! slowly. The mux stands beside it, on the loopback of its side.
+//! The kernel is Debian's, unmodified, in the guest of `cargo xtask guest`. The guest is emulated, so it copies slowly.
+//! The mux runs beside it, on the loopback of its side.
 
 use std::ffi::OsString;
 use std::io;
@@ -17,7 +17,7 @@ use crate::args::Pace;
 use crate::child::Child;
 use crate::report::{Report, Row};
 
-/// What the guest does: mounts the mux, reads the file once, and says how long that took, the mount included.
+/// The guest's script: mounts the mux, reads the file once, and prints the time of both.
 const SCRIPT: &str = "set -eu
 modprobe 9p
 modprobe 9pnet_fd
@@ -29,7 +29,7 @@ to=$(date +%s%N)
 umount /mnt/mux
 echo \"took $((to - from)) $bytes\"
 ";
-/// For a start, the read and the end.
+/// Limit for start, read and end.
 const LIMIT: Duration = Duration::from_secs(400);
 
 pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
@@ -61,7 +61,7 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
     Ok(())
 }
 
-/// A mux, and the folder that a guest shares.
+/// A mux, and the directory shared with a guest.
 struct Guest {
     port: u16,
     share: PathBuf,
@@ -69,9 +69,9 @@ struct Guest {
 }
 
 impl Guest {
-    /// Starts the mux, and sees that a guest can be had.
+    /// Starts the mux, and checks that a guest can run.
     fn ready(contest: &Contest) -> io::Result<Self> {
-        // Here, where the archive can be reached should the kernel not be there yet.
+        // On this side the package archive is reachable, in case the kernel must be downloaded.
         let log = contest.run.path().join("guest.log");
         let words = guest(&[], &["true"]);
         let words: Vec<_> = words.iter().map(OsString::as_os_str).collect();
@@ -94,7 +94,7 @@ impl Guest {
         Ok(Self { port, share, _mux: mux })
     }
 
-    /// Has a guest read a file of so many MB: seconds.
+    /// Reads a file of `size` MB in a guest; seconds.
     fn read(&self, contest: &Contest, size: u64) -> io::Result<f64> {
         let log = contest.run.path().join("guest.log");
         let share = self.share.display().to_string();
@@ -113,7 +113,7 @@ impl Guest {
     }
 }
 
-/// The words that run a command in a guest.
+/// Returns the words that run a command in a guest.
 fn guest(options: &[&str], command: &[&str]) -> Vec<OsString> {
     let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml");

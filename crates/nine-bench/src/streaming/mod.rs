@@ -1,5 +1,5 @@
-//! `streaming`: whole files over long links. Ours in streams, ours in compatibility mode, plain 9P, and what people use
-//! instead: HTTP, SFTP, rsync. The link is the same for everybody: 100 Mbit/s, and a round trip that is set.
+//! `streaming`: whole files over long links. Our streams, our compatibility mode and plain 9P, beside the tools that
+//! people use instead: HTTP, SFTP, rsync. All use the same link: 100 Mbit/s, with a given round trip.
 //!
 //! In: one delay box, a server of each kind at its far side, and cold clients: a new process and a new connection for
 //! each transfer. Out: rows, keys and figures, each from the file that measures it.
@@ -39,18 +39,18 @@ pub const EXPERIMENT: Experiment = Experiment {
     run,
 };
 
-/// Bits per second of every link, each way.
+/// Rate of every link in each direction, bits per second.
 const RATE: u64 = 100_000_000;
-/// The round trip at which most is compared.
+/// The round trip of most comparisons.
 const MIDDLE: Duration = Duration::from_millis(50);
-/// What a file's name says that it has, bytes.
+/// Unit of the sizes in file names, bytes.
 const MB: u64 = 1_000_000;
 
-/// Who takes part, and the files that are served.
+/// The contestants, and the served files.
 struct Contest {
     pace: Pace,
     far: Far,
-    /// When no cell begins any more that no key needs.
+    /// After this time, no measurement begins that no key needs.
     enough: Instant,
     /// The command `ninefold`.
     program: PathBuf,
@@ -60,9 +60,9 @@ struct Contest {
     sshd: Option<Peer>,
     rsync: Option<Peer>,
     diod: Option<Peer>,
-    /// Has files whose names are their sizes in MB, and the directory `in` to write to.
+    /// Files named by their sizes in MB, and the directory `in` for uploads.
     served: Scratch,
-    /// The clients' own.
+    /// The clients' directory.
     local: Scratch,
     /// Keys, configurations, logs.
     run: Scratch,
@@ -72,7 +72,7 @@ fn run(pace: Pace, only: Option<&str>) -> io::Result<Report> {
     let parts = chosen(&PARTS, only)?;
     let mut report = Report::default();
     let mut contest = Contest::new(pace)?;
-    // Not every user may log in, and sshd may want to be root.
+    // sshd may not accept this user, or may require root.
     if let Err(why) = contest.copy(Tool::Sftp, Direction::Read, 0) {
         report.notes.push(format!("OpenSSH does not work here: {why}"));
         contest.sshd = None;
@@ -120,7 +120,7 @@ const KEYS: [&str; 17] = [
     "write200_vs_http",
 ];
 
-/// Keys, programs and packages of the peers whose versions are told.
+/// Keys, programs and packages of the peers with versions to report.
 const PEERS: [(&str, &str, &str); 5] = [
     ("nginx", "nginx", "nginx"),
     ("curl", "curl", "curl"),
@@ -131,7 +131,7 @@ const PEERS: [(&str, &str, &str); 5] = [
 
 impl Contest {
     fn new(pace: Pace) -> io::Result<Self> {
-        // The time that the rest needs at most.
+        // Leave enough time for the measurements that keys need.
         let enough = Instant::now() + Duration::from_secs(pace.of(34 * 60, 4 * 60, 3600));
         let program = command::program()?;
         let (served, local, run) = (Scratch::new()?, Scratch::new()?, Scratch::for_sockets()?);
@@ -149,7 +149,7 @@ impl Contest {
         Ok(Self { pace, far, enough, program, ours, nginx, sshd, rsync, diod, served, local, run })
     }
 
-    /// What the figures depend on.
+    /// Notes the conditions of the measurements.
     fn introduce(&self, report: &mut Report) {
         let mut note = |text: String| report.notes.push(text);
         note(format!(
@@ -177,7 +177,7 @@ impl Contest {
         }
     }
 
-    /// Says what the link is really like, at every round trip that is used.
+    /// Measures the real properties of the link, at every round trip that is used.
     fn prove(&self, report: &mut Report) -> io::Result<()> {
         for rtt in copies::RTTS {
             let asked = self.link(rtt).as_secs_f64() * 1e3;
@@ -191,7 +191,7 @@ impl Contest {
         Ok(())
     }
 
-    /// Sets the round trip of the link, and returns it. Where no figure means anything, it is short.
+    /// Sets the round trip of the link and returns it. In a tiny run it is shorter.
     fn link(&self, rtt: Duration) -> Duration {
         let rtt = rtt / self.pace.of(1, 1, 20);
         self.far.set(rtt, Some(RATE));
@@ -202,7 +202,7 @@ impl Contest {
         self.far.reach(peer.port)
     }
 
-    /// Runs a client on a side until it ends: the time from its start. `limit`: longer is an error.
+    /// Runs a client on a side and returns the time from its start to its end. Fails after `limit`.
     fn time(&self, side: Side, words: &[OsString], limit: Duration) -> io::Result<Duration> {
         let log = self.run.path().join("client.log");
         let begun = Instant::now();
@@ -216,7 +216,7 @@ impl Contest {
         Err(io::Error::other(format!("{}: {status}: {}", what.display(), said.trim())))
     }
 
-    /// Words of our command, without anybody's configuration.
+    /// Returns the words of our command, without user configuration.
     fn ours(&self, verb: &str, words: Vec<OsString>) -> Vec<OsString> {
         let mut all: Vec<OsString> = vec![self.program.clone().into(), verb.into()];
         all.extend(["--config", "/dev/null", "--quiet"].map(OsString::from));
@@ -224,25 +224,25 @@ impl Contest {
         all
     }
 
-    /// A file of a 9P server, as our command knows it.
+    /// Returns the operand of a 9P server's file for our command.
     fn remote(&self, server: &Peer, name: &str) -> io::Result<OsString> {
         let address = self.address(server)?;
         Ok(format!("tcp!{}!{}/{name}", address.ip(), address.port()).into())
     }
 
-    /// Our client on this thread, which is on the near side ([`Far::run`]).
+    /// Opens our client on this thread, which runs on the near side ([`Far::run`]).
     fn client(&self, address: SocketAddr, options: Options) -> io::Result<Client> {
         let addr = nine_net::Addr::Tcp { host: address.ip().to_string(), port: address.port() };
         Ok(Client::dial(&addr, SILENCE, options)?)
     }
 
-    /// Whether there is time for what no key needs.
+    /// Returns whether there is time for measurements that no key needs.
     fn has_time(&self) -> bool {
         Instant::now() < self.enough
     }
 }
 
-/// Our server over `dir`.
+/// Starts our server over `dir`.
 fn serve(far: &Far, program: &Path, dir: &Path, run: &Path) -> io::Result<Peer> {
     let (port, log) = (far.free_port(Side::There)?, run.join("ninefold.log"));
     let listen = format!("tcp!{}!{port}", far.server());
@@ -255,7 +255,7 @@ fn serve(far: &Far, program: &Path, dir: &Path, run: &Path) -> io::Result<Peer> 
     Ok(Peer { child, port })
 }
 
-/// Makes a file of so many bytes that no two of its blocks share.
+/// Creates a file of `size` bytes in which no two blocks are equal.
 fn fill(path: &Path, size: u64) -> io::Result<()> {
     let mut file = File::create(path)?;
     let (mut left, mut block) = (size, vec![0u8; 1 << 16]);
@@ -268,6 +268,6 @@ fn fill(path: &Path, size: u64) -> io::Result<()> {
         file.write_all(&block[..len])?;
         left -= len as u64;
     }
-    // What is not on the disk yet would be written while something is measured.
+    // Otherwise the kernel would write the file to disk during a measurement.
     file.sync_all()
 }

@@ -1,4 +1,4 @@
-//! Plain 9P: a client that asks for the next piece when it has the one before, as the first ones did and many still do.
+//! Plain 9P: a client that requests the next piece after the previous one, as the first clients did and many still do.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -13,18 +13,18 @@ use super::copies::Direction;
 use super::{Contest, MB};
 use crate::args::Pace;
 
-/// How much it asks for.
+/// Size of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Plain {
-    /// As much as in Floren's measurements: 8 KiB.
+    /// 8 KiB, as in Floren's measurements.
     Seed,
-    /// As much as our longest messages hold.
+    /// The largest that fits in our messages.
     Msize,
 }
 
 impl Plain {
-    /// Copies a file of so many MB, or as much of it as the time allows, and counts the rest as if it went on like
-    /// that: seconds, with the connection.
+    /// Copies a file of `size` MB, or as much as the time allows, and extrapolates the rest. Returns the seconds, with
+    /// the connection.
     pub(super) fn copy(self, contest: &Contest, direction: Direction, size: u64) -> io::Result<f64> {
         let address = contest.address(&contest.ours)?;
         let patience = patience(contest.pace);
@@ -61,12 +61,12 @@ impl Plain {
     }
 }
 
-/// How long it copies at most.
+/// Longest time of a copy.
 fn patience(pace: Pace) -> Duration {
     Duration::from_secs(pace.of(4, 2, 1))
 }
 
-/// How many bytes were moved until all were, or it took too long.
+/// Moves bytes until all are moved or the time is over; returns their number.
 fn move_bytes(
     file: &File,
     direction: Direction,

@@ -1,6 +1,6 @@
-//! A tree of small files at 50 ms: round trips decide.
+//! A tree of small files at a round trip of 50 ms: latency decides.
 //!
-//! sftp waits for each file, so it gets a part of the tree, and its time is scaled to the whole.
+//! sftp waits for each file, so it copies a part of the tree, and its time is scaled to the whole.
 
 use std::ffi::OsString;
 use std::fs;
@@ -16,14 +16,14 @@ use crate::report::{Report, Row};
 
 /// Files of one directory.
 const IN_DIR: u32 = 30;
-/// Bytes of a file at most; half of that in the middle.
+/// Maximum size of a file, bytes; the mean is half of it.
 const LARGEST: u32 = 2048;
-/// Nobody needs longer.
+/// More than any contestant needs.
 const LIMIT: Duration = Duration::from_secs(600);
 
 pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
     let dirs = contest.pace.of(1200, 200, 4);
-    // For those who wait for each file.
+    // The smaller part is for contestants that wait for each file.
     let part = contest.pace.of(5, 1, 1);
     let root = contest.served.path().join("tree");
     for dir in 0..dirs {
@@ -84,7 +84,7 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
     Ok(())
 }
 
-/// Fetches a tree into the directory of this name, counts what has come, and removes it: seconds.
+/// Downloads a tree into the directory `name`, checks the number of files, and removes it; seconds.
 fn tree(contest: &Contest, words: &[OsString], name: &str, files: u32) -> io::Result<f64> {
     let took = contest.time(Side::Here, words, LIMIT)?;
     let to = contest.local.path().join(name);
@@ -96,7 +96,7 @@ fn tree(contest: &Contest, words: &[OsString], name: &str, files: u32) -> io::Re
     Ok(took.as_secs_f64())
 }
 
-/// Files below a directory.
+/// Counts the files below a directory.
 fn count(dir: &Path) -> io::Result<u32> {
     let mut files = 0;
     for entry in fs::read_dir(dir)? {
