@@ -16,7 +16,7 @@ pub enum Args {
         only: Option<String>,
         json: Option<PathBuf>,
         plots: Option<PathBuf>,
-        /// Print the result line whatever profile the program was built with.
+        /// Print the result line for every build profile.
         any_profile: bool,
     },
 }

@@ -1,7 +1,8 @@
-//! Servers far away: clients and servers at the two ends of a link whose round trip and rate are set. A delay box, or
-//! relays where this host makes none.
+//! Remote servers: clients and servers at the two ends of a link with a given round trip and rate. The link is a delay
+//! box, or relays if this machine cannot create one.
 //!
-//! In: programs and closures, each with its side. Out: what they do over the link, and what the link is really like.
+//! In: programs and closures, each with its side. Out: their results over the link, and the measured properties of the
+//! link.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -25,26 +26,26 @@ pub struct Far {
 
 enum Link {
     Box(DelayBox),
-    /// Made when the first client asks for their servers.
+    /// Relays, each created when a client first asks for its server.
     Relays(Mutex<Vec<Relay>>),
 }
 
-/// Where servers listen and where relays do, without a box: the same port of another address.
+/// Addresses without a box: of servers; and of relays, at the same port.
 const LOCAL: Ipv4Addr = Ipv4Addr::LOCALHOST;
 const RELAYS: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
-/// Datagrams that measure a round trip.
+/// Datagrams to measure a round trip.
 const PINGS: usize = 9;
 
-/// What a link is really like.
+/// The measured properties of a link.
 #[derive(Clone, Copy, Debug)]
 pub struct Measured {
     pub rtt: Duration,
-    /// Bytes per second of a plain TCP connection.
+    /// Rate of a plain TCP connection, bytes per second.
     pub payload: f64,
 }
 
 impl Far {
-    /// A link without delay and limit.
+    /// Creates a link without delay and limit.
     pub fn new() -> io::Result<Self> {
         let shape = Shape::default();
         let link = match DelayBox::new(shape) {
@@ -60,7 +61,7 @@ impl Far {
         Ok(Self { link, shape: Mutex::new(shape) })
     }
 
-    /// What to say of it in a report.
+    /// Describes the link for a report.
     pub fn note(&self) -> &'static str {
         match self.link {
             Link::Box(_) => "link: a delay box of network name spaces and TUN devices",
@@ -70,12 +71,12 @@ impl Far {
         }
     }
 
-    /// Gives the link another round trip, and a rate in bits per second each way.
+    /// Sets the round trip, and the rate in bits per second in each direction.
     pub fn set(&self, rtt: Duration, rate: Option<u64>) {
         self.shape(Shape::symmetric(rtt, rate));
     }
 
-    /// Gives it another shape.
+    /// Sets all properties of the link.
     pub fn shape(&self, shape: Shape) {
         *locked(&self.shape) = shape;
         match &self.link {
@@ -84,12 +85,12 @@ impl Far {
         }
     }
 
-    /// Whether there is a box, which carries any packets of IP.
+    /// Returns whether there is a box, which carries any IP packets.
     pub fn is_box(&self) -> bool {
         matches!(self.link, Link::Box(_))
     }
 
-    /// The address of a side, as the other one sees it.
+    /// Returns the address of a side, as the other side sees it.
     pub fn address(&self, side: Side) -> Ipv4Addr {
         match &self.link {
             Link::Box(link) => link.address(side),
@@ -97,12 +98,12 @@ impl Far {
         }
     }
 
-    /// Where servers listen.
+    /// Returns the address where servers listen.
     pub fn server(&self) -> Ipv4Addr {
         self.listen(Side::There)
     }
 
-    /// Where servers of a side listen: those of the near one are for itself.
+    /// Returns the address where servers of a side listen. Servers on the near side are for clients on that side.
     fn listen(&self, side: Side) -> Ipv4Addr {
         match (&self.link, side) {
             (Link::Box(link), Side::There) => link.address(Side::There),
@@ -110,13 +111,13 @@ impl Far {
         }
     }
 
-    /// A port on which no server of a side listens yet.
+    /// Returns a free port of a side.
     pub fn free_port(&self, side: Side) -> io::Result<u16> {
         let at = (self.listen(side), 0);
         Ok(self.run(side, || TcpListener::bind(at))??.local_addr()?.port())
     }
 
-    /// Where clients find, at the other end of the link, the server that listens at a port.
+    /// Returns the address by which clients reach, over the link, the server at a port.
     pub fn reach(&self, port: u16) -> io::Result<SocketAddr> {
         let server = SocketAddr::from((self.server(), port));
         let Link::Relays(relays) = &self.link else { return Ok(server) };
@@ -128,12 +129,12 @@ impl Far {
         Ok(at)
     }
 
-    /// Starts a program on a side, its output in a file.
+    /// Starts a program on a side, with its output in a file.
     pub fn start(&self, side: Side, words: &[OsString], log: &Path) -> io::Result<Child> {
         self.role(side, &[&["exec".into()], words].concat(), log)
     }
 
-    /// The same with a role of this program.
+    /// Like [`Far::start`], with a role of this program.
     pub fn role(&self, side: Side, words: &[OsString], log: &Path) -> io::Result<Child> {
         let words: Vec<&OsStr> = words.iter().map(OsString::as_os_str).collect();
         Child::placed(&words, log, |command| match &self.link {
@@ -150,7 +151,7 @@ impl Far {
         }
     }
 
-    /// Waits until a server that was started takes connections.
+    /// Waits until a started server accepts connections.
     pub fn wait_for(&self, child: &mut Child, side: Side, port: u16, log: &Path) -> io::Result<()> {
         let (begun, at) = (Instant::now(), (self.listen(side), port));
         while self.run(side, || TcpStream::connect(at))?.is_err() {
@@ -167,7 +168,7 @@ impl Far {
         Ok(())
     }
 
-    /// Packets that found the link's queue full so far; without a box nobody counts.
+    /// Returns the packets dropped at the link's full queue; 0 without a box.
     pub fn dropped(&self) -> u64 {
         match &self.link {
             Link::Box(link) => [Side::Here, Side::There].map(|side| link.counts(side).full).iter().sum(),
@@ -175,8 +176,8 @@ impl Far {
         }
     }
 
-    /// Measures the link as it is: round trips of an empty link, and `size` bytes from there to here over one
-    /// connection, which is what the link lets through of any protocol.
+    /// Measures the link: round trips when it is idle, and the transfer of `size` bytes from the far side over one
+    /// connection.
     pub fn measure(&self, size: usize) -> io::Result<Measured> {
         let listener = self.run(Side::There, || TcpListener::bind((self.server(), 0)))??;
         let to = self.reach(listener.local_addr()?.port())?;
@@ -200,7 +201,7 @@ impl Far {
         Ok(Measured { rtt, payload: size as f64 / took.as_secs_f64() })
     }
 
-    /// The middle one of several round trips of one byte.
+    /// Returns the median of several round trips of one byte.
     fn round_trip(&self, listener: &TcpListener, to: SocketAddr) -> io::Result<Duration> {
         let Link::Box(link) = &self.link else {
             let mut near = TcpStream::connect(to)?;

@@ -1,4 +1,4 @@
-//! The physical limits: the same bytes over the same sockets, with no protocol behind them.
+//! The physical limits: the same bytes over the same sockets, without a protocol.
 
 use std::ffi::OsStr;
 use std::io::{self, Read, Write};
@@ -11,14 +11,14 @@ use rustix::event::epoll;
 
 use crate::child::{self, Child};
 
-/// One of them, in a process of its own.
+/// A limit, in a process of its own.
 pub struct Limit {
     pub child: Child,
     pub socket: PathBuf,
 }
 
 impl Limit {
-    /// In a role whose words begin with its socket.
+    /// Starts a role; its socket is its first word.
     pub fn start(role: &str, sockets: &Path, words: &[&OsStr]) -> io::Result<Self> {
         let socket = sockets.join(role);
         let child = Child::role(&[&[OsStr::new(role), socket.as_os_str()], words].concat())?;
@@ -26,11 +26,11 @@ impl Limit {
     }
 }
 
-/// Bytes of one read or write.
+/// Size of one read or write, bytes.
 const CHUNK: usize = 256 * 1024;
 
-/// What an answer to a request of a type weighs, bytes, where that is always the same: Rgetattr, Rversion, Rattach,
-/// Ropen, Rcreate, Rwrite, Rclunk, Rremove, Rstat of a short name, Rwstat.
+/// Sizes of the answers with a fixed size, by request type, bytes: Rgetattr, Rversion, Rattach, Ropen, Rcreate, Rwrite,
+/// Rclunk, Rremove, Rstat of a short name, Rwstat.
 const ANSWERS: &[(u8, usize)] = &[
     (24, 160),
     (100, 19),
@@ -44,7 +44,7 @@ const ANSWERS: &[(u8, usize)] = &[
     (126, 7),
 ];
 
-/// Answers frames with as many bytes as 9P would, from epoll(7): one read, one write per wake-up.
+/// Answers frames with as many bytes as 9P would, by epoll(7): one read and one write for each wake-up.
 pub fn echo(socket: &Path) -> io::Result<()> {
     let (mut came, mut out) = (vec![0; CHUNK], Vec::new());
     let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
@@ -66,7 +66,7 @@ pub fn echo(socket: &Path) -> io::Result<()> {
     )
 }
 
-/// Listens, and says which stream can be read: one of those that `admit` makes of each client, by its number.
+/// Listens, and calls `turn` with the number of each readable stream. `admit` returns the streams for a new client.
 fn readable(
     socket: &Path,
     flags: epoll::EventFlags,
@@ -98,7 +98,7 @@ fn readable(
     }
 }
 
-/// What is asked in frames that come whole, for they are small and their sender waits for the answers.
+/// Answers the received frames. They are complete, because they are small and their sender waits for the answers.
 fn answer(mut came: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
     out.clear();
     while let Split::Whole(size) = split(came, u32::MAX).map_err(io::Error::other)? {
@@ -113,7 +113,7 @@ fn answer(mut came: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
     if came.is_empty() { Ok(()) } else { Err(io::ErrorKind::InvalidData.into()) }
 }
 
-/// What the answer to a request weighs: to Tread what was asked for, to Twalk as many qids as names.
+/// Returns the size of a request's answer: as requested for Tread, and by the number of names for Twalk.
 fn weight(request: &[u8]) -> Option<usize> {
     let word = |at: usize| Some(u32::from_le_bytes(request.get(at..at + 4)?.try_into().ok()?) as usize);
     match request[4] {
@@ -123,10 +123,10 @@ fn weight(request: &[u8]) -> Option<usize> {
     }
 }
 
-/// Passes bytes on between each client and a connection of its own to `to`: one read, one write per wake-up.
+/// Relays bytes between each client and a connection of its own to `to`: one read and one write for each wake-up.
 pub fn relay(socket: &Path, to: &Path) -> io::Result<()> {
     let mut came = vec![0; CHUNK];
-    // In pairs: what comes from one goes to the other.
+    // Streams are numbered in pairs: data from one goes to the other.
     readable(
         socket,
         epoll::EventFlags::IN,
@@ -147,8 +147,8 @@ pub fn relay(socket: &Path, to: &Path) -> io::Result<()> {
     )
 }
 
-/// Passes on what comes on a connection to the port of this machine that a client names (two bytes, least first), to
-/// one client at a time: one read, one write.
+/// Relays a TCP connection to one client at a time: one read, one write. The client names the port on this machine (two
+/// bytes, little-endian).
 pub fn gate(socket: &Path) -> io::Result<()> {
     let listener = UnixListener::bind(socket)?;
     let mut came = vec![0; CHUNK];
@@ -167,18 +167,18 @@ pub fn gate(socket: &Path) -> io::Result<()> {
     }
 }
 
-/// What [`bulk`] is asked to do with so many bytes.
+/// A request to [`bulk`] for a number of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bulk {
     /// Send them from memory, by write(2).
     Write,
     /// Send them from the file, by sendfile(2).
     Sendfile,
-    /// Receive them, and say so with one byte.
+    /// Receive them, then send one byte.
     Receive,
 }
 
-/// Moves bytes one way, of or to one client at a time.
+/// Moves bytes in one direction, from or to one client at a time.
 pub fn bulk(socket: &Path, file: &Path) -> io::Result<()> {
     let listener = UnixListener::bind(socket)?;
     let file = std::fs::File::open(file)?;
@@ -187,7 +187,7 @@ pub fn bulk(socket: &Path, file: &Path) -> io::Result<()> {
     loop {
         let (mut stream, _) = listener.accept()?;
         let mut order = [0; 9];
-        // The client goes when it has enough.
+        // The client disconnects when it has enough.
         while stream.read_exact(&mut order).is_ok() {
             let [how, count @ ..] = order;
             let mut left = u64::from_le_bytes(count);
@@ -199,7 +199,8 @@ pub fn bulk(socket: &Path, file: &Path) -> io::Result<()> {
                 let piece = left.min(CHUNK as u64) as usize;
                 let sent = (total - left) as usize;
                 left -= match how {
-                    // The same bytes: from all of the memory they take, as the page cache has to.
+                    // Send the file's content in a loop: it occupies as much memory as the page cache does for
+                    // sendfile.
                     0 => {
                         stream.write(content.get(sent..sent + piece).ok_or(io::ErrorKind::UnexpectedEof)?)?
                     }
@@ -215,7 +216,7 @@ pub fn bulk(socket: &Path, file: &Path) -> io::Result<()> {
 }
 
 impl Bulk {
-    /// Has `count` bytes moved, and waits until they are.
+    /// Requests `count` bytes and waits until they are moved.
     pub fn move_bytes(self, stream: &mut UnixStream, count: u64, buf: &mut [u8]) -> io::Result<()> {
         let mut order = [self as u8; 9];
         order[1..].copy_from_slice(&count.to_le_bytes());

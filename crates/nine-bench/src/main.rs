@@ -1,12 +1,13 @@
-//! Every measurement of Ninefold: ours, the peer that a user would pick instead, and the physical limit, in turn.
+//! All measurements of Ninefold. Each runs ours, the peer that a user would choose instead, and the physical limit, in
+//! turns.
 //!
 //! ```text
 //! cargo run --profile dist -p nine-bench -- LIST | NAME [--quick] [--only PART] [--json FILE] [--plots DIR]
 //! ```
 //! In: the name of an experiment. Out: progress on the standard error; a table and the line `result NAME key=value ...`
-//! on the standard output. Always holds: whatever ends the program, its servers end with it (`child`) and its scratch
-//! files go (`scratch`); a peer that is missing is said to be, and its keys are `na`; only the published
-//! profile `dist` prints a result line, unless `--any-profile` is given.
+//! on the standard output. Always holds: however the program ends, its servers end with it (`child`) and its scratch
+//! files are removed (`scratch`). A missing peer is reported, and its keys are `na`. Only the published profile `dist`
+//! prints a result line, unless `--any-profile` is given.
 #![deny(unsafe_code)]
 
 mod aoe;
@@ -45,12 +46,12 @@ use std::process::ExitCode;
 use args::{Args, Pace};
 use report::Report;
 
-/// One experiment: a file or a folder of its own.
+/// One experiment: a file or a directory of its own.
 struct Experiment {
     name: &'static str,
-    /// One line for LIST.
+    /// Description for LIST, one line.
     what: &'static str,
-    /// All of it, or the one part that is named.
+    /// Runs all parts, or the named one.
     run: fn(Pace, Option<&str>) -> io::Result<Report>,
 }
 
@@ -136,9 +137,9 @@ fn ended(result: io::Result<()>) -> ExitCode {
     }
 }
 
-/// The profile this program was built with.
+/// The profile that this program was built with.
 const PROFILE: &str = env!("NINE_BENCH_PROFILE");
-/// The profile of what is published.
+/// The profile of published programs.
 const PUBLISHED: &str = "dist";
 const DIST: &str = "use `cargo run --profile dist -p nine-bench`";
 

@@ -1,18 +1,18 @@
-//! Figures as SVG: points and lines, each axis logarithmic where its values span much.
+//! Figures as SVG: points and lines. An axis is logarithmic if its values span a wide range.
 //!
-//! In: curves of positive points. Out: one file for each figure, readable on white and on dark.
+//! In: curves of positive points. Out: one file for each figure, readable on white and on dark backgrounds.
 
 use std::fmt::Write as _;
 use std::io;
 use std::path::Path;
 
-/// What stands around a figure.
+/// The labels of a figure.
 #[derive(Clone, Copy, Debug)]
 pub struct Plot {
-    /// The name of its file, without `.svg`.
+    /// File name without `.svg`.
     pub file: &'static str,
     pub title: &'static str,
-    /// Labels of the axes, with their units.
+    /// Labels of the axes, with units.
     pub x: &'static str,
     pub y: &'static str,
 }
@@ -21,21 +21,21 @@ pub struct Plot {
 #[derive(Clone, Debug)]
 pub struct Figure {
     pub plot: Plot,
-    /// Each with its name.
+    /// Curves with their names.
     pub curves: Vec<(&'static str, Vec<(f64, f64)>)>,
 }
 
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 400.0;
-/// Room for labels: left, right, top, bottom.
+/// Margins for labels: left, right, top, bottom.
 const ROOM: [f64; 4] = [72.0, 16.0, 34.0, 48.0];
 const COLOURS: [&str; 7] = ["#1f77b4", "#d9730d", "#7f7f7f", "#2ca02c", "#9467bd", "#8c564b", "#b8a000"];
-/// From this ratio of the largest to the smallest x on, the axes are logarithmic; y from the other one on.
+/// The x axis is logarithmic from the ratio `WIDE` of the largest to the smallest value on, the y axis from `HIGH` on.
 const WIDE: f64 = 32.0;
 const HIGH: f64 = 3.0;
 
 impl Figure {
-    /// Writes it into a directory, which is made.
+    /// Writes the figure into a directory, which is created if necessary.
     pub fn write(&self, dir: &Path) -> io::Result<()> {
         std::fs::create_dir_all(dir)?;
         std::fs::write(dir.join(self.plot.file).with_extension("svg"), self.svg())
@@ -72,7 +72,7 @@ impl Figure {
         for tick in y.ticks() {
             text(left - 6.0, up(tick) + 4.0, "end", "", &short(tick));
         }
-        // Names stand where curves do not begin.
+        // Put the names where no curve begins.
         let firsts = || self.curves.iter().filter_map(|(_, points)| Some(y.share(points.first()?.1)));
         let is_falling = firsts().sum::<f64>() > 0.6 * firsts().count() as f64;
         let names = if is_falling { base - 16.0 * self.curves.len() as f64 } else { top + 16.0 };
@@ -114,7 +114,7 @@ impl Figure {
     }
 }
 
-/// The values that an axis spans.
+/// The range of an axis.
 struct Axis {
     least: f64,
     most: f64,
@@ -122,7 +122,7 @@ struct Axis {
 }
 
 impl Axis {
-    /// Of none, one decade: there is nothing to be seen on it.
+    /// Returns the range of the values; without values, one decade.
     fn of(values: impl Iterator<Item = f64> + Clone) -> Self {
         let values = values.filter(|value| value.is_finite() && *value > 0.0);
         let (least, most) = (values.clone().fold(f64::MAX, f64::min), values.fold(0.0, f64::max));
@@ -130,7 +130,7 @@ impl Axis {
         Self { least, most, is_log: false }
     }
 
-    /// Whole decades.
+    /// Extends the range to whole decades, logarithmic.
     fn in_decades(self) -> Self {
         let decade = |value: f64| 10f64.powf(value);
         let (least, most) = (decade(self.least.log10().floor()), decade(self.most.log10().ceil()));
@@ -161,7 +161,7 @@ impl Axis {
     }
 }
 
-/// A value at an axis.
+/// Formats a value at an axis.
 fn short(value: f64) -> String {
     match value {
         v if v >= 1e6 => format!("{} M", v / 1e6),

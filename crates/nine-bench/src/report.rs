@@ -1,4 +1,4 @@
-//! What an experiment has found: rows of a table, and the keys of its result line.
+//! The results of an experiment: rows of a table, and the keys of its result line.
 
 use std::fmt::Write as _;
 use std::io;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::plot::Figure;
 use crate::stats::{median, spread, varied};
 
-/// The figures of one row, in the order of the rounds. What is missing has none.
+/// The figures of one row, in the order of the rounds. A missing contestant has none.
 #[derive(Clone, Debug, Default)]
 pub struct Row {
     pub what: String,
@@ -21,26 +21,26 @@ pub struct Row {
 
 #[derive(Debug, Default)]
 pub struct Report {
-    /// What the figures depend on: peers, placements, sizes.
+    /// Conditions of the measurements: peers, placements, sizes.
     pub notes: Vec<String>,
     pub rows: Vec<Row>,
-    /// Of the result line, in order.
+    /// Keys of the result line, in order.
     pub keys: Vec<(&'static str, String)>,
     pub noisy: bool,
     pub figures: Vec<Figure>,
 }
 
-/// A contestant's turn: one figure.
+/// A turn of a contestant, which returns one figure.
 pub type Turn<'a> = Box<dyn FnMut() -> io::Result<f64> + 'a>;
 
-/// What becomes a row: its contestants, ours, the peer and the limit.
+/// A future row: its contestants are ours, the peer and the limit.
 pub struct Race<'a> {
     pub what: String,
     pub unit: &'static str,
     pub turns: [Option<Turn<'a>>; 3],
 }
 
-/// Gives every contestant of one race its turn, round after round. One turn of each goes before and does not count.
+/// Runs the contestants of one race in turns, for all rounds. The first turn of each is a warm-up.
 pub fn alternate(
     what: impl Into<String>,
     unit: &'static str,
@@ -51,8 +51,8 @@ pub fn alternate(
     Ok(interleave(rounds, Duration::MAX, vec![race])?.remove(0))
 }
 
-/// The same with all races in every round, so that a machine that slows down for a while does so for all of them. After
-/// `patience` no new round begins, but there is one that counts.
+/// Like [`alternate`], with the turns of all races in every round. So a temporary slowdown of the machine affects all
+/// races alike. After `patience` no new round begins, but at least one counts.
 pub fn interleave(rounds: usize, patience: Duration, mut races: Vec<Race<'_>>) -> io::Result<Vec<Row>> {
     let begun = Instant::now();
     let row = |race: &Race<'_>| Row { what: race.what.clone(), unit: race.unit, ..Row::default() };
@@ -78,7 +78,7 @@ pub fn interleave(rounds: usize, patience: Duration, mut races: Vec<Race<'_>>) -
 }
 
 impl Row {
-    /// A row of one figure that is counted rather than timed.
+    /// Creates a row with one counted figure.
     pub fn counted(what: impl Into<String>, unit: &'static str, ours: f64, peer: Option<f64>) -> Self {
         let peer = peer.into_iter().collect();
         let row = Self { what: what.into(), unit, ours: vec![ours], peer, ..Self::default() };
@@ -86,17 +86,17 @@ impl Row {
         row
     }
 
-    /// Ours over the peer's.
+    /// Returns the ratio of ours to the peer.
     pub fn vs_peer(&self) -> Option<f64> {
         ratio(&self.ours, &self.peer)
     }
 
-    /// Ours over the limit's.
+    /// Returns the ratio of ours to the limit.
     pub fn vs_limit(&self) -> Option<f64> {
         ratio(&self.ours, &self.limit)
     }
 
-    /// Whether the peer or the limit was not the same in all rounds.
+    /// Returns whether the peer or the limit varied between rounds.
     pub fn noisy(&self) -> bool {
         varied(&self.peer) || varied(&self.limit)
     }
@@ -127,12 +127,12 @@ impl Report {
         }
     }
 
-    /// A key of the result line; `None` is `na`.
+    /// Adds a key of the result line; `None` is `na`.
     pub fn key(&mut self, name: &'static str, value: Option<f64>) {
         self.keys.push((name, value.map_or("na".into(), figure)));
     }
 
-    /// Exactly these keys, in this order, whatever was measured when; those that were not are `na`.
+    /// Selects exactly these keys, in this order; missing ones are `na`.
     pub fn order(&mut self, names: &[&'static str]) {
         let mut keys = std::mem::take(&mut self.keys);
         for name in names {
@@ -142,7 +142,7 @@ impl Report {
         }
     }
 
-    /// The notes and the table.
+    /// Formats the notes and the table.
     pub fn table(&self) -> String {
         let mut text = String::new();
         for note in &self.notes {
@@ -159,13 +159,13 @@ impl Report {
         text
     }
 
-    /// The line `result NAME key=value ...`.
+    /// Formats the line `result NAME key=value ...`.
     pub fn result(&self, name: &str) -> String {
         let keys: String = self.keys.iter().map(|(key, value)| format!(" {key}={value}")).collect();
         format!("result {name}{keys} noisy={}", u8::from(self.noisy))
     }
 
-    /// Everything, every round of it.
+    /// Formats everything as JSON, with the figures of all rounds.
     pub fn json(&self, name: &str) -> String {
         let row = |row: &Row| {
             json!({
@@ -183,13 +183,13 @@ impl Report {
     }
 }
 
-/// Round by round, for those who had their turns one after the other had the same machine; then the median.
+/// Returns the median of the ratios of each round: turns of one round ran under the same conditions.
 fn ratio(ours: &[f64], theirs: &[f64]) -> Option<f64> {
     let ratios: Vec<f64> = ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect();
     median(&ratios)
 }
 
-/// Three digits that count.
+/// Formats a value with three significant digits.
 fn figure(value: f64) -> String {
     let digits = 2 - value.abs().max(0.01).log10().floor() as i32;
     format!("{value:.*}", digits.clamp(0, 3) as usize)

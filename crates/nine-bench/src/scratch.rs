@@ -1,4 +1,4 @@
-//! Files and sockets of a run, beside the build's own; they go when the run ends, by a signal too.
+//! Scratch files and sockets of a run, beside the build. They are removed at the end, also after a signal.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,26 +7,26 @@ use std::sync::{Mutex, PoisonError};
 use nine_net::rt;
 use tempfile::{Builder, TempDir};
 
-/// A directory that goes with it.
+/// A scratch directory, removed on drop.
 pub struct Scratch(TempDir);
 
 static ALL: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 impl Scratch {
-    /// Beside the program, which is on the disk that is built on.
+    /// Creates a directory beside the program, on the disk of the build.
     pub fn new() -> io::Result<Self> {
         let program = std::env::current_exe()?;
         let beside = program.parent().ok_or_else(|| io::Error::other("the program is nowhere"))?;
         Self::made(|builder| builder.tempdir_in(beside))
     }
 
-    /// For sockets, whose names must be short.
+    /// Creates a directory for sockets, which need short paths.
     pub fn for_sockets() -> io::Result<Self> {
         Self::made(|builder| builder.tempdir())
     }
 
     fn made(make: impl FnOnce(&Builder<'_, '_>) -> io::Result<TempDir>) -> io::Result<Self> {
-        // Held while it is made: a signal must not find it missing here.
+        // Hold the lock during the creation, so that a signal's cleanup cannot miss the directory.
         let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
         let dir = make(Builder::new().prefix(&format!("nine-bench-{}-", std::process::id())))?;
         all.push(dir.path().into());
@@ -39,14 +39,14 @@ impl Scratch {
 }
 
 impl Drop for Scratch {
-    /// Does not return while a signal is ending the program: what fails for want of its files shall not be told.
+    /// Blocks while a signal ends the program, so that errors from removed files are not reported.
     fn drop(&mut self) {
         ALL.lock().unwrap_or_else(PoisonError::into_inner).retain(|dir| dir != self.0.path());
     }
 }
 
-/// From now on SIGINT, SIGTERM and SIGHUP remove every scratch directory and end the program; the kernel ends its
-/// children (`child`).
+/// Makes SIGINT, SIGTERM and SIGHUP remove all scratch directories and end the program. The kernel kills its children
+/// (`child`).
 pub fn sweep_on_signals() -> io::Result<()> {
     let (ready, watched) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
@@ -57,7 +57,7 @@ pub fn sweep_on_signals() -> io::Result<()> {
             signals.next().await;
             let all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
             for dir in &*all {
-                // Again, if something was made in it meanwhile.
+                // Repeat if files were created meanwhile.
                 while std::fs::remove_dir_all(dir)
                     .is_err_and(|e| e.kind() == io::ErrorKind::DirectoryNotEmpty)
                 {}

@@ -1,4 +1,4 @@
-//! A 9P server under measurement: its process, how it is reached, what it is called.
+//! A 9P server under measurement: its process, its socket and its tree.
 
 use std::ffi::OsStr;
 use std::io;
@@ -15,30 +15,30 @@ use rustix::process::{Pid, geteuid};
 use crate::child::Child;
 use crate::wire::Conn;
 
-/// A peer that says nothing for so long is broken.
+/// A peer that is silent for this long has failed.
 pub const SILENCE: Duration = Duration::from_secs(30);
 
 pub struct Server {
     pub child: Child,
     socket: PathBuf,
     aname: String,
-    /// The largest message it agrees to.
+    /// The largest message size it agrees to.
     msize: u32,
 }
 
 impl Server {
-    /// Ours, serving `dir`.
+    /// Starts our server on `dir`.
     pub fn ours(dir: &Path, sockets: &Path) -> io::Result<Self> {
         Self::role("serve", &[dir.as_os_str()], sockets.join("ours"))
     }
 
-    /// Ours, in a role whose words end with its socket.
+    /// Starts our server in a role; its socket is its last word.
     pub fn role(role: &str, words: &[&OsStr], socket: PathBuf) -> io::Result<Self> {
         let child = Child::role(&[&[OsStr::new(role)], words, &[socket.as_os_str()]].concat())?;
         Ok(Self { child, socket, aname: String::new(), msize: 1 << 20 })
     }
 
-    /// A peer that has been started.
+    /// Wraps a peer that was started already.
     pub fn peer(child: Child, socket: PathBuf, aname: String, msize: u32) -> Self {
         Self { child, socket, aname, msize }
     }
@@ -47,42 +47,42 @@ impl Server {
         self.child.pid()
     }
 
-    /// A lean connection, with fid 0 for the root.
+    /// Opens a lean connection with fid 0 at the root.
     pub fn dial(&self) -> io::Result<Conn> {
         self.dial_to(&self.aname)
     }
 
-    /// The same for the root of another tree.
+    /// Opens a lean connection to the root of another tree.
     pub fn dial_to(&self, aname: &str) -> io::Result<Conn> {
         Conn::attach(&self.socket, self.msize, aname)
     }
 
-    /// As many of them as are missing to `to`.
+    /// Opens more connections, from `from` up to `to`.
     pub fn dial_more(&self, from: u64, to: u64) -> io::Result<Vec<Conn>> {
         (from..to).map(|_| self.dial()).collect()
     }
 
-    /// A connection on which nothing has been said.
+    /// Opens a connection without a session.
     pub fn bare(&self) -> io::Result<Conn> {
         Conn::bare(&self.socket)
     }
 
-    /// The line of a name space file that mounts it on `/old`.
+    /// Returns the name space line that mounts it on `/old`.
     pub fn mount_line(&self, old: &str) -> String {
         format!("mount unix!{} /{old} {}\n", self.socket.display(), quote(&self.aname))
     }
 
-    /// Our client, with the largest messages that both agree to, and the root.
+    /// Opens our client with the largest common message size, and attaches to the root.
     pub fn client(&self) -> io::Result<(Client, File)> {
         self.client_at(&self.socket)
     }
 
-    /// The same at another socket of the same process.
+    /// Like [`Server::client`], at another socket of the same process.
     pub fn client_at(&self, socket: &Path) -> io::Result<(Client, File)> {
         self.client_of(socket, &self.aname)
     }
 
-    /// The same of another tree.
+    /// Like [`Server::client`], for another tree.
     pub fn client_to(&self, aname: &str) -> io::Result<(Client, File)> {
         self.client_of(&self.socket, aname)
     }
@@ -95,14 +95,13 @@ impl Server {
         Ok((client, root))
     }
 
-    /// Memory of its process for each of the things that `add` adds, at each of these numbers of them. It has had
-    /// nothing else to do.
+    /// Measures the server's memory for each item that `add` adds, at each number in `sizes`. The server must be fresh.
     pub fn memory_for_each(
         &self,
         sizes: &[u64],
         add: impl Fn(&Self, u64, u64) -> io::Result<Vec<Conn>>,
     ) -> io::Result<Vec<f64>> {
-        // What the first one brings about once is no cost of the next ones.
+        // Leave out costs that occur only once, with the first item.
         let mut conns = add(self, 0, 1)?;
         let (before, mut had) = (self.memory()?, 1);
         let mut found = Vec::new();
@@ -114,7 +113,7 @@ impl Server {
         Ok(found)
     }
 
-    /// Memory of its process, bytes: pages of its own, and its share of others.
+    /// Returns the memory of its process, bytes: private pages and its share of shared pages.
     pub fn memory(&self) -> io::Result<u64> {
         let rollup = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", self.pid()))?;
         let pss = rollup.lines().find_map(|line| line.strip_prefix("Pss:"));

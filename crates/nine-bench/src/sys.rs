@@ -1,4 +1,4 @@
-//! What the kernel counts and rustix does not ask for.
+//! Kernel counters for which rustix has no function.
 
 #![allow(unsafe_code)]
 
@@ -6,14 +6,14 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::time::Duration;
 
-/// Processor time of children that have ended and were waited for, and of theirs.
+/// Returns the processor time of all children that were waited for, and of their own such children.
 pub fn cpu_of_children() -> io::Result<Duration> {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: it writes one of these there.
+    // SAFETY: the call writes one `rusage` to this memory.
     if unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, usage.as_mut_ptr()) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: it is numbers, and was zeros before.
+    // SAFETY: `rusage` consists of numbers, and the memory was zeroed.
     let usage = unsafe { usage.assume_init() };
     let time = |time: libc::timeval| {
         Duration::from_secs(time.tv_sec.unsigned_abs()) + Duration::from_micros(time.tv_usec.unsigned_abs())

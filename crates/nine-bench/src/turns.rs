@@ -1,4 +1,4 @@
-//! Turns that several experiments take: one request at a time, and a file from end to end.
+//! Turns used by several experiments: one request at a time, and a file from end to end.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -11,12 +11,12 @@ use crate::report::Turn;
 use crate::server::Server;
 use crate::wire::Conn;
 
-/// Looking at the clock costs, too.
+/// Operations between two reads of the clock, which costs time, too.
 const BETWEEN_LOOKS: u32 = 32;
-/// What our writer is given at once.
+/// Size of the pieces for our writer, bytes.
 const PIECE: usize = 256 * 1024;
 
-/// Microseconds of an operation that is done again and again.
+/// Repeats an operation; microseconds of one.
 pub fn each(turn: Duration, mut op: impl FnMut() -> io::Result<()> + 'static) -> Turn<'static> {
     Box::new(move || {
         let (begun, mut done) = (Instant::now(), 0);
@@ -30,13 +30,13 @@ pub fn each(turn: Duration, mut op: impl FnMut() -> io::Result<()> + 'static) ->
     })
 }
 
-/// The same of a request whose answer has so many bytes.
+/// Repeats a request with an answer of known length; microseconds of one.
 pub fn exchange(turn: Duration, mut conn: Conn, request: Vec<u8>, answer: usize) -> Turn<'static> {
     let mut answer = vec![0; answer];
     each(turn, move || conn.exchange(&request, &mut answer))
 }
 
-/// GB/s of a file of `size` bytes that is read with our client, in the largest messages that both agree to.
+/// Reads a file of `size` bytes with our client, in the largest common messages; GB/s.
 pub fn read_whole(server: &Server, path: &str, size: u64) -> io::Result<Turn<'static>> {
     let (client, root) = server.client()?;
     let file = root.open(path, OpenFlags::READ)?;
@@ -54,7 +54,7 @@ pub fn read_whole(server: &Server, path: &str, size: u64) -> io::Result<Turn<'st
     }))
 }
 
-/// The same of a file that is written over.
+/// Overwrites a file; GB/s.
 pub fn write_whole(server: &Server, path: &str, size: u64) -> io::Result<Turn<'static>> {
     let (client, root) = server.client()?;
     let (file, piece) = (root.open(path, OpenFlags::WRITE)?, Bytes::from(vec![0x5a; PIECE]));
@@ -72,7 +72,7 @@ pub fn write_whole(server: &Server, path: &str, size: u64) -> io::Result<Turn<'s
     }))
 }
 
-/// GB/s, if all has come.
+/// Returns the rate in GB/s, if all bytes were moved.
 pub fn rate(begun: Instant, moved: u64, wanted: u64) -> io::Result<f64> {
     if moved != wanted {
         return Err(io::Error::other(format!("{moved} bytes of {wanted} came")));

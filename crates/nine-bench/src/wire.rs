@@ -1,5 +1,5 @@
-//! The lean client: messages encoded beforehand, answers looked at no further than their head. It costs so little that
-//! what is measured is the server, and it is the same for every server.
+//! The lean client: it encodes messages in advance and checks only the head of answers. It costs so little that the
+//! server is measured, and it is the same for every server.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -15,21 +15,21 @@ use rustix::process::geteuid;
 use crate::files::file_name;
 use crate::server::SILENCE;
 
-/// Bytes of one read.
+/// Size of one read, bytes.
 const READ: usize = 256 * 1024;
-/// Requests under way while much is made.
+/// Requests in flight during preparations.
 const DEPTH: usize = 32;
-/// The first fid on one of many files.
+/// First of the fids for many files.
 const FIRST: u32 = 10;
 
-/// One connection, blocking, in 9P2000.L.
+/// One blocking connection in 9P2000.L.
 pub struct Conn {
     stream: UnixStream,
     msize: u32,
 }
 
 impl Conn {
-    /// Agrees on `msize` and attaches fid 0 to the root of `aname`.
+    /// Negotiates `msize` and attaches fid 0 to the root of `aname`.
     pub fn attach(socket: &Path, msize: u32, aname: &str) -> io::Result<Self> {
         let mut conn = Self::bare(socket)?;
         conn.msize = msize;
@@ -44,7 +44,7 @@ impl Conn {
         Ok(conn)
     }
 
-    /// A connection on which nothing has been said.
+    /// Opens a connection without a session.
     pub fn bare(socket: &Path) -> io::Result<Self> {
         let stream = UnixStream::connect(socket)?;
         stream.set_read_timeout(Some(SILENCE))?;
@@ -52,12 +52,12 @@ impl Conn {
         Ok(Self { stream, msize: u32::MAX })
     }
 
-    /// Asks and waits; an error answer is an error.
+    /// Sends a request and waits for the answer. An error answer becomes an error.
     pub fn call(&mut self, message: &Tmsg<'_>) -> io::Result<()> {
         self.call_tagged(message, Tag(0), |answer| (answer.number() == message.number() + 1).then_some(()))
     }
 
-    /// Reads, and returns how many bytes came.
+    /// Reads, and returns the number of bytes.
     pub fn read(&mut self, fid: Fid, offset: u64, count: u32) -> io::Result<usize> {
         self.call_tagged(&Tmsg::Read { fid, offset, count }, Tag(0), |answer| match answer {
             Rmsg::Read { data } => Some(data.bytes().len()),
@@ -65,19 +65,19 @@ impl Conn {
         })
     }
 
-    /// A fid for the file of this name in the root.
+    /// Walks `newfid` to the file of this name; an empty name clones the fid.
     pub fn walk(&mut self, fid: Fid, newfid: Fid, name: &[u8]) -> io::Result<()> {
         let names: &[&[u8]] = if name.is_empty() { &[] } else { &[name] };
         self.call(&Tmsg::Walk { fid, newfid, names: Names::Slice(names) })
     }
 
-    /// Leads a fid from the root down a path.
+    /// Walks a fid from the root down a path.
     pub fn walk_path(&mut self, newfid: Fid, path: &[&str]) -> io::Result<()> {
         let names: Vec<&[u8]> = path.iter().map(|name| name.as_bytes()).collect();
         self.call(&Tmsg::Walk { fid: Fid(0), newfid, names: Names::Slice(&names) })
     }
 
-    /// Asks all of these, [`DEPTH`] at a time, and waits for all answers.
+    /// Sends all these requests, [`DEPTH`] at a time, and waits for all answers.
     pub fn call_all(self, messages: impl Iterator<Item = Vec<u8>>) -> io::Result<Self> {
         let mut conn = self;
         let mut messages = messages.peekable();
@@ -95,7 +95,7 @@ impl Conn {
         Ok(conn)
     }
 
-    /// Does an operation, one message after the other.
+    /// Performs an operation, one message after the other.
     pub fn perform(&mut self, cycle: &mut impl Cycle) -> io::Result<()> {
         let mut frame = Vec::new();
         for n in 0.. {
@@ -113,13 +113,13 @@ impl Conn {
         Ok(())
     }
 
-    /// Writes a request of any form and waits for so many bytes.
+    /// Writes an encoded request and reads an answer of known length.
     pub fn exchange(&mut self, request: &[u8], answer: &mut [u8]) -> io::Result<()> {
         self.stream.write_all(request)?;
         self.stream.read_exact(answer)
     }
 
-    /// The socket itself.
+    /// Returns the socket.
     pub fn stream(&mut self) -> &mut UnixStream {
         &mut self.stream
     }
@@ -142,7 +142,7 @@ impl Conn {
     }
 }
 
-/// Reads one whole message.
+/// Reads one complete message.
 pub fn receive(stream: &mut impl Read, msize: u32, frame: &mut Vec<u8>) -> io::Result<()> {
     frame.resize(HEADER, 0);
     stream.read_exact(frame)?;
@@ -151,38 +151,38 @@ pub fn receive(stream: &mut impl Read, msize: u32, frame: &mut Vec<u8>) -> io::R
     stream.read_exact(&mut frame[HEADER..])
 }
 
-/// A message of its own.
+/// Encodes a message.
 pub fn encoded(message: &Tmsg<'_>, tag: Tag) -> Vec<u8> {
     let mut frame = Vec::new();
     message.encode(tag, Dialect::L, &mut frame);
     frame
 }
 
-/// A walk from `dir` to the file of this number (`files`), to a fid of its own.
+/// Encodes a walk from `dir` to the file of this number (`files`), to a fid of its own.
 pub fn walk_to(dir: Fid, n: u32) -> Vec<u8> {
     let (tag, newfid) = on_file(n);
     encoded(&Tmsg::Walk { fid: dir, newfid, names: Names::Slice(&[file_name(n).as_bytes()]) }, tag)
 }
 
-/// The tag and the fid of who has many files.
+/// Returns the tag and the fid for the file of this number.
 pub fn on_file(n: u32) -> (Tag, Fid) {
     (Tag(n as u16 % DEPTH as u16), Fid(FIRST + n))
 }
 
-/// An operation that is done again and again: messages that follow each other.
+/// An operation that is repeated: a sequence of messages.
 pub trait Cycle {
-    /// Appends its message `n`; false: it has no more, and is over.
+    /// Appends message `n`. Returns false at the end of the sequence.
     fn put(&mut self, n: usize, out: &mut Vec<u8>) -> bool;
 }
 
-/// The same messages each time.
+/// A fixed sequence of messages.
 impl Cycle for Vec<Vec<u8>> {
     fn put(&mut self, n: usize, out: &mut Vec<u8>) -> bool {
         self.get(n).map(|message| out.extend_from_slice(message)).is_some()
     }
 }
 
-/// Connections that each keep several operations under way; when one is answered, the next one begins.
+/// Connections that each have several operations in flight. A completed operation is followed by the next one.
 pub struct Load<C> {
     lanes: Vec<Lane<C>>,
     epoll: rustix::fd::OwnedFd,
@@ -191,9 +191,9 @@ pub struct Load<C> {
 
 struct Lane<C> {
     stream: UnixStream,
-    /// By tag.
+    /// Operations by tag.
     slots: Vec<Slot<C>>,
-    /// Part of an answer.
+    /// The received part of an answer.
     partial: Vec<u8>,
     out: Vec<u8>,
     busy: usize,
@@ -202,12 +202,12 @@ struct Lane<C> {
 struct Slot<C> {
     cycle: C,
     next: usize,
-    /// The type of the message that is under way.
+    /// Type of the message in flight.
     asked: u8,
 }
 
 impl<C: Cycle> Slot<C> {
-    /// Asks what follows; false: nothing does.
+    /// Sends the next message. Returns false at the end of the sequence.
     fn ask(&mut self, out: &mut Vec<u8>) -> bool {
         let at = out.len();
         let is_more = self.cycle.put(self.next, out);
@@ -219,7 +219,7 @@ impl<C: Cycle> Slot<C> {
 }
 
 impl<C: Cycle> Load<C> {
-    /// `cycle` makes the operation of a connection and a tag.
+    /// Creates a load; `cycle` returns the operation for a connection and a tag.
     pub fn new(conns: Vec<Conn>, depth: u16, mut cycle: impl FnMut(usize, Tag) -> C) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let mut lanes = Vec::with_capacity(conns.len());
@@ -234,7 +234,8 @@ impl<C: Cycle> Load<C> {
         Ok(Self { lanes, epoll, scratch: vec![0; READ] })
     }
 
-    /// Operations per second of all connections together, for about so long; nothing is under way afterwards.
+    /// Runs the load for about this long, until no request is in flight. Returns the operations per second of all
+    /// connections.
     pub fn run(&mut self, turn: Duration) -> io::Result<f64> {
         let begun = Instant::now();
         for lane in &mut self.lanes {
@@ -269,7 +270,7 @@ impl<C: Cycle> Load<C> {
 }
 
 impl<C: Cycle> Lane<C> {
-    /// Takes what has come and asks what follows; returns how many operations were finished.
+    /// Processes received answers and sends the next messages. Returns the number of completed operations.
     fn turn(&mut self, scratch: &mut [u8], goes_on: bool) -> io::Result<u64> {
         let mut done = 0;
         loop {
@@ -297,7 +298,7 @@ impl<C: Cycle> Lane<C> {
     }
 
     fn take(&mut self, answer: &[u8], goes_on: bool) -> io::Result<u64> {
-        // A Tversion has no tag; it is under way alone.
+        // Tversion has no tag; no other message is in flight with it.
         let tag = if tag_of(answer) == NOTAG { Tag(0) } else { tag_of(answer) };
         let slot = self.slots.get_mut(usize::from(tag.0)).ok_or_else(|| refused(answer))?;
         if type_of(answer) != slot.asked + 1 {

@@ -4,8 +4,8 @@
 //! authority.pem               its certificate: for every server and client
 //! authority.key               its key, which stays here
 //! revoked.pem                 its list of revoked certificates (CRL): for every server
-//! servers/NAME/, clients/USER/  authority.pem, cert.pem, key.pem: for this server or client
-//! old/                        certificates that were renewed or revoked
+//! servers/NAME/, clients/USER/  authority.pem, cert.pem, key.pem: what is copied to whom it is for
+//! old/                        what was renewed or revoked
 //! ```
 //!
 //! Always holds: keys have mode 0600 and directories 0700. Each visible step is one rename, so an interrupted command

@@ -88,7 +88,7 @@ impl Ground {
                 Side::There => (mac(number, Side::There), mac(number, Side::Here)),
             };
             *end = format!("{}{}", if *side == Side::Here { "h" } else { "t" }, cable.name);
-            // The lane's end has the address of the other side's card.
+            // Each of the lane's interfaces has the address of the other side's card.
             let peer = format!("peer name {end} mtu {mtu} address {other} netns {between}");
             let name = &cable.name;
             self.ip(&self.far, *side, &format!("link add {name} mtu {mtu} address {own} type veth {peer}"))?;

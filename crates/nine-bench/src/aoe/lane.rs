@@ -139,7 +139,7 @@ impl Shared {
 struct Carried {
     lines: [Line; 2],
     rooms: Vec<Vec<u8>>,
-    /// By the interface, then the kind.
+    /// Sockets by interface, then by type of frame.
     ends: [Vec<Ether>; 2],
     macs: [Mac; 2],
 }

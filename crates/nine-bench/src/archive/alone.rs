@@ -1,5 +1,5 @@
-//! An archive without a cache device beside one that has one, on files of the same file system: what is written anew is
-//! made durable, and dumped until the dump is on the worm.
+//! An archive without a cache device beside one with a cache, on files of the same file system: new data is made
+//! durable, then dumped, until the dump is on the worm.
 
 use std::io;
 use std::time::Instant;
@@ -16,7 +16,7 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
     Place::Free.arrange(&[])?;
     let size = contest.large();
     let mib = size >> 20;
-    // Each dump keeps the file, and there is one for each round and one before.
+    // Each dump contains the file; there is one dump for each round and one before.
     let rounds = contest.rounds() as u64;
     let worm = mib * (rounds + 3) + 1024;
     let alone = Stand::archive(Shape::of(0, worm))?;
@@ -33,7 +33,7 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
             stand.tell("dump wait")?;
             let (dumped, all) = (synced.elapsed().as_secs_f64(), begun.elapsed().as_secs_f64());
             work::settled(stand)?;
-            // The first one touches places for the first time.
+            // The first round is a warm-up: it touches blocks for the first time.
             if round == 0 {
                 continue;
             }

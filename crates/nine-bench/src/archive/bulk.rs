@@ -1,6 +1,5 @@
-//! One large file from end to end, with our client, in messages of 1 MiB: of an archive, of the disk server
-//! beside it on
-//! the same file system, and by pread and pwrite of as many bytes.
+//! One large file from end to end, with our client, in messages of 1 MiB: on an archive, on the disk server beside it
+//! on the same file system, and by pread and pwrite of as many bytes.
 
 use std::fs::File;
 use std::io;
@@ -23,8 +22,8 @@ const FILE: &str = "large";
 
 pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
     let size = contest.large();
-    // Its slots have been used before, and are in the page cache: on a virtual machine the first touch of a page costs
-    // more than its bytes.
+    // Use its slots once before, so that they are in the page cache: on a virtual machine the first touch of a page
+    // costs more than its data.
     let ours = Stand::archive(Shape::of((size >> 20) * 2 + 256, (size >> 20) * 4 + 64))?;
     let disk = Stand::disk()?;
     let direct = disk.dir().join("direct");
@@ -90,8 +89,8 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
     warm(contest, &disk, report)
 }
 
-/// The same, where the archive has used all of its memory before, and so does not touch it for the first time: a new
-/// process reads other files, more than it has memory for.
+/// Measures the same with an archive that has used all of its memory before, so that no page is touched for the first
+/// time: a new process reads other files, larger than its memory.
 fn warm(contest: &Contest, disk: &Stand, report: &mut Report) -> io::Result<()> {
     let size = contest.large();
     let mib = size >> 20;
@@ -130,10 +129,10 @@ fn warm(contest: &Contest, disk: &Stand, report: &mut Report) -> io::Result<()> 
     Ok(())
 }
 
-/// GB/s of a file that is made anew, up to the end of an fsync.
+/// Writes a new file, up to the end of an fsync; GB/s.
 pub(super) fn write_new(stand: &Stand, name: &str, size: u64) -> io::Result<f64> {
     let (client, root) = stand.server().client()?;
-    // There is none at first.
+    // Fails the first time, when there is no file.
     let _ = root.unlink(name, false);
     stand.sync()?;
     let piece = Bytes::from(super::pattern(PIECE, size));

@@ -1,5 +1,5 @@
-//! What a client loses while a dump is copied: eight operations under way on one connection, at places by chance, in
-//! the time of the copy beside the time before and behind it. Then the same of a file from end to end.
+//! The loss of a client while a dump is copied: eight operations in flight on one connection at random offsets, during
+//! the copy beside the time before and after it. Then the same for a file read from end to end.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,11 +14,11 @@ use crate::report::{Report, Row, Turn};
 use crate::turns::read_whole;
 
 const DEPTH: u16 = 8;
-/// The file at which the client works, and what is dumped.
+/// The client's file, and the dumped file.
 const WORK: &str = "work";
 const WORK_SIZE: u64 = 32 << 20;
 const TREE: &str = "tree";
-/// What is written anew.
+/// The file that is written anew.
 const NEW: &str = "new";
 
 pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
@@ -56,7 +56,7 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
     sequential(contest, report)
 }
 
-/// One client that reads a file which is in memory again and again, then one that writes files anew.
+/// Measures one client that rereads a file in memory, then one that writes files anew.
 fn sequential(contest: &Contest, report: &mut Report) -> io::Result<()> {
     let copied = contest.pace.of(contest.large() >> 20, 128, 4);
     let (mib, tree) = ((copied / 8).max(1), copied << 20);
@@ -92,7 +92,7 @@ fn sequential(contest: &Contest, report: &mut Report) -> io::Result<()> {
     Ok(())
 }
 
-/// What each turn brings until a dump is copied. A last one that ended behind it does not count.
+/// Returns the figures of turns until a dump is copied. A turn that ends after the copy does not count.
 fn while_copied(stand: &Stand, mut turn: impl FnMut() -> io::Result<f64>) -> io::Result<Vec<f64>> {
     let (done, mut during) = (AtomicBool::new(false), Vec::new());
     let tell = stand.teller("dump wait")?;

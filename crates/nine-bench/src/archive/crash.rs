@@ -1,4 +1,4 @@
-//! How long an archive takes to open after it was killed in the middle of writes.
+//! The time to open an archive after it was killed during writes.
 
 use std::io;
 use std::time::Duration;
@@ -8,17 +8,17 @@ use super::stand::Stand;
 use super::work::{self, Blocks};
 use crate::report::{Report, Row};
 
-/// Writes to this file, kills, opens; some times.
+/// Writes to this file, kills the archive and opens it, several times.
 pub(super) fn measure(contest: &Contest, stand: &Stand, file: &str, report: &mut Report) -> io::Result<()> {
     let mut times = Vec::new();
-    // What is not durable yet would be gone with the first one.
+    // Sync first: unsynced data would be lost with the first kill.
     stand.sync()?;
     for _ in 0..contest.pace.of(9, 3, 1) {
         let mut load = work::load(&stand.server(), file, 8, |tag| Blocks::new(tag, 1 << 20, 4096, Some(1)))?;
         let writer = std::thread::spawn(move || load.run(Duration::from_secs(60)));
         std::thread::sleep(contest.pace.turn() * 5);
         times.push(stand.crash()? / 1e3);
-        // It has lost its server.
+        // The writer's connection was lost.
         drop(writer.join());
     }
     contest.crashes.borrow_mut().extend(&times);

@@ -1,6 +1,5 @@
-//! Many small files: each made, written and closed, then each removed; 32 at a time on one connection, as a
-//! client under
-//! tar would; one sync at the end. The limit is the same by system calls of one thread.
+//! Many small files: each is created, written and closed, then each is removed; 32 at a time on one connection, as a
+//! client under tar would; one sync at the end. The limit is the same by system calls of one thread.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -20,18 +19,18 @@ use crate::place::Place;
 use crate::report::{Report, Row};
 use crate::wire::{Conn, Cycle, Load, encoded};
 
-/// Files under way at a time, each in a directory of its own with those before and behind it.
+/// Files in flight at a time, each in a separate directory with its predecessors and successors.
 const DEPTH: u16 = 32;
-/// Bytes of a file.
+/// Size of a file, bytes.
 const SIZE: usize = 1024;
-/// The fids of the directories, and of what is made.
+/// First fids of the directories, and of new files.
 const DIRS: u32 = 100;
 const FILES: u32 = 1000;
 
 pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
     let each = contest.pace.of(1_000_000, 20_000, 640) / u32::from(DEPTH);
     let count = each * u32::from(DEPTH);
-    // A small file takes no block of its own.
+    // A small file occupies no block of its own.
     let mib = u64::from(count) / 100 + 256;
     let (ours, disk) = (Stand::archive(Shape::of(mib, mib))?, Stand::disk()?);
     Place::Free.arrange(&[])?;
@@ -45,7 +44,7 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
             eprintln!("  {} rounds: more take too long", round - 1);
             break;
         }
-        // The first round does not count, so it is shorter.
+        // The first round is a warm-up, so it is shorter.
         let each = if round == 0 { each.div_ceil(10) } else { each };
         let mut figures = Vec::new();
         for stand in [&ours, &disk] {
@@ -74,7 +73,7 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
     Ok(())
 }
 
-/// Thousands a second, up to the end of the sync, and before it.
+/// Returns thousands of files per second, with the sync and without it.
 fn timed(
     each: u32,
     work: impl FnOnce() -> io::Result<()>,
@@ -93,7 +92,7 @@ enum What {
     Remove,
 }
 
-/// What one of those under way does, from its first file to its last.
+/// The sequence of files of one of the parallel operations.
 struct Files {
     what: What,
     tag: Tag,
@@ -130,7 +129,7 @@ impl Cycle for Files {
     }
 }
 
-/// All files of all directories.
+/// Processes all files of all directories.
 fn work(stand: &Stand, what: What, each: u32) -> io::Result<()> {
     let conn = on_dirs(stand)?;
     let data = super::pattern(SIZE, each.into());
@@ -162,7 +161,7 @@ fn remove_dirs(stand: &Stand) -> io::Result<()> {
     Ok(())
 }
 
-/// A connection with a fid on each directory.
+/// Opens a connection with a fid on each directory.
 fn on_dirs(stand: &Stand) -> io::Result<Conn> {
     let mut conn = stand.server().dial()?;
     for n in 0..DEPTH {

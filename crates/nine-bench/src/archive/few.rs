@@ -1,7 +1,7 @@
-//! A disk of which few reads are under way at a time; the others wait, in the order in which they came.
+//! A disk with a limit on reads in flight; further reads wait in the order of arrival.
 //!
-//! In: any operations. Out: the same, to the disk below. How many of its threads it has for reads is its own affair:
-//! here a measurement says so.
+//! In: any operations. Out: the same, to the disk below. Normally a disk chooses its number of read threads itself;
+//! here a measurement sets the limit.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,12 +20,12 @@ struct Inner {
 struct Queue {
     waiting: VecDeque<Io>,
     under_way: u64,
-    /// Somebody begins what waits; others need not.
+    /// A thread is starting waiting operations; others need not.
     is_served: bool,
 }
 
 impl Few {
-    /// At most so many reads.
+    /// Limits a disk to `most` reads in flight.
     pub fn new(of: Arc<dyn Device>, most: u64) -> Self {
         Self(Arc::new(Inner { of, most, queue: Mutex::default() }))
     }
@@ -37,7 +37,7 @@ impl Inner {
     }
 }
 
-/// Begins what there is room for. A read may end while it is begun: whoever is here sees to the next one.
+/// Starts waiting operations up to the limit. If a read ends during that, the running call starts the next one.
 fn serve(inner: &Arc<Inner>) {
     let mut queue = inner.queue();
     if queue.is_served {

@@ -1,6 +1,6 @@
-//! Dumps beside backups of the same tree by restic, to a repository of the same file system, and beside snapshots of
-//! btrfs: until what is kept can be browsed and until it is copied, what it takes, a file of an old date, and how long
-//! it takes until all of it has been verified.
+//! Dumps beside backups of the same tree by restic, to a repository on the same file system, and beside snapshots of
+//! btrfs. Measures the time until a dump can be browsed and until it is copied, its size, the read of a file of an old
+//! date, and the time to verify everything.
 
 use std::fs::File;
 use std::io;
@@ -92,7 +92,7 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
     Ok(())
 }
 
-/// Seconds until a client that is new has read a file of the first dump.
+/// Reads a file of the first dump with a new client; seconds.
 fn first_dump(stand: &Stand, file: &str) -> io::Result<f64> {
     let dumps = stand.ask("dumps")?;
     let first = dumps.split(' ').next().unwrap_or_default();
@@ -110,7 +110,7 @@ fn first_dump(stand: &Stand, file: &str) -> io::Result<f64> {
     Ok(begun.elapsed().as_secs_f64())
 }
 
-/// MiB of what is written of the worm.
+/// Returns the written part of the worm, MiB.
 fn written(stand: &Stand) -> io::Result<f64> {
     let stats = stand.ask("stats")?;
     let of = |name: &str| {

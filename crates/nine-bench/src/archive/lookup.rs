@@ -1,5 +1,5 @@
-//! A name of a large directory beside one of a small directory; what an archive of many files keeps in memory; and how
-//! soon it is open again after a crash.
+//! A lookup in a large directory beside one in a small directory; the memory of an archive with many files; and its
+//! time to open after a crash.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -65,7 +65,7 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
     crash::measure(contest, &stand, "work", report)
 }
 
-/// Makes files that have nothing in them.
+/// Creates empty files.
 struct Nodes {
     tag: Tag,
     count: u32,

@@ -1,7 +1,7 @@
-//! `archive`: the cached worm beside the disk server on the same file system, its dumps beside restic.
+//! `archive`: the cached worm beside the disk server on the same file system, and its dumps beside restic.
 //!
 //! In: two sparse files beside the build, and a directory there. Out: rows and keys, each from the file that measures
-//! it. Client and servers are processes; the kernel says where they run, unless a row says otherwise.
+//! it. Client and servers are processes; the kernel places them, unless a row names a placement.
 
 mod alone;
 mod bulk;
@@ -84,22 +84,22 @@ const KEYS: [&str; 23] = [
     "takeover_s",
 ];
 
-/// Bytes that a client gives or takes at once.
+/// Size of one read or write of a client, bytes.
 const PIECE: usize = 256 * 1024;
 
 struct Contest {
     pace: Pace,
-    /// Seconds of all starts after a crash.
+    /// Times of all starts after a crash, seconds.
     crashes: RefCell<Vec<f64>>,
 }
 
 impl Contest {
-    /// Bytes of the large file.
+    /// Returns the size of the large file, bytes.
     fn large(&self) -> u64 {
         self.pace.of(1024, 512, 4) << 20
     }
 
-    /// Of what takes seconds.
+    /// Returns the number of rounds of long measurements.
     fn rounds(&self) -> usize {
         self.pace.of(9, 3, 1)
     }
@@ -140,7 +140,7 @@ fn say(report: &mut Report, restic: Option<&str>) {
     });
 }
 
-/// Bytes that no disk makes smaller.
+/// Returns incompressible bytes.
 fn pattern(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed | 1;
     let step = |_| {

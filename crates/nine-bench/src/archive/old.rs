@@ -1,4 +1,4 @@
-//! A file as it was twenty dumps ago beside the same file today: a walk, an open, a read of its first block, a clunk.
+//! A file from twenty dumps ago beside the same file today: a walk, an open, a read of its first block, a clunk.
 
 use std::io;
 
@@ -20,7 +20,7 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
     let files = contest.pace.of(10_000, 2_000, 50);
     let stand = Stand::archive(Shape::of(512, 2048))?;
     for dump in 0..=DUMPS {
-        // One in twenty changes.
+        // One file in twenty changes.
         let changed = (0..files).filter(|n| dump == 0 || u64::from(*n) % DUMPS == dump - 1);
         work::write_files(&stand.server(), changed, SIZE, dump)?;
         if dump < DUMPS {

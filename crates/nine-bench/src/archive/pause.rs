@@ -1,7 +1,7 @@
-//! What a client notices of the moment of a dump. It asks once a millisecond, a read or a write of 4 KiB by turns, and
-//! a request that could not be asked in time counts from when it should have been. The pause of a dump is the longest
-//! time of a request that was under way between the command and 50 ms after its answer; beside it the longest of as
-//! long a time before the command.
+//! The effect of a dump on a client. The client sends a request each millisecond, alternately a read and a write of 4
+//! KiB. A request that was delayed counts from its scheduled time. The pause of a dump is the longest response time of
+//! requests in flight between the command and 50 ms after its answer. For comparison: the longest one in an equally
+//! long time before the command.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,9 +20,9 @@ use crate::stats::{growth, median, quantile};
 use crate::wire::Conn;
 
 const PERIOD: Duration = Duration::from_millis(1);
-/// What still belongs to a dump behind its answer.
+/// Time after the answer that still counts as part of the dump.
 const BEHIND: Duration = Duration::from_millis(50);
-/// The file in which the client works.
+/// The client's file.
 const WORK: &str = "work";
 const WORK_SIZE: u64 = 16 << 20;
 const BLOCK: usize = 4096;
@@ -33,7 +33,7 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
     let sizes: &[u64] = contest.pace.of(&[64, 256, 1024, 10240], &[16, 64, 256], &[1, 2, 4]);
     let (mut points, mut worst) = (Vec::new(), None);
     for (i, &mib) in sizes.iter().enumerate() {
-        // The largest has 20 dumps of a hundredth each behind it.
+        // The worm of the largest also holds 20 dumps of a hundredth each.
         let stand = Stand::archive(Shape::of(mib * 3 / 2 + 256, mib * 2 + 512))?;
         work::write(&stand.server(), TREE, 0, mib << 20, mib)?;
         let found = dumps(contest, &stand, (mib << 20) / 100)?;
@@ -56,7 +56,7 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
     Ok(())
 }
 
-/// A block in each megabyte of 50 GiB.
+/// Writes a block in each megabyte of 50 GiB.
 fn sparse(stand: &Stand) -> io::Result<()> {
     work::write(&stand.server(), TREE, 0, 4096, 1)?;
     let mut conn = work::on_file(&stand.server(), TREE)?;
@@ -72,15 +72,15 @@ fn sparse(stand: &Stand) -> io::Result<()> {
 
 #[derive(Default)]
 struct Found {
-    /// The longest waits, in milliseconds: with each dump, and before it.
+    /// The longest waits in milliseconds: during each dump, and before it.
     with: Vec<f64>,
     without: Vec<f64>,
-    /// Until the command was answered, and until it was copied.
+    /// Times until the command's answer, and until the dump was copied.
     answers: Vec<f64>,
     copies: Vec<f64>,
 }
 
-/// Twenty dumps, each of them after so many bytes have changed.
+/// Makes twenty dumps, each after `changed` bytes have changed.
 fn dumps(contest: &Contest, stand: &Stand, changed: u64) -> io::Result<Found> {
     work::write(&stand.server(), WORK, 0, WORK_SIZE, 1)?;
     stand.tell("dump wait")?;
@@ -121,7 +121,7 @@ fn dumps(contest: &Contest, stand: &Stand, changed: u64) -> io::Result<Found> {
     Ok(found)
 }
 
-/// When each request should have been asked or, if nothing was in its way, was; and when it was answered.
+/// Returns for each request its scheduled time (or the actual one if nothing delayed it) and the time of its answer.
 fn steady(mut conn: Conn, over: &AtomicBool) -> io::Result<Vec<(Instant, Instant)>> {
     let (mut chance, data) = (Chance::new(5), super::pattern(BLOCK, 5));
     let blocks = Blocks::new(Tag(0), WORK_SIZE, BLOCK, None).count;

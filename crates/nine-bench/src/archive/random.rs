@@ -1,5 +1,6 @@
-//! Places of a large file by chance, eight operations under way on one connection: reads of 4 and of 64 KiB, cached and
-//! not, and writes of 4 KiB up to the end of an fsync. The limit is pread and pwrite of one thread at the same places.
+//! Random offsets of a large file, eight operations in flight on one connection: reads of 4 and of 64 KiB, cached and
+//! uncached, and writes of 4 KiB up to the end of an fsync. The limit is pread and pwrite by one thread at the same
+//! offsets.
 
 use std::fs::File;
 use std::io;
@@ -28,7 +29,7 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
     let disk = Stand::disk()?;
     let direct = disk.dir().join("direct");
     Place::Free.arrange(&[])?;
-    // Twice, for what is overwritten gets other slots: they have been used before (as those of `bulk`).
+    // Write ours twice, because overwritten data gets other slots; then those have been used before (see `bulk`).
     for stand in [&ours, &ours, &disk] {
         bulk::write_new(stand, FILE, size)?;
         read_whole(&stand.server(), FILE, size)?()?;
@@ -66,13 +67,13 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
     Ok(())
 }
 
-/// What is done in a turn.
+/// The work of a turn.
 #[derive(Clone, Copy)]
 struct Job {
-    /// Bytes of the file, and of a piece.
+    /// Size of the file and of an operation, bytes.
     size: u64,
     block: usize,
-    /// Operations of each of those that are under way.
+    /// Operations of each parallel sequence.
     each: usize,
     is_write: bool,
     is_cold: bool,
@@ -83,7 +84,7 @@ impl Job {
         Blocks::new(tag, self.size, self.block, self.is_write.then_some(1))
     }
 
-    /// Thousands a second, by a server.
+    /// Measures a server, thousands a second.
     fn of(self, stand: &Stand) -> io::Result<f64> {
         if self.is_cold {
             stand.cool(FILE)?;
@@ -101,7 +102,7 @@ impl Job {
         Ok(self.rate(begun))
     }
 
-    /// The same, by system calls.
+    /// Measures system calls, thousands a second.
     fn direct(self, path: &Path) -> io::Result<f64> {
         if self.is_cold {
             forget(path)?;
@@ -128,7 +129,7 @@ impl Job {
     }
 }
 
-/// So many operations, one behind the other.
+/// A sequence of `each` operations.
 struct Several {
     blocks: Blocks,
     each: usize,

@@ -1,5 +1,5 @@
-//! The seed's experiments: a file read again after a dump has put it in order; how reading ahead, the fast worm and the
-//! order of the slots change what an uncached read brings, of one reader and of two.
+//! The experiments of the seed paper: a file read again after a dump has put its blocks in order; and the effect of
+//! read-ahead, the fast worm and the order of slots on uncached reads, by one reader and by two.
 
 use std::io;
 
@@ -26,13 +26,13 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
     workers(contest, report)
 }
 
-/// GB/s of a file that nobody has in memory.
+/// Reads a file that is in no memory; GB/s.
 fn cold(stand: &Stand, file: &str, size: u64) -> io::Result<f64> {
     stand.cool(file)?;
     read_whole(&stand.server(), file, size)?()
 }
 
-/// A file whose blocks were written in any order, before and after its dump.
+/// Reads a file that was written in random order, before and after its dump.
 fn scattered(contest: &Contest, report: &mut Report) -> io::Result<()> {
     let size = contest.pace.of(512, 64, 1) << 20;
     let mib = size >> 20;
@@ -78,7 +78,7 @@ fn shapes(contest: &Contest, report: &mut Report) -> io::Result<()> {
         }
         stand.tell("dump wait")?;
         work::settled(&stand)?;
-        // Not before the first round is what was read on c, where it goes there.
+        // Data from w is written to c at the first read, so report the first read separately.
         let first = cold(&stand, FILES[0], size)?;
         report.push(Row::counted(format!("{name}: {mib} MiB from w, first"), "GB/s", first, None));
         let one = Race {
@@ -97,9 +97,9 @@ fn shapes(contest: &Contest, report: &mut Report) -> io::Result<()> {
     Ok(())
 }
 
-/// A file that is read with so many reads of a device under way at a time; it is on c alone, for what is read from w is
-/// written to c at the same time. Both rules have a limit of their own (8 and 20 ahead), and so has a host file: it has
-/// 16 threads, which are all that 20 can mean here.
+/// Reads a file with a limited number of device reads in flight. The file is only on c, because data read from w would
+/// be written to c at the same time. Both rules have limits of their own (8 and 20 ahead). A host file has 16 threads,
+/// so 20 means 16 here.
 fn workers(contest: &Contest, report: &mut Report) -> io::Result<()> {
     let size = contest.large();
     let mib = size >> 20;
@@ -129,7 +129,7 @@ fn workers(contest: &Contest, report: &mut Report) -> io::Result<()> {
     Ok(())
 }
 
-/// Two clients at once, each with a file of its own: GB/s of both together.
+/// Reads with two clients at once, each a file of its own; GB/s of both together.
 fn both(stand: &Stand, size: u64) -> io::Result<f64> {
     stand.cool(FILES[0])?;
     let server = stand.server();

@@ -1,5 +1,5 @@
-//! The archive under measurement, in a process of its own: its cache and its worm are two sparse files of a directory.
-//! One socket serves its files, a second one its console. How long it took to open is left in a file beside them.
+//! The archive under measurement, in a process of its own: its cache and worm are two sparse files of a directory. One
+//! socket serves its files, a second one its console. The time to open it is stored in a file beside them.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -22,37 +22,37 @@ use rustix::process::{getegid, geteuid};
 use super::few::Few;
 use crate::ours::{doors, on_cores};
 
-/// The names of the two files.
+/// Names of the two files.
 pub(super) const DEVICES: [&str; 2] = ["c", "w"];
 /// The worm's other member, if it is a mirror.
 const OTHER: &str = "w2";
-/// Megabytes a second that are copied to a member, as the command has it.
+/// Resync rate of a member, megabytes a second, as in the command.
 const RESYNC: u64 = 100;
-/// The file that names an object store, if the worm is there and not in its file.
+/// The file with the name of an object store, if the worm is there.
 pub(super) const STORE: &str = "store";
-/// The file that says how long it took to open, in milliseconds.
+/// The file with the time to open, in milliseconds.
 pub(super) const OPENED: &str = "opened";
 
-/// What an archive is like.
+/// The parameters of an archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
-    /// MiB of the cache and of the worm; 0: there is no cache.
+    /// Sizes of the cache and of the worm, MiB; 0 means no cache.
     pub devices: [u64; 2],
     pub ahead: Ahead,
     pub fastworm: bool,
     pub row_order: bool,
-    /// KiB of a block.
+    /// Size of a block, KiB.
     pub block: u32,
-    /// MiB of the block cache in memory.
+    /// Size of the block cache in memory, MiB.
     pub memory: u64,
-    /// Reads of a device that are under way at a time; 0: as many as it takes.
+    /// Limit of device reads in flight; 0 means no limit.
     pub readers: u64,
     /// The worm is a mirror of two files.
     pub mirror: bool,
 }
 
 impl Shape {
-    /// As it is by default on a machine of 24 GiB, on devices of so many MiB.
+    /// Returns the defaults of a machine with 24 GiB, with devices of these sizes in MiB.
     pub fn of(c: u64, w: u64) -> Self {
         let (block, memory) = (16, 3072);
         Self {
@@ -67,7 +67,7 @@ impl Shape {
         }
     }
 
-    /// One word for the command line of a child.
+    /// Formats it as one word for the command line of a child.
     pub fn word(&self) -> String {
         let Self { devices: [c, w], ahead, fastworm, row_order, block, memory, readers, mirror } = self;
         let ahead = match ahead {
@@ -97,12 +97,12 @@ impl FromStr for Shape {
     }
 }
 
-/// The socket of the console of who serves at this one.
+/// Returns the console's socket for the server at this socket.
 pub(super) fn console(socket: &Path) -> PathBuf {
     socket.with_extension("console")
 }
 
-/// Serves the archive of a directory; makes it, if there is none.
+/// Serves the archive of a directory; creates it if it does not exist.
 pub fn serve(dir: &Path, shape: &OsStr, socket: &Path) -> io::Result<()> {
     let shape: Shape = shape.to_str().ok_or(io::ErrorKind::InvalidInput)?.parse()?;
     let archive = open(dir, shape)?;
@@ -111,7 +111,7 @@ pub fn serve(dir: &Path, shape: &OsStr, socket: &Path) -> io::Result<()> {
         let begun = Instant::now();
         loop {
             ticks.tick(begun.elapsed());
-            // As often as `rest` would wake, were there a runtime here.
+            // As often as `rest` would wake up; there is no runtime here.
             std::thread::sleep(ticks.pause().min(Duration::from_millis(20)));
         }
     });
@@ -177,7 +177,7 @@ fn devices(dir: &Path, shape: Shape, make: bool) -> io::Result<[Arc<dyn Device>;
         }
         Err(_) => open(DEVICES[1])?,
     };
-    // What has no bytes is no cache.
+    // An empty file means no cache.
     let c: Arc<dyn Device> = match std::fs::metadata(dir.join(DEVICES[0]))?.len() {
         0 => Arc::new(Nothing),
         _ => open(DEVICES[0])?,
@@ -185,7 +185,7 @@ fn devices(dir: &Path, shape: Shape, make: bool) -> io::Result<[Arc<dyn Device>;
     Ok([c, w])
 }
 
-/// As the command has one.
+/// Opens or creates a mirror, as the command does.
 fn mirror(members: Vec<Arc<dyn Device>>, make: bool) -> io::Result<Arc<dyn Device>> {
     let opened = rt::block_on(async |_| {
         if make {

@@ -1,4 +1,4 @@
-//! Who serves, and on what: an archive on two files, or the disk server on a directory of the same file system.
+//! The server and its storage: an archive on two files, or the disk server on a directory of the same file system.
 
 use std::cell::{Cell, Ref, RefCell};
 use std::ffi::OsStr;
@@ -14,26 +14,26 @@ use crate::scratch::Scratch;
 use crate::server::Server;
 
 pub(super) struct Stand {
-    /// None while it is started anew.
+    /// `None` during a restart.
     server: RefCell<Option<Server>>,
-    /// Of an archive.
+    /// Set for an archive.
     shape: Cell<Option<Shape>>,
     dir: Scratch,
     run: Scratch,
 }
 
 impl Stand {
-    /// A new archive.
+    /// Creates an archive.
     pub fn archive(shape: Shape) -> io::Result<Self> {
         Self::new(Some(shape))
     }
 
-    /// The disk server, with an empty directory.
+    /// Starts the disk server with an empty directory.
     pub fn disk() -> io::Result<Self> {
         Self::new(None)
     }
 
-    /// A new archive whose worm lies in the object store of this name.
+    /// Creates an archive with its worm in the object store of this name.
     pub fn on_store(shape: Shape, name: &str) -> io::Result<Self> {
         let dir = Scratch::new()?;
         std::fs::write(dir.path().join(STORE), name)?;
@@ -56,7 +56,7 @@ impl Stand {
             None => Server::ours(self.dir(), self.run.path())?,
             Some(shape) => {
                 let socket = self.socket();
-                // Of who was killed.
+                // Remove the sockets of a killed server.
                 for old in [socket.clone(), console(&socket)] {
                     std::fs::remove_file(old).or_else(gone)?;
                 }
@@ -67,7 +67,7 @@ impl Stand {
         Ok(())
     }
 
-    /// What lies on the file system.
+    /// Returns the directory of the storage.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
@@ -80,7 +80,7 @@ impl Stand {
         Ref::map(self.server.borrow(), |server| server.as_ref().expect("it runs"))
     }
 
-    /// Everything that was written is on the disk.
+    /// Makes all written data durable.
     pub fn sync(&self) -> io::Result<()> {
         if self.shape.get().is_some() {
             let (_client, root) = self.server().client()?;
@@ -89,7 +89,7 @@ impl Stand {
         Ok(syncfs(File::open(self.dir())?)?)
     }
 
-    /// Nothing of this file is in memory any more, neither here nor in the page cache.
+    /// Removes a file from all memory: the server's and the page cache.
     pub fn cool(&self, name: &str) -> io::Result<()> {
         self.sync()?;
         if self.shape.get().is_none() {
@@ -100,18 +100,17 @@ impl Stand {
         self.start()
     }
 
-    /// Nothing of an archive's devices is in the page cache; it goes on, with what it has in its own memory.
+    /// Removes an archive's devices from the page cache. The archive continues with its own memory.
     pub fn forget_pages(&self) -> io::Result<()> {
         DEVICES.iter().try_for_each(|device| forget(&self.dir().join(device)))
     }
 
-    /// An archive that has another shape when it is started the next time; its devices, its blocks and its order stay
-    /// as they were made.
+    /// Sets the shape of an archive for its next start. Devices, block size and order stay as they were created.
     pub fn reshape(&self, shape: Shape) {
         self.shape.set(Some(shape));
     }
 
-    /// An archive ends without having been told, and is started again. Milliseconds that it takes to open.
+    /// Kills an archive and starts it again. Returns the time to open it, milliseconds.
     pub fn crash(&self) -> io::Result<f64> {
         *self.server.borrow_mut() = None;
         self.start()?;
@@ -119,12 +118,12 @@ impl Stand {
         text.parse().map_err(io::Error::other)
     }
 
-    /// Tells an archive's console something; returns when that is done.
+    /// Sends a command to an archive's console, and waits until it is done.
     pub fn tell(&self, words: &str) -> io::Result<()> {
         self.teller(words)?()
     }
 
-    /// The same, for any thread.
+    /// Like [`Stand::tell`], as a function for any thread.
     pub fn teller(&self, words: &str) -> io::Result<impl FnOnce() -> io::Result<()> + Send + use<>> {
         let (client, root) = self.server().client_at(&console(&self.socket()))?;
         let (ctl, line) = (root.open("ctl", OpenFlags::WRITE)?, format!("{words}\n"));
@@ -134,12 +133,12 @@ impl Stand {
         })
     }
 
-    /// What a file of an archive's console says.
+    /// Reads a file of an archive's console.
     pub fn ask(&self, file: &str) -> io::Result<String> {
         self.asker(file)?()
     }
 
-    /// The same, whenever it is asked, from any thread.
+    /// Like [`Stand::ask`], as a function for any thread.
     pub fn asker(&self, file: &str) -> io::Result<impl Fn() -> io::Result<String> + Send + use<>> {
         let (client, root) = self.server().client_at(&console(&self.socket()))?;
         let name = file.to_owned();
@@ -158,10 +157,10 @@ impl Stand {
     }
 }
 
-/// Drops a file's pages.
+/// Drops a file's pages from the page cache.
 pub(super) fn forget(path: &Path) -> io::Result<()> {
     let file = File::options().read(true).write(true).open(path)?;
-    // Only those that are on the disk go.
+    // Only clean pages are dropped.
     file.sync_data()?;
     Ok(fadvise(&file, 0, None, Advice::DontNeed)?)
 }

@@ -1,5 +1,5 @@
-//! A file of a dump that lies in an object store, read by a process that has none of it in memory; beside the same
-//! objects, each read by one request, one after the other, from the same server; and eight at a time.
+//! A file of a dump in an object store, read by a process with an empty cache. Beside it, the same objects from the
+//! same server, each read by one request: one after the other, and eight at a time.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -51,7 +51,7 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
     Ok(())
 }
 
-/// Reads all of these, on so many connections.
+/// Downloads all these objects over `connections` connections.
 fn download(port: u16, objects: &[String], connections: usize, whole: u64) -> io::Result<f64> {
     let (begun, next) = (Instant::now(), AtomicUsize::new(0));
     let one = || -> io::Result<u64> {

@@ -1,5 +1,5 @@
-//! How long it takes until a standby serves what a killed main one had: the command, as users have it, twice, with one
-//! cache and one worm, and an arbiter of the usual period.
+//! The time until a standby serves the data of a killed primary. Runs the command twice, as users do, with one cache
+//! and one worm, and an arbiter with the default period.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -14,7 +14,7 @@ use crate::command;
 use crate::report::{Report, Row};
 use crate::scratch::Scratch;
 
-/// Milliseconds of the arbiter's period, as they are unless somebody says something else.
+/// The arbiter's default period, milliseconds.
 const PERIOD: u64 = 4000;
 /// Longer than anything here takes, unless it hangs.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -28,9 +28,9 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
     for round in 0..contest.pace.of(5, 3, 1) {
         let (name, other) = if round % 2 == 0 { ("mars", "venus") } else { ("venus", "mars") };
         let next = site.machine(other, ",begin=standby")?;
-        // One that has just begun waits until its own last life has gone, and that nobody else has its name.
+        // A new machine waits until its own previous lease has expired, and checks that no other machine has its name.
         std::thread::sleep(Duration::from_secs_f64(3.0 * period));
-        // Synced, and in no dump.
+        // This data is synced, but in no dump.
         let bytes = pattern(PIECE, round as u64 + 1).repeat((mib << 20) as usize / PIECE);
         let (file, back) = (format!("file{round}"), format!("back{round}"));
         let there = format!(":/archive/{file}");
@@ -41,7 +41,8 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
         let begun = Instant::now();
         site.tell(&["fs", "takeover", "--server", &site.socket(other)])?;
         row.ours.push(begun.elapsed().as_secs_f64());
-        // From its last sign on, which may be a quarter of that older than its end: sooner nobody knows.
+        // The lease runs from the primary's last sign of life, up to a quarter of a period before its end. No faster
+        // detection is possible.
         row.limit.push(period);
         site.tell(&["get", "-q", &there, &site.word(&back), "--server", &site.socket(other)])?;
         if fs::read(site.path(&back))? != bytes {
@@ -71,7 +72,7 @@ impl Site {
         site.tell(&["fs", "ream", &site.expr()])?;
         let period = period.to_string();
         site.tell(&["fs", "arbiter", &site.disk("a"), "mars", "venus", "--period", &period])?;
-        // A standby follows dumps: there is one.
+        // A standby follows dumps, so there must be one.
         let mars = site.machine("mars", "")?;
         site.tell(&["fs", "dump", "--wait", "--server", &site.socket("mars")])?;
         drop(mars);
@@ -98,14 +99,14 @@ impl Site {
         format!("unix!{}", self.run.path().join(machine).display())
     }
 
-    /// A machine that serves, or stands by.
+    /// Starts a machine that serves or stands by.
     fn machine(&self, name: &str, words: &str) -> io::Result<Child> {
         let what = format!(
             "fs:{},arbiter={},machine={name},cache=shared,schedule=off{words}",
             self.expr(),
             self.disk("a")
         );
-        // What one that was killed has left.
+        // Remove the socket of a killed machine.
         let _ = fs::remove_file(self.run.path().join(name));
         let socket = self.socket(name);
         let words = ["--config", "/dev/null", "serve", &what, "--listen", &socket].map(OsStr::new);

@@ -1,6 +1,6 @@
-//! A source tree that is unpacked, as tar would: one client, one request at a time, directories before what is in them,
-//! each file made, written, given its times and let go; one sync at the end. Then it is read back, as tar would to pack
-//! it again. The limit is the same by system calls.
+//! Unpacks a source tree like tar: one client, one request at a time, directories before their content. Each file is
+//! created, written, given its times and clunked; one sync at the end. Then the tree is read, as tar would to pack it.
+//! The limit is the same by system calls.
 
 use std::fs::{File, FileTimes};
 use std::io::{self, Read, Write};
@@ -21,16 +21,16 @@ use crate::place::Place;
 use crate::report::{Report, Row};
 use crate::wire::{Conn, encoded};
 
-/// The name of the tree in the root.
+/// Name of the tree in the root.
 const TREE: &str = "tree";
-/// Files of a directory, on average, and how deep directories lie at most.
+/// Mean number of files in a directory, and the maximum depth of directories.
 const EACH: u64 = 15;
 const DEEPEST: usize = 8;
-/// Bytes of a file: half of them have no more than the middle.
+/// Minimum, median and maximum size of files, bytes.
 const SIZES: [f64; 3] = [200.0, 5000.0, 200.0 * 1024.0];
-/// What the times of all files are, in seconds.
+/// The times of all files, seconds.
 const WHEN: i64 = 1_700_000_000;
-/// The fid of a file, that of a directory that is read, and the first one of the directories on the way.
+/// Fids: of a file, of a directory being read, and the first one of the directories on the path.
 const FILE: Fid = Fid(1);
 const READ: Fid = Fid(2);
 const DIRS: u32 = 10;
@@ -70,7 +70,7 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
         let read = timed(|| pack_here(&direct, &tree), || Ok(()))?;
         figures.push([unpacked[0], unpacked[1], read[0]]);
         std::fs::remove_dir_all(direct.join(TREE))?;
-        // The first round does not count.
+        // The first round is a warm-up.
         if round > 0 {
             for (i, row) in rows.iter_mut().enumerate() {
                 let all = [&mut row.ours, &mut row.peer, &mut row.limit];
@@ -85,7 +85,7 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
     Ok(())
 }
 
-/// Seconds up to the end of the sync, and before it.
+/// Returns the seconds with the sync, and without it.
 fn timed(
     work: impl FnOnce() -> io::Result<()>,
     sync: impl FnOnce() -> io::Result<()>,
@@ -97,9 +97,9 @@ fn timed(
     Ok([begun.elapsed(), before].map(|time| time.as_secs_f64()))
 }
 
-/// A directory, and its files by their sizes.
+/// A directory, and the sizes of its files.
 struct Dir {
-    /// Names from the root; the last one is its own.
+    /// Names from the root; the last one is the directory's own.
     path: Vec<String>,
     sizes: Vec<usize>,
 }
@@ -109,7 +109,7 @@ impl Dir {
         self.path.last().expect("none is the root")
     }
 
-    /// Its own fid, and that of the directory in which it is.
+    /// Returns its fid, and that of its parent.
     fn fids(&self) -> (Fid, Fid) {
         let deep = self.path.len() as u32;
         let above = if deep == 1 { 0 } else { DIRS + deep - 1 };
@@ -117,13 +117,13 @@ impl Dir {
     }
 }
 
-/// The same tree each time: about so many files, each directory before what is in it.
+/// Returns the tree, the same each time: about `files` files, each directory before its content.
 fn tree(files: u64) -> Vec<Dir> {
     let (mut chance, mut left) = (Chance::new(23), files);
     let mut dirs = vec![Dir { path: vec![TREE.into()], sizes: Vec::new() }];
     while left > 0 {
         let deep = dirs[dirs.len() - 1].path.len();
-        // Rather deeper than not: next to the last one, in it, or in one of those above it.
+        // Place it beside, in or above the last directory, preferring depth.
         let to = (0..2).map(|_| 1 + chance.below(deep as u64) as usize).max().unwrap_or(1).min(DEEPEST - 1);
         let mut path = dirs[dirs.len() - 1].path[..to].to_vec();
         path.push(format!("dir{}", dirs.len()));
@@ -134,13 +134,13 @@ fn tree(files: u64) -> Vec<Dir> {
     dirs
 }
 
-/// The logarithm of a source file's size is distributed nearly normally.
+/// Returns a random size. The logarithm of a source file's size is about normally distributed.
 fn size(chance: &mut Chance) -> usize {
     let normal = (0..12).map(|_| chance.below(1 << 20) as f64 / f64::from(1 << 20)).sum::<f64>() - 6.0;
     (SIZES[1] * (1.45 * normal).exp()).clamp(SIZES[0], SIZES[2]) as usize
 }
 
-/// Makes such a tree of about so many files, `tree`, in this directory.
+/// Creates such a tree of about `files` files in this directory, with the name `tree`.
 pub fn source(root: &Path, files: u64) -> io::Result<()> {
     unpack_here(root, &tree(files), &pattern(SIZES[2] as usize, 17))
 }
@@ -166,7 +166,7 @@ fn unpack(conn: &mut Conn, tree: &[Dir], data: &[u8]) -> io::Result<()> {
     leave(conn, 1, deep)
 }
 
-/// Directories in which nothing more is made get their times, too, from the last one of the way to one of `from`.
+/// Sets the times of completed directories, from the last one of the path up to `from`, and clunks them.
 fn leave(conn: &mut Conn, from: usize, to: usize) -> io::Result<()> {
     for deep in (from..=to).rev() {
         let fid = Fid(DIRS + deep as u32);
@@ -208,7 +208,7 @@ fn pack(conn: &mut Conn, tree: &[Dir]) -> io::Result<()> {
     Ok(())
 }
 
-/// The last directory first; what is in it, many at a time.
+/// Removes the directories, the last one first, each with its content, many files at a time.
 fn remove(mut conn: Conn, tree: &[Dir]) -> io::Result<()> {
     for dir in tree.iter().rev() {
         let path: Vec<&str> = dir.path.iter().map(String::as_str).collect();

@@ -1,5 +1,5 @@
-//! What a client loses while everything is verified, and while a member of a mirror gets what it missed: eight
-//! operations under way on one connection, beside the same before and behind it.
+//! The loss of a client during a scrub, and during the resync of a mirror member: eight operations in flight on one
+//! connection, beside the same before and after.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,16 +13,16 @@ use crate::place::Place;
 use crate::report::{Report, Row};
 
 const DEPTH: u16 = 8;
-/// The file at which the client works, and what there is beside.
+/// The client's file, and the other file.
 const WORK: &str = "work";
 const WORK_SIZE: u64 = 32 << 20;
 const TREE: &str = "tree";
 /// Longer than anything here takes, unless it hangs.
 const LIMIT: Duration = Duration::from_secs(600);
-/// Between two looks whether it is done.
+/// Interval of checks for the end.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What is done beside the client; on a thread of its own.
+/// The work beside the client, on a thread of its own.
 type Work = Box<dyn FnOnce() -> io::Result<()> + Send>;
 
 pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {

@@ -1,4 +1,4 @@
-//! What clients do here: files they fill, and operations at places by chance.
+//! The work of clients: files to fill, and operations at random offsets.
 
 use std::io;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use crate::files::file_name;
 use crate::server::Server;
 use crate::wire::{Conn, Cycle, Load, encoded};
 
-/// The file that a connection has open.
+/// The fid of a connection's open file.
 pub(super) const OPEN: Fid = Fid(1);
 
-/// Numbers by chance, the same each time.
+/// Pseudo-random numbers, the same each time.
 #[derive(Clone, Copy)]
 pub(super) struct Chance(u64);
 
@@ -34,14 +34,14 @@ impl Chance {
     }
 }
 
-/// Operations of a file's blocks, one after the other or by chance.
+/// Operations on a file's blocks, sequential or random.
 pub(super) struct Blocks {
     pub tag: Tag,
     pub chance: Chance,
-    /// Blocks of the file, bytes of one.
+    /// Number of blocks of the file, and the size of a block in bytes.
     pub count: u64,
     pub size: usize,
-    /// Of so many, one is a write.
+    /// One of this many operations is a write.
     pub writes: Option<u64>,
     pub data: Vec<u8>,
 }
@@ -52,11 +52,12 @@ impl Blocks {
         Self { tag, chance, count: file / size as u64, size, writes, data: pattern(size, u64::from(tag.0)) }
     }
 
-    /// Where the next one is, and whether it is a write: then `data` is for that place.
+    /// Returns the offset of the next operation and whether it is a write; then `data` is prepared
+    /// for it.
     pub fn next(&mut self) -> (u64, bool) {
         let offset = self.chance.below(self.count) * self.size as u64;
         let is_write = self.writes.is_some_and(|of| self.chance.below(of) == 0);
-        // No two blocks of a disk shall be the same.
+        // No two blocks may be equal.
         self.data[..8].copy_from_slice(&offset.to_le_bytes());
         (offset, is_write)
     }
@@ -77,14 +78,14 @@ impl Cycle for Blocks {
     }
 }
 
-/// Walks to a file of a directory, opens it, reads its beginning and lets it go: each time another one.
+/// Walks to a random file of a directory, opens it, reads its beginning and clunks it.
 pub(super) struct Visits {
     pub tag: Tag,
     pub chance: Chance,
-    /// The directory, and how many files it has.
+    /// The directory, and its number of files.
     pub dir: Fid,
     pub files: u32,
-    /// Bytes to read; none: it is not opened.
+    /// Bytes to read; with `None` the file is not opened.
     pub read: Option<u32>,
 }
 
@@ -109,7 +110,7 @@ impl Cycle for Visits {
     }
 }
 
-/// A connection that has a file of the root open.
+/// Opens a connection with an open file of the root.
 pub(super) fn on_file(server: &Server, name: &str) -> io::Result<Conn> {
     let mut conn = server.dial()?;
     conn.walk(Fid(0), OPEN, name.as_bytes())?;
@@ -117,7 +118,7 @@ pub(super) fn on_file(server: &Server, name: &str) -> io::Result<Conn> {
     Ok(conn)
 }
 
-/// A load of operations on a file's blocks.
+/// Creates a load of operations on a file's blocks.
 pub(super) fn load(
     server: &Server,
     name: &str,
@@ -127,7 +128,7 @@ pub(super) fn load(
     Load::new(vec![on_file(server, name)?], depth, |_, tag| blocks(tag))
 }
 
-/// Writes so many bytes at an offset of a file, which is made if there is none.
+/// Writes `size` bytes at an offset of a file, which is created if it does not exist.
 pub(super) fn write(server: &Server, name: &str, offset: u64, size: u64, seed: u64) -> io::Result<()> {
     let (client, root) = server.client()?;
     let file = match root.open(name, OpenFlags::WRITE) {
@@ -148,7 +149,7 @@ pub(super) fn write(server: &Server, name: &str, offset: u64, size: u64, seed: u
     })
 }
 
-/// Waits until everything that was dumped is on the worm, and nothing but that has anything to do.
+/// Waits until all dumps are on the worm and the archive has no more background work.
 pub(super) fn settled(stand: &Stand) -> io::Result<()> {
     copied(stand)?;
     let mut before = String::new();
@@ -164,7 +165,7 @@ pub(super) fn settled(stand: &Stand) -> io::Result<()> {
     }
 }
 
-/// Waits until everything that was dumped is on the worm.
+/// Waits until all dumps are on the worm.
 pub(super) fn copied(stand: &Stand) -> io::Result<()> {
     while stand.ask("dumps")?.contains("on its way") {
         std::thread::sleep(Duration::from_millis(10));

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// Measures `times` writes of each size to a file of the server at this loopback port; microseconds of a write. The
-/// inner error names what is missing.
+/// inner error names the missing program or file.
 pub(super) fn writes(
     port: u16,
     file: &str,

@@ -35,7 +35,7 @@ pub(super) enum Way {
 }
 
 impl Machines {
-    /// Finds everything that machines need. The inner error names what is missing.
+    /// Finds everything that machines need. The inner error names the missing program or file.
     pub(super) fn find(space: &Path) -> io::Result<Result<Self, String>> {
         if found(Path::new(QEMU)).is_none() {
             return Ok(Err(format!("{QEMU}, its rows are left out (apt-get install qemu-system-x86)")));

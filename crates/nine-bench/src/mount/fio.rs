@@ -1,8 +1,8 @@
-//! fio: large files from end to end, and 4 KiB by chance.
+//! fio: large files from end to end, and 4 KiB at random offsets.
 //!
-//! A file is read from end to end as programs do, through the kernel's page cache, which has nothing of it; that keeps
-//! one request under way and what is read ahead. What is said to have 32 under way, and all by chance, goes without a
-//! page cache (O_DIRECT) where it is mounted. The directory itself has the page cache, for so have the servers.
+//! A file is read from end to end as programs do, through the kernel's page cache, which has nothing of it: one request
+//! and the read-ahead are in flight. Rows with 32 in flight, and all random ones, bypass the page cache (O_DIRECT) if
+//! the files are mounted. On the directory itself the page cache is used, because the servers use it, too.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -21,13 +21,13 @@ use crate::files::LARGE;
 use crate::peers;
 use crate::report::Report;
 
-/// What fio does with a file.
+/// A job of fio.
 #[derive(Clone, Copy)]
 pub(super) struct Job {
-    /// As fio calls it.
+    /// fio's name of the access pattern.
     pub rw: &'static str,
     pub depth: u32,
-    /// Without a page cache, where the mount may be asked for that.
+    /// Bypass the page cache, if the mount supports that.
     pub is_direct: bool,
 }
 
@@ -53,7 +53,7 @@ const FIGURES: [Figure; 8] = [
     ("write 4 KiB, depth 32", "k/s"),
 ];
 
-/// Whether fio is there. If not, that is said.
+/// Returns whether fio is installed. If not, notes that.
 pub(super) fn is_there(report: &mut Report) -> bool {
     let found = peers::find("fio").is_some();
     if !found {
@@ -96,8 +96,8 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
     Ok(())
 }
 
-/// Does these jobs one after the other: GB/s of what goes from end to end, thousands a second of the others. The
-/// kernel's caches of a mount are empty before each; those of a directory itself are left as they are.
+/// Runs these jobs one after the other: GB/s of sequential jobs, thousands a second of the others. The kernel's caches
+/// of a mount are empty before each job; those of a directory itself stay as they are.
 pub(super) fn fio<const N: usize>(
     contest: &Contest,
     who: Who,
@@ -130,7 +130,7 @@ pub(super) fn fio<const N: usize>(
     if !out.status.success() {
         return Err(said());
     }
-    // Warnings come first.
+    // Skip the warnings before the JSON text.
     let json =
         text.find('{').and_then(|at| serde_json::from_str::<Value>(&text[at..]).ok()).ok_or_else(said)?;
     let figure = |(job, said_of): (&Job, &Value)| {

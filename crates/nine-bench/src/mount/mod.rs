@@ -1,7 +1,8 @@
-//! `mount`: a directory mounted by ours (FUSE) beside sshfs and rclone to this machine, and the directory itself.
+//! `mount`: a directory mounted by our command (FUSE), beside sshfs and rclone on the same machine, and beside the
+//! directory itself.
 //!
-//! In: one directory of files, and who shows them: each is mounted anew for its turn, so that nothing is in its kernel
-//! caches, and nobody else's process is there meanwhile. Out: rows and keys, each from the file that measures it.
+//! In: one directory of files, and the programs that mount it. Each mounts it anew for its turn, so that its kernel
+//! caches are empty and no other contestant runs meanwhile. Out: rows and keys, each from the file that measures it.
 
 mod fio;
 mod reads;
@@ -42,7 +43,7 @@ const KEYS: [&str; 7] = [
     "passthrough_vs_direct",
 ];
 
-/// Keys, programs and packages whose versions are told.
+/// Keys, programs and packages of the peers with versions to report.
 const PEERS: [(&str, &str, &str); 4] = [
     ("sshfs", "sshfs", "sshfs"),
     ("rclone", "rclone", "rclone"),
@@ -56,7 +57,7 @@ struct Contest {
 }
 
 impl Contest {
-    /// Of what takes seconds.
+    /// Returns the number of rounds of long measurements.
     fn rounds(&self) -> usize {
         self.pace.of(9, 3, 1)
     }

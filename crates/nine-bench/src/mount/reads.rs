@@ -1,4 +1,4 @@
-//! What is read a second time, from the kernel's pages; and what the kernel reads by itself.
+//! Second reads, from the kernel's pages; and passthrough reads by the kernel itself.
 
 use std::fs::File;
 use std::io;
@@ -15,11 +15,11 @@ use crate::files::LARGE;
 use crate::report::{Report, Row};
 use crate::turns::rate;
 
-/// Bytes of the file that is read twice, and of a read.
+/// Size of the file that is read twice, and of one read, bytes.
 const TWICE: u64 = 256 << 20;
 const PIECE: usize = 1 << 20;
 
-/// A file is read from end to end, closed, and opened and read again.
+/// Reads a file from end to end, closes it, opens it and reads it again.
 pub(super) fn again(contest: &Contest, report: &mut Report) -> io::Result<()> {
     let size = contest.stand.large()?.min(TWICE);
     let whos = [Who::Ours, Who::Passed, Who::Served, Who::Sshfs, Who::Rclone, Who::Direct];
@@ -39,7 +39,7 @@ pub(super) fn again(contest: &Contest, report: &mut Report) -> io::Result<()> {
     Ok(())
 }
 
-/// GB/s of a file's beginning.
+/// Reads the beginning of a file; GB/s.
 fn read(path: &Path, size: u64) -> io::Result<f64> {
     let (file, mut piece) = (File::open(path)?, vec![0; PIECE]);
     let begun = Instant::now();
@@ -58,7 +58,8 @@ const FIGURES: [Figure; 4] = [
     ("read 4 KiB by chance, host cold", "k/s"),
 ];
 
-/// Through the page cache, which has nothing of the mount; the host's has all, then nothing.
+/// Measures reads through the page cache, which has nothing of the mount. The host's cache has the
+/// whole file, then nothing.
 pub(super) fn passthrough(contest: &Contest, report: &mut Report) -> io::Result<()> {
     if !fio::is_there(report) {
         return Ok(());
@@ -90,13 +91,13 @@ pub(super) fn passthrough(contest: &Contest, report: &mut Report) -> io::Result<
     })?;
     let rows = [0, 1, 2, 3]
         .map(|n| found.row(n, ", passthrough / never", Who::Passed, Some(Who::Ours), Some(Who::Direct)));
-    // What the disk does varies from run to run.
+    // The speed of the disk varies from run to run.
     report.key("passthrough_vs_direct", rows[..2].iter().filter_map(Row::vs_limit).reduce(f64::min));
     report.extend(rows.into());
     Ok(())
 }
 
-/// Whether this kernel reads files of our mount by itself: then our process does not.
+/// Returns whether this kernel reads files of our mount by itself, without our process.
 fn passes(contest: &Contest) -> io::Result<bool> {
     let (mounted, size) = (contest.stand.mount(Who::Passed)?, contest.stand.large()?);
     let before = mounted.has_read()?;

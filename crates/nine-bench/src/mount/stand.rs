@@ -1,5 +1,4 @@
-//! Who shows the files, and how they are mounted: by processes in the foreground, in a name space of this program's
-//! own.
+//! The contestants and their mounts: processes in the foreground, in a mount name space of this program.
 
 use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};
@@ -19,18 +18,18 @@ use crate::scratch::Scratch;
 use crate::server::SILENCE;
 use crate::{command, files};
 
-/// Between two looks whether something is there.
+/// Interval of checks whether a mount or server is ready.
 const PAUSE: Duration = Duration::from_millis(5);
-/// The file that is written over; it has as many bytes as [`files::LARGE`].
+/// The file to overwrite; as long as [`files::LARGE`].
 pub(super) const WRITTEN: &str = "written";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Who {
-    /// Our mount, whose process is asked for everything.
+    /// Our mount; the kernel asks our process for everything.
     Ours,
-    /// The same, but the kernel reads and writes open files by itself.
+    /// Our mount with passthrough: the kernel reads and writes open files itself.
     Passed,
-    /// Our mount of our server at a port of this machine.
+    /// Our mount of our server, at a TCP port of this machine.
     Served,
     Sshfs,
     Rclone,
@@ -51,8 +50,8 @@ impl Who {
     }
 }
 
-/// From now on what is mounted by this thread and its children is seen by nobody else, and goes with the last of them,
-/// whatever ends them.
+/// Moves this thread and its children to a mount name space of their own. Its mounts are invisible to other processes
+/// and vanish with the last process in it.
 pub(super) fn apart() -> io::Result<()> {
     #[expect(
         deprecated,
@@ -67,12 +66,12 @@ pub(super) struct Stand {
     program: PathBuf,
     /// The files.
     served: Scratch,
-    /// Keys, logs, places to mount on.
+    /// Keys, logs, mount points.
     pub run: Scratch,
-    /// Our server, and sshd where there is one.
+    /// Our server, and sshd if it is installed.
     ours: (Child, SocketAddr),
     sshd: Option<(Child, SocketAddr)>,
-    /// Peers that are there, and work.
+    /// Peers that are installed and work.
     attend: RefCell<Vec<Who>>,
 }
 
@@ -98,29 +97,29 @@ impl Stand {
         self.served.path()
     }
 
-    /// Bytes of the large file.
+    /// Returns the size of the large file, bytes.
     pub fn large(&self) -> io::Result<u64> {
         Ok(self.dir().join(files::LARGE).metadata()?.len())
     }
 
-    /// Whether a peer is there; why not.
+    /// Tries a peer and adds it, or returns why it does not work.
     pub fn attend(&self, peer: Who) -> io::Result<()> {
         self.mount(peer)?.dir().join(files::LARGE).metadata()?;
         self.attend.borrow_mut().push(peer);
         Ok(())
     }
 
-    /// It fails: it takes no part any more.
+    /// Drops a peer that has failed.
     pub fn leave(&self, peer: Who) {
         self.attend.borrow_mut().retain(|who| *who != peer);
     }
 
-    /// Whether it takes part.
+    /// Returns whether a contestant takes part.
     pub fn has(&self, who: Who) -> bool {
         !matches!(who, Who::Sshfs | Who::Rclone) || self.attend.borrow().contains(&who)
     }
 
-    /// Mounts it.
+    /// Mounts the directory.
     pub fn mount(&self, who: Who) -> io::Result<Mounted> {
         let (run, dir) = (self.run.path(), self.run.path().join("mounted"));
         if who == Who::Direct {
@@ -169,11 +168,11 @@ impl Stand {
     }
 }
 
-/// What is mounted. Dropped, it is not any more, and its process has ended.
+/// A mount. Dropping it unmounts it and ends its process.
 pub(super) struct Mounted {
     child: Option<Child>,
     dir: PathBuf,
-    /// What it keeps itself.
+    /// The contestant's own cache directory.
     own: Option<PathBuf>,
 }
 
@@ -182,7 +181,7 @@ impl Mounted {
         &self.dir
     }
 
-    /// Bytes that its process has read so far, of whatever.
+    /// Returns the bytes that its process has read so far, from any file.
     pub fn has_read(&self) -> io::Result<u64> {
         let pid = self.child.as_ref().ok_or(io::ErrorKind::NotFound)?.pid();
         let io = std::fs::read_to_string(format!("/proc/{pid}/io"))?;
@@ -194,7 +193,7 @@ impl Mounted {
 impl Drop for Mounted {
     fn drop(&mut self) {
         let Some(child) = &mut self.child else { return };
-        // It may not have been mounted. Who does not end by himself is ended.
+        // It may not have been mounted. A process that does not end by itself is killed.
         let _ = unmount(&self.dir, UnmountFlags::DETACH);
         let _ = child.wait(SILENCE);
         if let Some(own) = &self.own {
@@ -209,12 +208,12 @@ fn disk(dir: &Path) -> OsString {
     what
 }
 
-/// An address of this machine at which nobody listens.
+/// Returns a free address of this machine.
 fn free() -> io::Result<SocketAddr> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
 }
 
-/// A server, when it can be reached.
+/// Starts a server, and waits until it accepts connections.
 fn listening(words: &[OsString], at: SocketAddr, log: &Path) -> io::Result<Child> {
     let words: Vec<&OsStr> = words.iter().map(OsString::as_os_str).collect();
     let (mut child, begun) = (Child::program(&words, log)?, Instant::now());

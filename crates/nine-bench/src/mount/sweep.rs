@@ -1,4 +1,4 @@
-//! Turns that bring several figures at once, of more than three contestants; and the rows that become of them.
+//! Turns that return several figures at once, for more than three contestants; and the rows made of them.
 
 use std::fs::File;
 use std::io;
@@ -9,7 +9,7 @@ use rustix::fs::syncfs;
 use super::{Contest, Who};
 use crate::report::{Report, Row};
 
-/// What a figure is, and its unit.
+/// Description and unit of a figure.
 pub(super) type Figure = (&'static str, &'static str);
 
 /// Figures of all rounds, by contestant.
@@ -18,7 +18,7 @@ pub(super) struct Found<const N: usize> {
     of: Vec<(Who, Vec<[f64; N]>)>,
 }
 
-/// Everybody has a turn, round after round; the first one does not count. A peer whose turn fails has no more.
+/// Runs all contestants in turns, for all rounds; the first one is a warm-up. A peer with a failed turn is dropped.
 pub(super) fn sweep<const N: usize>(
     contest: &Contest,
     report: &mut Report,
@@ -35,7 +35,7 @@ pub(super) fn sweep<const N: usize>(
             break;
         }
         for (who, all) in of.iter_mut().filter(|(who, _)| contest.stand.has(*who)) {
-            // What others have written is not written back meanwhile.
+            // Write back earlier data now, not during the turn.
             syncfs(File::open(contest.stand.dir())?)?;
             match turn(*who) {
                 Ok(figures) if round > 0 => all.push(figures),
@@ -53,7 +53,7 @@ pub(super) fn sweep<const N: usize>(
 }
 
 impl<const N: usize> Found<N> {
-    /// A row of one figure.
+    /// Returns a row of one figure.
     pub fn row(&self, n: usize, and: &str, ours: Who, peer: Option<Who>, limit: Option<Who>) -> Row {
         let of = |who: Option<Who>| -> Vec<f64> {
             let all = self.of.iter().find(|(one, _)| Some(*one) == who);
@@ -63,7 +63,7 @@ impl<const N: usize> Found<N> {
         Row { what: format!("{what}{and}"), unit, ours: of(Some(ours)), peer: of(peer), limit: of(limit) }
     }
 
-    /// Each figure beside sshfs, the directory and rclone, and ours by TCP.
+    /// Adds rows of each figure: ours beside sshfs, the directory and rclone; and ours by TCP.
     pub fn rows(&self, report: &mut Report) {
         for n in 0..N {
             report.push(self.row(n, " / sshfs", Who::Ours, Some(Who::Sshfs), Some(Who::Direct)));
@@ -72,7 +72,7 @@ impl<const N: usize> Found<N> {
         }
     }
 
-    /// Ours over that of sshfs.
+    /// Returns the ratio of ours to sshfs.
     pub fn vs_sshfs(&self, n: usize) -> Option<f64> {
         self.row(n, "", Who::Ours, Some(Who::Sshfs), None).vs_peer()
     }

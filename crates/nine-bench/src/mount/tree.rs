@@ -1,4 +1,4 @@
-//! A source tree, by the programs that people have: tar, git, rm.
+//! A source tree, processed by common programs: tar, git, rm.
 
 use std::io;
 use std::path::Path;
@@ -10,7 +10,7 @@ use super::{Contest, Who};
 use crate::report::Report;
 use crate::{archive, peers};
 
-/// The name of the tree, and where another one is removed.
+/// Name of the tree, and of the tree to remove.
 const TREE: &str = "tree";
 const OLD: &str = "old";
 
@@ -36,7 +36,8 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
     }
     let unpack = |to: &Path| tar(&["-xf".as_ref(), &packed, "--no-same-owner".as_ref(), "-C".as_ref(), to]);
     let whos = [Who::Ours, Who::Served, Who::Sshfs, Who::Rclone, Who::Direct];
-    // Nothing is removed meanwhile: for minutes ext4 looks for numbers of files around those that were.
+    // Remove nothing before the end: after removals, ext4 searches for free inode numbers for
+    // minutes.
     let mut count = 0;
     let found = sweep(contest, report, &whos, FIGURES, |who| {
         count += 1;
@@ -50,7 +51,7 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
         let (first, again) = (status()?, status()?);
         drop(mounted);
         let mounted = stand.mount(who)?;
-        // To a pipe: what goes to /dev/null is not even read.
+        // Use a pipe: tar does not even read files if its output is /dev/null.
         let script = "tar -c --exclude=./.git -C \"$0\" . | cat > /dev/null";
         let read = timed(Command::new("sh").args(["-c", script]).arg(mounted.dir().join(TREE)))?;
         Ok([unpacked, first, again, read])
@@ -79,7 +80,7 @@ fn tar(words: &[&Path]) -> io::Result<f64> {
     timed(Command::new("tar").args(words))
 }
 
-/// Nobody's configuration counts.
+/// Runs git without user configuration; seconds.
 fn git(dir: &Path, words: &[&str]) -> io::Result<f64> {
     let mut command = Command::new("git");
     command.env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_CONFIG_NOSYSTEM", "1").arg("-C").arg(dir);
@@ -87,7 +88,7 @@ fn git(dir: &Path, words: &[&str]) -> io::Result<f64> {
     timed(command.args(words))
 }
 
-/// Seconds of a command.
+/// Runs a command; seconds.
 fn timed(command: &mut Command) -> io::Result<f64> {
     let begun = Instant::now();
     let out = command.stdin(Stdio::null()).stdout(Stdio::null()).output()?;

@@ -1,4 +1,4 @@
-//! btrfs, which keeps what was there in snapshots: a file system of its own in a file, mounted by a loop device.
+//! btrfs, which has snapshots: a file system in a file, mounted by a loop device.
 
 use std::fs::File;
 use std::io;
@@ -8,14 +8,14 @@ use std::time::Instant;
 
 use super::find;
 
-/// A file system with one subvolume. Dropped, it is unmounted.
+/// A file system with one subvolume; unmounted on drop.
 pub struct Volume {
     program: PathBuf,
     mount: PathBuf,
 }
 
 impl Volume {
-    /// A new one of so many MiB in this directory; why not, if there is none here.
+    /// Creates a file system of `mib` MiB in this directory. The inner error is the reason why that is not possible.
     pub fn new(run: &Path, mib: u64) -> io::Result<Result<Self, String>> {
         let (Some(make), Some(program)) = (find("mkfs.btrfs"), find("btrfs")) else {
             return Ok(Err("it is not installed (Debian package btrfs-progs)".into()));
@@ -34,12 +34,12 @@ impl Volume {
         Ok(Ok(it))
     }
 
-    /// What snapshots are made of.
+    /// Returns the directory that snapshots are taken of.
     pub fn tree(&self) -> PathBuf {
         self.mount.join("tree")
     }
 
-    /// Seconds until there is a snapshot of this name, which nobody writes, and which a cut of the power leaves.
+    /// Takes a read-only snapshot of this name and makes it durable; seconds.
     pub fn snapshot(&self, name: &str) -> io::Result<f64> {
         let begun = Instant::now();
         self.subvolume(&["snapshot".as_ref(), "-r".as_ref(), &self.tree(), &self.mount.join(name)])?;
@@ -54,7 +54,7 @@ impl Volume {
 
 impl Drop for Volume {
     fn drop(&mut self) {
-        // What still has it open goes on until it ends.
+        // A lazy unmount: open files stay usable until they are closed.
         let _ = perform(Command::new("umount").arg("--lazy").arg(&self.mount));
     }
 }

@@ -1,5 +1,5 @@
-//! diod, the 9P server that Debian has. It serves 9P2000.L alone, in messages of 65,512 bytes at most, with 16 threads
-//! for each tree and one more for each connection.
+//! diod, the 9P server in Debian. It serves only 9P2000.L, in messages of at most 65,512 bytes, with 16 threads for
+//! each tree and one more for each connection.
 
 use std::ffi::OsString;
 use std::io;
@@ -14,10 +14,10 @@ use crate::child::Child;
 use crate::far::Far;
 use crate::server::{SILENCE, Server};
 
-/// The largest message it agrees to.
+/// The largest message size it agrees to.
 const MSIZE: u32 = 65_512;
 
-/// Serves `dir` at a socket. `None`: it is not installed.
+/// Serves `dir` at a socket. `None` if it is not installed.
 pub fn start(dir: &Path, sockets: &Path) -> io::Result<Option<Server>> {
     let socket = sockets.join("diod");
     let Some(words) = words(dir, &["-l".into(), socket.clone().into()]) else { return Ok(None) };
@@ -34,8 +34,8 @@ pub fn start(dir: &Path, sockets: &Path) -> io::Result<Option<Server>> {
     Ok(Some(Server::peer(child, socket, dir.display().to_string(), MSIZE)))
 }
 
-/// The same at a port of the other side, a process for each client: a diod that listens itself asks for the name of
-/// each client's address, and hangs up where nobody can tell.
+/// Serves `dir` at a port of the far side, with a process for each client. A diod that listens itself looks up the name
+/// of each client's address, and closes the connection if there is none.
 pub fn start_far(far: &Far, dir: &Path, run: &Path) -> io::Result<Option<Peer>> {
     let (log, port) = (run.join("diod.log"), far.free_port(Side::There)?);
     let at = format!("{}:{port}", far.server());
@@ -45,8 +45,8 @@ pub fn start_far(far: &Far, dir: &Path, run: &Path) -> io::Result<Option<Peer>> 
     Ok(Some(Peer { child, port }))
 }
 
-/// With its own defaults, but for authentication, which it would do with munge. As the only user it may leave out what
-/// it otherwise does at each request to become that user, which makes it faster.
+/// Returns its words: default settings, but without authentication (by munge). Running as the only user, it need not
+/// change its identity for each request, which makes it faster.
 fn words(dir: &Path, clients: &[OsString]) -> Option<Vec<OsString>> {
     let uid = geteuid().as_raw().to_string();
     let mut words: Vec<OsString> = vec![find("diod")?.into()];
@@ -56,7 +56,7 @@ fn words(dir: &Path, clients: &[OsString]) -> Option<Vec<OsString>> {
     Some(words)
 }
 
-/// The version of the package; `None`: there is none.
+/// Returns the version of the package, or `None` if it is not installed.
 pub fn version() -> Option<String> {
     super::version("diod", "diod")
 }

@@ -1,4 +1,4 @@
-//! Other people's servers and clients, as Debian packages them.
+//! Servers and clients of other projects, as Debian packages them.
 
 pub mod btrfs;
 pub mod curl;
@@ -17,13 +17,13 @@ use std::process::Command;
 
 use crate::child::Child;
 
-/// A server of theirs that has been started at a port of its own.
+/// A running server of another project, at a port of its own.
 pub struct Peer {
     pub child: Child,
     pub port: u16,
 }
 
-/// Where a program is. Those for administrators are found for everybody.
+/// Finds a program, also in the directories of system administration programs.
 pub fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let dirs =
@@ -31,7 +31,8 @@ pub fn find(program: &str) -> Option<PathBuf> {
     dirs.map(|dir| dir.join(program)).find(|file| file.is_file())
 }
 
-/// The version of a package whose program this is; `None`: it is not there.
+/// Returns the version of the package of an installed program, or `None` if the program is not
+/// installed.
 pub fn version(program: &str, package: &str) -> Option<String> {
     find(program)?;
     let said = Command::new("dpkg-query").args(["-W", "-f=${Version}", package]).output().ok()?;

@@ -1,8 +1,8 @@
-//! nbdkit, a server of disks over TCP, and the least client of its protocol (NBD): fixed newstyle, many requests under
-//! way, simple replies.
+//! nbdkit, a disk server over TCP, and a minimal client for its protocol (NBD): fixed newstyle, many requests in
+//! flight, simple replies.
 //!
-//! Always holds of the client: it writes all requests that it has room for at once, and reads what has come by as few
-//! calls as there can be, large answers to where they are wanted.
+//! Always holds for the client: it writes all possible requests at once, and reads with as few calls as possible. Large
+//! answers are read directly into the caller's buffer.
 
 use std::ffi::OsString;
 use std::io::{self, BufReader, Read, Write};
@@ -15,7 +15,7 @@ use super::{Peer, find};
 use crate::far::Far;
 use crate::server::SILENCE;
 
-/// Serves a file on all addresses of the far side, with its own defaults: 16 threads. `None`: it is not installed.
+/// Serves a file on all addresses of the far side with its defaults: 16 threads. `None` if it is not installed.
 pub fn start(far: &Far, file: &Path, run: &Path) -> io::Result<Option<Peer>> {
     let Some(program) = find("nbdkit") else { return Ok(None) };
     let (log, port) = (run.join("nbdkit.log"), far.free_port(Side::There)?);
@@ -27,15 +27,15 @@ pub fn start(far: &Far, file: &Path, run: &Path) -> io::Result<Option<Peer>> {
     Ok(Some(Peer { child, port }))
 }
 
-/// The version of the package; `None`: there is none.
+/// Returns the version of the package, or `None` if it is not installed.
 pub fn version() -> Option<String> {
     super::version("nbdkit", "nbdkit")
 }
 
 const MAGIC: &[u8; 16] = b"NBDMAGICIHAVEOPT";
-/// Fixed newstyle, no padding: what both sides say.
+/// Flags of both sides: fixed newstyle, no padding.
 const FLAGS: u16 = 3;
-/// The option that ends the talk.
+/// The option that ends the negotiation.
 const EXPORT_NAME: u32 = 1;
 const REQUEST: u32 = 0x2560_9513;
 const REPLY: u32 = 0x6744_6698;
@@ -44,9 +44,10 @@ pub const READ: u16 = 0;
 pub const WRITE: u16 = 1;
 const DISCONNECT: u16 = 2;
 
-/// Bytes of a request without data.
+/// Size of a request without data, bytes.
 const HEADER: usize = 28;
-/// What is read ahead: of small answers many, of large ones little, for that is copied once more.
+/// Read-ahead buffer: large for small answers. For large answers it is small, because buffered data is copied once
+/// more.
 const AHEAD_SMALL: usize = 64 << 10;
 const AHEAD_LARGE: usize = 16 << 10;
 
@@ -55,9 +56,9 @@ pub struct Client {
     stream: TcpStream,
     replies: BufReader<TcpStream>,
     kind: u16,
-    /// Requests that wait to be written, with their data.
+    /// Requests to write, with their data.
     out: Vec<u8>,
-    /// A request to write: room for its header, and its data.
+    /// A write request: space for its header, then its data.
     data: Vec<u8>,
 }
 
@@ -73,7 +74,7 @@ impl Client {
         Ok(Self { stream, replies, kind, out: Vec::new(), data: vec![0x5a; HEADER + size] })
     }
 
-    /// A request that is to be written; one with much data is at once.
+    /// Adds a request to the output. A request with much data is written at once.
     pub fn ask(&mut self, cookie: u64, at: u64) -> io::Result<()> {
         let header = header(self.kind, cookie, at, (self.data.len() - HEADER) as u32);
         self.data[..HEADER].copy_from_slice(&header);
@@ -87,14 +88,14 @@ impl Client {
         Ok(())
     }
 
-    /// Writes what waits.
+    /// Writes all pending requests.
     pub fn send(&mut self) -> io::Result<()> {
         self.stream.write_all(&self.out)?;
         self.out.clear();
         Ok(())
     }
 
-    /// The next reply: which request it is to, and of a read what has come.
+    /// Reads the next reply and returns its request's cookie. For a read, `data` gets the data.
     pub fn reply(&mut self, data: &mut [u8]) -> io::Result<u64> {
         let mut head = [0; 16];
         self.replies.read_exact(&mut head)?;
@@ -105,8 +106,8 @@ impl Client {
         Ok(cookie)
     }
 
-    /// Says goodbye, when nothing is under way, and waits until it has been heard: this nbdkit may abort where a client
-    /// goes without it.
+    /// Disconnects when no request is in flight, and waits until the server closes: this nbdkit may abort if a client
+    /// leaves without that.
     pub fn end(mut self) -> io::Result<()> {
         self.stream.write_all(&header(DISCONNECT, 0, 0, 0))?;
         match self.replies.read(&mut [0])? {
@@ -115,7 +116,7 @@ impl Client {
         }
     }
 
-    /// Whether the next reply, or its beginning, has been read already.
+    /// Returns whether the next reply is at least partly buffered.
     pub fn has_more(&self) -> bool {
         self.replies.buffer().len() >= 16
     }
@@ -131,10 +132,10 @@ fn greet(stream: &mut (impl Read + Write)) -> io::Result<()> {
     let mut words = u32::from(FLAGS).to_be_bytes().to_vec();
     words.extend(&MAGIC[8..]);
     words.extend(EXPORT_NAME.to_be_bytes());
-    // The name has no bytes.
+    // The export name is empty.
     words.extend(0u32.to_be_bytes());
     stream.write_all(&words)?;
-    // Its size and what it can do.
+    // The export's size and flags.
     stream.read_exact(&mut [0; 10])
 }
 
@@ -148,7 +149,7 @@ fn header(kind: u16, cookie: u64, at: u64, len: u32) -> [u8; HEADER] {
     bytes
 }
 
-/// The cookie of a reply that says that all is well.
+/// Returns the cookie of a successful reply.
 fn replied(head: [u8; 16]) -> io::Result<u64> {
     let [magic, error, high, low] = [0, 4, 8, 12].map(|at| {
         let [a, b, c, d, ..] = head[at..] else { return 0 };

@@ -1,4 +1,4 @@
-//! nginx, a web server that sends files by sendfile(2), and takes them by PUT.
+//! nginx, a web server that sends files by sendfile(2) and receives them by PUT.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -13,8 +13,8 @@ use super::{Peer, find};
 use crate::child::Child;
 use crate::far::Far;
 
-/// Serves `dir` with Debian's settings for files, in one process. Clients may store below `in/`. `run` is for what it
-/// keeps itself. `None`: it is not installed.
+/// Serves `dir` with Debian's settings for files, in one process. Clients may upload below `in/`. `run` is for its own
+/// files. `None` if it is not installed.
 pub fn start(far: &Far, dir: &Path, run: &Path) -> io::Result<Option<Peer>> {
     let Some(program) = find("nginx") else { return Ok(None) };
     let (conf, log, port) = (run.join("nginx.conf"), run.join("nginx.log"), far.free_port(Side::There)?);
@@ -40,7 +40,7 @@ pub fn start(far: &Far, dir: &Path, run: &Path) -> io::Result<Option<Peer>> {
     Ok(Some(Peer { child, port }))
 }
 
-/// Serves `dir` at an address of this machine, as one process that keeps files open.
+/// Serves `dir` at an address of this machine, as one process that caches open files.
 pub fn local(dir: &Path, run: &Path, addr: SocketAddr) -> io::Result<Child> {
     let program = find("nginx").ok_or(io::ErrorKind::NotFound)?;
     let (conf, log) = (run.join("web.conf"), run.join("web.log"));
@@ -67,7 +67,7 @@ pub fn local(dir: &Path, run: &Path, addr: SocketAddr) -> io::Result<Child> {
     Ok(child)
 }
 
-/// A path as its configuration has it.
+/// Quotes a path for its configuration.
 fn quoted(path: &Path) -> String {
     path.display().to_string().replace(' ', "\\ ")
 }

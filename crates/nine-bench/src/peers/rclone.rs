@@ -1,4 +1,4 @@
-//! rclone, which mounts many kinds of stores, by FUSE: here an sftp server.
+//! rclone, which mounts many kinds of storage by FUSE: here an sftp server.
 
 use std::ffi::OsString;
 use std::io;
@@ -7,9 +7,9 @@ use std::path::Path;
 
 use super::find;
 
-/// Mounts `from`, of the sftp server at this address, on `on`, with this key; in the foreground. What is written stays
-/// in its cache, in `own`, and is not sent yet: nobody else shall be disturbed. There is no shell, by which it would
-/// have each file summed that it has read.
+/// Mounts `from`, of the sftp server at this address, on `on`, with this key, in the foreground. Written data stays in
+/// its cache in `own` and is not uploaded during the run, so that other contestants are not disturbed. Shell access is
+/// off; with it, rclone would checksum each file after reading it.
 pub fn words(
     server: SocketAddr,
     key: &Path,

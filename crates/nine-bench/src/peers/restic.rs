@@ -1,4 +1,4 @@
-//! restic, which keeps backups: what has changed since the last one, found by size and time, in pieces by content.
+//! restic, a backup program: it finds changed files by size and time, and stores them in content-defined pieces.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,14 +7,14 @@ use std::time::Instant;
 
 use super::find;
 
-/// A repository on this machine, encrypted as they all are.
+/// A repository on this machine, encrypted as always.
 pub struct Repository {
     program: PathBuf,
     run: PathBuf,
 }
 
 impl Repository {
-    /// A new one in this directory. `None`: restic is not installed.
+    /// Creates a repository in this directory. `None` if restic is not installed.
     pub fn new(run: &Path) -> io::Result<Option<Self>> {
         let Some(program) = find("restic") else { return Ok(None) };
         let it = Self { program, run: run.into() };
@@ -22,22 +22,22 @@ impl Repository {
         Ok(Some(it))
     }
 
-    /// Seconds of a backup of this name.
+    /// Runs a backup of this name; seconds.
     pub fn backup(&self, dir: &Path, name: &str) -> io::Result<f64> {
         self.timed(&["backup".as_ref(), "--tag".as_ref(), name.as_ref(), dir])
     }
 
-    /// Seconds until a file is there as it was in the backup of this name.
+    /// Restores a file from the backup of this name; seconds.
     pub fn read(&self, file: &Path, name: &str) -> io::Result<f64> {
         self.timed(&["dump".as_ref(), "--tag".as_ref(), name.as_ref(), "latest".as_ref(), file])
     }
 
-    /// Seconds until all that is stored has been read, and is right.
+    /// Reads and verifies all stored data; seconds.
     pub fn check(&self) -> io::Result<f64> {
         self.timed(&["check".as_ref(), "--read-data".as_ref()])
     }
 
-    /// Bytes of all its files.
+    /// Returns the size of all its files, bytes.
     pub fn stored(&self) -> io::Result<u64> {
         let (mut dirs, mut bytes) = (vec![self.run.join("repository")], 0);
         while let Some(dir) = dirs.pop() {
@@ -70,7 +70,7 @@ impl Repository {
     }
 }
 
-/// The version of the package; `None`: there is none.
+/// Returns the version of the package, or `None` if it is not installed.
 pub fn version() -> Option<String> {
     super::version("restic", "restic")
 }

@@ -1,4 +1,4 @@
-//! rsync, and the daemon of its own that it speaks to without a shell.
+//! rsync, with its own daemon, which needs no shell.
 
 use std::ffi::OsString;
 use std::io;
@@ -11,11 +11,12 @@ use rustix::process::geteuid;
 use super::{Peer, find};
 use crate::far::Far;
 
-/// Serves `dir` for reading, as the module `files`. `None`: it is not installed.
+/// Serves `dir` read-only, as the module `files`. `None` if it is not installed.
 pub fn start(far: &Far, dir: &Path, run: &Path) -> io::Result<Option<Peer>> {
     let Some(program) = find("rsync") else { return Ok(None) };
     let (conf, log, port) = (run.join("rsyncd.conf"), run.join("rsyncd.log"), far.free_port(Side::There)?);
-    // As root it would become somebody else who may not read here; another user cannot, and need not.
+    // If root starts it, it would switch to a user that may not read here. For other users this is
+    // not possible nor necessary.
     let who = if geteuid().is_root() { "uid = 0\ngid = 0\n" } else { "" };
     let text = format!(
         "use chroot = no\nlog file = {}\n[files]\npath = {}\nread only = yes\n{who}",
@@ -33,7 +34,7 @@ pub fn start(far: &Far, dir: &Path, run: &Path) -> io::Result<Option<Peer>> {
     Ok(Some(Peer { child, port }))
 }
 
-/// Fetches a directory with all that is in it, modes and times as they are.
+/// Downloads a directory recursively, preserving modes and times.
 pub fn get_tree(server: SocketAddr, path: &str, to: &Path) -> Vec<OsString> {
     let from = format!("rsync://{server}/files/{path}/");
     vec!["rsync".into(), "-a".into(), from.into(), to.into()]

@@ -1,5 +1,5 @@
-//! OpenSSH: sshd with the file server in it, and sftp. Host and user have keys of this run; there are no passwords, and
-//! no file of the machine's own ssh is read.
+//! OpenSSH: sshd with its internal sftp server, and the client sftp. Host and user have keys of this run. There are no
+//! passwords, and no ssh configuration of the machine is read.
 
 use std::ffi::OsString;
 use std::fs;
@@ -14,7 +14,7 @@ use rustix::process::geteuid;
 use super::{Peer, find};
 use crate::far::Far;
 
-/// Lets this user in with the key in `run`. `None`: it is not installed.
+/// Starts an sshd that accepts this user with the key in `run`. `None` if it is not installed.
 pub fn start(far: &Far, run: &Path) -> io::Result<Option<Peer>> {
     let (log, port) = (run.join("sshd.log"), far.free_port(Side::There)?);
     let Some(words) = words((far.server(), port).into(), run)? else { return Ok(None) };
@@ -23,7 +23,7 @@ pub fn start(far: &Far, run: &Path) -> io::Result<Option<Peer>> {
     Ok(Some(Peer { child, port }))
 }
 
-/// What starts it at this address. `None`: it is not installed.
+/// Returns the words that start it at this address. `None` if it is not installed.
 pub fn words(at: SocketAddr, run: &Path) -> io::Result<Option<Vec<OsString>>> {
     let (Some(program), Some(_), Some(keygen)) = (find("sshd"), find("sftp"), find("ssh-keygen")) else {
         return Ok(None);
@@ -37,7 +37,7 @@ pub fn words(at: SocketAddr, run: &Path) -> io::Result<Option<Vec<OsString>>> {
         }
     }
     if geteuid().is_root() {
-        // Where it locks itself up before it knows who is there; its package makes it when the service starts.
+        // The directory for privilege separation; normally the service creates it.
         fs::create_dir_all("/run/sshd")?;
     }
     let options = [
@@ -58,14 +58,14 @@ pub fn words(at: SocketAddr, run: &Path) -> io::Result<Option<Vec<OsString>>> {
     Ok(Some(words))
 }
 
-/// What sftp is told to do. Paths have nothing in them that it would not take as it is.
+/// A command for sftp. Paths must not need quoting.
 pub enum Order<'a> {
     Get(&'a Path, &'a Path),
     GetTree(&'a Path, &'a Path),
     Put(&'a Path, &'a Path),
 }
 
-/// A session that does one thing.
+/// Returns the words of a session with one command.
 pub fn sftp(server: SocketAddr, run: &Path, order: Order<'_>) -> io::Result<Vec<OsString>> {
     let (verb, from, to) = match order {
         Order::Get(from, to) => ("get", from, to),
@@ -83,7 +83,7 @@ pub fn sftp(server: SocketAddr, run: &Path, order: Order<'_>) -> io::Result<Vec<
     Ok(words)
 }
 
-/// The user's key.
+/// Returns the path of the user's key.
 pub fn key(run: &Path) -> PathBuf {
     run.join("user-key")
 }

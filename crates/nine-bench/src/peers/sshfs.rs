@@ -1,4 +1,4 @@
-//! sshfs, which mounts what an sshd serves (sftp), by FUSE; with its own defaults.
+//! sshfs, which mounts files of an sshd (sftp) by FUSE, with its default settings.
 
 use std::ffi::OsString;
 use std::io;
@@ -7,7 +7,8 @@ use std::path::Path;
 
 use super::find;
 
-/// Mounts `from`, of the server at this address, on `on`, with this key; in the foreground.
+/// Returns the words that mount `from`, of the server at this address, on `on`, with this key, in
+/// the foreground.
 pub fn words(server: SocketAddr, key: &Path, from: &Path, on: &Path) -> io::Result<Vec<OsString>> {
     let program = find("sshfs").ok_or_else(|| io::Error::other("it is not installed"))?;
     let mut identity = OsString::from("IdentityFile=");

@@ -1,4 +1,4 @@
-//! vblade, the AoE target that Debian has: one thread, one frame at a time, on one interface.
+//! vblade, the AoE target in Debian: one thread, one frame at a time, on one interface.
 
 use std::ffi::OsString;
 use std::io;
@@ -10,10 +10,11 @@ use super::find;
 use crate::child::Child;
 use crate::far::Far;
 
-/// Frames that it says it queues, if nobody says how many.
+/// The number of frames that it offers to queue by default.
 pub const BUFFERS: u32 = 16;
 
-/// Exports a file as shelf 2, slot 0 on an interface of the far side. `None`: it is not installed.
+/// Exports a file as shelf 2, slot 0 on an interface of the far side. `None` if it is not
+/// installed.
 pub fn start(far: &Far, interface: &str, file: &Path, buffers: u32, run: &Path) -> io::Result<Option<Child>> {
     let Some(program) = find("vblade") else { return Ok(None) };
     let mut words: Vec<OsString> = vec![program.into()];
@@ -22,7 +23,7 @@ pub fn start(far: &Far, interface: &str, file: &Path, buffers: u32, run: &Path) 
     far.start(Side::There, &words, &run.join(format!("vblade-{interface}.log"))).map(Some)
 }
 
-/// The version of the package; `None`: there is none.
+/// Returns the version of the package, or `None` if it is not installed.
 pub fn version() -> Option<String> {
     super::version("vblade", "vblade")
 }

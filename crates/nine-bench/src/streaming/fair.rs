@@ -126,7 +126,7 @@ fn watch<P: AsRef<Path>>(
     })
 }
 
-/// Sums the sizes of all files in a directory, whatever their temporary names.
+/// Sums the sizes of all files in a directory, also under temporary names.
 fn bytes_in(dir: &Path) -> io::Result<u64> {
     let mut bytes = 0;
     for entry in fs::read_dir(dir)? {

@@ -1,7 +1,8 @@
-//! `net_vs_relay`: a connection read as a file. `net:` mounted in a mux, as `ninefold serve` does, its client on a unix
-//! socket; the peer is a relay that reads the same connection and writes a unix socket; the limit has nothing between.
+//! `net_vs_relay`: a connection read as a file. `net:` is mounted in a mux, as in `ninefold serve`, with a client on a
+//! unix socket. The peer is a relay that reads the same connection and writes to a unix socket. The limit has nothing
+//! in between.
 //!
-//! Always holds: source and reader share a processor, what lies between them has the other one; or all have the same.
+//! Always holds: source and reader share a processor, and everything between them has the other one; or all share one.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -21,9 +22,9 @@ use crate::scratch::Scratch;
 use crate::server::{SILENCE, Server};
 use crate::turns::rate;
 
-/// Bytes of one read, as the relay's; the server of `/net` reads as much of a socket at once.
+/// Size of one read, bytes, as the relay's. The server of `/net` reads as much of a socket at once.
 pub(super) const READ: usize = 256 << 10;
-/// Reads of one file under way: one after the other, as a file of events is read, and several.
+/// Reads of one file in flight: one at a time, as for a file of events, and several.
 const DEPTHS: [usize; 2] = [1, 4];
 /// The name space.
 pub(super) const SPACE: &str = "mount ram: /\nmount net: /net\n";
@@ -96,7 +97,7 @@ pub(super) fn measure(pace: &Pace, report: &mut Report) -> io::Result<()> {
     Ok(())
 }
 
-/// Sends `size` bytes to the first who connects, from a thread beside the reader.
+/// Sends `size` bytes to the first client, from a thread beside the reader.
 struct Source {
     port: u16,
     sender: JoinHandle<io::Result<()>>,
@@ -106,7 +107,7 @@ impl Source {
     fn new(size: usize) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let port = listener.local_addr()?.port();
-        // It has the processor of who makes it.
+        // The thread inherits the processor of its creator.
         let sender = thread::spawn(move || {
             let (mut stream, mut left) = (listener.accept()?.0, size);
             let piece = vec![0x5a; READ];
@@ -127,7 +128,7 @@ fn connected(port: u16) -> io::Result<TcpStream> {
     TcpStream::connect((Ipv4Addr::LOCALHOST, port))
 }
 
-/// GB/s of a source that is read at what `open` makes of its port.
+/// Reads a source through the connection that `open` makes to its port; GB/s.
 fn through<S: Read>(size: usize, open: impl FnOnce(u16) -> io::Result<S>) -> io::Result<f64> {
     let source = Source::new(size)?;
     let mut stream = open(source.port)?;

@@ -1,7 +1,7 @@
-//! Lines between two ends of a network: what is measured, and what it costs on each of them. TCP and UDP are the
-//! kernel's, read and written as any program does, blocking; il and nonet are ours, one task on a thread of its own.
+//! Connections between two ends of a network, and the code of both ends. TCP and UDP are the kernel's, used with
+//! blocking calls as in any program. il and nonet are ours, each one task on a thread of its own.
 //!
-//! In: a carrier, where its ends are, a job. Out: a figure. Each turn makes a line of its own.
+//! In: a carrier, the location of its ends, a job. Out: a figure. Each turn creates a connection of its own.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -35,19 +35,19 @@ pub(super) enum Carrier<'f> {
     Tcp,
     /// TCP; the near end is a file of `/net`, through a mux.
     Files(&'f Files),
-    /// The same of il.
+    /// il; the near end is a file of `/net`, through a mux.
     IlFiles(&'f Files),
-    /// For round trips alone.
+    /// For round trips only.
     Udp,
-    /// Over UDP.
+    /// il over UDP.
     Il,
-    /// Its packets in UDP, where the box is the cable: [`Cable`].
+    /// nonet, with its packets in UDP if the delay box is the cable: [`Cable`].
     Nonet,
-    /// On an Ethernet of the kernel's: a card of this name on each side, with the addresses [`MACS`].
+    /// nonet on an Ethernet of the kernel: a card of this name on each side, with the addresses [`MACS`].
     Ether(&'static str),
-    /// On the same.
+    /// TCP on the same Ethernet.
     TcpAt([Ipv4Addr; 2]),
-    /// The same, over UDP.
+    /// il over UDP on the same Ethernet.
     IlAt([Ipv4Addr; 2]),
 }
 
@@ -57,7 +57,7 @@ pub(super) struct Files {
     pub(super) net: Dialler,
 }
 
-/// Where the two ends are.
+/// The location of the two ends.
 #[derive(Clone, Copy)]
 pub(super) enum Net<'f> {
     Loopback,
@@ -66,21 +66,21 @@ pub(super) enum Net<'f> {
 
 #[derive(Clone, Copy)]
 pub(super) enum Job {
-    /// So many bytes in writes of so many: GB/s until the last one is read.
+    /// A total number of bytes, in writes of a size: GB/s until the last one is read.
     Bytes(usize, usize),
-    /// So many messages of so many bytes to and fro: microseconds of one.
+    /// A number of messages of a size, to and fro: microseconds of one round trip.
     Trips(u32, usize),
 }
 
 /// A turn that takes longer has failed.
 const LIMIT: Duration = Duration::from_secs(120);
-/// How often the end that has nothing more to do looks whether the other one has.
+/// Interval at which an idle end checks whether the other one is done.
 const LOOK: Duration = Duration::from_millis(20);
-/// Of the cards, by side.
+/// MAC addresses of the cards, by side.
 pub(super) const MACS: [Mac; 2] = [Mac([0x0a, 0, 0, 0, 0, 1]), Mac([0x0a, 0, 0, 0, 0, 2])];
-/// Bytes of a message of il that the box takes whole: a write of a file is one.
+/// Size of an il message that fits in one packet of the box, bytes; a write to a file is one message.
 const WHOLE: usize = 1400;
-/// The service that is called.
+/// The name of the service.
 const SERVICE: &str = "bench";
 
 impl Net<'_> {
@@ -99,7 +99,7 @@ impl Net<'_> {
     }
 }
 
-/// One turn.
+/// Runs one turn.
 pub(super) fn turn(net: Net<'_>, carrier: Carrier<'_>, place: Place, job: Job) -> io::Result<f64> {
     let (tell, told) = channel();
     let over = AtomicBool::new(false);
@@ -127,7 +127,7 @@ pub(super) fn turn(net: Net<'_>, carrier: Carrier<'_>, place: Place, job: Job) -
         over.store(true, Ordering::Release);
         let failed = |_| io::Error::other("an end has failed");
         let figure = here.map_err(failed)?;
-        // Why the far end ended first says more.
+        // If the far end failed first, its error is more useful.
         there.join().map_err(failed)??;
         figure
     })
@@ -145,7 +145,7 @@ async fn answer(
         Carrier::TcpAt([_, there]) | Carrier::IlAt([_, there]) => SocketAddr::from((there, 0)),
         _ => SocketAddr::from((net.address(Side::There), 0)),
     };
-    // Who was told waits no longer; who is never told learns that this end has gone.
+    // The near end waits for the address. If it never comes, the closed channel tells it that this end is gone.
     let tell = |at: SocketAddr| tell.send(at).map_err(|_| io::Error::other("the caller has gone"));
     let goes_on = async {
         match carrier {
@@ -170,7 +170,7 @@ async fn answer(
                 tell((at.ip(), port).into())?;
                 let mut talk = Ours(listener.accept().await?);
                 let _open = in_task(env, async move { serve(&mut talk, job).await.map(|()| talk) }).await?;
-                // What it has sent last may have to be sent again.
+                // The last data may have to be retransmitted, so stay until the near end is done.
                 until(over, env).await;
                 Ok(())
             }
@@ -188,7 +188,7 @@ async fn answer(
     }
 }
 
-/// The near end has ended.
+/// Waits until the near end is done.
 async fn until(over: &AtomicBool, env: rt::Real) {
     while !over.load(Ordering::Acquire) {
         env.sleep_until(env.now() + LOOK).await;
@@ -259,7 +259,7 @@ fn port(link: impl nonet::Link, env: rt::Real) -> io::Result<nonet::Port> {
     Ok(port)
 }
 
-/// Does it in a task of its own, as connections have them: what waits in `block_on` itself is looked at only after the
+/// Runs work in a task of its own, as for connections. A future inside `block_on` itself is polled only after the
 /// runtime has asked the kernel for events once more.
 async fn in_task<T: 'static>(
     env: rt::Real,
@@ -278,7 +278,7 @@ async fn in_task<T: 'static>(
     .await
 }
 
-/// The near end's part.
+/// The part of the near end.
 async fn perform(wire: &mut impl Wire, job: Job) -> io::Result<f64> {
     match job {
         Job::Bytes(bytes, write) => {
@@ -303,7 +303,7 @@ async fn perform(wire: &mut impl Wire, job: Job) -> io::Result<f64> {
     }
 }
 
-/// The far end's.
+/// The part of the far end.
 async fn serve(wire: &mut impl Wire, job: Job) -> io::Result<()> {
     match job {
         Job::Bytes(bytes, write) => {
@@ -327,12 +327,12 @@ async fn serve(wire: &mut impl Wire, job: Job) -> io::Result<()> {
     }
 }
 
-/// One end of a line. Those of the kernel block, and have nothing to await.
+/// One end of a connection. Those of the kernel block and never await.
 trait Wire {
-    /// Some bytes; 0 at the end.
+    /// Reads some bytes; 0 at the end.
     async fn read(&mut self, buf: &mut [u8]) -> io::Result<usize>;
 
-    /// All of them.
+    /// Writes all bytes.
     async fn write(&mut self, bytes: &[u8]) -> io::Result<()>;
 
     async fn read_all(&mut self, buf: &mut [u8]) -> io::Result<()> {
@@ -395,7 +395,7 @@ impl<T: Transport> Wire for Ours<T> {
     }
 }
 
-/// Whose writes have at most so many bytes.
+/// An end in `/net`, with a limit on the size of a write.
 struct OfFiles<'f>(&'f Client, Dialled, usize);
 
 impl Wire for OfFiles<'_> {
@@ -416,19 +416,19 @@ impl Wire for OfFiles<'_> {
     }
 }
 
-/// An Ethernet of two cards whose cable is UDP: a frame, `dst[6] src[6] type[2] packet`, in a datagram. With IP and UDP
-/// that is 42 bytes more than the packet; a real Ethernet takes 38.
+/// An Ethernet of two cards with UDP as the cable: a frame, `dst[6] src[6] type[2] packet`, in a datagram. With IP and
+/// UDP this adds 42 bytes to the packet; a real Ethernet adds 38.
 struct Cable {
     udp: Udp,
     mine: Mac,
-    /// Who is at the other end of the cable: who was told, or has sent.
+    /// The other end of the cable: configured, or learned from its first frame.
     to: Option<SocketAddr>,
     frame: Vec<u8>,
 }
 
-/// Bytes of a frame before its packet.
+/// Size of a frame's header, bytes.
 const HEAD: usize = 14;
-/// Bytes of a packet: with the heads of frame, UDP and IP the 1500 that the box takes.
+/// Size of a packet, bytes: with the headers of frame, UDP and IP it fills the box's 1500.
 const MTU: usize = 1500 - 28 - HEAD;
 
 impl Cable {

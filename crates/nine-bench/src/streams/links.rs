@@ -1,7 +1,7 @@
 //! il and nonet beside TCP and UDP: on the loopback, and over links of the delay box; Tables 2 and 3 of *Multiprocessor
-//! Streams for Plan 9*. There is no Datakit here: il over a link of Datakit's rate stands in for URP.
+//! Streams for Plan 9*. There is no Datakit here, so il over a link with Datakit's rate replaces URP.
 //!
-//! Always holds: where there is no box, what needs it is said to be missing.
+//! Always holds: without a delay box, its measurements are reported as missing.
 
 use std::ffi::OsString;
 use std::io;
@@ -25,22 +25,22 @@ use crate::scratch::Scratch;
 use crate::server::{SILENCE, Server};
 use crate::stats::median;
 
-/// The card of the Ethernet on each side, and their addresses.
+/// The Ethernet card on each side, and their addresses.
 const CARD: &str = "nine0";
 const ETHERNET_AT: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 9, 1, 1), Ipv4Addr::new(10, 9, 1, 2)];
-/// Bytes of a message to and fro, where datagrams are compared.
+/// Size of a round-trip message for the comparison of datagrams, bytes.
 const MESSAGE: usize = 32;
-/// Bits per second.
+/// Rates, bits per second.
 const LINK: u64 = 100_000_000;
 const DATAKIT: u64 = 2_600_000;
 const ETHERNET: u64 = 10_000_000;
-/// Each way, of the link that loses packets and is not short.
+/// Delay in each direction, of the link with loss.
 const DELAY: Duration = Duration::from_millis(10);
 const LOSS: f64 = 0.01;
-/// Of the 1500 bytes of a packet, what is not IP's and UDP's.
+/// Share of a packet's 1500 bytes after the IP and UDP headers.
 const PAYLOAD: f64 = 1472.0 / 1500.0;
 
-/// Tables of the seed: systems, KB/s, microseconds.
+/// A table of the paper: systems, KB/s, microseconds.
 type Table = [(&'static str, u32, u32)];
 const TABLE_2: &Table = &[
     ("Plan 9, SGI, 2 processors", 235, 1400),
@@ -51,7 +51,7 @@ const TABLE_2: &Table = &[
 ];
 const TABLE_3: &Table = &[("Plan 9, SGI, 2 processors", 950, 1400), ("Plan 9, SGI, 4 processors", 950, 1400)];
 
-/// A link in the box, each way.
+/// A link in the box, the same in each direction.
 #[derive(Clone, Copy)]
 struct Line {
     what: &'static str,
@@ -62,7 +62,7 @@ fn line(what: &'static str, rate: u64, loss: f64, delay: Duration) -> Line {
     Line { what, way: Way { rate: Some(rate), loss, delay, ..Way::default() } }
 }
 
-/// il on the loopback and over a link of 100 Mbit/s.
+/// Measures il on the loopback and over a link of 100 Mbit/s.
 pub(super) fn il(pace: &Pace, report: &mut Report) -> io::Result<()> {
     loopback(*pace, report)?;
     let keys = ["il_vs_tcp", "il_loss_vs_tcp", "il_rtt_vs_udp"];
@@ -134,7 +134,7 @@ fn loopback(pace: Pace, report: &mut Report) -> io::Result<()> {
     Ok(())
 }
 
-/// Tables 2 and 3.
+/// Measures the rows of Tables 2 and 3.
 pub(super) fn tables(pace: &Pace, report: &mut Report) -> io::Result<()> {
     let Some(far) = boxed(report, &[])? else {
         seed(report, "Table 2 of the seed, URP over Datakit", TABLE_2);
@@ -175,7 +175,7 @@ pub(super) fn tables(pace: &Pace, report: &mut Report) -> io::Result<()> {
     on_ethernet(*pace, &far, &run, report)
 }
 
-/// Throughput and round trips of one byte of all of these over a link, each beside the same peer.
+/// Measures throughput and round trips of one byte, of all these over a link, each beside the same peer.
 fn contest<'f>(
     pace: Pace,
     far: &'f Far,
@@ -201,7 +201,7 @@ fn contest<'f>(
         ]
     });
     let mut rows = interleave(rounds(pace), pace.patience(), races.collect())?.into_iter();
-    // Round trips first.
+    // The rows of round trips come first.
     let pair = |&(name, _): &(&'static str, Carrier<'_>)| {
         let trip = rows.next()?;
         Some((name, rows.next()?, trip))
@@ -209,10 +209,10 @@ fn contest<'f>(
     Ok(ours.iter().filter_map(pair).collect())
 }
 
-/// Names, rows of throughput and rows of round trips.
+/// Names with rows of throughput and of round trips.
 type Found = Vec<(&'static str, Row, Row)>;
 
-/// Both contestants over a link, and what it lets through.
+/// Returns a race of both contestants over a link, with the link's rate as the limit.
 fn beside<'f>(
     far: &'f Far,
     line: Line,
@@ -227,7 +227,7 @@ fn beside<'f>(
     let [ours, peer] = contestants.map(|carrier| -> Option<Turn<'f>> {
         let mut seed = 0;
         Some(Box::new(move || {
-            // The same chance for both.
+            // Both contestants get the same sequence of random losses.
             seed += 1;
             far.shape(Shape { there: line.way, back: line.way, seed });
             let figure = turn(Net::Far(far), carrier, Place::Cross, job)?;
@@ -240,10 +240,10 @@ fn beside<'f>(
     [ours, peer, (unit != "us").then(limit)]
 }
 
-/// An Ethernet of the kernel's between both sides, as long as what comes back lives.
+/// Creates a kernel Ethernet between both sides, which exists as long as the returned child.
 fn ethernet(far: &Far, run: &Scratch) -> io::Result<Child> {
     let log = run.path().join("ip.log");
-    // Who stays there, so that its network has a name.
+    // A process that stays there, so that its network name space can be addressed.
     let there = far.start(Side::There, &["sleep".into(), "3600".into()], &log)?;
     let [here_mac, there_mac] = MACS.map(|mac| mac.to_string());
     let make = format!(
@@ -268,10 +268,10 @@ fn ethernet(far: &Far, run: &Scratch) -> io::Result<Child> {
     Ok(there)
 }
 
-/// nonet beside TCP, on an Ethernet.
+/// Measures nonet beside TCP, on an Ethernet.
 fn on_ethernet(pace: Pace, far: &Far, run: &Scratch, report: &mut Report) -> io::Result<()> {
     let made = ethernet(far, run).and_then(|there| {
-        // A packet socket is not everybody's.
+        // Not every user may open a packet socket.
         turn(Net::Far(far), Carrier::Ether(CARD), Place::Cross, Job::Trips(1, 1)).map(|_| there)
     });
     let _there = match made {
@@ -296,7 +296,7 @@ fn on_ethernet(pace: Pace, far: &Far, run: &Scratch, report: &mut Report) -> io:
     Ok(())
 }
 
-/// What is asked of a line without a limit.
+/// Returns the jobs for a connection without a rate limit.
 fn on_wire(pace: Pace, write: usize) -> (Job, Job) {
     (Job::Bytes(pace.of(100_000_000, 20_000_000, 100_000), write), Job::Trips(pace.of(5_000, 1_000, 5), 1))
 }
@@ -309,8 +309,8 @@ fn race<'f>(what: &str, net: Net<'f>, carriers: [Carrier<'f>; 2], job: Job) -> R
     Race { what: what.into(), unit, turns: [ours, peer, None] }
 }
 
-/// Table 1 of *A Diskless Fileserver*: between two processes, writes of 16 KiB one way and one byte to and fro. Of its
-/// rows, AoE has an experiment of its own (`aoe`), and Datakit and Cyclone are no more.
+/// Measures Table 1 of *A Diskless Fileserver*: between two processes, writes of 16 KiB in one direction, and one byte
+/// to and fro. Of its rows, AoE has an experiment of its own (`aoe`); Datakit and Cyclone no longer exist.
 pub(super) fn table_1(pace: &Pace, report: &mut Report) -> io::Result<()> {
     const WRITE: usize = 16 << 10;
     let (pace, place) = (*pace, Place::Cross);
@@ -362,13 +362,13 @@ pub(super) fn table_1(pace: &Pace, report: &mut Report) -> io::Result<()> {
     Ok(())
 }
 
-/// As others write it.
+/// Formats a MAC address with colons.
 fn colons(mac: &str) -> String {
     let pairs: Vec<&str> = (0..6).map(|n| &mac[2 * n..2 * n + 2]).collect();
     pairs.join(":")
 }
 
-/// `/net` of a mux on the near side.
+/// Starts a mux with `/net` on the near side.
 fn files(far: &Far, run: &Scratch) -> io::Result<(Server, Files)> {
     let [script, socket, log] = ["ns", "net", "mux.log"].map(|name| run.path().join(name));
     std::fs::write(&script, gateway::SPACE)?;
@@ -386,9 +386,9 @@ fn files(far: &Far, run: &Scratch) -> io::Result<(Server, Files)> {
     Ok((server, Files { client, net }))
 }
 
-/// A box; or it is said that there is none, and what is `na` then.
+/// Creates a delay box. Without one, notes that and sets these keys to `na`.
 fn boxed(report: &mut Report, keys: &[&str]) -> io::Result<Option<Far>> {
-    // The box's thread may have any processor.
+    // The box's thread may use any processor.
     Place::Free.arrange(&[])?;
     let far = Far::new()?;
     if far.is_box() {
@@ -411,7 +411,7 @@ fn boxed(report: &mut Report, keys: &[&str]) -> io::Result<Option<Far>> {
     Ok(None)
 }
 
-/// Of links, on which a turn is long.
+/// Returns the number of rounds on links, where a turn is long.
 fn rounds(pace: Pace) -> usize {
     pace.of(9, 3, 1)
 }
@@ -423,7 +423,7 @@ fn seed(report: &mut Report, what: &str, table: &Table) {
     }
 }
 
-/// The same of what was measured, with the peer of the first.
+/// Notes the measured table, with the peer of the first row.
 fn told(report: &mut Report, what: &str, found: Found) {
     report.notes.push(format!("  {what}:"));
     let figure = |figures: &[f64]| median(figures).unwrap_or_default();

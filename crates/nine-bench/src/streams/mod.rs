@@ -1,8 +1,8 @@
-//! `streams`: what modules and queues cost. Presotto's two programs, 64 KiB writes for throughput and one byte to and
-//! fro for latency, over our pipes and over those of the kernel, two threads each (*Multiprocessor Streams*, Table 1);
-//! over networks (`links`: Tables 2 and 3); and through the files of `/net` (`gateway`).
+//! `streams`: the cost of modules and queues. Presotto's two programs: 64 KiB writes for throughput, and one byte to
+//! and fro for latency. They run over our pipes and over those of the kernel, with two threads each (*Multiprocessor
+//! Streams*, Table 1); over networks (`links`: Tables 2 and 3); and through the files of `/net` (`gateway`).
 //!
-//! In: kinds of connections, each made anew for every turn. Out: rows and keys.
+//! In: kinds of connections, each created anew for every turn. Out: rows and keys.
 
 mod gateway;
 mod lines;
@@ -28,7 +28,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     run,
 };
 
-/// Table 1 of *Multiprocessor Streams for Plan 9*: systems, MB/s, microseconds to and fro.
+/// Table 1 of *Multiprocessor Streams for Plan 9*: systems, MB/s, round trip in microseconds.
 const TABLE_1: [(&str, f64, u32); 8] = [
     ("Plan 9, SGI, 1 processor", 6.0, 290),
     ("Plan 9, SGI, 2 processors", 8.4, 210),
@@ -40,9 +40,9 @@ const TABLE_1: [(&str, f64, u32); 8] = [
     ("10th Edition stream pipes, MicroVAX 3", 1.04, 1690),
 ];
 
-/// Bytes of one write, as in the seed.
+/// Size of one write, bytes, as in the paper.
 const WRITE: usize = 64 << 10;
-/// How many modules are pushed.
+/// Numbers of pushed modules.
 const PUSHED: [usize; 4] = [0, 1, 4, 8];
 
 fn run(pace: Pace, only: Option<&str>) -> io::Result<Report> {
@@ -104,16 +104,16 @@ const KEYS: [&str; 23] = [
     "net_4_reads_same_core_vs_relay",
 ];
 
-/// What the two threads do with the bytes.
+/// The work of the two threads.
 #[derive(Clone, Copy, PartialEq)]
 enum Work {
-    /// Fills a buffer, copies it in; copies it out.
+    /// Fill a buffer and copy it in; copy it out.
     Copy,
-    /// Fills what is handed over; reads every byte of it.
+    /// Fill a buffer and hand it over; read every byte of it.
     Move,
 }
 
-/// Bytes of one turn.
+/// Returns the bytes of one turn.
 fn volume(pace: Pace) -> usize {
     pace.of(1 << 30, 256 << 20, 4 << 20)
 }
@@ -163,7 +163,7 @@ fn throughput(pace: Pace, report: &mut Report, work: Work, keys: [&'static str; 
     Ok(())
 }
 
-/// What a module costs a block, where nothing else is done: one thread puts a block and takes it out.
+/// Measures the cost of a module for a block without other work: one thread puts a block and takes it out.
 fn modules(pace: Pace, report: &mut Report) -> io::Result<()> {
     let races = PUSHED.into_iter().map(|pushed| -> Race<'static> {
         let turn: Turn<'static> =
@@ -219,7 +219,7 @@ fn round_trip(pace: &Pace, report: &mut Report) -> io::Result<()> {
     Ok(())
 }
 
-/// The seed's first program.
+/// Runs the paper's first program.
 fn gigabytes_a_second(
     plumbing: Plumbing,
     work: Work,
@@ -260,7 +260,7 @@ fn gigabytes_a_second(
     crate::turns::rate(begun, seen as u64, (bytes / write * write) as u64)
 }
 
-/// The same work on the same bytes by one thread, with nothing between.
+/// Does the same work on the same bytes with one thread and no connection.
 fn alone(work: Work, bytes: usize) -> f64 {
     let (mut from, mut between, mut to) = (vec![0u8; WRITE], vec![0u8; WRITE], vec![0u8; WRITE]);
     let begun = Instant::now();
@@ -280,7 +280,7 @@ fn alone(work: Work, bytes: usize) -> f64 {
     (bytes / WRITE * WRITE) as f64 / begun.elapsed().as_secs_f64() / 1e9
 }
 
-/// The seed's second program.
+/// Runs the paper's second program.
 fn micros_a_round_trip(plumbing: Plumbing, place: Place, trips: u32) -> io::Result<f64> {
     let Ends { mut near, mut far } = plumbing.make()?;
     let echo = std::thread::spawn(move || -> io::Result<()> {

@@ -1,4 +1,4 @@
-//! Connections of two threads: ours, the kernel's, and none.
+//! Connections between two threads: our pipes, the kernel's, and none.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -13,15 +13,15 @@ use nine_stream::{Block, Fault, Halves, Limit, Make, Modules, Pass, Pool, Stream
 
 use super::WRITE;
 
-/// What lies between the two threads.
+/// The connection between the two threads.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Plumbing {
-    /// A pipe of ours, so many modules pushed on its near end.
+    /// Our pipe, with this many modules pushed on its near end.
     Ours(usize),
     Pipe,
     Socketpair,
     Tcp,
-    /// Nothing but a counter, and a thread that is woken when it has changed.
+    /// Only a counter, and a thread that is woken when it changes.
     Park,
 }
 
@@ -32,27 +32,27 @@ pub(super) struct Ends {
 
 /// One end, blocking.
 pub(super) trait End: Send {
-    /// Some bytes; 0 at the end.
+    /// Reads some bytes; 0 at the end.
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize>;
 
-    /// All of them.
+    /// Writes all bytes.
     fn write(&mut self, buf: &[u8]) -> io::Result<()>;
 
-    /// Looks at every byte of what comes.
+    /// Reads and looks at every byte.
     fn look(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let n = self.read(buf)?;
         std::hint::black_box(sum(&buf[..n]));
         Ok(n)
     }
 
-    /// Gives [`WRITE`] bytes of this value away.
+    /// Hands over [`WRITE`] bytes of this value.
     fn give(&mut self, value: u8, buf: &mut [u8]) -> io::Result<()> {
         buf.fill(value);
         self.write(buf)
     }
 }
 
-/// Of all bytes, eight at a time.
+/// Sums all bytes, eight at a time.
 pub(super) fn sum(bytes: &[u8]) -> u64 {
     let (eights, rest) = bytes.as_chunks::<8>();
     let of_eights = eights.iter().fold(0u64, |sum, eight| sum.wrapping_add(u64::from_ne_bytes(*eight)));
@@ -108,7 +108,7 @@ fn ours(pushed: usize) -> (Stream, Stream) {
     (near, far)
 }
 
-/// Of a block that is put on one end and taken out of the other, with its memory.
+/// Measures putting a block on one end and getting it at the other, with its memory; nanoseconds.
 pub(super) fn nanos_a_block(pushed: usize, times: u32) -> f64 {
     let (near, far) = ours(pushed);
     let memory = Block::from(vec![0; WRITE]);
@@ -173,7 +173,7 @@ impl End for TwoWays {
     }
 }
 
-/// What a byte costs where nothing carries it: the waking of a thread.
+/// The cost of a byte without a carrier: waking a thread.
 struct Parked {
     bells: Arc<[Bell; 2]>,
     side: usize,
@@ -181,7 +181,7 @@ struct Parked {
 
 #[derive(Default)]
 struct Bell {
-    /// Bytes that were written and not read; the highest bit: the writer has gone.
+    /// Bytes written and not yet read; the highest bit means that the writer is gone.
     count: AtomicU32,
     reader: std::sync::OnceLock<Thread>,
 }

@@ -1,5 +1,5 @@
-//! What 9P pays for standing on streams: our servers and our mux whose connections are conversations, on which modules
-//! could be pushed and none is, against the same with bare connections. There is no limit but the peer.
+//! The cost of 9P on streams: our servers and our mux with conversations as connections, on which modules could be
+//! pushed but are not, beside the same with bare connections. There is no limit, only the peer.
 
 use std::ffi::OsStr;
 use std::io;
@@ -16,15 +16,15 @@ use crate::server::Server;
 use crate::turns::{exchange, read_whole, write_whole};
 use crate::wire::{Load, encoded};
 
-/// The file that is asked about.
+/// The fid of the file.
 const FILE: Fid = Fid(1);
-/// Requests under way where there are many.
+/// Requests in flight in rows with many.
 const DEPTH: u16 = 32;
 const COUNT: u32 = 4096;
 /// `size[4] Rread tag[2] count[4]`.
 const HEAD: usize = 11;
 
-/// Key, what it is of, unit, where; both servers, and what is done with each.
+/// Key, description, unit, placement, both servers, and the work for each.
 type Contest<'m> = (&'static str, &'m str, &'static str, Place, [&'m Server; 2], Make<'m>);
 type Make<'m> = &'m dyn Fn(&Server) -> io::Result<Turn<'static>>;
 
@@ -78,7 +78,7 @@ pub(super) fn measure(pace: &Pace, report: &mut Report) -> io::Result<()> {
         ),
     ];
     for (key, what, unit, place, [ours, peer], make) in contests {
-        // The server behind the muxes, too.
+        // Also place the server behind the muxes.
         place.arrange(&[ours, peer, &bare].map(Server::pid))?;
         let row = alternate(
             format!("{what}, {}: a conversation / bare", place.label()),
