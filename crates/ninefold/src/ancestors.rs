@@ -81,9 +81,9 @@ mod tests {
     #[test]
     fn siblings_and_other_devices_are_no_loop() {
         let top = Ancestors::default().with(id(1, 1)).unwrap();
-        // Seen twice side by side, as by two binds of one tree.
+        // The same directory twice, as siblings: by two binds of one tree.
         assert!(top.with(id(1, 2)).is_ok() && top.with(id(1, 2)).is_ok());
-        // The roots of file systems have the same number.
+        // The root directories of file systems have the same inode number.
         assert!(top.with(id(2, 1)).is_ok());
     }
 }

@@ -524,7 +524,7 @@ mod tests {
         let dir = dir.path().join("keys");
         let keys = Keys::init(&dir, "lab", 10).unwrap();
         keys.client("glenda", 5).unwrap();
-        // Before the new certificate was there; and when it had its place, before the old one was put away.
+        // Interrupted before the new certificate was complete; and after the exchange, before the old one was archived.
         new_dir(&dir.join(".new-client-rob")).unwrap();
         put(&dir.join(".new-client-rob"), KEY, SECRET, "half").unwrap();
         let new = keys.sign(Kind::Client, "glenda", &[], 5).unwrap();

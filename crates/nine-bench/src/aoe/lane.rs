@@ -282,7 +282,7 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// What arrives of so many frames of 1250 bytes with their header, in microseconds.
+    /// Returns the arrival times of `frames` frames with 1250 bytes including the header, in microseconds.
     fn arrivals(way: Way, frames: usize) -> Vec<u128> {
         let (mut line, now) = (Line { way, ..Line::new() }, Instant::now());
         line.free = now;

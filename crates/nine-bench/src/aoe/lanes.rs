@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn full_speed_is_back_with_the_first_tenth_of_a_second_that_has_it() {
-        // A hundred a second, from the third second half as many, from 3.4 s all.
+        // A hundred a second; half of that from 2.0 s to 3.4 s.
         let ends: Vec<f64> = (0..500).map(|n| f64::from(n) / 100.0 + 0.001).collect();
         let slow = |end: &f64| !(2.0..3.4).contains(end) || ((end * 100.0) as u32).is_multiple_of(2);
         let ends: Vec<f64> = ends.into_iter().filter(slow).collect();

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
     use bytes::Bytes;
 
-    /// Keeps every operation until it is told to end one.
+    /// Holds every operation until the test ends it.
     #[derive(Default)]
     struct Slow(Mutex<Vec<Io>>);
 
@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(under_way(), [0, 1, 9]);
         while !under_way().is_empty() {
             let first = slow.0.lock().unwrap().remove(0);
-            // One is dropped: that is an end, too.
+            // One is dropped, which ends it, too.
             if first.at != 3 {
                 first.end(Ok(Bytes::from(vec![0; 512])));
             }

@@ -107,7 +107,7 @@ mod tests {
             bytes += size;
         }
         assert!((34_000..36_000).contains(&small), "{small}");
-        // 1 of 1 + 1/2 + ... + 1/10.
+        // The share 1 / (1 + 1/2 + ... + 1/10).
         assert!((33_000..35_500).contains(&first), "{first}");
         assert!((12_000..17_000).contains(&(bytes / 100_000)), "{bytes}");
     }

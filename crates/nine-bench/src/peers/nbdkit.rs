@@ -166,7 +166,7 @@ fn replied(head: [u8; 16]) -> io::Result<u64> {
 mod tests {
     use super::*;
 
-    /// Says one thing, and keeps what it hears.
+    /// Returns a fixed text, and records everything written to it.
     struct Mouth(io::Cursor<Vec<u8>>, Vec<u8>);
 
     impl Read for Mouth {

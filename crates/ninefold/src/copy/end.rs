@@ -910,7 +910,7 @@ mod tests {
         let page = |from: usize, to: usize| FilePiece::Data(Bytes::copy_from_slice(&data[from..to]));
         let all = split_zeros(&Bytes::copy_from_slice(&data), 0);
         assert_eq!(all, [FilePiece::Hole(4096), page(4096, 8192), FilePiece::Hole(11_808)]);
-        // A piece that begins within a page.
+        // Data that begins within a page.
         let all = split_zeros(&Bytes::copy_from_slice(&data), 8000);
         assert_eq!(all, [FilePiece::Hole(4288), page(4288, 8384), FilePiece::Hole(11_616)]);
         assert_eq!(split_zeros(&Bytes::from(vec![7; 9000]), 4000), [text(0, 9000)]);

@@ -252,7 +252,7 @@ mod tests {
 
     use super::*;
 
-    /// Takes as many bytes as it has room for.
+    /// Accepts as many bytes as it has room for.
     #[derive(Clone, Default)]
     struct Disk(Arc<Mutex<(Vec<u8>, usize)>>);
 
@@ -295,7 +295,7 @@ mod tests {
         assert_eq!(lost(6, "one\ntwo\nthree\n"), (2, "one\ntw".into()));
         assert_eq!(lost(0, "four\nfive\n"), (2, String::new()));
         assert_eq!(lost(100, "six\n"), (0, "\nsix\n".into()));
-        // No line was begun.
+        // No part of a line was written.
         assert_eq!(lost(4, "one\ntwo\n"), (1, "one\n".into()));
         assert_eq!(lost(100, "six\n"), (0, "six\n".into()));
     }
@@ -305,7 +305,7 @@ mod tests {
         let (lines, come) = sync_channel(LINES);
         let (_ends, ended) = channel();
         let state = Arc::<State>::default();
-        // Nobody waits for its end.
+        // A drop would wait for the writer's end.
         let access = std::mem::ManuallyDrop::new(Access { lines, state: state.clone(), ended });
         let (put, line) = (access.lines(), "x".repeat(1 << 20));
         (0..6).for_each(|_| put(line.clone()));

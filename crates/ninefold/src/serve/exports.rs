@@ -493,7 +493,7 @@ mod tests {
         assert_eq!(is(&glenda, false, "//pub//in/deep"), write);
         assert_eq!((is(&glenda, false, "/pub"), is(&glenda, false, "/public")), (read, None));
         assert_eq!((is(&glenda, false, "/pub/../x"), is(&glenda, false, "/pub/.")), (None, None));
-        // Another word for a path on some servers.
+        // Without a leading slash, this is a different tree on some servers.
         assert_eq!((is(&glenda, false, "pub"), is(&glenda, false, "")), (None, None));
         assert_eq!((is(&glenda, false, "/open"), is(&glenda, true, "")), (read, write));
         assert_eq!(
@@ -589,7 +589,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("exports");
         let write = |text: &str, mode| {
-            // Another file each time, as editors make one.
+            // Create a new file each time, as editors do.
             let other = dir.path().join("new");
             fs::write(&other, text).unwrap();
             fs::set_permissions(&other, fs::Permissions::from_mode(mode)).unwrap();
@@ -610,7 +610,7 @@ mod tests {
         assert!(!file.look() && is() == Some(Right::Write));
         fs::remove_file(&path).unwrap();
         assert!(!file.look() && is() == Some(Right::Write));
-        // Nobody writes into it.
+        // A FIFO without a writer.
         let mode = rustix::fs::Mode::from(0o600);
         rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
         assert!(!file.look() && is() == Some(Right::Write));

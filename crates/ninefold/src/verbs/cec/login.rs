@@ -121,7 +121,7 @@ const RIGHT: Duration = Duration::from_secs(5);
 mod tests {
     use super::*;
 
-    /// A server that agrees after many questions has asked for nothing before.
+    /// A server that accepts late cannot ask before it has accepted.
     #[test]
     fn a_console_has_time_to_ask_from_when_it_is_open() {
         let opened = Duration::from_secs(9);

@@ -241,7 +241,8 @@ mod tests {
             ("2026-11-21T17:30:05Z", at("2026-11-21T17:30:05Z")),
             ("yesterday 17:30", at("2026-11-22T16:30:59Z")),
             ("5:00", at("2026-11-23T04:00:59Z")),
-            // Clocks show it twice: the later one. And never: after the gap.
+            // Clocks show the first time twice, and the later one counts. They never show the second one: it is after
+            // the gap.
             ("2026-10-25 02:30", at("2026-10-25T01:30:59Z")),
             ("2026-03-29 02:30", at("2026-03-29T01:30:59Z")),
         ] {
@@ -276,7 +277,7 @@ mod tests {
         for file in ["/archive/a", "a.txt", "yesterdays", "2026", "notes/2026-11-21", "ago"] {
             assert!(!is_date(file), "{file}");
         }
-        // A mistake in a date does not make a file of it.
+        // A date with a mistake does not count as a file.
         assert!(is_date("2026-13-01") && is_date("2026/1321") && is_date("3 fish ago"));
     }
 
@@ -346,7 +347,7 @@ mod tests {
         }
         let said = of("2027/0101").unwrap_err();
         assert_eq!(said, "there is no dump 2027/0101; the nearest: 2026/1122, 2028/1121");
-        // The clock was set back for one: it is the newest, and has an old name.
+        // One dump was made with the clock set back: it is the newest, with an old name.
         let all = dumps(&["2026/1121", "2026/1122", "2019/0101"]);
         let of = |words: &str| in_berlin(words).unwrap().of(&all).map(|dump| dump.day.to_string());
         assert_eq!(of("latest").as_deref(), Ok("2019/0101"));

@@ -206,7 +206,7 @@ mod tests {
         assert_eq!((a.half, a.most, &a.away), (Some(2), Some(16), &None));
         assert_eq!((b.requests, b.half, b.away.as_deref()), (25.0, Some(1), Some("gone")));
         assert!(!b.name.contains('\x1b'));
-        // Of one that counts anew nothing is said that was not.
+        // A client whose counters restarted must not get a negative rate.
         let requests: Vec<_> = seen.clients.iter().map(|client| (client.id, client.requests)).collect();
         assert_eq!(requests, [(10, 2.0), (9, 0.0)]);
         assert_eq!(seen.json()["servers"][0]["p50-us"], 1);
