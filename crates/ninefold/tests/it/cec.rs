@@ -1,5 +1,4 @@
-//! The console on an Ethernet of the kernel's: an archive's server in one network name space, `ninefold cec` in
-//! another.
+//! The console on a kernel Ethernet: an archive's server in one network name space, `ninefold cec` in another.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -20,7 +19,7 @@ listen unix!s
 listen cec!v0 -password secret -shelf 3 -name mars
 ";
 
-/// A site with an archive, and a file with its console's password.
+/// Creates a site with an archive, and a file with its console's password.
 fn site() -> Option<Site> {
     let site = Site::new(&[1500])?;
     let ream =
@@ -33,7 +32,7 @@ fn site() -> Option<Site> {
     Some(site)
 }
 
-/// Serves the name space on the other side, until it is dropped.
+/// Serves the name space on the other side, until the value is dropped.
 fn serve(site: &Site) -> Ends {
     let mut command = ninefold(site.home.path());
     command.args(["serve", "fs.ns"]);
@@ -53,7 +52,7 @@ fn log_of(site: &Site) -> String {
     fs::read_to_string(site.path("log")).unwrap()
 }
 
-/// The client on this side, with these lines.
+/// Runs the client on this side with these lines as input.
 fn asks(site: &Site, words: &str, lines: &str) -> Output {
     let mut child = piped(site.command(&format!("cec v0 {words}")));
     child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
@@ -95,12 +94,12 @@ fn an_archive_is_asked_by_lines() {
             assert!(out.contains(part), "{part}: {out}");
         }
     }
-    // The end of the input is the end of the conversation, when nothing more is said.
+    // After EOF of the input the conversation ends when the console is silent.
     let (status, out, _) = said(&asks(&site, "-s 3 --password-file secret --linger 1", "quotas\n"));
     assert!(status == Some(0) && out.contains("mars> quotas\n"), "{out}");
     assert!(log_of(&site).contains(": dump wait") && log_of(&site).contains("has logged in"));
 
-    // Who waits for an answer is told when the server ends.
+    // A waiting client is notified when the server ends.
     let mut waits = piped(site.command("cec v0 -s 3 --password-file secret"));
     let mut heard = BufReader::new(waits.stdout.take().unwrap());
     waits.stdin.as_mut().unwrap().write_all(b"status\n").unwrap();

@@ -1,4 +1,4 @@
-//! The console of a server that runs, with a terminal and without.
+//! The console of a running server, with and without a terminal.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -21,7 +21,7 @@ use crate::common::{Server, ended_within, ninefold};
 const LIMIT: Duration = Duration::from_secs(60);
 const SPACE: &str = "mount cons: /cons\nmount cons: /dev\n";
 
-/// The root of the server at a socket, for a program that stays.
+/// Returns the root of the server at a socket, for a client that stays connected.
 fn root(socket: &Path) -> blocking::File {
     let addr: Addr = format!("unix!{}", socket.display()).parse().unwrap();
     let client = blocking::Client::dial(&addr, LIMIT, Options::default()).unwrap();
@@ -36,7 +36,7 @@ fn a_console_without_a_terminal_shows_and_tells() {
         let space = format!("{SPACE}listen tcp!127.0.0.1!0 -insecure\n");
         std::fs::write(dir.path().join("home.ns"), space).unwrap();
         let mut server = Server::in_dir(dir, &["serve", "home.ns", "--listen", &listen, "--cores", cores]);
-        // Nobody types.
+        // There is no keyboard.
         assert_eq!(server.ok(["cat", "/cons/cons"]), "");
         assert_eq!(server.ok(["cat", "/cons/pid"]), format!("{:>11} ", server.child.id()));
         assert_eq!(server.ok(["cat", "/cons/ppid"]), format!("{:>11} ", std::process::id()));
@@ -54,7 +54,7 @@ fn a_console_without_a_terminal_shows_and_tells() {
         assert!(then[1] > first[1] && then[2] > first[2], "{first:?} {then:?}");
         assert_eq!(numbers("/cons/cputime").len(), 6);
 
-        // What it logs, before and from now on.
+        // The log, before the first read and afterwards.
         let root = root(&server.socket());
         let kprint = root.open("cons/kprint", OpenFlags::READ).unwrap();
         server.ok(["mux", "mount", "ram:", "/scratch"]);
@@ -65,7 +65,7 @@ fn a_console_without_a_terminal_shows_and_tells() {
         let kmesg = server.ok(["cat", "/dev/kmesg"]);
         assert!(kmesg.contains(&seen) && server.log().contains(&seen), "{kmesg}");
 
-        // Who only claims to be somebody reads what is harmless.
+        // A client without a proof may read only harmless files.
         let far = server.addr("tcp!");
         assert_eq!(server.ok(["cat", &format!("{far}/cons/sysname")]), host.nodename().to_str().unwrap());
         for file in ["cons", "kmesg", "kprint"] {
@@ -77,7 +77,8 @@ fn a_console_without_a_terminal_shows_and_tells() {
             assert!(said.contains("Permission denied"), "{file}: {said}");
         }
 
-        // A mount says whose it is: each client is who it is, one user, or everybody the owner.
+        // A mount selects the user of its clients: their own, one user for all, or the owner for
+        // all.
         for (line, mine, theirs) in [
             ("cons: /of", true, false),
             ("-u nobody cons: /of", false, false),
@@ -91,7 +92,7 @@ fn a_console_without_a_terminal_shows_and_tells() {
             }
         }
 
-        // What is written comes out, in order, before the end.
+        // All written text appears, in order, before the end.
         for n in 0..20 {
             server.fed(&["write", "/cons/cons"], format!("{n}\n").as_bytes());
         }
@@ -100,12 +101,12 @@ fn a_console_without_a_terminal_shows_and_tells() {
     }
 }
 
-/// A server with a terminal, whose user we are.
+/// A server with a terminal that the test controls.
 struct Terminal {
     dir: tempfile::TempDir,
     child: Child,
     user: File,
-    /// Kept open: it is asked when the server has gone.
+    /// Kept open, because its mode is read after the server's end.
     _screen: OwnedFd,
     seen: String,
 }
@@ -133,7 +134,7 @@ impl Terminal {
         terminal
     }
 
-    /// Waits until it is on the screen, and everything before it.
+    /// Waits until the text is on the screen.
     fn shows(&mut self, words: &str) {
         while !self.seen.contains(words) {
             let mut due = [PollFd::new(&self.user, PollFlags::IN)];
@@ -156,7 +157,8 @@ impl Terminal {
         command
     }
 
-    /// Lines, shown, and with ^C; or else bytes, not shown. What is written is written in any case.
+    /// Returns whether the terminal is raw: without lines, echo and ^C. Output is processed in both
+    /// modes.
     fn is_raw(&self) -> bool {
         let mode = tcgetattr(&self.user).unwrap();
         let lines = LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG;
@@ -168,7 +170,7 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // It may have ended.
+        // This fails if the process has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -178,7 +180,7 @@ impl Drop for Terminal {
 fn a_terminal_is_typed_at_and_shown_from_afar() {
     for (cores, signal) in [("1", Signal::TERM), ("3", Signal::INT)] {
         let mut terminal = Terminal::start(cores);
-        // Who reads later has what was typed before; ^D is an end.
+        // A later reader gets earlier input; ^D is EOF.
         terminal.types("wrong\x15early\n");
         terminal.shows("early\r\n");
         let mut cat = terminal.client().args(["cat", "/cons/cons"]).stdout(Stdio::piped()).spawn().unwrap();
@@ -209,7 +211,7 @@ fn a_terminal_is_typed_at_and_shown_from_afar() {
         while terminal.is_raw() {
             std::thread::yield_now();
         }
-        // It ends although its keyboard is waited for, and leaves the terminal as it was.
+        // The server ends although a read of the keyboard is blocked, and restores the terminal.
         let consctl = root.open("cons/consctl", OpenFlags::WRITE).unwrap();
         consctl.write(0, b"rawon").unwrap();
         assert!(terminal.is_raw());

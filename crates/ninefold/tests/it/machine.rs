@@ -1,4 +1,4 @@
-//! `partition run IMAGE`: machines without an operating system, in QEMU without KVM, whose files are ours.
+//! `partition run IMAGE`: machines without an operating system, in QEMU without KVM, with files from us.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -12,11 +12,11 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
 use crate::common::{self, image, ninefold, not_covered};
 
-/// `partition run` in a directory of its own, with a tree, the network and a console.
+/// A directory for `partition run`, with a tree, the network and a console.
 struct World(tempfile::TempDir);
 
 impl World {
-    /// None where there is no QEMU.
+    /// Returns `None` if QEMU is missing.
     fn new() -> Option<Self> {
         if Command::new("qemu-system-x86_64").arg("--version").output().is_err() {
             not_covered("machines: there is no qemu-system-x86_64");
@@ -48,7 +48,7 @@ impl World {
         self.command(words, image, args).output().unwrap()
     }
 
-    /// It must say this and nothing else, and have succeeded.
+    /// Runs an image that must succeed without error output. Returns its output.
     #[track_caller]
     fn says(&self, words: &[&str], name: &str, args: &[&str]) -> String {
         let output = self.run(words, &image(name), args);
@@ -57,7 +57,7 @@ impl World {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// It must have ended with this status: what it has said.
+    /// Runs an image that must end with this status. Returns its error text.
     #[track_caller]
     fn fails(&self, status: i32, words: &[&str], image: &Path, args: &[&str]) -> String {
         let output = self.run(words, image, args);
@@ -67,7 +67,7 @@ impl World {
     }
 }
 
-/// An image that does nothing but this, at its entry: 32 bits, no paging.
+/// Creates an image with only this code, at its entry: 32 bits, no paging.
 fn bare(world: &World, name: &str, code: &[u8]) -> PathBuf {
     const AT: u64 = 1 << 20;
     let notes: Vec<u8> =
@@ -90,7 +90,7 @@ fn bare(world: &World, name: &str, code: &[u8]) -> PathBuf {
     path
 }
 
-/// QEMU of a `partition run`.
+/// Returns the QEMU process of a `partition run`.
 fn qemu_of(child: &Child) -> Option<Pid> {
     let pid = child.id();
     let children = fs::read_dir(format!("/proc/{pid}/task"))
@@ -109,7 +109,7 @@ fn an_image_says_hello_with_the_words_it_was_started_with() {
     let Some(world) = World::new() else { return };
     let said = world.says(&[], "hello", &["a", "b c", "it's", ""]);
     assert!(said.starts_with("hello") && said.ends_with("a b c it's \n"), "{said}");
-    // Without a server that is named it sees the default one, and an image needs no `--`.
+    // Without a named server it sees the default one. An image needs no `--`.
     let server = common::Server::start();
     fs::write(server.files().join("motd"), "of the default server\n").unwrap();
     let cat = image("cat");
@@ -190,7 +190,7 @@ fn it_computes_from_files_to_files_and_a_reader_changes_nothing() {
     let said = world.fails(1, &["--read-only"], &image("sum"), &["files/in", "files/new"]);
     assert!(said.contains("ead-only") || said.contains("ermission"), "{said}");
     assert!(!world.file("new").exists());
-    // As much as there is memory for, and what would need more.
+    // As much as fits in memory, then more than that.
     let column = |rows| "1\n".repeat(rows);
     fs::write(world.file("in"), column(65_000) + "\n7\n").unwrap();
     world.says(&[], "sum", &["files/in", "files/out"]);
@@ -229,7 +229,7 @@ fn who_has_no_patience_is_told_so_however_it_waits() {
     for wait in ["poll", "interrupt", "adaptive"] {
         let mut reads = world.command(&["--wait", wait], &image("mischief"), &["patience", "self/stdin"]);
         let mut reads = reads.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        // Nothing is written there, and it does not end.
+        // No input is written, and there is no EOF.
         let _input = reads.stdin.take().unwrap();
         let mut said = String::new();
         reads.stderr.take().unwrap().read_to_string(&mut said).unwrap();
@@ -251,14 +251,14 @@ fn how_it_ends_is_how_the_command_ends() {
         let said = world.fails(101, &[], &mischief, &[word]);
         assert!(said.contains(says), "{word}: {said}");
     }
-    // Before its main is called, too: for want of memory for its words.
+    // Also before its main function: there is no memory for its arguments.
     let many = ["word"; 100_000];
     let said = world.fails(101, &["--memory", "8M"], &image("hello"), &many);
     assert!(said.contains("memory allocation"), "{said}");
     let said = world.fails(125, &[], &mischief, &["fault"]);
     assert!(said.contains("exception 14") && said.contains("the stack is full"), "{said}");
     assert!(said.contains("without a status"), "{said}");
-    // It has said its status, and goes on.
+    // It has reported its status, and continues to run.
     assert_eq!(world.run(&[], &mischief, &["linger", "9"]).status.code(), Some(9));
 }
 
@@ -276,7 +276,7 @@ fn what_is_no_image_is_refused_and_what_does_not_run_is_told() {
     fs::write(&large, &whole).unwrap();
     fs::File::options().write(true).open(&large).unwrap().set_len((64 << 20) + 1).unwrap();
     assert!(world.fails(126, &[], &large, &[]).contains("64 MiB"));
-    // Its memory goes from 1 MiB on to behind 41.
+    // Its memory extends from 1 MiB to beyond 41 MiB.
     let mut wide = whole.clone();
     wide[64 + 56 + 40..][..4].copy_from_slice(&(40u32 << 20).to_le_bytes());
     let hungry = world.0.path().join("hungry");
@@ -292,7 +292,7 @@ fn what_is_no_image_is_refused_and_what_does_not_run_is_told() {
     assert!(status == Some(127) && said.contains("absent"), "{said}");
     let (status, said) = run(&["--qemu", "/no/qemu", triple.to_str().unwrap()]);
     assert!(status == Some(126) && said.contains("needs QEMU") && said.contains("Debian"), "{said}");
-    // Programs need none.
+    // Programs do not need QEMU.
     let (status, said) = run(&["--qemu", "/no/qemu", "all.ns", "--", "true"]);
     assert!(status == Some(0) && said.is_empty(), "{said}");
 }
@@ -301,7 +301,7 @@ fn what_is_no_image_is_refused_and_what_does_not_run_is_told() {
 fn where_the_first_way_does_not_get_it_to_its_channel_the_next_one_does() {
     let Some(world) = World::new() else { return };
     let hang = bare(&world, "hang", b"\xf4\xeb\xfd");
-    // A QEMU whose KVM begins and goes no further, as some do.
+    // A QEMU with a KVM that starts and hangs, as some do.
     let qemu = world.0.path().join("qemu");
     let script = "#!/bin/sh\n\
                   case \" $* \" in *' kvm '*) echo 'KVM internal error. Suberror: 1' >&2; exec sleep 600;; esac\n\
@@ -344,7 +344,7 @@ fn who_writes_garbage_into_its_channels_harms_itself() {
     for seed in 0..6 {
         let mut child =
             world.command(&[], &image("mischief"), &["garbage", &seed.to_string()]).spawn().unwrap();
-        // It ends by itself, and says how; or hangs, for want of a channel.
+        // It ends by itself with a status, or hangs without a channel.
         let status = child.wait().unwrap();
         assert!(matches!(status.code(), Some(0 | 1 | 101 | 125)), "{seed}: {status}");
     }

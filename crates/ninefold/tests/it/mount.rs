@@ -1,7 +1,7 @@
-//! `mount`, `unmount` and `ns`: the files of servers for programs that know nothing of 9P, by the kernel's FUSE.
+//! `mount`, `unmount` and `ns`: files of servers for programs without 9P, by the kernel's FUSE.
 //!
-//! What needs root is left out elsewhere, and that is said. Ordinary users have a /dev/fuse of the usual mode in a name
-//! space of mounts that ends with the test.
+//! Tests that need root are skipped for other users, with a note. Tests for ordinary users get a /dev/fuse with its
+//! usual mode, in a mount name space that ends with the test.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -20,7 +20,7 @@ use crate::common::{Server, chmod, copy_program, ended_within, ninefold, not_cov
 /// Longer than anything here takes, unless it hangs.
 const LIMIT: Duration = Duration::from_mins(1);
 
-/// Whether this user may mount, here.
+/// Returns whether this user may mount here.
 pub fn may_mount() -> bool {
     let device = File::options().read(true).write(true).open("/dev/fuse");
     let may = geteuid().is_root() && device.is_ok();
@@ -30,7 +30,7 @@ pub fn may_mount() -> bool {
     may
 }
 
-/// Directories `files` and `mnt`, and name space files.
+/// The directories `files` and `mnt`, and name space files.
 pub struct World(tempfile::TempDir);
 
 impl World {
@@ -62,7 +62,7 @@ impl World {
         self.command(words).output().unwrap()
     }
 
-    /// It must fail with status 1. What it says.
+    /// Runs a command that must fail with status 1. Returns its error text.
     #[track_caller]
     fn fails(&self, words: &[&str]) -> String {
         let output = self.run(words);
@@ -71,12 +71,12 @@ impl World {
         said
     }
 
-    /// In the foreground, mounted on `mnt`.
+    /// Mounts on `mnt` in the foreground.
     fn mounted(&self, words: &[&str]) -> Mounted {
         self.mounted_on("mnt", words)
     }
 
-    /// The same on another directory, which is one of the words.
+    /// Mounts on another directory, which is among the words.
     pub fn mounted_on(&self, dir: &str, words: &[&str]) -> Mounted {
         let log = File::create(self.path("log")).unwrap();
         let mut command = self.command(["mount", "-f"]);
@@ -91,7 +91,7 @@ impl World {
         mounted
     }
 
-    /// A server of `files` at the socket `s`.
+    /// Starts a server of `files` at the socket `s`.
     pub fn server(&self) -> Server {
         let socket = format!("unix!{}", self.path("s").display());
         let files = self.path("files");
@@ -106,7 +106,7 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        // Before the directories go: what is below would go with them.
+        // Unmount first: the removal of the directory would also remove the files in the mount.
         take(&self.path("mnt"));
     }
 }
@@ -130,19 +130,19 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // It may have ended.
+        // This fails if the process has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
         take(&self.dir);
     }
 }
 
-/// Takes away whatever is mounted there.
+/// Unmounts the directory, whatever is mounted there.
 fn take(dir: &Path) {
     let _ = Command::new("umount").arg("-l").arg(dir).stderr(Stdio::null()).status();
 }
 
-/// The options with which a directory is mounted on, if it is.
+/// Returns the mount options of a directory, if it is a mount point.
 fn options(dir: &Path) -> Option<String> {
     let mounts = fs::read_to_string("/proc/mounts").unwrap();
     let dir = dir.canonicalize().unwrap_or(dir.into());
@@ -160,7 +160,7 @@ fn out(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// What programs do with files.
+/// Does what programs do with files.
 fn used(dir: &Path, behind: &Path) {
     assert_eq!(fs::read_to_string(dir.join("motd")).unwrap(), "welcome\n");
     fs::create_dir(dir.join("sub")).unwrap();
@@ -186,7 +186,7 @@ fn used(dir: &Path, behind: &Path) {
     let mut names: Vec<_> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
     assert_eq!(names, ["hard", "link", "motd", "small", "sub"]);
-    // What is open and removed can be used to its close.
+    // An open file stays usable after its removal.
     fs::remove_file(dir.join("small")).unwrap();
     file.write_all_at(b"0", 0).unwrap();
     drop(file);
@@ -199,14 +199,14 @@ fn used(dir: &Path, behind: &Path) {
     assert_eq!(fs::read_to_string(behind.join("motd")).unwrap(), "welcome\nagain\n");
     fs::write(behind.join("motd"), "welcome\n").unwrap();
     exchanged(dir);
-    // A program that is run is mapped into memory.
+    // A running program is mapped into memory.
     copy_program("/bin/true", dir.join("true"));
     assert!(Command::new(dir.join("true")).status().unwrap().success());
     fs::remove_file(dir.join("true")).unwrap();
     mapped(dir, behind);
 }
 
-/// The flags of renameat2(2), of files and of directories.
+/// Tests the flags of renameat2(2), on files and directories.
 fn exchanged(dir: &Path) {
     use rustix::fs::{CWD, RenameFlags, renameat_with};
     let rename = |old: &str, new: &str, flags| renameat_with(CWD, dir.join(old), CWD, dir.join(new), flags);
@@ -228,8 +228,8 @@ fn exchanged(dir: &Path) {
     fs::remove_file(dir.join("sub")).unwrap();
 }
 
-/// Two threads exchange directories, and files in them, and read them at the same time. Afterwards each name leads to
-/// the same file as at the server.
+/// Two threads exchange directories and files in them, and read them at the same time. Afterwards each name leads to
+/// the same file as on the server.
 fn exchanged_by_two(dir: &Path, behind: &Path) {
     use rustix::fs::{CWD, RenameFlags, renameat_with};
     let exchange = |one: &str, two: &str| {
@@ -262,7 +262,7 @@ fn exchanged_by_two(dir: &Path, behind: &Path) {
     fs::remove_dir_all(dir.join("two")).unwrap();
 }
 
-/// A map that is shared is written.
+/// Writes through a shared memory map.
 fn mapped(dir: &Path, behind: &Path) {
     fs::write(dir.join("map"), [b'.'; 10_000]).unwrap();
     let program = "import mmap, sys
@@ -310,7 +310,7 @@ fn a_server_elsewhere_is_mounted_and_used() {
         used(&mounted.dir, &world.path("files"));
         exchanged_by_two(&mounted.dir, &world.path("files"));
     }
-    // A part of it, and the default server.
+    // Mount a part of the tree, and the default server.
     fs::create_dir(world.path("files/part")).unwrap();
     fs::write(world.path("files/part/of"), "it").unwrap();
     let part = format!("unix:{}/part", world.path("s").display());
@@ -327,7 +327,7 @@ fn a_server_elsewhere_is_mounted_and_used() {
     assert!(world.fails(&["mount", &none, "mnt"]).contains("No such file"));
     assert!(world.fails(&["mount", "unix!absent", "mnt"]).contains("Is a server running there?"));
     assert_eq!(options(&world.path("mnt")), None);
-    // Of equal ones the first may be away.
+    // Of equal servers the first one may be away.
     let equal = format!("unix!{},{server}", world.path("absent").display());
     let mounted = world.mounted(&[&equal, "mnt"]);
     assert_eq!(fs::read_to_string(mounted.dir.join("motd")).unwrap(), "welcome\n");
@@ -350,7 +350,7 @@ fn a_name_space_is_mounted() {
     assert!(mounted.dir.join("else").is_dir() && !mounted.dir.join("n").exists());
 }
 
-/// The value of `u::OWNER,u:1235:rw,g::GROUP,m::MASK,o::OTHER` as an extended attribute.
+/// Returns the value of `u::OWNER,u:1235:rw,g::GROUP,m::MASK,o::OTHER` as an extended attribute.
 fn list_for_1235(owner: u16, group: u16, mask: u16, other: u16) -> Vec<u8> {
     let nobody = u32::MAX;
     let entries =
@@ -383,7 +383,7 @@ fn access_control_lists_count_in_a_mount() {
             let dir = mounted.dir.join(server).join(options.len().to_string());
             fs::create_dir(&dir).unwrap();
             chmod(&dir, 0o755);
-            // The new mode is seen at once, though the kernel keeps attributes.
+            // A new mode takes effect at once, although the kernel caches attributes.
             let file = dir.join("f");
             fs::write(&file, "secret\n").unwrap();
             std::os::unix::fs::chown(&file, Some(1234), Some(50)).unwrap();
@@ -401,11 +401,11 @@ fn access_control_lists_count_in_a_mount() {
                     command.args(["--reuid", uid, "--regid", gid, "--clear-groups", "cat"]).arg(&file);
                     command.output().unwrap().status.success()
                 };
-                // A member of the group, which the list denies; a user that it names; the owner; another user.
+                // A member of the group, denied by the list; a user on the list; the owner; another user.
                 let all = [("1236", "50"), ("1235", "1235"), ("1234", "1234"), ("1237", "1237")];
                 assert_eq!(all.map(|(uid, gid)| reads(uid, gid)), [false, true, true, false], "{server}");
             }
-            // The umask counts where there is no default list.
+            // The umask applies if there is no default list.
             let script = "umask 077; mkdir d; : >d/before; mkdir d/without";
             let made = |script: &str| {
                 let output = Command::new("sh").args(["-ec", script]).current_dir(&dir).output().unwrap();
@@ -433,7 +433,7 @@ fn it_ends_when_it_is_unmounted() {
     let mut mounted = world.mounted(&["disk:files", "mnt"]);
     assert_eq!(out(&world.run(["unmount", "mnt"])), "");
     assert_eq!(mounted.ends().code(), Some(0));
-    // What is in use stays, unless it is meant.
+    // A mount in use stays, unless --lazy is given.
     let mut mounted = world.mounted(&["disk:files", "mnt"]);
     let mut open = File::open(mounted.dir.join("motd")).unwrap();
     assert!(world.fails(&["unmount", "mnt"]).contains("it is in use: `fuser -m` shows by whom"));
@@ -462,7 +462,7 @@ fn a_signal_unmounts_also_what_is_in_use() {
     }
 }
 
-/// The processes that have this in their words.
+/// Returns the processes with this text in their command line.
 fn processes(text: &str) -> Vec<(i32, PathBuf)> {
     let all = fs::read_dir("/proc").unwrap().flatten();
     let found = all.filter_map(|entry| {
@@ -481,7 +481,7 @@ fn in_the_background_it_keeps_nothing_of_its_caller() {
     let world = World::new();
     let _server = world.server();
     let (mnt, server) = (world.path("mnt"), format!("unix!{}", world.path("s").display()));
-    // Both pipes come to their ends although it goes on.
+    // The caller's pipes reach EOF although the background process continues.
     let mut command = Command::new("sh");
     command.args(["-c", "exec \"$0\" mount \"$1\" \"$2\" 7>kept", env!("CARGO_BIN_EXE_ninefold")]);
     let output =
@@ -497,13 +497,13 @@ fn in_the_background_it_keeps_nothing_of_its_caller() {
         let all = fs::read_dir(dir.join("fd")).unwrap();
         all.filter_map(|fd| fs::read_link(fd.unwrap().path()).ok()).collect::<Vec<_>>()
     };
-    // The last of them was to say that it is mounted.
+    // One pipe reported that the directory is mounted, so it is closed last.
     let is_callers = |file: &PathBuf| file.ends_with("kept") || file.to_string_lossy().starts_with("pipe:");
     until("it has nothing of its caller", || !open().iter().any(is_callers));
     assert_eq!(fs::read_to_string(mnt.join("motd")).unwrap(), "welcome\n");
     out(&world.run(["unmount", "mnt"]));
     until("it ends", || processes(mnt.to_str().unwrap()).is_empty());
-    // What is wrong is said as in the foreground.
+    // Errors are reported as in the foreground.
     let output = world.run(["mount", "unix!absent", "mnt"]);
     assert!(
         output.status.code() == Some(1) && said(&output).contains("Is a server running there?"),
@@ -532,7 +532,7 @@ fn what_is_wrong_with_a_mount_point_is_said() {
         let said = world.fails(&["unmount", dir]);
         assert!(said.contains(why), "{said}");
     }
-    // A server that was killed leaves its mount behind.
+    // The mount of a killed process stays.
     let mut mounted = world.mounted(&["disk:files", "mnt"]);
     mounted.signal(Signal::KILL);
     mounted.ends();
@@ -561,7 +561,7 @@ fn options_are_known_or_named() {
     for word in ["rw,nosuid,noexec,", "default_permissions", "allow_other", "max_read=131072"] {
         assert!(shown.contains(word) && !shown.contains("nodev"), "{shown}");
     }
-    // What others change is seen at once.
+    // Changes by others are visible at once.
     for text in ["one\n", "another\n"] {
         fs::write(world.path("files/motd"), text).unwrap();
         assert_eq!(fs::read_to_string(mounted.dir.join("motd")).unwrap(), text);
@@ -614,14 +614,14 @@ fn who_waits_for_a_silent_server_can_be_killed() {
     assert_eq!(ended.signal(), Some(9));
     server.signal(Signal::CONT);
     assert_eq!(fs::read_to_string(mounted.dir.join("motd")).unwrap(), "welcome\n");
-    // With the server silent, the end waits for nobody for long.
+    // The shutdown does not wait long for a silent server.
     server.signal(Signal::STOP);
     mounted.signal(Signal::TERM);
     assert_eq!(mounted.ends().code(), Some(0));
     server.signal(Signal::CONT);
 }
 
-/// Commands in a name space of mounts that is their own.
+/// Runs commands in a mount name space of their own.
 fn unshared(world: &World, script: &str) -> Option<Output> {
     let may = Command::new("unshare").args(["-m", "true"]).stderr(Stdio::null()).status();
     if !geteuid().is_root() || !may.is_ok_and(|status| status.success()) {
@@ -638,7 +638,7 @@ fn unshared(world: &World, script: &str) -> Option<Output> {
     Some(command.stdin(Stdio::null()).output().unwrap())
 }
 
-/// The same as an ordinary user, for whom /dev/fuse is there.
+/// Runs commands as an ordinary user with access to /dev/fuse.
 fn ordinary(world: &World, script: &str) -> Option<Output> {
     fs::create_dir_all(world.path("dev")).unwrap();
     for name in ["files", "files/motd", "mnt"] {
@@ -670,7 +670,7 @@ fn an_ordinary_user_mounts_by_fusermount3() {
         $NINEFOLD unmount mnt
         ls mnt; cat files/moved
     ";
-    // Where the others may be written to.
+    // Ordinary users must be able to write here.
     chmod(world.0.path(), 0o777);
     if Command::new("fusermount3").arg("-V").output().is_err() {
         not_covered("mounts of ordinary users: there is no fusermount3 (package fuse3)");
@@ -728,7 +728,7 @@ fn a_command_sees_a_name_space_of_its_own() {
     let home = world.0.path().display();
     assert_eq!(out(&output), format!("welcome\nwelcome\n{home}\n{home}\n"));
     assert!(!Path::new("/none-of-ours").exists());
-    // Only places that the host has.
+    // Only mount points that exist on the host.
     world.write("there.ns", "mount disk:files /mnt\nmount ram: /media\nunmount /media\n");
     let output = world.script(&["there.ns"], "cat /mnt/motd; echo new >/mnt/new; ! mountpoint -q /media");
     assert_eq!(out(&output), "welcome\n");
@@ -824,7 +824,7 @@ fn an_ordinary_user_has_a_name_space_of_his_own() {
 fn the_setting_that_forbids_name_spaces_is_named() {
     let world = World::new();
     world.write("there.ns", "mount disk:files /mnt\n");
-    // For this user's own users alone, who get nothing by being root.
+    // Limits only this user's own user name space, in which root gets no capabilities.
     let script = "unshare -r sh -ec '
         echo 0 >/proc/sys/user/max_user_namespaces
         exec setpriv --bounding-set=-all --inh-caps=-all $NINEFOLD ns there.ns -- true'";

@@ -1,4 +1,4 @@
-//! Name spaces as a person has them: a file, a server, the verbs.
+//! Name spaces as users work with them: a file, a server, the verbs.
 
 use std::fs;
 use std::io::Write;
@@ -13,7 +13,8 @@ use crate::common::{Server, ninefold};
 
 const DIALECTS: [&str; 3] = ["L", "u", "9P2000"];
 
-/// Directories `a` and `b` with a file each and one that both have; a name space file of these lines.
+/// Creates directories `a` and `b` with a file each and one that both have, and a name space file
+/// with these lines.
 fn scratch(lines: &str) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     for name in ["a", "b"] {
@@ -37,7 +38,7 @@ fn serve_on(cores: &str, lines: &str) -> Server {
     Server::in_dir(dir, &["serve", "home.ns", "--cores", cores])
 }
 
-/// What a start that fails says.
+/// Runs a server that must fail to start. Returns its error text.
 fn fails(dir: &Path) -> String {
     let output = ninefold(dir).args(["serve", "home.ns", "--listen", "unix!s"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stdout));
@@ -67,9 +68,9 @@ fn disks_memory_and_another_server_are_one_tree_in_every_dialect() {
         with("put", &["-q", "-r", "b", "/ram/x/y"]);
         with("mv", &["/ram/x/y/b/both", "/ram/x/y/b/moved"]);
         assert_eq!(with("cat", &["/ram/x/y/b/moved"]), "b\n");
-        // Not where two servers meet.
+        // A rename across servers fails.
         let said = server.fails(["mv", "--dialect", dialect, "/ram/x/y/b/moved", "/a/moved"]);
-        // Only .L can ask for it at all.
+        // Only 9P2000.L can even request it.
         assert!(
             said.contains("cross-device") || said.contains("cannot move a file to another directory"),
             "{said}"
@@ -128,10 +129,10 @@ fn walks_of_a_name_space_that_holds_itself_end() {
         let said = server.fails(line);
         assert!(said.contains("/data/sub/data: file system loop"), "{line:?}: {said}");
     }
-    // The rest has come.
+    // All other files arrived.
     assert_eq!(fs::read(got.join("f")).unwrap(), b"f\n");
     assert!(!got.join("sub/data").exists());
-    // The same tree twice side by side is no loop.
+    // The same tree twice, as siblings, is not a loop.
     let server = serve("mount disk:a /one\nbind /one /two\n");
     assert!(server.ok(["tree", "/"]).contains("two"));
 }
@@ -168,7 +169,7 @@ fn a_union_lists_a_name_once_and_takes_new_files_where_it_is_told() {
 
 #[test]
 fn a_file_that_is_put_or_moved_onto_a_name_of_a_union_is_seen_there() {
-    // The name is seen in an earlier or a later member than the one that takes new files.
+    // The name is in an earlier or a later member than the one for new files.
     let far = Server::start();
     let far_addr = format!("unix!{}", far.socket().display());
     for lines in [
@@ -203,7 +204,7 @@ fn a_file_that_is_replaced_stays_bound() {
     let before = mounts(&server);
     server.ok(["put", "-q", "new", "/a/both"]);
     assert_eq!(server.ok(["cat", "/a/only-a"]), "new\n");
-    // By the bound name, too.
+    // Also by the bound name.
     fs::write(server.dir.path().join("new"), "newer\n").unwrap();
     server.ok(["put", "-q", "new", "/a/only-a"]);
     assert_eq!(server.ok(["cat", "/a/only-a", "/a/both"]), "newer\nnewer\n");
@@ -221,7 +222,7 @@ fn what_is_mounted_on_the_root_may_be_a_disk_beside_the_mount_points_or_memory()
     assert_eq!(server.ok(["ls", "/", "/x/a"]), "/:\nmux\nx\n\n/x/a:\nboth\nonly-a\n");
     let server = serve("mount -a disk:a /\nmount disk:b /b\n");
     assert_eq!(server.ok(["ls", "/", "/b"]), "/:\nb\nboth\nmux\nonly-a\n\n/b:\nboth\nonly-b\n");
-    // A disk alone has its own directories only.
+    // A disk server has only its own directories.
     let dir = scratch("mount disk:a /\nmount disk:b /b\n");
     let said = fails(dir.path());
     assert!(
@@ -254,10 +255,10 @@ fn a_running_name_space_is_shown_and_changed() {
     for text in ["AT", "after, takes new files", "SERVER", "9P2000.L", "CLIENT", &far_addr, "/it's"] {
         assert!(shown.contains(text), "{text}: {shown}");
     }
-    // The lines make the same again.
+    // The lines create the same name space again.
     let again = serve(&all);
     assert_eq!(mounts(&again), all);
-    // A connection that is ended is made again.
+    // A connection is dialled again after a hangup.
     server.ok(["mux", "hangup", &far_addr]);
     assert_eq!(server.ok(["ls", "/n/far"]), "news\n");
     server.ok(["mux", "unmount", "/n/far", "/a"]);
@@ -277,7 +278,7 @@ fn a_running_name_space_is_shown_and_changed() {
         let heard = server.fails(words);
         assert!(heard.contains(said), "{words:?}: {heard}");
     }
-    // The ctl of somebody without the verb.
+    // The ctl file without the verb.
     server.fed(&["write", "/mux/ctl"], b"mount ram: /y\nbind /a /y\n");
     assert!(server.ok(["cat", "/mux/ctl"]).contains("# the latest message was understood"));
     assert_eq!(server.ok(["ls", "/y"]), "both\nonly-a\n");
@@ -302,7 +303,7 @@ fn each_unmount_takes_the_call_that_was_made_last() {
             }
         }
     }
-    // As it was written, too.
+    // Also with the words as they were written.
     server.ok(["mux", "unmount", "disk:a", "/d"]);
     assert_eq!(mounts(&server), "mount ram: /u\n");
 }
@@ -314,11 +315,11 @@ fn the_owner_keeps_the_files_that_change_the_name_space() {
         let said = server.fails([&["mux"], words].concat());
         assert!(said.contains("this is where the name space is changed"), "{said}");
     }
-    // A disk has no directory for them.
+    // A disk has no directory for the mux files.
     let disk = format!("disk:{}/a", server.dir.path().display());
     assert!(server.fails(["mux", "mount", &disk, "/"]).contains("there would be no /mux"));
     assert_eq!(server.ok(["ls", "/"]), "a\nmux\nt\n");
-    // Nor does the attempt cost the memory that was there.
+    // The failed attempt does not replace the tree in memory.
     let on_ram = serve("mount -c ram: /\n");
     on_ram.fed(&["write", "--create", "/kept"], b"kept\n");
     let before = mounts(&on_ram);
@@ -369,7 +370,7 @@ fn lines_wait_for_their_server_and_are_done_when_it_comes() {
     let server = serve("mount unix!/none /far\nbind /far/bin /bin\n");
     server.ok(["mux", "unmount", "/far/bin", "/bin"]);
     assert_eq!(mounts(&server), "mount unix!/none /far\n");
-    // Whoever mounts it while the server runs is told.
+    // A user who mounts it while the server runs gets a note.
     let output = server.run(["mux", "mount", "unix!/none", "/other"]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code() == Some(3) && said.contains("mounted, but away: "), "{said}");
@@ -388,7 +389,7 @@ fn a_server_that_is_read_ahead_is_mounted_so_and_says_how_much() {
     let long = client.attach("", nine_proto::NOUID, "").unwrap().open("far/long", OpenFlags::READ).unwrap();
     let mut read = Vec::new();
     while read.len() < text.len() {
-        // One after the other, as programs do.
+        // Read one piece after the other, as programs do.
         read.extend_from_slice(&long.read(read.len() as u64, 32 * 1024).unwrap());
     }
     assert!(read == text.as_bytes());
@@ -428,7 +429,7 @@ fn only_its_owner_changes_a_name_space() {
     let [closed, open] = doors[..] else { panic!("{doors:?}") };
     let said = server.fails(["mux", "--server", closed, "mount", "ram:", "/x"]);
     assert!(said.contains("only its owner changes this name space"), "{said}");
-    // Whoever reaches it may write files, and claim any name; but not the owner's.
+    // A client that reaches it may write files and claim any name, but not the owner's.
     server.fed(&["write", "--server", open, "--create", "/a/new"], b"");
     let said = server.fails(["mux", "--server", open, "mount", "ram:", "/x"]);
     assert!(said.contains("only its owner"), "{said}");
@@ -437,7 +438,7 @@ fn only_its_owner_changes_a_name_space() {
     assert!(!mounts(&server).contains("/x"));
     server.ok(["mux", "--server", closed, "--token", &server.token(), "mount", "ram:", "/x"]);
     assert!(mounts(&server).contains("mount ram: /x"));
-    // What others see of who is there.
+    // The clients that others can see.
     let clients = |words: &[&str]| server.ok([&["cat", "/mux/clients"], words].concat()).lines().count();
     let idle = std::os::unix::net::UnixStream::connect(server.socket()).unwrap();
     let begun = Instant::now();
@@ -466,13 +467,13 @@ fn who_only_claims_to_be_somebody_has_none_of_his_conversations() {
     let clone = ours.open("net/tcp/clone", OpenFlags::RDWR).unwrap();
     let ctl = format!("net/tcp/{}/ctl", number(&clone));
     assert!(ours.open(&ctl, OpenFlags::RDWR).is_ok());
-    // By our own number, which nothing proves.
+    // Our own uid, but without any proof.
     let stranger = root(open, uid);
     assert_eq!(stranger.open(&ctl, OpenFlags::RDWR).unwrap_err().errno(), Errno::EACCES);
     let clone = stranger.open("net/tcp/clone", OpenFlags::RDWR).unwrap();
     let ctl = format!("net/tcp/{}/ctl", number(&clone));
     assert!(stranger.open(&ctl, OpenFlags::READ).is_ok() && ours.open(&ctl, OpenFlags::READ).is_ok());
-    // The same stranger, where nothing may be changed.
+    // The same client where nothing may be changed.
     assert_eq!(root(closed, uid).open(&ctl, OpenFlags::READ).unwrap_err().errno(), Errno::EACCES);
 }
 
@@ -500,7 +501,7 @@ fn users_have_name_spaces_of_their_own() {
     );
     let all = mounts(&server);
     assert!(all.contains("/mine") && all.contains("space open\nmount ram: /tmp\n"), "{all}");
-    // What one leaves at its root is not the others'.
+    // A file created at one user's root is invisible to others.
     server.ok(["mkdir", "--user", "4711", "/left"]);
     assert_eq!(server.ok(["ls", "/"]), "mine\nmux\n");
     server.fed(&["write", "/mux/ctl"], b"space guest\nmount ram: /more\n");
@@ -525,7 +526,7 @@ fn a_server_that_is_not_there_is_mounted_and_found_later() {
     fs::create_dir(dir.path().join("files")).unwrap();
     fs::write(dir.path().join("files/here"), "").unwrap();
     let mut late = Server::in_dir(dir, &["serve", "files", "--listen", &addr]);
-    // For a second after a failure nobody dials.
+    // After a failure no dial is tried for a second.
     let begun = Instant::now();
     while !server.run(["ls", "/late"]).status.success() {
         assert!(begun.elapsed() < Duration::from_secs(30), "{}", server.log());
@@ -631,7 +632,7 @@ fn everything_that_is_wrong_with_a_file_is_told_at_once() {
         said.contains("more/b.ns:2:1: `. ../home.ns` leads round in a circle; home.ns is being read"),
         "{said}"
     );
-    // Without the circle: relative to the file that says so.
+    // Without the loop: names are relative to the including file.
     fs::write(dir.path().join("more/b.ns"), "mount disk:../a /a\n").unwrap();
     let server = Server::in_dir(dir, &["serve", "home.ns", "--listen", "unix!s"]);
     assert_eq!(server.ok(["ls", "/a"]), "both\nonly-a\n");
@@ -673,7 +674,7 @@ fn muxes_mounted_on_each_other_end_a_walk_that_goes_round() {
     }
     assert_eq!(server.ok(["cat", "/me/me/me/a/both"]), "a\n");
     let said = server.fails(["ls", &"/me".repeat(12)]);
-    // A walk that has come some way and not to its end may say no more than that.
+    // A walk that fails halfway may not give a more precise error.
     assert!(said.contains("Too many levels") || said.contains("No such file or directory"), "{said}");
     assert_eq!(server.ok(["ls", "/a"]), "both\nonly-a\n");
 }

@@ -1,5 +1,5 @@
-//! The examples of docs/namespace.md and docs/net.md: each name space file is served, and what follows it is typed;
-//! lines alone are understood.
+//! The examples of docs/namespace.md and docs/net.md: each name space file is served, and the commands after it are
+//! run. Single lines are only parsed.
 
 use std::fs;
 use std::path::Path;
@@ -35,7 +35,7 @@ fn every_example_of_the_documents_is_true() {
                 let script = script::parse("lines", &lines.join("\n"), &mut script::Alone);
                 assert_eq!(script.wrong, [], "{lines:?}");
             }
-            // A policy, and what a shell does where the tree is mounted.
+            // A policy, or shell commands for a machine with a mount.
             None if kind == "text" || kind == "sh" => {}
             _ => panic!("a block of no known kind: {kind}"),
         }
@@ -70,7 +70,7 @@ fn serve(name: &str, lines: &[String]) -> Server {
     Server::in_dir(dir, &["serve", name, "--listen", &listen])
 }
 
-/// What a person would see: each line typed, and what came of it.
+/// Runs the lines of a session. Returns each line with its output, as a user would see it.
 fn session(server: &Server, lines: &[String]) -> Vec<String> {
     let binary = Path::new(env!("CARGO_BIN_EXE_ninefold")).parent().unwrap();
     let path = format!("{}:{}", binary.display(), std::env::var("PATH").unwrap());

@@ -1,4 +1,4 @@
-//! Partitions of three nodes, each in a network name space of its own, mounted in the one tree of a fourth.
+//! Partitions of three nodes, each in a network name space of its own, all mounted in the name space of a fourth.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::common::{self, Server, chmod, ended_within, guest, ninefold, not_cove
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The front end with its name space, and what it mounts; cables go from it to each, and from `a` to `c`.
+/// The front end with its name space, and the nodes that it mounts. Cables join it to each node, and `a` to `c`.
 struct Site {
     front: Server,
     /// `a`, `b` and `c`.
@@ -22,7 +22,7 @@ struct Site {
 }
 
 impl Site {
-    /// `None`, and said: it cannot be made.
+    /// Returns `None`, and reports that, if the nodes cannot be created.
     fn new() -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             not_covered("nodes in network name spaces: that takes root");
@@ -39,7 +39,7 @@ impl Site {
         chmod(home.path(), 0o711);
         certificates(home.path());
         let [front, a, b, c] = &spaces[..] else { unreachable!("there are four") };
-        // Those that others mount come first.
+        // Nodes that are mounted by others are started first.
         let there = [("c", c, ""), ("b", b, ""), ("a", a, "mount -r -t 1 tls!10.9.4.2!5641 /n/c\n")];
         let mut nodes: Vec<Server> =
             there.iter().map(|(name, space, more)| node(home.path(), name, space, more)).collect();
@@ -57,7 +57,7 @@ impl Site {
     }
 }
 
-/// Four of them: each node's end of its cable is 10.9.N.2.
+/// Creates four network name spaces with cables. Each node's end of its cable is 10.9.N.2.
 fn joined() -> Result<Vec<Space>, String> {
     let spaces = (0..4).map(|_| Space::new()).collect::<Result<Vec<_>, _>>()?;
     for space in &spaces {
@@ -74,7 +74,7 @@ fn joined() -> Result<Vec<Space>, String> {
     Ok(spaces)
 }
 
-/// Of each, by which all know it.
+/// Creates a certificate for each node, known to all nodes.
 fn certificates(home: &Path) {
     let mut all = String::new();
     let addrs = |nets: &[u8]| nets.iter().map(|net| format!("10.9.{net}.2")).collect::<Vec<_>>();
@@ -90,7 +90,7 @@ fn certificates(home: &Path) {
     std::fs::write(home.join("all.pem"), all).unwrap();
 }
 
-/// A node with partitions for the front end, and a file.
+/// Starts a node with partitions for the front end, and a file.
 fn node(home: &Path, name: &str, space: &Space, more: &str) -> Server {
     let dir = home.join(name);
     for of in [&dir, &dir.join("fs"), &dir.join("files")] {
@@ -104,7 +104,7 @@ fn node(home: &Path, name: &str, space: &Space, more: &str) -> Server {
     serve(home, name, space, &lines, "tls!*!5641")
 }
 
-/// What `ninefold serve` is for an administrator: a name space file, and a configuration of who it is.
+/// Runs `ninefold serve` as an administrator would: with a name space file, and a configuration with its identity.
 fn serve(home: &Path, name: &str, space: &Space, lines: &str, listen: &str) -> Server {
     let dir = tempfile::tempdir().unwrap();
     let script = dir.path().join("node.ns");
@@ -138,7 +138,7 @@ fn three_nodes_run_a_program_and_two_go_on_when_one_is_killed() {
         (&lines[..], &*err, output.status.code()),
         (&due.each_ref().map(|line| &**line)[..], "", Some(3))
     );
-    // One is killed in the middle.
+    // Kill one node in the middle of a run.
     let text = "echo begun; read -r x; echo got $x";
     let mut command = site.run(ALL, &["--there", "--input"], &["sh", "-c", text]);
     let mut child =
@@ -164,7 +164,7 @@ fn three_nodes_run_a_program_and_two_go_on_when_one_is_killed() {
     lines.sort_unstable();
     assert_eq!(lines, [":/n/a/part: got on", ":/n/c/part: got on"]);
     assert_eq!(ended_within(&mut child, LIMIT).and_then(|status| status.code()), Some(255));
-    // Nothing is left of it on those that are there.
+    // The other nodes keep no sessions of the run.
     while !site.front.ok(["partition", "ls", ":/n/a/part"]).is_empty() {}
 }
 

@@ -1,4 +1,4 @@
-//! `partition run`: programs that inherit a channel, those of `crates/nine-guest` among them.
+//! `partition run`: programs that inherit a channel, among them those of `crates/nine-guest`.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -16,7 +16,7 @@ use crate::common::{Server, ended_within, guest, ninefold, not_covered};
 /// Longer than anything here takes, unless it hangs.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The same programs in C, where there is a compiler.
+/// Builds the same program in C, if there is a compiler.
 fn guest_in_c(name: &str) -> Option<PathBuf> {
     let there = Path::new(env!("CARGO_MANIFEST_DIR")).join("../nine-guest");
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("partition-{name}"));
@@ -35,7 +35,7 @@ fn guest_in_c(name: &str) -> Option<PathBuf> {
     }
 }
 
-/// `partition run` in a directory of its own.
+/// A directory for `partition run`.
 struct World(tempfile::TempDir);
 
 impl World {
@@ -50,7 +50,7 @@ impl World {
         self.0.path().join("files").join(name)
     }
 
-    /// Words before the program, and those of the program.
+    /// Returns the command: words before the program, then the program's words.
     fn command(&self, words: &[&str], program: &[impl AsRef<OsStr>]) -> Command {
         let mut command = ninefold(self.0.path());
         command.args(["partition", "run"]).args(words).arg("--").args(program);
@@ -61,7 +61,7 @@ impl World {
         self.command(words, program).stdin(Stdio::null()).output().unwrap()
     }
 
-    /// It must say this and nothing else, and have succeeded.
+    /// Runs a program that must succeed without error output. Returns its output.
     #[track_caller]
     fn says(&self, words: &[&str], program: &[impl AsRef<OsStr>]) -> String {
         let output = self.run(words, program);
@@ -70,7 +70,7 @@ impl World {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// A shell whose first line has come, with that line; what it reads does not come to an end.
+    /// Starts a shell and waits for its first line, which is returned. Its input stays open.
     fn shell(&self, words: &[&str], text: &str) -> (Child, BufReader<std::process::ChildStdout>, String) {
         let mut command = self.command(words, &["sh", "-c", text]);
         let mut child =
@@ -101,12 +101,12 @@ fn a_program_sees_the_default_server() {
         let output = server.run(["partition", "run", "--", cat, "sub/data"]);
         assert!(output.stdout == text, "{:?}", status(&output));
         assert_eq!(status(&output), (Some(0), String::new()));
-        // What it is given to read, it reads.
+        // The program reads its own standard input.
         server.fed(&["partition", "run", "--", cat, "-w", "sub/new"], &text);
         assert!(std::fs::read(server.files().join("sub/new")).unwrap() == text);
         let output = server.run(["partition", "run", "--", cat, "nothing"]);
         assert!(status(&output).0 == Some(1) && status(&output).1.starts_with("cat: "), "{output:?}");
-        // A part of the server.
+        // Only a part of the server.
         let part = format!("unix:{}/sub", server.socket().display());
         let output = server.run(["partition", "run", "--server", &part, "--", cat, "data"]);
         assert!(output.stdout == text, "{:?}", status(&output));
@@ -128,7 +128,7 @@ fn a_verb_of_the_command_sees_the_name_space_it_was_started_in() {
     assert_eq!(world.says(&["files"], &[program, "cat", "/motd"]), "welcome\n");
     assert_eq!(world.says(&["files"], &[program, "ls", ":/"]), "motd\n");
     assert_eq!(world.says(&["dev.ns"], &[program, "cat", "files/motd"]), "welcome\n");
-    // A server that is named is the one that is meant.
+    // A named server has precedence.
     let none = format!("unix!{}", world.file("none").display());
     let output = world.run(&["files"], &[program, "ls", "--server", &none]);
     assert!(status(&output).1.contains("No such file or directory"), "{output:?}");
@@ -183,7 +183,7 @@ fn programs_have_the_channel_one_after_the_other() {
     let cat = guest("cat");
     let text = format!("for n in 1 2 3 4 5; do echo $n | {0} -w note && {0} note; done", cat.display());
     assert_eq!(world.says(&["ram:"], &["sh", "-c", &text]), "1\n2\n3\n4\n5\n");
-    // Who is killed with the channel in hand leaves it to the next one.
+    // A program that is killed while it uses the channel leaves it usable for the next one.
     let text =
         format!("echo x | {0} -w note; {0} -w note & kill -9 $!; wait; {0} note; echo $?", cat.display());
     let (_, _, line) = world.shell(&["ram:"], &text);
@@ -194,7 +194,7 @@ fn programs_have_the_channel_one_after_the_other() {
 fn its_status_is_the_programs() {
     let world = World::new();
     let shell = |text: &str| status(&world.run(&["files"], &["sh", "-c", text]));
-    // They ignore their channel.
+    // These programs ignore their channel.
     assert_eq!(shell("exit 0"), (Some(0), String::new()));
     assert_eq!(shell("exit 7"), (Some(7), String::new()));
     assert_eq!(shell("kill -9 $$"), (Some(137), String::new()));
@@ -221,7 +221,7 @@ fn it_has_its_standard_files_and_the_channel() {
     let mut said = String::new();
     echo.stdout.take().unwrap().read_to_string(&mut said).unwrap();
     assert!(echo.wait().unwrap().success() && said == "to and fro");
-    // Also where the command itself was started with more.
+    // Also if the command itself was started with more descriptors.
     let inside = "ls /proc/$$/fd; echo $NINEFOLD_CHANNEL; umask";
     let text = format!("exec 7</dev/null 8>/dev/null; exec \"$0\" partition run files -- sh -c '{inside}'");
     let shell = ninefold(world.0.path()).get_program().to_owned();
@@ -250,7 +250,7 @@ fn signals_are_passed_on() {
         out.read_to_string(&mut said).unwrap();
         assert_eq!((child.wait().unwrap().code(), &*said), (Some(3), &*format!("got {name}\n")));
     }
-    // One that does not mind is waited for.
+    // A program that ignores the signal is waited for.
     let (mut child, _out, line) = world.shell(&["files"], "trap '' TERM; echo $$; read -r x");
     kill(child.id(), Signal::TERM);
     kill(line.parse().unwrap(), Signal::KILL);
@@ -260,7 +260,7 @@ fn signals_are_passed_on() {
 #[test]
 fn a_program_sees_that_its_host_is_killed_and_the_host_that_it_is() {
     let world = World::new();
-    // What is logged has no end.
+    // A read of the log never ends.
     let text = format!("echo $$; exec {} dev/kprint", guest("cat").display());
     for of_host in [true, false] {
         let (mut child, mut out, line) = world.shell(&["dev.ns"], &text);
@@ -268,7 +268,7 @@ fn a_program_sees_that_its_host_is_killed_and_the_host_that_it_is() {
         kill(if of_host { child.id() } else { program }, Signal::KILL);
         let ended = ended_within(&mut child, Duration::from_secs(60)).expect("it ends");
         assert_eq!(ended.code(), (!of_host).then_some(137));
-        // Ends when the program has.
+        // EOF when the program has ended.
         let (mut rest, mut said) = (String::new(), String::new());
         out.read_to_string(&mut rest).unwrap();
         child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
@@ -282,14 +282,15 @@ fn what_a_program_leaves_behind_holds_up_nobody() {
     let text = format!("{} dev/kprint >/dev/null 2>&1 & echo $!", guest("cat").display());
     let (mut child, _, line) = world.shell(&["dev.ns"], &text);
     assert!(ended_within(&mut child, Duration::from_secs(60)).is_some_and(|status| status.success()));
-    // It sees that its host has gone, and ends by itself: then nobody is called so, or somebody else.
+    // The program notices that its host is gone, and ends. Then no process, or another one, has its
+    // pid.
     let there = PathBuf::from(format!("/proc/{line}/cmdline"));
     while std::fs::read_to_string(&there).is_ok_and(|line| line.contains("dev/kprint")) {
         std::thread::yield_now();
     }
 }
 
-/// A shell of its own session, which this terminal controls.
+/// Starts a shell as a session leader, with this terminal as its controlling terminal.
 fn shell(terminal: &Terminal, world: &World, text: &str) -> Child {
     let plain = world.command(&[], &["true"]);
     let mut shell = Command::new("setsid");
@@ -303,14 +304,14 @@ fn shell(terminal: &Terminal, world: &World, text: &str) -> Child {
     terminal.gives(shell.current_dir(world.0.path())).spawn().unwrap()
 }
 
-/// The terminal sends its ^C to all three: the shell, the command and its program.
+/// The terminal sends ^C to all three: the shell, the command and its program.
 #[test]
 fn a_ctrl_c_ends_the_program_and_the_terminal_is_the_shells_again() {
     let world = World::new();
     let mut terminal = Terminal::new();
     let before = tcgetattr(&terminal.user).unwrap();
     assert!(before.local_modes.contains(LocalModes::ISIG | LocalModes::ICANON));
-    // A shell that goes on, as one at a prompt does.
+    // A shell that continues, as an interactive one does.
     let text = r#"trap : INT
         "$0" partition run dev.ns -- sh -c 'echo program is $$; read -r x'; echo status $?
         "$0" partition run dev.ns -- sh -c '
@@ -323,7 +324,8 @@ fn a_ctrl_c_ends_the_program_and_the_terminal_is_the_shells_again() {
     terminal.types("\x03");
     terminal.shows("status 130\r\n");
     assert!(!Path::new("/proc").join(program.trim()).exists(), "it has ended, too");
-    // One that goes on is told once: the command does not pass on what the terminal has sent to both.
+    // A program that handles the signal gets it once: the command does not pass on a ^C that the
+    // terminal sent to both.
     terminal.shows("counting\r\n");
     terminal.types("\x03");
     terminal.shows("got 1\r\n");
@@ -363,7 +365,7 @@ fn a_program_reads_on_from_the_next_server_when_one_is_killed() {
     assert_eq!(again(), "welcome\n");
     one.signal(Signal::KILL);
     one.child.wait().unwrap();
-    // The same open file: the next one answers.
+    // The next server answers for the same open file.
     assert_eq!((again(), again()), ("welcome\n".into(), "welcome\n".into()));
     drop(asks);
     assert!(ended_within(&mut child, LIMIT).is_some_and(|status| status.success()));

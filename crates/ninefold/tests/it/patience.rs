@@ -1,4 +1,4 @@
-//! How long a verb waits: not at all after a signal, and for a server that is silent not without a word.
+//! How long a verb waits: not at all after a signal; and a silent server is reported.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::common::{Server, ended_within};
 
-/// Waits for the end of a process that has been told to end.
+/// Waits for the end of a process that was told to end.
 fn ends_soon(child: &mut Child) -> std::process::ExitStatus {
     ended_within(child, Duration::from_secs(10)).unwrap_or_else(|| {
         child.kill().unwrap();
@@ -22,7 +22,7 @@ fn signal(child: &Child, signal: Signal) {
     kill_process(Pid::from_child(child), signal).unwrap();
 }
 
-/// A file of 64 GiB that takes no room.
+/// Creates a sparse file of 64 GiB.
 fn endless(server: &Server) {
     std::fs::File::create(server.files().join("endless")).unwrap().set_len(64 << 30).unwrap();
 }
@@ -34,7 +34,7 @@ fn a_signal_ends_write_and_cat_while_they_wait_for_a_pipe() {
     for end in [Signal::INT, Signal::TERM] {
         let mut write =
             server.client().args(["write", "--create", "/f"]).stdin(Stdio::piped()).spawn().unwrap();
-        // What has come is there: now it waits for more.
+        // The received data is stored; now the command waits for more.
         write.stdin.as_mut().unwrap().write_all(b"some").unwrap();
         while !std::fs::read(server.files().join("f")).is_ok_and(|text| text == b"some") {
             std::thread::yield_now();
@@ -53,13 +53,13 @@ fn a_signal_ends_write_and_cat_while_they_wait_for_a_pipe() {
 fn a_second_signal_ends_a_copy_that_waits_for_a_pipe() {
     let server = Server::start();
     endless(&server);
-    // As /dev/stdout is.
+    // A link like /dev/stdout.
     std::os::unix::fs::symlink("/proc/self/fd/1", server.dir.path().join("out")).unwrap();
     let mut get = server.client();
     get.args(["get", "/endless", "out"]).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut get = get.spawn().unwrap();
     get.stdout.as_mut().unwrap().read_exact(&mut [0; 1]).unwrap();
-    // Two that come together count as one.
+    // Two simultaneous signals count as one.
     let ended = (0..200).find_map(|_| {
         signal(&get, Signal::INT);
         ended_within(&mut get, Duration::from_millis(50))
@@ -71,7 +71,7 @@ fn a_second_signal_ends_a_copy_that_waits_for_a_pipe() {
 #[test]
 fn a_silent_server_is_waited_for_aloud_and_with_patience_not_for_ever() {
     let server = Server::start();
-    // Its zeros are no holes, so the copy grows as they arrive.
+    // The zeros are allocated, not holes, so the copy grows as they arrive.
     let large = std::fs::File::create(server.files().join("large")).unwrap();
     rustix::fs::fallocate(&large, FallocateFlags::empty(), 0, 2 << 30).unwrap();
     let get = |words: &[&str], to: &str| {
@@ -80,7 +80,7 @@ fn a_silent_server_is_waited_for_aloud_and_with_patience_not_for_ever() {
         get.spawn().unwrap()
     };
     let (mut waits, mut gives_up) = (get(&[], "a"), get(&["-q", "--patience", "2"], "b"));
-    // The lengths of what is not whole.
+    // The lengths of the incomplete files.
     let half = || -> Vec<u64> {
         let names = server.dir.path().read_dir().unwrap().map(|entry| entry.unwrap());
         let half = names.filter(|entry| entry.file_name().as_encoded_bytes().starts_with(b".ninefold-"));
@@ -99,7 +99,7 @@ fn a_silent_server_is_waited_for_aloud_and_with_patience_not_for_ever() {
     let first = lines.by_ref().map(Result::unwrap).find(|line| line.contains("waiting")).unwrap();
     assert!(first.ends_with(&word), "{first}");
     server.signal(Signal::CONT);
-    // It goes on where it was.
+    // The copy continues where it was.
     let before = half();
     while half() == before {
         assert!(waits.try_wait().unwrap().is_none());

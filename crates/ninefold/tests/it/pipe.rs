@@ -1,4 +1,4 @@
-//! Programs that talk with each other by a pipe of a name space.
+//! Programs that communicate by a pipe of a name space.
 
 use std::io::Read;
 use std::process::{Child, Stdio};
@@ -12,7 +12,7 @@ use crate::common::{Server, ended_within};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A name space with pipes; `cores` to serve it on.
+/// Serves a name space with pipes on `cores` cores.
 fn serve(cores: &str) -> Server {
     let dir = tempfile::tempdir().unwrap();
     let listen = format!("unix!{}", dir.path().join("s").display());
@@ -20,19 +20,19 @@ fn serve(cores: &str) -> Server {
     Server::in_dir(dir, &["serve", "home.ns", "--listen", &listen, "--cores", cores])
 }
 
-/// The root, as a program that stays.
+/// Returns the root, for a client that stays connected.
 fn root(server: &Server) -> blocking::File {
     let addr: Addr = format!("unix!{}", server.socket().display()).parse().unwrap();
     let client = blocking::Client::dial(&addr, LIMIT, Options::default()).unwrap();
     client.attach("", NOUID, "").unwrap()
 }
 
-/// A program that reads a file to its end.
+/// Starts a program that reads a file until EOF.
 fn cat(server: &Server, path: &str) -> Child {
     server.client().args(["cat", path]).stdout(Stdio::piped()).spawn().unwrap()
 }
 
-/// What it has read, now that it has found the end.
+/// Waits for the program's end and returns what it has read.
 fn output(mut program: Child) -> Vec<u8> {
     let mut seen = Vec::new();
     program.stdout.take().unwrap().read_to_end(&mut seen).unwrap();
@@ -51,7 +51,7 @@ fn two_programs_talk_by_a_pipe_until_one_of_them_ends() {
             server.ok(["ls", "/pipe", "/pipe/0"]),
             "/pipe:\n0\nclone\n\n/pipe/0:\nctl\nctl1\ndata\ndata1\nstatus\n"
         );
-        // Another word is another server.
+        // Another line is another server.
         assert_eq!(server.ok(["ls", "/other"]), "clone\n");
         let reader = cat(&server, "/pipe/0/data1");
         server.fed(&["write", "/pipe/0/data"], b"hello\n");
@@ -61,7 +61,7 @@ fn two_programs_talk_by_a_pipe_until_one_of_them_ends() {
         ctl.close().unwrap();
         assert_eq!(server.ok(["ls", "/pipe"]), "clone\n");
 
-        // More than a pipe keeps, and compressed on its way.
+        // More than a pipe buffers, and compressed in transit.
         let _ctl = root.open("pipe/clone", OpenFlags::RDWR).unwrap();
         server.fed(&["write", "/pipe/1/ctl"], b"push zstd\n");
         server.fed(&["write", "/pipe/1/ctl1"], b"push zstd\n");
@@ -85,7 +85,7 @@ fn a_read_only_client_takes_nothing_out_of_pipes_by_any_mount() {
     std::fs::write(dir.path().join("home.ns"), lines).unwrap();
     let server = Server::in_dir(dir, &["serve", "home.ns"]);
     let owner = root(&server);
-    // Loopback TCP without the token only reads.
+    // Loopback TCP without the token is read-only.
     let addr: Addr = server.addr("tcp").parse().unwrap();
     let reader = blocking::Client::dial(&addr, LIMIT, Options::default()).unwrap();
     let reader = reader.attach("", NOUID, "").unwrap();

@@ -1,4 +1,4 @@
-//! The verbs that look at and change a server's files: output, messages, statuses.
+//! Verbs that show and change a server's files: output, messages, exit statuses.
 
 use std::ffi::OsStr;
 use std::io::{Read, Write};
@@ -211,7 +211,7 @@ fn reasons_are_told_once_and_in_plain_words() {
     }
     server.child.kill().unwrap();
     server.child.wait().unwrap();
-    // Not less than a pipe holds: what is read after the server has gone cannot be written.
+    // More than a pipe holds: data read after the server is gone cannot be written.
     let _ = write.stdin.take().unwrap().write_all(&[0; 200_000]);
     let said = String::from_utf8(write.wait_with_output().unwrap().stderr).unwrap();
     let lost = ["Connection reset by peer", "Broken pipe", "the server closed the connection"];

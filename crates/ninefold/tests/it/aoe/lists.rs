@@ -1,4 +1,4 @@
-//! What a target keeps beside its disk, asked and changed by the command; and what is said when something happens.
+//! Settings stored by a target, read and changed by the command; and reports of events.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;

@@ -1,5 +1,4 @@
-//! Disks over Ethernets of the kernel's: two network name spaces, joined by cables, a target in one and the command in
-//! the other.
+//! Disks over kernel Ethernets: two network name spaces joined by cables, a target in one and the command in the other.
 
 mod lists;
 mod moves;
@@ -46,7 +45,7 @@ fn a_disk_is_found_written_and_read_in_jumbo_and_standard_frames() {
         let said = site.says("aoe stat 1.0 v0");
         assert!(said.contains("config    lab\n") && said.contains("reserved  by nobody\n"), "{said}");
 
-        // It has grown: whoever looks sees it, and so does who is told to look.
+        // The file has grown: a client that asks sees that, and so does the target after a SIGHUP.
         fs::File::options().write(true).open(&disk).unwrap().set_len(40 * MB as u64).unwrap();
         assert!(site.says("aoe identify 1.0 v0").contains("81920 sectors"));
         target.signal(Signal::HUP);
@@ -85,10 +84,10 @@ fn of_two_cables_one_is_cut_and_mended_under_way() {
         toggle(n);
     }
     assert!(read.wait().unwrap().success());
-    // The other end's cable may go, too.
+    // The cable may also fail at the other end.
     site.there.ip("link set v0 down").unwrap();
     assert!(site.ok("aoe read 1.0 v0 v1") == data);
-    // Whoever has no interface left ends.
+    // A target without an interface ends.
     for n in 0..2 {
         site.there.ip(&format!("link del v{n}")).unwrap();
     }
@@ -112,7 +111,7 @@ fn a_target_keeps_to_its_mask_and_its_word() {
     assert_eq!(site.says("aoe discover v0"), "");
     target.stops();
 
-    // Of parts, the second of which is another target's, and gone with it.
+    // A device of two parts; the second belongs to another target and vanishes with it.
     let below = site.target("1.1 ram2048 v0");
     fs::write(site.path("in"), bytes(2 * MB)).unwrap();
     site.ok("aoe identify 1.1 v0");
@@ -157,7 +156,7 @@ fn what_cannot_be_says_what_to_do() {
     target.stops();
 }
 
-/// Also threads that were begun while disks were opened.
+/// Includes threads that were started while disks were opened.
 #[test]
 fn no_thread_of_a_target_has_rights() {
     let Some(site) = Site::new(&[1500]) else { return };
@@ -213,14 +212,14 @@ fn disks_are_files_of_a_name_space() {
     let said = write.stdin(fs::File::open(site.path("in")).unwrap()).output().unwrap();
     let said = String::from_utf8_lossy(&said.stderr).into_owned();
     assert!(said.contains("e1.0: no `fish`; it knows: look"), "{said}");
-    // The interface goes and comes again: the disk does so, too.
+    // The interface is removed and created again; the disk returns with it.
     site.here.ip("link del v0").unwrap();
     site.cable(0, 9000).unwrap();
     drop(target);
     let target = site.target("1.0 disk v0 --string again");
     let begun = Instant::now();
     let read = |name: &str| site.run(&format!("cat --server {socket} :/dev/aoe/1.0/{name}")).stdout;
-    // Who reads meanwhile gets errors.
+    // Reads in between fail.
     while read("data") != data || read("config") != b"again\n" {
         assert!(begun.elapsed() < LIMIT, "it is not found again");
     }

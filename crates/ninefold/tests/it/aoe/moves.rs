@@ -1,4 +1,4 @@
-//! A target's file is replaced by a larger one while the disk is in use; and what tells disks apart.
+//! A target's file is replaced by a larger one while the disk is in use; and the identity of disks.
 
 use std::fs::{self, File};
 use std::future::poll_fn;
@@ -24,19 +24,19 @@ use super::site::*;
 use crate::common::Stop;
 
 const SECTORS: u64 = 64 * MB as u64 / 512;
-/// Parts of the disk, each of which has a user.
+/// Parts of the disk, each with one user.
 const USERS: u64 = 8;
-/// Sectors of a read or write, at most.
+/// Maximum sectors of a read or write.
 const MOST: u64 = 64;
 
-/// Programs that use a disk at once, and know what they have written.
+/// Programs that use a disk concurrently and check their data.
 struct Users {
     stop: AtomicBool,
     done: AtomicU64,
 }
 
 impl Users {
-    /// Until this many more operations are done.
+    /// Waits until this many more operations are done.
     fn go_on(&self, count: u64) {
         let (begun, from) = (Instant::now(), self.done.load(Ordering::Relaxed));
         while self.done.load(Ordering::Relaxed) < from + count {
@@ -45,7 +45,7 @@ impl Users {
         }
     }
 
-    /// Each has a part of the disk; what is written there in the end.
+    /// Runs the users, each on a part of the disk. Returns the final content.
     fn run(&self, space: u32, interface: &str) -> Vec<Vec<u64>> {
         enter(space);
         rt::block_on(async |env| {
@@ -97,13 +97,13 @@ impl Users {
     }
 }
 
-/// This thread is in the network name space of that process from here on.
+/// Moves this thread to the network name space of a process.
 fn enter(space: u32) {
     let space = File::open(format!("/proc/{space}/ns/net")).unwrap();
     move_into_link_name_space(space.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
 }
 
-/// What an interface is given of frames, until one to everybody has come: shelf and slot of each.
+/// Receives the frames of an interface up to a broadcast. Returns shelf and slot of each.
 async fn hears(mut link: Ether) -> Vec<Address> {
     let (mut all, mut bytes) = (Vec::new(), vec![0; 1500]);
     loop {
@@ -144,7 +144,7 @@ fn a_socket_is_given_only_what_is_for_its_target() {
     assert!(count(&one, "1.0") > 0 && one.len() == count(&one, "1.0") + 1, "{one:?}");
 }
 
-/// An empty file of this size, in the place of the disk, whose file goes on as `old`.
+/// Puts an empty file of this size in the place of the disk; the disk's file is renamed to `old`.
 fn replace(site: &Site, size: u64) {
     let (disk, old, new) = (site.path("disk"), site.path("old"), site.path("new"));
     File::create(&new).unwrap().set_len(size).unwrap();
@@ -222,7 +222,7 @@ fn a_file_that_it_cannot_be_is_left_alone() {
     target.stops();
 }
 
-/// Whoever starts it again finds a disk that begins with nothing, and not half of it.
+/// A restarted target must find a disk that begins with zeros, not a partial copy.
 #[test]
 fn a_target_that_ends_before_it_has_moved_says_so() {
     let Some(site) = Site::new(&[1500]) else { return };
@@ -255,7 +255,7 @@ fn disks_are_told_apart_by_themselves_and_an_address_has_one() {
     let of_a = serial("aoe identify 1.0 v0");
     assert_eq!(of_a.len(), 20);
     assert_ne!(serial("aoe identify 1.0 v1"), of_a);
-    // On one Ethernet only one of them is served.
+    // On one Ethernet only one of two targets with the same address may serve.
     fs::copy(&a, site.path("c")).unwrap();
     let taken = site.there_fails("aoe target 1.0 c v0");
     assert!(taken.contains("1.0 is taken: another target of this machine serves it on v0"), "{taken}");
@@ -263,14 +263,14 @@ fn disks_are_told_apart_by_themselves_and_an_address_has_one() {
     assert!(taken.contains("1.0 is taken: ") && taken.contains(" answers on v0"), "{taken}");
     one.stops();
     other.stops();
-    // The same file is the same disk, whatever else is said; another file is another one.
+    // The same file is the same disk, whatever the options; another file is another disk.
     let again = site.target("1.0 w\"a\" v0 --string x --buffers 3");
     assert_eq!(serial("aoe identify 1.0 v0"), of_a);
     again.stops();
     let part = site.target("1.0 p(w\"a\")0.50 v0");
     assert_ne!(serial("aoe identify 1.0 v0"), of_a);
     part.stops();
-    // A mirror is the same one whichever of its members are there.
+    // A mirror has the same identity, whichever of its members are present.
     site.ok("block make {w\"a\"w\"b\"}");
     let mirror = site.target("1.0 {w\"a\"w\"b\"} v0 --ctl ctl");
     let of_mirror = serial("aoe identify 1.0 v0");

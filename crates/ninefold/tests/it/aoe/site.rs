@@ -1,4 +1,4 @@
-//! Two network name spaces with cables between, and programs of ours on both sides.
+//! Two network name spaces with cables between them, and our programs on both sides.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -15,7 +15,7 @@ use crate::common::{ended_within, ninefold, not_covered};
 /// Longer than anything here takes, unless it hangs.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
-/// Two network name spaces, with cables `v0`, `v1` and so on between, and a directory.
+/// Two network name spaces, the cables `v0`, `v1` and so on between them, and a directory.
 pub struct Site {
     pub home: TempDir,
     pub there: Space,
@@ -23,7 +23,7 @@ pub struct Site {
 }
 
 impl Site {
-    /// `None`, and said: it cannot be made.
+    /// Returns `None`, and reports that, if they cannot be created.
     pub fn new(mtus: &[u32]) -> Option<Self> {
         let made = || {
             let (there, here) = (Space::new()?, Space::new()?);
@@ -42,7 +42,7 @@ impl Site {
         }
     }
 
-    /// Another cable of this number.
+    /// Adds a cable with this number.
     pub fn cable(&self, n: usize, mtu: u32) -> Result<(), String> {
         cable(&self.there, &self.here, n, mtu)
     }
@@ -51,7 +51,7 @@ impl Site {
         self.home.path().join(name)
     }
 
-    /// A command of ours on this side.
+    /// Returns a command of ours on this side.
     pub fn command(&self, words: &str) -> Command {
         let mut command = ninefold(self.home.path());
         command.args(words.split(' '));
@@ -62,7 +62,7 @@ impl Site {
         self.command(words).stdin(Stdio::null()).output().unwrap()
     }
 
-    /// It succeeds. What it says.
+    /// Runs a command that must succeed. Returns its output.
     pub fn ok(&self, words: &str) -> Vec<u8> {
         let output = self.run(words);
         assert!(output.status.success(), "{words}: {}", String::from_utf8_lossy(&output.stderr));
@@ -73,14 +73,14 @@ impl Site {
         String::from_utf8(self.ok(words)).unwrap()
     }
 
-    /// It fails with status 1. What it says against it.
+    /// Runs a command that must fail with status 1. Returns its error text.
     pub fn fails(&self, words: &str) -> String {
         let output = self.run(words);
         assert_eq!(output.status.code(), Some(1), "{words}");
         String::from_utf8(output.stderr).unwrap()
     }
 
-    /// The card of `v0` on this side.
+    /// Returns the MAC address of `v0` on this side.
     pub fn mine(&self) -> String {
         let mut ip = Command::new("ip");
         let said = self.here.within(ip.args(["-o", "link", "show", "v0"])).output().unwrap().stdout;
@@ -89,7 +89,7 @@ impl Site {
         mac.expect("it has one").replace(':', "")
     }
 
-    /// A command on the other side succeeds. What it says.
+    /// Runs a command on the other side that must succeed. Returns its output.
     pub fn there_ok(&self, words: &str, input: &[u8]) -> String {
         fs::write(self.path("input"), input).unwrap();
         let output = self.on_the_other_side(words, fs::File::open(self.path("input")).unwrap().into());
@@ -97,7 +97,7 @@ impl Site {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// One fails.
+    /// Runs a command on the other side that must fail. Returns its error text.
     pub fn there_fails(&self, words: &str) -> String {
         let output = self.on_the_other_side(words, Stdio::null());
         assert_eq!(output.status.code(), Some(1), "{words}");
@@ -110,14 +110,14 @@ impl Site {
         self.there.within(&command).stdin(input).output().unwrap()
     }
 
-    /// It succeeds, and reads this file.
+    /// Runs a command that must succeed, with this file as input.
     pub fn fed(&self, words: &str, file: &Path) {
         let input = fs::File::open(file).unwrap();
         let output = self.command(words).stdin(input).output().unwrap();
         assert!(output.status.success(), "{words}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
-    /// A target on the other side, of this line.
+    /// Starts a target on the other side with these words.
     pub fn target(&self, words: &str) -> Target {
         let mut command = ninefold(self.home.path());
         command.args(["aoe", "target"]).args(words.split(' '));
@@ -155,7 +155,7 @@ impl Target {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// The next line of its log that has this.
+    /// Returns the next line of its log that contains this text.
     pub fn logs(&mut self, word: &str) -> String {
         let mut line = String::new();
         while !line.contains(word) {
@@ -173,24 +173,24 @@ impl Target {
 
 impl Drop for Target {
     fn drop(&mut self) {
-        // It may have ended.
+        // This fails if the process has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A program that ends with the test.
+/// A program that is killed at the end of the test.
 pub struct Ends(pub Child);
 
 impl Drop for Ends {
     fn drop(&mut self) {
-        // It may have ended.
+        // This fails if the process has ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Bytes of which no two places look alike.
+/// Returns bytes without repetition.
 pub fn bytes(size: usize) -> Vec<u8> {
     let words = (1_u64..).map(|n| (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (n << 17)).to_ne_bytes());
     words.take(size.div_ceil(8)).flatten().take(size).collect()

@@ -1,4 +1,4 @@
-//! Two machines and one archive, on targets of a third: one dies under load, and the other takes over.
+//! Two machines and one archive, on targets of a third machine: one dies under load, and the other takes over.
 
 use std::io::Write;
 use std::process::{Child, Stdio};
@@ -16,7 +16,7 @@ const DISKS: [(&str, &str, u64); 6] = [
     ("3.0", "arbiter", 1),
     ("4.0", "own", 64),
 ];
-/// A quarter of it is how long a member may be silent, while others have the processors.
+/// A mirror member may be silent for a quarter of it, while other processes have the processors.
 const PERIOD: &str = "4";
 
 struct Lab {
@@ -24,7 +24,7 @@ struct Lab {
     targets: Vec<Target>,
 }
 
-/// A machine at work.
+/// A running machine.
 struct Machine<'a> {
     lab: &'a Lab,
     serve: Ends,
@@ -47,7 +47,7 @@ impl Lab {
         Some(Self { site, targets })
     }
 
-    /// Each has an interface of its own.
+    /// Starts a machine with an interface of its own.
     fn machine(&self, name: &str, cache: &str, words: &str, over: &str) -> Machine<'_> {
         let socket = format!("unix!{}", self.site.path(name).display());
         let mut serve = self.site.command("serve");
@@ -86,7 +86,7 @@ impl Machine<'_> {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Writes a file and says whether it is durable.
+    /// Writes a file. Returns whether it is durable.
     fn writes(&self, name: &str, text: &str) -> bool {
         let mut write = self.command(&format!("write --create :/archive/{name}"));
         let mut write = write.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
@@ -106,7 +106,7 @@ impl Machine<'_> {
     }
 }
 
-/// Files are written until the machine is gone: which were answered as durable.
+/// Writes files until the machine is gone. Returns the number acknowledged as durable.
 fn under_load(mars: &Machine<'_>, then: impl FnOnce()) -> usize {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -142,7 +142,7 @@ fn a_standby_takes_over_a_shared_journal_and_nothing_acknowledged_is_lost() {
     let venus = lab.machine("venus", "{e1.0e1.1}", ",cache=shared,begin=standby", "v1");
     assert_eq!(venus.reads("/archive/first").as_deref(), Some("first\n"));
     let done = under_load(&mars, || {
-        // Members die while the main one is at work: it goes on without them.
+        // Members die while the primary works: it continues without them.
         for member in [1, 3] {
             members[member].signal(Signal::KILL);
             members[member].child.wait().unwrap();
@@ -183,7 +183,7 @@ fn with_caches_of_their_own_what_is_lost_is_what_was_said() {
     assert!(venus.writes("after", "after\n"));
 }
 
-/// It is stopped in the middle of its work, another one takes over, and it goes on: it finds out before it writes.
+/// A primary is stopped, another machine takes over, and the primary continues: it must notice that before it writes.
 #[test]
 fn who_was_stopped_meanwhile_writes_nothing_any_more() {
     let Some(lab) = Lab::new() else { return };
@@ -228,10 +228,10 @@ fn without_the_arbiter_nobody_writes_but_by_word_of_who_answers_for_it() {
             assert!(begun.elapsed() < LIMIT, "{}", machine.fs("status"));
         }
     };
-    // The main one waits for it, and goes on when it is there again.
+    // The primary waits for the arbiter, and continues when it returns.
     goes(&mut arbiter);
     until(&mars, "arbiter: ");
-    // What is known is said, and mars, which lives, is not called dead.
+    // The error contains the known facts, and does not call the live machine mars dead.
     let output = venus.tells("fs takeover").stdin(Stdio::null()).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     let known =
@@ -243,7 +243,8 @@ fn without_the_arbiter_nobody_writes_but_by_word_of_who_answers_for_it() {
         arbiter = lab.site.target("3.0 arbiter v0 v1");
         assert!(waits.join().unwrap());
     });
-    // Nobody takes over without it. What mars puts last venus sees when it is there again: that is no sign of life.
+    // No machine takes over without the arbiter. When it returns, venus sees mars's last record; that is no sign of
+    // life.
     assert!(venus.fs("status").contains("main one mars, epoch 1, heard "));
     venus.signal(Signal::STOP);
     let begun = Instant::now();
@@ -265,7 +266,7 @@ fn without_the_arbiter_nobody_writes_but_by_word_of_who_answers_for_it() {
     assert!(said.contains("the main one: after mars, "), "{said}");
     assert_eq!(venus.reads("/archive/waited").as_deref(), Some("waited\n"));
     assert!(venus.writes("alone", "alone\n"));
-    // It is there again: the lease counts, and nothing is lost.
+    // The arbiter is back: the lease counts again, and nothing is lost.
     let shown = || lab.site.says("fs arbiter e3.0 --over v0");
     let _arbiter = lab.site.target("3.0 arbiter v0 v1");
     let begun = Instant::now();

@@ -1,4 +1,4 @@
-//! A scratch directory, a server in it, and the command as a person would run it.
+//! A scratch directory, a server in it, and the command as a user would run it.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub mod space;
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// The program under test, in a world of its own: no configuration, no environment of ours.
+/// Returns the program under test in an isolated environment: no configuration and no environment of ours.
 pub fn ninefold(home: &Path) -> Command {
     watch::watch(home);
     let mut command = Command::new(env!("CARGO_BIN_EXE_ninefold"));
@@ -37,17 +37,17 @@ pub struct Server {
     pub dir: tempfile::TempDir,
     pub child: Child,
     stdout: BufReader<ChildStdout>,
-    /// What it said before it was ready.
+    /// Its output before it was ready.
     pub banner: String,
 }
 
 impl Server {
-    /// On a unix socket and loopback TCP.
+    /// Starts it on a unix socket and loopback TCP.
     pub fn start() -> Server {
         Server::with(&[])
     }
 
-    /// The same with more words on its line.
+    /// Starts it with more words on its command line.
     pub fn with(words: &[&str]) -> Server {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("files")).unwrap();
@@ -57,14 +57,14 @@ impl Server {
         Server::in_dir(dir, &line)
     }
 
-    /// Any line.
+    /// Starts it with any command line.
     pub fn in_dir(dir: tempfile::TempDir, line: &[&str]) -> Server {
         let mut command = ninefold(dir.path());
         command.args(line);
         Server::by(dir, command)
     }
 
-    /// By a command of [`ninefold`] in this directory.
+    /// Starts it with a command of [`ninefold`] in this directory.
     pub fn by(dir: tempfile::TempDir, mut command: Command) -> Server {
         let stderr = std::fs::File::create(dir.path().join("log")).unwrap();
         let mut child = command.stdout(Stdio::piped()).stderr(stderr).stdin(Stdio::null()).spawn().unwrap();
@@ -89,30 +89,30 @@ impl Server {
         std::fs::read_to_string(self.dir.path().join("log")).unwrap()
     }
 
-    /// The first address in its banner that begins so.
+    /// Returns the first address in its banner with this prefix.
     pub fn addr(&self, net: &str) -> String {
         self.banner.lines().find(|line| line.starts_with(net)).expect(net).to_string()
     }
 
-    /// The token in its banner.
+    /// Returns the token in its banner.
     pub fn token(&self) -> String {
         let at = self.banner.split("9p://").find_map(|rest| rest.split_once('@')).expect("a token");
         at.0.to_string()
     }
 
-    /// A client in the scratch directory, whose default server is this one.
+    /// Returns a client command in the scratch directory; this server is its default.
     pub fn client(&self) -> Command {
         let mut command = ninefold(self.dir.path());
         command.env("NINEFOLD_SERVER", format!("unix:{}", self.socket().display()));
         command
     }
 
-    /// Runs a client's line to its end.
+    /// Runs a client command to its end.
     pub fn run<S: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = S>) -> Output {
         self.client().args(words).stdin(Stdio::null()).output().unwrap()
     }
 
-    /// The same; it must succeed and say nothing but its output, and how far it is where the machine is slow.
+    /// Runs a client command that must succeed. Its error output may only contain progress, on slow machines.
     pub fn ok<S: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = S>) -> String {
         let words: Vec<OsString> = words.into_iter().map(|word| word.as_ref().into()).collect();
         let output = self.run(&words);
@@ -122,14 +122,14 @@ impl Server {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// The same; it must fail with status 1. What it says on the standard error.
+    /// Runs a client command that must fail with status 1. Returns its error text.
     pub fn fails<S: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = S>) -> String {
         let output = self.run(words);
         assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stdout));
         String::from_utf8_lossy(&output.stderr).into_owned()
     }
 
-    /// The same as `ok` with something to read.
+    /// Runs a client command that must succeed, with this input.
     pub fn fed(&self, words: &[&str], input: &[u8]) {
         let mut child = self.client().args(words).stdin(Stdio::piped()).spawn().unwrap();
         child.stdin.take().unwrap().write_all(input).unwrap();
@@ -140,7 +140,7 @@ impl Server {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Ends it with SIGTERM; its status, and what it had still to say.
+    /// Ends it with SIGTERM. Returns its status and its remaining output.
     pub fn stop(&mut self) -> (Option<i32>, String) {
         self.signal(Signal::TERM);
         let status = self.child.wait().unwrap().code();
@@ -152,13 +152,13 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended.
+        // This fails if the process has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Everything about a tree that a copy must keep.
+/// Returns all properties of a tree that a copy must preserve.
 pub fn tree(top: &Path) -> BTreeMap<PathBuf, String> {
     let mut found = BTreeMap::new();
     let mut todo = vec![top.to_path_buf()];
@@ -180,12 +180,12 @@ pub fn tree(top: &Path) -> BTreeMap<PathBuf, String> {
     found
 }
 
-/// FNV-1a: two different files have the same only by a chance that no test will see.
+/// Returns an FNV-1a hash. Collisions are too rare to matter in tests.
 fn sum(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, &b| (sum ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// Trees that differ are shown by the first place where they do.
+/// Fails at the first difference between two trees.
 pub fn assert_same(a: &Path, b: &Path) {
     let (left, right) = (tree(a), tree(b));
     for (path, what) in &left {
@@ -194,7 +194,7 @@ pub fn assert_same(a: &Path, b: &Path) {
     assert_eq!(left.len(), right.len());
 }
 
-/// Sets the time of change.
+/// Sets the modification time.
 pub fn set_mtime(path: &Path, sec: i64, nsec: i64) {
     let time = rustix::fs::Timespec { tv_sec: sec, tv_nsec: nsec };
     let times = rustix::fs::Timestamps { last_access: time, last_modification: time };
@@ -205,20 +205,20 @@ pub fn chmod(path: &Path, mode: u32) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// Copies a program that is run from there. Another process writes it: a program that this one starts at the same
-/// moment, in another thread, would have the copy open for writing, and it could not be run (ETXTBSY).
+/// Copies a program to be run there. Another process writes it. If this process did, a program started at the same
+/// moment by another thread would have the copy open for writing, and it could not be run (ETXTBSY).
 pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
     let status = Command::new("cp").arg("--").args([from.as_ref(), to.as_ref()]).status().unwrap();
     assert!(status.success());
 }
 
-/// Writes a key as keys are kept: nobody else can read it.
+/// Writes a key so that no other user can read it.
 pub fn secret(path: &Path, text: &str) {
     std::fs::write(path, text).unwrap();
     chmod(path, 0o600);
 }
 
-/// An example of nine-guest, as it is now.
+/// Returns an example of nine-guest, freshly built.
 pub fn guest(name: &str) -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     let dir = BUILT.get_or_init(|| {
@@ -236,7 +236,7 @@ pub fn guest(name: &str) -> PathBuf {
     dir.join(name)
 }
 
-/// An image of `images/`, as it is now.
+/// Returns an image of `images/`, freshly built.
 pub fn image(name: &str) -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     let dir = BUILT.get_or_init(|| {
@@ -248,7 +248,7 @@ pub fn image(name: &str) -> PathBuf {
     dir.join(name)
 }
 
-/// Waits for the end of a process, at most so long.
+/// Waits for the end of a process, for at most `limit`.
 pub fn ended_within(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
     let pid = Pid::from_child(child);
     let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap();
@@ -260,7 +260,7 @@ pub fn ended_within(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
     }
 }
 
-/// Looks again and again; it must come to hold within a minute.
+/// Polls a condition, which must become true within a minute.
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !holds() {
@@ -269,7 +269,7 @@ pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Raises a flag when it goes: where a test fails, whoever works until then beside it ends, too.
+/// Sets a flag on drop, so that concurrent work also ends if the test fails.
 pub struct Stop<'a>(pub &'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -278,7 +278,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Says it past the test runner, which shows nothing of a test that passes.
+/// Reports that something is not covered, bypassing the test runner, which hides the output of passing tests.
 pub fn not_covered(what: &str) {
     std::io::Write::write_all(&mut std::io::stderr(), format!("NOT COVERED: {what}\n").as_bytes()).unwrap();
 }

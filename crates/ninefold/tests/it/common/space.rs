@@ -1,9 +1,9 @@
-//! Network name spaces, for programs that are on machines of their own.
+//! Network name spaces, for programs on simulated separate machines.
 
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
 
-/// A network name space, which lasts as long as a program that waits in it.
+/// A network name space, which exists as long as a process in it.
 pub struct Space(pub Child);
 
 impl Space {
@@ -17,7 +17,7 @@ impl Space {
         read.map(|()| space).map_err(|_| "this user may make no network name spaces".into())
     }
 
-    /// A command of this kind, in here.
+    /// Returns the command, run inside the name space.
     pub fn within(&self, command: &Command) -> Command {
         let mut nsenter = Command::new("nsenter");
         nsenter.arg(format!("--net=/proc/{}/ns/net", self.0.id())).arg(command.get_program());
@@ -44,7 +44,7 @@ impl Space {
 
 impl Drop for Space {
     fn drop(&mut self) {
-        // It may have ended.
+        // This fails if the process has ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -1,4 +1,4 @@
-//! A terminal whose user we are.
+//! A terminal that the test controls.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -11,10 +11,10 @@ use rustix::fs::{Mode, OFlags};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
-/// Longer than any words take.
+/// Longer than any output takes.
 const LIMIT: Duration = Duration::from_mins(1);
 
-/// See the module.
+/// A terminal.
 pub struct Terminal {
     pub user: File,
     screen: OwnedFd,
@@ -31,19 +31,19 @@ impl Terminal {
         Self { user: File::from(user), screen, seen: String::new() }
     }
 
-    /// So many columns and lines.
+    /// Sets the size.
     pub fn resize(&self, columns: u16, lines: u16) {
         let size = Winsize { ws_col: columns, ws_row: lines, ws_xpixel: 0, ws_ypixel: 0 };
         tcsetwinsize(&self.user, size).unwrap();
     }
 
-    /// The command reads from it and writes there.
+    /// Connects a command's input and output to the terminal.
     pub fn gives<'c>(&self, command: &'c mut Command) -> &'c mut Command {
         let screen = || Stdio::from(self.screen.try_clone().unwrap());
         command.stdin(screen()).stdout(screen()).stderr(screen())
     }
 
-    /// Waits until these words are on the screen: all that was there before them.
+    /// Waits until this text is on the screen. Returns everything before it.
     pub fn shows(&mut self, words: &str) -> String {
         let begun = Instant::now();
         loop {

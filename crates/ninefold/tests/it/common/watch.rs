@@ -1,5 +1,5 @@
-//! Tests that hang say where: when no test has started a program for the length of the limit, the running programs
-//! and their logs are shown, and the runner ends.
+//! A watchdog for hanging tests: when no test has started a program for the length of the limit, it shows the running
+//! programs and their logs, and aborts the test runner.
 
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -7,17 +7,18 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Several times what any test takes between two programs on a slow machine. All tests together may take longer.
+/// Several times the time that any test needs between two programs on a slow machine. All tests together may take
+/// longer.
 const LIMIT: Duration = Duration::from_mins(15);
 const LAST_LINES: usize = 40;
 
-/// Where programs are at work.
+/// Directories of running programs.
 static HOMES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// When the last program was started.
+/// Time of the last program start.
 static LAST_START: Mutex<Option<Instant>> = Mutex::new(None);
 
-/// A program is started here. The first one starts the clock, and each later one starts it again.
+/// Reports a program start in this directory. The first start begins the watch, and each later one restarts the limit.
 pub fn watch(home: &Path) {
     if LAST_START.lock().unwrap().replace(Instant::now()).is_none() {
         std::thread::spawn(|| {
@@ -35,7 +36,7 @@ pub fn watch(home: &Path) {
 }
 
 fn over() -> ! {
-    // Past the runner, which keeps what a test says until it ends.
+    // Bypass the test runner, which buffers the output of tests.
     let mut said = format!("HANGS: no test has started a program for {LIMIT:?}\n");
     let children = children();
     for child in &children {
@@ -49,14 +50,14 @@ fn over() -> ! {
     }
     std::io::Write::write_all(&mut std::io::stderr(), said.as_bytes()).unwrap();
     for child in children {
-        // It may have ended.
+        // This fails if the process has ended.
         let pid = child.parse().ok().and_then(Pid::from_raw);
         let _ = pid.map(|pid| kill_process(pid, Signal::KILL));
     }
     std::process::abort()
 }
 
-/// The processes below this one.
+/// Returns all processes below this one.
 fn children() -> Vec<String> {
     let mut found = vec!["self".to_string()];
     let mut at = 0;
@@ -73,7 +74,7 @@ fn children() -> Vec<String> {
     found
 }
 
-/// Its words, and where each of its threads waits.
+/// Describes a process: its command line, and where each of its threads waits.
 fn shown(pid: &str) -> String {
     let words = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let mut said = format!("-- {pid}: {}\n", words.replace('\0', " "));

@@ -1,4 +1,4 @@
-//! Copies that are interrupted and go on, files that are compared, and trees over links that answer late.
+//! Interrupted and resumed copies, verified files, and trees over links with slow answers.
 
 mod relay;
 
@@ -19,15 +19,15 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::common::{Server, assert_same, chmod, ended_within, ninefold, set_mtime, tree};
 
-/// Of the file that is interrupted, bytes, and where it is: what a server may have with gaps (16 MiB) is less than what
-/// has come.
+/// Size of the interrupted file, and the position of the interruption, bytes. The window that a server may have with
+/// gaps (16 MiB) is smaller than the received part.
 const SIZE: usize = 40 << 20;
 const CUT: u64 = 32 << 20;
-/// What a copy says beside the data.
+/// Limit of a copy's traffic beside the data, bytes.
 const TALK: u64 = 64 << 10;
 const WINDOW: u64 = 16 << 20;
 
-/// Bytes of which no two places look alike.
+/// Returns bytes without repetition.
 fn bytes(size: usize) -> Vec<u8> {
     ALL[..size].to_vec()
 }
@@ -40,16 +40,16 @@ static ALL: LazyLock<Vec<u8>> = LazyLock::new(|| {
     all
 });
 
-/// A copy of one file, one way.
+/// A copy of one file in one direction.
 struct Copy {
     line: &'static [&'static str],
     from: PathBuf,
     to: PathBuf,
-    /// The way of its data.
+    /// The direction of its data.
     way: Way,
 }
 
-/// `get` and `put` of a file that is there.
+/// Returns `get` and `put` of an existing file.
 fn both(server: &Server) -> [Copy; 2] {
     let (here, there) = (server.dir.path().to_owned(), server.files());
     let data = bytes(SIZE);
@@ -69,7 +69,7 @@ impl Copy {
         command
     }
 
-    /// Begins it, and comes back when as much as [`CUT`] less a window has arrived and nothing more will.
+    /// Starts the copy. Returns when at least [`CUT`] less a window has arrived and nothing more will.
     fn half(&self, server: &Server, relay: &Relay, words: &[&str]) -> Child {
         relay.stop_after(self.way, CUT);
         let mut child = self.command(server, relay, words).spawn().unwrap();
@@ -82,7 +82,7 @@ impl Copy {
         child
     }
 
-    /// What is half there.
+    /// Returns the parts of the copy.
     fn parts(&self) -> Vec<PathBuf> {
         parts(self.to.parent().unwrap())
     }
@@ -95,13 +95,13 @@ impl Copy {
     }
 }
 
-/// The names of files that are not whole, below a directory.
+/// Returns the incomplete files in a directory.
 fn parts(dir: &Path) -> Vec<PathBuf> {
     let names = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
     names.filter(|path| path.file_name().unwrap().as_bytes().windows(9).any(|w| w == b".ninefold")).collect()
 }
 
-/// It ends by itself.
+/// Waits for the command to end by itself.
 fn end(mut child: Child) -> Output {
     if ended_within(&mut child, Duration::from_secs(60)).is_none() {
         child.kill().unwrap();
@@ -110,7 +110,7 @@ fn end(mut child: Child) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// And what it says is this.
+/// Like [`end`], and checks the status and the error text.
 fn ended(child: Child, status: Option<i32>, said: &str) -> String {
     let output = end(child);
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -144,7 +144,7 @@ fn an_interrupted_copy_goes_on_where_it_stopped() {
             let again = if copy.way == Way::Up { WINDOW } else { 0 };
             let most = SIZE as u64 - half + again + TALK;
             assert!(relay.bytes(copy.way) <= most, "{} of {most}, {half}", relay.bytes(copy.way));
-            // Once more, there is nothing to do.
+            // A repeated copy has nothing to do.
             let child = copy.command(&server, &relay, &["--resume"]).spawn().unwrap();
             ended(child, Some(0), "0 files are copied, 0 of them resumed, 1 were there");
             fs::remove_file(&copy.to).unwrap();
@@ -181,7 +181,7 @@ fn a_server_that_sets_no_length_gets_the_last_zero() {
     fs::write(server.dir.path().join("empty"), "").unwrap();
     fs::File::create(server.dir.path().join("f")).unwrap().set_len(1 << 20).unwrap();
     let relay = Relay::start(&server.socket(), "relay");
-    // The first is the mode of the empty file, the second one the length of the other.
+    // The first setattr sets the mode of the empty file, the second one the length of the other.
     relay.refuse(RSETATTR, 2);
     for name in ["empty", "f"] {
         let mut put = server.client();
@@ -218,7 +218,7 @@ fn a_copy_whose_server_goes_goes_on_when_it_is_back() {
             ended(child, Some(0), "1 of them resumed");
             copy.assert_whole();
             fs::remove_file(&copy.to).unwrap();
-            // Without the word nothing stays.
+            // Without --resume nothing stays.
             let relay = Relay::start(&server.socket(), &format!("{:?}{i}without", copy.way));
             let child = copy.half(&server, &relay, &[]);
             signal(&child, Signal::INT);
@@ -235,7 +235,7 @@ fn a_copy_by_a_stream_goes_on_as_well() {
     let port = server.addr("tcp!").rsplit_once('!').unwrap().1.parse().unwrap();
     for copy in both(&server) {
         let relay = Relay::tcp(port, &server.token());
-        // Data connections do not come through here; but how they end is told here.
+        // Data connections do not pass through this relay; but the answers to Tsclose do.
         relay.hold(RSCLOSE, TSCLOSE, usize::MAX);
         let mut child = copy.command(&server, &relay, &["--resume"]).spawn().unwrap();
         while copy.parts().iter().all(|part| part.metadata().map_or(0, |meta| meta.len()) < SIZE as u64) {
@@ -261,7 +261,7 @@ fn what_was_begun_with_another_source_is_removed() {
         relay.cut();
         end(child);
         assert_eq!(copy.parts().len(), 1);
-        // Somebody else's part, and a file that only looks like one.
+        // A part of another file, and a file that only looks like a part.
         for other in [".other.ninefold-0123456789abcdef", ".ninefold-x"] {
             fs::write(copy.to.with_file_name(other), "x").unwrap();
         }
@@ -299,7 +299,7 @@ fn a_part_that_was_damaged_is_found_out_by_comparing() {
         let child = copy.command(&server, &relay, &words).spawn().unwrap();
         ended(child, Some(0), "1 files are copied, 0 of them resumed");
         copy.assert_whole();
-        // What looks like its source, and is not, is copied again.
+        // A file with the source's attributes but other content is copied again.
         let modified = copy.from.metadata().unwrap().modified().unwrap();
         let there = fs::File::options().write(true).open(&copy.to).unwrap();
         there.write_all_at(b"other", 1000).unwrap();
@@ -312,7 +312,7 @@ fn a_part_that_was_damaged_is_found_out_by_comparing() {
     }
 }
 
-/// A tree with what trees have.
+/// Creates a tree with all kinds of files.
 fn forest(top: &Path, files: usize) {
     for i in 0..files {
         let dir = top.join(format!("{}/{}", i % 7, i % 50));
@@ -329,7 +329,7 @@ fn forest(top: &Path, files: usize) {
     fs::write(top.join(OsStr::from_bytes(&[0xff; 255])), "long, not UTF-8").unwrap();
     fs::write(top.join(format!("{}a", "\u{e4}".repeat(127))), "a").unwrap();
     fs::write(top.join(format!("{}b", "\u{e4}".repeat(127))), "b").unwrap();
-    // What a part is called, in the source itself.
+    // The source itself has a file with the name of a part.
     fs::write(top.join(".large.ninefold-0123456789abcdef"), "a file like others").unwrap();
     symlink("nothing", top.join("link")).unwrap();
     symlink("no such file", top.join("dangling")).unwrap();
@@ -360,7 +360,7 @@ fn an_interrupted_tree_goes_on_with_what_is_missing() {
     let at = server.dir.path();
     forest(&at.join("src"), 1500);
     let all = tree(&at.join("src")).values().filter(|what| !what.contains("directory")).count();
-    // As many bytes as the large file and some of the others have.
+    // As many bytes as the large file and some of the other files.
     let half = 7 << 20;
     server.ok(["put", "-q", "-r", "src", "/there"]);
     for (i, (line, way, to)) in [
@@ -394,7 +394,7 @@ fn an_interrupted_tree_goes_on_with_what_is_missing() {
         assert_eq!(number("files") + number("were"), all, "{said}");
         assert_same(&at.join("src"), &to);
         assert!(parts(to.parent().unwrap()).is_empty(), "the directory's mark is gone");
-        // What is in one directory into the other.
+        // Copy the content of one directory into the other.
         let inside = format!("{}/.", line[2]);
         let said = ended(command(&relay, [line[0], line[1], &inside, line[3]]), Some(0), " were there");
         let nothing = format!("0 files are copied, 0 of them resumed, {all} were there");
@@ -467,7 +467,7 @@ fn what_does_not_fit_here_is_told_and_goes_on_when_it_does() {
     let limited = |words: &[&str]| {
         let mut line = Command::new("sh");
         line.current_dir(at).env("NINEFOLD_SERVER", format!("unix:{}", server.socket().display()));
-        // In blocks of 512 bytes.
+        // ulimit counts blocks of 512 bytes.
         line.args(["-c", "trap '' XFSZ; ulimit -f 32768; exec \"$@\"", "sh"])
             .arg(env!("CARGO_BIN_EXE_ninefold"));
         line.args(["get", "/big"]).args(words).stderr(Stdio::piped());
@@ -559,7 +559,7 @@ fn two_copies_to_one_place_do_not_disturb_each_other() {
         ended(first, Some(0), "1 files are copied");
         copy.assert_whole();
         fs::remove_file(&copy.to).unwrap();
-        // One that does not go on, and one that has nothing to do with it.
+        // A stalled copy that is a part, and a separate copy without --resume.
         let slow = Relay::start(&server.socket(), &format!("{:?}third", copy.way));
         let first = copy.half(&server, &slow, &["--resume"]);
         let second = copy.command(&server, &fast, &[]).spawn().unwrap();
@@ -614,13 +614,13 @@ fn many_small_files_are_under_way_at_once() {
         }
     }
     for (line, answer, question, a_file) in [
-        // walk, getattr, clunk; walk, lopen, read, clunk
+        // Messages for a file: walk, getattr, clunk; walk, lopen, read, clunk
         (["get", "-r", "/d", "back"], RREAD, TREAD, 7),
-        // walk, lcreate, write, setattr, renameat, clunk
+        // Messages for a file: walk, lcreate, write, setattr, renameat, clunk
         (["put", "-r", "d", "/back"], RWRITE, TWRITE, 6),
     ] {
         let relay = Relay::start(&server.socket(), line[0]);
-        // No answer to a question before 300 of them: who has less under way waits for ever.
+        // Hold all answers until there are 300 such requests: a client with fewer in flight would wait forever.
         relay.hold(answer, question, 300);
         let mut command = server.client();
         command.env("NINEFOLD_SERVER", relay.address()).args(line).stderr(Stdio::piped());
@@ -648,7 +648,7 @@ fn a_server_that_may_open_few_files_is_asked_for_less() {
         .unwrap();
     let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
     assert!(said.any(|line| line.unwrap() == "ready"));
-    // A line about the progress says nothing here.
+    // Ignore lines about progress.
     let client = |line: [&str; 5]| {
         let mut command = ninefold(dir.path());
         command.env("NINEFOLD_SERVER", format!("unix:{}", socket.display())).args(line);
@@ -689,7 +689,7 @@ fn files_are_opened_while_others_are_printed() {
         fs::write(server.files().join(name), name.repeat(100)).unwrap();
     }
     let relay = Relay::start(&server.socket(), "relay");
-    // No data before all three are being opened.
+    // Hold the data until all three files are being opened.
     relay.hold(RREAD, TLOPEN, 3);
     let mut command = server.client();
     command.env("NINEFOLD_SERVER", relay.address()).args(["cat", "/a", "/none", "/b", "/c"]);

@@ -1,5 +1,5 @@
-//! A relay between a client and a server, which sees messages: it counts them, stops at a place, cuts, or holds answers
-//! back until enough has been asked.
+//! A relay between a client and a server that parses messages: it counts them, stops after a number of bytes, cuts the
+//! connection, or holds answers back until there are enough requests.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -20,7 +20,7 @@ pub const TSTREAM: u8 = 128;
 pub const TSCLOSE: u8 = 130;
 pub const RSCLOSE: u8 = 131;
 
-/// From client to server, or back.
+/// From client to server, or from server to client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     Up,
@@ -30,7 +30,7 @@ pub enum Way {
 /// Longer than anything here takes, unless it hangs.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// See the module.
+/// A running relay.
 pub struct Relay {
     address: String,
     shared: Arc<Shared>,
@@ -44,22 +44,22 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// Messages by type.
+    /// Number of messages by type.
     counts: Vec<usize>,
-    /// Bytes up and down.
+    /// Bytes in each direction.
     bytes: [u64; 2],
-    /// Nothing more passes this way after so many bytes.
+    /// Nothing more passes in this direction after this many bytes.
     stop: Option<(Way, u64)>,
     stopped: bool,
-    /// Messages of the first type wait until so many of the second have passed.
+    /// Messages of the first type wait until this many of the second have passed.
     hold: Option<(u8, u8, usize)>,
-    /// Of so many answers of this type the last one says that too much is open, whatever was done.
+    /// Every n-th answer of this type is replaced by the error EMFILE, although the request was executed.
     refuse: Option<(u8, usize)>,
     cut: bool,
 }
 
 impl Relay {
-    /// Of the server on the socket `server`, on a socket beside it.
+    /// Starts a relay for the server at the socket `server`, on a socket beside it.
     pub fn start(server: &Path, name: &str) -> Relay {
         let path = server.with_file_name(name);
         let listener = UnixListener::bind(&path).unwrap();
@@ -68,7 +68,7 @@ impl Relay {
         Relay::between(format!("unix:{}", path.display()), accept, |end| end.try_clone().unwrap())
     }
 
-    /// Of the server on this port of this machine, for who shows this token.
+    /// Starts a relay for the server at this port of this machine, for clients with this token.
     pub fn tcp(port: u16, token: &str) -> Relay {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = format!("9p://{token}@{}", listener.local_addr().unwrap());
@@ -96,17 +96,17 @@ impl Relay {
         Relay { address, shared }
     }
 
-    /// The word that names it to the program.
+    /// Returns its address for the command line.
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// Nothing more passes this way after so many bytes.
+    /// Stops this direction after this many bytes.
     pub fn stop_after(&self, way: Way, bytes: u64) {
         self.shared.state.lock().unwrap().stop = Some((way, bytes));
     }
 
-    /// Waits until that is so.
+    /// Waits until it is stopped.
     pub fn is_stopped(&self) {
         let state = self.shared.state.lock().unwrap();
         let (state, _) =
@@ -114,40 +114,40 @@ impl Relay {
         assert!(state.stopped, "only {:?} bytes have passed", state.bytes);
     }
 
-    /// Messages of the type `held` wait until `count` of the type `asked` have passed.
+    /// Holds messages of the type `held` until `count` of the type `asked` have passed.
     pub fn hold(&self, held: u8, asked: u8, count: usize) {
         self.shared.state.lock().unwrap().hold = Some((held, asked, count));
     }
 
-    /// Every `n`th answer of the type `ty` says EMFILE instead.
+    /// Replaces every `n`th answer of the type `ty` by EMFILE.
     pub fn refuse(&self, ty: u8, n: usize) {
         self.shared.state.lock().unwrap().refuse = Some((ty, n));
     }
 
-    /// Everything passes from now on.
+    /// Lets everything pass from now on.
     pub fn go_on(&self) {
         let mut state = self.shared.state.lock().unwrap();
         (state.stop, state.stopped, state.hold) = (None, false, None);
         self.shared.changed.notify_all();
     }
 
-    /// The connections end, without a word.
+    /// Cuts the connections.
     pub fn cut(&self) {
         self.shared.state.lock().unwrap().cut = true;
         self.shared.changed.notify_all();
     }
 
-    /// Messages of this type that have passed.
+    /// Returns the number of messages of this type that have passed.
     pub fn count(&self, ty: u8) -> usize {
         self.shared.state.lock().unwrap().counts[usize::from(ty)]
     }
 
-    /// Requests that have passed.
+    /// Returns the number of requests that have passed.
     pub fn requests(&self) -> usize {
         self.shared.state.lock().unwrap().counts.iter().step_by(2).sum()
     }
 
-    /// Bytes that have passed this way.
+    /// Returns the bytes that have passed in this direction.
     pub fn bytes(&self, way: Way) -> u64 {
         self.shared.state.lock().unwrap().bytes[way as usize]
     }
@@ -203,7 +203,7 @@ trait End: Read + Write + Send + 'static {
 
 impl End for UnixStream {
     fn end(&self) {
-        // The other way may have ended it.
+        // The other direction may have shut it down already.
         let _ = self.shutdown(Shutdown::Both);
     }
 }
