@@ -1,7 +1,7 @@
 //! The C boundary: all functions of `include/ninefold_client.h`, and their callers' pointers.
 //!
 //! Each function checks its pointers, calls a safe function of this crate, and stores the result where the caller wants
-//! it. All unsafe blocks rely on the rules that the header states for every caller: texts end with a zero byte, buffers
+//! it. All unsafe blocks rely on the rules that the header states for every caller. Texts end with a zero byte. Buffers
 //! have the stated length, and no other thread uses them during the call. Every pointer is checked for NULL.
 #![allow(unsafe_code)]
 #![allow(clippy::missing_safety_doc)] // The rules are the same for all functions and stated in the header.

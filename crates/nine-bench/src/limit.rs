@@ -199,8 +199,7 @@ pub fn bulk(socket: &Path, file: &Path) -> io::Result<()> {
                 let piece = left.min(CHUNK as u64) as usize;
                 let sent = (total - left) as usize;
                 left -= match how {
-                    // Send the file's content in a loop: it occupies as much memory as the page cache does for
-                    // sendfile.
+                    // Send from a copy of the whole file: it takes as much memory as the page cache does for sendfile.
                     0 => {
                         stream.write(content.get(sent..sent + piece).ok_or(io::ErrorKind::UnexpectedEof)?)?
                     }

@@ -1,4 +1,4 @@
-//! The program itself, with tiny sizes: every key is there, and nothing stays behind. No figure is looked at.
+//! The program itself, with tiny sizes: every key exists, and nothing is left behind. Figures are not checked.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -279,7 +279,7 @@ fn ends_with_every_key(name: &str, expected: &[&str], plots: &[&str]) {
     let result = line.expect("a result line");
     let keys: Vec<&str> = result.split(' ').map(|pair| pair.split_once('=').expect("key=value").0).collect();
     assert_eq!(keys, expected);
-    // What needs no peer is never left out, and a peer that is missing is said to be.
+    // A part without peers is never left out, and a missing peer is reported.
     for missing in text.lines().filter(|line| line.contains("MISSING")) {
         let said = format!("NOT COVERED: nine-bench {name}: {missing}\n");
         std::io::Write::write_all(&mut std::io::stderr(), said.as_bytes()).unwrap();
@@ -319,7 +319,7 @@ fn a_signal_ends_the_servers_and_leaves_no_files() {
 fn ends_by_a_signal(name: &str) {
     let tmp = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_nine-bench"));
-    // A group of its own, so that the signal is sent to the program alone, as `kill` does.
+    // Use a process group of its own, so that the signal reaches only the program, as with `kill`.
     let command = command.args([name]).env("TMPDIR", tmp.path()).process_group(0);
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let mut log = std::io::BufReader::new(child.stderr.take().unwrap());
@@ -330,7 +330,7 @@ fn ends_by_a_signal(name: &str) {
     }
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-    // Every process that has our end of the pipe has ended when it is at its end.
+    // EOF means that all processes with our end of the pipe have ended.
     std::io::copy(&mut log, &mut std::io::sink()).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(130));
     let beside = Path::new(env!("CARGO_BIN_EXE_nine-bench")).parent().unwrap();

@@ -97,8 +97,8 @@ fn names() -> Vec<String> {
 const RESYNC: u64 = 100;
 /// Time between two checks of an idle mirror for work.
 const IDLE: Duration = Duration::from_secs(5);
-/// Pause before another attempt with a mirror member that was set aside; other members answer in
-/// milliseconds.
+/// Time that a mirror still waits for members that were set aside before, after it has opened all
+/// others. Normally they answer in milliseconds.
 const LATE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

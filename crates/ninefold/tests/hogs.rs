@@ -1,7 +1,7 @@
-//! Guests and a server's channels where processors are scarce: whoever sleeps is woken for each answer and each
+//! Guests and a server's channels when processors are scarce: sleeping threads are woken for each answer and each
 //! request.
 //!
-//! This file is a program of its own because its threads take the processors from every test that runs beside them.
+//! This file is a program of its own because its threads would take the processors from concurrent tests.
 
 #[path = "it/common/mod.rs"]
 mod common;
@@ -14,10 +14,10 @@ use std::time::Duration;
 use common::Server;
 use nine_guest::{Dialect, OpenFlags, Options, Process, Wait};
 
-/// Far longer than it can take: a lost wake-up takes for ever.
+/// Far longer than it can take: after a lost wake-up it never ends.
 const DEADLINE: Duration = Duration::from_secs(300);
 const GUESTS: usize = 3;
-/// More than there are processors where it is run, or nearly.
+/// More than there are processors, or nearly as many.
 const HOGS: usize = 3;
 
 #[test]

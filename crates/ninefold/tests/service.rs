@@ -1,10 +1,10 @@
-//! `serve` and `mount` as services: sockets that somebody else keeps, what a manager is told, the name space that is
-//! read again, the journal, and what goes on while the program starts anew or is removed.
+//! `serve` and `mount` as services: inherited sockets, notifications to a service manager, reloads of the name space,
+//! the journal, and the behaviour while the program restarts or is removed.
 //!
-//! The manager is the test; what systemd itself makes of the units is tried by `cargo xtask package`.
+//! The test acts as the manager. The units with systemd itself are tested by `cargo xtask package`.
 //!
-//! This file is a program of its own because its sockets are not close-on-exec: every program that the process starts
-//! meanwhile inherits them, and other tests check which descriptors a program has.
+//! This file is a program of its own because its sockets are not close-on-exec: every program started meanwhile
+//! inherits them, and other tests check which descriptors a program has.
 
 #[path = "it/common/mod.rs"]
 mod common;
@@ -29,7 +29,7 @@ use rustix::process::{Pid, Signal, geteuid, kill_process};
 /// Longer than anything here takes, unless it hangs.
 const LIMIT: Duration = Duration::from_mins(1);
 
-/// Keeps a unix socket `s` and a port of the loopback, and hears what it is told at `notify`.
+/// A service manager: holds a unix socket `s` and a loopback port, and receives notifications at `notify`.
 struct Manager {
     dir: tempfile::TempDir,
     sockets: Vec<OwnedFd>,
@@ -49,7 +49,7 @@ impl Manager {
         let port = tcp.local_addr().unwrap().port();
         let told = UnixDatagram::bind(dir.path().join("notify")).unwrap();
         told.set_read_timeout(Some(LIMIT)).unwrap();
-        // Out of the way of those that the program shall find at 3 and 4.
+        // Use high numbers, because the program must find its sockets at 3 and 4.
         let high = |fd: &dyn AsFd| {
             let fd = fcntl_dupfd_cloexec(fd.as_fd(), 100).unwrap();
             fcntl_setfd(&fd, FdFlags::empty()).unwrap();
@@ -66,7 +66,7 @@ impl Manager {
         fs::write(self.path(name), text).unwrap();
     }
 
-    /// A command that finds the sockets, under these names, and is to tell what it does.
+    /// Returns a command that inherits the sockets under these names, and must send notifications.
     fn command(&self, names: &str, words: &[&str]) -> Command {
         let program = ninefold(self.dir.path());
         let mut command = Command::new("bash");
@@ -86,7 +86,7 @@ impl Manager {
         command
     }
 
-    /// Starts `serve WORDS` and waits until it says that it is ready.
+    /// Starts `serve WORDS` and waits until it is ready.
     fn start(&self, words: &[&str]) -> Served {
         let log = File::options().create(true).append(true).open(self.path("log")).unwrap();
         let mut command = self.command("ninefold.socket:ninefold.socket", &[&["serve"], words].concat());
@@ -96,7 +96,7 @@ impl Manager {
         served
     }
 
-    /// The next message, but signs of life, must begin with this.
+    /// Receives the next message except watchdog messages; it must have this prefix.
     #[track_caller]
     fn hears(&self, what: &str) -> String {
         let message = std::iter::repeat_with(|| self.message()).find(|text| text != "WATCHDOG=1").unwrap();
@@ -121,7 +121,7 @@ impl Manager {
         command
     }
 
-    /// What a client's line says; it must succeed.
+    /// Runs a client command that must succeed. Returns its output.
     #[track_caller]
     fn ok(&self, words: &[&str]) -> String {
         let output = self.client().args(words).output().unwrap();
@@ -146,7 +146,7 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        // It may have ended.
+        // This fails if the process has ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -158,13 +158,13 @@ fn sockets_of_a_manager_are_listened_on_and_left_to_it() {
     let mut served = manager.start(&["files"]);
     assert_eq!(manager.ok(&["ls", "/"]), "motd\n");
     assert_eq!(manager.ok(&["cat", &format!("9p://127.0.0.1:{}/motd", manager.port)]), "welcome\n");
-    // It listens nowhere else.
+    // It has no other listeners.
     assert!(!manager.path("ninefold.sock").exists() && !manager.log().contains("http!"));
     served.stop();
     assert!(manager.path("s").exists(), "the name is the manager's");
     manager.hears("STOPPING=1");
 
-    // Who comes before it is there waits.
+    // A client that connects before the start waits.
     let early = manager.client().args(["cat", "/motd"]).stdout(Stdio::piped()).spawn().unwrap();
     let _served = manager.start(&["files"]);
     let output = early.wait_with_output().unwrap();
@@ -215,7 +215,7 @@ fn sockets_that_cannot_be_used_are_named() {
     chmod(&manager.path("s"), 0o666);
     let said = fails(&mut manager.command("", &["serve", "files"]));
     assert!(said.contains("its SocketMode= lets everybody in"), "{said}");
-    // Those of somebody else are nothing to us.
+    // Sockets for another process are ignored.
     let mut command = ninefold(manager.dir.path());
     command.args(["serve", "files", "--listen", "tcp!127.0.0.1!0"]);
     command.env("LISTEN_PID", "1").env("LISTEN_FDS", "three");
@@ -263,7 +263,7 @@ fn a_name_space_is_read_again_and_nobody_is_dropped() {
     let mut writer = manager.client();
     let mut writer = writer.args(["write", "--create", "/old/long"]).stdin(Stdio::piped()).spawn().unwrap();
     let mut input = writer.stdin.take().unwrap();
-    // As much as cannot wait in pipes: the file is open.
+    // More than pipes hold, so that the file is open.
     let half = vec![b'x'; 4 << 20];
     input.write_all(&half).unwrap();
     let mut kept = manager.client();
@@ -280,7 +280,7 @@ fn a_name_space_is_read_again_and_nobody_is_dropped() {
     assert_eq!(manager.ok(&["ls", "/new"]), "long\nmotd\n");
     assert_eq!(manager.ok(&["cat", "/also/note"]), "kept", "the same line is the same tree");
     assert_eq!(manager.ok(&["cat", "/mux/mounts"]).lines().last(), Some("bind /tmp /also"));
-    // The mount point was made in the root, and stays there, empty.
+    // The mount point was created in the root, and stays there, empty.
     assert_eq!(manager.ok(&["ls", "/old"]), "");
     let gone = manager.client().args(["ls", "--aname", "guests"]).output().unwrap();
     assert!(String::from_utf8_lossy(&gone.stderr).contains("does not let us in: No such file"), "{gone:?}");
@@ -290,7 +290,7 @@ fn a_name_space_is_read_again_and_nobody_is_dropped() {
         "whose space it was gets main"
     );
 
-    // What is wrong is said where it is, and changes nothing: a word, a server that is not there, one that refuses.
+    // Errors are reported with their location and change nothing: a word, a missing server, a server that refuses.
     for (text, why) in [
         ("mount disk:files /x\nmount -q ram: /y\n", "home.ns:2:7: `-q` is not known"),
         ("mount ram: /x\nmount disk:none /y\n", "home.ns:2: mount disk:"),
@@ -303,7 +303,7 @@ fn a_name_space_is_read_again_and_nobody_is_dropped() {
         assert_eq!(manager.ok(&["ls", "/new"]), "long\nmotd\n");
         assert_eq!(manager.ok(&["cat", "/also/note"]), "kept");
     }
-    // What somebody has mounted by hand is not in the file.
+    // Manual mounts are not in the file and vanish.
     manager.write("home.ns", "mount disk:files /new\nlisten unix!/elsewhere\n");
     manager.ok(&["mux", "mount", "ram:", "/mine"]);
     again();
@@ -357,7 +357,7 @@ fn lines_for_the_journal_have_their_level_and_neither_time_nor_secrets() {
     assert!(log.contains("\n<6>audit: attached"), "{log}");
     let is_dated = |line: &&str| line.contains("T") && line.contains("Z ") && line.starts_with("20");
     assert_eq!(log.lines().find(is_dated), None);
-    // An error at the start, too, and each of its lines.
+    // Also for an error at the start, and for each of its lines.
     manager.write("bad.ns", "one\ntwo\n");
     let log = File::create(manager.path("log2")).unwrap();
     let meta = log.metadata().unwrap();
@@ -368,7 +368,7 @@ fn lines_for_the_journal_have_their_level_and_neither_time_nor_secrets() {
     assert!(said.lines().count() == 2 && said.lines().all(|line| line.starts_with("<3>")), "{said}");
 }
 
-/// Whether this user may mount, here.
+/// Returns whether this user may mount here.
 fn may_mount() -> bool {
     let device = File::options().read(true).write(true).open("/dev/fuse");
     let may = geteuid().is_root() && device.is_ok();
@@ -378,7 +378,7 @@ fn may_mount() -> bool {
     may
 }
 
-/// A mount that goes with it.
+/// A mount, unmounted on drop.
 struct Mounted(PathBuf);
 
 impl Drop for Mounted {
@@ -416,7 +416,7 @@ fn muxes_and_mounts_outlive_a_new_start() {
     for signal in [Signal::TERM, Signal::KILL] {
         served.signal(signal);
         ended_within(&mut served.0, LIMIT).expect("it ends");
-        // Asked for while nobody is there.
+        // Sent while no server is running.
         let asked = mux.client().args(["cat", "/n/motd"]).stdout(Stdio::piped()).spawn().unwrap();
         let path = mounted.as_ref().map(|mounted| mounted.0.join("motd"));
         let reads = thread::spawn(move || path.map(|path| fs::read_to_string(path).unwrap()));
@@ -461,7 +461,8 @@ fn a_mount_goes_on_when_its_program_is_removed_and_ends_when_it_is_unmounted() {
 fn units_are_understood_and_exposed_to_little() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging");
     let analyze = |words: &[&str]| Command::new("systemd-analyze").args(words).current_dir(&dir).output();
-    // Tenths. Who mounts for all can have no name space of its own, and must be root.
+    // Exposure levels in tenths. The unit that mounts for all users cannot have its own mount name space, and must run
+    // as root.
     for (unit, most) in [("ninefold.service", "29"), ("ninefold-mount@n.service", "42")] {
         let place = tempfile::tempdir().unwrap();
         let file = place.path().join(unit);
@@ -475,7 +476,7 @@ fn units_are_understood_and_exposed_to_little() {
             Err(_) => not_covered("how exposed the units are: there is no systemd-analyze"),
         }
     }
-    // What is shipped is good as it is.
+    // The shipped configuration is valid.
     let check =
         ninefold(&dir).args(["config", "check", "ninefold.toml", "--space", "home.ns"]).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&check.stdout), "ninefold.toml: good\nhome.ns: good\n");

@@ -1,4 +1,4 @@
-//! An archive without a cache device beside one with a cache, on files of the same file system: new data is made
+//! An archive without a cache device beside one with a cache, on files of the same file system. New data is made
 //! durable, then dumped, until the dump is on the worm.
 
 use std::io;

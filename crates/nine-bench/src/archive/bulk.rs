@@ -1,5 +1,5 @@
-//! One large file from end to end, with our client, in messages of 1 MiB: on an archive, on the disk server beside it
-//! on the same file system, and by pread and pwrite of as many bytes.
+//! One large file from end to end, with our client, in messages of 1 MiB. It is on an archive, or on the disk server
+//! beside it on the same file system. The limit is pread and pwrite of as many bytes.
 
 use std::fs::File;
 use std::io;
@@ -22,7 +22,7 @@ const FILE: &str = "large";
 
 pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
     let size = contest.large();
-    // Use its slots once before, so that they are in the page cache: on a virtual machine the first touch of a page
+    // Use its slots once before, so that they are in the page cache. On a virtual machine the first touch of a page
     // costs more than its data.
     let ours = Stand::archive(Shape::of((size >> 20) * 2 + 256, (size >> 20) * 4 + 64))?;
     let disk = Stand::disk()?;
@@ -90,7 +90,7 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
 }
 
 /// Measures the same with an archive that has used all of its memory before, so that no page is touched for the first
-/// time: a new process reads other files, larger than its memory.
+/// time. For that, a new process reads other files, larger than its memory.
 fn warm(contest: &Contest, disk: &Stand, report: &mut Report) -> io::Result<()> {
     let size = contest.large();
     let mib = size >> 20;

@@ -1,5 +1,5 @@
-//! The loss of a client while a dump is copied: eight operations in flight on one connection at random offsets, during
-//! the copy beside the time before and after it. Then the same for a file read from end to end.
+//! The loss of a client while a dump is copied. It has eight operations in flight on one connection at random offsets.
+//! The time of the copy is compared with the time before and after it. Then the same for a file read from end to end.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,5 +1,5 @@
-//! Many small files: each is created, written and closed, then each is removed; 32 at a time on one connection, as a
-//! client under tar would; one sync at the end. The limit is the same by system calls of one thread.
+//! Many small files. Each is created, written and closed; then each is removed. 32 are in flight on one connection, as
+//! from a client under tar. There is one sync at the end. The limit is the same by system calls of one thread.
 
 use std::fs::File;
 use std::io::{self, Write};

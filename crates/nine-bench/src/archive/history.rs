@@ -1,6 +1,6 @@
 //! Dumps beside backups of the same tree by restic, to a repository on the same file system, and beside snapshots of
-//! btrfs. Measures the time until a dump can be browsed and until it is copied, its size, the read of a file of an old
-//! date, and the time to verify everything.
+//! btrfs. Measures the times until a dump can be browsed and until it is copied, and its size. Then the read of a file
+//! of an old date, and the time to verify everything.
 
 use std::fs::File;
 use std::io;

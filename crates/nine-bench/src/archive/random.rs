@@ -1,6 +1,6 @@
-//! Random offsets of a large file, eight operations in flight on one connection: reads of 4 and of 64 KiB, cached and
-//! uncached, and writes of 4 KiB up to the end of an fsync. The limit is pread and pwrite by one thread at the same
-//! offsets.
+//! Random offsets of a large file, with eight operations in flight on one connection. The operations are reads of 4 and
+//! of 64 KiB, cached and uncached, and writes of 4 KiB up to the end of an fsync. The limit is pread and pwrite by one
+//! thread at the same offsets.
 
 use std::fs::File;
 use std::io;

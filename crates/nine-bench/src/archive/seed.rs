@@ -1,5 +1,5 @@
-//! The experiments of the seed paper: a file read again after a dump has put its blocks in order; and the effect of
-//! read-ahead, the fast worm and the order of slots on uncached reads, by one reader and by two.
+//! The experiments of the seed paper: first, a file read again after a dump has put its blocks in order. Then, the
+//! effect of read-ahead, the fast worm and the order of slots on uncached reads, by one reader and by two.
 
 use std::io;
 

@@ -1,5 +1,5 @@
-//! The loss of a client during a scrub, and during the resync of a mirror member: eight operations in flight on one
-//! connection, beside the same before and after.
+//! The loss of a client during a scrub, and during the resync of a mirror member. It has eight operations in flight on
+//! one connection. The same is measured before and after.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,6 +1,6 @@
 //! `channel`: 9P through shared memory between two processes. The graph of *PROSE I/O*: 10,000 writes to a null file
-//! with payloads of 0 to 256 KiB. Here they go over a channel, a unix socket and TCP to one server: to its own null
-//! file, to that of the host, and to that of another machine behind it.
+//! with payloads of 0 to 256 KiB. Here they go over a channel, a unix socket and TCP to one server. The files are its
+//! own null file, that of the host, and that of another machine behind it.
 //!
 //! In: a server in a process of its own, this process as its guest. Out: rows and keys. Limits: the round trip of a
 //! cache line between two processors, and one copy of the payload.

@@ -232,7 +232,7 @@ fn crossings(trace: &str) -> [u64; 4] {
         };
         let call = call.trim_start();
         let name = call.strip_prefix("<... ").unwrap_or(call).split(['(', ' ']).next().unwrap_or_default();
-        // The result of a failed call is not a positive number.
+        // A failed call returns a negative number, which counts as 0 bytes.
         let bytes = result.split(' ').next().and_then(|word| word.parse::<u64>().ok()).unwrap_or(0);
         sums[3] += 1;
         match name {

@@ -1,6 +1,6 @@
-//! `http`: the web server over files, beside nginx, beside the same by system calls on threads (Hickey, Figures 13 and
-//! 14), and beside the same by system calls in one thread, which shows the price of uniformity. Also the number of
-//! copies of a byte (Figure 15).
+//! `http`: the web server over files, beside nginx and beside the same service by system calls. That runs on threads
+//! (Hickey, Figures 13 and 14) and in one thread, which shows the price of uniformity. Also the number of copies of a
+//! byte (Figure 15).
 //!
 //! In: the data set of SpecWeb99 (`set`). Out: requests a second and response times, by the number of clients. The
 //! server has one processor and the clients the other.

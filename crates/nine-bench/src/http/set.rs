@@ -1,5 +1,5 @@
-//! The data set of Hickey's section 6.2.2 (the profiling tools of Flash, SpecWeb99): directories of 5 MB, each with
-//! four classes of nine files, from 102 bytes to 921 KB; and the distribution of requests.
+//! The data set of Hickey's section 6.2.2 (the profiling tools of Flash, SpecWeb99), and the distribution of requests.
+//! Each directory has 5 MB: four classes of nine files, from 102 bytes to 921 KB.
 
 use std::io;
 use std::path::Path;

@@ -1,5 +1,6 @@
-//! The same service by direct system calls: on blocking threads, as Hickey's `httpd` beside `uhttpd` (section 6.2.1);
-//! and by one event-driven thread, which is our server without the files between it and the kernel.
+//! The same service by direct system calls. One form uses blocking threads, as Hickey's `httpd` beside `uhttpd`
+//! (section 6.2.1). The other uses one event-driven thread: it is our server without the files between it and the
+//! kernel.
 //!
 //! Both parse requests with our server's own code, cache open files and the answers of small ones like it, and send the
 //! same head.

@@ -1,6 +1,6 @@
 //! fio: large files from end to end, and 4 KiB at random offsets.
 //!
-//! A file is read from end to end as programs do, through the kernel's page cache, which has nothing of it: one request
+//! A file is read from end to end as programs do, through the kernel's page cache, which has nothing of it. One request
 //! and the read-ahead are in flight. Rows with 32 in flight, and all random ones, bypass the page cache (O_DIRECT) if
 //! the files are mounted. On the directory itself the page cache is used, because the servers use it, too.
 

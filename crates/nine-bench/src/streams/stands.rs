@@ -1,5 +1,5 @@
-//! The cost of 9P on streams: our servers and our mux with conversations as connections, on which modules could be
-//! pushed but are not, beside the same with bare connections. There is no limit, only the peer.
+//! The cost of 9P on streams. Our servers and our mux have conversations as connections, on which modules could be
+//! pushed but are not. The peer is the same with bare connections. There is no limit, only the peer.
 
 use std::ffi::OsStr;
 use std::io;

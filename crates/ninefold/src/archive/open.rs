@@ -1,7 +1,7 @@
 //! Opens the devices of an archive, and the archive on them.
 //!
-//! A single file has a partition table in its sector 1 (as prep(8) of Plan 9 writes it), with both devices as the
-//! partitions `cache` and `worm`. The file is opened once for both.
+//! A single file has a partition table in its sector 1, as prep(8) of Plan 9 writes it. Both devices are partitions:
+//! `cache` and `worm`. The file is opened once for both.
 
 use std::ffi::OsStr;
 use std::path::Path;

@@ -795,7 +795,7 @@ async fn move_all(
     Ok(at)
 }
 
-/// Like [`move_all`], for a source that may have holes and a sink without data after the offset: zeros are skipped, and
+/// Like [`move_all`], for a source that may have holes and a sink without data after the offset. Zeros are skipped, and
 /// the length is set at the end.
 async fn move_sparse(
     source: &Source,

@@ -1,5 +1,5 @@
-//! Copies trees: many small files at once to fill a long link, and few large ones; directories before their content,
-//! and the directories' modes and times after it.
+//! Copies trees: many small files at once, to fill a long link, and few large ones. A directory is created before its
+//! content, and gets its mode and time after it.
 //!
 //! In: items, each a name in a source directory and its name in a target. Out: the number of failures. Each failure is
 //! reported when it happens, and the others continue unless a server is gone.

@@ -478,7 +478,7 @@ impl Servers {
         Server { others: dials.collect(), options, user: (user.into(), uid), pushed, ..server }
     }
 
-    /// Returns how to dial data connections of these equal servers, or `None` if that is impossible: over TLS there
+    /// Returns how to dial data connections of these equal servers, or `None` if that is impossible. Over TLS there
     /// must be only one server, because a certificate is verified against one name.
     fn data(&self, all: &[Reached]) -> Option<dial::Data> {
         let plain = all.iter().all(|one| matches!(one.addr, Addr::Tcp { .. }));

@@ -1,4 +1,4 @@
-//! The blocking client of nine-io on a server of ours: what programs in Python and C stand on.
+//! The blocking client of nine-io with our server: the base of the interfaces for Python and C.
 
 use std::fs;
 use std::io::{self, Read};

@@ -1,4 +1,4 @@
-//! `shm:`, channels as files, as the clients of a server and the guests of channels meet them.
+//! `shm:`, channels as files, used by clients of a server and by guests of channels.
 
 use std::future::poll_fn;
 use std::io::{Read, Write};
@@ -22,7 +22,7 @@ use crate::common::{Server, ninefold};
 const RDWR: OpenFlags = OpenFlags::RDWR;
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// A name space with channels in it, on a unix socket and for browsers.
+/// Serves a name space with channels, on a unix socket and for browsers.
 fn served() -> Server {
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir(dir.path().join("files")).unwrap();
@@ -40,7 +40,7 @@ async fn root(env: &Real, server: &Server) -> File {
     client.attach("", rustix::process::geteuid().as_raw(), "").await.unwrap()
 }
 
-/// A channel after these texts: its ctl and its directory.
+/// Creates a channel with these control texts. Returns its ctl and its directory.
 async fn made(root: &File, texts: &[String]) -> (File, File) {
     let ctl = root.open("shm/clone", RDWR).await.unwrap();
     let number = ctl.read(0, 100).await.unwrap();
@@ -59,7 +59,7 @@ async fn status(dir: &File) -> String {
     text(&dir.open("status", OpenFlags::READ).await.unwrap()).await
 }
 
-/// What a browser gets: the first line.
+/// Requests a page as a browser. Returns the first line of the answer.
 fn browse(server: &Server, path: &str) -> String {
     let at = server.addr("http://").trim_start_matches("http://").trim_end_matches('/').to_owned();
     let mut socket = TcpStream::connect(at).unwrap();
@@ -80,11 +80,11 @@ fn a_program_gets_the_name_space_by_a_channel_that_files_have_made() {
         for _ in 0..3 {
             assert_eq!(server.ok(["cat", &format!("shm:{at}/files/motd")]), "welcome\n");
         }
-        // The guest is the user that it is, and may do what he may: this one made it.
+        // The guest has the identity and the rights of this process's user, the creator of the channel.
         server.fed(&["write", "--create", &format!("shm:{at}/files/new")], b"words\n");
         assert_eq!(std::fs::read(server.files().join("new")).unwrap(), b"words\n");
         assert!(status(&dir).await.contains(" wait interrupt "));
-        // No browser sees it.
+        // Browsers do not see channels.
         assert!(browse(&server, "/files/motd").contains("200"));
         for path in ["/shm/", "/shm/0/status"] {
             assert!(browse(&server, path).contains("404"), "{path}");
@@ -98,7 +98,7 @@ fn a_program_gets_the_name_space_by_a_channel_that_files_have_made() {
     assert_eq!(server.stop().0, Some(0));
 }
 
-/// A guest that serves a tree in memory, in a channel that is announced there.
+/// Serves an in-memory tree as a guest, in a channel that is announced at this address.
 async fn serves(env: &Real, at: &Path, dir: &File) {
     let channel = Channel::dial(at, Waits::Adaptive, MINUTE).await.unwrap();
     let gate = Gate { anonymous: nine_io::server::Anonymous::Trusted, ..Gate::default() };
@@ -127,7 +127,7 @@ fn the_files_of_a_guest_are_mounted() {
         assert_eq!(file.read_at(0, &mut back).await.unwrap(), bytes.len());
         assert!(back == bytes);
         assert!(text(&root.open("mux/mounts", OpenFlags::READ).await.unwrap()).await.contains("/shm/disk"));
-        // When the guest's channel is hung up, its files cannot be reached; nothing else has gone.
+        // After a hangup of the guest's channel its files are unreachable; everything else stays.
         let ctl = dir.open("ctl", RDWR).await.unwrap();
         ctl.write(0, b"hangup").await.unwrap();
         assert!(file.read(0, 10).await.is_err());
@@ -156,7 +156,7 @@ fn a_channel_that_is_posted_is_mounted_and_connected_to() {
         drop(file);
         let mounts = text(&root.open("mux/mounts", OpenFlags::READ).await.unwrap()).await;
         assert!(mounts.contains("/srv/lab /n/lab\n"), "{mounts}");
-        // Another program has the files by themselves, when the mount has let go of them and the guest has come again.
+        // After the unmount and a new guest, another program gets the files directly.
         mux.write(0, b"unmount /n/lab").await.unwrap();
         while status(&dir).await.starts_with("Established") {}
         serves(&env, &below, &dir).await;
@@ -168,7 +168,7 @@ fn a_channel_that_is_posted_is_mounted_and_connected_to() {
         let file = there.create("g", RDWR, 0o644, NOGID).await.unwrap();
         file.write(0, b"there").await.unwrap();
         assert_eq!(file.read(0, 10).await.unwrap(), &b"there"[..]);
-        // Without its channel there is no post; and files post none.
+        // Without its channel the post is gone; and such posts cannot be created through files.
         ctl.write(0, b"hangup").await.unwrap();
         assert!(mux.write(0, b"mount /srv/lab /n/lab").await.is_err());
         assert!(root.walk("srv/lab").await.is_err());
@@ -202,8 +202,8 @@ fn bytes_go_through_the_mux_and_a_server_that_is_killed_is_noticed() {
     .unwrap();
 }
 
-/// Whether a command with this in its environment sleeps when its server does not answer, by what it says in the
-/// memory; or uses a third of a second of a processor before it does.
+/// Returns whether a command with this setting sleeps while its server does not answer, according to the channel's
+/// memory. Returns false if it first uses a third of a second of processor time.
 fn sleeps(waits: &str) -> bool {
     let dir = tempfile::tempdir().unwrap();
     let at = dir.path().join("s");
@@ -241,10 +241,10 @@ fn sleeps(waits: &str) -> bool {
     .unwrap()
 }
 
-/// Where a guest says so (docs/channels.md, "Memory").
+/// Offset of the guest's sleep flag (docs/channels.md, "Memory").
 const GUEST_SLEEPS: usize = 320;
 
-/// Hundredths of a second that a process has had a processor.
+/// Returns the processor time of a process, hundredths of a second.
 fn ticks(pid: u32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let behind = stat.rsplit_once(')').unwrap().1;

@@ -1,4 +1,4 @@
-//! `check-server` as a person runs it: over our own server, over one that may only be read, and over none.
+//! `check-server` as users run it: on our own server, on a read-only one, and without a server.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -51,7 +51,7 @@ fn a_server_that_may_be_read_gets_the_cases_that_only_read() {
     assert!(count("pass") > 100 && count("skip") > 200 && count("fail") == 0, "{summary}");
     assert_eq!(summary["good"], true);
     assert!(cases.iter().filter(|case| case["outcome"] == "skip").all(|case| case["reason"] != ""), "{said}");
-    // With the token it may be written, too.
+    // With the token the server is writable, too.
     let url = url.replace("9p://", &format!("9p://{}@", server.token()));
     let said = server.ok(["check-server", "--only", "create/", &url]);
     assert!(said.contains(" 0 failed") && !said.contains("no directory"), "{said}");
@@ -72,7 +72,7 @@ fn a_server_that_is_none_is_status_2_with_the_reason() {
     let addr = format!("tcp!127.0.0.1!{}", listener.local_addr().unwrap().port());
     let web = std::thread::spawn(move || {
         let (mut client, _) = listener.accept().unwrap();
-        // What it asks does not matter; that it asks does.
+        // The content of the request does not matter.
         let _ = client.read(&mut [0; 100]).unwrap();
         client.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
     });

@@ -1,5 +1,5 @@
-//! Each of two mounts of one server sees the other's changes at the points that programs count on: opens, locks,
-//! access(2), and the flags of a file.
+//! Each of two mounts of one server sees the other's changes at the points that programs rely on: opens, locks,
+//! access(2), and open flags.
 
 use std::fs::{self, File};
 use std::os::fd::AsFd;
@@ -11,13 +11,13 @@ use rustix::fs::{Access, AtFlags, FlockOperation, OFlags};
 use crate::common::{chmod, until};
 use crate::mount::{Mounted, World, may_mount};
 
-/// Two mounts of one server, `--cache` as it is said.
+/// Creates two mounts of one server with this value of `--cache`.
 fn two(world: &World, address: &str, cache: &str) -> [Mounted; 2] {
     fs::create_dir_all(world.path("other")).unwrap();
     ["mnt", "other"].map(|dir| world.mounted_on(dir, &[address, dir, "--cache", cache]))
 }
 
-/// For a disk, a `ram:`, and the same through a name space.
+/// Runs a check for a disk, a `ram:`, and both through a name space.
 fn each(mut check: impl FnMut(&str, [&Path; 2])) {
     if !may_mount() {
         return;
@@ -70,7 +70,7 @@ fn whoever_gets_a_lock_sees_the_changes_of_the_last_holder() {
                 lock(file, FlockOperation::Unlock);
                 n
             };
-            // To look only leaves the kernel with attributes that it believes.
+            // Steps that only look leave the kernel with attributes it believes to be current.
             let looks_and_adds = [(&b, 0), (&a, 1), (&b, 1), (&a, 0), (&b, 1), (&b, 0), (&a, 1), (&a, 0)];
             let mut sum = 0;
             for (n, (file, add)) in looks_and_adds.into_iter().cycle().take(40).enumerate() {
@@ -87,7 +87,7 @@ fn an_open_after_a_close_reads_the_whole_new_file() {
         fs::write(a.join("f"), "x").unwrap();
         until("the file is seen", || b.join("f").exists());
         for n in 0..60 {
-            // Looked at before, with a length that is longer or shorter.
+            // Cache the attributes first, with a longer or shorter length.
             fs::metadata(b.join("f")).unwrap();
             let text = char::from(b'a' + n % 26).to_string().repeat(usize::from(n) * 7919 % 30_000 + 1);
             fs::write(a.join("f"), &text).unwrap();

@@ -1,4 +1,4 @@
-//! Configuration: files, environment and flags, and what is said about wrong ones.
+//! Configuration: files, environment and options, and the messages about errors in them.
 
 use crate::common::{self, Server, ninefold};
 

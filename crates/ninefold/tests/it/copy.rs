@@ -1,4 +1,4 @@
-//! `get`, `put`, `cp`: trees there and back, bit for bit, and what must never happen on the way.
+//! `get`, `put`, `cp`: trees copied there and back, bit for bit, and the mistakes that must never happen.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use crate::common::{Server, assert_same, chmod, ended_within, set_mtime, tree};
 
-/// The sources of this project, and what else a tree may have.
+/// Creates a tree with the sources of this project and all kinds of files.
 fn source(to: &Path) {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     fs::create_dir(to).unwrap();
-    // A copy, for somebody may be at work in the original.
+    // Use a copy, because the original may change meanwhile.
     assert!(Command::new("cp").arg("-a").arg(crates).arg(to.join("crates")).status().unwrap().success());
     fs::create_dir_all(to.join("empty/below")).unwrap();
     fs::write(to.join("nothing"), "").unwrap();
@@ -46,7 +46,7 @@ fn a_source_tree_comes_back_bit_for_bit() {
     assert_same(&src, &back);
     server.ok(["cp", "-r", ":/there", &format!("unix:{}/again", server.socket().display())]);
     assert_same(&src, &server.files().join("again"));
-    // Onto what is there: nothing is added, nothing is lost.
+    // Onto existing files: nothing is added, nothing is lost.
     server.ok(["cp", "-rp", "src/", ":/there/../"]);
     assert_same(&src, &server.files().join("src"));
     server.ok(["cp", "-r", "src", ":/"]);
@@ -93,7 +93,7 @@ fn nothing_is_written_through_a_link_that_the_server_gave() {
     let outside = server.dir.path().join("outside");
     fs::create_dir(&outside).unwrap();
     fs::write(outside.join("f"), "safe").unwrap();
-    // First the server has a link; the next time a directory and a file of the same names.
+    // First the server has links; the next time a directory and a file with the same names.
     fs::create_dir(server.files().join("t")).unwrap();
     symlink(&outside, server.files().join("t/d")).unwrap();
     symlink(outside.join("f"), server.files().join("t/f")).unwrap();
@@ -135,7 +135,7 @@ fn what_fails_is_told_and_leaves_nothing_half_done() {
     fs::create_dir_all(server.files().join("t/sub")).unwrap();
     fs::write(server.files().join("t/sub/f"), "f").unwrap();
     fs::write(server.files().join("t/x"), "x").unwrap();
-    // A directory stands where a file shall go.
+    // A directory is in the place of a file to copy.
     fs::create_dir_all(at.join("t/x")).unwrap();
     let said = server.fails(["get", "-r", "/t"]);
     assert!(said.contains("/t/x: Is a directory") && said.contains("1 files are copied, 1 failed"), "{said}");
@@ -152,7 +152,7 @@ fn what_fails_is_told_and_leaves_nothing_half_done() {
 fn an_interrupted_copy_leaves_no_file() {
     let server = Server::start();
     let at = server.dir.path();
-    // A pipe that is fed slowly cannot be copied. A long file can, with so many holes that either way takes a while.
+    // A slow pipe cannot be copied. A long file with many holes can, and takes a while in either direction.
     let big = fs::File::create(at.join("big")).unwrap();
     (0..8192_u64).for_each(|n| big.write_all_at(b"x", n << 20).unwrap());
     fs::hard_link(at.join("big"), server.files().join("big")).unwrap();
@@ -177,7 +177,7 @@ fn an_interrupted_copy_leaves_no_file() {
     }
 }
 
-/// A copy that has no end is ended by this test, before the disk is full.
+/// Runs a copy that must end with this text. A copy without an end is killed before the disk is full.
 fn ends_with(mut child: Command, said: &str) {
     let mut child = child.stderr(Stdio::piped()).spawn().unwrap();
     if ended_within(&mut child, Duration::from_secs(20)).is_none() {
@@ -208,7 +208,7 @@ fn a_copy_into_a_part_of_itself_ends() {
         (&["cp", "-r", ":/", ":/self/all", "--dialect", "9P2000"], "self/all/self/deep/f"),
         // Two sessions with one server.
         (&["cp", "-r", "--token-file", "../token", ":/", &there], "self/all/self/deep/f"),
-        // What is served is here, too.
+        // The served tree is also on this machine.
         (&["get", "-r", "/", "self/back"], "self/back/self/deep/f"),
         (&["get", "-r", "/self", "self/deep"], "self/deep/self/deep/f"),
         (&["put", "-r", ".", "/self/back"], "self/back/self/deep/f"),
@@ -296,7 +296,7 @@ fn holes_of_a_file_stay_holes_on_either_way() {
         file.set_len(LEN).unwrap();
         pieces.iter().for_each(|at| file.write_all_at(&[b'x'; 6000], *at).unwrap());
     };
-    // Data within, at both ends, closer to each other than is worth a hole at a server, and none.
+    // Data inside, at both ends, too close together for a hole on a server, and no data.
     make("within", &[150_000_001]);
     make("ends", &[0, 40 << 10, LEN - 6000]);
     make("none", &[]);
@@ -315,7 +315,7 @@ fn holes_of_a_file_stay_holes_on_either_way() {
     assert_sparse(&at.join("got"));
     server.ok(["cp", "-r", "--verify", ":/put", ":/copied"]);
     assert_sparse(&there.join("copied"));
-    // Onto a file that is there, in a dialect that writes it as it stands and knows nothing of blocks.
+    // Onto an existing file, in a dialect that writes in place and does not know blocks.
     fs::write(there.join("within"), vec![1; 1 << 20]).unwrap();
     for line in [["put", "src/within", "/within"], ["get", "/within", "old"]] {
         server.ok([&line[..], &["--dialect", "9P2000"]].concat());

@@ -1,5 +1,5 @@
-//! Guests of a server's channels that mean no good, are killed, stop, or come by thousands: the server and its other
-//! guests go on, and nothing is left.
+//! Malicious guests of a server's channels, and guests that are killed, stop, or come by thousands. The server and its
+//! other guests continue, and no resources are left.
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,10 +20,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::common::{Server, ended_within};
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// Bytes of the file that all guests read.
+/// Size of the file that all guests read, bytes.
 const LEN: usize = 300_000;
 
-/// A server that gives channels, and one file.
+/// Starts a server with channels and one file.
 fn served() -> Server {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("home.ns"), "mount ram: /\nmount disk:files /files\n").unwrap();
@@ -41,7 +41,7 @@ fn socket(server: &Server) -> PathBuf {
     server.dir.path().join("s")
 }
 
-/// The descriptors of a channel, before anybody joins.
+/// Receives the descriptors of a new channel, which no guest has joined.
 fn given(server: &Server) -> Passed {
     let socket = UnixStream::connect(socket(server)).unwrap();
     Passed::receive(OwnedFd::from(socket)).map_err(|(error, _)| error).unwrap()
@@ -53,7 +53,7 @@ fn joined(passed: Passed) -> (Client<Process>, File) {
     (client, root)
 }
 
-/// Another guest reads all of the file.
+/// Checks that another guest can read the whole file.
 #[track_caller]
 fn is_well(server: &Server) {
     let (mut client, root) = joined(given(server));
@@ -64,7 +64,7 @@ fn is_well(server: &Server) {
     assert!(all[..LEN] == bytes());
 }
 
-/// Descriptors, and mappings of memory files.
+/// Returns the server's number of descriptors, and of mappings of memory files.
 fn held(server: &Server) -> (usize, usize) {
     let there = format!("/proc/{}", server.child.id());
     let maps = std::fs::read_to_string(format!("{there}/maps")).unwrap();
@@ -102,13 +102,13 @@ fn memory_is_neither_cut_nor_sealed_by_a_guest_and_its_holes_are_its_own() {
         assert_eq!(rustix::fs::fcntl_add_seals(&whole.memory, seal), Err(Errno::PERM));
     }
     drop(whole);
-    // What is punched is zeros: the first page, the rings behind it, the arena, and everything, at rest and at work.
+    // A punched range becomes zeros: the first page, the rings behind it, the arena, and everything; idle and in use.
     for (at, len) in [(0, 4096), (4096, 64 << 10), (4096 + (128 << 10), len - 4096 - (128 << 10)), (0, len)] {
         let passed = given(&server);
         let memory = passed.memory.try_clone().unwrap();
         let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let (mut client, root) = joined(passed);
-        // It need not end with an error: it need end.
+        // It need not fail, but it must end.
         client.set_patience(Some(Duration::from_millis(100)));
         let file = client.open(&root, "files/data", OpenFlags::READ).unwrap();
         let mut all = vec![0; LEN];
@@ -147,7 +147,7 @@ fn a_guest_that_makes_bells_wait_holds_up_nobody() {
     is_well(&server);
 }
 
-/// A program that reads the file through a channel, again and again, and prints it.
+/// Starts a program that repeatedly reads the file through a channel and prints it.
 fn reader(server: &Server) -> Child {
     let address = format!("shm:{}/files/data", socket(server).display());
     let mut command: Command = server.client();
@@ -164,7 +164,7 @@ fn guests_are_killed_at_any_moment_and_nothing_is_left() {
     for _ in 0..60 {
         let mut guest = reader(&server);
         let mut out = guest.stdout.take().unwrap();
-        // Before it has begun, or somewhere in what it reads.
+        // Kill it before its start, or at a random point of its output.
         let mut left = (chance.below(4) * chance.below(5 * LEN as u64)) as usize;
         let mut buf = [0; 8192];
         while left > 0 {
@@ -242,11 +242,11 @@ fn thousands_of_channels_leave_nothing() {
     let before = held(&server);
     for n in 0..3000 {
         match n % 5 {
-            // It has connected, and looks at nothing.
+            // Connects, and ignores the descriptors.
             0 => drop(UnixStream::connect(socket(&server)).unwrap()),
-            // It has the memory, and does not join.
+            // Receives the memory, and does not join.
             1 => drop(given(&server)),
-            // It says something that is no 9P.
+            // Sends data that is not 9P.
             2 => {
                 let passed = given(&server);
                 let mut life = UnixStream::from(passed.life.try_clone().unwrap());

@@ -6,12 +6,12 @@ use std::process::Command;
 
 use crate::common::{self, Server, ninefold, not_covered};
 
-/// Where a server says that browsers find it.
+/// Returns the URL that the server prints for browsers.
 fn url(server: &Server) -> &str {
     server.banner.lines().find(|line| line.starts_with("http")).expect("an address")
 }
 
-/// What it answers to this, all of it, over a connection that is closed then.
+/// Sends a request with this head. Returns the whole answer, over a connection that is then closed.
 fn ask(server: &Server, head: &str) -> String {
     let addr = url(server).trim_start_matches("http://").trim_end_matches('/');
     let mut stream = TcpStream::connect(addr).unwrap();
@@ -34,14 +34,14 @@ fn a_directory_is_served_to_browsers_beside_9p() {
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\nhello"), "{answer}");
     assert!(get(&server, "/").contains("./a.txt"));
     assert!(get(&server, "/metrics").contains("\nninefold_http_responses_total{class=\"2xx\"} 2\n"));
-    // Nobody writes this way, and another name is another server.
+    // Browsers cannot write, and another host name is refused.
     assert!(ask(&server, "PUT /a.txt HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0").contains(" 405 "));
     assert!(ask(&server, "GET / HTTP/1.1\r\nHost: evil.example").contains(" 421 "));
-    // Of one directory nothing is hidden, whatever it is called.
+    // Of a single directory no file is hidden, whatever its name.
     std::fs::create_dir(server.files().join("net")).unwrap();
     std::fs::write(server.files().join("net/#f#"), "of a directory").unwrap();
     assert!(get(&server, "/net/%23f%23").ends_with("of a directory"));
-    // 9P serves the same.
+    // 9P serves the same files.
     assert_eq!(server.run(["cat", "/a.txt"]).stdout, b"hello");
 }
 
@@ -65,7 +65,7 @@ fn a_name_space_is_shown_without_what_is_not_for_browsers() {
     for hidden in ["/net/", "/net/tcp/clone", "/cons/cons", "/mux/ctl"] {
         assert!(get(&server, hidden).contains(" 404 "), "{hidden}");
     }
-    // Its own name space is nobody else's.
+    // The web server's own name space is separate.
     let out = server.run(["ls", "/net/tcp"]);
     assert!(out.status.success());
 }
@@ -122,7 +122,7 @@ fn visits_of_browsers_are_no_events_of_an_audit() {
     for _ in 0..3 {
         assert!(get(&server, "/a.txt").ends_with("hello"));
     }
-    // Somebody's attach is one.
+    // An attach of a user is logged.
     assert!(server.run(["cat", "/a.txt"]).status.success());
     let told = || std::fs::read_to_string(server.dir.path().join("audit")).unwrap();
     common::until("it is told", || told().contains("\"event\":\"attach\""));
@@ -200,7 +200,7 @@ fn who_has_a_certificate_sees_what_he_would_by_9p() {
         assert_eq!(get(Some("alice")), "lab");
         assert_eq!(get(Some("bob")), "main");
         assert_eq!(get(Some("alice ")), "main", "it is another name");
-        // No authority of ours knows it.
+        // Our authorities do not know this certificate.
         let refused = run(Some("mallory"));
         assert!(
             refused.stdout.is_empty() && String::from_utf8_lossy(&refused.stderr).contains("alert"),

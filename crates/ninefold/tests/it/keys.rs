@@ -1,4 +1,4 @@
-//! An authority of one's own, who may attach to what, and what is told of it: docs/keys.md.
+//! A private authority, attach rights, and the audit log: docs/keys.md.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::common::{self, Server, chmod, copy_program, ninefold, not_covered, until};
 
-/// Blocks of a document: the word behind the fence, and the text.
+/// Returns the blocks of a document: the word after the fence, and the text.
 fn blocks(text: &str) -> Vec<(String, String)> {
     let mut blocks: Vec<(String, String)> = Vec::new();
     let mut inside = false;
@@ -28,7 +28,7 @@ fn blocks(text: &str) -> Vec<(String, String)> {
     blocks
 }
 
-/// A shell at home, in which `ninefold` is the program under test.
+/// Runs a shell line at home; `ninefold` is the program under test.
 fn shell(home: &Path, line: &str) -> Output {
     let binary = Path::new(env!("CARGO_BIN_EXE_ninefold")).parent().unwrap();
     let path = format!("{}:{}", binary.display(), std::env::var("PATH").unwrap());
@@ -42,7 +42,7 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-/// Another machine's home, which has what is copied there.
+/// Creates another machine's home with the copied files.
 fn home(keys: &Path, user: &str) -> tempfile::TempDir {
     let home = tempfile::tempdir().unwrap();
     let id = home.path().join(".config/ninefold/id");
@@ -71,7 +71,7 @@ fn five_minutes_are_as_the_document_says() {
     let mut server: Option<Server> = None;
     let (mut port, mut done) = (String::new(), Vec::new());
     for (kind, text) in blocks(&text) {
-        // The name that this machine has, and a port that is free.
+        // Replace the host name and the port by those of this machine.
         let here = |text: &str, port: &str| {
             text.replace("9p+tls://fs.lab/", &format!("9p+tls://localhost:{port}/"))
                 .replace("fs.lab", "localhost")
@@ -144,7 +144,7 @@ fn five_minutes_are_as_the_document_says() {
     drop(server);
 }
 
-/// A server of two directories for those who have certificates, and its authority.
+/// A server of two directories for clients with certificates, and its authority.
 struct Lab {
     server: Server,
     keys: PathBuf,
@@ -190,7 +190,7 @@ impl Lab {
         format!("9p+tls://localhost:{}/{path}", self.server.addr("tls!").rsplit('!').next().unwrap())
     }
 
-    /// The words of a client who has this certificate.
+    /// Returns the options for a client with this certificate.
     fn words(&self, user: &str) -> Vec<String> {
         let of = |name: &str| self.keys.join("clients").join(user).join(name).display().to_string();
         let words = ["--ca", &of("authority.pem"), "--cert", &of("cert.pem"), "--key", &of("key.pem")];
@@ -208,12 +208,12 @@ impl Lab {
         said(&output)
     }
 
-    /// What was told, until something of it is so.
+    /// Waits for an audit line that matches, and returns it.
     fn told(&self, is: impl Fn(&Value) -> bool) -> Value {
         let mut found = None;
         until("it is told", || {
             let text = fs::read_to_string(self.server.dir.path().join("audit")).unwrap();
-            // The last line may be on its way.
+            // The last line may be incomplete.
             let lines = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
             let mut lines = lines.map(|line| serde_json::from_str::<Value>(line).expect(line));
             found = lines.find(|line| is(line));
@@ -223,14 +223,14 @@ impl Lab {
     }
 }
 
-/// Puts this file in the place of the exports, whole.
+/// Replaces the exports file atomically.
 fn export(dir: &Path, text: &str) {
     fs::write(dir.join("exports.new"), text).unwrap();
     chmod(&dir.join("exports.new"), 0o644);
     fs::rename(dir.join("exports.new"), dir.join("exports")).unwrap();
 }
 
-/// A program that stays, with a file that is open.
+/// Starts a program that stays connected, with an open file.
 fn stays(lab: &Lab, user: &str, words: &[&str]) -> std::process::Child {
     let mut watch = lab.server.client();
     watch.args(["watch", "--json"]).args(words).args(lab.words(user));
@@ -250,7 +250,7 @@ fn who_may_do_what_is_as_the_lines_say() {
     assert_eq!(said(&lab.run("glenda", &["ls", &lab.url("")])), "own\npub\n");
     assert!(lab.run("glenda", &["mkdir", &lab.url("own/new")]).status.success());
     assert_eq!(said(&lab.run("rob", &["cat", "--aname", "/pub", &lab.url("f")])), "public");
-    // Nothing leads out of it.
+    // Nothing outside the tree is reachable.
     assert!(fails(lab.run("rob", &["ls", "--aname", "/pub", &lab.url("../own")])).contains("No such file"));
     let refused = fails(lab.run("rob", &["rm", "--aname", "/pub", &lab.url("f")]));
     assert!(refused.contains("Read-only file system"), "{refused}");
@@ -265,7 +265,7 @@ fn who_may_do_what_is_as_the_lines_say() {
         let heard = fails(lab.run(user, &[words, &[&lab.url("")]].concat()));
         assert!(heard.contains(why) && !heard.contains("prints the token"), "{heard}");
     }
-    // The token is somebody of its own.
+    // The token is an identity of its own.
     let ca = lab.keys.join("authority.pem").display().to_string();
     let with = |aname: &str| {
         lab.server.run(["ls", "--ca", &ca, "--token-file", "token", "--aname", aname, &lab.url("")])
@@ -273,7 +273,7 @@ fn who_may_do_what_is_as_the_lines_say() {
     assert!(with("/pub").status.success());
     assert!(fails(with("/")).contains("token may not attach to /, but to /pub"));
     assert!(fails(lab.server.run(["ls", "--ca", &ca, &lab.url("")])).contains("no proof of who you are"));
-    // Whose files they are comes in by the socket.
+    // The owner of the files uses the socket.
     assert_eq!(lab.server.ok(["ls"]), "own\npub\n");
     let told = lab.told(|told| told["identity"] == "cert:mallory");
     assert_eq!((&told["event"], &told["allowed"]), (&"attach".into(), &false.into()));
@@ -305,31 +305,31 @@ fn who_may_not_any_more_is_cut_off_and_others_stay() {
     );
     let refused = lab.run_old("rob", &["ls", &root]);
     assert!(said(&refused).contains("refuses our certificate: it was revoked"), "{}", said(&refused));
-    // Who may only read now is cut off, and reads when he comes again.
+    // A client that lost its write right is cut off, and may only read after a reconnect.
     export(lab.server.dir.path(), "allow cert:glenda / rw\nallow cert:eve / ro\n");
     let told = lab.told(|told| told["event"] == "end" && told["user"] == "eve");
     assert_eq!(told["why"], "cert:eve may only read now what it might change");
     lab.told(|told| told["user"] == "eve" && told["read_only"] == true);
-    // Nothing has happened to her.
+    // Other clients are not affected.
     assert!(said(&lab.run("glenda", &["mkdir", &lab.url("new")])).is_empty());
     assert!(glenda.try_wait().unwrap().is_none());
     let all = fs::read_to_string(lab.server.dir.path().join("audit")).unwrap();
     assert_eq!(all.lines().filter(|line| line.contains("\"end\"") && line.contains("glenda")).count(), 0);
-    // A file that is wrong changes nothing.
+    // An invalid file changes nothing.
     export(lab.server.dir.path(), "allow cert:glenda / r\n");
     until("it is said", || {
         lab.server.log().contains("exports:1:21: `r`: `ro` (reads) or `rw` (changes) is due")
     });
     assert!(lab.run("glenda", &["ls", &root]).status.success());
     for child in [&mut glenda, &mut rob, &mut eve] {
-        // It may have ended.
+        // This fails if the process has ended.
         let _ = child.kill();
         let _ = child.wait();
     }
 }
 
 impl Lab {
-    /// The same with what has been put away.
+    /// Like `run`, with an archived certificate.
     fn run_old(&self, user: &str, words: &[&str]) -> Output {
         let find = |entry: fs::DirEntry| {
             let name = entry.file_name().into_string().unwrap();
@@ -431,7 +431,7 @@ fn one_authority_takes_the_place_of_another_while_both_are_good() {
         let ca = "keys/servers/localhost/authority.pem";
         lab.server.run(["ls", "--ca", ca, "--cert", &cert, "--key", &key, &root]).status.success()
     };
-    // Each has the name that it gets by itself.
+    // Each authority has the name that it generated.
     keys("next", &["init"]);
     keys("next", &["client", "rob"]);
     assert!(ls("keys/clients/glenda") && !ls("next/clients/rob"));
@@ -442,7 +442,7 @@ fn one_authority_takes_the_place_of_another_while_both_are_good() {
     }
     until("the new one counts", || ls("next/clients/rob"));
     assert!(ls("keys/clients/glenda"));
-    // Another one of a name that is there changes nothing.
+    // A new authority with an existing name changes nothing.
     keys("third", &["init", "--name", "lab"]);
     keys("fourth", &["init", "--name", "lab"]);
     for file in ["authority.pem", "revoked.pem"] {
@@ -495,7 +495,7 @@ fn what_is_wrong_with_files_is_said_before_anything_is_served() {
     let glenda = lab.words("glenda");
     let words = ["ls", "--ca", &glenda[1], "--cert", &glenda[3], "--key", &key, &lab.url("")];
     assert!(lab.server.fails(words).contains("this key is not that of the certificate in"));
-    // A server's certificate is none for a client, and another authority's is nobody's.
+    // A server's certificate is refused from a client, and so is that of another authority.
     let words = ["ls", "--ca", &glenda[1], "--cert", &cert, "--key", &key, &lab.url("")];
     let refused = lab.server.fails(words);
     assert!(refused.contains("refuses our certificate: it is not one for clients"), "{refused}");
@@ -560,7 +560,7 @@ fn texts_for_control_files_are_told_without_secrets() {
     let told = lab.told(|told| told["event"] == "mount");
     assert_eq!((&told["text"], &told["allowed"]), (&"mount ram: /more".into(), &true.into()));
     assert_eq!((&told["file"], &told["owner"]), (&"mux/ctl".into(), &true.into()));
-    // It is mounted all the same, though nobody is there.
+    // It is mounted although the server does not answer.
     lab.server.run(["mux", "mount", "9p://0123456789abcdef@127.0.0.1:1", "/none"]);
     lab.told(|told| told["text"] == "mount 9p://...@127.0.0.1:1 /none");
     let addr: nine_net::Addr = format!("unix!{}", lab.server.socket().display()).parse().unwrap();
@@ -583,7 +583,7 @@ fn texts_for_control_files_are_told_without_secrets() {
             && !all.contains('\u{1b}')
             && !lab.server.log().contains("0123456789")
     );
-    // Its place is taken by another file, as programs expect that rename logs.
+    // The file is renamed and opened again, as log rotation expects.
     let (file, old) = (lab.server.dir.path().join("audit"), lab.server.dir.path().join("audit.1"));
     fs::rename(&file, &old).unwrap();
     lab.server.signal(rustix::process::Signal::HUP);
@@ -635,7 +635,7 @@ fn whoever_is_refused_makes_a_short_line_whatever_he_asks_for() {
     let refused = |uname, aname| client.attach(uname, NOUID, aname).map(drop).map_err(|error| error.errno());
     assert_eq!(refused("", &long), Err(Errno::EACCES));
     assert_eq!(refused("", &longer), Err(Errno::ENAMETOOLONG));
-    // What he is called is nobody's business here.
+    // The user name does not matter here.
     let _ = client.attach(&longer, NOUID, &format!("token:{}", token.trim()));
     lab.told(|told| told["allowed"] == true);
     let (audit, log) = (fs::read_to_string(lab.server.dir.path().join("audit")).unwrap(), lab.server.log());
@@ -683,7 +683,7 @@ fn who_may_only_read_a_tree_changes_it_by_no_other_one() {
                 refused.push(client.ask(message).await.map(drop).map_err(|error| error.errno()));
             }
             assert_eq!(refused, [const { Err(Errno::EROFS) }; 6]);
-            // Nor as somebody else of those who have come by it.
+            // Also not as another user on the same connection.
             let away = attach("glenda", "/a").await;
             let refused = client.ask(renameat(a, away.fid())).await.map(drop).unwrap_err();
             client.ask(Tmsg::Link { dfid: a, fid: own.fid(), name: b"n" }).await.unwrap();

@@ -1,4 +1,4 @@
-//! Modules on live connections, as a person pushes them: over real sockets, with a relay between that sees the bytes.
+//! Modules that users push on live connections, over real sockets, with a relay between that records the bytes.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -12,10 +12,10 @@ use nine_proto::{NOGID, OpenFlags};
 
 use crate::common::{self, Server, Stop};
 
-/// What is looked for on the wire.
+/// The text to look for on the wire.
 const SECRET: &[u8] = b"nobody between shall read this";
 
-/// A server with a certificate, on loopback.
+/// Starts a server with a certificate, on loopback.
 fn far(more: &[&str]) -> Server {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("files")).unwrap();
@@ -31,7 +31,7 @@ fn port(server: &Server) -> u16 {
     server.addr("tcp!").rsplit('!').next().unwrap().split(' ').next().unwrap().parse().unwrap()
 }
 
-/// A listener that passes everything on and keeps it.
+/// A listener that relays and records everything.
 struct Relay {
     port: u16,
     seen: Arc<Mutex<Vec<u8>>>,
@@ -68,7 +68,7 @@ impl Relay {
         Self { port, seen, connections }
     }
 
-    /// What has passed since it was asked last.
+    /// Returns the bytes since the previous call.
     fn take(&self) -> Vec<u8> {
         std::mem::take(&mut self.seen.lock().unwrap())
     }
@@ -78,7 +78,7 @@ fn has_secret(seen: &[u8]) -> bool {
     seen.windows(SECRET.len()).any(|part| part == SECRET)
 }
 
-/// A mux of these lines that knows the far server's certificate.
+/// Starts a mux with these lines that trusts the far server's certificate.
 fn mux(far: &Server, lines: &str) -> Server {
     let dir = tempfile::tempdir().unwrap();
     let config = dir.path().join(".config/ninefold");
@@ -152,7 +152,7 @@ fn a_new_connection_begins_with_what_was_pushed() {
     let far = far(&[]);
     let relay = Relay::new(port(&far));
     let server = format!("tcp!127.0.0.1!{}", relay.port);
-    // The line may stand anywhere.
+    // The push line may stand anywhere.
     let mux = mux(&far, &format!("mount {server} /far\npush {server} zstd 2\n"));
     let mounts = mux.ok(["cat", "/mux/mounts"]);
     assert!(mounts.starts_with(&format!("push {server} zstd 2\nmount {server} /far\n")), "{mounts}");
@@ -187,7 +187,7 @@ fn a_verb_pushes_before_it_says_anything_else() {
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("no module is called \"trace\""));
     assert_eq!(cat(&["--push", "zstd,throttle 1M"]).stdout, SECRET);
-    // Whoever is not known is told nothing.
+    // A server that cannot be verified gets no secrets.
     let other = rcgen::generate_simple_self_signed(["localhost".to_string()]).unwrap();
     fs::write(far.dir.path().join("other.pem"), other.cert.pem()).unwrap();
     relay.take();
@@ -201,7 +201,7 @@ fn a_verb_pushes_before_it_says_anything_else() {
         assert!(output.status.code() == Some(1) && stderr.contains(said), "{more:?}: {stderr}");
         assert!(!has_secret(&relay.take()), "{more:?}");
     }
-    // A server without a certificate, and its word for that.
+    // A server without a certificate, and its error text.
     let plain = Server::start();
     let said = plain.fails(["ls", "--push", "tls localhost", "--ca", "/dev/null", "/"]);
     assert!(said.contains("/dev/null"), "{said}");
@@ -217,7 +217,7 @@ fn a_push_that_comes_to_nothing_is_told_and_changes_nothing() {
     let server = format!("tcp!127.0.0.1!{}", port(&far));
     let mux = mux(&far, &format!("mount -n 2 {server} /far\n"));
     for (words, said) in [
-        // The certificate is of another name: known only when TLS is spoken already.
+        // The certificate is for another name, which is only detected in the TLS handshake.
         (&["tls", "example.org"][..], "certificate"),
         (&["zstd", "99"], "is no level"),
         (&["nothing"], "no module is called"),
@@ -230,7 +230,7 @@ fn a_push_that_comes_to_nothing_is_told_and_changes_nothing() {
     mux.ok(["mux", "push", &server, "zstd"]);
     let error = mux.fails(["mux", "push", &server, "zstd"]);
     assert!(error.contains("zstd is there already"), "{error}");
-    // Somebody else's 9P server has no modules.
+    // A 9P server without modules.
     let bare = TcpListener::bind("127.0.0.1:0").unwrap();
     let bare = refusing(bare);
     let error = mux.fails(["ls", "--push", "zstd", &format!("9p://127.0.0.1:{}/", bare.0)]);
@@ -248,12 +248,12 @@ fn a_token_is_not_shown_before_the_tls_that_is_asked_for() {
         let said = far.fails(["ls", "--ca", "cert.pem", "--push", push, &addr]);
         assert!(said.contains("push "), "{push:?}: {said}");
         let seen = seen.lock().unwrap();
-        // Where nothing keeps it from being read on the way, it is as without modules.
+        // If encryption was not requested, the token is sent as without modules.
         assert_eq!(seen.windows(6).any(|part| part == b"secret"), shows, "{push:?}");
     }
 }
 
-/// A 9P server that lets nobody attach without a token, and keeps what it has been told.
+/// Starts a 9P server that refuses attaches without a token, and records the messages.
 fn refusing(listener: TcpListener) -> (u16, Arc<Mutex<Vec<u8>>>) {
     let (port, seen) = (listener.local_addr().unwrap().port(), Arc::<Mutex<Vec<u8>>>::default());
     let keeps = seen.clone();
@@ -267,10 +267,10 @@ fn refusing(listener: TcpListener) -> (u16, Arc<Mutex<Vec<u8>>>) {
             let tag = [message[1], message[2]];
             let (kind, body) = match message[0] {
                 100 => (101, [&message[3..7], &[8, 0], b"9P2000.L"].concat()),
-                // Tauth: there is an afid.
+                // Tauth: return an afid.
                 102 => (103, vec![0; 13]),
                 118 => (119, message[message.len() - 4..].to_vec()),
-                // Nobody is let in.
+                // Refuse everything else.
                 _ => (7, 13u32.to_le_bytes().to_vec()),
             };
             let size = (7 + body.len() as u32).to_le_bytes();

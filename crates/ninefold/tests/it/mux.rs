@@ -370,7 +370,7 @@ fn lines_wait_for_their_server_and_are_done_when_it_comes() {
     let server = serve("mount unix!/none /far\nbind /far/bin /bin\n");
     server.ok(["mux", "unmount", "/far/bin", "/bin"]);
     assert_eq!(mounts(&server), "mount unix!/none /far\n");
-    // A user who mounts it while the server runs gets a note.
+    // A user that mounts it while the server runs gets a note.
     let output = server.run(["mux", "mount", "unix!/none", "/other"]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code() == Some(3) && said.contains("mounted, but away: "), "{said}");

@@ -1,4 +1,4 @@
-//! The network of a name space, as programs use it that know nothing but files.
+//! The network of a name space, as used by programs that only know files.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -23,14 +23,14 @@ fn serve(lines: &str, cores: &str) -> Server {
     Server::in_dir(dir, &["serve", "home.ns", "--listen", &listen, "--cores", cores])
 }
 
-/// The root, as a program that stays.
+/// Returns the root, for a client that stays connected.
 fn root(server: &Server) -> blocking::File {
     let addr: Addr = format!("unix!{}", server.socket().display()).parse().unwrap();
     let client = blocking::Client::dial(&addr, LIMIT, Options::default()).unwrap();
     client.attach("", NOUID, "").unwrap()
 }
 
-/// A web server that answers once, with what it was asked for.
+/// Starts a web server that answers once, with the request.
 fn web() -> (String, thread::JoinHandle<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -101,10 +101,10 @@ fn what_is_refused_is_said_in_words() {
         let mut write = write.spawn().unwrap();
         write.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
         assert!(!write.wait().unwrap().success(), "{text}");
-        // The dialect has numbers for errors; the words are here.
+        // The dialect has only numbers for errors; the text is in the file.
         assert_eq!(server.ok(["cat", &format!("{net}/tcp/0/err")]), said);
     }
-    // Whoever copies a tree opens nothing that does something.
+    // A copy of a tree opens no files with side effects.
     let copied = server.run(["cp", "-r", ":/net", "copy"]);
     let said = String::from_utf8(copied.stderr).unwrap();
     assert!(copied.status.success(), "{said}");
@@ -178,7 +178,7 @@ fn files_are_served_and_reached_by_il() {
     drop(input);
     assert!(write.wait().unwrap().success());
     assert_eq!(std::fs::read(served.files().join("note")).unwrap(), b"by il");
-    // And beneath a mux.
+    // Also below a mux.
     let mux = serve(&format!("mount {addr} /n\n"), "1");
     assert!(
         mux.run(["cat", "/n/large"]).stdout == large,
@@ -191,14 +191,14 @@ fn files_are_served_and_reached_by_il() {
 fn ten_thousand_conversations_are_open_at_once() {
     const ALL: usize = 10_000;
     let limit = nine_net::rt::raise_nofile().unwrap();
-    // One user may have conversations for half of them.
+    // One user may use half of the descriptors for conversations.
     assert!(limit / 2 >= ALL as u64, "this test wants {ALL} conversations, of {limit} descriptors");
     let server = serve("mount net: /net\n", "1");
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let to = format!("tcp!127.0.0.1!{}", listener.local_addr().unwrap().port());
     let accepts = thread::spawn(move || {
         let calls: Vec<_> = (0..ALL).map(|_| listener.accept().unwrap().0).collect();
-        // Each says its number in the order of the calls.
+        // Send each call its number, in the order of the calls.
         for (n, mut call) in calls.iter().enumerate() {
             call.write_all(&(n as u32).to_le_bytes()).unwrap();
         }
@@ -252,14 +252,14 @@ fn who_waits_for_what_does_not_come_holds_up_nobody() {
             }
         }
         let mut others = accepts.join().unwrap();
-        // Each has asked for much, and waits.
+        // Each has a large read in flight, which waits.
         let mut reads: Vec<_> = calls.iter().map(|call| Box::pin(call.data.read(0, 128 << 10))).collect();
         std::future::poll_fn(|cx| {
             assert!(reads.iter_mut().all(|read| read.as_mut().poll(cx).is_pending()));
             std::task::Poll::Ready(())
         })
         .await;
-        // What any of them can do goes on.
+        // Other operations of all of them still work.
         for call in [&calls[0], &calls[ALL / 2], &calls[ALL - 1]] {
             assert!(!call.ctl.read(0, 10).await.unwrap().is_empty());
         }
@@ -267,7 +267,7 @@ fn who_waits_for_what_does_not_come_holds_up_nobody() {
             others[at].write_all(b"come").unwrap();
             assert_eq!(reads[at].as_mut().await.unwrap(), "come");
         }
-        // Wherever it waits.
+        // Complete all other reads, in any order of waiting.
         for (n, other) in others.iter_mut().enumerate().filter(|(n, _)| ![ALL - 1, ALL / 2, 7].contains(n)) {
             other.write_all(&(n as u32).to_le_bytes()).unwrap();
         }
@@ -278,7 +278,7 @@ fn who_waits_for_what_does_not_come_holds_up_nobody() {
     .unwrap();
 }
 
-/// Lets a server have no descriptor more than it has (`None`), or as many again.
+/// Limits a server to its current number of descriptors (`None`), or restores the given limit.
 fn descriptors(server: &Server, limit: Option<Rlimit>) -> Rlimit {
     let pid = Pid::from_child(&server.child);
     let now = getrlimit(Resource::Nofile);
@@ -321,7 +321,7 @@ fn without_descriptors_calls_are_refused_in_words_and_those_that_come_wait() {
             let said = root.open(err.as_str(), OpenFlags::READ).await.unwrap().read(0, 100).await.unwrap();
             assert!(said.starts_with(b"too many open files"), "{network} {words}: {said:?}");
         }
-        // The call that has come is where it was, until there is a descriptor for it.
+        // The incoming call stays queued until there is a descriptor for it.
         while !server.log().contains("new connections wait") {
             let waits =
                 std::future::poll_fn(|cx| std::task::Poll::Ready(listen.as_mut().poll(cx).is_pending()));
@@ -344,7 +344,7 @@ fn without_a_policy_the_network_is_the_owners_alone() {
     let lines = format!("listen {socket}\nlisten tcp!127.0.0.1!0 -insecure\nmount net: /net\n");
     std::fs::write(dir.path().join("home.ns"), lines).unwrap();
     let server = Server::in_dir(dir, &["serve", "home.ns"]);
-    // The owner's number proves nothing at this listener.
+    // The owner's uid proves nothing at this listener.
     let addr: Addr = server.addr("tcp").parse().unwrap();
     let options = Options { dialects: vec![Dialect::U], ..Options::default() };
     let client = blocking::Client::dial(&addr, LIMIT, options).unwrap();

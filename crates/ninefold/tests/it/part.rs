@@ -16,7 +16,7 @@ use crate::common::{self, Server, chmod, ended_within, guest, image, not_covered
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A server with partitions, and where it has its files.
+/// A server with partitions, and the directory of its files.
 struct Node {
     server: Server,
     world: tempfile::TempDir,
@@ -37,7 +37,7 @@ impl Node {
     }
 }
 
-/// One by these lines of a policy.
+/// Starts a server with these lines of a policy.
 fn serve(policy: &str) -> Node {
     serve_in(world(policy), &[])
 }
@@ -47,12 +47,12 @@ fn serve_in(world: tempfile::TempDir, words: &[&str]) -> Node {
     let script = world.path().join("home.ns");
     let line = [&["serve", script.to_str().unwrap(), "--listen", &listen][..], words].concat();
     let server = Server::in_dir(tempfile::tempdir().unwrap(), &line);
-    // The socket is looked for in its own directory.
+    // The test helpers expect the socket in the server's directory.
     std::os::unix::fs::symlink(world.path().join("s"), server.socket()).unwrap();
     Node { server, world }
 }
 
-/// A directory that the programs' user comes through, with a name space file.
+/// Creates a directory that the programs' user can enter, with a name space file.
 fn world(policy: &str) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let at = dir.path();
@@ -73,12 +73,12 @@ fn is_root() -> bool {
 
 fn client(server: &Server) -> blocking::Client {
     let addr: Addr = format!("unix!{}", server.socket().display()).parse().unwrap();
-    // Errors have texts there.
+    // This dialect has texts for errors.
     let options = Options { dialects: vec![Dialect::U], ..Options::default() };
     blocking::Client::dial(&addr, LIMIT, options).unwrap()
 }
 
-/// The partitions, as a program that stays.
+/// Returns the directory of partitions, for a client that stays connected.
 fn part(server: &Server) -> blocking::File {
     client(server).attach("", NOUID, "").unwrap().walk("part").unwrap()
 }
@@ -98,7 +98,7 @@ impl Session {
         Self { number, ctl, dir }
     }
 
-    /// One that runs a shell.
+    /// Creates a session that runs a shell.
     fn shell(part: &blocking::File, text: &str) -> Self {
         let session = Self::new(part);
         session.begin(text);
@@ -115,7 +115,7 @@ impl Session {
         self.ctl.write(0, text.as_bytes()).unwrap();
     }
 
-    /// It is refused: the text of the error.
+    /// Sends a command that must be refused. Returns the error text.
     #[track_caller]
     fn refuses(&self, text: &str) -> String {
         self.ctl.write(0, text.as_bytes()).unwrap_err().to_string()
@@ -129,7 +129,7 @@ impl Session {
         self.open(name, OpenFlags::WRITE).write_all_at(0, text.as_bytes()).unwrap();
     }
 
-    /// All that comes of an output.
+    /// Reads an output to its end.
     fn all(&self, name: &str) -> String {
         let file = self.open(name, OpenFlags::READ);
         let mut all = Vec::new();
@@ -141,7 +141,7 @@ impl Session {
         }
     }
 
-    /// The first line.
+    /// Reads the first line of the output.
     fn line(&self) -> String {
         let file = self.open("stdout", OpenFlags::READ);
         let mut line = Vec::new();
@@ -164,7 +164,7 @@ impl Session {
     }
 }
 
-/// Waits until a process has gone.
+/// Waits until a process is gone.
 fn gone(pid: &str) {
     let stat = PathBuf::from(format!("/proc/{pid}/stat"));
     while std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z ")) {
@@ -172,7 +172,7 @@ fn gone(pid: &str) {
     }
 }
 
-/// Says what a session's confinement lacks.
+/// Returns whether a session has this kind of confinement; else reports that it is missing.
 fn has(session: &Session, what: &str) -> bool {
     let status = session.status();
     let there =
@@ -201,7 +201,7 @@ fn a_program_runs_and_its_output_and_end_come() {
     let status = session.status();
     assert!(status.starts_with("Finished exit 7 ") && status.contains(" program sh "), "{status}");
     assert!(session.refuses("exec sh").contains("one program, once"));
-    // Its directory was where it ran, and goes with it.
+    // Its directory existed while it ran, and is removed with the session.
     let dir = PathBuf::from(out.lines().nth(1).unwrap());
     assert!(dir.is_dir());
     drop(session);
@@ -224,11 +224,11 @@ fn what_is_written_is_read_to_its_end() {
     session.tell("exec cat");
     let bytes: Vec<u8> = (0..300_000u32).map(|n| b'a' + (n % 26) as u8).collect();
     let text = std::thread::scope(|scope| {
-        // More than any pipe has: it goes on as somebody reads.
+        // More than any pipe holds: it continues as the output is read.
         scope.spawn(|| {
             input.write_all_at(0, &bytes).unwrap();
             drop(input);
-            // The clunk leaves with a call.
+            // A clunk is sent with the next call.
             session.status();
         });
         session.all("stdout")
@@ -237,7 +237,7 @@ fn what_is_written_is_read_to_its_end() {
     assert!(session.wait().starts_with("exit 0 "));
     let late = session.dir.open("stdin", OpenFlags::WRITE);
     assert_eq!(late.map(drop).unwrap_err().errno(), Errno::EPIPE);
-    // Or by a word.
+    // Or by a command.
     let session = Session::shell(&part, "cat; echo over");
     session.tell("close");
     assert_eq!(session.all("stdout"), "over\n");
@@ -280,7 +280,7 @@ fn a_program_that_is_written_runs_and_what_is_none_is_told() {
     assert!(session.refuses("exec").contains("no program was written"));
     assert!(session.refuses("exec /no/such").contains("/no/such: there is no such program"));
     assert!(session.refuses("exec no-such").contains("no-such: there is no such program"));
-    // What failed may be tried again.
+    // After a failure the session can be used again.
     session.tell("exec /bin/true");
     assert!(session.wait().starts_with("exit 0 "));
 }
@@ -298,10 +298,10 @@ fn a_program_that_has_not_all_come_does_not_run() {
         exec.close()?;
         written
     };
-    // Half of it is a program, too, and another one may be written.
+    // A half-written program cannot be run, and may be written anew.
     write(&text[..10]).unwrap();
     assert!(session.refuses("exec").contains("not all of it"));
-    // Nor is it one whose last bytes alone have come.
+    // Also not a program of which only the last bytes were written.
     let exec = session.open("exec", OpenFlags::WRITE);
     assert!(session.refuses("length 5").contains("is being written"));
     exec.write(text.len() as u64 - 1, b"\n").unwrap();
@@ -313,7 +313,7 @@ fn a_program_that_has_not_all_come_does_not_run() {
     assert_eq!(write(text).unwrap_err().errno(), Errno::EEXIST);
     session.tell("exec");
     assert_eq!(session.all("stdout"), "all\n");
-    // One who goes away in the middle leaves none.
+    // A writer that disconnects in the middle leaves no program.
     let session = Session::new(&part);
     session.tell("length 1000");
     let other = client(&server).attach("", NOUID, "").unwrap();
@@ -347,7 +347,7 @@ fn a_channel_gives_nobody_the_owners_rights() {
     let policy = "allow 4711\nprograms /usr /bin /lib /lib64 /etc/ld.so.cache ";
     let server = serve(&format!("{policy}{}\n", guest.display()));
     let bytes = std::fs::read(&guest).unwrap();
-    // What the program says that opens this.
+    // Returns the output of a program that opens this path.
     let reads = |part: &blocking::File, path: &str| {
         let session = Session::new(part);
         session.tell("channel on");
@@ -369,7 +369,7 @@ fn a_channel_gives_nobody_the_owners_rights() {
         let named = client(&server).attach("4711", NOUID, "").unwrap().walk("part").unwrap();
         let (out, err) = reads(&named, &at);
         assert!(out.is_empty() && !err.is_empty(), "{out}{err}");
-        // He is himself there.
+        // A program acts as its own user there.
         let his = Session::new(&named);
         his.put("argv", "it is his");
         let (out, err) = reads(&named, &format!("part/{}/argv", his.number));
@@ -427,7 +427,7 @@ fn limits_end_a_program_and_say_so() {
     assert!(session.refuses("memory 16M").contains("before the program runs"));
     let end = session.wait();
     assert!(end.contains(" limit cpu"), "{end}");
-    // A number that nothing reckons with is refused; and one is said to be too small, not silence kept.
+    // Absurd limits are refused, and a limit that is too small is reported.
     let session = Session::new(&part);
     assert!(session.refuses("cpu 18446744073709551615").contains("it is at most"));
     assert!(session.refuses("processes 99999999").contains("it is at most"));
@@ -436,7 +436,7 @@ fn limits_end_a_program_and_say_so() {
         Err(error) => assert!(error.to_string().contains("no program begins with so little"), "{error}"),
         Ok(_) => assert!(!session.wait().starts_with("exit 0 "), "{}", session.status()),
     }
-    // Without a group it would be the user's, of all sessions.
+    // Without a control group the limit would apply to all sessions of the user.
     if has(&session, "pids") {
         let session = Session::new(&part);
         session.tell("processes 9");
@@ -478,7 +478,7 @@ fn somebody_else_may_not_and_who_is_named_may() {
     let ours = Session::new(&owner);
     let error = named.open(format!("{}/stdout", ours.number), OpenFlags::READ).map(drop).unwrap_err();
     assert!(error.to_string().contains("is of"), "{error}");
-    // The owner ends anybody's, and everybody sees how it is.
+    // The owner may end any session, and all users may read its status.
     let status =
         other.open(format!("{}/status", his.number), OpenFlags::READ).unwrap().read(0, 1000).unwrap();
     assert!(status.starts_with(b"Running user 4711 "));
@@ -499,7 +499,7 @@ fn one_user_has_not_all_of_the_sessions() {
     let error = one.open("clone", OpenFlags::RDWR).map(drop).unwrap_err();
     assert!(error.errno() == Errno::ENFILE && error.to_string().contains("2 sessions are yours"), "{error}");
     let _other = Session::new(&two);
-    // The owner has what is left, and all of it.
+    // The owner may use all sessions that are left.
     let _ours = Session::new(&part(&server));
     let error = two.open("clone", OpenFlags::RDWR).map(drop).unwrap_err();
     assert!(error.to_string().contains("there are 4 sessions"), "{error}");
@@ -520,7 +520,7 @@ fn a_policy_that_changes_is_followed_by_new_sessions() {
     let after = [Session::new(&part), Session::new(&part)];
     assert!(after[0].status().contains(&format!(" most {} ", 32 << 20)), "{}", after[0].status());
     assert!(before.status().contains(&format!(" most {} ", 64 << 20)), "{}", before.status());
-    // One that is wrong is not, and the log says why.
+    // An invalid policy is ignored, and the log gives the reason.
     put(text + "dance\n");
     let error = part.open("clone", OpenFlags::RDWR).map(drop).unwrap_err();
     assert!(error.to_string().contains("there are 3 sessions"), "{error}");
@@ -538,7 +538,7 @@ fn a_sessions_directory_is_files() {
     let session = Session::new(&part);
     let fs = session.dir.walk("fs").unwrap();
     assert_eq!(fs.getattr(GetMask::BASIC).unwrap().mode, 0o040_700);
-    // What is put there the program reads, and what it writes is read there.
+    // The program can read the files stored there, and its files can be read.
     let put = fs.create("in", OpenFlags::WRITE, 0o600, NOGID).unwrap();
     put.write_all_at(0, b"put before\n").unwrap();
     put.close().unwrap();
@@ -551,20 +551,20 @@ fn a_sessions_directory_is_files() {
     assert!(said.starts_with("put before"), "{said}");
     let read = |path: &str| fs.open(path, OpenFlags::READ).and_then(|file| Ok(file.read(0, 100)?.to_vec()));
     assert_eq!(read("d/out").unwrap(), b"made\n");
-    // A link leads nowhere, whether the program or we have made it, nor do names.
+    // Neither links of the program, nor our own, nor names lead out of the directory.
     assert!(read("way").is_err() && read("way/x").is_err());
     let _ = fs.symlink("ours", "/etc", NOGID);
     assert!(read("ours/passwd").is_err());
     assert!(read("../../../../etc/passwd").is_err());
     let up = fs.walk("d/../../status").unwrap();
     assert!(up.open("", OpenFlags::READ).unwrap().read(0, 7).unwrap().starts_with(b"Running"));
-    // Files are the programs' user's.
+    // The files belong to the programs' user.
     if is_root() {
         let dir = server.world.path().join("fs");
         let base = std::fs::read_dir(&dir).unwrap().next().unwrap().unwrap().path();
         let owner = std::fs::metadata(base.join(&session.number).join("fs/in")).unwrap().uid();
         assert_ne!(owner, 0);
-        // Somebody else may not, though he has sessions.
+        // Another user has no access, although he has sessions.
         let client = client(&server);
         for uid in ["4711", "4712"] {
             let other = client.attach(uid, NOUID, "").unwrap().walk("part").unwrap();
@@ -572,7 +572,7 @@ fn a_sessions_directory_is_files() {
             assert_eq!(error.errno(), Errno::EACCES, "{error}");
         }
     }
-    // It does not move to another session.
+    // A file cannot be moved to another session.
     let second = Session::new(&part);
     let there = second.dir.walk("fs").unwrap();
     assert!(fs.rename("in", &there, "in").is_err() && read("in").is_ok());
@@ -596,7 +596,7 @@ fn who_may_change_nothing_runs_nothing() {
 fn nobody_is_left_of_a_session_that_is_over() {
     let server = serve("");
     let part = part(&server);
-    // One that goes out of its group, and one whose parent has gone.
+    // A process that leaves its process group, and one with a dead parent.
     let text = "setsid sleep 1000 & a=$!; (sleep 1001 & echo $a $$ $!); exec sleep 1002";
     for how in ["closed", "wiped", "killed", "by itself"] {
         let text = if how == "by itself" { text.replace("exec sleep 1002", "exit 3") } else { text.into() };
@@ -616,7 +616,7 @@ fn nobody_is_left_of_a_session_that_is_over() {
             }
             _ => assert!(session.wait().starts_with("exit 3 ")),
         }
-        // The clunk leaves with a call.
+        // A clunk is sent with the next call.
         let _ = part.walk("clone");
         let session = Session::shell(&part, "true");
         session.wait();
@@ -671,7 +671,7 @@ fn a_wait_is_flushed_and_others_wait_on() {
         let mut cat = server.client();
         let mut cat = cat.args(["cat", &path]).stdout(Stdio::piped()).spawn().unwrap();
         if kill {
-            // Whether it has asked by now or not.
+            // Kill it at any stage of its read.
             cat.kill().unwrap();
         }
         cat
@@ -762,7 +762,7 @@ fn a_program_is_confined() {
         let none = ["unshared", "mounted", "shared", "waits"];
         assert!(none.iter().all(|word| !out.contains(word)), "{out}");
     }
-    // As the kernel has it.
+    // Check the kernel's view.
     let session = Session::shell(&part, "echo $$; read -r x");
     let status = std::fs::read_to_string(format!("/proc/{}/status", session.line())).unwrap();
     let of = |key: &str| {
@@ -796,7 +796,7 @@ fn a_program_finds_the_name_space_in_its_channel() {
     session.tell("exec");
     assert_eq!(session.all("stdout"), "welcome\n", "{}", session.all("stderr"));
     assert!(session.wait().starts_with("exit 0 "));
-    // It has nothing else that is open here.
+    // It inherits no other open file.
     let session = Session::new(&part);
     session.tell("channel on");
     let text = "for n in 0 1 2 3 4 5 6 7 8 9; do { true >&$n; } 2>/dev/null && echo $n; done; echo $NINEFOLD_CHANNEL";
@@ -822,7 +822,7 @@ fn a_server_that_is_killed_takes_its_programs_with_it() {
     for pid in pids.split(' ').take(if kills { 2 } else { 1 }) {
         gone(pid);
     }
-    // Its directories go, too.
+    // Its directories are removed, too.
     while std::fs::read_dir(server.world.path().join("fs")).unwrap().count() > 0 {
         std::thread::yield_now();
     }
@@ -842,7 +842,7 @@ fn processors_are_one_sessions_alone() {
         assert_eq!(session.ctl.write(0, b"cpus 0").unwrap_err().errno(), Errno::EOPNOTSUPP);
         return;
     }
-    // One is left for those that have none of their own.
+    // One processor is reserved for sessions without processors of their own.
     let list = all.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
     assert!(session.refuses(&format!("cpus {list}")).contains("the last processor"));
     if all.len() == 1 {
@@ -857,7 +857,7 @@ fn processors_are_one_sessions_alone() {
     };
     assert_eq!(count(&session), 1);
     assert_eq!(count(&other), all.len() - 1);
-    // Who runs already has gone from there.
+    // A program that is running already was moved away from there.
     before.tell("close");
     assert_eq!(before.line(), (all.len() - 1).to_string());
     drop((session, other));
@@ -922,7 +922,7 @@ fn one_command_runs_a_program_on_several_servers() {
     let mut due = [format!("{}b c", name(&one)), format!("{}b c", name(&two))];
     due.sort_unstable();
     assert_eq!(lines, due);
-    // What is here goes there.
+    // A local program is sent to the servers.
     let job = one.dir.path().join("job");
     std::fs::write(&job, "#!/bin/sh\necho $1; echo err >&2\n").unwrap();
     std::fs::set_permissions(&job, std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -936,7 +936,7 @@ fn one_command_runs_a_program_on_several_servers() {
     assert!(status == Some(255) && err.contains("may only be lowered"), "{err}");
     let listed = one.ok(["partition", "ls"]);
     assert_eq!(listed, "");
-    // What comes here goes to all.
+    // Our standard input goes to all programs.
     let mut command = on(&[&one, &two], &["--there", "--input"], &["cat"]);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"to all\n").unwrap();
@@ -987,7 +987,7 @@ fn who_shows_the_token_runs_programs_over_tcp_and_nobody_else() {
 
 #[test]
 fn a_program_goes_from_server_to_server() {
-    // Each knows where the others are.
+    // Each server knows the addresses of the others.
     let worlds: Vec<_> = (0..4).map(|_| world("")).collect();
     let at = |world: &tempfile::TempDir| format!("unix:{}/part", world.path().join("s").display());
     let nodes: Vec<String> = worlds.iter().map(at).collect();
@@ -1013,14 +1013,14 @@ fn a_program_goes_from_server_to_server() {
         let (status, out, err) = run(&servers, most, &job);
         assert!(status == Some(0) && err.is_empty() && out.matches(": ran x\n").count() == 4, "{out}{err}");
     }
-    // The first one has given it to the second, and not to all.
+    // The first server passes the program on to the second one, not to all.
     let log = servers[1].log();
     assert!(log.contains("its program is given to others"), "{log}");
-    // One in the middle has gone.
+    // One in the middle is gone.
     servers[1].kill();
     let (status, out, err) = run(&servers, "1", &job);
     assert!(status == Some(255) && out.matches(": ran x\n").count() == 3, "{out}{err}");
-    // A key opens its own session, for who has it.
+    // A key opens only its own session.
     let part = part(&servers[0]);
     let session = Session::new(&part);
     session.tell("key 0123456789abcdef");
@@ -1055,9 +1055,9 @@ fn a_signal_is_passed_on_and_a_second_one_ends_it() {
         kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     }
     assert_eq!(ended_within(&mut child, LIMIT).and_then(|status| status.code()), Some(130));
-    // Nothing is left of it there.
+    // No session is left.
     while !server.ok(["partition", "ls"]).is_empty() {}
-    // And one is ended from elsewhere.
+    // A session is ended from elsewhere.
     let mut command = on(&[&server], &["--there"], &["sh", "-c", "echo begun; sleep 1000"]);
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
@@ -1099,16 +1099,16 @@ fn an_image_runs_as_a_program_does() {
         return not_covered("images in sessions: there is no qemu-system-x86_64");
     }
     let image = |name: &str| image(name).display().to_string();
-    // The command is what runs it.
+    // The command itself runs images.
     let own = format!("programs /usr /bin /lib /lib64 /etc/ld.so.cache {}\n", env!("CARGO_BIN_EXE_ninefold"));
     let dir = world(&own);
     std::fs::write(dir.path().join("files/motd"), "welcome\n").unwrap();
     let server = serve_in(dir, &[]);
     let run = |words: &[&str], program: &[&str]| said(&on(&[&server], words, program).output().unwrap());
-    // Whether KVM is worth while is said on the standard error.
+    // The standard error says whether KVM works.
     let (status, out, err) = run(&["--ctl", "channel on"], &[&image("cat"), "files/motd"]);
     assert_eq!((status, &*out), (Some(0), "welcome\n"), "{err}");
-    // What its environment says is for it, and not for who runs it.
+    // The environment is for the image, not for the command that runs it.
     let elsewhere =
         run(&["-e", "PATH=/nowhere", "-e", "NINEFOLD_QEMU=/nowhere"], &[&image("mischief"), "exit", "8"]);
     assert_eq!(elsewhere.0, Some(8), "{}", elsewhere.2);

@@ -32,7 +32,7 @@ fn cat(server: &Server, path: &str) -> Child {
     server.client().args(["cat", path]).stdout(Stdio::piped()).spawn().unwrap()
 }
 
-/// Waits for the program's end and returns what it has read.
+/// Waits for the program's end and returns its output.
 fn output(mut program: Child) -> Vec<u8> {
     let mut seen = Vec::new();
     program.stdout.take().unwrap().read_to_end(&mut seen).unwrap();

@@ -1,4 +1,4 @@
-//! `serve`: its doors, its signals, its log, seen from outside.
+//! `serve`: its listeners, its signals and its log, seen from outside.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
@@ -31,7 +31,7 @@ fn without_arguments_the_current_directory_is_served_to_its_user() {
     std::fs::write(dir.path().join("here"), "").unwrap();
     let server = Server::in_dir(dir, &["serve"]);
     assert!(server.dir.path().join("ninefold.sock").exists(), "{}", server.banner);
-    // No address and no environment: both find the same socket.
+    // Without an address and environment, client and server use the same socket.
     let output = ninefold(server.dir.path()).arg("ls").output().unwrap();
     let listed = String::from_utf8(output.stdout).unwrap();
     assert!(listed.lines().any(|line| line == "here"), "{listed}");
@@ -128,7 +128,7 @@ fn a_client_that_only_claims_to_be_root_is_nobody_and_makes_plain_files() {
         refused(made.setattr(&SetAttr { mode: Some(mode), ..SetAttr::default() }));
     }
     refused(root.mkdir("d", 0o4777, nine_proto::NOGID).map(drop));
-    // The group of new files is no right.
+    // The set-group-ID bit of a directory grants no rights.
     root.mkdir("d", 0o2777, nine_proto::NOGID).unwrap();
     made.setattr(&SetAttr { mode: Some(0o1600), ..SetAttr::default() }).unwrap();
     assert!(!server.files().join("g").exists());
@@ -195,7 +195,7 @@ fn a_tree_in_memory_refuses_a_write_when_there_is_no_memory() {
     let limit = Rlimit { current: Some(mapped + (256 << 20)), maximum: None };
     prlimit(Some(pid), Resource::As, limit).unwrap();
     let data = vec![b'x'; 1 << 19];
-    // Of one file that grows, and of many.
+    // With one growing file, and with many files.
     for files in [1, 1024] {
         let mut refused = None;
         for n in 0..1024u64 {
@@ -212,10 +212,10 @@ fn a_tree_in_memory_refuses_a_write_when_there_is_no_memory() {
         }
         let error = refused.expect("half a gigabyte has no room");
         assert!([Errno::ENOMEM, Errno::ENOSPC].contains(&error.errno()), "{error}");
-        // It serves new clients all the same.
+        // It still serves new clients.
         let first = dial().open(format!("{files}-0").as_str(), OpenFlags::READ).unwrap();
         assert_eq!(&*first.read(0, 1).unwrap(), b"x");
-        // A removed file gives its memory back.
+        // A removed file releases its memory.
         first.remove().unwrap();
     }
     assert!(server.child.try_wait().unwrap().is_none(), "{}", server.log());
@@ -224,7 +224,7 @@ fn a_tree_in_memory_refuses_a_write_when_there_is_no_memory() {
 #[test]
 fn sigterm_ends_it_in_order_and_takes_the_socket_along() {
     let mut server = Server::start();
-    // A client that holds its connection and owes nothing.
+    // A client with an idle connection.
     let mut idle = server.client().args(["write", "--create", "/f"]).stdin(Stdio::piped()).spawn().unwrap();
     let stream = UnixStream::connect(server.socket()).unwrap();
     let (status, rest) = server.stop();
@@ -243,7 +243,7 @@ fn a_signal_during_the_start_leaves_nothing_behind() {
         serve.args(["serve", "--listen", &socket]).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = serve.spawn().unwrap();
         kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
-        // Before it has heard of signals, one ends it at once; after that, in order.
+        // Before it catches signals, one ends it at once; afterwards it shuts down in order.
         assert!(matches!(child.wait().unwrap().code(), None | Some(0)));
         assert!(!dir.path().join("s").exists());
     }
@@ -304,7 +304,7 @@ fn a_flood_of_events_is_cut_in_the_log_and_counted() {
     for _ in 0..CLIENTS {
         UnixStream::connect(server.socket()).unwrap();
     }
-    // Comes in after all of them.
+    // Connects after all of them.
     server.ok(["ls"]);
     server.stop();
     let log = server.log();
@@ -312,7 +312,7 @@ fn a_flood_of_events_is_cut_in_the_log_and_counted() {
         |line: &str| -> Option<usize> { line.split("... and ").nth(1)?.split(' ').next()?.parse().ok() };
     let held_back: usize = log.lines().filter_map(held).sum();
     let shown = log.lines().filter(|line| line.contains(" connected ") || line.contains(" closed ")).count();
-    // Each comes and goes.
+    // Each client connects and disconnects.
     assert_eq!(shown + held_back, 2 * (CLIENTS + 1), "{log}");
     assert!(held_back > 0, "{log}");
 }
@@ -329,7 +329,7 @@ fn the_log_can_be_json_and_names_connection_and_user() {
     assert!(attached["conn"].is_u64() && attached["user"].is_string(), "{attached}");
 }
 
-/// A server on loopback TLS, with a certificate in `cert.pem`.
+/// Starts a server on loopback TLS, with a certificate in `cert.pem`.
 fn tls(words: &[&str]) -> Server {
     let dir = tempfile::tempdir().unwrap();
     let made = rcgen::generate_simple_self_signed(["localhost".to_string()]).unwrap();
@@ -401,7 +401,7 @@ fn tls_needs_the_right_certificate_and_a_token() {
     assert!(said.contains("certificate"), "{said}");
     let said = server.fails(["ls", &file]);
     assert!(said.contains("--ca FILE"), "{said}");
-    // Whoever came in has said farewell.
+    // All clients have closed TLS properly.
     server.signal(Signal::TERM);
     assert!(server.child.wait().unwrap().success());
     let log = server.log();
@@ -444,7 +444,7 @@ fn several_cores_share_the_clients_and_drain_together() {
         let output = reader.wait_with_output().unwrap();
         assert!(output.status.success() && output.stdout == data);
     }
-    // Idle clients, some on each core, do not hold up the end.
+    // Idle clients, some on each core, do not delay the end.
     let idle: Vec<_> = (0..6).map(|_| UnixStream::connect(server.socket()).unwrap()).collect();
     kill_process(Pid::from_child(&server.child), Signal::TERM).unwrap();
     assert!(server.child.wait().unwrap().success());

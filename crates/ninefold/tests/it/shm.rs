@@ -1,4 +1,4 @@
-//! Channels of shared memory as people meet them: `shm!` wherever an address may stand.
+//! Channels of shared memory as users meet them: `shm!` in place of other addresses.
 
 use std::io::Write;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -10,12 +10,12 @@ use rustix::process::Signal;
 
 use crate::common::{Server, ended_within};
 
-/// A server with one door.
+/// Starts a server with one listener.
 fn served(line: &[&str]) -> Server {
     served_by("", line)
 }
 
-/// The same, whose channels wait in this way.
+/// Like [`served`], with this option for how its channels wait.
 fn served_by(way: &str, line: &[&str]) -> Server {
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir(dir.path().join("files")).unwrap();
@@ -23,7 +23,7 @@ fn served_by(way: &str, line: &[&str]) -> Server {
     Server::in_dir(dir, &[&["serve", "--listen", &listen], line].concat())
 }
 
-/// The address of a file there.
+/// Returns the address of a file on the server.
 fn at(server: &Server, path: &str) -> String {
     format!("shm:{}/{path}", server.dir.path().join("s").display())
 }
@@ -75,7 +75,7 @@ fn the_suite_of_cases_passes_over_a_channel() {
     let said = server.ok(["check-server", &at(&server, "")]);
     let tallies: Vec<_> = said.lines().filter(|line| line.contains(" passed, 0 failed")).collect();
     assert_eq!(tallies.len(), 3, "{said}");
-    // Some thousand channels have come and gone.
+    // Some thousand channels were opened and closed.
     let fds = std::fs::read_dir(format!("/proc/{}/fd", server.child.id())).unwrap().count();
     assert!(fds < 40, "{fds} descriptors are left");
 }
@@ -104,7 +104,7 @@ fn a_server_that_is_killed_is_noticed_by_who_waits_for_it() {
     std::fs::write(dir.path().join("home.ns"), "mount cons: /dev\n").unwrap();
     let listen = format!("shm!{}", dir.path().join("s").display());
     let mut server = Server::in_dir(dir, &["serve", "home.ns", "--listen", &listen]);
-    // What is logged has no end.
+    // A read of the log never ends.
     let mut waits = server.client();
     waits.args(["cat", &at(&server, "dev/kprint")]).stdout(Stdio::null());
     let mut waits = waits.spawn().unwrap();
@@ -136,7 +136,7 @@ fn either_end_waits_as_it_is_told() {
         put(&server, "big", &bytes);
         server.ok(["cp", "--waits", way, "big", &at(&server, "there")]);
         assert!(std::fs::read(server.files().join("there")).unwrap() == bytes, "{way}");
-        // A mount waits as the program is told, and a listener of a file as its line says.
+        // A mount waits as the program's option selects, and a listener in a file as its line says.
         let dir = tempfile::tempdir().unwrap();
         let (above, below) = (dir.path().join("s"), server.dir.path().join("s"));
         let script = format!("mount shm!{} /n\nlisten shm!{} -{way}\n", below.display(), above.display());

@@ -12,7 +12,7 @@ fn serve(space: &str) -> Server {
     Server::in_dir(dir, &["serve", "home.ns", "--listen", &listen])
 }
 
-/// Writes a post, and what is said then.
+/// Writes a post. Returns the output.
 fn post(server: &Server, words: &[&str], text: &str) -> Output {
     let line = ["write", "--create"].iter().chain(words);
     let mut child = server.client().args(line).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -33,7 +33,7 @@ fn a_post_is_mounted_as_its_address_would_be() {
     let addr = format!("unix!{}", far.socket().display());
     let server = serve("mount srv: /srv\nmount srv: /other\n");
     assert!(post(&server, &["/srv/lab"], &format!("{addr}\n")).status.success());
-    // One table, wherever it is seen.
+    // There is one table for all mounts.
     assert_eq!(server.ok(["ls", "/other"]), "lab\n");
     assert_eq!(server.ok(["cat", "/other/lab"]), format!("{addr}\n"));
     server.ok(["mux", "mount", "/srv/lab", "/n/lab"]);
@@ -48,7 +48,7 @@ fn a_post_is_mounted_as_its_address_would_be() {
     let servers = server.ok(["mux", "--json"]);
     assert_eq!(servers.matches(&format!("\"name\":\"{addr}")).count(), 1, "{servers}");
 
-    // What is withdrawn stays where it was mounted, and is mounted no more.
+    // A withdrawn post stays mounted, but cannot be mounted again.
     server.ok(["rm", "/srv/lab"]);
     assert_eq!(server.ok(["cat", "/n/lab/there"]), "from afar\n");
     let said = server.fails(["mux", "mount", "/srv/lab", "/n/again"]);
@@ -56,7 +56,7 @@ fn a_post_is_mounted_as_its_address_would_be() {
     server.ok(["mux", "unmount", "/srv/lab", "/n/lab"]);
     assert_eq!(server.ok(["ls", "/n/lab"]), "");
 
-    // Modules come with it, to connections that are not there yet.
+    // A post's modules are used for new connections.
     server.ok(["mux", "unmount", "/n/same"]);
     assert!(post(&server, &["/srv/packed"], &format!("{addr}\npush zstd 3\n")).status.success());
     assert_eq!(server.ok(["cat", "/srv/packed"]), format!("{addr}\npush zstd 3\n"));
@@ -84,7 +84,7 @@ fn a_post_is_judged_and_its_token_is_kept() {
         let said = refused(&server, &["--dialect", "9P2000.u", "/srv/x"], text);
         assert!(said.contains(why), "{text}: {said}");
     }
-    // What is closed without a word has not been a post.
+    // A file that is closed without data is not a post.
     assert!(post(&server, &["/srv/x"], "").status.success());
     assert_eq!(server.ok(["ls", "/srv"]), "");
     assert!(post(&server, &["/srv/x"], "9p://secret@h:5").status.success());
@@ -92,7 +92,7 @@ fn a_post_is_judged_and_its_token_is_kept() {
     assert!(!server.log().contains("secret"));
     let said = refused(&server, &["--dialect", "9P2000.u", "/srv/x"], "tcp!h!6");
     assert!(said.contains("a post is written once"), "{said}");
-    // Who only claims to be somebody posts and withdraws nothing.
+    // A client without a proof can neither post nor withdraw.
     let far = server.addr("tcp!");
     let said = refused(&server, &["--dialect", "9P2000.u", &format!("{far}/srv/y")], "tcp!h!6");
     assert!(said.contains("only the owner posts"), "{said}");

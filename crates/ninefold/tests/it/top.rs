@@ -1,4 +1,4 @@
-//! `ninefold top` beside a name space with another server, as a person and as a script.
+//! `ninefold top` on a name space with another server, as used by people and by scripts.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -15,7 +15,7 @@ use crate::common::{Server, ended_within};
 /// Longer than anything here takes, unless it hangs.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Another server, and one that has it at /far.
+/// Starts another server, and one that mounts it on /far.
 fn servers() -> (Server, Server) {
     let far = Server::start();
     fs::write(far.files().join("news"), "far away\n").unwrap();
@@ -26,7 +26,7 @@ fn servers() -> (Server, Server) {
     (far, Server::in_dir(dir, &["serve", "home.ns"]))
 }
 
-/// Objects, a line each, until one is as it is to be.
+/// Reads JSON objects, one per line, until one matches.
 fn until(lines: &mut impl Iterator<Item = std::io::Result<String>>, mut is: impl FnMut(&Value) -> bool) {
     let begun = Instant::now();
     loop {
@@ -62,7 +62,7 @@ fn a_script_sees_what_is_asked_how_long_it_takes_and_who_is_away() {
         asks && us("p50-us").is_some_and(|us| us > 0)
     });
     until(&mut lines, |seen| {
-        // The one that looks is a client, too.
+        // `top` itself is a client, too.
         let clients = seen["clients"].as_array().unwrap();
         clients
             .iter()
@@ -100,11 +100,11 @@ fn a_terminal_is_as_it_was_afterwards_whatever_size_it_had() {
         terminal.shows("quit");
         for (columns, lines) in [(3, 2), (200, 50)] {
             terminal.resize(columns, lines);
-            // All of it is drawn anew.
+            // The whole screen is redrawn.
             terminal.shows("\x1b[2J");
         }
         terminal.types(" ");
-        // Letters that stood there already are not written again: these did not.
+        // Only changed letters are written, and these are new.
         terminal.shows("PAUSED");
         terminal.types(" ");
         match quit {
@@ -116,14 +116,14 @@ fn a_terminal_is_as_it_was_afterwards_whatever_size_it_had() {
         let after = tcgetattr(&terminal.user).unwrap();
         assert_eq!((after.local_modes, after.input_modes), (before.local_modes, before.input_modes));
     }
-    // A server that is silent holds up nobody who wants to go.
+    // A silent server does not prevent the user from quitting.
     let mut top = terminal.gives(&mut near.client()).arg("top").args(["-d", "0.1"]).spawn().unwrap();
     terminal.shows("requests/s");
     kill_process(Pid::from_child(&near.child), Signal::STOP).unwrap();
     terminal.types("q");
     ended_within(&mut top, LIMIT).expect("it ends");
     kill_process(Pid::from_child(&near.child), Signal::CONT).unwrap();
-    // The server that is asked goes away, and is said to be.
+    // When the server disconnects, the screen shows that.
     let mut top = terminal.gives(&mut near.client()).arg("top").args(["-d", "0.1"]).spawn().unwrap();
     terminal.shows("requests/s");
     near.child.kill().unwrap();

@@ -1,11 +1,11 @@
-//! `ninefold watch`: what changes, line by line.
+//! `ninefold watch`: changes, line by line.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout, Stdio};
 
 use crate::common::Server;
 
-/// The verb, running, and what it prints.
+/// The running verb and its output.
 struct Watching {
     child: Child,
     lines: BufReader<ChildStdout>,
@@ -25,7 +25,7 @@ impl Watching {
         line.trim_end().into()
     }
 
-    /// The first line that ends so.
+    /// Returns the first line with this suffix.
     fn until(&mut self, end: &str) -> String {
         loop {
             let line = self.line();
@@ -64,7 +64,7 @@ fn watch_tells_what_changes_and_goes_on_where_another_was() {
     let moved = rest.until(r#""path":"/d/it's new","to":"/d/old"}"#);
     assert!(moved.starts_with(r#"{"change":"move","number":"#), "{moved}");
     std::fs::remove_file(files.join("d/old")).unwrap();
-    // Of what is beside the directory nothing is said.
+    // Changes outside the directory are not reported.
     loop {
         let line = rest.line();
         assert!(!line.contains("beside"), "{line}");
@@ -85,7 +85,7 @@ fn a_name_space_tells_what_archives_tell_and_their_dumps() {
     let server = Server::in_dir(dir, &["serve", "home.ns", "--listen", &listen]);
     server.ok(["mkdir", "/archive/d"]);
     let mut told = Watching::start(&server, &[]);
-    // Both trees of the archive are heard, in whichever order.
+    // Both trees of the archive are watched, in any order.
     let mut heard = std::collections::BTreeSet::from([" sees /archive", " sees /dump", " sees /tmp"]);
     while !heard.is_empty() {
         let line = told.line();

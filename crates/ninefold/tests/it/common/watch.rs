@@ -1,5 +1,5 @@
-//! A watchdog for hanging tests: when no test has started a program for the length of the limit, it shows the running
-//! programs and their logs, and aborts the test runner.
+//! A watchdog for hanging tests. If no test starts a program for the length of the limit, it shows the running programs
+//! and their logs, and aborts the test runner.
 
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;

@@ -1,5 +1,5 @@
-//! Connections that are cut in the middle: nobody takes a part for the whole, nobody is told more than is so, and
-//! nobody waits for ever.
+//! Connections that are cut in the middle: no client takes a part for the whole, no client gets a wrong success, and
+//! none waits forever.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -15,13 +15,13 @@ use crate::far::gate::Kind;
 use crate::far::site::{Door, LIMIT, SIZE, Site, bytes};
 use crate::far::talk::Data;
 
-/// When it is cut, bytes of the data connection: while the sender has more to send, and when its kernel has all of it.
+/// Bytes of the data connection before the cut: while the sender has more to send, and when its kernel has everything.
 const EARLY: u64 = 2 << 20;
 const LATE: u64 = SIZE as u64 - (1 << 20);
-/// What the server may be storing just then, bytes: a pipe of it.
+/// Limit of the bytes that the server may be storing at that time: one pipe.
 const STORING: u64 = 1 << 20;
 
-/// What came, and how it ended; `arrived` says how much by now.
+/// Reads all data. Returns it with the result; `arrived` is updated with the number of bytes.
 async fn read_all(stream: &mut Stream<&File>, arrived: &AtomicU64) -> (Vec<u8>, Result<(), Error>) {
     let mut come = Vec::new();
     while let Some(data) = stream.next().await {
@@ -41,8 +41,8 @@ async fn write_all(stream: &mut Stream<&File>, bytes: &[u8]) -> Result<(), Error
     stream.finish().await
 }
 
-/// Runs `main`; when the data connection has carried so much, and so much of the file has arrived that it has begun to
-/// come that way, that kind of connection is cut.
+/// Runs `main`, and cuts connections of this kind meanwhile: when the data connection has carried `after` bytes, and so
+/// much of the file has arrived that it must have come that way.
 fn cut<T>(
     site: &Site,
     kind: Kind,
@@ -65,14 +65,14 @@ fn cut<T>(
     })
 }
 
-/// The length of the longest file in a directory.
+/// Returns the length of the longest file in a directory.
 fn longest(dir: &Path) -> u64 {
     let files = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().metadata());
-    // One may have got another name just now.
+    // A file may just have been renamed.
     files.map(|meta| meta.map_or(0, |meta| meta.len())).max().unwrap_or(0)
 }
 
-/// Names on the client's side.
+/// Returns the file names on the client's side.
 fn names(site: &Site) -> Vec<String> {
     let names = fs::read_dir(site.home.path()).unwrap().map(|entry| entry.unwrap().file_name());
     names.map(|name| name.into_string().unwrap()).collect()
@@ -150,7 +150,7 @@ fn a_writer_whose_data_connection_is_cut_learns_how_much_is_safe() {
             write_all(&mut stream, &bytes(SIZE)[safe..]).await.expect("nothing is cut any more");
             assert!(fs::read(site.file("f")).unwrap() == bytes(SIZE));
         };
-        // What has come in is being stored then.
+        // Received data is being stored at that time.
         let stored = || longest(&files).saturating_sub(after - HEAD);
         cut(&site, Kind::Data, after, stored, || site.client(write));
         fs::remove_file(site.file("f")).unwrap();
@@ -185,7 +185,7 @@ fn a_copy_whose_9p_connection_is_cut_under_its_stream_fails_and_leaves_nothing_h
     };
     let there = || site.file("g").metadata().map_or(0, |meta| meta.len());
     cut(&site, Kind::Session, EARLY, there, || site.client(write));
-    // Whoever comes next is served.
+    // The next client is served.
     assert_eq!(get(), (Some(0), String::new()));
     assert!(fs::read(site.home.path().join("got")).unwrap() == bytes(SIZE));
 }
@@ -193,7 +193,7 @@ fn a_copy_whose_9p_connection_is_cut_under_its_stream_fails_and_leaves_nothing_h
 #[test]
 fn the_server_ends_the_streams_of_a_session_that_goes() {
     let site = Site::new(Door::Open);
-    // More than all buffers on the way have room for.
+    // More than all buffers on the path hold.
     const MUCH: u64 = 1 << 30;
     fs::File::create(site.file("f")).unwrap().set_len(MUCH).unwrap();
     site.put("g", b"");

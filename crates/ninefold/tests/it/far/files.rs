@@ -1,4 +1,4 @@
-//! Files that can have no stream, that change under it, and that their disk has no room for.
+//! Files that cannot be streamed, that change during a stream, and that do not fit on their disk.
 
 use std::fs;
 use std::io::Write;
@@ -42,8 +42,8 @@ fn what_can_have_no_stream_is_refused_with_its_reason_and_leaves_none() {
 fn a_file_that_is_cut_under_its_stream_arrives_as_it_is_or_not_at_all() {
     let site = Site::new(Door::Gate);
     let cut = |len: u64| fs::File::options().write(true).open(site.file("f")).unwrap().set_len(len).unwrap();
-    // Behind what the server has sent by then, and before it. As pages are: what is cut off within one and waits to be
-    // sent has become zeros.
+    // Cut the file behind the data sent so far, and before it. Data waiting to be sent that is cut off within a page
+    // has become zeros.
     for (sent, len, whole) in [(1, 10 << 20, true), (4, 2 << 20, false)] {
         site.put("f", bytes(SIZE));
         site.gate().stop_after(sent << 20);
@@ -59,7 +59,7 @@ fn a_file_that_is_cut_under_its_stream_arrives_as_it_is_or_not_at_all() {
             assert!(status == Some(1) && said.contains("it ends after"), "{status:?} {said}");
         }
         assert_eq!(fs::read_dir(site.home.path()).unwrap().count(), usize::from(whole));
-        // Only what a stream says of itself: as many bytes as were sent, all of them of the file.
+        // The stream itself reports only the truth: as many bytes as were sent, all of them from the file.
         site.put("f", bytes(SIZE));
         let mut talk = site.talk();
         talk.open(2, "f", 0);
@@ -108,7 +108,7 @@ fn a_file_that_grows_under_its_stream_arrives_up_to_the_end_that_was_found() {
 fn a_disk_that_fills_up_under_a_stream_is_told_with_what_it_has_taken() {
     const ROOM: u64 = 4 << 20;
     let net = Net::new();
-    // A disk of its own is had by whom the box is had; others have a limit of what a file may be, in blocks of 512.
+    // With the delay box the server gets a small disk of its own; else a limit on file sizes, in blocks of 512.
     let (small, errno) = match net {
         Net::Far(_) => (format!("mount -t tmpfs -o size={ROOM} tmpfs files"), Errno::ENOSPC),
         Net::Near(_) => (format!("trap '' XFSZ && ulimit -f {}", ROOM / 512), Errno::EFBIG),
@@ -116,7 +116,7 @@ fn a_disk_that_fills_up_under_a_stream_is_told_with_what_it_has_taken() {
     let shell = ["sh", "-c", &format!("{small} && exec \"$@\""), "sh"];
     let apart: &[&str] = if errno == Errno::ENOSPC { &["unshare", "--mount"] } else { &[] };
     let site = Site::on(net, Door::Open, &[apart, &shell].concat());
-    // As the server sees it.
+    // The path inside the server's mount name space.
     let files = site.server.files();
     let files = format!("/proc/{}/root{}", site.server.child.id(), files.display());
     fs::write(format!("{files}/f"), "").unwrap();
@@ -124,7 +124,7 @@ fn a_disk_that_fills_up_under_a_stream_is_told_with_what_it_has_taken() {
     talk.open(2, "f", 1);
     let token = talk.stream(2, false).unwrap();
     let mut data = Data::shown(site.connect(), &token);
-    // The server takes no more when it has failed.
+    // A server that has failed accepts no more data.
     let _ = data.write(bytes(SIZE));
     data.close();
     let (count, refused, text) = talk.close(2, SIZE as u64).unwrap();
@@ -132,7 +132,7 @@ fn a_disk_that_fills_up_under_a_stream_is_told_with_what_it_has_taken() {
     assert!(0 < count && count <= ROOM, "{count}");
     let stored = fs::read(format!("{files}/f")).unwrap();
     assert!(stored[..count as usize] == bytes(SIZE)[..count as usize], "{count} bytes are not there");
-    // The command says so, takes back what it has begun, and then there is room again.
+    // The command reports the error and removes its incomplete file; then there is room again.
     fs::remove_file(format!("{files}/f")).unwrap();
     talk.clunk(2);
     fs::write(site.home.path().join("up"), bytes(SIZE)).unwrap();

@@ -1,5 +1,5 @@
-//! What stands between a client and a server: carries connections to another address, tells those of streams from those
-//! of 9P, counts, stops and cuts them. And a wall, which answers nothing.
+//! A relay between a client and a server: it carries connections to another address, distinguishes data connections
+//! from 9P connections, counts bytes, and stops or cuts connections. And a wall, which never answers.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -15,24 +15,25 @@ use rustix::net::{Shutdown, shutdown};
 
 use crate::far::site::LIMIT;
 
-/// Bytes that wait here for a client: so the server does not send all of a file while it is stopped.
+/// Socket buffer for a client, bytes. It is small, so that the server cannot send a whole file while the gate is
+/// stopped.
 const BUFFER: usize = 256 << 10;
 
-/// What a connection is for.
+/// The kind of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Session,
     Data,
 }
 
-/// Where a gate leads.
+/// The address that a gate leads to.
 #[derive(Clone)]
 pub enum To {
     Tcp(SocketAddr),
     Unix(PathBuf),
 }
 
-/// See the module. Its connections end with it.
+/// A running gate. Dropping it closes its connections.
 pub struct Gate {
     listener: TcpListener,
     shared: Arc<Shared>,
@@ -47,17 +48,17 @@ struct Shared {
 #[derive(Default)]
 struct State {
     connections: Vec<(Kind, [Arc<File>; 2])>,
-    /// Data connections that something may still be carried on.
+    /// Number of active data connections.
     data: usize,
-    /// Bytes of both ways, by kind.
+    /// Bytes in both directions, by kind.
     carried: [u64; 2],
-    /// Data connections carry no more than about so many bytes.
+    /// Data connections carry about this many bytes at most.
     stop: Option<u64>,
     stopped: bool,
 }
 
 impl Gate {
-    /// Opens at `at`; both sides of it are where the calling thread lives.
+    /// Opens a gate at `at`, with both sides in the calling thread's network name space.
     pub fn new(at: SocketAddr, to: To) -> Gate {
         let listener = TcpListener::bind(at).unwrap();
         let shared = Arc::new(Shared::default());
@@ -75,31 +76,30 @@ impl Gate {
         self.listener.local_addr().unwrap()
     }
 
-    /// Bytes that connections of this kind have carried, both ways.
+    /// Returns the bytes that connections of this kind have carried in both directions.
     pub fn carried(&self, kind: Kind) -> u64 {
         self.shared.state().carried[kind as usize]
     }
 
-    /// Waits for the end of data connections that there are. Those that come then stop when they have carried so many
-    /// bytes.
+    /// Waits until there are no data connections. Later ones stop after this many bytes.
     pub fn stop_after(&self, bytes: u64) {
         let mut state = self.shared.wait("there are data connections", |state| state.data == 0);
         state.stop = Some(state.carried[Kind::Data as usize] + bytes);
     }
 
-    /// Waits until one has been stopped.
+    /// Waits until a data connection is stopped.
     pub fn is_stopped(&self) {
         drop(self.shared.wait("too little has been carried", |state| state.stopped));
     }
 
-    /// Everything is carried from now on.
+    /// Lets everything pass from now on.
     pub fn go_on(&self) {
         let mut state = self.shared.state();
         (state.stop, state.stopped) = (None, false);
         self.shared.changed.notify_all();
     }
 
-    /// The connections of this kind end at both sides, as if nothing more were to come; all else goes on.
+    /// Closes connections of this kind on both sides, as if no more data were to come; others continue.
     pub fn cut(&self, kind: Kind) {
         let mut state = self.shared.state();
         let all = std::mem::take(&mut state.connections);
@@ -114,7 +114,7 @@ impl Gate {
 
 impl Drop for Gate {
     fn drop(&mut self) {
-        // Either may have ended by itself.
+        // Either may have ended already.
         let _ = shutdown(&self.listener, Shutdown::Both);
         self.shared.state().connections.drain(..).for_each(|(_, ends)| end(&ends));
         self.go_on();
@@ -141,7 +141,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until it is so, and panics with `not` if it does not come about.
+    /// Waits for a condition; panics with `not` after the limit.
     fn wait(&self, not: &str, is: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
         let waited = self.changed.wait_timeout_while(self.state(), LIMIT, |state| !is(state));
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
@@ -152,7 +152,7 @@ impl Shared {
     fn connection(&self, near: TcpStream, to: &To) {
         near.set_nodelay(true).unwrap();
         let (mut near, mut first) = (File::from(OwnedFd::from(near)), [0; 4]);
-        // Who has said nothing is nobody.
+        // A connection without data is ignored.
         let Ok(()) = near.read_exact(&mut first) else { return };
         let Ok(mut far) = to.dial() else { return };
         let Ok(()) = far.write_all(&first) else { return };
@@ -177,7 +177,7 @@ impl Shared {
         let mut piece = vec![0; BUFFER / 4];
         while let Ok(n) = from.read(&mut piece) {
             if n == 0 {
-                // It may have ended both ways.
+                // Both directions may have ended already.
                 let _ = shutdown(to, Shutdown::Write);
                 return;
             }
@@ -189,7 +189,7 @@ impl Shared {
         end(&[from, to]);
     }
 
-    /// Waits where this kind is stopped, and counts.
+    /// Counts bytes; blocks while this kind is stopped.
     fn admit(&self, kind: Kind, bytes: usize) {
         let mut state = self.state();
         while kind == Kind::Data && state.stop.is_some_and(|most| state.carried[kind as usize] >= most) {
@@ -203,13 +203,13 @@ impl Shared {
 
 fn end(ends: &[impl std::os::fd::AsFd]) {
     for end in ends {
-        // Who has gone already is not there to be told.
+        // This fails if the peer is gone.
         let _ = shutdown(end, Shutdown::Both);
     }
 }
 
-/// A port of which nothing is heard, as behind a firewall that drops packets: its queue of clients is full, so the
-/// kernel drops what would open one more.
+/// A port without any answers, as behind a firewall that drops packets: its accept queue is full, so the kernel drops
+/// further SYNs.
 pub struct Wall {
     _listener: TcpListener,
     _clients: [TcpStream; 2],
@@ -218,7 +218,7 @@ pub struct Wall {
 impl Wall {
     pub fn new(at: SocketAddr) -> Wall {
         let listener = TcpListener::bind(at).unwrap();
-        // A queue of one has room for two.
+        // A queue of length one holds two connections.
         rustix::net::listen(&listener, 1).unwrap();
         let clients = [(); 2].map(|()| TcpStream::connect(at).unwrap());
         Wall { _listener: listener, _clients: clients }

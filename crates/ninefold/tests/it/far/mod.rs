@@ -1,10 +1,10 @@
-//! Streams of the real server over a long link, and what goes wrong with them there: the faults that nine-sim's tests
-//! `stream` play through with seeds, once each over sockets, with the command or the client of nine-io.
+//! Streams of the real server over a long link, and their failures. These are the faults that nine-sim's tests `stream`
+//! simulate with many seeds. Here each occurs once over sockets, with the command or the client of nine-io.
 //!
-//! The link is a delay box. Where this host makes none, the same tests run over a relay, which is said: nothing is lost
-//! or overtaken there, and connections open at once.
+//! The link is a delay box. If this machine cannot create one, the same tests run over a relay, with a note: there
+//! nothing is lost or reordered, and connections open at once.
 //!
-//! That an offer is void after ten seconds is left to the simulation: nothing shortens them, and no test waits so long.
+//! The expiry of an offer after ten seconds is left to the simulation, because no test should wait so long.
 
 mod cuts;
 mod files;

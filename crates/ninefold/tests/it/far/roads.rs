@@ -1,4 +1,4 @@
-//! What lies between client and server: NAT, firewalls, servers without streams, and a link that loses packets.
+//! Obstacles between client and server: NAT, firewalls, servers without streams, and a link that loses packets.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ use crate::far::gate::Kind;
 use crate::far::site::{Door, Net, SIZE, Site, bytes, ended, shape};
 use crate::far::talk::Talk;
 
-/// A file at each side, which is copied to the other.
+/// Creates a file on each side, to be copied to the other.
 fn files(site: &Site) {
     site.put("f", bytes(SIZE));
     fs::write(site.home.path().join("up"), bytes(SIZE)).unwrap();
@@ -43,7 +43,7 @@ fn a_stream_goes_where_the_9p_connection_went_whoever_is_between() {
 
 #[test]
 fn where_the_port_leads_nowhere_files_go_over_the_9p_connection_and_that_is_said_once() {
-    // The port of the server is another one outside, and nothing listens at its own.
+    // The server's port has another number outside, and nothing listens at the original one.
     let site = Site::new(Door::Moved);
     fs::create_dir(site.file("d")).unwrap();
     files(&site);
@@ -64,7 +64,7 @@ fn where_the_port_leads_nowhere_files_go_over_the_9p_connection_and_that_is_said
 fn a_firewall_that_drops_what_dials_costs_a_second_and_that_is_said_once() {
     let site = Site::new(Door::Wall);
     files(&site);
-    // Both at once, each waits for its second.
+    // Run both at once, because each waits for a second.
     for child in [GET, PUT].map(|words| site.spawn(words)) {
         let (status, said) = ended(child);
         assert!(status == Some(0) && said.matches("no data connection").count() == 1, "{status:?} {said}");
@@ -88,7 +88,7 @@ fn a_server_without_streams_has_the_same_bytes_and_nothing_is_said() {
     assert_eq!(site.gate().carried(Kind::Data), 0);
 }
 
-/// Reads on: until there is a data connection, or to the end.
+/// Reads until there is a data connection, or to the end.
 async fn read(stream: &mut Stream<&File>, come: &mut Vec<u8>, all: bool) {
     while all || !stream.has_connection() {
         match stream.next().await {
@@ -98,7 +98,7 @@ async fn read(stream: &mut Stream<&File>, come: &mut Vec<u8>, all: bool) {
     }
 }
 
-/// The same with what is to be written.
+/// Writes until there is a data connection, or to the end.
 async fn write(stream: &mut Stream<&File>, rest: &mut &[u8], all: bool) {
     while !rest.is_empty() && (all || !stream.has_connection()) {
         let (piece, behind) = rest.split_at(rest.len().min(64 << 10));
@@ -116,7 +116,7 @@ fn four_streams_over_a_link_that_loses_and_reorders_bring_every_byte() {
     let way = Way { loss: 0.01, reorder: 0.02, late: shape().there.delay / 4, ..shape().there };
     let bad = Shape { there: way, back: way, seed: 9 };
     let site = Site::new(Door::Open);
-    // Each has bytes of its own.
+    // Each file has different content.
     let [a, b, c, d] = [0, 1, 2, 3].map(|n| &bytes(SIZE)[n * SOME..(n + 1) * SOME]);
     site.put("a", a);
     site.put("b", b);
@@ -124,7 +124,7 @@ fn four_streams_over_a_link_that_loses_and_reorders_bring_every_byte() {
         let open = async |name| root.open(name, OpenFlags::READ).await.unwrap();
         let create = async |name| root.create(name, OpenFlags::WRITE, 0o644, NOGID).await.unwrap();
         let files = (open("a").await, open("b").await, create("c").await, create("d").await);
-        // There is as much as is worth a stream, as far as is known.
+        // Announce a size that is worth a stream.
         let mut reads = [&files.0, &files.1].map(|file| Stream::begin(file, 0, WORTH, Direction::Read));
         let mut writes = [&files.2, &files.3].map(|file| Stream::begin(file, 0, WORTH, Direction::Write));
         let (mut come, mut left) = ([Vec::new(), Vec::new()], [c, d]);

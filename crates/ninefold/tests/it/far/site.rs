@@ -1,7 +1,7 @@
 //! A server and its clients at the two ends of a long link.
 //!
-//! In: what stands before the server ([`Door`]). Out: commands, clients and connections of the other side. Each site
-//! has a link of its own, so tests do not disturb each other.
+//! In: the obstacle in front of the server ([`Door`]). Out: commands, clients and connections of the other side. Each
+//! site has a link of its own, so tests do not disturb each other.
 
 use std::io::{BufRead, BufReader, ErrorKind};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -23,20 +23,20 @@ use crate::common::{ended_within, ninefold, not_covered};
 use crate::far::gate::{Gate, To, Wall};
 use crate::far::talk::Talk;
 
-/// Longer than anything here takes, unless it hangs; and less than the minutes for which Linux tries to connect.
+/// Longer than anything here takes, unless it hangs; and shorter than Linux's connect timeout of minutes.
 pub const LIMIT: Duration = Duration::from_secs(60);
-/// The round trip and the rate, bits per second.
+/// Round trip; and rate in bits per second.
 const RTT: Duration = Duration::from_millis(20);
 const RATE: u64 = 400_000_000;
-/// Bytes of a file that is worth a stream, also when a part of it has been moved.
+/// Size of a file that is worth a stream even after a part of it was moved, bytes.
 pub const SIZE: usize = 12 << 20;
 
-/// A link that is well.
+/// Returns the shape of a link without faults.
 pub fn shape() -> Shape {
     Shape::symmetric(RTT, RATE)
 }
 
-/// Bytes of which no two places look alike.
+/// Returns bytes without repetition.
 pub fn bytes(size: usize) -> &'static [u8] {
     static ALL: LazyLock<Vec<u8>> = LazyLock::new(|| {
         let mut all = vec![0; 2 * SIZE];
@@ -51,7 +51,7 @@ pub fn bytes(size: usize) -> &'static [u8] {
 /// Both sides and the link between them.
 pub enum Net {
     Far(DelayBox),
-    /// This machine's loopback, where no box can be made; each site has 256 addresses of it for itself.
+    /// This machine's loopback, if there is no box; each site has 256 addresses of its own.
     Near([u8; 3]),
 }
 
@@ -85,20 +85,20 @@ impl Net {
     }
 }
 
-/// What has an address.
+/// A party with an address.
 #[derive(Clone, Copy)]
 enum Role {
-    /// A server that has something before it.
+    /// A server behind a gate.
     Hidden,
-    /// What stands at the server's end of the link.
+    /// The party at the server's end of the link.
     Front,
-    /// As which clients see that: a relay, without a box.
+    /// The address of the front for clients: a relay's, if there is no box.
     Seen,
-    /// What stands at the clients' end.
+    /// The party at the clients' end.
     Near,
 }
 
-/// What stands before a server.
+/// The obstacle in front of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Door {
     /// Nothing.
@@ -107,22 +107,22 @@ pub enum Door {
     Gate,
     /// A gate at another port.
     Moved,
-    /// A gate that leads to its unix socket, where it has no streams.
+    /// A gate to its unix socket, where it has no streams.
     Plain,
-    /// A gate, but data connections shall come in at a port of which nothing is heard.
+    /// A gate; but data connections must use a port that never answers.
     Wall,
 }
 
-/// See the module.
+/// A server at the far end, with everything for its clients.
 pub struct Site {
     pub server: Server,
     gate: Option<Gate>,
     _relay: Option<Relay>,
     _wall: Option<Wall>,
     pub net: Net,
-    /// Where clients find the server.
+    /// The server's address for clients.
     pub at: SocketAddr,
-    /// Where commands run.
+    /// Directory where commands run.
     pub home: TempDir,
 }
 
@@ -131,7 +131,7 @@ impl Site {
         Site::on(Net::new(), door, &[])
     }
 
-    /// The words `wrap` stand before the server's own line.
+    /// Starts a server; the words `wrap` precede its command line.
     pub fn on(net: Net, door: Door, wrap: &[&str]) -> Site {
         let inside = net.address(if door == Door::Open { Role::Front } else { Role::Hidden });
         let streams = if door == Door::Wall { " -streams 0" } else { "" };
@@ -163,13 +163,13 @@ impl Site {
         self.gate.as_ref().expect("one stands there")
     }
 
-    /// A gate on the client's side, at the same port.
+    /// Opens a gate on the clients' side, at the same port.
     pub fn near_gate(&self) -> Gate {
         let at = SocketAddr::from((self.net.address(Role::Near), self.at.port()));
         self.net.run(Side::Here, || Gate::new(at, To::Tcp(self.at)))
     }
 
-    /// A file of the server.
+    /// Returns the path of a server's file.
     pub fn file(&self, name: &str) -> PathBuf {
         self.server.files().join(name)
     }
@@ -178,12 +178,12 @@ impl Site {
         std::fs::write(self.file(name), bytes).unwrap();
     }
 
-    /// The command with this line, on the client's side.
+    /// Starts the command on the clients' side.
     pub fn spawn(&self, words: &[&str]) -> Child {
         self.spawn_to(self.at, words)
     }
 
-    /// The same; the server is dialled there.
+    /// Like [`Site::spawn`], with the server at this address.
     pub fn spawn_to(&self, at: SocketAddr, words: &[&str]) -> Child {
         let mut command = ninefold(self.home.path());
         command.env("NINEFOLD_SERVER", format!("tcp!{}!{}", at.ip(), at.port())).args(words);
@@ -207,7 +207,7 @@ impl Site {
         Talk::new(self.connect(), "9P2000.L.s")
     }
 
-    /// A client of nine-io at the root.
+    /// Runs `main` with a client of nine-io at the root.
     pub fn client<T: Send>(&self, main: impl AsyncFnOnce(File) -> T + Send) -> T {
         let main = async |env: rt::Real| {
             let addr = Addr::Tcp { host: self.at.ip().to_string(), port: self.at.port() };
@@ -228,7 +228,7 @@ impl Site {
     }
 }
 
-/// The status of a command, and what it has said.
+/// Waits for a command. Returns its status and its error text.
 pub fn ended(mut child: Child) -> (Option<i32>, String) {
     if ended_within(&mut child, LIMIT).is_none() {
         child.kill().unwrap();
@@ -238,7 +238,7 @@ pub fn ended(mut child: Child) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8(output.stderr).unwrap())
 }
 
-/// Dials data connections, for longer than the command does: no test depends on how busy this machine is.
+/// Dials data connections with a longer limit than the command, so that tests do not depend on the load of the machine.
 struct Patient;
 
 impl Dial for Patient {
@@ -249,7 +249,7 @@ impl Dial for Patient {
     }
 }
 
-/// The server of the directory `files`.
+/// A server of the directory `files`.
 pub struct Server {
     pub dir: TempDir,
     pub child: Child,
@@ -288,7 +288,7 @@ impl Server {
         self.dir.path().join("files")
     }
 
-    /// The port at the end of the line that begins so.
+    /// Returns the port at the end of the line with this prefix.
     fn port(&self, begin: &str) -> u16 {
         let line = self.banner.lines().find(|line| line.starts_with(begin)).expect(begin);
         line.rsplit_once('!').unwrap().1.parse().unwrap()
@@ -297,7 +297,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended.
+        // This fails if the process has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! A client of single messages that waits on its thread, and data connections by hand.
+//! A blocking client that sends single messages, and data connections controlled by the test.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -7,31 +7,31 @@ use std::net::{Shutdown, TcpStream};
 use nine_proto::msg::{Data as Bytes, Names, OnlyIds, Rmsg, Tmsg};
 use nine_proto::{Dialect, Fid, NOFID, NOTAG, Tag};
 
-/// What Tsclose is answered: count, errno, text.
+/// The answer to Tsclose: count, errno, text.
 pub type Verdict = (u64, u32, String);
 
 /// The errno of a refusal.
 pub type Refused = u32;
 
-/// Fid 1 is the root.
+/// A session; fid 1 is the root.
 pub struct Talk {
     io: TcpStream,
-    /// Requests that leave when an answer is waited for.
+    /// Requests that are sent when the client waits for an answer.
     out: Vec<u8>,
-    /// Answers that nobody has asked for yet.
+    /// Answers to other requests, received early.
     kept: VecDeque<Vec<u8>>,
     tag: u16,
 }
 
 impl Talk {
-    /// With a server that answers `version` to the wish for streams.
+    /// Starts a session with a server that answers `version` to the proposal of streams.
     pub fn new(io: TcpStream, version: &str) -> Talk {
         let mut talk = Talk { io, out: Vec::new(), kept: VecDeque::new(), tag: 0 };
         talk.version(version);
         talk
     }
 
-    /// Begins a session.
+    /// Negotiates the version.
     pub fn version(&mut self, version: &str) {
         let wish = Tmsg::Version { msize: 256 * 1024, version: Dialect::LS.name().as_bytes() };
         wish.encode(NOTAG, Dialect::L, &mut self.out);
@@ -45,7 +45,7 @@ impl Talk {
         self.done(attach).expect("the server lets in");
     }
 
-    /// Asks under a tag that is not in use.
+    /// Queues a request with an unused tag.
     pub fn begin(&mut self, message: Tmsg<'_>) -> Tag {
         self.tag += 1;
         message.encode(Tag(self.tag), Dialect::L, &mut self.out);
@@ -71,7 +71,7 @@ impl Talk {
         }
     }
 
-    /// Waits for an answer, and takes what is wanted out of it.
+    /// Waits for an answer, and extracts a value from it.
     pub fn taken<R>(&mut self, tag: Tag, take: impl Fn(&Rmsg<'_>) -> Option<R>) -> Result<R, Refused> {
         let frame = self.answer_to(tag);
         let (_, message) = Rmsg::decode(&frame, Dialect::L).expect("the server sends what is 9P");
@@ -82,7 +82,7 @@ impl Talk {
         }
     }
 
-    /// Asks for something whose answer says nothing but that it is done.
+    /// Sends a request with an answer that only confirms it.
     pub fn done(&mut self, message: Tmsg<'_>) -> Result<(), Refused> {
         let tag = self.begin(message);
         self.taken(tag, |answer| (!matches!(answer, Rmsg::Lerror { .. })).then_some(()))
@@ -94,8 +94,7 @@ impl Talk {
         self.begin(Tmsg::Walk { fid: Fid(1), newfid: Fid(fid), names })
     }
 
-    /// The file of this name in the root becomes this fid, and is opened in the same flight: 0 to be read, 1 to be
-    /// written, 2 both.
+    /// Queues a walk of this fid to a name in the root, and its open: flags 0 to read, 1 to write, 2 for both.
     pub fn begin_open(&mut self, fid: u32, name: &str, flags: u32) -> Tag {
         self.begin_walk(fid, name);
         self.begin(Tmsg::Lopen { fid: Fid(fid), flags })
@@ -111,12 +110,12 @@ impl Talk {
         self.done(Tmsg::Clunk { fid: Fid(fid) }).expect("it was there");
     }
 
-    /// A stream from the file, else to it.
+    /// Queues Tstream, to read from the file or to write to it.
     pub fn begin_stream(&mut self, fid: u32, read: bool) -> Tag {
         self.begin(Tmsg::Stream { fid: Fid(fid), isread: read.into(), offset: 0 })
     }
 
-    /// The token of an offer.
+    /// Waits for an offer and returns its token.
     pub fn offer(&mut self, tag: Tag) -> Result<String, Refused> {
         let offer = self.taken(tag, |answer| match answer {
             Rmsg::Stream { data: Bytes::Bytes(data) } => Some(String::from_utf8(data.to_vec()).unwrap()),
@@ -133,7 +132,7 @@ impl Talk {
         self.offer(tag)
     }
 
-    /// Tsclose, and its answer.
+    /// Sends Tsclose and returns its answer.
     pub fn close(&mut self, fid: u32, count: u64) -> Result<Verdict, Refused> {
         let tag = self.begin(Tmsg::Sclose { fid: Fid(fid), count });
         self.taken(tag, |answer| match answer {
@@ -144,7 +143,7 @@ impl Talk {
         })
     }
 
-    /// So many bytes, or what there are.
+    /// Reads up to `count` bytes.
     pub fn read(&mut self, fid: u32, offset: u64, count: u32) -> Result<Vec<u8>, Refused> {
         let tag = self.begin(Tmsg::Read { fid: Fid(fid), offset, count });
         self.taken(tag, |answer| match answer {
@@ -158,7 +157,7 @@ impl Talk {
 pub struct Data(TcpStream);
 
 impl Data {
-    /// One that shows this token.
+    /// Presents this token on a new connection.
     pub fn shown(mut io: TcpStream, token: &str) -> Data {
         io.write_all(format!("9PS1{token}").as_bytes()).expect("a connection takes a token");
         Data(io)
@@ -168,20 +167,20 @@ impl Data {
         self.0.write_all(bytes)
     }
 
-    /// No more bytes from us.
+    /// Closes the sending direction.
     pub fn close(&self) {
-        // A server that has failed has ended it.
+        // A server that has failed has closed the connection.
         let _ = self.0.shutdown(Shutdown::Write);
     }
 
-    /// As many bytes, which must come.
+    /// Reads exactly `count` bytes.
     pub fn read(&mut self, count: usize) -> Vec<u8> {
         let mut bytes = vec![0; count];
         self.0.read_exact(&mut bytes).expect("the server sends");
         bytes
     }
 
-    /// All that comes, however it ends, but it must end.
+    /// Reads until the connection ends, in whatever way.
     pub fn rest(&mut self) -> Vec<u8> {
         let mut all = Vec::new();
         if let Err(error) = self.0.read_to_end(&mut all) {

@@ -1,4 +1,4 @@
-//! Tokens that are shown by whoever, and offers that nobody takes.
+//! Tokens presented by anyone, and offers that are not taken.
 
 use nine_proto::Errno;
 
@@ -32,7 +32,7 @@ fn a_token_that_is_wrong_guessed_used_or_void_brings_nothing_and_harms_no_stream
     wrong.extend(
         (0..5u128).map(|n| format!("{:032x}", n.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835))),
     );
-    // All of them stand at the door at once, with the one that is good.
+    // Present all wrong tokens and the right one at the same time.
     let wrong: Vec<Data> = wrong.iter().map(|wrong| Data::shown(site.connect(), wrong)).collect();
     let mut good = Data::shown(site.connect(), &token);
     let mut come = good.read(1);
@@ -65,13 +65,13 @@ fn who_asks_for_a_thousand_streams_and_dials_none_is_told_to_wait_and_others_are
         }
     }
     assert_eq!(had, 64);
-    // One that is taken back, or whose fid goes, makes room for one.
+    // A cancelled offer, or a clunked fid, frees a slot.
     assert_eq!(talk.close(100, 0), Ok((0, 0, String::new())));
     talk.clunk(101);
     let again: Vec<_> = (197..200).map(|fid| talk.begin_stream(fid, true)).collect();
     let again: Vec<_> = again.into_iter().map(|tag| talk.offer(tag).map(drop)).collect();
     assert_eq!(again, [Ok(()), Ok(()), Err(Errno::EAGAIN.0)]);
-    // Its reads go on, and others have their streams.
+    // Reads of its session still work, and other clients get streams.
     assert_eq!(talk.read(150, 0, 10).unwrap(), bytes(10));
     let before = site.gate().carried(Kind::Session);
     assert_eq!(site.run(&["get", "-q", "/f", "got"]), (Some(0), String::new()));

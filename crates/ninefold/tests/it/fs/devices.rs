@@ -1,10 +1,10 @@
-//! What archives are made on.
+//! The devices of archives.
 
 use std::fs;
 
 use crate::fs::site::Site;
 
-/// A file of so many MiB, all holes.
+/// Creates a sparse file of `size` MiB.
 fn disk(site: &Site, name: &str, size: u64) {
     fs::File::create(site.path(name)).unwrap().set_len(size << 20).unwrap();
 }
@@ -57,7 +57,7 @@ fn two_files_a_mirror_before_a_fake_worm_and_parts_of_a_disk() {
         let said = site.ok_words(&["fs", "check", expr, "--dumps"]);
         assert!(said.ends_with(" is whole\n"), "{said}");
     }
-    // The same file twice is a mistake.
+    // The same file twice is an error.
     let said = site.fails_words(&["fs", "ream", "c w\"c\" w\"c\"", "--force"]);
     assert!(said.contains("another program has it"), "{said}");
 }
@@ -123,11 +123,11 @@ fn a_rotten_block_is_found() {
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.code() == Some(1) && said.contains("/x: block 0 of inode "), "{said}");
     assert!(said.contains("is lost: ") && said.contains(" faults\n"), "{said}");
-    // It is told, and no file is cut for it.
+    // The fault is reported, and no file is truncated for it.
     let output = site.command(&["fs", "check", expr, "--repair", "--blocks"]).output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.code() == Some(1) && said.starts_with("0 mended\n"), "{said}");
-    // Nothing was written by looking, whoever may write.
+    // A check writes nothing, even where it has the right.
     let before = fs::read(site.path("c")).unwrap();
     let output = site.command(&["fs", "check", expr, "--repair", "--dry-run"]).output().unwrap();
     assert_eq!(output.status.code(), Some(0));

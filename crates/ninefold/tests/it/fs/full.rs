@@ -1,4 +1,4 @@
-//! Disks that are full: those of the archive itself, and the host's below them.
+//! Full disks: the archive's own, and the host's below them.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -7,11 +7,11 @@ use std::process::Command;
 use super::site::{self, Site};
 use crate::common;
 
-/// A directory with a small file system of its own, unmounted at the end.
+/// A directory with a small file system, unmounted at the end.
 struct Small<'a>(&'a std::path::Path);
 
 impl<'a> Small<'a> {
-    /// None where this user may not mount.
+    /// Returns `None` if this user may not mount.
     fn mounts(dir: &'a std::path::Path, size: &str) -> Option<Self> {
         fs::create_dir(dir).unwrap();
         let mounted = rustix::process::geteuid().is_root()
@@ -53,11 +53,11 @@ fn a_full_disk_of_the_host_is_enospc_and_the_archive_goes_on_when_there_is_room(
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.code() == Some(1) && said.starts_with("full, "), "{said}");
     assert!(server.ok(["fs", "status"]).starts_with("trouble: full, "));
-    // Removals and reads go on.
+    // Removals and reads still work.
     server.run(["rm", "/archive/big"]);
     assert_eq!(server.ok(["cat", "/archive/kept"]), "kept\n");
     fs::remove_file(small.join("other")).unwrap();
-    // It looks twice a second; a sync before that hears that the disk is full.
+    // The archive checks twice a second; a sync before that still fails.
     common::until("it goes on", || server.run(["fs", "status", "--check"]).status.success());
     server.ok(["fs", "sync"]);
     server.fed(&["write", "--create", "/archive/later"], b"later\n");

@@ -1,4 +1,4 @@
-//! What was, as a person finds it: versions, differences, and what is brought back.
+//! Dumps as users see them: versions, differences, and restores.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -12,7 +12,7 @@ use nine_proto::{GetMask, OpenFlags, Qid, SetAttr, Time, TimeSet};
 use crate::common::{self, Server};
 use crate::fs::site::Site;
 
-/// An archive that is dumped by hand, and a tree in it.
+/// Serves an archive without scheduled dumps, with a tree in it.
 fn served() -> Server {
     let mut site = Site::new();
     site.ok("fs ream ./disk --size 300M");
@@ -34,7 +34,7 @@ fn dump(server: &Server) -> String {
     server.ok(["fs", "dump"]).trim_end().into()
 }
 
-/// The words of a table's rows.
+/// Splits a table's rows into words.
 fn rows(said: &str) -> Vec<Vec<&str>> {
     said.lines().skip(1).map(|line| line.split_whitespace().collect()).collect()
 }
@@ -64,18 +64,18 @@ fn every_version_is_listed_and_what_was_removed_is_found() {
         "{said}"
     );
     assert!(rows[3].contains(&"2001-09-09") && rows[2].contains(&"13"), "{said}");
-    // Named in a dump, and as JSON.
+    // By a path in a dump, and as JSON.
     let said = server.ok(["fs", "history", "--json", &format!("/dump/{first}/t/a")]);
     let all: Vec<serde_json::Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!((&all[2]["dumps"], &all[2]["mode"]), (&2.into(), &"0640".into()));
     assert_eq!(all[3]["path"], format!("/dump/{first}/t/a"));
     assert_eq!((&all[0]["first"], &all[0]["now"]), (&serde_json::Value::Null, &true.into()));
-    // A link is itself, and leads nobody round; nor does one on the way.
+    // A link is shown itself and not followed; a link on the path leads to no file in the dumps.
     let said = server.ok(["fs", "history", "/archive/t/round"]);
     assert!(said.trim_end().ends_with("link"), "{said}");
     let said = server.fails(["fs", "history", "/archive/t/round/x"]);
     assert!(said.contains("nor is it in any of 4 dumps"), "{said}");
-    // What was a file is a directory now.
+    // A former file is now a directory.
     server.fed(&["write", "--create", "/archive/t/a/x"], b"x\n");
     let said = server.ok(["fs", "history", "/archive/t/a/x"]);
     assert_eq!(said.lines().count(), 2, "{said}");
@@ -83,7 +83,7 @@ fn every_version_is_listed_and_what_was_removed_is_found() {
     assert!(said.ends_with("\n+ /archive/t/a/x\n"), "{said}");
     let said = server.fails(["fs", "restore", &first, "/archive/t/a/x"]);
     assert!(said.contains("it is not in this dump"), "{said}");
-    // By its address, from where a token is due.
+    // By address, where a token is needed.
     let there = format!("{}/archive/t/b", server.addr("tcp!"));
     let said = server.ok(["fs", "yesterday", "latest", &there]);
     assert_eq!(said.trim_end(), format!("{}/dump/{fourth}/t/b", server.addr("tcp!")));
@@ -140,7 +140,7 @@ fn what_differs_is_shown_by_name_and_by_line() {
     assert!(lines[0].starts_with(&format!("--- /dump/{first}/t/a\t2001-09-09")), "{said}");
     assert_eq!(lines[2..], ["@@ -1 +1 @@", "-one", "+One"]);
     assert_eq!(server.ok(["fs", "yesterday", "-d", "--date", &first, "/archive/t/a"]), said);
-    // Between two dumps; and what has other attributes only.
+    // Between two dumps; and files with different attributes only.
     let second = dump(&server);
     let said = server.ok(["fs", "diff", &first, "/archive/t/sub", "--to", &second]);
     assert!(said.contains(&format!("+++ /dump/{second}/t/sub\n- /dump/{first}/t/sub/deep/\n")), "{said}");
@@ -157,7 +157,7 @@ fn a_tree_comes_back_as_it_was_and_takes_nothing_away() {
     let first = dump(&server);
     let dir = server.dir.path().to_path_buf();
     server.ok(["rm", "-r", "/archive/t"]);
-    // A file of a directory that is gone: with the directories on its way.
+    // A file of a removed directory: the directories on its path are restored, too.
     let said = server.ok(["fs", "restore", "latest", "/archive/t/sub/deep/y"]);
     assert_eq!(said, format!("/dump/{first}/t/sub/deep/y -> /archive/t/sub/deep/y: 1 file is back\n"));
     let said = server.ok(["fs", "restore", &first, "/archive/t"]);
@@ -168,7 +168,7 @@ fn a_tree_comes_back_as_it_was_and_takes_nothing_away() {
     let again = server.ok(["fs", "restore", &first, "/archive/t"]);
     assert_eq!(again, format!("/archive/t: all of /dump/{first}/t is there\n"));
 
-    // What differs is not overwritten, and nothing else is done then.
+    // Differing files are not overwritten, and then nothing else is restored.
     server.fed(&["write", "/archive/t/a"], b"now\n");
     server.ok(["rm", "/archive/t/b"]);
     server.fed(&["write", "--create", "/archive/t/since"], b"new\n");
@@ -189,7 +189,7 @@ fn a_tree_comes_back_as_it_was_and_takes_nothing_away() {
     );
     assert_eq!(server.ok(["cat", "/archive/t/a", "/archive/t/b", "/archive/t/since"]), "one\ntwo\nnew\n");
 
-    // Another kind of file in its place.
+    // A file of another kind in its place.
     server.ok(["rm", "/archive/t/b"]);
     server.ok(["mkdir", "/archive/t/b"]);
     server.ok(["rm", "-r", "/archive/t/sub"]);
@@ -199,19 +199,19 @@ fn a_tree_comes_back_as_it_was_and_takes_nothing_away() {
     let said = server.fails(["fs", "restore", "--force", &first, "/archive/t"]);
     assert!(said.contains("/archive/t/b: a directory is there now"), "{said}");
     assert_eq!(server.ok(["cat", "/archive/t/sub/deep/y"]), "y\n");
-    // It is not said to be there.
+    // The summary must not claim that it is restored.
     let output = server.run(["fs", "restore", "--force", &first, "/archive/t"]);
     let said = String::from_utf8_lossy(&output.stdout);
     let rest = "nothing is back; 1 that has come since stays; 1 failed\n";
     assert_eq!(said, format!("/dump/{first}/t -> /archive/t: {rest}"));
     assert_eq!(output.status.code(), Some(1));
-    // Nothing is left of what was on its way.
+    // No temporary files are left.
     assert_eq!(server.ok(["ls", "-a", "/archive/t"]), "a\nb\nround\nsince\nsub\n");
     let said = server.ok(["fs", "yesterday", "-c", &first, "/archive/t/a"]);
     assert!(said.contains("all of"), "{said}");
 }
 
-/// The root of the archive, of a client that says what no verb does.
+/// Returns the root of the archive, for requests that no verb sends.
 fn archive(server: &Server) -> nine_io::client::blocking::File {
     let addr: nine_net::Addr = format!("unix!{}", server.socket().display()).parse().unwrap();
     let client = nine_io::client::blocking::Client::dial(&addr, LIMIT, Default::default()).unwrap();
@@ -225,7 +225,7 @@ fn what_is_there_keeps_its_mode_unless_it_is_forced() {
     let first = dump(&server);
     let archive = archive(&server);
     let mode = |path: &str| archive.walk(path).unwrap().getattr(GetMask::BASIC).unwrap().mode & 0o777;
-    // What was open to all is so no more.
+    // Directories that were open to all are now read-only.
     for path in ["t/b", "t/sub"] {
         let set = SetAttr { mode: Some(0o500), ..SetAttr::default() };
         archive.walk(path).unwrap().setattr(&set).unwrap();
@@ -253,7 +253,7 @@ fn links_come_back_as_whose_they_were() {
     assert_eq!((attr.uid, attr.gid), (1234, 1235));
     let again = server.ok(["fs", "restore", "--force", &first, "/archive/t"]);
     assert_eq!(again, format!("/archive/t: all of /dump/{first}/t is there\n"));
-    // That only its owner is another is seen, and mended.
+    // A different owner alone is detected and restored.
     archive.walk("t/round").unwrap().setattr(&SetAttr { uid: Some(1), ..SetAttr::default() }).unwrap();
     let said = server.ok(["fs", "diff", &first, "/archive/t"]);
     assert!(said.ends_with("\nm /archive/t/round\n"), "{said}");
@@ -279,7 +279,7 @@ fn a_link_that_leads_elsewhere_is_another_version_however_old_it_is() {
     let ends: Vec<_> = rows(&said).iter().map(|row| (row[0].to_owned(), row[1].to_owned())).collect();
     let [first, second] = &dumps[..] else { unreachable!() };
     assert_eq!(ends, [(second.clone(), "now".into()), (first.clone(), first.clone())], "{said}");
-    // A path is the bytes it is.
+    // A path that is not UTF-8.
     tree.symlink(b"\xff", "x", nine_proto::NOGID).unwrap();
     let output = server.run([OsStr::new("fs"), OsStr::new("history"), OsStr::new("--json"), odd]);
     let one: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -290,7 +290,7 @@ fn a_link_that_leads_elsewhere_is_another_version_however_old_it_is() {
 fn what_cannot_be_compared_is_listed_by_itself() {
     let server = served();
     let first = dump(&server);
-    // Of exclusive use, and somebody has it: only that it was touched is known.
+    // An exclusive-use file that is open elsewhere: only the change of its attributes is known.
     let file = archive(&server).walk("t/a").unwrap();
     file.setattr(&SetAttr { mode: Some(0o640), special: Some(Qid::EXCL), ..SetAttr::default() }).unwrap();
     let held = file.open("", OpenFlags::READ).unwrap();
@@ -321,7 +321,7 @@ fn names_of_one_file_and_what_is_written_on_it_come_back() {
     assert_eq!(a.xattr("user.said").unwrap(), b"of a");
     assert_eq!(archive.walk("t").unwrap().xattr("user.said").unwrap(), b"of t");
     assert_eq!((attr.mode & 0o777, attr.mtime.sec), (0o640, 1_000_000_000));
-    // And somewhere else.
+    // And to another place.
     server.ok(["fs", "restore", "latest", "/archive/t", "--to", "here"]);
     let meta = fs::metadata(server.dir.path().join("here/sub/another")).unwrap();
     assert_eq!((meta.nlink(), meta.mtime()), (2, 1_000_000_000));
@@ -363,7 +363,7 @@ fn browsers_see_what_was() {
     assert!(!get("/mux/").contains("versions"));
 }
 
-/// Long enough for whatever is not wrong.
+/// Longer than anything here takes, unless it hangs.
 const LIMIT: std::time::Duration = std::time::Duration::from_secs(30);
 
 #[test]
@@ -382,13 +382,13 @@ fn an_archive_behind_other_muxes_is_found_where_it_is() {
     assert_eq!(said, format!("/n/home/dump/{first}/t/a\n"));
     let said = server.ok(["fs", "history", "/n/home/archive/t/a"]);
     assert_eq!(said.lines().count(), 2, "{said}");
-    // A file of a user's that pretends to be a mux is not asked.
+    // A user's file that imitates a mux is not trusted.
     let fake = server.dir.path().join("mux");
     fs::create_dir(&fake).unwrap();
     fs::write(fake.join("mounts"), "mount fs: /\nmount fs: /dump dump\n").unwrap();
     let said = server.fails(["fs", "history", "/disk/x"]);
     assert!(said.contains("it is in no archive"), "{said}");
-    // Where nothing says it, a person may.
+    // If nothing announces the dumps, the user may name them.
     let said = server.ok([
         "fs",
         "yesterday",
@@ -411,7 +411,7 @@ fn an_archive_behind_other_muxes_is_found_where_it_is() {
         "/letters",
     ]);
     assert!(said.contains("nothing says at which time"), "{said}");
-    // A server that goes away.
+    // A server that disconnects.
     assert_eq!(home.stop().0, Some(0));
     let output = server.run(["fs", "history", "/n/home/archive/t/a"]);
     assert_eq!(output.status.code(), Some(1));
@@ -435,7 +435,7 @@ fn thousands_of_dumps_of_any_server_are_looked_through() {
     fs::create_dir_all(server.files().join("old/lost+found/0101")).unwrap();
     let of = ["--dump", "/old", "--archive", "/live"];
     let output = server.run([&["fs", "history", "/live/f"][..], &of].concat());
-    // Where that takes long, it says how far it is.
+    // The command shows its progress if it takes long.
     let (said, how_far) =
         (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
     assert!(how_far.lines().all(|line| line.ends_with(" dumps so far")), "{how_far}");
@@ -537,7 +537,7 @@ fn a_directory_that_its_owner_may_not_write_is_restored_by_him() {
     as_nobody(&server, &[&restore[..], &["--force", "/archive/pub/t"]].concat(), 0);
     assert_eq!(modes(&server, &dirs), closed);
     assert_eq!(server.ok(["cat", "/archive/pub/t/d/f"]), "x\n");
-    // Elsewhere: into a directory that is there, only if he insists.
+    // To another place: into an existing directory only with --force.
     let to = ["--to", ":/archive/pub/t", "/archive/pub/t/d/e"];
     let said = as_nobody(&server, &[&restore[..], &to].concat(), 1);
     assert!(said.contains("Permission denied"), "{said}");
@@ -589,7 +589,7 @@ fn access_control_lists_come_back_and_no_others() {
     let file = root.walk("t/a").unwrap();
     file.set_xattr(access, &list(0), 0).unwrap();
     let first = dump(&server);
-    // Both are removed, and the directory gets a default list that the dump has not.
+    // Both files are removed, and the directory gets a default list that the dump does not have.
     server.ok(["rm", "/archive/t/a"]);
     server.ok(["rm", "/archive/t/b"]);
     root.walk("t").unwrap().set_xattr(default, &list(4), 0).unwrap();

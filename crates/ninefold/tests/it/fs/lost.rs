@@ -1,4 +1,4 @@
-//! A cache that is lost, and dumps that another server reads from the worm.
+//! A lost cache, and dumps that another server reads from the worm.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use rustix::process::Signal;
 
 use crate::fs::site::{self, Site};
 
-/// A file of so many MiB, all holes.
+/// Creates a sparse file of `size` MiB.
 fn disk(site: &Site, name: &str, size: u64) {
     fs::File::create(site.path(name)).unwrap().set_len(size << 20).unwrap();
 }
@@ -32,7 +32,7 @@ fn a_lost_cache_is_made_anew_from_a_dump() {
     server.child.wait().unwrap();
     site.dir = site::taken(&mut server);
 
-    // It is whole: nothing is lost that need not be.
+    // The cache is intact, so recover refuses without --force.
     let said = site.fails_words(&["fs", "recover", expr]);
     assert!(said.contains("its cache is whole") && said.contains("--force"), "{said}");
     fs::remove_file(site.path("c")).unwrap();
@@ -68,7 +68,7 @@ fn a_dump_that_cannot_be_read_hides_no_other() {
     }
     assert_eq!(server.stop().0, Some(0));
     site.dir = site::taken(&mut server);
-    // The node in which the first dump's root is.
+    // Damage the node with the root of the first dump.
     let mut bytes = fs::read(site.path("w")).unwrap();
     let name = b"one-alone";
     let at = (0..8 << 20).find(|at| bytes[*at..].starts_with(name)).unwrap();
@@ -79,7 +79,7 @@ fn a_dump_that_cannot_be_read_hides_no_other() {
     let names: Vec<&str> = dumps.iter().map(|dump| dump.split_once('/').unwrap().1).collect();
     let listed = server.ok(["ls", &format!("/dump/{year}")]);
     assert_eq!(listed.lines().collect::<Vec<_>>(), names);
-    // And what cannot be read is not taken for what was not there.
+    // An unreadable file is not reported as absent.
     let output = server.run(["fs", "history", "/archive/two-alone"]);
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(
@@ -132,7 +132,7 @@ fn a_worm_grows_while_it_is_served() {
     fs::File::options().write(true).open(&disk).unwrap().set_len(200 << 20).unwrap();
     let said = server.ok(["fs", "grow"]);
     assert!(said.contains(" (136.00 MiB) more: the worm has "), "{said}");
-    // More than it had room for before.
+    // More than fitted before.
     let big = server.dir.path().join("big");
     fs::write(&big, (0..100_u32 << 18).flat_map(u32::to_le_bytes).collect::<Vec<u8>>()).unwrap();
     server.ok(["put", "-q", "big", "/archive/big"]);

@@ -1,4 +1,4 @@
-//! Archives as a person has them: made, served, written, dumped, killed, and looked at.
+//! Archives as users work with them: created, served, written, dumped, killed, and checked.
 
 mod devices;
 mod full;
@@ -51,7 +51,7 @@ fn what_was_dumped_stays_and_what_was_synced_survives() {
     common::assert_same(&server.dir.path().join("tree"), &server.dir.path().join("back"));
     let said = server.fails(["rm", &format!("/dump/{first}/note")]);
     assert!(said.contains("Read-only file system"), "{said}");
-    // Another one of the same day.
+    // Another dump of the same day.
     let second = server.ok(["fs", "dump"]);
     assert_ne!(second.trim_end(), first);
     let said = server.ok(["fs", "dumps", "--json"]);
@@ -98,14 +98,14 @@ fn the_console_is_for_the_owner_and_says_what_is_wrong() {
     let said = server.fails(["fs", "ctl", "--name", "a", "fish"]);
     assert!(said.contains("`fish` is no command"), "{said}");
     assert!(server.ok(["fs", "ctl", "--name", "a"]).contains("\nsync "));
-    // The same word is the same archive, whatever it is mounted as.
+    // The same word is the same archive, wherever it is mounted.
     server.fed(&["write", "--create", "/a/x"], b"x\n");
     let name = server.ok(["fs", "dump", "--name", "a"]);
     assert_eq!(server.ok(["cat", &format!("/dump/{}/x", name.trim_end())]), "x\n");
     let disk = server.dir.path().join("b").display().to_string();
     let said = server.fails(["mux", "mount", &format!("fs:{disk},schedule=05:00"), "/again"]);
     assert!(said.contains("open with other options"), "{said}");
-    // One that is mounted later is opened then, by a thread of its own.
+    // An archive that is mounted later is opened then, by a thread of its own.
     let later = format!("fs:{}", server.dir.path().join("later").display());
     let said = server.fails(["mux", "mount", &later, "/later"]);
     assert!(said.contains("`ninefold fs ream` makes one"), "{said}");
@@ -113,7 +113,7 @@ fn the_console_is_for_the_owner_and_says_what_is_wrong() {
     server.ok(["mux", "mount", "-c", &later, "/later"]);
     server.fed(&["write", "--create", "/later/x"], b"later\n");
     assert_eq!(server.ok(["cat", "/later/x"]), "later\n");
-    // Without a proof nobody tells it anything.
+    // A client without a proof cannot control it.
     let tcp = server.addr("tcp!");
     let said = server.fails(["fs", "sync", "--name", "a", &format!("{tcp}/")]);
     assert!(said.contains("only its owner tells"), "{said}");
@@ -132,7 +132,7 @@ fn the_default_one_is_made_at_its_first_use() {
     let mut server = site.serve("fs:");
     assert_eq!(server.ok(["cat", "/archive/x"]), "x\n");
     assert!(!server.log().contains("a new archive"));
-    // While it is served it is nobody else's.
+    // While it is served, no other program can open it.
     let said = server.fails(["fs", "check"]);
     assert!(said.contains("another program has it"), "{said}");
     assert_eq!(server.stop().0, Some(0));
@@ -185,11 +185,11 @@ nothing
         assert!(said.contains(part), "{part}: {said}");
     }
     assert_eq!(status, Some(0));
-    // What fails is told, and the next line is read.
+    // Errors are reported, and the next line is read.
     let (status, said, wrong) = talk(b"dunp\nd\xff\nsync\n");
     assert!(wrong.contains("`dunp` is no command") && said == "ok\n", "{said}{wrong}");
     assert_eq!(status, Some(1));
-    // Nothing that a server says moves the cursor.
+    // No text from a server moves the cursor.
     let (_, _, wrong) = talk(b"du\x1b[2Jnp\n");
     assert!(wrong.contains(r"`du\u{1b}[2Jnp` is no command") && !wrong.contains('\u{1b}'), "{wrong}");
 }

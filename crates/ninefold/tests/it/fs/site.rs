@@ -1,4 +1,4 @@
-//! A scratch directory with disks in it, whose archives are served and looked at by turns.
+//! A scratch directory with disks; its archives are alternately served and checked.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -9,7 +9,7 @@ pub struct Site {
     pub dir: tempfile::TempDir,
 }
 
-/// The directory of a server that has ended.
+/// Takes the directory of a server that has ended.
 pub fn taken(server: &mut Server) -> tempfile::TempDir {
     std::mem::replace(&mut server.dir, tempfile::tempdir().unwrap())
 }
@@ -29,7 +29,7 @@ impl Site {
         command
     }
 
-    /// What a line says, which succeeds.
+    /// Runs a command that must succeed. Returns its output.
     pub fn ok(&self, line: &str) -> String {
         self.ok_words(&line.split(' ').collect::<Vec<_>>())
     }
@@ -41,7 +41,7 @@ impl Site {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// What a line says, which fails.
+    /// Runs a command that must fail. Returns its error text.
     pub fn fails(&self, line: &str) -> String {
         self.fails_words(&line.split(' ').collect::<Vec<_>>())
     }
@@ -52,7 +52,7 @@ impl Site {
         String::from_utf8_lossy(&output.stderr).into_owned()
     }
 
-    /// Serves it here, on a unix socket and loopback TCP; the directory is the server's from now on.
+    /// Serves an archive here, on a unix socket and loopback TCP. The server gets the directory.
     pub fn serve(&mut self, what: &str) -> Server {
         let dir = std::mem::replace(&mut self.dir, tempfile::tempdir().unwrap());
         let socket = format!("unix!{}", dir.path().join("s").display());

@@ -1,4 +1,4 @@
-//! Two machines and one archive: they take turns.
+//! Two machines and one archive with failover.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use rustix::process::Signal;
 
 use crate::common::{Server, ninefold, until};
 
-/// What both machines reach: disks, and the arbiter.
+/// Resources of both machines: disks, and the arbiter.
 struct Shared {
     dir: tempfile::TempDir,
 }
@@ -35,7 +35,7 @@ impl Shared {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// A machine at work, with these words behind the place of its archive.
+    /// Starts a machine, with these words after the location of its archive.
     fn machine(&self, name: &str, cache: &str, words: &str) -> Server {
         let (c, w) = (self.disk(cache), self.disk("w"));
         let what =
@@ -64,7 +64,7 @@ fn with_a_shared_cache_what_was_synced_is_there_after_a_takeover() {
     let dump = mars.ok(["fs", "dump", "--wait"]);
     let venus = shared.machine("venus", "c", ",cache=shared,begin=standby");
     assert!(status(&venus).contains("machine venus, standby: "), "{}", status(&venus));
-    // It serves what the worm has, and changes nothing.
+    // It serves the dumps on the worm read-only.
     assert_eq!(venus.ok(["cat", &format!("/dump/{}/old", dump.trim_end())]), "old\n");
     assert_eq!(venus.ok(["cat", "/archive/old"]), "old\n");
     let said = venus.fails(["write", "--create", "/archive/x"]);
@@ -83,7 +83,7 @@ fn with_a_shared_cache_what_was_synced_is_there_after_a_takeover() {
     venus.fed(&["write", "--create", "/archive/newer"], b"newer\n");
     venus.ok(["fs", "dump", "--wait"]);
 
-    // The old one comes back, and stands by until it is handed over.
+    // The old primary comes back, and stands by until a handover.
     let mut mars = mars;
     mars.child.wait().unwrap();
     let mars = shared.machine("mars", "c", ",cache=shared");
@@ -120,7 +120,7 @@ fn with_caches_of_their_own_what_no_dump_has_is_lost_and_named() {
     assert!(said.contains(&format!("from dump {dump} of ")) && said.contains("is not here"), "{said}");
     assert_eq!(venus.ok(["ls", "/archive"]), "adm\nold\n");
     venus.fed(&["write", "--create", "/archive/of-venus"], b"v\n");
-    // The old one does not become the main one by itself, though nobody is.
+    // The old primary does not become primary again by itself, although there is none.
     mars.child.wait().unwrap();
     assert_eq!(venus.stop().0, Some(0));
     let said = shared.ok(&["fs", "arbiter", &shared.disk("arbiter")]);
@@ -140,12 +140,12 @@ fn who_hands_over_follows_first_and_a_worm_that_is_away_is_tried_again() {
     assert!(said.contains("it stays the main one"), "{said}");
     mars.fed(&["write", "--create", "/archive/new"], b"new\n");
     assert!(status(&mars).contains("machine mars, the main one: "), "{}", status(&mars));
-    // No dump was there to be followed: it has made one.
+    // There was no dump to follow, so it made one.
     fs::rename(&away, &w).unwrap();
     assert!(mars.ok(["fs", "handover"]).contains("machine mars, standby: it follows"));
     assert_eq!(mars.ok(["cat", "/archive/old"]), "old\n");
 
-    // It is the main one again, and loses the lease: the worm is away when it finds that out.
+    // It becomes primary again and loses the lease. The worm is missing when it notices that.
     mars.ok(["fs", "takeover"]);
     fs::rename(&w, &away).unwrap();
     shared.ok(&["fs", "arbiter", &shared.disk("arbiter"), "--again"]);
@@ -215,8 +215,8 @@ fn a_takeover_that_fails_leaves_what_is_newest_where_it_was() {
     assert_eq!(mars.ok(["cat", "/archive/old", "/archive/new"]), "old\nnew\n");
 }
 
-/// As a cut of power leaves it between the lease and the cache: the arbiter says that mars was the main one last, and
-/// its cache is what it was before venus had its turn.
+/// The state after a power cut between the lease and the cache. According to the arbiter mars was the last primary, but
+/// its cache is from before venus was primary.
 #[test]
 fn a_cache_says_itself_how_new_it_is() {
     let shared = Shared::new("1");
@@ -270,12 +270,12 @@ fn who_mends_or_recovers_an_archive_takes_a_turn() {
     }
     let mut venus = venus;
     assert_eq!(venus.stop().0, Some(0));
-    // What is mended is no newer than it was.
+    // A repaired cache is not newer than before.
     assert!(shared.ok(&["fs", "check", "--repair", &turn]).ends_with(" is whole\n"));
     let mut mars = shared.machine("mars", "c", "");
     assert!(status(&mars).contains("standby: it follows: venus has been the main one"), "{}", status(&mars));
     assert_eq!(mars.stop().0, Some(0));
-    // What was recovered by a turn is what all go on from.
+    // After a recovery under the lease, all machines continue from the recovered state.
     let said = fails(&["fs", "recover", &turn]);
     assert!(said.contains("its cache is whole") && said.contains("--force"), "{said}");
     assert!(shared.ok(&["fs", "recover", "--force", &turn]).contains("it goes on from dump "));
@@ -312,7 +312,7 @@ fn who_stands_by_takes_over_by_an_arbiter_that_was_made_anew() {
     mars.signal(Signal::KILL);
     mars.child.wait().unwrap();
     shared.ok(&["fs", "arbiter", &shared.disk("arbiter"), "--again"]);
-    // It may not have found that out yet.
+    // It may not have noticed yet.
     let takes = || venus.client().args(["fs", "takeover"]).stdin(Stdio::null()).output().unwrap();
     until("it takes over", || takes().status.success());
     assert!(status(&venus).contains("machine venus, the main one: "), "{}", status(&venus));

@@ -1,4 +1,4 @@
-//! A relay between a client and a server that parses messages: it counts them, stops after a number of bytes, cuts the
+//! A relay between a client and a server that parses messages. It counts them, stops after a number of bytes, cuts the
 //! connection, or holds answers back until there are enough requests.
 
 use std::io::{ErrorKind, Read, Write};

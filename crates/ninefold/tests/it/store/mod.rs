@@ -1,5 +1,5 @@
-//! An archive whose worm lies in an object store: made, served, dumped, killed and looked at by the real command, while
-//! the store throttles, loses answers and cuts them short.
+//! An archive with its worm in an object store: created, served, dumped, killed and checked by the real command, while
+//! the store throttles, loses answers and truncates them.
 #![cfg(feature = "s3")]
 
 use std::fs;
@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use crate::common;
 use crate::fs::site::{self, Site};
 
-/// A cache of 60 MiB, a key, and the expression of an archive.
+/// Creates a cache of 60 MiB and a key. Returns the expression of an archive.
 fn place(site: &Site, store: &Server, words: &str) -> String {
     fs::File::create(site.path("c")).unwrap().set_len(60 << 20).unwrap();
     fs::create_dir_all(site.path(".aws")).unwrap();
@@ -19,7 +19,7 @@ fn place(site: &Site, store: &Server, words: &str) -> String {
     format!("c w\"c\" s3\"attic/a?endpoint=http://127.0.0.1:{}{words}\"", store.port)
 }
 
-/// Files of some sizes.
+/// Stores files of different sizes.
 fn tree(server: &common::Server) {
     let tree = server.dir.path().join("tree");
     fs::create_dir(&tree).unwrap();
@@ -33,7 +33,7 @@ fn tree(server: &common::Server) {
 fn an_archive_lives_in_a_store() {
     let (mut site, store) = (Site::new(), Server::start());
     let expr = place(&site, &store, "&size=2G");
-    // Who looks at a bucket with a tool that has folders may make some.
+    // Tools that show folders may create such objects in a bucket.
     ["a/", "a/data/", "a/claim/"].iter().for_each(|folder| store.put(folder));
     let said = site.ok_words(&["fs", "ream", &expr, "--no-fastworm"]);
     assert!(said.contains("worm   4194304 sectors"), "{said}");
@@ -65,7 +65,7 @@ fn an_archive_lives_in_a_store() {
     site.dir = site::taken(&mut server);
 
     let (_, word) = expr.split_once("s3").unwrap();
-    // Another machine reads what is there, and changes nothing.
+    // Another machine reads the dumps, and changes nothing.
     let before = store.names();
     let mut server = site.serve(&format!("fs:follow s3{word}"));
     assert_eq!(server.ok(["ls", &format!("/dump/{name}/tree")]).lines().count(), 40);
@@ -74,7 +74,7 @@ fn an_archive_lives_in_a_store() {
     assert_eq!(store.names(), before);
     let said = site.ok_words(&["block", "status", &format!("ro s3{word}")]);
     assert!(said.contains("ros3\"attic/a\" 4194304 sectors, read only"), "{said}");
-    // The last thing that was put is gone.
+    // The newest objects are removed.
     store.remove(store.names().iter().rfind(|name| name.starts_with("a/data/")).unwrap());
     store.remove(store.names().iter().rfind(|name| name.starts_with("a/data/")).unwrap());
     let said = site.fails_words(&["fs", "check", &expr]);
@@ -123,7 +123,7 @@ fn what_is_wrong_is_said_with_what_to_do() {
     let said = ream(&expr);
     assert!(said.contains("SlowDown: by a test (asked ") && said.contains("s3\"attic/a\""), "{said}");
     store.heal();
-    // A key of a file is used as it is there: a token of the environment is of another one.
+    // A key in a file is used alone, without the session token in the environment, which belongs to another key.
     let (_, word) = expr.split_once("s3").unwrap();
     let word = word.replace("&patience=1", "&profile=default");
     let mut keyed = site.command(&["block", "status", &format!("ro s3{word}")]);
@@ -147,7 +147,8 @@ fn what_is_wrong_is_said_with_what_to_do() {
     assert!(said.contains("the name of a bucket is expected"), "{said}");
 }
 
-/// Two machines share nothing but a store: the worm is there, and the slate by which they agree who writes it.
+/// Two machines share only a store: it holds the worm, and the compare-and-swap object by which they agree on the
+/// writer.
 #[test]
 fn two_machines_agree_in_the_store_which_of_them_writes() {
     let (site, store) = (Site::new(), Server::start());
