@@ -49,6 +49,8 @@ pub fn target(text: &str) -> Result<Target, Fail> {
 }
 
 impl Client {
+    /// Dials a server and attaches to its tree. Fails with EINVAL if the options do not fit the
+    /// address.
     pub fn connect(server: &str, how: &How<'_>) -> Result<Self, Fail> {
         let wrong = |text: String| Fail::new(Errno::EINVAL, text);
         let target = target(server)?;

@@ -89,6 +89,7 @@ pub struct Change {
     pub old_dir: Option<Rc<Dir>>,
 }
 
+/// The kind of a difference.
 pub enum What {
     Added,
     Removed,

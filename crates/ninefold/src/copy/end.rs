@@ -38,6 +38,7 @@ pub struct Meta {
     pub is_sparse: bool,
 }
 
+/// The kind of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Dir,

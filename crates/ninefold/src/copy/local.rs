@@ -29,7 +29,7 @@ const NAMES: usize = 1024;
 /// Flags to open directories, never through a link.
 const DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// An open directory.
+/// An open directory. Methods without a description are as in `end::Dir`.
 #[derive(Clone)]
 pub struct Dir(Rc<OwnedFd>);
 
@@ -221,7 +221,7 @@ impl Listing {
     }
 }
 
-/// A file that is being written.
+/// A file that is being written. Methods without a description are as in `end::Sink`.
 pub struct Temp {
     file: File,
     /// Bytes that existed before.

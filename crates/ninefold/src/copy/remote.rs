@@ -39,7 +39,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 const FIRST_NAMES: u32 = 8 * 1024;
 const NAMES: u32 = 40 * 1024;
 
-/// A directory that was walked to.
+/// A directory that was walked to. Methods without a description are as in `end::Dir`.
 #[derive(Clone)]
 pub struct Dir(Rc<File>);
 
@@ -439,7 +439,7 @@ pub fn is_more(qid: Qid, meta: &Meta) -> bool {
     qid.ty & (Qid::APPEND | Qid::EXCL) != 0 || meta.kind == Kind::Special
 }
 
-/// A file that is being written.
+/// A file that is being written. Methods without a description are as in `end::Sink`.
 pub struct Temp {
     file: Rc<Written>,
     dir: Rc<File>,

@@ -28,6 +28,7 @@ pub struct Seen {
     pub clients: Vec<Client>,
 }
 
+/// The activity of an upstream server.
 #[derive(Debug)]
 pub struct Server {
     pub name: String,
@@ -49,6 +50,7 @@ pub struct Server {
     pub away: Option<String>,
 }
 
+/// The activity of a client.
 #[derive(Debug)]
 pub struct Client {
     pub id: u64,
