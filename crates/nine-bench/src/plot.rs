@@ -30,7 +30,8 @@ const HEIGHT: f64 = 400.0;
 /// Margins for labels: left, right, top, bottom.
 const ROOM: [f64; 4] = [72.0, 16.0, 34.0, 48.0];
 const COLOURS: [&str; 7] = ["#1f77b4", "#d9730d", "#7f7f7f", "#2ca02c", "#9467bd", "#8c564b", "#b8a000"];
-/// The x axis is logarithmic from the ratio `WIDE` of the largest to the smallest value on, the y axis from `HIGH` on.
+/// The x axis is logarithmic if its largest value is at least `WIDE` times its smallest.
+/// The y axis is only logarithmic if the x axis is, and if its own ratio is at least `HIGH`.
 const WIDE: f64 = 32.0;
 const HIGH: f64 = 3.0;
 
