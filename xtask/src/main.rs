@@ -18,6 +18,7 @@ mod green;
 mod guest;
 mod http;
 mod images;
+mod language;
 mod mux;
 mod netns;
 mod nightly;
@@ -62,7 +63,10 @@ Every change:
   cases --dir DIR [PART]    programs that each show something that must hold
 
 One check alone:
-  tidy                      dependencies between crates, places of tokio and unsafe, text, names, licences
+  tidy                      dependencies between crates, places of tokio and unsafe, text, names, licences, language
+  language [--bless | NAME..]
+                            the measures of names, comments and documents beside their goals; of a crate or document
+                            also each place (--bless: writes the better numbers into xtask/language.toml)
   sim [--seed N] [--count N]
                             simulated worlds: one by its seed, or COUNT small ones a test (of large ones fewer)
   sim archive [--seed N] [--seeds N]
@@ -130,6 +134,10 @@ fn main() -> ExitCode {
         ["sanitizer", flag @ ("address" | "thread")] => nightly::sanitizer(&mut steps, flag),
         ["ci"] => steps.run("ci", Command::new(root().join(".ci/run")).current_dir(root())),
         ["tidy"] => steps.call("tidy", "cargo xtask tidy", || tidy::run(root())),
+        ["language", "--bless"] => return language::bless(root()),
+        ["language", names @ ..] if !names.iter().any(|name| name.starts_with('-')) => {
+            return language::show(root(), names);
+        }
         ["fuzz-smoke"] => steps.run("fuzz smoke", &mut fuzz_command(&test::SMOKE.to_string(), 1)),
         ["fuzz-smoke", n] if n.parse::<u64>().is_ok() => steps.run("fuzz smoke", &mut fuzz_command(n, 1)),
         ["python"] => Program::built(&mut steps, false).and_then(|program| python::run(&mut steps, &program)),

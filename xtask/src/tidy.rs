@@ -12,6 +12,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
+use crate::language;
+
 /// Checks the repository; true when nothing is wrong.
 pub fn run(root: &Path) -> bool {
     let tree = match Tree::read(root) {
@@ -24,6 +26,7 @@ pub fn run(root: &Path) -> bool {
     let mut found = arrows::check(&tree);
     found.extend(text::check(&tree));
     found.extend(licences::check(&tree));
+    found.extend(language::check(root, &tree));
     for finding in &found {
         eprintln!("{finding}");
     }
@@ -32,14 +35,15 @@ pub fn run(root: &Path) -> bool {
 
 /// One broken rule.
 #[derive(Debug, PartialEq, Eq)]
-struct Finding {
+pub struct Finding {
     path: String,
     line: usize,
     what: String,
 }
 
 impl Finding {
-    fn new(path: &str, line: usize, what: impl Into<String>) -> Self {
+    /// A broken rule at a line of a file, counted from one, and what to do about it.
+    pub fn new(path: &str, line: usize, what: impl Into<String>) -> Self {
         Finding { path: path.to_string(), line, what: what.into() }
     }
 }
@@ -52,17 +56,28 @@ impl fmt::Display for Finding {
 
 /// The files tidy reads, by their path from the root of the repository.
 #[derive(Default)]
-struct Tree(BTreeMap<String, String>);
+pub struct Tree(BTreeMap<String, String>);
 
 impl Tree {
-    fn read(root: &Path) -> std::io::Result<Self> {
+    /// Reads sources, manifests and documents.
+    ///
+    /// # Errors
+    /// A file or a folder cannot be read, or a file is not UTF-8.
+    pub fn read(root: &Path) -> std::io::Result<Self> {
         let mut tree = Tree::default();
-        for name in ["Cargo.toml", "deny.toml", "README.md", "ARCHITECTURE.md"] {
+        for name in [
+            "Cargo.toml",
+            "deny.toml",
+            "README.md",
+            "ARCHITECTURE.md",
+            "CONTRIBUTING.md",
+            "xtask/language.toml",
+        ] {
             if let Ok(text) = std::fs::read_to_string(root.join(name)) {
                 tree.0.insert(name.to_string(), text);
             }
         }
-        for dir in ["crates", "xtask", "fuzz", "images", "capi", "python"] {
+        for dir in ["crates", "xtask", "fuzz", "images", "capi", "python", "docs"] {
             tree.add(root, dir)?;
         }
         Ok(tree)
@@ -77,27 +92,39 @@ impl Tree {
                 if name != "target" {
                     self.add(root, &path)?;
                 }
-            } else if name.ends_with(".rs") || name == "Cargo.toml" {
+            } else if name.ends_with(".rs")
+                || name == "Cargo.toml"
+                || dir.starts_with("docs") && name.ends_with(".md")
+            {
                 self.0.insert(path.clone(), std::fs::read_to_string(root.join(&path))?);
             }
         }
         Ok(())
     }
 
-    fn get(&self, path: &str) -> &str {
+    /// The text of a file; empty if there is none.
+    pub fn get(&self, path: &str) -> &str {
         self.0.get(path).map_or("", String::as_str)
     }
 
     /// Rust files, with their text.
-    fn rust(&self) -> impl Iterator<Item = (&str, &str)> {
+    pub fn rust(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0
             .iter()
             .filter(|(path, _)| path.ends_with(".rs"))
             .map(|(path, text)| (path.as_str(), text.as_str()))
     }
 
+    /// Markdown documents, with their text.
+    pub fn documents(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0
+            .iter()
+            .filter(|(path, _)| path.ends_with(".md"))
+            .map(|(path, text)| (path.as_str(), text.as_str()))
+    }
+
     /// The crates that exist, by name; a folder is named as its crate.
-    fn crates(&self) -> impl Iterator<Item = &str> {
+    pub fn crates(&self) -> impl Iterator<Item = &str> {
         self.0.keys().filter_map(|path| path.strip_prefix("crates/")?.strip_suffix("/Cargo.toml"))
     }
 }
@@ -116,8 +143,9 @@ fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     text.split('\n').enumerate().map(|(i, line)| (i + 1, line))
 }
 
+/// A repository of these files.
 #[cfg(test)]
-fn planted(files: &[(&str, &str)]) -> Tree {
+pub fn planted(files: &[(&str, &str)]) -> Tree {
     Tree(files.iter().map(|(path, text)| (path.to_string(), text.to_string())).collect())
 }
 
