@@ -67,7 +67,8 @@ mod tests {
 
     #[test]
     fn added_lines_are_new_and_lines_beside_them_are_not() {
-        let diff = "diff --git a.rs a.rs\n--- a.rs\n+++ a.rs\n@@ -3 +3,2 @@ fn f() {\n-old\n+new\n+new\n@@ -9,2 +9,0 @@\n\
+        let diff = "diff --git a.rs a.rs\n--- a.rs\n+++ a.rs\n@@ -3 +3,2 @@ fn f() {\n\
+                    -old\n+new\n+new\n@@ -9,2 +9,0 @@\n\
                     @@ -20 +18 @@\n--- b.md\n+++ b.md\n@@ -0,0 +1,3 @@\n";
         let lines = NewLines::parse(diff);
         let new: Vec<usize> = (1..25).filter(|line| lines.contains("a.rs", *line)).collect();

@@ -44,9 +44,9 @@ impl std::fmt::Display for MeasureGoal {
 pub enum MeasureUnit {
     /// A number of places.
     Count,
-    /// A number of places, whose goal is a percentage. A deletion elsewhere does not change a number.
+    /// A number of places, with a goal for their percentage. A deletion elsewhere does not change the number.
     CountOfShare,
-    /// A number of places, whose goal is a number per 1,000 words.
+    /// A number of places, with a goal for their number per 1,000 words.
     CountOfRate,
     /// A ratio with one decimal, which may get worse by `slack`. Blessing never writes a worse number, so that the
     /// slack does not add up.
@@ -131,7 +131,8 @@ pub const DOCUMENT_MEASURES: &[LanguageMeasure] = &[
     measure("coinages", MeasureGoal::AtMost(0.5), MeasureUnit::CountOfRate, "coined words"),
 ];
 
-/// The documents that speak to the reader: `you` is measured in these alone. A name with a slash at its end is a folder.
+/// The documents that speak to the reader. The goal of `you` holds in these alone. A name with a slash at its end is a
+/// folder.
 pub const GUIDES: &[&str] = &[
     "CONTRIBUTING.md",
     "README.md",

@@ -113,7 +113,7 @@ fn block_comment(bytes: &[u8]) -> usize {
     bytes.len()
 }
 
-/// The length of a literal with escapes whose content starts at `from`.
+/// The length of a literal with escapes; its content starts at `from`.
 fn quoted(bytes: &[u8], from: usize, quote: u8) -> usize {
     let mut at = from;
     while at < bytes.len() {

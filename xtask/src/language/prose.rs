@@ -1,9 +1,9 @@
 //! Sentences and words of comments and of Markdown documents.
 //!
-//! In: numbered lines of text. Out: sentences, each word with its line. Code (fences, spans, indented blocks), tables,
-//! headings, HTML and the targets of links are no prose; a code span or a link's address in the text counts as one
-//! word, [`CODE_WORD`]. A sentence ends with `.`, `!` or `?` before white space, and with its paragraph or list item. It
-//! does not end with a colon: the goals for its length were measured like that on other projects.
+//! In: numbered lines of text. Out: sentences, each word with its line. Fenced and indented code, tables, headings,
+//! HTML and the targets of links are no prose. A code span or an address counts as one word, [`CODE_WORD`]. A sentence
+//! ends with `.`, `!` or `?` before white space, and with its paragraph or list item. It does not end with a colon: the
+//! goals for its length were measured like that on other projects.
 
 use super::lexer::{SourceToken, TokenKind};
 
@@ -242,7 +242,8 @@ mod tests {
     #[test]
     fn code_tables_headings_and_html_are_no_prose() {
         let text = "# A heading\n\nOne.\n```sh\nwhat who\n```\n| what | who |\n\n    what code\n\n    what more\n\n\
-                    <img src=\"what\">\n<!-- what\nwho -->\n[what]: https://who\nTwo.\n~~~~\nwhat\n~~~\nwho\n~~~~\nThree";
+                    <img src=\"what\">\n<!-- what\nwho -->\n[what]: https://who\nTwo.\n~~~~\nwhat\n~~~\nwho\n~~~~\n\
+                    Three";
         assert_eq!(document(text), ["One", "Two", "Three"]);
     }
 
@@ -272,7 +273,8 @@ mod tests {
 
     #[test]
     fn comments_of_one_kind_on_adjacent_lines_are_one_text() {
-        let source = "//! One\n//! two.\n//!\n//! ```\n//! what\n//! ```\n\n/// Three\n// four\nlet x = \"// no\"; // five\n\
+        let source = "//! One\n//! two.\n//!\n//! ```\n//! what\n//! ```\n\n/// Three\n// four\n\
+                      let x = \"// no\"; // five\n\
                       // six\n\n// seven\n// eight\n";
         let sentences = comment_sentences(&tokens(source));
         assert_eq!(spelled(&sentences), ["One two", "Three", "four", "five", "six", "seven eight"]);

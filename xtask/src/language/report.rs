@@ -368,7 +368,7 @@ fn percentile(lengths: &[usize], percent: usize) -> f64 {
     sorted.get(sorted.len() * percent / 100).map_or(0.0, |length| *length as f64)
 }
 
-/// A word in lower case, without what follows an apostrophe: `What's` is `what`.
+/// A word in lower case, up to an apostrophe: `What's` is `what`.
 fn stem(word: &str) -> String {
     word.split(['\'', '’']).next().unwrap_or(word).to_lowercase()
 }

@@ -76,7 +76,7 @@ fn without_tests<'a>(tokens: &[SourceToken<'a>], test_modules: &mut Vec<&'a str>
     let mut kept = Vec::with_capacity(tokens.len());
     let mut at = 0;
     while at < tokens.len() {
-        let Some(attribute) = Attribute::at(tokens, at) else {
+        let Some(attribute) = AttributeTokens::at(tokens, at) else {
             kept.push(tokens[at]);
             at += 1;
             continue;
@@ -101,15 +101,15 @@ fn without_tests<'a>(tokens: &[SourceToken<'a>], test_modules: &mut Vec<&'a str>
 }
 
 /// An attribute: the range of the tokens between its brackets.
-struct Attribute {
+struct AttributeTokens {
     is_inner: bool,
     start: usize,
     end: usize,
 }
 
-impl Attribute {
+impl AttributeTokens {
     /// The attribute that starts at this token.
-    fn at(tokens: &[SourceToken], at: usize) -> Option<Attribute> {
+    fn at(tokens: &[SourceToken], at: usize) -> Option<AttributeTokens> {
         let is = |at: usize, text: &str| tokens.get(at).is_some_and(|token| token.is(text));
         let is_inner = is(at + 1, "!");
         let open = at + 1 + usize::from(is_inner);
@@ -120,7 +120,9 @@ impl Attribute {
         for (end, token) in tokens.iter().enumerate().skip(open) {
             match token.text {
                 "[" => depth += 1,
-                "]" if depth == 1 => return Some(Attribute { is_inner, start: open + 1, end: end + 1 }),
+                "]" if depth == 1 => {
+                    return Some(AttributeTokens { is_inner, start: open + 1, end: end + 1 });
+                }
                 "]" => depth -= 1,
                 _ => {}
             }
@@ -152,7 +154,7 @@ impl Attribute {
 /// The end of the item, field, statement or arm that starts at this token, or before it with more attributes.
 fn item_end(tokens: &[SourceToken], mut at: usize) -> usize {
     loop {
-        match Attribute::at(tokens, at) {
+        match AttributeTokens::at(tokens, at) {
             Some(attribute) => at = attribute.end,
             None if tokens.get(at).is_some_and(SourceToken::is_comment) => at += 1,
             None => break,
@@ -239,7 +241,7 @@ fn find_undocumented<'a>(file: &mut SourceFile<'a>, tokens: &[SourceToken<'a>]) 
         at += 1;
         if token.is_comment() {
             is_documented |= token.text.starts_with("///") && !token.text.starts_with("////");
-        } else if let Some(attribute) = Attribute::at(tokens, at - 1) {
+        } else if let Some(attribute) = AttributeTokens::at(tokens, at - 1) {
             is_documented |= tokens[attribute.start..attribute.end].iter().any(|token| token.is("doc"));
             at = attribute.end;
         } else {
@@ -305,7 +307,8 @@ mod tests {
     #[test]
     fn types_are_found_and_aliases_and_keywords_in_strings_are_not() {
         let file = measured(
-            "pub struct A<T>(T);\nenum BigThing {}\ntrait C {}\nunion D { x: u8 }\ntype E = A<u8>;\nlet s = \"struct F\";\n\
+            "pub struct A<T>(T);\nenum BigThing {}\ntrait C {}\nunion D { x: u8 }\ntype E = A<u8>;\n\
+             let s = \"struct F\";\n\
              // struct G\nlet union = x; union.y(); impl A<u8> {} macro_rules! m { () => { struct $name; } }",
         );
         assert_eq!(names(&file.types), ["A", "BigThing", "C", "D"]);
@@ -352,7 +355,8 @@ mod tests {
     #[test]
     fn renamed_imports_of_our_own_crates_are_found() {
         let file = measured(
-            "use nine_io::{A as B, c::{D as E, F}};\nuse crate::G as H;\npub use super::I as J;\nuse ::nine_io::K as L;\n\
+            "use nine_io::{A as B, c::{D as E, F}};\nuse crate::G as H;\npub use super::I as J;\n\
+             use ::nine_io::K as L;\n\
              use std::io::Error as IoError; use nine_io::Trait as _; mod m; use m::N as O; let x = y as Z;\n\
              fn f() -> impl X + use<'a> {}",
         );
@@ -373,7 +377,8 @@ mod tests {
     fn public_items_without_documentation_are_found() {
         let file = measured(
             "/// Good.\n#[derive(X)]\npub struct A { pub field: u8 }\npub fn b() {}\npub(crate) fn c() {}\n\
-             #[doc = \"x\"] pub fn d() {}\npub const E: u8 = 1;\npub const TABLED: u8 = 2; pub const unsafe extern \"C\" fn f() {}\n\
+             #[doc = \"x\"] pub fn d() {}\n\npub const E: u8 = 1;\npub const TABLED: u8 = 2;\n\
+             pub const unsafe extern \"C\" fn f() {}\n\
              pub mod g; pub use h::I; /// Not of K.\nstruct J; pub enum K {}\n// plain\npub trait L {}",
         );
         assert_eq!(names(&file.undocumented), ["b", "E", "f", "K", "L"]);
