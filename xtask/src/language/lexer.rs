@@ -54,7 +54,10 @@ pub fn tokens(text: &str) -> Vec<SourceToken<'_>> {
         }
         let rest = &text[at..];
         let (kind, length) = token_at(rest);
-        let newlines = rest[..length].bytes().filter(|b| *b == b'\n').count();
+        let newlines = match kind {
+            None | Some(TokenKind::Literal) => rest[..length].bytes().filter(|b| *b == b'\n').count(),
+            _ => 0,
+        };
         let kind = match kind {
             Some(TokenKind::Comment) if tokens.last().is_some_and(|last| last.end_line == line) => {
                 Some(TokenKind::TrailingComment)
@@ -178,8 +181,14 @@ fn identifier(rest: &str) -> usize {
     if !rest[raw..].starts_with(is_name_start) {
         return 0;
     }
+    let bytes = rest.as_bytes();
+    let mut at = raw;
+    while bytes.get(at).is_some_and(|byte| byte.is_ascii_alphanumeric() || *byte == b'_') {
+        at += 1;
+    }
+    // The rest of a name that is not ASCII alone.
     let is_end = |c: char| !c.is_alphanumeric() && c != '_';
-    rest[raw..].find(is_end).map_or(rest.len(), |length| raw + length)
+    rest[at..].find(is_end).map_or(rest.len(), |length| at + length)
 }
 
 fn is_name_start(c: char) -> bool {

@@ -197,7 +197,8 @@ const HEAD: &str = "\
 #
 # `cargo xtask language` shows the numbers beside the goals, `cargo xtask language NAME` shows the places behind them,
 # and `cargo xtask language --bless` writes the numbers that have become better. To raise a number, edit it here and
-# give the reason in the commit.
+# give the reason in the commit. `--bless` also adds rows that are missing, removes those that are gone, and resolves a
+# merge conflict in this file: of two rows of one name the better numbers stay.
 #
 # Crates: numbers of places, but what-who is per 1,000 words of comments, what-first a percentage of sentences, and
 # comments a number of lines on 100 code lines. Documents: mean and p90 are words in a sentence, what-who and you are
@@ -207,7 +208,7 @@ const HEAD: &str = "\
 
 #[cfg(test)]
 mod tests {
-    use super::super::goals::{CRATE_MEASURES, DOCUMENT_MEASURES, MeasureGoal};
+    use super::super::goals::{CRATE_MEASURES, DOCUMENT_MEASURES};
     use super::super::report::measure;
     use super::*;
     use crate::tidy::{Tree, planted};
@@ -309,15 +310,5 @@ mod tests {
         assert_eq!(ratchet.unread, [3, 5, 7]);
         let numbers = &ratchet.documents["a.md"].numbers;
         assert_eq!((numbers["mean"], numbers["you"]), (19.5, 1.0));
-    }
-
-    #[test]
-    fn goals_between_bounds_compare_by_distance() {
-        let goal = MeasureGoal::Between(18.0, 25.0);
-        let measure = CRATE_MEASURES.iter().find(|measure| measure.goal == goal).unwrap();
-        let value = |number| MeasuredValue { measure, number, ratio: number, places: Vec::new() };
-        assert!(is_worse(&value(12.0), Some(14.0)));
-        assert!(!is_worse(&value(13.1), Some(14.0)));
-        assert!(is_worse(&value(27.0), Some(20.0)));
     }
 }

@@ -111,9 +111,12 @@ impl AttributeTokens {
     /// The attribute that starts at this token.
     fn at(tokens: &[SourceToken], at: usize) -> Option<AttributeTokens> {
         let is = |at: usize, text: &str| tokens.get(at).is_some_and(|token| token.is(text));
+        if !is(at, "#") {
+            return None;
+        }
         let is_inner = is(at + 1, "!");
         let open = at + 1 + usize::from(is_inner);
-        if !is(at, "#") || !is(open, "[") {
+        if !is(open, "[") {
             return None;
         }
         let mut depth = 0;
