@@ -116,17 +116,23 @@ pub const fn principal_ceiling(capacity: usize, class: PrincipalClass) -> usize 
 
 /// Units that a principal of this class may take now.
 pub fn allowance(capacity: usize, class: PrincipalClass, held: UnitsHeld) -> usize {
-    let (mut below, mut left) = (0, usize::MAX);
-    for of in [PrincipalClass::Unproven, PrincipalClass::Proven, PrincipalClass::Owner] {
-        below += held.by_class[of as usize];
-        if of >= class {
-            left = left.min(class_ceiling(capacity, of).saturating_sub(below));
-        }
-    }
+    let left = class_allowance(capacity, class, held.by_class);
     match class {
         PrincipalClass::Owner => left,
         _ => left.midpoint(held.by_principal).saturating_sub(held.by_principal),
     }
+}
+
+/// Units that all principals of this class may take together now.
+fn class_allowance(capacity: usize, class: PrincipalClass, held: [usize; 3]) -> usize {
+    let (mut below, mut left) = (0, usize::MAX);
+    for of in [PrincipalClass::Unproven, PrincipalClass::Proven, PrincipalClass::Owner] {
+        below += held[of as usize];
+        if of >= class {
+            left = left.min(class_ceiling(capacity, of).saturating_sub(below));
+        }
+    }
+    left
 }
 
 /// A resource with a fixed number of units. See the module.
@@ -161,9 +167,13 @@ impl PrincipalAccount {
     }
 
     fn allowance(&self) -> usize {
-        let by_class = self.limit.by_class.each_ref().map(|units| units.load(Relaxed));
-        let held = UnitsHeld { by_class, by_principal: self.units.load(Relaxed) };
+        let held = UnitsHeld { by_class: self.limit.units(), by_principal: self.units.load(Relaxed) };
         allowance(self.limit.capacity, self.class, held)
+    }
+
+    /// Units that all principals of this class may still take together.
+    fn class_allowance(&self) -> usize {
+        class_allowance(self.limit.capacity, self.class, self.limit.units())
     }
 }
 
@@ -191,13 +201,34 @@ impl FairLimit {
 
     /// The number of units held.
     pub fn held(&self) -> usize {
-        self.by_class.iter().map(|units| units.load(Relaxed)).sum()
+        self.units().iter().sum()
+    }
+
+    fn units(&self) -> [usize; 3] {
+        self.by_class.each_ref().map(|units| units.load(Relaxed))
     }
 
     /// Takes `units` units, or returns `None`.
     pub fn take(self: &Arc<Self>, principal: &ClientPrincipal, units: usize) -> Option<FairShare> {
         let mut share = self.charge(principal, 0);
         share.grow(units).then_some(share)
+    }
+
+    /// Takes one unit, or returns `None`. Nobody is refused while half of the units are free; and a principal without any
+    /// gets one as long as its class may have it.
+    pub fn take_one(self: &Arc<Self>, principal: &ClientPrincipal) -> Option<FairShare> {
+        let mut share = self.charge(principal, 0);
+        let takers = lock(&self.accounts);
+        let account = &share.account;
+        let is_first = account.units.load(Relaxed) == 0 && account.class_allowance() > 0;
+        if 2 * self.held() > self.capacity && !is_first && account.allowance() == 0 {
+            drop(takers);
+            return None;
+        }
+        account.add(1);
+        share.units = 1;
+        drop(takers);
+        Some(share)
     }
 
     /// Charges units for a resource that exists already, whether they are free or not.
@@ -322,6 +353,27 @@ mod tests {
         let units: Vec<_> = shares.iter().map(FairShare::units).collect();
         assert_eq!(units, [96, 48, 24, 12, 6, 3, 1, 1, 0, 0]);
         assert_eq!(units[0], principal_ceiling(256, PrincipalClass::Unproven));
+    }
+
+    #[test]
+    fn above_half_each_principal_keeps_its_share_and_has_at_least_one_unit() {
+        let one_by_one = |limit: &Arc<FairLimit>, principal: &ClientPrincipal| {
+            std::iter::from_fn(|| limit.take_one(principal)).collect::<Vec<_>>()
+        };
+        let limit = FairLimit::new(400);
+        let greedy = one_by_one(&limit, &address(0));
+        assert_eq!(greedy.len(), 201, "half of the units are for anybody");
+        let others: Vec<_> = (1..200).flat_map(|n| one_by_one(&limit, &address(n))).collect();
+        assert_eq!(greedy.len() + others.len(), 300, "clients without proof have three quarters");
+        let user = one_by_one(&limit, &ClientPrincipal::User(7));
+        let owner = one_by_one(&limit, &ClientPrincipal::Owner);
+        assert!(user.len() >= 25 && user.len() + owner.len() == 100, "{} {}", user.len(), owner.len());
+        // The smallest limits.
+        for capacity in 1..4 {
+            let limit = FairLimit::new(capacity);
+            let all: Vec<_> = (0..capacity).map_while(|n| limit.take_one(&address(n))).collect();
+            assert_eq!(all.len(), capacity);
+        }
     }
 
     #[test]

@@ -108,6 +108,8 @@ pub struct Connection {
     opens: usize,
     /// Fids that it may have above its floor.
     fids: FairShare,
+    /// Its place among the attached clients.
+    place: Option<FairShare>,
     /// The prefix of the client's address.
     prefix: Arc<str>,
     /// Its queue entry, until it has attached.
@@ -200,6 +202,7 @@ impl Connection {
             borrowed: 0,
             opens: 0,
             fids: service.core.fids().charge(&principal, 0),
+            place: None,
             prefix,
             unattached: None,
             user: Box::default(),
@@ -598,7 +601,9 @@ impl Connection {
         let held = held.expect("a stream has a fid");
         let serial = self.session.is_serial(fid);
         let (by, way) = ((self.id, ours.offered.len()), Way { read, offset, serial });
-        let (stream, offer) = Stream::offer(&how, &self.server, &self.core, held, &self.peer, by, way)?;
+        let place = self.core.take_place(self.fids.principal())?;
+        let (stream, offer) =
+            Stream::offer(&how, &self.server, &self.core, held, &self.peer, by, (way, place))?;
         ours.by_fid.insert(fid, stream.clone());
         ours.offered.push_back(stream);
         Ok(offer)

@@ -119,6 +119,7 @@ pub async fn listen<E: Env + Clone>(
 ) -> io::Result<()> {
     let addr = door.listener.addr().to_string();
     let id = service.core.next_id();
+    service.core.limit_places(door.clients);
     let (mut full, mut turn) = (false, 0);
     loop {
         let accepted = poll_fn(|cx| {

@@ -26,8 +26,8 @@ use std::collections::HashMap;
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ pub use stream::{
     Course, Fill, LULL, OFFER_TIME, OFFERS, OFFERS_ALL, Passage, StreamRequest, Streams, TOKEN_TIME, lost,
 };
 
-use crate::limits::FairLimit;
+use crate::limits::{ClientPrincipal, FairLimit, FairShare};
 use crate::sync::{AtomicBool, AtomicUsize, Mutex, lock};
 use memory::Memory;
 use seen::Seen;
@@ -167,6 +167,9 @@ struct Shared {
     guests: AtomicUsize,
     /// The clients that have not attached yet.
     unattached: UnattachedQueue,
+    /// The places of attached clients and of data connections: as many as the first listener has. Without listeners
+    /// there is no limit.
+    places: OnceLock<Arc<FairLimit>>,
     /// Tasks that wait until there are no clients.
     drained: Mutex<Vec<Waker>>,
 }
@@ -206,6 +209,7 @@ impl Core {
                 offers: stream::Offers::default(),
                 guests: AtomicUsize::new(0),
                 unattached: UnattachedQueue::default(),
+                places: OnceLock::new(),
                 drained: Mutex::new(Vec::new()),
             }),
         }
@@ -312,6 +316,21 @@ impl Core {
     fn guest(&self, is_proven: bool) -> Guest {
         self.shared.guests.fetch_add(1, Ordering::SeqCst);
         Guest { core: self.clone(), entry: self.unattached().enter(is_proven) }
+    }
+
+    /// Sets the number of places, unless another listener has.
+    fn limit_places(&self, places: usize) {
+        let _ = self.shared.places.set(FairLimit::new(places));
+    }
+
+    /// Takes a place for a client that attaches, or for a data connection. `None`: there is no limit.
+    ///
+    /// # Errors
+    /// EAGAIN: more than half of the places are taken, and this principal has its share of them.
+    fn take_place(&self, principal: &ClientPrincipal) -> nine_proto::Result<Option<FairShare>> {
+        let Some(places) = self.shared.places.get() else { return Ok(None) };
+        let text = "this client has as many connections as the server allows it now";
+        places.take_one(principal).map(Some).ok_or_else(|| nine_proto::Error::new(nine_proto::Errno::EAGAIN, text))
     }
 
     fn unattached(&self) -> &UnattachedQueue {

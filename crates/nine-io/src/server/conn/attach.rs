@@ -36,11 +36,20 @@ impl Connection {
                     self.seen.attached(&who.name, self.session.dialect());
                 }
                 let Admitted { who, .. } = admitted?;
+                let who = Arc::new(Who { seat: self.seat, prefix: self.prefix.clone(), ..who });
+                let principal = ClientPrincipal::of(&who);
                 if let Some(entry) = self.unattached.take() {
+                    match self.core.take_place(&principal) {
+                        Ok(place) => self.place = place,
+                        Err(error) => {
+                            // It stays the first to be evicted.
+                            self.unattached = Some(entry);
+                            return Err(error);
+                        }
+                    }
                     self.core.unattached().attached(&entry);
                 }
-                let who = Arc::new(Who { seat: self.seat, prefix: self.prefix.clone(), ..who });
-                self.charge_fids_to(&ClientPrincipal::of(&who));
+                self.charge_to(&principal);
                 Ok(who)
             }
             // A client proves itself by writes to an afid; the attach decides its rights.

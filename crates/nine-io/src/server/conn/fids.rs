@@ -36,10 +36,13 @@ impl Connection {
         }
     }
 
-    /// Charges the fids to the principal of an attach, if its proof is better than all before.
-    pub(super) fn charge_fids_to(&mut self, principal: &ClientPrincipal) {
+    /// Charges the fids and the place to the principal of an attach, if its proof is better than all before.
+    pub(super) fn charge_to(&mut self, principal: &ClientPrincipal) {
         if principal.class() > self.fids.principal().class() {
             self.fids.move_to(principal);
+            if let Some(place) = &mut self.place {
+                place.move_to(principal);
+            }
         }
     }
 

@@ -29,6 +29,7 @@ use nine_proto::{Errno, Error, Result};
 
 use super::req::{Answer, FileServer, Held, Later, Reply, Req, ReqId};
 use super::{Core, Node};
+use crate::limits::FairShare;
 use crate::sync::{Mutex, lock};
 
 use asker::Asker;
@@ -146,6 +147,8 @@ struct State {
     task: Option<Waker>,
     /// The 9P connection's task, while it waits for the end.
     conn: Option<Waker>,
+    /// The place of its data connection.
+    place: Option<FairShare>,
 }
 
 impl State {
@@ -170,7 +173,8 @@ enum Stage {
 }
 
 impl Stream {
-    /// Creates a stream and its offer, which is the data of the Rstream. `ours` counts the client's untaken offers.
+    /// Creates a stream and its offer, which is the data of the Rstream. `ours` counts the client's untaken offers. Its
+    /// end gives the place back.
     pub(super) fn offer(
         streams: &Streams,
         server: &Arc<dyn FileServer>,
@@ -178,7 +182,7 @@ impl Stream {
         held: &Held,
         peer: &Peer,
         (conn, ours): (u64, usize),
-        way: Way,
+        (way, place): (Way, Option<FairShare>),
     ) -> Result<(Arc<Self>, Vec<u8>)> {
         if i64::try_from(way.offset).is_err() {
             return Err(Error::new(Errno::EFBIG, "no file has so many bytes"));
@@ -193,6 +197,7 @@ impl Stream {
             waiting: Vec::new(),
             task: None,
             conn: None,
+            place,
         };
         let stream = Arc::new(Self {
             token,
@@ -260,6 +265,7 @@ impl Stream {
             Stage::Offered if count == 0 => {
                 state.stage = Stage::Over { moved: 0, stopped: true, error: None, told: true };
                 let (waiting, passage) = (std::mem::take(&mut state.waiting), state.passage.take());
+                state.place = None;
                 drop(state);
                 drop(passage);
                 self.withdraw();
@@ -409,6 +415,7 @@ impl Stream {
         }
         let (waiting, passage, conn) =
             (std::mem::take(&mut state.waiting), state.passage.take(), state.conn.take());
+        state.place = None;
         state.stage = Stage::Over { moved, stopped, error: error.clone(), told: !waiting.is_empty() };
         drop(state);
         drop(passage);
