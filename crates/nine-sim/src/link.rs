@@ -25,7 +25,7 @@ pub struct Shape {
     pub piece: usize,
     /// The link breaks when this many bytes have been sent, both ways together.
     pub breaks_after: Option<u64>,
-    /// When this many bytes have been sent, both ways together, nothing arrives any more and neither end is told.
+    /// When this many bytes have been sent, both ways together, nothing arrives any more, and neither end notices.
     pub stalls_after: Option<u64>,
     /// What each end knows of the other.
     pub proof: Proof,
