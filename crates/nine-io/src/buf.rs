@@ -14,9 +14,9 @@ use crate::sync::{Mutex, lock};
 /// Bytes that one read of a connection can take.
 pub(crate) const READ_SIZE: usize = 64 * 1024;
 /// A partial frame up to this size waits for the rest in a buffer of its exact size.
-pub(crate) const SMALL: usize = 4 * 1024;
+pub(crate) const PARTIAL_EXACT_MAX: usize = 4 * 1024;
 /// The pool holds at most this many free buffers of each kind; the allocator gets the others back.
-const KEEP: usize = 16;
+const POOL_FREE_MAX: usize = 16;
 
 /// The free buffers of a core, shared by its connections: of [`READ_SIZE`], and larger ones for large frames.
 #[derive(Clone, Default)]
@@ -35,7 +35,7 @@ impl Pool {
     }
 
     /// Returns a buffer of at least `len` bytes, with unspecified content.
-    pub(crate) fn take(&self, len: usize) -> Arc<Buf> {
+    pub(crate) fn take(&self, len: usize) -> Arc<FrameBuffer> {
         let class = usize::from(len > READ_SIZE);
         let mut free = lock(&self.free);
         let fits = |b: &Vec<u8>| b.len() >= len && (class == 0 || b.len() / 2 <= len);
@@ -43,22 +43,22 @@ impl Pool {
         drop(free);
         // The kernel zeroes a large new buffer page by page, as it fills.
         let bytes = found.unwrap_or_else(|| vec![0; len.max(READ_SIZE)]);
-        Arc::new(Buf { bytes, pool: Some(self.clone()) })
+        Arc::new(FrameBuffer { bytes, pool: Some(self.clone()) })
     }
 }
 
 /// Memory that frames share. It is written to only while it has one owner.
-pub(crate) struct Buf {
+pub(crate) struct FrameBuffer {
     pub(crate) bytes: Vec<u8>,
     pool: Option<Pool>,
 }
 
-impl Drop for Buf {
+impl Drop for FrameBuffer {
     fn drop(&mut self) {
         if let Some(pool) = &self.pool {
             let mut free = lock(&pool.free);
             let list = &mut free[usize::from(self.bytes.len() > READ_SIZE)];
-            if list.len() < KEEP {
+            if list.len() < POOL_FREE_MAX {
                 list.push(std::mem::take(&mut self.bytes));
             }
         }
@@ -66,13 +66,13 @@ impl Drop for Buf {
 }
 
 /// One whole message. It holds its memory until it is dropped.
-pub struct Frame(Kind);
+pub struct Frame(FrameStorage);
 
-enum Kind {
+enum FrameStorage {
     /// A part of a buffer.
-    Part { buf: Arc<Buf>, start: u32, end: u32 },
+    Part { buf: Arc<FrameBuffer>, start: u32, end: u32 },
     /// The bytes themselves, without an allocation.
-    Tiny([u8; TINY], u8),
+    Tiny([u8; INLINE_FRAME_MAX], u8),
     /// The head of a write, with a count of zero, and its data where the client has placed it.
     Placed([u8; WRITE_HEAD], Placed),
 }
@@ -81,37 +81,37 @@ enum Kind {
 pub(crate) const WRITE_HEAD: usize = 23;
 
 /// Covers most forwarded requests: reads, getattrs, clunks, opens, walks to a short name.
-const TINY: usize = 30;
+const INLINE_FRAME_MAX: usize = 30;
 
 impl Frame {
-    pub(crate) fn new(buf: Arc<Buf>, start: usize, end: usize) -> Self {
-        Self(Kind::Part { buf, start: start as u32, end: end as u32 })
+    pub(crate) fn new(buf: Arc<FrameBuffer>, start: usize, end: usize) -> Self {
+        Self(FrameStorage::Part { buf, start: start as u32, end: end as u32 })
     }
 
     /// A message in a buffer of its own.
     pub(crate) fn of(bytes: Vec<u8>) -> Self {
         let len = bytes.len();
-        Self::new(Arc::new(Buf { bytes, pool: None }), 0, len)
+        Self::new(Arc::new(FrameBuffer { bytes, pool: None }), 0, len)
     }
 
     /// A write whose data lies elsewhere. Until it is [gathered](Frame::gather) it reads as a write of no bytes.
     pub(crate) fn placed(mut head: [u8; WRITE_HEAD], data: Placed) -> Self {
         head[..4].copy_from_slice(&(WRITE_HEAD as u32).to_le_bytes());
         head[WRITE_HEAD - 4..].fill(0);
-        Self(Kind::Placed(head, data))
+        Self(FrameStorage::Placed(head, data))
     }
 
     /// Returns the data that lies elsewhere.
     pub(crate) fn data(&self) -> Option<&Placed> {
         match &self.0 {
-            Kind::Placed(_, data) => Some(data),
+            FrameStorage::Placed(_, data) => Some(data),
             _ => None,
         }
     }
 
     /// Copies data that lies elsewhere behind its head. From then on the client cannot change it.
     pub(crate) fn gather(&mut self, pool: &Pool) {
-        let Kind::Placed(head, data) = &self.0 else { return };
+        let FrameStorage::Placed(head, data) = &self.0 else { return };
         let len = WRITE_HEAD + data.len();
         let mut buf = pool.take(len);
         let bytes = &mut Arc::get_mut(&mut buf).expect("a fresh buffer is ours alone").bytes[..len];
@@ -127,25 +127,25 @@ impl Frame {
         let start = part.as_ptr() as usize - self.as_ref().as_ptr() as usize;
         assert!(start + part.len() <= self.as_ref().len(), "a part of this frame");
         match &self.0 {
-            Kind::Part { buf, start: first, .. } => {
+            FrameStorage::Part { buf, start: first, .. } => {
                 let start = start + *first as usize;
                 Bytes::from_owner(Self::new(buf.clone(), start, start + part.len()))
             }
-            Kind::Tiny(..) | Kind::Placed(..) => Bytes::copy_from_slice(part),
+            FrameStorage::Tiny(..) | FrameStorage::Placed(..) => Bytes::copy_from_slice(part),
         }
     }
 
     /// Copies a small frame out of its buffer, so that the frame does not hold the buffer.
     pub(crate) fn detach(&mut self) {
-        let Kind::Part { buf, .. } = &self.0 else { return };
+        let FrameStorage::Part { buf, .. } = &self.0 else { return };
         let bytes = self.as_ref();
         let len = bytes.len();
-        if len <= TINY {
-            let mut tiny = [0; TINY];
+        if len <= INLINE_FRAME_MAX {
+            let mut tiny = [0; INLINE_FRAME_MAX];
             tiny[..len].copy_from_slice(bytes);
-            self.0 = Kind::Tiny(tiny, len as u8);
+            self.0 = FrameStorage::Tiny(tiny, len as u8);
         } else if len <= buf.bytes.len() / 2 {
-            *self = Self::new(Arc::new(Buf { bytes: bytes.to_vec(), pool: None }), 0, len);
+            *self = Self::new(Arc::new(FrameBuffer { bytes: bytes.to_vec(), pool: None }), 0, len);
         }
     }
 }
@@ -153,9 +153,9 @@ impl Frame {
 impl AsRef<[u8]> for Frame {
     fn as_ref(&self) -> &[u8] {
         match &self.0 {
-            Kind::Part { buf, start, end } => &buf.bytes[*start as usize..*end as usize],
-            Kind::Tiny(bytes, len) => &bytes[..usize::from(*len)],
-            Kind::Placed(head, _) => head,
+            FrameStorage::Part { buf, start, end } => &buf.bytes[*start as usize..*end as usize],
+            FrameStorage::Tiny(bytes, len) => &bytes[..usize::from(*len)],
+            FrameStorage::Placed(head, _) => head,
         }
     }
 }

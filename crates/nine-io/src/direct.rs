@@ -62,9 +62,9 @@ pub trait Direct: Send + Sync + 'static {
 
 /// The opened files of one connection within this process that its client has not claimed yet, by fid.
 #[derive(Default)]
-pub(crate) struct Directs(Mutex<HashMap<Fid, Arc<dyn Direct>>>);
+pub(crate) struct DirectFiles(Mutex<HashMap<Fid, Arc<dyn Direct>>>);
 
-impl Directs {
+impl DirectFiles {
     /// Returns the table of a pipe; both ends share it. `None` if the transport is no pipe of this process.
     pub(crate) fn of(transport: &dyn Transport) -> Option<Arc<Self>> {
         let place: &OnceLock<Beside> = transport.beside()?;

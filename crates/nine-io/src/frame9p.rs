@@ -14,17 +14,17 @@ pub fn open(arguments: &str) -> Result<Halves, Fault> {
     if !arguments.is_empty() {
         return Err(Fault::new("frame9p has no arguments"));
     }
-    Ok(Halves { up: Box::new(Frames::default()), down: Box::new(Pass) })
+    Ok(Halves { up: Box::new(FrameAssembler::default()), down: Box::new(Pass) })
 }
 
 /// The upstream half, which finds messages.
 #[derive(Default)]
-struct Frames {
+struct FrameAssembler {
     /// The beginning of a message that is not complete.
     partial: Vec<u8>,
 }
 
-impl Frames {
+impl FrameAssembler {
     /// Moves the bytes of `block` that belong to the partial message. Returns whether the message is complete.
     fn complete(&mut self, block: &mut Block) -> Result<bool, Fault> {
         loop {
@@ -65,7 +65,7 @@ impl Frames {
     }
 }
 
-impl Module for Frames {
+impl Module for FrameAssembler {
     fn put(&mut self, chain: Chain, next: &mut Next<'_, '_>) -> Result<(), Fault> {
         let mut messages = Chain::default();
         let done = self.messages(chain, &mut messages);

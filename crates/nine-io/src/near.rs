@@ -5,8 +5,8 @@ use std::cmp::Reverse;
 /// Returns the known word nearest to `word`, if one is near. At most a third of the letters (rounded up) may be
 /// replaced, missing, added, or swapped with a neighbour.
 pub fn near<'w>(word: &str, known: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {
-    let letters: Vec<char> = word.chars().take(LONGEST + 1).collect();
-    if letters.len() > LONGEST {
+    let letters: Vec<char> = word.chars().take(WORD_LEN_MAX + 1).collect();
+    if letters.len() > WORD_LEN_MAX {
         return None;
     }
     let far = |of: &str| distance(&letters, &of.chars().collect::<Vec<_>>());
@@ -41,7 +41,7 @@ fn distance(a: &[char], b: &[char]) -> usize {
 }
 
 /// Longest word that gets a suggestion, in letters.
-const LONGEST: usize = 32;
+const WORD_LEN_MAX: usize = 32;
 
 #[cfg(test)]
 mod tests {

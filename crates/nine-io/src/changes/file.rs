@@ -16,7 +16,7 @@ use crate::server::{Answer, FileServer, Reply, Req, ReqId, Request};
 const QID: Qid = Qid { ty: Qid::EVENT, vers: 0, path: 0x0023_6368_616e };
 
 /// The node behind a fid of the file.
-pub(crate) struct Node {
+pub(crate) struct ChangeFileNode {
     tap: Tap,
     /// The position at which its reader starts; `None`: from now on.
     from: Option<Cursor>,
@@ -25,17 +25,17 @@ pub(crate) struct Node {
 }
 
 /// A request for a change file.
-pub(crate) enum Asked {
+pub(crate) enum ChangeFileRequest {
     /// It has a fid of the file.
-    Of(Arc<Node>),
+    Of(Arc<ChangeFileNode>),
     /// It is a walk to the file, with this answer.
     Walk(Result<Reply>),
 }
 
-impl Asked {
+impl ChangeFileRequest {
     /// Returns the request as one of these, if it is one. `root`: its fid is a tree's root.
     pub(crate) fn of(server: &dyn FileServer, request: &Request, root: bool) -> Option<Self> {
-        if let Ok(node) = request.node::<Node>() {
+        if let Ok(node) = request.node::<ChangeFileNode>() {
             return Some(Self::Of(node));
         }
         let from = root.then(|| place(request)).flatten()?;
@@ -46,7 +46,7 @@ impl Asked {
             let from = from?;
             let mut qids = Walked::new();
             qids.push(QID);
-            Ok(Reply::Walk { qids, node: Some(Arc::new(Node { tap, from, reader: None })) })
+            Ok(Reply::Walk { qids, node: Some(Arc::new(ChangeFileNode { tap, from, reader: None })) })
         })))
     }
 
@@ -60,7 +60,7 @@ impl Asked {
 
 /// Cancels a read. Returns whether the node is that of a change file.
 pub(crate) fn cancel(node: &crate::server::Node, id: ReqId) -> bool {
-    let Some(node) = node.downcast_ref::<Node>() else { return false };
+    let Some(node) = node.downcast_ref::<ChangeFileNode>() else { return false };
     if let Some(reader) = node.reader {
         node.tap.changes.cancel(reader, id);
     }
@@ -87,7 +87,7 @@ fn place(request: &Request) -> Option<Result<Option<Cursor>>> {
     }
 }
 
-impl Node {
+impl ChangeFileNode {
     fn serve(&self, req: Req) -> Answer {
         let result = match req.op() {
             Op::Walk { names } if names.is_empty() => {
@@ -135,7 +135,7 @@ impl Node {
     }
 }
 
-impl Drop for Node {
+impl Drop for ChangeFileNode {
     fn drop(&mut self) {
         if let Some(reader) = self.reader {
             self.tap.changes.close(reader);

@@ -33,10 +33,10 @@ pub const BLIND_MAX: usize = 1024;
 const ALIKE: usize = 8;
 
 /// Answers to waiting reads.
-pub(super) type Answers<W> = Vec<(W, Result<Bytes>)>;
+pub(super) type ReadAnswers<W> = Vec<(W, Result<Bytes>)>;
 
 /// See the module.
-pub(super) struct Log<W> {
+pub(super) struct ReaderLog<W> {
     epoch: Box<str>,
     /// The newest last; the number of the newest is `next - 1`.
     changes: VecDeque<Change>,
@@ -45,7 +45,7 @@ pub(super) struct Log<W> {
     /// No reader has received the changes from this number on.
     untold: u64,
     blind: BTreeSet<Path>,
-    readers: BTreeMap<u64, Reader<W>>,
+    readers: BTreeMap<u64, LogReader<W>>,
     places: Arc<FairLimit>,
     /// The number of the next reader.
     next_reader: u64,
@@ -58,10 +58,10 @@ pub(super) struct Log<W> {
     over: bool,
 }
 
-struct Reader<W> {
+struct LogReader<W> {
     /// The root of its tree.
     base: Path,
-    at: Stand,
+    at: ReaderPosition,
     _place: FairShare,
     /// Waiting reads with their counts, the oldest first.
     waits: VecDeque<(u32, W)>,
@@ -69,14 +69,14 @@ struct Reader<W> {
 
 /// The position of a reader.
 #[derive(Clone)]
-struct Stand {
-    greeting: Greeting,
+struct ReaderPosition {
+    greeting: GreetingProgress,
     /// The first change that it has not received; 0 for a position of another epoch.
     next: u64,
 }
 
 #[derive(Clone)]
-enum Greeting {
+enum GreetingProgress {
     /// The `here` line comes next. `None`: its number is unknown until the log is ready.
     Here(Option<u64>),
     /// The `blind` lines of the directories after this one come next.
@@ -84,7 +84,7 @@ enum Greeting {
     Over,
 }
 
-impl<W> Log<W> {
+impl<W> ReaderLog<W> {
     /// A log with this [`Cursor::epoch`].
     pub(super) fn new(epoch: Box<str>) -> Self {
         Self {
@@ -143,8 +143,8 @@ impl<W> Log<W> {
         let place = place.or(self.ready.then_some(self.next));
         self.untold = self.next;
         self.next_reader += 1;
-        let at = Stand { greeting: Greeting::Here(place), next: 0 };
-        self.readers.insert(self.next_reader, Reader { base, at, _place: share, waits: VecDeque::new() });
+        let at = ReaderPosition { greeting: GreetingProgress::Here(place), next: 0 };
+        self.readers.insert(self.next_reader, LogReader { base, at, _place: share, waits: VecDeque::new() });
         Ok((self.next_reader, begins))
     }
 
@@ -177,7 +177,7 @@ impl<W> Log<W> {
         self.ready = true;
         self.untold = self.next;
         for reader in self.readers.values_mut() {
-            if let Greeting::Here(place) = &mut reader.at.greeting {
+            if let GreetingProgress::Here(place) = &mut reader.at.greeting {
                 place.get_or_insert(self.next);
             }
         }
@@ -256,7 +256,7 @@ impl<W> Log<W> {
         if self.over {
             return Some(Err(Errno::ESTALE.into()));
         }
-        let Some(Reader { base, at, .. }) = self.readers.get(&reader).filter(|_| self.ready) else {
+        let Some(LogReader { base, at, .. }) = self.readers.get(&reader).filter(|_| self.ready) else {
             return if self.readers.contains_key(&reader) { None } else { Some(Err(Errno::EIO.into())) };
         };
         let (mut at, count, mut text) = (at.clone(), count as usize, Vec::new());
@@ -284,20 +284,20 @@ impl<W> Log<W> {
     }
 
     /// Returns the next line of a reader, and the reader's position after it.
-    fn line(&self, base: &[u8], at: &Stand) -> Option<(Line, Stand)> {
+    fn line(&self, base: &[u8], at: &ReaderPosition) -> Option<(Line, ReaderPosition)> {
         let mut at = at.clone();
-        if let Greeting::Here(place) = at.greeting {
+        if let GreetingProgress::Here(place) = at.greeting {
             let next = place?;
             let here = Line::Here(Cursor { epoch: self.epoch.clone(), next });
-            return Some((here, Stand { greeting: Greeting::Blind(None), next }));
+            return Some((here, ReaderPosition { greeting: GreetingProgress::Blind(None), next }));
         }
-        while let Greeting::Blind(told) = &at.greeting {
+        while let GreetingProgress::Blind(told) = &at.greeting {
             let from = told.as_ref().map_or(Unbounded, Excluded);
             let Some(path) = self.blind.range::<Path, _>((from, Unbounded)).next() else {
-                at.greeting = Greeting::Over;
+                at.greeting = GreetingProgress::Over;
                 break;
             };
-            at.greeting = Greeting::Blind(Some(path.clone()));
+            at.greeting = GreetingProgress::Blind(Some(path.clone()));
             if let Some(change) = Change::Blind(path.clone()).seen_from(base) {
                 return Some((Line::Change(at.next, change.into_owned()), at));
             }
@@ -305,7 +305,7 @@ impl<W> Log<W> {
         let first = self.first();
         if at.next < first {
             let lost = Line::Change(first, Change::Lost(at.next));
-            return Some((lost, Stand { next: first, ..at }));
+            return Some((lost, ReaderPosition { next: first, ..at }));
         }
         while at.next < self.next {
             let change = &self.changes[usize::try_from(at.next - first).expect("as many as are in memory")];
@@ -333,7 +333,7 @@ impl<W> Log<W> {
     }
 
     /// Takes the waiting reads for which there is an answer now.
-    pub(super) fn answers(&mut self) -> Answers<W> {
+    pub(super) fn answers(&mut self) -> ReadAnswers<W> {
         let waiting = self.readers.iter().filter(|(_, reader)| !reader.waits.is_empty());
         let waiting: Vec<u64> = waiting.map(|(&number, _)| number).collect();
         let mut answers = Vec::new();

@@ -26,9 +26,9 @@ use crate::server::FileServer;
 use crate::server::{Later, ReqId};
 use crate::sync::{Mutex, lock};
 
-pub(crate) use file::{Asked, cancel};
+pub(crate) use file::{ChangeFileRequest, cancel};
 pub use line::{Change, Cursor, Line, Path, below, join, parse_line};
-use log::Log;
+use log::ReaderLog;
 pub use log::{BLIND_MAX, BYTES_MAX, OVERHEAD, PATHS_MAX, READERS_MAX};
 pub use of::{Places, of};
 pub use watch::Watch;
@@ -40,12 +40,12 @@ pub const NAME: &str = "#changes";
 pub struct Changes {
     /// The log records changes: there are readers, or there were some a while ago.
     on: AtomicBool,
-    log: Mutex<Log<Later>>,
-    begin: Box<Begin>,
+    log: Mutex<ReaderLog<Later>>,
+    begin: Box<RecordStartHook>,
 }
 
 /// Called when a reader opens the file while the log does not record.
-type Begin = dyn Fn(&Arc<Changes>) + Send + Sync;
+type RecordStartHook = dyn Fn(&Arc<Changes>) + Send + Sync;
 
 /// A subscription to the changes of a tree: those at and below a directory of the server's tree.
 #[derive(Clone)]
@@ -72,7 +72,7 @@ impl Changes {
     pub fn made(begin: impl Fn(&Arc<Self>) + Send + Sync + 'static) -> Self {
         // The epoch of this instance: random, so that it differs from any other instance's.
         let epoch = format!("{:016x}", RandomState::new().build_hasher().finish());
-        let (on, log) = (AtomicBool::new(false), Mutex::new(Log::new(epoch.into())));
+        let (on, log) = (AtomicBool::new(false), Mutex::new(ReaderLog::new(epoch.into())));
         Self { on, log, begin: Box::new(begin) }
     }
 
@@ -100,18 +100,18 @@ impl Changes {
 
     /// Reports that all changes from now on will be reported.
     pub fn ready(&self) {
-        self.with(Log::ready);
+        self.with(ReaderLog::ready);
     }
 
     /// Stops recording if there are no readers. Returns whether it has stopped: then changes need not be reported until
     /// the next reader.
     pub fn end(&self) -> bool {
-        self.with(Log::end)
+        self.with(ReaderLog::end)
     }
 
     /// Ends publishing for good. Readers get ESTALE.
     pub fn over(&self) {
-        self.with(Log::over);
+        self.with(ReaderLog::over);
     }
 
     /// The number of readers.
@@ -120,7 +120,7 @@ impl Changes {
     }
 
     /// Modifies the log, and then answers the waiting reads for which it has lines.
-    fn with<T>(&self, change: impl FnOnce(&mut Log<Later>) -> T) -> T {
+    fn with<T>(&self, change: impl FnOnce(&mut ReaderLog<Later>) -> T) -> T {
         let (result, answers) = {
             let mut log = lock(&self.log);
             let result = change(&mut log);

@@ -7,25 +7,25 @@ use std::task::{Context, Poll, ready};
 use nine_net::shm::{Arena, Channel, Gauge, Incoming, MOST, Note, Place};
 use nine_net::{Peer, Transport};
 
-use super::heads::Heads;
-use super::{RVERSION, SMALL, Sends, TFLUSH, TREAD, TREADDIR, TWRITE, WRITE_HEAD, send, word};
+use super::heads::HeadTracker;
+use super::{ArenaSender, RVERSION, SMALL, TFLUSH, TREAD, TREADDIR, TWRITE, WRITE_HEAD, send, word};
 
 /// See the module. Uses at most one arena range for each tag.
 pub struct Asking {
     channel: Channel,
     incoming: Incoming,
-    under_way: UnderWay,
-    going: Going,
+    under_way: ArenaRequests,
+    going: RequestProgress,
     /// Bytes to send that are not in a piece yet.
     stage: Box<[u8; MOST]>,
     staged: usize,
 }
 
 /// Unanswered requests, as far as they use an arena range.
-struct UnderWay {
+struct ArenaRequests {
     arena: Arena,
     /// Follows the answers.
-    heads: Heads,
+    heads: HeadTracker,
     /// Arena ranges of requests, by tag.
     places: HashMap<u16, Place>,
     /// The flushed tag of each Tflush, by the tag of the Tflush.
@@ -36,7 +36,7 @@ struct UnderWay {
 
 /// The state of the request that is being written.
 #[derive(Debug)]
-enum Going {
+enum RequestProgress {
     /// This many bytes of its head are there.
     Head([u8; WRITE_HEAD], usize),
     /// This many bytes are left, which go through the ring.
@@ -47,7 +47,7 @@ enum Going {
     Arena { head: [u8; WRITE_HEAD], place: Place, done: usize },
 }
 
-impl Going {
+impl RequestProgress {
     const NEXT: Self = Self::Head([0; WRITE_HEAD], 0);
 }
 
@@ -55,16 +55,16 @@ impl Asking {
     /// The client's end of a joined channel.
     pub fn new(channel: Channel) -> Self {
         Self {
-            under_way: UnderWay {
+            under_way: ArenaRequests {
                 arena: Arena::new(channel.layout().pages),
-                heads: Heads::default(),
+                heads: HeadTracker::default(),
                 places: HashMap::new(),
                 flushes: HashMap::new(),
                 answered: None,
             },
             channel,
             incoming: Incoming::default(),
-            going: Going::NEXT,
+            going: RequestProgress::NEXT,
             stage: Box::new([0; MOST]),
             staged: 0,
         }
@@ -77,13 +77,13 @@ impl Asking {
 
     /// Bytes of state that it holds beside the channel. They are bounded by the number of unanswered requests.
     pub fn held(&self) -> usize {
-        let UnderWay { places, flushes, .. } = &self.under_way;
+        let ArenaRequests { places, flushes, .. } = &self.under_way;
         self.staged + places.len() * size_of::<(u16, Place)>() + flushes.len() * size_of::<(u16, u16)>()
     }
 
     /// Decides, when the head of a request is complete, where the rest goes.
     fn headed(&mut self) {
-        let Going::Head(head, have) = &self.going else { return };
+        let RequestProgress::Head(head, have) = &self.going else { return };
         let (head, have) = (*head, *have);
         let size = word(&head) as usize;
         let tag = u16::from_le_bytes([head[5], head[6]]);
@@ -97,23 +97,23 @@ impl Asking {
             _ => size == WRITE_HEAD,
         };
         // If a client uses a tag twice, the second request gets no range.
-        let UnderWay { arena, places, .. } = &mut self.under_way;
+        let ArenaRequests { arena, places, .. } = &mut self.under_way;
         let free = count as usize >= SMALL && fits && !places.contains_key(&tag);
         if let Some(place) = free.then(|| arena.take(count)).flatten() {
             places.insert(tag, place);
             self.going = match head[4] {
-                TWRITE => Going::Arena { head, place, done: 0 },
-                _ => Going::Room { head, place },
+                TWRITE => RequestProgress::Arena { head, place, done: 0 },
+                _ => RequestProgress::Room { head, place },
             };
             return;
         }
         self.stage[self.staged..self.staged + have].copy_from_slice(&head[..have]);
         self.staged += have;
-        self.going = if size > have { Going::Ring(size - have) } else { Going::NEXT };
+        self.going = if size > have { RequestProgress::Ring(size - have) } else { RequestProgress::NEXT };
     }
 }
 
-impl UnderWay {
+impl ArenaRequests {
     /// Handles an incoming piece. If its answer does not use the range, the range is freed now, else once the data was
     /// read.
     fn came(&mut self, bytes: &[u8], note: Note) -> io::Result<()> {
@@ -155,25 +155,27 @@ fn need(head: &[u8; WRITE_HEAD]) -> usize {
     need.min((word(head) as usize).max(7))
 }
 
-impl Sends for Asking {
+impl ArenaSender for Asking {
     fn poll_push(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.staged > 0 {
             ready!(self.channel.poll_put(cx, &self.stage[..self.staged], Note::None))?;
             self.staged = 0;
         }
         let (head, note) = match &self.going {
-            Going::Room { head, place } => (head, Note::Room(*place)),
-            Going::Arena { head, place, done } if *done == place.count as usize => (head, Note::Data(*place)),
+            RequestProgress::Room { head, place } => (head, Note::Room(*place)),
+            RequestProgress::Arena { head, place, done } if *done == place.count as usize => {
+                (head, Note::Data(*place))
+            }
             _ => return Poll::Ready(Ok(())),
         };
         ready!(self.channel.poll_put(cx, head, note))?;
-        self.going = Going::NEXT;
+        self.going = RequestProgress::NEXT;
         Poll::Ready(Ok(()))
     }
 
     fn write(&mut self, bytes: &[u8]) -> usize {
         match &mut self.going {
-            Going::Head(head, have) => {
+            RequestProgress::Head(head, have) => {
                 // Read beyond the tag (and a flush's old tag) only in messages that are known to have data.
                 let need = if *have >= 7 { need(head) } else { 7 };
                 let n = (need - *have).min(bytes.len());
@@ -184,30 +186,30 @@ impl Sends for Asking {
                 }
                 n
             }
-            Going::Ring(left) => {
+            RequestProgress::Ring(left) => {
                 let n = (*left).min(bytes.len()).min(MOST - self.staged);
                 self.stage[self.staged..self.staged + n].copy_from_slice(&bytes[..n]);
                 (self.staged, *left) = (self.staged + n, *left - n);
                 if *left == 0 {
-                    self.going = Going::NEXT;
+                    self.going = RequestProgress::NEXT;
                 }
                 n
             }
-            Going::Arena { place, done, .. } => {
+            RequestProgress::Arena { place, done, .. } => {
                 let n = (place.count as usize - *done).min(bytes.len());
                 let (memory, at) = self.channel.place(*place).expect("the arena's own");
                 memory.write(at + *done, &bytes[..n]);
                 *done += n;
                 n
             }
-            Going::Room { .. } => unreachable!("it is put before anything else is taken"),
+            RequestProgress::Room { .. } => unreachable!("it is put before anything else is taken"),
         }
     }
 
     fn is_full(&self) -> bool {
         match &self.going {
-            Going::Arena { place, done, .. } => *done == place.count as usize,
-            Going::Room { .. } => true,
+            RequestProgress::Arena { place, done, .. } => *done == place.count as usize,
+            RequestProgress::Room { .. } => true,
             _ => self.staged + WRITE_HEAD > MOST,
         }
     }

@@ -6,7 +6,7 @@ use super::word;
 
 /// Follows one direction of a connection.
 #[derive(Debug, Default)]
-pub(super) struct Heads {
+pub(super) struct HeadTracker {
     /// The first bytes of the current message.
     head: [u8; HEADER],
     have: usize,
@@ -14,7 +14,7 @@ pub(super) struct Heads {
     left: usize,
 }
 
-impl Heads {
+impl HeadTracker {
     /// Passes over the next bytes, and calls `seen` with the type and the tag of each header that they complete.
     pub(super) fn pass(&mut self, mut bytes: &[u8], mut seen: impl FnMut(u8, u16)) {
         while !bytes.is_empty() {

@@ -18,30 +18,30 @@ pub async fn serve_all(service: &Service, mut channel: Channel) -> io::Error {
         if let Err(error) = poll_fn(|cx| channel.poll_join(cx)).await {
             return error;
         }
-        let back = Back::default();
-        let lent = Lent { channel: Some(channel), back: back.clone() };
+        let back = ChannelReturn::default();
+        let lent = LentChannel { channel: Some(channel), back: back.clone() };
         service.connect(Box::new(Serving::of(lent))).await;
         channel = lock(&back).take().expect("a connection that has ended has dropped its transport");
         channel.begin_again();
     }
 }
 
-type Back = Arc<Mutex<Option<Channel>>>;
+type ChannelReturn = Arc<Mutex<Option<Channel>>>;
 
 /// A channel that goes back to `serve_all` when it is dropped, or is closed if it came from elsewhere.
-pub(super) struct Lent {
+pub(super) struct LentChannel {
     /// `None` only during the drop.
     channel: Option<Channel>,
-    back: Back,
+    back: ChannelReturn,
 }
 
-impl From<Channel> for Lent {
+impl From<Channel> for LentChannel {
     fn from(channel: Channel) -> Self {
-        Self { channel: Some(channel), back: Back::default() }
+        Self { channel: Some(channel), back: ChannelReturn::default() }
     }
 }
 
-impl Deref for Lent {
+impl Deref for LentChannel {
     type Target = Channel;
 
     fn deref(&self) -> &Channel {
@@ -49,13 +49,13 @@ impl Deref for Lent {
     }
 }
 
-impl DerefMut for Lent {
+impl DerefMut for LentChannel {
     fn deref_mut(&mut self) -> &mut Channel {
         self.channel.as_mut().expect("until it is dropped")
     }
 }
 
-impl Drop for Lent {
+impl Drop for LentChannel {
     fn drop(&mut self) {
         *lock(&self.back) = self.channel.take();
     }

@@ -37,7 +37,7 @@ const READ_HEAD: usize = 11;
 const WRITE_HEAD: usize = 23;
 
 /// The sending side of an end, which separates the data of messages from the rest.
-trait Sends {
+trait ArenaSender {
     /// Sends the staged bytes, and then the message with its data in the arena.
     fn poll_push(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
@@ -49,7 +49,7 @@ trait Sends {
 }
 
 /// Sends as many bytes as the end takes.
-fn send(end: &mut impl Sends, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+fn send(end: &mut impl ArenaSender, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
     let mut taken = 0;
     for buf in bufs {
         let mut bytes = &buf[..];

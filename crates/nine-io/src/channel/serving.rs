@@ -8,9 +8,9 @@ use std::task::{Context, Poll, ready};
 use nine_net::shm::{Channel, Incoming, MOST, Note, Place};
 use nine_net::{Peer, Placed, Transport};
 
-use super::heads::Heads;
-use super::lent::Lent;
-use super::{READ_HEAD, RREAD, RREADDIR, SMALL, Sends, WRITE_HEAD, send, word};
+use super::heads::HeadTracker;
+use super::lent::LentChannel;
+use super::{ArenaSender, READ_HEAD, RREAD, RREADDIR, SMALL, WRITE_HEAD, send, word};
 
 /// Maximum number of offered ranges for answers that are stored at once. Beyond them, the data of answers goes through
 /// the ring.
@@ -18,12 +18,12 @@ pub const ROOMS: usize = 1024;
 
 /// See the module.
 pub struct Serving {
-    channel: Lent,
+    channel: LentChannel,
     incoming: Incoming,
-    heads: Heads,
+    heads: HeadTracker,
     /// Arena ranges for the data of answers, by tag: at most [`ROOMS`].
     rooms: HashMap<u16, Place>,
-    going: Going,
+    going: AnswerProgress,
     /// Bytes to send that are not in a piece yet.
     stage: Box<[u8; MOST]>,
     staged: usize,
@@ -31,7 +31,7 @@ pub struct Serving {
 
 /// The state of the answer that is being written.
 #[derive(Debug)]
-enum Going {
+enum AnswerProgress {
     /// This many bytes of its head are there.
     Head([u8; READ_HEAD], usize),
     /// This many bytes are left, which go through the ring.
@@ -40,7 +40,7 @@ enum Going {
     Arena { head: [u8; READ_HEAD], place: Place, done: usize },
 }
 
-impl Going {
+impl AnswerProgress {
     const NEXT: Self = Self::Head([0; READ_HEAD], 0);
 }
 
@@ -55,13 +55,13 @@ impl Serving {
         self.staged + self.rooms.len() * size_of::<(u16, Place)>()
     }
 
-    pub(super) fn of(channel: Lent) -> Self {
+    pub(super) fn of(channel: LentChannel) -> Self {
         Self {
             channel,
             incoming: Incoming::default(),
-            heads: Heads::default(),
+            heads: HeadTracker::default(),
             rooms: HashMap::new(),
-            going: Going::NEXT,
+            going: AnswerProgress::NEXT,
             stage: Box::new([0; MOST]),
             staged: 0,
         }
@@ -69,7 +69,7 @@ impl Serving {
 
     /// Decides, when the head of an answer is complete, where the rest goes.
     fn headed(&mut self) {
-        let Going::Head(head, have) = &self.going else { return };
+        let AnswerProgress::Head(head, have) = &self.going else { return };
         let (head, have) = (*head, *have);
         let size = word(&head) as usize;
         let tag = u16::from_le_bytes([head[5], head[6]]);
@@ -77,7 +77,7 @@ impl Serving {
             let room = self.rooms.remove(&tag);
             let count = word(&head[7..]);
             if let Some(room) = room.filter(|room| count <= room.count && count as usize >= SMALL) {
-                self.going = Going::Arena { head, place: Place { count, ..room }, done: 0 };
+                self.going = AnswerProgress::Arena { head, place: Place { count, ..room }, done: 0 };
                 return;
             }
         } else if matches!(head[4], RREAD | RREADDIR) && self.rooms.contains_key(&tag) && size >= READ_HEAD {
@@ -87,12 +87,12 @@ impl Serving {
         }
         self.stage[self.staged..self.staged + have].copy_from_slice(&head[..have]);
         self.staged += have;
-        self.going = if size > have { Going::Ring(size - have) } else { Going::NEXT };
+        self.going = if size > have { AnswerProgress::Ring(size - have) } else { AnswerProgress::NEXT };
     }
 }
 
 /// Handles an incoming piece: its messages and its note.
-fn came(heads: &mut Heads, rooms: &mut HashMap<u16, Place>, bytes: &[u8], note: Note) {
+fn came(heads: &mut HeadTracker, rooms: &mut HashMap<u16, Place>, bytes: &[u8], note: Note) {
     heads.pass(bytes, |_, tag| {
         // The range of a tag's earlier request is not valid for the next one.
         if !rooms.is_empty() {
@@ -110,24 +110,24 @@ fn came(heads: &mut Heads, rooms: &mut HashMap<u16, Place>, bytes: &[u8], note: 
     }
 }
 
-impl Sends for Serving {
+impl ArenaSender for Serving {
     fn poll_push(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.staged > 0 {
             ready!(self.channel.poll_put(cx, &self.stage[..self.staged], Note::None))?;
             self.staged = 0;
         }
-        if let Going::Arena { head, place, done } = &self.going
+        if let AnswerProgress::Arena { head, place, done } = &self.going
             && *done == place.count as usize
         {
             ready!(self.channel.poll_put(cx, head, Note::Data(*place)))?;
-            self.going = Going::NEXT;
+            self.going = AnswerProgress::NEXT;
         }
         Poll::Ready(Ok(()))
     }
 
     fn write(&mut self, bytes: &[u8]) -> usize {
         match &mut self.going {
-            Going::Head(head, have) => {
+            AnswerProgress::Head(head, have) => {
                 // Read beyond the tag only in answers that are known to have data.
                 let need = if *have >= 7 { READ_HEAD } else { 7 };
                 let n = (need - *have).min(bytes.len());
@@ -138,16 +138,16 @@ impl Sends for Serving {
                 }
                 n
             }
-            Going::Ring(left) => {
+            AnswerProgress::Ring(left) => {
                 let n = (*left).min(bytes.len()).min(MOST - self.staged);
                 self.stage[self.staged..self.staged + n].copy_from_slice(&bytes[..n]);
                 (self.staged, *left) = (self.staged + n, *left - n);
                 if *left == 0 {
-                    self.going = Going::NEXT;
+                    self.going = AnswerProgress::NEXT;
                 }
                 n
             }
-            Going::Arena { place, done, .. } => {
+            AnswerProgress::Arena { place, done, .. } => {
                 let n = (place.count as usize - *done).min(bytes.len());
                 let (memory, at) = self.channel.place(*place).expect("looked at when it came");
                 memory.write(at + *done, &bytes[..n]);
@@ -159,7 +159,7 @@ impl Sends for Serving {
 
     fn is_full(&self) -> bool {
         match &self.going {
-            Going::Arena { place, done, .. } => *done == place.count as usize,
+            AnswerProgress::Arena { place, done, .. } => *done == place.count as usize,
             _ => self.staged + READ_HEAD > MOST,
         }
     }
@@ -207,7 +207,7 @@ impl Transport for Serving {
         len: usize,
     ) -> Poll<io::Result<Option<usize>>> {
         ready!(self.poll_push(cx))?;
-        let Going::Head(_, 0) = self.going else { return Poll::Ready(Ok(None)) };
+        let AnswerProgress::Head(_, 0) = self.going else { return Poll::Ready(Ok(None)) };
         let tag = u16::from_le_bytes([head[5], head[6]]);
         let Some(&room) = self.rooms.get(&tag) else { return Poll::Ready(Ok(None)) };
         if len > room.count as usize || len < SMALL {
@@ -230,7 +230,7 @@ impl Transport for Serving {
         head[7..].copy_from_slice(&(done as u32).to_le_bytes());
         if done > 0 {
             let count = done as u32;
-            self.going = Going::Arena { head, place: Place { count, ..room }, done };
+            self.going = AnswerProgress::Arena { head, place: Place { count, ..room }, done };
         } else {
             self.stage[..READ_HEAD].copy_from_slice(&head);
             self.staged = READ_HEAD;

@@ -81,7 +81,7 @@ impl Client {
         let reactor = Reactor::new().map_err(failed)?;
         let socket = reactor.connect(addr, limit).map_err(failed)?;
         let options = Options { clock: options.clock.or(Some(reactor.clock())), ..options };
-        let beside = |tls| Arc::new(Beside { reactor: reactor.clone(), tls });
+        let beside = |tls| Arc::new(BlockingDialer { reactor: reactor.clone(), tls });
         let connected = match (addr, tls) {
             (Addr::Tls { .. }, None) => {
                 let why = "nothing says how the server is known";
@@ -145,13 +145,13 @@ impl fmt::Debug for Client {
 }
 
 /// Dials data connections of streams, on the threads that wait for them.
-struct Beside {
+struct BlockingDialer {
     reactor: Reactor,
     /// The TLS client and the server's name. `None`: without TLS.
     tls: Option<(ClientTls, String)>,
 }
 
-impl Dial for Beside {
+impl Dial for BlockingDialer {
     fn dial(&self, peer: &str, addr: &str) -> Dialing {
         let (reactor, tls, at) = (self.reactor.clone(), self.tls.clone(), offered(peer, addr));
         Box::pin(async move {
@@ -358,7 +358,8 @@ impl Stream<'_> {
         self.reactor.block_on(self.stream.swrite(buf))
     }
 
-    /// Ends the stream, and returns the number of bytes moved: see [`client::Stream::sclose`](super::Stream::sclose).
+    /// Ends the stream, and returns the number of bytes moved: see
+    /// [`client::Stream::sclose`](super::Stream::sclose).
     pub fn sclose(self) -> Result<u64> {
         self.reactor.block_on(self.stream.sclose())
     }

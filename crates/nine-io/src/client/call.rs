@@ -13,17 +13,17 @@ use nine_proto::msg::Tmsg;
 use super::answer::Answer;
 use super::cancel;
 use super::error::{Error, Result};
-use super::state::{Shared, Waiter, interrupted};
+use super::state::{AnswerWaiter, ClientShared, interrupted};
 
 /// See the module. It is sent at the first poll, or later if there is no room then.
-pub(crate) struct Call<'m> {
-    shared: Arc<Shared>,
+pub(crate) struct ClientCall<'m> {
+    shared: Arc<ClientShared>,
     message: Tmsg<'m>,
     payload: Option<Bytes>,
-    stage: Stage,
+    stage: CallStage,
 }
 
-enum Stage {
+enum CallStage {
     New,
     Begun(usize),
     /// It failed before it was sent.
@@ -31,24 +31,24 @@ enum Stage {
     Over,
 }
 
-impl<'m> Call<'m> {
-    pub(crate) fn new(shared: &Arc<Shared>, message: Tmsg<'m>) -> Self {
-        Self { shared: shared.clone(), message, payload: None, stage: Stage::New }
+impl<'m> ClientCall<'m> {
+    pub(crate) fn new(shared: &Arc<ClientShared>, message: Tmsg<'m>) -> Self {
+        Self { shared: shared.clone(), message, payload: None, stage: CallStage::New }
     }
 
     /// `payload` is the end of the message, which itself holds only a count.
-    pub(crate) fn with_payload(shared: &Arc<Shared>, message: Tmsg<'m>, payload: Bytes) -> Self {
+    pub(crate) fn with_payload(shared: &Arc<ClientShared>, message: Tmsg<'m>, payload: Bytes) -> Self {
         let mut call = Self::new(shared, message);
         call.payload = Some(payload);
         call
     }
 
     /// Returns the begun call without its message, which is no longer needed.
-    pub(crate) fn begun(mut self) -> Call<'static> {
-        assert!(!matches!(self.stage, Stage::New), "it has been begun");
-        let stage = std::mem::replace(&mut self.stage, Stage::Over);
+    pub(crate) fn begun(mut self) -> ClientCall<'static> {
+        assert!(!matches!(self.stage, CallStage::New), "it has been begun");
+        let stage = std::mem::replace(&mut self.stage, CallStage::Over);
         let message = Tmsg::Flush { oldtag: NOTAG };
-        Call { shared: self.shared.clone(), message, payload: None, stage }
+        ClientCall { shared: self.shared.clone(), message, payload: None, stage }
     }
 
     /// Sends it now, or queues it if there is no room. The answer must still be awaited.
@@ -60,37 +60,37 @@ impl<'m> Call<'m> {
         begun.await;
     }
 
-    /// [`Call::send`] for hand-written futures.
+    /// [`ClientCall::send`] for hand-written futures.
     pub(crate) fn begin(&mut self, cx: &mut Context<'_>) {
         // An answer never arrives at the first poll.
         if let Poll::Ready(Err(error)) = Pin::new(&mut *self).poll(cx) {
-            self.stage = Stage::Failed(error);
+            self.stage = CallStage::Failed(error);
         }
     }
 }
 
-impl Future for Call<'_> {
+impl Future for ClientCall<'_> {
     type Output = Result<Answer>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { shared, message, payload, stage } = self.get_mut();
         let cancelled = cancel::is_cancelled();
         let answer = match stage {
-            Stage::New if cancelled => {
+            CallStage::New if cancelled => {
                 shared.with(|state| state.unsent(message));
                 Err(interrupted())
             }
-            Stage::New => {
-                let waiter = Waiter::Waker(cx.waker().clone());
+            CallStage::New => {
+                let waiter = AnswerWaiter::Waker(cx.waker().clone());
                 match shared.with(|state| state.begin(message, payload.take(), waiter)) {
                     Ok(call) => {
-                        *stage = Stage::Begun(call);
+                        *stage = CallStage::Begun(call);
                         return Poll::Pending;
                     }
                     Err(error) => Err(error),
                 }
             }
-            &mut Stage::Begun(call) => {
+            &mut CallStage::Begun(call) => {
                 let polled = shared.with(|state| {
                     if cancelled {
                         state.flush(call);
@@ -102,20 +102,20 @@ impl Future for Call<'_> {
                     Poll::Pending => return Poll::Pending,
                 }
             }
-            Stage::Failed(error) => Err(error.clone()),
-            Stage::Over => panic!("a call is polled no more after its answer"),
+            CallStage::Failed(error) => Err(error.clone()),
+            CallStage::Over => panic!("a call is polled no more after its answer"),
         };
-        *stage = Stage::Over;
+        *stage = CallStage::Over;
         Poll::Ready(answer)
     }
 }
 
-impl Drop for Call<'_> {
+impl Drop for ClientCall<'_> {
     fn drop(&mut self) {
         match self.stage {
-            Stage::New => self.shared.with(|state| state.unsent(&self.message)),
-            Stage::Begun(call) => self.shared.with(|state| state.abandon(call)),
-            Stage::Failed(_) | Stage::Over => {}
+            CallStage::New => self.shared.with(|state| state.unsent(&self.message)),
+            CallStage::Begun(call) => self.shared.with(|state| state.abandon(call)),
+            CallStage::Failed(_) | CallStage::Over => {}
         }
     }
 }

@@ -80,13 +80,13 @@ impl<F: Future + Unpin> Future for Scope<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        struct Restore(Option<Cancel>);
-        impl Drop for Restore {
+        struct CurrentGuard(Option<Cancel>);
+        impl Drop for CurrentGuard {
             fn drop(&mut self) {
                 CURRENT.set(self.0.take());
             }
         }
-        let _restore = Restore(CURRENT.replace(Some(self.cancel.clone())));
+        let _restore = CurrentGuard(CURRENT.replace(Some(self.cancel.clone())));
         Pin::new(&mut self.future).poll(cx)
     }
 }

@@ -24,7 +24,7 @@ use super::error::{Error, Result};
 use super::file::File;
 
 /// Maximum number of bytes of a number, an address, or an answer of `cs`.
-const TEXT: u32 = 1024;
+const DIAL_TEXT_MAX: u32 = 1024;
 /// Maximum number of answers of `cs` that are tried.
 const ANSWERS: usize = 64;
 
@@ -113,7 +113,7 @@ impl Net {
         cs.write(0, to.as_bytes()).await?;
         let (mut offset, mut found) = (0, Vec::new());
         while found.len() < ANSWERS {
-            let answer = cs.read(offset, TEXT).await?;
+            let answer = cs.read(offset, DIAL_TEXT_MAX).await?;
             if answer.is_empty() {
                 break;
             }
@@ -177,7 +177,7 @@ impl Incoming {
 }
 
 async fn text(file: &File) -> Result<String> {
-    Ok(string(&file.read(0, TEXT).await?)?.trim_end().into())
+    Ok(string(&file.read(0, DIAL_TEXT_MAX).await?)?.trim_end().into())
 }
 
 fn string(bytes: &Bytes) -> Result<String> {

@@ -15,10 +15,10 @@ use nine_proto::{Attr, Entries, Errno, GetMask, OpenFlags, Qid};
 use super::answer::Answer;
 use super::error::{Error, Result};
 use super::file::File;
-use super::window::Window;
+use super::window::FutureWindow;
 
 /// Maximum directory data requested at once, in bytes.
-const BLOCK: u32 = 256 * 1024;
+const DIR_BLOCK_MAX: u32 = 256 * 1024;
 /// Maximum number of files with attribute requests in flight.
 const STATS: usize = 256;
 
@@ -104,7 +104,7 @@ impl File {
         I: IntoIterator,
         I::Item: AsRef<[u8]> + Send,
     {
-        Stats { dir: self, names: names.into_iter(), mask, window: Window::new() }
+        Stats { dir: self, names: names.into_iter(), mask, window: FutureWindow::new() }
     }
 
     async fn stat_of(&self, name: &[u8], mask: GetMask) -> Result<Attr> {
@@ -165,7 +165,7 @@ impl ReadDir<'_> {
 
     async fn block(&mut self) -> Option<Result<Vec<Entry>>> {
         while !self.ended {
-            match self.open.read_dir_block(self.cookie, BLOCK).await {
+            match self.open.read_dir_block(self.cookie, DIR_BLOCK_MAX).await {
                 Ok(Some((entries, next))) => {
                     self.cookie = next;
                     if !entries.is_empty() {
@@ -188,7 +188,7 @@ pub struct Stats<'f, I> {
     dir: &'f File,
     names: I,
     mask: GetMask,
-    window: Window<Pin<Box<dyn Future<Output = Result<Attr>> + Send + 'f>>>,
+    window: FutureWindow<Pin<Box<dyn Future<Output = Result<Attr>> + Send + 'f>>>,
 }
 
 impl<'f, I> Stats<'f, I>

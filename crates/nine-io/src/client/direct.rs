@@ -12,7 +12,7 @@ use nine_proto::{Errno, Fid};
 use rustix::fs::{Advice, fadvise};
 
 use super::Client;
-use super::call::Call;
+use super::call::ClientCall;
 use super::error::{Error, Result};
 use super::file::File;
 use super::flow::{takes_nothing, wrote};
@@ -120,7 +120,7 @@ impl File {
     async fn write_message(&self, offset: u64, data: &mut Vec<Payload>) -> Result<u64> {
         let piece = data[0].read(self.iounit().min(STALE) as usize).map_err(lost)?;
         let message = Tmsg::Write { fid: self.fid(), offset, data: Data::Count(piece.len() as u32) };
-        let answer = Call::with_payload(&self.client().0.shared, message, piece).await?;
+        let answer = ClientCall::with_payload(&self.client().0.shared, message, piece).await?;
         match wrote(answer)? {
             0 => Err(takes_nothing()),
             n => Ok(advance(data, n as usize)),

@@ -1,11 +1,12 @@
 //! The task that owns a client's transport: writes the queued messages, reads answers and delivers them.
 //!
-//! In: [`State::out`](super::state::State) and the transport. Out: vectored writes, one for all messages of a batch,
-//! and frames.
+//! In: [`ClientState::out`](super::state::ClientState) and the transport. Out: vectored writes, one for all messages of
+//! a batch, and frames.
 //!
 //! Always holds: reading never waits for writing. An idle connection owns no buffer, because reads use a buffer of the
 //! thread. A frame that is too large for it is read into its own memory. The caller of the Tread gets that memory
-//! without another copy, and it is reused when dropped. A turn ends after [`TURN`] reads, so that other tasks run.
+//! without another copy, and it is reused when dropped. A turn ends after [`READS_PER_SLICE`] reads, so that other
+//! tasks run.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -21,16 +22,16 @@ use nine_net::shm::MAGIC;
 use nine_proto::frame::{Split, split};
 
 use super::error::Error;
-use super::out::{Out, PIECES};
-use super::state::Shared;
-use crate::buf::{Buf, Frame, Pool};
+use super::out::{OutgoingMessages, VECTORED_PIECES_MAX};
+use super::state::ClientShared;
+use crate::buf::{Frame, FrameBuffer, Pool};
 
 /// Reads in one turn (time slice).
-const TURN: usize = 16;
+const READS_PER_SLICE: usize = 16;
 /// Bytes that one read can take.
 const READ: usize = 64 * 1024;
 /// Bytes of the first read of a frame that is probably large again: its head, and little data that must be copied.
-const HEAD: usize = 4 * 1024;
+const LARGE_HEAD_LEN: usize = 4 * 1024;
 
 thread_local! {
     static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
@@ -44,8 +45,8 @@ thread_local! {
 #[must_use = "a client does nothing without its driver"]
 pub struct Driver {
     transport: Box<dyn Transport>,
-    shared: Arc<Shared>,
-    out: Out,
+    shared: Arc<ClientShared>,
+    out: OutgoingMessages,
     /// The transport may hold bytes that need a flush.
     unflushed: bool,
     /// The last write was pending.
@@ -53,7 +54,7 @@ pub struct Driver {
     /// The first bytes of a frame.
     partial: Vec<u8>,
     /// Memory for all of a frame that is larger than [`READ`], and its size.
-    large: Option<(Arc<Buf>, usize)>,
+    large: Option<(Arc<FrameBuffer>, usize)>,
     /// Bytes that are in `partial` or `large`.
     filled: usize,
     /// The last frame was a large one.
@@ -63,11 +64,11 @@ pub struct Driver {
 }
 
 impl Driver {
-    pub(crate) fn new(transport: Box<dyn Transport>, shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(transport: Box<dyn Transport>, shared: Arc<ClientShared>) -> Self {
         Self {
             transport,
             shared,
-            out: Out::default(),
+            out: OutgoingMessages::default(),
             unflushed: false,
             stuck: false,
             partial: Vec::new(),
@@ -128,24 +129,24 @@ impl Driver {
                     return Err(dead.clone());
                 }
                 if idle && state.is_finished() {
-                    return Ok(Parked::Finished);
+                    return Ok(ParkOutcome::Finished);
                 }
                 if idle && (!state.out.is_empty() || state.is_here()) {
-                    return Ok(Parked::No);
+                    return Ok(ParkOutcome::No);
                 }
                 state.driver = Some(cx.waker().clone());
                 state.blocked = !idle;
-                Ok(Parked::Yes { calls: state.session.calls() })
+                Ok(ParkOutcome::Yes { calls: state.session.calls() })
             })?;
             match parked {
-                Parked::No => {}
-                Parked::Yes { calls } => {
+                ParkOutcome::No => {}
+                ParkOutcome::Yes { calls } => {
                     if calls == 0 {
                         self.pool = None;
                     }
                     return Poll::Pending;
                 }
-                Parked::Finished => {
+                ParkOutcome::Finished => {
                     // A peer that is gone needs no orderly close.
                     return self.transport.poll_close(cx).map(|_| Ok(()));
                 }
@@ -165,7 +166,7 @@ impl Driver {
             if self.out.is_empty() {
                 break;
             }
-            let mut pieces = [IoSlice::new(&[]); PIECES];
+            let mut pieces = [IoSlice::new(&[]); VECTORED_PIECES_MAX];
             let count = self.out.pieces(&mut pieces);
             match self.transport.poll_write(cx, &pieces[..count]) {
                 Poll::Ready(Ok(0)) => return Err(self.transport_error(io::ErrorKind::WriteZero.into())),
@@ -199,7 +200,7 @@ impl Driver {
 
     /// Reads until nothing more is available (`Pending`) or the turn is over (`Ready`).
     fn read(&mut self, cx: &mut Context<'_>, scratch: &mut [u8]) -> Result<Poll<()>, Error> {
-        for _ in 0..TURN {
+        for _ in 0..READS_PER_SLICE {
             let buf = match &mut self.large {
                 Some((buf, size)) => {
                     let own = Arc::get_mut(buf).expect("nobody has it before it is whole");
@@ -207,7 +208,7 @@ impl Driver {
                 }
                 None => {
                     scratch[..self.filled].copy_from_slice(&self.partial);
-                    let end = if self.was_large && self.filled == 0 { HEAD } else { READ };
+                    let end = if self.was_large && self.filled == 0 { LARGE_HEAD_LEN } else { READ };
                     &mut scratch[self.filled..end]
                 }
             };
@@ -320,7 +321,7 @@ impl Driver {
     }
 }
 
-enum Parked {
+enum ParkOutcome {
     Yes {
         /// Calls in flight.
         calls: usize,

@@ -9,7 +9,7 @@ use nine_proto::msg::{MAXWELEM, Names, Tmsg};
 use nine_proto::{Errno, Fid, OpenFlags, Qid, show};
 
 use super::answer::Answer;
-use super::call::Call;
+use super::call::ClientCall;
 use super::error::{Error, Result};
 use super::{Client, text};
 use crate::direct::Direct;
@@ -91,19 +91,19 @@ impl File {
     }
 
     /// One Twalk.
-    fn twalk<'m>(&self, newfid: Fid, fid: Fid, names: &'m [&'m [u8]]) -> Call<'m> {
+    fn twalk<'m>(&self, newfid: Fid, fid: Fid, names: &'m [&'m [u8]]) -> ClientCall<'m> {
         self.call(Tmsg::Walk { fid, newfid, names: Names::Slice(names) })
     }
 
     /// Finds out why a walk from here stopped. A server gives the reason only for the first name of a Twalk (walk(5));
     /// for a later name its answer is just short. So each further step is requested separately: mostly two more round
     /// trips, and only for failed walks.
-    async fn reason(&self, stop: Stop, names: &[&[u8]]) -> Stop {
-        let Stop { walked: before, error } = stop;
+    async fn reason(&self, stop: WalkStop, names: &[&[u8]]) -> WalkStop {
+        let WalkStop { walked: before, error } = stop;
         if !matches!(&error, Error::Remote(error) if error.errno == Errno::ENOENT) || before == 0 {
-            return Stop { walked: before, error };
+            return WalkStop { walked: before, error };
         }
-        let Ok(fid) = self.client.fid() else { return Stop { walked: before, error } };
+        let Ok(fid) = self.client.fid() else { return WalkStop { walked: before, error } };
         // A different step may stop this walk: then that step's error is the reason.
         if let Err(stop) = walked(self.twalk(fid, self.fid, &names[..before]).await, before) {
             return stop;
@@ -112,11 +112,11 @@ impl File {
         for (walked, name) in names.iter().enumerate().skip(before) {
             // A server that stopped early may walk further this time.
             if let Err(reason) = there.twalk(fid, fid, &[name]).await {
-                return Stop { walked, error: reason };
+                return WalkStop { walked, error: reason };
             }
         }
         // The name has appeared meanwhile. It did not exist at the time of the walk.
-        Stop { walked: before, error }
+        WalkStop { walked: before, error }
     }
 
     /// [`File::walk`], followed by the message `then` for the resulting fid. If the session orders dependent requests
@@ -201,7 +201,10 @@ impl File {
         file.leave();
         let names = names.iter().map(|&name| name.into()).collect();
         let here = here.map(|(fid, here)| (fid, here.begun()));
-        Ok((file, Opening(Some(Box::new(Unsaid { walk: walk.begun(), open: open.begun(), names, here })))))
+        Ok((
+            file,
+            Opening(Some(Box::new(EarlyOpenCalls { walk: walk.begun(), open: open.begun(), names, here }))),
+        ))
     }
 
     fn topen(&self, fid: Fid, flags: OpenFlags) -> Tmsg<'static> {
@@ -308,7 +311,7 @@ impl File {
         self.gone.store(true, Ordering::Relaxed);
     }
 
-    pub(crate) fn call<'m>(&self, message: Tmsg<'m>) -> Call<'m> {
+    pub(crate) fn call<'m>(&self, message: Tmsg<'m>) -> ClientCall<'m> {
         self.client.call(message)
     }
 }
@@ -329,14 +332,14 @@ impl fmt::Debug for File {
 
 /// The outstanding answers for a file of [`File::open_early`] or [`File::create_early`].
 #[derive(Default)]
-pub struct Opening(Option<Box<Unsaid>>);
+pub struct Opening(Option<Box<EarlyOpenCalls>>);
 
-struct Unsaid {
-    walk: Call<'static>,
-    open: Call<'static>,
+struct EarlyOpenCalls {
+    walk: ClientCall<'static>,
+    open: ClientCall<'static>,
     names: Vec<Box<[u8]>>,
     /// Another fid for the start of the walk, if it may be needed.
-    here: Option<(Fid, Call<'static>)>,
+    here: Option<(Fid, ClientCall<'static>)>,
 }
 
 impl Opening {
@@ -344,7 +347,7 @@ impl Opening {
     /// be awaited to its end; a second call returns `Ok`.
     pub async fn wait(&mut self, file: &File) -> Result<()> {
         let Some(unsaid) = &mut self.0 else { return Ok(()) };
-        let Unsaid { walk, open, names, here } = &mut **unsaid;
+        let EarlyOpenCalls { walk, open, names, here } = &mut **unsaid;
         let qids = walked(walk.await, names.len());
         let here = match here {
             Some((fid, call)) => call.await.ok().map(|_| File::new(&file.client, *fid, file.qid)),
@@ -377,26 +380,26 @@ fn names(path: &[u8]) -> Result<Vec<&[u8]>> {
 }
 
 /// Checks the result of a Twalk of this many names: all of them were walked, or it failed.
-fn walked(answer: Result<Answer>, names: usize) -> Result<Vec<Qid>, Stop> {
+fn walked(answer: Result<Answer>, names: usize) -> Result<Vec<Qid>, WalkStop> {
     match answer {
         Ok(Answer::Walk(qids)) if qids.len() == names => Ok(qids),
         Ok(Answer::Walk(qids)) => {
             let past_a_file = qids.last().is_some_and(|qid| !qid.is_dir());
             let errno = if past_a_file { Errno::ENOTDIR } else { Errno::ENOENT };
-            Err(Stop { walked: qids.len(), error: Error::Remote(errno.into()) })
+            Err(WalkStop { walked: qids.len(), error: Error::Remote(errno.into()) })
         }
         Ok(other) => other.never(),
-        Err(error) => Err(Stop { walked: 0, error }),
+        Err(error) => Err(WalkStop { walked: 0, error }),
     }
 }
 
 /// The reason and the position of a walk's stop.
-struct Stop {
+struct WalkStop {
     walked: usize,
     error: Error,
 }
 
-impl Stop {
+impl WalkStop {
     /// Adds the path to the failed element; `begin` is the index of the run's first name.
     fn within(self, names: &[&[u8]], begin: usize) -> Error {
         match self.error {

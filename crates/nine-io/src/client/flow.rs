@@ -22,11 +22,11 @@ use nine_proto::msg::{Data, Tmsg};
 use nine_proto::{Errno, OpenFlags, Qid};
 
 use super::answer::Answer;
-use super::call::Call;
+use super::call::ClientCall;
 use super::error::{Error, Result};
 use super::file::File;
-use super::pace::{Asked, Pace};
-use super::window::Window;
+use super::pace::{PaceController, PaceSample};
+use super::window::FutureWindow;
 
 /// Maximum data in one of several Treads, in bytes. The answer fits into a unix socket's buffer (208 KiB), so it is
 /// sent in one go.
@@ -140,9 +140,9 @@ impl File {
     }
 
     /// The estimator of the window, if there is a clock.
-    fn pace(&self) -> Option<(Pace, Arc<dyn Clock>)> {
+    fn pace(&self) -> Option<(PaceController, Arc<dyn Clock>)> {
         let clock = self.client().0.options.clock.clone().filter(|_| !self.is_sequential())?;
-        Some((Pace::new(WIDER * self.window()), clock))
+        Some((PaceController::new(WIDER * self.window()), clock))
     }
 }
 
@@ -155,7 +155,7 @@ pub const WIDER: usize = 2;
 /// So `size` 0 is right for files that deliver events.
 pub struct Reader<F> {
     file: F,
-    window: Window<Piece>,
+    window: FutureWindow<WindowCall>,
     /// Bytes requested in the window.
     under_way: usize,
     /// The offset of the next piece.
@@ -168,7 +168,7 @@ pub struct Reader<F> {
     piece: u32,
     /// Maximum data in the window, in bytes, unless `pace` finds it.
     most: usize,
-    pace: Option<(Pace, Arc<dyn Clock>)>,
+    pace: Option<(PaceController, Arc<dyn Clock>)>,
     done: bool,
 }
 
@@ -176,7 +176,7 @@ impl<F: Deref<Target = File>> Reader<F> {
     /// A reader from `offset` on. `size` is the length of the file if it is known (from [`File::getattr`]), else 0.
     pub fn new(file: F, offset: u64, size: u64) -> Self {
         let (piece, most) = (file.piece(READ), file.window());
-        let (window, stop, pace) = (Window::new(), u64::MAX, file.pace());
+        let (window, stop, pace) = (FutureWindow::new(), u64::MAX, file.pace());
         Self { file, window, under_way: 0, at: offset, size, stop, piece, most, pace, done: false }
     }
 
@@ -236,7 +236,7 @@ impl<F: Deref<Target = File>> Reader<F> {
             return Poll::Ready(None);
         }
         self.fill();
-        let Some(Ended { offset, len, asked, answer, .. }) = ready!(self.window.poll_next(cx)) else {
+        let Some(WindowResult { offset, len, asked, answer, .. }) = ready!(self.window.poll_next(cx)) else {
             // It has reached `stop`.
             return Poll::Ready(None);
         };
@@ -268,12 +268,12 @@ impl<F: Deref<Target = File>> Reader<F> {
     }
 
     /// The answer to what was `asked` then is short: asks for the rests of the short answers behind it, too.
-    fn follow_up(&mut self, cx: &mut Context<'_>, asked: Asked) {
+    fn follow_up(&mut self, cx: &mut Context<'_>, asked: PaceSample) {
         if let Some((pace, _)) = &mut self.pace {
             pace.shrink(asked);
         }
-        let mut window = std::mem::replace(&mut self.window, Window::new());
-        window.insert_behind_done(cx, |ended: &mut Ended| match &ended.answer {
+        let mut window = std::mem::replace(&mut self.window, FutureWindow::new());
+        window.insert_behind_done(cx, |ended: &mut WindowResult| match &ended.answer {
             Ok(Answer::Data(data)) if !data.is_empty() && data.len() < ended.len as usize => {
                 let (n, len) = (data.len() as u32, ended.len);
                 ended.len = n;
@@ -302,10 +302,10 @@ impl<F: Deref<Target = File>> Reader<F> {
         }
     }
 
-    fn ask(&self, offset: u64, len: u32) -> Piece {
+    fn ask(&self, offset: u64, len: u32) -> WindowCall {
         let call = self.file.call(Tmsg::Read { fid: self.file.fid(), offset, count: len });
         let asked = self.pace.as_ref().map(|(pace, clock)| pace.ask(clock.now())).unwrap_or_default();
-        Piece { call, offset, len, asked, data: Bytes::new() }
+        WindowCall { call, offset, len, asked, data: Bytes::new() }
     }
 
     fn end(&mut self) {
@@ -319,11 +319,11 @@ impl<F: Deref<Target = File>> Reader<F> {
 /// Dropping it takes back unanswered writes; [`Writer::finish`] waits for them.
 pub struct Writer<F> {
     file: F,
-    window: Window<Piece>,
+    window: FutureWindow<WindowCall>,
     under_way: usize,
     at: u64,
     written: u64,
-    pace: Option<(Pace, Arc<dyn Clock>)>,
+    pace: Option<(PaceController, Arc<dyn Clock>)>,
     failed: Option<Error>,
 }
 
@@ -331,7 +331,7 @@ impl<F: Deref<Target = File>> Writer<F> {
     /// A writer from `offset` on.
     pub fn new(file: F, offset: u64) -> Self {
         let pace = file.pace();
-        Self { file, window: Window::new(), under_way: 0, at: offset, written: 0, pace, failed: None }
+        Self { file, window: FutureWindow::new(), under_way: 0, at: offset, written: 0, pace, failed: None }
     }
 
     /// Writes `data` next. Waits while the window is full. An error concerns this or an earlier piece, and is
@@ -366,12 +366,12 @@ impl<F: Deref<Target = File>> Writer<F> {
         self.at += len as u64;
     }
 
-    fn ask(&self, offset: u64, data: Bytes) -> Piece {
+    fn ask(&self, offset: u64, data: Bytes) -> WindowCall {
         let len = data.len() as u32;
         let message = Tmsg::Write { fid: self.file.fid(), offset, data: Data::Count(len) };
-        let call = Call::with_payload(&self.file.client().0.shared, message, data.clone());
+        let call = ClientCall::with_payload(&self.file.client().0.shared, message, data.clone());
         let asked = self.pace.as_ref().map(|(pace, clock)| pace.ask(clock.now())).unwrap_or_default();
-        Piece { call, offset, len, asked, data }
+        WindowCall { call, offset, len, asked, data }
     }
 
     /// Waits until all writes are answered.
@@ -393,7 +393,7 @@ impl<F: Deref<Target = File>> Writer<F> {
             let Poll::Ready(ended) = self.window.poll_next(cx) else {
                 return if self.under_way <= room { Poll::Ready(Ok(())) } else { Poll::Pending };
             };
-            let Some(Ended { offset, len, mut data, asked, answer }) = ended else {
+            let Some(WindowResult { offset, len, mut data, asked, answer }) = ended else {
                 return Poll::Ready(Ok(()));
             };
             self.under_way -= len as usize;
@@ -442,29 +442,29 @@ pub async fn copy(
 }
 
 /// One Tread or Twrite of a window.
-struct Piece {
-    call: Call<'static>,
+struct WindowCall {
+    call: ClientCall<'static>,
     offset: u64,
     len: u32,
-    asked: Asked,
+    asked: PaceSample,
     /// The data of a Twrite.
     data: Bytes,
 }
 
-struct Ended {
+struct WindowResult {
     offset: u64,
     len: u32,
     data: Bytes,
-    asked: Asked,
+    asked: PaceSample,
     answer: Result<Answer>,
 }
 
-impl Future for Piece {
-    type Output = Ended;
+impl Future for WindowCall {
+    type Output = WindowResult;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Ended> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<WindowResult> {
         let answer = ready!(Pin::new(&mut self.call).poll(cx));
-        Poll::Ready(Ended {
+        Poll::Ready(WindowResult {
             offset: self.offset,
             len: self.len,
             asked: self.asked,

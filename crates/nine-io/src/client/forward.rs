@@ -11,10 +11,10 @@ use nine_proto::{Fid, Qid};
 
 use super::Client;
 use super::answer::Answer;
-use super::call::Call;
+use super::call::ClientCall;
 use super::error::{Error, Result};
 use super::file::File;
-use super::state::Waiter;
+use super::state::AnswerWaiter;
 use crate::server::{Later, ReqId, Request};
 
 /// Converts a server's answers into answers for clients.
@@ -46,12 +46,12 @@ pub struct FlushLimits {
 }
 
 /// See the module.
-pub(crate) struct Forwarded {
+pub(crate) struct ForwardedRequest {
     later: Later,
     by: Arc<dyn Forward>,
 }
 
-impl Forwarded {
+impl ForwardedRequest {
     /// See [`Forward::takes`].
     pub(crate) fn takes(&self) -> bool {
         self.by.takes(&self.later)
@@ -75,10 +75,10 @@ impl Client {
         F: for<'r> FnOnce(&'r Request) -> (Tmsg<'r>, Option<Bytes>),
     {
         let client = later.id().conn;
-        let forwarded = Box::new(Forwarded { later, by });
+        let forwarded = Box::new(ForwardedRequest { later, by });
         let refused = self.0.shared.with(|state| {
             let (message, payload) = message(&forwarded.later);
-            match state.begin(&message, payload, Waiter::Unknown(client)) {
+            match state.begin(&message, payload, AnswerWaiter::Unknown(client)) {
                 Ok(call) => {
                     state.forward(call, forwarded);
                     None
@@ -123,7 +123,7 @@ impl Client {
     /// Like [`Client::ask`], with a payload: the end of a message that itself holds only a count.
     pub async fn ask_with(&self, message: Tmsg<'_>, payload: Option<Bytes>) -> Result<Answer> {
         match payload {
-            Some(payload) => Call::with_payload(&self.0.shared, message, payload).await,
+            Some(payload) => ClientCall::with_payload(&self.0.shared, message, payload).await,
             None => self.call(message).await,
         }
     }

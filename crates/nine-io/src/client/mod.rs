@@ -65,10 +65,10 @@ use nine_net::{Clock, Conversation, Env, Fault, Peer, Proof, Pushed, Transport};
 use nine_proto::msg::{Data, OnlyIds, Tmsg};
 use nine_proto::{Dialect, Errno, Fid, NOFID, Names, Numeric, OpenFlags, Qid};
 
-use call::Call;
-use state::Shared;
+use call::ClientCall;
+use state::ClientShared;
 
-use crate::direct::Directs;
+use crate::direct::DirectFiles;
 use crate::server::Service;
 
 pub use answer::{Answer, Getlock};
@@ -165,17 +165,17 @@ const CONVERSATION: &str = "#conversation";
 ///
 /// Concurrency: all calls may be made from any number of threads and tasks at once.
 #[derive(Clone)]
-pub struct Client(Arc<Handle>);
+pub struct Client(Arc<ClientHandle>);
 
-struct Handle {
-    shared: Arc<Shared>,
+struct ClientHandle {
+    shared: Arc<ClientShared>,
     dialect: Dialect,
     /// Maximum data in one message, in bytes.
     iounit: u32,
     options: Options,
 }
 
-impl Drop for Handle {
+impl Drop for ClientHandle {
     fn drop(&mut self) {
         self.shared.with(|state| state.closing = true);
     }
@@ -185,7 +185,8 @@ impl Client {
     /// Agrees on a version with the server (version(5)): the best dialect that both support. Fails with
     /// [`Error::Version`] if there is none.
     pub async fn connect(transport: impl Transport, options: Options) -> Result<(Self, Driver)> {
-        let shared = Arc::new(Shared::new(&transport.peer().addr, &options, Directs::of(&transport)));
+        let shared =
+            Arc::new(ClientShared::new(&transport.peer().addr, &options, DirectFiles::of(&transport)));
         let transport: Box<dyn Transport> = match &options.pushed {
             Some(pushed) => {
                 Box::new(Conversation::new(transport, pushed.modules.clone(), pushed.clock.clone()))
@@ -205,7 +206,7 @@ impl Client {
             })
         });
         let (dialect, iounit) = agreed.await?;
-        Ok((Self(Arc::new(Handle { shared, dialect, iounit, options })), driver))
+        Ok((Self(Arc::new(ClientHandle { shared, dialect, iounit, options })), driver))
     }
 
     /// Connects to a server in this process, which sees the client as `peer`. Both run as tasks of this core.
@@ -303,7 +304,7 @@ impl Client {
             _ => error,
         })?;
         let message = Tmsg::Write { fid: ctl.fid(), offset: 0, data: Data::Bytes(words.as_bytes()) };
-        let mut crossing = Crossing { client: self, near: false, crossed: false, over: false };
+        let mut crossing = ModuleChangeGuard { client: self, near: false, crossed: false, over: false };
         let shared = &self.0.shared;
         shared.border.store(true, Ordering::Relaxed);
         let call = poll_fn(|cx| {
@@ -329,7 +330,7 @@ impl Client {
     /// If the text is invalid, nothing has changed. If the future is dropped during the change, the connection ends.
     pub async fn change_here(&self, words: &str) -> Result<()> {
         self.check(words)?;
-        let mut crossing = Crossing { client: self, near: false, crossed: false, over: false };
+        let mut crossing = ModuleChangeGuard { client: self, near: false, crossed: false, over: false };
         let shared = &self.0.shared;
         shared.border.store(true, Ordering::Relaxed);
         let told = poll_fn(|cx| {
@@ -448,8 +449,8 @@ impl Client {
         self.0.shared.with(|state| state.fid())
     }
 
-    fn call<'m>(&self, message: Tmsg<'m>) -> Call<'m> {
-        Call::new(&self.0.shared, message)
+    fn call<'m>(&self, message: Tmsg<'m>) -> ClientCall<'m> {
+        ClientCall::new(&self.0.shared, message)
     }
 }
 
@@ -460,7 +461,7 @@ impl fmt::Debug for Client {
 }
 
 /// Ends an unused client without waiting for the remaining answers, which are those of clunks.
-pub struct Ender(Arc<Shared>);
+pub struct Ender(Arc<ClientShared>);
 
 impl Ender {
     /// From now on the driver ends when the last handle is gone and all messages are sent.
@@ -470,7 +471,7 @@ impl Ender {
 }
 
 /// Restores the state if a change of modules is abandoned, so that no call waits for it.
-struct Crossing<'c> {
+struct ModuleChangeGuard<'c> {
     client: &'c Client,
     near: bool,
     /// Both ends have switched.
@@ -478,7 +479,7 @@ struct Crossing<'c> {
     over: bool,
 }
 
-impl Drop for Crossing<'_> {
+impl Drop for ModuleChangeGuard<'_> {
     fn drop(&mut self) {
         if !self.near {
             return;

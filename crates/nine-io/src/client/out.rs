@@ -8,13 +8,13 @@ use bytes::Bytes;
 /// A shorter payload is copied into the buffer, which costs less than a piece of its own.
 pub(crate) const COPY: usize = 4 * 1024;
 /// Pieces in one vectored write.
-pub(crate) const PIECES: usize = 64;
+pub(crate) const VECTORED_PIECES_MAX: usize = 64;
 /// An empty buffer with a larger capacity is freed.
-const KEEP: usize = 16 * 1024;
+const OUT_CAPACITY_KEPT_MAX: usize = 16 * 1024;
 
 /// See the module. Bounded by the budget of the calls that put messages into it.
 #[derive(Default)]
-pub(crate) struct Out {
+pub(crate) struct OutgoingMessages {
     /// Messages, without the payloads below.
     pub(crate) heads: Vec<u8>,
     /// `(at, payload)`: the payload belongs after `heads[..at]`. Sorted by `at`.
@@ -23,7 +23,7 @@ pub(crate) struct Out {
     done: usize,
 }
 
-impl Out {
+impl OutgoingMessages {
     pub(crate) fn is_empty(&self) -> bool {
         self.done == self.heads.len() && self.payloads.is_empty()
     }
@@ -38,10 +38,10 @@ impl Out {
     }
 
     /// Fills `pieces` with the next bytes, and returns how many pieces it used.
-    pub(crate) fn pieces<'a>(&'a self, pieces: &mut [IoSlice<'a>; PIECES]) -> usize {
+    pub(crate) fn pieces<'a>(&'a self, pieces: &mut [IoSlice<'a>; VECTORED_PIECES_MAX]) -> usize {
         let (mut count, mut at) = (0, self.done);
         for (cut, payload) in &self.payloads {
-            if count + 2 > PIECES {
+            if count + 2 > VECTORED_PIECES_MAX {
                 return count;
             }
             for piece in [&self.heads[at..*cut], payload] {
@@ -52,7 +52,7 @@ impl Out {
             }
             at = *cut;
         }
-        if at < self.heads.len() && count < PIECES {
+        if at < self.heads.len() && count < VECTORED_PIECES_MAX {
             pieces[count] = IoSlice::new(&self.heads[at..]);
             count += 1;
         }
@@ -77,7 +77,7 @@ impl Out {
         if self.is_empty() {
             self.done = 0;
             self.heads.clear();
-            if self.heads.capacity() > KEEP {
+            if self.heads.capacity() > OUT_CAPACITY_KEPT_MAX {
                 self.heads = Vec::new();
                 self.payloads = VecDeque::new();
             }
@@ -89,8 +89,8 @@ impl Out {
 mod tests {
     use super::*;
 
-    fn written(out: &Out) -> Vec<u8> {
-        let mut pieces = [IoSlice::new(&[]); PIECES];
+    fn written(out: &OutgoingMessages) -> Vec<u8> {
+        let mut pieces = [IoSlice::new(&[]); VECTORED_PIECES_MAX];
         let n = out.pieces(&mut pieces);
         pieces[..n].iter().flat_map(|piece| piece.iter().copied()).collect()
     }
@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn payloads_stand_where_they_belong_however_the_writes_are_cut() {
         for step in [1, 3, 4096, 5000, 100_000] {
-            let mut out = Out::default();
+            let mut out = OutgoingMessages::default();
             let mut expected = Vec::new();
             for (head, len) in [(&b"one"[..], 5000), (b"two", 10), (b"", 4096), (b"three", 0)] {
                 out.heads.extend_from_slice(head);
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn more_payloads_than_pieces_go_out_in_several_writes() {
-        let mut out = Out::default();
+        let mut out = OutgoingMessages::default();
         for i in 0..100u8 {
             out.heads.push(i);
             out.payload(vec![i; COPY].into());

@@ -1,31 +1,31 @@
 //! Finds how many bytes to have in flight so that the link is full and its queues are not. It uses the round trips and
 //! rates of the answers. A small relative of BBR (Cardwell and others, 2016).
 //!
-//! In: the times of requests and answers of pieces. Out: a window in bytes. The window starts at [`FIRST`] and grows by
-//! the answered bytes, so it doubles each round trip, while that raises the rate. Then it is twice the capacity of the
-//! link: the highest rate of the last [`ROUNDS`] round trips, times the shortest round trip seen when the link was
-//! found full. Periodically it is a quarter larger for one round trip. If that raises the rate, growth starts again.
-//! A link is also full when all answers of a round trip are delayed by a queue ([`QUEUE`]). Short answers mean that the
-//! server has no room for the window: it is halved, down to [`FIRST`].
+//! In: the times of requests and answers of pieces. Out: a window in bytes. The window starts at [`WINDOW_FIRST_LEN`]
+//! and grows by the answered bytes, so it doubles each round trip, while that raises the rate. Then it is twice the
+//! capacity of the link: the highest rate of the last [`RATE_ROUNDS_MAX`] round trips, times the shortest round trip
+//! seen when the link was found full. Periodically it is a quarter larger for one round trip. If that raises the rate,
+//! growth starts again. A link is also full when all answers of a round trip are delayed by a queue ([`QUEUE_DELAY`]).
+//! Short answers mean that the server has no room for the window: it is halved, down to [`WINDOW_FIRST_LEN`].
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 /// The initial window, in bytes.
-const FIRST: usize = 1 << 20;
+const WINDOW_FIRST_LEN: usize = 1 << 20;
 /// The smallest window, in bytes.
-const LEAST: usize = 256 * 1024;
+const WINDOW_LEN_MIN: usize = 256 * 1024;
 /// If every answer of a round trip is later than the shortest round trip by this, and by as much again as that, a queue
 /// delays them.
-const QUEUE: Duration = Duration::from_millis(20);
+const QUEUE_DELAY: Duration = Duration::from_millis(20);
 /// Round trips for which a measured rate counts.
-const ROUNDS: usize = 10;
+const RATE_ROUNDS_MAX: usize = 10;
 /// A larger window is tried once in this many round trips.
-const PROBE: u32 = 8;
+const PROBE_ROUNDS: u32 = 8;
 /// The link is full after this many round trips without a rate increase of a quarter.
-const PATIENCE: u32 = 3;
+const FULL_ROUNDS: u32 = 3;
 
-pub(crate) struct Pace {
+pub(crate) struct PaceController {
     most: usize,
     window: usize,
     /// Bytes answered.
@@ -50,17 +50,17 @@ pub(crate) struct Pace {
 
 /// The state at the time of a piece's request.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Asked {
+pub(crate) struct PaceSample {
     at: Duration,
     answered: u64,
 }
 
-impl Pace {
+impl PaceController {
     /// A window of at most `most` bytes.
     pub(crate) fn new(most: usize) -> Self {
         Self {
             most,
-            window: FIRST.min(most),
+            window: WINDOW_FIRST_LEN.min(most),
             answered: 0,
             trips: VecDeque::from([Duration::MAX]),
             shortest: Duration::MAX,
@@ -80,12 +80,12 @@ impl Pace {
     }
 
     /// Records the request of a piece.
-    pub(crate) fn ask(&self, now: Duration) -> Asked {
-        Asked { at: now, answered: self.answered }
+    pub(crate) fn ask(&self, now: Duration) -> PaceSample {
+        PaceSample { at: now, answered: self.answered }
     }
 
     /// Records the answer to a piece, with its number of bytes.
-    pub(crate) fn answer(&mut self, now: Duration, asked: Asked, bytes: usize) {
+    pub(crate) fn answer(&mut self, now: Duration, asked: PaceSample, bytes: usize) {
         self.answered += bytes as u64;
         let trip = now.saturating_sub(asked.at).max(Duration::from_micros(1));
         let shortest = self.trips.back_mut().expect("there is always one");
@@ -98,21 +98,23 @@ impl Pace {
             self.round = self.answered;
             self.end_round();
         }
-        let settled = (2.0 * self.holds()) as usize + LEAST;
+        let settled = (2.0 * self.holds()) as usize + WINDOW_LEN_MIN;
         let window = match self.full {
             false => self.window + bytes,
-            true if self.rounds % PROBE == PROBE - 1 => settled + LEAST.max(settled / 4),
+            true if self.rounds % PROBE_ROUNDS == PROBE_ROUNDS - 1 => {
+                settled + WINDOW_LEN_MIN.max(settled / 4)
+            }
             true => settled,
         };
-        self.window = window.clamp(LEAST.min(self.most), self.most);
+        self.window = window.clamp(WINDOW_LEN_MIN.min(self.most), self.most);
     }
 
     /// To be called when the answer to a piece is shorter than the piece: the server has no room for the window. Halves
     /// the window, once for all pieces that were requested before.
-    pub(crate) fn shrink(&mut self, asked: Asked) {
-        if asked.answered >= self.halved && self.window > FIRST {
+    pub(crate) fn shrink(&mut self, asked: PaceSample) {
+        if asked.answered >= self.halved && self.window > WINDOW_FIRST_LEN {
             self.halved = self.answered;
-            self.most = (self.window / 2).max(FIRST);
+            self.most = (self.window / 2).max(WINDOW_FIRST_LEN);
             self.window = self.most;
         }
     }
@@ -132,11 +134,11 @@ impl Pace {
     fn end_round(&mut self) {
         let newest = self.rates.back().copied().unwrap_or_default();
         let shortest = self.trips.back().copied().unwrap_or(Duration::MAX);
-        let queues = shortest > self.shortest.saturating_add(self.shortest.max(QUEUE));
+        let queues = shortest > self.shortest.saturating_add(self.shortest.max(QUEUE_DELAY));
         if self.full {
             self.rounds += 1;
             // The rates since the last trial showed its effect.
-            let since = self.rates.iter().rev().skip(1).take(PROBE as usize - 2);
+            let since = self.rates.iter().rev().skip(1).take(PROBE_ROUNDS as usize - 2);
             let before = since.copied().fold(0.0, f64::max);
             if newest > 1.1 * before {
                 // The link has more capacity than assumed.
@@ -148,13 +150,13 @@ impl Pace {
             (self.best, self.since) = (newest, 0);
         } else {
             self.since += 1;
-            if self.since >= PATIENCE {
+            if self.since >= FULL_ROUNDS {
                 self.fill();
             }
         }
         self.rates.push_back(0.0);
         self.trips.push_back(Duration::MAX);
-        if self.rates.len() > ROUNDS {
+        if self.rates.len() > RATE_ROUNDS_MAX {
             self.rates.pop_front();
             self.trips.pop_front();
         }
@@ -175,7 +177,7 @@ mod tests {
 
     /// The same, but the first pieces take a hundredth of the time.
     fn read_after(quick: usize, rate: f64, trip: Duration, pieces: usize, most: usize) -> Vec<usize> {
-        let (mut pace, mut free, mut now) = (Pace::new(most), Duration::ZERO, Duration::ZERO);
+        let (mut pace, mut free, mut now) = (PaceController::new(most), Duration::ZERO, Duration::ZERO);
         let (mut way, mut asked, mut windows) = (VecDeque::new(), 0, Vec::new());
         while windows.len() < pieces {
             while way.len() * PIECE + PIECE <= pace.window() && asked < pieces {
@@ -199,7 +201,7 @@ mod tests {
             let holds = rate * (trip.as_secs_f64() + PIECE as f64 / rate);
             let window = *read(rate, trip, 2000, 64 << 20).last().unwrap() as f64;
             assert!(
-                window >= 1.5 * holds && window <= 2.5 * holds + 2.0 * LEAST as f64,
+                window >= 1.5 * holds && window <= 2.5 * holds + 2.0 * WINDOW_LEN_MIN as f64,
                 "{mbit} {ms}: {window} {holds}"
             );
         }
@@ -208,7 +210,7 @@ mod tests {
     #[test]
     fn it_grows_twice_as_large_with_each_round_trip_until_the_link_is_full() {
         let windows = read(125_000_000.0, Duration::from_millis(100), 2000, 64 << 20);
-        assert!(windows[7] == FIRST + 8 * PIECE && windows.iter().all(|&w| w <= 64 << 20));
+        assert!(windows[7] == WINDOW_FIRST_LEN + 8 * PIECE && windows.iter().all(|&w| w <= 64 << 20));
         assert!(windows.iter().max().unwrap() >= &(12 << 20), "a link that holds 12.5 MB is filled");
     }
 
@@ -221,7 +223,7 @@ mod tests {
 
     #[test]
     fn a_short_answer_halves_the_window_once_for_what_was_asked_before() {
-        let mut pace = Pace::new(16 << 20);
+        let mut pace = PaceController::new(16 << 20);
         let asked = pace.ask(Duration::ZERO);
         for _ in 0..120 {
             pace.answer(Duration::from_millis(50), asked, PIECE);
@@ -238,7 +240,7 @@ mod tests {
             assert!(pace.window() <= before / 2, "it does not grow again");
             pace.shrink(asked);
         }
-        assert_eq!(pace.window(), FIRST);
+        assert_eq!(pace.window(), WINDOW_FIRST_LEN);
     }
 
     #[test]

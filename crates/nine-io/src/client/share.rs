@@ -15,19 +15,19 @@ const LITTLE: usize = 8 * 1024;
 
 /// Calls, and the bytes that they may need.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Ledger {
+pub(super) struct CallTotals {
     pub(super) calls: usize,
     pub(super) bytes: usize,
 }
 
 /// Kinds of calls, by cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Size {
+pub(super) enum CallSize {
     Small,
     Large,
 }
 
-impl Size {
+impl CallSize {
     pub(super) fn other(self) -> Self {
         match self {
             Self::Small => Self::Large,
@@ -38,17 +38,17 @@ impl Size {
 
 /// See the module. It knows tickets, not calls. A client is known while it has calls.
 #[derive(Default)]
-pub(super) struct Shares {
-    clients: HashMap<u64, Client, BuildHasherDefault<Spread>>,
+pub(super) struct CallShares {
+    clients: HashMap<u64, ShareQueue, BuildHasherDefault<ClientIdHasher>>,
     /// Waiting clients in the order of their turns, by the size of their next call.
     rings: [VecDeque<u64>; 2],
 }
 
 /// Hashes the numbers of clients. This process assigns them, so no attacker can choose them to collide.
 #[derive(Default)]
-struct Spread(u64);
+struct ClientIdHasher(u64);
 
-impl Hasher for Spread {
+impl Hasher for ClientIdHasher {
     fn write(&mut self, _: &[u8]) {
         unreachable!("a client is a u64");
     }
@@ -63,14 +63,14 @@ impl Hasher for Spread {
 }
 
 #[derive(Default)]
-struct Client {
-    has: Ledger,
-    waiting: VecDeque<(u64, Size)>,
+struct ShareQueue {
+    has: CallTotals,
+    waiting: VecDeque<(u64, CallSize)>,
 }
 
-impl Shares {
+impl CallShares {
     /// Whether a client may begin a call of this cost. `all` is the use of all clients, `most` the connection's limit.
-    pub(super) fn may(&self, client: u64, cost: usize, all: Ledger, most: Ledger) -> bool {
+    pub(super) fn may(&self, client: u64, cost: usize, all: CallTotals, most: CallTotals) -> bool {
         if client == 0 {
             return true;
         }
@@ -91,7 +91,7 @@ impl Shares {
     }
 
     pub(super) fn ended(&mut self, client: u64, cost: usize) {
-        if let Some(Client { has, waiting }) = self.clients.get_mut(&client)
+        if let Some(ShareQueue { has, waiting }) = self.clients.get_mut(&client)
             && client != 0
         {
             has.calls -= 1;
@@ -102,7 +102,7 @@ impl Shares {
         }
     }
 
-    pub(super) fn wait(&mut self, client: u64, ticket: u64, size: Size) {
+    pub(super) fn wait(&mut self, client: u64, ticket: u64, size: CallSize) {
         let waiting = &mut self.clients.entry(client).or_default().waiting;
         if waiting.is_empty() {
             self.rings[size as usize].push_back(client);
@@ -131,23 +131,23 @@ impl Shares {
     }
 
     /// The number of waiting clients with a next call of this size.
-    pub(super) fn turns(&self, size: Size) -> usize {
+    pub(super) fn turns(&self, size: CallSize) -> usize {
         self.rings[size as usize].len()
     }
 
     /// The client with the next turn, and its first ticket.
-    pub(super) fn next(&self, size: Size) -> Option<(u64, u64)> {
+    pub(super) fn next(&self, size: CallSize) -> Option<(u64, u64)> {
         let client = *self.rings[size as usize].front()?;
         Some((client, self.clients.get(&client)?.waiting.front()?.0))
     }
 
     /// Passes the turn to the next client, because the first one cannot use it.
-    pub(super) fn pass(&mut self, size: Size) {
+    pub(super) fn pass(&mut self, size: CallSize) {
         self.rings[size as usize].rotate_left(1);
     }
 
     /// Removes the first ticket of the client with the turn: it was served, or taken back.
-    pub(super) fn served(&mut self, size: Size) {
+    pub(super) fn served(&mut self, size: CallSize) {
         let Some(client) = self.rings[size as usize].pop_front() else { return };
         let Some(of) = self.clients.get_mut(&client) else { return };
         of.waiting.pop_front();
@@ -161,17 +161,17 @@ impl Shares {
 
 #[cfg(test)]
 mod tests {
-    use super::Size::{Large, Small};
+    use super::CallSize::{Large, Small};
     use super::*;
 
     #[test]
     fn large_calls_of_two_clients_leave_most_of_the_bytes() {
-        let mut shares = Shares::default();
-        let (most, mut all) = (Ledger { calls: 1024, bytes: 8 << 20 }, Ledger::default());
+        let mut shares = CallShares::default();
+        let (most, mut all) = (CallTotals { calls: 1024, bytes: 8 << 20 }, CallTotals::default());
         for client in [1, 2] {
             while shares.may(client, 1 << 20, all, most) {
                 shares.begun(client, 1 << 20);
-                all = Ledger { calls: all.calls + 1, bytes: all.bytes + (1 << 20) };
+                all = CallTotals { calls: all.calls + 1, bytes: all.bytes + (1 << 20) };
             }
         }
         assert_eq!(all.bytes, 3 << 20);
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn what_is_taken_back_leaves_nothing() {
-        let mut shares = Shares::default();
+        let mut shares = CallShares::default();
         shares.wait(1, 0, Small);
         for ticket in 1..100 {
             shares.wait(1, ticket, if ticket % 2 == 0 { Small } else { Large });
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn clients_take_turns_and_each_keeps_its_order() {
-        let mut shares = Shares::default();
+        let mut shares = CallShares::default();
         for ticket in 0..100 {
             shares.wait(1, ticket, Small);
         }
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn a_client_has_its_turn_among_those_with_calls_like_its_next() {
-        let mut shares = Shares::default();
+        let mut shares = CallShares::default();
         shares.wait(1, 10, Large);
         shares.wait(1, 11, Small);
         shares.wait(2, 20, Small);
@@ -229,13 +229,13 @@ mod tests {
 
     #[test]
     fn ten_clients_that_take_all_they_may_leave_enough_for_another() {
-        let mut shares = Shares::default();
-        let (most, mut all) = (Ledger { calls: 1024, bytes: 1 << 20 }, Ledger::default());
+        let mut shares = CallShares::default();
+        let (most, mut all) = (CallTotals { calls: 1024, bytes: 1 << 20 }, CallTotals::default());
         for client in 1..=10 {
             let mut n = 0;
             while shares.may(client, 1000, all, most) && n < 2000 {
                 shares.begun(client, 1000);
-                all = Ledger { calls: all.calls + 1, bytes: all.bytes + 1000 };
+                all = CallTotals { calls: all.calls + 1, bytes: all.bytes + 1000 };
                 n += 1;
             }
             assert!(n >= FLOOR, "client {client} got {n}");

@@ -1,4 +1,5 @@
-//! The states of a [`Stream`](super::Stream)'s data connection: requested, dialled, token shown, open; or given up.
+//! The states of a [`Stream`](super::Stream)'s data connection: requested, dialled, token shown, open; or given
+//! up.
 //!
 //! Always holds: an unused offer is withdrawn. A failed connection is logged once, and for [`PAUSE_MS`] no other is
 //! tried.
@@ -16,11 +17,11 @@ use nine_proto::msg::Tmsg;
 use nine_proto::stream::accept;
 
 use super::answer::Answer;
-use super::call::Call;
+use super::call::ClientCall;
 use super::error::{Error, Result};
 use super::file::File;
 use super::stream::Direction;
-use crate::buf::Buf;
+use crate::buf::FrameBuffer;
 
 /// Dials data connections.
 pub trait Dial: Send + Sync + 'static {
@@ -55,49 +56,49 @@ pub fn offered(peer: &str, addr: &str) -> io::Result<Addr> {
 pub(super) const PAUSE_MS: u64 = 60_000;
 
 /// A data connection in one of its states.
-pub(super) enum Side {
+pub(super) enum DataConnection {
     /// There is none.
     None,
     /// It was refused or given up, and the offer is being withdrawn.
-    Leaving(Call<'static>),
+    Leaving(ClientCall<'static>),
     /// An abandoned earlier stream of this fid is being closed first.
-    Clearing(Call<'static>, Wanted),
-    Asked(Call<'static>, Option<Wanted>, Early),
+    Clearing(ClientCall<'static>, StreamParameters),
+    Asked(ClientCall<'static>, Option<StreamParameters>, EarlyDial),
     Dialling(Dialing, Bytes),
     /// Connected; these first bytes are still to be sent.
     Showing(Box<dyn Transport>, Bytes),
     Open {
         transport: Box<dyn Transport>,
         /// Its answer shows how the stream ended.
-        verdict: Call<'static>,
-        told: Option<Verdict>,
-        buf: Option<Arc<Buf>>,
+        verdict: ClientCall<'static>,
+        told: Option<StreamVerdict>,
+        buf: Option<Arc<FrameBuffer>>,
         /// The sender has sent all bytes, or the connection is cut.
         ended: bool,
     },
 }
 
 /// The content of an Rsclose (bytes, and the reason for the end), or the error if there is no answer.
-pub(super) type Verdict = Result<(u64, Option<nine_proto::Error>)>;
+pub(super) type StreamVerdict = Result<(u64, Option<nine_proto::Error>)>;
 
 /// The parameters of a Tstream.
 #[derive(Clone, Copy)]
-pub(super) struct Wanted {
+pub(super) struct StreamParameters {
     offset: u64,
     isread: u8,
 }
 
-impl Side {
+impl DataConnection {
     pub(super) fn begin(file: &File, offset: u64, direction: Direction) -> Self {
         if !file.client().has_streams() || file.is_sequential() {
             return Self::None;
         }
-        let wanted = Wanted { offset, isread: u8::from(direction == Direction::Read) };
-        Self::Asked(wanted.ask(file), Some(wanted), Early::dial(file))
+        let wanted = StreamParameters { offset, isread: u8::from(direction == Direction::Read) };
+        Self::Asked(wanted.ask(file), Some(wanted), EarlyDial::dial(file))
     }
 
     /// Waits for the server's verdict at the end.
-    pub(super) fn poll_told(&mut self, cx: &mut Context<'_>) -> Poll<&Verdict> {
+    pub(super) fn poll_told(&mut self, cx: &mut Context<'_>) -> Poll<&StreamVerdict> {
         let Self::Open { verdict: call, told, .. } = self else {
             unreachable!("asked for the verdict where there is none")
         };
@@ -128,7 +129,7 @@ impl Side {
                 }
                 Self::Clearing(call, wanted) => {
                     let _ = ready!(Pin::new(call).poll(cx));
-                    *self = Self::Asked(wanted.ask(file), None, Early(None));
+                    *self = Self::Asked(wanted.ask(file), None, EarlyDial(None));
                 }
                 Self::Asked(call, again, early) => match ready!(early.poll(cx, Pin::new(call))) {
                     Ok(Answer::Data(offer)) => match accept(&offer) {
@@ -196,9 +197,9 @@ impl Side {
 
 /// A data connection that is dialled before the server has named its address, because most use their own port: the
 /// guessed address, the connection, and whether it is complete.
-pub(super) struct Early(Option<(String, Dialing, bool)>);
+pub(super) struct EarlyDial(Option<(String, Dialing, bool)>);
 
-impl Early {
+impl EarlyDial {
     pub(super) fn dial(file: &File) -> Self {
         let peer = file.client().peer();
         let port = peer.strip_prefix("tcp!").or(peer.strip_prefix("tls!")).and_then(|at| at.rsplit_once('!'));
@@ -214,7 +215,7 @@ impl Early {
     pub(super) fn poll(
         &mut self,
         cx: &mut Context<'_>,
-        call: Pin<&mut Call<'static>>,
+        call: Pin<&mut ClientCall<'static>>,
     ) -> Poll<Result<Answer>> {
         let answer = call.poll(cx);
         if let Some((_, dialling, done @ false)) = &mut self.0
@@ -226,13 +227,13 @@ impl Early {
     }
 }
 
-impl Wanted {
-    pub(super) fn ask(self, file: &File) -> Call<'static> {
+impl StreamParameters {
+    pub(super) fn ask(self, file: &File) -> ClientCall<'static> {
         file.call(Tmsg::Stream { fid: file.fid(), isread: self.isread, offset: self.offset })
     }
 }
 
-pub(super) fn sclose(file: &File, count: u64) -> Call<'static> {
+pub(super) fn sclose(file: &File, count: u64) -> ClientCall<'static> {
     file.call(Tmsg::Sclose { fid: file.fid(), count })
 }
 

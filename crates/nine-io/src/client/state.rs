@@ -1,7 +1,7 @@
 //! The state that a client's handles share with its driver: the session, the output, and the waiting calls.
 //!
-//! In: messages of [`Call`](super::call::Call)s, and frames from the driver. Out: bytes in [`State::out`], and wakers,
-//! which [`Shared::with`] wakes after it has released the lock.
+//! In: messages of [`ClientCall`](super::call::ClientCall)s, and frames from the driver. Out: bytes in
+//! [`ClientState::out`], and wakers, which [`ClientShared::with`] wakes after it has released the lock.
 //!
 //! Always holds: every queue here is bounded. At most `Options::calls` calls are in flight, orphans included. Their
 //! messages and largest answers need at most `Options::budget` bytes together, unless one call alone needs more.
@@ -21,25 +21,25 @@ use nine_proto::{Dialect, Errno, Fid, NOTAG, Names, OpenFlags, Tag, WireError};
 use super::Options;
 use super::answer::Answer;
 use super::error::{Error, Result};
-use super::forward::{FlushLimits, Forwarded};
+use super::forward::{FlushLimits, ForwardedRequest};
 use super::meter::Meter;
-use super::out::Out;
-use super::share::{Ledger, Shares, Size};
+use super::out::OutgoingMessages;
+use super::share::{CallShares, CallSize, CallTotals};
 use super::truncate::TruncationCheck;
-use crate::direct::Directs;
+use crate::direct::DirectFiles;
 use crate::sync::{Mutex, lock};
 
 /// Minimum charge for a message and its answer, in bytes.
-const SMALL: usize = 1024;
+const CALL_CHARGE_MIN: usize = 1024;
 /// A call that costs at most this need not wait behind a larger one that does not fit, in bytes.
 const OVERTAKES: usize = 8 * 1024;
 /// Charge for an answer that is text of any length, in bytes.
-const TEXT: usize = 68 * 1024;
+const TEXT_CHARGE_LEN: usize = 68 * 1024;
 
-pub(crate) struct Shared {
+pub(crate) struct ClientShared {
     pub(crate) peer: Arc<str>,
     pub(crate) meter: Option<Arc<Meter>>,
-    state: Mutex<State>,
+    state: Mutex<ClientState>,
     /// Bytes have moved since the last check.
     pub(crate) moved: AtomicBool,
     /// A change of modules was requested, so the driver checks whether it is due.
@@ -53,13 +53,13 @@ pub(crate) struct Shared {
     /// Whether the server knows Trenameat2, once this was checked.
     pub(crate) has_renameat2: OnceLock<bool>,
     /// The opened files of a server in this process.
-    pub(crate) directs: Option<Arc<Directs>>,
+    pub(crate) directs: Option<Arc<DirectFiles>>,
 }
 
-pub(crate) struct State {
+pub(crate) struct ClientState {
     pub(crate) session: ClientSession,
     /// Messages that the driver has not taken yet; bounded by the budget and one small message per tag.
-    pub(crate) out: Out,
+    pub(crate) out: OutgoingMessages,
     /// The sleeping driver: it has nothing to send, or the transport takes no more.
     pub(crate) driver: Option<Waker>,
     /// The transport takes no more. It will wake the driver, so new messages need not.
@@ -74,16 +74,16 @@ pub(crate) struct State {
     meter: Option<Arc<Meter>>,
     names: Arc<dyn Names>,
     /// Messages sent, by tag.
-    sent: Vec<Sent>,
-    calls: Vec<Slot>,
+    sent: Vec<SentMessage>,
+    calls: Vec<CallSlot>,
     free: Vec<usize>,
     /// Calls that wait for room, by ticket; as many as there are waiting futures and forwarded requests. `shares` knows
     /// their order.
-    queue: BTreeMap<u64, Queued>,
+    queue: BTreeMap<u64, QueuedCall>,
     ticket: u64,
-    shares: Shares,
+    shares: CallShares,
     /// The size of call that is served next if only one fits.
-    turn: Size,
+    turn: CallSize,
     /// A call waits for room in general, not for its client's share.
     full: bool,
     /// Bytes charged for calls in flight.
@@ -93,16 +93,16 @@ pub(crate) struct State {
     clunks: VecDeque<Fid>,
     wakes: Vec<Waker>,
     /// Answers to forwarded requests, to be delivered without the lock.
-    told: Vec<Told>,
-    /// The number of calls of [`State::tick`].
+    told: Vec<ForwardedAnswer>,
+    /// The number of calls of [`ClientState::tick`].
     now: u32,
-    /// Calls of [`State::beat`] since bytes last moved.
+    /// Calls of [`ClientState::beat`] since bytes last moved.
     silent: u32,
-    border: Border,
+    border: SwitchState,
 }
 
 /// The state of a change of modules. The border is the switch point between the old and the new form.
-enum Border {
+enum SwitchState {
     /// No change.
     Far,
     /// Nothing more is sent. The waker is that of the caller, which waits until all requests are answered.
@@ -121,7 +121,7 @@ enum Border {
 }
 
 #[derive(Clone, Copy, Default)]
-struct Sent {
+struct SentMessage {
     /// Index in `calls`; `None`: no call waits for the answer.
     call: Option<usize>,
     cost: usize,
@@ -137,31 +137,31 @@ struct Sent {
     begun: u64,
 }
 
-enum Slot {
+enum CallSlot {
     Free,
-    Waits { at: At, waiter: Waiter },
+    Waits { at: WaitStage, waiter: AnswerWaiter },
     Done { answer: Result<Answer>, made: Option<Fid> },
 }
 
 /// The receiver of an answer.
-pub(crate) enum Waiter {
+pub(crate) enum AnswerWaiter {
     /// A future.
     Waker(Waker),
     /// A forwarded request. Boxed, because most slots belong to futures.
-    Forward(Box<Forwarded>),
-    /// To be set by [`State::forward`], for a request of this client.
+    Forward(Box<ForwardedRequest>),
+    /// To be set by [`ClientState::forward`], for a request of this client.
     Unknown(u64),
 }
 
-struct Told {
-    forwarded: Box<Forwarded>,
+struct ForwardedAnswer {
+    forwarded: Box<ForwardedRequest>,
     answer: Result<Answer>,
     made: Option<Fid>,
 }
 
 /// The stage of a waiting call.
 #[derive(Clone, Copy)]
-enum At {
+enum WaitStage {
     /// It waits for room, with this ticket.
     Queue(u64),
     /// It waits for its answer.
@@ -169,15 +169,15 @@ enum At {
 }
 
 /// A call that waits for room: complete except for its tag.
-struct Queued {
+struct QueuedCall {
     call: usize,
     message: Vec<u8>,
     payload: Option<Bytes>,
     intent: Intent,
-    sent: Sent,
+    sent: SentMessage,
 }
 
-impl Waiter {
+impl AnswerWaiter {
     /// The client that the call is charged to.
     fn share(&self) -> u64 {
         match self {
@@ -188,13 +188,13 @@ impl Waiter {
     }
 }
 
-impl Shared {
-    pub(crate) fn new(peer: &str, options: &Options, directs: Option<Arc<Directs>>) -> Self {
+impl ClientShared {
+    pub(crate) fn new(peer: &str, options: &Options, directs: Option<Arc<DirectFiles>>) -> Self {
         let peer: Arc<str> = peer.into();
         let mut session = ClientSession::new(options.calls);
-        let mut out = Out::default();
+        let mut out = OutgoingMessages::default();
         session.version(options.msize, &options.dialects).encode(NOTAG, Dialect::P2000, &mut out.heads);
-        let state = Mutex::new(State {
+        let state = Mutex::new(ClientState {
             session,
             out,
             driver: None,
@@ -211,8 +211,8 @@ impl Shared {
             free: Vec::new(),
             queue: BTreeMap::new(),
             ticket: 0,
-            shares: Shares::default(),
-            turn: Size::Small,
+            shares: CallShares::default(),
+            turn: CallSize::Small,
             full: false,
             charged: 0,
             budget: options.budget,
@@ -221,7 +221,7 @@ impl Shared {
             told: Vec::new(),
             now: 0,
             silent: 0,
-            border: Border::Far,
+            border: SwitchState::Far,
         });
         let [moved, border, piped] = [const { AtomicBool::new(false) }; 3];
         let meter = options.meter.clone();
@@ -241,7 +241,7 @@ impl Shared {
 
     /// Runs `f` on the state, then wakes the waiting tasks and delivers answers. Wakes the driver if it sleeps and has
     /// new work, so at most once per batch.
-    pub(crate) fn with<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
+    pub(crate) fn with<R>(&self, f: impl FnOnce(&mut ClientState) -> R) -> R {
         let mut state = lock(&self.state);
         let result = f(&mut state);
         let driver = if state.has_work() { state.driver.take() } else { None };
@@ -249,14 +249,14 @@ impl Shared {
         let told = std::mem::take(&mut state.told);
         drop(state);
         driver.into_iter().chain(wakes).for_each(Waker::wake);
-        for Told { forwarded, answer, made } in told {
+        for ForwardedAnswer { forwarded, answer, made } in told {
             forwarded.tell(answer, made);
         }
         result
     }
 }
 
-impl State {
+impl ClientState {
     fn has_work(&self) -> bool {
         (!self.out.is_empty() && !self.blocked) || self.dead.is_some() || self.is_finished()
     }
@@ -283,7 +283,7 @@ impl State {
         &mut self,
         message: &Tmsg<'_>,
         payload: Option<Bytes>,
-        waiter: Waiter,
+        waiter: AnswerWaiter,
     ) -> Result<usize> {
         self.begin_now(message, payload, waiter, false)
     }
@@ -293,7 +293,7 @@ impl State {
         &mut self,
         message: &Tmsg<'_>,
         payload: Option<Bytes>,
-        waiter: Waiter,
+        waiter: AnswerWaiter,
         alone: bool,
     ) -> Result<usize> {
         if let Some(dead) = &self.dead {
@@ -304,10 +304,12 @@ impl State {
         let (cost, count) = (self.cost(message), asked(message));
         let begun = self.meter.as_ref().map_or(0, |meter| meter.begun());
         let changes = changes(message);
-        let sent = Sent { call: Some(call), cost, count, flushed: None, changes, share, begun };
+        let sent = SentMessage { call: Some(call), cost, count, flushed: None, changes, share, begun };
         let passes = !self.full || sent.cost <= OVERTAKES;
         let room = match self.border {
-            Border::Far => passes && !self.shares.waits(share) && self.fits(sent.cost) && self.may(&sent),
+            SwitchState::Far => {
+                passes && !self.shares.waits(share) && self.fits(sent.cost) && self.may(&sent)
+            }
             _ => alone,
         };
         let mut queued = Vec::new();
@@ -324,31 +326,31 @@ impl State {
         }
         let intent = message.into();
         let at = if room {
-            At::Tag(self.sends(start, payload, intent, sent))
+            WaitStage::Tag(self.sends(start, payload, intent, sent))
         } else {
             self.ticket += 1;
-            self.queue.insert(self.ticket, Queued { call, message: queued, payload, intent, sent });
+            self.queue.insert(self.ticket, QueuedCall { call, message: queued, payload, intent, sent });
             self.shares.wait(share, self.ticket, size_of(sent.cost));
             self.full |= !self.fits(sent.cost);
-            At::Queue(self.ticket)
+            WaitStage::Queue(self.ticket)
         };
-        self.calls[call] = Slot::Waits { at, waiter };
+        self.calls[call] = CallSlot::Waits { at, waiter };
         Ok(call)
     }
 
     /// Sets the forwarded request for which the call was begun.
-    pub(crate) fn forward(&mut self, call: usize, forwarded: Box<Forwarded>) {
-        if let Slot::Waits { waiter, .. } = &mut self.calls[call] {
-            *waiter = Waiter::Forward(forwarded);
+    pub(crate) fn forward(&mut self, call: usize, forwarded: Box<ForwardedRequest>) {
+        if let CallSlot::Waits { waiter, .. } = &mut self.calls[call] {
+            *waiter = AnswerWaiter::Forward(forwarded);
         }
     }
 
     /// Returns the answer of a call when it has arrived, which ends the call.
     pub(crate) fn poll(&mut self, call: usize, waker: &Waker) -> Poll<Result<Answer>> {
         match &mut self.calls[call] {
-            Slot::Waits { waiter, .. } => {
+            CallSlot::Waits { waiter, .. } => {
                 match waiter {
-                    Waiter::Waker(old) => old.clone_from(waker),
+                    AnswerWaiter::Waker(old) => old.clone_from(waker),
                     _ => unreachable!("a future polls its own call only"),
                 }
                 Poll::Pending
@@ -360,22 +362,22 @@ impl State {
     /// Flushes a call whose result is still awaited. The result is its answer if that comes before the Rflush, else
     /// EINTR, and then it has not happened (flush(5)).
     pub(crate) fn flush(&mut self, call: usize) {
-        let Slot::Waits { at, .. } = self.calls[call] else { return };
+        let CallSlot::Waits { at, .. } = self.calls[call] else { return };
         match at {
-            At::Queue(ticket) => {
+            WaitStage::Queue(ticket) => {
                 let orphan = self.dequeue(ticket);
                 self.complete(call, Err(interrupted()), None);
                 self.clunk(orphan);
             }
             // A Tclunk is not flushed, but its caller need not wait forever either.
-            At::Tag(tag) => self.send_flush(tag),
+            WaitStage::Tag(tag) => self.send_flush(tag),
         }
     }
 
-    /// As [`State::flush`], for the forwarded requests that `is` selects. Returns whether there were any.
-    pub(crate) fn flush_forwarded(&mut self, is: impl Fn(&Forwarded) -> bool) -> bool {
-        let named = |slot: &Slot| match slot {
-            Slot::Waits { waiter: Waiter::Forward(forwarded), .. } => is(forwarded),
+    /// As [`ClientState::flush`], for the forwarded requests that `is` selects. Returns whether there were any.
+    pub(crate) fn flush_forwarded(&mut self, is: impl Fn(&ForwardedRequest) -> bool) -> bool {
+        let named = |slot: &CallSlot| match slot {
+            CallSlot::Waits { waiter: AnswerWaiter::Forward(forwarded), .. } => is(forwarded),
             _ => false,
         };
         let mut any = false;
@@ -399,7 +401,7 @@ impl State {
             *(if waited < limits.overdue { &mut waiting } else { &mut overdue }) += 1;
             let Some(call) = self.sent[index].call else { continue };
             let changes = self.sent[index].changes
-                || matches!(&self.calls[call], Slot::Waits { waiter: Waiter::Forward(by), .. } if by.takes());
+                || matches!(&self.calls[call], CallSlot::Waits { waiter: AnswerWaiter::Forward(by), .. } if by.takes());
             if waited >= (if changes { limits.changes } else { limits.reads }) {
                 self.sent[index].call = None;
                 self.complete(call, Err(interrupted()), None);
@@ -414,7 +416,7 @@ impl State {
         self.silent = if moved { 0 } else { self.silent + 1 };
         if self.silent > 0
             && self.dead.is_none()
-            && matches!(self.border, Border::Far)
+            && matches!(self.border, SwitchState::Far)
             && let Some(tag) = self.session.ping()
         {
             Tmsg::Flush { oldtag: NOTAG }.encode(tag, self.session.dialect(), &mut self.out.heads);
@@ -440,12 +442,12 @@ impl State {
     /// Abandons a call whose future was dropped: takes it back, or undoes its effect.
     pub(crate) fn abandon(&mut self, call: usize) {
         let orphan = match self.calls[call] {
-            Slot::Waits { at, .. } => {
-                self.calls[call] = Slot::Free;
+            CallSlot::Waits { at, .. } => {
+                self.calls[call] = CallSlot::Free;
                 self.free.push(call);
                 match at {
-                    At::Queue(ticket) => self.dequeue(ticket),
-                    At::Tag(tag) => {
+                    WaitStage::Queue(ticket) => self.dequeue(ticket),
+                    WaitStage::Tag(tag) => {
                         self.sent[usize::from(tag.0)].call = None;
                         self.send_flush(tag);
                         None
@@ -516,7 +518,7 @@ impl State {
             }
             Event::Nothing => {}
         }
-        if let Border::Near(waker) = &mut self.border
+        if let SwitchState::Near(waker) = &mut self.border
             && self.session.calls() == 0
         {
             self.wakes.extend(waker.take());
@@ -527,8 +529,8 @@ impl State {
 
     fn answered(&mut self, call: usize, answer: Result<Answer>, made: Option<Fid>) {
         match &mut self.border {
-            Border::Reached(last, words) if *last == call => {
-                self.border = Border::Crossed(call, std::mem::take(words), answer);
+            SwitchState::Reached(last, words) if *last == call => {
+                self.border = SwitchState::Crossed(call, std::mem::take(words), answer);
             }
             _ => self.complete(call, answer, made),
         }
@@ -539,34 +541,34 @@ impl State {
         if let Some(dead) = &self.dead {
             return Poll::Ready(Err(dead.unsent()));
         }
-        if !*near && !matches!(self.border, Border::Far) {
+        if !*near && !matches!(self.border, SwitchState::Far) {
             let text = "the conversation is being changed already";
             return Poll::Ready(Err(Error::refused(Errno::EBUSY, text)));
         }
         *near = true;
-        self.border = Border::Near(Some(waker.clone()));
+        self.border = SwitchState::Near(Some(waker.clone()));
         if self.session.calls() > 0 { Poll::Pending } else { Poll::Ready(Ok(())) }
     }
 
     /// Lets the driver switch the transport when all requests are answered, and waits for the result.
     pub(crate) fn poll_here(&mut self, words: &str, waker: &Waker, near: &mut bool) -> Poll<Result<()>> {
-        match std::mem::replace(&mut self.border, Border::Far) {
-            Border::Told(told) if *near => {
+        match std::mem::replace(&mut self.border, SwitchState::Far) {
+            SwitchState::Told(told) if *near => {
                 self.pump();
                 return Poll::Ready(told);
             }
-            Border::Here(words, _) if *near => {
-                self.border = Border::Here(words, waker.clone());
+            SwitchState::Here(words, _) if *near => {
+                self.border = SwitchState::Here(words, waker.clone());
                 return Poll::Pending;
             }
-            Border::Telling(_) if *near => {
-                self.border = Border::Telling(waker.clone());
+            SwitchState::Telling(_) if *near => {
+                self.border = SwitchState::Telling(waker.clone());
                 return Poll::Pending;
             }
             other => self.border = other,
         }
         ready!(self.poll_near(waker, near))?;
-        self.border = Border::Here(words.to_owned(), waker.clone());
+        self.border = SwitchState::Here(words.to_owned(), waker.clone());
         self.wakes.extend(self.driver.take());
         Poll::Pending
     }
@@ -581,12 +583,12 @@ impl State {
         near: &mut bool,
     ) -> Poll<Result<usize>> {
         ready!(self.poll_near(waker, near))?;
-        let begun = self.begin_now(message, None, Waiter::Waker(waker.clone()), true);
+        let begun = self.begin_now(message, None, AnswerWaiter::Waker(waker.clone()), true);
         self.border = match &begun {
-            Ok(call) => Border::Reached(*call, words.to_owned()),
+            Ok(call) => SwitchState::Reached(*call, words.to_owned()),
             Err(_) => {
                 *near = false;
-                Border::Far
+                SwitchState::Far
             }
         };
         Poll::Ready(begun)
@@ -598,11 +600,14 @@ impl State {
         // The switch may have happened already.
         if matches!(
             self.border,
-            Border::Reached(..) | Border::Crossed(..) | Border::Telling(_) | Border::Told(Ok(()))
+            SwitchState::Reached(..)
+                | SwitchState::Crossed(..)
+                | SwitchState::Telling(_)
+                | SwitchState::Told(Ok(()))
         ) {
             return false;
         }
-        self.border = Border::Far;
+        self.border = SwitchState::Far;
         self.pump();
         true
     }
@@ -611,8 +616,8 @@ impl State {
     /// nothing.
     pub(crate) fn crossing(&mut self) -> Option<String> {
         match &mut self.border {
-            Border::Crossed(_, words, Ok(_)) => Some(std::mem::take(words)),
-            Border::Crossed(_, _, Err(_)) => {
+            SwitchState::Crossed(_, words, Ok(_)) => Some(std::mem::take(words)),
+            SwitchState::Crossed(_, _, Err(_)) => {
                 self.crossed();
                 None
             }
@@ -622,7 +627,7 @@ impl State {
 
     /// The transport has switched: completes the call, and sends again.
     pub(crate) fn crossed(&mut self) {
-        if let Border::Crossed(call, _, answer) = std::mem::replace(&mut self.border, Border::Far) {
+        if let SwitchState::Crossed(call, _, answer) = std::mem::replace(&mut self.border, SwitchState::Far) {
             self.complete(call, answer, None);
             self.pump();
         }
@@ -630,21 +635,21 @@ impl State {
 
     /// Takes the text of a change at this end only.
     pub(crate) fn take_here(&mut self) -> Option<String> {
-        let Border::Here(words, waker) = &mut self.border else { return None };
+        let SwitchState::Here(words, waker) = &mut self.border else { return None };
         let words = std::mem::take(words);
-        self.border = Border::Telling(waker.clone());
+        self.border = SwitchState::Telling(waker.clone());
         Some(words)
     }
 
     pub(crate) fn is_here(&self) -> bool {
-        matches!(self.border, Border::Here(..))
+        matches!(self.border, SwitchState::Here(..))
     }
 
     /// Records the result of that change.
     pub(crate) fn told_here(&mut self, told: Result<()>) {
-        let Border::Telling(waker) = &self.border else { return };
+        let SwitchState::Telling(waker) = &self.border else { return };
         self.wakes.push(waker.clone());
-        self.border = Border::Told(told);
+        self.border = SwitchState::Told(told);
     }
 
     /// The connection is gone: every waiting and every later call fails with `error`.
@@ -654,29 +659,33 @@ impl State {
         }
         for call in 0..self.calls.len() {
             match &self.calls[call] {
-                Slot::Waits { at: At::Queue(_), .. } => self.complete(call, Err(error.unsent()), None),
+                CallSlot::Waits { at: WaitStage::Queue(_), .. } => {
+                    self.complete(call, Err(error.unsent()), None)
+                }
                 // A caller that has flushed the request does not wait for another connection.
-                Slot::Waits { at: At::Tag(tag), .. } if self.sent[usize::from(tag.0)].flushed.is_some() => {
+                CallSlot::Waits { at: WaitStage::Tag(tag), .. }
+                    if self.sent[usize::from(tag.0)].flushed.is_some() =>
+                {
                     self.complete(call, Err(interrupted()), None);
                 }
-                Slot::Waits { .. } => self.complete(call, Err(error.clone()), None),
+                CallSlot::Waits { .. } => self.complete(call, Err(error.clone()), None),
                 _ => {}
             }
         }
-        match std::mem::replace(&mut self.border, Border::Far) {
-            Border::Near(Some(waker)) | Border::Here(_, waker) | Border::Telling(waker) => {
+        match std::mem::replace(&mut self.border, SwitchState::Far) {
+            SwitchState::Near(Some(waker)) | SwitchState::Here(_, waker) | SwitchState::Telling(waker) => {
                 self.wakes.push(waker)
             }
             _ => {}
         }
         self.queue.clear();
         self.clunks.clear();
-        self.out = Out::default();
+        self.out = OutgoingMessages::default();
         self.dead = Some(error);
     }
 
     /// Tags and queues the message at `start` of the output. There must be room.
-    fn sends(&mut self, start: usize, payload: Option<Bytes>, intent: Intent, sent: Sent) -> Tag {
+    fn sends(&mut self, start: usize, payload: Option<Bytes>, intent: Intent, sent: SentMessage) -> Tag {
         let tag = self.session.call(intent).expect("there is room, or nobody would come here");
         self.out.heads[start + 5..start + 7].copy_from_slice(&tag.0.to_le_bytes());
         if let Some(payload) = payload {
@@ -690,28 +699,28 @@ impl State {
 
     fn free_call(&mut self) -> usize {
         self.free.pop().unwrap_or_else(|| {
-            self.calls.push(Slot::Free);
+            self.calls.push(CallSlot::Free);
             self.calls.len() - 1
         })
     }
 
-    fn note(&mut self, tag: Tag, sent: Sent) {
+    fn note(&mut self, tag: Tag, sent: SentMessage) {
         let index = usize::from(tag.0);
         if self.sent.len() <= index {
-            self.sent.resize(index + 1, Sent::default());
+            self.sent.resize(index + 1, SentMessage::default());
         }
         self.sent[index] = sent;
     }
 
     fn complete(&mut self, call: usize, answer: Result<Answer>, made: Option<Fid>) {
-        match std::mem::replace(&mut self.calls[call], Slot::Free) {
-            Slot::Waits { waiter: Waiter::Waker(waker), .. } => {
-                self.calls[call] = Slot::Done { answer, made };
+        match std::mem::replace(&mut self.calls[call], CallSlot::Free) {
+            CallSlot::Waits { waiter: AnswerWaiter::Waker(waker), .. } => {
+                self.calls[call] = CallSlot::Done { answer, made };
                 self.wakes.push(waker);
             }
-            Slot::Waits { waiter: Waiter::Forward(forwarded), .. } => {
+            CallSlot::Waits { waiter: AnswerWaiter::Forward(forwarded), .. } => {
                 self.free.push(call);
-                self.told.push(Told { forwarded, answer, made });
+                self.told.push(ForwardedAnswer { forwarded, answer, made });
             }
             _ => unreachable!("a call is completed once"),
         }
@@ -719,8 +728,8 @@ impl State {
 
     fn take(&mut self, call: usize) -> (Result<Answer>, Option<Fid>) {
         self.free.push(call);
-        match std::mem::replace(&mut self.calls[call], Slot::Free) {
-            Slot::Done { answer, made } => (answer, made),
+        match std::mem::replace(&mut self.calls[call], CallSlot::Free) {
+            CallSlot::Done { answer, made } => (answer, made),
             _ => unreachable!("only an answer is taken"),
         }
     }
@@ -728,7 +737,7 @@ impl State {
     /// Uses the available room: clunks first, for they free resources elsewhere, then small and large calls
     /// alternately, each kind in the order of the clients' turns.
     fn pump(&mut self) {
-        if self.dead.is_some() || !matches!(self.border, Border::Far) {
+        if self.dead.is_some() || !matches!(self.border, SwitchState::Far) {
             return;
         }
         for _ in 0..self.clunks.len() {
@@ -743,12 +752,12 @@ impl State {
             let clunk = Tmsg::Clunk { fid };
             let tag = self.session.call(&clunk).expect("the limit was looked at just now");
             clunk.encode(tag, self.session.dialect(), &mut self.out.heads);
-            self.note(tag, Sent::default());
+            self.note(tag, SentMessage::default());
         }
         self.full = false;
         // Alternate, so that neither size delays the other. If the first call of a size does not fit, the others wait
         // too.
-        let mut turns = [Size::Small, Size::Large].map(|size| self.shares.turns(size));
+        let mut turns = [CallSize::Small, CallSize::Large].map(|size| self.shares.turns(size));
         while turns != [0, 0] {
             for size in [self.turn, self.turn.other()] {
                 let left = &mut turns[size as usize];
@@ -761,7 +770,7 @@ impl State {
                     self.shares.served(size);
                     continue;
                 };
-                if !self.fits(sent.cost) || (self.full && size == Size::Large) {
+                if !self.fits(sent.cost) || (self.full && size == CallSize::Large) {
                     self.full = true;
                     *left = 0;
                 } else if !self.may(&sent) {
@@ -779,20 +788,20 @@ impl State {
 
     /// Sends a queued call, for which there is room.
     fn send_queued(&mut self, ticket: u64) {
-        let Queued { call, message, payload, intent, sent } =
+        let QueuedCall { call, message, payload, intent, sent } =
             self.queue.remove(&ticket).expect("looked at just now");
         let start = self.out.heads.len();
         self.out.heads.extend_from_slice(&message);
         let tag = self.sends(start, payload, intent, sent);
-        if let Slot::Waits { at, .. } = &mut self.calls[call] {
-            *at = At::Tag(tag);
+        if let CallSlot::Waits { at, .. } = &mut self.calls[call] {
+            *at = WaitStage::Tag(tag);
         }
     }
 
     /// Whether a call stays within its client's share.
-    fn may(&self, sent: &Sent) -> bool {
-        let all = Ledger { calls: self.session.calls(), bytes: self.charged };
-        let most = Ledger { calls: self.session.limit(), bytes: self.budget };
+    fn may(&self, sent: &SentMessage) -> bool {
+        let all = CallTotals { calls: self.session.calls(), bytes: self.charged };
+        let most = CallTotals { calls: self.session.limit(), bytes: self.budget };
         self.shares.may(sent.share, sent.cost, all, most)
     }
 
@@ -805,19 +814,19 @@ impl State {
     fn cost(&self, message: &Tmsg<'_>) -> usize {
         let msize = self.session.msize() as usize;
         match message {
-            Tmsg::Read { count, .. } | Tmsg::Readdir { count, .. } => SMALL + *count as usize,
-            Tmsg::Write { data, .. } => SMALL + data_len(data) as usize,
+            Tmsg::Read { count, .. } | Tmsg::Readdir { count, .. } => CALL_CHARGE_MIN + *count as usize,
+            Tmsg::Write { data, .. } => CALL_CHARGE_MIN + data_len(data) as usize,
             Tmsg::Stat { .. } | Tmsg::Readlink { .. } | Tmsg::Getlock { .. } | Tmsg::Stream { .. } => {
-                SMALL + TEXT.min(msize)
+                CALL_CHARGE_MIN + TEXT_CHARGE_LEN.min(msize)
             }
-            _ => SMALL,
+            _ => CALL_CHARGE_MIN,
         }
     }
 }
 
 /// Small calls do not wait behind large ones.
-fn size_of(cost: usize) -> Size {
-    if cost <= OVERTAKES { Size::Small } else { Size::Large }
+fn size_of(cost: usize) -> CallSize {
+    if cost <= OVERTAKES { CallSize::Small } else { CallSize::Large }
 }
 
 /// The error of a call that was flushed before it happened, or that has waited too long for its Rflush.

@@ -31,12 +31,12 @@ use futures_io::{AsyncRead, AsyncWrite};
 use nine_net::{PIPE_SIZE, Transport, kernel_pipe};
 use nine_proto::Errno;
 
-use super::call::Call;
+use super::call::ClientCall;
 use super::data_timer::DataTimer;
 use super::error::{Error, Result};
 use super::file::File;
 use super::flow::{Reader, Writer};
-use super::side::{Side, sclose};
+use super::side::{DataConnection, sclose};
 use crate::buf::{Frame, Pool};
 
 /// The direction of a [`Stream`].
@@ -56,23 +56,23 @@ pub const WORTH: u64 = 8 << 20;
 /// A data connection that carried fewer bytes before it broke is not replaced by another one.
 const RESUME_MIN: u64 = 1 << 20;
 /// Maximum number of bytes read from or written to a data connection at once.
-const PIECE: usize = 256 * 1024;
+const DATA_PIECE_MAX: usize = 256 * 1024;
 
 /// A file in order, from an offset on. `F` is a [`File`] or dereferences to one.
 ///
 /// Dropping it closes the data connection and abandons requests in flight; then it is unknown which bytes were written.
 pub struct Stream<F> {
     file: F,
-    way: Way<F>,
+    way: StreamTransfer<F>,
     /// Bytes that were read and not returned, or that are still to be written.
     rest: Bytes,
     /// A pipe through which data goes into a local file.
     pipe: Option<(OwnedFd, OwnedFd)>,
 }
 
-enum Way<F> {
-    Read(Reading<F>),
-    Write(Writing<F>),
+enum StreamTransfer<F> {
+    Read(StreamReader<F>),
+    Write(StreamWriter<F>),
 }
 
 impl<F: Deref<Target = File> + Clone + Unpin> Stream<F> {
@@ -96,16 +96,16 @@ impl<F: Deref<Target = File> + Clone + Unpin> Stream<F> {
         let unsure = head > 0 && end == u64::MAX && direction == Direction::Write;
         let side = match offset.checked_add(head) {
             Some(from) if !unsure && end.saturating_sub(offset) >= WORTH => {
-                Side::begin(&file, from, direction)
+                DataConnection::begin(&file, from, direction)
             }
-            _ => Side::None,
+            _ => DataConnection::None,
         };
         let handover = if side.is_none() { u64::MAX } else { offset + head };
         let way = match direction {
             Direction::Read => {
                 let reader = Reader::new(file.clone(), offset, end).until(handover);
                 let timer = DataTimer::new(&file);
-                Way::Read(Reading {
+                StreamTransfer::Read(StreamReader {
                     head: reader,
                     head_len: head,
                     side,
@@ -117,7 +117,7 @@ impl<F: Deref<Target = File> + Clone + Unpin> Stream<F> {
                     timer,
                 })
             }
-            Direction::Write => Way::Write(Writing {
+            Direction::Write => StreamTransfer::Write(StreamWriter {
                 head: Writer::new(file.clone(), offset),
                 timer: DataTimer::new(&file),
                 side,
@@ -140,8 +140,8 @@ impl<F: Deref<Target = File> + Clone + Unpin> Stream<F> {
     fn nowhere(file: F, direction: Direction) -> Self {
         let mut stream = Self::after(0, file, 0, 0, direction);
         match &mut stream.way {
-            Way::Read(reading) => reading.over = true,
-            Way::Write(writing) => {
+            StreamTransfer::Read(reading) => reading.over = true,
+            StreamTransfer::Write(writing) => {
                 writing.failed = Some(Error::refused(Errno::EFBIG, "no file is that long"));
             }
         }
@@ -155,13 +155,13 @@ impl<F: Deref<Target = File> + Clone + Unpin> Stream<F> {
 
     /// [`Stream::next`] for hand-written futures.
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes>>> {
-        let Way::Read(reading) = &mut self.way else { return Poll::Ready(Some(Err(other_way()))) };
+        let StreamTransfer::Read(reading) = &mut self.way else { return Poll::Ready(Some(Err(other_way()))) };
         if !self.rest.is_empty() {
             return Poll::Ready(Some(Ok(std::mem::take(&mut self.rest))));
         }
         match ready!(reading.poll_next(cx, &self.file, None)) {
-            Some(Ok(Came::Bytes(data))) => Poll::Ready(Some(Ok(data))),
-            Some(Ok(Came::Filled(_))) => unreachable!("nothing was there to be filled"),
+            Some(Ok(StreamChunk::Bytes(data))) => Poll::Ready(Some(Ok(data))),
+            Some(Ok(StreamChunk::Filled(_))) => unreachable!("nothing was there to be filled"),
             Some(Err(error)) => Poll::Ready(Some(Err(error))),
             None => Poll::Ready(None),
         }
@@ -174,12 +174,12 @@ impl<F: Deref<Target = File> + Clone + Unpin> Stream<F> {
 
     fn poll_sread(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<Result<usize>> {
         if self.rest.is_empty() && !buf.is_empty() {
-            let Way::Read(reading) = &mut self.way else { return Poll::Ready(Err(other_way())) };
+            let StreamTransfer::Read(reading) = &mut self.way else { return Poll::Ready(Err(other_way())) };
             // Direct reads into a small buffer would cost a system call each.
-            let into = (buf.len() >= PIECE / 2).then_some(&mut *buf);
+            let into = (buf.len() >= DATA_PIECE_MAX / 2).then_some(&mut *buf);
             match ready!(reading.poll_next(cx, &self.file, into)) {
-                Some(Ok(Came::Filled(n))) => return Poll::Ready(Ok(n)),
-                Some(Ok(Came::Bytes(data))) => self.rest = data,
+                Some(Ok(StreamChunk::Filled(n))) => return Poll::Ready(Ok(n)),
+                Some(Ok(StreamChunk::Bytes(data))) => self.rest = data,
                 Some(Err(error)) => return Poll::Ready(Err(error)),
                 None => return Poll::Ready(Ok(0)),
             }
@@ -220,7 +220,7 @@ impl<F: Deref<Target = File> + Clone + Unpin> Stream<F> {
 
     /// Bytes that were taken from the stream are lost, so the stream ends here.
     fn lose(&mut self) {
-        if let Way::Read(reading) = &mut self.way {
+        if let StreamTransfer::Read(reading) = &mut self.way {
             reading.end(Ok(()));
         }
     }
@@ -228,8 +228,12 @@ impl<F: Deref<Target = File> + Clone + Unpin> Stream<F> {
     /// Whether [`Stream::poll_give`] would send over the data connection now.
     pub fn can_give(&self) -> bool {
         match &self.way {
-            Way::Write(Writing {
-                side: Side::Open { transport, .. }, at, handover, failed: None, ..
+            StreamTransfer::Write(StreamWriter {
+                side: DataConnection::Open { transport, .. },
+                at,
+                handover,
+                failed: None,
+                ..
             }) => at >= handover && transport.can_splice(),
             _ => false,
         }
@@ -239,7 +243,9 @@ impl<F: Deref<Target = File> + Clone + Unpin> Stream<F> {
     /// or not at all; [`Stream::poll_next`] works.
     pub fn poll_pull(&mut self, cx: &mut Context<'_>, pipe: BorrowedFd<'_>) -> Poll<Result<Option<usize>>> {
         match &mut self.way {
-            Way::Read(reading) if self.rest.is_empty() => reading.poll_splice(cx, &self.file, pipe),
+            StreamTransfer::Read(reading) if self.rest.is_empty() => {
+                reading.poll_splice(cx, &self.file, pipe)
+            }
             _ => Poll::Ready(Ok(None)),
         }
     }
@@ -254,10 +260,10 @@ impl<F: Deref<Target = File> + Clone + Unpin> Stream<F> {
     ) -> Poll<Result<Option<usize>>> {
         ready!(self.poll_drain(cx))?;
         match &mut self.way {
-            Way::Write(writing) => writing.poll_direct(cx, &self.file, |transport, cx| {
+            StreamTransfer::Write(writing) => writing.poll_direct(cx, &self.file, |transport, cx| {
                 transport.can_splice().then(|| transport.poll_splice_out(cx, pipe, len))
             }),
-            Way::Read(_) => Poll::Ready(Err(other_way())),
+            StreamTransfer::Read(_) => Poll::Ready(Err(other_way())),
         }
     }
 
@@ -287,7 +293,7 @@ impl<F: Deref<Target = File> + Clone + Unpin> Stream<F> {
     /// connection. Returns their number; 0 at the end of the local file. Blocks for the local disk as `read(2)` does.
     pub async fn send(&mut self, from: BorrowedFd<'_>, at: u64, len: usize) -> Result<usize> {
         self.poll_drained().await?;
-        if let Way::Write(writing) = &mut self.way {
+        if let StreamTransfer::Write(writing) = &mut self.way {
             let sent = poll_fn(|cx| {
                 writing.poll_direct(cx, &self.file, |transport, cx| {
                     transport.can_sendfile().then(|| transport.poll_sendfile(cx, from, at, len))
@@ -297,7 +303,7 @@ impl<F: Deref<Target = File> + Clone + Unpin> Stream<F> {
                 return Ok(n);
             }
         }
-        let mut piece = vec![0; len.min(PIECE)];
+        let mut piece = vec![0; len.min(DATA_PIECE_MAX)];
         let n = loop {
             match rustix::io::pread(from, &mut *piece, at) {
                 Err(rustix::io::Errno::INTR) => {}
@@ -318,8 +324,8 @@ impl<F: Deref<Target = File> + Clone + Unpin> Stream<F> {
     /// Passes on the bytes that are to be written.
     fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         match &mut self.way {
-            Way::Write(writing) => writing.poll_drain(cx, &self.file, &mut self.rest),
-            Way::Read(_) => Poll::Ready(Err(other_way())),
+            StreamTransfer::Write(writing) => writing.poll_drain(cx, &self.file, &mut self.rest),
+            StreamTransfer::Read(_) => Poll::Ready(Err(other_way())),
         }
     }
 
@@ -332,35 +338,36 @@ impl<F: Deref<Target = File> + Clone + Unpin> Stream<F> {
     pub fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         ready!(self.poll_drain(cx))?;
         match &mut self.way {
-            Way::Write(writing) => writing.poll_finish(cx, &self.file),
-            Way::Read(_) => Poll::Ready(Err(other_way())),
+            StreamTransfer::Write(writing) => writing.poll_finish(cx, &self.file),
+            StreamTransfer::Read(_) => Poll::Ready(Err(other_way())),
         }
     }
 
     /// Bytes read from the offset on, or bytes that the server has taken, without a gap. Valid after an error, too.
     pub fn moved(&self) -> u64 {
         match &self.way {
-            Way::Read(reading) => reading.at - reading.offset - self.rest.len() as u64,
-            Way::Write(writing) => writing.moved(),
+            StreamTransfer::Read(reading) => reading.at - reading.offset - self.rest.len() as u64,
+            StreamTransfer::Write(writing) => writing.moved(),
         }
     }
 
     /// Whether a data connection carries bytes now.
     pub fn has_connection(&self) -> bool {
         let side = match &self.way {
-            Way::Read(reading) => &reading.side,
-            Way::Write(writing) => &writing.side,
+            StreamTransfer::Read(reading) => &reading.side,
+            StreamTransfer::Write(writing) => &writing.side,
         };
-        matches!(side, Side::Open { .. })
+        matches!(side, DataConnection::Open { .. })
     }
 
     /// Ends the stream: finishes writes, and discards unread bytes. Returns [`Stream::moved`]. Afterwards the file may
     /// have another stream.
     pub async fn sclose(mut self) -> Result<u64> {
         match &mut self.way {
-            Way::Write(_) => self.finish().await?,
-            Way::Read(reading) => {
-                if !matches!(std::mem::replace(&mut reading.side, Side::None), Side::None) {
+            StreamTransfer::Write(_) => self.finish().await?,
+            StreamTransfer::Read(reading) => {
+                if !matches!(std::mem::replace(&mut reading.side, DataConnection::None), DataConnection::None)
+                {
                     // The answer shows how far the server was, which does not matter.
                     let _ = sclose(&self.file, 0).await;
                 }
@@ -370,11 +377,11 @@ impl<F: Deref<Target = File> + Clone + Unpin> Stream<F> {
     }
 }
 
-struct Reading<F> {
+struct StreamReader<F> {
     head: Reader<F>,
     /// Bytes that the head reads before a data connection takes over.
     head_len: u64,
-    side: Side,
+    side: DataConnection,
     /// The offset at which the data connection takes over.
     handover: u64,
     offset: u64,
@@ -387,26 +394,26 @@ struct Reading<F> {
 }
 
 /// The next bytes of a file.
-enum Came {
+enum StreamChunk {
     Bytes(Bytes),
     /// This many bytes are in the caller's buffer.
     Filled(usize),
 }
 
-impl<F: Deref<Target = File> + Clone> Reading<F> {
+impl<F: Deref<Target = File> + Clone> StreamReader<F> {
     /// Returns the next bytes; they are in `into` if they come over the data connection.
     fn poll_next(
         &mut self,
         cx: &mut Context<'_>,
         file: &F,
         mut into: Option<&mut [u8]>,
-    ) -> Poll<Option<Result<Came>>> {
+    ) -> Poll<Option<Result<StreamChunk>>> {
         if self.over {
             return Poll::Ready(None);
         }
         loop {
             let settled = self.side.poll(cx, file).is_ready();
-            let open = matches!(self.side, Side::Open { .. });
+            let open = matches!(self.side, DataConnection::Open { .. });
             if settled && !open && self.handover != u64::MAX {
                 // All of the file goes this way. The requests in flight of the head are taken first.
                 self.handover = u64::MAX;
@@ -416,7 +423,7 @@ impl<F: Deref<Target = File> + Clone> Reading<F> {
                 return Poll::Ready(match ready!(self.head.poll_next(cx)) {
                     Some(Ok(data)) => {
                         self.at += data.len() as u64;
-                        Some(Ok(Came::Bytes(data)))
+                        Some(Ok(StreamChunk::Bytes(data)))
                     }
                     Some(Err(error)) => self.end(Err(error)),
                     None => self.end(Ok(())),
@@ -428,21 +435,21 @@ impl<F: Deref<Target = File> + Clone> Reading<F> {
             match ready!(self.poll_data(cx, file, into.as_deref_mut())) {
                 Ok(Some(came)) => {
                     self.at += match &came {
-                        Came::Bytes(data) => data.len(),
-                        Came::Filled(n) => *n,
+                        StreamChunk::Bytes(data) => data.len(),
+                        StreamChunk::Filled(n) => *n,
                     } as u64;
                     return Poll::Ready(Some(Ok(came)));
                 }
-                Ok(None) if !matches!(self.side, Side::Open { .. }) => {}
+                Ok(None) if !matches!(self.side, DataConnection::Open { .. }) => {}
                 Ok(None) => return Poll::Ready(self.end(Ok(()))),
                 Err(error) => return Poll::Ready(self.end(Err(error))),
             }
         }
     }
 
-    fn end(&mut self, result: Result<()>) -> Option<Result<Came>> {
+    fn end(&mut self, result: Result<()>) -> Option<Result<StreamChunk>> {
         self.over = true;
-        self.side = Side::None;
+        self.side = DataConnection::None;
         result.err().map(Err)
     }
 
@@ -453,27 +460,29 @@ impl<F: Deref<Target = File> + Clone> Reading<F> {
         cx: &mut Context<'_>,
         file: &F,
         into: Option<&mut [u8]>,
-    ) -> Poll<Result<Option<Came>>> {
+    ) -> Poll<Result<Option<StreamChunk>>> {
         let came = self.at - self.handover;
-        let Side::Open { transport, buf, ended, .. } = &mut self.side else {
+        let DataConnection::Open { transport, buf, ended, .. } = &mut self.side else {
             unreachable!("asked for what has come over it")
         };
         let mut broken = None;
         if !*ended {
             let fills = into.is_some();
             let target = into.unwrap_or_else(|| {
-                let own = buf.get_or_insert_with(|| Pool::here().take(PIECE));
-                &mut Arc::get_mut(own).expect("nobody has it before it is filled").bytes[..PIECE]
+                let own = buf.get_or_insert_with(|| Pool::here().take(DATA_PIECE_MAX));
+                &mut Arc::get_mut(own).expect("nobody has it before it is filled").bytes[..DATA_PIECE_MAX]
             });
             match transport.poll_read(cx, target) {
                 Poll::Ready(Ok(0)) => *ended = true,
-                Poll::Ready(Ok(n)) if fills => return Poll::Ready(Ok(Some(Came::Filled(n)))),
-                Poll::Ready(Ok(n)) if n < PIECE / 2 => {
-                    return Poll::Ready(Ok(Some(Came::Bytes(Bytes::copy_from_slice(&target[..n])))));
+                Poll::Ready(Ok(n)) if fills => return Poll::Ready(Ok(Some(StreamChunk::Filled(n)))),
+                Poll::Ready(Ok(n)) if n < DATA_PIECE_MAX / 2 => {
+                    return Poll::Ready(Ok(Some(StreamChunk::Bytes(Bytes::copy_from_slice(&target[..n])))));
                 }
                 Poll::Ready(Ok(n)) => {
                     let full = buf.take().expect("filled just now");
-                    return Poll::Ready(Ok(Some(Came::Bytes(Bytes::from_owner(Frame::new(full, 0, n))))));
+                    return Poll::Ready(Ok(Some(StreamChunk::Bytes(Bytes::from_owner(Frame::new(
+                        full, 0, n,
+                    ))))));
                 }
                 Poll::Ready(Err(error)) => (*ended, broken) = (true, Some(error)),
                 Poll::Pending => {
@@ -498,7 +507,7 @@ impl<F: Deref<Target = File> + Clone> Reading<F> {
             }
             // Another stream of this file has replaced it. The rest is read by Treads.
             Poll::Ready(Ok((_, Some(error)))) if error.errno == Errno::ECANCELED => {
-                self.side = Side::None;
+                self.side = DataConnection::None;
                 self.handover = u64::MAX;
                 self.head.go_on(self.at, u64::MAX);
                 return Poll::Ready(Ok(None));
@@ -528,12 +537,12 @@ impl<F: Deref<Target = File> + Clone> Reading<F> {
         } else {
             tracing::warn!(peer = %file.client().peer(), "a data connection broke after {came} bytes ({why}): reading on");
             self.side = match self.end.saturating_sub(self.at) >= WORTH {
-                true => Side::begin(file, from, Direction::Read),
-                false => Side::Leaving(sclose(file, 0)),
+                true => DataConnection::begin(file, from, Direction::Read),
+                false => DataConnection::Leaving(sclose(file, 0)),
             };
         }
         self.timer.restart();
-        self.handover = if matches!(self.side, Side::Asked(..)) { from } else { u64::MAX };
+        self.handover = if matches!(self.side, DataConnection::Asked(..)) { from } else { u64::MAX };
         self.head.go_on(self.at, self.handover);
     }
 
@@ -545,7 +554,7 @@ impl<F: Deref<Target = File> + Clone> Reading<F> {
         pipe: BorrowedFd<'_>,
     ) -> Poll<Result<Option<usize>>> {
         let _ = self.side.poll(cx, file);
-        let Side::Open { transport, ended: false, .. } = &mut self.side else {
+        let DataConnection::Open { transport, ended: false, .. } = &mut self.side else {
             return Poll::Ready(Ok(None));
         };
         if self.at < self.handover || self.over || !transport.can_splice() {
@@ -567,9 +576,9 @@ impl<F: Deref<Target = File> + Clone> Reading<F> {
     }
 }
 
-struct Writing<F> {
+struct StreamWriter<F> {
     head: Writer<F>,
-    side: Side,
+    side: DataConnection,
     handover: u64,
     offset: u64,
     /// The offset of the next byte to pass on.
@@ -579,7 +588,7 @@ struct Writing<F> {
     /// The part of `sent` that the server has confirmed.
     safe: Option<u64>,
     /// A Tsclose with the number of bytes that were sent. The first Tsclose gets the same answer.
-    count: Option<Box<Call<'static>>>,
+    count: Option<Box<ClientCall<'static>>>,
     /// A Tsclose has asked the server to stop where it is.
     stopped: bool,
     timer: DataTimer,
@@ -589,7 +598,7 @@ struct Writing<F> {
     unsure: bool,
 }
 
-impl<F: Deref<Target = File> + Clone> Writing<F> {
+impl<F: Deref<Target = File> + Clone> StreamWriter<F> {
     fn poll_drain(&mut self, cx: &mut Context<'_>, file: &F, rest: &mut Bytes) -> Poll<Result<()>> {
         loop {
             if let Some(error) = &self.failed {
@@ -598,7 +607,7 @@ impl<F: Deref<Target = File> + Clone> Writing<F> {
             if self.unsure && self.at - self.offset >= WORTH / 2 {
                 self.unsure = false;
                 if let Some(from) = self.at.checked_add(HEAD) {
-                    self.side = Side::begin(file, from, Direction::Write);
+                    self.side = DataConnection::begin(file, from, Direction::Write);
                     self.handover = if self.side.is_none() { u64::MAX } else { from };
                 }
             }
@@ -629,7 +638,7 @@ impl<F: Deref<Target = File> + Clone> Writing<F> {
             if !settled {
                 return Poll::Pending;
             }
-            let Side::Open { transport, .. } = &mut self.side else { continue };
+            let DataConnection::Open { transport, .. } = &mut self.side else { continue };
             match transport.poll_write(cx, &[IoSlice::new(rest)]) {
                 Poll::Ready(Ok(n)) => {
                     drop(rest.split_to(n));
@@ -644,7 +653,7 @@ impl<F: Deref<Target = File> + Clone> Writing<F> {
     /// Flushes the data connection, if there is one. The next write meets its errors.
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         match &mut self.side {
-            Side::Open { transport, ended: false, .. } => transport.poll_flush(cx).map(drop),
+            DataConnection::Open { transport, ended: false, .. } => transport.poll_flush(cx).map(drop),
             _ => Poll::Ready(()),
         }
     }
@@ -652,7 +661,7 @@ impl<F: Deref<Target = File> + Clone> Writing<F> {
     /// Whether it is decided how the bytes after the head are sent.
     fn poll_side(&mut self, cx: &mut Context<'_>, file: &File) -> bool {
         let settled = self.side.poll(cx, file).is_ready();
-        if settled && !self.finished && !matches!(self.side, Side::Open { .. }) {
+        if settled && !self.finished && !matches!(self.side, DataConnection::Open { .. }) {
             self.handover = u64::MAX;
         }
         settled
@@ -660,8 +669,8 @@ impl<F: Deref<Target = File> + Clone> Writing<F> {
 
     fn fail(&mut self, error: Error) -> Poll<Result<()>> {
         self.failed = Some(error.clone());
-        if !matches!(self.side, Side::Open { .. }) {
-            self.side = Side::None;
+        if !matches!(self.side, DataConnection::Open { .. }) {
+            self.side = DataConnection::None;
         }
         Poll::Ready(Err(error))
     }
@@ -742,17 +751,17 @@ impl<F: Deref<Target = File> + Clone> Writing<F> {
         if let Poll::Ready(Err(error)) = head {
             return self.fail(error);
         }
-        if self.at <= self.handover && self.sent == 0 && !matches!(self.side, Side::None) {
+        if self.at <= self.handover && self.sent == 0 && !matches!(self.side, DataConnection::None) {
             // There were no bytes beyond the head, so the data connection is given up.
-            if !matches!(self.side, Side::Leaving(_)) {
-                self.side = Side::Leaving(sclose(file, 0));
+            if !matches!(self.side, DataConnection::Leaving(_)) {
+                self.side = DataConnection::Leaving(sclose(file, 0));
             }
             let _ = self.side.poll(cx, file);
             if !self.side.is_none() {
                 return Poll::Pending;
             }
         }
-        if let Side::Open { transport, ended, .. } = &mut self.side {
+        if let DataConnection::Open { transport, ended, .. } = &mut self.side {
             if !*ended {
                 match transport.poll_close(cx) {
                     Poll::Ready(Ok(())) => *ended = true,
@@ -773,7 +782,7 @@ impl<F: Deref<Target = File> + Clone> Writing<F> {
             }
         }
         ready!(head)?;
-        self.side = Side::None;
+        self.side = DataConnection::None;
         self.finished = true;
         Poll::Ready(Ok(()))
     }
@@ -795,7 +804,7 @@ impl<F: Deref<Target = File> + Clone> Writing<F> {
         if !settled {
             return Poll::Pending;
         }
-        let Side::Open { transport, .. } = &mut self.side else { return Poll::Ready(Ok(None)) };
+        let DataConnection::Open { transport, .. } = &mut self.side else { return Poll::Ready(Ok(None)) };
         let Some(sent) = call(&mut **transport, cx) else { return Poll::Ready(Ok(None)) };
         match sent {
             Poll::Ready(Ok(n)) => {
@@ -824,7 +833,7 @@ impl<F: Deref<Target = File> + Clone + Unpin> AsyncWrite for Stream<F> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         ready!(this.poll_drain(cx))?;
-        let n = buf.len().min(PIECE);
+        let n = buf.len().min(DATA_PIECE_MAX);
         this.rest = Bytes::copy_from_slice(&buf[..n]);
         // Bytes that are not passed on now stay here, and go first next time.
         match this.poll_drain(cx) {
@@ -837,8 +846,8 @@ impl<F: Deref<Target = File> + Clone + Unpin> AsyncWrite for Stream<F> {
         let this = self.get_mut();
         ready!(this.poll_drain(cx))?;
         match &mut this.way {
-            Way::Write(writing) => writing.poll_flush(cx).map(Ok),
-            Way::Read(_) => Poll::Ready(Err(other_way().into())),
+            StreamTransfer::Write(writing) => writing.poll_flush(cx).map(Ok),
+            StreamTransfer::Read(_) => Poll::Ready(Err(other_way().into())),
         }
     }
 

@@ -6,18 +6,18 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 /// See the module. Its user limits the number of futures.
-pub(crate) struct Window<F: Future> {
-    slots: VecDeque<Slot<F>>,
+pub(crate) struct FutureWindow<F: Future> {
+    slots: VecDeque<FutureSlot<F>>,
     /// The number of futures at the end that have not been polled yet.
     fresh: usize,
 }
 
-enum Slot<F: Future> {
+enum FutureSlot<F: Future> {
     Running(F),
     Done(F::Output),
 }
 
-impl<F: Future + Unpin> Window<F> {
+impl<F: Future + Unpin> FutureWindow<F> {
     pub(crate) fn new() -> Self {
         Self { slots: VecDeque::new(), fresh: 0 }
     }
@@ -27,13 +27,13 @@ impl<F: Future + Unpin> Window<F> {
     }
 
     pub(crate) fn push_back(&mut self, future: F) {
-        self.slots.push_back(Slot::Running(future));
+        self.slots.push_back(FutureSlot::Running(future));
         self.fresh += 1;
     }
 
     /// Inserts a future before all others, to be polled first.
     pub(crate) fn push_front(&mut self, future: F) {
-        self.slots.push_front(Slot::Running(future));
+        self.slots.push_front(FutureSlot::Running(future));
     }
 
     pub(crate) fn clear(&mut self) {
@@ -52,11 +52,11 @@ impl<F: Future + Unpin> Window<F> {
         for mut slot in self.slots.drain(..) {
             slot.poll(cx);
             let behind = match &mut slot {
-                Slot::Done(output) => next(output),
-                Slot::Running(_) => None,
+                FutureSlot::Done(output) => next(output),
+                FutureSlot::Running(_) => None,
             };
             slots.push_back(slot);
-            slots.extend(behind.map(Slot::Running));
+            slots.extend(behind.map(FutureSlot::Running));
         }
         self.slots = slots;
         self.slots.iter_mut().for_each(|slot| slot.poll(cx));
@@ -89,7 +89,7 @@ impl<F: Future + Unpin> Window<F> {
     fn take_oldest(&mut self) -> Poll<Option<F::Output>> {
         match self.slots.pop_front() {
             None => Poll::Ready(None),
-            Some(Slot::Done(output)) => Poll::Ready(Some(output)),
+            Some(FutureSlot::Done(output)) => Poll::Ready(Some(output)),
             Some(running) => {
                 self.slots.push_front(running);
                 Poll::Pending
@@ -98,7 +98,7 @@ impl<F: Future + Unpin> Window<F> {
     }
 }
 
-impl<F: Future + Unpin> Slot<F> {
+impl<F: Future + Unpin> FutureSlot<F> {
     fn poll(&mut self, cx: &mut Context<'_>) {
         if let Self::Running(future) = self
             && let Poll::Ready(output) = Pin::new(future).poll(cx)
@@ -131,7 +131,7 @@ mod tests {
     fn each_is_begun_at_once_and_polled_again_when_its_turn_comes() {
         let all: Vec<Told> = (0..3).map(|_| Told::default()).collect();
         let polls = || all.iter().map(|told| told.0.0.get()).collect::<Vec<_>>();
-        let (mut window, mut cx) = (Window::new(), Context::from_waker(Waker::noop()));
+        let (mut window, mut cx) = (FutureWindow::new(), Context::from_waker(Waker::noop()));
         all[..2].iter().for_each(|told| window.push_back(told.clone()));
         assert!(window.poll_next(&mut cx).is_pending());
         assert_eq!(polls(), [1, 1, 0]);
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn what_follows_a_finished_one_is_inserted_behind_it_and_begun() {
         let all: Vec<Told> = (0..3).map(|_| Told::default()).collect();
-        let (mut window, mut cx) = (Window::new(), Context::from_waker(Waker::noop()));
+        let (mut window, mut cx) = (FutureWindow::new(), Context::from_waker(Waker::noop()));
         all.iter().for_each(|told| window.push_back(told.clone()));
         assert!(window.poll_next(&mut cx).is_pending());
         all[1].0.1.set(true);
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn those_with_several_steps_are_all_driven() {
         let all: Vec<Told> = (0..3).map(|_| Told::default()).collect();
-        let (mut window, mut cx) = (Window::new(), Context::from_waker(Waker::noop()));
+        let (mut window, mut cx) = (FutureWindow::new(), Context::from_waker(Waker::noop()));
         all.iter().for_each(|told| window.push_back(told.clone()));
         for _ in 0..2 {
             assert!(window.poll_next_driving_all(&mut cx).is_pending());

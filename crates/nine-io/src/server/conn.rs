@@ -33,23 +33,25 @@ use nine_proto::session::server::{CALL_COST, CallId, Request as SessionRequest, 
 use nine_proto::stream::MAGIC;
 use nine_proto::{Errno, Error, Fid, Names, Op, Reply as ProtoReply, Result, WireError, frame, msg, show};
 
-use super::desk::Desk;
+use super::desk::ControlFiles;
 use super::gate::{self, Gate};
-use super::req::{self, Answer, Answered, Answers, FileServer, Held, Reply, Req, ReqId, Request, Who};
-use super::rx::Rx;
-use super::seen::Seen;
-use super::stream::{self, Stream, Streams, Way};
-use super::trees::Trees;
-use super::tx::Tx;
+use super::req::{
+    self, Answer, FidEntry, FileServer, FinishedRequest, LateAnswers, Reply, Req, ReqId, Request, Who,
+};
+use super::rx::FrameReceiver;
+use super::seen::PublishedStatus;
+use super::stream::{self, ServerStream, StreamStart, Streams};
+use super::trees::AttachedTrees;
+use super::tx::ReplyQueue;
 use super::unattached::UnattachedConnection;
 use super::{Core, Service};
 use crate::buf::{Frame, Pool};
 use crate::changes;
-use crate::direct::Directs;
+use crate::direct::DirectFiles;
 use crate::limits::{ClientPrincipal, FairShare, address_prefix};
 use crate::payload::Payload;
 use attach::asks_for_desk;
-use end::{End, note};
+use end::{ConnectionEnd, note};
 pub use fids::{FIDS_ALL, FIDS_FLOOR};
 use other::OtherCheck;
 
@@ -78,24 +80,24 @@ pub struct Connection {
     /// `None`: the client is gone.
     transport: Option<Box<dyn Transport>>,
     peer: Peer,
-    session: Session<Held, Frame>,
+    session: Session<FidEntry, Frame>,
     server: Arc<dyn FileServer>,
     names: Arc<dyn Names>,
     gate: Arc<Gate>,
     /// The trees that it has attached to, for the gate's policy.
-    trees: Trees,
+    trees: AttachedTrees,
     known: Option<Arc<Who>>,
     own: bool,
     seat: u16,
     core: Core,
-    rx: Rx,
-    tx: Tx,
-    answers: Arc<Answers>,
-    arrived: Vec<Answered>,
+    rx: FrameReceiver,
+    tx: ReplyQueue,
+    answers: Arc<LateAnswers>,
+    arrived: Vec<FinishedRequest>,
     /// Clunks to serve for fids that are gone; a turn serves [`TURN_MESSAGES`] of them.
-    clunks: VecDeque<SessionRequest<Held, Frame>>,
+    clunks: VecDeque<SessionRequest<FidEntry, Frame>>,
     /// Deferred clunks, each with the number of unanswered requests on its node.
-    limbo: Vec<(SessionRequest<Held, Frame>, u32)>,
+    limbo: Vec<(SessionRequest<FidEntry, Frame>, u32)>,
     /// Requests that wait for a check of file modes ([`Who::as_other`]).
     checks: Vec<OtherCheck>,
     /// Requests that will be answered later, including those in `checks`.
@@ -117,42 +119,42 @@ pub struct Connection {
     /// The user of the latest attach, as the log shows it.
     user: Box<str>,
     /// Its published status.
-    seen: Arc<Seen>,
+    seen: Arc<PublishedStatus>,
     /// Messages received.
     received: u64,
     /// The waker registered with the core.
     entered: Option<Waker>,
     drained: bool,
-    streams: Ours,
+    streams: ClientStreams,
     /// The transport and the bytes read from it, if it turned out to carry a stream.
     data: Option<(Box<dyn Transport>, Vec<u8>)>,
     /// The connection control files, if modules can be pushed.
-    desk: Option<Box<Desk>>,
+    desk: Option<Box<ControlFiles>>,
     /// An accepted text for `ctl` and its cost in bytes. It takes effect when its answer has been sent.
     border: Option<(String, usize)>,
     /// The memory of each module that the client has pushed, in bytes.
     modules: Vec<usize>,
     /// The table through which a client in this process finds its open files.
-    directs: Option<Arc<Directs>>,
+    directs: Option<Arc<DirectFiles>>,
     /// Whether the file of the current request was called without a result.
     called: bool,
 }
 
 /// The streams of one client.
 #[derive(Default)]
-struct Ours {
+struct ClientStreams {
     how: Option<Streams>,
-    by_fid: HashMap<Fid, Arc<Stream>>,
+    by_fid: HashMap<Fid, Arc<ServerStream>>,
     /// Offers that may be open still, ordered by expiry.
-    offered: VecDeque<Arc<Stream>>,
+    offered: VecDeque<Arc<ServerStream>>,
     /// Streams that still use the node of a fid that is gone, with the clunk or remove that waits for them. `None`: a
     /// stream of an earlier session, for which all clunks of that session wait.
-    ending: Vec<(Arc<Stream>, Option<Clunk>)>,
+    ending: Vec<(Arc<ServerStream>, Option<ClunkRequest>)>,
 }
 
-type Clunk = SessionRequest<Held, Frame>;
+type ClunkRequest = SessionRequest<FidEntry, Frame>;
 
-impl Ours {
+impl ClientStreams {
     /// Whether streams of an earlier session still use their nodes.
     fn are_ending(&self) -> bool {
         self.ending.iter().any(|(_, clunk)| clunk.is_none())
@@ -164,10 +166,10 @@ impl Connection {
         let names = service.server.names();
         let id = service.core.next_id();
         note!(service.own, conn = id, peer = %transport.peer().addr, "connected");
-        let directs = Directs::of(&*transport);
+        let directs = DirectFiles::of(&*transport);
         let (transport, desk) = match &service.pushed {
             Some(pushed) => {
-                let (transport, desk) = Desk::new(pushed, &service.begins, transport);
+                let (transport, desk) = ControlFiles::new(pushed, &service.begins, transport);
                 (transport, Some(Box::new(desk)))
             }
             None => (transport, None),
@@ -185,13 +187,13 @@ impl Connection {
             server: service.server.clone(),
             names,
             gate: service.gate.clone(),
-            trees: Trees::default(),
+            trees: AttachedTrees::default(),
             known: service.known.clone(),
             own: service.own,
             seat: service.seat,
             core: service.core.clone(),
-            rx: Rx::default(),
-            tx: Tx::default(),
+            rx: FrameReceiver::default(),
+            tx: ReplyQueue::default(),
             answers: Arc::default(),
             arrived: Vec::new(),
             clunks: VecDeque::new(),
@@ -211,7 +213,7 @@ impl Connection {
             transport: Some(transport),
             entered: None,
             drained: false,
-            streams: Ours { how: service.streams.clone(), ..Ours::default() },
+            streams: ClientStreams { how: service.streams.clone(), ..ClientStreams::default() },
             data: None,
             desk,
             border: None,
@@ -222,12 +224,12 @@ impl Connection {
     }
 
     /// Reads, serves and sends until no work is left or the turn is over.
-    fn turn(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+    fn turn(&mut self, cx: &mut Context<'_>) -> Poll<ConnectionEnd> {
         let (mut messages, mut bytes) = (0, 0);
         if let Some(transport) = &self.transport
             && let Err(error) = self.trees.judge_again(&self.gate, &self.core, &**transport)
         {
-            return Poll::Ready(End::Judged(error));
+            return Poll::Ready(ConnectionEnd::Judged(error));
         }
         let draining = self.core.draining();
         if draining && !std::mem::replace(&mut self.drained, true) {
@@ -258,12 +260,12 @@ impl Connection {
                         messages += 1;
                         bytes += frame.as_ref().len();
                         if let Err(error) = self.receive(frame) {
-                            return Poll::Ready(End::Malformed(error));
+                            return Poll::Ready(ConnectionEnd::Malformed(error));
                         }
                     }
                     Ok(None) => break,
-                    Err(_) if self.is_data() => return Poll::Ready(End::Data),
-                    Err(error) => return Poll::Ready(End::Malformed(error)),
+                    Err(_) if self.is_data() => return Poll::Ready(ConnectionEnd::Data),
+                    Err(error) => return Poll::Ready(ConnectionEnd::Malformed(error)),
                 }
             }
             if self.desk.as_ref().is_some_and(|desk| desk.used) {
@@ -273,7 +275,7 @@ impl Connection {
             let Some(transport) = &mut self.transport else { return Poll::Pending };
             let flushed = match self.tx.poll_flush(cx, &mut **transport) {
                 Poll::Ready(Ok(())) => true,
-                Poll::Ready(Err(error)) => return Poll::Ready(End::Io(error)),
+                Poll::Ready(Err(error)) => return Poll::Ready(ConnectionEnd::Io(error)),
                 Poll::Pending => false,
             };
             self.settle();
@@ -282,7 +284,7 @@ impl Connection {
             }
             if let Some((text, cost)) = self.border.take_if(|_| flushed && self.later == 0) {
                 if let Err(fault) = self.change(&text, cost) {
-                    return Poll::Ready(End::Io(io::Error::other(fault)));
+                    return Poll::Ready(ConnectionEnd::Io(io::Error::other(fault)));
                 }
                 continue;
             }
@@ -306,13 +308,13 @@ impl Connection {
                 return self.hung_up(cx);
             }
             if self.rx.held() > self.ceiling() {
-                return Poll::Ready(End::Memory);
+                return Poll::Ready(ConnectionEnd::Memory);
             }
             let Some(transport) = &mut self.transport else { return Poll::Pending };
             match self.rx.poll_fill(cx, &mut **transport, Pool::here) {
-                Poll::Ready(Ok(0)) => return Poll::Ready(End::Closed),
+                Poll::Ready(Ok(0)) => return Poll::Ready(ConnectionEnd::Closed),
                 Poll::Ready(Ok(_)) => {}
-                Poll::Ready(Err(error)) => return Poll::Ready(End::Io(error)),
+                Poll::Ready(Err(error)) => return Poll::Ready(ConnectionEnd::Io(error)),
                 Poll::Pending => {
                     self.tx.shrink();
                     self.session.shrink();
@@ -372,22 +374,22 @@ impl Connection {
     }
 
     /// Notices that the client hangs up while the socket is not read.
-    fn hung_up(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+    fn hung_up(&mut self, cx: &mut Context<'_>) -> Poll<ConnectionEnd> {
         match &mut self.transport {
-            Some(transport) => transport.poll_hangup(cx).map(|()| End::Closed),
+            Some(transport) => transport.poll_hangup(cx).map(|()| ConnectionEnd::Closed),
             None => Poll::Pending,
         }
     }
 
     /// Reads no more, and ends when the last answer has been sent.
-    fn drain(&mut self, cx: &mut Context<'_>, flushed: bool) -> Poll<End> {
+    fn drain(&mut self, cx: &mut Context<'_>, flushed: bool) -> Poll<ConnectionEnd> {
         if self.later > 0 || !self.streams.ending.is_empty() || !flushed {
             return self.hung_up(cx);
         }
         match self.transport.as_mut().map(|transport| transport.poll_close(cx)) {
             Some(Poll::Pending) => Poll::Pending,
-            Some(Poll::Ready(Err(error))) => Poll::Ready(End::Io(error)),
-            _ => Poll::Ready(End::Drained),
+            Some(Poll::Ready(Err(error))) => Poll::Ready(ConnectionEnd::Io(error)),
+            _ => Poll::Ready(ConnectionEnd::Drained),
         }
     }
 
@@ -439,7 +441,7 @@ impl Connection {
     }
 
     /// Serves a request, and the requests that its answer makes ready.
-    fn serve(&mut self, request: SessionRequest<Held, Frame>) {
+    fn serve(&mut self, request: SessionRequest<FidEntry, Frame>) {
         let mut next = Some(request);
         while let Some(mut request) = next {
             if !self.streams.by_fid.is_empty()
@@ -478,7 +480,7 @@ impl Connection {
     }
 
     /// Queues the clunks of fids that are gone: now, or when nothing uses their nodes.
-    fn retire(&mut self, clunks: Vec<SessionRequest<Held, Frame>>) {
+    fn retire(&mut self, clunks: Vec<SessionRequest<FidEntry, Frame>>) {
         for clunk in clunks {
             match clunk.users() {
                 0 => self.clunks.push_back(clunk),
@@ -501,9 +503,9 @@ impl Connection {
     /// Passes a request to the gate or the file server. `None`: the answer comes later.
     fn ask(
         &mut self,
-        request: SessionRequest<Held, Frame>,
+        request: SessionRequest<FidEntry, Frame>,
         cost: usize,
-    ) -> Option<Result<ProtoReply<Held, Payload>>> {
+    ) -> Option<Result<ProtoReply<FidEntry, Payload>>> {
         let (changes, silent) = (request.changes(), request.is_silent());
         let held = request.fid();
         let auth = held.is_some_and(|held| gate::is_afid(&*held.node));
@@ -551,7 +553,7 @@ impl Connection {
                 let req = Req::new(request, self.answers.clone());
                 let Answer(result) = match &mut self.desk {
                     Some(files) if desk => files.serve(req, self.transport.as_deref()),
-                    _ => match changes::Asked::of(&*self.server, &req, root) {
+                    _ => match changes::ChangeFileRequest::of(&*self.server, &req, root) {
                         Some(asked) => asked.serve(req),
                         None if about_stream => self.stream(req),
                         None if who.as_other => self.serve_as_other(req),
@@ -562,7 +564,7 @@ impl Connection {
             }
         };
         answer.map(|result| {
-            result.map(|reply| reply.map_node(|node| Held { node, who, desk, root: root_again }))
+            result.map(|reply| reply.map_node(|node| FidEntry { node, who, desk, root: root_again }))
         })
     }
 
@@ -600,10 +602,10 @@ impl Connection {
         let [held, _] = req.fids();
         let held = held.expect("a stream has a fid");
         let serial = self.session.is_serial(fid);
-        let (by, way) = ((self.id, ours.offered.len()), Way { read, offset, serial });
+        let (by, way) = ((self.id, ours.offered.len()), StreamStart { read, offset, serial });
         let place = self.core.take_place(self.fids.principal())?;
         let (stream, offer) =
-            Stream::offer(&how, &self.server, &self.core, held, &self.peer, by, (way, place))?;
+            ServerStream::offer(&how, &self.server, &self.core, held, &self.peer, by, (way, place))?;
         ours.by_fid.insert(fid, stream.clone());
         ours.offered.push_back(stream);
         Ok(offer)
@@ -627,7 +629,7 @@ impl Connection {
     }
 
     /// Ends the stream of the fid that this request clunks. Returns it if it still uses the fid's node.
-    fn ends_stream(&mut self, request: &SessionRequest<Held, Frame>) -> Option<Arc<Stream>> {
+    fn ends_stream(&mut self, request: &SessionRequest<FidEntry, Frame>) -> Option<Arc<ServerStream>> {
         let fid = request.fid_number().filter(|_| matches!(request.number(), Some(TCLUNK | TREMOVE)))?;
         let stream = self.streams.by_fid.remove(&fid)?;
         stream.end();
@@ -658,7 +660,7 @@ impl Connection {
         }
     }
 
-    fn respond(&mut self, id: CallId, result: Result<ProtoReply<Held, Payload>>) {
+    fn respond(&mut self, id: CallId, result: Result<ProtoReply<FidEntry, Payload>>) {
         let before = self.tx.tail_len();
         self.tx.dialect = self.session.dialect();
         let opens = self.directs.is_some() && matches!(result, Ok(ProtoReply::Open { .. }));
@@ -702,9 +704,9 @@ impl Connection {
     }
 
     /// Handles an answer after its session has ended: undoes its effect and releases the nodes that its request used.
-    fn stale(&mut self, answered: Answered) {
-        let Answered { call, fids, rclose, result, .. } = answered;
-        let is = |held: &Held, other: &SessionRequest<Held, Frame>| {
+    fn stale(&mut self, answered: FinishedRequest) {
+        let FinishedRequest { call, fids, rclose, result, .. } = answered;
+        let is = |held: &FidEntry, other: &SessionRequest<FidEntry, Frame>| {
             other.fid().is_some_and(|fid| Arc::ptr_eq(&fid.node, &held.node))
         };
         if let Some(made) = self.session.respond(call, result, &mut self.tx) {
@@ -799,13 +801,13 @@ impl Connection {
     pub(super) fn make_room(&mut self, cx: &mut Context<'_>) {
         if self.unattached.as_ref().is_some_and(|entry| entry.poll_evicted(cx).is_ready()) {
             self.unattached = None;
-            self.finish(&End::Evicted);
+            self.finish(&ConnectionEnd::Evicted);
         }
     }
 
     /// Ends a connection, because its client has sent no Tversion in time.
     pub(super) fn expire(&mut self) {
-        self.finish(&End::Silent);
+        self.finish(&ConnectionEnd::Silent);
     }
 
     fn cancel_all(&mut self) {
@@ -828,16 +830,17 @@ impl Connection {
     }
 
     /// The client is gone: releases everything except the requests in flight.
-    fn finish(&mut self, end: &End) {
+    fn finish(&mut self, end: &ConnectionEnd) {
         end.tell(self.own, self.id, &self.peer.addr, &self.user);
         let transport = self.transport.take();
-        self.data = transport.filter(|_| matches!(end, End::Data)).map(|t| (t, self.rx.rest().to_vec()));
+        self.data =
+            transport.filter(|_| matches!(end, ConnectionEnd::Data)).map(|t| (t, self.rx.rest().to_vec()));
         self.cancel_all();
         self.end_streams();
         let clunks = self.session.close();
         self.retire(clunks);
-        self.rx = Rx::default();
-        self.tx = Tx::default();
+        self.rx = FrameReceiver::default();
+        self.tx = ReplyQueue::default();
         self.settle();
     }
 }
@@ -872,7 +875,7 @@ impl Drop for Connection {
     /// Closes a connection that is dropped early. Late answers are ignored; clunks that wait for no request are served.
     fn drop(&mut self) {
         if self.transport.is_some() && !std::thread::panicking() {
-            self.finish(&End::Closed);
+            self.finish(&ConnectionEnd::Closed);
             let ending = std::mem::take(&mut self.streams.ending).into_iter().filter_map(|(_, clunk)| clunk);
             let clunks = std::mem::take(&mut self.clunks).into_iter().chain(ending);
             clunks.for_each(|clunk| self.serve(clunk));

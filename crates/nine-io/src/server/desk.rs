@@ -43,15 +43,15 @@ pub fn check_cost(text: &str, is_proven: bool) -> Result<()> {
 const TEXT_MAX: usize = 256;
 
 /// The control files of one connection.
-pub(super) struct Desk {
+pub(super) struct ControlFiles {
     tree: Tree,
-    shared: Arc<Shared>,
+    shared: Arc<ControlState>,
     /// A client has used them; until then there is nothing to check.
     pub(super) used: bool,
 }
 
 #[derive(Default)]
-struct Shared {
+struct ControlState {
     /// The text written to `ctl` that is not answered yet.
     asked: Mutex<Option<(String, Ask)>>,
     /// The content of `status`.
@@ -60,7 +60,7 @@ struct Shared {
     is_proven: AtomicBool,
 }
 
-impl Desk {
+impl ControlFiles {
     /// Returns the transport with support for modules, and its control files.
     pub(super) fn new(
         pushed: &Pushed,
@@ -75,8 +75,8 @@ impl Desk {
             let said = transport.control(&format!("push {module}"));
             said.expect("what every connection begins with is known to be right");
         }
-        let shared = Arc::<Shared>::default();
-        let status = |shared: &Arc<Shared>| {
+        let shared = Arc::<ControlState>::default();
+        let status = |shared: &Arc<ControlState>| {
             let shared = shared.clone();
             File::text(move |_| lock(&shared.status).clone())
         };

@@ -119,7 +119,7 @@ pub enum Right {
 
 /// An admitted client, and whether it has shown the token.
 #[derive(Debug)]
-pub(super) struct Admitted {
+pub(super) struct AdmittedClient {
     pub(super) who: Who,
     pub(super) token: bool,
 }
@@ -137,7 +137,7 @@ const TOKEN_MAX: usize = 128;
 const ANAME_MAX: usize = 4096;
 
 /// The node of an afid: collects the token.
-struct Afid(Mutex<Vec<u8>>);
+struct AfidNode(Mutex<Vec<u8>>);
 
 impl Gate {
     /// The identity of a client that the service has fixed: read-only if this gate is.
@@ -154,10 +154,10 @@ impl Gate {
         aname: Str<'_>,
         afid: Option<&Node>,
         names: &dyn Names,
-    ) -> Result<Admitted> {
+    ) -> Result<AdmittedClient> {
         let token = self.shows_token(aname, afid)?;
         let who = self.name(proof, uname, uid, token, names)?;
-        let Some(policy) = &self.policy else { return Ok(Admitted { who, token }) };
+        let Some(policy) = &self.policy else { return Ok(AdmittedClient { who, token }) };
         let aname = tree(aname);
         if aname.is_some_and(|aname| aname.len() > ANAME_MAX) {
             let text = format!("an aname has at most {ANAME_MAX} bytes here");
@@ -165,7 +165,7 @@ impl Gate {
         }
         let right = policy.judge(&Asks { proof, token, aname })?;
         let read_only = who.read_only || right == Right::Read;
-        Ok(Admitted { who: Who { read_only, ..who }, token })
+        Ok(AdmittedClient { who: Who { read_only, ..who }, token })
     }
 
     /// Determines the identity from the proof and the claims, whatever the tree.
@@ -264,9 +264,9 @@ impl Gate {
         if let Op::Auth { .. } = request.op() {
             self.token.as_ref()?;
             let qid = Qid { ty: Qid::AUTH, vers: 0, path: 0 };
-            return Some(Ok(Reply::Auth { qid, node: Arc::new(Afid(Mutex::default())) }));
+            return Some(Ok(Reply::Auth { qid, node: Arc::new(AfidNode(Mutex::default())) }));
         }
-        let afid = request.node::<Afid>().ok()?;
+        let afid = request.node::<AfidNode>().ok()?;
         let mut shown = afid.0.lock().unwrap_or_else(PoisonError::into_inner);
         Some(match request.op() {
             Op::Write { data, .. } if shown.len() + data.len() <= TOKEN_MAX => {
@@ -281,7 +281,7 @@ impl Gate {
     }
 
     fn shows_token(&self, aname: Str<'_>, afid: Option<&Node>) -> Result<bool> {
-        let afid = afid.and_then(|node| node.downcast_ref::<Afid>());
+        let afid = afid.and_then(|node| node.downcast_ref::<AfidNode>());
         let written = afid.map(|afid| afid.0.lock().unwrap_or_else(PoisonError::into_inner).clone());
         let shown = match (&written, split_token(aname).0) {
             (Some(written), _) => written.trim_ascii(),
@@ -313,7 +313,7 @@ pub(super) fn tree(aname: Str<'_>) -> Option<Str<'_>> {
 
 /// Whether the node is an afid of the gate. Its reads and writes never reach the file server.
 pub(super) fn is_afid(node: &(dyn Any + Send + Sync)) -> bool {
-    node.is::<Afid>()
+    node.is::<AfidNode>()
 }
 
 /// Compares in a time that depends on the lengths only.

@@ -19,9 +19,9 @@ use nine_net::shm::{Channel, Kind, LINES, Layout, PAGES, Waits};
 use nine_net::{Addr, Env, Listener, Peer, ServerTls, Socket, Transport, datagram};
 use nine_proto::stream::{MAGIC, TOKEN};
 
-use super::stream::{Stream, TOKEN_TIME};
+use super::stream::{ServerStream, TOKEN_TIME};
 use super::unattached::UnattachedConnection;
-use super::{Guest, Service};
+use super::{ConnectedClient, Service};
 use crate::channel::Serving;
 use crate::sync::{Mutex, lock};
 
@@ -53,7 +53,7 @@ pub enum Entrance {
 }
 
 /// An accepted connection.
-enum Came {
+enum AcceptedConnection {
     Socket(Socket),
     Channel(Socket, Waits),
     Il(Box<datagram::Talk>),
@@ -95,13 +95,15 @@ impl Entrance {
         }
     }
 
-    fn poll_accept(&mut self, cx: &mut Context<'_>, env: &dyn Env) -> Poll<io::Result<Came>> {
+    fn poll_accept(&mut self, cx: &mut Context<'_>, env: &dyn Env) -> Poll<io::Result<AcceptedConnection>> {
         match self {
-            Self::Sockets(listener) => listener.poll_accept(cx, env).map_ok(Came::Socket),
+            Self::Sockets(listener) => listener.poll_accept(cx, env).map_ok(AcceptedConnection::Socket),
             Self::Channels(listener, waits) => {
-                listener.poll_accept(cx, env).map_ok(|socket| Came::Channel(socket, *waits))
+                listener.poll_accept(cx, env).map_ok(|socket| AcceptedConnection::Channel(socket, *waits))
             }
-            Self::Il(listener) => pin!(listener.accept()).poll(cx).map_ok(|talk| Came::Il(Box::new(talk))),
+            Self::Il(listener) => {
+                pin!(listener.accept()).poll(cx).map_ok(|talk| AcceptedConnection::Il(Box::new(talk)))
+            }
         }
     }
 }
@@ -135,8 +137,10 @@ pub async fn listen<E: Env + Clone>(
         };
         let came = accepted?;
         let proven = match &came {
-            Came::Socket(socket) | Came::Channel(socket, _) => socket.peer().proof.is_identity(),
-            Came::Il(_) => false,
+            AcceptedConnection::Socket(socket) | AcceptedConnection::Channel(socket, _) => {
+                socket.peer().proof.is_identity()
+            }
+            AcceptedConnection::Il(_) => false,
         };
         let places = if proven { door.clients } else { door.clients - door.clients / 8 };
         if service.core.guests() >= places {
@@ -153,8 +157,8 @@ pub async fn listen<E: Env + Clone>(
             full = false;
         }
         let socket = match came {
-            Came::Socket(socket) => socket,
-            Came::Channel(socket, waits) => {
+            AcceptedConnection::Socket(socket) => socket,
+            AcceptedConnection::Channel(socket, waits) => {
                 let (env, guest) = (env.clone(), service.core.guest(proven));
                 let (service, entry) = (service.clone(), guest.entry.clone());
                 env.clone().spawn(Box::pin(guest.serve(async move {
@@ -162,7 +166,7 @@ pub async fn listen<E: Env + Clone>(
                 })));
                 continue;
             }
-            Came::Il(talk) => {
+            AcceptedConnection::Il(talk) => {
                 let (env, guest) = (env.clone(), service.core.guest(proven));
                 let (service, entry) = (service.clone(), guest.entry.clone());
                 env.clone().spawn(Box::pin(guest.serve(async move {
@@ -172,7 +176,7 @@ pub async fn listen<E: Env + Clone>(
             }
         };
         let service = Service { seat: turn, ..service.clone() };
-        let client = Client { guest: service.core.guest(proven), tls: door.tls.clone(), service };
+        let client = AcceptedClient { guest: service.core.guest(proven), tls: door.tls.clone(), service };
         match turn.checked_sub(1) {
             Some(n) => seats[usize::from(n)].give(socket, client),
             None => env.spawn(Box::pin(client.welcome(env.clone(), socket))),
@@ -184,13 +188,13 @@ pub async fn listen<E: Env + Clone>(
 /// Another core's queue of new clients from the listening core, and of tasks from any core.
 #[derive(Default)]
 pub struct Seat {
-    state: Mutex<Waiting>,
+    state: Mutex<WorkerQueue>,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct WorkerQueue {
     /// Bounded by [`Door::clients`]: each is counted.
-    clients: VecDeque<(OwnedFd, Peer, Client)>,
+    clients: VecDeque<(OwnedFd, Peer, AcceptedClient)>,
     /// One for each connection to be started; the callers of [`Seat::spawn`] have counted these.
     tasks: Vec<Pin<Box<dyn Future<Output = ()> + Send>>>,
     waker: Option<Waker>,
@@ -232,12 +236,12 @@ impl Seat {
         self.change(|state| state.tasks.push(task));
     }
 
-    fn give(&self, socket: Socket, client: Client) {
+    fn give(&self, socket: Socket, client: AcceptedClient) {
         let (fd, peer) = socket.into_parts();
         self.change(|state| state.clients.push_back((fd, peer, client)));
     }
 
-    fn change(&self, f: impl FnOnce(&mut Waiting)) {
+    fn change(&self, f: impl FnOnce(&mut WorkerQueue)) {
         let mut state = lock(&self.state);
         f(&mut state);
         if let Some(waker) = state.waker.take() {
@@ -352,7 +356,7 @@ impl Service {
         let shown = shown.await;
         drop(late);
         let token = begin.strip_prefix(&MAGIC).and_then(<[u8]>::first_chunk).filter(|_| shown);
-        let claimed = token.and_then(|token| Stream::claim(&self.core, token, data.peer(), env.now()));
+        let claimed = token.and_then(|token| ServerStream::claim(&self.core, token, data.peer(), env.now()));
         match claimed {
             Some(stream) => {
                 // Its client has attached on another connection.
@@ -365,13 +369,13 @@ impl Service {
 }
 
 /// An accepted client, and the configuration that it is served with.
-struct Client {
+struct AcceptedClient {
     tls: Option<Tls>,
     service: Service,
-    guest: Guest,
+    guest: ConnectedClient,
 }
 
-impl Client {
+impl AcceptedClient {
     async fn welcome(self, env: impl Env, socket: Socket) {
         let entry = self.guest.entry.clone();
         self.guest.serve(Self::greet(self.tls, self.service, env, socket, entry)).await;

@@ -9,7 +9,7 @@ use std::task::Waker;
 
 use crate::sync::{AtomicBool, AtomicUsize, Mutex, lock};
 
-pub(super) struct Memory {
+pub(super) struct MemoryBudget {
     budget: usize,
     borrowed: AtomicUsize,
     /// By connection; at most one each.
@@ -17,7 +17,7 @@ pub(super) struct Memory {
     any_waiting: AtomicBool,
 }
 
-impl Memory {
+impl MemoryBudget {
     pub(super) fn new(budget: usize) -> Self {
         let (borrowed, any_waiting) = (AtomicUsize::new(0), AtomicBool::new(false));
         Self { budget, borrowed, waiting: Mutex::new(HashMap::new()), any_waiting }
@@ -71,7 +71,7 @@ mod tests {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3);
         model.check(|| {
-            let memory = Arc::new(Memory::new(10));
+            let memory = Arc::new(MemoryBudget::new(10));
             memory.borrow(0, 20);
             let givers: Vec<_> = (0..2)
                 .map(|_| {

@@ -50,8 +50,8 @@ pub use stream::{
 
 use crate::limits::{ClientPrincipal, FairLimit, FairShare};
 use crate::sync::{AtomicBool, AtomicUsize, Mutex, lock};
-use memory::Memory;
-use seen::Seen;
+use memory::MemoryBudget;
+use seen::PublishedStatus;
 use unattached::{UnattachedConnection, UnattachedQueue};
 
 /// The supported dialects, best first.
@@ -141,11 +141,11 @@ impl Service {
 /// State that connections share, on one core or on several. Clones share the same state.
 #[derive(Clone)]
 pub struct Core {
-    shared: Arc<Shared>,
+    shared: Arc<CoreState>,
 }
 
-struct Shared {
-    memory: Memory,
+struct CoreState {
+    memory: MemoryBudget,
     /// Fids of all connections above their floors.
     fids: Arc<FairLimit>,
     opens: AtomicUsize,
@@ -158,11 +158,11 @@ struct Shared {
     /// Live connections, to be woken when the core drains.
     connections: Mutex<HashMap<u64, Waker>>,
     /// The published status of each connection.
-    seen: Mutex<HashMap<u64, Arc<Seen>>>,
+    seen: Mutex<HashMap<u64, Arc<PublishedStatus>>>,
     /// Live listeners, to be woken likewise.
     listeners: Mutex<HashMap<u64, Waker>>,
     /// Open offers of streams.
-    offers: stream::Offers,
+    offers: stream::StreamOffers,
     /// Connected clients, from accept to the last clunk.
     guests: AtomicUsize,
     /// The clients that have not attached yet.
@@ -195,8 +195,8 @@ impl Core {
     /// A core with these limits of bytes and fids above the floors of its connections.
     pub fn with_limits(budget: usize, fids: usize) -> Self {
         Self {
-            shared: Arc::new(Shared {
-                memory: Memory::new(budget),
+            shared: Arc::new(CoreState {
+                memory: MemoryBudget::new(budget),
                 fids: FairLimit::new(fids),
                 opens: AtomicUsize::new(0),
                 opens_max: opens_max(),
@@ -206,7 +206,7 @@ impl Core {
                 connections: Mutex::new(HashMap::new()),
                 seen: Mutex::new(HashMap::new()),
                 listeners: Mutex::new(HashMap::new()),
-                offers: stream::Offers::default(),
+                offers: stream::StreamOffers::default(),
                 guests: AtomicUsize::new(0),
                 unattached: UnattachedQueue::default(),
                 places: OnceLock::new(),
@@ -286,7 +286,7 @@ impl Core {
         self.shared.judged.load(Ordering::SeqCst)
     }
 
-    fn offers(&self) -> &stream::Offers {
+    fn offers(&self) -> &stream::StreamOffers {
         &self.shared.offers
     }
 
@@ -294,7 +294,7 @@ impl Core {
         &self.shared.fids
     }
 
-    fn memory(&self) -> &Memory {
+    fn memory(&self) -> &MemoryBudget {
         &self.shared.memory
     }
 
@@ -313,9 +313,9 @@ impl Core {
     }
 
     /// Counts a client until the guard is dropped. `is_proven`: the transport proves the client.
-    fn guest(&self, is_proven: bool) -> Guest {
+    fn guest(&self, is_proven: bool) -> ConnectedClient {
         self.shared.guests.fetch_add(1, Ordering::SeqCst);
-        Guest { core: self.clone(), entry: self.unattached().enter(is_proven) }
+        ConnectedClient { core: self.clone(), entry: self.unattached().enter(is_proven) }
     }
 
     /// Sets the number of places, unless another listener has.
@@ -342,8 +342,8 @@ impl Core {
     }
 
     /// Registers the published status of a new connection.
-    fn introduce(&self, id: u64, peer: &str) -> Arc<Seen> {
-        let seen = Arc::new(Seen::new(peer));
+    fn introduce(&self, id: u64, peer: &str) -> Arc<PublishedStatus> {
+        let seen = Arc::new(PublishedStatus::new(peer));
         lock(&self.shared.seen).insert(id, seen.clone());
         seen
     }
@@ -371,12 +371,12 @@ impl Core {
 }
 
 /// One client, from accept to its last clunk.
-struct Guest {
+struct ConnectedClient {
     core: Core,
     entry: Arc<UnattachedConnection>,
 }
 
-impl Guest {
+impl ConnectedClient {
     /// Runs the client's task to its end, or until it is evicted for another client before it has attached.
     async fn serve(self, client: impl Future<Output = ()>) {
         let mut client = pin!(client);
@@ -388,7 +388,7 @@ impl Guest {
     }
 }
 
-impl Drop for Guest {
+impl Drop for ConnectedClient {
     fn drop(&mut self) {
         self.core.unattached().leave(&self.entry);
         let shared = &self.core.shared;

@@ -160,7 +160,7 @@ pub struct ReqId {
 
 /// A node and its client: the session's entry for a fid.
 #[derive(Clone)]
-pub(crate) struct Held {
+pub(crate) struct FidEntry {
     pub(crate) node: Node,
     pub(crate) who: Arc<Who>,
     /// It is one of the connection control files, not a file of the file server.
@@ -170,7 +170,7 @@ pub(crate) struct Held {
 }
 
 /// Whether the request makes a fid of a tree's root: an attach, or a walk to another fid for such a root.
-pub(crate) fn makes_root(request: &SessionRequest<Held, Frame>) -> bool {
+pub(crate) fn makes_root(request: &SessionRequest<FidEntry, Frame>) -> bool {
     match (request.number(), request.fid()) {
         (Some(TATTACH), _) => true,
         (Some(TWALK), Some(held)) if held.root => {
@@ -192,7 +192,7 @@ const TWALK: u8 = 110;
 
 /// A request: an operation, its nodes, its client. Owns its frame; [`Request::op`] decodes a view on demand.
 pub struct Request {
-    inner: SessionRequest<Held, Frame>,
+    inner: SessionRequest<FidEntry, Frame>,
     who: Arc<Who>,
     conn: u64,
     /// Bytes charged for it.
@@ -202,21 +202,21 @@ pub struct Request {
     /// Its new fid is the root of a tree.
     root: bool,
     called: bool,
-    passed: Option<Box<Passed>>,
+    passed: Option<Box<RequestOverrides>>,
 }
 
 /// Replacements in a request that is passed on to another server.
-struct Passed {
+struct RequestOverrides {
     nodes: [Option<Node>; 2],
     /// The number of leading names of its walk that were walked before.
     walked: usize,
-    back: Back,
+    back: ReplyMapper,
 }
 
-type Back = Box<dyn FnOnce(Result<Reply>) -> Result<Reply> + Send + Sync>;
+type ReplyMapper = Box<dyn FnOnce(Result<Reply>) -> Result<Reply> + Send + Sync>;
 
 impl Request {
-    pub(crate) fn new(inner: SessionRequest<Held, Frame>, who: Arc<Who>, conn: u64, cost: usize) -> Self {
+    pub(crate) fn new(inner: SessionRequest<FidEntry, Frame>, who: Arc<Who>, conn: u64, cost: usize) -> Self {
         Self { inner, who, conn, cost, desk: false, root: false, called: false, passed: None }
     }
 
@@ -245,7 +245,7 @@ impl Request {
         self.inner.fid_number()
     }
 
-    pub(crate) fn fids(&self) -> [Option<&Held>; 2] {
+    pub(crate) fn fids(&self) -> [Option<&FidEntry>; 2] {
         [self.inner.fid(), self.inner.fid2()]
     }
 
@@ -336,14 +336,14 @@ impl Request {
     }
 
     /// Returns a function that wraps the file server's immediate answer for the session, which waits for it already.
-    pub(crate) fn answered(&self) -> impl Fn(Result<Reply>) -> Answered + use<> {
+    pub(crate) fn answered(&self) -> impl Fn(Result<Reply>) -> FinishedRequest + use<> {
         let (call, cost, rclose) = (self.inner.id(), self.cost, self.inner.rclose());
         let (fids, who) = (self.fids().map(|held| held.cloned()), self.who.clone());
         let (desk, root) = (self.desk, self.root);
         move |result| {
             let who = who.clone();
-            let result = result.map(|reply| reply.map_node(|node| Held { node, who, desk, root }));
-            Answered { call, cost, rclose, fids: fids.clone(), result }
+            let result = result.map(|reply| reply.map_node(|node| FidEntry { node, who, desk, root }));
+            FinishedRequest { call, cost, rclose, fids: fids.clone(), result }
         }
     }
 
@@ -367,11 +367,11 @@ impl fmt::Debug for Request {
 /// A [`Request`] and the obligation to answer it.
 pub struct Req {
     request: Request,
-    answers: Arc<Answers>,
+    answers: Arc<LateAnswers>,
 }
 
 impl Req {
-    pub(crate) fn new(request: Request, answers: Arc<Answers>) -> Self {
+    pub(crate) fn new(request: Request, answers: Arc<LateAnswers>) -> Self {
         Self { request, answers }
     }
 
@@ -391,7 +391,7 @@ impl Req {
         walked: usize,
         back: impl FnOnce(Result<Reply>) -> Result<Reply> + Send + Sync + 'static,
     ) -> Self {
-        let (before, walked, back): (_, _, Back) = match self.request.passed.take() {
+        let (before, walked, back): (_, _, ReplyMapper) = match self.request.passed.take() {
             None => (None, walked, Box::new(back)),
             Some(passed) => (Some(passed.back), passed.walked + walked, Box::new(back)),
         };
@@ -399,7 +399,7 @@ impl Req {
             None => back,
             Some(before) => Box::new(|result| before(back(result))),
         };
-        self.request.passed = Some(Box::new(Passed { nodes, walked, back }));
+        self.request.passed = Some(Box::new(RequestOverrides { nodes, walked, back }));
         self
     }
 
@@ -440,7 +440,7 @@ pub struct Answer(pub(crate) Option<Result<Reply>>);
 
 /// The right to answer one request, from any thread, once.
 pub struct Later {
-    kept: Option<(Request, Arc<Answers>)>,
+    kept: Option<(Request, Arc<LateAnswers>)>,
 }
 
 impl Later {
@@ -456,8 +456,8 @@ impl Later {
                 Some(passed) => (passed.back)(result),
             };
             let (call, rclose) = (inner.id(), inner.rclose());
-            let result = result.map(|reply| reply.map_node(|node| Held { node, who, desk, root }));
-            answers.push(Answered { call, cost, rclose, fids: inner.into_fids(), result });
+            let result = result.map(|reply| reply.map_node(|node| FidEntry { node, who, desk, root }));
+            answers.push(FinishedRequest { call, cost, rclose, fids: inner.into_fids(), result });
         }
     }
 }
@@ -480,35 +480,35 @@ impl Drop for Later {
 
 /// Late answers on their way to the connection's task. Bounded by the session's limit of outstanding requests: each of
 /// them answers once.
-pub(crate) struct Answers {
+pub(crate) struct LateAnswers {
     /// There may be answers; checked before the lock is taken.
     any: AtomicBool,
-    state: Mutex<Arrived>,
+    state: Mutex<LateAnswerQueue>,
 }
 
 /// An answer in the session's form, and the resources of its request.
-pub(crate) struct Answered {
+pub(crate) struct FinishedRequest {
     pub(crate) call: CallId,
     pub(crate) cost: usize,
-    pub(crate) fids: [Option<Held>; 2],
+    pub(crate) fids: [Option<FidEntry>; 2],
     pub(crate) rclose: bool,
-    pub(crate) result: Result<nine_proto::Reply<Held, Payload>>,
+    pub(crate) result: Result<nine_proto::Reply<FidEntry, Payload>>,
 }
 
 #[derive(Default)]
-struct Arrived {
-    answers: Vec<Answered>,
+struct LateAnswerQueue {
+    answers: Vec<FinishedRequest>,
     waker: Option<Waker>,
 }
 
-impl Default for Answers {
+impl Default for LateAnswers {
     fn default() -> Self {
-        Self { any: AtomicBool::new(false), state: Mutex::new(Arrived::default()) }
+        Self { any: AtomicBool::new(false), state: Mutex::new(LateAnswerQueue::default()) }
     }
 }
 
-impl Answers {
-    pub(crate) fn push(&self, answered: Answered) {
+impl LateAnswers {
+    pub(crate) fn push(&self, answered: FinishedRequest) {
         let mut state = lock(&self.state);
         state.answers.push(answered);
         // Of several untaken answers only the first wakes the task.
@@ -518,7 +518,7 @@ impl Answers {
         waker.into_iter().for_each(Waker::wake);
     }
 
-    /// Sets the waker. Call [`Answers::take`] afterwards: earlier answers have woken nothing.
+    /// Sets the waker. Call [`LateAnswers::take`] afterwards: earlier answers have woken nothing.
     pub(crate) fn wake(&self, waker: &Waker) {
         match &mut lock(&self.state).waker {
             Some(old) => old.clone_from(waker),
@@ -527,7 +527,7 @@ impl Answers {
     }
 
     /// Moves the answers that have arrived to `into`, and returns whether there were any. The next answer wakes again.
-    pub(crate) fn take(&self, into: &mut Vec<Answered>) -> bool {
+    pub(crate) fn take(&self, into: &mut Vec<FinishedRequest>) -> bool {
         if !self.any.load(Acquire) {
             return false;
         }
@@ -548,11 +548,11 @@ mod tests {
     #[test]
     fn an_answer_from_another_thread_is_never_left_lying_in_any_order() {
         loom::model(|| {
-            let answers = loom::sync::Arc::new(Answers::default());
+            let answers = loom::sync::Arc::new(LateAnswers::default());
             let threads: Vec<_> = (0..2)
                 .map(|_| {
                     let answers = answers.clone();
-                    let answered = Answered {
+                    let answered = FinishedRequest {
                         call: CallId::default(),
                         cost: 0,
                         fids: [None, None],

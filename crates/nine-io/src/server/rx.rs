@@ -12,11 +12,11 @@ use nine_net::{Placed, Transport};
 use nine_proto::WireError;
 use nine_proto::frame::{self, Split};
 
-use crate::buf::{Buf, Frame, Pool, READ_SIZE, SMALL, WRITE_HEAD};
+use crate::buf::{Frame, FrameBuffer, PARTIAL_EXACT_MAX, Pool, READ_SIZE, WRITE_HEAD};
 
 #[derive(Default)]
-pub(crate) struct Rx {
-    buf: Option<Arc<Buf>>,
+pub(crate) struct FrameReceiver {
+    buf: Option<Arc<FrameBuffer>>,
     /// The unparsed input: `buf[start..end]`.
     start: usize,
     end: usize,
@@ -30,7 +30,7 @@ pub(crate) struct Rx {
     pub(crate) total: u64,
 }
 
-impl Rx {
+impl FrameReceiver {
     /// Returns the next whole frame, if there is one.
     pub(crate) fn frame(&mut self, msize: u32) -> Result<Option<Frame>, WireError> {
         let Some(buf) = &self.buf else { return Ok(None) };
@@ -53,7 +53,7 @@ impl Rx {
         }
     }
 
-    /// Reads once. Ready(0): the peer has closed its side. Call it only when [`Rx::frame`] returns no frame.
+    /// Reads once. Ready(0): the peer has closed its side. Call it only when [`FrameReceiver::frame`] returns no frame.
     pub(crate) fn poll_fill(
         &mut self,
         cx: &mut Context<'_>,
@@ -150,7 +150,7 @@ impl Rx {
     /// Returns the buffer if it holds little or nothing, because no more input is available now.
     fn park(&mut self) {
         let have = self.end - self.start;
-        if have <= SMALL {
+        if have <= PARTIAL_EXACT_MAX {
             if let Some(buf) = self.buf.take() {
                 self.parked = buf.bytes[self.start..self.end].to_vec();
             }
@@ -206,8 +206,8 @@ mod tests {
     }
 
     /// Reads until pending and checks that exactly these frames arrive; meanwhile it holds every `keep`-th frame.
-    fn check(pieces: Vec<Vec<u8>>, expected: &[Vec<u8>], keep: usize) -> Rx {
-        let (mut rx, pool, mut transport) = (Rx::default(), Pool::default(), Pieces::new(pieces));
+    fn check(pieces: Vec<Vec<u8>>, expected: &[Vec<u8>], keep: usize) -> FrameReceiver {
+        let (mut rx, pool, mut transport) = (FrameReceiver::default(), Pool::default(), Pieces::new(pieces));
         let mut cx = Context::from_waker(Waker::noop());
         let (mut kept, mut seen) = (Vec::new(), 0);
         loop {

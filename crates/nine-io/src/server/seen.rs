@@ -33,7 +33,7 @@ pub struct ClientStatus {
 }
 
 /// The connection writes it; any thread may read it.
-pub(super) struct Seen {
+pub(super) struct PublishedStatus {
     peer: Box<str>,
     user: Mutex<(Box<str>, Option<Dialect>)>,
     since: AtomicU64,
@@ -44,7 +44,7 @@ pub(super) struct Seen {
     sent: AtomicU64,
 }
 
-impl Seen {
+impl PublishedStatus {
     pub(super) fn new(peer: &str) -> Self {
         Self {
             peer: peer.into(),

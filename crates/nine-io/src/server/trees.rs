@@ -7,7 +7,7 @@ use nine_net::{Peer, Transport};
 use nine_proto::{Errno, Error, Result, Str, show};
 
 use super::Core;
-use super::gate::{Admitted, Asks, Gate, Right, split_token, tree};
+use super::gate::{AdmittedClient, Asks, Gate, Right, split_token, tree};
 use crate::audit;
 
 /// Maximum number of trees of one connection, each with one right.
@@ -15,28 +15,33 @@ const TREES: usize = 64;
 
 /// See the module.
 #[derive(Default)]
-pub(super) struct Trees {
-    kept: Vec<Tree>,
+pub(super) struct AttachedTrees {
+    kept: Vec<AttachedTree>,
     /// The state of the core's policies at the last decision.
     judged: u64,
 }
 
 #[derive(PartialEq, Eq)]
-struct Tree {
+struct AttachedTree {
     /// `None`: the connection control files.
     aname: Option<Box<[u8]>>,
     token: bool,
     writes: bool,
 }
 
-impl Trees {
+impl AttachedTrees {
     /// Records the tree of an admitted client.
-    pub(super) fn keep(&mut self, gate: &Gate, aname: Option<Str<'_>>, admitted: &Admitted) -> Result<()> {
+    pub(super) fn keep(
+        &mut self,
+        gate: &Gate,
+        aname: Option<Str<'_>>,
+        admitted: &AdmittedClient,
+    ) -> Result<()> {
         if !gate.policy.as_ref().is_some_and(|policy| policy.has_trees()) {
             return Ok(());
         }
         let writes = !admitted.who.read_only;
-        let tree = Tree { aname: aname.map(Into::into), token: admitted.token, writes };
+        let tree = AttachedTree { aname: aname.map(Into::into), token: admitted.token, writes };
         if self.kept.contains(&tree) {
             return Ok(());
         }
@@ -71,11 +76,17 @@ impl Trees {
 }
 
 /// Writes the audit event of an attach.
-pub(super) fn tell(conn: u64, peer: &Peer, uname: Str<'_>, aname: Str<'_>, admitted: &Result<Admitted>) {
+pub(super) fn tell(
+    conn: u64,
+    peer: &Peer,
+    uname: Str<'_>,
+    aname: Str<'_>,
+    admitted: &Result<AdmittedClient>,
+) {
     let token = split_token(aname).0.is_some();
     let (from, tree) = (show(peer.addr.as_bytes()), tree(aname).unwrap_or(split_token(aname).1));
     match admitted {
-        Ok(Admitted { who, token }) => {
+        Ok(AdmittedClient { who, token }) => {
             let asks = Asks { proof: &peer.proof, token: *token, aname: None };
             tracing::info!(
                 target: audit::TARGET,
@@ -121,10 +132,10 @@ mod tests {
 
     #[test]
     fn a_client_has_so_many_trees_where_they_are_told_apart() {
-        let admitted = Admitted { who: Who::none(Proof::None), token: false };
+        let admitted = AdmittedClient { who: Who::none(Proof::None), token: false };
         let first_refused = |told_apart| {
             let gate = Gate { policy: Some(Arc::new(All(told_apart))), ..Gate::default() };
-            let mut trees = Trees::default();
+            let mut trees = AttachedTrees::default();
             (0..2 * TREES).find(|n| trees.keep(&gate, Some(n.to_string().as_bytes()), &admitted).is_err())
         };
         assert_eq!((first_refused(true), first_refused(false)), (Some(TREES), None));

@@ -35,7 +35,7 @@ const STALE: usize = 256 * 1024;
 /// file systems that never hold pages are served too.
 const MISSES: u32 = 10_000;
 /// Between batches, the buffer for encoded messages is freed if its capacity is larger.
-const KEEP: usize = 64 * 1024;
+const TAIL_CAPACITY_MAX: usize = 64 * 1024;
 /// `size[4] type[1] tag[2] count[4]`: the bytes of an Rread before its data.
 const READ_HEAD: usize = 11;
 /// Empty pipes that a thread holds ready for its connections.
@@ -47,19 +47,19 @@ const PIPES: usize = 256;
 static PIPE_COUNT: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    static FREE: RefCell<Vec<Pipe>> = const { RefCell::new(Vec::new()) };
+    static FREE: RefCell<Vec<KernelPipe>> = const { RefCell::new(Vec::new()) };
 }
 
 /// A kernel pipe, counted in `PIPE_COUNT`.
-struct Pipe {
+struct KernelPipe {
     out: OwnedFd,
     inlet: OwnedFd,
 }
 
 #[derive(Default)]
-pub(crate) struct Tx {
+pub(crate) struct ReplyQueue {
     /// Segments to send before `tail`, in order.
-    segments: VecDeque<Segment>,
+    segments: VecDeque<ReplySegment>,
     /// Encoded messages that are not part of a segment yet.
     tail: Vec<u8>,
     /// Bytes of the front (the first segment, or `tail`) that are sent.
@@ -74,15 +74,15 @@ pub(crate) struct Tx {
     queued: usize,
     /// Those of them that are in memory.
     held: usize,
-    /// Holds the bytes of [`Segment::Piped`].
-    pipe: Option<Pipe>,
+    /// Holds the bytes of [`ReplySegment::Piped`].
+    pipe: Option<KernelPipe>,
     /// The dialect of error messages.
     pub(crate) dialect: Option<Dialect>,
     /// Bytes that the transport has taken.
     pub(crate) total: u64,
 }
 
-enum Segment {
+enum ReplySegment {
     Bytes(Bytes),
     /// A range of a file, and the head of the Rread that carries it; in a stream there is no head.
     File {
@@ -96,7 +96,7 @@ enum Segment {
     Piped(usize),
 }
 
-impl Out<Payload> for Tx {
+impl Out<Payload> for ReplyQueue {
     fn bytes(&mut self) -> &mut Vec<u8> {
         &mut self.tail
     }
@@ -115,14 +115,14 @@ impl Out<Payload> for Tx {
             Payload::File { file, offset, len, resident } => {
                 let head = self.tail.split_off(self.tail.len() - READ_HEAD);
                 let head = Some(head.try_into().expect("as long as it was cut"));
-                self.push(Segment::File { head, file, offset, len: len as usize, resident });
+                self.push(ReplySegment::File { head, file, offset, len: len as usize, resident });
             }
             other => self.data(other),
         }
     }
 }
 
-impl Tx {
+impl ReplyQueue {
     /// Queues bytes outside of any message.
     pub(crate) fn data(&mut self, payload: Payload) {
         match payload {
@@ -130,7 +130,7 @@ impl Tx {
             Payload::Pieces(pieces) => pieces.into_iter().for_each(|piece| self.payload_bytes(piece)),
             Payload::Placed(placed) => self.payload_bytes(placed.to_vec(placed.len()).into()),
             Payload::File { file, offset, len, resident } => {
-                self.push(Segment::File { head: None, file, offset, len: len as usize, resident });
+                self.push(ReplySegment::File { head: None, file, offset, len: len as usize, resident });
             }
         }
     }
@@ -179,17 +179,17 @@ impl Tx {
     ) -> Poll<io::Result<()>> {
         while !(self.segments.is_empty() && self.tail.is_empty()) {
             let sent = match self.segments.front() {
-                Some(Segment::File { head: Some(_), .. }) => self.answer_file(cx, transport),
-                Some(Segment::File { head: None, .. }) => self.send_file(cx, transport),
-                Some(Segment::Piped(_)) => self.send_piped(cx, transport),
+                Some(ReplySegment::File { head: Some(_), .. }) => self.answer_file(cx, transport),
+                Some(ReplySegment::File { head: None, .. }) => self.send_file(cx, transport),
+                Some(ReplySegment::Piped(_)) => self.send_piped(cx, transport),
                 _ => self.send_bytes(cx, transport),
             };
             self.stale |= sent.is_pending();
             ready!(sent)?;
         }
         self.stale = false;
-        self.pipe.take().into_iter().for_each(Pipe::give);
-        if self.tail.capacity() > KEEP {
+        self.pipe.take().into_iter().for_each(KernelPipe::give);
+        if self.tail.capacity() > TAIL_CAPACITY_MAX {
             self.tail = Vec::new();
         }
         if self.unflushed {
@@ -206,7 +206,7 @@ impl Tx {
         }
     }
 
-    fn push(&mut self, segment: Segment) {
+    fn push(&mut self, segment: ReplySegment) {
         self.seal();
         self.queued += segment.len();
         self.held += segment.held();
@@ -217,7 +217,7 @@ impl Tx {
     fn payload_bytes(&mut self, bytes: Bytes) {
         match bytes.len() <= INLINE {
             true => self.tail.extend_from_slice(&bytes),
-            false => self.push(Segment::Bytes(bytes)),
+            false => self.push(ReplySegment::Bytes(bytes)),
         }
     }
 
@@ -226,7 +226,7 @@ impl Tx {
         if !self.tail.is_empty() {
             self.queued += self.tail.len();
             self.held += self.tail.len();
-            self.segments.push_back(Segment::Bytes(std::mem::take(&mut self.tail).into()));
+            self.segments.push_back(ReplySegment::Bytes(std::mem::take(&mut self.tail).into()));
         }
     }
 
@@ -255,8 +255,8 @@ impl Tx {
         let mut skip = self.sent;
         let (mut files, mut piped) = (false, false);
         for segment in self.segments.iter().take(SEGMENTS - 1) {
-            let Segment::Bytes(bytes) = segment else {
-                (files, piped) = (true, matches!(segment, Segment::Piped(_)));
+            let ReplySegment::Bytes(bytes) = segment else {
+                (files, piped) = (true, matches!(segment, ReplySegment::Piped(_)));
                 break;
             };
             slices[n] = IoSlice::new(&bytes[skip..]);
@@ -274,7 +274,8 @@ impl Tx {
 
     /// Fetches the file data of the Rread at the front, and sends the head with the actual count before it.
     fn answer_file(&mut self, cx: &mut Context<'_>, transport: &mut dyn Transport) -> Poll<io::Result<()>> {
-        let Some(Segment::File { head: Some(head), file, offset, len, resident }) = self.segments.front()
+        let Some(ReplySegment::File { head: Some(head), file, offset, len, resident }) =
+            self.segments.front()
         else {
             unreachable!("asked for the file at the front")
         };
@@ -289,7 +290,7 @@ impl Tx {
         }
         let mut piped = 0;
         if transport.can_splice()
-            && let Some(pipe) = self.pipe.take().or_else(Pipe::take)
+            && let Some(pipe) = self.pipe.take().or_else(KernelPipe::take)
         {
             piped = fill_pipe(file.as_fd(), offset, &pipe.inlet, len);
             self.pipe = Some(pipe);
@@ -300,7 +301,7 @@ impl Tx {
         let read = match read {
             Err(error) if piped == 0 => {
                 let answer = self.refusal(frame::tag_of(&head), &error);
-                self.replace_front([Segment::Bytes(answer.into())]);
+                self.replace_front([ReplySegment::Bytes(answer.into())]);
                 return Poll::Ready(Ok(()));
             }
             // The next read gets the error.
@@ -311,11 +312,11 @@ impl Tx {
         head[7..].copy_from_slice(&((piped + read) as u32).to_le_bytes());
         if piped == 0 {
             rest[..READ_HEAD].copy_from_slice(&head);
-            self.replace_front([Segment::Bytes(rest.into())]);
+            self.replace_front([ReplySegment::Bytes(rest.into())]);
         } else {
             let rest = Bytes::from(rest).split_off(READ_HEAD);
-            let head = Segment::Bytes(Bytes::copy_from_slice(&head));
-            self.replace_front([head, Segment::Piped(piped), Segment::Bytes(rest)]);
+            let head = ReplySegment::Bytes(Bytes::copy_from_slice(&head));
+            self.replace_front([head, ReplySegment::Piped(piped), ReplySegment::Bytes(rest)]);
         }
         Poll::Ready(Ok(()))
     }
@@ -335,7 +336,7 @@ impl Tx {
     }
 
     fn send_piped(&mut self, cx: &mut Context<'_>, transport: &mut dyn Transport) -> Poll<io::Result<()>> {
-        let (Some(Segment::Piped(len)), Some(pipe)) = (self.segments.front(), &self.pipe) else {
+        let (Some(ReplySegment::Piped(len)), Some(pipe)) = (self.segments.front(), &self.pipe) else {
             unreachable!("the bytes at the front are in the pipe")
         };
         let taken = ready!(transport.poll_splice_out(cx, pipe.out.as_fd(), len - self.sent))?;
@@ -369,7 +370,7 @@ impl Tx {
     }
 
     /// Replaces the first segment, of which nothing is sent. Empty segments are left out.
-    fn replace_front<const N: usize>(&mut self, by: [Segment; N]) {
+    fn replace_front<const N: usize>(&mut self, by: [ReplySegment; N]) {
         let old = self.segments.pop_front().expect("there is a first one");
         self.queued -= old.len();
         self.held -= old.held();
@@ -381,7 +382,7 @@ impl Tx {
     }
 
     fn send_file(&mut self, cx: &mut Context<'_>, transport: &mut dyn Transport) -> Poll<io::Result<()>> {
-        let Some(Segment::File { file, offset, len, resident, .. }) = self.segments.front() else {
+        let Some(ReplySegment::File { file, offset, len, resident, .. }) = self.segments.front() else {
             unreachable!("asked for the file at the front")
         };
         let (file, offset, len, resident) = (file.clone(), *offset, *len, *resident);
@@ -391,7 +392,7 @@ impl Tx {
         if !transport.can_sendfile() {
             let mut bytes = vec![0; len];
             read_exact(&file, offset, &mut bytes)?;
-            self.replace_front([Segment::Bytes(bytes.into())]);
+            self.replace_front([ReplySegment::Bytes(bytes.into())]);
             return Poll::Ready(Ok(()));
         }
         let taken = ready!(transport.poll_sendfile(cx, file.as_fd(), from, part))?;
@@ -427,7 +428,7 @@ impl Tx {
     }
 }
 
-impl Segment {
+impl ReplySegment {
     fn len(&self) -> usize {
         match self {
             Self::Bytes(bytes) => bytes.len(),
@@ -445,7 +446,7 @@ impl Segment {
     }
 }
 
-impl Pipe {
+impl KernelPipe {
     /// Returns a free pipe or, below the limit, a new one.
     fn take() -> Option<Self> {
         if let Some(free) = FREE.with_borrow_mut(Vec::pop) {
@@ -472,7 +473,7 @@ impl Pipe {
     }
 }
 
-impl Drop for Pipe {
+impl Drop for KernelPipe {
     fn drop(&mut self) {
         PIPE_COUNT.fetch_sub(1, Ordering::Relaxed);
     }
@@ -573,7 +574,7 @@ mod tests {
     }
 
     /// Sends in rooms of `step` bytes until all is sent, at most `turns` times.
-    fn drain(tx: &mut Tx, transport: &mut Slow, step: usize, turns: usize) -> Poll<io::Result<()>> {
+    fn drain(tx: &mut ReplyQueue, transport: &mut Slow, step: usize, turns: usize) -> Poll<io::Result<()>> {
         let mut cx = Context::from_waker(Waker::noop());
         for _ in 0..turns {
             transport.room = step;
@@ -585,7 +586,7 @@ mod tests {
     }
 
     /// Queues an Rread of a range, with bytes before and after it.
-    fn queue(tx: &mut Tx, file: Arc<OwnedFd>, offset: u64, len: u32, resident: Resident) {
+    fn queue(tx: &mut ReplyQueue, file: Arc<OwnedFd>, offset: u64, len: u32, resident: Resident) {
         tx.bytes().extend_from_slice(b"before");
         let head = Rmsg::Read { data: nine_proto::msg::Data::Count(len) };
         head.encode_before(len as usize, Tag(7), Dialect::L, tx.bytes());
@@ -605,7 +606,7 @@ mod tests {
     fn a_range_that_left_the_page_cache_is_waited_for_and_comes_whole() {
         static ASKED: AtomicU32 = AtomicU32::new(0);
         for files in [true, false] {
-            let (data, mut tx, mut transport) = (content(), Tx::default(), Slow::new(files));
+            let (data, mut tx, mut transport) = (content(), ReplyQueue::default(), Slow::new(files));
             let resident: Resident = |_, _, _| ASKED.fetch_add(1, Ordering::Relaxed) % 5 == 4;
             queue(&mut tx, file(&data), 0, data.len() as u32, resident);
             tx.data(Payload::File { file: file(&data), offset: 5, len: 500_000, resident });
@@ -619,7 +620,7 @@ mod tests {
 
     #[test]
     fn a_range_that_is_never_resident_is_sent() {
-        let (data, mut tx, mut transport) = (content(), Tx::default(), Slow::new(true));
+        let (data, mut tx, mut transport) = (content(), ReplyQueue::default(), Slow::new(true));
         tx.data(Payload::File { file: file(&data), offset: 100, len: 500_000, resident: |_, _, _| false });
         assert!(matches!(drain(&mut tx, &mut transport, 300_000, 5 * MISSES as usize), Poll::Ready(Ok(()))));
         assert!(transport.taken == data[100..500_100]);
@@ -632,7 +633,7 @@ mod tests {
             [true, false].into_iter().flat_map(|files| [0, 3, 10, 50_000].map(|when| (files, when)))
         {
             for left in [0, 1, 4096, 200_001] {
-                let (data, mut tx, mut transport) = (content(), Tx::default(), Slow::new(files));
+                let (data, mut tx, mut transport) = (content(), ReplyQueue::default(), Slow::new(files));
                 let file = file(&data);
                 queue(&mut tx, file.clone(), 1, 500_000, |_, _, _| true);
                 queue(&mut tx, file.clone(), 1, 500_000, |_, _, _| true);
@@ -658,7 +659,7 @@ mod tests {
     fn clients_beyond_the_number_of_pipes_read_the_same() {
         let data = content();
         let file = file(&data);
-        let mut all: Vec<_> = (0..PIPES + 20).map(|_| (Tx::default(), Slow::new(true))).collect();
+        let mut all: Vec<_> = (0..PIPES + 20).map(|_| (ReplyQueue::default(), Slow::new(true))).collect();
         for (tx, transport) in &mut all {
             queue(tx, file.clone(), 1, 100_000, |_, _, _| true);
             assert!(drain(tx, transport, 50, 1).is_pending());
@@ -679,7 +680,7 @@ mod tests {
         let writes: Arc<OwnedFd> = Arc::new(std::fs::File::options().write(true).open(path).unwrap().into());
         for files in [true, false] {
             let (mut tx, mut transport) =
-                (Tx { dialect: Some(Dialect::L), ..Tx::default() }, Slow::new(files));
+                (ReplyQueue { dialect: Some(Dialect::L), ..ReplyQueue::default() }, Slow::new(files));
             queue(&mut tx, writes.clone(), 0, 100_000, |_, _, _| true);
             assert!(matches!(drain(&mut tx, &mut transport, 70_000, 100), Poll::Ready(Ok(()))));
             let mut error = Vec::new();
@@ -691,7 +692,7 @@ mod tests {
     #[test]
     fn a_stream_of_a_file_that_became_shorter_ends_and_is_never_padded() {
         for files in [true, false] {
-            let (data, mut tx, mut transport) = (content(), Tx::default(), Slow::new(files));
+            let (data, mut tx, mut transport) = (content(), ReplyQueue::default(), Slow::new(files));
             let file = file(&data);
             tx.data(Payload::File { file: file.clone(), offset: 0, len: 600_000, resident: |_, _, _| true });
             std::fs::File::from(file.try_clone().unwrap()).set_len(200_000).unwrap();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use nine_proto::{Errno, Error, OpenFlags, Result};
 
-use super::serve::{At, Open, held};
+use super::serve::{OpenNode, TreePosition, held};
 use super::{Handle, Visitor};
 use crate::audit;
 use crate::payload::Payload;
@@ -26,7 +26,7 @@ pub struct Ask {
     /// The text that the open file reads, for writes to a text file; see [`Ask::leave`].
     pub(super) text: Option<Arc<Mutex<Bytes>>>,
     id: ReqId,
-    asks: Arc<Asks>,
+    asks: Arc<PendingAsks>,
 }
 
 impl Ask {
@@ -104,9 +104,9 @@ pub struct Opening {
     pub visitor: Arc<Visitor>,
     /// The flags of the open.
     pub flags: OpenFlags,
-    at: Arc<At>,
+    at: Arc<TreePosition>,
     id: ReqId,
-    asks: Arc<Asks>,
+    asks: Arc<PendingAsks>,
 }
 
 impl Opening {
@@ -135,9 +135,13 @@ impl Opening {
         self.open_at(at, handle)
     }
 
-    fn open_at(self, at: Arc<At>, handle: Arc<dyn Handle>) -> std::result::Result<(), Arc<dyn Handle>> {
+    fn open_at(
+        self,
+        at: Arc<TreePosition>,
+        handle: Arc<dyn Handle>,
+    ) -> std::result::Result<(), Arc<dyn Handle>> {
         let Some(later) = self.asks.take(self.id) else { return Err(handle) };
-        let node = held(at.clone(), self.visitor.clone(), Some(Open::File(handle)));
+        let node = held(at.clone(), self.visitor.clone(), Some(OpenNode::File(handle)));
         later.respond(Ok(Reply::Open { qid: at.qid, iounit: 0, node }));
         Ok(())
     }
@@ -155,7 +159,7 @@ impl Drop for Opening {
 }
 
 /// The audit event of a text for a control file, written when the text is answered.
-pub(super) struct Told {
+pub(super) struct ControlAudit {
     /// The file, as the tree's name and the path in it.
     pub(super) file: String,
     /// The text, without secrets.
@@ -163,7 +167,7 @@ pub(super) struct Told {
     pub(super) owner: bool,
 }
 
-impl Told {
+impl ControlAudit {
     fn tell(&self, later: &Later, error: Option<&Error>) {
         let (allowed, conn, file, text, owner) =
             (error.is_none(), later.id().conn, &self.file, &self.text, self.owner);
@@ -175,13 +179,18 @@ impl Told {
 
 /// Unanswered requests: at most one for each outstanding request.
 #[derive(Default)]
-pub(super) struct Asks(Mutex<HashMap<ReqId, Waiting>>);
+pub(super) struct PendingAsks(Mutex<HashMap<ReqId, WaitingAsk>>);
 
 /// The request to answer, and its audit event.
-type Waiting = (Later, Option<Box<Told>>);
+type WaitingAsk = (Later, Option<Box<ControlAudit>>);
 
-impl Asks {
-    pub(super) fn ask(self: &Arc<Self>, later: Later, visitor: Arc<Visitor>, told: Option<Box<Told>>) -> Ask {
+impl PendingAsks {
+    pub(super) fn ask(
+        self: &Arc<Self>,
+        later: Later,
+        visitor: Arc<Visitor>,
+        told: Option<Box<ControlAudit>>,
+    ) -> Ask {
         let (offset, count, data) = match later.op() {
             nine_proto::Op::Write { offset, .. } => (offset, 0, later.data().unwrap_or_default()),
             nine_proto::Op::Read { offset, .. } => (offset, later.count(), Bytes::new()),
@@ -196,7 +205,7 @@ impl Asks {
         self: &Arc<Self>,
         later: Later,
         visitor: Arc<Visitor>,
-        at: Arc<At>,
+        at: Arc<TreePosition>,
         flags: OpenFlags,
     ) -> Opening {
         let id = later.id();

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use nine_proto::{Attr, Errno, Op, OpenFlags, Qid, Result, Texts, Walked};
 
-use super::serve::{At, Held, Open, held};
+use super::serve::{FidNode, OpenNode, TreePosition, held};
 use super::{Node, Tree, Visitor};
 use crate::direct::Direct;
 use crate::server::{
@@ -28,10 +28,10 @@ pub struct Beyond {
     root: AnyNode,
     /// The attributes of the root, for listings of the directory above it.
     pub(super) attr: Attr,
-    may: May,
+    may: CrossingCheck,
 }
 
-type May = Box<dyn Fn(&Visitor) -> Result<()> + Send + Sync>;
+type CrossingCheck = Box<dyn Fn(&Visitor) -> Result<()> + Send + Sync>;
 
 impl Beyond {
     /// The tree below this node of a server, shown as a directory with these attributes.
@@ -62,42 +62,42 @@ impl From<Beyond> for Node {
 
 /// A file of the other server.
 #[derive(Clone)]
-pub(super) struct Inside {
+pub(super) struct ForeignFile {
     node: AnyNode,
     is_root: bool,
 }
 
 /// Unanswered walks that crossed over to another server from fids of the tree.
 #[derive(Default)]
-pub(super) struct Crossing(Mutex<HashMap<ReqId, (Arc<Beyond>, AnyNode)>>);
+pub(super) struct ForeignWalks(Mutex<HashMap<ReqId, (Arc<Beyond>, AnyNode)>>);
 
-impl Held {
+impl FidNode {
     /// The other server and its file.
-    pub(super) fn inside(&self) -> Option<(&Arc<Beyond>, &Inside)> {
+    pub(super) fn inside(&self) -> Option<(&Arc<Beyond>, &ForeignFile)> {
         match (&self.at.node, &self.open) {
-            (Node::Server(beyond), Some(Open::Inside(inside))) => Some((beyond, inside)),
+            (Node::Server(beyond), Some(OpenNode::Inside(inside))) => Some((beyond, inside)),
             _ => None,
         }
     }
 
-    fn put(self: &Arc<Self>, at: &Arc<At>, inside: Inside) -> AnyNode {
-        held(at.clone(), self.visitor.clone(), Some(Open::Inside(inside)))
+    fn put(self: &Arc<Self>, at: &Arc<TreePosition>, inside: ForeignFile) -> AnyNode {
+        held(at.clone(), self.visitor.clone(), Some(OpenNode::Inside(inside)))
     }
 }
 
 impl Tree {
     /// Returns its root for this client, and the root's attributes, for a [`Beyond`] in another tree.
     pub fn top(&self, visitor: Visitor) -> (AnyNode, Attr) {
-        let at = Arc::new(At::root(&self.root));
+        let at = Arc::new(TreePosition::root(&self.root));
         let attr = self.attr(&at);
         (held(at, Arc::new(visitor), None), attr)
     }
 
-    pub(super) fn walk(&self, req: Req, here: &Arc<Held>) -> Answer {
-        let way = Way::of(&req, here);
+    pub(super) fn walk(&self, req: Req, here: &Arc<FidNode>) -> Answer {
+        let way = WalkRoute::of(&req, here);
         match way {
-            Way::Done(result) => req.now(result),
-            Way::Across(at, beyond, from, qids) => self.across(req, here, (&at, &beyond, from), qids),
+            WalkRoute::Done(result) => req.now(result),
+            WalkRoute::Across(at, beyond, from, qids) => self.across(req, here, (&at, &beyond, from), qids),
         }
     }
 
@@ -105,8 +105,8 @@ impl Tree {
     fn across(
         &self,
         req: Req,
-        here: &Arc<Held>,
-        (at, beyond, from): (&Arc<At>, &Arc<Beyond>, Inside),
+        here: &Arc<FidNode>,
+        (at, beyond, from): (&Arc<TreePosition>, &Arc<Beyond>, ForeignFile),
         qids: Walked,
     ) -> Answer {
         let Op::Walk { names } = req.op() else { unreachable!("the caller has looked") };
@@ -138,14 +138,20 @@ impl Tree {
                     return Ok(out(&here, &at, qids, &rest[n..]));
                 }
             }
-            let node = node.map(|node| here.put(&at, Inside { node, is_root: ends }));
+            let node = node.map(|node| here.put(&at, ForeignFile { node, is_root: ends }));
             Ok(Reply::Walk { qids, node })
         };
         beyond.server.serve(req.passed([Some(from.node), None], walked, back))
     }
 
     /// Passes on a request for a file of the other server.
-    pub(super) fn pass(&self, req: Req, here: &Arc<Held>, beyond: &Beyond, inside: &Inside) -> Answer {
+    pub(super) fn pass(
+        &self,
+        req: Req,
+        here: &Arc<FidNode>,
+        beyond: &Beyond,
+        inside: &ForeignFile,
+    ) -> Answer {
         let op = req.op();
         let ends =
             matches!(op, Op::Read { .. } | Op::Write { .. } | Op::Fsync { .. } | Op::Clunk | Op::Remove);
@@ -154,7 +160,7 @@ impl Tree {
         if let Err(error) = if ends { Ok(()) } else { beyond.lets(&here.visitor) } {
             return req.now(Err(error));
         }
-        let other = match req.has_node2().then(|| req.node2::<Held>()) {
+        let other = match req.has_node2().then(|| req.node2::<FidNode>()) {
             None => None,
             Some(other) => match other.as_ref().map(|other| other.inside()) {
                 Ok(Some((of, other))) if std::ptr::eq(&**of, beyond) => Some(other.node.clone()),
@@ -172,7 +178,7 @@ impl Tree {
             };
             Ok(reply.map_node(|made| match Arc::ptr_eq(&made, &node) {
                 true => here.clone(),
-                false => here.put(&here.at, Inside { node: made, is_root }),
+                false => here.put(&here.at, ForeignFile { node: made, is_root }),
             }))
         };
         beyond.server.serve(req.passed([Some(inside.node.clone()), other], 0, back))
@@ -186,14 +192,14 @@ impl Tree {
 }
 
 /// The tree's part of a walk.
-enum Way {
+enum WalkRoute {
     Done(Result<Reply>),
     /// The walk goes on from a file of another server, to which these qids' names have led.
-    Across(Arc<At>, Arc<Beyond>, Inside, Walked),
+    Across(Arc<TreePosition>, Arc<Beyond>, ForeignFile, Walked),
 }
 
-impl Way {
-    fn of(req: &Request, here: &Held) -> Self {
+impl WalkRoute {
+    fn of(req: &Request, here: &FidNode) -> Self {
         let Op::Walk { names } = req.op() else { unreachable!("the caller has looked") };
         let (mut at, mut qids, mut rest) = (here.at.clone(), Walked::new(), names.iter());
         let mut inside = here.inside().map(|(_, inside)| inside.clone());
@@ -223,7 +229,7 @@ impl Way {
             }
             qids.push(at.qid);
             inside = match &at.node {
-                Node::Server(beyond) => Some(Inside { node: beyond.root.clone(), is_root: true }),
+                Node::Server(beyond) => Some(ForeignFile { node: beyond.root.clone(), is_root: true }),
                 _ => None,
             };
         }
@@ -231,7 +237,7 @@ impl Way {
 }
 
 /// Finishes a walk that has come back to the other server's root and leads out of it.
-fn out(here: &Held, at: &Arc<At>, mut qids: Walked, names: &[Box<[u8]>]) -> Reply {
+fn out(here: &FidNode, at: &Arc<TreePosition>, mut qids: Walked, names: &[Box<[u8]>]) -> Reply {
     let mut at = at.clone();
     for name in names {
         // It does not cross over again.
@@ -246,29 +252,33 @@ fn out(here: &Held, at: &Arc<At>, mut qids: Walked, names: &[Box<[u8]>]) -> Repl
 
 /// Passes on the remaining methods of a file server.
 impl Beyond {
-    pub(super) fn takes_placed(&self, inside: &Inside) -> bool {
+    pub(super) fn takes_placed(&self, inside: &ForeignFile) -> bool {
         self.server.takes_placed(&inside.node)
     }
 
-    pub(super) fn direct(&self, inside: &Inside, flags: OpenFlags) -> Option<Arc<dyn Direct>> {
+    pub(super) fn direct(&self, inside: &ForeignFile, flags: OpenFlags) -> Option<Arc<dyn Direct>> {
         self.server.direct(&inside.node, flags)
     }
 
-    pub(super) fn stream(&self, inside: &Inside, request: &StreamRequest<'_>) -> Option<Box<dyn Passage>> {
+    pub(super) fn stream(
+        &self,
+        inside: &ForeignFile,
+        request: &StreamRequest<'_>,
+    ) -> Option<Box<dyn Passage>> {
         let StreamRequest { read, offset, conn, .. } = *request;
         self.server.stream(StreamRequest { node: &inside.node, read, offset, conn })
     }
 
-    pub(super) fn can_fill(&self, inside: &Inside) -> bool {
+    pub(super) fn can_fill(&self, inside: &ForeignFile) -> bool {
         self.server.can_fill(&inside.node)
     }
 
-    pub(super) fn fill(&self, inside: &Inside, mut fill: Fill) {
+    pub(super) fn fill(&self, inside: &ForeignFile, mut fill: Fill) {
         fill.node = inside.node.clone();
         self.server.fill(fill);
     }
 
-    pub(super) fn cancel(&self, inside: &Inside, id: ReqId) {
+    pub(super) fn cancel(&self, inside: &ForeignFile, id: ReqId) {
         self.server.cancel(id, Some(&inside.node));
     }
 }

@@ -44,10 +44,10 @@ use nine_proto::{OpenFlags, Result};
 use crate::direct::Direct;
 use crate::server::{Reply, ReqId, Request, Who};
 
-use ask::Asks;
+use ask::PendingAsks;
 pub use ask::{Ask, Opening};
 pub use beyond::Beyond;
-use beyond::Crossing;
+use beyond::ForeignWalks;
 
 /// A synthetic tree: the file server.
 pub struct Tree {
@@ -55,22 +55,22 @@ pub struct Tree {
     /// The times of all its files.
     time: nine_proto::Time,
     ids: (u32, u32),
-    told: Told,
+    told: AttachHook,
     /// The server's name in audit events of its control files, if there are any.
     audited: Option<&'static str>,
-    asks: Arc<Asks>,
-    crossing: Arc<Crossing>,
+    asks: Arc<PendingAsks>,
+    crossing: Arc<ForeignWalks>,
 }
 
-type Told = Box<dyn Fn(&mut Who, &[u8]) + Send + Sync>;
-type Live = Box<dyn Fn(&Visitor) -> Vec<(String, Node)> + Send + Sync>;
-type Found = Box<dyn Fn(&str, &Visitor) -> Option<Node> + Send + Sync>;
-type Numbered = Box<dyn Fn(u64, usize, &Visitor) -> Vec<(u64, Node)> + Send + Sync>;
-type Text = Box<dyn Fn(&Visitor) -> Vec<u8> + Send + Sync>;
-type OnWrite = Arc<dyn Fn(Ask) + Send + Sync>;
-type OnOpen = Box<dyn Fn(Opening) + Send + Sync>;
-type Size = Box<dyn Fn() -> u64 + Send + Sync>;
-type OnCancel = Box<dyn Fn(ReqId) -> bool + Send + Sync>;
+type AttachHook = Box<dyn Fn(&mut Who, &[u8]) + Send + Sync>;
+type LiveLister = Box<dyn Fn(&Visitor) -> Vec<(String, Node)> + Send + Sync>;
+type EntryFinder = Box<dyn Fn(&str, &Visitor) -> Option<Node> + Send + Sync>;
+type NumberedLister = Box<dyn Fn(u64, usize, &Visitor) -> Vec<(u64, Node)> + Send + Sync>;
+type TextSource = Box<dyn Fn(&Visitor) -> Vec<u8> + Send + Sync>;
+type WriteHandler = Arc<dyn Fn(Ask) + Send + Sync>;
+type OpenHandler = Box<dyn Fn(Opening) + Send + Sync>;
+type SizeSource = Box<dyn Fn() -> u64 + Send + Sync>;
+type CancelHandler = Box<dyn Fn(ReqId) -> bool + Send + Sync>;
 
 /// A client that has attached to the tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,9 +118,9 @@ impl Tree {
 pub struct Dir {
     mode: u32,
     fixed: Vec<(Box<str>, Node)>,
-    live: Option<Live>,
-    found: Option<Found>,
-    numbered: Option<Numbered>,
+    live: Option<LiveLister>,
+    found: Option<EntryFinder>,
+    numbered: Option<NumberedLister>,
 }
 
 /// An entry of a directory.
@@ -140,14 +140,14 @@ pub struct File {
     event: bool,
     /// Refused to clients that may only read.
     consuming: bool,
-    size: Option<Size>,
-    opens: Opens,
+    size: Option<SizeSource>,
+    opens: FileBehavior,
 }
 
 /// The result of an open.
-enum Opens {
-    Text(Text, Option<OnWrite>),
-    Handle(OnOpen, OnCancel),
+enum FileBehavior {
+    Text(TextSource, Option<WriteHandler>),
+    Handle(OpenHandler, CancelHandler),
 }
 
 /// An open file with a behaviour of its own; dropped after its clunk. Operations that it does not implement are
@@ -277,7 +277,13 @@ impl File {
     /// A file with this text, created at each open. Mode 0444.
     pub fn text(text: impl Fn(&Visitor) -> String + Send + Sync + 'static) -> Self {
         let text = Box::new(move |visitor: &_| text(visitor).into_bytes());
-        Self { mode: 0o444, event: false, consuming: false, size: None, opens: Opens::Text(text, None) }
+        Self {
+            mode: 0o444,
+            event: false,
+            consuming: false,
+            size: None,
+            opens: FileBehavior::Text(text, None),
+        }
     }
 
     /// A file that creates a handle with a behaviour of its own at each open. Mode 0666.
@@ -298,7 +304,7 @@ impl File {
         open: impl Fn(Opening) + Send + Sync + 'static,
         cancel: impl Fn(ReqId) -> bool + Send + Sync + 'static,
     ) -> Self {
-        let opens = Opens::Handle(Box::new(open), Box::new(cancel));
+        let opens = FileBehavior::Handle(Box::new(open), Box::new(cancel));
         Self { mode: 0o666, event: false, consuming: false, size: None, opens }
     }
 
@@ -321,7 +327,7 @@ impl File {
 
     /// Sets the action of a write to a text file, and lets the owner write.
     pub fn on_write(mut self, write: impl Fn(Ask) + Send + Sync + 'static) -> Self {
-        if let Opens::Text(_, on_write) = &mut self.opens {
+        if let FileBehavior::Text(_, on_write) = &mut self.opens {
             *on_write = Some(Arc::new(write));
             self.mode |= 0o200;
         }

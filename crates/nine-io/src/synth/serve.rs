@@ -9,9 +9,9 @@ use nine_proto::{
     Attr, DirBuf, Dirent, Errno, Error, GetMask, Op, OpenFlags, Qid, Result, Statfs, Texts, show,
 };
 
-use super::ask::Told;
-use super::beyond::Inside;
-use super::{Ask, Dir, Handle, Node, OnWrite, Opens, Tree, Visitor};
+use super::ask::ControlAudit;
+use super::beyond::ForeignFile;
+use super::{Ask, Dir, FileBehavior, Handle, Node, Tree, Visitor, WriteHandler};
 use crate::audit;
 use crate::direct::Direct;
 use crate::server::{
@@ -20,31 +20,31 @@ use crate::server::{
 use crate::sync::{Mutex, lock};
 
 /// The node behind a fid.
-pub(super) struct Held {
-    pub(super) at: Arc<At>,
+pub(super) struct FidNode {
+    pub(super) at: Arc<TreePosition>,
     pub(super) visitor: Arc<Visitor>,
-    pub(super) open: Option<Open>,
+    pub(super) open: Option<OpenNode>,
 }
 
 /// A file by its path.
-pub(super) struct At {
+pub(super) struct TreePosition {
     /// `None`: the root.
-    parent: Option<Arc<At>>,
+    parent: Option<Arc<TreePosition>>,
     pub(super) name: Box<[u8]>,
     pub(super) node: Node,
     pub(super) qid: Qid,
 }
 
-pub(super) enum Open {
+pub(super) enum OpenNode {
     Dir(Vec<(Box<[u8]>, Attr)>),
     File(Arc<dyn Handle>),
     /// A file of another server, which may be open there or not.
-    Inside(Inside),
+    Inside(ForeignFile),
 }
 
 impl FileServer for Tree {
     fn serve(&self, req: Req) -> Answer {
-        let Ok(here) = req.node::<Held>() else {
+        let Ok(here) = req.node::<FidNode>() else {
             let result = self.run(&req);
             return req.now(result);
         };
@@ -55,7 +55,7 @@ impl FileServer for Tree {
             return self.pass(req, &here, beyond, inside);
         }
         match (req.op(), &here.open, &here.at.node) {
-            (Op::Read { .. } | Op::Write { .. } | Op::Fsync { .. }, Some(Open::File(handle)), _) => {
+            (Op::Read { .. } | Op::Write { .. } | Op::Fsync { .. }, Some(OpenNode::File(handle)), _) => {
                 if let Some(result) = handle.now(&req) {
                     return req.now(result);
                 }
@@ -69,7 +69,7 @@ impl FileServer for Tree {
                 does(&**handle, self.asks.ask(later, here.visitor.clone(), told));
                 answer
             }
-            (Op::Open { flags }, _, Node::File(file)) if let Opens::Handle(open, _) = &file.opens => {
+            (Op::Open { flags }, _, Node::File(file)) if let FileBehavior::Handle(open, _) = &file.opens => {
                 if let Err(error) = here.at.may_open(&here.visitor, flags) {
                     return req.now(Err(error));
                 }
@@ -85,51 +85,51 @@ impl FileServer for Tree {
     }
 
     fn takes_placed(&self, node: &AnyNode) -> bool {
-        let held = node.downcast_ref::<Held>();
+        let held = node.downcast_ref::<FidNode>();
         held.is_some_and(|held| match (&held.open, held.inside()) {
             (_, Some((beyond, inside))) => beyond.takes_placed(inside),
-            (Some(Open::File(handle)), _) => handle.is_sink(),
+            (Some(OpenNode::File(handle)), _) => handle.is_sink(),
             _ => false,
         })
     }
 
     fn stream(&self, request: StreamRequest<'_>) -> Option<Box<dyn Passage>> {
-        let (beyond, inside) = request.node.downcast_ref::<Held>()?.inside()?;
+        let (beyond, inside) = request.node.downcast_ref::<FidNode>()?.inside()?;
         beyond.stream(inside, &request)
     }
 
     fn can_fill(&self, node: &AnyNode) -> bool {
-        let inside = node.downcast_ref::<Held>().and_then(Held::inside);
+        let inside = node.downcast_ref::<FidNode>().and_then(FidNode::inside);
         inside.is_some_and(|(beyond, inside)| beyond.can_fill(inside))
     }
 
     fn fill(&self, fill: Fill) {
-        let Ok(held) = fill.node.clone().downcast::<Held>() else { return };
+        let Ok(held) = fill.node.clone().downcast::<FidNode>() else { return };
         if let Some((beyond, inside)) = held.inside() {
             beyond.fill(inside, fill);
         }
     }
 
     fn direct(&self, node: &AnyNode, flags: OpenFlags) -> Option<Arc<dyn Direct>> {
-        let held = node.downcast_ref::<Held>()?;
+        let held = node.downcast_ref::<FidNode>()?;
         match (&held.open, held.inside()) {
             (_, Some((beyond, inside))) => beyond.direct(inside, flags),
-            (Some(Open::File(handle)), _) => handle.clone().direct(flags),
+            (Some(OpenNode::File(handle)), _) => handle.clone().direct(flags),
             _ => None,
         }
     }
 
     fn cancel(&self, id: ReqId, node: Option<&AnyNode>) {
-        let here = node.and_then(|node| node.downcast_ref::<Held>());
+        let here = node.and_then(|node| node.downcast_ref::<FidNode>());
         if self.cancel_crossing(id) {
             return;
         }
-        if let Some((beyond, inside)) = here.and_then(Held::inside) {
+        if let Some((beyond, inside)) = here.and_then(FidNode::inside) {
             return beyond.cancel(inside, id);
         }
         let is_taken = here.is_some_and(|here| match (&here.open, &here.at.node) {
-            (Some(Open::File(handle)), _) => handle.cancel(id),
-            (None, Node::File(file)) => matches!(&file.opens, Opens::Handle(_, cancel) if cancel(id)),
+            (Some(OpenNode::File(handle)), _) => handle.cancel(id),
+            (None, Node::File(file)) => matches!(&file.opens, FileBehavior::Handle(_, cancel) if cancel(id)),
             _ => false,
         });
         if !is_taken {
@@ -140,11 +140,11 @@ impl FileServer for Tree {
 
 impl Tree {
     /// Prepares the audit event of a request that writes a text to a control file.
-    fn told_of(&self, here: &Held, request: &Request) -> Option<Box<Told>> {
+    fn told_of(&self, here: &FidNode, request: &Request) -> Option<Box<ControlAudit>> {
         let name = self.audited.filter(|_| here.at.name.ends_with(b"ctl"))?;
         let Op::Write { data, .. } = request.op() else { return None };
         let (file, owner) = (here.at.path(name), here.visitor.owner);
-        Some(Box::new(Told { file, text: audit::line(data), owner }))
+        Some(Box::new(ControlAudit { file, text: audit::line(data), owner }))
     }
 
     fn run(&self, req: &Request) -> Result<Reply> {
@@ -155,12 +155,12 @@ impl Tree {
                 let mut who = Who::clone(req.who());
                 (self.told)(&mut who, aname);
                 let visitor = Arc::new(Visitor { owner: who.owner, who: Arc::new(who) });
-                let at = Arc::new(At::root(&self.root));
+                let at = Arc::new(TreePosition::root(&self.root));
                 return Ok(Reply::Attach { qid: at.qid, node: held(at, visitor, None) });
             }
             _ => {}
         }
-        let here = req.node::<Held>()?;
+        let here = req.node::<FidNode>()?;
         let (at, visitor) = (&here.at, &here.visitor);
         match op {
             Op::Open { flags } => {
@@ -172,7 +172,7 @@ impl Tree {
                 })
             }
             Op::Readdir { cookie } => match &here.open {
-                Some(Open::Dir(entries)) => {
+                Some(OpenNode::Dir(entries)) => {
                     Ok(Reply::Dir(self.readdir(&here, entries, cookie, req.dir_buf(self.names()))))
                 }
                 _ => Err(Errno::EBADF.into()),
@@ -196,31 +196,31 @@ impl Tree {
         }
     }
 
-    fn open(&self, at: &Arc<At>, visitor: &Arc<Visitor>, flags: OpenFlags) -> Result<Open> {
+    fn open(&self, at: &Arc<TreePosition>, visitor: &Arc<Visitor>, flags: OpenFlags) -> Result<OpenNode> {
         at.may_open(visitor, flags)?;
         match &at.node {
             Node::Dir(dir) => {
                 let entries = dir.entries(visitor).into_iter().map(|(name, node)| {
-                    let at = At::child(at, name.as_bytes(), node);
+                    let at = TreePosition::child(at, name.as_bytes(), node);
                     let attr = self.attr(&at);
                     (at.name, attr)
                 });
-                Ok(Open::Dir(entries.collect()))
+                Ok(OpenNode::Dir(entries.collect()))
             }
             Node::File(file) => match &file.opens {
-                Opens::Text(text, on_write) => {
+                FileBehavior::Text(text, on_write) => {
                     let text = if flags.reads() { text(visitor).into() } else { Bytes::new() };
                     let text = Arc::new(Mutex::new(text));
-                    Ok(Open::File(Arc::new(TextHandle { text, on_write: on_write.clone() })))
+                    Ok(OpenNode::File(Arc::new(TextHandle { text, on_write: on_write.clone() })))
                 }
-                Opens::Handle(..) => Err(Errno::EIO.into()),
+                FileBehavior::Handle(..) => Err(Errno::EIO.into()),
             },
             // A walk there yields a file of that server.
             Node::Server(_) => Err(Errno::EIO.into()),
         }
     }
 
-    fn readdir(&self, held: &Held, entries: &[(Box<[u8]>, Attr)], cookie: u64, mut buf: DirBuf) -> DirBuf {
+    fn readdir(&self, held: &FidNode, entries: &[(Box<[u8]>, Attr)], cookie: u64, mut buf: DirBuf) -> DirBuf {
         let at = &held.at;
         let up = at.parent.as_ref().map_or(at.qid, |parent| parent.qid);
         for (name, here, qid) in [(&b"."[..], 1, at.qid), (b"..", 2, up)] {
@@ -243,7 +243,7 @@ impl Tree {
             let Some((last, _)) = page.last() else { return buf };
             from = last + 1;
             for (n, node) in page {
-                let child = At::child(at, n.to_string().as_bytes(), node);
+                let child = TreePosition::child(at, n.to_string().as_bytes(), node);
                 let attr = self.attr(&child);
                 let (ty, name) = (Dirent::type_of_mode(attr.mode), &child.name);
                 if !buf.push(&Dirent { qid: attr.qid, cookie: NUMBERED + n, ty, name }, Some(&attr)) {
@@ -253,7 +253,7 @@ impl Tree {
         }
     }
 
-    pub(super) fn attr(&self, at: &At) -> Attr {
+    pub(super) fn attr(&self, at: &TreePosition) -> Attr {
         let texts = Some(Box::new(Texts { name: at.name.clone(), ..Texts::default() }));
         if let Node::Server(beyond) = &at.node {
             return Attr { valid: beyond.attr.valid | GetMask::TEXTS, texts, ..beyond.attr.clone() };
@@ -280,17 +280,17 @@ impl Tree {
     }
 }
 
-pub(super) fn held(at: Arc<At>, visitor: Arc<Visitor>, open: Option<Open>) -> AnyNode {
-    Arc::new(Held { at, visitor, open })
+pub(super) fn held(at: Arc<TreePosition>, visitor: Arc<Visitor>, open: Option<OpenNode>) -> AnyNode {
+    Arc::new(FidNode { at, visitor, open })
 }
 
-impl At {
+impl TreePosition {
     pub(super) fn root(dir: &Arc<Dir>) -> Self {
         let qid = Qid { ty: Qid::DIR, vers: 0, path: 0 };
         Self { parent: None, name: b"/"[..].into(), node: Node::Dir(dir.clone()), qid }
     }
 
-    fn child(parent: &Arc<At>, name: &[u8], node: Node) -> Self {
+    fn child(parent: &Arc<TreePosition>, name: &[u8], node: Node) -> Self {
         let mut hasher = DefaultHasher::new();
         hasher.write_u64(parent.qid.path);
         hasher.write(name);
@@ -315,7 +315,11 @@ impl At {
         }
     }
 
-    pub(super) fn walk(self: &Arc<At>, name: &[u8], visitor: &Visitor) -> Result<Arc<At>> {
+    pub(super) fn walk(
+        self: &Arc<TreePosition>,
+        name: &[u8],
+        visitor: &Visitor,
+    ) -> Result<Arc<TreePosition>> {
         let dir = match &self.node {
             Node::Dir(_) | Node::Server(_) if name == b".." => {
                 return Ok(self.parent.as_ref().unwrap_or(self).clone());
@@ -325,11 +329,11 @@ impl At {
         };
         self.may(visitor, 1)?;
         let node = dir.entry(name, visitor).ok_or(Errno::ENOENT)?;
-        Ok(Arc::new(At::child(self, name, node)))
+        Ok(Arc::new(TreePosition::child(self, name, node)))
     }
 
     /// Finds the file that these names lead to from this file's directory.
-    pub(super) fn beside(&self, names: &[&str], visitor: &Visitor) -> Result<Arc<At>> {
+    pub(super) fn beside(&self, names: &[&str], visitor: &Visitor) -> Result<Arc<TreePosition>> {
         let parent = self.parent.clone().ok_or(Errno::ENOENT)?;
         names.iter().try_fold(parent, |at, name| at.walk(name.as_bytes(), visitor))
     }
@@ -368,7 +372,7 @@ impl At {
 /// An open text file: its text as of the open or as the latest write left it, and the function that handles writes.
 struct TextHandle {
     text: Arc<Mutex<Bytes>>,
-    on_write: Option<OnWrite>,
+    on_write: Option<WriteHandler>,
 }
 
 impl Handle for TextHandle {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::changes::parse_line;
 
-type Test = Log<u32>;
+type Test = ReaderLog<u32>;
 
 fn on() -> (Test, u64) {
     let mut log = Test::new("ab".into());

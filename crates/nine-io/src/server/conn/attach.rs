@@ -6,8 +6,8 @@ use nine_proto::session::server::Request as SessionRequest;
 use nine_proto::{Op, Result};
 
 use super::super::desk;
-use super::super::gate::{self, Admitted};
-use super::super::req::{Held, Who};
+use super::super::gate::{self, AdmittedClient};
+use super::super::req::{FidEntry, Who};
 use super::super::trees::tell;
 use super::Connection;
 use crate::audit;
@@ -16,7 +16,7 @@ use crate::limits::ClientPrincipal;
 
 impl Connection {
     /// Determines the client of a Tattach or a Tauth.
-    pub(super) fn introduce(&mut self, request: &SessionRequest<Held, Frame>) -> Result<Arc<Who>> {
+    pub(super) fn introduce(&mut self, request: &SessionRequest<FidEntry, Frame>) -> Result<Arc<Who>> {
         let proof = &self.peer.proof;
         match request.op() {
             Op::Attach { uname, aname, uid } => {
@@ -26,16 +26,16 @@ impl Connection {
                     self.trees.keep(&self.gate, gate::tree(aname), &admitted)?;
                     Ok(admitted)
                 };
-                let known = |who: &Arc<Who>| Ok(Admitted { who: self.gate.known(who), token: false });
+                let known = |who: &Arc<Who>| Ok(AdmittedClient { who: self.gate.known(who), token: false });
                 let admitted = self.known.as_ref().map_or_else(ask, known);
                 if !self.own {
                     tell(self.id, &self.peer, uname, aname, &admitted);
                 }
-                if let Ok(Admitted { who, .. }) = &admitted {
+                if let Ok(AdmittedClient { who, .. }) = &admitted {
                     self.user = audit::line(who.name.as_bytes()).into();
                     self.seen.attached(&who.name, self.session.dialect());
                 }
-                let Admitted { who, .. } = admitted?;
+                let AdmittedClient { who, .. } = admitted?;
                 let who = Arc::new(Who { seat: self.seat, prefix: self.prefix.clone(), ..who });
                 let principal = ClientPrincipal::of(&who);
                 if let Some(entry) = self.unattached.take() {
@@ -62,6 +62,6 @@ impl Connection {
 }
 
 /// Whether it is an attach to the connection control files.
-pub(super) fn asks_for_desk(request: &SessionRequest<Held, Frame>) -> bool {
+pub(super) fn asks_for_desk(request: &SessionRequest<FidEntry, Frame>) -> bool {
     matches!(request.op(), Op::Attach { aname, .. } if gate::split_token(aname).1 == desk::ANAME)
 }

@@ -16,7 +16,7 @@ pub(super) use note;
 
 /// Why a connection ended.
 #[derive(Debug)]
-pub(super) enum End {
+pub(super) enum ConnectionEnd {
     /// The client closed it.
     Closed,
     /// The server drains, and this client's answers have left.
@@ -37,7 +37,7 @@ pub(super) enum End {
     Data,
 }
 
-impl End {
+impl ConnectionEnd {
     /// Logs it.
     pub(super) fn tell(&self, own: bool, conn: u64, peer: &str, user: &str) {
         match self {

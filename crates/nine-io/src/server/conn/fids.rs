@@ -12,7 +12,7 @@ pub const FIDS_FLOOR: usize = 16;
 /// Fids that the connections of a core may have above their floors: at 200 to 500 bytes each, some 400 MiB.
 pub const FIDS_ALL: usize = 1 << 20;
 /// The smallest and the largest number of fids that are taken at once.
-const BATCH: (usize, usize) = (8, 1024);
+const FID_BATCH_RANGE: (usize, usize) = (8, 1024);
 
 impl Connection {
     /// Takes fids before a message that may create one, if none may be left.
@@ -22,7 +22,7 @@ impl Connection {
         }
         let (needed, allowed) = (self.fids_needed() + 1, FIDS_FLOOR + self.fids.units());
         if needed > allowed {
-            self.fids.grow_up_to(needed - allowed + (needed / 4).clamp(BATCH.0, BATCH.1));
+            self.fids.grow_up_to(needed - allowed + (needed / 4).clamp(FID_BATCH_RANGE.0, FID_BATCH_RANGE.1));
             self.session.limit_fids(FIDS_FLOOR + self.fids.units());
         }
     }
@@ -30,8 +30,8 @@ impl Connection {
     /// Returns unneeded fids if there are many.
     pub(super) fn give_back_fids(&mut self) {
         let needed = self.fids_needed();
-        if self.fids.units() > 2 * needed + 8 * BATCH.0 {
-            self.fids.shrink_to(needed + BATCH.0);
+        if self.fids.units() > 2 * needed + 8 * FID_BATCH_RANGE.0 {
+            self.fids.shrink_to(needed + FID_BATCH_RANGE.0);
             self.session.limit_fids(FIDS_FLOOR + self.fids.units());
         }
     }

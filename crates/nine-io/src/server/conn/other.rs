@@ -17,7 +17,9 @@ use nine_proto::msg::{Names as WalkNames, OnlyIds, Tmsg};
 use nine_proto::session::server::{CallId, Request as SessionRequest};
 use nine_proto::{Attr, Dialect, Errno, GetMask, NOFID, Op, OpenFlags, Result, Tag, Walked, mode};
 
-use super::super::req::{self, Answer, Answers, FileServer, Held, Node, Reply, Req, ReqId, Request, Who};
+use super::super::req::{
+    self, Answer, FidEntry, FileServer, LateAnswers, Node, Reply, Req, ReqId, Request, Who,
+};
 use super::Connection;
 use crate::buf::Frame;
 use crate::sync::{Mutex, lock};
@@ -31,19 +33,19 @@ pub(super) struct OtherCheck {
     call: CallId,
     req: Req,
     asker: Arc<ModeAsker>,
-    verdict: Checking,
+    verdict: CheckFuture,
 }
 
-type Checking = Pin<Box<dyn Future<Output = Verdict> + Send>>;
+type CheckFuture = Pin<Box<dyn Future<Output = CheckVerdict> + Send>>;
 
-enum Verdict {
+enum CheckVerdict {
     /// The file server gets the request.
     Granted,
     /// The request is answered with this.
     Done(Result<Reply>),
 }
 
-impl From<Result<()>> for Verdict {
+impl From<Result<()>> for CheckVerdict {
     fn from(checked: Result<()>) -> Self {
         checked.map_or_else(|error| Self::Done(Err(error)), |()| Self::Granted)
     }
@@ -56,8 +58,8 @@ impl Connection {
         let Some(mut verdict) = check(&req, &asker) else { return self.server.serve(req) };
         let waker = self.entered.clone().unwrap_or(Waker::noop().clone());
         match verdict.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(Verdict::Granted) => self.server.serve(req),
-            Poll::Ready(Verdict::Done(result)) => req.now(result),
+            Poll::Ready(CheckVerdict::Granted) => self.server.serve(req),
+            Poll::Ready(CheckVerdict::Done(result)) => req.now(result),
             Poll::Pending => {
                 req.detach();
                 self.checks.push(OtherCheck { call: req.id().call, req, asker, verdict });
@@ -77,8 +79,8 @@ impl Connection {
             let OtherCheck { req, .. } = self.checks.swap_remove(i);
             let answered = req.answered();
             let result = match verdict {
-                Verdict::Granted => self.server.serve(req).0,
-                Verdict::Done(result) => Some(result),
+                CheckVerdict::Granted => self.server.serve(req).0,
+                CheckVerdict::Done(result) => Some(result),
             };
             result.into_iter().for_each(|result| self.answers.push(answered(result)));
         }
@@ -92,7 +94,7 @@ impl Connection {
 }
 
 /// Returns the check that must precede the request at the file server; `None`: no check.
-fn check(req: &Request, asker: &Arc<ModeAsker>) -> Option<Checking> {
+fn check(req: &Request, asker: &Arc<ModeAsker>) -> Option<CheckFuture> {
     let asker = asker.clone();
     let node = req.fids()[0].map(|held| held.node.clone());
     match req.op() {
@@ -105,16 +107,16 @@ fn check(req: &Request, asker: &Arc<ModeAsker>) -> Option<Checking> {
             Some(Box::pin(async move {
                 for aname in above {
                     if let Err(error) = asker.attach(&uname, &aname, uid).await {
-                        return Verdict::Done(Err(error));
+                        return CheckVerdict::Done(Err(error));
                     }
                 }
-                Verdict::Granted
+                CheckVerdict::Granted
             }))
         }
         Op::Walk { names } if !names.is_empty() => {
             let names: Vec<Box<[u8]>> = names.iter().map(Into::into).collect();
             let node = node?;
-            Some(Box::pin(async move { Verdict::Done(asker.walk(node, &names).await) }))
+            Some(Box::pin(async move { CheckVerdict::Done(asker.walk(node, &names).await) }))
         }
         Op::Open { flags } => {
             let want = if flags.has(OpenFlags::EXEC) { READ | EXECUTE } else { READ };
@@ -148,12 +150,12 @@ struct ModeAsker {
     who: Arc<Who>,
     /// The client's connection.
     conn: u64,
-    answers: Arc<Answers>,
-    state: Mutex<Asked>,
+    answers: Arc<LateAnswers>,
+    state: Mutex<AskerState>,
 }
 
 #[derive(Default)]
-struct Asked {
+struct AskerState {
     /// The id of the message at the file server, and its node.
     under_way: Option<(CallId, Node)>,
     cancelled: bool,
@@ -251,7 +253,7 @@ impl ModeAsker {
             }
             state.under_way = Some((call, node.clone()));
         }
-        let held = Held { node: node.clone(), who: self.who.clone(), desk: false, root: false };
+        let held = FidEntry { node: node.clone(), who: self.who.clone(), desk: false, root: false };
         let inner = SessionRequest::own(call, frame, Dialect::L, held, 0);
         let request = Request::new(inner, self.who.clone(), self.conn, 0);
         let Answer(now) = self.server.serve(Req::new(request, self.answers.clone()));

@@ -7,7 +7,9 @@ use nine_proto::msg::Tmsg;
 use nine_proto::session::server::{CallId, Request as SessionRequest};
 use nine_proto::{Dialect, Errno, Error, NOFID, Result};
 
-use super::super::req::{self, Answer, Answered, Answers, FileServer, Held, Req, ReqId, Request};
+use super::super::req::{
+    self, Answer, FidEntry, FileServer, FinishedRequest, LateAnswers, Req, ReqId, Request,
+};
 use super::super::{Core, FLOOR};
 use crate::buf::Frame;
 use crate::payload::Payload;
@@ -15,14 +17,14 @@ use crate::payload::Payload;
 /// Bytes before the data of a Twrite: `size[4] Twrite tag[2] fid[4] offset[8] count[4]`.
 pub(super) const WRITE_HEAD: usize = 23;
 
-pub(super) struct Asker {
+pub(super) struct StreamRequester {
     server: Arc<dyn FileServer>,
-    held: Held,
+    held: FidEntry,
     core: Core,
     /// The 9P connection; requests are made in the name of its client.
     pub(super) conn: u64,
-    answers: Arc<Answers>,
-    arrived: Vec<Answered>,
+    answers: Arc<LateAnswers>,
+    arrived: Vec<FinishedRequest>,
     /// Unanswered requests.
     pub(super) outstanding: usize,
     /// Bytes borrowed from the core.
@@ -30,13 +32,13 @@ pub(super) struct Asker {
 }
 
 /// The result of a read or a write.
-pub(super) enum Got {
+pub(super) enum TransferResult {
     Data(Payload),
     Wrote(u32),
 }
 
-impl Asker {
-    pub(super) fn new(server: &Arc<dyn FileServer>, held: &Held, core: &Core, conn: u64) -> Self {
+impl StreamRequester {
+    pub(super) fn new(server: &Arc<dyn FileServer>, held: &FidEntry, core: &Core, conn: u64) -> Self {
         Self {
             server: server.clone(),
             held: held.clone(),
@@ -50,19 +52,19 @@ impl Asker {
     }
 
     /// Reads bytes. Returns the request's number, and the answer if there is one at once.
-    pub(super) fn read(&mut self, offset: u64, count: u32) -> (u32, Option<Result<Got>>) {
+    pub(super) fn read(&mut self, offset: u64, count: u32) -> (u32, Option<Result<TransferResult>>) {
         let mut head = Vec::with_capacity(WRITE_HEAD);
         Tmsg::Read { fid: NOFID, offset, count }.encode(nine_proto::Tag(0), Dialect::L, &mut head);
         self.ask(Frame::of(head), count)
     }
 
     /// Writes the bytes that the frame holds from [`WRITE_HEAD`] on. Returns as `read` does.
-    pub(super) fn write(&mut self, frame: Frame) -> (u32, Option<Result<Got>>) {
+    pub(super) fn write(&mut self, frame: Frame) -> (u32, Option<Result<TransferResult>>) {
         let count = (frame.as_ref().len() - WRITE_HEAD) as u32;
         self.ask(frame, count)
     }
 
-    fn ask(&mut self, frame: Frame, count: u32) -> (u32, Option<Result<Got>>) {
+    fn ask(&mut self, frame: Frame, count: u32) -> (u32, Option<Result<TransferResult>>) {
         let call = req::own_call();
         let number = call.number();
         let inner = SessionRequest::own(call, frame, Dialect::L, self.held.clone(), count);
@@ -73,10 +75,10 @@ impl Asker {
     }
 
     /// Passes the answers that have arrived since the last call to `each`, by number.
-    pub(super) fn answers(&mut self, waker: &Waker, mut each: impl FnMut(u32, Result<Got>)) {
+    pub(super) fn answers(&mut self, waker: &Waker, mut each: impl FnMut(u32, Result<TransferResult>)) {
         self.answers.wake(waker);
         self.answers.take(&mut self.arrived);
-        for Answered { call, result, .. } in self.arrived.drain(..) {
+        for FinishedRequest { call, result, .. } in self.arrived.drain(..) {
             self.outstanding -= 1;
             each(call.number(), got(result));
         }
@@ -99,7 +101,7 @@ impl Asker {
     }
 }
 
-impl Drop for Asker {
+impl Drop for StreamRequester {
     fn drop(&mut self) {
         self.core.memory().borrow(self.borrowed, 0);
     }
@@ -111,10 +113,10 @@ pub(super) fn wrong(message: &str, why: &str) -> Error {
     Error::new(Errno::EIO, format!("fault of the file server: {why}"))
 }
 
-fn got<N>(result: Result<nine_proto::Reply<N, Payload>>) -> Result<Got> {
+fn got<N>(result: Result<nine_proto::Reply<N, Payload>>) -> Result<TransferResult> {
     match result? {
-        nine_proto::Reply::Read(data) => Ok(Got::Data(data)),
-        nine_proto::Reply::Wrote(n) => Ok(Got::Wrote(n)),
+        nine_proto::Reply::Read(data) => Ok(TransferResult::Data(data)),
+        nine_proto::Reply::Wrote(n) => Ok(TransferResult::Wrote(n)),
         _ => Err(wrong("a read or a write", "a reply of another kind")),
     }
 }

@@ -22,21 +22,21 @@ pub struct Fill {
     /// Bytes in the pipe.
     pub len: usize,
     /// `None`: it is completed.
-    pipe: Option<Arc<Pipe>>,
+    pipe: Option<Arc<FillPipe>>,
 }
 
 /// A pipe, and the result of the last [`Fill`] from it.
-pub(super) struct Pipe {
+pub(super) struct FillPipe {
     out: OwnedFd,
     inlet: OwnedFd,
-    done: Mutex<(Option<Filled>, Option<Waker>)>,
+    done: Mutex<(Option<FillResult>, Option<Waker>)>,
 }
 
 /// Bytes stored, and the error if some were not.
-type Filled = (usize, Result<()>);
+type FillResult = (usize, Result<()>);
 
 impl Fill {
-    pub(super) fn new(node: Node, conn: u64, pipe: &Arc<Pipe>, offset: u64, len: usize) -> Self {
+    pub(super) fn new(node: Node, conn: u64, pipe: &Arc<FillPipe>, offset: u64, len: usize) -> Self {
         Self { node, conn, offset, len, pipe: Some(pipe.clone()) }
     }
 
@@ -61,7 +61,7 @@ impl Drop for Fill {
     }
 }
 
-impl Pipe {
+impl FillPipe {
     pub(super) fn new() -> io::Result<Arc<Self>> {
         let (out, inlet) = kernel_pipe()?;
         Ok(Arc::new(Self { out, inlet, done: Mutex::new((None, None)) }))
@@ -72,7 +72,7 @@ impl Pipe {
         self.inlet.as_fd()
     }
 
-    fn finish(&self, result: Filled) {
+    fn finish(&self, result: FillResult) {
         let mut done = lock(&self.done);
         done.0 = Some(result);
         let waker = done.1.take();
@@ -81,7 +81,7 @@ impl Pipe {
     }
 
     /// Waits for the result of the fill in progress.
-    pub(super) fn poll_done(&self, cx: &mut Context<'_>) -> Poll<Filled> {
+    pub(super) fn poll_done(&self, cx: &mut Context<'_>) -> Poll<FillResult> {
         let mut done = lock(&self.done);
         match done.0.take() {
             Some(result) => Poll::Ready(result),
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn a_fill_that_ends_on_another_thread_is_never_missed_in_any_order() {
         loom::model(|| {
-            let pipe = Pipe::new().expect("a pipe");
+            let pipe = FillPipe::new().expect("a pipe");
             let fill = Fill::new(std::sync::Arc::new(()), 1, &pipe, 0, 7);
             let thread = loom::thread::spawn(move || fill.done(7, Ok(())));
             let (stored, result) = block_on(poll_fn(|cx| pipe.poll_done(cx)));

@@ -27,15 +27,15 @@ use nine_net::{Clock, Env, Peer, Proof, Transport};
 use nine_proto::stream::{self, TOKEN};
 use nine_proto::{Errno, Error, Result};
 
-use super::req::{Answer, FileServer, Held, Later, Reply, Req, ReqId};
+use super::req::{Answer, FidEntry, FileServer, Later, Reply, Req, ReqId};
 use super::{Core, Node};
 use crate::limits::FairShare;
 use crate::sync::{Mutex, lock};
 
-use asker::Asker;
+use asker::StreamRequester;
 pub use fill::Fill;
-use receiving::Receiving;
-use sending::Sending;
+use receiving::StreamReceiver;
+use sending::StreamSender;
 pub use sending::lost;
 
 /// Maximum number of untaken offers of one connection; at the limit a Tstream is refused with EAGAIN.
@@ -108,11 +108,11 @@ pub struct StreamRequest<'a> {
 
 /// The untaken offers of all connections of a core, by token.
 #[derive(Default)]
-pub(super) struct Offers(Mutex<HashMap<[u8; 16], Arc<Stream>>>);
+pub(super) struct StreamOffers(Mutex<HashMap<[u8; 16], Arc<ServerStream>>>);
 
 /// The direction and the start of a stream.
 #[derive(Clone, Copy)]
-pub(super) struct Way {
+pub(super) struct StreamStart {
     /// The direction: from the file if true, to the file if not.
     pub(super) read: bool,
     /// Offset of the first byte.
@@ -122,23 +122,23 @@ pub(super) struct Way {
 }
 
 /// One stream, from its offer to its verdict.
-pub(super) struct Stream {
+pub(super) struct ServerStream {
     token: [u8; 16],
     /// The expiry time of the offer.
     pub(super) due: Duration,
-    way: Way,
-    held: Held,
+    way: StreamStart,
+    held: FidEntry,
     conn: u64,
     proof: Proof,
     /// Whether the 9P connection is encrypted.
     tls: bool,
     server: Arc<dyn FileServer>,
     core: Core,
-    state: Mutex<State>,
+    state: Mutex<StreamState>,
 }
 
-struct State {
-    stage: Stage,
+struct StreamState {
+    stage: StreamStage,
     /// The file server's own adapter, until the data connection arrives.
     passage: Option<Box<dyn Passage>>,
     /// Waiting Tscloses with their counts; bounded by the connection's limit of requests.
@@ -151,14 +151,14 @@ struct State {
     place: Option<FairShare>,
 }
 
-impl State {
+impl StreamState {
     /// The byte count at which the stream ends, if not before.
     fn until(&self) -> u64 {
         self.waiting.iter().map(|&(_, count)| count).min().unwrap_or(u64::MAX)
     }
 }
 
-enum Stage {
+enum StreamStage {
     Offered,
     Running,
     /// The fid is gone; the adapter may still use its node.
@@ -172,27 +172,27 @@ enum Stage {
     },
 }
 
-impl Stream {
+impl ServerStream {
     /// Creates a stream and its offer, which is the data of the Rstream. `ours` counts the client's untaken offers. Its
     /// end gives the place back.
     pub(super) fn offer(
         streams: &Streams,
         server: &Arc<dyn FileServer>,
         core: &Core,
-        held: &Held,
+        held: &FidEntry,
         peer: &Peer,
         (conn, ours): (u64, usize),
-        (way, place): (Way, Option<FairShare>),
+        (way, place): (StreamStart, Option<FairShare>),
     ) -> Result<(Arc<Self>, Vec<u8>)> {
         if i64::try_from(way.offset).is_err() {
             return Err(Error::new(Errno::EFBIG, "no file has so many bytes"));
         }
         let mut token = [0; 16];
         streams.clock.entropy(&mut token);
-        let Way { read, offset, .. } = way;
+        let StreamStart { read, offset, .. } = way;
         let request = StreamRequest { node: &held.node, read, offset, conn };
-        let state = State {
-            stage: Stage::Offered,
+        let state = StreamState {
+            stage: StreamStage::Offered,
             passage: server.stream(request),
             waiting: Vec::new(),
             task: None,
@@ -230,40 +230,40 @@ impl Stream {
         all.remove(&token);
         drop(all);
         let mut state = lock(&stream.state);
-        if !matches!(state.stage, Stage::Offered) {
+        if !matches!(state.stage, StreamStage::Offered) {
             return None;
         }
-        state.stage = Stage::Running;
+        state.stage = StreamStage::Running;
         drop(state);
         Some(stream)
     }
 
     /// Whether the offer is untaken.
     pub(super) fn is_offered(&self) -> bool {
-        matches!(lock(&self.state).stage, Stage::Offered)
+        matches!(lock(&self.state).stage, StreamStage::Offered)
     }
 
     /// Whether the stream has ended, so that its fid may get another one.
     pub(super) fn is_over(&self) -> bool {
-        matches!(lock(&self.state).stage, Stage::Over { .. })
+        matches!(lock(&self.state).stage, StreamStage::Over { .. })
     }
 
     /// Answers a Tsclose, now or when the stream ends.
     pub(super) fn close(&self, req: Req, count: u64) -> Answer {
         let mut state = lock(&self.state);
         match &mut state.stage {
-            Stage::Over { told: told @ false, moved, stopped, error } => {
+            StreamStage::Over { told: told @ false, moved, stopped, error } => {
                 *told = true;
                 let verdict = self.verdict(*moved, *stopped, error.clone(), count);
                 drop(state);
                 req.now(Ok(verdict))
             }
-            Stage::Over { .. } => {
+            StreamStage::Over { .. } => {
                 drop(state);
                 req.now(Err(none()))
             }
-            Stage::Offered if count == 0 => {
-                state.stage = Stage::Over { moved: 0, stopped: true, error: None, told: true };
+            StreamStage::Offered if count == 0 => {
+                state.stage = StreamStage::Over { moved: 0, stopped: true, error: None, told: true };
                 let (waiting, passage) = (std::mem::take(&mut state.waiting), state.passage.take());
                 state.place = None;
                 drop(state);
@@ -299,7 +299,7 @@ impl Stream {
         if self.is_offered() {
             self.withdraw();
             let error = Error::new(Errno::ETIMEDOUT, "nobody has dialled the stream in time");
-            self.over(Stage::Offered, 0, false, Some(error));
+            self.over(StreamStage::Offered, 0, false, Some(error));
         }
     }
 
@@ -307,18 +307,18 @@ impl Stream {
     pub(super) fn end(&self) {
         let mut state = lock(&self.state);
         match state.stage {
-            Stage::Offered => {
+            StreamStage::Offered => {
                 drop(state);
                 self.withdraw();
-                self.over(Stage::Offered, 0, false, Some(gone()));
+                self.over(StreamStage::Offered, 0, false, Some(gone()));
             }
-            Stage::Running => {
-                state.stage = Stage::Ending;
+            StreamStage::Running => {
+                state.stage = StreamStage::Ending;
                 let task = state.task.take();
                 drop(state);
                 task.into_iter().for_each(Waker::wake);
             }
-            Stage::Ending | Stage::Over { .. } => {}
+            StreamStage::Ending | StreamStage::Over { .. } => {}
         }
     }
 
@@ -326,32 +326,32 @@ impl Stream {
     pub(super) fn settled(&self, waker: &Waker) -> bool {
         let mut state = lock(&self.state);
         match state.stage {
-            Stage::Running | Stage::Ending => {
+            StreamStage::Running | StreamStage::Ending => {
                 state.conn = Some(waker.clone());
                 false
             }
-            Stage::Offered | Stage::Over { .. } => true,
+            StreamStage::Offered | StreamStage::Over { .. } => true,
         }
     }
 
     /// Carries the bytes until one side has no more, an error occurs, or the fid is gone.
     pub(super) async fn run(self: Arc<Self>, env: impl Env, data: Box<dyn Transport>, begin: &[u8]) {
-        let mut data = After { begin: Bytes::copy_from_slice(begin), data };
+        let mut data = PrefixedTransport { begin: Bytes::copy_from_slice(begin), data };
         // If this future is dropped, waiting Tscloses still get a verdict.
-        let mut running = Running { stream: &self, moved: 0, stopped: false, done: false };
+        let mut running = RunningStream { stream: &self, moved: 0, stopped: false, done: false };
         let own = lock(&self.state).passage.take();
-        let asker = Asker::new(&self.server, &self.held, &self.core, self.conn);
+        let asker = StreamRequester::new(&self.server, &self.held, &self.core, self.conn);
         let mut passage = match own {
             Some(own) => own,
-            None if self.way.read => Box::new(Sending::new(asker, self.way)),
-            None => Box::new(Receiving::new(asker, self.way, &self.server, &self.held.node)),
+            None if self.way.read => Box::new(StreamSender::new(asker, self.way)),
+            None => Box::new(StreamReceiver::new(asker, self.way, &self.server, &self.held.node)),
         };
         let mut course = Course { moved: 0, until: u64::MAX, lull: false };
         let mut lull = None;
         let ended = poll_fn(|cx| {
             {
                 let mut state = lock(&self.state);
-                if matches!(state.stage, Stage::Ending) {
+                if matches!(state.stage, StreamStage::Ending) {
                     return Poll::Ready(None);
                 }
                 course.until = state.until();
@@ -388,7 +388,7 @@ impl Stream {
                 let closed = poll_fn(|cx| {
                     let mut state = lock(&self.state);
                     state.task = Some(cx.waker().clone());
-                    let over = matches!(state.stage, Stage::Ending) || state.until() < running.moved;
+                    let over = matches!(state.stage, StreamStage::Ending) || state.until() < running.moved;
                     drop(state);
                     match data.poll_close(cx) {
                         Poll::Pending if over => Poll::Ready(Ok(())),
@@ -408,15 +408,15 @@ impl Stream {
     }
 
     /// Ends the stream, unless it was taken while `from` is `Offered`. Waiting Tscloses are answered without the lock.
-    fn over(&self, from: Stage, moved: u64, stopped: bool, error: Option<Error>) {
+    fn over(&self, from: StreamStage, moved: u64, stopped: bool, error: Option<Error>) {
         let mut state = lock(&self.state);
-        if matches!(from, Stage::Offered) && !matches!(state.stage, Stage::Offered) {
+        if matches!(from, StreamStage::Offered) && !matches!(state.stage, StreamStage::Offered) {
             return;
         }
         let (waiting, passage, conn) =
             (std::mem::take(&mut state.waiting), state.passage.take(), state.conn.take());
         state.place = None;
-        state.stage = Stage::Over { moved, stopped, error: error.clone(), told: !waiting.is_empty() };
+        state.stage = StreamStage::Over { moved, stopped, error: error.clone(), told: !waiting.is_empty() };
         drop(state);
         drop(passage);
         for (later, count) in waiting {
@@ -447,22 +447,22 @@ impl Stream {
 }
 
 /// A stream with its data connection.
-struct Running<'s> {
-    stream: &'s Stream,
+struct RunningStream<'s> {
+    stream: &'s ServerStream,
     moved: u64,
     /// A Tsclose has ended it, not the file.
     stopped: bool,
     done: bool,
 }
 
-impl Running<'_> {
+impl RunningStream<'_> {
     fn over(&mut self, error: Option<Error>) {
         self.done = true;
-        self.stream.over(Stage::Running, self.moved, self.stopped, error);
+        self.stream.over(StreamStage::Running, self.moved, self.stopped, error);
     }
 }
 
-impl Drop for Running<'_> {
+impl Drop for RunningStream<'_> {
     fn drop(&mut self) {
         if !self.done {
             self.over(Some(Error::new(Errno::EIO, "the server has let go of the stream")));
@@ -471,12 +471,12 @@ impl Drop for Running<'_> {
 }
 
 /// A data connection whose first bytes have been read already.
-struct After {
+struct PrefixedTransport {
     begin: Bytes,
     data: Box<dyn Transport>,
 }
 
-impl Transport for After {
+impl Transport for PrefixedTransport {
     fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
         if self.begin.is_empty() {
             return self.data.poll_read(cx, buf);

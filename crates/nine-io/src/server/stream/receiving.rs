@@ -2,8 +2,8 @@
 //! by offset.
 //!
 //! Always holds: small amounts of data are collected for [`LULL`](super::LULL). Received bytes that are not
-//! stored are at most [`WINDOW`], or two pipes. Only stored bytes without a gap count. If the end of the file decides
-//! where bytes go, only one write is in flight.
+//! stored are at most [`UNWRITTEN_MAX`], or two pipes. Only stored bytes without a gap count. If the end of the file
+//! decides where bytes go, only one write is in flight.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,29 +15,29 @@ use nine_proto::msg::{Data, Tmsg};
 use nine_proto::{Dialect, Errno, Error, NOFID, Result, Tag};
 
 use super::super::{FileServer, Node, TURN_BYTES};
-use super::asker::{Asker, Got, WRITE_HEAD, wrong};
-use super::fill::{Fill, Pipe};
+use super::asker::{StreamRequester, TransferResult, WRITE_HEAD, wrong};
+use super::fill::{Fill, FillPipe};
 use super::sending::lost;
-use super::{Course, Passage, Way};
-use crate::buf::{Buf, Frame, Pool};
+use super::{Course, Passage, StreamStart};
+use crate::buf::{Frame, FrameBuffer, Pool};
 
 /// Largest write, in bytes.
-const PIECE: usize = 256 * 1024;
+const WRITE_LEN_MAX: usize = 256 * 1024;
 /// Less than this is collected before it is written, in bytes.
 const LITTLE: usize = 64 * 1024;
 /// Maximum number of bytes received and not written.
-const WINDOW: usize = 4 << 20;
+const UNWRITTEN_MAX: usize = 4 << 20;
 /// Bytes that a poll receives before it yields.
-const TURN: usize = 4 * TURN_BYTES;
+const RECEIVE_SLICE_LEN: usize = 4 * TURN_BYTES;
 
-pub(super) struct Receiving {
-    asker: Asker,
+pub(super) struct StreamReceiver {
+    asker: StreamRequester,
     offset: u64,
     /// Bytes from `offset` on that were handed on to be stored.
     received: u64,
-    buf: Option<Arc<Buf>>,
+    buf: Option<Arc<FrameBuffer>>,
     filled: usize,
-    writes: VecDeque<Write>,
+    writes: VecDeque<PendingWrite>,
     under_way: usize,
     /// Writes must not overtake each other.
     serial: bool,
@@ -46,24 +46,29 @@ pub(super) struct Receiving {
     lost: Option<Error>,
     /// The server that stores from pipes, and the open file's node. `None`: data goes through memory.
     filler: Option<(Arc<dyn FileServer>, Node)>,
-    filling: Option<Arc<Pipe>>,
+    filling: Option<Arc<FillPipe>>,
     /// Bytes in `filling`.
     piped: usize,
-    draining: Option<(Arc<Pipe>, usize)>,
-    spare: Option<Arc<Pipe>>,
+    draining: Option<(Arc<FillPipe>, usize)>,
+    spare: Option<Arc<FillPipe>>,
 }
 
-struct Write {
+struct PendingWrite {
     number: u32,
     at: u64,
     len: u32,
     /// The data, to repeat the part that a short write left.
     frame: bytes::Bytes,
-    answer: Option<Result<Got>>,
+    answer: Option<Result<TransferResult>>,
 }
 
-impl Receiving {
-    pub(super) fn new(asker: Asker, way: Way, server: &Arc<dyn FileServer>, node: &Node) -> Self {
+impl StreamReceiver {
+    pub(super) fn new(
+        asker: StreamRequester,
+        way: StreamStart,
+        server: &Arc<dyn FileServer>,
+        node: &Node,
+    ) -> Self {
         let filler = (!way.serial && server.can_fill(node)).then(|| (server.clone(), node.clone()));
         Self {
             asker,
@@ -97,20 +102,23 @@ impl Receiving {
         self.writes.push_back(write);
     }
 
-    fn ask(&mut self, frame: Frame, at: u64) -> Write {
+    fn ask(&mut self, frame: Frame, at: u64) -> PendingWrite {
         let data = frame.share(&frame.as_ref()[WRITE_HEAD..]);
         let (number, answer) = self.asker.write(frame);
-        Write { number, at, len: data.len() as u32, frame: data, answer }
+        PendingWrite { number, at, len: data.len() as u32, frame: data, answer }
     }
 
     /// Counts stored bytes, and repeats the rest of short writes.
     fn take(&mut self, course: &mut Course) -> Result<()> {
-        while let Some(Write { answer: Some(_), .. }) = self.writes.front() {
-            let Some(Write { at, len, frame, answer: Some(answer), .. }) = self.writes.pop_front() else {
+        while let Some(PendingWrite { answer: Some(_), .. }) = self.writes.front() {
+            let Some(PendingWrite { at, len, frame, answer: Some(answer), .. }) = self.writes.pop_front()
+            else {
                 break;
             };
             self.under_way -= len as usize;
-            let Got::Wrote(n) = answer? else { return Err(wrong("a write", "a reply of another kind")) };
+            let TransferResult::Wrote(n) = answer? else {
+                return Err(wrong("a write", "a reply of another kind"));
+            };
             if n == 0 || n > len {
                 return Err(Error::new(Errno::EIO, "the file takes no more bytes"));
             }
@@ -159,7 +167,7 @@ impl Receiving {
                     filling.clone()
                 }
                 (None, Some(spare)) => self.filling.insert(spare).clone(),
-                (None, None) => match Pipe::new() {
+                (None, None) => match FillPipe::new() {
                     Ok(pipe) => self.filling.insert(pipe).clone(),
                     // No descriptors are left. Continue with copies once the other pipe is stored.
                     Err(_) if self.draining.is_some() => return Poll::Pending,
@@ -171,7 +179,7 @@ impl Receiving {
             };
             let mut full = false;
             let mut dry = false;
-            if !self.eof && turn < TURN {
+            if !self.eof && turn < RECEIVE_SLICE_LEN {
                 match data.poll_splice_in(cx, pipe.inlet(), PIPE_SIZE) {
                     Poll::Ready(Ok(0)) => self.eof = true,
                     Poll::Ready(Ok(n)) => {
@@ -184,7 +192,7 @@ impl Receiving {
                 }
             }
             let all = self.received + self.piped as u64 >= course.until;
-            let due = self.piped >= PIECE || full || self.eof || all || course.lull;
+            let due = self.piped >= WRITE_LEN_MAX || full || self.eof || all || course.lull;
             if self.piped > 0 && due && self.draining.is_none() {
                 let (server, node) = self.filler.as_ref().expect("there is one, or this were not its way");
                 let len = std::mem::take(&mut self.piped);
@@ -201,7 +209,7 @@ impl Receiving {
             if dry || full || self.eof {
                 return Poll::Pending;
             }
-            if turn >= TURN {
+            if turn >= RECEIVE_SLICE_LEN {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
@@ -231,9 +239,9 @@ impl Receiving {
             if self.writes.front().is_some_and(|write| write.answer.is_some()) {
                 continue;
             }
-            let buffer = if self.buf.is_some() { PIECE } else { 0 };
+            let buffer = if self.buf.is_some() { WRITE_LEN_MAX } else { 0 };
             let room = self.asker.holds(self.under_way + buffer);
-            let piece = if room < 2 * PIECE { LITTLE } else { PIECE };
+            let piece = if room < 2 * WRITE_LEN_MAX { LITTLE } else { WRITE_LEN_MAX };
             let full = self.filled >= piece;
             if full || self.eof && self.filled > 0 {
                 if self.serial && !self.writes.is_empty() {
@@ -242,11 +250,11 @@ impl Receiving {
                 self.write();
                 continue;
             }
-            let fits = self.under_way + piece <= WINDOW.min(room.max(2 * piece));
+            let fits = self.under_way + piece <= UNWRITTEN_MAX.min(room.max(2 * piece));
             if self.eof || !fits {
                 return Poll::Pending;
             }
-            if turn >= TURN {
+            if turn >= RECEIVE_SLICE_LEN {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
@@ -258,7 +266,7 @@ impl Receiving {
                 self.asker.holds(0);
                 return self.poll_fill(cx, data, course);
             }
-            let buf = self.buf.get_or_insert_with(|| Pool::here().take(WRITE_HEAD + PIECE));
+            let buf = self.buf.get_or_insert_with(|| Pool::here().take(WRITE_HEAD + WRITE_LEN_MAX));
             let own = Arc::get_mut(buf).expect("nobody has it before it is whole");
             match data.poll_read(cx, &mut own.bytes[WRITE_HEAD + self.filled..WRITE_HEAD + piece]) {
                 Poll::Ready(Ok(0)) => self.eof = true,
@@ -284,7 +292,7 @@ impl Receiving {
     }
 }
 
-impl Passage for Receiving {
+impl Passage for StreamReceiver {
     fn poll_move(
         &mut self,
         cx: &mut Context<'_>,

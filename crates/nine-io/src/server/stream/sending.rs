@@ -2,8 +2,8 @@
 //! answers later are sent ahead.
 //!
 //! Always holds: bytes leave in order. The rest of a short answer is requested before any later bytes count. Requested
-//! and unsent bytes together are at most the window, or one piece. The window grows to [`WINDOW`] while the connection
-//! waits for the server.
+//! and unsent bytes together are at most the window, or one piece. The window grows to [`SEND_WINDOW_MAX`] while the
+//! connection waits for the server.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,27 +13,27 @@ use nine_net::Transport;
 use nine_proto::{Errno, Error, Result};
 
 use super::super::TURN_BYTES;
-use super::super::tx::Tx;
-use super::asker::{Asker, Got, wrong};
-use super::{Course, Passage, Way};
+use super::super::tx::ReplyQueue;
+use super::asker::{StreamRequester, TransferResult, wrong};
+use super::{Course, Passage, StreamStart};
 use crate::payload::Payload;
 
 /// Largest read, in bytes.
-const PIECE: u32 = 1 << 20;
+const READ_LEN_MAX: u32 = 1 << 20;
 /// The read size does not shrink below this, however short the answers, in bytes.
-const LEAST_PIECE: u32 = 4096;
+const READ_LEN_MIN: u32 = 4096;
 /// The initial and the largest window, in bytes.
-const FIRST: usize = 2 << 20;
-const WINDOW: usize = 8 << 20;
+const SEND_WINDOW_FIRST: usize = 2 << 20;
+const SEND_WINDOW_MAX: usize = 8 << 20;
 /// Smallest limit of a read when memory is short, in bytes.
-const LEAST: usize = 64 * 1024;
+const SCARCE_READ_MIN: usize = 64 * 1024;
 /// Bytes that a poll sends before it yields.
-const TURN: u64 = 4 * TURN_BYTES as u64;
+const SEND_SLICE_LEN: u64 = 4 * TURN_BYTES as u64;
 
-pub(super) struct Sending {
-    asker: Asker,
-    pieces: VecDeque<Piece>,
-    tx: Tx,
+pub(super) struct StreamSender {
+    asker: StreamRequester,
+    pieces: VecDeque<PendingRead>,
+    tx: ReplyQueue,
     offset: u64,
     /// Bytes from `offset` on that have been requested.
     asked: u64,
@@ -51,34 +51,34 @@ pub(super) struct Sending {
     shrunk: Option<u64>,
 }
 
-struct Piece {
+struct PendingRead {
     number: u32,
     offset: u64,
     len: u32,
     answer: Option<Result<Payload>>,
 }
 
-impl Sending {
-    pub(super) fn new(asker: Asker, way: Way) -> Self {
+impl StreamSender {
+    pub(super) fn new(asker: StreamRequester, way: StreamStart) -> Self {
         Self {
             asker,
             pieces: VecDeque::new(),
-            tx: Tx::default(),
+            tx: ReplyQueue::default(),
             offset: way.offset,
             asked: 0,
             taken: 0,
             ended: None,
-            window: FIRST,
-            piece: PIECE,
+            window: SEND_WINDOW_FIRST,
+            piece: READ_LEN_MAX,
             corked: false,
             serial: way.serial,
             shrunk: None,
         }
     }
 
-    fn ask(&mut self, offset: u64, len: u32) -> Piece {
+    fn ask(&mut self, offset: u64, len: u32) -> PendingRead {
         let (number, answer) = self.asker.read(offset, len);
-        Piece { number, offset, len, answer: answer.map(data) }
+        PendingRead { number, offset, len, answer: answer.map(data) }
     }
 
     /// Bytes that are requested or wait to be sent.
@@ -90,10 +90,10 @@ impl Sending {
     fn take(&mut self, until: u64) {
         while self.ended.is_none()
             && self.taken < until
-            && self.tx.unsent() < FIRST
-            && let Some(Piece { answer: Some(_), .. }) = self.pieces.front()
+            && self.tx.unsent() < SEND_WINDOW_FIRST
+            && let Some(PendingRead { answer: Some(_), .. }) = self.pieces.front()
         {
-            let Some(Piece { offset, len, answer: Some(answer), .. }) = self.pieces.pop_front() else {
+            let Some(PendingRead { offset, len, answer: Some(answer), .. }) = self.pieces.pop_front() else {
                 break;
             };
             match answer {
@@ -107,11 +107,11 @@ impl Sending {
                     data.truncate(until - self.taken);
                     self.taken += data.len() as u64;
                     if n == len {
-                        self.piece = self.piece.saturating_mul(2).min(PIECE);
+                        self.piece = self.piece.saturating_mul(2).min(READ_LEN_MAX);
                     } else {
                         // Halve the size only: the end of a file is short as well, and many small reads should not
                         // follow it.
-                        self.piece = n.max(self.piece / 2).max(LEAST_PIECE);
+                        self.piece = n.max(self.piece / 2).max(READ_LEN_MIN);
                     }
                     if data.len() < n as usize {
                         self.forget();
@@ -140,14 +140,14 @@ impl Sending {
             + self.pieces.iter().filter(|p| !p.is_file()).map(|p| p.len as usize).sum::<usize>();
         let room = self.asker.holds(held);
         while self.ended.is_none() {
-            let most = until.saturating_sub(self.asked).min(room.max(LEAST) as u64);
+            let most = until.saturating_sub(self.asked).min(room.max(SCARCE_READ_MIN) as u64);
             let piece = most.min(self.piece.into()) as u32;
             let offset =
                 self.offset.checked_add(self.asked).filter(|at| at.checked_add(piece.into()).is_some());
             let under_way = self.under_way();
             let more = under_way + piece as usize <= self.window.min(room);
             let fits = under_way == 0 || more && (self.pieces.is_empty() || !self.serial);
-            if piece == 0 || !fits || self.tx.unsent() >= FIRST {
+            if piece == 0 || !fits || self.tx.unsent() >= SEND_WINDOW_FIRST {
                 return;
             }
             let Some(offset) = offset else {
@@ -165,13 +165,13 @@ impl Sending {
     }
 }
 
-impl Piece {
+impl PendingRead {
     fn is_file(&self) -> bool {
         matches!(self.answer, Some(Ok(Payload::File { .. })))
     }
 }
 
-impl Passage for Sending {
+impl Passage for StreamSender {
     fn poll_move(
         &mut self,
         cx: &mut Context<'_>,
@@ -204,7 +204,7 @@ impl Passage for Sending {
                 {
                     // The file has become shorter than announced: read again from here.
                     self.shrunk = Some(course.moved);
-                    (self.tx, self.taken, self.ended) = (Tx::default(), course.moved, None);
+                    (self.tx, self.taken, self.ended) = (ReplyQueue::default(), course.moved, None);
                     self.forget();
                     continue;
                 }
@@ -217,7 +217,7 @@ impl Passage for Sending {
             }
             if !ready {
                 // The connection waits for the server, so keep more requests in flight.
-                self.window = (2 * self.window).min(WINDOW);
+                self.window = (2 * self.window).min(SEND_WINDOW_MAX);
                 if self.pieces.is_empty() {
                     continue;
                 }
@@ -230,7 +230,7 @@ impl Passage for Sending {
                 }
                 return Poll::Pending;
             }
-            if course.moved - begin >= TURN {
+            if course.moved - begin >= SEND_SLICE_LEN {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
@@ -249,9 +249,9 @@ pub fn lost(error: io::Error) -> Error {
     Error::new(Errno::ECONNRESET, format!("the data connection: {error}"))
 }
 
-fn data(got: Result<Got>) -> Result<Payload> {
+fn data(got: Result<TransferResult>) -> Result<Payload> {
     match got? {
-        Got::Data(data) => Ok(data),
-        Got::Wrote(_) => Err(wrong("a read", "a reply of another kind")),
+        TransferResult::Data(data) => Ok(data),
+        TransferResult::Wrote(_) => Err(wrong("a read", "a reply of another kind")),
     }
 }
