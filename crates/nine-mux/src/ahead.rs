@@ -31,15 +31,15 @@ use nine_io::server::{Answer, Reply, Req, Request};
 use nine_net::lock::{Mutex, lock};
 use nine_proto::{Attr, GetMask, Op, OpenFlags, Qid, Time, mode};
 
-use crate::cfid::{CFid, Live};
-use crate::core::Core;
-use crate::outside::Outside;
-use crate::serve::Passed;
-use crate::upstream::Root;
+use crate::cfid::{ClientFid, UpstreamFid};
+use crate::core::MuxCore;
+use crate::outside::OutsideTasks;
+use crate::serve::ForwardMessage;
+use crate::upstream::TreeRoot;
 
 /// The state that all runs of a mux share.
 #[derive(Default)]
-pub(crate) struct Runs {
+pub(crate) struct RunRegistry {
     /// Number of runs. Checked when a write is answered; a run is counted before its first call.
     count: AtomicUsize,
     /// Bytes reserved by runs: requested and not consumed.
@@ -49,7 +49,7 @@ pub(crate) struct Runs {
     ticking: AtomicBool,
 }
 
-impl Runs {
+impl RunRegistry {
     fn now(&self) -> u64 {
         self.now.load(Ordering::SeqCst)
     }
@@ -69,26 +69,26 @@ impl Runs {
 }
 
 /// The index of the equal server, and the qid path of a file there.
-type Key = (u16, u64);
+type ServerFileKey = (u16, u64);
 
 /// The files of an upstream that are read ahead.
 #[derive(Default)]
-pub(crate) struct Files {
+pub(crate) struct AheadFiles {
     any: AtomicUsize,
-    runs: Mutex<HashMap<Key, Vec<Weak<Ahead>>>>,
+    runs: Mutex<HashMap<ServerFileKey, Vec<Weak<FidReadAhead>>>>,
     /// Bytes of served Treads that were requested ahead.
     pub(crate) served: AtomicU64,
     /// Bytes that were requested ahead in vain.
     pub(crate) dropped: AtomicU64,
 }
 
-impl Files {
-    fn enter(&self, key: Key, ahead: Weak<Ahead>) {
+impl AheadFiles {
+    fn enter(&self, key: ServerFileKey, ahead: Weak<FidReadAhead>) {
         self.any.fetch_add(1, Ordering::SeqCst);
         lock(&self.runs).entry(key).or_default().push(ahead);
     }
 
-    fn leave(&self, key: Key, ahead: &Weak<Ahead>) {
+    fn leave(&self, key: ServerFileKey, ahead: &Weak<FidReadAhead>) {
         let mut runs = lock(&self.runs);
         if let Some(of) = runs.get_mut(&key)
             && let Some(at) = of.iter().position(|one| one.ptr_eq(ahead))
@@ -102,19 +102,19 @@ impl Files {
     }
 
     /// Returns the runs' states of one file. Drop them without holding a lock.
-    fn of(&self, key: Key) -> Vec<Arc<Ahead>> {
+    fn of(&self, key: ServerFileKey) -> Vec<Arc<FidReadAhead>> {
         if self.any.load(Ordering::SeqCst) == 0 {
             return Vec::new();
         }
         lock(&self.runs).get(&key).into_iter().flatten().filter_map(Weak::upgrade).collect()
     }
 
-    fn all(&self) -> Vec<Arc<Ahead>> {
+    fn all(&self) -> Vec<Arc<FidReadAhead>> {
         lock(&self.runs).values().flatten().filter_map(Weak::upgrade).collect()
     }
 
     /// Handles a version of a file, or all its attributes, from a server. A run over an older version ends.
-    pub(crate) fn seen(&self, root: &Root, raw: Qid, attr: Option<&Attr>) {
+    pub(crate) fn seen(&self, root: &TreeRoot, raw: Qid, attr: Option<&Attr>) {
         for ahead in self.of((root.member, raw.path)) {
             let mut state = lock(&ahead.state);
             let known = state.run.as_ref().and_then(|run| run.known.as_ref());
@@ -128,16 +128,16 @@ impl Files {
 }
 
 /// The read-ahead state of an open fid.
-pub(crate) struct Ahead {
+pub(crate) struct FidReadAhead {
     me: Weak<Self>,
     /// Maximum data in one Tread as the server set it at the open, in bytes.
     iounit: u32,
-    waits: Arc<Waits>,
-    /// This lock is taken before the locks of [`Files`] and of clients.
-    state: Mutex<State>,
+    waits: Arc<DataWaiters>,
+    /// This lock is taken before the locks of [`AheadFiles`] and of clients.
+    state: Mutex<AheadState>,
 }
 
-struct State {
+struct AheadState {
     /// The offset of the next serial read.
     next: u64,
     /// Number of consecutive serial reads.
@@ -148,7 +148,7 @@ struct State {
     limit: usize,
     /// Whether the file cannot be read ahead.
     never: bool,
-    run: Option<Run>,
+    run: Option<ReadAheadRun>,
     /// The number of the latest run.
     number: u64,
     /// Number of claims so far.
@@ -157,9 +157,9 @@ struct State {
 
 /// The wakers of Treads that wait for data, by the number of the claim. All are woken together.
 #[derive(Default)]
-struct Waits(Mutex<HashMap<u64, Waker>>);
+struct DataWaiters(Mutex<HashMap<u64, Waker>>);
 
-impl Wake for Waits {
+impl Wake for DataWaiters {
     fn wake(self: Arc<Self>) {
         let wakers = std::mem::take(&mut *lock(&self.0));
         wakers.into_values().for_each(Waker::wake);
@@ -167,22 +167,22 @@ impl Wake for Waits {
 }
 
 /// A run of reads ahead.
-struct Run {
+struct ReadAheadRun {
     number: u64,
-    live: Live,
-    me: Weak<Ahead>,
-    runs: Arc<Runs>,
+    live: UpstreamFid,
+    me: Weak<FidReadAhead>,
+    runs: Arc<RunRegistry>,
     /// The time of the latest Tread.
     touched: u64,
-    known: Option<Known>,
-    asking: Option<(u64, Asking)>,
-    stream: Option<Stream>,
+    known: Option<CheckedAttr>,
+    asking: Option<(u64, AttrRequest)>,
+    stream: Option<RunData>,
 }
 
-type Asking = Pin<Box<dyn Future<Output = Result<Attr, Error>> + Send>>;
+type AttrRequest = Pin<Box<dyn Future<Output = Result<Attr, Error>> + Send>>;
 
 /// The attributes that a run checks.
-struct Known {
+struct CheckedAttr {
     /// The time of the request for them.
     since: u64,
     vers: u32,
@@ -192,7 +192,7 @@ struct Known {
 }
 
 /// The data of a run.
-struct Stream {
+struct RunData {
     reader: Reader<Arc<File>>,
     /// The length of the file, at which the run ends.
     size: u64,
@@ -212,17 +212,17 @@ struct Stream {
 }
 
 /// The treatment of a Tread.
-enum Found {
+enum TreadDecision {
     /// Pass the Tread on.
     Nothing,
     Data(Bytes),
-    UnderWay(Claim),
+    UnderWay(DataClaim),
 }
 
 /// A Tread that waits for data. If it is dropped, the run ends. Otherwise a client could have ever more data requested,
 /// by sending reads and cancelling them.
-struct Claim {
-    ahead: Arc<Ahead>,
+struct DataClaim {
+    ahead: Arc<FidReadAhead>,
     number: u64,
     run: u64,
     is_served: bool,
@@ -231,22 +231,22 @@ struct Claim {
     end: u64,
 }
 
-impl Core {
+impl MuxCore {
     /// Serves a request on a fid that may be read ahead.
-    pub(crate) fn forward_ahead(&self, req: Req, passed: Passed) -> Answer {
+    pub(crate) fn forward_ahead(&self, req: Req, passed: ForwardMessage) -> Answer {
         let Some(ahead) = &passed.cfid.ahead else { return self.forward(req, &passed) };
         let found = match req.op() {
             Op::Read { offset, count } => ahead.read(self, &passed, req.id().conn, offset, count),
             Op::Clunk | Op::Remove => {
                 ahead.stop(&mut lock(&ahead.state));
-                Found::Nothing
+                TreadDecision::Nothing
             }
-            _ => Found::Nothing,
+            _ => TreadDecision::Nothing,
         };
         let mut claim = match found {
-            Found::Nothing => return self.forward(req, &passed),
-            Found::Data(data) => return req.now(Ok(Reply::Read(Payload::Bytes(data)))),
-            Found::UnderWay(claim) => claim,
+            TreadDecision::Nothing => return self.forward(req, &passed),
+            TreadDecision::Data(data) => return req.now(Ok(Reply::Read(Payload::Bytes(data)))),
+            TreadDecision::UnderWay(claim) => claim,
         };
         let (id, core) = (req.id(), self.arc());
         let (answer, later) = req.later();
@@ -277,7 +277,7 @@ impl Core {
         if self.ahead.count.load(Ordering::SeqCst) == 0 {
             return;
         }
-        let changed = |cfid: &CFid| {
+        let changed = |cfid: &ClientFid| {
             let live = cfid.live();
             for ahead in live.root.tree.upstream.ahead.of((live.root.member, live.raw.path)) {
                 ahead.stop(&mut lock(&ahead.state));
@@ -290,13 +290,13 @@ impl Core {
             Op::Open { flags } => flags.has(OpenFlags::TRUNC),
             Op::Create { .. } => {
                 if let Some(Reply::Open { node, .. }) = reply {
-                    node.downcast_ref::<CFid>().into_iter().for_each(changed);
+                    node.downcast_ref::<ClientFid>().into_iter().for_each(changed);
                 }
                 false
             }
             _ => false,
         };
-        if does && let Ok(cfid) = req.node::<CFid>() {
+        if does && let Ok(cfid) = req.node::<ClientFid>() {
             changed(&cfid);
         }
     }
@@ -322,7 +322,7 @@ impl Core {
 }
 
 /// Advances the clock while there are runs. It holds no reference to the mux while it sleeps.
-async fn ticks(core: Weak<Core>, outside: Arc<Outside>) {
+async fn ticks(core: Weak<MuxCore>, outside: Arc<OutsideTasks>) {
     let mut then = outside.now().await;
     loop {
         outside.within(TICK, pending::<()>()).await;
@@ -336,16 +336,16 @@ async fn ticks(core: Weak<Core>, outside: Arc<Outside>) {
     }
 }
 
-impl Ahead {
+impl FidReadAhead {
     /// Creates the state for an opened fid, if its file can be read ahead.
-    pub(crate) fn of(root: &Root, raw: Qid, flags: OpenFlags, iounit: u32) -> Option<Arc<Self>> {
+    pub(crate) fn of(root: &TreeRoot, raw: Qid, flags: OpenFlags, iounit: u32) -> Option<Arc<Self>> {
         let is_plain = raw.ty == 0 && flags.reads() && !flags.has(OpenFlags::DIRECT);
         (root.tree.ahead && is_plain).then(|| {
             Arc::new_cyclic(|me| Self {
                 me: me.clone(),
                 iounit,
                 waits: Arc::default(),
-                state: Mutex::new(State {
+                state: Mutex::new(AheadState {
                     next: 0,
                     serial: 0,
                     needed: SERIAL,
@@ -371,9 +371,16 @@ impl Ahead {
         }
     }
 
-    fn read(&self, core: &Core, passed: &Passed, client: u64, offset: u64, count: u32) -> Found {
+    fn read(
+        &self,
+        core: &MuxCore,
+        passed: &ForwardMessage,
+        client: u64,
+        offset: u64,
+        count: u32,
+    ) -> TreadDecision {
         if count == 0 {
-            return Found::Nothing;
+            return TreadDecision::Nothing;
         }
         let live = passed.live();
         let mut guard = lock(&self.state);
@@ -388,19 +395,19 @@ impl Ahead {
         self.find(state, core, live, client, offset, count).unwrap_or_else(|| {
             let most = count.min(live.root.client.iounit_max());
             state.next = offset.saturating_add(most.into());
-            Found::Nothing
+            TreadDecision::Nothing
         })
     }
 
     fn find(
         &self,
-        state: &mut State,
-        core: &Core,
-        live: &Live,
+        state: &mut AheadState,
+        core: &MuxCore,
+        live: &UpstreamFid,
         client: u64,
         offset: u64,
         count: u32,
-    ) -> Option<Found> {
+    ) -> Option<TreadDecision> {
         if state.never || (state.run.is_none() && state.serial < state.needed) {
             return None;
         }
@@ -409,7 +416,7 @@ impl Ahead {
             Some(run) => run,
             none => {
                 state.number += 1;
-                none.insert(Run::new(core, live, &self.me, state.number))
+                none.insert(ReadAheadRun::new(core, live, &self.me, state.number))
             }
         };
         run.touched = now;
@@ -417,7 +424,7 @@ impl Ahead {
             self.stop(state);
             return None;
         }
-        let Known { since, size, is_regular, .. } = *run.known.as_ref()?;
+        let CheckedAttr { since, size, is_regular, .. } = *run.known.as_ref()?;
         if !is_regular || offset >= size {
             state.never |= !is_regular;
             state.tire();
@@ -425,7 +432,7 @@ impl Ahead {
             return None;
         }
         if run.stream.is_none() {
-            run.stream = Stream::new(&core.ahead, live, self.iounit, offset, size, &mut state.limit);
+            run.stream = RunData::new(&core.ahead, live, self.iounit, offset, size, &mut state.limit);
         }
         let Some(stream) = &mut run.stream else {
             self.stop(state);
@@ -451,14 +458,22 @@ impl Ahead {
             }
             Poll::Ready(Some(data)) => {
                 state.serve(offset, data.len());
-                Some(Found::Data(data))
+                Some(TreadDecision::Data(data))
             }
             Poll::Pending => {
                 stream.late = true;
                 let ahead = self.me.upgrade().expect("whoever calls it holds one");
                 state.claimed += 1;
                 let (number, run) = (state.claimed, state.number);
-                Some(Found::UnderWay(Claim { ahead, number, run, is_served: false, client, offset, end }))
+                Some(TreadDecision::UnderWay(DataClaim {
+                    ahead,
+                    number,
+                    run,
+                    is_served: false,
+                    client,
+                    offset,
+                    end,
+                }))
             }
         }
     }
@@ -474,7 +489,7 @@ impl Ahead {
     }
 
     /// Ends the run. Treads that wait for it are passed on.
-    fn stop(&self, state: &mut State) {
+    fn stop(&self, state: &mut AheadState) {
         let Some(run) = state.run.take() else { return };
         if let Some(stream) = &run.stream {
             let dropped = stream.reader.edge().saturating_sub(state.next);
@@ -489,7 +504,7 @@ impl Ahead {
     }
 }
 
-impl State {
+impl AheadState {
     /// Handles a run in vain: the next one needs more serial reads.
     fn tire(&mut self) {
         self.needed = (self.needed * 2).min(SERIAL_MAX);
@@ -509,7 +524,7 @@ impl State {
     }
 }
 
-impl Claim {
+impl DataClaim {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         let mut guard = lock(&self.ahead.state);
         let state = &mut *guard;
@@ -532,7 +547,7 @@ impl Claim {
     }
 }
 
-impl Drop for Claim {
+impl Drop for DataClaim {
     fn drop(&mut self) {
         lock(&self.ahead.waits.0).remove(&self.number);
         let mut state = lock(&self.ahead.state);
@@ -542,8 +557,8 @@ impl Drop for Claim {
     }
 }
 
-impl Run {
-    fn new(core: &Core, live: &Live, me: &Weak<Ahead>, number: u64) -> Self {
+impl ReadAheadRun {
+    fn new(core: &MuxCore, live: &UpstreamFid, me: &Weak<FidReadAhead>, number: u64) -> Self {
         let runs = &core.ahead;
         runs.count.fetch_add(1, Ordering::SeqCst);
         live.root.tree.upstream.ahead.enter((live.root.member, live.raw.path), me.clone());
@@ -555,7 +570,7 @@ impl Run {
     }
 
     /// Whether the run still reads the fid's present file, on a live connection.
-    fn is_of(&self, live: &Live) -> bool {
+    fn is_of(&self, live: &UpstreamFid) -> bool {
         Arc::ptr_eq(&self.live.file, &live.file) && live.root.client.dead().is_none()
     }
 
@@ -569,23 +584,23 @@ impl Run {
             if let Some((since, asking)) = &mut self.asking {
                 let Poll::Ready(attr) = asking.as_mut().poll(cx) else { return true };
                 let Ok(attr) = attr else { return false };
-                let known = Known::of(&attr, *since);
+                let known = CheckedAttr::of(&attr, *since);
                 if self.known.as_ref().is_some_and(|before| !before.is(&known)) {
                     return false;
                 }
                 (self.known, self.asking) = (Some(known), None);
             }
-            if self.known.as_ref().is_some_and(|known| now - known.since < AGAIN) {
+            if self.known.as_ref().is_some_and(|known| now - known.since < ATTR_INTERVAL_MS) {
                 return true;
             }
             let file = self.live.file.clone();
-            let asking: Asking = Box::pin(async move { file.getattr(GetMask::BASIC).await });
+            let asking: AttrRequest = Box::pin(async move { file.getattr(GetMask::BASIC).await });
             self.asking = Some((now, asking));
         }
     }
 }
 
-impl Drop for Run {
+impl Drop for ReadAheadRun {
     fn drop(&mut self) {
         let root = &self.live.root;
         root.tree.upstream.ahead.leave((root.member, self.live.raw.path), &self.me);
@@ -596,7 +611,7 @@ impl Drop for Run {
     }
 }
 
-impl Known {
+impl CheckedAttr {
     fn of(attr: &Attr, since: u64) -> Self {
         let is_known = attr.valid.has(GetMask::SIZE) && attr.valid.has(GetMask::MODE) && attr.size > 0;
         let is_regular = is_known && attr.mode & mode::S_IFMT == mode::S_IFREG && attr.qid.ty == 0;
@@ -614,9 +629,16 @@ impl Known {
     }
 }
 
-impl Stream {
+impl RunData {
     /// Starts a stream at `offset`, if it can reserve its memory.
-    fn new(runs: &Runs, live: &Live, iounit: u32, offset: u64, size: u64, limit: &mut usize) -> Option<Self> {
+    fn new(
+        runs: &RunRegistry,
+        live: &UpstreamFid,
+        iounit: u32,
+        offset: u64,
+        size: u64,
+        limit: &mut usize,
+    ) -> Option<Self> {
         let reader = Reader::new(live.file.clone(), offset, size).until(size).in_pieces(iounit);
         let piece = reader.piece_max() as usize;
         *limit = (*limit).clamp(piece, limit_max(live, piece));
@@ -642,7 +664,7 @@ impl Stream {
 
     /// Adapts the window, if there were enough reads since the last check. `age` is the time since the request for the
     /// data that is read now, in milliseconds.
-    fn adapt(&mut self, runs: &Runs, live: &Live, next: u64, age: u64, limit: &mut usize) {
+    fn adapt(&mut self, runs: &RunRegistry, live: &UpstreamFid, next: u64, age: u64, limit: &mut usize) {
         if next < self.looked + *limit as u64 {
             return;
         }
@@ -725,9 +747,9 @@ impl Stream {
 }
 
 /// Returns the maximum window of a run: half of its client's share.
-fn limit_max(live: &Live, piece: usize) -> usize {
+fn limit_max(live: &UpstreamFid, piece: usize) -> usize {
     let options = &live.root.tree.upstream.server.options;
-    WINDOW.min(options.window).min(options.budget / 8).min(PIECES * piece).max(piece)
+    AHEAD_WINDOW_MAX.min(options.window).min(options.budget / 8).min(AHEAD_PIECES_MAX * piece).max(piece)
 }
 
 /// Number of serial reads that start a run.
@@ -737,13 +759,13 @@ const SERIAL_MAX: u32 = 64;
 /// The first window of a run, in bytes.
 const BEGIN: usize = 256 * 1024;
 /// Maximum window, in bytes.
-const WINDOW: usize = 4 << 20;
+const AHEAD_WINDOW_MAX: usize = 4 << 20;
 /// Maximum window, in pieces: a server may have set a small iounit.
-const PIECES: usize = 64;
+const AHEAD_PIECES_MAX: usize = 64;
 /// Maximum reserved bytes of all runs of a mux.
 pub const TOTAL: usize = 64 << 20;
 /// Maximum age of served data, in milliseconds.
 const AGE: u64 = 2000;
 /// Interval of requests for the attributes, in milliseconds.
-const AGAIN: u64 = 1000;
+const ATTR_INTERVAL_MS: u64 = 1000;
 const TICK: Duration = Duration::from_millis(250);

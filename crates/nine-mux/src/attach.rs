@@ -23,7 +23,7 @@ impl Mux {
         Con {
             pipe,
             dialect: Dialect::P2000,
-            msize: FIRST,
+            msize: FIRST_REPLY_MAX,
             asked: false,
             unsent: Vec::new(),
             came: Vec::new(),
@@ -38,16 +38,16 @@ impl Mux {
 
 /// A file server of this process, ready to be mounted.
 pub struct Local {
-    server: Box<Opening>,
+    server: Box<ServerOpener>,
     core: Core,
-    kind: Kind,
+    kind: LocalServerKind,
 }
 
 /// Returns the server once it is open. Called for each connection.
-type Opening = dyn Fn() -> Boxed<io::Result<Arc<dyn FileServer>>> + Send + Sync;
+type ServerOpener = dyn Fn() -> Boxed<io::Result<Arc<dyn FileServer>>> + Send + Sync;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum LocalServerKind {
     Plain,
     Scratch,
     Told,
@@ -57,18 +57,18 @@ impl Local {
     /// Creates the configuration to mount a server. `name` is its name in messages. Its clients appear as the user of
     /// this process.
     pub fn server(name: &str, server: Arc<dyn FileServer>, core: Core) -> Server {
-        Self::of_kind(name, server, core, Kind::Plain)
+        Self::of_kind(name, server, core, LocalServerKind::Plain)
     }
 
     /// Like [`Local::server`], for a tree in memory, in which missing mount points are created.
     pub fn scratch(name: &str, server: Arc<dyn FileServer>, core: Core) -> Server {
-        Self::of_kind(name, server, core, Kind::Scratch)
+        Self::of_kind(name, server, core, LocalServerKind::Scratch)
     }
 
     /// Like [`Local::server`], for a server that must know the standing of a client and whether it is the owner. If it
     /// is mounted as [`As::Client`](crate::As), the aname has that information ([`told`](crate::told)).
     pub fn told(name: &str, server: Arc<dyn FileServer>, core: Core) -> Server {
-        Self::of_kind(name, server, core, Kind::Told)
+        Self::of_kind(name, server, core, LocalServerKind::Told)
     }
 
     /// Like [`Local::server`], for a server that another thread may still be opening. Only the mount waits for it.
@@ -77,10 +77,10 @@ impl Local {
         server: impl Fn() -> Boxed<io::Result<Arc<dyn FileServer>>> + Send + Sync + 'static,
         core: Core,
     ) -> Server {
-        Self { server: Box::new(server), core, kind: Kind::Plain }.named(name)
+        Self { server: Box::new(server), core, kind: LocalServerKind::Plain }.named(name)
     }
 
-    fn of_kind(name: &str, server: Arc<dyn FileServer>, core: Core, kind: Kind) -> Server {
+    fn of_kind(name: &str, server: Arc<dyn FileServer>, core: Core, kind: LocalServerKind) -> Server {
         let server = Box::new(move || Box::pin(ready(Ok(server.clone()))) as Boxed<_>);
         Self { server, core, kind }.named(name)
     }
@@ -105,11 +105,11 @@ impl Dial for Local {
     }
 
     fn is_scratch(&self) -> bool {
-        self.kind == Kind::Scratch
+        self.kind == LocalServerKind::Scratch
     }
 
     fn is_told(&self) -> bool {
-        self.kind == Kind::Told
+        self.kind == LocalServerKind::Told
     }
 }
 
@@ -224,7 +224,7 @@ impl Con {
                     _ => None,
                 };
                 if let Some((dialect, msize)) = agreed {
-                    (self.dialect, self.msize, self.asked) = (dialect, msize.max(FIRST), false);
+                    (self.dialect, self.msize, self.asked) = (dialect, msize.max(FIRST_REPLY_MAX), false);
                 }
                 return Poll::Ready(Ok(received));
             }
@@ -265,5 +265,5 @@ fn bad_answer(error: WireError) -> io::Error {
 /// Number of queued bytes at which a send is refused.
 pub const UNSENT_MAX: usize = 1 << 20;
 /// Maximum size of replies before the version is agreed, in bytes.
-const FIRST: u32 = 8192;
+const FIRST_REPLY_MAX: u32 = 8192;
 const READ: usize = 16 * 1024;

@@ -12,20 +12,20 @@ use nine_io::server::{Later, Reply};
 use nine_proto::msg::{OnlyIds, Tmsg};
 use nine_proto::{Errno, Fid, Op, Qid, Str};
 
-use crate::cfid::Walker;
-use crate::core::{Core, refused};
-use crate::named::Named;
-use crate::upstream::{Ident, Standing, Tree};
+use crate::cfid::AttachContext;
+use crate::core::{MuxCore, refused};
+use crate::named::NamedSpace;
+use crate::upstream::{UpstreamTree, UserIdentity, UserStanding};
 
 /// The mux's state of a client's afid.
-pub(crate) struct Afid {
+pub(crate) struct ClientAfid {
     pub(crate) file: File,
-    tree: Arc<Tree>,
+    tree: Arc<UpstreamTree>,
     /// The index of the tree's equal server.
     member: u16,
 }
 
-impl Core {
+impl MuxCore {
     /// Starts the authentication of a user.
     pub(crate) async fn auth(&self, req: &Later) -> Result<Reply, Failed> {
         let Op::Auth { uname, aname, uid } = req.op() else { unreachable!("only Tauth comes here") };
@@ -36,9 +36,9 @@ impl Core {
         let named = self.aname(aname, &user, false)?.0;
         let tree =
             self.proves(&named).ok_or_else(|| refused(Errno::ENOENT, "authentication not required"))?;
-        let by = Arc::new(Walker {
+        let by = Arc::new(AttachContext {
             named,
-            ident: self.ident("", None, Standing::Proven, false),
+            ident: self.ident("", None, UserStanding::Proven, false),
             hops: 0,
             client: self.outside.number(req.id().conn, req.who()),
             principal: ClientPrincipal::of(req.who()),
@@ -53,11 +53,11 @@ impl Core {
         };
         let file = client.adopt(afid, qid);
         let seen = Qid { ty: Qid::AUTH, vers: 0, path: 0 };
-        Ok(Reply::Auth { qid: seen, node: Arc::new(Afid { file, tree, member }) })
+        Ok(Reply::Auth { qid: seen, node: Arc::new(ClientAfid { file, tree, member }) })
     }
 
     /// Passes a client's request on its afid to the server.
-    pub(crate) async fn prove(&self, afid: &Afid, req: &Later) -> Result<Reply, Failed> {
+    pub(crate) async fn prove(&self, afid: &ClientAfid, req: &Later) -> Result<Reply, Failed> {
         match req.op() {
             Op::Read { offset, count } => {
                 Ok(Reply::Read(nine_io::Payload::Bytes(afid.file.read(offset, count).await?)))
@@ -69,12 +69,12 @@ impl Core {
     }
 
     /// Returns the user of an attach, with the root that its afid has opened.
-    pub(crate) async fn proven(&self, req: &Later, afid: &Afid) -> Result<Arc<Ident>, Failed> {
+    pub(crate) async fn proven(&self, req: &Later, afid: &ClientAfid) -> Result<Arc<UserIdentity>, Failed> {
         let Op::Attach { uname, uid, .. } = req.op() else { unreachable!("only Tattach comes here") };
         let client = afid.file.client();
         let fid = client.new_fid()?;
         let file = attach(&afid.file, fid, uname, afid.tree.aname.as_bytes(), uid).await?;
-        let ident = Ident::new(&req.who().name, req.who().uid);
+        let ident = UserIdentity::new(&req.who().name, req.who().uid);
         let lane = afid.tree.upstream.lane(0, req.id().conn);
         let live = lane.client().filter(|live| live.is_same(client));
         let live = live.ok_or_else(|| refused(Errno::ECONNRESET, "the server has gone since Tauth"))?;
@@ -83,7 +83,7 @@ impl Core {
     }
 
     /// Returns the tree of the server that authenticates the clients of a name space, if there is one.
-    fn proves(&self, named: &Named) -> Option<Arc<Tree>> {
+    fn proves(&self, named: &NamedSpace) -> Option<Arc<UpstreamTree>> {
         let space = named.space();
         let first =
             space.head(space.root()).map_or_else(|| space.root().tree, |head| head.members[0].to.tree);

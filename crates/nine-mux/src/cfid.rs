@@ -12,19 +12,19 @@ use nine_io::client::File;
 use nine_io::limits::{ClientPrincipal, FairShare};
 use nine_proto::{OpenFlags, Qid};
 
-use crate::ahead::Ahead;
-use crate::keep::Kept;
-use crate::named::Named;
-use crate::qid::Qids;
+use crate::ahead::FidReadAhead;
+use crate::keep::ReconnectableFid;
+use crate::named::NamedSpace;
+use crate::qid::QidAllocator;
 use crate::space::{Head, Place};
-use crate::union::Listing;
-use crate::upstream::{Ident, Root};
+use crate::union::UnionListing;
+use crate::upstream::{TreeRoot, UserIdentity};
 
 /// One step of the path from the root of the name space, so that ".." leads back over mount points. Names are lexical,
 /// as in Pike's *Lexical File Names in Plan 9*.
-pub(crate) struct Step {
+pub(crate) struct PathStep {
     /// `None` for the root.
-    pub(crate) parent: Option<Arc<Step>>,
+    pub(crate) parent: Option<Arc<PathStep>>,
     /// The new name, if a Twstat has renamed it since.
     pub(crate) renamed: ArcSwapOption<Box<[u8]>>,
     /// The place of the name if nothing is mounted there. Its last name is the one that was walked.
@@ -32,23 +32,23 @@ pub(crate) struct Step {
 }
 
 /// A client's fid. Immutable except for the replacement of `first` after a reconnection. An open creates a new one.
-pub(crate) struct CFid {
+pub(crate) struct ClientFid {
     /// The name space, the user and the client for further walks.
-    pub(crate) by: Arc<Walker>,
-    pub(crate) step: Arc<Step>,
+    pub(crate) by: Arc<AttachContext>,
+    pub(crate) step: Arc<PathStep>,
     /// The mount point of the fid, and the index of the member that has its file.
     pub(crate) crossed: Option<(Arc<Head>, usize)>,
     /// The upstream's fid until its connection ends.
-    pub(crate) first: Live,
+    pub(crate) first: UpstreamFid,
     /// Set if the server of this mount point was away during the walk: `first` is then the covered file.
     pub(crate) away: Option<Box<AwayMount>>,
     /// The qid that clients see.
-    pub(crate) qid: Held,
-    pub(crate) open: Option<Open>,
+    pub(crate) qid: MappedQid,
+    pub(crate) open: Option<OpenFidKind>,
     /// State for reconnection, if the mount reconnects.
-    pub(crate) kept: Option<Box<Kept>>,
+    pub(crate) kept: Option<Box<ReconnectableFid>>,
     /// State for reading ahead, if the mount reads ahead.
-    pub(crate) ahead: Option<Arc<Ahead>>,
+    pub(crate) ahead: Option<Arc<FidReadAhead>>,
     /// The open file itself, if its server is in this process.
     pub(crate) direct: Option<Arc<dyn Direct>>,
     /// The charge for its upstream fid.
@@ -59,12 +59,12 @@ pub(crate) struct CFid {
 /// the covered file. All other requests go to the server, and wait or fail as the mount requests.
 pub(crate) struct AwayMount {
     pub(crate) head: Arc<Head>,
-    arrived: ArcSwapOption<Arrived>,
+    arrived: ArcSwapOption<ArrivedMount>,
 }
 
 /// The mounted file, and the index of its member.
-struct Arrived {
-    live: Arc<Live>,
+struct ArrivedMount {
+    live: Arc<UpstreamFid>,
     member: usize,
 }
 
@@ -74,40 +74,40 @@ impl AwayMount {
     }
 
     /// Stores the mounted file after the server has answered. If there are several callers, the first one wins.
-    pub(crate) fn arrive(&self, live: Live, member: usize) {
-        let new = Arc::new(Arrived { live: Arc::new(live), member });
+    pub(crate) fn arrive(&self, live: UpstreamFid, member: usize) {
+        let new = Arc::new(ArrivedMount { live: Arc::new(live), member });
         self.arrived.rcu(|now| Some(now.as_ref().filter(|now| !self.is_lost(now)).unwrap_or(&new).clone()));
     }
 
-    fn arrived(&self) -> Option<Arc<Arrived>> {
+    fn arrived(&self) -> Option<Arc<ArrivedMount>> {
         self.arrived.load_full().filter(|now| !self.is_lost(now))
     }
 
     /// Whether the connection has ended, so that the server is away again. Never for a union, which keeps its member:
     /// requests read the member and the file one after the other.
-    fn is_lost(&self, now: &Arrived) -> bool {
+    fn is_lost(&self, now: &ArrivedMount) -> bool {
         self.head.members.len() == 1 && now.live.root.client.dead().is_some()
     }
 }
 
 /// A fid of an upstream.
 #[derive(Clone)]
-pub(crate) struct Live {
-    pub(crate) root: Arc<Root>,
+pub(crate) struct UpstreamFid {
+    pub(crate) root: Arc<TreeRoot>,
     pub(crate) file: Arc<File>,
     /// The upstream's qid.
     pub(crate) raw: Qid,
 }
 
 /// The upstream's fid that represents a client's fid now.
-pub(crate) enum Now<'c> {
-    First(&'c Live),
-    Later(Arc<Live>),
+pub(crate) enum CurrentFid<'c> {
+    First(&'c UpstreamFid),
+    Later(Arc<UpstreamFid>),
 }
 
-impl Now<'_> {
+impl CurrentFid<'_> {
     /// Returns the later fid, for a caller that must not look it up again.
-    pub(crate) fn later(self) -> Option<Arc<Live>> {
+    pub(crate) fn later(self) -> Option<Arc<UpstreamFid>> {
         match self {
             Self::First(_) => None,
             Self::Later(live) => Some(live),
@@ -115,10 +115,10 @@ impl Now<'_> {
     }
 }
 
-impl Deref for Now<'_> {
-    type Target = Live;
+impl Deref for CurrentFid<'_> {
+    type Target = UpstreamFid;
 
-    fn deref(&self) -> &Live {
+    fn deref(&self) -> &UpstreamFid {
         match self {
             Self::First(live) => live,
             Self::Later(live) => live,
@@ -128,9 +128,9 @@ impl Deref for Now<'_> {
 
 /// The context that all fids of one attach share.
 #[derive(Clone)]
-pub(crate) struct Walker {
-    pub(crate) named: Arc<Named>,
-    pub(crate) ident: Arc<Ident>,
+pub(crate) struct AttachContext {
+    pub(crate) named: Arc<NamedSpace>,
+    pub(crate) ident: Arc<UserIdentity>,
     /// Number of muxes that its requests have passed.
     pub(crate) hops: u8,
     /// The client's number, which selects the upstream connection.
@@ -142,36 +142,36 @@ pub(crate) struct Walker {
 }
 
 /// The kind of an open fid.
-pub(crate) enum Open {
+pub(crate) enum OpenFidKind {
     /// Opened at the upstream with these flags.
     There(OpenFlags),
     /// An extended attribute of a file, for reading or writing.
     Attribute,
     /// A directory that the mux lists itself: a union, or a directory with mount points. Boxed because most fids are
     /// files.
-    Here(Box<AsyncMutex<Listing>>),
+    Here(Box<AsyncMutex<UnionListing>>),
 }
 
 /// The mapped qid of a file with a fid, unique among the live fids.
-pub(crate) struct Held {
+pub(crate) struct MappedQid {
     pub(crate) qid: Qid,
-    qids: Arc<Qids>,
+    qids: Arc<QidAllocator>,
 }
 
-impl Held {
-    pub(crate) fn new(qids: &Arc<Qids>, root: &Root, raw: Qid) -> Self {
+impl MappedQid {
+    pub(crate) fn new(qids: &Arc<QidAllocator>, root: &TreeRoot, raw: Qid) -> Self {
         root.tree.upstream.ahead.seen(root, raw, None);
         Self { qid: qids.hold(root.map(), raw), qids: qids.clone() }
     }
 }
 
-impl Drop for Held {
+impl Drop for MappedQid {
     fn drop(&mut self) {
         self.qids.release(self.qid);
     }
 }
 
-impl Step {
+impl PathStep {
     pub(crate) fn root(covered: Place) -> Arc<Self> {
         Arc::new(Self { parent: None, renamed: ArcSwapOption::empty(), covered })
     }
@@ -226,7 +226,7 @@ impl Step {
     }
 }
 
-impl CFid {
+impl ClientFid {
     /// Returns its present place. Follows moves after the walk if its tree records them.
     pub(crate) fn place(&self) -> Place {
         match (&self.kept, self.crossed_first()) {
@@ -237,7 +237,7 @@ impl CFid {
     }
 
     /// Returns its step, corrected for moves in the same way.
-    pub(crate) fn step(&self) -> Arc<Step> {
+    pub(crate) fn step(&self) -> Arc<PathStep> {
         let place = self.kept.as_ref().filter(|_| self.crossed.is_none()).map(|_| self.place());
         match place {
             Some(covered) if covered != self.step.covered => self.step.moved(covered),
@@ -281,11 +281,11 @@ impl CFid {
     }
 
     /// Returns the upstream's fid that represents it now.
-    pub(crate) fn live(&self) -> Now<'_> {
+    pub(crate) fn live(&self) -> CurrentFid<'_> {
         let arrived = || self.away.as_ref()?.arrived().map(|now| now.live.clone());
         match self.kept.as_ref().and_then(|kept| kept.now()).or_else(arrived) {
-            Some(live) => Now::Later(live),
-            None => Now::First(&self.first),
+            Some(live) => CurrentFid::Later(live),
+            None => CurrentFid::First(&self.first),
         }
     }
 
@@ -294,7 +294,7 @@ impl CFid {
     }
 
     /// Converts an upstream's qid to the qid that clients see.
-    pub(crate) fn map(&self, live: &Live, raw: Qid) -> Qid {
+    pub(crate) fn map(&self, live: &UpstreamFid, raw: Qid) -> Qid {
         if raw.path == live.raw.path {
             return Qid { path: self.qid.qid.path, ..raw };
         }

@@ -12,43 +12,45 @@ use nine_net::Env;
 use nine_net::lock::{Mutex, lock};
 use nine_proto::{Errno, Names, OpenFlags};
 
-use crate::ahead::Runs;
-use crate::cfid::{Step, Walker};
-use crate::jobs::Jobs;
-use crate::keep::{Moves, Patience, Wait};
-use crate::named::Named;
-use crate::outside::Outside;
-use crate::pushed::Pushed;
-use crate::qid::Qids;
+use crate::ahead::RunRegistry;
+use crate::cfid::{AttachContext, PathStep};
+use crate::jobs::JobTable;
+use crate::keep::{RenameLog, Wait, WaitDeadline};
+use crate::named::NamedSpace;
+use crate::outside::OutsideTasks;
+use crate::pushed::PushedModules;
+use crate::qid::QidAllocator;
 use crate::space::{Flags, Place, Space, TreeId, names_of};
-use crate::upstream::{As, GREETING, Ident, Root, Server, Standing, Tree, Upstream};
-use crate::walk::{Last, Pos};
+use crate::upstream::{
+    As, GREETING, Server, TreeRoot, UpstreamServer, UpstreamTree, UserIdentity, UserStanding,
+};
+use crate::walk::{LastName, WalkPosition};
 
 /// The shared state of a mux.
-pub(crate) struct Core {
-    pub(crate) me: Weak<Core>,
-    pub(crate) jobs: Arc<Jobs>,
-    pub(crate) qids: Arc<Qids>,
-    named: Mutex<HashMap<Box<str>, Arc<Named>>>,
+pub(crate) struct MuxCore {
+    pub(crate) me: Weak<MuxCore>,
+    pub(crate) jobs: Arc<JobTable>,
+    pub(crate) qids: Arc<QidAllocator>,
+    named: Mutex<HashMap<Box<str>, Arc<NamedSpace>>>,
     /// Name spaces in preparation, which will replace those of the same names.
-    drafts: Mutex<Vec<Weak<Named>>>,
-    upstreams: Mutex<HashMap<Arc<str>, Weak<Upstream>>>,
+    drafts: Mutex<Vec<Weak<NamedSpace>>>,
+    upstreams: Mutex<HashMap<Arc<str>, Weak<UpstreamServer>>>,
     /// Modules pushed on its connections.
-    pub(crate) pushed: Pushed,
+    pub(crate) pushed: PushedModules,
     /// Trees that are mounted or still have fids. `mounted` keeps the mounted ones alive.
-    trees: Mutex<HashMap<TreeId, Weak<Tree>>>,
-    mounted: Mutex<HashMap<TreeId, Arc<Tree>>>,
-    idents: Mutex<HashMap<User, Weak<Ident>>>,
+    trees: Mutex<HashMap<TreeId, Weak<UpstreamTree>>>,
+    mounted: Mutex<HashMap<TreeId, Arc<UpstreamTree>>>,
+    idents: Mutex<HashMap<UserKey, Weak<UserIdentity>>>,
     next_upstream: AtomicU32,
     next_tree: AtomicU32,
-    pub(crate) outside: Arc<Outside>,
+    pub(crate) outside: Arc<OutsideTasks>,
     /// Whether any request waits for an Rflush.
-    flushing: Mutex<Flushing>,
-    pub(crate) counts: Counts,
+    flushing: Mutex<FlushState>,
+    pub(crate) counts: MuxCounters,
     /// Number of change publishers in use.
     pub(crate) listening: AtomicUsize,
     /// Files that are read ahead.
-    pub(crate) ahead: Arc<Runs>,
+    pub(crate) ahead: Arc<RunRegistry>,
     /// The tree that forms the base of every name space.
     backbone: OnceLock<TreeId>,
     /// Names of users and groups, for dialects with text.
@@ -56,11 +58,11 @@ pub(crate) struct Core {
 }
 
 /// A user: its name, number and standing, and whether it is read-only.
-type User = (Box<str>, Option<u32>, Standing, bool);
+type UserKey = (Box<str>, Option<u32>, UserStanding, bool);
 
 /// Counters since the start.
 #[derive(Default)]
-pub(crate) struct Counts {
+pub(crate) struct MuxCounters {
     /// Number of requests passed on to one upstream.
     pub(crate) forwarded: AtomicU64,
     /// Number of requests that took several steps.
@@ -70,29 +72,29 @@ pub(crate) struct Counts {
 }
 
 #[derive(Default)]
-struct Flushing {
+struct FlushState {
     any: bool,
     waker: Option<Waker>,
 }
 
-impl Core {
+impl MuxCore {
     pub(crate) fn new(names: Arc<dyn Names>) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
             me: me.clone(),
             jobs: Arc::default(),
-            qids: Arc::new(Qids::new()),
+            qids: Arc::new(QidAllocator::new()),
             named: Mutex::default(),
             drafts: Mutex::default(),
             upstreams: Mutex::default(),
             trees: Mutex::default(),
-            pushed: Pushed::default(),
+            pushed: PushedModules::default(),
             mounted: Mutex::default(),
             idents: Mutex::default(),
             next_upstream: AtomicU32::new(1),
             next_tree: AtomicU32::new(1),
             outside: Arc::default(),
             flushing: Mutex::default(),
-            counts: Counts::default(),
+            counts: MuxCounters::default(),
             listening: AtomicUsize::new(0),
             ahead: Arc::default(),
             backbone: OnceLock::new(),
@@ -144,7 +146,7 @@ impl Core {
         let mut any = false;
         for upstream in self.upstreams() {
             for client in upstream.lanes().iter().filter_map(|lane| lane.client()) {
-                let (overdue, waiting) = client.tick(PATIENCE);
+                let (overdue, waiting) = client.tick(FLUSH_LIMITS);
                 self.counts.forsaken.fetch_max(overdue as u64, Ordering::Relaxed);
                 if overdue > QUARANTINE {
                     tracing::warn!(upstream = %upstream.server.name, "it answers no Tflush: given up");
@@ -158,7 +160,7 @@ impl Core {
     }
 
     /// Returns the upstream with this server's name, or creates it.
-    pub(crate) fn upstream(&self, mut server: Server) -> Arc<Upstream> {
+    pub(crate) fn upstream(&self, mut server: Server) -> Arc<UpstreamServer> {
         server.options.names = self.names.clone();
         let mut upstreams = lock(&self.upstreams);
         if let Some(known) = upstreams.get(&server.name).and_then(Weak::upgrade) {
@@ -172,13 +174,13 @@ impl Core {
         if let Some(mut words) = pushed.try_lock().filter(|words| words.is_empty()) {
             words.clone_from(&server.pushed);
         }
-        let upstream = Arc::new(Upstream::new(id, server, pushed, self.qids.clone(), self.me.clone()));
+        let upstream = Arc::new(UpstreamServer::new(id, server, pushed, self.qids.clone(), self.me.clone()));
         upstreams.insert(name, Arc::downgrade(&upstream));
         upstream
     }
 
     /// Returns all upstreams that are mounted or still have fids, sorted by number.
-    pub(crate) fn upstreams(&self) -> Vec<Arc<Upstream>> {
+    pub(crate) fn upstreams(&self) -> Vec<Arc<UpstreamServer>> {
         let mut all: Vec<_> = lock(&self.upstreams).values().filter_map(Weak::upgrade).collect();
         all.sort_by_key(|upstream| upstream.id);
         all
@@ -187,17 +189,17 @@ impl Core {
     /// Returns the tree for an aname and a user, or creates it. Equal arguments yield the same tree.
     pub(crate) fn tree(
         &self,
-        upstream: &Arc<Upstream>,
+        upstream: &Arc<UpstreamServer>,
         aname: &str,
         user: &As,
         wait: Option<Wait>,
         ahead: bool,
-    ) -> Arc<Tree> {
+    ) -> Arc<UpstreamTree> {
         let user = match user {
             As::Client => None,
             As::User { name, uid } => Some((name, *uid)),
         };
-        let is = |tree: &Arc<Tree>| {
+        let is = |tree: &Arc<UpstreamTree>| {
             let of = tree.user.as_ref().map(|ident| (&ident.name, ident.uid));
             let how = (of, tree.wait, tree.ahead);
             Arc::ptr_eq(&tree.upstream, upstream) && *tree.aname == *aname && how == (user, wait, ahead)
@@ -208,9 +210,9 @@ impl Core {
         }
         trees.retain(|_, tree| tree.strong_count() > 0);
         let id = TreeId(self.next_tree.fetch_add(1, Ordering::Relaxed));
-        let user = user.map(|(name, uid)| Arc::new(Ident::new(name, uid)));
+        let user = user.map(|(name, uid)| Arc::new(UserIdentity::new(name, uid)));
         let unmounted = AtomicBool::new(false);
-        let tree = Arc::new(Tree {
+        let tree = Arc::new(UpstreamTree {
             id,
             upstream: upstream.clone(),
             aname: aname.into(),
@@ -218,14 +220,14 @@ impl Core {
             core: self.me.clone(),
             wait,
             ahead,
-            moves: Moves::default(),
+            moves: RenameLog::default(),
             unmounted,
         });
         trees.insert(id, Arc::downgrade(&tree));
         tree
     }
 
-    pub(crate) fn tree_of(&self, id: TreeId) -> Option<Arc<Tree>> {
+    pub(crate) fn tree_of(&self, id: TreeId) -> Option<Arc<UpstreamTree>> {
         lock(&self.trees).get(&id).and_then(Weak::upgrade)
     }
 
@@ -234,16 +236,16 @@ impl Core {
         &self,
         name: &str,
         uid: Option<u32>,
-        standing: Standing,
+        standing: UserStanding,
         read_only: bool,
-    ) -> Arc<Ident> {
+    ) -> Arc<UserIdentity> {
         let mut idents = lock(&self.idents);
         let key = (Box::from(name), uid, standing, read_only);
         if let Some(ident) = idents.get(&key).and_then(Weak::upgrade) {
             return ident;
         }
         idents.retain(|_, ident| ident.strong_count() > 0);
-        let mut ident = Ident::new(name, uid);
+        let mut ident = UserIdentity::new(name, uid);
         (ident.standing, ident.read_only) = (standing, read_only);
         let ident = Arc::new(ident);
         idents.insert(key, Arc::downgrade(&ident));
@@ -253,10 +255,10 @@ impl Core {
     /// Returns the root of a tree for a walker. With `patience` it waits for a lost server as the mount requests.
     pub(crate) async fn root(
         &self,
-        by: &Walker,
+        by: &AttachContext,
         tree: TreeId,
-        patience: Option<&mut Patience>,
-    ) -> Result<Arc<Root>, Error> {
+        patience: Option<&mut WaitDeadline>,
+    ) -> Result<Arc<TreeRoot>, Error> {
         let tree = self.tree_of(tree).ok_or(Error::Remote(Errno::ENOENT.into()))?;
         let (Some(patience), Some(wait)) = (patience, tree.wait) else {
             return self.root_now(by, &tree).await;
@@ -270,7 +272,7 @@ impl Core {
         }
     }
 
-    async fn root_now(&self, by: &Walker, tree: &Arc<Tree>) -> Result<Arc<Root>, Error> {
+    async fn root_now(&self, by: &AttachContext, tree: &Arc<UpstreamTree>) -> Result<Arc<TreeRoot>, Error> {
         let ident = tree.user.as_ref().unwrap_or(&by.ident);
         if self.pretends(ident) && !tree.upstream.server.local {
             let text = "that is whoever runs this mux: show the token, or come over the unix socket";
@@ -280,39 +282,43 @@ impl Core {
     }
 
     /// Whether a user claims to be our own user or root without proof. A server that trusts us would believe the claim.
-    fn pretends(&self, ident: &Ident) -> bool {
+    fn pretends(&self, ident: &UserIdentity) -> bool {
         let uid = ident.uid.or_else(|| self.names.uid(ident.name.as_bytes()));
-        ident.standing == Standing::Claimed && [Some(0), Some(nine_net::own_ids().0)].contains(&uid)
+        ident.standing == UserStanding::Claimed && [Some(0), Some(nine_net::own_ids().0)].contains(&uid)
     }
 
     /// Returns the client of a tree's server. Dials the server if needed.
-    pub(crate) async fn connect(&self, by: &Walker, tree: &Tree) -> Result<(Arc<Client>, u16), Error> {
+    pub(crate) async fn connect(
+        &self,
+        by: &AttachContext,
+        tree: &UpstreamTree,
+    ) -> Result<(Arc<Client>, u16), Error> {
         let lane = tree.upstream.lane(by.hops, by.client);
         heed(lane.connect(&tree.upstream, &self.outside)).await?
     }
 
     /// Returns all name spaces, sorted by name.
-    pub(crate) fn all_named(&self) -> Vec<Arc<Named>> {
+    pub(crate) fn all_named(&self) -> Vec<Arc<NamedSpace>> {
         let mut all: Vec<_> = lock(&self.named).values().cloned().collect();
         all.sort_by(|a, b| a.name.cmp(&b.name));
         all
     }
 
     /// Returns the name space of this name, or creates it. The backbone must be set before. Panics otherwise.
-    pub(crate) fn named_or_new(&self, name: &str) -> Arc<Named> {
+    pub(crate) fn named_or_new(&self, name: &str) -> Arc<NamedSpace> {
         let backbone = *self.backbone.get().expect("a mux is made with its backbone");
         let mut named = lock(&self.named);
-        let new = || Arc::new(Named::new(name, Space::new(Place::root(backbone))));
+        let new = || Arc::new(NamedSpace::new(name, Space::new(Place::root(backbone))));
         named.entry(name.into()).or_insert_with(new).clone()
     }
 
     /// Creates a name space without mounts that no client can attach to. Fill it, then let it replace the one of this
     /// name.
-    pub(crate) fn draft(&self, name: &str) -> Arc<Named> {
+    pub(crate) fn draft(&self, name: &str) -> Arc<NamedSpace> {
         let backbone = *self.backbone.get().expect("a mux is made with its backbone");
         let now = lock(&self.named).get(name).map(|named| named.space());
         let value = now.map_or_else(|| Space::new(Place::root(backbone)), |now| now.emptied());
-        let draft = Arc::new(Named::new(name, value));
+        let draft = Arc::new(NamedSpace::new(name, value));
         let mut drafts = lock(&self.drafts);
         drafts.retain(|draft| draft.strong_count() > 0);
         drafts.push(Arc::downgrade(&draft));
@@ -321,7 +327,7 @@ impl Core {
 
     /// Puts the drafts into effect and removes the names `gone`. Clients of a removed name space continue in it. If a
     /// draft has other users than the name space of its name, present clients of that keep the old value.
-    pub(crate) fn replace(&self, drafts: &[Arc<Named>], gone: &[Arc<str>]) {
+    pub(crate) fn replace(&self, drafts: &[Arc<NamedSpace>], gone: &[Arc<str>]) {
         for draft in drafts {
             let known = lock(&self.named).get(&*draft.name).cloned();
             let Some(named) = known.clone().filter(|known| *lock(&known.users) == *lock(&draft.users)) else {
@@ -342,12 +348,12 @@ impl Core {
     }
 
     /// Returns all name spaces and drafts. The trees that they show must stay alive.
-    fn all_shown(&self) -> Vec<Arc<Named>> {
+    fn all_shown(&self) -> Vec<Arc<NamedSpace>> {
         let drafts: Vec<_> = lock(&self.drafts).iter().filter_map(Weak::upgrade).collect();
         self.all_named().into_iter().chain(drafts).collect()
     }
 
-    pub(crate) fn set_backbone(&self, tree: Arc<Tree>) {
+    pub(crate) fn set_backbone(&self, tree: Arc<UpstreamTree>) {
         let id = tree.id;
         lock(&self.mounted).insert(id, tree);
         self.backbone.get_or_init(|| id);
@@ -357,8 +363,8 @@ impl Core {
     /// now, the error.
     pub(crate) async fn mount(
         &self,
-        by: &Walker,
-        tree: Arc<Tree>,
+        by: &AttachContext,
+        tree: Arc<UpstreamTree>,
         what: &str,
         old: &str,
         flags: Flags,
@@ -378,8 +384,8 @@ impl Core {
     /// Returns the place to mount a tree on, and the error if its server does not answer.
     async fn mount_point(
         &self,
-        by: &Walker,
-        tree: &Tree,
+        by: &AttachContext,
+        tree: &UpstreamTree,
         what: &str,
         old: &str,
         limit: Duration,
@@ -428,7 +434,7 @@ impl Core {
     /// Changes a name space to show `trees`, and releases the trees that are not shown any more.
     fn change<T>(
         &self,
-        by: &Walker,
+        by: &AttachContext,
         trees: &[TreeId],
         f: impl FnOnce(&mut Space) -> Result<T, Error>,
     ) -> Result<T, Error> {
@@ -455,7 +461,7 @@ impl Core {
     /// Returns the number of the call, and whether the file is a directory.
     pub(crate) async fn bind(
         &self,
-        by: &Walker,
+        by: &AttachContext,
         new: &str,
         old: &str,
         flags: Flags,
@@ -480,7 +486,7 @@ impl Core {
     }
 
     /// Restores an earlier value of a name space. The caller has kept that value, and so its trees.
-    pub(crate) fn restore(&self, by: &Walker, earlier: &Space) -> Result<(), Error> {
+    pub(crate) fn restore(&self, by: &AttachContext, earlier: &Space) -> Result<(), Error> {
         let trees: Vec<TreeId> = earlier.trees().into_iter().collect();
         self.change(by, &trees, |space| {
             space.restore(earlier);
@@ -489,13 +495,18 @@ impl Core {
     }
 
     /// Removes the members that call `id` added.
-    pub(crate) fn unmount_call(&self, by: &Walker, id: u64) -> Result<(), Error> {
+    pub(crate) fn unmount_call(&self, by: &AttachContext, id: u64) -> Result<(), Error> {
         self.change(by, &[], |space| space.unmount_call(id).map_err(Error::Refused))
     }
 
     /// Removes from `old` the latest mount or bind of `new`, or everything if `new` is `None` (bind(2)). Calls are also
     /// found by their arguments as text: their servers may be away, and another mount may hide `old` by now.
-    pub(crate) async fn unmount(&self, by: &Walker, new: Option<&str>, old: &str) -> Result<(), Error> {
+    pub(crate) async fn unmount(
+        &self,
+        by: &AttachContext,
+        new: Option<&str>,
+        old: &str,
+    ) -> Result<(), Error> {
         let covered = self.soon(2 * GREETING, self.covered(by, old, None, false)).await;
         let places = match new {
             None => Vec::new(),
@@ -526,30 +537,30 @@ impl Core {
     }
 
     /// Walks to a path and crosses the mount point there.
-    pub(crate) async fn resolve(&self, by: &Walker, path: &str) -> Result<Pos, Error> {
+    pub(crate) async fn resolve(&self, by: &AttachContext, path: &str) -> Result<WalkPosition, Error> {
         let space = by.named.space();
         let names = names_of(path);
         let root = self.begin(&space, by).await?;
-        self.walk_pos(&space, by, root, &names, Last::Crossed, |_| {})
+        self.walk_pos(&space, by, root, &names, LastName::Crossed, |_| {})
             .await
             .map_err(|error| at_path(path, error))
     }
 
     /// Returns the root of a name space.
-    pub(crate) async fn begin(&self, space: &Space, by: &Walker) -> Result<Pos, Error> {
-        let step = Step::root(space.root().clone());
+    pub(crate) async fn begin(&self, space: &Space, by: &AttachContext) -> Result<WalkPosition, Error> {
+        let step = PathStep::root(space.root().clone());
         if let Some(head) = space.head(space.root()) {
-            return self.cross(by, step, head.clone(), &mut Patience::default()).await;
+            return self.cross(by, step, head.clone(), &mut WaitDeadline::default()).await;
         }
         let (root, file, raw) = self.enter_place(by, space.root()).await?;
-        Ok(Pos { step, crossed: None, away: None, root, file, raw })
+        Ok(WalkPosition { step, crossed: None, away: None, root, file, raw })
     }
 
     /// Returns the place that a mount on `old` covers: the last name is not crossed if it is a mount point. With
     /// `make`, missing names are created, but only in the backbone and in other trees in memory.
     async fn covered(
         &self,
-        by: &Walker,
+        by: &AttachContext,
         old: &str,
         is_dir: Option<bool>,
         make: bool,
@@ -567,11 +578,11 @@ impl Core {
         }
         let mut pos = self.begin(&space, by).await?;
         for name in up {
-            let next = self.step(&space, by, pos, name, Last::Crossed, make.then_some(true)).await;
+            let next = self.step(&space, by, pos, name, LastName::Crossed, make.then_some(true)).await;
             pos = next.map_err(|error| at_path(old, error))?;
         }
         let next =
-            self.step(&space, by, pos, last, Last::Covered, make.then_some(is_dir != Some(false))).await;
+            self.step(&space, by, pos, last, LastName::Covered, make.then_some(is_dir != Some(false))).await;
         let next = next.map_err(|error| at_path(old, error))?;
         if is_dir.is_some_and(|is_dir| is_dir != next.raw.is_dir()) {
             return Err(inconsistent());
@@ -584,12 +595,12 @@ impl Core {
     async fn step(
         &self,
         space: &Space,
-        by: &Walker,
-        pos: Pos,
+        by: &AttachContext,
+        pos: WalkPosition,
         name: &[u8],
-        last: Last,
+        last: LastName,
         make: Option<bool>,
-    ) -> Result<Pos, Error> {
+    ) -> Result<WalkPosition, Error> {
         match self.walk_pos(space, by, pos.clone(), &[name], last, |_| {}).await {
             Err(error) if error.errno() == Errno::ENOENT && make.is_some() => {
                 let dir = self.scratch(space, by, &pos).await?;
@@ -611,7 +622,12 @@ impl Core {
     }
 
     /// Returns the directory of a place in which missing mount points may be created.
-    async fn scratch(&self, space: &Space, by: &Walker, pos: &Pos) -> Result<Arc<File>, Error> {
+    async fn scratch(
+        &self,
+        space: &Space,
+        by: &AttachContext,
+        pos: &WalkPosition,
+    ) -> Result<Arc<File>, Error> {
         let server = |place: &Place| self.tree_of(place.tree).map(|tree| tree.upstream.server.clone());
         let is_scratch = |place: &Place| {
             place.tree == space.root().tree || server(place).is_some_and(|server| server.dial.is_scratch())
@@ -708,13 +724,13 @@ fn at_path(path: &str, error: Error) -> Error {
 }
 
 /// Timeouts for Rflushes, in ticks.
-const PATIENCE: FlushLimits = FlushLimits { reads: 1, changes: 3, overdue: 10 };
+const FLUSH_LIMITS: FlushLimits = FlushLimits { reads: 1, changes: 3, overdue: 10 };
 /// Length of a tick.
 const TICK: Duration = Duration::from_secs(1);
 /// The number of overdue Rflushes at which an upstream connection is aborted.
 const QUARANTINE: usize = 64;
 
-impl Drop for Core {
+impl Drop for MuxCore {
     /// Breaks the cycle of roots and trees: a root refers to its tree, and a tree to the roots of its own user.
     fn drop(&mut self) {
         for tree in lock(&self.mounted).values() {

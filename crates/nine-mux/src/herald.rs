@@ -22,43 +22,43 @@ use nine_io::server::Request;
 use nine_net::lock::{Mutex, lock};
 use nine_proto::{Errno, Result};
 
-use crate::cfid::{CFid, Walker};
-use crate::core::Core;
+use crate::cfid::{AttachContext, ClientFid};
+use crate::core::MuxCore;
 use crate::space::TreeId;
-use crate::upstream::{GREETING, Ident, Tree};
-use crate::views::{Views, path};
+use crate::upstream::{GREETING, UpstreamTree, UserIdentity};
+use crate::views::{SpaceViews, path};
 
 /// Time that a publisher stays active without readers: between one and two times this. It is also the interval at which
 /// a server without change reports is asked again.
 const LINGER: Duration = Duration::from_secs(60);
 /// Pause between two attempts to reach an upstream.
-const AGAIN: Duration = Duration::from_secs(5);
+const UPSTREAM_RETRY_DELAY: Duration = Duration::from_secs(5);
 
 /// The publishers of one name space: one for each combination of rights and number of muxes passed.
 #[derive(Default)]
-pub(crate) struct Heralds(Mutex<Vec<Weak<Herald>>>);
+pub(crate) struct ChangePublishers(Mutex<Vec<Weak<ChangePublisher>>>);
 
-pub(crate) struct Herald {
-    core: Weak<Core>,
+pub(crate) struct ChangePublisher {
+    core: Weak<MuxCore>,
     /// The user with whose rights the trees are watched.
-    by: Arc<Walker>,
+    by: Arc<AttachContext>,
     /// Whether trees that each client has as itself are watched, too, as this user.
     own: bool,
     changes: Weak<Changes>,
     /// Number of times that the first reader came. Jobs of an earlier number end.
     life: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<PublisherState>,
 }
 
 #[derive(Default)]
-struct State {
-    views: Views,
-    heard: HashMap<TreeId, Heard>,
+struct PublisherState {
+    views: SpaceViews,
+    heard: HashMap<TreeId, ReportState>,
 }
 
 /// The state of a tree's change reports.
 #[derive(Default)]
-struct Heard {
+struct ReportState {
     /// Whether the server reports changes.
     sees: bool,
     /// Paths of the tree for which it reports none.
@@ -66,7 +66,7 @@ struct Heard {
 }
 
 /// The reason why watching a tree has ended.
-enum Ends {
+enum WatchEnd {
     /// The connection was lost, or there was none.
     Lost,
     /// The server refuses.
@@ -75,9 +75,9 @@ enum Ends {
     Over,
 }
 
-impl Core {
+impl MuxCore {
     /// Subscribes to the changes of a name space, for a client with this fid of its root.
-    pub(crate) fn tap(&self, cfid: &CFid) -> Result<Tap> {
+    pub(crate) fn tap(&self, cfid: &ClientFid) -> Result<Tap> {
         let by = &cfid.by;
         let is_own = |tree: &TreeId| {
             self.tree_of(*tree)
@@ -85,7 +85,7 @@ impl Core {
         };
         let own = by.named.space().trees().iter().any(is_own);
         let mut all = lock(&by.named.heralds.0);
-        let is = |herald: &Arc<Herald>| {
+        let is = |herald: &Arc<ChangePublisher>| {
             let ident = !own || Arc::ptr_eq(&herald.by.ident, &by.ident);
             herald.own == own && herald.by.hops == by.hops && ident
         };
@@ -97,7 +97,7 @@ impl Core {
                 if all.len() >= READERS_MAX {
                     return Err(Errno::ENFILE.into());
                 }
-                let (changes, herald) = Herald::new(self.me.clone(), by.clone(), own);
+                let (changes, herald) = ChangePublisher::new(self.me.clone(), by.clone(), own);
                 all.push(herald);
                 changes
             }
@@ -110,8 +110,8 @@ impl Core {
         if self.listening.load(Ordering::Relaxed) == 0 {
             return;
         }
-        let Ok(cfid) = req.node::<CFid>() else { return };
-        let changes = changes::of(&req.op(), &Of { req, cfid: &cfid });
+        let Ok(cfid) = req.node::<ClientFid>() else { return };
+        let changes = changes::of(&req.op(), &RequestPaths { req, cfid: &cfid });
         if changes.is_empty() {
             return;
         }
@@ -121,8 +121,8 @@ impl Core {
     }
 }
 
-impl Heralds {
-    fn all(&self) -> Vec<Arc<Herald>> {
+impl ChangePublishers {
+    fn all(&self) -> Vec<Arc<ChangePublisher>> {
         lock(&self.0).iter().filter_map(Weak::upgrade).collect()
     }
 
@@ -133,23 +133,23 @@ impl Heralds {
 }
 
 /// Counts the active publishers.
-struct Listens(Weak<Core>);
+struct PublisherCount(Weak<MuxCore>);
 
-impl Listens {
-    fn new(core: &Weak<Core>) -> Self {
+impl PublisherCount {
+    fn new(core: &Weak<MuxCore>) -> Self {
         core.upgrade().iter().for_each(|core| _ = core.listening.fetch_add(1, Ordering::Relaxed));
         Self(core.clone())
     }
 }
 
-impl Drop for Listens {
+impl Drop for PublisherCount {
     fn drop(&mut self) {
         self.0.upgrade().iter().for_each(|core| _ = core.listening.fetch_sub(1, Ordering::Relaxed));
     }
 }
 
-impl Herald {
-    fn new(core: Weak<Core>, by: Arc<Walker>, own: bool) -> (Arc<Changes>, Weak<Self>) {
+impl ChangePublisher {
+    fn new(core: Weak<MuxCore>, by: Arc<AttachContext>, own: bool) -> (Arc<Changes>, Weak<Self>) {
         let mut made = Weak::new();
         let changes = Arc::new_cyclic(|changes: &Weak<Changes>| {
             let (life, state) = (AtomicU64::new(0), Mutex::default());
@@ -164,10 +164,10 @@ impl Herald {
     fn begin(self: &Arc<Self>) {
         let life = self.life.fetch_add(1, Ordering::SeqCst) + 1;
         let Some(changes) = self.changes.upgrade() else { return };
-        *lock(&self.state) = State::default();
+        *lock(&self.state) = PublisherState::default();
         self.look();
         changes.ready();
-        let (this, listens) = (self.clone(), Listens::new(&self.core));
+        let (this, listens) = (self.clone(), PublisherCount::new(&self.core));
         self.job(async move {
             let mut idle = false;
             while this.is_on(life) {
@@ -202,7 +202,7 @@ impl Herald {
         let mut new = Vec::new();
         {
             let mut state = lock(&self.state);
-            let views = Views::of(&self.by.named.space());
+            let views = SpaceViews::of(&self.by.named.space());
             let is_first = state.views.all.is_empty();
             let old = std::mem::replace(&mut state.views, views);
             let mut told = Vec::new();
@@ -213,10 +213,10 @@ impl Herald {
             let shown: BTreeSet<TreeId> = state.views.all.iter().map(|view| view.place.tree).collect();
             state.heard.retain(|tree, _| shown.contains(tree));
             for tree in shown {
-                let State { heard, views } = &mut *state;
+                let PublisherState { heard, views } = &mut *state;
                 let heard = heard.entry(tree).or_insert_with(|| {
                     new.push(tree);
-                    Heard::default()
+                    ReportState::default()
                 });
                 match heard.sees {
                     false => told.extend(views.of_tree(tree).map(|view| Change::Blind(view.at.clone()))),
@@ -242,17 +242,17 @@ impl Herald {
             let Some(outside) = self.core.upgrade().map(|core| core.outside.clone()) else { return };
             let was_heard = lock(&self.state).heard.get(&tree).map(|heard| heard.sees);
             match (ends, was_heard) {
-                (Ends::Over, _) | (_, None) => return,
+                (WatchEnd::Over, _) | (_, None) => return,
                 // If a new connection is available at once, no change is missed.
-                (Ends::Lost, Some(true)) if !quick => {
+                (WatchEnd::Lost, Some(true)) if !quick => {
                     quick = true;
                     continue;
                 }
-                (Ends::Lost, _) => {
+                (WatchEnd::Lost, _) => {
                     self.blind(tree);
-                    outside.within(AGAIN, pending::<()>()).await;
+                    outside.within(UPSTREAM_RETRY_DELAY, pending::<()>()).await;
                 }
-                (Ends::Refused, _) => {
+                (WatchEnd::Refused, _) => {
                     self.blind(tree);
                     outside.within(LINGER, pending::<()>()).await;
                 }
@@ -269,9 +269,11 @@ impl Herald {
         self.is_on(life) && lock(&self.state).heard.contains_key(&tree)
     }
 
-    async fn listen(&self, id: TreeId, life: u64, from: &mut Option<Cursor>) -> Ends {
-        let Some(core) = self.core.upgrade() else { return Ends::Over };
-        let Some(tree) = core.tree_of(id).filter(|tree| self.may_hear(tree)) else { return Ends::Refused };
+    async fn listen(&self, id: TreeId, life: u64, from: &mut Option<Cursor>) -> WatchEnd {
+        let Some(core) = self.core.upgrade() else { return WatchEnd::Over };
+        let Some(tree) = core.tree_of(id).filter(|tree| self.may_hear(tree)) else {
+            return WatchEnd::Refused;
+        };
         let outside = core.outside.clone();
         let opened = outside.within(2 * GREETING, async {
             let root = core.root(&self.by, id, None).await?;
@@ -287,7 +289,7 @@ impl Herald {
         let opened = opened.await;
         drop((core, tree));
         let mut watch = match opened {
-            None => return Ends::Lost,
+            None => return WatchEnd::Lost,
             Some(Err(error)) => return ends(&error),
             Some(Ok(watch)) => watch,
         };
@@ -298,7 +300,7 @@ impl Herald {
                     match outside.within(LINGER, next.as_mut()).await {
                         Some(lines) => break lines,
                         None if self.hears(id, life) => {}
-                        None => return Ends::Over,
+                        None => return WatchEnd::Over,
                     }
                 }
             };
@@ -307,21 +309,21 @@ impl Herald {
                     lines.iter().for_each(|line| self.heard(id, line, from));
                     *from = watch.cursor().cloned();
                 }
-                Ok(_) => return Ends::Over,
+                Ok(_) => return WatchEnd::Over,
                 Err(error) => return ends(&error),
             }
         }
     }
 
     /// Whether all readers have the rights with which a tree is watched.
-    fn may_hear(&self, tree: &Tree) -> bool {
+    fn may_hear(&self, tree: &UpstreamTree) -> bool {
         tree.user.is_some() || self.own
     }
 
     /// Handles a line of an upstream's change file.
     fn heard(&self, tree: TreeId, line: &Line, from: &Option<Cursor>) {
         let mut state = lock(&self.state);
-        let State { views, heard } = &mut *state;
+        let PublisherState { views, heard } = &mut *state;
         let (Some(heard), Some(changes)) = (heard.get_mut(&tree), self.changes.upgrade()) else { return };
         let root = |change: fn(Path) -> Change| change(b"/"[..].into());
         let mut told = Vec::new();
@@ -352,16 +354,17 @@ impl Herald {
     /// Notes and publishes that no changes of a tree are reported from now on.
     fn blind(&self, tree: TreeId) {
         let mut state = lock(&self.state);
-        let State { views, heard } = &mut *state;
+        let PublisherState { views, heard } = &mut *state;
         let (Some(heard), Some(changes)) = (heard.get_mut(&tree), self.changes.upgrade()) else { return };
         heard.sees = false;
         changes.tell_all(views.of_tree(tree).map(|view| Change::Blind(view.at.clone())));
     }
 
     /// Publishes a change that was made through this mux.
-    fn told_here(&self, cfid: &CFid, change: &Change) {
+    fn told_here(&self, cfid: &ClientFid, change: &Change) {
         let tree = &cfid.first.root.tree;
-        let is_ours = tree.user.is_some() || self.own && Arc::<Ident>::ptr_eq(&self.by.ident, &cfid.by.ident);
+        let is_ours =
+            tree.user.is_some() || self.own && Arc::<UserIdentity>::ptr_eq(&self.by.ident, &cfid.by.ident);
         let state = lock(&self.state);
         let (Some(heard), Some(changes)) = (state.heard.get(&tree.id), self.changes.upgrade()) else {
             return;
@@ -376,29 +379,29 @@ impl Herald {
 }
 
 /// Returns the changes to publish if everything in a tree may have changed.
-fn lost(views: &Views, tree: TreeId) -> Vec<Change> {
+fn lost(views: &SpaceViews, tree: TreeId) -> Vec<Change> {
     let at = views.of_tree(tree).map(|view| &view.at);
     at.flat_map(|at| [Change::Blind(at.clone()), Change::Sees(at.clone())]).collect()
 }
 
-fn ends(error: &Error) -> Ends {
+fn ends(error: &Error) -> WatchEnd {
     match error {
         Error::Transport { .. } | Error::Unsent { .. } | Error::Protocol { .. } | Error::Version { .. } => {
-            Ends::Lost
+            WatchEnd::Lost
         }
         // Another server now serves the file.
-        error if error.errno() == Errno::ESTALE => Ends::Lost,
-        _ => Ends::Refused,
+        error if error.errno() == Errno::ESTALE => WatchEnd::Lost,
+        _ => WatchEnd::Refused,
     }
 }
 
 /// Converts the files of a request to paths in their tree.
-struct Of<'r> {
+struct RequestPaths<'r> {
     req: &'r Request,
-    cfid: &'r CFid,
+    cfid: &'r ClientFid,
 }
 
-impl Places for Of<'_> {
+impl Places for RequestPaths<'_> {
     fn own(&self) -> Option<Path> {
         Some(path(&self.cfid.place()))
     }
@@ -412,6 +415,6 @@ impl Places for Of<'_> {
     }
 
     fn other(&self, name: &[u8]) -> Option<Path> {
-        Some(path(&self.req.node2::<CFid>().ok()?.place().child(name)))
+        Some(path(&self.req.node2::<ClientFid>().ok()?.place().child(name)))
     }
 }

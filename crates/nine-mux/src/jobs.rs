@@ -1,7 +1,7 @@
 //! Runs operations of several steps as futures in reusable slots, without a task for each.
 //!
-//! In: [`Jobs::begin`], which polls the job at once, so that a job that need not wait never enters the queue. Out:
-//! nothing; a job answers its request itself. [`Jobs::poll`] polls the jobs that were woken since.
+//! In: [`JobTable::begin`], which polls the job at once, so that a job that need not wait never enters the queue. Out:
+//! nothing; a job answers its request itself. [`JobTable::poll`] polls the jobs that were woken since.
 //!
 //! Always holds: a job that is woken during its poll is polled again. A cancelled job is polled again with its cancel
 //! flag set, and ends by itself. Clients have at most one job for each outstanding request, which bounds the jobs.
@@ -17,26 +17,26 @@ use nine_io::server::ReqId;
 use nine_net::lock::{Mutex, lock};
 
 /// A job answers its request before it ends.
-pub(crate) type Job = Pin<Box<dyn Future<Output = ()> + Send>>;
+pub(crate) type JobFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 #[derive(Default)]
-pub(crate) struct Jobs {
-    state: Mutex<State>,
+pub(crate) struct JobTable {
+    state: Mutex<JobTableState>,
 }
 
 #[derive(Default)]
-struct State {
-    slots: Vec<Slot>,
+struct JobTableState {
+    slots: Vec<JobEntry>,
     free: Vec<usize>,
     by_request: HashMap<ReqId, usize>,
     /// Slots with woken jobs.
     ready: Vec<usize>,
-    /// Wakes the task that polls [`Jobs::poll`].
+    /// Wakes the task that polls [`JobTable::poll`].
     driver: Option<Waker>,
 }
 
-struct Slot {
-    job: Stage,
+struct JobEntry {
+    job: JobStage,
     request: Option<ReqId>,
     cancel: Cancel,
     waker: Waker,
@@ -44,19 +44,19 @@ struct Slot {
     woken: bool,
 }
 
-enum Stage {
+enum JobStage {
     Free,
-    Waits(Scope<Job>),
+    Waits(Scope<JobFuture>),
     /// Another thread polls it.
     Polled,
 }
 
-struct Wakes {
-    jobs: Weak<Jobs>,
+struct JobWaker {
+    jobs: Weak<JobTable>,
     slot: usize,
 }
 
-impl Wake for Wakes {
+impl Wake for JobWaker {
     fn wake(self: Arc<Self>) {
         if let Some(jobs) = self.jobs.upgrade() {
             jobs.wake(self.slot);
@@ -64,16 +64,21 @@ impl Wake for Wakes {
     }
 }
 
-impl Jobs {
+impl JobTable {
     /// Starts a job for a request, or a job of the mux itself.
-    pub(crate) fn begin(self: &Arc<Self>, request: Option<ReqId>, job: Job) {
+    pub(crate) fn begin(self: &Arc<Self>, request: Option<ReqId>, job: JobFuture) {
         let index = {
             let mut state = lock(&self.state);
             let index = state.free.pop().unwrap_or_else(|| {
                 let slot = state.slots.len();
-                let waker = Waker::from(Arc::new(Wakes { jobs: Arc::downgrade(self), slot }));
-                let free =
-                    Slot { job: Stage::Free, request: None, cancel: Cancel::default(), waker, woken: false };
+                let waker = Waker::from(Arc::new(JobWaker { jobs: Arc::downgrade(self), slot }));
+                let free = JobEntry {
+                    job: JobStage::Free,
+                    request: None,
+                    cancel: Cancel::default(),
+                    waker,
+                    woken: false,
+                };
                 state.slots.push(free);
                 slot
             });
@@ -82,7 +87,7 @@ impl Jobs {
             }
             let slot = &mut state.slots[index];
             slot.cancel = Cancel::of(request.map_or(0, |id| id.conn));
-            slot.job = Stage::Waits(slot.cancel.clone().scope(job));
+            slot.job = JobStage::Waits(slot.cancel.clone().scope(job));
             slot.request = request;
             slot.woken = true;
             index
@@ -123,23 +128,23 @@ impl Jobs {
 
     /// Polls a job until it is pending and was not woken during its poll.
     fn run(&self, index: usize) {
-        let mut polled: Option<Scope<Job>> = None;
+        let mut polled: Option<Scope<JobFuture>> = None;
         loop {
             let (mut job, waker) = {
                 let mut state = lock(&self.state);
                 let slot = &mut state.slots[index];
                 let again = std::mem::take(&mut slot.woken);
-                let job = match (polled.take(), std::mem::replace(&mut slot.job, Stage::Polled)) {
-                    (Some(job), _) | (None, Stage::Waits(job)) => job,
+                let job = match (polled.take(), std::mem::replace(&mut slot.job, JobStage::Polled)) {
+                    (Some(job), _) | (None, JobStage::Waits(job)) => job,
                     (None, other) => {
                         // The polling thread will check `woken`. A free slot was woken by a stale waker.
-                        slot.woken = again && matches!(other, Stage::Polled);
+                        slot.woken = again && matches!(other, JobStage::Polled);
                         slot.job = other;
                         return;
                     }
                 };
                 if !again {
-                    slot.job = Stage::Waits(job);
+                    slot.job = JobStage::Waits(job);
                     return;
                 }
                 (job, slot.waker.clone())
@@ -155,7 +160,7 @@ impl Jobs {
     fn end(&self, index: usize) {
         let mut state = lock(&self.state);
         let slot = &mut state.slots[index];
-        slot.job = Stage::Free;
+        slot.job = JobStage::Free;
         slot.woken = false;
         if let Some(id) = slot.request.take() {
             state.by_request.remove(&id);
@@ -167,7 +172,7 @@ impl Jobs {
         let driver = {
             let mut state = lock(&self.state);
             let slot = &mut state.slots[index];
-            if std::mem::replace(&mut slot.woken, true) || !matches!(slot.job, Stage::Waits(_)) {
+            if std::mem::replace(&mut slot.woken, true) || !matches!(slot.job, JobStage::Waits(_)) {
                 return;
             }
             state.ready.push(index);
@@ -186,7 +191,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     /// Ends when it has been woken. Counts its polls.
-    fn waits(at: &Arc<Mutex<Option<Waker>>>, ended: &Arc<AtomicUsize>) -> Job {
+    fn waits(at: &Arc<Mutex<Option<Waker>>>, ended: &Arc<AtomicUsize>) -> JobFuture {
         let (at, ended, mut polls) = (at.clone(), ended.clone(), 0);
         Box::pin(poll_fn(move |cx| {
             polls += 1;
@@ -200,14 +205,14 @@ mod tests {
     }
 
     #[cfg(not(nine_loom))]
-    fn poll(jobs: &Jobs) {
+    fn poll(jobs: &JobTable) {
         jobs.poll(&mut Context::from_waker(Waker::noop()));
     }
 
     #[cfg(not(nine_loom))]
     #[test]
     fn a_job_runs_at_once_and_again_when_it_is_woken() {
-        let jobs = Arc::new(Jobs::default());
+        let jobs = Arc::new(JobTable::default());
         let (at, ended) = (Arc::default(), Arc::default());
         jobs.begin(None, waits(&at, &ended));
         poll(&jobs);
@@ -225,7 +230,7 @@ mod tests {
     #[cfg(not(nine_loom))]
     #[test]
     fn a_job_that_wakes_itself_is_polled_until_it_waits() {
-        let jobs = Arc::new(Jobs::default());
+        let jobs = Arc::new(JobTable::default());
         let mut polls = 0;
         jobs.begin(
             None,
@@ -243,7 +248,7 @@ mod tests {
     fn a_job_woken_from_another_thread_is_never_left_lying_in_any_order() {
         use loom::future::block_on;
         loom::model(|| {
-            let jobs = Arc::new(Jobs::default());
+            let jobs = Arc::new(JobTable::default());
             let (at, ended): (Arc<Mutex<Option<Waker>>>, Arc<AtomicUsize>) =
                 (Arc::new(Mutex::new(None)), Arc::default());
             let waker = {

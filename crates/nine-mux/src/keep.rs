@@ -1,8 +1,8 @@
 //! Reconnection: restores the fids of servers that are mounted with `-r`.
 //!
-//! In: fids of such a mount, which register with their [`Lane`]; connections that end; requests that were in flight or
-//! come meanwhile. Out: the same fids on a new connection, walked to and opened again, or an error for each fid that
-//! cannot be restored. Requests are repeated if that is safe.
+//! In: fids of such a mount, which register with their [`UpstreamConnection`]; connections that end; requests that were
+//! in flight or come meanwhile. Out: the same fids on a new connection, walked to and opened again, or an error for
+//! each fid that cannot be restored. Requests are repeated if that is safe.
 //!
 //! A connection has one reconnect task while there is something to restore. It dials at most once a second, and then
 //! *replays* the fids, [`REPLAY`] at a time. A request does not wait for the replay: it restores its own fid first.
@@ -31,12 +31,12 @@ use nine_io::server::{Later, Reply};
 use nine_net::lock::{Mutex, lock};
 use nine_proto::{Attr, Errno, GetMask, LockRequest, LockStatus, LockType, Op, OpenFlags, Qid, Time};
 
-use crate::cfid::{CFid, Live, Open};
-use crate::core::{Core, refused};
-use crate::outside::Outside;
-use crate::serve::Way;
+use crate::cfid::{ClientFid, OpenFidKind, UpstreamFid};
+use crate::core::{MuxCore, refused};
+use crate::outside::OutsideTasks;
+use crate::serve::RequestRoute;
 use crate::space::Place;
-use crate::upstream::{Lane, REFUSED_MAX, Root, Tree, is_refusal};
+use crate::upstream::{REFUSED_MAX, TreeRoot, UpstreamConnection, UpstreamTree, is_refusal};
 use crate::walk::steps;
 
 /// Time that a request waits for a server that is away and mounted with `-r`.
@@ -49,12 +49,12 @@ pub enum Wait {
 }
 
 /// The state of a reconnectable fid.
-pub(crate) struct Kept {
-    lane: Arc<Lane>,
+pub(crate) struct ReconnectableFid {
+    lane: Arc<UpstreamConnection>,
     /// Its index in the connection's table.
     slot: OnceLock<usize>,
     /// The upstream's fid that represents it since its first connection ended.
-    now: ArcSwapOption<Live>,
+    now: ArcSwapOption<UpstreamFid>,
     /// Held by the task or request that restores it.
     busy: AsyncMutex<()>,
     /// The connection on which it cannot be restored, and the error.
@@ -67,7 +67,7 @@ pub(crate) struct Kept {
     /// The number of loss reports that its Tfsyncs need not repeat: see [`UnsyncedChanges`](crate::unsynced).
     pub(crate) reports_seen: AtomicU64,
     /// The attributes at its open, if there are equal servers.
-    seen: OnceLock<Seen>,
+    seen: OnceLock<AgreedAttributes>,
     /// The file's birth time, if its server has reported it (9P2000.L).
     birth: OnceLock<Time>,
 }
@@ -79,21 +79,21 @@ pub(crate) const LISTED: u8 = 2;
 
 /// The attributes in which equal servers must agree.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct AgreedAttributes {
     length: u64,
     mtime: Time,
     vers: u32,
 }
 
-impl Seen {
+impl AgreedAttributes {
     fn of(attr: &Attr) -> Self {
         Self { length: attr.size, mtime: attr.mtime, vers: attr.qid.vers }
     }
 }
 
-impl Kept {
+impl ReconnectableFid {
     /// Creates the state for a new fid of this root, if its mount reconnects.
-    pub(crate) fn of(root: &Root, place: Place) -> Option<Box<Self>> {
+    pub(crate) fn of(root: &TreeRoot, place: Place) -> Option<Box<Self>> {
         root.tree.wait?;
         let since = root.tree.moves.end();
         Some(Box::new(Self {
@@ -112,7 +112,7 @@ impl Kept {
     }
 
     /// Returns the present place.
-    pub(crate) fn place(&self, tree: &Tree) -> Place {
+    pub(crate) fn place(&self, tree: &UpstreamTree) -> Place {
         let mut place = lock(&self.place);
         let (at, since) = &mut *place;
         (*since, *at) = tree.moves.now(at, *since);
@@ -120,16 +120,16 @@ impl Kept {
     }
 
     /// Returns the present place of a file that was at `place` when this fid was created.
-    pub(crate) fn moved(&self, tree: &Tree, place: &Place) -> Place {
+    pub(crate) fn moved(&self, tree: &UpstreamTree, place: &Place) -> Place {
         tree.moves.now(place, self.since).1
     }
 
-    pub(crate) fn now(&self) -> Option<Arc<Live>> {
+    pub(crate) fn now(&self) -> Option<Arc<UpstreamFid>> {
         self.now.load_full()
     }
 
     /// Registers the fid for restoration.
-    pub(crate) fn register(&self, cfid: &Arc<CFid>) {
+    pub(crate) fn register(&self, cfid: &Arc<ClientFid>) {
         self.slot.get_or_init(|| self.lane.keeping.enter(Arc::downgrade(cfid)));
     }
 
@@ -157,7 +157,7 @@ impl Kept {
     }
 
     pub(crate) fn see(&self, attr: &Attr) {
-        self.seen.get_or_init(|| Seen::of(attr));
+        self.seen.get_or_init(|| AgreedAttributes::of(attr));
     }
 
     /// Stores the birth time, if these attributes have one.
@@ -175,7 +175,7 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for ReconnectableFid {
     fn drop(&mut self) {
         self.slot.get().into_iter().for_each(|&slot| self.lane.keeping.leave(slot));
     }
@@ -183,13 +183,13 @@ impl Drop for Kept {
 
 /// The latest [`MOVES_MAX`] renames of a tree's files, so that older fids find their files.
 #[derive(Default)]
-pub(crate) struct Moves {
+pub(crate) struct RenameLog {
     /// Number of moves so far.
     end: AtomicU64,
     log: Mutex<VecDeque<(Place, Place)>>,
 }
 
-impl Moves {
+impl RenameLog {
     /// Appends renames. No reader sees a part of them.
     pub(crate) fn push(&self, renames: &[(&Place, &Place)]) {
         let mut log = lock(&self.log);
@@ -225,15 +225,15 @@ impl Moves {
 
 /// The fids to restore on a connection, and the requests that wait for it.
 #[derive(Default)]
-pub(crate) struct Keeping {
+pub(crate) struct FidRegistry {
     on: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<RegistryState>,
 }
 
 #[derive(Default)]
-struct State {
+struct RegistryState {
     /// The registered fids. Their number is bounded by the clients' fids.
-    slots: Vec<Option<Weak<CFid>>>,
+    slots: Vec<Option<Weak<ClientFid>>>,
     free: Vec<usize>,
     /// The next slot for the replay.
     at: usize,
@@ -249,7 +249,7 @@ struct State {
     peer: Option<Arc<str>>,
 }
 
-impl Keeping {
+impl FidRegistry {
     /// Marks the connection as reconnectable. Returns false if it was before.
     pub(crate) fn begin(&self) -> bool {
         !self.on.swap(true, Ordering::Relaxed)
@@ -300,7 +300,7 @@ impl Keeping {
         lock(&self.state).peer.as_ref().is_some_and(|latest| Arc::ptr_eq(latest, peer))
     }
 
-    fn enter(&self, cfid: Weak<CFid>) -> usize {
+    fn enter(&self, cfid: Weak<ClientFid>) -> usize {
         let mut state = lock(&self.state);
         match state.free.pop() {
             Some(slot) => {
@@ -324,7 +324,7 @@ impl Keeping {
     }
 
     /// Returns the next fid of the replay.
-    fn next(&self) -> Option<Arc<CFid>> {
+    fn next(&self) -> Option<Arc<ClientFid>> {
         let mut state = lock(&self.state);
         let slot = state.at.checked_rem(state.slots.len())?;
         state.at = slot + 1;
@@ -382,13 +382,13 @@ impl Keeping {
 }
 
 /// A request that waits for a connection.
-struct Waits<'k> {
-    keeping: &'k Keeping,
+struct ConnectionWait<'k> {
+    keeping: &'k FidRegistry,
     number: u64,
 }
 
-impl<'k> Waits<'k> {
-    fn new(keeping: &'k Keeping) -> Self {
+impl<'k> ConnectionWait<'k> {
+    fn new(keeping: &'k FidRegistry) -> Self {
         let mut state = lock(&keeping.state);
         state.waited += 1;
         let number = state.waited;
@@ -403,7 +403,7 @@ impl<'k> Waits<'k> {
     }
 }
 
-impl Drop for Waits<'_> {
+impl Drop for ConnectionWait<'_> {
     fn drop(&mut self) {
         lock(&self.keeping.state).waiting.remove(&self.number);
     }
@@ -411,11 +411,11 @@ impl Drop for Waits<'_> {
 
 /// The deadline for waiting for servers that are away. Set when the first wait starts.
 #[derive(Default)]
-pub(crate) struct Patience(Option<Duration>);
+pub(crate) struct WaitDeadline(Option<Duration>);
 
-impl Core {
+impl MuxCore {
     /// Handles the end of a connection.
-    pub(crate) fn lost(&self, lane: &Arc<Lane>) {
+    pub(crate) fn lost(&self, lane: &Arc<UpstreamConnection>) {
         if lane.keeping.is_on() && lane.keeping.is_needed() {
             self.mend(lane);
         }
@@ -424,15 +424,15 @@ impl Core {
     /// Waits for the connection of a tree, as long as its mount requests.
     pub(crate) async fn wait_for(
         &self,
-        tree: &Tree,
-        lane: &Arc<Lane>,
+        tree: &UpstreamTree,
+        lane: &Arc<UpstreamConnection>,
         wait: Wait,
-        patience: &mut Patience,
+        patience: &mut WaitDeadline,
     ) -> Result<(), Error> {
         if lane.client().is_some() {
             return Ok(());
         }
-        let waits = Waits::new(&lane.keeping);
+        let waits = ConnectionWait::new(&lane.keeping);
         self.mend(lane);
         let look = || match lane.client() {
             Some(_) => Some(Ok(())),
@@ -461,7 +461,7 @@ impl Core {
         }
     }
 
-    fn mend(&self, lane: &Arc<Lane>) {
+    fn mend(&self, lane: &Arc<UpstreamConnection>) {
         if lane.keeping.start() {
             let mender = mender(self.me.clone(), self.outside.clone(), Arc::downgrade(lane));
             self.jobs.begin(None, Box::pin(mender));
@@ -470,7 +470,7 @@ impl Core {
 
     /// Makes one attempt to reconnect and restore all fids. Returns the pause before the next attempt, or `None` if
     /// none is needed.
-    async fn bring_back(&self, lane: &Arc<Lane>) -> Option<Duration> {
+    async fn bring_back(&self, lane: &Arc<UpstreamConnection>) -> Option<Duration> {
         let upstream = lane.upstream().filter(|_| lane.keeping.is_needed())?;
         let Ok((client, _)) = lane.connect(&upstream, &self.outside).await else {
             let until = lock(&lane.keeping.state).failed.as_ref().map(|(_, until)| *until);
@@ -484,7 +484,7 @@ impl Core {
     }
 
     /// Restores the fids of a connection, as long as the new connection lasts.
-    async fn replay(&self, lane: &Arc<Lane>, client: &Client) {
+    async fn replay(&self, lane: &Arc<UpstreamConnection>, client: &Client) {
         let (back, gone) = (AtomicUsize::new(0), AtomicUsize::new(0));
         stream::iter(0..lane.keeping.len())
             .for_each_concurrent(REPLAY, async |_| {
@@ -504,7 +504,11 @@ impl Core {
 
     /// Restores a fid after its connection has ended. With `patience` it waits for the server, and for another task
     /// that restores the same fid.
-    pub(crate) async fn revive(&self, cfid: &CFid, patience: Option<&mut Patience>) -> Result<(), Error> {
+    pub(crate) async fn revive(
+        &self,
+        cfid: &ClientFid,
+        patience: Option<&mut WaitDeadline>,
+    ) -> Result<(), Error> {
         let Some(kept) = &cfid.kept else { return Ok(()) };
         let old = cfid.live();
         let (tree, is_dead) = (old.root.tree.clone(), old.root.client.dead().is_some());
@@ -551,13 +555,21 @@ impl Core {
     }
 
     /// Opens the same file in the same way on another connection.
-    async fn again(&self, cfid: &CFid, kept: &Kept, old: &Live, root: &Arc<Root>) -> Result<Live, Error> {
+    async fn again(
+        &self,
+        cfid: &ClientFid,
+        kept: &ReconnectableFid,
+        old: &UpstreamFid,
+        root: &Arc<TreeRoot>,
+    ) -> Result<UpstreamFid, Error> {
         let stale = |text: &str| refused(Errno::ESTALE, text);
         let is_same = root.member == old.root.member;
         let flags = match &cfid.open {
-            Some(Open::There(flags)) => Some(reopened(*flags)),
-            Some(Open::Attribute) => return Err(stale("the connection went while the attribute was open")),
-            Some(Open::Here(_)) | None => None,
+            Some(OpenFidKind::There(flags)) => Some(reopened(*flags)),
+            Some(OpenFidKind::Attribute) => {
+                return Err(stale("the connection went while the attribute was open"));
+            }
+            Some(OpenFidKind::Here(_)) | None => None,
         };
         if kept.is(LOCKED) {
             return Err(stale("its locks were lost with the connection"));
@@ -583,7 +595,7 @@ impl Core {
         if !is_it {
             return Err(stale("the server is back, and has another file there"));
         }
-        let live = Live { root: root.clone(), file, raw };
+        let live = UpstreamFid { root: root.clone(), file, raw };
         if let Some(birth) = kept.birth.get().filter(|_| is_same) {
             // The server may have reused the qid's number for another file.
             let attr = live.file.getattr(GetMask::BASIC | GetMask::BTIME).await?;
@@ -594,7 +606,7 @@ impl Core {
         let Some(flags) = flags else { return Ok(live) };
         if !is_same && !cfid.is_dir() {
             let attr = live.file.getattr(GetMask::BASIC).await?;
-            if kept.seen.get() != Some(&Seen::of(&attr)) {
+            if kept.seen.get() != Some(&AgreedAttributes::of(&attr)) {
                 return Err(stale("it is not the same on the equal server"));
             }
         }
@@ -604,14 +616,14 @@ impl Core {
         if is_same && !is_file(raw, old.raw) {
             return Err(stale("the server is back, and opens another file"));
         }
-        Ok(Live { file: Arc::new(file), raw, ..live })
+        Ok(UpstreamFid { file: Arc::new(file), raw, ..live })
     }
 
     /// Asks for the birth time of a newly opened file if it is not known. The client does not wait for it.
     pub(crate) fn learn_birth(&self, reply: &Reply) {
         let Reply::Open { node, .. } = reply else { return };
-        let Ok(cfid) = node.clone().downcast::<CFid>() else { return };
-        let live = Live::clone(&cfid.live());
+        let Ok(cfid) = node.clone().downcast::<ClientFid>() else { return };
+        let live = UpstreamFid::clone(&cfid.live());
         let is_unknown = cfid.kept.as_ref().is_some_and(|kept| kept.birth.get().is_none());
         if !is_unknown || !live.root.client.dialect().is_l() || live.raw.is_event() {
             return;
@@ -630,26 +642,26 @@ impl Core {
     /// Repeats a request after its connection has ended, if that is safe, until it has a reply. `lost` is the error, if
     /// the request was sent or was about to be.
     pub(crate) async fn persist(&self, req: &Later, mut lost: Option<Error>) -> Result<Reply, Error> {
-        let mut patience = Patience::default();
+        let mut patience = WaitDeadline::default();
         let mut last = refused(Errno::ECONNRESET, "the connection went, again and again");
         // The limit tells a server that always closes the connection from one that did so during a request.
         for _ in 0..REPEATS {
-            let cfid = req.node::<CFid>().ok();
+            let cfid = req.node::<ClientFid>().ok();
             let repeat = repeats(&req.op(), cfid.as_deref());
-            if let (Op::Clunk, Repeat::Over, Some(cfid)) = (req.op(), &repeat, &cfid)
+            if let (Op::Clunk, RepeatDecision::Over, Some(cfid)) = (req.op(), &repeat, &cfid)
                 && cfid.live().root.client.dead().is_some()
             {
                 return Ok(Reply::Done);
             }
             if let Some(error) = lost.take().filter(|error| !matches!(error, Error::Unsent { .. })) {
                 match repeat {
-                    Repeat::Yes => last = error,
-                    Repeat::Over => return Ok(Reply::Done),
-                    Repeat::No => return Err(unknown(&error)),
+                    RepeatDecision::Yes => last = error,
+                    RepeatDecision::Over => return Ok(Reply::Done),
+                    RepeatDecision::No => return Err(unknown(&error)),
                 }
             }
             let mut revived = Ok(());
-            for cfid in cfid.iter().chain(&req.node2::<CFid>().ok()) {
+            for cfid in cfid.iter().chain(&req.node2::<ClientFid>().ok()) {
                 if revived.is_ok() {
                     revived = self.revive(cfid, Some(&mut patience)).await;
                 }
@@ -667,12 +679,12 @@ impl Core {
             }
             match self.way(req) {
                 // The connection of one of its files has ended again.
-                Way::Later => {}
+                RequestRoute::Later => {}
                 way => match self.once(req, way).await {
                     Err(error) if self.keeps(&error) => {
                         if !matches!(error, Error::Unsent { .. }) {
                             // The server was back and is away again: start a new wait.
-                            patience = Patience::default();
+                            patience = WaitDeadline::default();
                         }
                         lost = Some(error);
                     }
@@ -690,13 +702,13 @@ impl Core {
         else {
             return false;
         };
-        let of = |lane: Arc<Lane>| lane.keeping.is_on() && lane.keeping.was(peer);
+        let of = |lane: Arc<UpstreamConnection>| lane.keeping.is_on() && lane.keeping.was(peer);
         self.upstreams().iter().any(|upstream| upstream.lanes().into_iter().any(of))
     }
 }
 
 /// The reconnect task of a connection. It holds no reference to the mux while it sleeps.
-async fn mender(core: Weak<Core>, outside: Arc<Outside>, lane: Weak<Lane>) {
+async fn mender(core: Weak<MuxCore>, outside: Arc<OutsideTasks>, lane: Weak<UpstreamConnection>) {
     loop {
         let (Some(core), Some(lane)) = (core.upgrade(), lane.upgrade()) else { return };
         let Some(rest) = core.bring_back(&lane).await else { return };
@@ -706,7 +718,7 @@ async fn mender(core: Weak<Core>, outside: Arc<Outside>, lane: Weak<Lane>) {
 }
 
 /// Checks at intervals that a connection is alive, as long as the connection exists.
-pub(crate) async fn pulse(outside: Arc<Outside>, lane: Weak<Lane>) {
+pub(crate) async fn pulse(outside: Arc<OutsideTasks>, lane: Weak<UpstreamConnection>) {
     loop {
         outside.within(BEAT, pending::<()>()).await;
         let Some(lane) = lane.upgrade() else { return };
@@ -735,7 +747,7 @@ pub(crate) fn is_passing(errno: Errno) -> bool {
 }
 
 /// The treatment of a request that was sent and not answered.
-enum Repeat {
+enum RepeatDecision {
     Yes,
     /// It counts as done, whatever happened.
     Over,
@@ -743,18 +755,20 @@ enum Repeat {
     No,
 }
 
-fn repeats(op: &Op<'_>, cfid: Option<&CFid>) -> Repeat {
+fn repeats(op: &Op<'_>, cfid: Option<&ClientFid>) -> RepeatDecision {
     let appends = || match cfid.map(|cfid| (&cfid.open, cfid.first.raw.ty)) {
-        Some((Some(Open::There(flags)), ty)) => flags.has(OpenFlags::APPEND) || ty & Qid::APPEND != 0,
+        Some((Some(OpenFidKind::There(flags)), ty)) => flags.has(OpenFlags::APPEND) || ty & Qid::APPEND != 0,
         _ => true,
     };
     // Each open or read of an event file has an effect.
     let is_event = cfid.is_some_and(|cfid| cfid.first.raw.is_event());
     match op {
-        Op::Open { .. } | Op::Read { .. } | Op::Write { .. } if is_event => Repeat::No,
-        Op::Clunk if !matches!(cfid.map(|cfid| &cfid.open), Some(Some(Open::Attribute))) => Repeat::Over,
-        Op::Write { .. } if !appends() => Repeat::Yes,
-        Op::Setattr { set } if set.name.is_none() => Repeat::Yes,
+        Op::Open { .. } | Op::Read { .. } | Op::Write { .. } if is_event => RepeatDecision::No,
+        Op::Clunk if !matches!(cfid.map(|cfid| &cfid.open), Some(Some(OpenFidKind::Attribute))) => {
+            RepeatDecision::Over
+        }
+        Op::Write { .. } if !appends() => RepeatDecision::Yes,
+        Op::Setattr { set } if set.name.is_none() => RepeatDecision::Yes,
         Op::Auth { .. }
         | Op::Attach { .. }
         | Op::Walk { .. }
@@ -767,8 +781,8 @@ fn repeats(op: &Op<'_>, cfid: Option<&CFid>) -> Repeat {
         | Op::Fsync { .. }
         | Op::Lock(_)
         | Op::Getlock(_)
-        | Op::XattrWalk { .. } => Repeat::Yes,
-        _ => Repeat::No,
+        | Op::XattrWalk { .. } => RepeatDecision::Yes,
+        _ => RepeatDecision::No,
     }
 }
 
@@ -798,13 +812,13 @@ mod tests {
     #[test]
     fn who_waits_for_a_server_is_woken_when_it_is_back_in_any_order() {
         loom::model(|| {
-            let lane = Arc::new((Keeping::default(), AtomicBool::new(false)));
+            let lane = Arc::new((FidRegistry::default(), AtomicBool::new(false)));
             let comes = lane.clone();
             let thread = loom::thread::spawn(move || {
                 comes.1.store(true, Ordering::SeqCst);
                 comes.0.is_back(&"server".into());
             });
-            let waits = Waits::new(&lane.0);
+            let waits = ConnectionWait::new(&lane.0);
             let look = || lane.1.load(Ordering::SeqCst).then_some(());
             block_on(poll_fn(|cx| waits.poll(cx, look)));
             thread.join().unwrap();

@@ -68,15 +68,15 @@ pub use upstream::{
     As, BUDGET, Boxed, Dial, GREETING, HOPS_MAX, OTHERS_MAX, RETRY, Server, Spawn, is_owner, told,
 };
 
-use crate::cfid::Walker;
-use crate::core::Core;
+use crate::cfid::AttachContext;
+use crate::core::MuxCore;
 
 /// The name space for clients that do not name one.
 pub const MAIN: &str = "main";
 
 /// A multiplexer. Clones share their state.
 #[derive(Clone)]
-pub struct Mux(Arc<Core>);
+pub struct Mux(Arc<MuxCore>);
 
 /// The user that mounts and binds: the one that runs the mux.
 #[derive(Clone, Debug, Default)]
@@ -91,7 +91,7 @@ impl Mux {
     /// Creates a mux (muxalloc of the seed). Its name spaces are based on the tree of `backbone`, which must be in
     /// memory. Missing mount points are created there. The mux makes no progress unless [`Mux::run`] is polled.
     pub fn new(backbone: Server, names: Arc<dyn Names>) -> Self {
-        let core = Core::new(names);
+        let core = MuxCore::new(names);
         let upstream = core.upstream(backbone);
         let owner = As::User { name: Box::default(), uid: None };
         core.set_backbone(core.tree(&upstream, "", &owner, None, false));
@@ -112,10 +112,10 @@ impl Mux {
         self.space_of(self.0.named_or_new(name), &owner)
     }
 
-    fn space_of(&self, named: Arc<named::Named>, owner: &Owner) -> Space {
-        let ident = self.0.ident(&owner.name, owner.uid, upstream::Standing::Proven, false);
+    fn space_of(&self, named: Arc<named::NamedSpace>, owner: &Owner) -> Space {
+        let ident = self.0.ident(&owner.name, owner.uid, upstream::UserStanding::Proven, false);
         let (principal, base) = (ClientPrincipal::Owner, b"/"[..].into());
-        let by = Arc::new(Walker { named, ident, hops: 0, client: 0, principal, base });
+        let by = Arc::new(AttachContext { named, ident, hops: 0, client: 0, principal, base });
         Space { core: self.0.clone(), by, limit: 2 * GREETING }
     }
 }
@@ -126,8 +126,8 @@ impl Mux {
 /// all.
 #[derive(Clone)]
 pub struct Space {
-    core: Arc<Core>,
-    by: Arc<Walker>,
+    core: Arc<MuxCore>,
+    by: Arc<AttachContext>,
     /// Timeout of a call for each server on its path.
     limit: Duration,
 }

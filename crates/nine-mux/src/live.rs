@@ -30,7 +30,7 @@ use nine_proto::{Dialect, Errno, show};
 
 use crate::core::{is_away, refused};
 use crate::made::{CallRecord, StatementCall};
-use crate::named::Named;
+use crate::named::NamedSpace;
 use crate::script::{self, Alone, Mount, Statement, User, quote};
 use crate::show::{MountStatus, UpstreamStatus};
 use crate::space::{Flags, Order, names_of};
@@ -52,23 +52,23 @@ pub trait Kinds: Send + Sync + 'static {
 
 /// The running mux and its statements. Clones share their state.
 #[derive(Clone)]
-pub struct Live(Arc<State>);
+pub struct Live(Arc<LiveState>);
 
 /// New values of all name spaces, prepared beside the present ones until [`Draft::replace`]. Dropping the draft before
 /// that changes nothing.
 pub struct Draft {
     live: Live,
-    named: BTreeMap<Arc<str>, Arc<Named>>,
+    named: BTreeMap<Arc<str>, Arc<NamedSpace>>,
     spaces: BTreeMap<Arc<str>, Vec<String>>,
     record: CallRecord,
     /// The running mounts that lines of the draft have claimed, by name space. The draft mounts their servers again.
     claimed: BTreeMap<Box<str>, BTreeSet<u64>>,
-    pending: Vec<Pending>,
+    pending: Vec<PendingStatement>,
     /// Number of modules that its lines have named, by server.
     pushed: HashMap<Arc<str>, usize>,
 }
 
-struct State {
+struct LiveState {
     mux: Mux,
     owner: Owner,
     kinds: Box<dyn Kinds>,
@@ -76,7 +76,7 @@ struct State {
     clients: Clients,
     /// The statements in effect.
     record: Mutex<CallRecord>,
-    pending: Mutex<Vec<Pending>>,
+    pending: Mutex<Vec<PendingStatement>>,
     /// Whether a job retries them.
     retries: AtomicBool,
     /// Name spaces other than [`MAIN`], and their users.
@@ -86,7 +86,7 @@ struct State {
 }
 
 /// A mount or bind that failed because a server on its path did not answer.
-struct Pending {
+struct PendingStatement {
     space: Box<str>,
     statement: Statement,
     /// The statement without secrets.
@@ -99,7 +99,7 @@ impl Live {
     pub fn new(mux: Mux, owner: Owner, kinds: impl Kinds, clients: Clients) -> Self {
         let (record, pending, retries) = Default::default();
         let (spaces, latest, kinds) = (Mutex::default(), Mutex::default(), Box::new(kinds));
-        Self(Arc::new(State { mux, owner, kinds, clients, record, pending, retries, spaces, latest }))
+        Self(Arc::new(LiveState { mux, owner, kinds, clients, record, pending, retries, spaces, latest }))
     }
 
     /// Whether there is a name space of this name.
@@ -353,7 +353,7 @@ impl Live {
     /// Formats the pending statements, each with its error as a comment.
     fn pending(&self, only: Option<&str>) -> String {
         let mut text = String::new();
-        for Pending { space, shown, why, .. } in lock(&self.0.pending).iter() {
+        for PendingStatement { space, shown, why, .. } in lock(&self.0.pending).iter() {
             if only.is_none_or(|only| *only == **space) {
                 put(&mut text, format_args!("{shown} # {}\n", show(why.as_bytes())));
             }
@@ -391,7 +391,7 @@ impl Live {
     }
 
     async fn try_again(&self, space: &str, statement: &Statement) {
-        let is = |line: &Pending| *line.space == *space && line.statement == *statement;
+        let is = |line: &PendingStatement| *line.space == *space && line.statement == *statement;
         if !lock(&self.0.pending).iter().any(is) {
             return;
         }
@@ -495,7 +495,7 @@ impl Live {
     }
 }
 
-impl State {
+impl LiveState {
     /// Mounts a server. `shown` is its word as it is displayed.
     async fn mount(
         &self,
@@ -577,7 +577,7 @@ impl Draft {
                 mount.server = server;
             }
             let (statement, why) = (statement.clone(), error.to_string());
-            self.pending.push(Pending { space: space.into(), statement, shown, why });
+            self.pending.push(PendingStatement { space: space.into(), statement, shown, why });
         }
         can_wait
     }
@@ -681,8 +681,8 @@ async fn unmount(
 }
 
 /// Removes pending statements: the last one with these words, or all for `old`. Returns whether there were any.
-fn forget(pending: &mut Vec<Pending>, space: &str, new: Option<&str>, old: &str) -> bool {
-    let is = |line: &Pending| {
+fn forget(pending: &mut Vec<PendingStatement>, space: &str, new: Option<&str>, old: &str) -> bool {
+    let is = |line: &PendingStatement| {
         let (of, at) = match &line.statement {
             Statement::Mount(mount) => ([&mount.server, &mount.word], &mount.old),
             Statement::Bind { new, old, .. } => ([new, new], old),
@@ -723,7 +723,7 @@ fn tell(visitor: &Visitor, space: &str, line: &str, error: Option<&nine_proto::E
     );
 }
 
-fn live(state: &Weak<State>) -> Option<Live> {
+fn live(state: &Weak<LiveState>) -> Option<Live> {
     state.upgrade().map(Live)
 }
 

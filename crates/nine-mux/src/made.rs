@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use crate::script::{Mount, Statement};
 use crate::space::{Flags, Head, Order, Place, Space, TreeId, names_of};
-use crate::views::Views;
+use crate::views::SpaceViews;
 
 /// A statement in effect. It has the displayed SERVER word.
 pub(crate) struct StatementCall {
@@ -106,7 +106,8 @@ impl CallRecord {
 
     /// Returns lines that recreate a name space. A call that no line can recreate becomes a comment.
     pub(crate) fn lines(&self, space: &str, value: &Space) -> Vec<String> {
-        let mut again = Again { record: self, made: Space::new(value.root().clone()), lines: Vec::new() };
+        let mut again =
+            ScriptBuilder { record: self, made: Space::new(value.root().clone()), lines: Vec::new() };
         let heads = value.heads();
         let calls = heads.iter().flat_map(|head| head.members.iter().map(move |member| (member.id, *head)));
         let calls: BTreeMap<u64, &Arc<Head>> = calls.filter(|(id, _)| *id > 0).collect();
@@ -122,13 +123,13 @@ impl CallRecord {
 }
 
 /// A script under construction, and the name space that its lines create so far.
-struct Again<'r> {
+struct ScriptBuilder<'r> {
     record: &'r CallRecord,
     made: Space,
     lines: Vec<String>,
 }
 
-impl Again<'_> {
+impl ScriptBuilder<'_> {
     /// Writes the lines that recreate the members of call `id` at their present position.
     fn call(&mut self, head: &Head, id: u64, made: &StatementCall) {
         let (old, new) = match &made.statement {
@@ -226,7 +227,7 @@ impl Again<'_> {
         if let Some(path) = first.filter(|path| is_it(path)) {
             return Some(path.into());
         }
-        let views = Views::of(&self.made);
+        let views = SpaceViews::of(&self.made);
         let mut paths: Vec<String> = views
             .of_tree(place.tree)
             .filter(|view| place.is_within(&view.place))

@@ -6,12 +6,12 @@ use nine_io::server::Request;
 use nine_proto::msg::{Data, OnlyUStr, OptionalU32, Tmsg};
 use nine_proto::{Fid, Make, Op, OpenFlags, RenameMode, mode};
 
-use crate::cfid::Live;
+use crate::cfid::UpstreamFid;
 
 /// Returns the message with the same meaning. `None` if it takes several messages or the dialect has none.
 pub(crate) fn message<'r>(
     request: &'r Request,
-    live: &Live,
+    live: &UpstreamFid,
     other: Option<Fid>,
     newfid: Fid,
 ) -> Option<(Tmsg<'r>, Option<Bytes>)> {

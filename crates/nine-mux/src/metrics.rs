@@ -45,9 +45,9 @@ pub(crate) fn text(clients: usize, servers: &[UpstreamStatus]) -> String {
     text
 }
 
-type Gauge = (&'static str, &'static str, fn(&UpstreamStatus) -> usize);
+type UpstreamGauge = (&'static str, &'static str, fn(&UpstreamStatus) -> usize);
 
-const GAUGES: &[Gauge] = &[
+const GAUGES: &[UpstreamGauge] = &[
     ("server_connections", "Connections that are there.", |server| server.live().count()),
     ("server_in_flight", "Requests under way.", |server| server.live().map(|c| c.calls).sum()),
     ("server_orphans", "Requests that were flushed and are not yet settled.", |server| {

@@ -5,12 +5,12 @@ use std::sync::atomic::AtomicBool;
 
 use arc_swap::ArcSwap;
 
-use crate::herald::Heralds;
+use crate::herald::ChangePublishers;
 use crate::space::Space;
 use nine_net::lock::{Mutex, lock};
 
 /// A named name space. Readers load the value without a lock. Changes are serialized.
-pub(crate) struct Named {
+pub(crate) struct NamedSpace {
     pub(crate) name: Box<str>,
     value: ArcSwap<Space>,
     changes: Mutex<()>,
@@ -19,10 +19,10 @@ pub(crate) struct Named {
     /// Whether only the owner may attach to it, whatever user name a client claims.
     pub(crate) for_owner: AtomicBool,
     /// The publishers of its changes.
-    pub(crate) heralds: Heralds,
+    pub(crate) heralds: ChangePublishers,
 }
 
-impl Named {
+impl NamedSpace {
     pub(crate) fn new(name: &str, space: Space) -> Self {
         Self {
             name: name.into(),
@@ -30,7 +30,7 @@ impl Named {
             changes: Mutex::default(),
             users: Mutex::default(),
             for_owner: AtomicBool::new(false),
-            heralds: Heralds::default(),
+            heralds: ChangePublishers::default(),
         }
     }
 

@@ -1,6 +1,6 @@
 //! The mux's access to the time, timers and tasks, which exist only where [`run`](crate::Mux::run) is polled.
 //!
-//! In: requests for tasks, alarms and the time, from any thread. Out: [`Outside::visit`] serves them on core 0. A
+//! In: requests for tasks, alarms and the time, from any thread. Out: [`OutsideTasks::visit`] serves them on core 0. A
 //! connection lives on the core of its clients. Core 0 polls `run`; the other cores are the [`Seat`]s.
 
 use std::future::{Future, poll_fn};
@@ -16,19 +16,19 @@ use nine_net::lock::{Mutex, lock};
 use crate::upstream::{Boxed, Spawn};
 
 #[derive(Default)]
-pub(crate) struct Outside {
-    errands: Mutex<Errands>,
+pub(crate) struct OutsideTasks {
+    errands: Mutex<OutsideQueue>,
     seats: OnceLock<Vec<Arc<Seat>>>,
 }
 
 #[derive(Default)]
-struct Errands {
+struct OutsideQueue {
     /// Tasks to spawn: dials, and drivers of new upstream connections. One for each connection.
     tasks: Vec<Boxed<()>>,
     /// Wakers of the jobs that wait for the time, at most one for each job.
     asking: Vec<Waker>,
     /// Requested alarms with their durations, at most one for each job.
-    alarms: Vec<(Duration, Arc<Alarm>)>,
+    alarms: Vec<(Duration, Arc<JobAlarm>)>,
     /// The monotonic and the wall time of the latest visit, and the number of visits.
     now: Duration,
     wall: Duration,
@@ -39,16 +39,16 @@ struct Errands {
 /// A timer, shared by the job that sets it and the task that runs it. A job cancels the timer when it is no longer
 /// needed: while a timer exists, the runtime reads the clock whenever it sleeps.
 #[derive(Default)]
-struct Alarm(Mutex<State>);
+struct JobAlarm(Mutex<AlarmState>);
 
 #[derive(Default)]
-struct State {
+struct AlarmState {
     over: bool,
     setter: Option<Waker>,
     task: Option<Waker>,
 }
 
-impl Alarm {
+impl JobAlarm {
     /// Ends the timer because it has expired or is cancelled.
     fn end(&self) {
         let wakers = {
@@ -59,7 +59,7 @@ impl Alarm {
         wakers.into_iter().flatten().for_each(Waker::wake);
     }
 
-    fn poll(&self, cx: &mut Context<'_>, waits: fn(&mut State) -> &mut Option<Waker>) -> Poll<()> {
+    fn poll(&self, cx: &mut Context<'_>, waits: fn(&mut AlarmState) -> &mut Option<Waker>) -> Poll<()> {
         let mut state = lock(&self.0);
         if state.over {
             return Poll::Ready(());
@@ -70,22 +70,22 @@ impl Alarm {
 }
 
 /// One side's handle of an alarm. The alarm ends when either side drops its handle.
-struct Set(Arc<Alarm>);
+struct AlarmHandle(Arc<JobAlarm>);
 
-impl Drop for Set {
+impl Drop for AlarmHandle {
     fn drop(&mut self) {
         self.0.end();
     }
 }
 
-/// A core of the [`Outside`].
+/// A core of the [`OutsideTasks`].
 #[derive(Clone)]
-pub(crate) struct Place {
-    pub(crate) outside: Arc<Outside>,
+pub(crate) struct OutsideCore {
+    pub(crate) outside: Arc<OutsideTasks>,
     seat: usize,
 }
 
-impl Spawn for Place {
+impl Spawn for OutsideCore {
     fn spawn(&self, task: Boxed<()>) {
         match self.seat.checked_sub(1) {
             Some(n) => self.outside.seats()[n].spawn(task),
@@ -94,7 +94,7 @@ impl Spawn for Place {
     }
 }
 
-impl Place {
+impl OutsideCore {
     /// Runs a future on that core, with that core's reactor. Dropping the returned future drops it. `None` if it did
     /// not complete.
     pub(crate) async fn run<T: Send + 'static>(
@@ -104,8 +104,8 @@ impl Place {
         if self.outside.seats().is_empty() {
             return Some(future.await);
         }
-        let alarm = Arc::<Alarm>::default();
-        let (rings, told) = (Set(alarm.clone()), Arc::new(Mutex::new(None)));
+        let alarm = Arc::<JobAlarm>::default();
+        let (rings, told) = (AlarmHandle(alarm.clone()), Arc::new(Mutex::new(None)));
         let tell = told.clone();
         self.spawn(Box::pin(async move {
             let mut future = pin!(future);
@@ -117,13 +117,13 @@ impl Place {
             // This wakes the waiting caller.
             drop(rings);
         }));
-        let waits = Set(alarm);
+        let waits = AlarmHandle(alarm);
         poll_fn(|cx| waits.0.poll(cx, |state| &mut state.setter)).await;
         lock(&told).take()
     }
 }
 
-impl Outside {
+impl OutsideTasks {
     /// Sets the other cores. Called before the first client connects.
     pub(crate) fn sit(&self, seats: Vec<Arc<Seat>>) {
         let _ = self.seats.set(seats);
@@ -141,11 +141,11 @@ impl Outside {
     }
 
     /// Returns the core of an upstream connection.
-    pub(crate) fn place(self: &Arc<Self>, lane: u16) -> Place {
-        Place { outside: self.clone(), seat: usize::from(lane) % (self.seats().len() + 1) }
+    pub(crate) fn place(self: &Arc<Self>, lane: u16) -> OutsideCore {
+        OutsideCore { outside: self.clone(), seat: usize::from(lane) % (self.seats().len() + 1) }
     }
 
-    fn errand(&self, leave: impl FnOnce(&mut Errands)) {
+    fn errand(&self, leave: impl FnOnce(&mut OutsideQueue)) {
         let runner = {
             let mut errands = lock(&self.errands);
             leave(&mut errands);
@@ -182,15 +182,15 @@ impl Outside {
     /// Awaits a future for at most `limit`. Returns `None` after that.
     pub(crate) async fn within<T>(&self, limit: Duration, future: impl Future<Output = T>) -> Option<T> {
         let mut future = pin!(future);
-        let mut alarm: Option<Set> = None;
+        let mut alarm: Option<AlarmHandle> = None;
         poll_fn(|cx| {
             if let Poll::Ready(value) = future.as_mut().poll(cx) {
                 return Poll::Ready(Some(value));
             }
             let alarm = alarm.get_or_insert_with(|| {
-                let alarm = Arc::<Alarm>::default();
+                let alarm = Arc::<JobAlarm>::default();
                 self.errand(|errands| errands.alarms.push((limit, alarm.clone())));
-                Set(alarm)
+                AlarmHandle(alarm)
             });
             alarm.0.poll(cx, |state| &mut state.setter).map(|()| None)
         })
@@ -204,7 +204,7 @@ impl Outside {
             (errands.now, errands.wall) = (env.now(), env.wall());
             errands.visits += 1;
             errands.runner = Some(cx.waker().clone());
-            let Errands { tasks, asking, alarms, .. } = &mut *errands;
+            let OutsideQueue { tasks, asking, alarms, .. } = &mut *errands;
             (std::mem::take(tasks), std::mem::take(asking), std::mem::take(alarms))
         };
         for (limit, alarm) in alarms {

@@ -16,25 +16,25 @@ use nine_net::lock::{Mutex, lock};
 use nine_net::modules::{is_alone, name};
 use nine_proto::Errno;
 
-use crate::core::{Core, refused};
-use crate::outside::Outside;
-use crate::upstream::{GREETING, Server, Upstream};
+use crate::core::{MuxCore, refused};
+use crate::outside::OutsideTasks;
+use crate::upstream::{GREETING, Server, UpstreamServer};
 
 /// The modules of one server, the top one last. Their number is limited to that of one conversation.
-pub(crate) type Words = Arc<AsyncMutex<Vec<String>>>;
+pub(crate) type ModuleList = Arc<AsyncMutex<Vec<String>>>;
 
 /// The lists of all known servers.
 #[derive(Default)]
-pub(crate) struct Pushed(Mutex<HashMap<Arc<str>, Words>>);
+pub(crate) struct PushedModules(Mutex<HashMap<Arc<str>, ModuleList>>);
 
-impl Pushed {
+impl PushedModules {
     /// Returns the list of a server.
-    pub(crate) fn of(&self, server: &Arc<str>) -> Words {
+    pub(crate) fn of(&self, server: &Arc<str>) -> ModuleList {
         let mut all = lock(&self.0);
         if let Some(known) = all.get(server) {
             return known.clone();
         }
-        let is_used = |words: &Words| {
+        let is_used = |words: &ModuleList| {
             Arc::strong_count(words) > 1 || words.try_lock().is_none_or(|words| !words.is_empty())
         };
         all.retain(|_, words| is_used(words));
@@ -56,8 +56,8 @@ impl Pushed {
 
 /// Pushes the modules of its server on a new connection. The list cannot change while the caller holds the result.
 pub(crate) async fn begin(
-    upstream: &Upstream,
-    outside: &Arc<Outside>,
+    upstream: &UpstreamServer,
+    outside: &Arc<OutsideTasks>,
     client: &Client,
     driver: &mut Driver,
 ) -> Result<OwnedMutexGuard<Vec<String>>, Error> {
@@ -68,7 +68,7 @@ pub(crate) async fn begin(
     let words = outside.within(GREETING, upstream.pushed.clone().lock_owned()).await;
     let words = words.ok_or_else(|| failed("its modules are being changed".into()))?;
     for (n, module) in words.iter().enumerate() {
-        let change = Change {
+        let change = ModuleChange {
             text: format!("push {module}"),
             alone: is_alone(module),
             // Do not send a token in plain text if tls is to be pushed.
@@ -87,7 +87,7 @@ pub(crate) async fn begin(
     Ok(words)
 }
 
-impl Core {
+impl MuxCore {
     /// Pushes a module on all connections to a server, present and future.
     pub(crate) async fn push(&self, server: &Server, module: &str) -> Result<(), Error> {
         let known = server.options.pushed.as_ref();
@@ -96,13 +96,16 @@ impl Core {
         known.modules.open(module).map_err(|fault| refused(Errno::EINVAL, &fault.to_string()))?;
         let list = self.pushed.of(&server.name);
         let mut words = list.lock().await;
-        if words.len() >= MOST {
-            return Err(refused(Errno::EINVAL, &format!("{MOST} modules are pushed, and no more may be")));
+        if words.len() >= SERVER_MODULES_MAX {
+            return Err(refused(
+                Errno::EINVAL,
+                &format!("{SERVER_MODULES_MAX} modules are pushed, and no more may be"),
+            ));
         }
         let taken = words.iter().map(|module| name(module));
         known.modules.fits(module, taken).map_err(|fault| refused(Errno::EINVAL, &fault.to_string()))?;
         let (text, may_show) = (format!("push {module}"), name(module) != "tls");
-        let change = Change { text, alone: is_alone(module), may_show };
+        let change = ModuleChange { text, alone: is_alone(module), may_show };
         self.change_modules(&server.name, &change, "pop").await?;
         words.push(module.to_owned());
         Ok(())
@@ -115,23 +118,29 @@ impl Core {
         let Some(top) = words.last() else {
             return Err(refused(Errno::EINVAL, "there is no module to pop"));
         };
-        let change = Change { text: "pop".into(), alone: is_alone(top), may_show: true };
+        let change = ModuleChange { text: "pop".into(), alone: is_alone(top), may_show: true };
         self.change_modules(server, &change, &format!("push {top}")).await?;
         words.pop();
         Ok(())
     }
 
     /// Changes all connections to a server or none. If one refuses, the others are changed back or closed.
-    async fn change_modules(&self, server: &Arc<str>, change: &Change, back: &str) -> Result<(), Error> {
+    async fn change_modules(
+        &self,
+        server: &Arc<str>,
+        change: &ModuleChange,
+        back: &str,
+    ) -> Result<(), Error> {
         let Some(upstream) = self.upstreams().into_iter().find(|of| of.server.name == *server) else {
             return Ok(());
         };
         let clients: Vec<_> = upstream.lanes().iter().filter_map(|lane| lane.client()).collect();
-        let on =
-            async |client: &Client, change: &Change| change.on(&self.outside, &upstream.server, client).await;
+        let on = async |client: &Client, change: &ModuleChange| {
+            change.on(&self.outside, &upstream.server, client).await
+        };
         let changed = join_all(clients.iter().map(|client| on(client, change))).await;
         let Some(why) = changed.iter().find_map(|changed| changed.as_ref().err()) else { return Ok(()) };
-        let back = Change { text: back.into(), alone: change.alone, may_show: false };
+        let back = ModuleChange { text: back.into(), alone: change.alone, may_show: false };
         let others = clients.iter().zip(&changed).filter(|(_, changed)| changed.is_ok());
         join_all(others.map(async |(client, _)| {
             if on(client, &back).await.is_err() {
@@ -144,7 +153,7 @@ impl Core {
 }
 
 /// A change of a connection's modules.
-struct Change {
+struct ModuleChange {
     text: String,
     /// Whether only this end changes.
     alone: bool,
@@ -152,9 +161,9 @@ struct Change {
     may_show: bool,
 }
 
-impl Change {
+impl ModuleChange {
     /// Changes one connection. In-flight requests must end soon. Returns the reason of a failure.
-    async fn on(&self, outside: &Arc<Outside>, server: &Server, client: &Client) -> Result<(), String> {
+    async fn on(&self, outside: &Arc<OutsideTasks>, server: &Server, client: &Client) -> Result<(), String> {
         // Boxed: this is rare and large, and would make every dial larger.
         let changed = Box::pin(async {
             match self.alone {
@@ -173,4 +182,4 @@ impl Change {
 }
 
 /// Maximum number of modules of one server.
-const MOST: usize = nine_net::DEEPEST;
+const SERVER_MODULES_MAX: usize = nine_net::DEEPEST;

@@ -26,38 +26,38 @@ const SLOTS: u16 = 0x8000;
 const TOP: u64 = 1 << 63;
 
 /// The state that all upstreams of a mux share.
-pub(crate) struct Qids {
+pub(crate) struct QidAllocator {
     free: Mutex<(u16, Vec<u16>)>,
-    hash: Hash,
+    hash: QidHash,
     /// Hashed paths with fids: the upstream, its path and the number of fids.
     live: Mutex<HashMap<u64, (u32, u64, u32)>>,
 }
 
-type Hash = Box<dyn Fn(u32, u64) -> u64 + Send + Sync>;
+type QidHash = Box<dyn Fn(u32, u64) -> u64 + Send + Sync>;
 
 /// The qid map of one upstream.
-pub(crate) struct Map {
+pub(crate) struct QidMap {
     upstream: u32,
     /// Maps upper bits to slots.
     slots: RwLock<HashMap<u16, u16>>,
 }
 
-impl Qids {
+impl QidAllocator {
     pub(crate) fn new() -> Self {
         let key = RandomState::new();
         Self::with_hash(Box::new(move |upstream, path| key.hash_one((upstream, path))))
     }
 
-    fn with_hash(hash: Hash) -> Self {
+    fn with_hash(hash: QidHash) -> Self {
         Self { free: Mutex::new((0, Vec::new())), hash, live: Mutex::default() }
     }
 
-    pub(crate) fn map(&self, map: &Map, qid: Qid) -> Qid {
+    pub(crate) fn map(&self, map: &QidMap, qid: Qid) -> Qid {
         Qid { path: self.path(map, qid.path), ..qid }
     }
 
-    /// Returns the path for a new fid of a file. The caller must release it with [`Qids::release`].
-    pub(crate) fn hold(&self, map: &Map, qid: Qid) -> Qid {
+    /// Returns the path for a new fid of a file. The caller must release it with [`QidAllocator::release`].
+    pub(crate) fn hold(&self, map: &QidMap, qid: Qid) -> Qid {
         let mut path = self.path(map, qid.path);
         if path & TOP != 0 {
             let mut live = lock(&self.live);
@@ -94,12 +94,12 @@ impl Qids {
     }
 
     /// Frees the slots of an upstream that has ended, together with all fids there.
-    pub(crate) fn give_back(&self, map: &Map) {
+    pub(crate) fn give_back(&self, map: &QidMap) {
         let mut slots = map.slots.write().unwrap_or_else(std::sync::PoisonError::into_inner);
         lock(&self.free).1.extend(slots.drain().map(|(_, slot)| slot));
     }
 
-    fn path(&self, map: &Map, path: u64) -> u64 {
+    fn path(&self, map: &QidMap, path: u64) -> u64 {
         let upper = (path >> 48) as u16;
         let lower = path & (u64::MAX >> 16);
         let known = || {
@@ -115,7 +115,7 @@ impl Qids {
     }
 
     /// Assigns a slot to new upper bits. Returns the present slot if another thread has just assigned one.
-    fn take(&self, map: &Map, upper: u16) -> Option<u16> {
+    fn take(&self, map: &QidMap, upper: u16) -> Option<u16> {
         let mut slots = map.slots.write().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(&slot) = slots.get(&upper) {
             return Some(slot);
@@ -133,7 +133,7 @@ impl Qids {
     }
 }
 
-impl Map {
+impl QidMap {
     pub(crate) fn new(upstream: u32) -> Self {
         Self { upstream, slots: RwLock::default() }
     }
@@ -149,8 +149,8 @@ mod tests {
 
     #[test]
     fn equal_paths_of_two_upstreams_differ_and_stay_as_they_were() {
-        let qids = Qids::new();
-        let (a, b) = (Map::new(1), Map::new(2));
+        let qids = QidAllocator::new();
+        let (a, b) = (QidMap::new(1), QidMap::new(2));
         let (first, second) = (qids.map(&a, qid(5)), qids.map(&b, qid(5)));
         assert_ne!(first.path, second.path);
         assert_eq!((first.ty, first.vers, first.path & 0xffff_ffff_ffff), (0x80, 7, 5));
@@ -160,8 +160,8 @@ mod tests {
 
     #[test]
     fn past_all_slots_paths_are_hashed_and_still_unique() {
-        let qids = Qids::new();
-        let maps: Vec<Map> = (0..70).map(Map::new).collect();
+        let qids = QidAllocator::new();
+        let maps: Vec<QidMap> = (0..70).map(QidMap::new).collect();
         let mut seen = std::collections::HashSet::new();
         for map in &maps {
             for upper in 0..1000u64 {
@@ -179,8 +179,8 @@ mod tests {
 
     #[test]
     fn one_upstream_does_not_take_all_slots() {
-        let qids = Qids::new();
-        let (greedy, other) = (Map::new(1), Map::new(2));
+        let qids = QidAllocator::new();
+        let (greedy, other) = (QidMap::new(1), QidMap::new(2));
         for upper in 0..0x10000u64 {
             qids.map(&greedy, qid(upper << 48));
         }
@@ -189,9 +189,9 @@ mod tests {
 
     #[test]
     fn fids_of_two_files_whose_hashes_meet_have_two_paths() {
-        let mut qids = Qids::with_hash(Box::new(|_, path| path & 1));
+        let mut qids = QidAllocator::with_hash(Box::new(|_, path| path & 1));
         qids.free = Mutex::new((SLOTS, Vec::new()));
-        let map = Map::new(1);
+        let map = QidMap::new(1);
         let (two, four) = (qids.hold(&map, qid(2)), qids.hold(&map, qid(4)));
         assert_ne!(two.path, four.path);
         assert_eq!(qids.hold(&map, qid(2)), two);
@@ -203,10 +203,10 @@ mod tests {
 
     #[test]
     fn slots_of_an_upstream_that_has_gone_are_used_again() {
-        let qids = Qids::new();
-        let map = Map::new(1);
+        let qids = QidAllocator::new();
+        let map = QidMap::new(1);
         let slot = qids.map(&map, qid(0)).path >> 48;
         qids.give_back(&map);
-        assert_eq!(qids.map(&Map::new(2), qid(0)).path >> 48, slot);
+        assert_eq!(qids.map(&QidMap::new(2), qid(0)).path >> 48, slot);
     }
 }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nine_io::near;
-use words::{Sort, Word, words};
+use words::{ScriptWord, WordKind, words};
 
 use crate::keep::Wait;
 use crate::space::{Flags, Order};
@@ -220,7 +220,7 @@ fn about(line: &str, what: &str) -> Option<usize> {
 
 /// Parses a script. `file` is its name in messages.
 pub fn parse(file: &str, text: &str, world: &mut dyn World) -> Script {
-    let mut parser = Parser {
+    let mut parser = ScriptParser {
         world,
         open: Vec::new(),
         included: 0,
@@ -232,7 +232,7 @@ pub fn parse(file: &str, text: &str, world: &mut dyn World) -> Script {
     parser.out
 }
 
-struct Parser<'w> {
+struct ScriptParser<'w> {
     world: &'w mut dyn World,
     /// The files that are being parsed, the outermost first.
     open: Vec<Arc<str>>,
@@ -243,7 +243,7 @@ struct Parser<'w> {
     out: Script,
 }
 
-impl Parser<'_> {
+impl ScriptParser<'_> {
     fn file(&mut self, file: Arc<str>, text: &str) {
         self.open.push(file.clone());
         for (n, line) in (1..).zip(text.lines()) {
@@ -270,7 +270,7 @@ impl Parser<'_> {
         };
         let words = words(line, &variable)?;
         let Some((first, rest)) = words.split_first() else { return Ok(()) };
-        if let Sort::Assignment(name) = &first.sort {
+        if let WordKind::Assignment(name) = &first.sort {
             if let Some(more) = rest.first() {
                 return Err(format!("`{}` after a value; a value is one word: NAME='two words'", more.text));
             }
@@ -314,29 +314,29 @@ impl Parser<'_> {
 }
 
 /// Joins a listener's words with blanks, the address first.
-fn address_first(words: &[Word], is_address: impl Fn(&Word) -> bool) -> String {
+fn address_first(words: &[ScriptWord], is_address: impl Fn(&ScriptWord) -> bool) -> String {
     let (mut listener, rest): (Vec<_>, Vec<_>) = words.iter().partition(|word| is_address(word));
     listener.extend(rest);
     let words: Vec<&str> = listener.iter().map(|word| &*word.text).collect();
     words.join(" ")
 }
 
-fn statement(verb: &str, words: &[Word], space: &mut Arc<str>) -> Result<Statement, String> {
+fn statement(verb: &str, words: &[ScriptWord], space: &mut Arc<str>) -> Result<Statement, String> {
     match verb {
         "mount" => {
-            let (options, rest) = Options::parse("mount", words)?;
+            let (options, rest) = StatementOptions::parse("mount", words)?;
             let (server, old, aname) = match rest {
                 [server, old] => (server, old, ""),
                 [server, old, aname] => (server, old, &*aname.text),
                 _ => return Err(format!("`mount` with {}; {MOUNT}", count(rest))),
             };
-            let Options { flags, lanes, wait, ahead, user } = options;
+            let StatementOptions { flags, lanes, wait, ahead, user } = options;
             let (server, old, aname) = (filled("SERVER", server)?, path("OLD", old)?, aname.into());
             let word = server.clone();
             Ok(Statement::Mount(Mount { flags, lanes, wait, ahead, user, server, word, old, aname }))
         }
         "bind" => {
-            let (Options { flags, .. }, rest) = Options::parse("bind", words)?;
+            let (StatementOptions { flags, .. }, rest) = StatementOptions::parse("bind", words)?;
             let [new, old] = rest else { return Err(format!("`bind` with {}; {BIND}", count(rest))) };
             Ok(Statement::Bind { flags, new: path("NEW", new)?, old: path("OLD", old)? })
         }
@@ -345,11 +345,11 @@ fn statement(verb: &str, words: &[Word], space: &mut Arc<str>) -> Result<Stateme
             [new, old] => Ok(Statement::Unmount { new: Some(filled("NEW", new)?), old: path("OLD", old)? }),
             _ => Err(format!("`unmount` with {}; write: unmount [NEW] OLD", count(words))),
         },
-        "listen" if words.iter().any(Word::is_web) => {
-            Ok(Statement::Web { listener: address_first(words, Word::is_web) })
+        "listen" if words.iter().any(ScriptWord::is_web) => {
+            Ok(Statement::Web { listener: address_first(words, ScriptWord::is_web) })
         }
-        "listen" if words.iter().any(Word::is_console) => {
-            Ok(Statement::Console { listener: address_first(words, Word::is_console) })
+        "listen" if words.iter().any(ScriptWord::is_console) => {
+            Ok(Statement::Console { listener: address_first(words, ScriptWord::is_console) })
         }
         "listen" => {
             let (flags, addrs): (Vec<_>, Vec<_>) = words.iter().partition(|word| word.is_flag());
@@ -415,7 +415,7 @@ fn statement(verb: &str, words: &[Word], space: &mut Arc<str>) -> Result<Stateme
 }
 
 /// The options between the verb and the operands.
-struct Options {
+struct StatementOptions {
     flags: Flags,
     lanes: u16,
     wait: Option<Wait>,
@@ -423,8 +423,8 @@ struct Options {
     user: Option<User>,
 }
 
-impl Options {
-    fn parse<'w>(verb: &str, words: &'w [Word]) -> Result<(Self, &'w [Word]), String> {
+impl StatementOptions {
+    fn parse<'w>(verb: &str, words: &'w [ScriptWord]) -> Result<(Self, &'w [ScriptWord]), String> {
         let mounts = verb == "mount";
         let mut options = Self { flags: Flags::REPLACE, lanes: 1, wait: None, ahead: false, user: None };
         let mut limit = None;
@@ -500,11 +500,11 @@ fn count(words: &[impl Sized]) -> String {
     }
 }
 
-fn filled(what: &str, word: &Word) -> Result<String, String> {
+fn filled(what: &str, word: &ScriptWord) -> Result<String, String> {
     if word.text.is_empty() { Err(format!("{what} is empty")) } else { Ok(word.text.clone()) }
 }
 
-fn path(what: &str, word: &Word) -> Result<String, String> {
+fn path(what: &str, word: &ScriptWord) -> Result<String, String> {
     let text = &word.text;
     if !text.starts_with('/') {
         return Err(format!("{what} is `{text}`; a path that begins with `/` is due"));

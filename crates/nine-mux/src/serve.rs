@@ -20,42 +20,42 @@ use nine_proto::{
 };
 
 use crate::Mux;
-use crate::ahead::Ahead;
-use crate::auth::Afid;
-use crate::cfid::{CFid, Held, Live, Open, Step, Walker};
-use crate::core::{Core, is_away, refused};
+use crate::ahead::FidReadAhead;
+use crate::auth::ClientAfid;
+use crate::cfid::{AttachContext, ClientFid, MappedQid, OpenFidKind, PathStep, UpstreamFid};
+use crate::core::{MuxCore, is_away, refused};
 use crate::fids::refusal;
-use crate::keep::{Kept, LISTED, Patience, SHORT};
+use crate::keep::{LISTED, ReconnectableFid, SHORT, WaitDeadline};
 use crate::message::{data, message, newfid};
-use crate::named::Named;
+use crate::named::NamedSpace;
 use crate::space::Place;
 use crate::stream;
 use crate::translate::follows;
-use crate::union::Listing;
-use crate::upstream::{HOPS, HOPS_MAX, Root, Standing};
-use crate::walk::{LOOK, Pos, run_of};
+use crate::union::UnionListing;
+use crate::upstream::{HOPS, HOPS_MAX, TreeRoot, UserStanding};
+use crate::walk::{LOOK, WalkPosition, run_of};
 
 /// The route of a request.
-pub(crate) enum Way {
+pub(crate) enum RequestRoute {
     Done,
     Refused(Error),
-    Forward(Passed),
+    Forward(ForwardMessage),
     Job,
     /// A job that starts when both of its files have a connection again.
     Later,
 }
 
 /// A request that is passed on as one message.
-pub(crate) struct Passed {
-    pub(crate) cfid: Arc<CFid>,
+pub(crate) struct ForwardMessage {
+    pub(crate) cfid: Arc<ClientFid>,
     /// The upstream's fid that represents it now, unless it is the first one.
-    later: Option<Arc<Live>>,
+    later: Option<Arc<UpstreamFid>>,
     /// The second fid.
     other: Option<Fid>,
 }
 
-impl Passed {
-    pub(crate) fn live(&self) -> &Live {
+impl ForwardMessage {
+    pub(crate) fn live(&self) -> &UpstreamFid {
         self.later.as_deref().unwrap_or(&self.cfid.first)
     }
 }
@@ -63,17 +63,17 @@ impl Passed {
 impl FileServer for Mux {
     fn serve(&self, mut req: Req) -> Answer {
         let way = self.0.way(&req);
-        if !matches!(&way, Way::Forward(passed) if passed.cfid.direct.is_some() && passed.cfid.ahead.is_none())
+        if !matches!(&way, RequestRoute::Forward(passed) if passed.cfid.direct.is_some() && passed.cfid.ahead.is_none())
         {
             req.gather();
         }
         match way {
-            Way::Done => req.now(Ok(Reply::Done)),
-            Way::Refused(error) => req.now(Err(error)),
-            Way::Forward(passed) if passed.cfid.ahead.is_some() => self.0.forward_ahead(req, passed),
-            Way::Forward(passed) if passed.cfid.direct.is_some() => self.0.call(req, &passed),
-            Way::Forward(passed) => self.0.forward(req, &passed),
-            Way::Job | Way::Later => self.0.job(req),
+            RequestRoute::Done => req.now(Ok(Reply::Done)),
+            RequestRoute::Refused(error) => req.now(Err(error)),
+            RequestRoute::Forward(passed) if passed.cfid.ahead.is_some() => self.0.forward_ahead(req, passed),
+            RequestRoute::Forward(passed) if passed.cfid.direct.is_some() => self.0.call(req, &passed),
+            RequestRoute::Forward(passed) => self.0.forward(req, &passed),
+            RequestRoute::Job | RequestRoute::Later => self.0.job(req),
         }
     }
 
@@ -82,7 +82,7 @@ impl FileServer for Mux {
         if self.0.jobs.cancel(id) {
             return;
         }
-        if let Some(cfid) = node.and_then(|node| node.downcast_ref::<CFid>())
+        if let Some(cfid) = node.and_then(|node| node.downcast_ref::<ClientFid>())
             && !cfid.live().root.client.flush_forwarded(id)
             && cfid.kept.is_some()
         {
@@ -95,19 +95,19 @@ impl FileServer for Mux {
     }
 
     fn changes(&self, walk: &Request) -> Option<Result<Tap>> {
-        Some(self.0.tap(&*walk.node::<CFid>().ok()?))
+        Some(self.0.tap(&*walk.node::<ClientFid>().ok()?))
     }
 
     /// A file that is neither read ahead, reconnectable nor in append mode can be called directly.
     fn direct(&self, node: &Node, flags: OpenFlags) -> Option<Arc<dyn Direct>> {
-        let cfid = node.downcast_ref::<CFid>()?;
+        let cfid = node.downcast_ref::<ClientFid>()?;
         let is_plain = cfid.ahead.is_none() && cfid.kept.is_none() && !flags.has(OpenFlags::APPEND);
         cfid.direct.clone().filter(|_| is_plain)
     }
 
     fn takes_placed(&self, node: &Node) -> bool {
         // Data that is not written at once is gathered then: jobs and upstreams never see it.
-        node.downcast_ref::<CFid>().is_some_and(|cfid| cfid.direct.is_some() && cfid.ahead.is_none())
+        node.downcast_ref::<ClientFid>().is_some_and(|cfid| cfid.direct.is_some() && cfid.ahead.is_none())
     }
 
     fn stream(&self, request: StreamRequest<'_>) -> Option<Box<dyn Passage>> {
@@ -115,28 +115,28 @@ impl FileServer for Mux {
     }
 }
 
-impl Core {
-    pub(crate) fn way(&self, req: &Request) -> Way {
+impl MuxCore {
+    pub(crate) fn way(&self, req: &Request) -> RequestRoute {
         let op = req.op();
         match op {
-            Op::Auth { .. } | Op::Attach { .. } => return Way::Job,
+            Op::Auth { .. } | Op::Attach { .. } => return RequestRoute::Job,
             _ => {}
         }
         // All other nodes are afids.
-        let Ok(cfid) = req.node::<CFid>() else { return Way::Job };
+        let Ok(cfid) = req.node::<ClientFid>() else { return RequestRoute::Job };
         if let Some(error) = self.forbids(&op, &cfid, req) {
-            return Way::Refused(error);
+            return RequestRoute::Refused(error);
         }
         if let Op::Clunk = op
             && req.is_silent()
         {
             // No client waits for the reply: dropping the file clunks it.
-            return Way::Done;
+            return RequestRoute::Done;
         }
-        let target = req.node2::<CFid>();
+        let target = req.node2::<ClientFid>();
         let is_away = cfid.away().is_some() || target.as_ref().is_ok_and(|target| target.away().is_some());
         if is_away && !matches!(op, Op::Clunk) {
-            return Way::Job;
+            return RequestRoute::Job;
         }
         let takes_target = target.as_ref().is_ok_and(|target| {
             let (Op::Rename { name } | Op::RenameAt { new: name, .. }) = op else { return target.is_union() };
@@ -146,11 +146,13 @@ impl Core {
         let other = match target.as_ref().map(|other| other.live()) {
             Ok(other) if Arc::ptr_eq(&other.root.client, &live.root.client) => Some(other.file.fid()),
             Ok(other) if cfid.kept.is_some() && Arc::ptr_eq(&other.root.lane, &live.root.lane) => {
-                return Way::Later;
+                return RequestRoute::Later;
             }
             // The destination may be in another member, on another server.
             Ok(_) if takes_target => None,
-            Ok(_) => return Way::Refused(Error::new(Errno::EXDEV, "the files are on different servers")),
+            Ok(_) => {
+                return RequestRoute::Refused(Error::new(Errno::EXDEV, "the files are on different servers"));
+            }
             Err(_) => None,
         };
         // Every dialect has a message for these.
@@ -166,18 +168,18 @@ impl Core {
         let has_message = || everywhere || message(req, &live, other, NOFID).is_some();
         if self.is_simple(&op, &cfid, &live, req.dialect()) && !takes_target && has_message() {
             let later = live.later();
-            return Way::Forward(Passed { cfid, later, other });
+            return RequestRoute::Forward(ForwardMessage { cfid, later, other });
         }
         match op {
             // Only the fid ends, and dropping the file clunks it.
-            Op::Clunk => Way::Done,
-            _ => Way::Job,
+            Op::Clunk => RequestRoute::Done,
+            _ => RequestRoute::Job,
         }
     }
 
     /// Returns the error for a request that would harm a mount point, that exceeds the client's fids, or that not every
     /// upstream checks.
-    fn forbids(&self, op: &Op<'_>, cfid: &CFid, req: &Request) -> Option<Error> {
+    fn forbids(&self, op: &Op<'_>, cfid: &ClientFid, req: &Request) -> Option<Error> {
         let busy = |place: &Place| {
             let space = cfid.by.named.space();
             let head = space.within(place)?;
@@ -193,7 +195,7 @@ impl Core {
             Op::Walk { .. } | Op::XattrWalk { .. } => refusal(&cfid.share),
             Op::Remove => busy(&cfid.step().covered),
             Op::Rename { name } => {
-                let to = req.node2::<CFid>().ok()?;
+                let to = req.node2::<ClientFid>().ok()?;
                 busy(&cfid.step().covered).or_else(|| busy_target(&to.place().child(name)))
             }
             Op::Setattr { set: SetAttr { name: Some(name), .. } } => {
@@ -204,7 +206,7 @@ impl Core {
             Op::Unlink { name, .. } if !cfid.is_union() => busy(&cfid.place().child(name)),
             // The same here: see `rename_at`.
             Op::RenameAt { old, new, how } if !cfid.is_union() => {
-                let to = req.node2::<CFid>().ok()?;
+                let to = req.node2::<ClientFid>().ok()?;
                 let target = || busy_target(&to.place().child(new)).filter(|_| *how == RenameMode::Replace);
                 busy(&cfid.place().child(old)).or_else(target)
             }
@@ -213,12 +215,12 @@ impl Core {
     }
 
     /// Whether exactly one file is mounted or bound there.
-    fn is_bound(&self, cfid: &CFid, place: &Place) -> bool {
+    fn is_bound(&self, cfid: &ClientFid, place: &Place) -> bool {
         cfid.by.named.space().head(place).is_some_and(|head| head.members.len() == 1)
     }
 
     /// Whether one message to one upstream serves the request.
-    fn is_simple(&self, op: &Op<'_>, cfid: &CFid, live: &Live, spoken: Dialect) -> bool {
+    fn is_simple(&self, op: &Op<'_>, cfid: &ClientFid, live: &UpstreamFid, spoken: Dialect) -> bool {
         let dialect = live.root.client.dialect();
         match op {
             Op::Walk { names } => {
@@ -243,7 +245,7 @@ impl Core {
             Op::Write { .. } => !follows(cfid, live),
             // The new name must not exist in another member.
             Op::Setattr { set } if set.name.is_some() => self.union_above(cfid).is_none(),
-            Op::Readdir { .. } => matches!(cfid.open, Some(Open::There(_))),
+            Op::Readdir { .. } => matches!(cfid.open, Some(OpenFidKind::There(_))),
             // A job checks whether the server has a message for the other modes.
             Op::RenameAt { how, .. } => !cfid.is_union() && *how == RenameMode::Replace,
             Op::Create { .. } | Op::Make { .. } | Op::Unlink { .. } => !cfid.is_union(),
@@ -262,7 +264,7 @@ impl Core {
     }
 
     /// Serves a read or write of an open file of this process at once, if it need not wait.
-    fn call(&self, mut req: Req, passed: &Passed) -> Answer {
+    fn call(&self, mut req: Req, passed: &ForwardMessage) -> Answer {
         let direct = passed.cfid.direct.as_ref().expect("who calls has looked");
         let done = match req.op() {
             _ if req.was_called() => None,
@@ -284,7 +286,7 @@ impl Core {
         self.forward(req, passed)
     }
 
-    pub(crate) fn forward(&self, req: Req, passed: &Passed) -> Answer {
+    pub(crate) fn forward(&self, req: Req, passed: &ForwardMessage) -> Answer {
         let live = passed.live();
         let client = &live.root.client;
         let op = req.op();
@@ -310,7 +312,7 @@ impl Core {
         }
         let (jobs, outside) = (Arc::downgrade(&self.jobs), self.outside.clone());
         let wish = async move {
-            for _ in 0..SOON {
+            for _ in 0..CANCEL_TRIES_MAX {
                 if jobs.upgrade().is_none_or(|jobs| jobs.cancel(id)) {
                     return;
                 }
@@ -325,7 +327,7 @@ impl Core {
         let (id, core) = (req.id(), self.arc());
         let (answer, later) = req.later();
         let job = async move {
-            let result = match later.node::<CFid>() {
+            let result = match later.node::<ClientFid>() {
                 Ok(cfid) if cfid.is_mount() && matches!(later.op(), Op::Getattr { .. }) => {
                     // Boxed, here and below: otherwise every job would be as large as the largest.
                     Box::pin(core.shown_attr(&later, &cfid)).await
@@ -345,12 +347,12 @@ impl Core {
 
     /// Serves a request of several steps, and repeats it after a reconnection.
     async fn patiently(&self, req: &Later) -> Result<Reply, Failed> {
-        if req.node::<CFid>().is_ok_and(|cfid| cfid.kept.is_some()) {
+        if req.node::<ClientFid>().is_ok_and(|cfid| cfid.kept.is_some()) {
             return self.persist(req, None).await;
         }
         let way = match self.way(req) {
-            Way::Forward(passed) => Way::Forward(passed),
-            _ => Way::Job,
+            RequestRoute::Forward(passed) => RequestRoute::Forward(passed),
+            _ => RequestRoute::Job,
         };
         match self.once(req, way).await {
             Err(error) if self.keeps(&error) => self.persist(req, Some(error)).await,
@@ -359,7 +361,7 @@ impl Core {
     }
 
     /// Returns the attributes of a mount point: after [`LOOK`] those of the covered file, without links.
-    pub(crate) async fn mount_attr(&self, req: &Later, cfid: &Arc<CFid>) -> Result<Reply, Failed> {
+    pub(crate) async fn mount_attr(&self, req: &Later, cfid: &Arc<ClientFid>) -> Result<Reply, Failed> {
         let Op::Getattr { mask } = req.op() else { return Err(Failed::Remote(Errno::EIO.into())) };
         if let Some(away) = cfid.away()
             && let Some(pos) = self.look(&cfid.by, &cfid.step, &away.head).await?
@@ -393,11 +395,11 @@ impl Core {
     }
 
     /// Returns the attributes of the file mounted at a mount point. Reconnects if the mount does (`-r`).
-    async fn attr_there(&self, cfid: &Arc<CFid>, mask: GetMask) -> Result<Box<Attr>, Failed> {
-        let mut patience = Patience::default();
+    async fn attr_there(&self, cfid: &Arc<ClientFid>, mask: GetMask) -> Result<Box<Attr>, Failed> {
+        let mut patience = WaitDeadline::default();
         loop {
             self.revive(cfid, Some(&mut patience)).await?;
-            let live = Live::clone(&cfid.live());
+            let live = UpstreamFid::clone(&cfid.live());
             match live.file.getattr(mask).await {
                 Err(error) if error.is_disconnect() && cfid.kept.is_some() => {}
                 attr => return Ok(self.attr(cfid, Box::new(attr?), mask)),
@@ -418,23 +420,23 @@ impl Core {
     }
 
     /// Serves a request once, on the present connections of its fids.
-    pub(crate) async fn once(&self, req: &Later, way: Way) -> Result<Reply, Failed> {
+    pub(crate) async fn once(&self, req: &Later, way: RequestRoute) -> Result<Reply, Failed> {
         match way {
-            Way::Done => Ok(Reply::Done),
-            Way::Refused(error) => Err(Failed::Remote(error)),
-            Way::Forward(passed) => {
+            RequestRoute::Done => Ok(Reply::Done),
+            RequestRoute::Refused(error) => Err(Failed::Remote(error)),
+            RequestRoute::Forward(passed) => {
                 let reply = self.asked(req, &passed).await?;
                 self.learn_birth(&reply);
                 self.record_change(req, &passed.cfid, &passed.live().root, &reply);
                 Ok(reply)
             }
-            Way::Job | Way::Later => self.recorded_steps(req).await,
+            RequestRoute::Job | RequestRoute::Later => self.recorded_steps(req).await,
         }
     }
 
     /// Serves a request of several steps and records its changes.
     async fn recorded_steps(&self, req: &Later) -> Result<Reply, Failed> {
-        let begun = req.node::<CFid>().ok().map(|cfid| (cfid.live().root.clone(), cfid));
+        let begun = req.node::<ClientFid>().ok().map(|cfid| (cfid.live().root.clone(), cfid));
         // Report an unsent message as sent: earlier steps of the request may have been sent.
         let reply = self.steps(req).await.map_err(Failed::sent)?;
         self.learn_birth(&reply);
@@ -443,7 +445,7 @@ impl Core {
     }
 
     /// Sends the request as one message and waits for the reply.
-    pub(crate) async fn asked(&self, req: &Later, passed: &Passed) -> Result<Reply, Failed> {
+    pub(crate) async fn asked(&self, req: &Later, passed: &ForwardMessage) -> Result<Reply, Failed> {
         let live = passed.live();
         let client = &live.root.client;
         let newfid = newfid(&req.op(), client)?;
@@ -473,10 +475,10 @@ impl Core {
             Op::Attach { aname, .. } => return self.attach(req, aname).await,
             _ => {}
         }
-        if let Ok(afid) = req.node::<Afid>() {
+        if let Ok(afid) = req.node::<ClientAfid>() {
             return self.prove(&afid, req).await;
         }
-        let cfid = req.node::<CFid>().map_err(Failed::Remote)?;
+        let cfid = req.node::<ClientFid>().map_err(Failed::Remote)?;
         match op {
             Op::Walk { names } => {
                 let names: Vec<&[u8]> = names.iter().collect();
@@ -494,7 +496,7 @@ impl Core {
             Op::Open { flags } => self.open_seen(req, &cfid, flags).await,
             Op::Readdir { cookie } => {
                 let mut buf = req.dir_buf(self.names.clone());
-                let Some(Open::Here(listing)) = &cfid.open else {
+                let Some(OpenFidKind::Here(listing)) = &cfid.open else {
                     return Err(Failed::Remote(Errno::EBADF.into()));
                 };
                 heed(listing.lock()).await?.read(self, &cfid, cookie, &mut buf).await?;
@@ -521,29 +523,29 @@ impl Core {
     async fn attach(&self, req: &Later, aname: &[u8]) -> Result<Reply, Failed> {
         let who = req.who();
         let (named, path) = self.aname(aname, &who.name, who.owner)?;
-        let ident = match req.node2::<Afid>() {
+        let ident = match req.node2::<ClientAfid>() {
             Ok(afid) => self.proven(req, &afid).await?,
-            Err(_) => self.ident(&who.name, who.uid, Standing::of(who), who.read_only),
+            Err(_) => self.ident(&who.name, who.uid, UserStanding::of(who), who.read_only),
         };
         let (client, base) = (self.outside.number(req.id().conn, who), base_of(path));
         let principal = ClientPrincipal::of(who);
-        let by = Arc::new(Walker { named, ident, hops: 0, client, principal, base });
+        let by = Arc::new(AttachContext { named, ident, hops: 0, client, principal, base });
         let pos = self.clone_pos(self.resolve(&by, path).await?).await?;
         // The attached directory is the root: no path leads out of it.
-        let step = Step::root(pos.step.covered.clone());
-        let cfid = self.cfid(&by, Pos { step, ..pos });
+        let step = PathStep::root(pos.step.covered.clone());
+        let cfid = self.cfid(&by, WalkPosition { step, ..pos });
         Ok(Reply::Attach { qid: cfid.qid.qid, node: node(cfid) })
     }
 
     /// Returns the same root, for requests that have passed `hops` muxes.
-    async fn hop(&self, from: &CFid, hops: u8) -> Result<Reply, Failed> {
-        let by = Arc::new(Walker { hops, ..Walker::clone(&from.by) });
+    async fn hop(&self, from: &ClientFid, hops: u8) -> Result<Reply, Failed> {
+        let by = Arc::new(AttachContext { hops, ..AttachContext::clone(&from.by) });
         let (space, step) = (by.named.space(), from.step.clone());
         let pos = match space.head(&step.covered) {
-            Some(head) => self.cross(&by, step, head.clone(), &mut Patience::default()).await?,
+            Some(head) => self.cross(&by, step, head.clone(), &mut WaitDeadline::default()).await?,
             None => {
                 let (root, file, raw) = self.enter_place(&by, &step.covered).await?;
-                Pos { step, crossed: None, away: None, root, file, raw }
+                WalkPosition { step, crossed: None, away: None, root, file, raw }
             }
         };
         let cfid = self.cfid(&by, self.clone_pos(pos).await?);
@@ -553,31 +555,31 @@ impl Core {
     }
 
     /// Opens a directory that the mux lists itself.
-    async fn open_dir(&self, cfid: &Arc<CFid>, flags: OpenFlags) -> Result<Reply, Failed> {
+    async fn open_dir(&self, cfid: &Arc<ClientFid>, flags: OpenFlags) -> Result<Reply, Failed> {
         if flags.changes() {
             return Err(refused(Errno::EISDIR, "is a directory"));
         }
-        let listing = Box::new(AsyncMutex::new(Listing::open(self, cfid).await?));
-        let open = self.opened(cfid, cfid.live().raw, Open::Here(listing));
+        let listing = Box::new(AsyncMutex::new(UnionListing::open(self, cfid).await?));
+        let open = self.opened(cfid, cfid.live().raw, OpenFidKind::Here(listing));
         Ok(Reply::Open { qid: open.qid.qid, iounit: 0, node: node(open) })
     }
 
     /// Returns the fid after its open, possibly for another file (a clone file).
-    fn opened(&self, cfid: &CFid, raw: Qid, open: Open) -> CFid {
-        let Live { root, file, raw: before } = Live::clone(&cfid.live());
-        let kept = Kept::of(&root, cfid.place());
+    fn opened(&self, cfid: &ClientFid, raw: Qid, open: OpenFidKind) -> ClientFid {
+        let UpstreamFid { root, file, raw: before } = UpstreamFid::clone(&cfid.live());
+        let kept = ReconnectableFid::of(&root, cfid.place());
         if let (Some(new), Some(old), true) = (&kept, &cfid.kept, raw.path == before.path) {
             new.same_birth(old);
         }
-        CFid {
+        ClientFid {
             by: cfid.by.clone(),
             step: cfid.step(),
             crossed: cfid.crossed(),
-            qid: Held::new(&self.qids, &root, raw),
+            qid: MappedQid::new(&self.qids, &root, raw),
             share: cfid.share.charge_another(),
             kept,
             away: None,
-            first: Live { root, file, raw },
+            first: UpstreamFid { root, file, raw },
             open: Some(open),
             ahead: None,
             direct: None,
@@ -585,14 +587,14 @@ impl Core {
     }
 
     /// Opens a file if its server may ignore O_TRUNC, or if it may be reopened on an equal server.
-    async fn open_seen(&self, req: &Later, cfid: &Arc<CFid>, flags: OpenFlags) -> Result<Reply, Failed> {
+    async fn open_seen(&self, req: &Later, cfid: &Arc<ClientFid>, flags: OpenFlags) -> Result<Reply, Failed> {
         let file = cfid.live().file.clone();
         let before = file.before_truncation(b"", flags).await;
-        let passed = Passed { cfid: cfid.clone(), later: cfid.live().later(), other: None };
+        let passed = ForwardMessage { cfid: cfid.clone(), later: cfid.live().later(), other: None };
         let reply = self.asked(req, &passed).await?;
         let Reply::Open { node, .. } = &reply else { return Ok(reply) };
-        let Some(open) = node.downcast_ref::<CFid>() else { return Ok(reply) };
-        let live = Live::clone(&open.live());
+        let Some(open) = node.downcast_ref::<ClientFid>() else { return Ok(reply) };
+        let live = UpstreamFid::clone(&open.live());
         live.file.truncated(before).await?;
         if let Some(kept) = open.kept.as_ref().filter(|_| !live.root.tree.upstream.server.others.is_empty()) {
             // The file is open even if this fails. Without the attributes it cannot be reopened on an equal server.
@@ -604,26 +606,26 @@ impl Core {
     }
 
     /// Returns the directory in which new files are created: the fid's own, or the member of a union that permits it.
-    pub(crate) async fn creating(&self, cfid: &CFid) -> Result<Pos, Failed> {
+    pub(crate) async fn creating(&self, cfid: &ClientFid) -> Result<WalkPosition, Failed> {
         let Some((head, held)) = cfid.crossed().filter(|_| cfid.is_union()) else {
-            return Ok(Pos::of(cfid));
+            return Ok(WalkPosition::of(cfid));
         };
         let Some(index) = head.creates() else {
             return Err(refused(Errno::EPERM, "mounted directory forbids creation"));
         };
         if index == held {
-            return Ok(Pos::of(cfid));
+            return Ok(WalkPosition::of(cfid));
         }
         let (root, file, raw) = self.enter_place(&cfid.by, &head.members[index].to).await?;
         let crossed = Some((head.clone(), index));
-        Ok(Pos { step: cfid.step(), crossed, away: None, root, file, raw })
+        Ok(WalkPosition { step: cfid.step(), crossed, away: None, root, file, raw })
     }
 
     /// Removes a name from the first member that has it.
-    async fn unlink(&self, cfid: &Arc<CFid>, name: &[u8], dir: bool) -> Result<Reply, Failed> {
+    async fn unlink(&self, cfid: &Arc<ClientFid>, name: &[u8], dir: bool) -> Result<Reply, Failed> {
         let space = cfid.by.named.space();
-        let last = crate::walk::Last::Covered;
-        let pos = self.walk_pos(&space, &cfid.by, Pos::of(cfid), &[name], last, |_| {}).await?;
+        let last = crate::walk::LastName::Covered;
+        let pos = self.walk_pos(&space, &cfid.by, WalkPosition::of(cfid), &[name], last, |_| {}).await?;
         if space.within(&pos.step.covered).is_some() {
             return Err(refused(Errno::EBUSY, "is a mount point, or has one below it"));
         }
@@ -645,7 +647,7 @@ impl Core {
         aname: &'a [u8],
         user: &str,
         is_owner: bool,
-    ) -> Result<(Arc<Named>, &'a str), Failed> {
+    ) -> Result<(Arc<NamedSpace>, &'a str), Failed> {
         let aname = std::str::from_utf8(aname).map_err(|_| Failed::Remote(Errno::ENOENT.into()))?;
         let (name, path) = match aname.trim_start_matches('/') {
             whole if aname.starts_with('/') => ("", whole),
@@ -655,9 +657,9 @@ impl Core {
     }
 
     /// Returns the name space of this name, or the user's default if the name is empty.
-    fn choose(&self, name: &str, user: &str, is_owner: bool) -> Result<Arc<Named>, Failed> {
+    fn choose(&self, name: &str, user: &str, is_owner: bool) -> Result<Arc<NamedSpace>, Failed> {
         let all = self.all_named();
-        let is_for = |named: &&Arc<Named>| lock(&named.users).iter().any(|of| **of == *user);
+        let is_for = |named: &&Arc<NamedSpace>| lock(&named.users).iter().any(|of| **of == *user);
         let found = match name {
             "" => all.iter().find(is_for).or_else(|| all.iter().find(|named| &*named.name == crate::MAIN)),
             name => all.iter().find(|named| *named.name == *name),
@@ -671,7 +673,7 @@ impl Core {
     }
 
     /// Converts the attributes that an upstream reports to those that a client sees.
-    pub(crate) fn attr(&self, cfid: &CFid, mut attr: Box<Attr>, mask: GetMask) -> Box<Attr> {
+    pub(crate) fn attr(&self, cfid: &ClientFid, mut attr: Box<Attr>, mask: GetMask) -> Box<Attr> {
         let live = cfid.live();
         live.root.tree.upstream.ahead.seen(&live.root, attr.qid, Some(&attr));
         cfid.kept.iter().filter(|_| attr.qid.path == live.raw.path).for_each(|kept| kept.see_birth(&attr));
@@ -692,8 +694,8 @@ impl Core {
     fn reply(
         &self,
         req: &Request,
-        cfid: &Arc<CFid>,
-        root: &Arc<Root>,
+        cfid: &Arc<ClientFid>,
+        root: &Arc<TreeRoot>,
         got: Got,
         made: Option<Fid>,
     ) -> Result<Reply> {
@@ -713,11 +715,11 @@ impl Core {
                     let mut place = cfid.place();
                     for name in names.iter() {
                         place = place.child(name);
-                        step = Step::child(&step, place.clone());
+                        step = PathStep::child(&step, place.clone());
                     }
                     let crossed = if names.is_empty() { cfid.crossed() } else { None };
                     let root = root.clone();
-                    let pos = Pos { step, crossed, away: None, root, file, raw };
+                    let pos = WalkPosition { step, crossed, away: None, root, file, raw };
                     let made = self.cfid_with(&cfid.by, pos, cfid.share.charge_another());
                     if let (Some(new), Some(old), true) = (&made.kept, &cfid.kept, names.is_empty()) {
                         new.same_birth(old);
@@ -743,17 +745,17 @@ impl Core {
             }
             (Op::Open { flags }, Got::Open { qid, iounit }) => {
                 let iounit = root.iounit(iounit);
-                let ahead = Ahead::of(root, qid, flags, iounit);
+                let ahead = FidReadAhead::of(root, qid, flags, iounit);
                 let direct = root.client.direct(live.file.fid());
-                let open = CFid { ahead, direct, ..self.opened(cfid, qid, Open::There(flags)) };
+                let open = ClientFid { ahead, direct, ..self.opened(cfid, qid, OpenFidKind::There(flags)) };
                 Reply::Open { qid: open.qid.qid, iounit, node: node(open) }
             }
             (Op::Create { name, flags, .. }, Got::Open { qid, iounit }) => {
-                let step = Step::child(&cfid.step(), cfid.place().child(name));
+                let step = PathStep::child(&cfid.step(), cfid.place().child(name));
                 let (file, own) = (live.file.clone(), live.root.clone());
-                let pos = Pos { step, crossed: None, away: None, root: own, file, raw: qid };
+                let pos = WalkPosition { step, crossed: None, away: None, root: own, file, raw: qid };
                 let made = self.cfid(&cfid.by, pos);
-                let made = CFid { open: Some(Open::There(flags)), ..made };
+                let made = ClientFid { open: Some(OpenFidKind::There(flags)), ..made };
                 Reply::Open { qid: made.qid.qid, iounit: root.iounit(iounit), node: node(made) }
             }
             (Op::Make { make: Make::Link, .. }, _) => Reply::Done,
@@ -779,20 +781,21 @@ impl Core {
             (Op::XattrWalk { .. }, Got::Size(size)) => {
                 let fid = made.ok_or(Errno::EIO)?;
                 let file = Arc::new(root.client.adopt(fid, Qid::default()));
-                let pos = Pos { file, raw: Qid::default(), root: root.clone(), ..Pos::of(cfid) };
-                let made = CFid { open: Some(Open::Attribute), ..self.cfid(&cfid.by, pos) };
+                let pos =
+                    WalkPosition { file, raw: Qid::default(), root: root.clone(), ..WalkPosition::of(cfid) };
+                let made = ClientFid { open: Some(OpenFidKind::Attribute), ..self.cfid(&cfid.by, pos) };
                 Reply::Xattr { size, node: node(made) }
             }
-            (Op::XattrCreate { .. }, _) => Reply::Moved(open(live.raw, Open::Attribute).1),
+            (Op::XattrCreate { .. }, _) => Reply::Moved(open(live.raw, OpenFidKind::Attribute).1),
             (Op::Statfs, Got::Statfs(statfs)) => Reply::Statfs(statfs),
             (Op::Rename { name }, _) => {
-                if let Ok(to) = req.node2::<CFid>() {
+                if let Ok(to) = req.node2::<ClientFid>() {
                     self.moved(&cfid.step().covered, &to.place().child(name));
                 }
                 Reply::Done
             }
             (Op::RenameAt { old, new, .. }, _) => {
-                if let Ok(to) = req.node2::<CFid>() {
+                if let Ok(to) = req.node2::<ClientFid>() {
                     self.moved(&cfid.place().child(old), &to.place().child(new));
                 }
                 Reply::Done
@@ -802,7 +805,7 @@ impl Core {
     }
 
     /// Converts an upstream's directory data to entries with the qids that clients see.
-    fn entries(&self, cfid: &CFid, live: &Live, data: &[u8], buf: &mut DirBuf) -> Result<()> {
+    fn entries(&self, cfid: &ClientFid, live: &UpstreamFid, data: &[u8], buf: &mut DirBuf) -> Result<()> {
         for entry in Entries::new(data, live.root.client.dialect()) {
             let malformed = || Error::new(Errno::EPROTO, "the server sends malformed directory data");
             let (entry, _) = entry.map_err(|_| malformed())?;
@@ -820,10 +823,10 @@ impl Core {
 }
 
 /// The root of the fid with which the request was passed on.
-impl Forward for Root {
+impl Forward for TreeRoot {
     fn answered(self: Arc<Self>, later: Later, answer: Result<Got, Failed>, made: Option<Fid>) {
         let Some(core) = self.tree.core.upgrade() else { return };
-        let result = match (answer, later.node::<CFid>()) {
+        let result = match (answer, later.node::<ClientFid>()) {
             (Ok(got), Ok(cfid)) => core
                 .reply(&later, &cfid, &self, got, made)
                 .inspect(|reply| core.record_change(&later, &cfid, &self, reply))
@@ -839,11 +842,11 @@ impl Forward for Root {
     }
 
     fn takes(&self, later: &Later) -> bool {
-        later.node::<CFid>().is_ok_and(|cfid| cfid.first.raw.is_event())
+        later.node::<ClientFid>().is_ok_and(|cfid| cfid.first.raw.is_event())
     }
 
     fn refused(self: Arc<Self>, later: Later, error: Failed) {
-        let is_kept = later.node::<CFid>().is_ok_and(|cfid| cfid.kept.is_some());
+        let is_kept = later.node::<ClientFid>().is_ok_and(|cfid| cfid.kept.is_some());
         match self.tree.core.upgrade() {
             Some(core) if is_kept && error.is_disconnect() => core.later(later, None),
             _ => later.respond(Err(error.into_reply())),
@@ -851,7 +854,7 @@ impl Forward for Root {
     }
 }
 
-impl Root {
+impl TreeRoot {
     /// Returns the iounit: the upstream's value, limited to the data of one message, or that limit if the value is 0.
     pub(crate) fn iounit(&self, said: u32) -> u32 {
         let most = self.client.iounit_max();
@@ -873,14 +876,14 @@ fn base_of(path: &str) -> Path {
 }
 
 /// Returns the node for the session, and registers it for restoration if its mount reconnects.
-pub(crate) fn node(cfid: CFid) -> Arc<CFid> {
+pub(crate) fn node(cfid: ClientFid) -> Arc<ClientFid> {
     let cfid = Arc::new(cfid);
     cfid.kept.iter().for_each(|kept| kept.register(&cfid));
     cfid
 }
 
 /// Decodes the walk of another mux that sends its number of hops: see [`HOPS`].
-fn hops(cfid: &CFid, names: &[&[u8]]) -> Option<Result<u8, Failed>> {
+fn hops(cfid: &ClientFid, names: &[&[u8]]) -> Option<Result<u8, Failed>> {
     let [name] = names else { return None };
     let hops = std::str::from_utf8(name).ok()?.strip_prefix(HOPS)?.parse().ok()?;
     if cfid.step.parent.is_some() {
@@ -895,8 +898,8 @@ fn hops(cfid: &CFid, names: &[&[u8]]) -> Option<Result<u8, Failed>> {
 
 /// Returns the second file of a request, the target of a rename or link.
 pub(crate) fn second(req: &Request) -> Result<Arc<File>, Failed> {
-    req.node2::<CFid>().map(|cfid| cfid.live().file.clone()).map_err(Failed::Remote)
+    req.node2::<ClientFid>().map(|cfid| cfid.live().file.clone()).map_err(Failed::Remote)
 }
 
 /// Number of times that a job to be cancelled is looked up, [`SHORT`] apart.
-const SOON: u32 = 100;
+const CANCEL_TRIES_MAX: u32 = 100;

@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering;
 use nine_io::client::Error;
 
 use crate::Mux;
-use crate::core::Core;
+use crate::core::MuxCore;
 use crate::space::{Head, show_path};
-use crate::upstream::{Lane, Server, Upstream};
+use crate::upstream::{Server, UpstreamConnection, UpstreamServer};
 
 /// Mounts, connections and in-flight requests.
 #[derive(Clone, Debug)]
@@ -174,7 +174,7 @@ impl Mux {
     }
 }
 
-fn mounts_of(core: &Core, space: &str, head: &Head) -> Vec<MountStatus> {
+fn mounts_of(core: &MuxCore, space: &str, head: &Head) -> Vec<MountStatus> {
     let one = |member: &crate::space::Mount| {
         let tree = core.tree_of(member.to.tree);
         let server = tree.as_ref().map_or("?".into(), |tree| tree.upstream.server.name.clone());
@@ -194,7 +194,7 @@ fn mounts_of(core: &Core, space: &str, head: &Head) -> Vec<MountStatus> {
     head.members.iter().map(one).collect()
 }
 
-fn of_upstream(upstream: &Upstream) -> UpstreamStatus {
+fn of_upstream(upstream: &UpstreamServer) -> UpstreamStatus {
     UpstreamStatus {
         id: upstream.id,
         name: upstream.server.name.clone(),
@@ -206,7 +206,7 @@ fn of_upstream(upstream: &Upstream) -> UpstreamStatus {
     }
 }
 
-fn of_lane(lane: &Lane) -> ConnectionStatus {
+fn of_lane(lane: &UpstreamConnection) -> ConnectionStatus {
     let client = lane.client();
     let (calls, orphans) = client.as_ref().map_or((0, 0), |client| client.under_way());
     let (kept, waiting, away) = lane.keeping.seen();

@@ -17,17 +17,17 @@ use nine_io::server::{Course, Passage, StreamRequest, lost};
 use nine_net::{PIPE_SIZE, Transport, kernel_pipe};
 use nine_proto::{Errno, Error, Result};
 
-use crate::cfid::{CFid, Open};
+use crate::cfid::{ClientFid, OpenFidKind};
 
 /// Size of a read without a pipe, in bytes.
-const PIECE: usize = 256 * 1024;
+const RELAY_READ_LEN: usize = 256 * 1024;
 /// Number of bytes after which a poll yields to others.
-const TURN: usize = 1 << 20;
+const RELAY_SLICE_LEN: usize = 1 << 20;
 
 /// Returns a relay for this stream, if the upstream has streams.
 pub(crate) fn passage(request: &StreamRequest<'_>) -> Option<Box<dyn Passage>> {
-    let cfid = request.node.downcast_ref::<CFid>()?;
-    if cfid.kept.is_some() || !matches!(cfid.open, Some(Open::There(_))) {
+    let cfid = request.node.downcast_ref::<ClientFid>()?;
+    if cfid.kept.is_some() || !matches!(cfid.open, Some(OpenFidKind::There(_))) {
         return None;
     }
     let file = cfid.live().file.clone();
@@ -37,7 +37,7 @@ pub(crate) fn passage(request: &StreamRequest<'_>) -> Option<Box<dyn Passage>> {
     let direction = if request.read { Direction::Read } else { Direction::Write };
     // Request no data beside the stream: the number of bytes in the file is unknown.
     let stream = Stream::straight(file, request.offset, u64::MAX, direction);
-    Some(Box::new(Relay {
+    Some(Box::new(StreamRelay {
         stream: Some(stream),
         read: request.read,
         rest: Bytes::new(),
@@ -51,7 +51,7 @@ pub(crate) fn passage(request: &StreamRequest<'_>) -> Option<Box<dyn Passage>> {
     }))
 }
 
-struct Relay {
+struct StreamRelay {
     /// `None` after the relay has released it.
     stream: Option<Stream<Arc<File>>>,
     read: bool,
@@ -70,7 +70,7 @@ struct Relay {
     conn: u64,
 }
 
-impl Passage for Relay {
+impl Passage for StreamRelay {
     fn poll_move(
         &mut self,
         cx: &mut Context<'_>,
@@ -99,7 +99,7 @@ impl Passage for Relay {
     }
 }
 
-impl Relay {
+impl StreamRelay {
     /// Moves bytes from the upstream to the client.
     fn poll_read(
         &mut self,
@@ -113,7 +113,7 @@ impl Relay {
             if course.moved >= course.until {
                 return Poll::Ready(Ok(()));
             }
-            if course.moved - begin >= TURN as u64 {
+            if course.moved - begin >= RELAY_SLICE_LEN as u64 {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
@@ -190,7 +190,7 @@ impl Relay {
                 ready!(stream.poll_finish(cx)).map_err(client)?;
                 return Poll::Ready(self.lost.take().map_or(Ok(()), Err));
             }
-            if turn >= TURN {
+            if turn >= RELAY_SLICE_LEN {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
@@ -199,7 +199,7 @@ impl Relay {
                     ready!(data.poll_splice_in(cx, inlet.as_fd(), PIPE_SIZE)).inspect(|&n| self.piped = n)
                 }
                 None => {
-                    self.buf.resize(PIECE, 0);
+                    self.buf.resize(RELAY_READ_LEN, 0);
                     ready!(data.poll_read(cx, &mut self.buf))
                         .inspect(|&n| self.rest = Bytes::copy_from_slice(&self.buf[..n]))
                 }

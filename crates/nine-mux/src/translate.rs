@@ -11,28 +11,28 @@ use nine_proto::{
     Base, Errno, GetMask, Make, Op, OpenFlags, Perm, Qid, RenameMode, SetAttr, Texts, Time, TimeSet, mode,
 };
 
-use crate::cfid::{CFid, Live, Open, Step, Walker};
-use crate::core::{Core, refused};
-use crate::keep::Patience;
+use crate::cfid::{AttachContext, ClientFid, OpenFidKind, PathStep, UpstreamFid};
+use crate::core::{MuxCore, refused};
+use crate::keep::WaitDeadline;
 use crate::message::may_exist;
 use crate::serve::second;
 use crate::space::{Head, Place};
-use crate::union::Listing;
-use crate::walk::{Last, Pos};
+use crate::union::UnionListing;
+use crate::walk::{LastName, WalkPosition};
 
-impl Core {
+impl MuxCore {
     /// Creates a file and opens it. In a union, a name that any member has counts as existing.
     #[expect(clippy::too_many_arguments, reason = "they are the fields of the request")]
     pub(crate) async fn create(
         &self,
-        cfid: &Arc<CFid>,
+        cfid: &Arc<ClientFid>,
         name: &[u8],
         make: Make<'_>,
         flags: OpenFlags,
         perm: Perm,
         gid: u32,
         req: &Later,
-    ) -> Result<CFid, Failed> {
+    ) -> Result<ClientFid, Failed> {
         let may_be_there = make == Make::File && may_exist(flags);
         if let Some(there) = self.in_union(cfid, name).await? {
             if !may_be_there {
@@ -40,11 +40,11 @@ impl Core {
             }
             let flags = OpenFlags(flags.0 & !(OpenFlags::CREAT | OpenFlags::EXCL).0);
             let file = there.file.open("", flags).await?;
-            let pos = Pos { raw: file.qid(), file: Arc::new(file), ..there };
+            let pos = WalkPosition { raw: file.qid(), file: Arc::new(file), ..there };
             return Ok(self.made(cfid, pos, flags));
         }
         let dir = self.creating(cfid).await?;
-        let step = Step::child(&dir.step, dir.place().child(name));
+        let step = PathStep::child(&dir.step, dir.place().child(name));
         let file = match make {
             Make::File if may_be_there => self.open_or_create(&dir, name, flags, perm, gid).await?,
             Make::File => self.create_file(&dir, name, flags, perm, gid).await?,
@@ -56,13 +56,15 @@ impl Core {
         };
         let raw = file.qid();
         let (root, file) = (dir.root.clone(), Arc::new(file));
-        let pos = Pos { step, crossed: None, away: None, root, file, raw };
+        let pos = WalkPosition { step, crossed: None, away: None, root, file, raw };
         if make != Make::Dir {
             return Ok(self.made(cfid, pos, flags));
         }
         let made = self.cfid(&cfid.by, pos);
-        match Listing::open(self, &made).await {
-            Ok(listing) => Ok(CFid { open: Some(Open::Here(Box::new(AsyncMutex::new(listing)))), ..made }),
+        match UnionListing::open(self, &made).await {
+            Ok(listing) => {
+                Ok(ClientFid { open: Some(OpenFidKind::Here(Box::new(AsyncMutex::new(listing)))), ..made })
+            }
             Err(error) => {
                 // Its permissions do not let us read it: remove it again.
                 let _ = dir.file.unlink(name, true).await;
@@ -75,7 +77,7 @@ impl Core {
     /// create(2).
     async fn open_or_create(
         &self,
-        dir: &Pos,
+        dir: &WalkPosition,
         name: &[u8],
         flags: OpenFlags,
         perm: Perm,
@@ -99,7 +101,7 @@ impl Core {
     /// Creates a file that does not exist.
     async fn create_file(
         &self,
-        dir: &Pos,
+        dir: &WalkPosition,
         name: &[u8],
         flags: OpenFlags,
         perm: Perm,
@@ -113,14 +115,14 @@ impl Core {
         Ok(file)
     }
 
-    fn made(&self, cfid: &CFid, pos: Pos, flags: OpenFlags) -> CFid {
-        CFid { open: Some(Open::There(flags)), ..self.cfid(&cfid.by, pos) }
+    fn made(&self, cfid: &ClientFid, pos: WalkPosition, flags: OpenFlags) -> ClientFid {
+        ClientFid { open: Some(OpenFidKind::There(flags)), ..self.cfid(&cfid.by, pos) }
     }
 
     /// Creates a file without opening it.
     pub(crate) async fn make(
         &self,
-        dir: &Pos,
+        dir: &WalkPosition,
         name: &[u8],
         make: Make<'_>,
         perm: Perm,
@@ -152,12 +154,19 @@ impl Core {
     }
 
     /// Returns the file with this name in a union. `None` if there is none, or the directory is no union.
-    pub(crate) async fn in_union(&self, cfid: &CFid, name: &[u8]) -> Result<Option<Pos>, Failed> {
+    pub(crate) async fn in_union(
+        &self,
+        cfid: &ClientFid,
+        name: &[u8],
+    ) -> Result<Option<WalkPosition>, Failed> {
         if !cfid.is_union() {
             return Ok(None);
         }
         let space = cfid.by.named.space();
-        match self.walk_pos(&space, &cfid.by, Pos::of(cfid), &[name], Last::Crossed, |_| {}).await {
+        match self
+            .walk_pos(&space, &cfid.by, WalkPosition::of(cfid), &[name], LastName::Crossed, |_| {})
+            .await
+        {
             Ok(pos) => Ok(Some(pos)),
             Err(error) if error.errno() == Errno::ENOENT => Ok(None),
             Err(error) => Err(error),
@@ -165,7 +174,7 @@ impl Core {
     }
 
     /// Applies the rule of open(5) for a server that does not: one of .u or .L. Returns the permissions to send.
-    async fn permissions(&self, dir: &Pos, perm: Perm, is_dir: bool) -> Result<u32, Failed> {
+    async fn permissions(&self, dir: &WalkPosition, perm: Perm, is_dir: bool) -> Result<u32, Failed> {
         if !perm.inherit || dir.file.client().dialect().base == Base::P2000 {
             return Ok(perm.on_the_wire());
         }
@@ -175,7 +184,7 @@ impl Core {
     }
 
     /// Whether a server of 9P2000 would apply that rule although the client does not want it.
-    async fn is_masked(&self, dir: &Pos, perm: Perm, is_dir: bool) -> Result<bool, Failed> {
+    async fn is_masked(&self, dir: &WalkPosition, perm: Perm, is_dir: bool) -> Result<bool, Failed> {
         if perm.inherit || dir.file.client().dialect().base != Base::P2000 {
             return Ok(false);
         }
@@ -185,7 +194,12 @@ impl Core {
     }
 
     /// Serves a request for which the upstream's dialect has no equivalent message.
-    pub(crate) async fn translate(&self, cfid: &Arc<CFid>, op: Op<'_>, req: &Later) -> Result<Reply, Failed> {
+    pub(crate) async fn translate(
+        &self,
+        cfid: &Arc<ClientFid>,
+        op: Op<'_>,
+        req: &Later,
+    ) -> Result<Reply, Failed> {
         let live = cfid.live();
         let file = &*live.file;
         Ok(match op {
@@ -239,7 +253,7 @@ impl Core {
                     })?),
                 };
                 let mut synced = file.fsync(datasync).await;
-                let is_open = matches!(cfid.open, Some(Open::There(_)));
+                let is_open = matches!(cfid.open, Some(OpenFidKind::There(_)));
                 if let Err(error) = &synced
                     && matches!(error.errno(), Errno::EBADF | Errno::EINVAL)
                     && file.client().dialect().is_l()
@@ -259,12 +273,12 @@ impl Core {
             }
             Op::Readlink => Reply::Target(file.readlink().await?),
             Op::Rename { name } => {
-                let to = req.node2::<CFid>().map_err(Failed::Remote)?;
+                let to = req.node2::<ClientFid>().map_err(Failed::Remote)?;
                 self.rename(cfid, &to, name).await?;
                 Reply::Done
             }
             Op::RenameAt { old, new, how } => {
-                let to = req.node2::<CFid>().map_err(Failed::Remote)?;
+                let to = req.node2::<ClientFid>().map_err(Failed::Remote)?;
                 self.rename_at(cfid, old, &to, new, how).await?;
                 Reply::Done
             }
@@ -307,8 +321,16 @@ impl Core {
     }
 
     /// Serves a write on a fid that [`follows`].
-    async fn write(&self, cfid: &CFid, live: &Live, offset: u64, req: &Later) -> Result<u32, Failed> {
-        let Some(Open::There(flags)) = &cfid.open else { return Err(Failed::Remote(Errno::EBADF.into())) };
+    async fn write(
+        &self,
+        cfid: &ClientFid,
+        live: &UpstreamFid,
+        offset: u64,
+        req: &Later,
+    ) -> Result<u32, Failed> {
+        let Some(OpenFidKind::There(flags)) = &cfid.open else {
+            return Err(Failed::Remote(Errno::EBADF.into()));
+        };
         let (file, client) = (&live.file, &live.root.client);
         let mut data = req.data().unwrap_or_default();
         data.truncate(client.iounit_max() as usize);
@@ -329,7 +351,7 @@ impl Core {
     }
 
     /// Moves a file into a union, onto a bound name, or in a dialect without Trename.
-    async fn rename(&self, cfid: &CFid, to: &CFid, name: &[u8]) -> Result<(), Failed> {
+    async fn rename(&self, cfid: &ClientFid, to: &ClientFid, name: &[u8]) -> Result<(), Failed> {
         let from = &cfid.step().covered;
         let (place, into) = self.target(from, to, name).await?;
         let live = cfid.live();
@@ -350,21 +372,23 @@ impl Core {
     /// Moves the file of this name in the first member of a union that has it.
     async fn rename_at(
         &self,
-        cfid: &CFid,
+        cfid: &ClientFid,
         old: &[u8],
-        to: &CFid,
+        to: &ClientFid,
         new: &[u8],
         how: RenameMode,
     ) -> Result<(), Failed> {
         let space = cfid.by.named.space();
-        let found = self.walk_pos(&space, &cfid.by, Pos::of(cfid), &[old], Last::Covered, |_| {}).await?;
+        let found = self
+            .walk_pos(&space, &cfid.by, WalkPosition::of(cfid), &[old], LastName::Covered, |_| {})
+            .await?;
         let from = &found.step.covered;
         if space.within(from).is_some() {
             return Err(busy());
         }
         let (_, dir, _) = self.enter_place(&cfid.by, &from.parent()).await?;
         if how != RenameMode::Replace {
-            let there = self.find(&to.by, Pos::of(to), new).await?;
+            let there = self.find(&to.by, WalkPosition::of(to), new).await?;
             match (how, there) {
                 (RenameMode::NoReplace, Some(_)) => return Err(Failed::Remote(Errno::EEXIST.into())),
                 (RenameMode::Exchange, None) => return Err(Failed::Remote(Errno::ENOENT.into())),
@@ -392,9 +416,9 @@ impl Core {
     /// Returns the place of a file after a rename to `name`, and the directory there. In a union this is the member
     /// that shows the name, else the member that has the file, else the member for new files. So a rename never hides
     /// the new name. If a file is bound on the name, the name stands for that file.
-    async fn target(&self, from: &Place, to: &CFid, name: &[u8]) -> Result<(Place, Arc<File>), Failed> {
+    async fn target(&self, from: &Place, to: &ClientFid, name: &[u8]) -> Result<(Place, Arc<File>), Failed> {
         let space = to.by.named.space();
-        let pos = Pos::of(to);
+        let pos = WalkPosition::of(to);
         let shown = match to.is_union() {
             true => self.find(&to.by, pos.clone(), name).await?.map(|there| there.step.covered.clone()),
             false => None,
@@ -427,8 +451,13 @@ impl Core {
     }
 
     /// Returns the file of this name in a directory, ignoring mounts on it. `None` if no member has the name.
-    async fn find(&self, by: &Walker, dir: Pos, name: &[u8]) -> Result<Option<Pos>, Failed> {
-        match self.walk_pos(&by.named.space(), by, dir, &[name], Last::Covered, |_| {}).await {
+    async fn find(
+        &self,
+        by: &AttachContext,
+        dir: WalkPosition,
+        name: &[u8],
+    ) -> Result<Option<WalkPosition>, Failed> {
+        match self.walk_pos(&by.named.space(), by, dir, &[name], LastName::Covered, |_| {}).await {
             Ok(pos) => Ok(Some(pos)),
             Err(error) if error.errno() == Errno::ENOENT => Ok(None),
             Err(error) => Err(error),
@@ -437,22 +466,22 @@ impl Core {
 
     /// Whether the file's directory is a union now in which another file has this name. A Twstat never replaces a file
     /// (stat(5)).
-    async fn has_sibling(&self, cfid: &CFid, name: &[u8]) -> Result<bool, Failed> {
+    async fn has_sibling(&self, cfid: &ClientFid, name: &[u8]) -> Result<bool, Failed> {
         let Some((parent, head)) = self.union_above(cfid) else { return Ok(false) };
-        let dir = self.cross(&cfid.by, parent, head, &mut Patience::default()).await?;
+        let dir = self.cross(&cfid.by, parent, head, &mut WaitDeadline::default()).await?;
         let there = self.find(&cfid.by, dir, name).await?;
         Ok(there.is_some_and(|there| there.step.covered != cfid.step().covered))
     }
 
     /// Returns the directory in which a file was walked to, if that is a union now.
-    pub(crate) fn union_above(&self, cfid: &CFid) -> Option<(Arc<Step>, Arc<Head>)> {
+    pub(crate) fn union_above(&self, cfid: &ClientFid) -> Option<(Arc<PathStep>, Arc<Head>)> {
         let parent = cfid.step().parent.clone()?;
         let head = cfid.by.named.space().head(&parent.covered)?.clone();
         (head.members.len() > 1).then_some((parent, head))
     }
 
     /// Renames a file in its directory, in a dialect without Twstat.
-    async fn rename_here(&self, cfid: &CFid, name: &[u8]) -> Result<(), Failed> {
+    async fn rename_here(&self, cfid: &ClientFid, name: &[u8]) -> Result<(), Failed> {
         let step = cfid.step();
         let (from, called) = (&step.covered, step.called());
         let (_, dir, _) = self.enter_place(&cfid.by, &from.parent()).await?;
@@ -477,9 +506,9 @@ impl Core {
 
 /// Whether each write needs extra messages: the file is open for appending or for synchronous writes, and Topen could
 /// not express that. Not every server of .u knows OAPPEND.
-pub(crate) fn follows(cfid: &CFid, live: &Live) -> bool {
+pub(crate) fn follows(cfid: &ClientFid, live: &UpstreamFid) -> bool {
     let flags = match &cfid.open {
-        Some(Open::There(flags)) => *flags,
+        Some(OpenFidKind::There(flags)) => *flags,
         _ => return false,
     };
     let said = live.root.client.dialect().is_l();

@@ -18,24 +18,24 @@ use nine_io::client::{Entry, Error, File};
 use nine_io::server::{Later, Reply};
 use nine_proto::{Attr, DirBuf, Dirent, Errno, GetMask, OpenFlags, Qid, mode};
 
-use crate::cfid::{CFid, Step};
-use crate::core::{Core, refused};
+use crate::cfid::{ClientFid, PathStep};
+use crate::core::{MuxCore, refused};
 use crate::space::{Head, Place};
-use crate::upstream::Root;
+use crate::upstream::TreeRoot;
 use crate::walk::LOOK;
 
 /// Maximum number of names that an open directory remembers.
 pub const SEEN_MAX: usize = 1 << 20;
 /// Directory data requested from a member at once, in bytes.
-const BLOCK: u32 = 64 * 1024;
+const DIR_REQUEST_LEN: u32 = 64 * 1024;
 
 /// An open directory and its reading position.
-pub(crate) struct Listing {
-    members: Vec<Member>,
+pub(crate) struct UnionListing {
+    members: Vec<ListingMember>,
     /// The index of the member that is being listed.
     at: usize,
     /// Entries that the client has not got yet, at most one block.
-    pending: VecDeque<Shown>,
+    pending: VecDeque<ShownEntry>,
     /// Number of entries that the client has.
     given: u64,
     seen: HashSet<u64>,
@@ -44,14 +44,14 @@ pub(crate) struct Listing {
     unique: bool,
 }
 
-struct Member {
+struct ListingMember {
     place: Place,
-    dir: Option<Dir>,
+    dir: Option<OpenMember>,
 }
 
 /// An open member.
-struct Dir {
-    root: Arc<Root>,
+struct OpenMember {
+    root: Arc<TreeRoot>,
     /// The directory to walk from, for attributes.
     file: Arc<File>,
     open: File,
@@ -65,16 +65,16 @@ struct Dir {
 }
 
 /// An entry as the client sees it.
-struct Shown {
+struct ShownEntry {
     name: Box<[u8]>,
     qid: Qid,
     ty: u8,
     attr: Option<Attr>,
 }
 
-impl Listing {
+impl UnionListing {
     /// Opens the directory of a fid. Fails if no member can be opened.
-    pub(crate) async fn open(core: &Core, cfid: &CFid) -> Result<Self, Error> {
+    pub(crate) async fn open(core: &MuxCore, cfid: &ClientFid) -> Result<Self, Error> {
         let (places, unique) = match &cfid.crossed() {
             Some((head, _)) => {
                 let places = head.members.iter().map(|member| member.to.clone()).collect();
@@ -82,7 +82,7 @@ impl Listing {
             }
             None => (vec![cfid.step().covered.clone()], false),
         };
-        let members = places.into_iter().map(|place| Member { place, dir: None }).collect();
+        let members = places.into_iter().map(|place| ListingMember { place, dir: None }).collect();
         let (pending, seen, hash) = (VecDeque::new(), HashSet::new(), RandomState::new());
         let mut listing = Self { members, at: 0, pending, given: 0, seen, hash, unique };
         // The first member that can be opened decides whether the client may read.
@@ -99,8 +99,8 @@ impl Listing {
     /// Appends entries to `buf`, from `cookie` on.
     pub(crate) async fn read(
         &mut self,
-        core: &Core,
-        cfid: &CFid,
+        core: &MuxCore,
+        cfid: &ClientFid,
         cookie: u64,
         buf: &mut DirBuf,
     ) -> Result<(), Error> {
@@ -110,7 +110,7 @@ impl Listing {
         while let Some(entry) = self.next(core, cfid, buf.wants_attrs()).await? {
             let next = self.given + 1;
             if next > cookie {
-                let Shown { name, qid, ty, attr } = &entry;
+                let ShownEntry { name, qid, ty, attr } = &entry;
                 let dirent = Dirent { qid: *qid, cookie: next, ty: *ty, name };
                 if !buf.push(&dirent, attr.as_ref()) {
                     self.pending.push_front(entry);
@@ -136,7 +136,12 @@ impl Listing {
         }
     }
 
-    async fn next(&mut self, core: &Core, cfid: &CFid, attrs: bool) -> Result<Option<Shown>, Error> {
+    async fn next(
+        &mut self,
+        core: &MuxCore,
+        cfid: &ClientFid,
+        attrs: bool,
+    ) -> Result<Option<ShownEntry>, Error> {
         if self.given == 0 && self.pending.is_empty() && self.at == 0 {
             self.pending.extend(dots(cfid));
         }
@@ -159,13 +164,13 @@ impl Listing {
     }
 
     /// Fetches the next block of the current member. Returns false if there is none.
-    async fn block(&mut self, core: &Core, cfid: &CFid, attrs: bool) -> Result<bool, Error> {
+    async fn block(&mut self, core: &MuxCore, cfid: &ClientFid, attrs: bool) -> Result<bool, Error> {
         let at = self.at;
         let dir = self.member(core, cfid, at).await?;
         if dir.ended {
             return Ok(false);
         }
-        let Some((entries, next)) = dir.open.read_dir_block(dir.cursor, BLOCK).await? else {
+        let Some((entries, next)) = dir.open.read_dir_block(dir.cursor, DIR_REQUEST_LEN).await? else {
             dir.ended = true;
             return Ok(false);
         };
@@ -188,10 +193,10 @@ impl Listing {
             instead.unwrap_or_else(|| {
                 let map = |qid| core.qids.map(root.map(), qid);
                 let attr = entry.attr.map(|attr| Attr { qid: map(attr.qid), ..attr });
-                Shown { name: entry.name, qid: map(entry.qid), ty: entry.ty, attr }
+                ShownEntry { name: entry.name, qid: map(entry.qid), ty: entry.ty, attr }
             })
         });
-        let shown: Vec<Shown> = shown.collect();
+        let shown: Vec<ShownEntry> = shown.collect();
         // No await follows: a flush comes before or after this. So the next read finds the whole block or nothing of
         // it.
         let dir = self.members[at].dir.as_mut().expect("it was opened above");
@@ -211,7 +216,12 @@ impl Listing {
         if self.seen.len() < SEEN_MAX { self.seen.insert(hash) } else { !self.seen.contains(&hash) }
     }
 
-    async fn member(&mut self, core: &Core, cfid: &CFid, index: usize) -> Result<&mut Dir, Error> {
+    async fn member(
+        &mut self,
+        core: &MuxCore,
+        cfid: &ClientFid,
+        index: usize,
+    ) -> Result<&mut OpenMember, Error> {
         let member = &mut self.members[index];
         let gone = member.dir.as_ref().filter(|dir| dir.root.tree.wait.is_some());
         if let Some(dir) = gone.filter(|dir| dir.root.client.dead().is_some()) {
@@ -230,16 +240,24 @@ impl Listing {
                 (root, file)
             };
             let open = file.open("", OpenFlags::READ).await?;
-            member.dir =
-                Some(Dir { root, file, open, cursor: 0, given: 0, skip: 0, listed: false, ended: false });
+            member.dir = Some(OpenMember {
+                root,
+                file,
+                open,
+                cursor: 0,
+                given: 0,
+                skip: 0,
+                listed: false,
+                ended: false,
+            });
         }
         Ok(member.dir.as_mut().expect("opened just now"))
     }
 }
 
-impl Dir {
+impl OpenMember {
     /// Reopens the directory on a new connection.
-    async fn again(&self, core: &Core, cfid: &CFid, place: &Place) -> Result<Self, Error> {
+    async fn again(&self, core: &MuxCore, cfid: &ClientFid, place: &Place) -> Result<Self, Error> {
         let (root, file, raw) = core.enter_place(&cfid.by, place).await?;
         let is_same = root.member == self.root.member && raw.path == self.file.qid().path;
         if !is_same && self.listed {
@@ -253,10 +271,10 @@ impl Dir {
     }
 }
 
-impl Core {
+impl MuxCore {
     /// Returns the attributes of a mount point. For a client with only the rights of others, a union has the
     /// permissions that all its members grant to others: a walk searches each of them.
-    pub(crate) async fn shown_attr(&self, req: &Later, cfid: &Arc<CFid>) -> Result<Reply, Error> {
+    pub(crate) async fn shown_attr(&self, req: &Later, cfid: &Arc<ClientFid>) -> Result<Reply, Error> {
         let mut reply = self.mount_attr(req, cfid).await?;
         let union = cfid.crossed().filter(|(head, _)| req.who().as_other && head.members.len() > 1);
         if let (Reply::Attr(attr), Some((head, _))) = (&mut reply, union) {
@@ -273,8 +291,8 @@ impl Core {
 const OTHERS: u32 = 0o7;
 
 /// Returns "." and "..", for dialects that list them.
-fn dots(cfid: &CFid) -> [Shown; 2] {
-    [&b"."[..], b".."].map(|name| Shown { name: name.into(), qid: cfid.qid.qid, ty: 4, attr: None })
+fn dots(cfid: &ClientFid) -> [ShownEntry; 2] {
+    [&b"."[..], b".."].map(|name| ShownEntry { name: name.into(), qid: cfid.qid.qid, ty: 4, attr: None })
 }
 
 /// Fetches the missing attributes of entries.
@@ -309,14 +327,14 @@ async fn attributes(dir: &File, entries: &mut [Entry]) -> Result<(), Error> {
 /// Returns the file that is mounted over an entry. `None` if its server cannot be reached: the covered file is listed
 /// then. Unlike a walk, a listing waits at most [`LOOK`] for the server of an entry.
 async fn mounted(
-    core: &Core,
-    cfid: &CFid,
+    core: &MuxCore,
+    cfid: &ClientFid,
     dir: &Place,
     head: &Arc<Head>,
     entry: &mut Entry,
     attrs: bool,
-) -> Result<Option<Shown>, Error> {
-    let step = Step::child(&cfid.step, dir.child(&entry.name));
+) -> Result<Option<ShownEntry>, Error> {
+    let step = PathStep::child(&cfid.step, dir.child(&entry.name));
     let shown = async {
         let Some(pos) = Box::pin(core.look(&cfid.by, &step, head)).await? else { return Ok(None) };
         let map = |qid| core.qids.map(pos.root.map(), qid);
@@ -328,7 +346,7 @@ async fn mounted(
             false => None,
         };
         let ty = if pos.raw.is_dir() { 4 } else { entry.ty };
-        Ok(Some(Shown { name: entry.name.clone(), qid: map(pos.raw), ty, attr }))
+        Ok(Some(ShownEntry { name: entry.name.clone(), qid: map(pos.raw), ty, attr }))
     };
     match core.within(LOOK, shown).await {
         Some(Err(error)) if Error::errno(&error) == Errno::EINTR => Err(error),

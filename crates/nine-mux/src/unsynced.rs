@@ -16,9 +16,9 @@ use nine_io::server::{Reply, Request};
 use nine_net::lock::{Mutex, lock};
 use nine_proto::{Op, OpenFlags, Qid};
 
-use crate::cfid::{CFid, Open};
-use crate::core::Core;
-use crate::upstream::Root;
+use crate::cfid::{ClientFid, OpenFidKind};
+use crate::core::MuxCore;
+use crate::upstream::TreeRoot;
 
 /// Maximum number of files and directories of one server with separate records of unsynced changes. Further ones share
 /// one record for the whole server.
@@ -32,11 +32,11 @@ pub(crate) struct UnsyncedChanges {
     /// Number of losses reported so far. Each fid stores the number at its open or at its latest report.
     reported: AtomicU64,
     max: usize,
-    state: Mutex<State>,
+    state: Mutex<UnsyncedState>,
 }
 
 #[derive(Default)]
-struct State {
+struct UnsyncedState {
     /// Reconnections so far.
     generation: u64,
     /// Changes so far.
@@ -178,9 +178,9 @@ impl UnsyncedChanges {
     }
 }
 
-impl Core {
+impl MuxCore {
     /// Records the changes of a request that succeeded over the connection of `root`.
-    pub(crate) fn record_change(&self, req: &Request, cfid: &CFid, root: &Root, reply: &Reply) {
+    pub(crate) fn record_change(&self, req: &Request, cfid: &ClientFid, root: &TreeRoot, reply: &Reply) {
         let op = req.op();
         let is_named = matches!(
             op,
@@ -191,10 +191,12 @@ impl Core {
                 | Op::Rename { .. }
                 | Op::Remove
         );
-        let target = req.node2::<CFid>().ok();
+        let target = req.node2::<ClientFid>().ok();
         if is_named {
             // The member that changed is not known here.
-            for (head, _) in [Some(cfid), target.as_deref()].into_iter().flatten().filter_map(CFid::crossed) {
+            for (head, _) in
+                [Some(cfid), target.as_deref()].into_iter().flatten().filter_map(ClientFid::crossed)
+            {
                 let trees = head.members.iter().filter_map(|member| self.tree_of(member.to.tree));
                 for tree in trees.filter(|tree| head.members.len() > 1 && tree.wait.is_some()) {
                     tree.upstream.unsynced.record(None, false, || false);
@@ -212,7 +214,7 @@ impl Core {
         let raw = Some(cfid.live().raw);
         match op {
             // The write was on stable storage before its reply.
-            Op::Write { .. } if matches!(cfid.open, Some(Open::There(flags)) if flags.has(OpenFlags::DSYNC)) =>
+            Op::Write { .. } if matches!(cfid.open, Some(OpenFidKind::There(flags)) if flags.has(OpenFlags::DSYNC)) =>
                 {}
             Op::Write { .. } => record(raw, false),
             Op::Open { flags } if flags.has(OpenFlags::TRUNC) => record(raw, false),
@@ -220,7 +222,7 @@ impl Core {
                 record(raw, false);
                 if let Reply::Open { node, .. } = reply
                     && flags.has(OpenFlags::TRUNC)
-                    && let Some(made) = node.downcast_ref::<CFid>()
+                    && let Some(made) = node.downcast_ref::<ClientFid>()
                 {
                     record(Some(made.first.raw), false);
                 }
@@ -240,7 +242,7 @@ impl Core {
             Op::Remove | Op::Rename { .. } => record(None, false),
             Op::XattrCreate { .. } => record(raw, true),
             // An attribute fid from a walk is only for reading.
-            Op::Clunk if matches!(cfid.open, Some(Open::Attribute)) && raw != Some(Qid::default()) => {
+            Op::Clunk if matches!(cfid.open, Some(OpenFidKind::Attribute)) && raw != Some(Qid::default()) => {
                 record(raw, true);
             }
             _ => {}

@@ -1,9 +1,9 @@
 //! Upstreams: the servers that a mux is a client of, with one connection each, or as many as the mount allows.
 //!
-//! An [`Upstream`] is an address. A [`Lane`] is one connection to it, with one session and one fid space. It is dialled
-//! when it is first needed, and again when it is needed after the connection has ended. A [`Tree`] is the file tree of
-//! one aname. A [`Root`] is a fid for the root of a tree, on one connection, for one user. It is attached when it is
-//! first needed.
+//! An [`UpstreamServer`] is an address. A [`UpstreamConnection`] is one connection to it, with one session and one fid
+//! space. It is dialled when it is first needed, and again when it is needed after the connection has ended. A
+//! [`UpstreamTree`] is the file tree of one aname. A [`TreeRoot`] is a fid for the root of a tree, on one connection,
+//! for one user. It is attached when it is first needed.
 //!
 //! Always holds: only requests for an upstream's files wait for it. After a failed dial, the upstream is not tried
 //! again for [`RETRY`]. Meanwhile requests for it fail at once with the same error.
@@ -25,13 +25,13 @@ use nine_net::modules::TraceLog;
 use nine_net::{Proof, Transport};
 use nine_proto::{Errno, NOUID, Qid};
 
-use crate::ahead::Files;
-use crate::core::{Core, refused};
+use crate::ahead::AheadFiles;
+use crate::core::{MuxCore, refused};
 use crate::fids::UPSTREAM_FIDS_MAX;
-use crate::keep::{Keeping, Moves, Wait, is_passing, pulse};
-use crate::outside::{Outside, Place};
-use crate::pushed::{self, Words};
-use crate::qid::{Map, Qids};
+use crate::keep::{FidRegistry, RenameLog, Wait, is_passing, pulse};
+use crate::outside::{OutsideCore, OutsideTasks};
+use crate::pushed::{self, ModuleList};
+use crate::qid::{QidAllocator, QidMap};
 use crate::space::TreeId;
 use crate::unsynced::UnsyncedChanges;
 
@@ -105,25 +105,25 @@ pub struct Server {
 }
 
 /// A lock whose holder may append.
-type Turn = AsyncMutex<()>;
+type AppendLock = AsyncMutex<()>;
 
-pub(crate) struct Upstream {
+pub(crate) struct UpstreamServer {
     pub(crate) id: u32,
     pub(crate) server: Server,
     /// One for each of the equal servers: their qids are unrelated.
-    maps: Box<[Map]>,
+    maps: Box<[QidMap]>,
     /// The modules on its connections.
-    pub(crate) pushed: Words,
-    qids: Arc<Qids>,
-    core: Weak<Core>,
+    pub(crate) pushed: ModuleList,
+    qids: Arc<QidAllocator>,
+    core: Weak<MuxCore>,
     /// Maximum number of connections, the largest of all its mounts.
     pub(crate) most: AtomicU16,
-    lanes: Mutex<HashMap<LaneKey, Arc<Lane>>>,
+    lanes: Mutex<HashMap<ConnectionKey, Arc<UpstreamConnection>>>,
     /// Whether it is a mux like this one, once known.
     is_mux: OnceLock<bool>,
     pub(crate) dials: AtomicU32,
     /// Its files that are read ahead.
-    pub(crate) ahead: Files,
+    pub(crate) ahead: AheadFiles,
     /// Whether it has missed a timeout and not answered since. Listings do not wait for it.
     silent: AtomicBool,
     /// Whether a task checks if it answers again.
@@ -131,33 +131,33 @@ pub(crate) struct Upstream {
     /// Changes that may be lost with its connections.
     pub(crate) unsynced: UnsyncedChanges,
     /// Locks for appends to files whose opens cannot request append mode, by server and qid path.
-    appends: Mutex<HashMap<(u16, u64), Weak<Turn>>>,
+    appends: Mutex<HashMap<(u16, u64), Weak<AppendLock>>>,
 }
 
 /// Selects a connection. In a loop of muxes each round uses connections of its own, so that no request waits for one
 /// that waits for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct LaneKey {
+pub(crate) struct ConnectionKey {
     pub(crate) hops: u8,
     pub(crate) index: u16,
 }
 
-pub(crate) struct Lane {
-    pub(crate) key: LaneKey,
-    upstream: Weak<Upstream>,
-    state: AsyncMutex<Connection>,
+pub(crate) struct UpstreamConnection {
+    pub(crate) key: ConnectionKey,
+    upstream: Weak<UpstreamServer>,
+    state: AsyncMutex<ConnectionState>,
     /// The live client, readable without waiting.
     now: arc_swap::ArcSwapOption<Client>,
-    /// Round-trip time of the last attach of a [`Root`], in microseconds; 0 if unknown.
+    /// Round-trip time of the last attach of a [`TreeRoot`], in microseconds; 0 if unknown.
     pub(crate) rtt_us: AtomicU64,
     /// The fids to restore after a reconnection, and the requests that wait for it.
-    pub(crate) keeping: Keeping,
+    pub(crate) keeping: FidRegistry,
     /// The limit of clients' fids on it.
     pub(crate) fids: Arc<FairLimit>,
 }
 
 #[derive(Default)]
-struct Connection {
+struct ConnectionState {
     client: Option<Arc<Client>>,
     /// The index of the equal server that it is or was connected to.
     member: u16,
@@ -172,31 +172,31 @@ struct Connection {
 }
 
 /// The tree of one aname of an upstream, for one user or for each client as itself.
-pub(crate) struct Tree {
+pub(crate) struct UpstreamTree {
     pub(crate) id: TreeId,
-    pub(crate) upstream: Arc<Upstream>,
+    pub(crate) upstream: Arc<UpstreamServer>,
     pub(crate) aname: Box<str>,
     /// The user of all clients. `None`: each client as itself.
-    pub(crate) user: Option<Arc<Ident>>,
-    pub(crate) core: Weak<Core>,
+    pub(crate) user: Option<Arc<UserIdentity>>,
+    pub(crate) core: Weak<MuxCore>,
     /// Whether its files are read ahead.
     pub(crate) ahead: bool,
     /// How long requests wait while the server is away. Its fids are then restored after a reconnection.
     pub(crate) wait: Option<Wait>,
     /// The renames of its files.
-    pub(crate) moves: Moves,
+    pub(crate) moves: RenameLog,
     /// Whether it was unmounted. A new root is then not stored, because it would not be released any more.
     pub(crate) unmounted: AtomicBool,
 }
 
 /// A user and its roots. The user's clients share it. The roots are dropped with the last of its fids.
-pub(crate) struct Ident {
+pub(crate) struct UserIdentity {
     pub(crate) name: Box<str>,
     pub(crate) uid: Option<u32>,
-    pub(crate) standing: Standing,
+    pub(crate) standing: UserStanding,
     /// Whether it may change nothing.
     pub(crate) read_only: bool,
-    roots: Mutex<HashMap<(TreeId, LaneKey), RootPlace>>,
+    roots: Mutex<HashMap<(TreeId, ConnectionKey), RootPlace>>,
 }
 
 /// The slot of a root. A caller holds the lock while it attaches.
@@ -204,14 +204,14 @@ type RootPlace = Arc<AsyncMutex<RootState>>;
 
 #[derive(Default)]
 struct RootState {
-    root: Option<Arc<Root>>,
+    root: Option<Arc<TreeRoot>>,
     /// The time until which the attach counts as failed, and the error.
     failed: Option<(Duration, Error)>,
 }
 
-pub(crate) struct Root {
-    pub(crate) tree: Arc<Tree>,
-    pub(crate) lane: Arc<Lane>,
+pub(crate) struct TreeRoot {
+    pub(crate) tree: Arc<UpstreamTree>,
+    pub(crate) lane: Arc<UpstreamConnection>,
     /// The index of the equal server.
     pub(crate) member: u16,
     pub(crate) client: Arc<Client>,
@@ -248,8 +248,14 @@ impl Server {
     }
 }
 
-impl Upstream {
-    pub(crate) fn new(id: u32, mut server: Server, pushed: Words, qids: Arc<Qids>, core: Weak<Core>) -> Self {
+impl UpstreamServer {
+    pub(crate) fn new(
+        id: u32,
+        mut server: Server,
+        pushed: ModuleList,
+        qids: Arc<QidAllocator>,
+        core: Weak<MuxCore>,
+    ) -> Self {
         let (is_mux, most) = (OnceLock::new(), server.lanes);
         if server.local {
             is_mux.get_or_init(|| false);
@@ -259,7 +265,7 @@ impl Upstream {
         }
         Self {
             id,
-            maps: (0..=server.others.len() as u32).map(|n| Map::new(id * (OTHERS_MAX + 1) + n)).collect(),
+            maps: (0..=server.others.len() as u32).map(|n| QidMap::new(id * (OTHERS_MAX + 1) + n)).collect(),
             server,
             pushed,
             qids,
@@ -268,7 +274,7 @@ impl Upstream {
             lanes: Mutex::default(),
             is_mux,
             dials: AtomicU32::new(0),
-            ahead: Files::default(),
+            ahead: AheadFiles::default(),
             silent: AtomicBool::new(false),
             is_looked_at: AtomicBool::new(false),
             unsynced: UnsyncedChanges::default(),
@@ -285,21 +291,21 @@ impl Upstream {
     }
 
     /// Returns the connection for requests of this client that have passed `hops` muxes.
-    pub(crate) fn lane(self: &Arc<Self>, hops: u8, client: u64) -> Arc<Lane> {
+    pub(crate) fn lane(self: &Arc<Self>, hops: u8, client: u64) -> Arc<UpstreamConnection> {
         let hops = if self.is_mux.get() == Some(&false) { 0 } else { hops };
         let index = (client % u64::from(self.most.load(Ordering::Relaxed).max(1))) as u16;
-        let key = LaneKey { hops, index };
-        lock(&self.lanes).entry(key).or_insert_with(|| Arc::new(Lane::new(key, self))).clone()
+        let key = ConnectionKey { hops, index };
+        lock(&self.lanes).entry(key).or_insert_with(|| Arc::new(UpstreamConnection::new(key, self))).clone()
     }
 
-    pub(crate) fn lanes(&self) -> Vec<Arc<Lane>> {
+    pub(crate) fn lanes(&self) -> Vec<Arc<UpstreamConnection>> {
         let mut lanes: Vec<_> = lock(&self.lanes).values().cloned().collect();
         lanes.sort_by_key(|lane| (lane.key.hops, lane.key.index));
         lanes
     }
 
     /// Returns the lock for appends to this file.
-    pub(crate) fn appends(&self, root: &Root, raw: Qid) -> Arc<Turn> {
+    pub(crate) fn appends(&self, root: &TreeRoot, raw: Qid) -> Arc<AppendLock> {
         let mut appends = lock(&self.appends);
         let key = (root.member, raw.path);
         if let Some(turn) = appends.get(&key).and_then(Weak::upgrade) {
@@ -319,27 +325,27 @@ impl Upstream {
     }
 }
 
-impl Drop for Upstream {
+impl Drop for UpstreamServer {
     fn drop(&mut self) {
         self.maps.iter().for_each(|map| self.qids.give_back(map));
     }
 }
 
-impl Lane {
-    fn new(key: LaneKey, upstream: &Arc<Upstream>) -> Self {
+impl UpstreamConnection {
+    fn new(key: ConnectionKey, upstream: &Arc<UpstreamServer>) -> Self {
         Self {
             key,
             upstream: Arc::downgrade(upstream),
             state: AsyncMutex::default(),
             now: arc_swap::ArcSwapOption::empty(),
             rtt_us: AtomicU64::new(0),
-            keeping: Keeping::default(),
+            keeping: FidRegistry::default(),
             fids: FairLimit::new(upstream.server.fids),
         }
     }
 
     /// Returns its upstream, if that is still in use.
-    pub(crate) fn upstream(&self) -> Option<Arc<Upstream>> {
+    pub(crate) fn upstream(&self) -> Option<Arc<UpstreamServer>> {
         self.upstream.upgrade()
     }
 
@@ -351,8 +357,8 @@ impl Lane {
     /// Returns the client and the index of the equal server. Dials if needed.
     pub(crate) async fn connect(
         self: &Arc<Self>,
-        upstream: &Arc<Upstream>,
-        outside: &Arc<Outside>,
+        upstream: &Arc<UpstreamServer>,
+        outside: &Arc<OutsideTasks>,
     ) -> Result<(Arc<Client>, u16), Error> {
         let mut state = self.state.lock().await;
         let gone = match state.client.take() {
@@ -419,9 +425,9 @@ impl Lane {
     }
 }
 
-impl Upstream {
+impl UpstreamServer {
     /// Connects to one of the equal servers.
-    async fn reach(self: Arc<Self>, member: u16, place: Place) -> Result<Reached, Error> {
+    async fn reach(self: Arc<Self>, member: u16, place: OutsideCore) -> Result<NewConnection, Error> {
         let outside = &place.outside;
         let Server { name, dial, others, options, .. } = &self.server;
         let dial = member.checked_sub(1).map_or(dial, |other| &others[usize::from(other)]);
@@ -450,10 +456,10 @@ pub(crate) fn is_refusal(error: &Error) -> bool {
 }
 
 /// A new connection, its driver, and its modules.
-type Reached = (Client, Driver, OwnedMutexGuard<Vec<String>>);
+type NewConnection = (Client, Driver, OwnedMutexGuard<Vec<String>>);
 
 /// Drives a connection until it ends.
-async fn drive(lane: Weak<Lane>, name: Arc<str>, driver: Driver) {
+async fn drive(lane: Weak<UpstreamConnection>, name: Arc<str>, driver: Driver) {
     match driver.await {
         Ok(()) => tracing::debug!(upstream = %name, "closed"),
         Err(error) => {
@@ -468,7 +474,7 @@ async fn drive(lane: Weak<Lane>, name: Arc<str>, driver: Driver) {
 
 /// The proof for a user's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Standing {
+pub(crate) enum UserStanding {
     /// None: the client only claims the name.
     Claimed,
     /// Proof by the kernel or a certificate, or the mux itself.
@@ -477,7 +483,7 @@ pub(crate) enum Standing {
     Owner,
 }
 
-impl Standing {
+impl UserStanding {
     pub(crate) fn of(who: &nine_io::server::Who) -> Self {
         match (who.owner, who.proof.is_identity()) {
             (true, _) => Self::Owner,
@@ -497,20 +503,26 @@ impl Standing {
     }
 }
 
-impl Ident {
+impl UserIdentity {
     pub(crate) fn new(name: &str, uid: Option<u32>) -> Self {
-        Self { name: name.into(), uid, standing: Standing::Proven, read_only: false, roots: Mutex::default() }
+        Self {
+            name: name.into(),
+            uid,
+            standing: UserStanding::Proven,
+            read_only: false,
+            roots: Mutex::default(),
+        }
     }
 
     /// Returns its root of a tree on this client's connection for requests that have passed `hops` muxes. Attaches if
     /// needed.
     pub(crate) async fn root(
         &self,
-        tree: &Arc<Tree>,
+        tree: &Arc<UpstreamTree>,
         hops: u8,
         client: u64,
-        outside: &Arc<Outside>,
-    ) -> Result<Arc<Root>, Error> {
+        outside: &Arc<OutsideTasks>,
+    ) -> Result<Arc<TreeRoot>, Error> {
         let lane = tree.upstream.lane(hops, client);
         let place = {
             let mut roots = lock(&self.roots);
@@ -539,7 +551,7 @@ impl Ident {
             tree.core.upgrade().iter().for_each(|core| core.flushed());
             return Err(error);
         };
-        let root = Arc::new(Root::new(tree, &lane, (client, member), file?));
+        let root = Arc::new(TreeRoot::new(tree, &lane, (client, member), file?));
         *place = RootState { root: Some(root.clone()), failed: None };
         tree.upstream.set_silent(false);
         Ok(root)
@@ -547,15 +559,15 @@ impl Ident {
 
     async fn attach(
         &self,
-        tree: &Tree,
-        lane: &Lane,
+        tree: &UpstreamTree,
+        lane: &UpstreamConnection,
         client: &Client,
         hops: u8,
-        outside: &Outside,
+        outside: &OutsideTasks,
     ) -> Result<File, Error> {
         let begun = outside.now().await;
         // A mount with its own aname sends the standing only for the owner.
-        let tells = self.standing == Standing::Owner || tree.aname.is_empty();
+        let tells = self.standing == UserStanding::Owner || tree.aname.is_empty();
         let told = tree.upstream.server.dial.is_told() && tells;
         let told = match told {
             true => Some(self.standing.told(self.read_only)),
@@ -573,8 +585,14 @@ impl Ident {
     }
 
     /// Stores a root that is attached already.
-    pub(crate) fn admit(&self, tree: &Arc<Tree>, lane: &Arc<Lane>, client: (Arc<Client>, u16), file: File) {
-        let root = Root::new(tree, lane, client, file);
+    pub(crate) fn admit(
+        &self,
+        tree: &Arc<UpstreamTree>,
+        lane: &Arc<UpstreamConnection>,
+        client: (Arc<Client>, u16),
+        file: File,
+    ) {
+        let root = TreeRoot::new(tree, lane, client, file);
         let state = RootState { root: Some(Arc::new(root)), failed: None };
         lock(&self.roots).insert((tree.id, lane.key), Arc::new(AsyncMutex::new(state)));
     }
@@ -587,7 +605,7 @@ impl Ident {
 
 /// Sends the number of muxes that this root's requests pass to a server that is a mux, too: see [`HOPS_MAX`]. Other
 /// servers do not have the name.
-async fn hop(upstream: &Upstream, root: File, hops: u8) -> Result<File, Error> {
+async fn hop(upstream: &UpstreamServer, root: File, hops: u8) -> Result<File, Error> {
     if upstream.is_mux.get() == Some(&false) {
         return Ok(root);
     }
@@ -610,8 +628,13 @@ async fn hop(upstream: &Upstream, root: File, hops: u8) -> Result<File, Error> {
     }
 }
 
-impl Root {
-    fn new(tree: &Arc<Tree>, lane: &Arc<Lane>, (client, member): (Arc<Client>, u16), file: File) -> Self {
+impl TreeRoot {
+    fn new(
+        tree: &Arc<UpstreamTree>,
+        lane: &Arc<UpstreamConnection>,
+        (client, member): (Arc<Client>, u16),
+        file: File,
+    ) -> Self {
         if tree.wait.is_some()
             && lane.keeping.begin()
             && let Some(core) = tree.core.upgrade()
@@ -623,7 +646,7 @@ impl Root {
     }
 
     /// Returns the map of its server's qids.
-    pub(crate) fn map(&self) -> &Map {
+    pub(crate) fn map(&self) -> &QidMap {
         &self.tree.upstream.maps[usize::from(self.member)]
     }
 

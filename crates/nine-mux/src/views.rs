@@ -1,7 +1,7 @@
 //! The views of a name space: the paths at which a walk in it reaches the files of upstreams.
 //!
-//! In: a [`Space`]. Out: its [`View`]s. A file may be in several views, because of binds, or in none, if another file
-//! is mounted over it.
+//! In: a [`Space`]. Out: its [`DirView`]s. A file may be in several views, because of binds, or in none, if another
+//! file is mounted over it.
 
 use nine_io::changes::{Change, Path, below, join};
 
@@ -14,7 +14,7 @@ const DEPTH_MAX: usize = 16;
 
 /// A directory of an upstream, and the path at which its files are visible, except those that are mounted over.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct View {
+pub(crate) struct DirView {
     pub(crate) place: Place,
     pub(crate) at: Path,
     /// Paths of the tree that are hidden in this view.
@@ -23,13 +23,13 @@ pub(crate) struct View {
 
 /// The views of a name space.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Views {
-    pub(crate) all: Vec<View>,
+pub(crate) struct SpaceViews {
+    pub(crate) all: Vec<DirView>,
     /// Paths below which views were omitted.
     pub(crate) cut: Vec<Path>,
 }
 
-impl Views {
+impl SpaceViews {
     pub(crate) fn of(space: &Space) -> Self {
         let mut views = Self::default();
         let shown = |place: &Place| match space.head(place) {
@@ -60,7 +60,7 @@ impl Views {
                 }
                 hidden.push(from);
             }
-            views.all.push(View { place, at, hidden });
+            views.all.push(DirView { place, at, hidden });
         }
         views
             .all
@@ -69,7 +69,7 @@ impl Views {
     }
 
     /// Iterates over the views of (a part of) this tree.
-    pub(crate) fn of_tree(&self, tree: TreeId) -> impl Iterator<Item = &View> {
+    pub(crate) fn of_tree(&self, tree: TreeId) -> impl Iterator<Item = &DirView> {
         self.all.iter().filter(move |view| view.place.tree == tree)
     }
 
@@ -91,7 +91,7 @@ impl Views {
     }
 }
 
-impl View {
+impl DirView {
     fn told(&self, change: &Change) -> Option<Change> {
         let base = path(&self.place);
         let seen = change.seen_from(&base)?;
@@ -121,7 +121,7 @@ mod tests {
         text.as_bytes().into()
     }
 
-    fn paths(views: &Views, tree: u32, of: &str) -> Vec<String> {
+    fn paths(views: &SpaceViews, tree: u32, of: &str) -> Vec<String> {
         let told = views.told(TreeId(tree), &Change::Write(at(of)));
         let text = |change: Change| match change {
             Change::Write(path) => String::from_utf8(path.into()).unwrap(),
@@ -138,7 +138,7 @@ mod tests {
         mount(place(1, "x"), place(0, "bound"), Flags::REPLACE);
         mount(place(2, ""), place(1, "x/over"), Flags::REPLACE);
         mount(place(2, ""), place(0, "u"), Flags::BEFORE);
-        let views = Views::of(&space);
+        let views = SpaceViews::of(&space);
         assert_eq!(paths(&views, 1, "/f"), ["/n/a/f"]);
         assert_eq!(paths(&views, 1, "/x/f"), ["/bound/f", "/n/a/x/f"]);
         assert_eq!(paths(&views, 2, "/f"), ["/bound/over/f", "/n/a/x/over/f", "/u/f"]);
@@ -157,9 +157,9 @@ mod tests {
     #[test]
     fn what_leads_round_ends_and_what_changes_is_found() {
         let mut space = Space::new(place(0, ""));
-        let before = Views::of(&space);
+        let before = SpaceViews::of(&space);
         space.mount(vec![place(0, "")], "", place(0, "a"), "", Flags::REPLACE).unwrap();
-        let views = Views::of(&space);
+        let views = SpaceViews::of(&space);
         assert_eq!(views.all.len(), DEPTH_MAX + 1);
         assert_eq!(views.cut, [at(&"/a".repeat(DEPTH_MAX + 1))]);
         assert!(views.changed(&before).contains(&at("/a")));

@@ -17,12 +17,12 @@ use nine_io::server::Later;
 use nine_proto::msg::{MAXWELEM, Names, Tmsg};
 use nine_proto::{Errno, GetMask, Op, Qid, Walked};
 
-use crate::cfid::{AwayMount, CFid, Held, Live, Step, Walker};
-use crate::core::{Core, is_away};
+use crate::cfid::{AttachContext, AwayMount, ClientFid, MappedQid, PathStep, UpstreamFid};
+use crate::core::{MuxCore, is_away};
 use crate::fids::refusal;
-use crate::keep::{Kept, Patience, is_passing};
+use crate::keep::{ReconnectableFid, WaitDeadline, is_passing};
 use crate::space::{Head, Place, Space, push};
-use crate::upstream::{GREETING, RETRY, Root, Upstream};
+use crate::upstream::{GREETING, RETRY, TreeRoot, UpstreamServer};
 
 /// Time that a walk which ends at a mount point, or a listing that contains one, waits for the server. After that the
 /// covered file is shown.
@@ -30,10 +30,10 @@ pub(crate) const LOOK: Duration = Duration::from_secs(1);
 
 /// The treatment of the last name of a walk if it is a mount point.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Last {
+pub(crate) enum LastName {
     /// Cross to the mounted file.
     Crossed,
-    /// Cross, but do not wait for a server that is away: see [`Pos::away`].
+    /// Cross, but do not wait for a server that is away: see [`WalkPosition::away`].
     Soon,
     /// Stop at the covered file.
     Covered,
@@ -41,26 +41,26 @@ pub(crate) enum Last {
 
 /// The position of a walk.
 #[derive(Clone)]
-pub(crate) struct Pos {
-    pub(crate) step: Arc<Step>,
+pub(crate) struct WalkPosition {
+    pub(crate) step: Arc<PathStep>,
     pub(crate) crossed: Option<(Arc<Head>, usize)>,
     /// The mount point, if its server is away. The position is then the covered file.
     pub(crate) away: Option<Arc<Head>>,
-    pub(crate) root: Arc<Root>,
+    pub(crate) root: Arc<TreeRoot>,
     pub(crate) file: Arc<File>,
     /// The upstream's qid.
     pub(crate) raw: Qid,
 }
 
 /// The error that stopped a walk, and the qids of the names before it.
-pub(crate) struct Stop {
+pub(crate) struct WalkError {
     walked: Vec<Qid>,
     pub(crate) error: Error,
 }
 
-impl Pos {
-    pub(crate) fn of(cfid: &CFid) -> Self {
-        let Live { root, file, raw } = Live::clone(&cfid.live());
+impl WalkPosition {
+    pub(crate) fn of(cfid: &ClientFid) -> Self {
+        let UpstreamFid { root, file, raw } = UpstreamFid::clone(&cfid.live());
         let away = cfid.away().map(|away| away.head.clone());
         Self { step: cfid.step(), crossed: cfid.crossed(), away, root, file, raw }
     }
@@ -78,7 +78,7 @@ impl Pos {
         self.members().into_iter().map(|(place, _)| place).collect()
     }
 
-    fn qid(&self, core: &Core) -> Qid {
+    fn qid(&self, core: &MuxCore) -> Qid {
         core.qids.map(self.root.map(), self.raw)
     }
 
@@ -93,12 +93,18 @@ impl Pos {
     }
 }
 
-impl Core {
+impl MuxCore {
     /// Walks on from a fid. The result has no fid if only a part of the names was walked.
-    pub(crate) async fn walk(&self, from: &CFid, names: &[&[u8]]) -> Result<(Walked, Option<CFid>), Error> {
+    pub(crate) async fn walk(
+        &self,
+        from: &ClientFid,
+        names: &[&[u8]],
+    ) -> Result<(Walked, Option<ClientFid>), Error> {
         let space = from.by.named.space();
         let mut walked = Walked::new();
-        match self.walk_pos(&space, &from.by, Pos::of(from), names, Last::Soon, |qid| walked.push(qid)).await
+        match self
+            .walk_pos(&space, &from.by, WalkPosition::of(from), names, LastName::Soon, |qid| walked.push(qid))
+            .await
         {
             Ok(pos) => {
                 // The new fid must not share the file of the walked fid or of the root.
@@ -117,35 +123,40 @@ impl Core {
     }
 
     /// Creates a client's fid for the end of a walk.
-    pub(crate) fn cfid(&self, by: &Arc<Walker>, pos: Pos) -> CFid {
+    pub(crate) fn cfid(&self, by: &Arc<AttachContext>, pos: WalkPosition) -> ClientFid {
         let share = pos.root.lane.fids.charge(&by.principal, 1);
         self.cfid_with(by, pos, share)
     }
 
     /// Creates a client's fid with an existing charge.
-    pub(crate) fn cfid_with(&self, by: &Arc<Walker>, pos: Pos, share: FairShare) -> CFid {
+    pub(crate) fn cfid_with(
+        &self,
+        by: &Arc<AttachContext>,
+        pos: WalkPosition,
+        share: FairShare,
+    ) -> ClientFid {
         let place = pos.place().clone();
-        let Pos { step, crossed, away, root, file, raw } = pos;
-        let qid = Held::new(&self.qids, &root, raw);
+        let WalkPosition { step, crossed, away, root, file, raw } = pos;
+        let qid = MappedQid::new(&self.qids, &root, raw);
         let away = away.map(AwayMount::new);
         // The mounted file is on another server than the covered file.
-        let kept = if away.is_none() { Kept::of(&root, place) } else { None };
-        let first = Live { root, file, raw };
+        let kept = if away.is_none() { ReconnectableFid::of(&root, place) } else { None };
+        let first = UpstreamFid { root, file, raw };
         let (open, ahead, direct) = (None, None, None);
-        CFid { by: by.clone(), step, crossed, first, away, qid, open, kept, ahead, direct, share }
+        ClientFid { by: by.clone(), step, crossed, first, away, qid, open, kept, ahead, direct, share }
     }
 
     /// Walks. Calls `seen` with the qid, as clients see it, of each name walked.
     pub(crate) async fn walk_pos(
         &self,
         space: &Space,
-        by: &Walker,
-        mut pos: Pos,
+        by: &AttachContext,
+        mut pos: WalkPosition,
         names: &[&[u8]],
-        last: Last,
+        last: LastName,
         mut seen: impl FnMut(Qid),
-    ) -> Result<Pos, Error> {
-        let (mut at, mut patience) = (0, Patience::default());
+    ) -> Result<WalkPosition, Error> {
+        let (mut at, mut patience) = (0, WaitDeadline::default());
         while at < names.len() {
             if names[at] == b".." {
                 pos = self.up(space, by, pos, &mut patience).await?;
@@ -155,7 +166,7 @@ impl Core {
             }
             let run = &names[at..];
             let end = run.iter().position(|name| *name == b"..").unwrap_or(run.len());
-            let last = if end == run.len() { last } else { Last::Crossed };
+            let last = if end == run.len() { last } else { LastName::Crossed };
             let (next, n) = self.down((space, by), pos, &run[..end], last, &mut patience, &mut seen).await?;
             (pos, at) = (next, at + n);
         }
@@ -166,13 +177,13 @@ impl Core {
     /// applies if the last name is a mount point.
     async fn down(
         &self,
-        (space, by): (&Space, &Walker),
-        pos: Pos,
+        (space, by): (&Space, &AttachContext),
+        pos: WalkPosition,
         names: &[&[u8]],
-        last: Last,
-        patience: &mut Patience,
+        last: LastName,
+        patience: &mut WaitDeadline,
         seen: &mut impl FnMut(Qid),
-    ) -> Result<(Pos, usize), Error> {
+    ) -> Result<(WalkPosition, usize), Error> {
         let mut failed: Option<Error> = None;
         for (place, member) in pos.members() {
             let here = match (&pos.crossed, member) {
@@ -188,8 +199,8 @@ impl Core {
                 _ => (pos.root.clone(), pos.file.clone()),
             };
             let (run, head) = run_of(space, &place, names);
-            let last = if run == names.len() { last } else { Last::Crossed };
-            let head = head.filter(|_| last != Last::Covered);
+            let last = if run == names.len() { last } else { LastName::Crossed };
+            let head = head.filter(|_| last != LastName::Covered);
             match steps(&here.1, &names[..run]).await {
                 Ok((file, qids)) => {
                     let raw = *qids.last().expect("a run has names");
@@ -201,15 +212,15 @@ impl Core {
                     let mut covered = place;
                     for name in &names[..run] {
                         covered = covered.child(name);
-                        step = Step::child(&step, covered.clone());
+                        step = PathStep::child(&step, covered.clone());
                     }
                     let file = Arc::new(file);
-                    let mut next = Pos { step, crossed: None, away: None, root: here.0, file, raw };
+                    let mut next = WalkPosition { step, crossed: None, away: None, root: here.0, file, raw };
                     if let Some(head) = head {
                         next = match last {
-                            Last::Soon => match Box::pin(self.look(by, &next.step, &head)).await? {
+                            LastName::Soon => match Box::pin(self.look(by, &next.step, &head)).await? {
                                 Some(pos) => pos,
-                                None => Pos { away: Some(head), ..next },
+                                None => WalkPosition { away: Some(head), ..next },
                             },
                             _ => self.cross(by, next.step, head, patience).await?,
                         };
@@ -217,8 +228,8 @@ impl Core {
                     }
                     return Ok((next, run));
                 }
-                Err(Stop { walked, error }) if walked.is_empty() => failed = Some(worse(failed, error)),
-                Err(Stop { walked, error }) => {
+                Err(WalkError { walked, error }) if walked.is_empty() => failed = Some(worse(failed, error)),
+                Err(WalkError { walked, error }) => {
                     for qid in walked {
                         seen(self.qids.map(here.0.map(), qid));
                     }
@@ -230,7 +241,13 @@ impl Core {
     }
 
     /// Walks to the directory from which this one was reached.
-    async fn up(&self, space: &Space, by: &Walker, pos: Pos, patience: &mut Patience) -> Result<Pos, Error> {
+    async fn up(
+        &self,
+        space: &Space,
+        by: &AttachContext,
+        pos: WalkPosition,
+        patience: &mut WaitDeadline,
+    ) -> Result<WalkPosition, Error> {
         if !pos.raw.is_dir() {
             return Err(Error::Remote(Errno::ENOTDIR.into()));
         }
@@ -247,11 +264,18 @@ impl Core {
                 // The upstream knows the present parent, even if another client has renamed it.
                 let (file, qids) = steps(&pos.file, &[b".."]).await.map_err(|stop| stop.error)?;
                 let raw = qids.last().copied().unwrap_or_default();
-                Ok(Pos { step: parent, crossed: None, away: None, root: pos.root, file: Arc::new(file), raw })
+                Ok(WalkPosition {
+                    step: parent,
+                    crossed: None,
+                    away: None,
+                    root: pos.root,
+                    file: Arc::new(file),
+                    raw,
+                })
             }
             None => {
                 let (root, file, raw) = self.enter_patiently(by, &parent.covered, patience).await?;
-                Ok(Pos { step: parent, crossed: None, away: None, root, file, raw })
+                Ok(WalkPosition { step: parent, crossed: None, away: None, root, file, raw })
             }
             Some(head) => self.cross(by, parent, head.clone(), patience).await,
         }
@@ -260,16 +284,23 @@ impl Core {
     /// Crosses to the first reachable member of a mount point.
     pub(crate) async fn cross(
         &self,
-        by: &Walker,
-        step: Arc<Step>,
+        by: &AttachContext,
+        step: Arc<PathStep>,
         head: Arc<Head>,
-        patience: &mut Patience,
-    ) -> Result<Pos, Error> {
+        patience: &mut WaitDeadline,
+    ) -> Result<WalkPosition, Error> {
         let mut failed = None;
         for (index, member) in head.members.iter().enumerate() {
             match self.enter_patiently(by, &member.to, patience).await {
                 Ok((root, file, raw)) => {
-                    return Ok(Pos { step, crossed: Some((head, index)), away: None, root, file, raw });
+                    return Ok(WalkPosition {
+                        step,
+                        crossed: Some((head, index)),
+                        away: None,
+                        root,
+                        file,
+                        raw,
+                    });
                 }
                 Err(error) => failed = Some(worse(failed, error)),
             }
@@ -281,10 +312,10 @@ impl Core {
     /// request waits for it here until it has answered again.
     pub(crate) async fn look(
         &self,
-        by: &Walker,
-        step: &Arc<Step>,
+        by: &AttachContext,
+        step: &Arc<PathStep>,
         head: &Arc<Head>,
-    ) -> Result<Option<Pos>, Error> {
+    ) -> Result<Option<WalkPosition>, Error> {
         let far = self.far(head);
         if let Some(upstream) = far.first().filter(|upstream| upstream.is_silent()) {
             self.look_again(upstream, by, step, head);
@@ -310,22 +341,27 @@ impl Core {
     }
 
     /// Returns the remote servers among those that are mounted at a place.
-    fn far(&self, head: &Head) -> Vec<Arc<Upstream>> {
+    fn far(&self, head: &Head) -> Vec<Arc<UpstreamServer>> {
         let trees = head.members.iter().filter_map(|member| self.tree_of(member.to.tree));
         trees.map(|tree| tree.upstream.clone()).filter(|upstream| !upstream.server.local).collect()
     }
 
-    async fn cross_over(&self, by: &Walker, step: &Arc<Step>, head: &Arc<Head>) -> Result<Pos, Error> {
-        let pos = self.cross(by, step.clone(), head.clone(), &mut Patience::default()).await?;
+    async fn cross_over(
+        &self,
+        by: &AttachContext,
+        step: &Arc<PathStep>,
+        head: &Arc<Head>,
+    ) -> Result<WalkPosition, Error> {
+        let pos = self.cross(by, step.clone(), head.clone(), &mut WaitDeadline::default()).await?;
         self.clone_pos(pos).await
     }
 
     /// Checks in the background whether a silent server answers again.
     pub(crate) fn look_again(
         &self,
-        upstream: &Arc<Upstream>,
-        by: &Walker,
-        step: &Arc<Step>,
+        upstream: &Arc<UpstreamServer>,
+        by: &AttachContext,
+        step: &Arc<PathStep>,
         head: &Arc<Head>,
     ) {
         if upstream.is_looked_at.swap(true, Ordering::Relaxed) {
@@ -357,7 +393,7 @@ impl Core {
     }
 
     /// Moves a fid to the mounted file if its server was away. Waits for the server as the mount requests.
-    pub(crate) async fn arrive(&self, cfid: &CFid) -> Result<(), Error> {
+    pub(crate) async fn arrive(&self, cfid: &ClientFid) -> Result<(), Error> {
         let Some(away) = cfid.away() else { return Ok(()) };
         let pos = self.cross_over(&cfid.by, &cfid.step, &away.head).await?;
         self.arrived(away, pos);
@@ -365,47 +401,47 @@ impl Core {
     }
 
     /// Waits for the servers of a request's files, if they were away.
-    pub(crate) async fn arrive_for(&self, req: &Later, cfid: &CFid) -> Result<(), Error> {
+    pub(crate) async fn arrive_for(&self, req: &Later, cfid: &ClientFid) -> Result<(), Error> {
         match req.op() {
             // Another fid for the same file needs no server.
             Op::Walk { names } if names.iter().next().is_none() => return Ok(()),
             _ if cfid.away().is_some() => Box::pin(self.arrive(cfid)).await?,
             _ => {}
         }
-        match req.node2::<CFid>() {
+        match req.node2::<ClientFid>() {
             Ok(other) if other.away().is_some() => Box::pin(self.arrive(&other)).await,
             _ => Ok(()),
         }
     }
 
-    pub(crate) fn arrived(&self, away: &AwayMount, pos: Pos) {
+    pub(crate) fn arrived(&self, away: &AwayMount, pos: WalkPosition) {
         let member = pos.crossed.map_or(0, |(_, member)| member);
-        away.arrive(Live { root: pos.root, file: pos.file, raw: pos.raw }, member);
+        away.arrive(UpstreamFid { root: pos.root, file: pos.file, raw: pos.raw }, member);
     }
 
     /// Walks to a place from the root of its tree.
     pub(crate) async fn enter_place(
         &self,
-        by: &Walker,
+        by: &AttachContext,
         place: &Place,
-    ) -> Result<(Arc<Root>, Arc<File>, Qid), Error> {
-        self.enter_patiently(by, place, &mut Patience::default()).await
+    ) -> Result<(Arc<TreeRoot>, Arc<File>, Qid), Error> {
+        self.enter_patiently(by, place, &mut WaitDeadline::default()).await
     }
 
     /// Walks to a place with the deadline of earlier waits.
     pub(crate) async fn enter_patiently(
         &self,
-        by: &Walker,
+        by: &AttachContext,
         place: &Place,
-        patience: &mut Patience,
-    ) -> Result<(Arc<Root>, Arc<File>, Qid), Error> {
+        patience: &mut WaitDeadline,
+    ) -> Result<(Arc<TreeRoot>, Arc<File>, Qid), Error> {
         let root = self.root(by, place.tree, Some(patience)).await?;
         let (file, raw) = self.enter(&root, place).await?;
         Ok((root, file, raw))
     }
 
     /// Walks to a place from this root of its tree. The root itself yields the root's own file.
-    pub(crate) async fn enter(&self, root: &Root, place: &Place) -> Result<(Arc<File>, Qid), Error> {
+    pub(crate) async fn enter(&self, root: &TreeRoot, place: &Place) -> Result<(Arc<File>, Qid), Error> {
         let names = place.names();
         if names.is_empty() {
             return Ok((root.file.clone(), root.qid()));
@@ -420,9 +456,9 @@ impl Core {
     }
 
     /// Creates another fid for the same file: a root's own fid must not be opened or clunked.
-    pub(crate) async fn clone_pos(&self, pos: Pos) -> Result<Pos, Error> {
+    pub(crate) async fn clone_pos(&self, pos: WalkPosition) -> Result<WalkPosition, Error> {
         let (file, _) = steps(&pos.file, &[]).await.map_err(|stop| stop.error)?;
-        Ok(Pos { file: Arc::new(file), ..pos })
+        Ok(WalkPosition { file: Arc::new(file), ..pos })
     }
 }
 
@@ -443,8 +479,8 @@ pub(crate) fn run_of(space: &Space, from: &Place, names: &[&[u8]]) -> (usize, Op
 }
 
 /// Sends one Twalk. A partial walk is an error.
-pub(crate) async fn steps(from: &File, names: &[&[u8]]) -> Result<(File, Vec<Qid>), Stop> {
-    let stop = |error| Stop { walked: Vec::new(), error };
+pub(crate) async fn steps(from: &File, names: &[&[u8]]) -> Result<(File, Vec<Qid>), WalkError> {
+    let stop = |error| WalkError { walked: Vec::new(), error };
     let client = from.client();
     let newfid = client.new_fid().map_err(stop)?;
     let walk = Tmsg::Walk { fid: from.fid(), newfid, names: Names::Slice(names) };
@@ -459,7 +495,7 @@ pub(crate) async fn steps(from: &File, names: &[&[u8]]) -> Result<(File, Vec<Qid
                 true => Error::Remote(Errno::ENOTDIR.into()),
                 false => reason(from, names, walked.len()).await,
             };
-            Err(Stop { walked, error })
+            Err(WalkError { walked, error })
         }
         _ => Err(stop(Error::Remote(Errno::EPROTO.into()))),
     }

@@ -5,14 +5,14 @@ use std::fmt;
 
 /// One word.
 #[derive(Debug)]
-pub(super) struct Word {
+pub(super) struct ScriptWord {
     pub(super) text: String,
-    pub(super) sort: Sort,
+    pub(super) sort: WordKind,
 }
 
 /// The meaning of a word beside its text.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Sort {
+pub(super) enum WordKind {
     Plain,
     /// It starts with an unquoted `-` and has more characters.
     Flag,
@@ -20,9 +20,9 @@ pub(super) enum Sort {
     Assignment(String),
 }
 
-impl Word {
+impl ScriptWord {
     pub(super) fn is_flag(&self) -> bool {
-        self.sort == Sort::Flag
+        self.sort == WordKind::Flag
     }
 
     /// Whether it is the Ethernet address of a console listener.
@@ -37,14 +37,17 @@ impl Word {
 }
 
 /// Splits a line into words. `Err` is a message for the user.
-pub(super) fn words(line: &str, variable: &dyn Fn(&str) -> Option<String>) -> Result<Vec<Word>, String> {
-    let mut words: Vec<Word> = Vec::new();
+pub(super) fn words(
+    line: &str,
+    variable: &dyn Fn(&str) -> Option<String>,
+) -> Result<Vec<ScriptWord>, String> {
+    let mut words: Vec<ScriptWord> = Vec::new();
     let mut rest = line.trim_start_matches(blank);
     while !rest.is_empty() && !rest.starts_with('#') {
-        let mut sort = if rest.starts_with('-') { Sort::Flag } else { Sort::Plain };
+        let mut sort = if rest.starts_with('-') { WordKind::Flag } else { WordKind::Plain };
         let name = name_of(rest);
         if words.is_empty() && !name.is_empty() && rest[name.len()..].starts_with('=') {
-            sort = Sort::Assignment(name.into());
+            sort = WordKind::Assignment(name.into());
             rest = &rest[name.len() + 1..];
         }
         let mut text = String::new();
@@ -62,10 +65,10 @@ pub(super) fn words(line: &str, variable: &dyn Fn(&str) -> Option<String>) -> Re
                 return Err(format!("a word is too long; it may have {WORD_MAX} bytes"));
             }
         }
-        if sort == Sort::Flag && text.len() < 2 {
-            sort = Sort::Plain;
+        if sort == WordKind::Flag && text.len() < 2 {
+            sort = WordKind::Plain;
         }
-        words.push(Word { text, sort });
+        words.push(ScriptWord { text, sort });
         rest = rest.trim_start_matches(blank);
     }
     Ok(words)
@@ -133,8 +136,8 @@ fn blank(c: char) -> bool {
 
 /// Formats a word as it is written in a script.
 pub fn quote(word: &str) -> impl fmt::Display {
-    struct Quoted<'a>(&'a str);
-    impl fmt::Display for Quoted<'_> {
+    struct QuotedWord<'a>(&'a str);
+    impl fmt::Display for QuotedWord<'_> {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             let means_itself = |c: char| !(blank(c) || matches!(c, '\'' | '$' | '=' | '#'));
             if !self.0.is_empty() && !self.0.starts_with('-') && self.0.chars().all(means_itself) {
@@ -143,7 +146,7 @@ pub fn quote(word: &str) -> impl fmt::Display {
             write!(f, "'{}'", self.0.replace('\'', "''"))
         }
     }
-    Quoted(word)
+    QuotedWord(word)
 }
 
 /// Maximum length of a word, in bytes.
