@@ -140,7 +140,7 @@ pub(super) const EXPIRE_ONLY: u32 = 1;
 
 /// The head of a request.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Head {
+pub(super) struct FuseHeader {
     pub op: u32,
     /// Names the request.
     pub unique: u64,
@@ -151,10 +151,10 @@ pub(super) struct Head {
     pub gid: u32,
 }
 
-impl Head {
+impl FuseHeader {
     /// Parses the head. `None`: these bytes are not a request.
-    pub(super) fn of(bytes: &[u8]) -> Option<(Self, Fields<'_>)> {
-        let mut words = Fields(bytes);
+    pub(super) fn of(bytes: &[u8]) -> Option<(Self, FuseFields<'_>)> {
+        let mut words = FuseFields(bytes);
         let len = words.u32()?;
         let head = Self {
             op: words.u32()?,
@@ -171,9 +171,9 @@ impl Head {
 
 /// The unparsed fields of a request.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Fields<'a>(pub &'a [u8]);
+pub(super) struct FuseFields<'a>(pub &'a [u8]);
 
-impl<'a> Fields<'a> {
+impl<'a> FuseFields<'a> {
     pub(super) fn u32(&mut self) -> Option<u32> {
         let (word, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
@@ -197,9 +197,9 @@ impl<'a> Fields<'a> {
 
 /// An answer under construction.
 #[derive(Debug, Default)]
-pub(super) struct Out(pub Vec<u8>);
+pub(super) struct AnswerBuffer(pub Vec<u8>);
 
-impl Out {
+impl AnswerBuffer {
     pub(super) fn u32(mut self, word: u32) -> Self {
         self.0.extend_from_slice(&word.to_ne_bytes());
         self
@@ -304,25 +304,34 @@ mod tests {
     #[test]
     fn answers_have_the_sizes_of_the_kernels_structures() {
         let attr = Attr::default();
-        assert_eq!(Out::default().attr(1, &attr).0.len(), 88);
-        assert_eq!(Out::default().attr_for(Duration::ZERO, 1, &attr).0.len(), 104);
-        assert_eq!(Out::default().entry([Duration::ZERO; 2], 1, &attr).0.len(), ENTRY);
-        assert_eq!(Out::default().no_entry(Duration::ZERO).0.len(), ENTRY);
-        assert_eq!(Out::default().open(1, 0, 0).0.len(), 16);
-        assert_eq!(Out::default().statfs(&Statfs::default()).0.len(), 80);
+        assert_eq!(AnswerBuffer::default().attr(1, &attr).0.len(), 88);
+        assert_eq!(AnswerBuffer::default().attr_for(Duration::ZERO, 1, &attr).0.len(), 104);
+        assert_eq!(AnswerBuffer::default().entry([Duration::ZERO; 2], 1, &attr).0.len(), ENTRY);
+        assert_eq!(AnswerBuffer::default().no_entry(Duration::ZERO).0.len(), ENTRY);
+        assert_eq!(AnswerBuffer::default().open(1, 0, 0).0.len(), 16);
+        assert_eq!(AnswerBuffer::default().statfs(&Statfs::default()).0.len(), 80);
         for name in [&b"a"[..], b"12345678", b"123456789"] {
-            assert_eq!(Out::default().entry_name(1, 1, 8, name).0.len(), entry_size(name.len()));
+            assert_eq!(AnswerBuffer::default().entry_name(1, 1, 8, name).0.len(), entry_size(name.len()));
         }
     }
 
     #[test]
     fn what_is_no_request_is_none() {
-        let whole =
-            Out::default().u32(48).u32(1).u64(7).u64(1).u32(5).u32(0).u64(9).u32(0x0061_6263).u32(0).0;
-        let (head, mut fields) = Head::of(&whole).expect("a request");
+        let whole = AnswerBuffer::default()
+            .u32(48)
+            .u32(1)
+            .u64(7)
+            .u64(1)
+            .u32(5)
+            .u32(0)
+            .u64(9)
+            .u32(0x0061_6263)
+            .u32(0)
+            .0;
+        let (head, mut fields) = FuseHeader::of(&whole).expect("a request");
         assert_eq!((head.op, head.unique, head.node, head.uid), (1, 7, 1, 5));
         assert_eq!((fields.text(), fields.0.len()), (Some(&b"cba"[..]), 4));
         assert_eq!((fields.u64(), fields.u32(), fields.text()), (None, Some(0), None));
-        assert!((0..whole.len()).all(|len| Head::of(&whole[..len]).is_none()));
+        assert!((0..whole.len()).all(|len| FuseHeader::of(&whole[..len]).is_none()));
     }
 }

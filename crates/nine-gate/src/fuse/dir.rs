@@ -9,19 +9,19 @@ use std::collections::VecDeque;
 use nine_io::client::{Entry, File, Result};
 
 /// Maximum amount of directory data requested at once, in bytes.
-const BLOCK: u32 = 256 * 1024;
+const DIR_READ_LEN: u32 = 256 * 1024;
 /// "." and "..".
 pub(super) const DOTS: u64 = 2;
 
 /// See the module.
-pub(super) struct Dir {
+pub(super) struct DirHandle {
     file: File,
-    read: RefCell<Read>,
+    read: RefCell<DirCursor>,
 }
 
 /// The part of a directory that has been read.
 #[derive(Default)]
-struct Read {
+struct DirCursor {
     /// The cookie of each position, without the two dots.
     cookies: Vec<u64>,
     /// The entries from position `at` on.
@@ -31,9 +31,9 @@ struct Read {
     ended: bool,
 }
 
-impl Dir {
+impl DirHandle {
     pub(super) fn new(file: File) -> Self {
-        Self { file, read: RefCell::new(Read::begin()) }
+        Self { file, read: RefCell::new(DirCursor::begin()) }
     }
 
     pub(super) fn file(&self) -> &File {
@@ -52,26 +52,26 @@ impl Dir {
         };
         if at == 0 {
             // A read from the beginning shows the directory's present contents.
-            *self.read.borrow_mut() = Read::begin();
+            *self.read.borrow_mut() = DirCursor::begin();
         }
         loop {
             let cookie = match self.read.borrow().look(at) {
-                Look::Here(first) => {
+                PositionLookup::Here(first) => {
                     let read = self.read.borrow();
                     let rest = read.entries.iter().skip(first).take_while(|entry| room(entry));
                     return Ok(rest.zip(place + 1..).map(|(entry, next)| (entry.clone(), next)).collect());
                 }
-                Look::End => return Ok(Vec::new()),
-                Look::Ask(cookie) => cookie,
+                PositionLookup::End => return Ok(Vec::new()),
+                PositionLookup::Ask(cookie) => cookie,
             };
-            let block = self.file.read_dir_block(cookie, BLOCK).await?;
+            let block = self.file.read_dir_block(cookie, DIR_READ_LEN).await?;
             self.read.borrow_mut().take(at, block);
         }
     }
 }
 
 /// The knowledge of a position.
-enum Look {
+enum PositionLookup {
     /// The entries from this index on.
     Here(usize),
     /// The end of the directory.
@@ -80,21 +80,21 @@ enum Look {
     Ask(u64),
 }
 
-impl Read {
+impl DirCursor {
     fn begin() -> Self {
         Self { cookies: vec![0], ..Self::default() }
     }
 
-    fn look(&self, at: usize) -> Look {
+    fn look(&self, at: usize) -> PositionLookup {
         let end = self.at + self.entries.len();
         if (self.at..end).contains(&at) {
-            return Look::Here(at - self.at);
+            return PositionLookup::Here(at - self.at);
         }
         if at == end && self.ended {
-            return Look::End;
+            return PositionLookup::End;
         }
         // A position that was never given out is behind the end.
-        self.cookies.get(at).map_or(Look::End, |&cookie| Look::Ask(cookie))
+        self.cookies.get(at).map_or(PositionLookup::End, |&cookie| PositionLookup::Ask(cookie))
     }
 
     fn take(&mut self, at: usize, block: Option<(Vec<Entry>, u64)>) {
@@ -132,17 +132,17 @@ mod tests {
     }
 
     /// The state of a position, as text.
-    fn look(read: &Read, at: usize) -> String {
+    fn look(read: &DirCursor, at: usize) -> String {
         match read.look(at) {
-            Look::Here(n) => format!("here {n}"),
-            Look::Ask(cookie) => format!("ask {cookie}"),
-            Look::End => "end".into(),
+            PositionLookup::Here(n) => format!("here {n}"),
+            PositionLookup::Ask(cookie) => format!("ask {cookie}"),
+            PositionLookup::End => "end".into(),
         }
     }
 
     #[test]
     fn places_are_where_the_server_has_said() {
-        let mut read = Read::begin();
+        let mut read = DirCursor::begin();
         assert_eq!(look(&read, 0), "ask 0");
         read.take(0, block(&[5, 9], 9));
         assert_eq!([0, 1, 2, 3].map(|at| look(&read, at)), ["here 0", "here 1", "ask 9", "end"]);
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn cookies_that_say_nothing_or_lead_round_are_taken_as_they_are() {
-        let mut read = Read::begin();
+        let mut read = DirCursor::begin();
         read.take(0, block(&[0, 0], 77));
         read.take(2, block(&[77, 1, u64::MAX], u64::MAX));
         assert_eq!(

@@ -10,9 +10,9 @@ use super::nodes::WANTED;
 use super::ops::errno;
 use super::*;
 
-impl Gate {
+impl MountState {
     /// Makes the kernel ask for a file's attributes again. The kernel reads this before the answer that follows.
-    pub(super) fn forget_attr(&self, node: &Node) {
+    pub(super) fn forget_attr(&self, node: &KernelNode) {
         node.has_attr.set(false);
         // A notification has no request number.
         self.send(0, abi::INVAL_INODE, &notifier::inode(node.id, false).0);
@@ -20,7 +20,7 @@ impl Gate {
 
     /// Handles a granted lock. The new holder must see the writes of the last one, as with NFS, because programs that
     /// lock rely on this.
-    pub(super) async fn locked(&self, node: &Node, file: &File) -> Result<(), Errno> {
+    pub(super) async fn locked(&self, node: &KernelNode, file: &File) -> Result<(), Errno> {
         let attr = file.getattr(WANTED).await.map_err(errno)?;
         node.seen(&attr);
         if self.options.cache == Cache::Never {
@@ -34,7 +34,7 @@ impl Gate {
     }
 
     /// Makes the kernel write back a file's dirty pages and drop all of them.
-    async fn drop_pages(&self, node: &Node) -> Result<(), Errno> {
+    async fn drop_pages(&self, node: &KernelNode) -> Result<(), Errno> {
         if self.lock_notifier.get().is_none() {
             let device = self.device.try_clone().map_err(|_| Errno::ENOLCK)?;
             let notifier = Notifier::new(device).map_err(|_| Errno::ENOLCK)?;
@@ -45,16 +45,16 @@ impl Gate {
     }
 
     /// Handles the end of a lock. Writes made under it must reach the server first.
-    pub(super) async fn unlocks(&self, node: &Node) -> Result<(), Errno> {
+    pub(super) async fn unlocks(&self, node: &KernelNode) -> Result<(), Errno> {
         if self.options.write_back { self.drop_pages(node).await } else { Ok(()) }
     }
 
     /// Answers ACCESS (access(2), chdir(2)), which the kernel sends if it does not check permissions itself. The answer
     /// is the server's answer to an open(2), as far as an open can be tried.
-    pub(super) async fn access(&self, id: u64, asks: u32) -> Outcome {
+    pub(super) async fn access(&self, id: u64, asks: u32) -> FuseResult {
         let node = self.node(id)?;
         if !node.is_plain() {
-            return Ok(Reply::default());
+            return Ok(FuseReply::default());
         }
         if asks & access::EXECUTE != 0 {
             let attr = self.file_of(&node).await?.getattr(WANTED).await.map_err(errno)?;
@@ -67,18 +67,18 @@ impl Gate {
             (true, true) => OpenFlags::RDWR,
             (true, false) => OpenFlags::READ,
             (false, true) => OpenFlags::WRITE,
-            (false, false) => return Ok(Reply::default()),
+            (false, false) => return Ok(FuseReply::default()),
         };
         // A file that can be open only once may be open already.
         let file = self.file_of(&node).await?;
         if file.qid().ty & (Qid::EXCL | Qid::TMP) == 0 && !file.qid().is_event() {
             file.open("", how).await.map_err(errno)?;
         }
-        Ok(Reply::default())
+        Ok(FuseReply::default())
     }
 
     /// Opens a directory. The kernel may cache its names as long as its attributes are valid.
-    pub(super) async fn open_dir(&self, id: u64) -> Outcome {
+    pub(super) async fn open_dir(&self, id: u64) -> FuseResult {
         let node = self.node(id)?;
         let asked = self.asks();
         let dir = self.file_of(&node).await?.open("", OpenFlags::READ).await.map_err(errno)?;
@@ -92,6 +92,6 @@ impl Gate {
                 fopen::CACHE_DIR
             }
         };
-        self.opened(Handle::Dir(Dir::new(dir)), Out::default(), flags, 0)
+        self.opened(OpenHandle::Dir(DirHandle::new(dir)), AnswerBuffer::default(), flags, 0)
     }
 }

@@ -28,20 +28,20 @@ pub(super) async fn has_locks(file: &File) -> bool {
     }
 }
 
-impl Gate {
-    pub(super) async fn getlock(&self, lock: Lock) -> Outcome {
+impl MountState {
+    pub(super) async fn getlock(&self, lock: LockInput) -> FuseResult {
         let handle = self.handle(lock.handle)?;
-        let Handle::File(open) = &*handle else { return Err(Errno::EBADF) };
+        let OpenHandle::File(open) = &*handle else { return Err(Errno::EBADF) };
         let owner = lock.owner(&self.name);
         let held = open.file.getlock(&lock.request(&owner)).await.map_err(errno)?;
         let end =
             held.start.checked_add(held.length).filter(|_| held.length > 0).map_or(TO_THE_END, |end| end - 1);
-        done(Out::default().u64(held.start).u64(end).u32(held.ty as u32).u32(held.proc_id))
+        done(AnswerBuffer::default().u64(held.start).u64(end).u32(held.ty as u32).u32(held.proc_id))
     }
 
-    pub(super) async fn lock(&self, mut lock: Lock, waits: bool) -> Outcome {
+    pub(super) async fn lock(&self, mut lock: LockInput, waits: bool) -> FuseResult {
         let handle = self.handle(lock.handle)?;
-        let Handle::File(open) = &*handle else { return Err(Errno::EBADF) };
+        let OpenHandle::File(open) = &*handle else { return Err(Errno::EBADF) };
         let owner = lock.owner(&self.name);
         let whose = (lock.owner, lock.is_flock);
         match lock.ty {
@@ -58,10 +58,10 @@ impl Gate {
         let mut wait = LOCK_WAIT / 100;
         loop {
             match file.lock(&lock.request(&owner)).await.map_err(errno)? {
-                LockStatus::Success if lock.ty == LockType::Unlock => return Ok(Reply::default()),
+                LockStatus::Success if lock.ty == LockType::Unlock => return Ok(FuseReply::default()),
                 LockStatus::Success => {
                     self.locked(&open.node, &open.file).await?;
-                    return Ok(Reply::default());
+                    return Ok(FuseReply::default());
                 }
                 LockStatus::Blocked | LockStatus::Grace if waits => {
                     let pause = self.clock.sleep_until(self.clock.now() + wait);
@@ -77,10 +77,10 @@ impl Gate {
     /// Releases an owner's locks: with any of its handles (fcntl(2)), or with the last one (flock(2)).
     pub(super) async fn unlock(&self, handle: u64, owner: u64, is_flock: bool) {
         let Ok(handle) = self.handle(handle) else { return };
-        let Handle::File(open) = &*handle else { return };
+        let OpenHandle::File(open) = &*handle else { return };
         let held = open.node.locks.borrow_mut().remove(&(owner, is_flock));
         let Some(pid) = held else { return };
-        let lock = Lock { handle: 0, owner, start: 0, length: 0, ty: LockType::Unlock, pid, is_flock };
+        let lock = LockInput { handle: 0, owner, start: 0, length: 0, ty: LockType::Unlock, pid, is_flock };
         let owner = lock.owner(&self.name);
         let request = lock.request(&owner);
         let asked = pin!(open.file.lock(&request));
@@ -95,10 +95,10 @@ impl Gate {
     }
 }
 
-impl Open {
+impl FileHandle {
     /// Returns the file opened for writing if the handle is not. An exclusive flock(2) does not need that, but the
     /// server's locks do.
-    async fn locker(&self, gate: &Gate, lock: &Lock) -> Result<Option<Rc<File>>, Errno> {
+    async fn locker(&self, gate: &MountState, lock: &LockInput) -> Result<Option<Rc<File>>, Errno> {
         let writes = self.file.flags().is_some_and(OpenFlags::writes);
         if writes || !lock.is_flock || lock.ty != LockType::Write {
             return Ok(None);
@@ -113,7 +113,7 @@ impl Open {
 }
 
 /// `struct fuse_lk_in`.
-pub(super) struct Lock {
+pub(super) struct LockInput {
     handle: u64,
     owner: u64,
     start: u64,
@@ -123,8 +123,8 @@ pub(super) struct Lock {
     is_flock: bool,
 }
 
-impl Lock {
-    pub(super) fn of(f: &mut Fields<'_>) -> Option<Self> {
+impl LockInput {
+    pub(super) fn of(f: &mut FuseFields<'_>) -> Option<Self> {
         let (handle, owner, start, end) = (f.u64()?, f.u64()?, f.u64()?, f.u64()?);
         let (ty, pid, flags) = (f.u32()?, f.u32()?, f.u32()?);
         let ty = match ty {

@@ -50,12 +50,12 @@ use nine_proto::{Errno, OpenFlags};
 
 pub use mount::{Mount, MountOptions, unmount};
 
-use abi::{Fields, Head, Out, init, op};
-use dir::Dir;
-use nodes::{Node, Nodes, RequestEpoch, WANTED};
+use abi::{AnswerBuffer, FuseFields, FuseHeader, init, op};
+use dir::DirHandle;
+use nodes::{KernelNode, NodeTable, RequestEpoch, WANTED};
 use notifier::Notifier;
-use running::{Running, Wish};
-use told::Told;
+use running::{InterruptWish, RunningRequest};
+use told::ChangeForwarder;
 
 /// How long the kernel may cache names and attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,7 +104,7 @@ const FRAME: usize = DATA + 4096;
 /// Data of a WRITE up to this size is copied, which frees its buffer at once. In bytes.
 const COPIED: usize = 32 << 10;
 /// Free buffers that are kept for later requests.
-const SPARE: usize = 4;
+const SPARE_BUFFERS_MAX: usize = 4;
 /// Maximum number of requests in flight. Further requests get EAGAIN, except those that end something.
 const REQUESTS: usize = 4096;
 /// Maximum number of background requests of the kernel in flight (read-ahead, write-back), and the number from which it
@@ -114,7 +114,7 @@ const CONGESTED: u16 = 48;
 /// Walks to one file while renames change its path. After the last one the caller gets ESTALE.
 const WALK_ATTEMPTS: usize = 64;
 /// Requests taken per poll, before other tasks of this core run.
-const TURN: usize = 64;
+const REQUESTS_PER_POLL: usize = 64;
 
 /// Answers the kernel's requests until the tree is unmounted.
 ///
@@ -125,7 +125,7 @@ pub async fn serve<E: Env>(env: E, device: OwnedFd, root: File, options: Options
     let mut device = Device::new(device)?;
     let root = Rc::new(root);
     let told = match options.cache {
-        Cache::Told => Told::begin(&root, &write, options.write_back, &env.clock()).await?,
+        Cache::Told => ChangeForwarder::begin(&root, &write, options.write_back, &env.clock()).await?,
         Cache::Never | Cache::For(_) => None,
     };
     let (told, watch) = told.unzip();
@@ -133,11 +133,11 @@ pub async fn serve<E: Env>(env: E, device: OwnedFd, root: File, options: Options
     let has_locks = locks::has_locks(&root).await;
     let mut seed = [0; 8];
     env.entropy(&mut seed);
-    let gate = Rc::new(Gate {
+    let gate = Rc::new(MountState {
         clock: env.clock(),
         device: write,
         options,
-        nodes: RefCell::new(Nodes::new(root.clone(), &attr)),
+        nodes: RefCell::new(NodeTable::new(root.clone(), &attr)),
         handles: RefCell::default(),
         next: Cell::new(1),
         wishes: RefCell::default(),
@@ -150,7 +150,7 @@ pub async fn serve<E: Env>(env: E, device: OwnedFd, root: File, options: Options
         scratch: RefCell::default(),
         name: format!("fuse-{:016x}", u64::from_ne_bytes(seed)),
     });
-    let mut buffers = Buffers::default();
+    let mut buffers = RequestBuffers::default();
     let mut running = FuturesUnordered::new();
     let turns = poll_fn(|cx| gate.turn(cx, &mut device, &mut buffers, &mut running));
     let listens = pin!(async {
@@ -167,23 +167,23 @@ pub async fn serve<E: Env>(env: E, device: OwnedFd, root: File, options: Options
 }
 
 /// The state shared by all requests of a mount.
-struct Gate {
+struct MountState {
     clock: Arc<dyn Clock>,
     device: Rc<OwnedFd>,
     options: Options,
-    nodes: RefCell<Nodes>,
-    handles: RefCell<HashMap<u64, Rc<Handle>, foldhash::fast::FixedState>>,
+    nodes: RefCell<NodeTable>,
+    handles: RefCell<HashMap<u64, Rc<OpenHandle>, foldhash::fast::FixedState>>,
     /// The next handle's number.
     next: Cell<u64>,
     /// Interrupt handles of waiting requests, by request number.
-    wishes: RefCell<HashMap<u64, Rc<Wish>, foldhash::fast::FixedState>>,
+    wishes: RefCell<HashMap<u64, Rc<InterruptWish>, foldhash::fast::FixedState>>,
     /// The server has record locks.
     has_locks: bool,
     /// Sends invalidations for locks. Created for the first one. The notifier of `told` may wait for pages that a
     /// silent server has to send, and locks of other files must not wait with it.
     lock_notifier: OnceCell<Notifier>,
     /// The subscription to the server's changes, if it publishes them.
-    told: Option<Told>,
+    told: Option<ChangeForwarder>,
     /// The kernel accepts passthrough files of the host.
     passes: Cell<bool>,
     /// SETXATTR has two more fields.
@@ -197,13 +197,13 @@ struct Gate {
 }
 
 /// An open file or directory of a program.
-enum Handle {
-    File(Open),
-    Dir(Dir),
+enum OpenHandle {
+    File(FileHandle),
+    Dir(DirHandle),
 }
 
-struct Open {
-    node: Rc<Node>,
+struct FileHandle {
+    node: Rc<KernelNode>,
     file: File,
     /// The same file opened without `APPEND`, or with it: for writes of the other kind. Opened when first needed.
     other: RefCell<Option<Rc<File>>>,
@@ -243,7 +243,7 @@ impl StreamPosition {
 
 /// The answer to a request, and the references that it gives to the kernel.
 #[derive(Default)]
-struct Reply {
+struct FuseReply {
     bytes: Vec<u8>,
     /// Numbers of the files that the answer names, one lookup each.
     told: Vec<u64>,
@@ -252,34 +252,34 @@ struct Reply {
 }
 
 /// The answer to a request, or its error number.
-type Outcome = Result<Reply, Errno>;
+type FuseResult = Result<FuseReply, Errno>;
 
 /// Reusable buffers for requests.
 #[derive(Clone, Default)]
-struct Buffers {
+struct RequestBuffers {
     spare: Rc<RefCell<Vec<BytesMut>>>,
 }
 
-impl Buffers {
+impl RequestBuffers {
     fn take(&self) -> BytesMut {
         self.spare.borrow_mut().pop().unwrap_or_else(|| BytesMut::zeroed(FRAME))
     }
 
     fn give(&self, buffer: BytesMut) {
         let mut spare = self.spare.borrow_mut();
-        if spare.len() < SPARE && buffer.len() == FRAME {
+        if spare.len() < SPARE_BUFFERS_MAX && buffer.len() == FRAME {
             spare.push(buffer);
         }
     }
 }
 
 /// The data of a WRITE. When it is dropped, its buffer is reused.
-struct Written {
+struct WriteData {
     data: Bytes,
-    whole: Option<(Bytes, Buffers)>,
+    whole: Option<(Bytes, RequestBuffers)>,
 }
 
-impl Drop for Written {
+impl Drop for WriteData {
     fn drop(&mut self) {
         self.data = Bytes::new();
         if let Some((whole, buffers)) = self.whole.take()
@@ -290,16 +290,16 @@ impl Drop for Written {
     }
 }
 
-impl Gate {
+impl MountState {
     /// Polls the requests in flight and takes new ones from the device.
     fn turn(
         self: &Rc<Self>,
         cx: &mut Context<'_>,
         device: &mut Device,
-        buffers: &mut Buffers,
-        running: &mut FuturesUnordered<Running>,
+        buffers: &mut RequestBuffers,
+        running: &mut FuturesUnordered<RunningRequest>,
     ) -> Poll<io::Result<()>> {
-        for _ in 0..TURN {
+        for _ in 0..REQUESTS_PER_POLL {
             while let Poll::Ready(Some(())) = running.poll_next_unpin(cx) {}
             let mut buffer = buffers.take();
             let read = device.poll_read(cx, &mut buffer);
@@ -318,7 +318,7 @@ impl Gate {
                     }
                 }
             };
-            let Some((head, fields)) = Head::of(&buffer[..len]) else {
+            let Some((head, fields)) = FuseHeader::of(&buffer[..len]) else {
                 return Poll::Ready(Err(botched("a request that is none")));
             };
             let ends = matches!(head.op, op::FORGET | op::BATCH_FORGET | op::INTERRUPT)
@@ -346,7 +346,7 @@ impl Gate {
     }
 
     /// Answers INIT: agrees with the kernel on a version and features.
-    fn init(&self, head: Head, mut fields: Fields<'_>) -> io::Result<()> {
+    fn init(&self, head: FuseHeader, mut fields: FuseFields<'_>) -> io::Result<()> {
         let mut words = [0; 5];
         for word in words.iter_mut().take(4) {
             *word = fields.u32().ok_or_else(|| botched("INIT without its fields"))?;
@@ -362,7 +362,7 @@ impl Gate {
         }
         if major > abi::MAJOR {
             // The kernel asks again with our version.
-            self.send(head.unique, 0, &Out::default().u32(abi::MAJOR).u32(abi::MINOR).0);
+            self.send(head.unique, 0, &AnswerBuffer::default().u32(abi::MAJOR).u32(abi::MINOR).0);
             return Ok(());
         }
         let offered = u64::from(flags) | u64::from(flags2) << 32;
@@ -386,8 +386,11 @@ impl Gate {
             told.inspect(|told| told.give_up());
         }
         // With published changes the kernel need not infer changes from times, by which it would drop its own writes.
-        wanted |=
-            if told.is_some_and(Told::is_on) { init::EXPLICIT_INVAL_DATA } else { init::AUTO_INVAL_DATA };
+        wanted |= if told.is_some_and(ChangeForwarder::is_on) {
+            init::EXPLICIT_INVAL_DATA
+        } else {
+            init::AUTO_INVAL_DATA
+        };
         // If the kernel checks modes, it must check access control lists too: the group bits of a mode are the list's
         // mask.
         if self.options.all_users || self.options.checked {
@@ -406,7 +409,7 @@ impl Gate {
         self.has_long_setxattr.set(agreed & init::SETXATTR_EXT != 0);
         self.checks_lists.set(agreed & init::POSIX_ACL != 0);
         let stacked = u32::from(self.passes.get());
-        let out = Out::default()
+        let out = AnswerBuffer::default()
             .u32(abi::MAJOR)
             .u32(abi::MINOR.min(minor))
             .u32(ahead.max(DATA as u32))
@@ -448,7 +451,7 @@ impl Gate {
         }
     }
 
-    fn good(&self, told: impl FnOnce(&Told) -> Duration) -> Duration {
+    fn good(&self, told: impl FnOnce(&ChangeForwarder) -> Duration) -> Duration {
         match (self.options.cache, &self.told) {
             (Cache::Never, _) => Duration::ZERO,
             (Cache::For(time), _) => time,
@@ -457,15 +460,15 @@ impl Gate {
         }
     }
 
-    /// See [`Told::mark_unsettled`].
-    fn mark_unsettled(&self, dir: u64, name: &[u8], files: impl IntoIterator<Item = Rc<Node>>) {
+    /// See [`ChangeForwarder::mark_unsettled`].
+    fn mark_unsettled(&self, dir: u64, name: &[u8], files: impl IntoIterator<Item = Rc<KernelNode>>) {
         if let Some(told) = &self.told {
             told.mark_unsettled((dir, name.into()), files);
         }
     }
 
     /// Sends an answer. If the kernel does not take it, undoes the lookups and the handle in it.
-    fn answer(&self, unique: u64, outcome: Outcome) {
+    fn answer(&self, unique: u64, outcome: FuseResult) {
         match outcome {
             Ok(reply) => {
                 if self.send(unique, 0, &reply.bytes) {
@@ -488,7 +491,8 @@ impl Gate {
 
     /// Writes an answer. Returns `false` if the kernel does not take it.
     fn send(&self, unique: u64, error: i32, bytes: &[u8]) -> bool {
-        let head = Out::default().u32((abi::OUT + bytes.len()) as u32).u32(error as u32).u64(unique).0;
+        let head =
+            AnswerBuffer::default().u32((abi::OUT + bytes.len()) as u32).u32(error as u32).u64(unique).0;
         let sent = rustix::io::writev(&self.device, &[IoSlice::new(&head), IoSlice::new(bytes)]);
         match sent {
             Ok(_) => true,
@@ -502,11 +506,11 @@ impl Gate {
         }
     }
 
-    fn handle(&self, number: u64) -> Result<Rc<Handle>, Errno> {
+    fn handle(&self, number: u64) -> Result<Rc<OpenHandle>, Errno> {
         self.handles.borrow().get(&number).cloned().ok_or(Errno::EBADF)
     }
 
-    fn node(&self, id: u64) -> Result<Rc<Node>, Errno> {
+    fn node(&self, id: u64) -> Result<Rc<KernelNode>, Errno> {
         self.nodes.borrow().get(id).ok_or(Errno::ESTALE)
     }
 
@@ -516,7 +520,7 @@ impl Gate {
     }
 
     /// The same; walks to the file again if it has no fid.
-    async fn file_of(&self, node: &Node) -> Result<Rc<File>, Errno> {
+    async fn file_of(&self, node: &KernelNode) -> Result<Rc<File>, Errno> {
         for _ in 0..WALK_ATTEMPTS {
             if let Some(file) = self.nodes.borrow().fid(node) {
                 return Ok(file);

@@ -28,7 +28,7 @@ use super::change_log::{ChangeLog, ChangeSubject};
 const HELD: usize = 1 << 16;
 
 /// How long a fid is kept, at least, if the kernel does not ask for its file.
-const IDLE: Duration = Duration::from_secs(5);
+const FID_IDLE_MIN: Duration = Duration::from_secs(5);
 
 /// The extended attribute that the kernel reads before it writes to a file. Programs may have it; files that are
 /// written hardly ever do (capabilities(7)).
@@ -41,13 +41,13 @@ pub(super) const DEEPEST: usize = 2048;
 pub(super) const ROOT: u64 = 1;
 
 /// A file that the kernel knows.
-pub(super) struct Node {
+pub(super) struct KernelNode {
     pub id: u64,
     /// An unopened fid, walked to by the name found last. `None`: walked to when needed.
     file: RefCell<Option<Rc<File>>>,
     /// The fid was used since the last check for unused fids.
     used: Cell<bool>,
-    key: Key,
+    key: FileIdentity,
     /// The lookup count: replies to the kernel that named the file, less those it has forgotten.
     lookups: Cell<u64>,
     /// Type and permissions, as last reported.
@@ -75,13 +75,13 @@ pub(super) struct Node {
     no_classes: AbsentNames,
     /// For a directory: until when the kernel may cache its names.
     pub listed: Cell<Duration>,
-    /// The value of [`Nodes::moves`] when its fid was walked to, and when one of its names last changed.
+    /// The value of [`NodeTable::moves`] when its fid was walked to, and when one of its names last changed.
     walked: Cell<u64>,
     moved: Cell<u64>,
     /// Written by this mount since the server last published a change of it.
     pub written: Cell<bool>,
     /// How the kernel has it open.
-    pub mode_of_io: RefCell<Io>,
+    pub mode_of_io: RefCell<FileIoMode>,
     /// Lock owners that have or had record locks, by owner and kind (`true`: flock(2)), and their processes.
     pub locks: RefCell<HashMap<(u64, bool), u32>>,
     /// The directories and names under which it was found.
@@ -100,17 +100,17 @@ pub(super) struct RequestEpoch {
 
 /// How the kernel has a file open: all handles of a file use one mode (`fuse_file_io_open` of Linux).
 #[derive(Default)]
-pub(super) enum Io {
+pub(super) enum FileIoMode {
     /// Not open.
     #[default]
     Closed,
     /// This many handles, served by requests.
     Asked(u32),
     /// This many handles, passed through to a file of the host.
-    Passed(u32, super::sys::Backing),
+    Passed(u32, super::sys::BackingFile),
 }
 
-impl Node {
+impl KernelNode {
     fn held(&self) -> Option<Rc<File>> {
         self.used.set(true);
         self.file.borrow().clone()
@@ -135,11 +135,11 @@ impl Node {
         let pages = self.pages.get();
         if version == 0 || pages.version != version {
             let is_old = wall.as_secs() as i64 > self.changed.get().saturating_add(OLD);
-            let first = if is_old { now.saturating_sub(TICK) } else { now };
+            let first = if is_old { now.saturating_sub(FILE_CLOCK_TICK) } else { now };
             self.pages.set(PagesVersion { version, first, read: now });
             return false;
         }
-        let is_settled = pages.read >= pages.first + TICK;
+        let is_settled = pages.read >= pages.first + FILE_CLOCK_TICK;
         if !is_settled {
             self.pages.set(PagesVersion { read: now, ..pages });
         }
@@ -212,7 +212,7 @@ fn class_of(name: &[u8]) -> &[u8] {
 }
 
 /// Two changes of a file within this time may have the same timestamp: ticks of Linux' file clock are 1 to 10 ms.
-const TICK: Duration = Duration::from_millis(100);
+const FILE_CLOCK_TICK: Duration = Duration::from_millis(100);
 /// Seconds. A change this long ago cannot be followed by another within the same tick.
 const OLD: i64 = 2;
 
@@ -229,9 +229,9 @@ struct PagesVersion {
 
 /// The identity of a file: its number at the server and its type. File systems reuse numbers, so also its creation time
 /// and generation, as far as the server reports them.
-type Key = (u64, u32, Time, u64);
+type FileIdentity = (u64, u32, Time, u64);
 
-fn key(attr: &Attr) -> Key {
+fn key(attr: &Attr) -> FileIdentity {
     (attr.qid.path, attr.mode & mode::S_IFMT, attr.btime, attr.generation)
 }
 
@@ -239,9 +239,9 @@ fn key(attr: &Attr) -> Key {
 pub(super) const WANTED: GetMask = GetMask(GetMask::BASIC.0 | GetMask::BTIME.0 | GetMask::GEN.0);
 
 /// See the module.
-pub(super) struct Nodes {
-    by_id: HashMap<u64, Rc<Node>, foldhash::fast::FixedState>,
-    by_key: HashMap<Key, u64>,
+pub(super) struct NodeTable {
+    by_id: HashMap<u64, Rc<KernelNode>, foldhash::fast::FixedState>,
+    by_key: HashMap<FileIdentity, u64>,
     /// The file of each name in a directory.
     by_name: BTreeMap<EntryKey, u64>,
     /// Names in `by_name` that may lead to another file at the server. The next lookup verifies them.
@@ -259,7 +259,7 @@ pub(super) struct Nodes {
     pub change_log: ChangeLog,
 }
 
-impl Nodes {
+impl NodeTable {
     /// Starts with the root alone.
     pub(super) fn new(root: Rc<File>, attr: &Attr) -> Self {
         let mut nodes = Self {
@@ -279,7 +279,7 @@ impl Nodes {
         nodes
     }
 
-    pub(super) fn get(&self, id: u64) -> Option<Rc<Node>> {
+    pub(super) fn get(&self, id: u64) -> Option<Rc<KernelNode>> {
         self.by_id.get(&id).cloned()
     }
 
@@ -299,7 +299,7 @@ impl Nodes {
     }
 
     /// Counts a reply to the kernel that names this file. `asked`: when the walk to it was sent.
-    pub(super) fn told(&mut self, asked: RequestEpoch, file: Rc<File>, attr: &Attr) -> Rc<Node> {
+    pub(super) fn told(&mut self, asked: RequestEpoch, file: Rc<File>, attr: &Attr) -> Rc<KernelNode> {
         let key = key(attr);
         if let Some(node) = self.by_key.get(&key).and_then(|id| self.by_id.get(id)) {
             node.lookups.set(node.lookups.get() + 1);
@@ -313,7 +313,7 @@ impl Nodes {
         }
         let id = self.next;
         self.next += 1;
-        let node = Rc::new(Node {
+        let node = Rc::new(KernelNode {
             id,
             file: RefCell::default(),
             used: Cell::new(false),
@@ -346,7 +346,7 @@ impl Nodes {
     }
 
     /// Stores a fid for a file. `asked`: when the walk was sent.
-    pub(super) fn hold(&mut self, asked: RequestEpoch, node: &Node, file: Rc<File>) {
+    pub(super) fn hold(&mut self, asked: RequestEpoch, node: &KernelNode, file: Rc<File>) {
         node.walked.set(asked.moves);
         if node.file.replace(Some(file)).is_some() {
             return;
@@ -370,13 +370,13 @@ impl Nodes {
 
     /// Records that a file was renamed or lost a name. At a server whose fids are paths (diod, unpfs) its fid may now
     /// lead nowhere, or to another file. The same is true of all files below a directory.
-    pub(super) fn moved(&mut self, node: &Node) {
+    pub(super) fn moved(&mut self, node: &KernelNode) {
         self.moves += 1;
         node.moved.set(self.moves);
         self.change_log.add(ChangeSubject::File(node.id));
     }
 
-    /// A rename is about to be sent. The caller must call [`Nodes::end_rename`] once, also when the rename fails.
+    /// A rename is about to be sent. The caller must call [`NodeTable::end_rename`] once, also when the rename fails.
     pub(super) fn begin_rename(&mut self) {
         self.renaming += 1;
     }
@@ -402,7 +402,7 @@ impl Nodes {
     }
 
     /// The fid of a file, unless it was walked to before the file, or a directory above it, has moved.
-    pub(super) fn fid(&self, node: &Node) -> Option<Rc<File>> {
+    pub(super) fn fid(&self, node: &KernelNode) -> Option<Rc<File>> {
         let file = node.held()?;
         if node.id == ROOT || node.walked.get() == self.moves {
             return Some(file);
@@ -453,7 +453,7 @@ impl Nodes {
     }
 
     /// Binds a name in a directory to a file. Returns the file that the name led to before, if that is another one.
-    pub(super) fn named(&mut self, dir: u64, name: &[u8], node: &Node) -> Option<Rc<Node>> {
+    pub(super) fn named(&mut self, dir: u64, name: &[u8], node: &KernelNode) -> Option<Rc<KernelNode>> {
         let place = (dir, Box::from(name));
         self.unverified.remove(&place);
         let before = self.by_name.insert(place.clone(), node.id);
@@ -475,8 +475,8 @@ impl Nodes {
         asked: RequestEpoch,
         dir: u64,
         name: &[u8],
-        node: &Node,
-    ) -> Option<Rc<Node>> {
+        node: &KernelNode,
+    ) -> Option<Rc<KernelNode>> {
         // Exception: a file without any name gets this one if it is free, because a walk to the file needs a name.
         let is_needed = node.names.borrow().is_empty() && self.at(dir, name).is_none();
         if self.change_log.has_moved(asked.changes, dir, name) && !is_needed {
@@ -491,7 +491,7 @@ impl Nodes {
     }
 
     /// All known names below a directory, and their files.
-    pub(super) fn descendants(&self, dir: u64) -> Vec<(EntryKey, Rc<Node>)> {
+    pub(super) fn descendants(&self, dir: u64) -> Vec<(EntryKey, Rc<KernelNode>)> {
         let (mut found, mut dirs, mut seen) = (Vec::new(), vec![dir], HashSet::from([dir]));
         while let Some(dir) = dirs.pop() {
             let names = self.by_name.range((dir, Box::default())..(dir + 1, Box::default()));
@@ -526,18 +526,18 @@ impl Nodes {
     }
 
     /// The file bound to this name.
-    pub(super) fn at(&self, dir: u64, name: &[u8]) -> Option<Rc<Node>> {
+    pub(super) fn at(&self, dir: u64, name: &[u8]) -> Option<Rc<KernelNode>> {
         let id = self.by_name.get(&(dir, Box::from(name)))?;
         self.get(*id)
     }
 
     /// All names bound to a file.
-    pub(super) fn names(&self, node: &Node) -> Vec<(u64, Box<[u8]>)> {
+    pub(super) fn names(&self, node: &KernelNode) -> Vec<(u64, Box<[u8]>)> {
         node.names.borrow().clone()
     }
 
     /// All files.
-    pub(super) fn all(&self) -> impl Iterator<Item = &Rc<Node>> {
+    pub(super) fn all(&self) -> impl Iterator<Item = &Rc<KernelNode>> {
         self.by_id.values()
     }
 
@@ -560,11 +560,11 @@ impl Nodes {
     }
 }
 
-/// Clunks unused fids, forever. A fid that is not used ends after one to two [`IDLE`] periods.
-pub(super) async fn sweep(nodes: &RefCell<Nodes>, clock: &Arc<dyn Clock>) -> Infallible {
+/// Clunks unused fids, forever. A fid that is not used ends after one to two [`FID_IDLE_MIN`] periods.
+pub(super) async fn sweep(nodes: &RefCell<NodeTable>, clock: &Arc<dyn Clock>) -> Infallible {
     loop {
         poll_fn(|cx| nodes.borrow_mut().poll_held(cx)).await;
-        clock.sleep_until(clock.now() + IDLE).await;
+        clock.sleep_until(clock.now() + FID_IDLE_MIN).await;
         nodes.borrow_mut().sweep();
     }
 }
@@ -594,14 +594,14 @@ mod tests {
         Attr { qid: Qid { ty: 0, vers: 0, path }, mode, ..Attr::default() }
     }
 
-    fn tell(nodes: &mut Nodes, file: &Rc<File>, path: u64, mode: u32) -> Rc<Node> {
+    fn tell(nodes: &mut NodeTable, file: &Rc<File>, path: u64, mode: u32) -> Rc<KernelNode> {
         nodes.told(nodes.asks(), file.clone(), &attr(path, mode))
     }
 
     #[test]
     fn a_file_is_known_until_it_was_forgotten_as_often_as_it_was_told() {
         let file = file();
-        let mut nodes = Nodes::new(file.clone(), &attr(1, mode::S_IFDIR));
+        let mut nodes = NodeTable::new(file.clone(), &attr(1, mode::S_IFDIR));
         let one = attr(2, mode::S_IFREG);
         let ids: Vec<_> = (0..3).map(|_| nodes.told(nodes.asks(), file.clone(), &one).id).collect();
         assert_eq!(ids, [2, 2, 2]);
@@ -621,7 +621,7 @@ mod tests {
     #[test]
     fn what_has_the_same_number_is_told_apart() {
         let file = file();
-        let mut nodes = Nodes::new(file.clone(), &attr(1, mode::S_IFDIR));
+        let mut nodes = NodeTable::new(file.clone(), &attr(1, mode::S_IFDIR));
         let dir = attr(2, mode::S_IFDIR);
         let later = Attr { btime: Time { sec: 1, nsec: 0 }, ..dir.clone() };
         let again = Attr { generation: 1, ..dir.clone() };
@@ -633,12 +633,12 @@ mod tests {
     #[test]
     fn a_file_that_is_not_needed_gives_its_fid_back_and_a_directory_keeps_it() {
         let root = file();
-        let mut nodes = Nodes::new(root.clone(), &attr(1, mode::S_IFDIR));
+        let mut nodes = NodeTable::new(root.clone(), &attr(1, mode::S_IFDIR));
         let [plain, dir, unnamed] = [(2, mode::S_IFREG), (3, mode::S_IFDIR), (4, mode::S_IFREG)]
             .map(|(path, mode)| tell(&mut nodes, &root, path, mode));
         nodes.named(ROOT, b"plain", &plain);
         nodes.named(ROOT, b"dir", &dir);
-        let has_fid = |node: &Node| node.file.borrow().is_some();
+        let has_fid = |node: &KernelNode| node.file.borrow().is_some();
         plain.held();
         nodes.sweep();
         assert!(has_fid(&plain), "it was needed");
@@ -662,13 +662,13 @@ mod tests {
     #[test]
     fn fids_from_before_a_move_count_no_more_also_below_a_directory() {
         let root = file();
-        let mut nodes = Nodes::new(root.clone(), &attr(1, mode::S_IFDIR));
+        let mut nodes = NodeTable::new(root.clone(), &attr(1, mode::S_IFDIR));
         let [dir, below, beside] = [(2, mode::S_IFDIR), (3, mode::S_IFREG), (4, mode::S_IFREG)]
             .map(|(path, mode)| tell(&mut nodes, &root, path, mode));
         nodes.named(ROOT, b"dir", &dir);
         nodes.named(dir.id, b"below", &below);
         nodes.named(ROOT, b"beside", &beside);
-        let has = |nodes: &Nodes| [&dir, &below, &beside].map(|node| nodes.fid(node).is_some());
+        let has = |nodes: &NodeTable| [&dir, &below, &beside].map(|node| nodes.fid(node).is_some());
         assert_eq!(has(&nodes), [true, true, true]);
         nodes.moved(&dir);
         assert_eq!(has(&nodes), [false, false, true]);
@@ -685,7 +685,7 @@ mod tests {
     #[test]
     fn an_answer_from_before_a_rename_brings_no_name_back() {
         let root = file();
-        let mut nodes = Nodes::new(root.clone(), &attr(1, mode::S_IFDIR));
+        let mut nodes = NodeTable::new(root.clone(), &attr(1, mode::S_IFDIR));
         let [one, two] = [2, 3].map(|path| tell(&mut nodes, &root, path, mode::S_IFREG));
         nodes.named(ROOT, b"a", &one);
         let asked = nodes.asks();
@@ -716,7 +716,7 @@ mod tests {
     #[test]
     fn all_below_a_directory_is_found_also_if_it_is_in_itself() {
         let root = file();
-        let mut nodes = Nodes::new(root.clone(), &attr(1, mode::S_IFDIR));
+        let mut nodes = NodeTable::new(root.clone(), &attr(1, mode::S_IFDIR));
         let [dir, below, beside] = [(2, mode::S_IFDIR), (3, mode::S_IFREG), (4, mode::S_IFREG)]
             .map(|(path, mode)| tell(&mut nodes, &root, path, mode));
         nodes.named(ROOT, b"dir", &dir);
@@ -732,7 +732,7 @@ mod tests {
     #[test]
     fn pages_count_if_they_were_read_a_while_after_their_version_was_seen() {
         let file = file();
-        let mut nodes = Nodes::new(file.clone(), &attr(1, mode::S_IFDIR));
+        let mut nodes = NodeTable::new(file.clone(), &attr(1, mode::S_IFDIR));
         let new = Attr { ctime: Time { sec: 1000, nsec: 0 }, ..attr(2, mode::S_IFREG) };
         let node = nodes.told(nodes.asks(), file, &new);
         let (ms, just, later) = (Duration::from_millis, Duration::from_secs(1001), Duration::from_secs(1003));
@@ -751,7 +751,7 @@ mod tests {
     #[test]
     fn absent_attributes_are_remembered_for_a_time_and_some_of_them() {
         let file = file();
-        let nodes = Nodes::new(file, &attr(1, mode::S_IFDIR));
+        let nodes = NodeTable::new(file, &attr(1, mode::S_IFDIR));
         let (node, s) = (nodes.get(ROOT).unwrap(), Duration::from_secs);
         node.seen_without(b"user.a", s(5));
         assert!(node.lacks(b"user.a", s(4)) && !node.lacks(b"user.a", s(5)) && !node.lacks(b"user.b", s(4)));
@@ -768,7 +768,7 @@ mod tests {
     #[test]
     fn a_name_that_is_now_one_file_and_now_another_is_kept_once() {
         let file = file();
-        let mut nodes = Nodes::new(file.clone(), &attr(1, mode::S_IFDIR));
+        let mut nodes = NodeTable::new(file.clone(), &attr(1, mode::S_IFDIR));
         let [a, b] = [2, 3].map(|path| tell(&mut nodes, &file, path, mode::S_IFREG));
         for _ in 0..1000 {
             nodes.named(ROOT, b"x", &a);

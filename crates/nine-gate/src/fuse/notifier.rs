@@ -15,30 +15,30 @@ use std::thread;
 use futures_util::task::AtomicWaker;
 use nine_net::lock::{Condvar, Mutex, lock};
 
-use super::abi::{self, Out};
+use super::abi::{self, AnswerBuffer};
 
 /// From this many waiting messages on [`Notifier::is_full`].
 const WAITING: usize = 4096;
 
 /// See the module. The thread ends when this is dropped.
-pub(super) struct Notifier(Arc<(Mutex<Queue>, Condvar)>);
+pub(super) struct Notifier(Arc<(Mutex<NotifyQueue>, Condvar)>);
 
 #[derive(Default)]
-struct Queue {
-    messages: VecDeque<(Vec<u8>, Option<Arc<Written>>)>,
+struct NotifyQueue {
+    messages: VecDeque<(Vec<u8>, Option<Arc<MessageReceipt>>)>,
     ends: bool,
 }
 
 /// Whether a message has been written.
 #[derive(Default)]
-struct Written {
+struct MessageReceipt {
     done: AtomicBool,
     waker: AtomicWaker,
 }
 
 impl Notifier {
     pub(super) fn new(device: OwnedFd) -> io::Result<Self> {
-        let shared = Arc::new((Mutex::new(Queue::default()), Condvar::new()));
+        let shared = Arc::new((Mutex::new(NotifyQueue::default()), Condvar::new()));
         let queue = shared.clone();
         thread::Builder::new().name("fuse-notify".into()).spawn(move || write(&device, &queue))?;
         Ok(Self(shared))
@@ -62,7 +62,7 @@ impl Notifier {
     ///
     /// Cancelling the call does not withdraw the message.
     pub(super) async fn inode_now(&self, node: u64) {
-        let written = Arc::new(Written::default());
+        let written = Arc::new(MessageReceipt::default());
         self.send(abi::INVAL_INODE, inode(node, true), Some(written.clone()));
         poll_fn(|cx| {
             written.waker.register(cx.waker());
@@ -73,22 +73,22 @@ impl Notifier {
 
     /// Expires a name: the kernel looks it up again.
     pub(super) fn entry(&self, dir: u64, name: &[u8]) {
-        let mut out = Out::default().u64(dir).u32(name.len() as u32).u32(abi::EXPIRE_ONLY);
+        let mut out = AnswerBuffer::default().u64(dir).u32(name.len() as u32).u32(abi::EXPIRE_ONLY);
         out.0.extend_from_slice(name);
         out.0.push(0);
         self.send(abi::INVAL_ENTRY, out, None);
     }
 
-    fn send(&self, code: i32, out: Out, written: Option<Arc<Written>>) {
-        let head = Out::default().u32((abi::OUT + out.0.len()) as u32).u32(code as u32).u64(0);
+    fn send(&self, code: i32, out: AnswerBuffer, written: Option<Arc<MessageReceipt>>) {
+        let head = AnswerBuffer::default().u32((abi::OUT + out.0.len()) as u32).u32(code as u32).u64(0);
         lock(&self.0.0).messages.push_back(([head.0, out.0].concat(), written));
         self.0.1.notify_one();
     }
 }
 
 /// The fields of INVAL_INODE. A negative offset excludes the pages.
-pub(super) fn inode(node: u64, data: bool) -> Out {
-    Out::default().u64(node).u64(if data { 0 } else { u64::MAX }).u64(0)
+pub(super) fn inode(node: u64, data: bool) -> AnswerBuffer {
+    AnswerBuffer::default().u64(node).u64(if data { 0 } else { u64::MAX }).u64(0)
 }
 
 impl Drop for Notifier {
@@ -98,7 +98,7 @@ impl Drop for Notifier {
     }
 }
 
-fn write(device: &OwnedFd, (queue, more): &(Mutex<Queue>, Condvar)) {
+fn write(device: &OwnedFd, (queue, more): &(Mutex<NotifyQueue>, Condvar)) {
     loop {
         let mut guard = lock(queue);
         let (message, written) = loop {

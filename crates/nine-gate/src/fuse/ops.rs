@@ -1,6 +1,6 @@
 //! Translates FUSE requests to 9P.
 //!
-//! In: a request's head and fields. Out: a [`Work`], whose outcome is the answer; none if the request expects no
+//! In: a request's head and fields. Out: a [`RequestWork`], whose outcome is the answer; none if the request expects no
 //! answer. A server's error becomes the caller's errno.
 
 use std::borrow::Cow;
@@ -17,9 +17,9 @@ use nine_proto::{Attr, Qid, RenameMode, SetAttr, Statfs, Time, TimeSet, mode};
 
 use super::abi::{self, fattr, fopen};
 use super::dir::DOTS;
-use super::locks::Lock;
-use super::nodes::{CAPABILITY, EntryKey, Io, WANTED};
-use super::running::Work;
+use super::locks::LockInput;
+use super::nodes::{CAPABILITY, EntryKey, FileIoMode, WANTED};
+use super::running::RequestWork;
 use super::*;
 
 /// `O_ACCMODE`.
@@ -37,25 +37,30 @@ pub(super) fn errno(error: Error) -> Errno {
     error.errno()
 }
 
-fn work(future: impl Future<Output = Outcome> + 'static) -> Option<Work> {
-    Some(Work { future: Box::pin(future), grace: GRACE })
+fn work(future: impl Future<Output = FuseResult> + 'static) -> Option<RequestWork> {
+    Some(RequestWork { future: Box::pin(future), grace: GRACE })
 }
 
-pub(super) fn done(bytes: Out) -> Outcome {
-    Ok(Reply { bytes: bytes.0, ..Reply::default() })
+pub(super) fn done(bytes: AnswerBuffer) -> FuseResult {
+    Ok(FuseReply { bytes: bytes.0, ..FuseReply::default() })
 }
 
 /// The error for a request with missing fields.
 const SHORT_OF_FIELDS: Errno = Errno::EIO;
 
-impl Gate {
+impl MountState {
     /// Adds a request to those in flight.
-    pub(super) fn run(self: &Rc<Self>, head: Head, work: Work, running: &mut FuturesUnordered<Running>) {
-        running.push(Running::new(self.clone(), head.unique, work));
+    pub(super) fn run(
+        self: &Rc<Self>,
+        head: FuseHeader,
+        work: RequestWork,
+        running: &mut FuturesUnordered<RunningRequest>,
+    ) {
+        running.push(RunningRequest::new(self.clone(), head.unique, work));
     }
 
     /// Starts a request. `None`: it is done, or expects no answer.
-    pub(super) fn request(self: &Rc<Self>, head: Head, fields: Fields<'_>) -> Option<Work> {
+    pub(super) fn request(self: &Rc<Self>, head: FuseHeader, fields: FuseFields<'_>) -> Option<RequestWork> {
         match head.op {
             op::FORGET => {
                 let mut fields = fields;
@@ -81,7 +86,7 @@ impl Gate {
     }
 
     /// The same for requests that expect an answer. `None`: fields are missing.
-    fn asked(self: &Rc<Self>, head: Head, mut f: Fields<'_>) -> Option<Work> {
+    fn asked(self: &Rc<Self>, head: FuseHeader, mut f: FuseFields<'_>) -> Option<RequestWork> {
         let gate = self.clone();
         let id = head.node;
         match head.op {
@@ -95,12 +100,12 @@ impl Gate {
                 work(async move { gate.getattr(id, handle).await })
             }
             op::SETATTR => {
-                let set = Set::of(&mut f)?;
+                let set = SetattrInput::of(&mut f)?;
                 work(async move { gate.setattr(id, set).await })
             }
             op::READLINK => work(async move {
                 let target = gate.file(id).await?.readlink().await.map_err(errno)?;
-                Ok(Reply { bytes: target.into(), ..Reply::default() })
+                Ok(FuseReply { bytes: target.into(), ..FuseReply::default() })
             }),
             op::SYMLINK => {
                 let (name, target) = (Box::from(f.text()?), Box::<[u8]>::from(f.text()?));
@@ -142,7 +147,7 @@ impl Gate {
                     nodes.binding_changed(id, &name);
                     // Its fid may be of the removed name.
                     removed.iter().for_each(|node| nodes.moved(node));
-                    Ok(Reply::default())
+                    Ok(FuseReply::default())
                 })
             }
             op::RENAME | op::RENAME2 => {
@@ -175,10 +180,10 @@ impl Gate {
             op::READ => {
                 let (handle, offset, size) = (f.u64()?, f.u64()?, f.u32()?);
                 let handle = self.handle(handle);
-                let is_event = matches!(handle.as_deref(), Ok(Handle::File(open)) if open.is_event);
+                let is_event = matches!(handle.as_deref(), Ok(OpenHandle::File(open)) if open.is_event);
                 let grace = if is_event { Duration::ZERO } else { GRACE };
                 let read = async move { read(handle?, offset, size.min(DATA as u32)).await };
-                Some(Work { grace, ..work(read)? })
+                Some(RequestWork { grace, ..work(read)? })
             }
             op::STATFS => work(async move {
                 let about = match gate.file(id).await?.statfs().await {
@@ -188,7 +193,7 @@ impl Gate {
                     }
                     about => about.map_err(errno)?,
                 };
-                done(Out::default().statfs(&about))
+                done(AnswerBuffer::default().statfs(&about))
             }),
             op::ACCESS => {
                 let asks = f.u32()?;
@@ -201,7 +206,7 @@ impl Gate {
                         gate.unlock(handle, owner, true).await;
                     }
                     gate.close(handle);
-                    Ok(Reply::default())
+                    Ok(FuseReply::default())
                 })
             }
             op::FSYNC | op::FSYNCDIR => {
@@ -209,18 +214,18 @@ impl Gate {
                 work(async move {
                     let handle = gate.handle(handle)?;
                     let file = match &*handle {
-                        Handle::File(open) => &open.file,
-                        Handle::Dir(dir) => dir.file(),
+                        OpenHandle::File(open) => &open.file,
+                        OpenHandle::Dir(dir) => dir.file(),
                     };
                     file.fsync(flags & abi::FSYNC_DATA != 0).await.map_err(errno)?;
-                    Ok(Reply::default())
+                    Ok(FuseReply::default())
                 })
             }
             op::FLUSH => {
                 let (handle, _, owner) = (f.u64()?, f.u64()?, f.u64()?);
                 work(async move {
                     gate.unlock(handle, owner, false).await;
-                    Ok(Reply::default())
+                    Ok(FuseReply::default())
                 })
             }
             op::SETXATTR => {
@@ -249,13 +254,13 @@ impl Gate {
                 )
             }
             op::GETLK | op::SETLK | op::SETLKW => {
-                let lock = Lock::of(&mut f)?;
+                let lock = LockInput::of(&mut f)?;
                 match head.op {
                     op::GETLK => work(async move { gate.getlock(lock).await }),
                     op::SETLK => work(async move { gate.lock(lock, false).await }),
                     _ => {
                         let wait = work(async move { gate.lock(lock, true).await })?;
-                        Some(Work { grace: Duration::ZERO, ..wait })
+                        Some(RequestWork { grace: Duration::ZERO, ..wait })
                     }
                 }
             }
@@ -263,7 +268,7 @@ impl Gate {
         }
     }
 
-    async fn lookup(&self, dir: u64, name: Box<[u8]>) -> Outcome {
+    async fn lookup(&self, dir: u64, name: Box<[u8]>) -> FuseResult {
         let parent = self.file(dir).await?;
         let asked = self.asks();
         match parent.walk_attr(&name, WANTED).await.map_err(errno) {
@@ -273,7 +278,7 @@ impl Gate {
                 let good = self.good_name(asked, dir, &name);
                 match if self.told.is_some() { good.min(SHORT) } else { good } {
                     Duration::ZERO => Err(Errno::ENOENT),
-                    good => done(Out::default().no_entry(good)),
+                    good => done(AnswerBuffer::default().no_entry(good)),
                 }
             }
             Err(error) => Err(error),
@@ -288,7 +293,7 @@ impl Gate {
         (from, old): (u64, Box<[u8]>),
         (to, new): (u64, Box<[u8]>),
         flags: u32,
-    ) -> Outcome {
+    ) -> FuseResult {
         let how = RenameMode::from_flags(flags).ok_or(Errno::EINVAL)?;
         // The kernel moves the files that have these names now. A lookup in flight may change the table meanwhile.
         let [known, other] = [(from, &old), (to, &new)].map(|(dir, name)| self.nodes.borrow().at(dir, name));
@@ -336,24 +341,32 @@ impl Gate {
         }
         drop(nodes);
         drop(rename);
-        Ok(Reply::default())
+        Ok(FuseReply::default())
     }
 
     /// Adds a file to the kernel's known files, and returns the reply that names it.
-    fn found(&self, asked: RequestEpoch, dir: u64, name: &[u8], file: File, attr: &Attr) -> Reply {
+    fn found(&self, asked: RequestEpoch, dir: u64, name: &[u8], file: File, attr: &Attr) -> FuseReply {
         let node = self.tell(asked, dir, name, file, attr);
-        let bytes = self.entry(Out::default(), asked, dir, name, &node, attr).0;
-        Reply { bytes, told: vec![node.id], opened: None }
+        let bytes = self.entry(AnswerBuffer::default(), asked, dir, name, &node, attr).0;
+        FuseReply { bytes, told: vec![node.id], opened: None }
     }
 
-    fn entry(&self, out: Out, asked: RequestEpoch, dir: u64, name: &[u8], node: &Node, attr: &Attr) -> Out {
+    fn entry(
+        &self,
+        out: AnswerBuffer,
+        asked: RequestEpoch,
+        dir: u64,
+        name: &[u8],
+        node: &KernelNode,
+        attr: &Attr,
+    ) -> AnswerBuffer {
         let name = self.good_name(asked, dir, name);
         let good = [name, self.good_attr(asked, node.id).min(name)];
         node.has_attr.set(node.has_attr.get() || !good[1].is_zero());
         out.entry(good, node.id, &self.shown(attr))
     }
 
-    fn tell(&self, asked: RequestEpoch, dir: u64, name: &[u8], file: File, attr: &Attr) -> Rc<Node> {
+    fn tell(&self, asked: RequestEpoch, dir: u64, name: &[u8], file: File, attr: &Attr) -> Rc<KernelNode> {
         let mut nodes = self.nodes.borrow_mut();
         let node = nodes.told(asked, Rc::new(file), attr);
         let names = nodes.names(&node).len();
@@ -367,7 +380,7 @@ impl Gate {
     }
 
     /// Answers a request that has created `name`. The new file is given to the caller.
-    async fn made(&self, head: Head, name: Box<[u8]>, st_mode: u32) -> Outcome {
+    async fn made(&self, head: FuseHeader, name: Box<[u8]>, st_mode: u32) -> FuseResult {
         let parent = self.node(head.node)?;
         let dir = self.file_of(&parent).await?;
         let asked = self.asks();
@@ -380,10 +393,10 @@ impl Gate {
     /// bits. If `perm` has such bits, they are set again.
     async fn give(
         &self,
-        dir: &Node,
+        dir: &KernelNode,
         file: &File,
         attr: &mut Attr,
-        head: Head,
+        head: FuseHeader,
         perm: u32,
     ) -> Result<(), Errno> {
         // In a set-group-id directory the group is the directory's (mkdir(2)).
@@ -413,23 +426,23 @@ impl Gate {
         Ok(())
     }
 
-    async fn getattr(&self, id: u64, handle: Option<u64>) -> Outcome {
+    async fn getattr(&self, id: u64, handle: Option<u64>) -> FuseResult {
         let node = self.node(id)?;
         // An open file may have no name left. At a server whose fids are paths only the open fid still leads to it.
         let handle = handle.and_then(|handle| self.handle(handle).ok());
         let asked = self.asks();
         let attr = match handle.as_deref() {
-            Some(Handle::File(open)) => open.file.getattr(WANTED).await,
+            Some(OpenHandle::File(open)) => open.file.getattr(WANTED).await,
             _ => self.file_of(&node).await?.getattr(WANTED).await,
         };
         self.attr(asked, &node, &attr.map_err(errno)?)
     }
 
-    fn attr(&self, asked: RequestEpoch, node: &Node, attr: &Attr) -> Outcome {
+    fn attr(&self, asked: RequestEpoch, node: &KernelNode, attr: &Attr) -> FuseResult {
         node.seen(attr);
         let good = self.good_attr(asked, node.id);
         node.has_attr.set(node.has_attr.get() || !good.is_zero());
-        done(Out::default().attr_for(good, node.id, &self.shown(attr)))
+        done(AnswerBuffer::default().attr_for(good, node.id, &self.shown(attr)))
     }
 
     /// The attributes as the kernel sees them.
@@ -440,12 +453,12 @@ impl Gate {
         }
     }
 
-    async fn setattr(&self, id: u64, set: Set) -> Outcome {
+    async fn setattr(&self, id: u64, set: SetattrInput) -> FuseResult {
         let node = self.node(id)?;
         let handle = set.handle.and_then(|handle| self.handle(handle).ok());
         // ftruncate(2): the open file may be writable where a new open by path is refused.
         let open = match handle.as_deref() {
-            Some(Handle::File(open)) if set.attr.size.is_some() => Some(&open.file),
+            Some(OpenHandle::File(open)) if set.attr.size.is_some() => Some(&open.file),
             _ => None,
         };
         let mut attr = set.attr;
@@ -469,7 +482,7 @@ impl Gate {
         self.attr(asked, &node, &attr)
     }
 
-    async fn open(&self, id: u64, flags: u32) -> Outcome {
+    async fn open(&self, id: u64, flags: u32) -> FuseResult {
         let node = self.node(id)?;
         let how = self.flags(flags);
         let file = self.file_of(&node).await?.open("", how).await.map_err(errno)?;
@@ -481,8 +494,8 @@ impl Gate {
         if is_cached && (version == 0 || version != node.attr_version.get()) {
             self.forget_attr(&node);
         }
-        let open = Open::new(node, file, fopen);
-        self.opened(Handle::File(open), Out::default(), fopen, backing)
+        let open = FileHandle::new(node, file, fopen);
+        self.opened(OpenHandle::File(open), AnswerBuffer::default(), fopen, backing)
     }
 
     /// The flags with which a file is opened at the server.
@@ -500,9 +513,9 @@ impl Gate {
 
     /// Decides how the kernel opens this file. Returns the flags for its answer and the number of the host's file, or
     /// 0.
-    fn how(&self, node: &Node, file: &File, flags: u32) -> (u32, u32) {
+    fn how(&self, node: &KernelNode, file: &File, flags: u32) -> (u32, u32) {
         let qid = file.qid();
-        if !matches!(*node.mode_of_io.borrow(), Io::Passed(..)) {
+        if !matches!(*node.mode_of_io.borrow(), FileIoMode::Passed(..)) {
             if qid.is_event() {
                 return (fopen::DIRECT_IO | fopen::NONSEEKABLE | fopen::STREAM, 0);
             }
@@ -516,24 +529,24 @@ impl Gate {
         // The kernel does not let a program clear O_APPEND on a passthrough file.
         if self.passes.get()
             && flags & OpenFlags::APPEND.0 == 0
-            && matches!(*io, Io::Closed)
+            && matches!(*io, FileIoMode::Closed)
             && let Some(host) = file.backing()
         {
-            match sys::Backing::new(&self.device, host.as_fd()) {
-                Ok(backing) => *io = Io::Passed(0, backing),
+            match sys::BackingFile::new(&self.device, host.as_fd()) {
+                Ok(backing) => *io = FileIoMode::Passed(0, backing),
                 Err(error) => {
                     tracing::info!("files are not handed to the kernel: {error}");
                     self.passes.set(false);
                 }
             }
         }
-        if let Io::Passed(handles, backing) = &mut *io {
+        if let FileIoMode::Passed(handles, backing) = &mut *io {
             *handles += 1;
             return (fopen::PASSTHROUGH, backing.id());
         }
         *io = match *io {
-            Io::Asked(handles) => Io::Asked(handles + 1),
-            _ => Io::Asked(1),
+            FileIoMode::Asked(handles) => FileIoMode::Asked(handles + 1),
+            _ => FileIoMode::Asked(1),
         };
         drop(io);
         let has_pages = node.has_pages_of(qid.vers, self.clock.now(), self.clock.wall());
@@ -555,30 +568,36 @@ impl Gate {
     }
 
     /// Answers with a new handle, after the fields in `out`.
-    pub(super) fn opened(&self, handle: Handle, out: Out, flags: u32, backing: u32) -> Outcome {
+    pub(super) fn opened(
+        &self,
+        handle: OpenHandle,
+        out: AnswerBuffer,
+        flags: u32,
+        backing: u32,
+    ) -> FuseResult {
         let number = self.next.get();
         self.next.set(number + 1);
         self.handles.borrow_mut().insert(number, Rc::new(handle));
         let bytes = out.open(number, flags, backing).0;
-        Ok(Reply { bytes, told: Vec::new(), opened: Some(number) })
+        Ok(FuseReply { bytes, told: Vec::new(), opened: Some(number) })
     }
 
     /// Removes a handle that the kernel has released.
     pub(super) fn close(&self, number: u64) {
         let closed = self.handles.borrow_mut().remove(&number);
         // `mode_of_io` does not count handles that bypass the kernel's pages.
-        if let Some(Handle::File(open)) = closed.as_deref()
+        if let Some(OpenHandle::File(open)) = closed.as_deref()
             && !open.is_event
         {
             let mut io = open.node.mode_of_io.borrow_mut();
             match &mut *io {
-                Io::Asked(handles) | Io::Passed(handles, _) if *handles > 1 => *handles -= 1,
-                _ => *io = Io::Closed,
+                FileIoMode::Asked(handles) | FileIoMode::Passed(handles, _) if *handles > 1 => *handles -= 1,
+                _ => *io = FileIoMode::Closed,
             }
         }
     }
 
-    async fn create(&self, head: Head, flags: u32, perm: u32, name: Box<[u8]>) -> Outcome {
+    async fn create(&self, head: FuseHeader, flags: u32, perm: u32, name: Box<[u8]>) -> FuseResult {
         let dir = self.node(head.node)?;
         let how = OpenFlags(self.flags(flags).0 | flags & OpenFlags::EXCL.0);
         let parent = self.file_of(&dir).await?;
@@ -599,18 +618,18 @@ impl Gate {
             self.seen_without(&node, CAPABILITY);
         }
         let (fopen, backing) = self.how(&node, &file, flags);
-        let entry = self.entry(Out::default(), asked, head.node, &name, &node, &attr);
+        let entry = self.entry(AnswerBuffer::default(), asked, head.node, &name, &node, &attr);
         let told = vec![node.id];
-        let open = Open::new(node, file, fopen);
-        let reply = self.opened(Handle::File(open), entry, fopen, backing)?;
-        Ok(Reply { told, ..reply })
+        let open = FileHandle::new(node, file, fopen);
+        let reply = self.opened(OpenHandle::File(open), entry, fopen, backing)?;
+        Ok(FuseReply { told, ..reply })
     }
 
     /// Answers a READ without a future if its bytes are available at once. Returns `false` if they are not.
-    pub(super) fn read_at_once(&self, head: Head, mut f: Fields<'_>) -> bool {
+    pub(super) fn read_at_once(&self, head: FuseHeader, mut f: FuseFields<'_>) -> bool {
         let (Some(handle), Some(offset), Some(size)) = (f.u64(), f.u64(), f.u32()) else { return false };
         let handles = self.handles.borrow();
-        let Some(Handle::File(open)) = handles.get(&handle).map(|handle| &**handle) else { return false };
+        let Some(OpenHandle::File(open)) = handles.get(&handle).map(|handle| &**handle) else { return false };
         if open.is_event || !open.file.is_called() {
             return false;
         }
@@ -635,8 +654,13 @@ impl Gate {
     }
 
     /// Starts a WRITE. Takes its buffer, or gives it back.
-    pub(super) fn write_request(self: &Rc<Self>, len: usize, buffer: BytesMut, buffers: &Buffers) -> Work {
-        let mut f = Fields(&buffer[abi::IN..len]);
+    pub(super) fn write_request(
+        self: &Rc<Self>,
+        len: usize,
+        buffer: BytesMut,
+        buffers: &RequestBuffers,
+    ) -> RequestWork {
+        let mut f = FuseFields(&buffer[abi::IN..len]);
         let fields = (|| {
             let (handle, offset, size, flags) = (f.u64()?, f.u64()?, f.u32()?, f.u32()?);
             let (_, open_flags) = (f.u64()?, f.u32()?);
@@ -646,30 +670,30 @@ impl Gate {
         let at = abi::IN + abi::WRITE_IN..len;
         let Some((handle, offset, flags, appends)) = fields else {
             buffers.give(buffer);
-            return Work { future: Box::pin(async { Err(SHORT_OF_FIELDS) }), grace: GRACE };
+            return RequestWork { future: Box::pin(async { Err(SHORT_OF_FIELDS) }), grace: GRACE };
         };
         let written = if at.len() <= COPIED {
             let data = Bytes::copy_from_slice(&buffer[at]);
             buffers.give(buffer);
-            Written { data, whole: None }
+            WriteData { data, whole: None }
         } else {
             let whole = buffer.freeze();
-            Written { data: whole.slice(at), whole: Some((whole, buffers.clone())) }
+            WriteData { data: whole.slice(at), whole: Some((whole, buffers.clone())) }
         };
         let handle = self.handle(handle);
-        let is_event = matches!(handle.as_deref(), Ok(Handle::File(open)) if open.is_event);
+        let is_event = matches!(handle.as_deref(), Ok(OpenHandle::File(open)) if open.is_event);
         let grace = if is_event { Duration::ZERO } else { GRACE };
         let gate = self.clone();
         let future = Box::pin(async move { write(&gate, handle?, offset, flags, appends, written).await });
-        Work { future, grace }
+        RequestWork { future, grace }
     }
 
-    async fn readdir(&self, id: u64, handle: u64, mut place: u64, size: usize, plus: bool) -> Outcome {
+    async fn readdir(&self, id: u64, handle: u64, mut place: u64, size: usize, plus: bool) -> FuseResult {
         let handle = self.handle(handle)?;
-        let Handle::Dir(dir) = &*handle else { return Err(Errno::ENOTDIR) };
+        let OpenHandle::Dir(dir) = &*handle else { return Err(Errno::ENOTDIR) };
         let head = if plus { abi::ENTRY } else { 0 };
         let mut left = size;
-        let mut out = Out::default();
+        let mut out = AnswerBuffer::default();
         for (n, name) in [&b"."[..], b".."].into_iter().enumerate().skip(place.min(DOTS) as usize) {
             let Some(rest) = left.checked_sub(head + abi::entry_size(name.len())) else { return done(out) };
             left = rest;
@@ -714,20 +738,20 @@ impl Gate {
             };
             out = out.entry_name(ino(entry.qid), *next, entry.ty, &entry.name);
         }
-        Ok(Reply { bytes: out.0, told, opened: None })
+        Ok(FuseReply { bytes: out.0, told, opened: None })
     }
 }
 
 /// A rename in flight. When it ends, also by failure or by an interrupt, replies and fids from before it become
 /// invalid.
 struct RenameGuard<'a> {
-    gate: &'a Gate,
+    gate: &'a MountState,
     places: [EntryKey; 2],
-    files: Vec<Rc<Node>>,
+    files: Vec<Rc<KernelNode>>,
 }
 
 impl<'a> RenameGuard<'a> {
-    fn new(gate: &'a Gate, places: [EntryKey; 2], files: [&Option<Rc<Node>>; 2]) -> Self {
+    fn new(gate: &'a MountState, places: [EntryKey; 2], files: [&Option<Rc<KernelNode>>; 2]) -> Self {
         let this = Self { gate, places, files: files.into_iter().flatten().cloned().collect() };
         this.mark_unsettled();
         gate.nodes.borrow_mut().begin_rename();
@@ -760,16 +784,16 @@ fn ino(qid: Qid) -> u64 {
 /// `DT_DIR`.
 const DIRECTORY: u8 = 4;
 
-impl Open {
+impl FileHandle {
     /// `fopen`: the flags of the answer to the kernel.
-    fn new(node: Rc<Node>, file: File, fopen: u32) -> Self {
+    fn new(node: Rc<KernelNode>, file: File, fopen: u32) -> Self {
         let is_event = fopen & fopen::DIRECT_IO != 0;
         let stream = (fopen & fopen::STREAM != 0).then(StreamPosition::default);
         Self { node, file, other: RefCell::default(), locker: RefCell::default(), is_event, stream }
     }
 
     /// Returns the file opened for writing, with `APPEND` if `appends`. Opens it the first time.
-    async fn other(&self, gate: &Gate, appends: bool) -> Result<Rc<File>, Errno> {
+    async fn other(&self, gate: &MountState, appends: bool) -> Result<Rc<File>, Errno> {
         if let Some(other) = self.other.borrow().clone() {
             return Ok(other);
         }
@@ -782,33 +806,33 @@ impl Open {
     }
 }
 
-async fn read(handle: Rc<Handle>, offset: u64, size: u32) -> Outcome {
-    let Handle::File(open) = &*handle else { return Err(Errno::EISDIR) };
+async fn read(handle: Rc<OpenHandle>, offset: u64, size: u32) -> FuseResult {
+    let OpenHandle::File(open) = &*handle else { return Err(Errno::EISDIR) };
     if open.is_event {
         let offset = open.stream.as_ref().map_or(offset, |stream| stream.read.get());
         let bytes = open.file.read(offset, size).await.map_err(errno)?;
         if let Some(stream) = &open.stream {
             stream.has_read(offset, bytes.len());
         }
-        return Ok(Reply { bytes: bytes.into(), ..Reply::default() });
+        return Ok(FuseReply { bytes: bytes.into(), ..FuseReply::default() });
     }
     open.node.has_pages.set(true);
     let mut bytes = vec![0; size as usize];
     let n = open.file.read_at(offset, &mut bytes).await.map_err(errno)?;
     bytes.truncate(n);
-    Ok(Reply { bytes, ..Reply::default() })
+    Ok(FuseReply { bytes, ..FuseReply::default() })
 }
 
 /// `appends`: O_APPEND is set now. Writes from the page cache keep their offsets even then.
 async fn write(
-    gate: &Gate,
-    handle: Rc<Handle>,
+    gate: &MountState,
+    handle: Rc<OpenHandle>,
     offset: u64,
     flags: u32,
     appends: bool,
-    written: Written,
-) -> Outcome {
-    let Handle::File(open) = &*handle else { return Err(Errno::EISDIR) };
+    written: WriteData,
+) -> FuseResult {
+    let OpenHandle::File(open) = &*handle else { return Err(Errno::EISDIR) };
     let node = &open.node;
     if flags & abi::WRITE_KILL_SUIDGID != 0 && node.mode.get() & 0o6000 != 0 {
         let mode = without_set_id(node.mode.get());
@@ -832,7 +856,7 @@ async fn write(
     if let Some(stream) = &open.stream {
         stream.has_written(offset, n);
     }
-    done(Out::default().u32(n as u32).u32(0))
+    done(AnswerBuffer::default().u32(n as u32).u32(0))
 }
 
 /// The permissions that write(2) and truncate(2) leave, unless root calls them. A set-group-id bit without the group's
@@ -843,15 +867,15 @@ fn without_set_id(st_mode: u32) -> u32 {
 }
 
 /// `struct fuse_setattr_in`.
-struct Set {
+struct SetattrInput {
     handle: Option<u64>,
     attr: SetAttr<'static>,
     /// Set-id bits are to be cleared.
     kills: bool,
 }
 
-impl Set {
-    fn of(f: &mut Fields<'_>) -> Option<Self> {
+impl SetattrInput {
+    fn of(f: &mut FuseFields<'_>) -> Option<Self> {
         let (valid, _, handle, size, _) = (f.u32()?, f.u32()?, f.u64()?, f.u64()?, f.u64()?);
         let (atime, mtime, _) = (f.u64()?, f.u64()?, f.u64()?);
         let (atime_nsec, mtime_nsec, _) = (f.u32()?, f.u32()?, f.u32()?);

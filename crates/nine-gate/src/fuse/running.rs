@@ -11,25 +11,25 @@ use nine_io::client::{Cancel, Scope};
 use nine_net::Timer;
 use nine_proto::Errno;
 
-use super::{Gate, Outcome};
+use super::{FuseResult, MountState};
 
-type Doing = Pin<Box<dyn Future<Output = Outcome>>>;
+type RequestFuture = Pin<Box<dyn Future<Output = FuseResult>>>;
 
 /// The work for a request.
-pub(super) struct Work {
-    pub future: Doing,
+pub(super) struct RequestWork {
+    pub future: RequestFuture,
     /// How long it may continue after an interrupt before it is flushed.
     pub grace: Duration,
 }
 
 /// The wish to interrupt a request.
 #[derive(Default)]
-pub(super) struct Wish {
+pub(super) struct InterruptWish {
     asked: Cell<bool>,
     waker: RefCell<Option<Waker>>,
 }
 
-impl Wish {
+impl InterruptWish {
     pub(super) fn ask(&self) {
         self.asked.set(true);
         if let Some(waker) = self.waker.take() {
@@ -39,23 +39,23 @@ impl Wish {
 }
 
 /// A request in flight. Ends when it has been answered.
-pub(super) struct Running {
-    gate: Rc<Gate>,
+pub(super) struct RunningRequest {
+    gate: Rc<MountState>,
     unique: u64,
-    work: Scope<Doing>,
+    work: Scope<RequestFuture>,
     grace: Duration,
     /// Created when the request waits for the first time.
-    wish: Option<Rc<Wish>>,
+    wish: Option<Rc<InterruptWish>>,
     cancel: Cancel,
     is_answered: bool,
     /// After an interrupt: runs until the flush, then until the caller gets EINTR.
     timer: Option<Timer>,
 }
 
-impl Running {
-    pub(super) fn new(gate: Rc<Gate>, unique: u64, work: Work) -> Self {
+impl RunningRequest {
+    pub(super) fn new(gate: Rc<MountState>, unique: u64, work: RequestWork) -> Self {
         let cancel = Cancel::default();
-        let Work { future, grace } = work;
+        let RequestWork { future, grace } = work;
         Self {
             gate,
             unique,
@@ -69,7 +69,7 @@ impl Running {
     }
 
     /// Returns the outcome, EINTR if the server does not answer the flush in time.
-    fn step(&mut self, cx: &mut Context<'_>) -> Poll<Outcome> {
+    fn step(&mut self, cx: &mut Context<'_>) -> Poll<FuseResult> {
         loop {
             if let Poll::Ready(outcome) = Pin::new(&mut self.work).poll(cx) {
                 return Poll::Ready(outcome);
@@ -92,7 +92,7 @@ impl Running {
     }
 }
 
-impl Future for Running {
+impl Future for RunningRequest {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
@@ -106,7 +106,7 @@ impl Future for Running {
             return Poll::Ready(());
         }
         let wish = this.wish.get_or_insert_with(|| {
-            let wish = Rc::<Wish>::default();
+            let wish = Rc::<InterruptWish>::default();
             this.gate.wishes.borrow_mut().insert(this.unique, wish.clone());
             wish
         });
@@ -115,7 +115,7 @@ impl Future for Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningRequest {
     /// Answers a request that is dropped unfinished, so that its caller and the locks of its directory are released.
     fn drop(&mut self) {
         if !self.is_answered {
@@ -127,7 +127,7 @@ impl Drop for Running {
 /// Linux' number (errno(3)).
 const ECONNABORTED: u32 = 103;
 
-impl Gate {
+impl MountState {
     /// Handles INTERRUPT. Does nothing if the request has been answered.
     pub(super) fn interrupt(&self, unique: u64) {
         let wish = self.wishes.borrow().get(&unique).cloned();

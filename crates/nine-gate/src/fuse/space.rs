@@ -65,27 +65,27 @@ pub fn start(places: &[PathBuf], command: &[OsString]) -> io::Result<(Child, Opt
 /// Becomes the command of [`start`]. Returns only on failure, after printing the reason.
 pub fn launch() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().skip(2).collect();
-    let Err(Failed { status, why }) = enter(&words);
+    let Err(LaunchFailure { status, why }) = enter(&words);
     eprintln!("ninefold: ns: {why}");
     ExitCode::from(status)
 }
 
-struct Failed {
+struct LaunchFailure {
     status: u8,
     why: String,
 }
 
 /// Converts an error to a failure of `what`.
-fn of<E: Into<io::Error>>(what: impl AsRef<OsStr>) -> impl FnOnce(E) -> Failed {
+fn of<E: Into<io::Error>>(what: impl AsRef<OsStr>) -> impl FnOnce(E) -> LaunchFailure {
     move |error| {
         let (what, error) = (Path::new(what.as_ref()).display(), error.into().to_string());
         let error = error.rsplit_once(" (os error ").map_or(&*error, |(said, _)| said);
-        Failed { status: FAILED, why: format!("{what}: {error}") }
+        LaunchFailure { status: FAILED, why: format!("{what}: {error}") }
     }
 }
 
-fn enter(words: &[OsString]) -> Result<Infallible, Failed> {
-    let wrong = || Failed { status: FAILED, why: "it is started by `ninefold ns`".into() };
+fn enter(words: &[OsString]) -> Result<Infallible, LaunchFailure> {
+    let wrong = || LaunchFailure { status: FAILED, why: "it is started by `ninefold ns`".into() };
     let parent = words.first().and_then(|word| word.to_str()?.parse::<u32>().ok()).ok_or_else(wrong)?;
     let at = words.iter().position(|word| word == "--").ok_or_else(wrong)?;
     let (places, command) = (&words[1..at], &words[at + 1..]);
@@ -97,8 +97,8 @@ fn enter(words: &[OsString]) -> Result<Infallible, Failed> {
     if rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get() as u32) != Some(parent) {
         return Err(of("the server")(Errno::SRCH));
     }
-    let device = device().map_err(|error| Failed { status: FAILED, why: error.to_string() })?;
-    let plan = Plan::of(places)?;
+    let device = device().map_err(|error| LaunchFailure { status: FAILED, why: error.to_string() })?;
+    let plan = RootPlan::of(places)?;
     let [scratch, host, ours] = outside(&device)?;
     send(&socket, device.as_fd()).map_err(of("the server"))?;
     drop((socket, device));
@@ -119,7 +119,7 @@ fn standard_input() -> io::Result<UnixStream> {
 }
 
 /// Enters new name spaces.
-fn unshare() -> Result<(), Failed> {
+fn unshare() -> Result<(), LaunchFailure> {
     let may = rustix::thread::capabilities(None)
         .is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_ADMIN));
     let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
@@ -129,10 +129,10 @@ fn unshare() -> Result<(), Failed> {
         reason = "what is unsafe about it are shared tables of descriptors, which stay as they are"
     )]
     let made = rustix::thread::unshare(wanted);
-    made.map_err(|error| Failed { status: FAILED, why: forbidden(error) })?;
+    made.map_err(|error| LaunchFailure { status: FAILED, why: forbidden(error) })?;
     if !may {
         let put = |file: &str, text: String| {
-            fs::write(format!("/proc/self/{file}"), text).map_err(|error| Failed {
+            fs::write(format!("/proc/self/{file}"), text).map_err(|error| LaunchFailure {
                 status: FAILED,
                 why: forbidden(Errno::from_io_error(&error).unwrap_or(Errno::PERM)),
             })
@@ -143,7 +143,8 @@ fn unshare() -> Result<(), Failed> {
     }
     // Later mounts of the host appear here too; none of ours appear at the host.
     let flags = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
-    rustix::mount::mount_change("/", flags).map_err(|error| Failed { status: FAILED, why: forbidden(error) })
+    rustix::mount::mount_change("/", flags)
+        .map_err(|error| LaunchFailure { status: FAILED, why: forbidden(error) })
 }
 
 /// Names the setting that may forbid name spaces to a user.
@@ -177,7 +178,7 @@ const SETTINGS: &[(&str, &str, &str)] = &[
 
 /// The parts of the new root.
 #[derive(Debug, PartialEq)]
-enum Plan {
+enum RootPlan {
     /// Our tree alone.
     Ours,
     /// The host's root, with our tree over these mount points, which exist.
@@ -186,9 +187,9 @@ enum Plan {
     Mixed { new: Vec<PathBuf>, there: Vec<PathBuf> },
 }
 
-impl Plan {
+impl RootPlan {
     /// Chooses a plan from the files of the host.
-    fn of(places: &[OsString]) -> Result<Self, Failed> {
+    fn of(places: &[OsString]) -> Result<Self, LaunchFailure> {
         let mut places: Vec<&Path> = places.iter().map(Path::new).collect();
         places.sort_unstable();
         let mut kept: Vec<PathBuf> = Vec::new();
@@ -208,7 +209,7 @@ impl Plan {
             let first = names.by_ref().take(2).collect::<PathBuf>();
             if first.exists() {
                 let why = "this machine has no such directory, and does not get one: it has the one above";
-                return Err(Failed { status: FAILED, why: format!("{}: {why}", place.display()) });
+                return Err(LaunchFailure { status: FAILED, why: format!("{}: {why}", place.display()) });
             }
             if !new.contains(&first) {
                 new.push(first);
@@ -218,7 +219,7 @@ impl Plan {
     }
 
     /// Builds the new root, enters it, and detaches the old one.
-    fn build(&self, scratch: &OwnedFd, host: &OwnedFd, ours: &OwnedFd) -> Result<(), Failed> {
+    fn build(&self, scratch: &OwnedFd, host: &OwnedFd, ours: &OwnedFd) -> Result<(), LaunchFailure> {
         let places = match self {
             Self::Ours => {
                 rustix::mount::mount_bind("/ours", ROOT).map_err(of("the new root"))?;
@@ -257,7 +258,7 @@ impl Plan {
 
 /// Creates a root outside of both trees, with the host's at `/host` and ours at `/ours`. Returns descriptors of the
 /// three.
-fn outside(device: &OwnedFd) -> Result<[OwnedFd; 3], Failed> {
+fn outside(device: &OwnedFd) -> Result<[OwnedFd; 3], LaunchFailure> {
     let base = ["/tmp", "/mnt", "/run", "/proc"].into_iter().find(|dir| Path::new(dir).is_dir());
     let base = base.ok_or_else(|| of("/tmp")(Errno::NOENT))?;
     memory(base)?;
@@ -271,7 +272,7 @@ fn outside(device: &OwnedFd) -> Result<[OwnedFd; 3], Failed> {
     // Root's command may switch to other users, to whom the modes of files must apply.
     let options = MountOptions { others: is_root, ..MountOptions::default() };
     attach(device, Path::new("/ours"), &options)
-        .map_err(|e| Failed { status: FAILED, why: e.to_string() })?;
+        .map_err(|e| LaunchFailure { status: FAILED, why: e.to_string() })?;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let opened = ["/", "/host", "/ours"].map(|dir| open(dir, flags, Mode::empty()).map_err(of(dir)));
     let [scratch, host, ours] = opened;
@@ -279,7 +280,7 @@ fn outside(device: &OwnedFd) -> Result<[OwnedFd; 3], Failed> {
 }
 
 /// Creates a root in memory from the host's directories and new ones.
-fn mixed(new: &[PathBuf]) -> Result<(), Failed> {
+fn mixed(new: &[PathBuf]) -> Result<(), LaunchFailure> {
     memory(ROOT)?;
     for entry in fs::read_dir("/host").map_err(of("the host's root"))? {
         let entry = entry.map_err(of("the host's root"))?;
@@ -303,7 +304,7 @@ fn mixed(new: &[PathBuf]) -> Result<(), Failed> {
     rustix::mount::mount_remount(ROOT, MountFlags::BIND | MountFlags::RDONLY, c"").map_err(of("the new root"))
 }
 
-fn memory(dir: &str) -> Result<(), Failed> {
+fn memory(dir: &str) -> Result<(), LaunchFailure> {
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
     rustix::mount::mount("ninefold", dir, "tmpfs", flags, c"mode=755").map_err(of(dir))
 }
@@ -317,7 +318,7 @@ fn send(socket: &UnixStream, fd: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-fn become_it(command: &[OsString]) -> Result<Infallible, Failed> {
+fn become_it(command: &[OsString]) -> Result<Infallible, LaunchFailure> {
     let Some((program, words)) = command.split_first() else { return Err(of("the command")(Errno::INVAL)) };
     let error = Command::new(program).args(words).exec();
     // A directory of PATH that this user may not enter is not the reason.
@@ -329,12 +330,12 @@ fn become_it(command: &[OsString]) -> Result<Infallible, Failed> {
     Err(match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied if !is_there() => missing(program),
         io::ErrorKind::NotFound if !Path::new(program).exists() => missing(program),
-        _ => Failed { status: 126, ..of(program)(error) },
+        _ => LaunchFailure { status: 126, ..of(program)(error) },
     })
 }
 
-fn missing(program: &OsStr) -> Failed {
-    Failed { status: 127, why: format!("{}: there is no such program", Path::new(program).display()) }
+fn missing(program: &OsStr) -> LaunchFailure {
+    LaunchFailure { status: 127, why: format!("{}: there is no such program", Path::new(program).display()) }
 }
 
 const ROOT: &str = "/root";
@@ -343,17 +344,17 @@ const ROOT: &str = "/root";
 mod tests {
     use super::*;
 
-    fn plan(places: &[&str]) -> Result<Plan, String> {
+    fn plan(places: &[&str]) -> Result<RootPlan, String> {
         let places: Vec<OsString> = places.iter().map(|place| (*place).into()).collect();
-        Plan::of(&places).map_err(|failed| failed.why)
+        RootPlan::of(&places).map_err(|failed| failed.why)
     }
 
     #[test]
     fn the_root_is_made_of_what_the_host_lacks() {
         let paths = |all: &[&str]| all.iter().map(PathBuf::from).collect::<Vec<_>>();
-        assert_eq!(plan(&["/usr", "/"]), Ok(Plan::Ours));
-        assert_eq!(plan(&["/usr/bin", "/usr", "/etc"]), Ok(Plan::Host(paths(&["/etc", "/usr"]))));
-        let mixed = Plan::Mixed { new: paths(&["/none of ours"]), there: paths(&["/etc"]) };
+        assert_eq!(plan(&["/usr", "/"]), Ok(RootPlan::Ours));
+        assert_eq!(plan(&["/usr/bin", "/usr", "/etc"]), Ok(RootPlan::Host(paths(&["/etc", "/usr"]))));
+        let mixed = RootPlan::Mixed { new: paths(&["/none of ours"]), there: paths(&["/etc"]) };
         assert_eq!(plan(&["/none of ours/a", "/none of ours/b/c", "/etc"]), Ok(mixed));
         assert!(
             plan(&["/usr/none of ours"]).unwrap_err().starts_with("/usr/none of ours: this machine has no")
@@ -363,6 +364,6 @@ mod tests {
     #[test]
     fn a_place_that_begins_like_another_is_one_of_its_own() {
         let all = plan(&["/usr", "/usr/../etc"]);
-        assert_eq!(all, Ok(Plan::Host(vec!["/usr".into()])));
+        assert_eq!(all, Ok(RootPlan::Host(vec!["/usr".into()])));
     }
 }

@@ -21,7 +21,7 @@ use nine_net::Clock;
 use nine_proto::Errno;
 
 use super::change_log::ChangeSubject;
-use super::nodes::{DEEPEST, EntryKey, Io, Node, Nodes, ROOT};
+use super::nodes::{DEEPEST, EntryKey, FileIoMode, KernelNode, NodeTable, ROOT};
 use super::notifier::Notifier;
 use super::{LONG, SHORT};
 
@@ -33,13 +33,13 @@ const UNSETTLED_MAX: usize = 16_384;
 /// How long the kernel waits for a server to start publishing.
 const BEGIN: Duration = Duration::from_secs(5);
 /// Between two attempts to reopen the watch.
-const AGAIN: Duration = Duration::from_secs(1);
+const WATCH_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// See the module.
-pub(super) struct Told {
+pub(super) struct ChangeForwarder {
     /// Changes arrive.
     on: Cell<bool>,
-    /// The kernel cannot use them; see [`Told::give_up`].
+    /// The kernel cannot use them; see [`ChangeForwarder::give_up`].
     deaf: Cell<bool>,
     /// Directories below which the server publishes nothing.
     blind: RefCell<Vec<Path>>,
@@ -47,13 +47,13 @@ pub(super) struct Told {
     /// [`SHORT`] that are left.
     unsettled_names: RefCell<HashMap<EntryKey, u32>>,
     /// The files that have these names, or had them.
-    unsettled_files: RefCell<HashMap<u64, (Rc<Node>, u32)>>,
+    unsettled_files: RefCell<HashMap<u64, (Rc<KernelNode>, u32)>>,
     /// Directories among the files. A published path may be from before the change or from after it.
     unsettled_dirs: Cell<usize>,
     /// The periods of [`SHORT`] for which every name is unsettled; 0: only the names above are.
     all_unsettled: Cell<u32>,
     /// Files that were written by this mount and then reported as changed.
-    stale: RefCell<Vec<Rc<Node>>>,
+    stale: RefCell<Vec<Rc<KernelNode>>>,
     /// When `stale` is invalidated and names settle next.
     due: Cell<Duration>,
     /// The kernel holds written pages before it sends them ([`Options::write_back`](super::Options::write_back)).
@@ -61,7 +61,7 @@ pub(super) struct Told {
     notifier: Notifier,
 }
 
-impl Told {
+impl ChangeForwarder {
     /// Subscribes to the tree's changes. `None`: the server publishes none, or does not start within [`BEGIN`]. No
     /// change after this call returns is missed.
     pub(super) async fn begin(
@@ -127,13 +127,13 @@ impl Told {
     }
 
     /// How long the kernel may keep a name in this directory.
-    pub(super) fn name(&self, nodes: &Nodes, dir: u64) -> Duration {
+    pub(super) fn name(&self, nodes: &NodeTable, dir: u64) -> Duration {
         let is_unsure = self.unsettled_dirs.get() > 0 || self.all_unsettled.get() > 0;
         if !self.on.get() || is_unsure || self.is_blind(nodes, dir) { SHORT } else { LONG }
     }
 
     /// How long the kernel may keep a file's attributes.
-    pub(super) fn file(&self, nodes: &Nodes, id: u64) -> Duration {
+    pub(super) fn file(&self, nodes: &NodeTable, id: u64) -> Duration {
         let has_names = nodes.get(id).is_some_and(|node| node.links.get() > 1 && node.is_plain());
         if has_names || self.unsettled_files.borrow().contains_key(&id) {
             SHORT
@@ -145,7 +145,7 @@ impl Told {
     /// Marks a name that a reply has shown to have changed, and the files that have it or had it. The server publishes
     /// the change later. Until then a published path is ambiguous: it may mean the file from before the change. So the
     /// kernel caches these files only for [`SHORT`], and all names if one of the files is a directory.
-    pub(super) fn mark_unsettled(&self, place: EntryKey, files: impl IntoIterator<Item = Rc<Node>>) {
+    pub(super) fn mark_unsettled(&self, place: EntryKey, files: impl IntoIterator<Item = Rc<KernelNode>>) {
         let (mut places, mut known) = (self.unsettled_names.borrow_mut(), self.unsettled_files.borrow_mut());
         if places.len().max(known.len()) >= UNSETTLED_MAX {
             return self.all_unsettled.set(SETTLE_PERIODS);
@@ -163,7 +163,7 @@ impl Told {
     }
 
     /// Settles the names whose time is over: the kernel drops what it cached before. Call it once per [`SHORT`].
-    fn settle(&self, nodes: &Nodes) {
+    fn settle(&self, nodes: &NodeTable) {
         let is_over = |left: &mut u32| {
             *left -= 1;
             *left == 0
@@ -189,7 +189,7 @@ impl Told {
     }
 
     /// Invalidates a file and everything below it, because changes may have been published by unknown paths.
-    fn forget(&self, nodes: &Nodes, node: &Rc<Node>) {
+    fn forget(&self, nodes: &NodeTable, node: &Rc<KernelNode>) {
         self.may_have_changed(nodes, node);
         if !node.is_dir() {
             return;
@@ -201,7 +201,7 @@ impl Told {
         }
     }
 
-    fn may_have_changed(&self, nodes: &Nodes, node: &Node) {
+    fn may_have_changed(&self, nodes: &NodeTable, node: &KernelNode) {
         node.listed.set(Duration::ZERO);
         // The next open compares versions, if the server has any. A file that is open already has no such check.
         match *node.mode_of_io.borrow() {
@@ -209,7 +209,7 @@ impl Told {
                 nodes.change_log.add(ChangeSubject::File(node.id));
                 self.notifier.inode(node.id, true);
             }
-            Io::Closed => self.attr(nodes, node),
+            FileIoMode::Closed => self.attr(nodes, node),
             _ => self.data(nodes, node),
         }
         if node.attr_version.get() == 0 {
@@ -218,7 +218,7 @@ impl Told {
     }
 
     /// Whether the server publishes nothing about the contents of this directory.
-    fn is_blind(&self, nodes: &Nodes, id: u64) -> bool {
+    fn is_blind(&self, nodes: &NodeTable, id: u64) -> bool {
         match nodes.path(id) {
             Some(path) => self.blind.borrow().iter().any(|dir| below(&path, dir).is_some()),
             // No published path leads to a file without a verified name.
@@ -228,7 +228,7 @@ impl Told {
 
     /// Whether a file's bytes are certainly unchanged if no change was published. Not so for a file with several names:
     /// a change is published by only one of them.
-    pub(super) fn keeps(&self, nodes: &Nodes, node: &Node) -> bool {
+    pub(super) fn keeps(&self, nodes: &NodeTable, node: &KernelNode) -> bool {
         node.links.get() < 2 && self.file(nodes, node.id) == LONG
     }
 
@@ -237,7 +237,7 @@ impl Told {
         &self,
         root: Rc<File>,
         mut watch: Watch,
-        nodes: &RefCell<Nodes>,
+        nodes: &RefCell<NodeTable>,
         clock: &Arc<dyn Clock>,
     ) -> std::convert::Infallible {
         loop {
@@ -247,7 +247,7 @@ impl Told {
                     tracing::warn!("changes are not heard of: {error}");
                     self.on.set(false);
                     self.forget_all(&nodes.borrow());
-                    clock.sleep_until(clock.now() + AGAIN).await;
+                    clock.sleep_until(clock.now() + WATCH_RETRY_DELAY).await;
                     watch = self.again(&root, &watch, clock).await;
                     self.on.set(!self.deaf.get());
                     continue;
@@ -257,7 +257,7 @@ impl Told {
                 self.take(line, &mut nodes.borrow_mut());
             }
             while self.notifier.is_full() {
-                clock.sleep_until(clock.now() + AGAIN / 100).await;
+                clock.sleep_until(clock.now() + WATCH_RETRY_DELAY / 100).await;
             }
         }
     }
@@ -267,7 +267,7 @@ impl Told {
     async fn next(
         &self,
         watch: &mut Watch,
-        nodes: &RefCell<Nodes>,
+        nodes: &RefCell<NodeTable>,
         clock: &Arc<dyn Clock>,
     ) -> Result<Vec<Line>> {
         let mut lines = pin!(watch.next());
@@ -294,12 +294,12 @@ impl Told {
         loop {
             match Watch::open(root, before.cursor()).await {
                 Ok(watch) => return watch,
-                Err(_) => clock.sleep_until(clock.now() + AGAIN).await,
+                Err(_) => clock.sleep_until(clock.now() + WATCH_RETRY_DELAY).await,
             }
         }
     }
 
-    fn take(&self, line: Line, nodes: &mut Nodes) {
+    fn take(&self, line: Line, nodes: &mut NodeTable) {
         let change = match line {
             Line::Change(_, change) => change,
             // The server reports the blind directories again after this line.
@@ -388,12 +388,12 @@ impl Told {
         }
     }
 
-    fn take_blind(&self, path: Path, nodes: &Nodes) {
+    fn take_blind(&self, path: Path, nodes: &NodeTable) {
         self.is_now_blind(path);
         self.forget_all(nodes);
     }
 
-    fn take_sees(&self, path: &[u8], nodes: &Nodes) {
+    fn take_sees(&self, path: &[u8], nodes: &NodeTable) {
         self.blind.borrow_mut().retain(|blind| **blind != *path);
         self.forget_all(nodes);
     }
@@ -410,7 +410,7 @@ impl Told {
 
     /// Handles a published removal of a name. The kernel looks the name up again, with everything below it. The binding
     /// stays, unverified, if the line may be older than the binding.
-    fn removed(&self, nodes: &mut Nodes, dir: u64, name: &[u8]) {
+    fn removed(&self, nodes: &mut NodeTable, dir: u64, name: &[u8]) {
         self.unname(nodes, dir, name);
         nodes.binding_changed(dir, name);
         let Some(node) = nodes.at(dir, name) else { return };
@@ -423,13 +423,13 @@ impl Told {
     }
 
     /// Expires a name, which may lead to another file or to none, and invalidates its directory.
-    fn unname(&self, nodes: &Nodes, dir: u64, name: &[u8]) {
+    fn unname(&self, nodes: &NodeTable, dir: u64, name: &[u8]) {
         self.notifier.entry(dir, name);
         self.changed(nodes, dir, name);
     }
 
     /// Invalidates a directory. Answers in flight about this name may be older than the change.
-    fn changed(&self, nodes: &Nodes, dir: u64, name: &[u8]) {
+    fn changed(&self, nodes: &NodeTable, dir: u64, name: &[u8]) {
         nodes.change_log.add(ChangeSubject::Name(dir, name.into()));
         // The kernel caches a directory's names as its pages. An answer in flight may add old names after this. The
         // next open drops those.
@@ -438,7 +438,7 @@ impl Told {
     }
 
     /// Expires only the answers in flight.
-    fn answers(&self, nodes: &Nodes, path: &[u8]) {
+    fn answers(&self, nodes: &NodeTable, path: &[u8]) {
         if let Some((dir, name)) = nodes.place(path) {
             nodes.change_log.add(ChangeSubject::Name(dir, name.into()));
         }
@@ -449,7 +449,7 @@ impl Told {
     /// Sends nothing if the kernel holds none. The kernel ignores the length in an answer to GETATTR if an invalidation
     /// arrives between the request and the answer, and pads the next read up to the old length with zeros. An answer in
     /// flight is marked as expired instead ([`ChangeLog`](super::change_log::ChangeLog)).
-    fn attr(&self, nodes: &Nodes, node: &Node) {
+    fn attr(&self, nodes: &NodeTable, node: &KernelNode) {
         nodes.change_log.add(ChangeSubject::File(node.id));
         if node.has_attr.replace(false) {
             self.notifier.inode(node.id, false);
@@ -457,7 +457,7 @@ impl Told {
     }
 
     /// Invalidates a file's attributes and pages, by the same rule.
-    fn data(&self, nodes: &Nodes, node: &Node) {
+    fn data(&self, nodes: &NodeTable, node: &KernelNode) {
         nodes.change_log.add(ChangeSubject::File(node.id));
         if node.has_attr.replace(false) | node.has_pages.replace(false) || self.write_back {
             self.notifier.inode(node.id, true);
@@ -465,7 +465,7 @@ impl Told {
     }
 
     /// Invalidates all that the kernel caches.
-    fn forget_all(&self, nodes: &Nodes) {
+    fn forget_all(&self, nodes: &NodeTable) {
         nodes.change_log.add(ChangeSubject::All);
         // The messages below include all that wait.
         self.notifier.clear();
@@ -479,7 +479,7 @@ impl Told {
     }
 }
 
-impl Nodes {
+impl NodeTable {
     /// The directory of a path, and its last name. `None`: the directory is not known, or the path is the root.
     fn place<'p>(&self, path: &'p [u8]) -> Option<(u64, &'p [u8])> {
         let mut names = path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()).peekable();
@@ -494,7 +494,7 @@ impl Nodes {
     }
 
     /// The file at a path.
-    fn find(&self, path: &[u8]) -> Option<Rc<Node>> {
+    fn find(&self, path: &[u8]) -> Option<Rc<KernelNode>> {
         match path {
             b"/" => self.get(ROOT),
             _ => self.place(path).and_then(|(dir, name)| self.at(dir, name)),
@@ -502,7 +502,7 @@ impl Nodes {
     }
 
     /// The nearest directory above a file that has a fid, and the path from there to the file.
-    pub(super) fn path_from_held(&self, node: &Node) -> Option<(Rc<File>, Vec<u8>)> {
+    pub(super) fn path_from_held(&self, node: &KernelNode) -> Option<(Rc<File>, Vec<u8>)> {
         let mut path = Vec::new();
         let (mut dir, name) = self.names(node).into_iter().next()?;
         path.push(name);

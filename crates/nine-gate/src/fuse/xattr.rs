@@ -10,9 +10,9 @@ use super::nodes::WANTED;
 use super::ops::{done, errno};
 use super::*;
 
-impl Gate {
+impl MountState {
     /// Answers GETXATTR, or LISTXATTR if there is no name. `room`: bytes of the caller's buffer; 0 asks for the length.
-    pub(super) async fn xattr(&self, id: u64, name: Option<&[u8]>, room: usize) -> Outcome {
+    pub(super) async fn xattr(&self, id: u64, name: Option<&[u8]>, room: usize) -> FuseResult {
         let node = self.node(id)?;
         let bytes = match name {
             Some(name) => self.named_xattr(&node, name).await?,
@@ -22,15 +22,15 @@ impl Gate {
             }
         };
         match room {
-            0 => done(Out::default().u32(bytes.len() as u32).u32(0)),
+            0 => done(AnswerBuffer::default().u32(bytes.len() as u32).u32(0)),
             room if room < bytes.len() => Err(Errno::ERANGE),
-            _ => done(Out(bytes)),
+            _ => done(AnswerBuffer(bytes)),
         }
     }
 
     /// Returns the value of an attribute. Its absence is cached for this file. If the server stores no attributes of
     /// the class, that is cached for all files in the directory.
-    async fn named_xattr(&self, node: &Node, name: &[u8]) -> Result<Vec<u8>, Errno> {
+    async fn named_xattr(&self, node: &KernelNode, name: &[u8]) -> Result<Vec<u8>, Errno> {
         // With EOPNOTSUPP for a list, the kernel would refuse every access.
         let refusal = match self.checks_lists.get() && AclKind::of(name).is_some() {
             true => Errno::ENODATA,
@@ -61,7 +61,7 @@ impl Gate {
     }
 
     /// A directory in which the file was found.
-    fn dir_of(&self, node: &Node) -> Option<Rc<Node>> {
+    fn dir_of(&self, node: &KernelNode) -> Option<Rc<KernelNode>> {
         let nodes = self.nodes.borrow();
         nodes.names(node).first().and_then(|(dir, _)| nodes.get(*dir))
     }
@@ -73,26 +73,26 @@ impl Gate {
         value: &[u8],
         flags: u32,
         kills_set_gid: bool,
-    ) -> Outcome {
+    ) -> FuseResult {
         let node = self.node(id)?;
         let file = self.file_of(&node).await?;
         let set = file.set_xattr(name, value, flags).await.map_err(errno);
         node.may_have_any();
         set?;
         self.list_changed(&node, &file, name, kills_set_gid).await?;
-        Ok(Reply::default())
+        Ok(FuseReply::default())
     }
 
-    pub(super) async fn remove_xattr(&self, id: u64, name: &[u8]) -> Outcome {
+    pub(super) async fn remove_xattr(&self, id: u64, name: &[u8]) -> FuseResult {
         let node = self.node(id)?;
         let file = self.file_of(&node).await?;
         file.remove_xattr(name).await.map_err(errno)?;
         self.list_changed(&node, &file, name, false).await?;
-        Ok(Reply::default())
+        Ok(FuseReply::default())
     }
 
     /// Caches the absence of an attribute.
-    pub(super) fn seen_without(&self, node: &Node, name: &[u8]) {
+    pub(super) fn seen_without(&self, node: &KernelNode, name: &[u8]) {
         node.seen_without(name, self.clock.now() + self.good_without());
     }
 
@@ -126,7 +126,7 @@ impl Gate {
     /// handles lists itself.
     async fn list_changed(
         &self,
-        node: &Node,
+        node: &KernelNode,
         file: &File,
         name: &[u8],
         kills_set_gid: bool,

@@ -7,12 +7,12 @@ use super::civil::CivilTime;
 use super::status::Status;
 
 /// The Date and Server lines, updated once a second.
-pub(super) struct Date {
+pub(super) struct DateHeader {
     second: Cell<u64>,
     line: RefCell<String>,
 }
 
-impl Date {
+impl DateHeader {
     pub(super) fn new() -> Self {
         Self { second: Cell::new(u64::MAX), line: RefCell::default() }
     }
@@ -31,7 +31,7 @@ impl Date {
 
 /// The state of the connection after an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum After {
+pub(super) enum AfterAnswer {
     /// It stays open, the default of HTTP/1.1.
     Stays,
     /// It stays open, with a header that says so to an HTTP/1.0 client.
@@ -41,7 +41,7 @@ pub(super) enum After {
 }
 
 /// Starts a head. Header lines and [`end`] must follow.
-pub(super) fn begin(to: &mut Vec<u8>, status: Status, date: &Date, wall: Duration, after: After) {
+pub(super) fn begin(to: &mut Vec<u8>, status: Status, date: &DateHeader, wall: Duration, after: AfterAnswer) {
     to.extend_from_slice(b"HTTP/1.1 ");
     number(to, status.number().into());
     to.push(b' ');
@@ -49,9 +49,9 @@ pub(super) fn begin(to: &mut Vec<u8>, status: Status, date: &Date, wall: Duratio
     to.extend_from_slice(b"\r\n");
     date.write(wall, to);
     match after {
-        After::Stays => {}
-        After::Kept => to.extend_from_slice(b"Connection: keep-alive\r\n"),
-        After::Closed => to.extend_from_slice(b"Connection: close\r\n"),
+        AfterAnswer::Stays => {}
+        AfterAnswer::Kept => to.extend_from_slice(b"Connection: keep-alive\r\n"),
+        AfterAnswer::Closed => to.extend_from_slice(b"Connection: close\r\n"),
     }
 }
 
@@ -95,9 +95,9 @@ mod tests {
 
     #[test]
     fn a_head_says_what_it_was_told() {
-        let date = Date::new();
+        let date = DateHeader::new();
         let mut head = Vec::new();
-        begin(&mut head, Status::PARTIAL, &date, Duration::from_secs(784_111_777), After::Closed);
+        begin(&mut head, Status::PARTIAL, &date, Duration::from_secs(784_111_777), AfterAnswer::Closed);
         length(&mut head, 0);
         length(&mut head, u64::MAX);
         line(&mut head, "A", b"b");
@@ -106,7 +106,7 @@ mod tests {
                         Connection: close\r\nContent-Length: 0\r\nContent-Length: 18446744073709551615\r\nA: b\r\n\r\n";
         assert_eq!(String::from_utf8(head).unwrap(), expected);
         let mut later = Vec::new();
-        begin(&mut later, Status::OK, &date, Duration::from_secs(784_111_778), After::Stays);
+        begin(&mut later, Status::OK, &date, Duration::from_secs(784_111_778), AfterAnswer::Stays);
         assert!(String::from_utf8(later).unwrap().contains("08:49:38"));
     }
 }

@@ -12,7 +12,7 @@ const LINE: usize = 4 << 10;
 /// The position in a body.
 #[derive(Debug)]
 pub struct Passing {
-    at: At,
+    at: BodyPosition,
     /// Bytes skipped so far.
     passed: u64,
     /// The received part of a line.
@@ -20,7 +20,7 @@ pub struct Passing {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum At {
+enum BodyPosition {
     /// In a body with this many bytes left.
     Bytes(u64),
     /// In the line before a chunk.
@@ -47,16 +47,16 @@ impl Passing {
     /// Starts at the beginning of a body.
     pub fn new(body: Body) -> Self {
         let at = match body {
-            Body::Bytes(0) => At::Over,
-            Body::Bytes(n) => At::Bytes(n),
-            Body::Chunked => At::Size,
+            Body::Bytes(0) => BodyPosition::Over,
+            Body::Bytes(n) => BodyPosition::Bytes(n),
+            Body::Chunked => BodyPosition::Size,
         };
         Self { at, passed: 0, line: Vec::new() }
     }
 
     /// Whether the body is complete.
     pub fn is_over(&self) -> bool {
-        self.at == At::Over
+        self.at == BodyPosition::Over
     }
 
     /// Returns how many of these bytes belong to the body: all of them, unless it is complete then.
@@ -64,7 +64,7 @@ impl Passing {
         let mut rest = bytes;
         while !rest.is_empty() && !self.is_over() {
             let n = match &mut self.at {
-                At::Bytes(left) | At::Chunk(left) => {
+                BodyPosition::Bytes(left) | BodyPosition::Chunk(left) => {
                     let n = (*left).min(rest.len() as u64);
                     *left -= n;
                     n as usize
@@ -77,8 +77,8 @@ impl Passing {
             }
             rest = &rest[n..];
             match self.at {
-                At::Bytes(0) => self.at = At::Over,
-                At::Chunk(0) => self.at = At::Behind,
+                BodyPosition::Bytes(0) => self.at = BodyPosition::Over,
+                BodyPosition::Chunk(0) => self.at = BodyPosition::Behind,
                 _ => {}
             }
         }
@@ -100,13 +100,15 @@ impl Passing {
         // A bare LF does not end a line in chunked coding: other implementations differ about it.
         let line = line.strip_suffix(b"\r\n").filter(|line| !line.contains(&b'\r')).ok_or(Bad::Chunks)?;
         self.at = match self.at {
-            At::Size => match size(line)? {
-                0 => At::Trailers(0),
-                n => At::Chunk(n),
+            BodyPosition::Size => match size(line)? {
+                0 => BodyPosition::Trailers(0),
+                n => BodyPosition::Chunk(n),
             },
-            At::Behind if line.is_empty() => At::Size,
-            At::Trailers(_) if line.is_empty() => At::Over,
-            At::Trailers(before) if before + line.len() < LINE => At::Trailers(before + line.len() + 2),
+            BodyPosition::Behind if line.is_empty() => BodyPosition::Size,
+            BodyPosition::Trailers(_) if line.is_empty() => BodyPosition::Over,
+            BodyPosition::Trailers(before) if before + line.len() < LINE => {
+                BodyPosition::Trailers(before + line.len() + 2)
+            }
             _ => return Err(Bad::Chunks),
         };
         Ok(n)

@@ -18,19 +18,19 @@ use nine_io::Payload;
 use nine_io::client::{Error, File, Incoming};
 use nine_proto::{Errno, OpenFlags};
 
-use super::answer::{self, After};
+use super::answer::{self, AfterAnswer};
 use super::body::{self, Passing};
 use super::count;
-use super::files::{Files, Found};
+use super::files::{FileLookup, OpenFiles};
 use super::head::{self, Body, Head, Method, Parsed};
 use super::list;
 use super::log;
-use super::order::Card;
+use super::order::OrderCard;
 use super::past;
 use super::path;
 use super::status::Status;
 use super::turns::ClientName;
-use super::{GRACE, Site};
+use super::{STOP_GRACE, SiteState};
 
 /// Bytes of one read of a connection.
 const READ: u32 = 16 << 10;
@@ -41,7 +41,7 @@ const GATHER: usize = 64 << 10;
 
 /// Why a connection ended.
 #[derive(Debug)]
-pub(super) enum End {
+pub(super) enum HttpEnd {
     /// In the normal way.
     Closed,
     /// A deadline passed.
@@ -52,17 +52,17 @@ pub(super) enum End {
     Cut(String),
 }
 
-impl From<Error> for End {
+impl From<Error> for HttpEnd {
     fn from(error: Error) -> Self {
         Self::Gone(error)
     }
 }
 
 /// See the module.
-pub(super) struct Conn {
-    site: Rc<Site>,
+pub(super) struct HttpConnection {
+    site: Rc<SiteState>,
     number: usize,
-    card: Rc<Card>,
+    card: Rc<OrderCard>,
     data: File,
     /// The connection's directory in the network.
     dir: Option<File>,
@@ -73,12 +73,12 @@ pub(super) struct Conn {
     /// The client is another local user than that of this process.
     is_other: bool,
     /// The files that the client sees, if any.
-    files: Option<Rc<Files>>,
+    files: Option<Rc<OpenFiles>>,
     /// Unparsed input.
     input: Vec<u8>,
     /// Unsent output.
     out: Vec<Payload>,
-    after: After,
+    after: AfterAnswer,
     /// The client's address; empty if nothing needs it.
     remote: String,
     /// The status of the latest answer.
@@ -88,7 +88,7 @@ pub(super) struct Conn {
 }
 
 /// Accepts a call and serves it.
-pub(super) async fn converse(site: Rc<Site>, number: usize, card: Rc<Card>, incoming: Incoming) {
+pub(super) async fn converse(site: Rc<SiteState>, number: usize, card: Rc<OrderCard>, incoming: Incoming) {
     card.due(site.now() + site.options.patience);
     let accepting = pin!(async {
         let dialled = incoming.accept().await?;
@@ -109,7 +109,7 @@ pub(super) async fn converse(site: Rc<Site>, number: usize, card: Rc<Card>, inco
     });
     let (dialled, remote, is_other) = match timely(&card, accepting).await {
         Ok(Ok(accepted)) => accepted,
-        Ok(Err(error)) => return site.counts.ended(&End::Gone(error)),
+        Ok(Err(error)) => return site.counts.ended(&HttpEnd::Gone(error)),
         Err(end) => return site.counts.ended(&end),
     };
     // The connection lives while one of its files is open.
@@ -117,9 +117,9 @@ pub(super) async fn converse(site: Rc<Site>, number: usize, card: Rc<Card>, inco
     let (dir, unproven, client) = (Some(dialled.dir), site.options.trees.is_some(), None);
     let files = if is_other { site.others.clone() } else { site.files.clone() };
     drop(dialled.ctl);
-    let (input, out, after) = (Vec::new(), Vec::new(), After::Stays);
+    let (input, out, after) = (Vec::new(), Vec::new(), AfterAnswer::Stays);
     let (status, sent) = (0, 0);
-    let mut conn = Conn {
+    let mut conn = HttpConnection {
         site: site.clone(),
         number,
         card,
@@ -139,35 +139,35 @@ pub(super) async fn converse(site: Rc<Site>, number: usize, card: Rc<Card>, inco
     let end = conn.run().await;
     site.counts.ended(&end);
     match end {
-        End::Closed | End::Late => {}
-        End::Gone(error) => tracing::debug!("http: a client has gone: {error}"),
-        End::Cut(why) => tracing::warn!("http: an answer was cut off: {why}"),
+        HttpEnd::Closed | HttpEnd::Late => {}
+        HttpEnd::Gone(error) => tracing::debug!("http: a client has gone: {error}"),
+        HttpEnd::Cut(why) => tracing::warn!("http: an answer was cut off: {why}"),
     }
 }
 
 /// An upstream does not answer.
-struct Late;
+struct LateUpstream;
 
 fn late() -> Error {
     Error::Remote(Errno::ETIMEDOUT.into())
 }
 
 /// Waits for `future` until the card is late. A result that is ready when this is noticed still counts.
-async fn timely<F: Future + Unpin>(card: &Card, mut future: F) -> Result<F::Output, End> {
+async fn timely<F: Future + Unpin>(card: &OrderCard, mut future: F) -> Result<F::Output, HttpEnd> {
     poll_fn(|cx| match Pin::new(&mut future).poll(cx) {
-        Poll::Pending if card.late.get() => Poll::Ready(Err(End::Late)),
+        Poll::Pending if card.late.get() => Poll::Ready(Err(HttpEnd::Late)),
         polled => polled.map(Ok),
     })
     .await
 }
 
-impl Conn {
-    async fn run(&mut self) -> End {
+impl HttpConnection {
+    async fn run(&mut self) -> HttpEnd {
         loop {
             match self.request().await {
                 Ok(()) => {}
                 Err(end) => {
-                    if let End::Cut(_) = end {
+                    if let HttpEnd::Cut(_) = end {
                         // Answers before this one are complete. This one ends before its announced length.
                         let _ = self.flush().await;
                     }
@@ -178,7 +178,7 @@ impl Conn {
     }
 
     /// Reads one request and answers it.
-    async fn request(&mut self) -> Result<(), End> {
+    async fn request(&mut self) -> Result<(), HttpEnd> {
         // The arrival of the request's first byte.
         let mut begun = self.site.now();
         let head = loop {
@@ -197,7 +197,7 @@ impl Conn {
             let is_new = self.input.is_empty();
             match is_new {
                 // A request may have been sent before the stop.
-                true if self.site.is_stopping() => self.due(GRACE),
+                true if self.site.is_stopping() => self.due(STOP_GRACE),
                 // With a pushed module, the client must negotiate or authenticate at once.
                 true if self.sent == 0 && self.site.options.push.is_some() => {
                     self.due(self.site.options.patience)
@@ -211,26 +211,26 @@ impl Conn {
             match came {
                 Ok(true) if is_new => begun = self.site.now(),
                 Ok(true) => {}
-                Ok(false) if is_new => return Err(End::Closed),
+                Ok(false) if is_new => return Err(HttpEnd::Closed),
                 Ok(false) => return self.refuse(Status::BAD_REQUEST, "the request has no end").await,
                 // The client owed nothing.
-                Err(End::Late) if is_new => return Err(End::Closed),
-                Err(End::Late) => return self.refuse(Status::TIMEOUT, LATE).await,
+                Err(HttpEnd::Late) if is_new => return Err(HttpEnd::Closed),
+                Err(HttpEnd::Late) => return self.refuse(Status::TIMEOUT, LATE).await,
                 Err(end) => return Err(end),
             }
         };
         self.card.since.set(self.site.now());
         self.after = match (head.keep, head.chunks) {
-            (false, _) => After::Closed,
-            (true, true) => After::Stays,
-            (true, false) => After::Kept,
+            (false, _) => AfterAnswer::Closed,
+            (true, true) => AfterAnswer::Stays,
+            (true, false) => AfterAnswer::Kept,
         };
         let input = std::mem::take(&mut self.input);
         let before = self.sent + self.waits() as u64;
         let rest = self.pass_body(&head, &input).await?;
         if self.site.is_stopping() && rest.is_empty() {
             // Close only if no further request has arrived, so that each one is answered.
-            self.after = After::Closed;
+            self.after = AfterAnswer::Closed;
         }
         let answered = self.answer(&head, &input).await;
         if !is_asked_by_page(&head, &input) {
@@ -239,13 +239,13 @@ impl Conn {
         self.input = rest;
         answered?;
         self.card.left.set(0);
-        let closes = self.after == After::Closed;
+        let closes = self.after == AfterAnswer::Closed;
         if closes || self.input.is_empty() || self.has_file() || self.waits() > GATHER {
             self.flush().await?;
         }
         self.site.counts.took(self.site.clock.now().saturating_sub(self.card.since.get()));
         if closes {
-            return Err(End::Closed);
+            return Err(HttpEnd::Closed);
         }
         if !self.input.is_empty() {
             self.site.threads.pass(self.number).await;
@@ -254,14 +254,14 @@ impl Conn {
     }
 
     /// Skips the body. Returns the input after it.
-    async fn pass_body(&mut self, head: &Head, input: &[u8]) -> Result<Vec<u8>, End> {
+    async fn pass_body(&mut self, head: &Head, input: &[u8]) -> Result<Vec<u8>, HttpEnd> {
         let behind = &input[head.len..];
         if head.body == Body::Bytes(0) {
             return Ok(behind.to_vec());
         }
         if head.expects {
             // The body is not requested, and the client may or may not send it.
-            self.after = After::Closed;
+            self.after = AfterAnswer::Closed;
             return Ok(Vec::new());
         }
         if matches!(head.body, Body::Bytes(n) if n > body::MOST) {
@@ -282,8 +282,8 @@ impl Conn {
                             came = std::mem::take(&mut self.input);
                             continue;
                         }
-                        Ok(false) => return Err(End::Closed),
-                        Err(End::Late) => (Status::TIMEOUT, LATE),
+                        Ok(false) => return Err(HttpEnd::Closed),
+                        Err(HttpEnd::Late) => (Status::TIMEOUT, LATE),
                         Err(end) => return Err(end),
                     }
                 }
@@ -295,7 +295,7 @@ impl Conn {
         }
     }
 
-    async fn answer(&mut self, head: &Head, input: &[u8]) -> Result<(), End> {
+    async fn answer(&mut self, head: &Head, input: &[u8]) -> Result<(), HttpEnd> {
         match head.method {
             Method::Get | Method::Head => {}
             Method::Options => {
@@ -357,11 +357,11 @@ impl Conn {
         }
         let found = self.find(head, &path.names).await?;
         match found {
-            Ok(Found::File(entry)) if !path.is_dir => self.file(head, input, entry).await,
+            Ok(FileLookup::File(entry)) if !path.is_dir => self.file(head, input, entry).await,
             // A file has no files below it.
-            Ok(Found::File(_)) => self.fails(head, &Error::Remote(Errno::ENOTDIR.into())),
-            Ok(Found::Other) => self.fails(head, &Error::Remote(Errno::EACCES.into())),
-            Ok(Found::Dir(_)) if !path.is_dir => {
+            Ok(FileLookup::File(_)) => self.fails(head, &Error::Remote(Errno::ENOTDIR.into())),
+            Ok(FileLookup::Other) => self.fails(head, &Error::Remote(Errno::EACCES.into())),
+            Ok(FileLookup::Dir(_)) if !path.is_dir => {
                 let names: Vec<String> = path.names.split(|b| *b == b'/').map(path::encode).collect();
                 let query = String::from_utf8_lossy(&input[head.query.clone()]);
                 let mark = if query.is_empty() { "" } else { "?" };
@@ -369,44 +369,45 @@ impl Conn {
                 self.say(head, Status::MOVED, "it is a directory", &[("Location", place.as_bytes())]);
                 Ok(())
             }
-            Ok(Found::Dir(dir)) => self.directory(head, input, &path.names, dir).await,
+            Ok(FileLookup::Dir(dir)) => self.directory(head, input, &path.names, dir).await,
             Err(error) => self.fails(head, &error),
         }
     }
 
     /// Our metrics and the mux's. If the mux does not answer, a comment says so. Authenticated clients and other users
     /// of this machine see their own part of the mux's metrics.
-    async fn metrics(&mut self) -> Result<String, End> {
+    async fn metrics(&mut self) -> Result<String, HttpEnd> {
         let (site, files) = (self.site.clone(), self.files.clone());
         let mut text = site.metrics();
         let Some(mux) = &site.options.mux else { return Ok(text) };
-        let own = files.as_deref().filter(|_| self.is_other || site.options.trees.is_some()).map(Files::root);
+        let own =
+            files.as_deref().filter(|_| self.is_other || site.options.trees.is_some()).map(OpenFiles::root);
         match self.wait(pin!(count::of_mux(own, mux))).await? {
             Ok(Ok(said)) => text.push_str(&said),
             Ok(Err(error)) => {
                 text.push_str(&format!("# the mux: {}\n", error.to_string().replace('\n', " ")))
             }
-            Err(Late) => text.push_str("# the mux does not answer\n"),
+            Err(LateUpstream) => text.push_str("# the mux does not answer\n"),
         }
         Ok(text)
     }
 
     /// Looks up a path; the wait for an upstream has a limit.
-    async fn find(&mut self, head: &Head, names: &[u8]) -> Result<Result<Found, Error>, End> {
+    async fn find(&mut self, head: &Head, names: &[u8]) -> Result<Result<FileLookup, Error>, HttpEnd> {
         let Some(files) = self.files.clone() else { return Ok(Err(Error::Remote(Errno::EACCES.into()))) };
         let now = self.site.now();
         // With If-Range the client joins parts with older ones, so the tag must be the present one.
         let anew = !head.if_range.is_empty();
-        Ok(self.wait(pin!(files.find(names, now, anew))).await?.unwrap_or_else(|Late| Err(late())))
+        Ok(self.wait(pin!(files.find(names, now, anew))).await?.unwrap_or_else(|LateUpstream| Err(late())))
     }
 
     /// Finds the tree of an authenticated client. Its identity is known after its first bytes.
-    async fn prove(&mut self, dir: &File) -> Result<Result<(), Error>, End> {
+    async fn prove(&mut self, dir: &File) -> Result<Result<(), Error>, HttpEnd> {
         let site = self.site.clone();
         let Some(trees) = site.options.trees.as_deref() else { return Ok(Ok(())) };
         let new = |root: File| site.options.files(root.into(), &site.kept);
         let proven = self.wait(pin!(site.proven.files(dir, trees, new))).await?;
-        Ok(proven.unwrap_or_else(|Late| Err(late())).map(|files| {
+        Ok(proven.unwrap_or_else(|LateUpstream| Err(late())).map(|files| {
             if files.is_some() {
                 self.files = files;
             }
@@ -443,7 +444,7 @@ impl Conn {
     }
 
     /// Sends a head without a body.
-    fn send_head(&mut self, mut text: Vec<u8>) -> Result<(), End> {
+    fn send_head(&mut self, mut text: Vec<u8>) -> Result<(), HttpEnd> {
         answer::end(&mut text);
         self.out.push(Payload::from(text));
         Ok(())
@@ -476,7 +477,7 @@ impl Conn {
     }
 
     /// Answers with the error of a file.
-    fn fails(&mut self, head: &Head, error: &Error) -> Result<(), End> {
+    fn fails(&mut self, head: &Head, error: &Error) -> Result<(), HttpEnd> {
         let (status, what) = match error.errno() {
             Errno::ENOENT | Errno::ENOTDIR | Errno::ENAMETOOLONG => {
                 (Status::NOT_FOUND, "there is no such file")
@@ -497,13 +498,13 @@ impl Conn {
     }
 
     /// Answers input that is not a valid request. Later input cannot be parsed, so the connection closes.
-    async fn refuse(&mut self, status: Status, what: &str) -> Result<(), End> {
-        self.after = After::Closed;
+    async fn refuse(&mut self, status: Status, what: &str) -> Result<(), HttpEnd> {
+        self.after = AfterAnswer::Closed;
         let before = self.sent + self.waits() as u64;
         self.note(true, status, what, &[]);
         self.log(None, &self.input, before);
         self.flush().await?;
-        Err(End::Closed)
+        Err(HttpEnd::Closed)
     }
 
     fn waits(&self) -> usize {
@@ -516,7 +517,10 @@ impl Conn {
     }
 
     /// Waits for a future that may take as long as an upstream may. Sends the pending output meanwhile.
-    async fn wait<F: Future + Unpin>(&mut self, mut future: F) -> Result<Result<F::Output, Late>, End> {
+    async fn wait<F: Future + Unpin>(
+        &mut self,
+        mut future: F,
+    ) -> Result<Result<F::Output, LateUpstream>, HttpEnd> {
         let mut first = None;
         poll_fn(|cx| {
             if let Poll::Ready(done) = Pin::new(&mut future).poll(cx) {
@@ -530,17 +534,20 @@ impl Conn {
         }
         self.flush().await?;
         self.due(self.site.options.stall);
-        Ok(timely(&self.card, future).await.map_err(|_| Late))
+        Ok(timely(&self.card, future).await.map_err(|_| LateUpstream))
     }
 
     /// Sends the pending output, then waits for a future that takes turns and sets its deadlines itself.
-    async fn wait_in_turn<F: Future + Unpin>(&mut self, future: F) -> Result<Result<F::Output, Late>, End> {
+    async fn wait_in_turn<F: Future + Unpin>(
+        &mut self,
+        future: F,
+    ) -> Result<Result<F::Output, LateUpstream>, HttpEnd> {
         self.flush().await?;
-        Ok(timely(&self.card, future).await.map_err(|_| Late))
+        Ok(timely(&self.card, future).await.map_err(|_| LateUpstream))
     }
 
     /// The client's name for sharing: its address, or its connection if the address is unknown.
-    async fn client(&mut self) -> Result<ClientName, End> {
+    async fn client(&mut self) -> Result<ClientName, HttpEnd> {
         if let Some(client) = &self.client {
             return Ok(client.clone());
         }
@@ -568,7 +575,7 @@ impl Conn {
     }
 
     /// Runs long work on a worker thread when the client has a permit.
-    async fn work<T, F>(&mut self, job: F) -> Result<T, End>
+    async fn work<T, F>(&mut self, job: F) -> Result<T, HttpEnd>
     where
         T: Send + 'static,
         F: FnOnce() -> T + Send + 'static,
@@ -576,11 +583,11 @@ impl Conn {
         let (site, client) = (self.site.clone(), self.client().await?);
         self.card.due(Duration::MAX);
         let _turn = site.working.turn(&client).await;
-        site.work.run(job).await.ok_or_else(|| End::Cut("its work failed".into()))
+        site.work.run(job).await.ok_or_else(|| HttpEnd::Cut("its work failed".into()))
     }
 
     /// Sends the pending output.
-    async fn flush(&mut self) -> Result<(), End> {
+    async fn flush(&mut self) -> Result<(), HttpEnd> {
         while !self.out.is_empty() {
             self.due(self.site.options.stall);
             let mut writing = pin!(self.data.write_some(0, &mut self.out));
@@ -597,10 +604,10 @@ impl Conn {
     }
 
     /// Reads more input. Returns `false` at the end of the client's data.
-    async fn read(&mut self) -> Result<bool, End> {
+    async fn read(&mut self) -> Result<bool, HttpEnd> {
         let mut reading = pin!(self.data.read_payload(0, READ));
         let came = timely(&self.card, reading.as_mut()).await??;
-        let Payload::Bytes(bytes) = came else { return Err(End::Cut("a connection is no file".into())) };
+        let Payload::Bytes(bytes) = came else { return Err(HttpEnd::Cut("a connection is no file".into())) };
         let is_end = bytes.is_empty();
         match self.input.is_empty() {
             true => self.input = bytes.into(),
@@ -611,16 +618,16 @@ impl Conn {
 }
 
 /// Counts itself in a cell while it exists.
-struct One(Rc<Site>, fn(&Site) -> &Cell<usize>);
+struct CellCount(Rc<SiteState>, fn(&SiteState) -> &Cell<usize>);
 
-impl One {
-    fn more(site: &Rc<Site>, count: fn(&Site) -> &Cell<usize>) -> Self {
+impl CellCount {
+    fn more(site: &Rc<SiteState>, count: fn(&SiteState) -> &Cell<usize>) -> Self {
         count(site).set(count(site).get() + 1);
         Self(site.clone(), count)
     }
 }
 
-impl Drop for One {
+impl Drop for CellCount {
     fn drop(&mut self) {
         let count = self.1(&self.0);
         count.set(count.get() - 1);

@@ -7,12 +7,12 @@ use std::time::Duration;
 use nine_io::client::{File, Result};
 use nine_proto::OpenFlags;
 
-use super::conn::End;
+use super::conn::HttpEnd;
 use super::status::Status;
 
 /// Counts since the start.
 #[derive(Default)]
-pub(super) struct Counts {
+pub(super) struct HttpCounters {
     /// Answers by the first digit of their status.
     answers: [Cell<u64>; 6],
     sent: Cell<u64>,
@@ -46,7 +46,7 @@ fn add(count: &Cell<u64>, n: u64) {
     count.set(count.get() + n);
 }
 
-impl Counts {
+impl HttpCounters {
     pub(super) fn called(&self) {
         add(&self.calls, 1);
     }
@@ -72,12 +72,12 @@ impl Counts {
         add(&self.time, time);
     }
 
-    pub(super) fn ended(&self, end: &End) {
+    pub(super) fn ended(&self, end: &HttpEnd) {
         match end {
-            End::Closed => {}
-            End::Late => add(&self.late, 1),
-            End::Gone(_) => add(&self.gone, 1),
-            End::Cut(_) => add(&self.cut, 1),
+            HttpEnd::Closed => {}
+            HttpEnd::Late => add(&self.late, 1),
+            HttpEnd::Gone(_) => add(&self.gone, 1),
+            HttpEnd::Cut(_) => add(&self.cut, 1),
         }
     }
 
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn each_answer_is_in_every_count_that_ends_above_its_time() {
-        let counts = Counts::default();
+        let counts = HttpCounters::default();
         for millis in [0, 1, 2, 700, 60_000] {
             counts.took(Duration::from_millis(millis));
         }

@@ -3,8 +3,8 @@
 //! In: the root of a tree, and paths. Out: open files with the headers of their answers. A found file is not checked
 //! again for [`FRESH`]. Then it is looked up again by its path, which detects that another file has replaced it.
 //!
-//! Always holds: all `Files` that share a count keep at most [`Files::new`]'s `most` files. A file not requested
-//! recently is evicted first.
+//! Always holds: all `OpenFiles` that share a count keep at most [`OpenFiles::new`]'s `most` files. A file not
+//! requested recently is evicted first.
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
@@ -19,36 +19,36 @@ use nine_proto::mode::{S_IFMT, S_IFREG};
 use nine_proto::{Attr, Errno, GetMask, OpenFlags, Qid};
 
 use super::civil::CivilTime;
-use super::squeeze::Coding;
+use super::squeeze::ContentCoding;
 
 /// How long a found file is used without a new check.
 pub(super) const FRESH: Duration = Duration::from_secs(1);
 /// How long a file stays open after its last request.
-const KEPT: Duration = Duration::from_secs(20);
+const FILE_KEEP_TIMEOUT: Duration = Duration::from_secs(20);
 /// Maximum number of symbolic links followed for one path.
 const LINKS: usize = 16;
 
 /// See the module.
-pub(super) struct Files {
+pub(super) struct OpenFiles {
     root: Arc<File>,
     /// Whether a path is hidden from all clients.
-    hidden: Hidden,
+    hidden: HiddenRule,
     most: usize,
     /// The number of files kept by all that share this cell.
     all: Rc<Cell<usize>>,
     by_path: RefCell<HashMap<Box<[u8]>, usize>>,
     /// A ring for the clock algorithm; `hand` is its hand.
-    kept: RefCell<Vec<Kept>>,
+    kept: RefCell<Vec<CachedFile>>,
     hand: Cell<usize>,
 }
 
 /// Whether a path is hidden.
-type Hidden = Box<dyn Fn(&[u8]) -> bool>;
+type HiddenRule = Box<dyn Fn(&[u8]) -> bool>;
 /// A path and its file.
-type Kept = (Box<[u8]>, Rc<Entry>);
+type CachedFile = (Box<[u8]>, Rc<CachedEntry>);
 
 /// An open file.
-pub(super) struct Entry {
+pub(super) struct CachedEntry {
     pub(super) file: File,
     pub(super) size: u64,
     mode: u32,
@@ -75,15 +75,15 @@ pub(super) struct Entry {
 }
 
 /// The result of a lookup.
-pub(super) enum Found {
-    File(Rc<Entry>),
+pub(super) enum FileLookup {
+    File(Rc<CachedEntry>),
     /// A directory, not open.
     Dir(File),
     /// A file that is not served: an event-like file, a device.
     Other,
 }
 
-impl Files {
+impl OpenFiles {
     /// Starts empty, for the tree below `root` without hidden paths. All with the same `all` keep at most `most` files.
     pub(super) fn new(
         root: Arc<File>,
@@ -109,33 +109,33 @@ impl Files {
 
     /// The file or directory at `path`, a list of names separated by '/'. `anew`: asks the server even within
     /// [`FRESH`].
-    pub(super) async fn find(&self, path: &[u8], now: Duration, anew: bool) -> Result<Found> {
+    pub(super) async fn find(&self, path: &[u8], now: Duration, anew: bool) -> Result<FileLookup> {
         let known = self.known(path);
         if let Some(entry) = &known {
             entry.asked.set(now);
             if !anew && entry.looked.get().is_some_and(|looked| now < looked + FRESH) {
-                return Ok(Found::File(entry.clone()));
+                return Ok(FileLookup::File(entry.clone()));
             }
             // Other requests use the entry while this one checks it.
             entry.looked.set(Some(now));
         }
         let found = self.look(path, known.as_ref(), now).await;
-        if !matches!(&found, Ok(Found::File(_))) {
+        if !matches!(&found, Ok(FileLookup::File(_))) {
             self.forget(path);
         }
         found
     }
 
-    async fn look(&self, path: &[u8], known: Option<&Rc<Entry>>, now: Duration) -> Result<Found> {
+    async fn look(&self, path: &[u8], known: Option<&Rc<CachedEntry>>, now: Duration) -> Result<FileLookup> {
         let (file, attr) = self.resolve(path).await?;
         if attr.qid.is_dir() {
-            return Ok(Found::Dir(file));
+            return Ok(FileLookup::Dir(file));
         }
         if attr.qid.is_event() || attr.mode & S_IFMT != S_IFREG {
-            return Ok(Found::Other);
+            return Ok(FileLookup::Other);
         }
         if let Some(entry) = known.filter(|entry| entry.is_still(&attr)) {
-            return Ok(Found::File(entry.clone()));
+            return Ok(FileLookup::File(entry.clone()));
         }
         let file = match file.open_here(OpenFlags::READ).await {
             // An open file of ours may use up the limit.
@@ -145,12 +145,12 @@ impl Files {
             }
             opened => opened?,
         };
-        let entry = Rc::new(Entry::new(path, file, &attr, now));
+        let entry = Rc::new(CachedEntry::new(path, file, &attr, now));
         // Generated files are generated at each open, and a file that only one client can open must not stay open.
         if attr.size > 0 && attr.qid.ty & Qid::EXCL == 0 {
             self.keep(path, entry.clone());
         }
-        Ok(Found::File(entry))
+        Ok(FileLookup::File(entry))
     }
 
     /// Walks to a path. Follows links, as long as they stay within the tree.
@@ -204,14 +204,14 @@ impl Files {
         self.root.walk_attr(path, GetMask::BASIC).await
     }
 
-    fn known(&self, path: &[u8]) -> Option<Rc<Entry>> {
+    fn known(&self, path: &[u8]) -> Option<Rc<CachedEntry>> {
         let at = *self.by_path.borrow().get(path)?;
         let entry = self.kept.borrow()[at].1.clone();
         entry.lately.set(true);
         Some(entry)
     }
 
-    fn keep(&self, path: &[u8], entry: Rc<Entry>) {
+    fn keep(&self, path: &[u8], entry: Rc<CachedEntry>) {
         self.forget(path);
         if self.all.get() >= self.most && !self.evict() {
             // Other trees hold all of the files.
@@ -260,7 +260,7 @@ impl Files {
         });
         let old: Vec<_> = kept
             .iter()
-            .filter(|(_, entry)| entry.asked.get() + KEPT < now)
+            .filter(|(_, entry)| entry.asked.get() + FILE_KEEP_TIMEOUT < now)
             .map(|(path, _)| path.clone())
             .collect();
         drop(kept);
@@ -273,13 +273,13 @@ impl Files {
     }
 }
 
-impl Drop for Files {
+impl Drop for OpenFiles {
     fn drop(&mut self) {
         self.all.set(self.all.get() - self.len());
     }
 }
 
-impl Entry {
+impl CachedEntry {
     fn new(path: &[u8], file: File, attr: &Attr, now: Duration) -> Self {
         let tag = tag(attr);
         let changed = attr.mtime.sec;
@@ -332,7 +332,7 @@ impl Entry {
 
     /// Headers of every answer: type and tag. A compressed answer is another sequence of bytes: it has a tag of its own
     /// and no ranges.
-    pub(super) fn lines(&self, coding: Option<Coding>) -> Cow<'_, [u8]> {
+    pub(super) fn lines(&self, coding: Option<ContentCoding>) -> Cow<'_, [u8]> {
         if coding.is_none() {
             return Cow::Borrowed(&self.lines);
         }
@@ -349,7 +349,7 @@ impl Entry {
     }
 
     /// Entity tag, with the quotes.
-    pub(super) fn tag(&self, coding: Option<Coding>) -> Cow<'_, str> {
+    pub(super) fn tag(&self, coding: Option<ContentCoding>) -> Cow<'_, str> {
         match coding {
             None => Cow::Borrowed(&self.tag),
             Some(coding) => Cow::Owned(format!("{}-{}\"", self.tag.trim_end_matches('"'), coding.name())),

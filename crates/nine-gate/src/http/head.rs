@@ -100,7 +100,7 @@ pub struct Codings {
 
 /// The weights of the names in list headers.
 #[derive(Default)]
-struct Weights<'h> {
+struct NameWeights<'h> {
     named: Vec<(&'h [u8], u16)>,
 }
 
@@ -173,9 +173,9 @@ fn shifted(mut head: Head, by: usize) -> Head {
     head
 }
 
-type Refused = (Status, &'static str);
+type HeadRefusal = (Status, &'static str);
 
-fn judge(bytes: &[u8], request: &httparse::Request<'_, '_>, len: usize) -> Result<Head, Refused> {
+fn judge(bytes: &[u8], request: &httparse::Request<'_, '_>, len: usize) -> Result<Head, HeadRefusal> {
     let place = |part: &[u8]| {
         // httparse returns slices of its input.
         let at = part.as_ptr() as usize - bytes.as_ptr() as usize;
@@ -228,7 +228,7 @@ fn judge(bytes: &[u8], request: &httparse::Request<'_, '_>, len: usize) -> Resul
         agent: 0..0,
     };
     let (mut hosts, mut lengths, mut codings) = (0, 0, Vec::new());
-    let (mut accepts, mut encodings) = (Weights::default(), Weights::default());
+    let (mut accepts, mut encodings) = (NameWeights::default(), NameWeights::default());
     for header in request.headers.iter() {
         let value = header.value;
         let is = |name: &str| header.name.eq_ignore_ascii_case(name);
@@ -365,7 +365,7 @@ fn weight(text: &[u8]) -> Option<u16> {
     (weight <= 1000).then_some(weight)
 }
 
-impl<'h> Weights<'h> {
+impl<'h> NameWeights<'h> {
     fn read(&mut self, value: &'h [u8]) {
         self.named.extend(words(value).filter(|word| !word.is_empty()).map(weighed));
     }

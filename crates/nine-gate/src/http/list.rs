@@ -8,7 +8,7 @@ use std::fmt::Write;
 
 use super::calendar::Dump;
 use super::civil::CivilTime;
-use super::past::{Seen, Version, Versions};
+use super::past::{FileVersion, FileVersions, VersionState};
 use super::path::encode;
 
 /// Maximum number of entries of an HTML page.
@@ -144,11 +144,11 @@ fn begin(title: &str, nonce: &str, more: usize) -> String {
 /// Writes the page of a path's versions. `place` returns its path in a dump, or the present path.
 pub(super) fn versions(
     path: &[u8],
-    found: &Versions,
+    found: &FileVersions,
     place: impl Fn(Option<&Dump>) -> Option<Vec<u8>>,
     nonce: &str,
 ) -> Vec<u8> {
-    let Versions { all, before } = found;
+    let FileVersions { all, before } = found;
     let title = format!("Versions of /{}", String::from_utf8_lossy(path));
     let mut page = begin(&title, nonce, 300 * all.len());
     crumbs(&mut page, path, false);
@@ -174,8 +174,8 @@ pub(super) fn versions(
     page.into_bytes()
 }
 
-fn version_row(page: &mut String, version: &Version, place: &impl Fn(Option<&Dump>) -> Option<Vec<u8>>) {
-    let Version { first, last, is } = version;
+fn version_row(page: &mut String, version: &FileVersion, place: &impl Fn(Option<&Dump>) -> Option<Vec<u8>>) {
+    let FileVersion { first, last, is } = version;
     let name = |dump: &Option<Dump>| dump.map_or("now".into(), |dump| dump.to_string());
     let _ = write!(page, "<tr><th scope=\"row\">{}", name(first));
     if first != last {
@@ -197,7 +197,7 @@ fn version_row(page: &mut String, version: &Version, place: &impl Fn(Option<&Dum
 }
 
 /// The link's text. A symbolic link leads out of its dump, and a device has no content.
-fn word(seen: &Seen) -> Option<&'static str> {
+fn word(seen: &VersionState) -> Option<&'static str> {
     match (seen.is_dir(), seen.is_file()) {
         (true, _) => Some("open"),
         (_, true) => Some("download"),
@@ -205,7 +205,7 @@ fn word(seen: &Seen) -> Option<&'static str> {
     }
 }
 
-fn version_href(version: &Version, place: &impl Fn(Option<&Dump>) -> Option<Vec<u8>>) -> Option<String> {
+fn version_href(version: &FileVersion, place: &impl Fn(Option<&Dump>) -> Option<Vec<u8>>) -> Option<String> {
     let path = place(version.first.as_ref())?;
     let names: Vec<String> = path.split(|byte| *byte == b'/').map(encode).collect();
     let slash = if version.is.is_some_and(|seen| seen.is_dir()) && !path.is_empty() { "/" } else { "" };
@@ -216,12 +216,12 @@ fn version_href(version: &Version, place: &impl Fn(Option<&Dump>) -> Option<Vec<
 /// "href"}]}`. A null dump is the present state.
 pub(super) fn versions_json(
     path: &[u8],
-    found: &Versions,
+    found: &FileVersions,
     place: impl Fn(Option<&Dump>) -> Option<Vec<u8>>,
 ) -> Vec<u8> {
     let name = |dump: &Option<Dump>| dump.map(|dump| dump.to_string());
     let versions = found.all.iter().map(|version| {
-        let Version { first, last, is } = version;
+        let FileVersion { first, last, is } = version;
         let Some(seen) = is else {
             return serde_json::json!({ "first": name(first), "last": name(last), "type": "removed" });
         };

@@ -54,11 +54,11 @@ pub use past::Pair;
 pub use proven::Trees;
 pub use status::Status;
 
-use answer::Date;
-use count::Counts;
-use files::{FRESH, Files};
-use proven::Proven;
-use threads::Threads;
+use answer::DateHeader;
+use count::HttpCounters;
+use files::{FRESH, OpenFiles};
+use proven::ProvenTrees;
+use threads::ConnectionThreads;
 use turns::ClientTurns;
 use work::WorkPool;
 
@@ -156,33 +156,33 @@ impl Default for Options {
 
 impl Options {
     /// `all`: the number of files that all trees keep open.
-    fn files(&self, root: Arc<File>, all: &Rc<Cell<usize>>) -> Files {
+    fn files(&self, root: Arc<File>, all: &Rc<Cell<usize>>) -> OpenFiles {
         let hidden = self.hidden.clone();
-        Files::new(root, self.files, all.clone(), move |path| is_hidden(&hidden, path))
+        OpenFiles::new(root, self.files, all.clone(), move |path| is_hidden(&hidden, path))
     }
 }
 
 /// A server whose address is announced. See the module.
 pub struct Server {
-    site: Rc<Site>,
+    site: Rc<SiteState>,
     announced: Announced,
     local: String,
 }
 
 /// The state shared by all connections.
-struct Site {
+struct SiteState {
     options: Options,
     /// The tree for all clients. `None`: a client must authenticate.
-    files: Option<Rc<Files>>,
+    files: Option<Rc<OpenFiles>>,
     /// The tree for other users of this machine, if they see a different one.
-    others: Option<Rc<Files>>,
-    proven: Proven,
+    others: Option<Rc<OpenFiles>>,
+    proven: ProvenTrees,
     /// Files kept open, of all trees.
     kept: Rc<Cell<usize>>,
-    threads: Threads,
+    threads: ConnectionThreads,
     clock: Arc<dyn Clock>,
-    date: Date,
-    counts: Counts,
+    date: DateHeader,
+    counts: HttpCounters,
     /// When the shutdown began.
     stopping: Cell<Option<Duration>>,
     /// The calls counted at the last check.
@@ -217,22 +217,22 @@ impl Server {
         let local = announced.local().await?;
         let (kept, workers) = (Rc::default(), WorkPool::default_size());
         let others = options.local_users.as_ref().and_then(|users| users.others.clone());
-        let site = Site {
+        let site = SiteState {
             files: root.map(|root| Rc::new(options.files(root.into(), &kept))),
             others: others.map(|root| Rc::new(options.files(root, &kept))),
             kept,
-            proven: Proven::default(),
+            proven: ProvenTrees::default(),
             squeezing: Cell::new(0),
             pages: ClientTurns::new(PAGES, PAGES / 2),
             listing: ClientTurns::new(LISTING, LISTING),
             working: ClientTurns::new(workers, workers),
             work: WorkPool::new(workers),
             archives: RefCell::default(),
-            threads: Threads::new(options.schedule, options.reads.max(1)),
+            threads: ConnectionThreads::new(options.schedule, options.reads.max(1)),
             options,
             clock,
-            date: Date::new(),
-            counts: Counts::default(),
+            date: DateHeader::new(),
+            counts: HttpCounters::default(),
             stopping: Cell::new(None),
             called: Cell::new(0),
             closed: Cell::new(false),
@@ -269,7 +269,7 @@ impl Server {
 }
 
 /// Ends late connections and closes unused files, once a second; more often during shutdown.
-async fn stopping(env: &impl Env, site: &Site, stop: impl Future<Output = ()>, within: Duration) {
+async fn stopping(env: &impl Env, site: &SiteState, stop: impl Future<Output = ()>, within: Duration) {
     let mut stop = pin!(stop);
     let mut end = None;
     loop {
@@ -279,7 +279,7 @@ async fn stopping(env: &impl Env, site: &Site, stop: impl Future<Output = ()>, w
             if end.is_none() && stop.as_mut().poll(cx).is_ready() {
                 end = Some(env.now() + within);
                 site.stopping.set(Some(env.now()));
-                site.threads.hurry(env.now() + GRACE);
+                site.threads.hurry(env.now() + STOP_GRACE);
                 return Poll::Ready(());
             }
             sleep.as_mut().poll(cx)
@@ -287,7 +287,7 @@ async fn stopping(env: &impl Env, site: &Site, stop: impl Future<Output = ()>, w
         .await;
         if end.is_some() {
             // Even on a busy machine, input that has arrived is read before a connection is found late.
-            rounds(ROUNDS).await;
+            rounds(POLL_ROUNDS_MAX).await;
             site.close_when_quiet(env.now(), within);
         }
         site.threads.sweep(env.now());
@@ -302,7 +302,7 @@ async fn stopping(env: &impl Env, site: &Site, stop: impl Future<Output = ()>, w
 }
 
 /// Executor rounds after which every socket has been polled.
-const ROUNDS: usize = 1000;
+const POLL_ROUNDS_MAX: usize = 1000;
 /// Maximum number of pages generated and sent at once, half of them for one client. Each may need some megabytes.
 const PAGES: usize = 256;
 /// Maximum number of directories read at once, a slice of each.
@@ -313,9 +313,9 @@ const ACCEPTING: usize = 16;
 const SWEEP: Duration = Duration::from_secs(1);
 /// How long after the stop an idle connection still waits for a request, and the listener for connections. Those that
 /// reached this machine before the stop arrive within this time.
-const GRACE: Duration = Duration::from_millis(100);
+const STOP_GRACE: Duration = Duration::from_millis(100);
 /// The pause after a failed accept.
-const PAUSE: Duration = Duration::from_millis(100);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Lets everything else on this core run this many times.
 async fn rounds(mut left: usize) {
@@ -330,7 +330,7 @@ async fn rounds(mut left: usize) {
     .await;
 }
 
-async fn accept(site: Rc<Site>, announced: Rc<Announced>) {
+async fn accept(site: Rc<SiteState>, announced: Rc<Announced>) {
     let mut lacks = false;
     loop {
         site.threads.fewer(site.options.connections).await;
@@ -349,7 +349,7 @@ async fn accept(site: Rc<Site>, announced: Rc<Announced>) {
                 if !std::mem::replace(&mut lacks, true) {
                     tracing::warn!("http: nobody can be let in for now: {error}");
                 }
-                site.clock.sleep_until(site.clock.now() + PAUSE).await;
+                site.clock.sleep_until(site.clock.now() + ACCEPT_PAUSE).await;
             }
             Err(error) => {
                 tracing::error!("http: nobody is let in any more: {error}");
@@ -368,7 +368,7 @@ fn is_hidden(hidden: &[String], names: &[u8]) -> bool {
         })
 }
 
-impl Site {
+impl SiteState {
     /// The time at which the present poll of the threads began.
     fn now(&self) -> Duration {
         self.threads.now()
@@ -388,7 +388,7 @@ impl Site {
     fn close_when_quiet(&self, now: Duration, within: Duration) {
         let Some(stop) = self.stopping.get() else { return };
         let calls = self.counts.calls();
-        if self.called.replace(calls) == calls && now >= stop + GRACE || now >= stop + within / 2 {
+        if self.called.replace(calls) == calls && now >= stop + STOP_GRACE || now >= stop + within / 2 {
             self.closed.set(true);
         }
     }

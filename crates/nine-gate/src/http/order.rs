@@ -37,7 +37,7 @@ impl Schedule {
 
 /// The data by which a connection is ordered. The connection updates it.
 #[derive(Debug, Default)]
-pub struct Card {
+pub struct OrderCard {
     /// When the present request arrived.
     pub since: Cell<Duration>,
     /// Bytes left of the answer; 0 if not known yet.
@@ -50,7 +50,7 @@ pub struct Card {
     pub idle: Cell<bool>,
 }
 
-impl Card {
+impl OrderCard {
     /// Sets the deadline of the present wait.
     pub fn due(&self, until: Duration) {
         self.until.set(until);
@@ -69,7 +69,7 @@ impl Card {
 }
 
 /// A queue, in which each number is at most once.
-pub struct Order {
+pub struct ConnectionOrder {
     schedule: Schedule,
     /// Replaces the heaps if the order is that of arrival here alone.
     line: Option<VecDeque<(u64, usize)>>,
@@ -83,7 +83,7 @@ pub struct Order {
     len: usize,
 }
 
-impl Order {
+impl ConnectionOrder {
     /// Creates an empty queue.
     pub fn new(schedule: Schedule) -> Self {
         Self {
@@ -109,7 +109,7 @@ impl Order {
     }
 
     /// Adds a connection, unless it waits already.
-    pub fn push(&mut self, number: usize, card: &Card) {
+    pub fn push(&mut self, number: usize, card: &OrderCard) {
         if self.waits.len() <= number {
             self.waits.resize(number + 1, 0);
         }
@@ -194,17 +194,21 @@ impl Order {
 mod tests {
     use super::*;
 
-    fn card(since: u64, left: u64) -> Card {
-        Card { since: Cell::new(Duration::from_secs(since)), left: Cell::new(left), ..Card::default() }
+    fn card(since: u64, left: u64) -> OrderCard {
+        OrderCard {
+            since: Cell::new(Duration::from_secs(since)),
+            left: Cell::new(left),
+            ..OrderCard::default()
+        }
     }
 
-    fn all(order: &mut Order, now: u64) -> Vec<usize> {
+    fn all(order: &mut ConnectionOrder, now: u64) -> Vec<usize> {
         std::iter::from_fn(|| order.pop(Duration::from_secs(now))).collect()
     }
 
     #[test]
     fn whose_request_came_first_goes_first() {
-        let mut order = Order::new(Schedule::Fifo);
+        let mut order = ConnectionOrder::new(Schedule::Fifo);
         for (number, since, left) in [(3, 5, 1), (0, 2, 100), (7, 2, 1), (1, 1, 50)] {
             order.push(number, &card(since, left));
         }
@@ -213,7 +217,7 @@ mod tests {
 
     #[test]
     fn those_that_are_woken_run_in_the_order_of_their_wakes() {
-        let mut order = Order::of_wakes(Schedule::Fifo);
+        let mut order = ConnectionOrder::of_wakes(Schedule::Fifo);
         for (number, since) in [(3, 5), (0, 2), (3, 1), (7, 2)] {
             order.push(number, &card(since, 1));
         }
@@ -225,8 +229,8 @@ mod tests {
 
     #[test]
     fn who_has_least_left_goes_first_until_somebody_is_too_old() {
-        let mut order = Order::new(Schedule::Shortest { age: Duration::from_secs(10) });
-        let put = |order: &mut Order| {
+        let mut order = ConnectionOrder::new(Schedule::Shortest { age: Duration::from_secs(10) });
+        let put = |order: &mut ConnectionOrder| {
             for (number, since, left) in [(3, 50, 1), (0, 20, 100), (7, 45, 30), (1, 10, 50)] {
                 order.push(number, &card(since, left));
                 order.push(number, &card(0, 0));
@@ -242,7 +246,7 @@ mod tests {
 
     #[test]
     fn those_that_go_by_their_age_leave_nothing_behind() {
-        let mut order = Order::new(Schedule::Shortest { age: Duration::ZERO });
+        let mut order = ConnectionOrder::new(Schedule::Shortest { age: Duration::ZERO });
         for n in 0..10_000 {
             order.push(n % 7, &card(0, n as u64));
             assert!(order.len < 7 || order.pop(Duration::from_secs(9)).is_some());
@@ -253,7 +257,7 @@ mod tests {
     #[test]
     fn who_has_gone_is_not_found_and_may_come_again() {
         for schedule in [Schedule::Fifo, Schedule::Shortest { age: Duration::ZERO }] {
-            let mut order = Order::new(schedule);
+            let mut order = ConnectionOrder::new(schedule);
             order.push(1, &card(1, 1));
             order.push(2, &card(2, 2));
             order.remove(1);

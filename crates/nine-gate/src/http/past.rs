@@ -28,7 +28,7 @@ pub struct Pair {
 
 /// A file of an archive.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Past {
+pub(super) struct ArchivePath {
     /// Its present path, which may not exist.
     pub now: Option<Vec<u8>>,
     pub dumps: Vec<u8>,
@@ -38,7 +38,7 @@ pub(super) struct Past {
 
 /// A directory of dumps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Days {
+pub(super) enum DumpDirectory {
     /// Directories of years.
     All,
     Year(u16),
@@ -46,17 +46,17 @@ pub(super) enum Days {
 
 /// Consecutive dumps with the same state.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Version {
+pub(super) struct FileVersion {
     pub first: Option<Dump>,
     /// `None`: it is the present state.
     pub last: Option<Dump>,
     /// `None`: there was no file.
-    pub is: Option<Seen>,
+    pub is: Option<VersionState>,
 }
 
 /// The reported state of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Seen {
+pub(super) struct VersionState {
     pub mode: u32,
     pub owners: (u32, u32),
     pub size: u64,
@@ -66,8 +66,8 @@ pub(super) struct Seen {
 }
 
 /// The versions found.
-pub(super) struct Versions {
-    pub all: Vec<Version>,
+pub(super) struct FileVersions {
+    pub all: Vec<FileVersion>,
     /// More versions may exist before this dump.
     pub before: Option<Dump>,
 }
@@ -85,7 +85,7 @@ fn rest<'p>(path: &'p [u8], top: &[u8]) -> Option<&'p [u8]> {
 }
 
 /// Finds the archive file of a path in the archive or in a dump.
-pub(super) fn of(pairs: &[Pair], path: &[u8]) -> Option<Past> {
+pub(super) fn of(pairs: &[Pair], path: &[u8]) -> Option<ArchivePath> {
     // A mount below another one takes precedence.
     let deepest = |pair: &&Pair| pair.archive.len();
     let here = pairs.iter().filter(|pair| rest(path, &pair.archive).is_some()).max_by_key(deepest);
@@ -96,18 +96,18 @@ pub(super) fn of(pairs: &[Pair], path: &[u8]) -> Option<Past> {
     });
     if let Some((pair, file)) = in_dump {
         let now = rest(file, &pair.below).map(|file| joined(&pair.archive, file));
-        return Some(Past { now, dumps: pair.dumps.clone(), file: file.to_vec() });
+        return Some(ArchivePath { now, dumps: pair.dumps.clone(), file: file.to_vec() });
     }
     let pair = here.filter(|pair| rest(path, &pair.dumps).is_none())?;
     let file = joined(&pair.below, rest(path, &pair.archive)?);
-    Some(Past { now: Some(path.to_vec()), dumps: pair.dumps.clone(), file })
+    Some(ArchivePath { now: Some(path.to_vec()), dumps: pair.dumps.clone(), file })
 }
 
 /// The kind of dumps in a directory.
-pub(super) fn days(pairs: &[Pair], path: &[u8]) -> Option<Days> {
+pub(super) fn days(pairs: &[Pair], path: &[u8]) -> Option<DumpDirectory> {
     pairs.iter().find_map(|pair| match rest(path, &pair.dumps)? {
-        b"" => Some(Days::All),
-        year => year_of(year).map(Days::Year),
+        b"" => Some(DumpDirectory::All),
+        year => year_of(year).map(DumpDirectory::Year),
     })
 }
 
@@ -115,15 +115,15 @@ fn joined(dir: &[u8], file: &[u8]) -> Vec<u8> {
     if file.is_empty() { dir.to_vec() } else { below(dir, file) }
 }
 
-impl Past {
+impl ArchivePath {
     /// The file's path in a dump.
     pub fn in_dump(&self, dump: &Dump) -> Vec<u8> {
         joined(&joined(&self.dumps, dump.to_string().as_bytes()), &self.file)
     }
 
     /// Returns its versions, newest first. With `before`, only those in earlier dumps.
-    pub async fn versions(&self, root: &File, before: Option<Dump>) -> Result<Versions> {
-        let mut runs = Runs::default();
+    pub async fn versions(&self, root: &File, before: Option<Dump>) -> Result<FileVersions> {
+        let mut runs = VersionRuns::default();
         if before.is_none()
             && let Some(now) = &self.now
         {
@@ -154,17 +154,17 @@ impl Past {
             }
             oldest = dumps.last().copied().or(oldest);
             if is_cut {
-                return Ok(Versions { all: runs.end(false), before: oldest });
+                return Ok(FileVersions { all: runs.end(false), before: oldest });
             }
         }
-        Ok(Versions { all: runs.end(true), before: None })
+        Ok(FileVersions { all: runs.end(true), before: None })
     }
 }
 
 /// `None`: the file does not exist or is not accessible.
-fn seen(attr: Result<Attr>) -> Result<Option<Seen>> {
+fn seen(attr: Result<Attr>) -> Result<Option<VersionState>> {
     match attr {
-        Ok(attr) => Ok(Some(Seen {
+        Ok(attr) => Ok(Some(VersionState {
             mode: attr.mode,
             owners: (attr.uid, attr.gid),
             size: attr.size,
@@ -180,7 +180,7 @@ fn is_absent(error: &Error) -> bool {
     matches!(error.errno(), Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP | Errno::EACCES | Errno::EPERM)
 }
 
-impl Seen {
+impl VersionState {
     pub fn is_dir(&self) -> bool {
         self.mode & S_IFMT == S_IFDIR
     }
@@ -201,18 +201,18 @@ async fn names(dir: &File) -> Result<Vec<Box<[u8]>>> {
 
 /// Merges equal states, which arrive newest first.
 #[derive(Default)]
-struct Runs(Vec<Version>);
+struct VersionRuns(Vec<FileVersion>);
 
-impl Runs {
-    fn add(&mut self, dump: Option<Dump>, is: Option<Seen>) {
+impl VersionRuns {
+    fn add(&mut self, dump: Option<Dump>, is: Option<VersionState>) {
         match self.0.last_mut() {
             Some(run) if run.is == is => run.first = dump,
-            _ => self.0.push(Version { first: dump, last: dump, is }),
+            _ => self.0.push(FileVersion { first: dump, last: dump, is }),
         }
     }
 
     /// Drops the absence before the first version.
-    fn end(mut self, is_all: bool) -> Vec<Version> {
+    fn end(mut self, is_all: bool) -> Vec<FileVersion> {
         self.0.pop_if(|run| is_all && run.is.is_none());
         self.0
     }
@@ -257,16 +257,20 @@ mod tests {
             b"dump/2026/1121/a"
         );
         let days = |path: &str| super::days(&pairs, path.as_bytes());
-        assert_eq!((days("dump"), days("old/x/2026")), (Some(Days::All), Some(Days::Year(2026))));
+        assert_eq!(
+            (days("dump"), days("old/x/2026")),
+            (Some(DumpDirectory::All), Some(DumpDirectory::Year(2026)))
+        );
         assert_eq!((days("dump/2026/1121"), days("archive"), days("dump/x")), (None, None, None));
     }
 
     #[test]
     fn what_is_the_same_is_one_version() {
-        let is =
-            |size| Some(Seen { mode: S_IFREG, owners: (0, 0), size, changed: Time::default(), version: 0 });
+        let is = |size| {
+            Some(VersionState { mode: S_IFREG, owners: (0, 0), size, changed: Time::default(), version: 0 })
+        };
         let dump = |day| Some(Dump { year: 2026, month: 11, day, number: 0 });
-        let mut runs = Runs::default();
+        let mut runs = VersionRuns::default();
         for (day, size) in [
             (None, is(2)),
             (dump(9), is(2)),

@@ -14,7 +14,7 @@ use nine_net::Proof;
 use nine_net::modules::proof_in;
 use nine_proto::{Errno, OpenFlags};
 
-use super::files::Files;
+use super::files::OpenFiles;
 
 /// Maximum number of trees at once. Further clients get EAGAIN.
 const TREES: usize = 1024;
@@ -29,16 +29,16 @@ pub trait Trees: Send + Sync {
 
 /// The trees in use.
 #[derive(Default)]
-pub(super) struct Proven(RefCell<Vec<(Proof, Rc<Files>)>>);
+pub(super) struct ProvenTrees(RefCell<Vec<(Proof, Rc<OpenFiles>)>>);
 
-impl Proven {
+impl ProvenTrees {
     /// Returns the files of a connection's client. `None`: it has not authenticated.
     pub(super) async fn files(
         &self,
         dir: &File,
         trees: &dyn Trees,
-        new: impl FnOnce(File) -> Files,
-    ) -> Result<Option<Rc<Files>>> {
+        new: impl FnOnce(File) -> OpenFiles,
+    ) -> Result<Option<Rc<OpenFiles>>> {
         let status = dir.open("status", OpenFlags::READ).await?.read(0, STATUS).await?;
         let proof = proof_in(&String::from_utf8_lossy(&status));
         if !proof.is_identity() {
@@ -60,7 +60,7 @@ impl Proven {
         Ok(Some(files))
     }
 
-    fn known(&self, proof: &Proof) -> Option<Rc<Files>> {
+    fn known(&self, proof: &Proof) -> Option<Rc<OpenFiles>> {
         self.0.borrow().iter().find(|(of, _)| of == proof).map(|(_, files)| files.clone())
     }
 

@@ -7,11 +7,11 @@ pub const MOST: usize = 16;
 
 /// The ranges of a `Range` header. Empty: no valid ranges, so the whole file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ranges(Vec<Spec>);
+pub struct Ranges(Vec<RangeSpec>);
 
 /// One range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Spec {
+enum RangeSpec {
     /// From the first byte to the second, or to the end of the file.
     From(u64, u64),
     /// This many bytes at the end.
@@ -66,8 +66,8 @@ impl Ranges {
         let mut parts: Vec<(u64, u64)> = Vec::new();
         for spec in &self.0 {
             let (from, to) = match *spec {
-                Spec::From(from, to) => (from, to.min(size.saturating_sub(1)).saturating_add(1)),
-                Spec::Last(n) => (size.saturating_sub(n), size),
+                RangeSpec::From(from, to) => (from, to.min(size.saturating_sub(1)).saturating_add(1)),
+                RangeSpec::Last(n) => (size.saturating_sub(n), size),
             };
             if from >= size || from >= to {
                 continue;
@@ -96,7 +96,7 @@ impl Ranges {
     }
 }
 
-impl Spec {
+impl RangeSpec {
     /// Whether an empty file satisfies it.
     fn takes_nothing(self) -> bool {
         match self {
@@ -106,15 +106,15 @@ impl Spec {
     }
 }
 
-fn spec(word: &[u8]) -> Option<Spec> {
+fn spec(word: &[u8]) -> Option<RangeSpec> {
     let dash = word.iter().position(|byte| *byte == b'-')?;
     match (&word[..dash], &word[dash + 1..]) {
         ([], []) => None,
         // A number too large for any file counts as its end.
-        ([], last) => digits(last).map(Spec::Last),
-        (from, []) => Some(Spec::From(digits(from)?, u64::MAX)),
+        ([], last) => digits(last).map(RangeSpec::Last),
+        (from, []) => Some(RangeSpec::From(digits(from)?, u64::MAX)),
         (from, to) => {
-            Some((digits(from)?, digits(to)?)).filter(|(f, t)| f <= t).map(|(f, t)| Spec::From(f, t))
+            Some((digits(from)?, digits(to)?)).filter(|(f, t)| f <= t).map(|(f, t)| RangeSpec::From(f, t))
         }
     }
 }

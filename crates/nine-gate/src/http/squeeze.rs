@@ -6,14 +6,14 @@ use super::head::Codings;
 
 /// A content coding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Coding {
+pub enum ContentCoding {
     /// `gzip`.
     Gzip,
     /// `zstd`.
     Zstd,
 }
 
-impl Coding {
+impl ContentCoding {
     /// The coding that the client prefers, by its weights, if it does not prefer none. With equal weights zstd.
     pub fn of(codings: Codings) -> Option<Self> {
         let Codings { gzip, zstd, identity } = codings;
@@ -31,25 +31,25 @@ impl Coding {
 }
 
 /// An encoder, whose output is in chunks (RFC 9112, 7.1).
-pub struct Squeeze(Encoder);
+pub struct ChunkEncoder(BodyEncoder);
 
-enum Encoder {
+enum BodyEncoder {
     Gzip(flate2::write::GzEncoder<Vec<u8>>),
     Zstd(zstd::stream::write::Encoder<'static, Vec<u8>>),
 }
 
-impl Squeeze {
+impl ChunkEncoder {
     /// Starts an answer of `size` bytes. Fails if there is no memory.
-    pub fn new(coding: Coding, size: u64) -> std::io::Result<Self> {
+    pub fn new(coding: ContentCoding, size: u64) -> std::io::Result<Self> {
         Ok(Self(match coding {
-            Coding::Gzip => {
-                Encoder::Gzip(flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast()))
+            ContentCoding::Gzip => {
+                BodyEncoder::Gzip(flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast()))
             }
-            Coding::Zstd => {
+            ContentCoding::Zstd => {
                 let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), 1)?;
                 // Browsers accept windows of at most 8 MiB (RFC 9659). A small window needs little memory.
                 encoder.window_log(size.max(1).ilog2().clamp(10, 17) + 1)?;
-                Encoder::Zstd(encoder)
+                BodyEncoder::Zstd(encoder)
             }
         }))
     }
@@ -57,11 +57,11 @@ impl Squeeze {
     /// Takes more input. Returns output to send, which may be empty.
     pub fn put(&mut self, bytes: &[u8]) -> std::io::Result<Vec<u8>> {
         let made = match &mut self.0 {
-            Encoder::Gzip(encoder) => {
+            BodyEncoder::Gzip(encoder) => {
                 encoder.write_all(bytes)?;
                 std::mem::take(encoder.get_mut())
             }
-            Encoder::Zstd(encoder) => {
+            BodyEncoder::Zstd(encoder) => {
                 encoder.write_all(bytes)?;
                 std::mem::take(encoder.get_mut())
             }
@@ -72,8 +72,8 @@ impl Squeeze {
     /// Returns the rest of the output.
     pub fn end(self) -> std::io::Result<Vec<u8>> {
         let made = match self.0 {
-            Encoder::Gzip(encoder) => encoder.finish()?,
-            Encoder::Zstd(encoder) => encoder.finish()?,
+            BodyEncoder::Gzip(encoder) => encoder.finish()?,
+            BodyEncoder::Zstd(encoder) => encoder.finish()?,
         };
         let mut rest = if made.is_empty() { made } else { chunk(&made) };
         rest.extend_from_slice(b"0\r\n\r\n");
@@ -114,24 +114,24 @@ mod tests {
     fn a_client_gets_the_coding_that_it_prefers() {
         for (gzip, zstd, identity, coding) in [
             (0, 0, None, None),
-            (1000, 0, None, Some(Coding::Gzip)),
-            (1000, 1000, None, Some(Coding::Zstd)),
-            (1000, 500, None, Some(Coding::Gzip)),
-            (500, 1000, Some(0), Some(Coding::Zstd)),
+            (1000, 0, None, Some(ContentCoding::Gzip)),
+            (1000, 1000, None, Some(ContentCoding::Zstd)),
+            (1000, 500, None, Some(ContentCoding::Gzip)),
+            (500, 1000, Some(0), Some(ContentCoding::Zstd)),
             (500, 0, Some(1000), None),
-            (500, 0, Some(500), Some(Coding::Gzip)),
+            (500, 0, Some(500), Some(ContentCoding::Gzip)),
         ] {
             let codings = Codings { gzip, zstd, identity };
-            assert_eq!(Coding::of(codings), coding, "{codings:?}");
+            assert_eq!(ContentCoding::of(codings), coding, "{codings:?}");
         }
     }
 
     #[test]
     fn what_is_coded_is_the_same_again() {
         let text: Vec<u8> = (0..300_000u32).flat_map(|n| n.to_string().into_bytes()).collect();
-        for coding in [Coding::Gzip, Coding::Zstd] {
+        for coding in [ContentCoding::Gzip, ContentCoding::Zstd] {
             for size in [0, 1, text.len()] {
-                let mut squeeze = Squeeze::new(coding, size as u64).unwrap();
+                let mut squeeze = ChunkEncoder::new(coding, size as u64).unwrap();
                 let mut sent = Vec::new();
                 for piece in text[..size].chunks(50_000) {
                     sent.extend(squeeze.put(piece).unwrap());
@@ -140,10 +140,10 @@ mod tests {
                 let coded = joined(&sent);
                 let mut again = Vec::new();
                 match coding {
-                    Coding::Gzip => {
+                    ContentCoding::Gzip => {
                         flate2::read::GzDecoder::new(&*coded).read_to_end(&mut again).unwrap();
                     }
-                    Coding::Zstd => again = zstd::stream::decode_all(&*coded).unwrap(),
+                    ContentCoding::Zstd => again = zstd::stream::decode_all(&*coded).unwrap(),
                 }
                 assert!(again == text[..size], "{coding:?} {size}");
                 assert!(size < 1000 || coded.len() < size / 2);

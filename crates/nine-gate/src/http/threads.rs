@@ -1,11 +1,11 @@
 //! Threads of the program's own: the connections, which the program schedules itself (the last paragraph of Hickey's
 //! thesis).
 //!
-//! In: futures, each with its [`Card`]. Out: one future, which polls the woken ones in the order of a [`Schedule`], and
-//! grants the few slots of [`Threads::slot`] in the same order.
+//! In: futures, each with its [`OrderCard`]. Out: one future, which polls the woken ones in the order of a
+//! [`Schedule`], and grants the few slots of [`ConnectionThreads::slot`] in the same order.
 //!
 //! Always holds: everything but a wake-up happens on the core that polls. A thread that is woken while it runs runs
-//! again. After [`TURN`] threads other tasks of the core run.
+//! again. After [`THREADS_PER_SLICE`] threads other tasks of the core run.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -22,23 +22,23 @@ use std::time::Duration;
 use loom::sync::atomic::AtomicBool;
 use nine_net::lock::{Mutex, lock};
 
-use super::order::{Card, Order, Schedule};
+use super::order::{ConnectionOrder, OrderCard, Schedule};
 
 /// Threads that run before other tasks of the core.
-const TURN: usize = 32;
+const THREADS_PER_SLICE: usize = 32;
 
-type Body = Pin<Box<dyn Future<Output = ()>>>;
+type ThreadFuture = Pin<Box<dyn Future<Output = ()>>>;
 
 /// See the module. Clones share the threads.
 #[derive(Clone)]
-pub(super) struct Threads(Rc<Inner>);
+pub(super) struct ConnectionThreads(Rc<ThreadTable>);
 
-struct Inner {
-    ready: Arc<Ready>,
-    threads: RefCell<Vec<Slot>>,
+struct ThreadTable {
+    ready: Arc<WokenThreads>,
+    threads: RefCell<Vec<ThreadSlot>>,
     free: RefCell<Vec<usize>>,
     /// Threads that may run.
-    order: RefCell<Order>,
+    order: RefCell<ConnectionOrder>,
     live: Cell<usize>,
     /// Threads that continue after all other work of this core.
     later: RefCell<Vec<usize>>,
@@ -46,31 +46,31 @@ struct Inner {
     fewer: RefCell<Vec<Waker>>,
     slots: Cell<usize>,
     /// Threads that wait for a slot.
-    waiting: RefCell<Order>,
+    waiting: RefCell<ConnectionOrder>,
     now: Cell<Duration>,
 }
 
-struct Slot {
+struct ThreadSlot {
     /// `None`: it is running, or has ended.
-    body: Option<Body>,
-    card: Rc<Card>,
-    bell: Arc<Bell>,
+    body: Option<ThreadFuture>,
+    card: Rc<OrderCard>,
+    bell: Arc<ThreadWaker>,
     /// It was granted a slot that it waited for.
     given: Cell<bool>,
 }
 
-/// Threads woken since the last check, and the waker of [`Threads::run`].
-struct Ready {
+/// Threads woken since the last check, and the waker of [`ConnectionThreads::run`].
+struct WokenThreads {
     woken: Mutex<(Vec<usize>, Option<Waker>)>,
 }
 
-struct Bell {
+struct ThreadWaker {
     number: usize,
     rung: AtomicBool,
-    ready: Arc<Ready>,
+    ready: Arc<WokenThreads>,
 }
 
-impl Wake for Bell {
+impl Wake for ThreadWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -87,19 +87,19 @@ impl Wake for Bell {
     }
 }
 
-impl Threads {
+impl ConnectionThreads {
     /// Starts with no threads. At most `slots` threads hold a slot at once.
     pub(super) fn new(schedule: Schedule, slots: usize) -> Self {
-        Self(Rc::new(Inner {
-            ready: Arc::new(Ready { woken: Mutex::new((Vec::new(), None)) }),
+        Self(Rc::new(ThreadTable {
+            ready: Arc::new(WokenThreads { woken: Mutex::new((Vec::new(), None)) }),
             threads: RefCell::default(),
             free: RefCell::default(),
-            order: RefCell::new(Order::of_wakes(schedule)),
+            order: RefCell::new(ConnectionOrder::of_wakes(schedule)),
             live: Cell::new(0),
             later: RefCell::default(),
             fewer: RefCell::default(),
             slots: Cell::new(slots),
-            waiting: RefCell::new(Order::new(schedule)),
+            waiting: RefCell::new(ConnectionOrder::new(schedule)),
             now: Cell::new(Duration::ZERO),
         }))
     }
@@ -115,14 +115,17 @@ impl Threads {
     }
 
     /// Starts a thread, which gets its number and its card.
-    pub(super) fn spawn<F: Future<Output = ()> + 'static>(&self, body: impl FnOnce(usize, Rc<Card>) -> F) {
+    pub(super) fn spawn<F: Future<Output = ()> + 'static>(
+        &self,
+        body: impl FnOnce(usize, Rc<OrderCard>) -> F,
+    ) {
         let inner = &*self.0;
         let number = inner.free.borrow_mut().pop().unwrap_or(inner.threads.borrow().len());
-        let card = Rc::new(Card::default());
+        let card = Rc::new(OrderCard::default());
         card.since.set(inner.now.get());
         let body = Box::pin(body(number, card.clone()));
-        let bell = Arc::new(Bell { number, rung: AtomicBool::new(false), ready: inner.ready.clone() });
-        let slot = Slot { body: Some(body), card, bell: bell.clone(), given: Cell::new(false) };
+        let bell = Arc::new(ThreadWaker { number, rung: AtomicBool::new(false), ready: inner.ready.clone() });
+        let slot = ThreadSlot { body: Some(body), card, bell: bell.clone(), given: Cell::new(false) };
         let mut threads = inner.threads.borrow_mut();
         match threads.get_mut(number) {
             Some(old) => *old = slot,
@@ -194,12 +197,12 @@ impl Threads {
     }
 
     /// Waits for a slot, which is held until the result is dropped. Only for the thread with this number.
-    pub(super) async fn slot(&self, number: usize) -> Held<'_> {
+    pub(super) async fn slot(&self, number: usize) -> HeldSlot<'_> {
         let inner = &*self.0;
-        let mut place = Place { inner, number, waits: false };
+        let mut place = SlotWait { inner, number, waits: false };
         poll_fn(|_| place.poll()).await;
         place.waits = false;
-        Held { inner }
+        HeldSlot { inner }
     }
 
     /// Drops all threads.
@@ -228,13 +231,13 @@ impl Threads {
 }
 
 /// A wait for a slot. If it is dropped, a slot granted meanwhile goes to the next waiter.
-struct Place<'t> {
-    inner: &'t Inner,
+struct SlotWait<'t> {
+    inner: &'t ThreadTable,
     number: usize,
     waits: bool,
 }
 
-impl Place<'_> {
+impl SlotWait<'_> {
     fn poll(&mut self) -> Poll<()> {
         let threads = self.inner.threads.borrow();
         let slot = &threads[self.number];
@@ -252,7 +255,7 @@ impl Place<'_> {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for SlotWait<'_> {
     fn drop(&mut self) {
         if !self.waits {
             return;
@@ -266,17 +269,17 @@ impl Drop for Place<'_> {
 }
 
 /// A held slot.
-pub(super) struct Held<'t> {
-    inner: &'t Inner,
+pub(super) struct HeldSlot<'t> {
+    inner: &'t ThreadTable,
 }
 
-impl Drop for Held<'_> {
+impl Drop for HeldSlot<'_> {
     fn drop(&mut self) {
         self.inner.give_back();
     }
 }
 
-impl Inner {
+impl ThreadTable {
     fn give_back(&self) {
         match self.waiting.borrow_mut().pop(self.now.get()) {
             Some(next) => {
@@ -290,7 +293,7 @@ impl Inner {
 
     fn turn(&self, cx: &mut Context<'_>, now: Duration) -> Poll<()> {
         self.now.set(now);
-        for _ in 0..TURN {
+        for _ in 0..THREADS_PER_SLICE {
             self.take_woken();
             let next = self.order.borrow_mut().pop(now);
             let Some(number) = next else {
@@ -356,7 +359,7 @@ mod tests {
     #[test]
     fn a_thread_woken_from_another_core_is_never_left_lying_in_any_order() {
         loom::model(|| {
-            let threads = Threads::new(Schedule::Fifo, 1);
+            let threads = ConnectionThreads::new(Schedule::Fifo, 1);
             let place = Arc::new(Mutex::new((false, None::<Waker>)));
             let waits = place.clone();
             threads.spawn(|_, _| {

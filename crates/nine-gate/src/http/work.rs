@@ -17,12 +17,12 @@ use std::thread;
 
 use nine_net::lock::{Mutex, lock};
 
-type Job = Box<dyn FnOnce() + Send>;
+type WorkJob = Box<dyn FnOnce() + Send>;
 
 /// See the module.
 pub(super) struct WorkPool {
-    jobs: Sender<Job>,
-    waiting: Arc<Mutex<Receiver<Job>>>,
+    jobs: Sender<WorkJob>,
+    waiting: Arc<Mutex<Receiver<WorkJob>>>,
     most: usize,
     started: Cell<usize>,
 }
@@ -55,7 +55,7 @@ impl WorkPool {
     pub(super) fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> WorkResult<T> {
         let slot = Arc::new(Mutex::new(JobSlot { result: None, is_over: false, waker: None }));
         let end = JobEnd(slot.clone());
-        let job: Job = Box::new(move || {
+        let job: WorkJob = Box::new(move || {
             if Arc::strong_count(&end.0) > 1 {
                 let result = job();
                 lock(&end.0).result = Some(result);
@@ -85,7 +85,7 @@ impl WorkPool {
 }
 
 /// Runs jobs until the pool is dropped.
-fn work(waiting: &Mutex<Receiver<Job>>) {
+fn work(waiting: &Mutex<Receiver<WorkJob>>) {
     loop {
         // One thread waits for the next job. The others wait for the lock.
         let next = lock(waiting).recv();
@@ -96,7 +96,7 @@ fn work(waiting: &Mutex<Receiver<Job>>) {
     }
 }
 
-fn run(job: Job) {
+fn run(job: WorkJob) {
     if catch_unwind(AssertUnwindSafe(job)).is_err() {
         tracing::error!("http: a job panicked");
     }

@@ -3,8 +3,8 @@
 //! In: a request and a directory. Out: one page, as HTML or JSON.
 //!
 //! Always holds: an answer takes memory for one page, however large the directory is. Directories are read in slices of
-//! [`SLICE`], [`super::super::LISTING`] at once, client by client, so neither a large directory nor many of them hold
-//! up the core. Other threads write the pages.
+//! [`LISTING_SLICE`], [`super::super::LISTING`] at once, client by client, so neither a large directory nor many of
+//! them hold up the core. Other threads write the pages.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -14,25 +14,25 @@ use std::time::Duration;
 use nine_io::client::{Error, File};
 use nine_proto::{Attr, Errno, GetMask, OpenFlags};
 
-use super::{Conn, End, GATHER, HTML, Late, SAFE, asked, late};
-use crate::http::Site;
+use super::{GATHER, HTML, HttpConnection, HttpEnd, LateUpstream, SAFE, asked, late};
+use crate::http::SiteState;
 use crate::http::calendar::{self, Dump, year_of};
-use crate::http::files::{Files, Found};
+use crate::http::files::{FileLookup, OpenFiles};
 use crate::http::head::Head;
 use crate::http::list::{self, Beside, DirListing, Item, JSON_ENTRIES, PAGE_ENTRIES};
-use crate::http::order::Card;
-use crate::http::past::{self, Days, Past};
+use crate::http::order::OrderCard;
+use crate::http::past::{self, ArchivePath, DumpDirectory};
 use crate::http::path;
 use crate::http::pick::{EntryKey, EntryPicker, PickedPage};
 use crate::http::status::Status;
 use crate::http::turns::{ClientName, TurnPermit};
 
 /// How long a listing runs, or waits for another server, before another client gets its permit.
-const SLICE: Duration = Duration::from_millis(50);
+const LISTING_SLICE: Duration = Duration::from_millis(50);
 /// How often all other work of this core runs after a step.
 const YIELDS: usize = 4;
 /// Bytes of one directory read.
-const BLOCK: u32 = 32 << 10;
+const LISTING_READ_LEN: u32 = 32 << 10;
 /// Names whose attributes are requested in one step. Few if the answers cost this core time, so that other input is
 /// read in between. Many if they come from far away.
 const STATS: std::ops::RangeInclusive<usize> = 16..=256;
@@ -46,8 +46,8 @@ fn no_room() -> Error {
 
 /// A permit to go on with a listing, which is returned when its time is over.
 struct TimeSlice<'s> {
-    site: &'s Site,
-    card: &'s Card,
+    site: &'s SiteState,
+    card: &'s OrderCard,
     client: ClientName,
     turn: Option<TurnPermit>,
     until: Duration,
@@ -55,7 +55,7 @@ struct TimeSlice<'s> {
 }
 
 impl<'s> TimeSlice<'s> {
-    fn new(site: &'s Site, card: &'s Card, number: usize, client: ClientName) -> Self {
+    fn new(site: &'s SiteState, card: &'s OrderCard, number: usize, client: ClientName) -> Self {
         Self { site, card, client, turn: None, until: Duration::ZERO, number }
     }
 
@@ -65,7 +65,7 @@ impl<'s> TimeSlice<'s> {
         if self.turn.is_none() {
             self.card.due(Duration::MAX);
             self.turn = Some(self.site.listing.turn(&self.client).await);
-            self.until = self.site.clock.now() + SLICE;
+            self.until = self.site.clock.now() + LISTING_SLICE;
         }
         self.card.due(self.site.now() + self.site.options.stall);
         let mut step = pin!(step);
@@ -92,17 +92,17 @@ impl<'s> TimeSlice<'s> {
 }
 
 /// The requested part of a directory.
-struct Wanted<'q> {
+struct ListingRequest<'q> {
     after: Option<EntryKey>,
     most: usize,
     /// Only the dumps of this day.
     day: Option<&'q [u8]>,
     /// The kind of dumps in the directory.
-    days: Option<Days>,
+    days: Option<DumpDirectory>,
 }
 
 /// The result of scanning a directory.
-struct Scanned {
+struct ListingScan {
     page: PickedPage<Option<ItemAttr>>,
     /// The entries of the page.
     items: Vec<Item>,
@@ -112,18 +112,18 @@ struct Scanned {
     newest: Option<u16>,
 }
 
-impl Conn {
+impl HttpConnection {
     pub(super) async fn directory(
         &mut self,
         head: &Head,
         input: &[u8],
         names: &[u8],
         dir: File,
-    ) -> Result<(), End> {
+    ) -> Result<(), HttpEnd> {
         let site = self.site.clone();
         for index in &site.options.index {
             let path = path::below(names, index.as_bytes());
-            if let Ok(Found::File(entry)) = self.find(head, &path).await? {
+            if let Ok(FileLookup::File(entry)) = self.find(head, &path).await? {
                 return self.file(head, input, entry).await;
             }
         }
@@ -140,17 +140,17 @@ impl Conn {
         };
         let (most, pairs) = (if head.json { JSON_ENTRIES } else { PAGE_ENTRIES }, site.archives());
         let days = past::days(&pairs, names);
-        let day = asked(query, "day").filter(|_| matches!(days, Some(Days::Year(_))));
+        let day = asked(query, "day").filter(|_| matches!(days, Some(DumpDirectory::Year(_))));
         let Some(_page) = self.page_turn().await? else { return self.fails(head, &no_room()) };
         let client = self.client().await?;
         let card = self.card.clone();
         let slice = TimeSlice::new(&site, &card, self.number, client.clone());
-        let wanted = Wanted { after, most, day, days };
+        let wanted = ListingRequest { after, most, day, days };
         let scanned = self.wait_in_turn(Box::pin(scan(slice, names, &dir, &wanted))).await?;
         let scanned = match scanned {
             Ok(Ok(scanned)) => scanned,
             Ok(Err(error)) => return self.fails(head, &error),
-            Err(Late) => return self.fails(head, &late()),
+            Err(LateUpstream) => return self.fails(head, &late()),
         };
         let page = scanned.page;
         let next = page.last.as_ref().map(|last| {
@@ -176,7 +176,7 @@ impl Conn {
                 match self.wait_in_turn(Box::pin(calendar)).await? {
                     Ok(Ok(calendar)) => calendar,
                     Ok(Err(error)) => return self.fails(head, &error),
-                    Err(Late) => return self.fails(head, &late()),
+                    Err(LateUpstream) => return self.fails(head, &late()),
                 }
             }
             None => String::new(),
@@ -189,7 +189,7 @@ impl Conn {
     }
 
     /// Waits for a permit to generate and send a page. `None`: there was none in time.
-    async fn page_turn(&mut self) -> Result<Option<TurnPermit>, End> {
+    async fn page_turn(&mut self) -> Result<Option<TurnPermit>, HttpEnd> {
         let (site, client) = (self.site.clone(), self.client().await?);
         Ok(self.wait(pin!(site.pages.turn(&client))).await?.ok())
     }
@@ -200,8 +200,8 @@ impl Conn {
         head: &Head,
         input: &[u8],
         names: &[u8],
-        mut past: Past,
-    ) -> Result<(), End> {
+        mut past: ArchivePath,
+    ) -> Result<(), HttpEnd> {
         let site = self.site.clone();
         past.now.take_if(|now| site.is_hidden(now));
         let Some(files) = self.files.clone() else {
@@ -225,7 +225,7 @@ impl Conn {
         let found = match found {
             Ok(Ok(found)) => found,
             Ok(Err(error)) => return self.fails(head, &error),
-            Err(Late) => return self.fails(head, &late()),
+            Err(LateUpstream) => return self.fails(head, &late()),
         };
         let is_any = found.all.iter().any(|version| version.is.is_some());
         if !is_any && before.is_none() && found.before.is_none() {
@@ -255,7 +255,7 @@ impl Conn {
         page: Vec<u8>,
         nonce: Option<&str>,
         next: Option<String>,
-    ) -> Result<(), End> {
+    ) -> Result<(), HttpEnd> {
         let next = next.map(|next| format!("<{next}>; rel=\"next\""));
         let link = next.iter().map(|next| ("Link", next.as_bytes()));
         let lines = [("Vary", &b"Accept"[..])].into_iter().chain(link);
@@ -283,13 +283,13 @@ async fn scan(
     mut slice: TimeSlice<'_>,
     names: &[u8],
     dir: &File,
-    wanted: &Wanted<'_>,
-) -> Result<Scanned, Error> {
+    wanted: &ListingRequest<'_>,
+) -> Result<ListingScan, Error> {
     let site = slice.site;
     let open = slice.step(dir.open("", OpenFlags::READ)).await?;
     let mut picker = EntryPicker::new(wanted.after.clone(), wanted.most);
     let (mut cookie, mut dumps, mut newest) = (0, Vec::new(), None);
-    while let Some((entries, next)) = slice.step(open.read_dir_block(cookie, BLOCK)).await? {
+    while let Some((entries, next)) = slice.step(open.read_dir_block(cookie, LISTING_READ_LEN)).await? {
         cookie = next;
         for entry in entries {
             let is_hidden = site.is_hidden(&path::below(names, &entry.name));
@@ -300,10 +300,10 @@ async fn scan(
                 continue;
             }
             match wanted.days {
-                Some(Days::Year(year)) if dumps.len() < DUMPS => {
+                Some(DumpDirectory::Year(year)) if dumps.len() < DUMPS => {
                     dumps.extend(Dump::parse(format!("{year:04}").as_bytes(), &entry.name));
                 }
-                Some(Days::All) => newest = newest.max(year_of(&entry.name)),
+                Some(DumpDirectory::All) => newest = newest.max(year_of(&entry.name)),
                 _ => {}
             }
             let is_dir = entry.is_dir();
@@ -319,10 +319,10 @@ async fn scan(
         rest = behind;
         let begun = site.clock.now();
         slice.step(items_of(dir, entries, &mut items)).await?;
-        let is_far = site.clock.now() - begun > SLICE;
+        let is_far = site.clock.now() - begun > LISTING_SLICE;
         most = if is_far { (most * 4).min(*STATS.end()) } else { *STATS.start() };
     }
-    Ok(Scanned { page, items, dumps, newest })
+    Ok(ListingScan { page, items, dumps, newest })
 }
 
 /// The attributes of an entry that a listing shows.
@@ -374,22 +374,22 @@ async fn items_of(
 /// The calendar of a directory of dumps: of its year, or of the newest year in it.
 async fn calendar_of(
     mut slice: TimeSlice<'_>,
-    files: &Files,
-    days: Days,
+    files: &OpenFiles,
+    days: DumpDirectory,
     names: &[u8],
     dumps: Vec<Dump>,
     newest: Option<u16>,
 ) -> Result<String, Error> {
     let year = match (days, newest) {
-        (Days::Year(year), _) => return Ok(calendar::html(year, &dumps, "./")),
-        (Days::All, Some(year)) => year,
-        (Days::All, None) => return Ok(String::new()),
+        (DumpDirectory::Year(year), _) => return Ok(calendar::html(year, &dumps, "./")),
+        (DumpDirectory::All, Some(year)) => year,
+        (DumpDirectory::All, None) => return Ok(String::new()),
     };
     let name = format!("{year:04}");
     let path = path::below(names, name.as_bytes());
     let dir = slice.step(files.root().walk(&path)).await?;
     // Only names are needed.
-    let wanted = Wanted { after: None, most: 1, day: None, days: Some(Days::Year(year)) };
+    let wanted = ListingRequest { after: None, most: 1, day: None, days: Some(DumpDirectory::Year(year)) };
     let scanned = scan(slice, &path, &dir, &wanted).await?;
     Ok(calendar::html(year, &scanned.dumps, &format!("./{name}/")))
 }

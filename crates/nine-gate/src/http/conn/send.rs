@@ -10,17 +10,17 @@ use bytes::Bytes;
 use nine_io::Payload;
 use nine_io::client::Error;
 
-use super::{Conn, End, GATHER, Late, One, late};
-use crate::http::answer::{self, After};
-use crate::http::files::Entry;
+use super::{CellCount, GATHER, HttpConnection, HttpEnd, LateUpstream, late};
+use crate::http::answer::{self, AfterAnswer};
+use crate::http::files::CachedEntry;
 use crate::http::head::{Head, Method};
 use crate::http::range::Wanted;
 use crate::http::since::{Conditions, Verdict, is_same};
-use crate::http::squeeze::{Coding, Squeeze};
+use crate::http::squeeze::{ChunkEncoder, ContentCoding};
 use crate::http::status::Status;
 
 /// Bytes of a file that are read and sent at once, before other connections run.
-const CHUNK: u64 = 256 << 10;
+const SEND_CHUNK_LEN: u64 = 256 << 10;
 /// The same for a file without a length. A read of it may wait forever, and its buffer is reserved meanwhile.
 const UNKNOWN: u64 = 16 << 10;
 /// Largest file whose complete answer is cached, from its second request within a second on. In bytes.
@@ -35,14 +35,19 @@ const INLINE: u64 = 16 << 10;
 const PRESSED: u64 = 32 << 10;
 
 /// A part of an answer.
-enum Piece {
+enum AnswerPart {
     Text(Bytes),
     /// Offset and length, in bytes.
     File(u64, u64),
 }
 
-impl Conn {
-    pub(super) async fn file(&mut self, head: &Head, input: &[u8], entry: Rc<Entry>) -> Result<(), End> {
+impl HttpConnection {
+    pub(super) async fn file(
+        &mut self,
+        head: &Head,
+        input: &[u8],
+        entry: Rc<CachedEntry>,
+    ) -> Result<(), HttpEnd> {
         let sent = self.send_file(head, input, &entry).await;
         if sent.is_err() {
             // The file may have changed.
@@ -51,15 +56,15 @@ impl Conn {
         sent
     }
 
-    async fn send_file(&mut self, head: &Head, input: &[u8], entry: &Entry) -> Result<(), End> {
+    async fn send_file(&mut self, head: &Head, input: &[u8], entry: &CachedEntry) -> Result<(), HttpEnd> {
         let is_get = head.method == Method::Get;
         let conditions = Conditions::of(head, input);
-        let coding = Coding::of(head.codings).filter(|_| {
+        let coding = ContentCoding::of(head.codings).filter(|_| {
             let room = self.site.squeezing.get() < SQUEEZING;
             entry.is_text && entry.size >= SQUEEZED && head.chunks && head.ranges.is_empty() && room
         });
         let plain = is_get && head.ranges.is_empty() && conditions.is_empty() && coding.is_none();
-        let is_small = plain && entry.size <= WHOLE && self.after == After::Stays;
+        let is_small = plain && entry.size <= WHOLE && self.after == AfterAnswer::Stays;
         let second = self.site.clock.wall().as_secs();
         if is_small && let Some(answer) = entry.answer(second) {
             self.says(Status::OK);
@@ -95,12 +100,12 @@ impl Conn {
             }
         }
         if is_get && head.ranges.is_empty() && size > 0 {
-            first = match self.read_file(entry, 0, size.min(CHUNK)).await? {
+            first = match self.read_file(entry, 0, size.min(SEND_CHUNK_LEN)).await? {
                 Ok(first) => first,
                 Err(error) => return self.fails(head, &error),
             };
             let came = first.len() as u64;
-            if came < size.min(CHUNK) && self.read_more(entry, came, 1).await?.is_empty() {
+            if came < size.min(SEND_CHUNK_LEN) && self.read_more(entry, came, 1).await?.is_empty() {
                 // The file has become shorter, so its tag is wrong.
                 entry.doubt();
                 let mut text = self.begin(Status::OK);
@@ -147,7 +152,7 @@ impl Conn {
                     None => {
                         let from = first.len() as u64;
                         self.out.push(first);
-                        self.pieces(entry, &[Piece::File(from, size - from)]).await
+                        self.pieces(entry, &[AnswerPart::File(from, size - from)]).await
                     }
                 }
             }
@@ -161,10 +166,10 @@ impl Conn {
     }
 
     /// Sends a file that reports no length but has content, such as a generated file, up to its end.
-    async fn endless(&mut self, head: &Head, entry: &Entry, first: Payload) -> Result<(), End> {
+    async fn endless(&mut self, head: &Head, entry: &CachedEntry, first: Payload) -> Result<(), HttpEnd> {
         if !head.chunks {
             // The end of the connection marks the end of the file.
-            self.after = After::Closed;
+            self.after = AfterAnswer::Closed;
         }
         let mut text = self.begin(Status::OK);
         answer::line(&mut text, "Content-Type", entry.kind().as_bytes());
@@ -196,7 +201,7 @@ impl Conn {
         Ok(())
     }
 
-    async fn parts(&mut self, entry: &Entry, parts: &[(u64, u64)]) -> Result<(), End> {
+    async fn parts(&mut self, entry: &CachedEntry, parts: &[(u64, u64)]) -> Result<(), HttpEnd> {
         let size = entry.size;
         let range = |(from, len): (u64, u64)| format!("bytes {from}-{}/{size}", from + len - 1);
         let mut text = self.begin(Status::PARTIAL);
@@ -209,14 +214,14 @@ impl Conn {
             answer::length(&mut text, part.1);
             answer::end(&mut text);
             self.out.push(Payload::Bytes(text.into()));
-            return self.pieces(entry, &[Piece::File(part.0, part.1)]).await;
+            return self.pieces(entry, &[AnswerPart::File(part.0, part.1)]).await;
         }
         // The file may contain any boundary, so the boundary is random. Clients use the lengths.
         let border = self.site.word();
         let (mut pieces, mut length) = (Vec::new(), 0);
-        let mut put = |pieces: &mut Vec<Piece>, text: String| {
+        let mut put = |pieces: &mut Vec<AnswerPart>, text: String| {
             length += text.len() as u64;
-            pieces.push(Piece::Text(text.into()));
+            pieces.push(AnswerPart::Text(text.into()));
         };
         let (lines, kind) = (String::from_utf8_lossy(&lines), entry.kind());
         for (at, &part) in parts.iter().enumerate() {
@@ -228,7 +233,7 @@ impl Conn {
                     range(part)
                 ),
             );
-            pieces.push(Piece::File(part.0, part.1));
+            pieces.push(AnswerPart::File(part.0, part.1));
         }
         put(&mut pieces, format!("\r\n--{border}--\r\n"));
         length += parts.iter().map(|(_, len)| len).sum::<u64>();
@@ -246,23 +251,23 @@ impl Conn {
     }
 
     /// Sends the pieces of an answer of announced length.
-    async fn pieces(&mut self, entry: &Entry, pieces: &[Piece]) -> Result<(), End> {
+    async fn pieces(&mut self, entry: &CachedEntry, pieces: &[AnswerPart]) -> Result<(), HttpEnd> {
         let mut left: u64 = pieces
             .iter()
             .map(|piece| match piece {
-                Piece::Text(text) => text.len() as u64,
-                Piece::File(_, len) => *len,
+                AnswerPart::Text(text) => text.len() as u64,
+                AnswerPart::File(_, len) => *len,
             })
             .sum();
         // Bytes sent when other connections last ran.
         let mut begun = self.sent;
         for piece in pieces {
             match piece {
-                Piece::Text(text) => {
+                AnswerPart::Text(text) => {
                     left -= text.len() as u64;
                     self.out.push(Payload::Bytes(text.clone()));
                 }
-                &Piece::File(from, len) => {
+                &AnswerPart::File(from, len) => {
                     let (mut at, end) = (from, from + len);
                     while at < end {
                         self.card.left.set(left);
@@ -274,10 +279,10 @@ impl Conn {
                             begun = self.sent;
                             self.site.threads.pass(self.number).await;
                         }
-                        let read = self.read_more(entry, at, (end - at).min(CHUNK)).await?;
+                        let read = self.read_more(entry, at, (end - at).min(SEND_CHUNK_LEN)).await?;
                         if read.is_empty() {
                             entry.doubt();
-                            return Err(End::Cut("a file has become shorter while it was sent".into()));
+                            return Err(HttpEnd::Cut("a file has become shorter while it was sent".into()));
                         }
                         at += read.len() as u64;
                         left -= read.len() as u64;
@@ -290,7 +295,12 @@ impl Conn {
     }
 
     /// Reads a part of a file. If it is not available at once, waits for a local disk, in turn, or for an upstream.
-    async fn read_file(&mut self, entry: &Entry, at: u64, most: u64) -> Result<Result<Payload, Error>, End> {
+    async fn read_file(
+        &mut self,
+        entry: &CachedEntry,
+        at: u64,
+        most: u64,
+    ) -> Result<Result<Payload, Error>, HttpEnd> {
         let most = most as u32;
         if let Some(read) = entry.file.read_now(at, most) {
             return Ok(read);
@@ -306,17 +316,22 @@ impl Conn {
             entry.file.read(at, most).await
         });
         let read = self.wait(reading).await?;
-        Ok(read.unwrap_or_else(|Late| Err(late())).map(Payload::Bytes))
+        Ok(read.unwrap_or_else(|LateUpstream| Err(late())).map(Payload::Bytes))
     }
 
     /// The same after the answer's length was announced: an error cuts the connection.
-    async fn read_more(&mut self, entry: &Entry, at: u64, most: u64) -> Result<Payload, End> {
-        self.read_file(entry, at, most).await?.map_err(|error| End::Cut(error.to_string()))
+    async fn read_more(&mut self, entry: &CachedEntry, at: u64, most: u64) -> Result<Payload, HttpEnd> {
+        self.read_file(entry, at, most).await?.map_err(|error| HttpEnd::Cut(error.to_string()))
     }
 
-    async fn squeezed(&mut self, entry: &Entry, first: Payload, coding: Coding) -> Result<(), End> {
-        let cut = |error: std::io::Error| End::Cut(error.to_string());
-        let _one = One::more(&self.site, |site| &site.squeezing);
+    async fn squeezed(
+        &mut self,
+        entry: &CachedEntry,
+        first: Payload,
+        coding: ContentCoding,
+    ) -> Result<(), HttpEnd> {
+        let cut = |error: std::io::Error| HttpEnd::Cut(error.to_string());
+        let _one = CellCount::more(&self.site, |site| &site.squeezing);
         // A small file is compressed faster than handed to a worker.
         let (size, is_little) = (entry.size, entry.size <= INLINE);
         let (mut at, mut part, mut squeeze) = (0, first, None);
@@ -326,14 +341,14 @@ impl Conn {
                 part = self.read_more(entry, at, PRESSED.min(size - at)).await?;
             }
             if part.is_empty() {
-                return Err(End::Cut("a file has become shorter while it was sent".into()));
+                return Err(HttpEnd::Cut("a file has become shorter while it was sent".into()));
             }
             let bytes = part.read(PRESSED as usize).map_err(cut)?;
             part.advance(bytes.len());
             at += bytes.len() as u64;
             let (begun, is_last) = (squeeze.take(), at >= size);
             let press = move || -> std::io::Result<_> {
-                let mut squeeze = begun.map_or_else(|| Squeeze::new(coding, size), Ok)?;
+                let mut squeeze = begun.map_or_else(|| ChunkEncoder::new(coding, size), Ok)?;
                 let mut made = squeeze.put(&bytes)?;
                 if is_last {
                     made.extend(squeeze.end()?);
