@@ -23,28 +23,30 @@ use nine_block::{Ahead, Cache, Cached, Device, Error as Wrong, Kind, Options};
 use nine_io::server::xattr::XattrLimit;
 use nine_proto::{Errno, Error, Result, Time};
 
-use crate::cw::{Changes, Cw, Fields, Label, Making, Newest, Tag, Waiting};
-use crate::date::Zone;
-use crate::dump::{self, Dump};
+use crate::cw::{
+    BlockTag, CommitChanges, CommitFields, CreateOptions, Cw, NewestSuper, WaitingDump, WormLabel,
+};
+use crate::date::LocalZone;
+use crate::dump::{self, LoadedDump};
 use crate::follow;
-use crate::fs::{Fs, Op, Stop};
+use crate::fs::{ArchiveFs, FsResult, OperationStop};
 use crate::grow::Grow;
-use crate::hash::Map;
-use crate::item::{DumpRecord, Key, What};
-use crate::jobs::{Driver, Jobs, Waiters, yield_now};
-use crate::live::Lives;
+use crate::hash::FixedMap;
+use crate::item::{DecodedKey, DumpRecord, ItemKey};
+use crate::jobs::{Driver, JobQueue, WaiterList, yield_now};
+use crate::live::LiveFiles;
 use crate::log::Log;
-use crate::memory::Memory;
-use crate::ptr::Ptr;
+use crate::memory::BlockMemory;
+use crate::ptr::BlockPtr;
 use crate::scrub;
 use crate::tree;
 use crate::turns::Turns;
-use crate::users::Users;
+use crate::users::UserTable;
 
 /// Ticks before the removal of a file is retried after a failure.
 const REAP_AGAIN: u32 = 20;
 /// Maximum size of /adm/users in bytes.
-const USERS_MOST: u32 = 4 << 20;
+const USERS_TEXT_MAX: u32 = 4 << 20;
 /// Changes older than this are committed.
 const AGE: Duration = Duration::from_secs(5);
 
@@ -87,37 +89,37 @@ pub struct Ream {
 
 /// An open archive. Cheap to clone.
 #[derive(Clone)]
-pub struct Archive(pub(crate) Arc<Inner>);
+pub struct Archive(pub(crate) Arc<ArchiveShared>);
 
-pub(crate) struct Inner {
+pub(crate) struct ArchiveShared {
     pub(crate) cw: Cw,
     cache: Cache,
     pub(crate) cached: Cached,
-    state: Mutex<State>,
-    jobs: Jobs,
+    state: Mutex<ArchiveState>,
+    jobs: JobQueue,
     /// The number of jobs that remove a file or part of one.
     removing: AtomicUsize,
     pub(crate) wall: Wall,
-    pub(crate) zone: Zone,
-    pub(crate) label: Label,
+    pub(crate) zone: LocalZone,
+    pub(crate) label: WormLabel,
     pub(crate) epoch: u64,
     pub(crate) log: Log,
 }
 
 /// The data that the lock protects.
-pub(crate) struct State {
-    pub(crate) fs: Fs,
-    pub(crate) lives: Lives,
+pub(crate) struct ArchiveState {
+    pub(crate) fs: ArchiveFs,
+    pub(crate) lives: LiveFiles,
     pub(crate) xattr_limit: XattrLimit,
-    pub(crate) users: Arc<Users>,
+    pub(crate) users: Arc<UserTable>,
     /// All dumps by generation, including those that are not on w yet.
-    pub(crate) dumps: BTreeMap<u32, Dump>,
+    pub(crate) dumps: BTreeMap<u32, LoadedDump>,
     /// The dumps that are not on w yet, oldest first.
-    pub(crate) waiting: Vec<Waiting>,
-    pub(crate) newest: Newest,
+    pub(crate) waiting: Vec<WaitingDump>,
+    pub(crate) newest: NewestSuper,
     pub(crate) next_worm: u64,
     /// For the next commit.
-    pub(crate) forward: Vec<crate::cw::Come>,
+    pub(crate) forward: Vec<crate::cw::CopiedBlock>,
     pub(crate) swept: Vec<u64>,
     /// The fields of the next commit differ, although no block has changed.
     pub(crate) noted: bool,
@@ -131,21 +133,21 @@ pub(crate) struct State {
     /// The tick at which the oldest uncommitted change was first seen.
     pub(crate) dirty_since: Option<Duration>,
     /// Tasks that wait for a commit or for free slots.
-    pub(crate) waiters: Waiters,
+    pub(crate) waiters: WaiterList,
     /// How often a commit has failed because a device has no storage left.
     pub(crate) found_full: u64,
     /// The error after which nothing changes any more.
     pub(crate) stopped: Option<Wrong>,
     /// The state of a follower: another server writes the dumps.
-    pub(crate) follows: Option<follow::State>,
+    pub(crate) follows: Option<follow::FollowerState>,
     pub(crate) grow: Option<Grow>,
     pub(crate) turns: Option<Turns>,
     /// The epoch in the newest superblock.
     pub(crate) newest_epoch: u64,
     /// New clients are refused.
     pub(crate) closed_to_new: bool,
-    pub(crate) dumper: dump::State,
-    pub(crate) scrubber: scrub::State,
+    pub(crate) dumper: dump::CopyState,
+    pub(crate) scrubber: scrub::ScrubState,
     pub(crate) now: Duration,
     /// The number of files opened so far.
     opened: u64,
@@ -155,7 +157,7 @@ pub(crate) struct State {
     /// The changes that subscribers read.
     pub(crate) changes: Arc<nine_io::changes::Changes>,
     /// Names of directories by inode, as they were found last.
-    pub(crate) names: Map<u64, Box<[u8]>>,
+    pub(crate) names: FixedMap<u64, Box<[u8]>>,
 }
 
 /// Converts a device error for clients.
@@ -181,7 +183,7 @@ impl Archive {
         settings: &Settings,
     ) -> nine_block::Result<()> {
         let time = (settings.wall)();
-        let making = Making {
+        let making = CreateOptions {
             block: ream.block,
             fastworm: ream.fastworm,
             row_order: ream.row_order,
@@ -190,15 +192,16 @@ impl Archive {
             name: ream.name.clone(),
         };
         let cw = Cw::ream(c, w, making).await?;
-        let memory = Memory::new(cw.clone(), Cache::new(options(&cw, settings)).over(Arc::new(cw.clone()))?);
-        let mut fs = Fs::new(memory, settings.dirty);
+        let memory =
+            BlockMemory::new(cw.clone(), Cache::new(options(&cw, settings)).over(Arc::new(cw.clone()))?);
+        let mut fs = ArchiveFs::new(memory, settings.dirty);
         fs.begin(ream.owner.0, ream.owner.1, time);
-        let users = Users::default().to_string();
+        let users = UserTable::default().to_string();
         fs.put_users(&users, time).expect("everything is new, and in memory");
         fs.settle().expect("everything is new, and in memory");
         let (blocks, freed) = fs.mem.close();
-        let fields = Fields { root: fs.mem.root, next_inode: fs.next_inode, ..cw.fields() };
-        cw.commit(&Changes { blocks, freed, fields, ..Default::default() }).await?;
+        let fields = CommitFields { root: fs.mem.root, next_inode: fs.next_inode, ..cw.fields() };
+        cw.commit(&CommitChanges { blocks, freed, fields, ..Default::default() }).await?;
         cw.tidy(true).await
     }
 
@@ -207,7 +210,7 @@ impl Archive {
     /// # Errors
     /// There is no archive.
     pub async fn label(w: &dyn Device) -> nine_block::Result<(String, u32, Time)> {
-        let Label { name, block, made, .. } = Cw::label(w).await?;
+        let WormLabel { name, block, made, .. } = Cw::label(w).await?;
         Ok((name, block, made))
     }
 
@@ -238,7 +241,7 @@ impl Archive {
     /// The same for a cached worm that is open.
     pub(crate) async fn on(
         cw: Cw,
-        label: Label,
+        label: WormLabel,
         settings: &Settings,
         stopped: Option<Wrong>,
     ) -> nine_block::Result<(Self, Driver)> {
@@ -250,14 +253,14 @@ impl Archive {
     /// Creates the archive without reading anything of its tree.
     pub(crate) fn of(
         cw: Cw,
-        label: Label,
+        label: WormLabel,
         settings: &Settings,
         stopped: Option<Wrong>,
     ) -> nine_block::Result<(Self, Driver)> {
         let bad = |text: String| Wrong::new(Kind::Unsupported, text);
         let zone = match &settings.zone {
-            Some(name) => Zone::new(name).map_err(bad)?,
-            None => Zone::local(),
+            Some(name) => LocalZone::new(name).map_err(bad)?,
+            None => LocalZone::local(),
         };
         let cache = Cache::new(options(&cw, settings));
         let cached = cache.over(Arc::new(cw.clone()))?;
@@ -266,10 +269,10 @@ impl Archive {
             let text = "it was not made to the end: make it again";
             return Err(Wrong::new(Kind::Unsupported, text).of(cw.name()));
         }
-        let memory = Memory::new(cw.clone(), cached.clone());
-        let state = State {
-            fs: Fs::new(memory, settings.dirty.min(cw.entries_most() as u64 / 4 * cw.block() as u64)),
-            lives: Lives::default(),
+        let memory = BlockMemory::new(cw.clone(), cached.clone());
+        let state = ArchiveState {
+            fs: ArchiveFs::new(memory, settings.dirty.min(cw.entries_most() as u64 / 4 * cw.block() as u64)),
+            lives: LiveFiles::default(),
             xattr_limit: XattrLimit::default(),
             users: Arc::default(),
             dumps: BTreeMap::new(),
@@ -285,27 +288,27 @@ impl Archive {
             committing: false,
             wanted: false,
             dirty_since: None,
-            waiters: Waiters::default(),
+            waiters: WaiterList::default(),
             stopped,
             follows: None,
             grow: None,
             turns: None,
             newest_epoch: 0,
             closed_to_new: false,
-            dumper: dump::State::default(),
-            scrubber: scrub::State::default(),
+            dumper: dump::CopyState::default(),
+            scrubber: scrub::ScrubState::default(),
             now: Duration::ZERO,
             opened: 0,
             users_file: None,
             users_changed: false,
             changes: nine_io::changes::Changes::new(),
-            names: Map::default(),
+            names: FixedMap::default(),
         };
-        let (jobs, wall) = (Jobs::default(), settings.wall.clone());
+        let (jobs, wall) = (JobQueue::default(), settings.wall.clone());
         let driver = jobs.driver();
         let (state, removing) = (Mutex::new(state), AtomicUsize::new(0));
         let (epoch, log) = (settings.epoch, Log::new(jobs.clone()));
-        let inner = Inner { cw, cache, cached, state, jobs, removing, wall, zone, label, epoch, log };
+        let inner = ArchiveShared { cw, cache, cached, state, jobs, removing, wall, zone, label, epoch, log };
         Ok((Self(Arc::new(inner)), driver))
     }
 
@@ -344,7 +347,7 @@ impl Archive {
         self.state().changes.over();
     }
 
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, ArchiveState> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -362,22 +365,22 @@ impl Archive {
     }
 
     /// Tries an operation once, with the blocks that are in memory.
-    pub(crate) fn once<T>(&self, op: &mut impl FnMut(&mut State) -> Op<T>) -> Op<T> {
+    pub(crate) fn once<T>(&self, op: &mut impl FnMut(&mut ArchiveState) -> FsResult<T>) -> FsResult<T> {
         self.once_with(|_| (), op)
     }
 
     /// The same, after `prepare` has run on the memory.
     fn once_with<T>(
         &self,
-        prepare: impl FnOnce(&mut Memory),
-        op: &mut impl FnMut(&mut State) -> Op<T>,
-    ) -> Op<T> {
+        prepare: impl FnOnce(&mut BlockMemory),
+        op: &mut impl FnMut(&mut ArchiveState) -> FsResult<T>,
+    ) -> FsResult<T> {
         let (result, ahead) = {
             let state = &mut *self.state();
             prepare(&mut state.fs.mem);
             let mut result = op(state);
             let soon = state.fs.mem.takes_soon();
-            if let Err(Stop::Node(nodes)) = &mut result {
+            if let Err(OperationStop::Node(nodes)) = &mut result {
                 nodes.extend(soon);
             }
             state.fs.mem.unpin([]);
@@ -391,7 +394,7 @@ impl Archive {
     }
 
     /// Requests a commit if many blocks have changed.
-    fn after(&self, state: &mut State) {
+    fn after(&self, state: &mut ArchiveState) {
         let half = state.fs.most() / 2;
         let (open, freed) = state.fs.mem.changed();
         if open >= half || freed >= half {
@@ -400,10 +403,10 @@ impl Archive {
     }
 
     /// Runs an operation, and repeats it until all blocks that it needs are in memory.
-    pub(crate) async fn attempt<T>(&self, mut op: impl FnMut(&mut State) -> Op<T>) -> Result<T> {
+    pub(crate) async fn attempt<T>(&self, mut op: impl FnMut(&mut ArchiveState) -> FsResult<T>) -> Result<T> {
         match self.once(&mut op) {
             Ok(done) => Ok(done),
-            Err(Stop::Error(error)) => Err(error),
+            Err(OperationStop::Error(error)) => Err(error),
             Err(stop) => self.again(stop, op).await,
         }
     }
@@ -411,15 +414,15 @@ impl Archive {
     /// The same, after a first try that has ended with `stop`.
     pub(crate) async fn again<T>(
         &self,
-        mut stop: Stop,
-        mut op: impl FnMut(&mut State) -> Op<T>,
+        mut stop: OperationStop,
+        mut op: impl FnMut(&mut ArchiveState) -> FsResult<T>,
     ) -> Result<T> {
         // Fetched blocks, and the stamp as of which each is valid.
-        let mut have: Map<u64, (Bytes, u64)> = Map::default();
-        let mut fetching: Option<Fetching> = None;
+        let mut have: FixedMap<u64, (Bytes, u64)> = FixedMap::default();
+        let mut fetching: Option<BlockFetch> = None;
         loop {
-            if matches!(stop, Stop::Miss(_) | Stop::Node(_)) {
-                let stamp = fetching.get_or_insert_with(|| Fetching::new(self)).now();
+            if matches!(stop, OperationStop::Miss(_) | OperationStop::Node(_)) {
+                let stamp = fetching.get_or_insert_with(|| BlockFetch::new(self)).now();
                 for (at, block) in self.fetch(stop).await? {
                     have.insert(at, (block, stamp));
                 }
@@ -429,24 +432,24 @@ impl Archive {
                 fetching = None;
                 self.clear(stop).await?;
             }
-            let prepare = |mem: &mut Memory| {
+            let prepare = |mem: &mut BlockMemory| {
                 have.retain(|at, (_, stamp)| !mem.is_stale(*at, *stamp));
                 mem.unpin(have.iter().map(|(at, (block, _))| (*at, block.clone())));
             };
             let result = self.once_with(prepare, &mut op);
             stop = match result {
                 Ok(done) => return Ok(done),
-                Err(Stop::Error(error)) => return Err(error),
+                Err(OperationStop::Error(error)) => return Err(error),
                 Err(stop) => stop,
             };
         }
     }
 
     /// Fetches the missing blocks.
-    async fn fetch(&self, stop: Stop) -> Result<Vec<(u64, Bytes)>> {
+    async fn fetch(&self, stop: OperationStop) -> Result<Vec<(u64, Bytes)>> {
         let (mut blocks, are_nodes) = match stop {
-            Stop::Miss(blocks) => (blocks, false),
-            Stop::Node(nodes) => (nodes, true),
+            OperationStop::Miss(blocks) => (blocks, false),
+            OperationStop::Node(nodes) => (nodes, true),
             _ => return Ok(Vec::new()),
         };
         if are_nodes {
@@ -467,7 +470,8 @@ impl Archive {
             .collect();
         let mut have = Vec::with_capacity(calls.len());
         for (n, (at, call)) in calls.into_iter().enumerate() {
-            let is_it = |block: &Bytes| Tag::made(block) == at.made && (!are_nodes || Tag::is_node(block));
+            let is_it =
+                |block: &Bytes| BlockTag::made(block) == at.made && (!are_nodes || BlockTag::is_node(block));
             match call.await {
                 Ok(block) if is_it(&block) => have.push((at.at, block)),
                 // A prefetched node. If an operation needs it, its own fetch reports the error.
@@ -483,15 +487,15 @@ impl Archive {
     }
 
     /// Waits until the operation can be tried again.
-    async fn clear(&self, stop: Stop) -> Result<()> {
+    async fn clear(&self, stop: OperationStop) -> Result<()> {
         match stop {
-            Stop::Miss(_) | Stop::Node(_) => Ok(()),
-            Stop::Page(row) => self.0.cw.load_row(row).await.map_err(|error| errno(&error)),
-            Stop::Again => {
+            OperationStop::Miss(_) | OperationStop::Node(_) => Ok(()),
+            OperationStop::Page(row) => self.0.cw.load_row(row).await.map_err(|error| errno(&error)),
+            OperationStop::Again => {
                 yield_now().await;
                 Ok(())
             }
-            Stop::Wait => {
+            OperationStop::Wait => {
                 let has_changes = self.state().has_changes();
                 self.sync().await?;
                 if !has_changes {
@@ -499,19 +503,21 @@ impl Archive {
                 }
                 Ok(())
             }
-            Stop::Full => Box::pin(self.find_room()).await,
+            OperationStop::Full => Box::pin(self.find_room()).await,
             // A file's quota is charged until its removal is complete.
-            Stop::Quota if self.0.removing.load(Ordering::Relaxed) > 0 || self.state().lives.has_lost() => {
+            OperationStop::Quota
+                if self.0.removing.load(Ordering::Relaxed) > 0 || self.state().lives.has_lost() =>
+            {
                 self.next_tick().await;
                 Ok(())
             }
-            Stop::Quota => Err(Errno::EDQUOT.into()),
-            Stop::Error(error) => Err(error),
+            OperationStop::Quota => Err(Errno::EDQUOT.into()),
+            OperationStop::Error(error) => Err(error),
         }
     }
 
     /// Logs that a block could not be read, and returns the error for clients.
-    fn unreadable(&self, at: Ptr, error: &Wrong) -> Error {
+    fn unreadable(&self, at: BlockPtr, error: &Wrong) -> Error {
         self.error(format_args!("{error} (generation {})", at.made));
         match error.kind {
             // The block itself may be intact.
@@ -571,7 +577,7 @@ impl Archive {
     /// or a scrub has begun.
     pub async fn rest(&self, sleep: impl Future<Output = ()>) {
         let mut sleep = pin!(sleep);
-        let waits = |state: &State| !state.waiting.is_empty() || state.scrubber.is_busy();
+        let waits = |state: &ArchiveState| !state.waiting.is_empty() || state.scrubber.is_busy();
         let before = waits(&self.state());
         poll_fn(|cx| {
             if sleep.as_mut().poll(cx).is_ready() {
@@ -627,9 +633,9 @@ impl Archive {
         self.0.removing.fetch_add(1, Ordering::Relaxed);
         self.begin(async move {
             // The next start finds and removes the rest.
-            let step = |state: &mut State| {
+            let step = |state: &mut ArchiveState| {
                 let waits = state.lives.has(ino) && !state.fs.is_sheared(ino);
-                if waits || state.ends() || state.fs.reap(ino)? { Ok(()) } else { Err(Stop::Again) }
+                if waits || state.ends() || state.fs.reap(ino)? { Ok(()) } else { Err(OperationStop::Again) }
             };
             let done = archive.attempt(step).await;
             archive.0.removing.fetch_sub(1, Ordering::Relaxed);
@@ -656,18 +662,18 @@ impl Archive {
     }
 
     /// Notes that the content of a file has changed.
-    pub(crate) fn written(&self, state: &mut State, ino: u64) {
+    pub(crate) fn written(&self, state: &mut ArchiveState, ino: u64) {
         state.users_changed |= state.users_file == Some(ino);
     }
 
     /// Notes that a name has changed: /adm/users may now be another file.
-    pub(crate) fn renamed(&self, state: &mut State, name: &[u8]) {
+    pub(crate) fn renamed(&self, state: &mut ArchiveState, name: &[u8]) {
         state.users_changed |= name == b"users" || name == b"adm";
     }
 
     /// Reads /adm/users, if it exists.
     pub(crate) async fn load_users(&self) -> Result<()> {
-        let find = |state: &mut State| {
+        let find = |state: &mut ArchiveState| {
             let root = state.fs.mem.root;
             let mut at = crate::fs::ROOT;
             for name in [&b"adm"[..], b"users"] {
@@ -676,12 +682,12 @@ impl Archive {
                     None => return Ok(None),
                 }
             }
-            Ok(Some((at, state.fs.read(root, at, 0, USERS_MOST)?)))
+            Ok(Some((at, state.fs.read(root, at, 0, USERS_TEXT_MAX)?)))
         };
         let Some((ino, pieces)) = self.attempt(find).await? else { return Ok(()) };
         let text: Vec<u8> = pieces.into_iter().flatten().collect();
         let text = String::from_utf8_lossy(&text);
-        let users = Users::parse(&text).map_err(|why| Error::new(Errno::EINVAL, why));
+        let users = UserTable::parse(&text).map_err(|why| Error::new(Errno::EINVAL, why));
         let state = &mut *self.state();
         state.users_file = Some(ino);
         state.users = Arc::new(users?);
@@ -694,7 +700,7 @@ impl Archive {
     }
 }
 
-impl State {
+impl ArchiveState {
     /// Returns whether no new work should begin.
     pub(crate) fn ends(&self) -> bool {
         self.stopped.is_some() || self.dumper.is_stopped()
@@ -719,8 +725,8 @@ impl State {
         self.committing
     }
 
-    pub(crate) fn fields(&self) -> Fields {
-        Fields {
+    pub(crate) fn fields(&self) -> CommitFields {
+        CommitFields {
             generation: self.fs.mem.generation,
             root: self.fs.mem.root,
             next_inode: self.fs.next_inode,
@@ -747,12 +753,12 @@ impl State {
         self.opened
     }
 
-    fn find_dumps(&self) -> Op<BTreeMap<u32, Dump>> {
+    fn find_dumps(&self) -> FsResult<BTreeMap<u32, LoadedDump>> {
         let mut found = BTreeMap::new();
-        tree::range(&self.fs.mem, self.fs.mem.root, &Key::dump(1), |key, value| {
-            let Some(What::Dump(generation)) = Key::parse(key) else { return false };
+        tree::range(&self.fs.mem, self.fs.mem.root, &ItemKey::dump(1), |key, value| {
+            let Some(DecodedKey::Dump(generation)) = ItemKey::parse(key) else { return false };
             if let Some(record) = DumpRecord::decode(value) {
-                found.insert(generation, Dump { record });
+                found.insert(generation, LoadedDump { record });
             }
             true
         })?;
@@ -761,9 +767,9 @@ impl State {
 }
 
 /// A fetch of blocks in progress: blocks that change meanwhile are remembered.
-struct Fetching<'a>(&'a Archive, u64);
+struct BlockFetch<'a>(&'a Archive, u64);
 
-impl<'a> Fetching<'a> {
+impl<'a> BlockFetch<'a> {
     fn new(archive: &'a Archive) -> Self {
         let stamp = archive.state().fs.mem.begin_fetch();
         Self(archive, stamp)
@@ -775,7 +781,7 @@ impl<'a> Fetching<'a> {
     }
 }
 
-impl Drop for Fetching<'_> {
+impl Drop for BlockFetch<'_> {
     fn drop(&mut self) {
         self.0.state().fs.mem.end_fetch(self.1);
     }

@@ -11,8 +11,8 @@ use std::task::Poll;
 use nine_block::Kind;
 use nine_proto::Result;
 
-use crate::archive::{Archive, State, errno};
-use crate::cw::Changes;
+use crate::archive::{Archive, ArchiveState, errno};
+use crate::cw::CommitChanges;
 
 /// Retries after errors that do not pass by themselves.
 const RETRIES: u32 = 3;
@@ -63,7 +63,7 @@ impl Archive {
         .await
     }
 
-    pub(crate) fn want_commit(&self, state: &mut State) {
+    pub(crate) fn want_commit(&self, state: &mut ArchiveState) {
         state.wanted = true;
         if !state.committing && state.stopped.is_none() {
             state.committing = true;
@@ -165,16 +165,16 @@ impl Archive {
     }
 }
 
-impl State {
+impl ArchiveState {
     /// Takes the changes for the next commit, and returns its number. Later changes belong to the commit after it.
-    fn close(&mut self, most: usize) -> (Changes, u64) {
+    fn close(&mut self, most: usize) -> (CommitChanges, u64) {
         // This commit serves all requests so far.
         (self.wanted, self.dirty_since, self.noted) = (false, None, false);
         let (blocks, freed) = self.fs.mem.close();
         let forward: Vec<_> = self.forward.drain(..self.forward.len().min(most)).collect();
         let swept: Vec<u64> = self.swept.drain(..self.swept.len().min(most)).collect();
         self.wanted |= !self.forward.is_empty() || !self.swept.is_empty();
-        let changes = Changes { blocks, freed, forward, swept, fields: self.fields() };
+        let changes = CommitChanges { blocks, freed, forward, swept, fields: self.fields() };
         self.epoch += 1;
         (changes, self.epoch - 1)
     }

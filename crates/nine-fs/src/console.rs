@@ -21,11 +21,11 @@ use std::sync::Arc;
 use nine_io::synth::{Ask, Dir, File};
 use nine_proto::{Errno, Error, Names, Result};
 
-use crate::archive::{Archive, State};
+use crate::archive::{Archive, ArchiveState};
 use crate::check::Depth;
 use crate::dump::Dumped;
 use crate::forecast::{at_this_rate, bytes, days_left, percent};
-use crate::users::Users;
+use crate::users::UserTable;
 
 const HELP: &str = "\
 dump [wait]        a dump of all there is now; with `wait` answered when it is on w
@@ -174,7 +174,8 @@ impl Archive {
             ("cache" | "worm", words) => self.tell_device(word, words),
             ("path", ino) => {
                 let ino = ino.parse().map_err(|_| wrong(format!("`{ino}` is no inode")))?;
-                let path = self.attempt(|state: &mut State| state.fs.path(state.fs.mem.root, ino)).await?;
+                let path =
+                    self.attempt(|state: &mut ArchiveState| state.fs.path(state.fs.mem.root, ino)).await?;
                 self.info(format_args!("inode {ino}: {path}"));
                 Ok(())
             }
@@ -186,11 +187,11 @@ impl Archive {
 
     /// Changes the table of users, and writes its file.
     async fn new_user(&self, words: &str) -> Result<()> {
-        let mut users = Users::clone(&*self.state().users);
+        let mut users = UserTable::clone(&*self.state().users);
         let said = users.newuser(words).map_err(|why| Error::new(Errno::EINVAL, why))?;
         let text = users.to_string();
         let now = self.time();
-        let ino = self.attempt(|state: &mut State| state.fs.put_users(&text, now)).await?;
+        let ino = self.attempt(|state: &mut ArchiveState| state.fs.put_users(&text, now)).await?;
         self.state().is_users_file(ino);
         self.state().users = Arc::new(users);
         self.sync().await?;
@@ -278,7 +279,7 @@ impl Archive {
     }
 
     /// Returns the present faults of the archive and its devices, the worst first.
-    fn trouble(&self, state: &State) -> Vec<String> {
+    fn trouble(&self, state: &ArchiveState) -> Vec<String> {
         let mut all = Vec::new();
         if let Some(error) = state.stopped.as_ref().filter(|_| state.follows.is_none()) {
             all.push(format!("stopped, nothing is changed any more: {error}"));

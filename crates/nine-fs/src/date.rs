@@ -1,7 +1,7 @@
 //! Dates, and the schedule of dumps.
 //!
 //! In: times in seconds since 1970, and a time zone. Out: dates in the zone, names of dumps, and whether a dump is due.
-//! Nothing here reads a clock, and only the creation of a [`Zone`] reads files.
+//! Nothing here reads a clock, and only the creation of a [`LocalZone`] reads files.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -18,9 +18,9 @@ const EARLIEST: i64 = -62_135_596_800;
 
 /// A time zone.
 #[derive(Clone, Debug)]
-pub(crate) struct Zone(TimeZone);
+pub(crate) struct LocalZone(TimeZone);
 
-impl Zone {
+impl LocalZone {
     /// Looks up a zone by its IANA name, in the system's database or in the one built into this program.
     pub(crate) fn new(name: &str) -> Result<Self, String> {
         let unknown = format!("no zone `{name}`: it is named as IANA does, for example Europe/Berlin or UTC");
@@ -33,9 +33,9 @@ impl Zone {
     }
 
     /// Returns the date of a time. Times before the year 1 or after 9999 count as the ends of that range.
-    pub(crate) fn day_of(&self, secs: i64) -> Day {
+    pub(crate) fn day_of(&self, secs: i64) -> CalendarDay {
         let date = self.date(secs);
-        Day {
+        CalendarDay {
             year: date.year().unsigned_abs(),
             month: date.month().unsigned_abs(),
             day: date.day().unsigned_abs(),
@@ -78,7 +78,7 @@ fn in_range(secs: i64) -> Timestamp {
     Timestamp::from_second(secs).expect("it is in range")
 }
 
-impl fmt::Display for Zone {
+impl fmt::Display for LocalZone {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.0.iana_name().unwrap_or("local"))
     }
@@ -86,7 +86,7 @@ impl fmt::Display for Zone {
 
 /// A date.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Day {
+pub(crate) struct CalendarDay {
     /// 0 to 9999.
     pub(crate) year: u16,
     /// 1 to 12.
@@ -95,7 +95,7 @@ pub(crate) struct Day {
     pub(crate) day: u8,
 }
 
-impl Day {
+impl CalendarDay {
     /// Returns the date, if it exists.
     pub(crate) fn new(year: u16, month: u8, day: u8) -> Option<Self> {
         let number = |byte: u8| i8::try_from(byte).ok();
@@ -115,14 +115,14 @@ impl Day {
     }
 }
 
-/// Parses a name in exactly the form that [`Day::dump_name`] writes. Returns month, day and number.
+/// Parses a name in exactly the form that [`CalendarDay::dump_name`] writes. Returns month, day and number.
 pub(crate) fn parse_dump_name(name: &str) -> Option<(u8, u8, u32)> {
     let right = name.bytes().all(|byte| byte.is_ascii_digit()) && name.as_bytes().get(4) != Some(&b'0');
     let (date, number) = right.then_some(name)?.split_at_checked(4)?;
     let (month, day) = (date[..2].parse().ok()?, date[2..].parse().ok()?);
     let number = if number.is_empty() { 0 } else { number.parse().ok()? };
     // 2000 has 29 February.
-    Day::new(2000, month, day).map(|day| (day.month, day.day, number))
+    CalendarDay::new(2000, month, day).map(|day| (day.month, day.day, number))
 }
 
 /// The times at which dumps are taken.
@@ -134,7 +134,7 @@ pub(crate) fn parse_dump_name(name: &str) -> Option<(u8, u8, u32)> {
 /// So two dumps are never farther apart than that, and on some days closer. With days it is the start of each date that
 /// is a multiple of that number of days after 1 January 1970.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Schedule {
+pub(crate) enum DumpSchedule {
     /// Never.
     Off,
     /// At these times of each day: minutes after midnight, in rising order.
@@ -168,7 +168,7 @@ impl ScheduleUnit {
 /// The longest interval in days.
 const DAYS_MAX: u16 = 366;
 
-impl Schedule {
+impl DumpSchedule {
     /// Parses `05:00`, `05:00,17:30`, `every 15m`, `every 2h`, `every 7d` or `off`.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let wrong = || {
@@ -199,13 +199,13 @@ impl Schedule {
     }
 
     /// Returns the first scheduled time after `after`.
-    pub(crate) fn next(&self, after: i64, zone: &Zone) -> Option<i64> {
+    pub(crate) fn next(&self, after: i64, zone: &LocalZone) -> Option<i64> {
         // Times of earlier dates are not later than `after`.
         self.around(after, 0, 3 + self.days_apart(), zone).find(|at| *at > after)
     }
 
     /// Returns the last scheduled time up to `now`.
-    fn latest(&self, now: i64, zone: &Zone) -> Option<i64> {
+    fn latest(&self, now: i64, zone: &LocalZone) -> Option<i64> {
         // A time of the next date may be earlier, if the clocks were set back over midnight.
         self.around(now, -2 - self.days_apart(), 1, zone).take_while(|at| *at <= now).last()
     }
@@ -219,14 +219,14 @@ impl Schedule {
     }
 
     /// Returns the scheduled times of the dates from `from` to `to` days after the date of `secs`, in order.
-    fn around(&self, secs: i64, from: i32, to: i32, zone: &Zone) -> impl Iterator<Item = i64> {
+    fn around(&self, secs: i64, from: i32, to: i32, zone: &LocalZone) -> impl Iterator<Item = i64> {
         let date = zone.date(secs);
         (from..=to)
             .filter_map(move |days| date.checked_add(days.days()).ok())
             .flat_map(move |date| self.of(date, zone))
     }
 
-    fn of(&self, date: Date, zone: &Zone) -> Vec<i64> {
+    fn of(&self, date: Date, zone: &LocalZone) -> Vec<i64> {
         let Some(midnight) = zone.midnight(date) else { return Vec::new() };
         match self {
             Self::Off => Vec::new(),
@@ -244,7 +244,7 @@ impl Schedule {
     }
 }
 
-impl fmt::Display for Schedule {
+impl fmt::Display for DumpSchedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Off => f.write_str("off"),
@@ -284,9 +284,9 @@ const REMEMBERED: usize = MINUTES_OF_DAY as usize;
 /// - At the start a dump is due at once if the last scheduled time is later than the last dump, whoever asked for that.
 ///   A last dump in the future prevents that, but suppresses only its own scheduled time.
 #[derive(Debug)]
-pub(crate) struct Due {
-    schedule: Schedule,
-    zone: Zone,
+pub(crate) struct DueClock {
+    schedule: DumpSchedule,
+    zone: LocalZone,
     /// The next scheduled time.
     next: Option<i64>,
     /// The clock at the last tick.
@@ -295,10 +295,10 @@ pub(crate) struct Due {
     fired: VecDeque<i64>,
 }
 
-impl Due {
+impl DueClock {
     /// Creates it. `last_dump` is the time of the last dump, or else of the creation of the file system; without it no
     /// dump counts as missed.
-    pub(crate) fn new(schedule: Schedule, zone: Zone, now: i64, last_dump: Option<i64>) -> Self {
+    pub(crate) fn new(schedule: DumpSchedule, zone: LocalZone, now: i64, last_dump: Option<i64>) -> Self {
         let missed =
             schedule.latest(now, &zone).filter(|missed| last_dump.is_some_and(|last| last < *missed));
         let fired = last_dump.and_then(|last| schedule.latest(last, &zone)).into_iter().collect();
@@ -351,12 +351,12 @@ mod tests {
 
     const HOUR: i64 = 3600;
 
-    fn zone(name: &str) -> Zone {
-        Zone::new(name).unwrap()
+    fn zone(name: &str) -> LocalZone {
+        LocalZone::new(name).unwrap()
     }
 
     /// Returns the time at which clocks show this, the first if there are two.
-    fn at(wall: &str, zone: &Zone) -> i64 {
+    fn at(wall: &str, zone: &LocalZone) -> i64 {
         let wall: DateTime = wall.parse().unwrap();
         let found = zone.0.to_ambiguous_timestamp(wall);
         assert!(!matches!(found.offset(), AmbiguousOffset::Gap { .. }), "{wall} is in a gap");
@@ -367,12 +367,12 @@ mod tests {
         text.parse::<Timestamp>().unwrap().as_second()
     }
 
-    fn schedule(text: &str) -> Schedule {
-        Schedule::parse(text).unwrap()
+    fn schedule(text: &str) -> DumpSchedule {
+        DumpSchedule::parse(text).unwrap()
     }
 
     /// Returns the scheduled times after `from`, up to `to`.
-    fn moments(text: &str, zone: &Zone, from: i64, to: i64) -> Vec<String> {
+    fn moments(text: &str, zone: &LocalZone, from: i64, to: i64) -> Vec<String> {
         let schedule = schedule(text);
         let next = |at: &i64| schedule.next(*at, zone);
         let found = std::iter::successors(next(&from), next).take_while(|at| *at <= to);
@@ -384,36 +384,36 @@ mod tests {
         let berlin = zone("Europe/Berlin");
         assert_eq!(berlin.to_string(), "Europe/Berlin");
         let day = berlin.day_of(utc("2026-11-20T23:00:00Z"));
-        assert_eq!(day, Day { year: 2026, month: 11, day: 21 });
+        assert_eq!(day, CalendarDay { year: 2026, month: 11, day: 21 });
         assert_eq!(zone("UTC").day_of(utc("2026-11-20T23:00:00Z")).day, 20);
         assert_eq!((day.year_name().as_str(), day.dump_name(0).as_str()), ("2026", "1121"));
         assert_eq!((day.dump_name(1).as_str(), day.dump_name(12).as_str()), ("11211", "112112"));
-        assert_eq!(Day { year: 7, month: 1, day: 2 }.year_name(), "0007");
+        assert_eq!(CalendarDay { year: 7, month: 1, day: 2 }.year_name(), "0007");
         assert_eq!(zone("Asia/Kathmandu").day_of(utc("2026-01-01T18:15:00Z")).day, 2);
         assert_eq!(zone("Asia/Kathmandu").day_of(utc("2026-01-01T18:14:59Z")).day, 1);
-        assert_eq!(zone("UTC").day_of(-1), Day { year: 1969, month: 12, day: 31 });
+        assert_eq!(zone("UTC").day_of(-1), CalendarDay { year: 1969, month: 12, day: 31 });
         for secs in [i64::MIN, i64::MAX] {
             for name in ["UTC", "Pacific/Kiritimati", "Pacific/Pago_Pago"] {
                 let day = zone(name).day_of(secs);
-                assert_eq!(Day::new(day.year, day.month, day.day), Some(day));
+                assert_eq!(CalendarDay::new(day.year, day.month, day.day), Some(day));
             }
         }
     }
 
     #[test]
     fn an_unknown_zone_is_said_to_be() {
-        let error = Zone::new("Europe/Berlinn").unwrap_err();
+        let error = LocalZone::new("Europe/Berlinn").unwrap_err();
         assert_eq!(
             error,
             "no zone `Europe/Berlinn`: it is named as IANA does, for example Europe/Berlin or UTC"
         );
-        assert!(Zone::new("").is_err());
-        Zone::local();
+        assert!(LocalZone::new("").is_err());
+        LocalZone::local();
     }
 
     #[test]
     fn names_of_dumps_are_read_as_written() {
-        let day = Day { year: 2026, month: 2, day: 29 };
+        let day = CalendarDay { year: 2026, month: 2, day: 29 };
         for number in [0, 1, 9, 10, 123, u32::MAX] {
             assert_eq!(parse_dump_name(&day.dump_name(number)), Some((2, 29, number)));
         }
@@ -425,7 +425,7 @@ mod tests {
         for number in 0..100_000 {
             let name = format!("{number:04}");
             if let Some((month, day, number)) = parse_dump_name(&name) {
-                assert_eq!(Day { year: 2000, month, day }.dump_name(number), name);
+                assert_eq!(CalendarDay { year: 2000, month, day }.dump_name(number), name);
             }
         }
     }
@@ -461,7 +461,7 @@ mod tests {
             "every 5s",
             "every 70000m",
         ]) {
-            let error = Schedule::parse(text).unwrap_err();
+            let error = DumpSchedule::parse(text).unwrap_err();
             assert!(error.contains(&format!("`{text}`")) && error.contains("every"), "{error}");
         }
     }
@@ -584,7 +584,7 @@ mod tests {
     }
 
     /// Ticks at these times, and returns those at which a dump was due.
-    fn run(due: &mut Due, looks: impl IntoIterator<Item = i64>) -> Vec<i64> {
+    fn run(due: &mut DueClock, looks: impl IntoIterator<Item = i64>) -> Vec<i64> {
         looks.into_iter().filter(|now| due.tick(*now)).collect()
     }
 
@@ -605,7 +605,7 @@ mod tests {
             for text in ["05:00", "02:30"] {
                 let zone = zone(name);
                 let (from, to) = (at("2010-01-01T00:00", &zone), at("2022-01-01T00:00", &zone));
-                let mut due = Due::new(schedule(text), zone.clone(), from, Some(from));
+                let mut due = DueClock::new(schedule(text), zone.clone(), from, Some(from));
                 let fired = run(&mut due, (from..to).step_by(3600));
                 let days: Vec<Date> = fired.iter().map(|at| zone.date(*at)).collect();
                 let skipped = "2011-12-30".parse().unwrap();
@@ -620,7 +620,7 @@ mod tests {
     fn what_was_missed_is_made_up_for_once() {
         let zone = zone("Europe/Berlin");
         let at = |wall| at(wall, &zone);
-        let new = |last| Due::new(schedule("05:00"), zone.clone(), at("2026-07-10T09:00"), last);
+        let new = |last| DueClock::new(schedule("05:00"), zone.clone(), at("2026-07-10T09:00"), last);
         let day = || minutes(at("2026-07-10T09:00"), at("2026-07-11T09:00"));
         let tomorrow = at("2026-07-11T05:00");
         // Down for four days.
@@ -654,7 +654,7 @@ mod tests {
                 [("05:00", 24 * HOUR), ("every 15m", HOUR / 4), ("every 1m", 60), ("05:00,17:30", 0)]
             {
                 let (from, turn) = (at("2026-07-09T04:00"), at("2026-07-10T05:00") + 30);
-                let mut due = Due::new(schedule(text), zone.clone(), from, Some(from));
+                let mut due = DueClock::new(schedule(text), zone.clone(), from, Some(from));
                 let before = run(&mut due, (from..=turn).step_by(30));
                 assert_eq!(before.last(), Some(&(turn - 30)));
                 let after = run(&mut due, (turn - back..turn + 26 * HOUR).step_by(10));
@@ -670,7 +670,7 @@ mod tests {
         let zone = zone("Europe/Berlin");
         let at = |wall| at(wall, &zone);
         let (now, last) = (at("2026-07-09T09:00"), at("2026-07-10T05:00") + 7);
-        let mut due = Due::new(schedule("05:00"), zone.clone(), now, Some(last));
+        let mut due = DueClock::new(schedule("05:00"), zone.clone(), now, Some(last));
         assert_eq!(run(&mut due, minutes(now, now + 2 * SECONDS_OF_DAY)), [at("2026-07-11T05:00")]);
     }
 
@@ -680,7 +680,7 @@ mod tests {
         let at = |wall| at(wall, &zone);
         for text in ["05:00", "every 15m"] {
             let now = at("2026-07-10T05:00") + 30;
-            let mut due = Due::new(schedule(text), zone.clone(), now - 60, Some(now - 60));
+            let mut due = DueClock::new(schedule(text), zone.clone(), now - 60, Some(now - 60));
             let far = at("2099-03-04T12:34");
             assert_eq!(run(&mut due, [now, far, far + 30, far + 60]), [now, far]);
             // Back, and a little farther: today's dump is not due again, and the next one is.
@@ -691,7 +691,7 @@ mod tests {
         }
         // Five days ahead and back: the dumps that were due then are due again.
         let from = at("2026-07-10T12:00");
-        let mut due = Due::new(schedule("05:00"), zone.clone(), from, Some(from));
+        let mut due = DueClock::new(schedule("05:00"), zone.clone(), from, Some(from));
         assert_eq!(run(&mut due, minutes(from, from + 5 * SECONDS_OF_DAY)).len(), 5);
         let back = run(&mut due, minutes(from, from + 5 * SECONDS_OF_DAY));
         assert!(back[0] <= at("2026-07-12T05:00") && back.len() >= 4, "{back:?}");
@@ -703,7 +703,7 @@ mod tests {
         let now = utc("2026-07-10T10:00:00Z");
         for ahead in (1..200).step_by(3) {
             for text in ["05:00", "every 2h", "every 15m"] {
-                let mut due = Due::new(schedule(text), zone.clone(), now, Some(now));
+                let mut due = DueClock::new(schedule(text), zone.clone(), now, Some(now));
                 run(&mut due, [now + 60, now + ahead * HOUR, now + ahead * HOUR + 60]);
                 let first = run(&mut due, minutes(now + 120, now + 3 * SECONDS_OF_DAY))[0];
                 let schedule = schedule(text);
@@ -718,10 +718,10 @@ mod tests {
         let zone = zone("Europe/Berlin");
         let now = at("2026-07-10T10:00", &zone);
         for step in [60, HOUR, SECONDS_OF_DAY, 40 * SECONDS_OF_DAY, 70 * 365 * SECONDS_OF_DAY] {
-            let mut due = Due::new(schedule("every 15m"), zone.clone(), now, Some(now));
+            let mut due = DueClock::new(schedule("every 15m"), zone.clone(), now, Some(now));
             assert_eq!(run(&mut due, [now, now + step, now + step + 1]).len(), usize::from(step > 60));
         }
-        let mut due = Due::new(Schedule::Off, zone, now, Some(0));
+        let mut due = DueClock::new(DumpSchedule::Off, zone, now, Some(0));
         assert_eq!(run(&mut due, [now, now + SECONDS_OF_DAY]), [0; 0]);
         assert_eq!(due.next(now), None);
     }
@@ -731,7 +731,7 @@ mod tests {
         for name in ["Europe/Berlin", "Pacific/Apia", "UTC"] {
             for text in ["05:00", "every 1m", "off"] {
                 for now in [i64::MIN, EARLIEST, 0, Timestamp::MAX.as_second(), i64::MAX] {
-                    let mut due = Due::new(schedule(text), zone(name), now, Some(0));
+                    let mut due = DueClock::new(schedule(text), zone(name), now, Some(0));
                     run(
                         &mut due,
                         [i64::MAX, 0, i64::MIN, i64::MAX, utc("9999-12-30T21:59:59Z"), 1, EARLIEST],

@@ -13,34 +13,34 @@ use std::time::Duration;
 use nine_block::{Error as Wrong, Kind};
 use nine_proto::{Errno, Error, Result, Time};
 
-use crate::archive::{Archive, State as Whole, errno};
-use crate::cw::{self, Date, Newest, Segment, Super, WAITING_MOST, Waiting};
-use crate::date::{Day, Due, Schedule};
-use crate::fs::{Op, Stop};
-use crate::item::{DumpRecord, Extent, Key, What};
+use crate::archive::{Archive, ArchiveState as Whole, errno};
+use crate::cw::{self, DumpName, DumpSuper, NewestSuper, SegmentWriter, WAITING_MAX, WaitingDump};
+use crate::date::{CalendarDay, DueClock, DumpSchedule};
+use crate::fs::{FsResult, OperationStop};
+use crate::item::{DecodedKey, DumpRecord, FileExtent, ItemKey};
 use crate::jobs::yield_now;
-use crate::ptr::{NEW, Ptr};
-use crate::tree::node::{Node, NodeMut};
-use crate::tree::{Miss, Nodes};
+use crate::ptr::{BlockPtr, NEW};
+use crate::tree::node::{NodeMut, NodeRef};
+use crate::tree::{NodeMiss, NodeStore};
 use std::future::poll_fn;
 use std::task::Poll;
 
 /// Bytes that are copied per tick while clients are active.
 const SHARE: i64 = 512 << 10;
 /// Clients are active if a request has come within this time.
-const IDLE: Duration = Duration::from_millis(100);
+const CLIENT_IDLE_MIN: Duration = Duration::from_millis(100);
 /// Delay before a failed copy is retried.
-const RETRY: Duration = Duration::from_secs(10);
+const COPY_RETRY_DELAY: Duration = Duration::from_secs(10);
 /// Bytes of blocks that are copied between two commits.
-const BATCH: usize = 64 << 20;
+const COPY_BATCH_LEN: usize = 64 << 20;
 /// Bytes of an extent that are read at a time.
 const READ: usize = 1 << 20;
 /// Maximum generation: no archive has more dumps.
-const DUMPS_MOST: u32 = 1 << 19;
+const DUMPS_MAX: u32 = 1 << 19;
 
 /// A dump in memory.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Dump {
+pub(crate) struct LoadedDump {
     pub(crate) record: DumpRecord,
 }
 
@@ -61,7 +61,7 @@ pub struct Dumped {
 
 /// The state of copies and sweeps.
 #[derive(Default)]
-pub(crate) struct State {
+pub(crate) struct CopyState {
     busy: bool,
     stop: bool,
     /// Why the last copy has failed, and when it is retried.
@@ -77,17 +77,17 @@ pub(crate) struct State {
     pub(crate) is_off: bool,
     /// An automatic dump is being taken.
     marking: bool,
-    due: Option<Due>,
+    due: Option<DueClock>,
 }
 
-impl State {
+impl CopyState {
     pub(crate) fn is_busy(&self) -> bool {
         self.busy
     }
 
     /// Returns whether no client is active.
     pub(crate) fn is_idle(&self, now: Duration) -> bool {
-        now.saturating_sub(self.active) > IDLE
+        now.saturating_sub(self.active) > CLIENT_IDLE_MIN
     }
 
     pub(crate) fn is_stopped(&self) -> bool {
@@ -123,21 +123,23 @@ impl State {
 
 impl Whole {
     /// Takes the snapshot of a dump.
-    fn mark(&mut self, time: Time, day: Day) -> Op<Waiting> {
-        if self.waiting.len() >= WAITING_MOST {
-            let text = format!("{WAITING_MOST} dumps wait to be copied: no more until one is on the worm");
+    fn mark(&mut self, time: Time, day: CalendarDay) -> FsResult<WaitingDump> {
+        if self.waiting.len() >= WAITING_MAX {
+            let text = format!("{WAITING_MAX} dumps wait to be copied: no more until one is on the worm");
             return Err(Error::new(Errno::EBUSY, text).into());
         }
         let generation = self.fs.mem.generation;
-        if generation >= DUMPS_MOST {
-            return Err(Error::new(Errno::ENOSPC, format!("there are {DUMPS_MOST} dumps: no more")).into());
+        if generation >= DUMPS_MAX {
+            return Err(Error::new(Errno::ENOSPC, format!("there are {DUMPS_MAX} dumps: no more")).into());
         }
-        let key = Key::dump(generation);
+        let key = ItemKey::dump(generation);
         self.fs.settle()?;
         self.fs.touch(&[&key])?;
         // A dump frees slots later, so it may use the reserve, and does not wait for a dump.
         self.fs.room_behind(8, 0).map_err(|stop| match stop {
-            Stop::Full => Stop::Error(Error::new(Errno::ENOSPC, "there is no room for a dump")),
+            OperationStop::Full => {
+                OperationStop::Error(Error::new(Errno::ENOSPC, "there is no room for a dump"))
+            }
             stop => stop,
         })?;
         let same = self.dumps.values().filter(|dump| dump.record.day == day);
@@ -148,10 +150,10 @@ impl Whole {
         self.fs.mem.generation += 1;
         self.fs.put(&key, &record.encode());
         self.tell_dump(&format!("{}/{}", day.year_name(), day.dump_name(number)));
-        self.dumps.insert(generation, Dump { record });
-        let Day { year, month, day } = day;
-        let (date, next_inode) = (Date { year, month, day, number }, self.fs.next_inode);
-        let waiting = Waiting { generation, root, time, date, segment: 0, next_inode };
+        self.dumps.insert(generation, LoadedDump { record });
+        let CalendarDay { year, month, day } = day;
+        let (date, next_inode) = (DumpName { year, month, day, number }, self.fs.next_inode);
+        let waiting = WaitingDump { generation, root, time, date, segment: 0, next_inode };
         self.waiting.push(waiting);
         self.dumper.dirty = true;
         Ok(waiting)
@@ -165,24 +167,24 @@ impl Whole {
 
     /// Replaces pointers to forwarded rows on the path to the leaf of this key, and in the leaf. Returns the first key
     /// after the leaf; `None` if it was the last.
-    fn sweep(&mut self, from: &[u8]) -> Op<Option<Vec<u8>>> {
-        let worm = |cw: &cw::Cw, at: Ptr| match at.row() {
+    fn sweep(&mut self, from: &[u8]) -> FsResult<Option<Vec<u8>>> {
+        let worm = |cw: &cw::Cw, at: BlockPtr| match at.row() {
             None => Ok(None),
             Some(row) => match cw.worm_of_now(row) {
-                Some(found) => Ok(found.map(|worm| Ptr { at: worm, ..at })),
-                None => Err(Stop::Page(row)),
+                Some(found) => Ok(found.map(|worm| BlockPtr { at: worm, ..at })),
+                None => Err(OperationStop::Page(row)),
             },
         };
         let most = self.fs.most();
         let mem = &mut self.fs.mem;
         let cw = mem.cw.clone();
         if mem.changed().0 >= most {
-            return Err(Stop::Wait);
+            return Err(OperationStop::Wait);
         }
         if let Some(root) = worm(&cw, mem.root)? {
             mem.root = root;
         }
-        let (mut at, mut end): (Ptr, Option<Vec<u8>>) = (mem.root, None);
+        let (mut at, mut end): (BlockPtr, Option<Vec<u8>>) = (mem.root, None);
         // The level of the next node.
         let mut below = None;
         loop {
@@ -191,22 +193,22 @@ impl Whole {
                 return Ok(end);
             }
             let block = mem.node(at)?;
-            let node = Node(&block);
+            let node = NodeRef(&block);
             if let Some(level) = below.filter(|level| *level != node.level()) {
-                return Err(Miss(at, Some(level)).into());
+                return Err(NodeMiss(at, Some(level)).into());
             }
             below = node.level().checked_sub(1);
             let mut changes: Vec<(usize, Vec<u8>)> = Vec::new();
             let is_leaf = node.level() == 0;
             for i in 0..node.len() {
                 let (key, value) = node.cell(i);
-                let old = match (is_leaf, Key::parse(key)) {
+                let old = match (is_leaf, ItemKey::parse(key)) {
                     (false, _) => node.child(i),
-                    (true, Some(What::Extent(..))) => match Extent::decode(value) {
+                    (true, Some(DecodedKey::Extent(..))) => match FileExtent::decode(value) {
                         Some(extent) => extent.at,
                         None => continue,
                     },
-                    (true, Some(What::Dump(_))) => match DumpRecord::decode(value) {
+                    (true, Some(DecodedKey::Dump(_))) => match DumpRecord::decode(value) {
                         Some(record) => record.root,
                         None => continue,
                     },
@@ -215,11 +217,11 @@ impl Whole {
                 let Some(new) = worm(&cw, old)? else { continue };
                 let value = match is_leaf {
                     false => crate::tree::node::pointer(new).to_vec(),
-                    true => match Extent::decode(value) {
-                        Some(extent) => Extent { at: new, ..extent }.encode().to_vec(),
+                    true => match FileExtent::decode(value) {
+                        Some(extent) => FileExtent { at: new, ..extent }.encode().to_vec(),
                         // The record in memory is newer than the one in the tree.
-                        None => match (Key::parse(key), DumpRecord::decode(value)) {
-                            (Some(What::Dump(generation)), Some(record)) => {
+                        None => match (ItemKey::parse(key), DumpRecord::decode(value)) {
+                            (Some(DecodedKey::Dump(generation)), Some(record)) => {
                                 let known = self.dumps.get(&generation).map_or(record, |dump| dump.record);
                                 DumpRecord { root: new, ..known }.encode().to_vec()
                             }
@@ -247,7 +249,7 @@ impl Whole {
             }
             let Some((i, key)) = next else { return Ok(end) };
             end = key.or(end);
-            at = Node(&mem.get(at)?).child(i);
+            at = NodeRef(&mem.get(at)?).child(i);
         }
     }
 }
@@ -274,7 +276,7 @@ impl Archive {
     pub fn dumps(&self) -> Vec<Dumped> {
         let state = &*self.state();
         let waits = |generation| state.waiting.iter().any(|waiting| waiting.generation == generation);
-        let dumps = state.dumps.iter().map(|(generation, Dump { record })| Dumped {
+        let dumps = state.dumps.iter().map(|(generation, LoadedDump { record })| Dumped {
             name: format!("{}/{}", record.day.year_name(), record.day.dump_name(record.number)),
             time: record.time,
             generation: *generation,
@@ -289,12 +291,12 @@ impl Archive {
     /// # Errors
     /// A description of the syntax error.
     pub fn schedule(&self, words: &str) -> std::result::Result<(), String> {
-        let schedule = Schedule::parse(words)?;
+        let schedule = DumpSchedule::parse(words)?;
         let now = self.time().sec;
         let last = self.state().dumps.values().next_back().map(|dump| dump.record.time.sec);
         // A dump with a time in the future must not delay the next one.
         let last = last.unwrap_or(self.0.label.made.sec).min(now);
-        let due = Due::new(schedule, self.0.zone.clone(), now, Some(last));
+        let due = DueClock::new(schedule, self.0.zone.clone(), now, Some(last));
         self.state().dumper.due = Some(due);
         Ok(())
     }
@@ -426,7 +428,7 @@ impl Archive {
                 archive.error(format_args!(
                     "{error}: the dump waits on the cache device, and is copied again later"
                 ));
-                state.dumper.trouble = Some((error.text.to_string(), state.now + RETRY));
+                state.dumper.trouble = Some((error.text.to_string(), state.now + COPY_RETRY_DELAY));
             }
             state.waiters.wake();
         });
@@ -455,7 +457,7 @@ impl Archive {
     }
 
     /// Copies the oldest dump to w.
-    async fn copy(&self, waiting: Waiting) -> nine_block::Result<()> {
+    async fn copy(&self, waiting: WaitingDump) -> nine_block::Result<()> {
         let cw = &self.0.cw;
         if cw.in_place() {
             // w may have grown since there was no room.
@@ -483,7 +485,7 @@ impl Archive {
                 it
             }
             None => {
-                let mut segment = Segment::new(cw, first, next);
+                let mut segment = SegmentWriter::new(cw, first, next);
                 match self.copy_segment(waiting, before, &mut segment).await {
                     Ok(Some(it)) => it,
                     Ok(None) => return Ok(()),
@@ -497,7 +499,7 @@ impl Archive {
         {
             let state = &mut *self.state();
             state.waiting.remove(0);
-            state.newest = Newest { at: first, generation: it.generation, blocks: it.blocks as u32 };
+            state.newest = NewestSuper { at: first, generation: it.generation, blocks: it.blocks as u32 };
             state.newest_epoch = it.epoch;
             if !cw.in_place() {
                 state.next_worm = state.next_worm.max(it.next);
@@ -516,20 +518,30 @@ impl Archive {
     /// Copies a whole dump and writes its superblock. `None`: it was told to stop.
     async fn copy_segment(
         &self,
-        waiting: Waiting,
+        waiting: WaitingDump,
         before: (u64, u32),
-        segment: &mut Segment,
-    ) -> nine_block::Result<Option<Super>> {
+        segment: &mut SegmentWriter,
+    ) -> nine_block::Result<Option<DumpSuper>> {
         let Some(root) = self.copy_tree(waiting.root, segment).await? else { return Ok(None) };
         self.forward(segment).await?;
-        let Waiting { generation, time, date, next_inode, .. } = waiting;
+        let WaitingDump { generation, time, date, next_inode, .. } = waiting;
         let epoch = self.0.epoch;
-        let it =
-            Super { generation, root, time, date, before, next: 0, next_inode, blocks: 0, behind: 0, epoch };
+        let it = DumpSuper {
+            generation,
+            root,
+            time,
+            date,
+            before,
+            next: 0,
+            next_inode,
+            blocks: 0,
+            behind: 0,
+            epoch,
+        };
         segment.seal(it).await.map(Some)
     }
 
-    fn copy_failed(&self, segment: Segment) {
+    fn copy_failed(&self, segment: SegmentWriter) {
         let (is_place_bad, next) = (segment.is_place_bad(), segment.next());
         self.0.cw.copying_failed(segment.give_up().into_iter());
         let most = self.0.cw.worm_blocks();
@@ -546,7 +558,7 @@ impl Archive {
     }
 
     /// Records copied blocks as forwarded, in a durable commit.
-    async fn forward(&self, segment: &mut Segment) -> nine_block::Result<()> {
+    async fn forward(&self, segment: &mut SegmentWriter) -> nine_block::Result<()> {
         let come = segment.durable().await?;
         {
             let state = &mut *self.state();
@@ -567,8 +579,8 @@ impl Archive {
     /// taken.
     pub(crate) async fn known_dumps(
         &self,
-        mut dumps: BTreeMap<u32, Dump>,
-    ) -> nine_block::Result<BTreeMap<u32, Dump>> {
+        mut dumps: BTreeMap<u32, LoadedDump>,
+    ) -> nine_block::Result<BTreeMap<u32, LoadedDump>> {
         let (waiting, mut at, mut blocks) = {
             let state = &*self.state();
             let waiting: Vec<u32> = state.waiting.iter().map(|waiting| waiting.generation).collect();
@@ -579,8 +591,9 @@ impl Archive {
                 dump.record.root = root;
             }
         }
-        let is_new =
-            |(generation, dump): (&u32, &Dump)| dump.record.segment == 0 && !waiting.contains(generation);
+        let is_new = |(generation, dump): (&u32, &LoadedDump)| {
+            dump.record.segment == 0 && !waiting.contains(generation)
+        };
         let mut last = u32::MAX;
         while at != 0 && dumps.iter().any(is_new) {
             let it = match self.0.cw.superblock_of(at, blocks).await {
@@ -604,16 +617,20 @@ impl Archive {
     }
 
     /// Returns the address of a block on w, if it is there.
-    pub(crate) async fn on_worm(&self, at: Ptr) -> nine_block::Result<Option<Ptr>> {
+    pub(crate) async fn on_worm(&self, at: BlockPtr) -> nine_block::Result<Option<BlockPtr>> {
         match at.row() {
             None => Ok(Some(at)),
-            Some(row) => Ok(self.0.cw.worm_of(row).await?.map(|worm| Ptr { at: worm, ..at })),
+            Some(row) => Ok(self.0.cw.worm_of(row).await?.map(|worm| BlockPtr { at: worm, ..at })),
         }
     }
 
     /// Copies the new blocks of a tree, children before parents. Returns the root's address on w; `None`: it was told
     /// to stop.
-    async fn copy_tree(&self, root: Ptr, segment: &mut Segment) -> nine_block::Result<Option<Ptr>> {
+    async fn copy_tree(
+        &self,
+        root: BlockPtr,
+        segment: &mut SegmentWriter,
+    ) -> nine_block::Result<Option<BlockPtr>> {
         if let Some(root) = self.on_worm(root).await? {
             return Ok(Some(root));
         }
@@ -624,15 +641,15 @@ impl Archive {
                 return Ok(None);
             }
             let top = stack.last_mut().expect("it is not empty before the root is done");
-            if top.next == Node(&top.content).len() {
-                let Frame { at, content, owner, .. } = stack.pop().expect("there is a top");
-                let level = Node(&content).level();
-                let kind = if level == 0 { cw::Kind::Leaf } else { cw::Kind::Branch };
-                if segment.come() >= BATCH / self.0.cw.block() {
+            if top.next == NodeRef(&top.content).len() {
+                let NodeCopy { at, content, owner, .. } = stack.pop().expect("there is a top");
+                let level = NodeRef(&content).level();
+                let kind = if level == 0 { cw::BlockKind::Leaf } else { cw::BlockKind::Branch };
+                if segment.come() >= COPY_BATCH_LEN / self.0.cw.block() {
                     self.forward(segment).await?;
                 }
                 let worm = segment.put(kind, (at.at, at.made), (owner, level.into()), &content).await?;
-                let come = Ptr { at: worm, ..at };
+                let come = BlockPtr { at: worm, ..at };
                 let Some(parent) = stack.last_mut() else { return Ok(Some(come)) };
                 let i = parent.next - 1;
                 NodeMut(&mut parent.content).set_ptr(i, come);
@@ -640,29 +657,29 @@ impl Archive {
             }
             let i = top.next;
             top.next += 1;
-            let (key, value) = Node(&top.content).cell(i);
-            if Node(&top.content).level() > 0 {
-                let child = Node(&top.content).child(i);
+            let (key, value) = NodeRef(&top.content).cell(i);
+            if NodeRef(&top.content).level() > 0 {
+                let child = NodeRef(&top.content).child(i);
                 match self.on_worm(child).await? {
                     Some(there) => NodeMut(&mut top.content).set_ptr(i, there),
                     None => {
-                        let level = Node(&top.content).level() - 1;
+                        let level = NodeRef(&top.content).level() - 1;
                         let frame = self.frame(child, Some(level)).await?;
                         stack.push(frame);
                     }
                 }
                 continue;
             }
-            match Key::parse(key) {
-                Some(What::Extent(ino, block)) => {
-                    let Some(extent) = Extent::decode(value).filter(|extent| extent.at.row().is_some())
+            match ItemKey::parse(key) {
+                Some(DecodedKey::Extent(ino, block)) => {
+                    let Some(extent) = FileExtent::decode(value).filter(|extent| extent.at.row().is_some())
                     else {
                         continue;
                     };
                     let at = self.copy_extent(ino, block, extent, segment).await?;
-                    NodeMut(&mut top.content).overwrite(i, &Extent { at, ..extent }.encode());
+                    NodeMut(&mut top.content).overwrite(i, &FileExtent { at, ..extent }.encode());
                 }
-                Some(What::Dump(generation)) => {
+                Some(DecodedKey::Dump(generation)) => {
                     let Some(record) = DumpRecord::decode(value) else { continue };
                     // Older dumps were copied before this one, so their records in memory are newer.
                     let known = self.state().dumps.get(&generation).map(|dump| dump.record);
@@ -676,25 +693,25 @@ impl Archive {
     }
 
     /// Reads a node as it is on the device.
-    pub(crate) async fn frame(&self, at: Ptr, level: Option<u8>) -> nine_block::Result<Frame> {
+    pub(crate) async fn frame(&self, at: BlockPtr, level: Option<u8>) -> nine_block::Result<NodeCopy> {
         let block = self.0.cached.get(at.at).await?;
-        let is_it = cw::Tag::made(&block) == at.made && cw::Tag::is_node(&block);
-        if !is_it || level.is_some_and(|level| Node(&block).level() != level) {
+        let is_it = cw::BlockTag::made(&block) == at.made && cw::BlockTag::is_node(&block);
+        if !is_it || level.is_some_and(|level| NodeRef(&block).level() != level) {
             let text = format!("block {:#x} is no node of its generation and level", at.at);
             return Err(Wrong::new(Kind::Failed, text));
         }
         let content = block[..block.len() - cw::TAG].to_vec();
         let owner = crate::memory::owner(&content);
-        Ok(Frame { at, content, owner, next: 0 })
+        Ok(NodeCopy { at, content, owner, next: 0 })
     }
 
     async fn copy_extent(
         &self,
         ino: u64,
         block: u64,
-        extent: Extent,
-        segment: &mut Segment,
-    ) -> nine_block::Result<Ptr> {
+        extent: FileExtent,
+        segment: &mut SegmentWriter,
+    ) -> nine_block::Result<BlockPtr> {
         let cw = &self.0.cw;
         let last = extent.split(extent.count - 1, 1).at;
         if let (Some(first), Some(end)) = (self.on_worm(extent.at).await?, self.on_worm(last).await?)
@@ -702,7 +719,7 @@ impl Archive {
         {
             return Ok(first);
         }
-        if segment.come() + extent.count as usize > BATCH / cw.block() {
+        if segment.come() + extent.count as usize > COPY_BATCH_LEN / cw.block() {
             self.forward(segment).await?;
         }
         if let Some(place) = cw.stays(extent.at.at, extent.count.into()).await? {
@@ -711,7 +728,7 @@ impl Archive {
             self.pace(i64::from(extent.count) * cw.block() as i64).await;
             cw.stands(extent.at.at, extent.count.into()).await?;
             segment.stay(extent.at.at - NEW, place, extent.count.into());
-            return Ok(Ptr { at: place, ..extent.at });
+            return Ok(BlockPtr { at: place, ..extent.at });
         }
         segment.keep_together(extent.count.into())?;
         let (mut done, mut first) = (0, None);
@@ -723,13 +740,13 @@ impl Archive {
                 let at = extent.split(n, 1).at;
                 let content = &content[..content.len() - cw::TAG];
                 let whose = (ino, block + u64::from(n));
-                let worm = segment.put(cw::Kind::File, (at.at, at.made), whose, content).await?;
+                let worm = segment.put(cw::BlockKind::File, (at.at, at.made), whose, content).await?;
                 first.get_or_insert(worm);
             }
             done += count;
         }
         let at = first.expect("an extent has a block");
-        Ok(Ptr { at, ..extent.at })
+        Ok(BlockPtr { at, ..extent.at })
     }
 
     /// Waits until `bytes` more may be copied.
@@ -791,8 +808,8 @@ impl Archive {
 }
 
 /// A node on its way to w.
-pub(crate) struct Frame {
-    at: Ptr,
+pub(crate) struct NodeCopy {
+    at: BlockPtr,
     pub(crate) content: Vec<u8>,
     owner: u64,
     next: usize,

@@ -10,20 +10,20 @@ use std::time::Duration;
 use nine_block::{Device, Error as Wrong, Kind, Ram, ReadOnly};
 
 use crate::archive::{Archive, Settings};
-use crate::cw::{Cw, Newest, Recovering};
-use crate::dump::Dump;
+use crate::cw::{Cw, NewestSuper, RecoverOptions};
+use crate::dump::LoadedDump;
 use crate::jobs::Driver;
 use crate::recover::record_of;
 
 /// Time between two looks at the worm.
-const EVERY: Duration = Duration::from_secs(5);
+const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 /// One of this number of looks searches beyond the expected address of the next dump, because unwritable blocks of w
 /// may have been skipped.
 const FAR: u32 = 120;
 
 /// The state of a follower.
 #[derive(Default)]
-pub(crate) struct State {
+pub(crate) struct FollowerState {
     last: Duration,
     looks: u32,
     busy: bool,
@@ -31,7 +31,7 @@ pub(crate) struct State {
     trouble: Option<String>,
 }
 
-impl State {
+impl FollowerState {
     /// Returns the line for the status.
     pub(crate) fn said(&self) -> String {
         match &self.trouble {
@@ -50,15 +50,15 @@ impl Archive {
         let w: Arc<dyn Device> = Arc::new(ReadOnly::new(w));
         let label = Cw::label(&*w).await?;
         let c: Arc<dyn Device> = Arc::new(Ram::new(Cw::least(label.block)));
-        let how = Recovering { date: None, fastworm: Some(true), incarnation: 1 };
+        let how = RecoverOptions { date: None, fastworm: Some(true), incarnation: 1 };
         let (cw, _, chain) = Cw::recover(c, w, &how).await?;
         let why = Wrong::new(Kind::ReadOnly, "it follows the worm of another server, where it is changed");
         let (archive, driver) = Self::on(cw, label, settings, Some(why)).await?;
         {
             let state = &mut *archive.state();
-            state.follows = Some(self::State::default());
+            state.follows = Some(self::FollowerState::default());
             let dumps =
-                chain.dumps.iter().map(|(at, it)| (it.generation, Dump { record: record_of(*at, it) }));
+                chain.dumps.iter().map(|(at, it)| (it.generation, LoadedDump { record: record_of(*at, it) }));
             state.dumps = dumps.collect();
         }
         Ok((archive, driver))
@@ -68,7 +68,7 @@ impl Archive {
         let far = {
             let state = &mut *self.state();
             let Some(follows) = &mut state.follows else { return };
-            if follows.busy || now.saturating_sub(follows.last) < EVERY {
+            if follows.busy || now.saturating_sub(follows.last) < LOOK_INTERVAL {
                 return;
             }
             (follows.busy, follows.last, follows.looks) = (true, now, follows.looks + 1);
@@ -101,12 +101,12 @@ impl Archive {
             return Ok(());
         }
         for (at, it) in worm.chain(next, after).await?.dumps {
-            let newest = Newest { at, generation: it.generation, blocks: it.blocks as u32 };
+            let newest = NewestSuper { at, generation: it.generation, blocks: it.blocks as u32 };
             cw.followed(newest, &it);
             let state = &mut *self.state();
             (state.newest, state.next_worm, state.newest_epoch) = (newest, it.next, it.epoch);
             state.fs.mem.root = it.root;
-            state.dumps.insert(it.generation, Dump { record: record_of(at, &it) });
+            state.dumps.insert(it.generation, LoadedDump { record: record_of(at, &it) });
             state.users_may_be_others();
             state.changes.forget();
             state.tell_dump(&crate::recover::name(it.date));

@@ -3,7 +3,7 @@
 //! In: numbers of bytes and blocks, times and sizes of dumps. Out: text for the status of an archive.
 
 /// The period of which the growth of a worm is measured, in seconds.
-const WINDOW: i64 = 30 * DAY;
+const GROWTH_WINDOW_SECS: i64 = 30 * DAY;
 const DAY: i64 = 86_400;
 /// Longer forecasts are not shown in days.
 const DAYS_MAX: u64 = 3650;
@@ -14,7 +14,8 @@ pub(crate) type DumpSize = (i64, u64);
 /// Returns the days until a worm with `left` free blocks is full, at its growth from the first to the last dump of the
 /// last 30 days. `None`: there are fewer than two such dumps, or it has not grown.
 pub(crate) fn days_left(dumps: impl IntoIterator<Item = DumpSize>, now: i64, left: u64) -> Option<u64> {
-    let recent = dumps.into_iter().filter(|(time, _)| (now.saturating_sub(WINDOW)..=now).contains(time));
+    let recent =
+        dumps.into_iter().filter(|(time, _)| (now.saturating_sub(GROWTH_WINDOW_SECS)..=now).contains(time));
     let mut recent: Vec<DumpSize> = recent.collect();
     // If the clock was set back, later dumps have earlier times.
     recent.sort_unstable();

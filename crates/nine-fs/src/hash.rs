@@ -6,5 +6,5 @@ use std::collections::{HashMap, HashSet};
 
 use foldhash::fast::FixedState;
 
-pub(crate) type Map<K, V> = HashMap<K, V, FixedState>;
-pub(crate) type Set<K> = HashSet<K, FixedState>;
+pub(crate) type FixedMap<K, V> = HashMap<K, V, FixedState>;
+pub(crate) type FixedSet<K> = HashSet<K, FixedState>;

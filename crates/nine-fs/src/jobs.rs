@@ -1,7 +1,8 @@
 //! Background jobs: futures that one driver polls.
 //!
-//! In: [`Jobs::begin`], from any thread. Out: nothing; a job reports its own result. The program polls the [`Driver`]
-//! on any thread or runtime, and the jobs run there. Waking a job never runs it, so it may be woken with locks held.
+//! In: [`JobQueue::begin`], from any thread. Out: nothing; a job reports its own result. The program polls the
+//! [`Driver`] on any thread or runtime, and the jobs run there. Waking a job never runs it, so it may be woken with
+//! locks held.
 //!
 //! The number of jobs is bounded by their callers: one per request, and one commit, one copy and one sweep.
 
@@ -11,12 +12,12 @@ use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
-use crate::hash::Map;
+use crate::hash::FixedMap;
 
-type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+type JobWork = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Jobs that are polled before the driver yields to other tasks of its thread.
-const TURN: usize = 64;
+const JOBS_PER_SLICE: usize = 64;
 
 /// Yields once to other tasks.
 pub(crate) async fn yield_now() {
@@ -30,13 +31,13 @@ pub(crate) async fn yield_now() {
 
 /// The jobs of an archive.
 #[derive(Clone, Default)]
-pub(crate) struct Jobs(Arc<Mutex<Queue>>);
+pub(crate) struct JobQueue(Arc<Mutex<JobQueueState>>);
 
 #[derive(Default)]
-struct Queue {
-    ready: VecDeque<Arc<Job>>,
+struct JobQueueState {
+    ready: VecDeque<Arc<QueuedJob>>,
     /// Jobs that have not ended, by number.
-    running: Map<u64, Arc<Job>>,
+    running: FixedMap<u64, Arc<QueuedJob>>,
     next: u64,
     driver: Option<Waker>,
     closed: bool,
@@ -44,26 +45,27 @@ struct Queue {
     gone: bool,
 }
 
-struct Job {
-    jobs: Jobs,
+struct QueuedJob {
+    jobs: JobQueue,
     number: u64,
-    state: Mutex<State>,
+    state: Mutex<JobState>,
 }
 
-struct State {
+struct JobState {
     /// `None` while it is polled and after it has ended.
-    work: Option<Work>,
+    work: Option<JobWork>,
     queued: bool,
 }
 
-/// Polls the jobs. It ends when they are [closed](Jobs::close) and none is left. Dropping it drops the remaining jobs.
-pub struct Driver(Jobs);
+/// Polls the jobs. It ends when they are [closed](JobQueue::close) and none is left. Dropping it drops the remaining
+/// jobs.
+pub struct Driver(JobQueue);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Jobs {
+impl JobQueue {
     /// Returns the future that polls the jobs.
     pub(crate) fn driver(&self) -> Driver {
         Driver(self.clone())
@@ -71,11 +73,11 @@ impl Jobs {
 
     /// Starts a job.
     pub(crate) fn begin(&self, work: impl Future<Output = ()> + Send + 'static) {
-        let state = Mutex::new(State { work: Some(Box::pin(work)), queued: false });
+        let state = Mutex::new(JobState { work: Some(Box::pin(work)), queued: false });
         let (job, is_there) = {
             let queue = &mut *lock(&self.0);
             queue.next += 1;
-            let job = Arc::new(Job { jobs: self.clone(), number: queue.next, state });
+            let job = Arc::new(QueuedJob { jobs: self.clone(), number: queue.next, state });
             let there = (!queue.gone).then(|| queue.running.insert(queue.next, job.clone()));
             (job, there.is_some())
         };
@@ -92,13 +94,13 @@ impl Jobs {
     }
 }
 
-fn wake(mut queue: MutexGuard<'_, Queue>) {
+fn wake(mut queue: MutexGuard<'_, JobQueueState>) {
     let driver = queue.driver.take();
     drop(queue);
     driver.into_iter().for_each(Waker::wake);
 }
 
-impl Wake for Job {
+impl Wake for QueuedJob {
     fn wake(self: Arc<Self>) {
         if std::mem::replace(&mut lock(&self.state).queued, true) {
             return;
@@ -112,7 +114,7 @@ impl Wake for Job {
     }
 }
 
-impl Job {
+impl QueuedJob {
     fn poll(self: Arc<Self>) {
         let work = {
             let mut state = lock(&self.state);
@@ -163,7 +165,7 @@ impl Future for Driver {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        for _ in 0..TURN {
+        for _ in 0..JOBS_PER_SLICE {
             let mut queue = lock(&self.0.0);
             let Some(job) = queue.ready.pop_front() else {
                 if queue.closed && queue.running.is_empty() {
@@ -182,9 +184,9 @@ impl Future for Driver {
 
 /// Tasks that wait for a condition. They are woken together, and each checks its condition again.
 #[derive(Default)]
-pub(crate) struct Waiters(Vec<Waker>);
+pub(crate) struct WaiterList(Vec<Waker>);
 
-impl Waiters {
+impl WaiterList {
     pub(crate) fn add(&mut self, waker: &Waker) {
         // A task that polls repeatedly is woken once.
         if !self.0.last().is_some_and(|last| last.will_wake(waker)) {
@@ -211,7 +213,7 @@ mod tests {
 
     #[test]
     fn jobs_run_where_the_driver_is_polled_and_it_ends_behind_the_last() {
-        let (jobs, count) = (Jobs::default(), Arc::new(Count(Mutex::new(0))));
+        let (jobs, count) = (JobQueue::default(), Arc::new(Count(Mutex::new(0))));
         let waker = Waker::from(count.clone());
         let mut cx = Context::from_waker(&waker);
         let mut driver = jobs.driver();
@@ -234,7 +236,7 @@ mod tests {
 
     #[test]
     fn what_is_left_goes_with_the_driver() {
-        let jobs = Jobs::default();
+        let jobs = JobQueue::default();
         let (driver, held) = (jobs.driver(), Arc::new(()));
         let (own, inner) = (held.clone(), jobs.clone());
         jobs.begin(async move {

@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use nine_io::limits::FairLimit;
 use nine_io::server::locks::{LOCKS_MAX, Ranges};
 
-use crate::hash::Map;
+use crate::hash::FixedMap;
 
 /// A file in use, shared by all its fids.
-pub(crate) struct Live {
+pub(crate) struct LiveFile {
     pub(crate) ino: u64,
     /// The directory and name by which it was reached first, or moved to last.
     place: Mutex<(u64, Box<[u8]>)>,
@@ -25,17 +25,17 @@ pub(crate) struct Live {
 }
 
 /// All files in use.
-pub(crate) struct Lives {
-    files: Map<u64, Weak<Live>>,
+pub(crate) struct LiveFiles {
+    files: FixedMap<u64, Weak<LiveFile>>,
     /// The limit of record locks on all of them.
     lock_limit: Arc<FairLimit>,
     /// Files no longer in use, and whether they are to be removed.
     dropped: Arc<Mutex<Vec<(u64, bool)>>>,
 }
 
-impl Default for Lives {
+impl Default for LiveFiles {
     fn default() -> Self {
-        let (files, dropped) = (Map::default(), Arc::default());
+        let (files, dropped) = (FixedMap::default(), Arc::default());
         Self { files, lock_limit: FairLimit::new(LOCKS_MAX), dropped }
     }
 }
@@ -44,7 +44,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Live {
+impl LiveFile {
     /// Returns the directory and the name of the file.
     pub(crate) fn place(&self) -> (u64, Box<[u8]>) {
         lock(&self.place).clone()
@@ -71,24 +71,24 @@ impl Live {
     }
 }
 
-impl Drop for Live {
+impl Drop for LiveFile {
     fn drop(&mut self) {
         lock(&self.dropped).push((self.ino, *self.gone.get_mut()));
     }
 }
 
-impl Lives {
+impl LiveFiles {
     /// Returns whether `live` belongs to this archive, not to another one that was served in its place.
-    pub(crate) fn has_made(&self, live: &Live) -> bool {
+    pub(crate) fn has_made(&self, live: &LiveFile) -> bool {
         Arc::ptr_eq(&live.dropped, &self.dropped)
     }
 
     /// Returns a file by its inode. If it was not in use, `dir` and `name` become its path.
-    pub(crate) fn get(&mut self, ino: u64, dir: u64, name: &[u8]) -> Arc<Live> {
+    pub(crate) fn get(&mut self, ino: u64, dir: u64, name: &[u8]) -> Arc<LiveFile> {
         if let Some(live) = self.files.get(&ino).and_then(Weak::upgrade) {
             return live;
         }
-        let live = Arc::new(Live {
+        let live = Arc::new(LiveFile {
             ino,
             place: Mutex::new((dir, name.into())),
             locks: Mutex::default(),

@@ -3,8 +3,8 @@
 //! In: lines from any thread, also with locks held. Out: text; answers to waiting readers, given by a job that holds no
 //! lock.
 //!
-//! Always holds: at most [`KEPT`] bytes of whole lines are stored, and the oldest are dropped. A reader of `news` that
-//! falls behind reads how many bytes it has lost.
+//! Always holds: at most [`LOG_LEN_MAX`] bytes of whole lines are stored, and the oldest are dropped. A reader of
+//! `news` that falls behind reads how many bytes it has lost.
 
 use std::collections::VecDeque;
 use std::fmt::Display;
@@ -16,10 +16,10 @@ use nine_io::synth::{Ask, Handle};
 use nine_proto::{Errno, Error};
 
 use crate::archive::Archive;
-use crate::jobs::Jobs;
+use crate::jobs::JobQueue;
 
 /// Maximum bytes stored: about a thousand lines.
-const KEPT: usize = 64 << 10;
+const LOG_LEN_MAX: usize = 64 << 10;
 /// Maximum bytes of a line; a longer one is cut.
 const LINE: usize = 2 << 10;
 /// Maximum number of waiting reads of `news`. One more fails with EBUSY.
@@ -27,26 +27,26 @@ const WAITING: usize = 256;
 
 /// The log of an archive. Cheap to clone; of the archive it holds only the jobs.
 #[derive(Clone)]
-pub struct Log(Arc<Mutex<Kept>>, Jobs);
+pub struct Log(Arc<Mutex<LogBuffer>>, JobQueue);
 
 #[derive(Default)]
-struct Kept {
+struct LogBuffer {
     text: VecDeque<u8>,
     /// The number of bytes dropped before `text`.
     gone: u64,
-    waiting: Vec<(Place, Ask)>,
+    waiting: Vec<(LogPosition, Ask)>,
     /// A job that answers readers is running.
     answers: bool,
 }
 
 /// The position of a reader, in bytes since the start.
-type Place = Arc<Mutex<u64>>;
+type LogPosition = Arc<Mutex<u64>>;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Kept {
+impl LogBuffer {
     fn push(&mut self, time: i64, text: &str) {
         let mut line = format!("{time} ");
         for char in text.chars() {
@@ -60,7 +60,7 @@ impl Kept {
         line.truncate(end.unwrap_or(0));
         self.text.extend(line.as_bytes());
         self.text.push_back(b'\n');
-        while self.text.len() > KEPT {
+        while self.text.len() > LOG_LEN_MAX {
             let end = self.text.iter().position(|byte| *byte == b'\n').map_or(self.text.len(), |at| at + 1);
             self.text.drain(..end);
             self.gone += end as u64;
@@ -101,7 +101,7 @@ impl Kept {
 }
 
 impl Log {
-    pub(crate) fn new(jobs: Jobs) -> Self {
+    pub(crate) fn new(jobs: JobQueue) -> Self {
         Self(Arc::default(), jobs)
     }
 
@@ -133,19 +133,19 @@ impl Log {
     }
 
     /// Returns a reader of future messages.
-    pub(crate) fn news(&self) -> News {
+    pub(crate) fn news(&self) -> NewsHandle {
         let end = lock(&self.0).end();
-        News { log: self.clone(), place: Arc::new(Mutex::new(end)) }
+        NewsHandle { log: self.clone(), place: Arc::new(Mutex::new(end)) }
     }
 }
 
 /// An open `news` file.
-pub(crate) struct News {
+pub(crate) struct NewsHandle {
     log: Log,
-    place: Place,
+    place: LogPosition,
 }
 
-impl Handle for News {
+impl Handle for NewsHandle {
     fn read(&self, ask: Ask) {
         if ask.count == 0 {
             return ask.give(Bytes::new());
@@ -176,10 +176,10 @@ impl Handle for News {
     }
 }
 
-impl Drop for News {
+impl Drop for NewsHandle {
     fn drop(&mut self) {
         // Waiting requests are dropped, and so answered, after the lock is released.
-        let gone: Vec<(Place, Ask)> = {
+        let gone: Vec<(LogPosition, Ask)> = {
             let kept = &mut *lock(&self.log.0);
             let (gone, stay) = std::mem::take(&mut kept.waiting)
                 .into_iter()
@@ -228,21 +228,21 @@ mod tests {
 
     #[test]
     fn the_oldest_lines_go_and_who_is_behind_is_told() {
-        let mut kept = Kept::default();
+        let mut kept = LogBuffer::default();
         let (mut place, mut behind) = (0, 0);
         kept.push(5, "one\n\x1bline");
         assert_eq!(kept.take(&mut place, 4).unwrap(), "5 on");
         assert_eq!(kept.take(&mut place, 100).unwrap(), "e\\n\\u{1b}line\n");
         assert_eq!(kept.take(&mut place, 100), None);
-        for _ in 0..2 * KEPT / LINE {
+        for _ in 0..2 * LOG_LEN_MAX / LINE {
             kept.push(6, &"ä".repeat(LINE));
         }
         let text: Vec<u8> = kept.text.iter().copied().collect();
-        assert!(text.len() <= KEPT && text.len() > KEPT - 2 * LINE && text.starts_with(b"6 "));
+        assert!(text.len() <= LOG_LEN_MAX && text.len() > LOG_LEN_MAX - 2 * LINE && text.starts_with(b"6 "));
         let lost = format!("... {} bytes lost\n", kept.gone);
         assert_eq!(kept.take(&mut behind, 100).unwrap(), lost);
-        assert_eq!(kept.take(&mut behind, KEPT).unwrap(), text);
-        assert_eq!(kept.take(&mut behind, KEPT), None);
+        assert_eq!(kept.take(&mut behind, LOG_LEN_MAX).unwrap(), text);
+        assert_eq!(kept.take(&mut behind, LOG_LEN_MAX), None);
         assert_eq!(behind, kept.end());
     }
 
@@ -259,9 +259,9 @@ mod tests {
             assert!(text.contains(line), "{line}: {text}");
         }
         assert!(text.lines().all(|line| line.starts_with("1795")), "{text}");
-        let read = lock(&log.0).take(&mut place, KEPT).unwrap();
+        let read = lock(&log.0).take(&mut place, LOG_LEN_MAX).unwrap();
         assert_eq!(read, text.as_bytes());
         log.push(7, "a member has gone");
-        assert_eq!(lock(&log.0).take(&mut place, KEPT).unwrap(), "7 a member has gone\n");
+        assert_eq!(lock(&log.0).take(&mut place, LOG_LEN_MAX).unwrap(), "7 a member has gone\n");
     }
 }

@@ -14,35 +14,35 @@ use std::sync::Arc;
 use bytes::Bytes;
 use nine_block::Cached;
 
-use crate::cw::{Changed, Cw, Kind, TAG, Tag};
-use crate::hash::Map;
-use crate::ptr::{NEW, Ptr};
-use crate::tree::node::Node;
-use crate::tree::{Miss, Nodes};
+use crate::cw::{BlockKind, BlockTag, ChangedBlock, Cw, TAG};
+use crate::hash::FixedMap;
+use crate::ptr::{BlockPtr, NEW};
+use crate::tree::node::NodeRef;
+use crate::tree::{NodeMiss, NodeStore};
 
 /// The blocks of an archive that are in memory.
-pub(crate) struct Memory {
+pub(crate) struct BlockMemory {
     pub(crate) cw: Cw,
     pub(crate) cached: Cached,
     /// The current generation.
     pub(crate) generation: u32,
     /// The root of the tree.
-    pub(crate) root: Ptr,
+    pub(crate) root: BlockPtr,
     /// Blocks changed since the last commit began.
-    open: Map<u64, Open>,
+    open: FixedMap<u64, OpenBlock>,
     /// Blocks of the commit in progress.
-    closing: Map<u64, Bytes>,
+    closing: FixedMap<u64, Bytes>,
     /// Freed blocks that commits know.
     freed: Vec<u64>,
     /// Blocks that the present operation has read. They stay until it ends.
-    pins: RefCell<Map<u64, Bytes>>,
+    pins: RefCell<FixedMap<u64, Bytes>>,
     /// Nodes that the present operation will probably need after the one it has missed.
-    soon: RefCell<Vec<Ptr>>,
+    soon: RefCell<Vec<BlockPtr>>,
     /// A read-ahead is due; it begins when the lock is released.
     ahead: Cell<bool>,
     /// Addresses whose blocks have changed or been freed, with the stamp of the change. They reach back to the oldest
     /// fetch.
-    stale: Map<u64, u64>,
+    stale: FixedMap<u64, u64>,
     /// Rises with each entry of `stale`.
     stamp: u64,
     /// Fetches in progress, by the stamp at which they began.
@@ -54,9 +54,9 @@ pub(crate) struct Memory {
 /// Entries of `stale` that are always allowed.
 const STALE: usize = 4096;
 
-struct Open {
+struct OpenBlock {
     block: Arc<Vec<u8>>,
-    kind: Kind,
+    kind: BlockKind,
     made: u32,
     owner: u64,
     index: u64,
@@ -65,12 +65,12 @@ struct Open {
 }
 
 /// The content of a block, without its tag.
-pub(crate) enum Block {
+pub(crate) enum BlockContent {
     Open(Arc<Vec<u8>>),
     Kept(Bytes),
 }
 
-impl Deref for Block {
+impl Deref for BlockContent {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -82,12 +82,12 @@ impl Deref for Block {
     }
 }
 
-impl Block {
+impl BlockContent {
     /// Returns whether the tag says that it is a node.
     fn is_node(&self) -> bool {
         match self {
-            Self::Open(block) => Tag::is_node(block),
-            Self::Kept(block) => Tag::is_node(block),
+            Self::Open(block) => BlockTag::is_node(block),
+            Self::Kept(block) => BlockTag::is_node(block),
         }
     }
 
@@ -100,7 +100,7 @@ impl Block {
     }
 }
 
-impl Memory {
+impl BlockMemory {
     pub(crate) fn new(cw: Cw, cached: Cached) -> Self {
         let fields = cw.fields();
         Self {
@@ -108,13 +108,13 @@ impl Memory {
             cached,
             generation: fields.generation,
             root: fields.root,
-            open: Map::default(),
-            closing: Map::default(),
+            open: FixedMap::default(),
+            closing: FixedMap::default(),
             freed: Vec::new(),
             pins: RefCell::default(),
             soon: RefCell::default(),
             ahead: Cell::new(false),
-            stale: Map::default(),
+            stale: FixedMap::default(),
             stamp: 0,
             fetching: BTreeMap::new(),
             stale_most: STALE,
@@ -189,32 +189,32 @@ impl Memory {
     }
 
     /// Returns a block, if it is in memory, and pins it until the present operation ends.
-    pub(crate) fn get(&self, at: Ptr) -> Result<Block, Miss> {
+    pub(crate) fn get(&self, at: BlockPtr) -> Result<BlockContent, NodeMiss> {
         if let Some(block) = self.own(at) {
             return Ok(block);
         }
         let block = self.kept(at)?;
         self.pins.borrow_mut().insert(at.at, block.clone());
-        Ok(Block::Kept(block))
+        Ok(BlockContent::Kept(block))
     }
 
     /// Returns a block, if it is in memory, without pinning it.
-    pub(crate) fn glance(&self, at: Ptr) -> Result<Block, Miss> {
-        self.own(at).map_or_else(|| self.kept(at).map(Block::Kept), Ok)
+    pub(crate) fn glance(&self, at: BlockPtr) -> Result<BlockContent, NodeMiss> {
+        self.own(at).map_or_else(|| self.kept(at).map(BlockContent::Kept), Ok)
     }
 
     /// Returns a changed or pinned block.
-    fn own(&self, at: Ptr) -> Option<Block> {
+    fn own(&self, at: BlockPtr) -> Option<BlockContent> {
         if let Some(open) = self.open.get(&at.at) {
-            return Some(Block::Open(open.block.clone()));
+            return Some(BlockContent::Open(open.block.clone()));
         }
         let kept = self.closing.get(&at.at).cloned().or_else(|| self.pins.borrow().get(&at.at).cloned());
-        kept.map(Block::Kept)
+        kept.map(BlockContent::Kept)
     }
 
     /// Returns a block from the block cache.
-    fn kept(&self, at: Ptr) -> Result<Bytes, Miss> {
-        let (block, ahead) = self.cached.glance(at.at).ok_or(Miss(at, None))?;
+    fn kept(&self, at: BlockPtr) -> Result<Bytes, NodeMiss> {
+        let (block, ahead) = self.cached.glance(at.at).ok_or(NodeMiss(at, None))?;
         if ahead {
             self.ahead.set(true);
         }
@@ -222,7 +222,7 @@ impl Memory {
     }
 
     /// Takes the list of nodes that will be needed soon.
-    pub(crate) fn takes_soon(&self) -> Vec<Ptr> {
+    pub(crate) fn takes_soon(&self) -> Vec<BlockPtr> {
         self.soon.take()
     }
 
@@ -232,13 +232,13 @@ impl Memory {
     }
 
     /// Returns whether the block may be changed in place.
-    pub(crate) fn is_current(&self, at: Ptr) -> bool {
+    pub(crate) fn is_current(&self, at: BlockPtr) -> bool {
         at.at >= NEW && at.made == self.generation
     }
 
     /// The same for a file's block. Without a cache device it also must not be in any commit yet, so that consecutive
     /// blocks are still adjacent when they are dumped.
-    pub(crate) fn may_change(&self, at: Ptr) -> bool {
+    pub(crate) fn may_change(&self, at: BlockPtr) -> bool {
         self.is_current(at) && (!self.cw.in_place() || self.open.contains_key(&at.at))
     }
 
@@ -246,12 +246,18 @@ impl Memory {
     ///
     /// # Panics
     /// If no row is free. The caller must have checked for room.
-    pub(crate) fn grow(&mut self, near: Option<u64>, kind: Kind, owner: u64, index: u64) -> (Ptr, &mut [u8]) {
+    pub(crate) fn grow(
+        &mut self,
+        near: Option<u64>,
+        kind: BlockKind,
+        owner: u64,
+        index: u64,
+    ) -> (BlockPtr, &mut [u8]) {
         // Blocks of one commit lie together, so consecutive addresses must not span two commits.
         let follows = |near: u64| self.open.contains_key(&near) && crate::cw::follows(near + 1);
         let apart = self.cw.in_place() && near.is_some_and(|near| !follows(near));
         let at = self.cw.grow(near, apart).expect("there was room before this began");
-        let at = Ptr { at, made: self.generation };
+        let at = BlockPtr { at, made: self.generation };
         let block = vec![0; self.cw.block()];
         let content = self.content();
         let open = self.insert(at, block, (kind, owner, index), false);
@@ -260,15 +266,15 @@ impl Memory {
 
     fn insert(
         &mut self,
-        at: Ptr,
+        at: BlockPtr,
         block: Vec<u8>,
-        (kind, owner, index): (Kind, u64, u64),
+        (kind, owner, index): (BlockKind, u64, u64),
         known: bool,
-    ) -> &mut Open {
+    ) -> &mut OpenBlock {
         let mut block = block;
-        let tag = Tag { kind, made: at.made, at: at.at, owner, index };
+        let tag = BlockTag { kind, made: at.made, at: at.at, owner, index };
         tag.put(&mut block, self.cw.identity());
-        let open = Open { block: Arc::new(block), kind, made: at.made, owner, index, known };
+        let open = OpenBlock { block: Arc::new(block), kind, made: at.made, owner, index, known };
         self.pins.get_mut().remove(&at.at);
         self.open.insert(at.at, open);
         self.cw.promise(1);
@@ -276,7 +282,12 @@ impl Memory {
     }
 
     /// Returns a block of the current generation for changing. With `whole` its old content is not read.
-    pub(crate) fn change(&mut self, at: Ptr, what: (Kind, u64, u64), whole: bool) -> Result<&mut [u8], Miss> {
+    pub(crate) fn change(
+        &mut self,
+        at: BlockPtr,
+        what: (BlockKind, u64, u64),
+        whole: bool,
+    ) -> Result<&mut [u8], NodeMiss> {
         debug_assert!(self.is_current(at), "what is older is never changed");
         let content = self.content();
         if !self.open.contains_key(&at.at) {
@@ -292,7 +303,7 @@ impl Memory {
     }
 
     /// Frees a block that nothing points to any more.
-    pub(crate) fn free(&mut self, at: Ptr) {
+    pub(crate) fn free(&mut self, at: BlockPtr) {
         if !self.is_current(at) {
             return;
         }
@@ -311,18 +322,18 @@ impl Memory {
 
     /// Takes all changed and freed blocks for a commit: first files' blocks in file order, then nodes. They stay
     /// readable until [`closed`](Self::closed).
-    pub(crate) fn close(&mut self) -> (Vec<Changed>, Vec<u64>) {
+    pub(crate) fn close(&mut self) -> (Vec<ChangedBlock>, Vec<u64>) {
         assert!(self.closing.is_empty(), "one commit at a time");
-        let mut blocks: Vec<Changed> = Vec::with_capacity(self.open.len());
+        let mut blocks: Vec<ChangedBlock> = Vec::with_capacity(self.open.len());
         for (at, open) in std::mem::take(&mut self.open) {
             // Fetches of the old content must be repeated.
             self.give_up(at);
             let block = Arc::try_unwrap(open.block).unwrap_or_else(|shared| shared.to_vec());
-            let at = Ptr { at, made: open.made };
-            let Open { kind, owner, index, .. } = open;
-            blocks.push(Changed { at, kind, owner, index, block: block.into() });
+            let at = BlockPtr { at, made: open.made };
+            let OpenBlock { kind, owner, index, .. } = open;
+            blocks.push(ChangedBlock { at, kind, owner, index, block: block.into() });
         }
-        blocks.sort_unstable_by_key(|it| (it.kind != Kind::File, it.owner, it.index, it.at.at));
+        blocks.sort_unstable_by_key(|it| (it.kind != BlockKind::File, it.owner, it.index, it.at.at));
         self.closing = blocks.iter().map(|it| (it.at.at, it.block.clone())).collect();
         (blocks, std::mem::take(&mut self.freed))
     }
@@ -341,34 +352,34 @@ impl Memory {
 
 /// Returns the inode in a node's first key.
 pub(crate) fn owner(content: &[u8]) -> u64 {
-    let node = Node(content);
+    let node = NodeRef(content);
     let first = usize::from(node.level() > 0);
     let key = if first < node.len() { node.key(first) } else { &[] };
     key.first_chunk().map_or(0, |ino| u64::from_be_bytes(*ino))
 }
 
 /// Returns the kind of a node at this level.
-fn kind_of(level: u8) -> Kind {
-    if level == 0 { Kind::Leaf } else { Kind::Branch }
+fn kind_of(level: u8) -> BlockKind {
+    if level == 0 { BlockKind::Leaf } else { BlockKind::Branch }
 }
 
-impl Nodes for Memory {
-    type Block = Block;
+impl NodeStore for BlockMemory {
+    type Block = BlockContent;
 
-    fn node(&self, at: Ptr) -> Result<Block, Miss> {
+    fn node(&self, at: BlockPtr) -> Result<BlockContent, NodeMiss> {
         // A block that is no node counts as missing. Its fetch then reports the error.
-        self.get(at).and_then(|block| if block.is_node() { Ok(block) } else { Err(Miss(at, None)) })
+        self.get(at).and_then(|block| if block.is_node() { Ok(block) } else { Err(NodeMiss(at, None)) })
     }
 
-    fn soon(&self, at: Ptr) {
+    fn soon(&self, at: BlockPtr) {
         if self.own(at).is_none() {
             self.soon.borrow_mut().push(at);
         }
     }
 
-    fn node_mut(&mut self, at: Ptr) -> Result<(Ptr, &mut [u8]), Miss> {
+    fn node_mut(&mut self, at: BlockPtr) -> Result<(BlockPtr, &mut [u8]), NodeMiss> {
         let old = self.node(at)?;
-        let level = Node(&old).level();
+        let level = NodeRef(&old).level();
         let what = (kind_of(level), owner(&old), u64::from(level));
         if self.is_current(at) {
             drop(old);
@@ -379,11 +390,11 @@ impl Nodes for Memory {
         Ok((to, content))
     }
 
-    fn new_node(&mut self, level: u8, owner: u64) -> (Ptr, &mut [u8]) {
+    fn new_node(&mut self, level: u8, owner: u64) -> (BlockPtr, &mut [u8]) {
         self.grow(None, kind_of(level), owner, u64::from(level))
     }
 
-    fn free_node(&mut self, at: Ptr) {
+    fn free_node(&mut self, at: BlockPtr) {
         self.free(at);
     }
 }

@@ -7,15 +7,15 @@ use std::sync::Arc;
 use nine_block::{Bits, Device, Error as Wrong, Kind};
 use nine_proto::{Result, Time};
 
-use crate::archive::{Archive, Settings, State};
-use crate::cw::{Chain, Copied, Cw, Date, Label, Recovering, Super, copy_worm};
-use crate::date::{Day, parse_dump_name};
-use crate::dump::{Dump, Frame};
-use crate::fs::Op;
-use crate::item::{Attributes, DumpRecord, Extent, Key, What};
+use crate::archive::{Archive, ArchiveState, Settings};
+use crate::cw::{Copied, Cw, DumpChain, DumpName, DumpSuper, RecoverOptions, WormLabel, copy_worm};
+use crate::date::{CalendarDay, parse_dump_name};
+use crate::dump::{LoadedDump, NodeCopy};
+use crate::fs::FsResult;
+use crate::item::{DecodedKey, DumpRecord, FileExtent, InodeAttributes, ItemKey};
 use crate::jobs::Driver;
-use crate::ptr::Ptr;
-use crate::tree::{self, node::Node};
+use crate::ptr::BlockPtr;
+use crate::tree::{self, node::NodeRef};
 
 /// Cells that are counted in one step.
 const CELLS: usize = 4096;
@@ -59,7 +59,7 @@ impl Archive {
             None => None,
             Some(name) => Some(date(name).ok_or_else(|| bad(name))?),
         };
-        let how = Recovering { date: from, fastworm: how.fastworm, incarnation: how.random >> 1 };
+        let how = RecoverOptions { date: from, fastworm: how.fastworm, incarnation: how.random >> 1 };
         let (label, (cw, it, chain)) = (Cw::label(&*w).await?, Cw::recover(c, w, &how).await?);
         // No file is removed until everything is counted.
         let (archive, driver) = Self::still(cw, label, settings).await?;
@@ -81,7 +81,7 @@ impl Archive {
         Self::still(Cw::open(c, w).await?, label, settings).await
     }
 
-    async fn still(cw: Cw, label: Label, settings: &Settings) -> nine_block::Result<(Self, Driver)> {
+    async fn still(cw: Cw, label: WormLabel, settings: &Settings) -> nine_block::Result<(Self, Driver)> {
         let why = Wrong::new(Kind::ReadOnly, "it is being opened");
         let (archive, driver) = Self::on(cw, label, settings, Some(why)).await?;
         archive.stop_copies();
@@ -103,7 +103,7 @@ impl Archive {
     }
 
     /// Adds all dumps to the tree, and recomputes the counts.
-    async fn go_on_from(&self, chain: &Chain) -> nine_block::Result<()> {
+    async fn go_on_from(&self, chain: &DumpChain) -> nine_block::Result<()> {
         let cw = &self.0.cw;
         if cw.in_place() {
             let had = self.had_by(chain).await.map_err(|error| {
@@ -117,9 +117,9 @@ impl Archive {
     }
 
     /// Returns the blocks of w that belong to dumps: their superblocks, and all blocks that their trees point to.
-    async fn had_by(&self, chain: &Chain) -> nine_block::Result<Bits> {
+    async fn had_by(&self, chain: &DumpChain) -> nine_block::Result<Bits> {
         let mut had = Bits::new(self.0.cw.places_of_all());
-        let mut has = |at: Ptr, count: u64| {
+        let mut has = |at: BlockPtr, count: u64| {
             let end = at.at.checked_add(count).filter(|end| *end <= had.len());
             let text = || format!("block {:#x} of a dump is not on w", at.at);
             let end = end.ok_or_else(|| Wrong::new(Kind::Failed, text()))?;
@@ -129,22 +129,22 @@ impl Archive {
         };
         // Subtrees that two dumps share are walked once.
         for (at, it) in &chain.dumps {
-            has(Ptr { at: *at, made: 0 }, 2)?;
+            has(BlockPtr { at: *at, made: 0 }, 2)?;
             let mut left = vec![(it.root, None)];
             while let Some((at, level)) = left.pop() {
                 if !has(at, 1)? {
                     continue;
                 }
-                let Frame { content, .. } = self.frame(at, level).await?;
-                let node = Node(&content);
+                let NodeCopy { content, .. } = self.frame(at, level).await?;
+                let node = NodeRef(&content);
                 let below = node.level().checked_sub(1);
                 // In the order in which they are on w.
                 for i in (0..node.len()).rev() {
                     let (key, value) = node.cell(i);
-                    match (below, Key::parse(key)) {
+                    match (below, ItemKey::parse(key)) {
                         (Some(_), _) => left.push((node.child(i), below)),
-                        (None, Some(What::Extent(..))) => {
-                            if let Some(extent) = Extent::decode(value) {
+                        (None, Some(DecodedKey::Extent(..))) => {
+                            if let Some(extent) = FileExtent::decode(value) {
                                 has(extent.at, extent.count.into())?;
                             }
                         }
@@ -156,7 +156,7 @@ impl Archive {
         Ok(had)
     }
 
-    async fn counts(&self, chain: &Chain) -> Result<()> {
+    async fn counts(&self, chain: &DumpChain) -> Result<()> {
         let (mut from, mut blocks) = (Some(Vec::new()), 0);
         while let Some(key) = from {
             let (next, more) = self.attempt(|state| state.count(&key)).await?;
@@ -164,14 +164,14 @@ impl Archive {
         }
         for (at, it) in &chain.dumps {
             let record = record_of(*at, it);
-            let key = Key::dump(it.generation);
+            let key = ItemKey::dump(it.generation);
             self.attempt(|state| {
                 state.fs.touch(&[&key])?;
                 state.fs.put(&key, &record.encode());
                 Ok(())
             })
             .await?;
-            self.state().dumps.insert(it.generation, Dump { record });
+            self.state().dumps.insert(it.generation, LoadedDump { record });
         }
         {
             let state = &mut *self.state();
@@ -182,9 +182,9 @@ impl Archive {
     }
 }
 
-impl State {
+impl ArchiveState {
     /// Counts the blocks of a number of files from this key on. Returns the key to continue at, and the count.
-    fn count(&self, from: &[u8]) -> Op<(Option<Vec<u8>>, u64)> {
+    fn count(&self, from: &[u8]) -> FsResult<(Option<Vec<u8>>, u64)> {
         let (mut cells, mut blocks, mut next) = (0, 0, None);
         tree::range(&self.fs.mem, self.fs.mem.root, from, |key, value| {
             if cells == CELLS {
@@ -192,7 +192,9 @@ impl State {
                 return false;
             }
             cells += 1;
-            if let (Some(What::Attributes(_)), Some(it)) = (Key::parse(key), Attributes::decode(value)) {
+            if let (Some(DecodedKey::Attributes(_)), Some(it)) =
+                (ItemKey::parse(key), InodeAttributes::decode(value))
+            {
                 blocks += it.blocks;
             }
             true
@@ -202,25 +204,25 @@ impl State {
 }
 
 /// Returns the tree's record of a dump, from its superblock.
-pub(crate) fn record_of(at: u64, it: &Super) -> DumpRecord {
-    let Date { year, month, day, number } = it.date;
+pub(crate) fn record_of(at: u64, it: &DumpSuper) -> DumpRecord {
+    let DumpName { year, month, day, number } = it.date;
     DumpRecord {
         root: it.root,
         time: it.time,
-        day: Day { year, month, day },
+        day: CalendarDay { year, month, day },
         number,
         segment: at,
         blocks: it.blocks,
     }
 }
 
-fn date(name: &str) -> Option<Date> {
+fn date(name: &str) -> Option<DumpName> {
     let (year, name) = name.split_once('/')?;
     let (month, day, number) = parse_dump_name(name)?;
-    Some(Date { year: year.parse().ok()?, month, day, number })
+    Some(DumpName { year: year.parse().ok()?, month, day, number })
 }
 
-pub(crate) fn name(Date { year, month, day, number }: Date) -> String {
-    let day = Day { year, month, day };
+pub(crate) fn name(DumpName { year, month, day, number }: DumpName) -> String {
+    let day = CalendarDay { year, month, day };
     format!("{}/{}", day.year_name(), day.dump_name(number))
 }

@@ -16,23 +16,23 @@ use nine_block::{Error as Wrong, Kind};
 use nine_proto::{Errno, Error, Result, Time};
 
 use crate::archive::{Archive, errno};
-use crate::cw::{TAG, Tag};
-use crate::item::{Extent, Key, What};
+use crate::cw::{BlockTag, TAG};
+use crate::item::{DecodedKey, FileExtent, ItemKey};
 use crate::jobs::yield_now;
-use crate::ptr::Ptr;
+use crate::ptr::BlockPtr;
 use crate::rounds::DueRound;
-use crate::tree::node::{self, Node};
+use crate::tree::node::{self, NodeRef};
 
 /// Bytes that are read per tick while clients are active.
 const SHARE: i64 = 256 << 10;
 /// Bytes of an extent that are read at a time.
 const READ: usize = 1 << 20;
 /// Maximum number of damaged files that are listed; others are only counted.
-const HURT_MOST: usize = 1000;
+const DAMAGED_FILES_MAX: usize = 1000;
 
 /// A file that cannot be read completely.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Hurt {
+pub(crate) struct DamagedFile {
     /// The dump with the file; `None`: the present tree.
     dump: Option<u32>,
     ino: u64,
@@ -43,7 +43,7 @@ pub(crate) struct Hurt {
 
 /// The state of scrubs and checks.
 #[derive(Default)]
-pub(crate) struct State {
+pub(crate) struct ScrubState {
     /// A description of the running operation; `None`: nothing is running.
     what: Option<String>,
     stop: bool,
@@ -60,11 +60,11 @@ pub(crate) struct State {
     /// The schedule of automatic scrubs.
     pub(crate) due: Option<DueRound>,
     /// Damaged files found since the last scrub began, and the number of those not listed.
-    hurt: Vec<Hurt>,
+    hurt: Vec<DamagedFile>,
     more: u64,
 }
 
-impl State {
+impl ScrubState {
     pub(crate) fn is_busy(&self) -> bool {
         self.what.is_some()
     }
@@ -110,7 +110,7 @@ impl State {
 
 /// The extent of a walk through a tree.
 #[derive(Clone, Copy)]
-struct Walk {
+struct ScrubWalk {
     dump: u32,
     /// Read only blocks of the dump's own generation.
     own: bool,
@@ -126,7 +126,7 @@ impl Archive {
         let found = self.dumps().into_iter().find(|dump| dump.name == name);
         let dump = found.ok_or_else(|| Error::new(Errno::ENOENT, format!("there is no dump {name}")))?;
         self.begin_scrub(format!("verify {name}"), 0)?;
-        let done = self.read_dump(Walk { dump: dump.generation, own: false }).await;
+        let done = self.read_dump(ScrubWalk { dump: dump.generation, own: false }).await;
         self.end_scrub(done)
     }
 
@@ -207,7 +207,7 @@ impl Archive {
         for dump in dumps {
             self.state().scrubber.from = Some(dump);
             self.read_superblocks(dump).await;
-            self.read_dump(Walk { dump, own: true }).await?;
+            self.read_dump(ScrubWalk { dump, own: true }).await?;
             if self.state().scrubber.stop {
                 return Ok(());
             }
@@ -271,12 +271,12 @@ impl Archive {
     }
 
     /// Reads the tree and the files of a dump: those of its own generation, or all.
-    async fn read_dump(&self, walk: Walk) -> nine_block::Result<()> {
+    async fn read_dump(&self, walk: ScrubWalk) -> nine_block::Result<()> {
         let Some(root) = self.state().dumps.get(&walk.dump).map(|dump| dump.record.root) else {
             return Ok(());
         };
         // The nodes to read, each with its level and the inodes of its first key and of the first key after it.
-        let mut next: Vec<(Ptr, Option<u8>, (u64, u64))> = vec![(root, None, (0, u64::MAX))];
+        let mut next: Vec<(BlockPtr, Option<u8>, (u64, u64))> = vec![(root, None, (0, u64::MAX))];
         while let Some((at, level, inos)) = next.pop() {
             if walk.own && at.made != walk.dump {
                 continue;
@@ -285,8 +285,8 @@ impl Archive {
                 return Ok(());
             }
             let is_it = |block: Bytes| {
-                let is_it = Tag::is_node(&block) && Tag::made(&block) == at.made;
-                let is_it = is_it && level.is_none_or(|level| Node(&block).level() == level);
+                let is_it = BlockTag::is_node(&block) && BlockTag::made(&block) == at.made;
+                let is_it = is_it && level.is_none_or(|level| NodeRef(&block).level() == level);
                 let text = format!("block {:#x} is another node than what points to it says", at.at);
                 if is_it { Ok(block) } else { Err(Wrong::new(Kind::Failed, text)) }
             };
@@ -300,8 +300,8 @@ impl Archive {
                 }
             };
             let content = &block[..block.len() - TAG];
-            if Node(content).level() > 0 {
-                let below = Some(Node(content).level() - 1);
+            if NodeRef(content).level() > 0 {
+                let below = Some(NodeRef(content).level() - 1);
                 // The stack returns the first child first.
                 let mut end = inos.1;
                 for (key, child) in node::children(content).collect::<Vec<_>>().into_iter().rev() {
@@ -312,8 +312,8 @@ impl Archive {
                 continue;
             }
             for (key, value) in node::cells(content) {
-                if let (Some(What::Extent(ino, block)), Some(extent)) =
-                    (Key::parse(key), Extent::decode(value))
+                if let (Some(DecodedKey::Extent(ino, block)), Some(extent)) =
+                    (ItemKey::parse(key), FileExtent::decode(value))
                     && (!walk.own || extent.at.made == walk.dump)
                     && self.read_extent(walk, (ino, block), extent).await?
                 {
@@ -327,9 +327,9 @@ impl Archive {
     /// Reads blocks of a file. Returns whether to stop.
     async fn read_extent(
         &self,
-        walk: Walk,
+        walk: ScrubWalk,
         (ino, block): (u64, u64),
-        extent: Extent,
+        extent: FileExtent,
     ) -> nine_block::Result<bool> {
         let step = (READ / self.0.cw.block()) as u32;
         for first in (0..extent.count).step_by(step as usize) {
@@ -339,7 +339,7 @@ impl Archive {
             }
             let part = extent.split(first, count);
             for (n, read) in (u64::from(first)..).zip(self.read_raw(part.at, count).await?) {
-                let is_it = read.and_then(|bytes| match Tag::whose(&bytes) == (ino, block + n) {
+                let is_it = read.and_then(|bytes| match BlockTag::whose(&bytes) == (ino, block + n) {
                     true => Ok(()),
                     false => {
                         let text = format!("block {n} of it is another one's");
@@ -355,10 +355,10 @@ impl Archive {
     }
 
     /// Reads blocks at consecutive addresses: from w if they are there.
-    async fn read_raw(&self, at: Ptr, count: u32) -> nine_block::Result<Vec<nine_block::Result<Bytes>>> {
+    async fn read_raw(&self, at: BlockPtr, count: u32) -> nine_block::Result<Vec<nine_block::Result<Bytes>>> {
         let cw = &self.0.cw;
         self.state().scrubber.blocks += u64::from(count);
-        let last = Ptr { at: at.at + u64::from(count) - 1, ..at };
+        let last = BlockPtr { at: at.at + u64::from(count) - 1, ..at };
         if let (Some(first), Some(last)) = (self.on_worm(at).await?, self.on_worm(last).await?)
             && last.at - first.at == u64::from(count) - 1
         {
@@ -419,8 +419,8 @@ impl Archive {
         let of = state.dump_name(dump);
         self.error(format_args!("{path}{of}: {what}"));
         match state.scrubber.hurt.len() {
-            HURT_MOST => state.scrubber.more += 1,
-            _ => state.scrubber.hurt.push(Hurt { dump, ino, path, what, time: self.time() }),
+            DAMAGED_FILES_MAX => state.scrubber.more += 1,
+            _ => state.scrubber.hurt.push(DamagedFile { dump, ino, path, what, time: self.time() }),
         }
     }
 
@@ -439,7 +439,7 @@ impl Archive {
     /// Returns the list of damaged files, one per line.
     pub(crate) fn hurt_text(&self) -> String {
         let state = &*self.state();
-        let line = |hurt: &Hurt| {
+        let line = |hurt: &DamagedFile| {
             let path: String = hurt.path.chars().flat_map(char::escape_debug).collect();
             format!("{} {path}{}: {}\n", hurt.time.sec, state.dump_name(hurt.dump), hurt.what)
         };
@@ -451,7 +451,7 @@ impl Archive {
     }
 }
 
-impl crate::archive::State {
+impl crate::archive::ArchiveState {
     /// Returns " of 2026/1121" for a dump, or nothing.
     pub(crate) fn dump_name(&self, dump: Option<u32>) -> String {
         let Some(record) = dump.and_then(|dump| self.dumps.get(&dump)).map(|dump| dump.record) else {

@@ -24,10 +24,10 @@ pub(crate) const NONE: u32 = ADM - 1;
 const OLD_NONE: u32 = 65534;
 
 /// Maximum number of lines of the table.
-const USERS_MOST: usize = 1 << 16;
+const USERS_MAX: usize = 1 << 16;
 
 /// Maximum bytes of a name.
-const NAME_MOST: usize = 255;
+const USER_NAME_MAX: usize = 255;
 
 /// The first number for a new user, and the first for a new group.
 const NEW_USER: u32 = 1000;
@@ -46,22 +46,22 @@ const FORMS: &str =
 
 /// The table of users and groups.
 #[derive(Clone, Debug)]
-pub(crate) struct Users {
+pub(crate) struct UserTable {
     /// In the order of the lines.
-    list: Vec<User>,
+    list: Vec<TableUser>,
     ids: HashMap<u32, usize>,
     names: HashMap<Box<str>, usize>,
 }
 
 #[derive(Clone, Debug)]
-struct User {
+struct TableUser {
     id: u32,
     name: Box<str>,
     leader: Option<u32>,
     members: Vec<u32>,
 }
 
-impl Users {
+impl UserTable {
     /// Parses the text. Blank lines and lines that begin with `#` are ignored. A line may end after any field but the
     /// first.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
@@ -130,7 +130,7 @@ impl Users {
         Ok(self.line(i))
     }
 
-    fn find(&self, id: u32) -> Option<&User> {
+    fn find(&self, id: u32) -> Option<&TableUser> {
         self.ids.get(&id).map(|i| &self.list[*i])
     }
 
@@ -156,7 +156,7 @@ impl Users {
         };
         let id = if (id, name) == (OLD_NONE, "none") { NONE } else { id };
         if let Some(other) = self.name(id) {
-            return Err(format!("{} is `{other}` already", Id(id)));
+            return Err(format!("{} is `{other}` already", TextId(id)));
         }
         self.push(id, name, None)
     }
@@ -180,19 +180,19 @@ impl Users {
 
     fn push(&mut self, id: u32, name: &str, leader: Option<u32>) -> Result<(), String> {
         self.free(name)?;
-        if self.list.len() == USERS_MOST {
-            return Err(format!("more than {USERS_MOST} users"));
+        if self.list.len() == USERS_MAX {
+            return Err(format!("more than {USERS_MAX} users"));
         }
         self.ids.insert(id, self.list.len());
         self.names.insert(name.into(), self.list.len());
-        self.list.push(User { id, name: name.into(), leader, members: Vec::new() });
+        self.list.push(TableUser { id, name: name.into(), leader, members: Vec::new() });
         Ok(())
     }
 
     /// Checks that a name is valid and not in use.
     fn free(&self, name: &str) -> Result<(), String> {
         check(name)?;
-        self.known(name).map_or(Ok(()), |id| Err(format!("there is a `{name}` already: {}", Id(id))))
+        self.known(name).map_or(Ok(()), |id| Err(format!("there is a `{name}` already: {}", TextId(id))))
     }
 
     /// Adds a user, or a group. A user is the leader of its own group; a group is led by each member.
@@ -238,27 +238,27 @@ impl Users {
 
     /// Formats a line of the text.
     fn line(&self, i: usize) -> String {
-        let User { id, name, leader, members } = &self.list[i];
+        let TableUser { id, name, leader, members } = &self.list[i];
         let leader = leader.map(|id| self.user(id)).unwrap_or_default();
         let members: Vec<String> = members.iter().map(|id| self.user(*id)).collect();
-        format!("{}:{name}:{leader}:{}", Id(*id), members.join(","))
+        format!("{}:{name}:{leader}:{}", TextId(*id), members.join(","))
     }
 }
 
-impl Default for Users {
+impl Default for UserTable {
     /// adm, none, root, sys and noworld.
     fn default() -> Self {
         Self::parse(DEFAULT).expect("it is right, as a test says")
     }
 }
 
-impl fmt::Display for Users {
+impl fmt::Display for UserTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         (0..self.list.len()).try_for_each(|i| writeln!(f, "{}", self.line(i)))
     }
 }
 
-impl Names for Users {
+impl Names for UserTable {
     fn user(&self, uid: u32) -> String {
         self.name(uid).map_or_else(|| Numeric.user(uid), str::to_string)
     }
@@ -277,9 +277,9 @@ impl Names for Users {
 }
 
 /// A number as it is in the text.
-struct Id(u32);
+struct TextId(u32);
 
-impl fmt::Display for Id {
+impl fmt::Display for TextId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             ADM => f.write_str("-1"),
@@ -297,8 +297,8 @@ fn number(text: &str) -> Option<u32> {
 /// Checks that a name is valid.
 fn check(name: &str) -> Result<(), String> {
     let bad = |c: char| "?=+-/:,".contains(c) || c.is_whitespace() || c.is_control();
-    let wrong = if name.is_empty() || name.len() > NAME_MOST {
-        format!("a name of {} bytes; it has 1 to {NAME_MOST}", name.len())
+    let wrong = if name.is_empty() || name.len() > USER_NAME_MAX {
+        format!("a name of {} bytes; it has 1 to {USER_NAME_MAX}", name.len())
     } else if name.contains(bad) {
         format!("the name {name:?} has one of ? = + - / : , or a blank or a control character")
     } else if name.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -320,7 +320,7 @@ pub(crate) const EXECUTE: u8 = 1;
 
 /// The owner and the permissions of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Mode {
+pub(crate) struct FileMode {
     /// Type and permissions as in stat(2).
     pub(crate) mode: u32,
     /// Owner.
@@ -331,11 +331,11 @@ pub(crate) struct Mode {
 
 /// The user of a request.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Person<'a> {
+pub(crate) struct PermissionUser<'a> {
     /// The user ID; without one the user has the permissions of `none`.
     pub(crate) id: Option<u32>,
     /// The table.
-    pub(crate) users: &'a Users,
+    pub(crate) users: &'a UserTable,
     /// May do everything: the console, and users that it has allowed.
     pub(crate) power: bool,
 }
@@ -349,7 +349,7 @@ pub(crate) struct Person<'a> {
 ///
 /// A file with an access control list is different: the first entry that applies decides (acl(5)), because a list is
 /// also used to exclude users.
-pub(crate) fn may(file: &Mode, acl: Option<&PosixAcl>, who: Person<'_>, want: u8) -> bool {
+pub(crate) fn may(file: &FileMode, acl: Option<&PosixAcl>, who: PermissionUser<'_>, want: u8) -> bool {
     let bits = |class: u32| (file.mode >> class) as u8 & (READ | WRITE | EXECUTE);
     let is_dir = file.mode & mode::S_IFMT == mode::S_IFDIR;
     let uid = who.id.filter(|id| !who.users.is_none(*id));
@@ -393,13 +393,13 @@ mod tests {
 9999:noworld::eve
 ";
 
-    fn some() -> Users {
-        Users::parse(SOME).unwrap()
+    fn some() -> UserTable {
+        UserTable::parse(SOME).unwrap()
     }
 
     #[test]
     fn the_table_of_a_new_file_system() {
-        let users = Users::default();
+        let users = UserTable::default();
         let text = "-1:adm:adm:\n-2:none::\n0:root:root:\n10000:sys::\n9999:noworld::\n";
         assert_eq!(users.to_string(), text);
         assert_eq!(users.id("adm"), Some(0xffff_fffe));
@@ -414,23 +414,23 @@ mod tests {
     fn it_is_written_as_it_was_read() {
         assert_eq!(some().to_string(), SOME);
         let loose = "# who\n\n  1000 : ken : ken \r\n\t# more\n10000:sys:: ken , 1500\n1001:rob";
-        let users = Users::parse(loose).unwrap();
+        let users = UserTable::parse(loose).unwrap();
         assert_eq!(users.to_string(), "1000:ken:ken:\n10000:sys::ken,1500\n1001:rob::\n");
-        assert_eq!(Users::parse(&users.to_string()).unwrap().to_string(), users.to_string());
-        assert_eq!(Users::parse("").unwrap().to_string(), "");
+        assert_eq!(UserTable::parse(&users.to_string()).unwrap().to_string(), users.to_string());
+        assert_eq!(UserTable::parse("").unwrap().to_string(), "");
     }
 
     #[test]
     fn kens_table_is_understood() {
         let ken = "-1:adm:adm:\n0:none:adm:\n1:tor:tor:\n10000:sys::\n\
             10001:map:map:\n10005:bootes:bootes:\n9999:noworld::\n";
-        let users = Users::parse(ken).unwrap();
+        let users = UserTable::parse(ken).unwrap();
         assert_eq!(users.to_string(), ken);
         assert!(users.is_none(0) && !users.is_none(65534));
         assert!(!may(
-            &Mode { mode: 0o700, uid: 0, gid: 0 },
+            &FileMode { mode: 0o700, uid: 0, gid: 0 },
             None,
-            Person { id: Some(0), users: &users, power: false },
+            PermissionUser { id: Some(0), users: &users, power: false },
             4
         ));
     }
@@ -470,25 +470,25 @@ mod tests {
             ("1:a\0b", format!("line 1: {}", character("a\0b"))),
             ("1:a,b", format!("line 1: {}", character("a,b"))),
         ] {
-            assert_eq!(Users::parse(text).unwrap_err(), wrong);
+            assert_eq!(UserTable::parse(text).unwrap_err(), wrong);
         }
         for c in "?=+-/".chars() {
             assert_eq!(
-                Users::parse(&format!("1:a{c}")).unwrap_err(),
+                UserTable::parse(&format!("1:a{c}")).unwrap_err(),
                 format!("line 1: {}", character(&format!("a{c}")))
             );
         }
-        assert!(Users::parse(&long[..257]).is_ok());
+        assert!(UserTable::parse(&long[..257]).is_ok());
     }
 
     #[test]
     fn there_are_65536_users_and_no_more() {
         let mut text: String = (0..65536).map(|id| format!("{id}:u{id}\n")).collect();
-        let mut users = Users::parse(&text).unwrap();
+        let mut users = UserTable::parse(&text).unwrap();
         assert_eq!(users.newuser("more").unwrap_err(), "more than 65536 users");
         assert_eq!(users.to_string().lines().count(), 65536);
         text.push_str("65536:more\n");
-        assert_eq!(Users::parse(&text).unwrap_err(), "line 65537: more than 65536 users");
+        assert_eq!(UserTable::parse(&text).unwrap_err(), "line 65537: more than 65536 users");
     }
 
     #[test]
@@ -539,13 +539,13 @@ mod tests {
                 && !users.in_noworld(ken)
                 && !users.in_noworld(none)
         );
-        let listed = Users::parse("700:none\n10000:sys::none").unwrap();
+        let listed = UserTable::parse("700:none\n10000:sys::none").unwrap();
         assert!(!listed.is_member(700, 10_000) && !listed.leads(700, 10_000) && !listed.in_noworld(0));
     }
 
     #[test]
     fn the_console_makes_and_changes_users() {
-        let mut users = Users::default();
+        let mut users = UserTable::default();
         for (line, answer) in [
             ("ken", "1000:ken:ken:"),
             ("rob", "1001:rob:rob:"),
@@ -588,8 +588,8 @@ mod tests {
             assert!(users.newuser(line).is_err(), "{line}");
         }
         assert_eq!(users.to_string(), before);
-        assert_eq!(Users::parse(&before).unwrap().to_string(), before);
-        let taken = Users::parse("1000:a\n1002:b\n10000:c\n10001:d");
+        assert_eq!(UserTable::parse(&before).unwrap().to_string(), before);
+        let taken = UserTable::parse("1000:a\n1002:b\n10000:c\n10001:d");
         let mut taken = taken.unwrap();
         assert_eq!(taken.newuser("x").as_deref(), Ok("1001:x:x:"));
         assert_eq!(taken.newuser("y").as_deref(), Ok("1003:y:y:"));
@@ -600,10 +600,10 @@ mod tests {
     #[test]
     fn permissions_add_up() {
         let users = some();
-        let person = |id| Person { id, users: &users, power: false };
+        let person = |id| PermissionUser { id, users: &users, power: false };
         for bits in 0..0o1000_u32 {
             for kind in [mode::S_IFREG, mode::S_IFDIR] {
-                let file = Mode { mode: kind | bits, uid: 1000, gid: 10_000 };
+                let file = FileMode { mode: kind | bits, uid: 1000, gid: 10_000 };
                 let (owner, group, other) = ((bits >> 6) as u8, (bits >> 3 & 7) as u8, (bits & 7) as u8);
                 let search = if kind == mode::S_IFDIR { other & EXECUTE } else { 0 };
                 for (id, has) in [
@@ -632,7 +632,7 @@ mod tests {
                             has & want == want,
                             "{bits:o}, {id:?}, {want}"
                         );
-                        assert!(may(&file, None, Person { power: true, ..person(id) }, want));
+                        assert!(may(&file, None, PermissionUser { power: true, ..person(id) }, want));
                     }
                 }
             }
@@ -642,37 +642,37 @@ mod tests {
     #[test]
     fn who_is_in_noworld_has_what_is_his() {
         let users = some();
-        let eve = Person { id: Some(1002), users: &users, power: false };
-        assert!(may(&Mode { mode: 0o100_600, uid: 1002, gid: 0 }, None, eve, READ | WRITE));
-        assert!(may(&Mode { mode: 0o100_040, uid: 0, gid: 10_001 }, None, eve, READ));
-        assert!(!may(&Mode { mode: 0o100_007, uid: 0, gid: 0 }, None, eve, EXECUTE));
-        assert!(may(&Mode { mode: 0o040_001, uid: 0, gid: 0 }, None, eve, EXECUTE));
-        assert!(!may(&Mode { mode: 0o040_007, uid: 0, gid: 0 }, None, eve, READ));
+        let eve = PermissionUser { id: Some(1002), users: &users, power: false };
+        assert!(may(&FileMode { mode: 0o100_600, uid: 1002, gid: 0 }, None, eve, READ | WRITE));
+        assert!(may(&FileMode { mode: 0o100_040, uid: 0, gid: 10_001 }, None, eve, READ));
+        assert!(!may(&FileMode { mode: 0o100_007, uid: 0, gid: 0 }, None, eve, EXECUTE));
+        assert!(may(&FileMode { mode: 0o040_001, uid: 0, gid: 0 }, None, eve, EXECUTE));
+        assert!(!may(&FileMode { mode: 0o040_007, uid: 0, gid: 0 }, None, eve, READ));
     }
 
     #[test]
     fn none_owns_nothing() {
         let users = some();
-        let none = Person { id: Some(NONE), users: &users, power: false };
-        assert!(!may(&Mode { mode: 0o100_770, uid: NONE, gid: NONE }, None, none, READ));
-        assert!(may(&Mode { mode: 0o100_774, uid: NONE, gid: NONE }, None, none, READ));
+        let none = PermissionUser { id: Some(NONE), users: &users, power: false };
+        assert!(!may(&FileMode { mode: 0o100_770, uid: NONE, gid: NONE }, None, none, READ));
+        assert!(may(&FileMode { mode: 0o100_774, uid: NONE, gid: NONE }, None, none, READ));
     }
 
     #[test]
     fn nobody_of_linux_owns_files_and_is_no_none() {
         let old =
             "-1:adm:adm:\n65534:none::\n0:root:root:\n10000:sys::none,ken\n1000:ken:ken:\n9999:noworld::\n";
-        let users = Users::parse(old).unwrap();
+        let users = UserTable::parse(old).unwrap();
         assert_eq!((users.id("none"), users.id("65534")), (Some(NONE), Some(65534)));
         assert_eq!(users.to_string(), old.replace("65534", "-2"));
-        let nobody = Person { id: Some(65534), users: &users, power: false };
-        assert!(may(&Mode { mode: 0o100_600, uid: 65534, gid: 0 }, None, nobody, READ | WRITE));
-        assert!(may(&Mode { mode: 0o100_060, uid: 0, gid: 65534 }, None, nobody, READ | WRITE));
-        assert!(!may(&Mode { mode: 0o100_770, uid: NONE, gid: 10_000 }, None, nobody, READ));
+        let nobody = PermissionUser { id: Some(65534), users: &users, power: false };
+        assert!(may(&FileMode { mode: 0o100_600, uid: 65534, gid: 0 }, None, nobody, READ | WRITE));
+        assert!(may(&FileMode { mode: 0o100_060, uid: 0, gid: 65534 }, None, nobody, READ | WRITE));
+        assert!(!may(&FileMode { mode: 0o100_770, uid: NONE, gid: 10_000 }, None, nobody, READ));
         // Another user may have the former number of `none`.
-        let named = Users::parse(&format!("{old}65534:nobody:nobody:")).unwrap();
+        let named = UserTable::parse(&format!("{old}65534:nobody:nobody:")).unwrap();
         assert_eq!((named.id("nobody"), named.name(65534)), (Some(65534), Some("nobody")));
         // If a table gives `none` another number, that number has no permissions.
-        assert!(Users::parse("700:none::").unwrap().is_none(700));
+        assert!(UserTable::parse("700:none::").unwrap().is_none(700));
     }
 }

@@ -12,12 +12,12 @@ use nine_block::{Device, Error as Wrong, Kind, ReadOnly};
 
 use super::{Checked, Depth};
 use crate::archive::{Archive, Settings};
-use crate::cw::{Cw, Place, RowMend};
+use crate::cw::{Cw, RowLocation, RowRepair};
 use crate::jobs::Driver;
 
 /// A repair.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Mend {
+pub(crate) enum TreeRepair {
     /// The link count of an inode.
     Links(u64, u32),
     /// The number of entries of a directory.
@@ -49,13 +49,13 @@ pub(crate) enum Mend {
     /// The next inode number.
     Next(u64),
     /// A row, or a slot.
-    Row(RowMend),
+    Row(RowRepair),
 }
 
-impl Mend {
+impl TreeRepair {
     /// Returns whether it must precede repairs of counts.
     fn is_first(&self) -> bool {
-        use Mend::{Attributes, Cell, Found, Name, Next, Pair, Parent};
+        use TreeRepair::{Attributes, Cell, Found, Name, Next, Pair, Parent};
         matches!(self, Attributes { .. } | Cell(_) | Found(_) | Name(..) | Next(_) | Pair(..) | Parent(..))
     }
 
@@ -72,7 +72,7 @@ impl Mend {
     }
 }
 
-impl fmt::Display for Mend {
+impl fmt::Display for TreeRepair {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Links(ino, links) => write!(f, "inode {ino} has {links} links"),
@@ -86,7 +86,7 @@ impl fmt::Display for Mend {
                 write!(f, "inode {ino}: what is behind its size goes at the next start")
             }
             Self::Noted(ino, false) => write!(f, "inode {ino} is not noted any more: nothing of it is to go"),
-            Self::Cell(key) => write!(f, "what makes no sense goes: {:?}", crate::item::Key::parse(key)),
+            Self::Cell(key) => write!(f, "what makes no sense goes: {:?}", crate::item::ItemKey::parse(key)),
             Self::Pair(dir, cookie) => {
                 write!(f, "inode {dir}: its name with cookie {cookie}, by what is left of it")
             }
@@ -98,12 +98,12 @@ impl fmt::Display for Mend {
             Self::Usage(uid, bytes) => write!(f, "user {uid} has {bytes} bytes"),
             Self::All(blocks) => write!(f, "all files have {blocks} blocks"),
             Self::Next(ino) => write!(f, "the next inode is {ino}"),
-            Self::Row(RowMend { row: Some(row), to, .. }) => match to.place {
-                Place::Free => write!(f, "row {row} is free"),
-                Place::Here(slot) => write!(f, "row {row} is used, and slot {slot}"),
-                Place::OnWorm(at) => write!(f, "row {row} is on w at {at}"),
+            Self::Row(RowRepair { row: Some(row), to, .. }) => match to.place {
+                RowLocation::Free => write!(f, "row {row} is free"),
+                RowLocation::Here(slot) => write!(f, "row {row} is used, and slot {slot}"),
+                RowLocation::OnWorm(at) => write!(f, "row {row} is on w at {at}"),
             },
-            Self::Row(RowMend { left, .. }) => write!(f, "slot {} is free", left.unwrap_or_default()),
+            Self::Row(RowRepair { left, .. }) => write!(f, "slot {} is free", left.unwrap_or_default()),
         }
     }
 }
@@ -161,19 +161,20 @@ impl Archive {
         loop {
             let depth = if dry { wanted.max(Depth::Names) } else { Depth::Names };
             let (left, texts) = looks(&c, &w, settings, depth).await?;
-            let rows: Vec<RowMend> = left
+            let rows: Vec<RowRepair> = left
                 .mends
                 .iter()
-                .filter_map(|mend| if let Mend::Row(row) = mend { Some(*row) } else { None })
+                .filter_map(|mend| if let TreeRepair::Row(row) = mend { Some(*row) } else { None })
                 .collect();
-            let is_first = left.mends.iter().any(Mend::is_first);
-            let is_now = |mend: &Mend| match mend {
-                Mend::Row(_) => true,
+            let is_first = left.mends.iter().any(TreeRepair::is_first);
+            let is_now = |mend: &TreeRepair| match mend {
+                TreeRepair::Row(_) => true,
                 // Repairs of the tree allocate slots, so the free slots must be right first.
                 _ => rows.is_empty() && (!is_first || mend.is_first()),
             };
             let now = left.mends.iter().zip(&texts).filter(|(mend, _)| dry || is_now(mend));
-            let now: Vec<(Mend, String)> = now.map(|(mend, text)| (mend.clone(), text.clone())).collect();
+            let now: Vec<(TreeRepair, String)> =
+                now.map(|(mend, text)| (mend.clone(), text.clone())).collect();
             if now.is_empty() || now == before {
                 // A finding that is still there after its repair cannot be repaired.
                 let left = match wanted > depth {
@@ -224,7 +225,7 @@ async fn mend_tree(
     c: &Arc<dyn Device>,
     w: &Arc<dyn Device>,
     settings: &Settings,
-    mends: &[(Mend, String)],
+    mends: &[(TreeRepair, String)],
 ) -> nine_block::Result<()> {
     let (archive, driver) = Archive::open_still(c.clone(), w.clone(), settings).await?;
     let now = archive.time();

@@ -13,24 +13,26 @@ use nine_io::server::acl::AclKind;
 use nine_proto::{Errno, Error, Result, mode};
 
 use crate::archive::Archive;
-use crate::cw::{Held, TAG, Tag};
+use crate::cw::{BlockTag, CommitSnapshot, TAG};
 use crate::fs::ROOT;
-use crate::hash::Map;
-use crate::item::{ACCESS_ACL, Attributes, DEFAULT_ACL, Entry, Extent, Key, Named, What};
-use crate::ptr::Ptr;
-use crate::tree::node::{self, Node};
+use crate::hash::FixedMap;
+use crate::item::{
+    ACCESS_ACL, CookieEntry, DEFAULT_ACL, DecodedKey, FileExtent, InodeAttributes, ItemKey, NameEntry,
+};
+use crate::ptr::BlockPtr;
+use crate::tree::node::{self, NodeRef};
 
-pub(crate) use mend::Mend;
 pub use mend::Repaired;
+pub(crate) use mend::TreeRepair;
 
 /// Maximum number of faults reported. Beyond that only their existence is.
-const MOST: usize = 100;
+const FAULTS_MAX: usize = 100;
 /// Maximum number of repairs returned; the next check finds the others.
-const MENDS_MOST: usize = 10_000;
+const MENDS_MAX: usize = 10_000;
 /// The limit of counters.
-const COUNT_MOST: u64 = (1 << 63) - 1;
+const COUNT_MAX: u64 = (1 << 63) - 1;
 /// Bytes that are read between two pauses.
-const PIECE: u64 = 128 << 10;
+const CHECK_READ_LEN: u64 = 128 << 10;
 /// Maximum number of dumps searched for an older version of a lost block, newest first.
 const DUMPS: usize = 64;
 
@@ -59,20 +61,20 @@ pub struct Checked {
     /// The depth of the check; `None` before it has begun.
     pub depth: Option<Depth>,
     /// Possible repairs.
-    pub(crate) mends: Vec<Mend>,
+    pub(crate) mends: Vec<TreeRepair>,
 }
 
 impl Checked {
     fn fault(&mut self, text: impl FnOnce() -> String) {
         match self.faults.len() {
-            MOST => self.faults.push("... and more".into()),
-            n if n > MOST => {}
+            FAULTS_MAX => self.faults.push("... and more".into()),
+            n if n > FAULTS_MAX => {}
             _ => self.faults.push(text()),
         }
     }
 
-    fn mend(&mut self, mend: Mend) {
-        if self.mends.len() < MENDS_MOST && !self.mends.contains(&mend) {
+    fn mend(&mut self, mend: TreeRepair) {
+        if self.mends.len() < MENDS_MAX && !self.mends.contains(&mend) {
             self.mends.push(mend);
         }
     }
@@ -88,7 +90,7 @@ impl Checked {
         let verdict = match faults.len() {
             0 if skipped.is_empty() => "it is whole".into(),
             0 => "what was looked at is whole".into(),
-            n if n > MOST => format!("more than {MOST} faults"),
+            n if n > FAULTS_MAX => format!("more than {FAULTS_MAX} faults"),
             n => format!("{n} faults"),
         };
         format!("{files} files, {blocks} blocks read{skipped}: {verdict}")
@@ -96,19 +98,19 @@ impl Checked {
 }
 
 /// A directory entry: directory and cookie.
-type At = (u64, u64);
+type EntryPosition = (u64, u64);
 
 /// The data collected about an inode.
 #[derive(Default)]
-struct Known {
-    it: Option<Attributes>,
+struct InodeFacts {
+    it: Option<InodeAttributes>,
     /// There are items of the inode itself, not only names that lead to it.
     is_there: bool,
     has_names: bool,
     names: u32,
     /// The first of its names; for directories also all others.
-    first: At,
-    more: Vec<At>,
+    first: EntryPosition,
+    more: Vec<EntryPosition>,
     /// The file type that the first name gives.
     kind: u8,
     subdirectories: u32,
@@ -128,24 +130,24 @@ struct Known {
 }
 
 /// The state of a check of one tree.
-struct Walk<'a> {
+struct CheckWalk<'a> {
     archive: &'a Archive,
-    held: &'a Held,
+    held: &'a CommitSnapshot,
     depth: Depth,
     /// The dump that is checked; `None`: the present tree.
     dump: Option<u32>,
     checked: Checked,
-    files: BTreeMap<u64, Known>,
+    files: BTreeMap<u64, InodeFacts>,
     /// Names without a cookie so far, by directory and cookie; the values are inodes.
-    entries: Map<At, u64>,
+    entries: FixedMap<EntryPosition, u64>,
     /// Cookies that disagree with their names.
-    odd: Vec<At>,
+    odd: Vec<EntryPosition>,
     /// The recorded usage of users.
     usage: BTreeMap<u32, u64>,
     /// Rows that any tree points to, and the generations in the pointers.
-    rows: Map<u64, u32>,
+    rows: FixedMap<u64, u32>,
     /// Addresses of this tree, each of which may occur only once.
-    own: crate::hash::Set<u64>,
+    own: crate::hash::FixedSet<u64>,
     /// A part of this tree could not be read, so counts are not compared.
     partial: bool,
     /// A part of some tree could not be read.
@@ -184,7 +186,7 @@ impl Archive {
 
     async fn check_now(&self, depth: Depth) -> Result<Checked> {
         let held = self.0.cw.hold();
-        let mut walk = Walk::new(self, &held, depth);
+        let mut walk = CheckWalk::new(self, &held, depth);
         walk.tree(held.fields.root).await?;
         walk.names();
         walk.numbers();
@@ -192,7 +194,7 @@ impl Archive {
         let waiting: Vec<_> = held.fields.waiting.iter().map(|it| (it.generation, it.root)).collect();
         let dumps: Vec<_> = {
             let state = &*self.state();
-            let is_old = |(generation, root): &(u32, Ptr)| {
+            let is_old = |(generation, root): &(u32, BlockPtr)| {
                 *generation < held.fields.generation
                     && root.row().is_none()
                     && waiting.iter().all(|(waiting, _)| waiting != generation)
@@ -219,8 +221,8 @@ impl Archive {
     }
 }
 
-impl<'a> Walk<'a> {
-    fn new(archive: &'a Archive, held: &'a Held, depth: Depth) -> Self {
+impl<'a> CheckWalk<'a> {
+    fn new(archive: &'a Archive, held: &'a CommitSnapshot, depth: Depth) -> Self {
         Self {
             archive,
             held,
@@ -228,11 +230,11 @@ impl<'a> Walk<'a> {
             dump: None,
             checked: Checked { depth: Some(depth), ..Checked::default() },
             files: BTreeMap::new(),
-            entries: Map::default(),
+            entries: FixedMap::default(),
             odd: Vec::new(),
             usage: BTreeMap::new(),
-            rows: Map::default(),
-            own: crate::hash::Set::default(),
+            rows: FixedMap::default(),
+            own: crate::hash::FixedSet::default(),
             partial: false,
             blind: false,
             read: 0,
@@ -240,8 +242,8 @@ impl<'a> Walk<'a> {
     }
 
     /// Checks the tree of a dump. Its faults remain, because a dump is never changed.
-    async fn other(&mut self, generation: u32, root: Ptr) -> Result<()> {
-        let mut walk = Walk::new(self.archive, self.held, self.depth);
+    async fn other(&mut self, generation: u32, root: BlockPtr) -> Result<()> {
+        let mut walk = CheckWalk::new(self.archive, self.held, self.depth);
         walk.dump = Some(generation);
         walk.checked = std::mem::take(&mut self.checked);
         walk.rows = std::mem::take(&mut self.rows);
@@ -260,7 +262,7 @@ impl<'a> Walk<'a> {
         self.checked.fault(|| text() + &archive.state().dump_name(dump));
     }
 
-    fn wrong(&mut self, text: impl FnOnce() -> String, mend: Mend) {
+    fn wrong(&mut self, text: impl FnOnce() -> String, mend: TreeRepair) {
         self.fault(text);
         self.checked.mend(mend);
     }
@@ -270,7 +272,7 @@ impl<'a> Walk<'a> {
         self.checked.blocks += blocks;
         self.archive.state().scrubber.has_read(blocks);
         self.read += blocks * self.held.block() as u64;
-        if self.read >= PIECE && self.archive.scrub_pause(std::mem::take(&mut self.read)).await {
+        if self.read >= CHECK_READ_LEN && self.archive.scrub_pause(std::mem::take(&mut self.read)).await {
             return Err(Error::new(Errno::EINTR, "the check was stopped"));
         }
         match self.held.is_there() {
@@ -282,9 +284,9 @@ impl<'a> Walk<'a> {
         }
     }
 
-    async fn tree(&mut self, root: Ptr) -> Result<()> {
+    async fn tree(&mut self, root: BlockPtr) -> Result<()> {
         // The nodes to check: pointer, level, bounds.
-        type Next = (Ptr, Option<u8>, Vec<u8>, Option<Vec<u8>>);
+        type Next = (BlockPtr, Option<u8>, Vec<u8>, Option<Vec<u8>>);
         let mut next: Vec<Next> = vec![(root, None, Vec::new(), None)];
         while let Some((at, level, low, high)) = next.pop() {
             if !self.pointed(at) {
@@ -294,10 +296,10 @@ impl<'a> Walk<'a> {
             }
             self.pause(1).await?;
             let is_it = |block: &bytes::Bytes| {
-                if !Tag::is_node(block) || Tag::made(block) != at.made {
+                if !BlockTag::is_node(block) || BlockTag::made(block) != at.made {
                     return Err("it is another block than what points to it says".into());
                 }
-                let node = Node(&block[..block.len() - TAG]);
+                let node = NodeRef(&block[..block.len() - TAG]);
                 let level = level.unwrap_or(node.level());
                 match level == node.level() && node::within(node, &low, high.as_deref()) {
                     true => Ok(()),
@@ -319,14 +321,14 @@ impl<'a> Walk<'a> {
                 }
             };
             let content = &block[..block.len() - TAG];
-            let node = Node(content);
+            let node = NodeRef(content);
             if node.level() == 0 {
                 for (key, value) in node::cells(content) {
                     self.cell(key, value).await?;
                 }
                 continue;
             }
-            let children: Vec<(&[u8], Ptr)> = node::children(content).collect();
+            let children: Vec<(&[u8], BlockPtr)> = node::children(content).collect();
             for (i, (key, child)) in children.iter().enumerate().rev() {
                 if child.made > at.made {
                     self.fault(|| format!("node {:#x} is older than one below it", at.at));
@@ -341,7 +343,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Notes a pointer. Returns false if another pointer of this tree has the same address.
-    fn pointed(&mut self, at: Ptr) -> bool {
+    fn pointed(&mut self, at: BlockPtr) -> bool {
         match at.row() {
             Some(row) => {
                 self.rows.insert(row, at.made);
@@ -359,49 +361,49 @@ impl<'a> Walk<'a> {
     }
 
     /// Returns the entry of an inode that has an item of its own.
-    fn known(&mut self, ino: u64) -> &mut Known {
+    fn known(&mut self, ino: u64) -> &mut InodeFacts {
         let known = self.files.entry(ino).or_default();
         known.is_there = true;
         known
     }
 
     async fn cell(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
-        let Some(what) = Key::parse(key) else {
+        let Some(what) = ItemKey::parse(key) else {
             self.fault(|| format!("a key that is none: {key:02x?}"));
             self.partial = true;
             return Ok(());
         };
         let (mut is_right, mut mend) = (true, None);
         match what {
-            What::Attributes(ino) => {
-                let it = Attributes::decode(value);
+            DecodedKey::Attributes(ino) => {
+                let it = InodeAttributes::decode(value);
                 is_right = it.is_some();
                 self.known(ino).it = it;
             }
-            What::Inline(ino) => {
+            DecodedKey::Inline(ino) => {
                 let known = self.known(ino);
                 known.inline = value.len() as u64;
                 is_right = known.it.is_none_or(|it| value.len() as u64 <= it.size);
             }
-            What::Name(dir, name) => match Entry::decode(value) {
-                Some(Entry { ino, cookie, kind }) => self.named((dir, cookie), ino, kind),
+            DecodedKey::Name(dir, name) => match NameEntry::decode(value) {
+                Some(NameEntry { ino, cookie, kind }) => self.named((dir, cookie), ino, kind),
                 None => {
                     let known = self.known(dir);
                     known.has_names = true;
-                    (is_right, mend) = (false, Some(Mend::Cell(Key::name(dir, name).to_vec())));
+                    (is_right, mend) = (false, Some(TreeRepair::Cell(ItemKey::name(dir, name).to_vec())));
                 }
             },
-            What::Cookie(dir, cookie) => {
+            DecodedKey::Cookie(dir, cookie) => {
                 let known = self.known(dir);
                 (known.has_names, known.cookies) = (true, known.cookies + 1);
                 known.last_cookie = known.last_cookie.max(cookie);
-                let named = Named::decode(value).map(|named| named.ino);
-                (is_right, mend) = (named.is_some(), Some(Mend::Pair(dir, cookie)));
+                let named = CookieEntry::decode(value).map(|named| named.ino);
+                (is_right, mend) = (named.is_some(), Some(TreeRepair::Pair(dir, cookie)));
                 if self.entries.remove(&(dir, cookie)) != named {
                     self.odd.push((dir, cookie));
                 }
             }
-            What::Extent(ino, block) => match Extent::decode(value) {
+            DecodedKey::Extent(ino, block) => match FileExtent::decode(value) {
                 Some(extent) => {
                     let known = self.known(ino);
                     is_right = block >= known.next;
@@ -416,14 +418,14 @@ impl<'a> Walk<'a> {
                 }
                 None => (is_right, self.partial) = (false, true),
             },
-            What::Orphan(ino) => self.files.entry(ino).or_default().orphan = true,
-            What::Dump(_) => is_right = crate::item::DumpRecord::decode(value).is_some(),
-            What::Usage(uid) => {
-                let usage = crate::item::Usage::decode(value);
+            DecodedKey::Orphan(ino) => self.files.entry(ino).or_default().orphan = true,
+            DecodedKey::Dump(_) => is_right = crate::item::DumpRecord::decode(value).is_some(),
+            DecodedKey::Usage(uid) => {
+                let usage = crate::item::UserUsage::decode(value);
                 is_right = usage.is_some();
                 self.usage.extend(usage.map(|usage| (uid, usage.bytes)));
             }
-            What::Xattr(ino, name, piece) => {
+            DecodedKey::Xattr(ino, name, piece) => {
                 if let Some(kind) = AclKind::of(name).filter(|_| piece == 0) {
                     self.known(ino).acls |= crate::fs::acl_flag(kind);
                 }
@@ -438,7 +440,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    fn named(&mut self, at: At, ino: u64, kind: u8) {
+    fn named(&mut self, at: EntryPosition, ino: u64, kind: u8) {
         let is_dir = u32::from(kind) << 12 == mode::S_IFDIR;
         let known = self.files.entry(ino).or_default();
         known.names += 1;
@@ -454,14 +456,14 @@ impl<'a> Walk<'a> {
     }
 
     /// Reads blocks of a file, one by one if one is wrong.
-    async fn content(&mut self, (ino, block): (u64, u64), extent: Extent) -> Result<()> {
+    async fn content(&mut self, (ino, block): (u64, u64), extent: FileExtent) -> Result<()> {
         let step = ((1 << 20) / self.held.block()) as u32;
         for first in (0..extent.count).step_by(step as usize) {
             let count = step.min(extent.count - first);
             self.pause(count.into()).await?;
             let part = extent.split(first, count);
             let all = self.held.blocks(part.at.at, count.into()).await;
-            let is_right = |bytes: &bytes::Bytes, n: u64| Tag::whose(bytes) == (ino, n);
+            let is_right = |bytes: &bytes::Bytes, n: u64| BlockTag::whose(bytes) == (ino, n);
             let of = |n: u32| block + u64::from(first + n);
             if let Ok(all) = all
                 && all
@@ -485,8 +487,8 @@ impl<'a> Walk<'a> {
     }
 
     /// Reports a lost block of a file: the file's path, and a dump with an older version.
-    async fn lost(&mut self, ino: u64, block: u64, at: Ptr, why: &str) -> Result<()> {
-        if self.checked.faults.len() > MOST {
+    async fn lost(&mut self, ino: u64, block: u64, at: BlockPtr, why: &str) -> Result<()> {
+        if self.checked.faults.len() > FAULTS_MAX {
             return Ok(());
         }
         let path = self.archive.path_of(self.dump, ino).await;
@@ -503,11 +505,11 @@ impl<'a> Walk<'a> {
     }
 
     /// Finds the newest dump that has a readable, different version of this block.
-    async fn had(&self, ino: u64, block: u64, lost: Ptr) -> Option<String> {
+    async fn had(&self, ino: u64, block: u64, lost: BlockPtr) -> Option<String> {
         let dumps: Vec<u32> = self.archive.state().dumps.keys().rev().take(DUMPS).copied().collect();
         let mut tried = vec![lost];
         for dump in dumps {
-            let find = |state: &mut crate::archive::State| {
+            let find = |state: &mut crate::archive::ArchiveState| {
                 let root = state.dumps.get(&dump).ok_or(Errno::ENOENT)?.record.root;
                 state.fs.block_at(root, ino, block)
             };
@@ -517,7 +519,7 @@ impl<'a> Walk<'a> {
             }
             tried.push(at);
             let read = self.held.blocks(at.at, 1).await;
-            if read.is_ok_and(|bytes| Tag::whose(&bytes) == (ino, block)) {
+            if read.is_ok_and(|bytes| BlockTag::whose(&bytes) == (ino, block)) {
                 let dumps = self.archive.dumps();
                 return dumps.into_iter().find(|it| it.generation == dump).map(|it| it.name);
             }
@@ -535,11 +537,14 @@ impl<'a> Walk<'a> {
         for ((dir, cookie), _) in std::mem::take(&mut self.entries) {
             self.wrong(
                 || format!("inode {dir}: a name without its cookie {cookie}"),
-                Mend::Pair(dir, cookie),
+                TreeRepair::Pair(dir, cookie),
             );
         }
         for (dir, cookie) in std::mem::take(&mut self.odd) {
-            self.wrong(|| format!("inode {dir}: cookie {cookie} without its name"), Mend::Pair(dir, cookie));
+            self.wrong(
+                || format!("inode {dir}: cookie {cookie} without its name"),
+                TreeRepair::Pair(dir, cookie),
+            );
         }
         let files = std::mem::take(&mut self.files);
         for (ino, known) in &files {
@@ -552,7 +557,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Reports an inode without attributes.
-    fn of_nothing(&mut self, ino: u64, known: &Known) {
+    fn of_nothing(&mut self, ino: u64, known: &InodeFacts) {
         if known.is_there && !known.orphan {
             let dir = known.has_names || u32::from(known.kind) << 12 == mode::S_IFDIR;
             let kind = match (dir, known.kind) {
@@ -562,22 +567,22 @@ impl<'a> Walk<'a> {
             };
             let content = self.held.block() as u64 - TAG as u64;
             let size = if dir { known.entries } else { known.inline.max(known.next.saturating_mul(content)) };
-            let (size, cookies) = (size.min(COUNT_MOST), known.last_cookie.min(COUNT_MOST));
+            let (size, cookies) = (size.min(COUNT_MAX), known.last_cookie.min(COUNT_MAX));
             self.wrong(
                 || format!("inode {ino}: there is something of it, but no attributes"),
-                Mend::Attributes { ino, kind, size, cookies, parent: known.first.0 },
+                TreeRepair::Attributes { ino, kind, size, cookies, parent: known.first.0 },
             );
         } else if known.names > 0 {
             for (dir, cookie) in [known.first].into_iter().chain(known.more.iter().copied()) {
                 self.wrong(
                     || format!("inode {dir}: a name leads to inode {ino}, which is not there"),
-                    Mend::Name(dir, cookie),
+                    TreeRepair::Name(dir, cookie),
                 );
             }
         }
     }
 
-    fn of_inode(&mut self, ino: u64, known: &Known, it: &Attributes) {
+    fn of_inode(&mut self, ino: u64, known: &InodeFacts, it: &InodeAttributes) {
         let content = self.held.block() as u64 - TAG as u64;
         let links = match it.is_dir() {
             true if ino == ROOT || known.names > 0 => 2 + known.subdirectories,
@@ -588,58 +593,64 @@ impl<'a> Walk<'a> {
             let all = || [known.first].into_iter().chain(known.more.iter().copied());
             let stays = all().find(|(dir, _)| *dir == it.parent).unwrap_or(known.first);
             for (dir, cookie) in all().filter(|at| *at != stays) {
-                self.wrong(|| format!("inode {ino}: a directory with two names"), Mend::Name(dir, cookie));
+                self.wrong(
+                    || format!("inode {ino}: a directory with two names"),
+                    TreeRepair::Name(dir, cookie),
+                );
             }
         }
         if links == 0 && !known.orphan {
             self.wrong(
                 || format!("inode {ino}: it has no name, and nobody would remove it"),
-                Mend::Found(ino),
+                TreeRepair::Found(ino),
             );
         } else if it.links != links {
             self.wrong(
                 || format!("inode {ino}: {} links, where there are {links}", it.links),
-                Mend::Links(ino, links),
+                TreeRepair::Links(ino, links),
             );
         }
         let behind = !it.is_dir() && known.next > it.size.div_ceil(content);
         if links > 0 && behind && !known.orphan {
-            self.wrong(|| format!("inode {ino}: there are blocks behind its size"), Mend::Noted(ino, true));
+            self.wrong(
+                || format!("inode {ino}: there are blocks behind its size"),
+                TreeRepair::Noted(ino, true),
+            );
         } else if links > 0 && !behind && known.orphan {
-            self.wrong(|| format!("inode {ino}: it would be cut, and is"), Mend::Noted(ino, false));
+            self.wrong(|| format!("inode {ino}: it would be cut, and is"), TreeRepair::Noted(ino, false));
         }
         if it.is_dir() && (it.size != known.entries || known.cookies != known.entries) {
             self.wrong(
                 || {
-                    let Known { entries, cookies, .. } = known;
+                    let InodeFacts { entries, cookies, .. } = known;
                     format!("inode {ino}: {entries} entries, {cookies} cookies, {} said", it.size)
                 },
-                Mend::Entries(ino, known.entries),
+                TreeRepair::Entries(ino, known.entries),
             );
         }
         if it.is_dir() && it.cookies < known.last_cookie {
             self.wrong(
                 || format!("inode {ino}: cookie {} is there, {} said", known.last_cookie, it.cookies),
-                Mend::Cookies(ino, known.last_cookie.min(COUNT_MOST)),
+                TreeRepair::Cookies(ino, known.last_cookie.min(COUNT_MAX)),
             );
         }
         if it.is_dir() && ino != ROOT && known.names == 1 && it.parent != known.first.0 {
             self.wrong(
                 || format!("inode {ino}: it is in inode {}, {} said", known.first.0, it.parent),
-                Mend::Parent(ino, known.first.0),
+                TreeRepair::Parent(ino, known.first.0),
             );
         }
         let said = it.flags & (ACCESS_ACL | DEFAULT_ACL);
         if said != known.acls {
             self.wrong(
                 || format!("inode {ino}: flags {} of access control lists, {said} said", known.acls),
-                Mend::Acls(ino, known.acls),
+                TreeRepair::Acls(ino, known.acls),
             );
         }
         if it.blocks != known.blocks {
             self.wrong(
                 || format!("inode {ino}: {} blocks, {} said", known.blocks, it.blocks),
-                Mend::Blocks(ino, known.blocks),
+                TreeRepair::Blocks(ino, known.blocks),
             );
         }
     }
@@ -662,12 +673,15 @@ impl<'a> Walk<'a> {
         let said = self.held.fields.blocks;
         // A follower does not know the total.
         if all != said && self.archive.state().follows.is_none() {
-            self.wrong(|| format!("{all} blocks of files, {said} said"), Mend::All(all));
+            self.wrong(|| format!("{all} blocks of files, {said} said"), TreeRepair::All(all));
         }
         for (uid, bytes) in sums {
             let said = self.usage.get(&uid).copied().unwrap_or(0);
             if said != bytes {
-                self.wrong(|| format!("user {uid}: {bytes} bytes, {said} said"), Mend::Usage(uid, bytes));
+                self.wrong(
+                    || format!("user {uid}: {bytes} bytes, {said} said"),
+                    TreeRepair::Usage(uid, bytes),
+                );
             }
         }
         let last = self.files.iter().rfind(|(_, known)| known.is_there).map_or(ROOT, |(ino, _)| *ino);
@@ -675,7 +689,10 @@ impl<'a> Walk<'a> {
         if last >= next && last >= crate::fs::INODES {
             self.fault(|| format!("inode {last} is there, and no number is as large"));
         } else if last >= next {
-            self.wrong(|| format!("inode {last} is there, and {next} would be given"), Mend::Next(last + 1));
+            self.wrong(
+                || format!("inode {last} is there, and {next} would be given"),
+                TreeRepair::Next(last + 1),
+            );
         }
     }
 }

@@ -4,11 +4,11 @@
 
 use nine_block::Bits;
 
-use super::{Mend, Walk};
-use crate::cw::{Place, Row, RowMend};
+use super::{CheckWalk, TreeRepair};
+use crate::cw::{RowLocation, RowRepair, TableRow};
 use crate::ptr::NEW;
 
-impl Walk<'_> {
+impl CheckWalk<'_> {
     /// Checks the table of rows, as of the snapshot.
     ///
     /// # Errors
@@ -48,27 +48,29 @@ impl Walk<'_> {
             }
             // If two rows have the same slot, the row that matches the block in it is right.
             let is_its = !is_shared || held.is_in_slot(row, it).await;
-            let free = |left| RowMend { row: Some(row), to: Row::default(), left };
+            let free = |left| RowRepair { row: Some(row), to: TableRow::default(), left };
             match (it.place, pointed) {
-                (Place::Free, None) => self.row(|| format!("row {row} is used, and free"), free(None)),
-                (Place::Free, Some(_)) => self.fault(|| format!("what row {row} had is lost: it is free")),
-                (Place::Here(slot), None) => {
+                (RowLocation::Free, None) => self.row(|| format!("row {row} is used, and free"), free(None)),
+                (RowLocation::Free, Some(_)) => {
+                    self.fault(|| format!("what row {row} had is lost: it is free"))
+                }
+                (RowLocation::Here(slot), None) => {
                     let left = (is_its && held.used_slots.has(slot)).then_some(slot);
                     self.row(|| format!("nothing points to row {row} ({:#x})", NEW + row), free(left));
                 }
                 // A sweep will free it.
-                (Place::OnWorm(_), None) | (_, Some(_)) => {
+                (RowLocation::OnWorm(_), None) | (_, Some(_)) => {
                     if pointed.is_some_and(|made| made != it.made) {
                         self.fault(|| format!("row {row} is not of the generation that its pointer says"));
                     }
                     let has_bit = slot.is_none_or(|slot| held.used_slots.has(slot));
                     if !has_bit && is_its {
                         let text = || format!("slot {} has a block, and is free", slot.unwrap_or(0));
-                        self.row(text, RowMend { row: Some(row), to: it, left: None });
+                        self.row(text, RowRepair { row: Some(row), to: it, left: None });
                     }
                     if is_forwarded != slot.is_none() {
                         let text = || format!("whether row {row} is on w is said twice, and not the same");
-                        self.row(text, RowMend { row: Some(row), to: it, left: None });
+                        self.row(text, RowRepair { row: Some(row), to: it, left: None });
                     }
                 }
             }
@@ -86,7 +88,7 @@ impl Walk<'_> {
             match there {
                 Some(it) if it.place.slot().is_some_and(free) && held.is_in_slot(row, it).await => {
                     let text = || format!("something points to row {row}, which is free; its block is there");
-                    self.row(text, RowMend { row: Some(row), to: it, left: None });
+                    self.row(text, RowRepair { row: Some(row), to: it, left: None });
                     taken.set(it.place.slot().unwrap_or_default());
                 }
                 _ => self
@@ -97,17 +99,17 @@ impl Walk<'_> {
         let alone = held.used_slots.ones().filter(|slot| !held.in_place() && !taken.has(*slot));
         for slot in alone {
             let text = || format!("slot {slot} is used, and no row has it");
-            self.row(text, RowMend { row: None, to: Row::default(), left: Some(slot) });
+            self.row(text, RowRepair { row: None, to: TableRow::default(), left: Some(slot) });
         }
         Ok(())
     }
 
     /// Reports a wrong row, and its repair. If a tree could not be read, no row is freed.
-    fn row(&mut self, text: impl FnOnce() -> String, mend: RowMend) {
-        let frees = mend.to.place == Place::Free;
+    fn row(&mut self, text: impl FnOnce() -> String, mend: RowRepair) {
+        let frees = mend.to.place == RowLocation::Free;
         self.fault(text);
         if !(frees && self.blind) {
-            self.checked.mend(Mend::Row(mend));
+            self.checked.mend(TreeRepair::Row(mend));
         }
     }
 }

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use nine_block::{Device, Error, Kind as Wrong, Proof, SECTOR};
 
 use super::Result;
-use super::layout::{LABELS, Label, Super};
-use super::tag::{Identity, Kind, Tag};
+use super::layout::{DumpSuper, LABELS, WormLabel};
+use super::tag::{BlockKind, BlockTag, FsIdentity};
 
 /// The search ends after this number of consecutive blocks that are not of this archive. The gap that unwritable blocks
 /// of w leave is much smaller.
@@ -16,9 +16,9 @@ const LOOK: u64 = 1 << 16;
 const READ: u64 = 1 << 20;
 
 /// A worm with a known label.
-pub(crate) struct Worm<'a> {
+pub(crate) struct LabeledWorm<'a> {
     pub(crate) w: &'a dyn Device,
-    pub(crate) identity: Identity,
+    pub(crate) identity: FsIdentity,
     /// Sectors of a block.
     pub(crate) per: u64,
     /// The w-address of the first segment.
@@ -27,17 +27,17 @@ pub(crate) struct Worm<'a> {
 
 /// The chain as found.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Chain {
+pub(crate) struct DumpChain {
     /// Superblocks with the w-addresses of their first copies, oldest first.
-    pub(crate) dumps: Vec<(u64, Super)>,
+    pub(crate) dumps: Vec<(u64, DumpSuper)>,
     /// The end of all written blocks, including those of dumps that were never completed.
     pub(crate) behind: u64,
     /// The largest generation of all these blocks.
     pub(crate) generation: u32,
 }
 
-impl<'a> Worm<'a> {
-    pub(crate) fn new(w: &'a dyn Device, label: &Label) -> Self {
+impl<'a> LabeledWorm<'a> {
+    pub(crate) fn new(w: &'a dyn Device, label: &WormLabel) -> Self {
         let per = u64::from(label.block) / SECTOR;
         Self { w, identity: label.identity, per, first: label.first() }
     }
@@ -49,25 +49,26 @@ impl<'a> Worm<'a> {
     }
 
     /// Reads the superblock at `at`.
-    pub(crate) async fn superblock(&self, at: u64) -> Result<Super> {
+    pub(crate) async fn superblock(&self, at: u64) -> Result<DumpSuper> {
         let wrong = |text: &str| Error::new(Wrong::Failed, format!("block {at:#x}: {text}"));
         let identity = self.identity;
-        let proof =
-            Proof::new(self.per, move |_, block| Tag::open(block, &identity).is_ok_and(|tag| tag.at == at));
+        let proof = Proof::new(self.per, move |_, block| {
+            BlockTag::open(block, &identity).is_ok_and(|tag| tag.at == at)
+        });
         let block = self.w.read_proven(at * self.per, self.per, Some(proof)).await?;
-        let tag = Tag::open(&block, &identity).map_err(wrong)?;
-        if tag.kind != Kind::Super || tag.at != at {
+        let tag = BlockTag::open(&block, &identity).map_err(wrong)?;
+        if tag.kind != BlockKind::Super || tag.at != at {
             return Err(wrong("it is no superblock"));
         }
-        Super::decode(&block).map_err(|text| wrong(&text))
+        DumpSuper::decode(&block).map_err(|text| wrong(&text))
     }
 
     /// Follows the chain from `from` on, and returns the superblocks of generations after `after`.
     ///
     /// # Errors
     /// The error of w, if it does not answer or is reserved for another owner.
-    pub(crate) async fn chain(&self, from: u64, after: u32) -> Result<Chain> {
-        let mut chain = Chain { dumps: Vec::new(), behind: from, generation: after };
+    pub(crate) async fn chain(&self, from: u64, after: u32) -> Result<DumpChain> {
+        let mut chain = DumpChain { dumps: Vec::new(), behind: from, generation: after };
         let mut last = after;
         loop {
             let at = chain.behind;
@@ -103,20 +104,20 @@ impl<'a> Worm<'a> {
     }
 
     /// Searches for the next superblock block by block. It may be the last copy if the first cannot be read.
-    async fn look(&self, chain: &mut Chain, last: u32) -> Result<Option<(u64, Super)>> {
+    async fn look(&self, chain: &mut DumpChain, last: u32) -> Result<Option<(u64, DumpSuper)>> {
         let end = self.w.shape().sectors / self.per;
         let (mut at, mut nothing) = (chain.behind, 0);
         while at < end && nothing < LOOK {
             let count = (READ / (self.per * SECTOR)).min(end - at);
             for (at, block) in (at..).zip(self.blocks(at, count).await?) {
-                let tag = block.as_ref().and_then(|block| Tag::open(block, &self.identity).ok());
+                let tag = block.as_ref().and_then(|block| BlockTag::open(block, &self.identity).ok());
                 let Some((block, tag)) = block.zip(tag).filter(|(_, tag)| tag.at == at) else {
                     nothing += 1;
                     continue;
                 };
                 nothing = 0;
-                if tag.kind == Kind::Super
-                    && let Ok(it) = Super::decode(&block)
+                if tag.kind == BlockKind::Super
+                    && let Ok(it) = DumpSuper::decode(&block)
                     && it.generation > last
                 {
                     let first = if it.next == at + 1 { it.next.saturating_sub(it.blocks) } else { at };

@@ -11,15 +11,17 @@ use std::ops::Range;
 use bytes::{Bytes, BytesMut};
 use nine_block::{Call, Device, Error, Kind as Wrong, SECTOR};
 
-use super::copies::Copy;
-use super::layout::{Entry, Fields, HEADER, Place, ROWS, Record, Row, seal_sector};
+use super::copies::ReadCopy;
+use super::layout::{
+    CommitFields, HEADER, JournalRecord, ROWS, RowChange, RowLocation, TableRow, seal_sector,
+};
 use super::rows;
-use super::step::{Op, Step, step};
-use super::tag::{Kind, TAG, Tag};
-use super::{Cw, Is, Result, State};
-use crate::hash::{Map, Set};
+use super::step::{BlockOperation, PlanStep, step};
+use super::tag::{BlockKind, BlockTag, TAG};
+use super::{Cw, CwState, Is, Result};
+use crate::hash::{FixedMap, FixedSet};
 use crate::jobs::yield_now;
-use crate::ptr::Ptr;
+use crate::ptr::BlockPtr;
 
 /// Bytes of the largest write.
 const RUN: usize = 1 << 20;
@@ -28,9 +30,9 @@ const WRITES: usize = 8;
 
 /// A changed block.
 #[derive(Clone)]
-pub(crate) struct Changed {
-    pub(crate) at: Ptr,
-    pub(crate) kind: Kind,
+pub(crate) struct ChangedBlock {
+    pub(crate) at: BlockPtr,
+    pub(crate) kind: BlockKind,
     pub(crate) owner: u64,
     pub(crate) index: u64,
     /// A whole block; its tag is not filled in.
@@ -39,7 +41,7 @@ pub(crate) struct Changed {
 
 /// A block that was copied to w.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Come {
+pub(crate) struct CopiedBlock {
     pub(crate) row: u64,
     pub(crate) worm: u64,
     /// The slot holds the same block, so it can stay as a read copy. For a node it does not: the node on c points to
@@ -49,34 +51,34 @@ pub(crate) struct Come {
 
 /// The changes of one commit.
 #[derive(Default)]
-pub(crate) struct Changes {
+pub(crate) struct CommitChanges {
     /// In the order in which they should lie on c.
-    pub(crate) blocks: Vec<Changed>,
+    pub(crate) blocks: Vec<ChangedBlock>,
     /// Blocks of the current generation, known to earlier commits, that nothing points to any more.
     pub(crate) freed: Vec<u64>,
     /// Rows of blocks that are durable on w.
-    pub(crate) forward: Vec<Come>,
+    pub(crate) forward: Vec<CopiedBlock>,
     /// Forwarded rows that nothing points to any more.
     pub(crate) swept: Vec<u64>,
-    pub(crate) fields: Fields,
+    pub(crate) fields: CommitFields,
 }
 
-impl Changes {
+impl CommitChanges {
     fn rows(&self) -> impl Iterator<Item = u64> + '_ {
         let blocks = self.blocks.iter().filter_map(|changed| changed.at.row());
-        let freed = self.freed.iter().filter_map(|at| Ptr { at: *at, made: 0 }.row());
+        let freed = self.freed.iter().filter_map(|at| BlockPtr { at: *at, made: 0 }.row());
         blocks.chain(freed).chain(self.forward.iter().map(|come| come.row)).chain(self.swept.iter().copied())
     }
 }
 
 /// A few writes in flight. When `end` returns, none is in flight, so a retry may write the same slots.
 #[derive(Default)]
-pub(super) struct Writes {
+pub(super) struct WriteWindow {
     calls: VecDeque<Call>,
     failed: Option<Error>,
 }
 
-impl Writes {
+impl WriteWindow {
     /// Begins a write, unless one has failed.
     pub(super) async fn begin(&mut self, device: &dyn Device, at: u64, data: Bytes) {
         if self.calls.len() == WRITES {
@@ -111,7 +113,7 @@ impl Writes {
 impl Cw {
     /// Returns the maximum number of entries in a commit.
     pub(crate) fn entries_most(&self) -> usize {
-        (self.0.layout.journal_sectors() as usize * SECTOR as usize / 4 - super::layout::FIELDS_MOST)
+        (self.0.layout.journal_sectors() as usize * SECTOR as usize / 4 - super::layout::FIELDS_MAX)
             / super::layout::ENTRY
     }
 
@@ -119,7 +121,7 @@ impl Cw {
     ///
     /// # Errors
     /// [`Wrong::Poisoned`]: nothing can be made durable any more.
-    pub(crate) async fn commit(&self, changes: &Changes) -> Result<()> {
+    pub(crate) async fn commit(&self, changes: &CommitChanges) -> Result<()> {
         self.is_well()?;
         self.state().committing = true;
         let result = self.commit_now(changes).await;
@@ -127,9 +129,9 @@ impl Cw {
         result
     }
 
-    async fn commit_now(&self, changes: &Changes) -> Result<()> {
+    async fn commit_now(&self, changes: &CommitChanges) -> Result<()> {
         self.stretch().await?;
-        let sectors = Record::sectors(changes.fields.waiting.len(), changes.rows().count());
+        let sectors = JournalRecord::sectors(changes.fields.waiting.len(), changes.rows().count());
         assert!(sectors <= self.0.layout.journal_sectors() / 2, "a commit of {sectors} sectors");
         let must_make_room = {
             let journal = &self.state().journal;
@@ -169,7 +171,7 @@ impl Cw {
     }
 
     /// Loads the pages of all rows that change. They stay in memory until the commit ends.
-    async fn load_all(&self, changes: &Changes) -> Result<()> {
+    async fn load_all(&self, changes: &CommitChanges) -> Result<()> {
         let mut pages: Vec<u64> = changes.rows().map(rows::page_of).collect();
         pages.sort_unstable();
         pages.dedup();
@@ -187,7 +189,7 @@ impl Cw {
     }
 
     /// Takes slots for the changed blocks, in their order.
-    fn take(&self, changes: &Changes) -> Result<Vec<Range<u64>>> {
+    fn take(&self, changes: &CommitChanges) -> Result<Vec<Range<u64>>> {
         let state = &mut *self.state();
         let full = || Error::new(Wrong::Busy, "there is no room").of(self.slots_on().name());
         if self.in_place() {
@@ -213,10 +215,14 @@ impl Cw {
 
     /// Writes blocks and record, and flushes. Returns the record, its sector in the journal, and the sectors skipped at
     /// the journal's end.
-    async fn write(&self, changes: &Changes, slots: &[Range<u64>]) -> Result<(Record, u64, u64)> {
+    async fn write(
+        &self,
+        changes: &CommitChanges,
+        slots: &[Range<u64>],
+    ) -> Result<(JournalRecord, u64, u64)> {
         let mut entries = Vec::with_capacity(changes.rows().count());
         let mut left = self.left(changes)?.into_iter();
-        let (mut writes, mut run, mut run_at, mut next) = (Writes::default(), BytesMut::new(), 0, 0);
+        let (mut writes, mut run, mut run_at, mut next) = (WriteWindow::default(), BytesMut::new(), 0, 0);
         for (changed, slot) in changes.blocks.iter().zip(slots.iter().cloned().flatten()) {
             let at = self.slot_at(slot);
             if !run.is_empty() && (at != next || run.len() >= RUN) {
@@ -229,31 +235,39 @@ impl Cw {
             next = at + self.0.layout.per_block();
             let sum = self.put_block(&mut run, changed, slot);
             let number = changed.at.row().expect("what is committed is new");
-            let row = Row { place: Place::Here(slot), made: changed.at.made, sum };
-            entries.push(Entry { number, row, left: left.next().flatten() });
+            let row = TableRow { place: RowLocation::Here(slot), made: changed.at.made, sum };
+            entries.push(RowChange { number, row, left: left.next().flatten() });
         }
         if !run.is_empty() {
             writes.begin(&**self.slots_on(), run_at, run.freeze()).await;
         }
         for at in &changes.freed {
-            let number = Ptr { at: *at, made: 0 }.row().expect("what is freed is new");
-            entries.push(Entry { number, row: Row::default(), left: left.next().flatten() });
+            let number = BlockPtr { at: *at, made: 0 }.row().expect("what is freed is new");
+            entries.push(RowChange { number, row: TableRow::default(), left: left.next().flatten() });
         }
-        for Come { row: number, worm, .. } in &changes.forward {
+        for CopiedBlock { row: number, worm, .. } in &changes.forward {
             let at = crate::ptr::NEW + number;
             let old = self.state().of(at).expect("its page is loaded").1;
-            let row = Row { place: Place::OnWorm(*worm), ..old };
-            entries.push(Entry { number: *number, row, left: left.next().flatten() });
+            let row = TableRow { place: RowLocation::OnWorm(*worm), ..old };
+            entries.push(RowChange { number: *number, row, left: left.next().flatten() });
         }
         for number in &changes.swept {
-            entries.push(Entry { number: *number, row: Row::default(), left: left.next().flatten() });
+            entries.push(RowChange {
+                number: *number,
+                row: TableRow::default(),
+                left: left.next().flatten(),
+            });
         }
         let (record, at, over) = {
             let state = &*self.state();
             let (journal, fields) = (&state.journal, changes.fields.clone());
-            let record =
-                Record { incarnation: state.header.incarnation, number: journal.number, fields, entries };
-            let sectors = Record::sectors(record.fields.waiting.len(), record.entries.len());
+            let record = JournalRecord {
+                incarnation: state.header.incarnation,
+                number: journal.number,
+                fields,
+                entries,
+            };
+            let sectors = JournalRecord::sectors(record.fields.waiting.len(), record.entries.len());
             let (at, over) =
                 journal.room(sectors, self.0.layout.journal_sectors()).expect("a checkpoint has made room");
             (record, at, over)
@@ -272,18 +286,19 @@ impl Cw {
         Ok((record, at, over))
     }
 
-    /// Returns the slots that rows give up, in the order of [`Changes::rows`], after checking each change against the
-    /// table of states.
+    /// Returns the slots that rows give up, in the order of [`CommitChanges::rows`], after checking each change against
+    /// the table of states.
     ///
     /// # Errors
     /// The tables on the device contradict each other: applying the change could give one block's slot to another.
-    fn left(&self, changes: &Changes) -> Result<Vec<Option<u64>>> {
+    fn left(&self, changes: &CommitChanges) -> Result<Vec<Option<u64>>> {
         let state = &mut *self.state();
-        let mut all = Set::default();
-        let blocks = changes.blocks.iter().map(|_| (Some(Op::Write), None));
-        let freed = changes.freed.iter().map(|_| (Some(Op::Free), None));
+        let mut all = FixedSet::default();
+        let blocks = changes.blocks.iter().map(|_| (Some(BlockOperation::Write), None));
+        let freed = changes.freed.iter().map(|_| (Some(BlockOperation::Free), None));
         // In place most blocks stay in their slots.
-        let come = |come: &Come| (Some(Op::Copy), Some(come.worm).filter(|_| self.in_place()));
+        let come =
+            |come: &CopiedBlock| (Some(BlockOperation::Copy), Some(come.worm).filter(|_| self.in_place()));
         let forward = changes.forward.iter().map(come);
         let ops = blocks.chain(freed).chain(forward).chain(changes.swept.iter().map(|_| (None, None)));
         let mut left = Vec::with_capacity(changes.rows().count());
@@ -291,22 +306,28 @@ impl Cw {
             let at = crate::ptr::NEW + number;
             let (is, row) = state.of(at).expect("its page is loaded");
             let op = match (op, row.place) {
-                (Some(Op::Write), Place::Free) => Some(Op::Grow),
+                (Some(BlockOperation::Write), RowLocation::Free) => Some(BlockOperation::Grow),
                 // If a copy was restarted after some blocks had been forwarded, they are copied again.
-                (Some(Op::Copy), Place::OnWorm(_)) => None,
+                (Some(BlockOperation::Copy), RowLocation::OnWorm(_)) => None,
                 (op, _) => op,
             };
-            let writes = |step: &Step| matches!(step, Step::WriteCache | Step::Release | Step::Forward);
+            let writes = |step: &PlanStep| {
+                matches!(step, PlanStep::WriteCache | PlanStep::Release | PlanStep::Forward)
+            };
             let may = match op {
                 Some(op) => step(is, op, self.0.fastworm).is_some_and(|plan| plan.steps.iter().any(writes)),
-                None => matches!(row.place, Place::OnWorm(_)),
+                None => matches!(row.place, RowLocation::OnWorm(_)),
             };
             let is_used = number < state.used_rows.bits.len() && state.used_rows.bits.has(number);
             let slot = row.place.slot();
             let is_its = slot.is_none_or(|slot| {
                 slot < state.used_slots.bits.len() && state.used_slots.bits.has(slot) && all.insert(slot)
             });
-            if !may || is_used != (op != Some(Op::Grow)) || !is_its || number >= state.used_rows.bits.len() {
+            if !may
+                || is_used != (op != Some(BlockOperation::Grow))
+                || !is_its
+                || number >= state.used_rows.bits.len()
+            {
                 let text =
                     format!("{op:?} of what is {row:?}: the tree, the rows and the slots do not agree");
                 return Err(self.wrong(at, text));
@@ -317,16 +338,16 @@ impl Cw {
     }
 
     /// Appends a block to `run` as it will lie in its slot. Returns its sum.
-    fn put_block(&self, run: &mut BytesMut, changed: &Changed, slot: u64) -> u32 {
-        let Changed { at, kind, owner, index, block } = changed;
+    fn put_block(&self, run: &mut BytesMut, changed: &ChangedBlock, slot: u64) -> u32 {
+        let ChangedBlock { at, kind, owner, index, block } = changed;
         let start = run.len();
         run.extend_from_slice(&block[..block.len() - TAG]);
         run.resize(start + block.len(), 0);
         // A file's block stays here when it is dumped, so it gets its final address. A node points to rows, so a dump
         // writes another copy of it.
-        let is_final = self.in_place() && *kind == Kind::File;
+        let is_final = self.in_place() && *kind == BlockKind::File;
         let place = if is_final { slot } else { at.at };
-        let tag = Tag { kind: *kind, made: at.made, at: place, owner: *owner, index: *index };
+        let tag = BlockTag { kind: *kind, made: at.made, at: place, owner: *owner, index: *index };
         tag.seal(&mut run[start..], &self.0.identity)
     }
 
@@ -391,8 +412,12 @@ impl Cw {
         }
     }
 
-    async fn write_checkpoint(&self, sectors: &[(u64, [u8; 512])], header: &super::Header) -> Result<()> {
-        let mut writes = Writes::default();
+    async fn write_checkpoint(
+        &self,
+        sectors: &[(u64, [u8; 512])],
+        header: &super::CacheHeader,
+    ) -> Result<()> {
+        let mut writes = WriteWindow::default();
         for run in sectors.chunk_by(|a, b| a.0 + 1 == b.0) {
             for piece in run.chunks(RUN / 512) {
                 let bytes: Vec<u8> = piece.iter().flat_map(|(_, bytes)| bytes).copied().collect();
@@ -431,13 +456,14 @@ impl Cw {
     }
 
     /// Returns whether all blocks that a record names are in their slots. Replay checks the last record this way.
-    pub(super) async fn are_there(&self, record: &Record) -> Result<bool> {
-        let last: Map<u64, Row> = record.entries.iter().map(|entry| (entry.number, entry.row)).collect();
+    pub(super) async fn are_there(&self, record: &JournalRecord) -> Result<bool> {
+        let last: FixedMap<u64, TableRow> =
+            record.entries.iter().map(|entry| (entry.number, entry.row)).collect();
         let mut there: Vec<(u64, u32)> = last
             .values()
             .filter_map(|row| match row.place {
-                Place::Here(slot) => Some((self.slot_at(slot), row.sum)),
-                Place::Free | Place::OnWorm(_) => None,
+                RowLocation::Here(slot) => Some((self.slot_at(slot), row.sum)),
+                RowLocation::Free | RowLocation::OnWorm(_) => None,
             })
             .collect();
         there.sort_unstable();
@@ -476,7 +502,7 @@ impl Cw {
     }
 }
 
-impl super::Journal {
+impl super::JournalPosition {
     /// Returns where a record of `sectors` sectors goes in a journal of `most`, and the sectors skipped at its end.
     /// `None`: the journal has no room.
     pub(super) fn room(&self, sectors: u64, most: u64) -> Option<(u64, u64)> {
@@ -485,19 +511,19 @@ impl super::Journal {
     }
 }
 
-impl State {
+impl CwState {
     /// Applies a durable record. The slots of the rows in `same` become read copies.
-    fn apply(&mut self, record: &Record, same: &Set<u64>) {
-        for Entry { number, row, left } in &record.entries {
+    fn apply(&mut self, record: &JournalRecord, same: &FixedSet<u64>) {
+        for RowChange { number, row, left } in &record.entries {
             let before = self.rows.get(*number).expect("its page is loaded");
             self.changes(*number, before);
             self.rows.set(*number, *row);
             if let Some(slot) = *left {
                 self.used_slots.mark(slot, false);
-                let copy = Copy { slot, sum: before.sum };
+                let copy = ReadCopy { slot, sum: before.sum };
                 let stays = match row.place {
                     _ if self.hold.is_some() => false,
-                    Place::OnWorm(worm) => same.contains(number) && self.copies.add(worm, copy),
+                    RowLocation::OnWorm(worm) => same.contains(number) && self.copies.add(worm, copy),
                     _ => false,
                 };
                 if !stays {
@@ -505,29 +531,31 @@ impl State {
                 }
             }
             self.mark_place(*row);
-            if row.place == Place::Free {
+            if row.place == RowLocation::Free {
                 self.free_rows.give(*number);
             }
-            self.used_rows.mark(*number, row.place != Place::Free);
-            self.forwarded.mark(*number, matches!(row.place, Place::OnWorm(_)));
-            if !matches!(row.place, Place::Here(_)) {
+            self.used_rows.mark(*number, row.place != RowLocation::Free);
+            self.forwarded.mark(*number, matches!(row.place, RowLocation::OnWorm(_)));
+            if !matches!(row.place, RowLocation::Here(_)) {
                 self.failed.remove(number);
             }
         }
         if record.fields.generation != self.header.fields.generation {
             // This alone turns the dirty blocks into blocks to be dumped: the state depends on the generation.
-            debug_assert!(step(Is::Dirty, Op::Dump, true).is_some_and(|plan| plan.steps.is_empty()));
+            debug_assert!(
+                step(Is::Dirty, BlockOperation::Dump, true).is_some_and(|plan| plan.steps.is_empty())
+            );
         }
         self.claim(&record.fields);
         self.header.fields = record.fields.clone();
     }
 
     /// Marks the slot of a row as used; in place also the block of w that it is forwarded to.
-    pub(super) fn mark_place(&mut self, row: Row) {
+    pub(super) fn mark_place(&mut self, row: TableRow) {
         match row.place {
-            Place::Here(slot) => self.used_slots.mark(slot, true),
-            Place::OnWorm(place) if self.header.layout.in_place => self.used_slots.mark(place, true),
-            Place::OnWorm(_) | Place::Free => {}
+            RowLocation::Here(slot) => self.used_slots.mark(slot, true),
+            RowLocation::OnWorm(place) if self.header.layout.in_place => self.used_slots.mark(place, true),
+            RowLocation::OnWorm(_) | RowLocation::Free => {}
         }
     }
 
@@ -545,7 +573,7 @@ impl State {
     }
 
     /// Marks these sectors as changed again.
-    fn again(&mut self, sectors: &[(u64, [u8; 512])], layout: &super::Layout) {
+    fn again(&mut self, sectors: &[(u64, [u8; 512])], layout: &super::CacheLayout) {
         let per = layout.per_block();
         for (at, _) in sectors {
             let block = at / per;

@@ -5,11 +5,11 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use crate::hash::Map;
+use crate::hash::FixedMap;
 
 /// A read copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Copy {
+pub(crate) struct ReadCopy {
     pub(crate) slot: u64,
     /// CRC-32C of the block in the slot.
     pub(crate) sum: u32,
@@ -17,17 +17,17 @@ pub(crate) struct Copy {
 
 /// The table of read copies. It has at most one entry for each slot.
 #[derive(Default)]
-pub(crate) struct Copies {
+pub(crate) struct ReadCopyTable {
     /// By w-address; the flag says whether the copy was read since it was queued.
-    copies: Map<u64, (Copy, bool)>,
+    copies: FixedMap<u64, (ReadCopy, bool)>,
     order: VecDeque<u64>,
     /// Slots with an outdated entry in the table on c.
     pub(crate) changed: BTreeSet<u64>,
     /// The w-address that each slot holds a copy of, for that table.
-    by_slot: Map<u64, u64>,
+    by_slot: FixedMap<u64, u64>,
 }
 
-impl Copies {
+impl ReadCopyTable {
     pub(crate) fn len(&self) -> usize {
         self.copies.len()
     }
@@ -37,14 +37,14 @@ impl Copies {
     }
 
     /// Returns a copy for reading, and marks it as used.
-    pub(crate) fn get(&mut self, worm: u64) -> Option<Copy> {
+    pub(crate) fn get(&mut self, worm: u64) -> Option<ReadCopy> {
         let (copy, used) = self.copies.get_mut(&worm)?;
         *used = true;
         Some(*copy)
     }
 
     /// Records that a slot holds a copy of `worm`. Returns false if there is a copy already.
-    pub(crate) fn add(&mut self, worm: u64, copy: Copy) -> bool {
+    pub(crate) fn add(&mut self, worm: u64, copy: ReadCopy) -> bool {
         if self.has(worm) {
             return false;
         }
@@ -92,21 +92,21 @@ mod tests {
 
     #[test]
     fn the_oldest_goes_unless_it_was_used() {
-        let mut copies = Copies::default();
+        let mut copies = ReadCopyTable::default();
         for n in 0..4 {
-            assert!(copies.add(100 + n, Copy { slot: n, sum: 7 }));
+            assert!(copies.add(100 + n, ReadCopy { slot: n, sum: 7 }));
         }
-        assert!(!copies.add(101, Copy { slot: 9, sum: 7 }));
-        assert_eq!(copies.get(100), Some(Copy { slot: 0, sum: 7 }));
+        assert!(!copies.add(101, ReadCopy { slot: 9, sum: 7 }));
+        assert_eq!(copies.get(100), Some(ReadCopy { slot: 0, sum: 7 }));
         assert_eq!(copies.remove(101), Some(1));
         assert_eq!([(); 4].map(|()| copies.evict()), [Some(2), Some(3), Some(0), None]);
     }
 
     #[test]
     fn the_order_does_not_grow_with_what_is_removed() {
-        let mut copies = Copies::default();
+        let mut copies = ReadCopyTable::default();
         for n in 0..10_000 {
-            copies.add(n, Copy { slot: 0, sum: 0 });
+            copies.add(n, ReadCopy { slot: 0, sum: 0 });
             copies.remove(n);
         }
         assert!(copies.order.len() < 100);

@@ -11,9 +11,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use nine_block::{Device, Error, Kind as Wrong};
 
-use super::chain::Worm;
-use super::layout::{LABELS, Label};
-use super::tag::Tag;
+use super::chain::LabeledWorm;
+use super::layout::{LABELS, WormLabel};
+use super::tag::BlockTag;
 use super::{Cw, Result};
 
 /// Bytes that are copied at a time.
@@ -47,7 +47,7 @@ pub(crate) async fn copy(
         let text = "it has no cache device: its copy is one of the whole device";
         return Err(Error::new(Wrong::Unsupported, text).of(from.name()));
     }
-    let source = Worm::new(&**from, &label);
+    let source = LabeledWorm::new(&**from, &label);
     let all = source.chain(2, 0).await.map_err(|error| error.of(from.name()))?;
     let per = source.per;
     let needs = all.dumps.last().map_or(2, |(_, it)| it.next).max(64);
@@ -56,8 +56,8 @@ pub(crate) async fn copy(
         return Err(bad(text));
     }
     let there = match Cw::label(&**to).await {
-        Ok(there) if there == label => Worm::new(&**to, &label).chain(2, 0).await?,
-        Ok(Label { name, .. }) => {
+        Ok(there) if there == label => LabeledWorm::new(&**to, &label).chain(2, 0).await?,
+        Ok(WormLabel { name, .. }) => {
             return Err(bad(format!("the archive `{name}` is there, which is another")));
         }
         Err(error) if !matches!(error.kind, Wrong::Failed | Wrong::Unwritten) => return Err(error),
@@ -105,11 +105,12 @@ pub(crate) async fn copy(
     Ok(copied)
 }
 
-impl Worm<'_> {
+impl LabeledWorm<'_> {
     /// Copies blocks, and leaves out invalid ones. Returns the number left out.
     async fn copy_run(&self, at: u64, count: u64, to: &dyn Device) -> Result<u64> {
         let identity = self.identity;
-        let is_right = move |at: u64, block: &[u8]| Tag::open(block, &identity).is_ok_and(|tag| tag.at == at);
+        let is_right =
+            move |at: u64, block: &[u8]| BlockTag::open(block, &identity).is_ok_and(|tag| tag.at == at);
         let proof = nine_block::Proof::new(self.per, move |n, block| is_right(at + n, block));
         let read = self.w.read_proven(at * self.per, count * self.per, Some(proof.clone())).await;
         match read {

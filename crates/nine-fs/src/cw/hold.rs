@@ -5,45 +5,45 @@
 //!
 //! Always holds: a slot that the snapshot names is not written while it is held. Slots that commits give up are freed
 //! when the snapshot is dropped. If another caller needs a slot first, the snapshot is lost, and its reader gets an
-//! error. It is also lost if more than [`ROWS_MOST`] rows have changed since.
+//! error. It is also lost if more than [`ROWS_MAX`] rows have changed since.
 
 use bytes::Bytes;
 use nine_block::{Bits, Error, Kind as Wrong, SECTOR};
 
-use super::layout::{Fields, Place, ROWS, Row, is_sector};
-use super::read::From;
-use super::{Cw, Result, State};
-use crate::hash::Map;
+use super::layout::{CommitFields, ROWS, RowLocation, TableRow, is_sector};
+use super::read::BlockSource;
+use super::{Cw, CwState, Result};
+use crate::hash::FixedMap;
 use crate::ptr::NEW;
 
 /// Maximum number of rows that have changed since, at 32 bytes each.
-const ROWS_MOST: usize = 1 << 18;
+const ROWS_MAX: usize = 1 << 18;
 
 /// The data that a snapshot needs from the state.
-pub(super) struct Hold {
+pub(super) struct SnapshotHold {
     number: u64,
     /// Rows that have changed since, with their old values.
-    rows: Map<u64, Row>,
+    rows: FixedMap<u64, TableRow>,
     /// Slots that only the snapshot still names.
     slots: Vec<u64>,
 }
 
 /// A snapshot. There is at most one at a time; dropping this value releases it.
-pub(crate) struct Held {
+pub(crate) struct CommitSnapshot {
     cw: Cw,
     number: u64,
-    pub(crate) fields: Fields,
+    pub(crate) fields: CommitFields,
     pub(crate) used_slots: Bits,
     pub(crate) used_rows: Bits,
     pub(crate) forwarded: Bits,
 }
 
-impl State {
+impl CwState {
     /// Remembers the old value of a row that a commit changes.
-    pub(super) fn changes(&mut self, number: u64, before: Row) {
+    pub(super) fn changes(&mut self, number: u64, before: TableRow) {
         if let Some(hold) = &mut self.hold {
             hold.rows.entry(number).or_insert(before);
-            if hold.rows.len() > ROWS_MOST {
+            if hold.rows.len() > ROWS_MAX {
                 self.let_go();
             }
         }
@@ -72,13 +72,13 @@ impl State {
 
 impl Cw {
     /// Takes a snapshot of the last durable commit. An earlier snapshot is lost.
-    pub(crate) fn hold(&self) -> Held {
+    pub(crate) fn hold(&self) -> CommitSnapshot {
         let state = &mut *self.state();
         state.let_go();
         state.holds += 1;
         let number = state.holds;
-        state.hold = Some(Hold { number, rows: Map::default(), slots: Vec::new() });
-        Held {
+        state.hold = Some(SnapshotHold { number, rows: FixedMap::default(), slots: Vec::new() });
+        CommitSnapshot {
             cw: self.clone(),
             number,
             fields: state.header.fields.clone(),
@@ -89,16 +89,16 @@ impl Cw {
     }
 
     /// Reads a row from the table on c, in use or not. `None`: its sector is invalid.
-    pub(crate) async fn row_on_disk(&self, row: u64) -> Result<Option<Row>> {
+    pub(crate) async fn row_on_disk(&self, row: u64) -> Result<Option<TableRow>> {
         let layout = &self.0.layout;
         let sector = row / ROWS;
         let bytes = self.0.c.read(layout.rows.0 * layout.per_block() + sector, 1).await?;
         let place = 16 + (row % ROWS) as usize * 16;
-        Ok(is_sector(&bytes, sector).then(|| Row::get(&bytes[place..place + 16])).flatten())
+        Ok(is_sector(&bytes, sector).then(|| TableRow::get(&bytes[place..place + 16])).flatten())
     }
 }
 
-impl Held {
+impl CommitSnapshot {
     /// Returns whether the snapshot is still held.
     pub(crate) fn is_there(&self) -> bool {
         self.cw.state().hold.as_ref().is_some_and(|hold| hold.number == self.number)
@@ -113,7 +113,7 @@ impl Held {
     ///
     /// # Errors
     /// There is no such row, it cannot be read, or the snapshot is lost.
-    pub(crate) async fn row(&self, row: u64) -> Result<Row> {
+    pub(crate) async fn row(&self, row: u64) -> Result<TableRow> {
         if row >= self.used_rows.len() {
             return Err(Error::new(Wrong::Failed, format!("there is no row {row}")));
         }
@@ -140,9 +140,11 @@ impl Held {
             sources.push(match at.checked_sub(NEW) {
                 None => self.on_worm(at)?,
                 Some(row) => match self.row(row).await? {
-                    Row { place: Place::Here(slot), sum, .. } => From::Slot(slot, sum, None),
-                    Row { place: Place::OnWorm(at), .. } => self.on_worm(at)?,
-                    Row { place: Place::Free, .. } => {
+                    TableRow { place: RowLocation::Here(slot), sum, .. } => {
+                        BlockSource::Slot(slot, sum, None)
+                    }
+                    TableRow { place: RowLocation::OnWorm(at), .. } => self.on_worm(at)?,
+                    TableRow { place: RowLocation::Free, .. } => {
                         return Err(self.cw.wrong(at, "its row is free"));
                     }
                 },
@@ -165,22 +167,22 @@ impl Held {
         }
     }
 
-    fn on_worm(&self, at: u64) -> Result<From> {
+    fn on_worm(&self, at: u64) -> Result<BlockSource> {
         match self.is_written(at) {
-            true => Ok(From::Worm(at)),
+            true => Ok(BlockSource::Worm(at)),
             false => Err(Error::new(Wrong::Failed, format!("w is not written at {at}"))),
         }
     }
 
     /// Returns whether the slot of a row holds the block that the row names.
-    pub(crate) async fn is_in_slot(&self, row: u64, it: Row) -> bool {
-        let Place::Here(slot) = it.place else { return false };
-        let sources = [From::Slot(slot, it.sum, None)];
+    pub(crate) async fn is_in_slot(&self, row: u64, it: TableRow) -> bool {
+        let RowLocation::Here(slot) = it.place else { return false };
+        let sources = [BlockSource::Slot(slot, it.sum, None)];
         let bytes = self.cw.slots_on().read(self.cw.slot_at(slot), self.block() as u64 / SECTOR).await;
         bytes.is_ok_and(|block| {
-            let tag = super::Tag::open(&block, self.cw.identity());
+            let tag = super::BlockTag::open(&block, self.cw.identity());
             // Without a cache device the tag of a file's block has its slot as address. A node's tag has its row.
-            let at = |tag: &super::Tag| match self.in_place() && tag.kind == super::Kind::File {
+            let at = |tag: &super::BlockTag| match self.in_place() && tag.kind == super::BlockKind::File {
                 true => slot,
                 false => NEW + row,
             };
@@ -190,7 +192,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for CommitSnapshot {
     fn drop(&mut self) {
         let state = &mut *self.cw.state();
         if state.hold.as_ref().is_some_and(|hold| hold.number == self.number) {

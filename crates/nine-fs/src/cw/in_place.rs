@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use nine_block::{Bits, Device, Error, Kind as Wrong, Part};
 
-use super::layout::{LABELS, Label, Layout, Place, WAITING_MOST};
-use super::room::Room;
-use super::tag::Kind;
-use super::{Changed, Changes, Cw, Fields, Result, State};
+use super::layout::{CacheLayout, LABELS, RowLocation, WAITING_MAX, WormLabel};
+use super::room::FreeNumbers;
+use super::tag::BlockKind;
+use super::{ChangedBlock, CommitChanges, CommitFields, Cw, CwState, Result};
 use crate::ptr::NEW;
 
 /// Returns the front area: the area of w after its labels, which serves as c.
@@ -22,7 +22,7 @@ pub(super) fn front(w: &Arc<dyn Device>, block: u32, first: u64) -> Result<Arc<d
 }
 
 /// Returns the cache device of the archive on w: the device `c`, or the front area of w.
-pub(super) fn cache(c: Arc<dyn Device>, w: &Arc<dyn Device>, label: &Label) -> Result<Arc<dyn Device>> {
+pub(super) fn cache(c: Arc<dyn Device>, w: &Arc<dyn Device>, label: &WormLabel) -> Result<Arc<dyn Device>> {
     let bad = |text: &str| Err(Error::new(Wrong::Unsupported, text).of(w.name()));
     match (c.shape().sectors, label.in_place.0) {
         (0, 0) => bad("this archive has a cache device: name it instead of `n`, before the worm"),
@@ -38,12 +38,12 @@ pub(super) fn cache(c: Arc<dyn Device>, w: &Arc<dyn Device>, label: &Label) -> R
 ///
 /// # Errors
 /// [`Wrong::Unsupported`]: w is too small, or write-once.
-pub(super) async fn make(w: &Arc<dyn Device>, block: u32) -> Result<(Arc<dyn Device>, Layout)> {
+pub(super) async fn make(w: &Arc<dyn Device>, block: u32) -> Result<(Arc<dyn Device>, CacheLayout)> {
     let bad = |text: String| Error::new(Wrong::Unsupported, text).of(w.name());
     let blocks = w.shape().sectors / (u64::from(block) / 512);
-    let layout = Layout::in_place(blocks, block);
+    let layout = CacheLayout::in_place(blocks, block);
     let layout = layout.ok_or_else(|| {
-        let least = (1..).find(|blocks| Layout::in_place(*blocks, block).is_some()).unwrap_or_default();
+        let least = (1..).find(|blocks| CacheLayout::in_place(*blocks, block).is_some()).unwrap_or_default();
         bad(format!("{blocks} blocks are too few for an archive without a cache device: {least} at least"))
     })?;
     let c = front(w, block, layout.front())?;
@@ -64,19 +64,19 @@ pub(super) async fn make(w: &Arc<dyn Device>, block: u32) -> Result<(Arc<dyn Dev
 /// Maximum number of blocks in an extent. A dump needs them adjacent, so longer runs of free blocks might not exist.
 const TOGETHER: u64 = 32;
 /// Maximum number of shorter free runs that are tried before an extent is scattered.
-const TRIES: usize = 64;
+const RUN_TRIES_MAX: usize = 64;
 
 /// Returns whether the block with this address may extend the extent of the block before it, if one commit writes both.
 pub(crate) fn follows(at: u64) -> bool {
     !(at - NEW).is_multiple_of(TOGETHER)
 }
 
-impl Changes {
+impl CommitChanges {
     /// Returns how many blocks from `from` on belong to one extent.
     fn together(&self, from: usize) -> usize {
-        let goes_on = |two: &&[Changed]| {
+        let goes_on = |two: &&[ChangedBlock]| {
             let [one, next] = two else { return false };
-            one.kind == Kind::File
+            one.kind == BlockKind::File
                 && (next.kind, next.owner, next.index) == (one.kind, one.owner, one.index + 1)
                 && next.at.at == one.at.at + 1
         };
@@ -84,13 +84,13 @@ impl Changes {
     }
 
     /// Allocates slots for the blocks, adjacent within an extent if possible. `None`: there are too few.
-    pub(super) fn places(&self, slots: &mut Room) -> Option<Vec<Range<u64>>> {
+    pub(super) fn places(&self, slots: &mut FreeNumbers) -> Option<Vec<Range<u64>>> {
         let (mut all, mut from) = (Vec::<Range<u64>>::new(), 0);
         while from < self.blocks.len() {
             let mut left = self.together(from) as u64;
             from += left as usize;
             while left > 0 {
-                let Some(run) = slots.take_run(left, TRIES).or_else(|| slots.take(left)) else {
+                let Some(run) = slots.take_run(left, RUN_TRIES_MAX).or_else(|| slots.take(left)) else {
                     all.into_iter().flatten().for_each(|slot| slots.give(slot));
                     return None;
                 };
@@ -120,7 +120,7 @@ impl Cw {
     }
 
     /// Returns whether segments lie one after the other. In place they need not, so this is true.
-    pub(super) fn are_in_order(&self, fields: &Fields) -> bool {
+    pub(super) fn are_in_order(&self, fields: &CommitFields) -> bool {
         self.0.first > LABELS || fields.segments().all(|at| at < fields.next_worm)
     }
 
@@ -154,7 +154,7 @@ impl Cw {
 
     /// Returns whether `count` blocks are free besides those promised to commits. Otherwise a commit could wait for a
     /// dump that waits for the commit. If there are too few, a held snapshot is dropped.
-    fn spare(&self, state: &mut State, count: u64) -> bool {
+    fn spare(&self, state: &mut CwState, count: u64) -> bool {
         let least = self.promised() + count;
         if state.slots.free() < least {
             state.let_go();
@@ -176,7 +176,7 @@ impl Cw {
         for n in 0..count {
             self.load_row(row + n).await?;
             let place = match self.state().rows.get(row + n).map(|row| row.place) {
-                Some(Place::Here(place) | Place::OnWorm(place)) => place,
+                Some(RowLocation::Here(place) | RowLocation::OnWorm(place)) => place,
                 _ => return Ok(None),
             };
             if *first.get_or_insert(place) + n != place {
@@ -199,9 +199,9 @@ impl Cw {
             behind.for_each(|place| state.used_slots.mark(place, false));
             let fields = state.header.fields.clone();
             state.claim(&fields);
-            state.slots = Room::new(state.used_slots.bits.len(), state.used_slots.bits.ones());
+            state.slots = FreeNumbers::new(state.used_slots.bits.len(), state.used_slots.bits.ones());
         }
-        if state.slots.free() < WAITING_MOST as u64 {
+        if state.slots.free() < WAITING_MAX as u64 {
             let text = "what dumps may have leaves no room to go on: make it larger first";
             return Err(Error::new(Wrong::Unsupported, text).of(self.0.w.name()));
         }
@@ -274,7 +274,7 @@ impl Cw {
     }
 }
 
-impl State {
+impl CwState {
     /// Extends the slots to `blocks`, or to the maximum.
     pub(super) fn stretch(&mut self, blocks: u64) {
         let layout = &mut self.header.layout;
@@ -287,7 +287,7 @@ impl State {
     }
 
     /// Marks the blocks of present and future superblocks as used, in place.
-    pub(super) fn claim(&mut self, fields: &Fields) {
+    pub(super) fn claim(&mut self, fields: &CommitFields) {
         if !self.header.layout.in_place {
             return;
         }

@@ -6,8 +6,8 @@
 use nine_proto::Time;
 
 use super::bytes::{get16, get32, get64, put16, put32, put64};
-use super::tag::{Identity, sum};
-use crate::ptr::{NEW, Ptr};
+use super::tag::{FsIdentity, sum};
+use crate::ptr::{BlockPtr, NEW};
 
 /// The version of the format that this program writes.
 pub(crate) const VERSION: u32 = 1;
@@ -24,9 +24,9 @@ pub(crate) const ENTRY: usize = 32;
 /// Bytes of a waiting dump in the fields.
 const WAITING: usize = 56;
 /// Maximum number of dumps that wait to be copied.
-pub(crate) const WAITING_MOST: usize = 64;
+pub(crate) const WAITING_MAX: usize = 64;
 /// Maximum bytes of fields.
-pub(crate) const FIELDS_MOST: usize = 64 + WAITING * WAITING_MOST;
+pub(crate) const FIELDS_MAX: usize = 64 + WAITING * WAITING_MAX;
 
 const CACHE: &[u8; 8] = b"9foldC\0\0";
 const WORM: &[u8; 8] = b"9foldW\0\0";
@@ -35,7 +35,7 @@ const JOURNAL: &[u8; 8] = b"9foldJ\0\0";
 
 /// The name of a dump: its date, and its number on that date.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Date {
+pub(crate) struct DumpName {
     pub(crate) year: u16,
     pub(crate) month: u8,
     pub(crate) day: u8,
@@ -45,11 +45,11 @@ pub(crate) struct Date {
 
 /// A dump that is not on w yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Waiting {
+pub(crate) struct WaitingDump {
     pub(crate) generation: u32,
-    pub(crate) root: Ptr,
+    pub(crate) root: BlockPtr,
     pub(crate) time: Time,
-    pub(crate) date: Date,
+    pub(crate) date: DumpName,
     /// The w-address of its segment; 0: the segment has not begun.
     pub(crate) segment: u64,
     /// The next inode number when the dump was taken.
@@ -58,7 +58,7 @@ pub(crate) struct Waiting {
 
 /// The newest superblock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Newest {
+pub(crate) struct NewestSuper {
     /// Its w-address; 0: there is none.
     pub(crate) at: u64,
     pub(crate) generation: u32,
@@ -68,23 +68,23 @@ pub(crate) struct Newest {
 
 /// The values of the whole file system at a commit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Fields {
+pub(crate) struct CommitFields {
     pub(crate) generation: u32,
-    pub(crate) root: Ptr,
+    pub(crate) root: BlockPtr,
     pub(crate) next_inode: u64,
     pub(crate) next_worm: u64,
-    pub(crate) newest: Newest,
+    pub(crate) newest: NewestSuper,
     pub(crate) blocks: u64,
-    pub(crate) waiting: Vec<Waiting>,
+    pub(crate) waiting: Vec<WaitingDump>,
 }
 
-fn put_ptr(bytes: &mut [u8], at: usize, ptr: Ptr) {
+fn put_ptr(bytes: &mut [u8], at: usize, ptr: BlockPtr) {
     put64(bytes, at, ptr.at);
     put32(bytes, at + 8, ptr.made);
 }
 
-fn get_ptr(bytes: &[u8], at: usize) -> Ptr {
-    Ptr { at: get64(bytes, at), made: get32(bytes, at + 8) }
+fn get_ptr(bytes: &[u8], at: usize) -> BlockPtr {
+    BlockPtr { at: get64(bytes, at), made: get32(bytes, at + 8) }
 }
 
 fn put_time(bytes: &mut [u8], at: usize, time: Time) {
@@ -97,18 +97,18 @@ fn get_time(bytes: &[u8], at: usize) -> Time {
 }
 
 /// Takes eight bytes.
-fn put_date(bytes: &mut [u8], at: usize, date: Date) {
+fn put_date(bytes: &mut [u8], at: usize, date: DumpName) {
     put16(bytes, at, date.year);
     (bytes[at + 2], bytes[at + 3]) = (date.month, date.day);
     put32(bytes, at + 4, date.number);
 }
 
-fn get_date(bytes: &[u8], at: usize) -> Date {
+fn get_date(bytes: &[u8], at: usize) -> DumpName {
     let (month, day) = (bytes[at + 2], bytes[at + 3]);
-    Date { year: get16(bytes, at), month, day, number: get32(bytes, at + 4) }
+    DumpName { year: get16(bytes, at), month, day, number: get32(bytes, at + 4) }
 }
 
-impl Fields {
+impl CommitFields {
     fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![0; 64 + WAITING * self.waiting.len()];
         put32(&mut bytes, 0, self.generation);
@@ -135,12 +135,12 @@ impl Fields {
     fn decode(bytes: &[u8]) -> Option<Self> {
         let rest = bytes.len().checked_sub(64)?;
         let count = get32(bytes, 4) as usize;
-        if count > WAITING_MOST || rest != count * WAITING {
+        if count > WAITING_MAX || rest != count * WAITING {
             return None;
         }
-        let waiting = bytes[64..].chunks_exact(WAITING).map(|bytes| Waiting {
+        let waiting = bytes[64..].chunks_exact(WAITING).map(|bytes| WaitingDump {
             generation: get32(bytes, 0),
-            root: Ptr { made: get32(bytes, 4), at: get64(bytes, 8) },
+            root: BlockPtr { made: get32(bytes, 4), at: get64(bytes, 8) },
             time: get_time(bytes, 16),
             date: get_date(bytes, 28),
             segment: get64(bytes, 36),
@@ -151,7 +151,11 @@ impl Fields {
             root: get_ptr(bytes, 8),
             next_inode: get64(bytes, 24),
             next_worm: get64(bytes, 32),
-            newest: Newest { at: get64(bytes, 40), generation: get32(bytes, 48), blocks: get32(bytes, 52) },
+            newest: NewestSuper {
+                at: get64(bytes, 40),
+                generation: get32(bytes, 48),
+                blocks: get32(bytes, 52),
+            },
             blocks: get64(bytes, 56),
             waiting: waiting.collect(),
         };
@@ -171,7 +175,7 @@ impl Fields {
 
 /// The location of each table on c, in blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Layout {
+pub(crate) struct CacheLayout {
     /// Bytes of a block.
     pub(crate) block: u32,
     pub(crate) journal: (u64, u64),
@@ -188,9 +192,9 @@ pub(crate) struct Layout {
 }
 
 /// Bytes of the smallest journal.
-const JOURNAL_LEAST: u64 = 1 << 20;
+const JOURNAL_LEN_MIN: u64 = 1 << 20;
 /// Minimum number of slots.
-const SLOTS_LEAST: u64 = 128;
+const SLOTS_MIN: u64 = 128;
 
 /// A w without a cache device can grow to this multiple of its first size.
 const GROWTH: u64 = 16;
@@ -207,10 +211,10 @@ fn sectors_of_bits(bits: u64) -> u64 {
 
 /// Returns the blocks of the journal on a device of `blocks` blocks.
 fn journal_of(blocks: u64, block: u32) -> u64 {
-    (blocks / 16).clamp(JOURNAL_LEAST / u64::from(block), (64 << 20) / u64::from(block))
+    (blocks / 16).clamp(JOURNAL_LEN_MIN / u64::from(block), (64 << 20) / u64::from(block))
 }
 
-impl Layout {
+impl CacheLayout {
     /// Returns the layout of a device of `sectors` sectors. `None`: it is too small.
     pub(crate) fn of(sectors: u64, block: u32) -> Option<Self> {
         let per_block = u64::from(block) / 512;
@@ -228,7 +232,7 @@ impl Layout {
             let at_copies = at_forwarded + in_blocks(sectors_of_bits(rows));
             let at_slots = at_copies + in_blocks(slots.div_ceil(ROWS));
             if at_slots + slots < blocks {
-                return (slots >= SLOTS_LEAST).then_some(Self {
+                return (slots >= SLOTS_MIN).then_some(Self {
                     block,
                     journal: (1, journal),
                     rows: (at_rows, rows),
@@ -266,7 +270,7 @@ impl Layout {
             slots: (0, blocks),
             in_place: true,
         };
-        (blocks < 1 << 36 && blocks >= layout.front() + SLOTS_LEAST).then_some(layout)
+        (blocks < 1 << 36 && blocks >= layout.front() + SLOTS_MIN).then_some(layout)
     }
 
     /// In place: returns the first block after the tables. The last block of the tables has headers.
@@ -310,7 +314,7 @@ impl Layout {
             blocks(copies),
         ];
         let fits = |(two, size): (&[u64], u64)| two[0].checked_add(size).is_some_and(|end| end <= two[1]);
-        let enough = self.slots.1 >= SLOTS_LEAST && self.journal.1 >= JOURNAL_LEAST / u64::from(self.block);
+        let enough = self.slots.1 >= SLOTS_MIN && self.journal.1 >= JOURNAL_LEN_MIN / u64::from(self.block);
         enough
             && self.slots.0 < 1 << 40
             && if self.in_place { self.slots.0 == 0 } else { self.rows.1 == 2 * self.slots.1 }
@@ -330,9 +334,9 @@ impl Layout {
 
 /// The header of c.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Header {
-    pub(crate) layout: Layout,
-    pub(crate) identity: Identity,
+pub(crate) struct CacheHeader {
+    pub(crate) layout: CacheLayout,
+    pub(crate) identity: FsIdentity,
     pub(crate) number: u64,
     pub(crate) incarnation: u64,
     /// The sector of the journal where replay begins, and the record number there.
@@ -343,7 +347,7 @@ pub(crate) struct Header {
     pub(crate) is_unfinished: bool,
     /// The epoch of the lease under which it was opened last; 0: none.
     pub(crate) epoch: u64,
-    pub(crate) fields: Fields,
+    pub(crate) fields: CommitFields,
 }
 
 /// Checks magic, version and features, and returns the features.
@@ -362,9 +366,9 @@ fn known(bytes: &[u8], mark: &[u8; 8], what: &str, can: u32) -> Result<u32, Stri
 
 /// The offset of the epoch in a header: after the longest fields.
 const EPOCH: usize = HEADER_BYTES - 12;
-const _: () = assert!(160 + FIELDS_MOST <= EPOCH);
+const _: () = assert!(160 + FIELDS_MAX <= EPOCH);
 
-impl Header {
+impl CacheHeader {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![0; HEADER_BYTES];
         let layout = &self.layout;
@@ -411,7 +415,7 @@ impl Header {
             return Err("the header's sum is wrong".into());
         }
         let word = |n: usize| get64(bytes, 40 + 8 * n);
-        let layout = Layout {
+        let layout = CacheLayout {
             block: get32(bytes, 20),
             journal: (word(2), word(3)),
             rows: (word(4), word(5)),
@@ -423,7 +427,8 @@ impl Header {
             in_place: get32(bytes, 152) & 4 != 0,
         };
         let length = get32(bytes, 156) as usize;
-        let fields = (length <= FIELDS_MOST).then(|| Fields::decode(&bytes[160..160 + length])).flatten();
+        let fields =
+            (length <= FIELDS_MAX).then(|| CommitFields::decode(&bytes[160..160 + length])).flatten();
         // These numbers are incremented later, so they must not overflow.
         let counted = [0, 1, 13].iter().all(|n| word(*n) < 1 << 63);
         let sane =
@@ -449,7 +454,7 @@ impl Header {
 
 /// The location of a row's block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum RowLocation {
     #[default]
     Free,
     /// In this slot.
@@ -460,14 +465,14 @@ pub(crate) enum Place {
 
 /// A row: the location of a new block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Row {
-    pub(crate) place: Place,
+pub(crate) struct TableRow {
+    pub(crate) place: RowLocation,
     pub(crate) made: u32,
     /// CRC-32C of the block in its slot.
     pub(crate) sum: u32,
 }
 
-impl Place {
+impl RowLocation {
     /// Returns the slot, if the block is in one.
     pub(crate) fn slot(self) -> Option<u64> {
         if let Self::Here(slot) = self { Some(slot) } else { None }
@@ -476,12 +481,12 @@ impl Place {
 
 const LOW: u64 = (1 << 56) - 1;
 
-impl Row {
+impl TableRow {
     pub(crate) fn put(self, bytes: &mut [u8]) {
         let place = match self.place {
-            Place::Free => 0,
-            Place::Here(slot) => 1 << 56 | slot,
-            Place::OnWorm(at) => 2 << 56 | at,
+            RowLocation::Free => 0,
+            RowLocation::Here(slot) => 1 << 56 | slot,
+            RowLocation::OnWorm(at) => 2 << 56 | at,
         };
         put64(bytes, 0, place);
         put32(bytes, 8, self.made);
@@ -491,9 +496,9 @@ impl Row {
     pub(crate) fn get(bytes: &[u8]) -> Option<Self> {
         let place = get64(bytes, 0);
         let place = match place >> 56 {
-            0 => Place::Free,
-            1 => Place::Here(place & LOW),
-            2 => Place::OnWorm(place & LOW),
+            0 => RowLocation::Free,
+            1 => RowLocation::Here(place & LOW),
+            2 => RowLocation::OnWorm(place & LOW),
             _ => return None,
         };
         Some(Self { place, made: get32(bytes, 8), sum: get32(bytes, 12) })
@@ -518,29 +523,29 @@ pub(crate) fn is_sector(bytes: &[u8], number: u64) -> bool {
 
 /// A change of a row, in a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct RowChange {
     pub(crate) number: u64,
-    pub(crate) row: Row,
+    pub(crate) row: TableRow,
     /// The slot that became free.
     pub(crate) left: Option<u64>,
 }
 
 /// A record of the journal: one commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Record {
+pub(crate) struct JournalRecord {
     pub(crate) incarnation: u64,
     pub(crate) number: u64,
-    pub(crate) fields: Fields,
-    pub(crate) entries: Vec<Entry>,
+    pub(crate) fields: CommitFields,
+    pub(crate) entries: Vec<RowChange>,
 }
 
-impl Record {
+impl JournalRecord {
     /// Returns the sectors of a record with this number of waiting dumps and entries.
     pub(crate) fn sectors(waiting: usize, entries: usize) -> u64 {
         (RECORD + 64 + WAITING * waiting + ENTRY * entries).div_ceil(512) as u64
     }
 
-    pub(crate) fn encode(&self, identity: &Identity) -> Vec<u8> {
+    pub(crate) fn encode(&self, identity: &FsIdentity) -> Vec<u8> {
         let fields = self.fields.encode();
         let sectors = Self::sectors(self.fields.waiting.len(), self.entries.len());
         let mut bytes = vec![0; sectors as usize * 512];
@@ -570,7 +575,7 @@ impl Record {
     }
 
     /// Returns the bytes of the record that begins with this sector, if the sector begins the expected record.
-    pub(crate) fn length(sector: &[u8], identity: &Identity, incarnation: u64, number: u64) -> Option<u64> {
+    pub(crate) fn length(sector: &[u8], identity: &FsIdentity, incarnation: u64, number: u64) -> Option<u64> {
         let length = u64::from(get32(sector, 12));
         let right = sector[..8] == *JOURNAL
             && sector[16..32] == *identity
@@ -587,11 +592,11 @@ impl Record {
         let (fields, count) = (get32(bytes, 48) as usize, get32(bytes, 52) as usize);
         let behind = RECORD.checked_add(fields)?;
         let end = count.checked_mul(ENTRY)?.checked_add(behind)?;
-        let fields = Fields::decode(bytes.get(RECORD..behind)?)?;
+        let fields = CommitFields::decode(bytes.get(RECORD..behind)?)?;
         let entries = bytes.get(behind..end)?.chunks_exact(ENTRY).map(|bytes| {
             let left = get64(bytes, 24);
             let left = (left != u64::MAX).then_some(left);
-            Some(Entry { number: get64(bytes, 0), row: Row::get(&bytes[8..24])?, left })
+            Some(RowChange { number: get64(bytes, 0), row: TableRow::get(&bytes[8..24])?, left })
         });
         let entries = entries.collect::<Option<_>>()?;
         Some(Self { incarnation: get64(bytes, 32), number: get64(bytes, 40), fields, entries })
@@ -600,9 +605,9 @@ impl Record {
 
 /// The label of w, in its first two blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Label {
+pub(crate) struct WormLabel {
     pub(crate) block: u32,
-    pub(crate) identity: Identity,
+    pub(crate) identity: FsIdentity,
     pub(crate) made: Time,
     pub(crate) name: String,
     /// Without a cache device: the first block after the tables, and the blocks of w at its creation. Otherwise zeros.
@@ -610,11 +615,11 @@ pub(crate) struct Label {
 }
 
 /// Maximum bytes of a name in a label.
-pub(crate) const NAME_MOST: usize = 64;
+pub(crate) const NAME_MAX: usize = 64;
 /// The feature flag of a worm without a cache device.
 const IN_PLACE: u32 = 1;
 
-impl Label {
+impl WormLabel {
     /// Encodes it into the content of a block.
     pub(crate) fn encode(&self, bytes: &mut [u8]) {
         bytes[..8].copy_from_slice(WORM);
@@ -649,7 +654,7 @@ impl Label {
         if features != 0 && !(LABELS + 1..=in_place.1.min(NEW)).contains(&in_place.0) {
             return Err("its label says what cannot be".into());
         }
-        let name = bytes[52..52 + NAME_MOST].split(|byte| *byte == 0).next().unwrap_or_default();
+        let name = bytes[52..52 + NAME_MAX].split(|byte| *byte == 0).next().unwrap_or_default();
         Ok(Self {
             block,
             identity: bytes[24..40].try_into().expect("16 bytes"),
@@ -662,11 +667,11 @@ impl Label {
 
 /// A superblock: the description of a dump on w.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Super {
+pub(crate) struct DumpSuper {
     pub(crate) generation: u32,
-    pub(crate) root: Ptr,
+    pub(crate) root: BlockPtr,
     pub(crate) time: Time,
-    pub(crate) date: Date,
+    pub(crate) date: DumpName,
     /// The w-address of the superblock before, or 0; and the blocks of its segment.
     pub(crate) before: (u64, u32),
     /// The w-address of the next segment.
@@ -680,14 +685,14 @@ pub(crate) struct Super {
     pub(crate) behind: u64,
 }
 
-impl Waiting {
+impl WaitingDump {
     /// Returns whether this superblock is that of the waiting dump.
-    pub(crate) fn became(&self, it: &Super) -> bool {
+    pub(crate) fn became(&self, it: &DumpSuper) -> bool {
         (it.generation, it.time) == (self.generation, self.time)
     }
 }
 
-impl Super {
+impl DumpSuper {
     /// Encodes it into the content of a block.
     pub(crate) fn encode(&self, bytes: &mut [u8]) {
         bytes[..8].copy_from_slice(SUPER);
@@ -733,17 +738,17 @@ impl Super {
 mod tests {
     use super::*;
 
-    fn fields() -> Fields {
-        let date = Date { year: 2026, month: 11, day: 21, number: 1 };
+    fn fields() -> CommitFields {
+        let date = DumpName { year: 2026, month: 11, day: 21, number: 1 };
         let time = Time { sec: -5, nsec: 7 };
-        let root = Ptr { at: 1 << 47 | 9, made: 4 };
-        let waiting = vec![Waiting { generation: 4, root, time, date, segment: 12, next_inode: 70 }; 3];
-        Fields {
+        let root = BlockPtr { at: 1 << 47 | 9, made: 4 };
+        let waiting = vec![WaitingDump { generation: 4, root, time, date, segment: 12, next_inode: 70 }; 3];
+        CommitFields {
             generation: 5,
             root,
             next_inode: 77,
             next_worm: 99,
-            newest: Newest { at: 2, generation: 3, blocks: 9 },
+            newest: NewestSuper { at: 2, generation: 3, blocks: 9 },
             blocks: 1000,
             waiting,
         }
@@ -753,7 +758,7 @@ mod tests {
     fn everything_fits_and_nothing_overlaps() {
         for block in [8192, 16384, 32768, 65536] {
             for sectors in (20_000..400_000).step_by(7919).chain([1 << 24, 1 << 31, 1 << 36]) {
-                let Some(layout) = Layout::of(sectors, block) else {
+                let Some(layout) = CacheLayout::of(sectors, block) else {
                     assert!(sectors < 40_000, "{sectors} sectors of blocks of {block}");
                     continue;
                 };
@@ -781,17 +786,17 @@ mod tests {
     fn without_a_cache_all_lies_before_the_places_and_the_bits_can_grow() {
         for block in [8192, 16384, 32768, 65536] {
             for blocks in (300..9000).step_by(797).chain([1 << 20, 1 << 30, (1 << 35) + 7]) {
-                let Some(layout) = Layout::in_place(blocks, block) else {
+                let Some(layout) = CacheLayout::in_place(blocks, block) else {
                     assert!(blocks < 1000, "{blocks} blocks of {block}");
                     continue;
                 };
                 assert!(layout.is_sane() && layout.slots_most() >= 16 * blocks);
-                let grown = Layout { slots: (0, layout.slots_most()), ..layout.clone() };
+                let grown = CacheLayout { slots: (0, layout.slots_most()), ..layout.clone() };
                 assert!(grown.is_sane());
-                let over = Layout { slots: (0, layout.slots_most() + 1), ..layout.clone() };
+                let over = CacheLayout { slots: (0, layout.slots_most() + 1), ..layout.clone() };
                 assert!(!over.is_sane());
                 assert!(blocks < 1 << 14 || layout.front() < blocks / 12, "{} of {blocks}", layout.front());
-                let label = Label {
+                let label = WormLabel {
                     block,
                     identity: [4; 16],
                     made: Time { sec: 1, nsec: 2 },
@@ -800,15 +805,15 @@ mod tests {
                 };
                 let mut bytes = vec![0; 512];
                 label.encode(&mut bytes);
-                assert_eq!(Label::decode(&bytes), Ok(label));
+                assert_eq!(WormLabel::decode(&bytes), Ok(label));
             }
         }
     }
 
     #[test]
     fn what_is_written_is_read() {
-        let layout = Layout::of(1 << 20, 16384).unwrap();
-        let header = Header {
+        let layout = CacheLayout::of(1 << 20, 16384).unwrap();
+        let header = CacheHeader {
             layout,
             identity: [3; 16],
             number: 8,
@@ -820,25 +825,22 @@ mod tests {
             epoch: 33,
             fields: fields(),
         };
-        assert_eq!(Header::decode(&header.encode()), Ok(header));
-        let rows = [Place::Free, Place::Here(7), Place::OnWorm(1 << 46)].map(|place| Row {
-            place,
-            made: 4,
-            sum: 0xdead_beef,
-        });
-        let entry = |(number, row)| Entry { number: number as u64, row, left: (number > 0).then_some(9) };
+        assert_eq!(CacheHeader::decode(&header.encode()), Ok(header));
+        let rows = [RowLocation::Free, RowLocation::Here(7), RowLocation::OnWorm(1 << 46)]
+            .map(|place| TableRow { place, made: 4, sum: 0xdead_beef });
+        let entry = |(number, row)| RowChange { number: number as u64, row, left: (number > 0).then_some(9) };
         let entries = rows.into_iter().enumerate().map(entry).collect();
-        let record = Record { incarnation: 2, number: 17, fields: fields(), entries };
+        let record = JournalRecord { incarnation: 2, number: 17, fields: fields(), entries };
         let bytes = record.encode(&[3; 16]);
-        assert_eq!(Record::length(&bytes, &[3; 16], 2, 17), Some(bytes.len() as u64));
-        assert_eq!(Record::length(&bytes, &[3; 16], 1, 17), None);
-        assert_eq!(Record::decode(&bytes), Some(record));
+        assert_eq!(JournalRecord::length(&bytes, &[3; 16], 2, 17), Some(bytes.len() as u64));
+        assert_eq!(JournalRecord::length(&bytes, &[3; 16], 1, 17), None);
+        assert_eq!(JournalRecord::decode(&bytes), Some(record));
     }
 
     #[test]
     fn a_header_or_record_with_another_bit_is_none() {
-        let layout = Layout::of(1 << 20, 16384).unwrap();
-        let header = Header {
+        let layout = CacheLayout::of(1 << 20, 16384).unwrap();
+        let header = CacheHeader {
             layout,
             identity: [3; 16],
             number: 8,
@@ -853,14 +855,14 @@ mod tests {
         let mut bytes = header.encode();
         for bit in (0..bytes.len() * 8).step_by(13) {
             bytes[bit / 8] ^= 1 << (bit % 8);
-            assert!(Header::decode(&bytes).is_err());
+            assert!(CacheHeader::decode(&bytes).is_err());
             bytes[bit / 8] ^= 1 << (bit % 8);
         }
-        let record = Record { incarnation: 2, number: 17, fields: fields(), entries: Vec::new() };
+        let record = JournalRecord { incarnation: 2, number: 17, fields: fields(), entries: Vec::new() };
         let mut bytes = record.encode(&[3; 16]);
         for bit in 8 * 8..bytes.len() * 8 {
             bytes[bit / 8] ^= 1 << (bit % 8);
-            assert!(Record::decode(&bytes).is_none(), "bit {bit}");
+            assert!(JournalRecord::decode(&bytes).is_none(), "bit {bit}");
             bytes[bit / 8] ^= 1 << (bit % 8);
         }
     }
@@ -868,7 +870,7 @@ mod tests {
     #[test]
     fn a_sector_of_rows_knows_its_place() {
         let mut sector = [0; 512];
-        Row { place: Place::Here(3), made: 1, sum: 2 }.put(&mut sector[16..32]);
+        TableRow { place: RowLocation::Here(3), made: 1, sum: 2 }.put(&mut sector[16..32]);
         seal_sector(&mut sector, 5);
         assert!(is_sector(&sector, 5) && !is_sector(&sector, 6));
         sector[20] ^= 1;

@@ -5,16 +5,16 @@
 use bytes::Bytes;
 use nine_block::SECTOR;
 
-use super::commit::Writes;
-use super::layout::{Entry, Place, Record, Row};
+use super::commit::WriteWindow;
+use super::layout::{JournalRecord, RowChange, RowLocation, TableRow};
 use super::{Cw, Result, rows};
 
 /// The repair of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RowMend {
+pub(crate) struct RowRepair {
     /// `None`: only the slot is freed.
     pub(crate) row: Option<u64>,
-    pub(crate) to: Row,
+    pub(crate) to: TableRow,
     /// A slot that becomes free.
     pub(crate) left: Option<u64>,
 }
@@ -38,7 +38,7 @@ impl Cw {
     ///
     /// # Errors
     /// Errors of the device. After a power cut all of the repairs are there, or none.
-    pub(crate) async fn mend(&self, mends: &[RowMend]) -> Result<()> {
+    pub(crate) async fn mend(&self, mends: &[RowRepair]) -> Result<()> {
         // The journal is empty now, so this is its first record.
         self.checkpoint(None).await?;
         let mends = &mends[..mends.len().min(self.entries_most())];
@@ -48,9 +48,9 @@ impl Cw {
         };
         let entries = mends.iter().filter_map(|mend| {
             let number = mend.row.or(nobody)?;
-            Some(Entry { number, row: mend.to, left: mend.left })
+            Some(RowChange { number, row: mend.to, left: mend.left })
         });
-        let entries: Vec<Entry> = entries.collect();
+        let entries: Vec<RowChange> = entries.collect();
         for entry in &entries {
             self.load(rows::page_of(entry.number)).await?;
         }
@@ -58,8 +58,8 @@ impl Cw {
             let state = &*self.state();
             let fields = state.header.fields.clone();
             let (incarnation, number) = (state.header.incarnation, state.journal.number);
-            let record = Record { incarnation, number, fields, entries };
-            let sectors = Record::sectors(record.fields.waiting.len(), record.entries.len());
+            let record = JournalRecord { incarnation, number, fields, entries };
+            let sectors = JournalRecord::sectors(record.fields.waiting.len(), record.entries.len());
             let most = self.0.layout.journal_sectors();
             let (at, over) = state.journal.room(sectors, most).expect("a checkpoint has made room");
             (record, at, over)
@@ -67,7 +67,7 @@ impl Cw {
         let bytes = Bytes::from(record.encode(&self.0.identity));
         let (first, sectors) =
             (self.0.layout.journal.0 * self.0.layout.per_block(), bytes.len() as u64 / SECTOR);
-        let mut writes = Writes::default();
+        let mut writes = WriteWindow::default();
         writes.begin(&*self.0.c, first + at, bytes).await;
         writes.end().await?;
         self.0.c.flush().await?;
@@ -75,12 +75,12 @@ impl Cw {
             let state = &mut *self.state();
             (state.journal.at, state.journal.number) = (at + sectors, state.journal.number + 1);
             state.journal.used += sectors + over;
-            for Entry { number, row, left } in record.entries {
+            for RowChange { number, row, left } in record.entries {
                 state.rows.set(number, row);
                 left.into_iter().for_each(|slot| state.used_slots.mark(slot, false));
                 row.place.slot().into_iter().for_each(|slot| state.used_slots.mark(slot, true));
-                state.used_rows.mark(number, row.place != Place::Free);
-                state.forwarded.mark(number, matches!(row.place, Place::OnWorm(_)));
+                state.used_rows.mark(number, row.place != RowLocation::Free);
+                state.forwarded.mark(number, matches!(row.place, RowLocation::OnWorm(_)));
             }
         }
         self.checkpoint(None).await

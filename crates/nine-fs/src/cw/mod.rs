@@ -39,65 +39,68 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nine_block::{Bits, Device, Error, Io, Kind as Wrong, Op as Asked, Proof, SECTOR, Shape, Tasks};
 
-use crate::hash::Set;
+use crate::hash::FixedSet;
 use crate::ptr::NEW;
 pub(crate) use bytes::{get32, get64, put32, put64};
-pub(crate) use chain::Chain;
-pub(crate) use commit::{Changed, Changes, Come};
-use copies::Copies;
+pub(crate) use chain::DumpChain;
+pub(crate) use commit::{ChangedBlock, CommitChanges, CopiedBlock};
+use copies::ReadCopyTable;
 pub use copyworm::Copied;
 pub(crate) use copyworm::copy as copy_worm;
-pub(crate) use hold::Held;
+pub(crate) use hold::CommitSnapshot;
 pub(crate) use in_place::follows;
-pub(crate) use layout::{Date, Fields, Header, Label, Layout, Newest, Super, WAITING_MOST, Waiting};
-pub(crate) use layout::{Place, Row};
-pub(crate) use mend::RowMend;
-use room::Room;
-use rows::Rows;
-pub(crate) use segment::Segment;
-pub(crate) use start::{Making, Recovering, later};
-use step::State as Is;
-pub(crate) use tag::{Identity, Kind, TAG, Tag, sum};
+pub(crate) use layout::{
+    CacheHeader, CacheLayout, CommitFields, DumpName, DumpSuper, NewestSuper, WAITING_MAX, WaitingDump,
+    WormLabel,
+};
+pub(crate) use layout::{RowLocation, TableRow};
+pub(crate) use mend::RowRepair;
+use room::FreeNumbers;
+use rows::RowPages;
+pub(crate) use segment::SegmentWriter;
+pub(crate) use start::{CreateOptions, RecoverOptions, later};
+use step::BlockState as Is;
+pub(crate) use tag::{BlockKind, BlockTag, FsIdentity, TAG, sum};
 
 /// The result of operations on blocks, of commits and of opening.
 pub(crate) type Result<T> = std::result::Result<T, Error>;
 
 /// A cached worm. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Cw(Arc<Inner>);
+pub(crate) struct Cw(Arc<CwShared>);
 
-struct Inner {
+struct CwShared {
     c: Arc<dyn Device>,
     w: Arc<dyn Device>,
-    layout: Layout,
-    identity: Identity,
+    layout: CacheLayout,
+    identity: FsIdentity,
     /// The w-address of the first segment.
     first: u64,
     fastworm: bool,
     row_order: bool,
-    state: Mutex<State>,
+    state: Mutex<CwState>,
     tasks: Tasks,
     /// Slots promised to later commits.
     promised: AtomicU64,
 }
 
 /// The durable state, except where a field says otherwise.
-struct State {
-    header: Header,
-    rows: Rows,
-    used_slots: Marks,
-    used_rows: Marks,
-    forwarded: Marks,
+struct CwState {
+    header: CacheHeader,
+    rows: RowPages,
+    used_slots: TrackedBitmap,
+    used_rows: TrackedBitmap,
+    forwarded: TrackedBitmap,
     /// Free slots: not named by the durable state, by a commit in progress or by a read copy.
-    slots: Room,
+    slots: FreeNumbers,
     /// Free rows: used neither by the durable state nor by blocks that are only in memory.
-    free_rows: Room,
-    copies: Copies,
+    free_rows: FreeNumbers,
+    copies: ReadCopyTable,
     /// Slots of read copies that are being written.
     keeping: u64,
     /// Rows of blocks that could not be copied to w.
-    failed: Set<u64>,
-    journal: Journal,
+    failed: FixedSet<u64>,
+    journal: JournalPosition,
     /// A commit is in progress: the pages of rows that it needs stay in memory.
     committing: bool,
     /// Counts how often pages of rows were evicted. A page whose read began before an eviction is read again.
@@ -105,12 +108,12 @@ struct State {
     /// The error after which nothing can be committed any more.
     stopped: Option<Error>,
     /// The snapshot that a reader holds, and the number of snapshots taken so far.
-    hold: Option<hold::Hold>,
+    hold: Option<hold::SnapshotHold>,
     holds: u64,
 }
 
 /// A bitmap, and its sectors that have changed since the last checkpoint.
-struct Marks {
+struct TrackedBitmap {
     bits: Bits,
     /// The number of bits that are 1.
     count: u64,
@@ -118,7 +121,7 @@ struct Marks {
 }
 
 /// Where the next record of the journal goes.
-struct Journal {
+struct JournalPosition {
     /// Its sector in the journal.
     at: u64,
     /// Its record number.
@@ -129,7 +132,7 @@ struct Journal {
     doubtful: bool,
 }
 
-impl Marks {
+impl TrackedBitmap {
     fn mark(&mut self, bit: u64, to: bool) {
         if self.bits.has(bit) != to {
             if to {
@@ -145,7 +148,7 @@ impl Marks {
 }
 
 impl Cw {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, CwState> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -160,12 +163,12 @@ impl Cw {
     }
 
     /// Returns the identity of the file system.
-    pub(crate) fn identity(&self) -> &Identity {
+    pub(crate) fn identity(&self) -> &FsIdentity {
         &self.0.identity
     }
 
     /// Returns the fields of the last durable commit.
-    pub(crate) fn fields(&self) -> Fields {
+    pub(crate) fn fields(&self) -> CommitFields {
         self.state().header.fields.clone()
     }
 
@@ -243,7 +246,7 @@ impl Cw {
 
     /// Returns the minimum size of c in sectors, for blocks of `block` bytes.
     pub(crate) fn least(block: u32) -> u64 {
-        Layout::least(block)
+        CacheLayout::least(block)
     }
 
     /// Returns c and w.
@@ -257,7 +260,7 @@ impl Cw {
     }
 
     /// Follows a dump that another server has written: reads go to this dump from now on.
-    pub(crate) fn followed(&self, newest: Newest, it: &Super) {
+    pub(crate) fn followed(&self, newest: NewestSuper, it: &DumpSuper) {
         let fields = &mut self.state().header.fields;
         (fields.newest, fields.next_worm, fields.root) = (newest, it.next, it.root);
         fields.next_inode = fields.next_inode.max(it.next_inode);
@@ -277,8 +280,8 @@ impl Cw {
             return Some(None);
         }
         match state.rows.get(row)?.place {
-            Place::OnWorm(at) => Some(Some(at)),
-            Place::Free | Place::Here(_) => Some(None),
+            RowLocation::OnWorm(at) => Some(Some(at)),
+            RowLocation::Free | RowLocation::Here(_) => Some(None),
         }
     }
 
@@ -306,7 +309,7 @@ impl Cw {
     pub(crate) async fn place_of(&self, row: u64) -> Result<Option<u64>> {
         self.load_row(row).await?;
         match self.state().rows.get(row).map(|row| row.place) {
-            Some(Place::Here(slot)) => Ok(Some(slot)),
+            Some(RowLocation::Here(slot)) => Ok(Some(slot)),
             _ => Ok(None),
         }
     }
@@ -337,21 +340,21 @@ impl Cw {
 /// Slots of a row in the seed's former slot order.
 const COLUMNS: u64 = 67;
 
-impl State {
+impl CwState {
     /// Returns the state of a block by its address, and its row if it has one. `None`: the row's page is not in memory.
-    fn of(&mut self, at: u64) -> Option<(Is, Row)> {
+    fn of(&mut self, at: u64) -> Option<(Is, TableRow)> {
         let Some(row) = at.checked_sub(NEW) else {
             let is = if self.copies.has(at) { Is::Read } else { Is::None };
-            return Some((is, Row::default()));
+            return Some((is, TableRow::default()));
         };
         let it = self.rows.get(row)?;
         let is = match it.place {
-            Place::Free => Is::None,
-            Place::OnWorm(worm) if self.copies.has(worm) => Is::Read,
-            Place::OnWorm(_) => Is::None,
-            Place::Here(_) if self.failed.contains(&row) => Is::Dump1,
-            Place::Here(_) if it.made == self.header.fields.generation => Is::Dirty,
-            Place::Here(_) => Is::Dump,
+            RowLocation::Free => Is::None,
+            RowLocation::OnWorm(worm) if self.copies.has(worm) => Is::Read,
+            RowLocation::OnWorm(_) => Is::None,
+            RowLocation::Here(_) if self.failed.contains(&row) => Is::Dump1,
+            RowLocation::Here(_) if it.made == self.header.fields.generation => Is::Dirty,
+            RowLocation::Here(_) => Is::Dump,
         };
         Some((is, it))
     }

@@ -9,27 +9,27 @@ use std::sync::{Arc, Weak};
 use nine_block::SectorOwner;
 
 use super::layout::is_sector;
-use super::tag::{Identity, Tag};
-use super::{Cw, Inner, Layout};
+use super::tag::{BlockTag, FsIdentity};
+use super::{CacheLayout, Cw, CwShared};
 
 /// The owner of c, as long as the archive is open.
 struct CacheOwner {
-    layout: Layout,
-    identity: Identity,
-    cw: Weak<Inner>,
+    layout: CacheLayout,
+    identity: FsIdentity,
+    cw: Weak<CwShared>,
 }
 
 /// The owner of w, as long as the archive is open.
 struct WormOwner {
-    layout: Layout,
-    identity: Identity,
-    cw: Weak<Inner>,
+    layout: CacheLayout,
+    identity: FsIdentity,
+    cw: Weak<CwShared>,
 }
 
 impl Cw {
     /// Becomes the owner of c and w.
     pub(super) fn owns_devices(&self) {
-        let Inner { c, w, layout, identity, .. } = &*self.0;
+        let CwShared { c, w, layout, identity, .. } = &*self.0;
         let (layout, identity, cw) = (layout.clone(), *identity, Arc::downgrade(&self.0));
         w.owned_by(Arc::new(WormOwner { layout: layout.clone(), identity, cw: cw.clone() }));
         if !layout.in_place {
@@ -50,7 +50,7 @@ impl CacheOwner {
     /// Returns the number of this sector in the table of rows or of copies.
     fn in_table(&self, sector: u64) -> Option<u64> {
         let per = self.layout.per_block();
-        let Layout { rows, used_slots, copies, slots, .. } = &self.layout;
+        let CacheLayout { rows, used_slots, copies, slots, .. } = &self.layout;
         let tables = [(rows.0 * per, used_slots * per), (copies * per, slots.0 * per)];
         tables.iter().find(|(from, to)| (*from..*to).contains(&sector)).map(|(from, _)| sector - from)
     }
@@ -58,7 +58,7 @@ impl CacheOwner {
     /// Returns whether `bytes` are a whole block of this archive. The second value: whether they are its latest
     /// version, if its row is known.
     fn verify(&self, block: Range<u64>, bytes: &[u8]) -> (bool, Option<bool>) {
-        let Ok(tag) = Tag::open(bytes, &self.identity) else { return (false, None) };
+        let Ok(tag) = BlockTag::open(bytes, &self.identity) else { return (false, None) };
         let sum = super::get32(bytes, bytes.len() - 4);
         let expected = self.cw.upgrade().and_then(|inner| Cw(inner).expected_sum(block.start, tag.at));
         (true, expected.map(|expected| expected == sum))
@@ -102,12 +102,12 @@ impl SectorOwner for WormOwner {
     }
 
     fn holds(&self, _: Range<u64>, bytes: &[u8]) -> bool {
-        Tag::open(bytes, &self.identity).is_ok()
+        BlockTag::open(bytes, &self.identity).is_ok()
     }
 
     fn holds_latest(&self, block: Range<u64>, bytes: &[u8]) -> bool {
         // With a cache device each block of w is written once; in place blocks are reused.
         let place = block.start / self.layout.per_block();
-        !self.layout.in_place && Tag::open(bytes, &self.identity).is_ok_and(|tag| tag.at == place)
+        !self.layout.in_place && BlockTag::open(bytes, &self.identity).is_ok_and(|tag| tag.at == place)
     }
 }

@@ -6,24 +6,24 @@ use std::sync::Arc;
 use bytes::Bytes;
 use nine_block::{Error, Kind as Wrong, Proof};
 
-use super::copies::Copy;
-use super::layout::{HEADER, Header, Place, Row, is_sector};
-use super::rows::{self, Rows};
-use super::step::{Op, Step, step};
-use super::tag::{Kind, TAG, Tag};
-use super::{Cw, Result, State, read_all};
-use crate::hash::Map;
+use super::copies::ReadCopy;
+use super::layout::{CacheHeader, HEADER, RowLocation, TableRow, is_sector};
+use super::rows::{self, RowPages};
+use super::step::{BlockOperation, PlanStep, step};
+use super::tag::{BlockKind, BlockTag, TAG};
+use super::{Cw, CwState, Result, read_all};
+use crate::hash::FixedMap;
 use crate::ptr::NEW;
 use crate::tree;
 
 /// Copies may take this number of slots beyond those that evictions must leave.
 const KEEPING: u64 = 64;
 /// Maximum number of read copies in progress. Blocks read beyond that are not copied.
-const KEEPING_MOST: u64 = 4096;
+const KEEPING_MAX: u64 = 4096;
 
 /// The source of a block, and its expected content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum From {
+pub(super) enum BlockSource {
     /// A slot, and the sum of its block; for a read copy also the w-address.
     Slot(u64, u32, Option<u64>),
     Worm(u64),
@@ -32,18 +32,18 @@ pub(super) enum From {
 impl Cw {
     /// Loads a page of rows into memory.
     pub(super) async fn load(&self, page: u64) -> Result<()> {
-        self.load_with(page, &Map::default()).await
+        self.load_with(page, &FixedMap::default()).await
     }
 
     /// The same, but rows in `known` replace those of the table.
-    pub(super) async fn load_with(&self, page: u64, known: &Map<u64, Row>) -> Result<()> {
+    pub(super) async fn load_with(&self, page: u64, known: &FixedMap<u64, TableRow>) -> Result<()> {
         loop {
             let (shrunk, used) = {
                 let state = &mut *self.state();
                 if state.rows.has(page) {
                     return Ok(());
                 }
-                if !Rows::is_used(page, &state.used_rows.bits) {
+                if !RowPages::is_used(page, &state.used_rows.bits) {
                     let loaded = state.rows.load(page, &[], &state.used_rows.bits, known);
                     return loaded.map_err(|text| Error::new(Wrong::Failed, text));
                 }
@@ -53,7 +53,7 @@ impl Cw {
                 }
                 let first = page * rows::SECTORS;
                 let used = (first..first + rows::SECTORS)
-                    .map(|sector| Rows::is_sector_used(sector, &state.used_rows.bits))
+                    .map(|sector| RowPages::is_sector_used(sector, &state.used_rows.bits))
                     .collect::<Box<[bool]>>();
                 (state.shrunk, used)
             };
@@ -72,22 +72,24 @@ impl Cw {
     }
 
     /// Returns the source of a block.
-    async fn find(&self, at: u64) -> Result<From> {
+    async fn find(&self, at: u64) -> Result<BlockSource> {
         loop {
             let page = {
                 let state = &mut *self.state();
                 if let Some((is, row)) = state.of(at) {
-                    let plan = step(is, Op::Read, self.0.fastworm).expect("everything is read");
+                    let plan = step(is, BlockOperation::Read, self.0.fastworm).expect("everything is read");
                     let worm = match row.place {
-                        Place::OnWorm(worm) => Some(worm),
+                        RowLocation::OnWorm(worm) => Some(worm),
                         _ if at < NEW => Some(at),
                         _ => None,
                     };
                     return match (plan.steps[0], row.place, worm) {
-                        (Step::ReadCache, Place::Here(slot), _) => Ok(From::Slot(slot, row.sum, None)),
-                        (Step::ReadCache, _, Some(worm)) => {
-                            let Copy { slot, sum } = state.copies.get(worm).expect("its state says so");
-                            Ok(From::Slot(slot, sum, Some(worm)))
+                        (PlanStep::ReadCache, RowLocation::Here(slot), _) => {
+                            Ok(BlockSource::Slot(slot, row.sum, None))
+                        }
+                        (PlanStep::ReadCache, _, Some(worm)) => {
+                            let ReadCopy { slot, sum } = state.copies.get(worm).expect("its state says so");
+                            Ok(BlockSource::Slot(slot, sum, Some(worm)))
                         }
                         (_, _, Some(worm)) => self.on_worm(worm, state.header.fields.next_worm),
                         _ => Err(Error::new(Wrong::Failed, format!("there is no block {at:#x}"))),
@@ -99,10 +101,10 @@ impl Cw {
         }
     }
 
-    fn on_worm(&self, at: u64, next: u64) -> Result<From> {
+    fn on_worm(&self, at: u64, next: u64) -> Result<BlockSource> {
         // Blocks from there on have never been written. A segment in progress is read through its rows.
         match self.is_before(at, next) {
-            true => Ok(From::Worm(at)),
+            true => Ok(BlockSource::Worm(at)),
             false => Err(Error::new(Wrong::Failed, format!("w is not written at {at}"))),
         }
     }
@@ -125,7 +127,7 @@ impl Cw {
         }
     }
 
-    async fn find_all(&self, at: u64, count: u64) -> Result<Vec<From>> {
+    async fn find_all(&self, at: u64, count: u64) -> Result<Vec<BlockSource>> {
         let mut sources = Vec::with_capacity(count as usize);
         for at in at..at + count {
             sources.push(self.find(at).await?);
@@ -133,7 +135,7 @@ impl Cw {
         Ok(sources)
     }
 
-    pub(super) async fn read_from(&self, at: u64, sources: &[From]) -> Result<Bytes> {
+    pub(super) async fn read_from(&self, at: u64, sources: &[BlockSource]) -> Result<Bytes> {
         // Read adjacent blocks together, all at the same time.
         let runs = neighbours(sources, |from| self.sector(from), self.0.layout.per_block());
         let calls: Vec<_> = runs
@@ -141,8 +143,8 @@ impl Cw {
             .map(|run| {
                 let sectors = (run.end - run.start) as u64 * self.0.layout.per_block();
                 let device = match sources[run.start] {
-                    From::Slot(..) => self.slots_on(),
-                    From::Worm(_) => &self.0.w,
+                    BlockSource::Slot(..) => self.slots_on(),
+                    BlockSource::Worm(_) => &self.0.w,
                 };
                 let proof = self.proof(at + run.start as u64, &sources[run.clone()]);
                 let call = device.read_proven(self.sector(sources[run.start]), sectors, Some(proof));
@@ -159,7 +161,7 @@ impl Cw {
                     .zip(at + run.start as u64..)
                     .try_for_each(|((from, block), at)| self.judge(at, *from, block))
             };
-            let is_copy = |from: &From| matches!(from, From::Slot(.., Some(_)));
+            let is_copy = |from: &BlockSource| matches!(from, BlockSource::Slot(.., Some(_)));
             let bytes = match bytes.and_then(|bytes| is_right(&bytes).map(|()| bytes)) {
                 Ok(bytes) => bytes,
                 // Perhaps no single member of a mirror has all blocks; and a read copy can be replaced by the block on
@@ -178,16 +180,16 @@ impl Cw {
     }
 
     /// Reads each block by itself, after reading them together has failed. Read copies are discarded, and read from w.
-    async fn one_by_one(&self, first: u64, sources: &[From]) -> Result<Bytes> {
+    async fn one_by_one(&self, first: u64, sources: &[BlockSource]) -> Result<Bytes> {
         let mut all = Vec::new();
         for (from, at) in sources.iter().zip(first..) {
             let from = match *from {
-                From::Slot(_, _, Some(worm)) => {
+                BlockSource::Slot(_, _, Some(worm)) => {
                     let state = &mut *self.state();
                     if let Some(slot) = state.copies.remove(worm) {
                         state.slots.give(slot);
                     }
-                    From::Worm(worm)
+                    BlockSource::Worm(worm)
                 }
                 from => from,
             };
@@ -197,8 +199,8 @@ impl Cw {
     }
 
     /// Reads one block; with `everywhere` from all members of a mirror.
-    async fn read_one(&self, at: u64, from: From, everywhere: bool) -> Result<Bytes> {
-        let device = if let From::Worm(_) = from { &self.0.w } else { self.slots_on() };
+    async fn read_one(&self, at: u64, from: BlockSource, everywhere: bool) -> Result<Bytes> {
+        let device = if let BlockSource::Worm(_) = from { &self.0.w } else { self.slots_on() };
         let proof = self.proof(at, &[from]);
         let proof = if everywhere { proof.everywhere() } else { proof };
         let bytes = device.read_proven(self.sector(from), self.0.layout.per_block(), Some(proof)).await?;
@@ -208,8 +210,8 @@ impl Cw {
 
     /// Returns the check by which a mirror verifies the blocks. It keeps no reference to the archive, even if a device
     /// never answers.
-    fn proof(&self, first: u64, sources: &[From]) -> Proof {
-        let (cw, sources): (_, Box<[From]>) = (Arc::downgrade(&self.0), sources.into());
+    fn proof(&self, first: u64, sources: &[BlockSource]) -> Proof {
+        let (cw, sources): (_, Box<[BlockSource]>) = (Arc::downgrade(&self.0), sources.into());
         let is_right = move |n: u64, block: &[u8]| {
             let (cw, from) = (cw.upgrade().map(Cw), sources.get(n as usize));
             cw.zip(from).is_some_and(|(cw, from)| cw.judge(first + n, *from, block).is_ok())
@@ -219,11 +221,11 @@ impl Cw {
 
     /// Reads blocks of w from all members of a mirror, without using c. If one is wrong, each is read by itself.
     pub(crate) async fn scrub(&self, at: u64, count: u64) -> Vec<Result<Bytes>> {
-        self.read_everywhere(at, &(at..at + count).map(From::Worm).collect::<Vec<_>>()).await
+        self.read_everywhere(at, &(at..at + count).map(BlockSource::Worm).collect::<Vec<_>>()).await
     }
 
     /// Reads adjacent blocks of w from all members of a mirror. If one is wrong, each is read by itself.
-    async fn read_everywhere(&self, first: u64, from: &[From]) -> Vec<Result<Bytes>> {
+    async fn read_everywhere(&self, first: u64, from: &[BlockSource]) -> Vec<Result<Bytes>> {
         let (sector, sectors) = (self.sector(from[0]), from.len() as u64 * self.0.layout.per_block());
         let proof = self.proof(first, from).everywhere();
         if let Ok(bytes) = self.0.w.read_proven(sector, sectors, Some(proof.clone())).await
@@ -246,7 +248,8 @@ impl Cw {
 
     /// The same for adjacent blocks of w, by the sums that were written.
     pub(super) async fn has_come(&self, places: &[(u64, u32)]) -> Result<()> {
-        let from: Vec<From> = places.iter().map(|(place, sum)| From::Slot(*place, *sum, None)).collect();
+        let from: Vec<BlockSource> =
+            places.iter().map(|(place, sum)| BlockSource::Slot(*place, *sum, None)).collect();
         self.read_everywhere(places[0].0, &from).await.into_iter().try_for_each(|block| block.map(drop))
     }
 
@@ -258,14 +261,16 @@ impl Cw {
 
     /// Returns the errors of the headers on c. A header that is being written may be torn, so each is read twice.
     pub(crate) async fn scrub_headers(&self) -> Vec<Error> {
-        let is_right = |bytes: &[u8]| Header::decode(bytes).is_ok();
+        let is_right = |bytes: &[u8]| CacheHeader::decode(bytes).is_ok();
         let mut wrong = Vec::new();
         for at in [0, HEADER, self.last_block(), self.last_block() + HEADER] {
             let mut last = None;
             for _ in 0..2 {
                 let proof = Proof::new(HEADER, move |_, bytes| is_right(bytes)).everywhere();
                 last = match self.0.c.read_proven(at, HEADER, Some(proof)).await {
-                    Ok(bytes) => Header::decode(&bytes).err().map(|text| Error::new(Wrong::Failed, text)),
+                    Ok(bytes) => {
+                        CacheHeader::decode(&bytes).err().map(|text| Error::new(Wrong::Failed, text))
+                    }
                     Err(error) => Some(error),
                 };
                 if last.is_none() {
@@ -285,38 +290,40 @@ impl Cw {
     }
 
     /// Returns the first sector of the source.
-    fn sector(&self, from: From) -> u64 {
+    fn sector(&self, from: BlockSource) -> u64 {
         match from {
-            From::Slot(slot, ..) => self.slot_at(slot),
-            From::Worm(at) => at * self.0.layout.per_block(),
+            BlockSource::Slot(slot, ..) => self.slot_at(slot),
+            BlockSource::Worm(at) => at * self.0.layout.per_block(),
         }
     }
 
     /// Verifies a block from this source.
-    pub(super) fn judge(&self, at: u64, from: From, block: &[u8]) -> Result<()> {
+    pub(super) fn judge(&self, at: u64, from: BlockSource, block: &[u8]) -> Result<()> {
         let end = block.len() - TAG;
-        let tag = Tag::open(block, &self.0.identity).map_err(|text| self.wrong(at, text))?;
+        let tag = BlockTag::open(block, &self.0.identity).map_err(|text| self.wrong(at, text))?;
         let is_it = match from {
             // A node on w is not a copy of the node on c (docs/disk.md, "States").
-            From::Slot(_, sum, worm) => {
-                let is_copy = worm.is_none_or(|worm| tag.at == worm || tag.kind == Kind::File);
+            BlockSource::Slot(_, sum, worm) => {
+                let is_copy = worm.is_none_or(|worm| tag.at == worm || tag.kind == BlockKind::File);
                 is_copy && super::get32(block, block.len() - 4) == sum
             }
-            From::Worm(worm) => tag.at == worm,
+            BlockSource::Worm(worm) => tag.at == worm,
         };
         if !is_it {
             return Err(self.wrong(at, "another block is in its place"));
         }
         match tag.kind {
-            Kind::Leaf | Kind::Branch => tree::node::check(&block[..end], tag.kind == Kind::Leaf)
-                .map_err(|text| self.wrong(at, format!("a node that cannot be: {text}"))),
-            Kind::File | Kind::Super | Kind::Label => Ok(()),
+            BlockKind::Leaf | BlockKind::Branch => {
+                tree::node::check(&block[..end], tag.kind == BlockKind::Leaf)
+                    .map_err(|text| self.wrong(at, format!("a node that cannot be: {text}")))
+            }
+            BlockKind::File | BlockKind::Super | BlockKind::Label => Ok(()),
         }
     }
 
     /// Writes blocks that were read from w into slots, adjacent ones together. This runs in the background, if copies
     /// are wanted and slots are free.
-    fn keep(&self, sources: &[From], bytes: &Bytes) {
+    fn keep(&self, sources: &[BlockSource], bytes: &Bytes) {
         if self.0.fastworm {
             return;
         }
@@ -324,8 +331,8 @@ impl Cw {
         while from < sources.len() {
             let (worms, slots) = {
                 let state = &mut *self.state();
-                let is_new = |from: &From| match *from {
-                    From::Worm(worm) if !state.copies.has(worm) => Some(worm),
+                let is_new = |from: &BlockSource| match *from {
+                    BlockSource::Worm(worm) if !state.copies.has(worm) => Some(worm),
                     _ => None,
                 };
                 let worms: Vec<u64> = sources[from..].iter().map_while(is_new).collect();
@@ -346,7 +353,7 @@ impl Cw {
                 state.keeping -= slots.end - slots.start;
                 for ((slot, worm), block) in slots.zip(worms).zip(data.chunks_exact(cw.block())) {
                     let sum = super::get32(block, block.len() - 4);
-                    if !written || !state.copies.add(worm, Copy { slot, sum }) {
+                    if !written || !state.copies.add(worm, ReadCopy { slot, sum }) {
                         state.slots.give(slot);
                     }
                 }
@@ -355,10 +362,10 @@ impl Cw {
     }
 
     /// Allocates at most `most` consecutive slots for read copies. Evicts unused copies if necessary.
-    fn slots_to_keep(&self, state: &mut State, most: u64) -> Option<Range<u64>> {
+    fn slots_to_keep(&self, state: &mut CwState, most: u64) -> Option<Range<u64>> {
         // Leave the slots promised to commits, the reserve, and a sixteenth for later writes.
         let least = self.promised() + self.kept_back() + self.0.layout.slots.1 / 16;
-        let most = most.min(KEEPING_MOST.saturating_sub(state.keeping));
+        let most = most.min(KEEPING_MAX.saturating_sub(state.keeping));
         // In the seed's former order consecutive slots are not adjacent.
         let most = if self.0.row_order { most.min(1) } else { most };
         while state.slots.free() < least + most
@@ -375,12 +382,16 @@ impl Cw {
 }
 
 /// Splits sources into runs that are adjacent on the same device, as index ranges.
-fn neighbours(sources: &[From], sector: impl Fn(From) -> u64, per_block: u64) -> Vec<Range<usize>> {
+fn neighbours(
+    sources: &[BlockSource],
+    sector: impl Fn(BlockSource) -> u64,
+    per_block: u64,
+) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
     for (n, from) in sources.iter().enumerate() {
         let goes_on = n > 0 && {
             let before = sources[n - 1];
-            let same = matches!(before, From::Worm(_)) == matches!(from, From::Worm(_));
+            let same = matches!(before, BlockSource::Worm(_)) == matches!(from, BlockSource::Worm(_));
             same && sector(before) + per_block == sector(*from)
         };
         match runs.last_mut() {

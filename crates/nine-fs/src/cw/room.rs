@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 /// The numbers `0..len`, each free or taken.
-pub(crate) struct Room {
+pub(crate) struct FreeNumbers {
     /// A bit is 1 if the number is taken.
     words: Vec<u64>,
     len: u64,
@@ -14,7 +14,7 @@ pub(crate) struct Room {
     hand: u64,
 }
 
-impl Room {
+impl FreeNumbers {
     /// Creates an allocator of `len` free numbers, except those in `taken`. Panics if a number is taken twice.
     pub(crate) fn new(len: u64, taken: impl Iterator<Item = u64>) -> Self {
         let mut room = Self { words: vec![0; len.div_ceil(64) as usize], len, free: len, hand: 0 };
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn each_is_had_once_and_neighbours_come_together() {
-        let mut room = Room::new(1000, [3, 64, 999].into_iter());
+        let mut room = FreeNumbers::new(1000, [3, 64, 999].into_iter());
         let mut had = vec![false; 1000];
         let runs: Vec<Range<u64>> = std::iter::from_fn(|| room.take(200)).collect();
         for number in runs.iter().cloned().flatten() {
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn a_run_is_whole_or_none_and_what_was_looked_at_is_free_again() {
-        let mut room = Room::new(64, (0..64).filter(|n| n % 4 == 3 || *n == 40));
+        let mut room = FreeNumbers::new(64, (0..64).filter(|n| n % 4 == 3 || *n == 40));
         room.give(35);
         let free = room.free();
         assert_eq!(room.take_run(7, 5), None);
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn what_was_given_back_comes_last() {
-        let mut room = Room::new(128, std::iter::empty());
+        let mut room = FreeNumbers::new(128, std::iter::empty());
         assert_eq!(room.take(4), Some(0..4));
         room.give(1);
         assert_eq!(room.take(4), Some(4..8));

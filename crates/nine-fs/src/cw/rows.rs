@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use nine_block::Bits;
 
-use super::layout::{ROWS, Row, is_sector, seal_sector};
-use crate::hash::Map;
+use super::layout::{ROWS, TableRow, is_sector, seal_sector};
+use crate::hash::FixedMap;
 
 /// Sectors of a page.
 pub(crate) const SECTORS: u64 = 64;
@@ -22,14 +22,14 @@ const PAGES: usize = 1024;
 
 /// The pages of the table that are in memory.
 #[derive(Default)]
-pub(crate) struct Rows {
-    pages: BTreeMap<u64, Page>,
+pub(crate) struct RowPages {
+    pages: BTreeMap<u64, RowPage>,
     changed: BTreeSet<u64>,
     clock: u64,
 }
 
-struct Page {
-    rows: Box<[Row]>,
+struct RowPage {
+    rows: Box<[TableRow]>,
     used: u64,
 }
 
@@ -38,7 +38,7 @@ pub(crate) fn page_of(row: u64) -> u64 {
     row / PER_PAGE
 }
 
-impl Rows {
+impl RowPages {
     /// Returns whether the page is in memory.
     pub(crate) fn has(&self, page: u64) -> bool {
         self.pages.contains_key(&page)
@@ -64,12 +64,12 @@ impl Rows {
         page: u64,
         bytes: &[u8],
         used: &Bits,
-        known: &Map<u64, Row>,
+        known: &FixedMap<u64, TableRow>,
     ) -> Result<(), String> {
         if self.has(page) {
             return Ok(());
         }
-        let mut rows = vec![Row::default(); PER_PAGE as usize].into_boxed_slice();
+        let mut rows = vec![TableRow::default(); PER_PAGE as usize].into_boxed_slice();
         for (n, row) in rows.iter_mut().enumerate() {
             let number = page * PER_PAGE + n as u64;
             if known.contains_key(&number) {
@@ -88,24 +88,24 @@ impl Rows {
             let place = 16 + n % ROWS as usize * 16;
             let right = !bytes.is_empty() && is_sector(bytes, sector);
             *row = right
-                .then(|| Row::get(&bytes[place..place + 16]))
+                .then(|| TableRow::get(&bytes[place..place + 16]))
                 .flatten()
                 .ok_or_else(|| format!("sector {sector} of the table of rows is wrong"))?;
         }
         self.clock += 1;
-        self.pages.insert(page, Page { rows, used: self.clock });
+        self.pages.insert(page, RowPage { rows, used: self.clock });
         Ok(())
     }
 
     /// Returns a row, if its page is in memory.
-    pub(crate) fn get(&mut self, row: u64) -> Option<Row> {
+    pub(crate) fn get(&mut self, row: u64) -> Option<TableRow> {
         let page = self.pages.get_mut(&page_of(row))?;
         page.used = self.clock;
         Some(page.rows[(row % PER_PAGE) as usize])
     }
 
     /// Changes a row. Panics if its page is not in memory.
-    pub(crate) fn set(&mut self, row: u64, to: Row) {
+    pub(crate) fn set(&mut self, row: u64, to: TableRow) {
         let page = self.pages.get_mut(&page_of(row)).expect("who changes a row has its page loaded before");
         page.rows[(row % PER_PAGE) as usize] = to;
         self.changed.insert(row / ROWS);
@@ -156,7 +156,7 @@ impl Rows {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cw::layout::Place;
+    use crate::cw::layout::RowLocation;
 
     fn bits(len: u64, ones: impl Iterator<Item = u64>) -> Bits {
         let mut bits = Bits::new(len);
@@ -167,26 +167,28 @@ mod tests {
     #[test]
     fn what_was_changed_is_loaded_again() {
         let used = bits(5000, (1990..2100).chain([4999]));
-        let mut rows = Rows::default();
-        assert!(!Rows::is_used(0, &used) && Rows::is_used(1, &used) && Rows::is_used(2, &used));
+        let mut rows = RowPages::default();
+        assert!(!RowPages::is_used(0, &used) && RowPages::is_used(1, &used) && RowPages::is_used(2, &used));
         for page in 0..3 {
-            rows.load(page, &[], &Bits::new(5000), &Map::default()).unwrap();
+            rows.load(page, &[], &Bits::new(5000), &FixedMap::default()).unwrap();
         }
-        let row = |n: u64| Row { place: Place::Here(n * 3), made: n as u32, sum: !n as u32 };
+        let row = |n: u64| TableRow { place: RowLocation::Here(n * 3), made: n as u32, sum: !n as u32 };
         used.ones().for_each(|n| rows.set(n, row(n)));
         let mut disk = vec![0; 3 * 64 * 512];
         for (sector, bytes) in rows.changed() {
             disk[sector as usize * 512..][..512].copy_from_slice(&bytes);
         }
         assert!(rows.changed().is_empty());
-        let mut again = Rows::default();
+        let mut again = RowPages::default();
         for page in 0..3 {
-            again.load(page, &disk[page as usize * 64 * 512..][..64 * 512], &used, &Map::default()).unwrap();
+            again
+                .load(page, &disk[page as usize * 64 * 512..][..64 * 512], &used, &FixedMap::default())
+                .unwrap();
         }
         for n in 0..5000 {
-            assert_eq!(again.get(n), Some(if used.has(n) { row(n) } else { Row::default() }));
+            assert_eq!(again.get(n), Some(if used.has(n) { row(n) } else { TableRow::default() }));
         }
         disk[4999 / 31 * 512 + 100] ^= 1;
-        assert!(Rows::default().load(2, &disk[2 * 64 * 512..], &used, &Map::default()).is_err());
+        assert!(RowPages::default().load(2, &disk[2 * 64 * 512..], &used, &FixedMap::default()).is_err());
     }
 }

@@ -11,9 +11,9 @@ use std::ops::Range;
 use bytes::{Bytes, BytesMut};
 use nine_block::{Error, Kind as Wrong};
 
-use super::commit::Come;
-use super::layout::Super;
-use super::tag::{Kind, Tag};
+use super::commit::CopiedBlock;
+use super::layout::DumpSuper;
+use super::tag::{BlockKind, BlockTag};
 use super::{Cw, Result};
 use crate::jobs::yield_now;
 use crate::ptr::NEW;
@@ -22,7 +22,7 @@ use crate::ptr::NEW;
 const RUN: usize = 1 << 20;
 
 /// A segment that is being written.
-pub(crate) struct Segment {
+pub(crate) struct SegmentWriter {
     cw: Cw,
     /// The w-address of its superblock.
     first: u64,
@@ -31,7 +31,7 @@ pub(crate) struct Segment {
     run: BytesMut,
     run_at: u64,
     /// Rows and their w-addresses, since the last call of [`durable`](Self::durable).
-    come: Vec<Come>,
+    come: Vec<CopiedBlock>,
     /// A block of w could not be written.
     failed: bool,
     /// In place: blocks of the dump, copied or not.
@@ -42,7 +42,7 @@ pub(crate) struct Segment {
     written: Vec<(u64, u32)>,
 }
 
-impl Segment {
+impl SegmentWriter {
     /// Continues the segment whose superblock is at `first`, with the next block at `next`. In place `next` is where
     /// the next segment begins.
     pub(crate) fn new(cw: &Cw, first: u64, next: u64) -> Self {
@@ -82,7 +82,7 @@ impl Segment {
 
     /// Adds `count` blocks that stay where they are, from `place` on.
     pub(crate) fn stay(&mut self, row: u64, place: u64, count: u64) {
-        self.come.extend((0..count).map(|n| Come { row: row + n, worm: place + n, same: true }));
+        self.come.extend((0..count).map(|n| CopiedBlock { row: row + n, worm: place + n, same: true }));
         self.blocks += count;
     }
 
@@ -91,7 +91,7 @@ impl Segment {
         let rows = self.rows().collect();
         // If a block cannot be written, its run stays allocated until the next start.
         if self.cw.in_place() && !self.failed {
-            let stays = |come: &Come| self.cw.is_written(come.worm, 0);
+            let stays = |come: &CopiedBlock| self.cw.is_written(come.worm, 0);
             let places = self.come.iter().filter(|come| !stays(come)).map(|come| come.worm);
             self.cw.give_places(places.chain(self.together.clone()).collect::<Vec<_>>().into_iter());
         }
@@ -125,7 +125,7 @@ impl Segment {
     /// [`Wrong::Range`]: w is full. Other errors are those of w.
     pub(crate) async fn put(
         &mut self,
-        kind: Kind,
+        kind: BlockKind,
         (at, made): (u64, u32),
         (owner, index): (u64, u64),
         content: &[u8],
@@ -150,12 +150,12 @@ impl Segment {
         }
         self.run.extend_from_slice(content);
         self.run.resize(start + block, 0);
-        let tag = Tag { kind, made, at: place, owner, index };
+        let tag = BlockTag { kind, made, at: place, owner, index };
         let sum = tag.seal(&mut self.run[start..], &self.cw.0.identity);
         if self.cw.in_place() {
             self.written.push((place, sum));
         }
-        self.come.push(Come { row: at - NEW, worm: place, same: kind == Kind::File });
+        self.come.push(CopiedBlock { row: at - NEW, worm: place, same: kind == BlockKind::File });
         self.blocks += 1;
         self.next += u64::from(!self.cw.in_place());
         if self.run.len() + block > RUN {
@@ -177,7 +177,7 @@ impl Segment {
     }
 
     /// Makes all added blocks durable. Returns their rows and w-addresses.
-    pub(crate) async fn durable(&mut self) -> Result<Vec<Come>> {
+    pub(crate) async fn durable(&mut self) -> Result<Vec<CopiedBlock>> {
         self.write().await?;
         self.cw.0.w.flush().await?;
         self.looks().await?;
@@ -201,19 +201,19 @@ impl Segment {
 
     /// Completes the segment: writes the superblock into its last and its first block. One of the two writes must
     /// succeed. Returns the superblock, with the start of the next segment.
-    pub(crate) async fn seal(&mut self, it: Super) -> Result<Super> {
+    pub(crate) async fn seal(&mut self, it: DumpSuper) -> Result<DumpSuper> {
         self.write().await?;
         self.cw.0.w.flush().await?;
         let (next, blocks) = match self.cw.in_place() {
             true => (self.next, self.blocks + 2),
             false => (self.next + 1, self.next + 1 - self.first),
         };
-        let it = Super { next, blocks, behind: self.cw.behind(), ..it };
+        let it = DumpSuper { next, blocks, behind: self.cw.behind(), ..it };
         let mut written = Err(Error::new(Wrong::Failed, "there was no superblock to write"));
         for at in [self.cw.second(self.first, blocks), self.first] {
             let mut block = vec![0; self.cw.block()];
             it.encode(&mut block);
-            let tag = Tag { kind: Kind::Super, made: it.generation, at, owner: 0, index: 0 };
+            let tag = BlockTag { kind: BlockKind::Super, made: it.generation, at, owner: 0, index: 0 };
             tag.seal(&mut block, &self.cw.0.identity);
             let one = self.cw.write_worm(at, block.into()).await;
             if let Err(error) = &one {

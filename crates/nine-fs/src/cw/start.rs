@@ -9,39 +9,39 @@ use bytes::Bytes;
 use nine_block::{Bits, Device, Error, Kind as Wrong, Proof, SECTOR, Tasks};
 use nine_proto::Time;
 
-use super::chain::{Chain, Worm};
-use super::commit::Writes;
-use super::copies::{Copies, Copy};
+use super::chain::{DumpChain, LabeledWorm};
+use super::commit::WriteWindow;
+use super::copies::{ReadCopy, ReadCopyTable};
 use super::layout::{
-    Fields, HEADER, Header, LABELS, Label, Layout, Newest, Place, ROWS, Record, Row, Super, WAITING_MOST,
-    is_sector,
+    CacheHeader, CacheLayout, CommitFields, DumpSuper, HEADER, JournalRecord, LABELS, NewestSuper, ROWS,
+    RowLocation, TableRow, WAITING_MAX, WormLabel, is_sector,
 };
-use super::room::Room;
-use super::rows::{self, Rows};
-use super::tag::{Identity, Kind, Tag};
-use super::{Cw, Inner, Journal, Marks, Result, State, in_place, read_all};
-use crate::hash::{Map, Set};
+use super::room::FreeNumbers;
+use super::rows::{self, RowPages};
+use super::tag::{BlockKind, BlockTag, FsIdentity};
+use super::{Cw, CwShared, CwState, JournalPosition, Result, TrackedBitmap, in_place, read_all};
+use crate::hash::{FixedMap, FixedSet};
 
 /// Possible block sizes in bytes.
 const BLOCKS: [u32; 4] = [8 << 10, 16 << 10, 32 << 10, 64 << 10];
 
 /// The options with which a file system is created.
 #[derive(Clone, Debug)]
-pub(crate) struct Making {
+pub(crate) struct CreateOptions {
     /// Bytes of a block.
     pub(crate) block: u32,
     pub(crate) fastworm: bool,
     pub(crate) row_order: bool,
-    pub(crate) identity: Identity,
+    pub(crate) identity: FsIdentity,
     pub(crate) time: Time,
     pub(crate) name: String,
 }
 
 /// The options with which a new cache is created for a worm.
 #[derive(Clone, Debug)]
-pub(crate) struct Recovering {
+pub(crate) struct RecoverOptions {
     /// The dump to start from; `None`: the newest.
-    pub(crate) date: Option<Date>,
+    pub(crate) date: Option<DumpName>,
     /// `None`: as before.
     pub(crate) fastworm: Option<bool>,
     /// Must be random: old records may remain in the journal of the same device, and must not count.
@@ -49,10 +49,11 @@ pub(crate) struct Recovering {
 }
 
 /// Returns the layout of c.
-fn layout_of(c: &dyn Device, block: u32) -> Result<Layout> {
+fn layout_of(c: &dyn Device, block: u32) -> Result<CacheLayout> {
     let sectors = c.shape().sectors;
-    Layout::of(sectors, block).ok_or_else(|| {
-        let text = format!("{sectors} sectors are too few for a cache: {} at least", Layout::least(block));
+    CacheLayout::of(sectors, block).ok_or_else(|| {
+        let text =
+            format!("{sectors} sectors are too few for a cache: {} at least", CacheLayout::least(block));
         Error::new(Wrong::Unsupported, text).of(c.name())
     })
 }
@@ -62,20 +63,21 @@ fn bad(text: impl std::fmt::Display) -> Error {
 }
 
 impl Cw {
-    fn new(c: Arc<dyn Device>, w: Arc<dyn Device>, header: Header, first: u64) -> Self {
+    fn new(c: Arc<dyn Device>, w: Arc<dyn Device>, header: CacheHeader, first: u64) -> Self {
         let layout = header.layout.clone();
-        let marks = |len| Marks { bits: Bits::new(len), count: 0, changed: Default::default() };
-        let journal = Journal { at: header.replay.0, number: header.replay.1, used: 0, doubtful: false };
-        let state = State {
+        let marks = |len| TrackedBitmap { bits: Bits::new(len), count: 0, changed: Default::default() };
+        let journal =
+            JournalPosition { at: header.replay.0, number: header.replay.1, used: 0, doubtful: false };
+        let state = CwState {
             used_slots: marks(layout.slots.1),
             used_rows: marks(layout.rows.1),
             forwarded: marks(layout.rows.1),
-            slots: Room::new(0, std::iter::empty()),
-            free_rows: Room::new(0, std::iter::empty()),
-            rows: Rows::default(),
-            copies: Copies::default(),
+            slots: FreeNumbers::new(0, std::iter::empty()),
+            free_rows: FreeNumbers::new(0, std::iter::empty()),
+            rows: RowPages::default(),
+            copies: ReadCopyTable::default(),
             keeping: 0,
-            failed: Set::default(),
+            failed: FixedSet::default(),
             journal,
             committing: false,
             shrunk: 0,
@@ -84,7 +86,7 @@ impl Cw {
             holds: 0,
             header: header.clone(),
         };
-        let cw = Self(Arc::new(Inner {
+        let cw = Self(Arc::new(CwShared {
             c,
             w,
             layout,
@@ -105,7 +107,7 @@ impl Cw {
     ///
     /// # Errors
     /// [`Wrong::Unsupported`] if a device is too small; errors of the devices.
-    pub(crate) async fn ream(c: Arc<dyn Device>, w: Arc<dyn Device>, making: Making) -> Result<Self> {
+    pub(crate) async fn ream(c: Arc<dyn Device>, w: Arc<dyn Device>, making: CreateOptions) -> Result<Self> {
         let (c, layout) = match c.shape().sectors {
             0 => in_place::make(&w, making.block).await?,
             _ => (c.clone(), layout_of(&*c, making.block)?),
@@ -119,16 +121,17 @@ impl Cw {
         for at in [0, 1] {
             let in_place = if layout.in_place { (layout.front(), layout.slots.1) } else { (0, 0) };
             let (block, made, name) = (making.block, making.time, making.name.clone());
-            let label = Label { block, identity, made, name, in_place };
+            let label = WormLabel { block, identity, made, name, in_place };
             let mut block = vec![0; making.block as usize];
             label.encode(&mut block);
-            Tag { kind: Kind::Label, made: 0, at, owner: 0, index: 0 }.seal(&mut block, &identity);
+            BlockTag { kind: BlockKind::Label, made: 0, at, owner: 0, index: 0 }.seal(&mut block, &identity);
             w.write(at * per, block.into()).await?;
         }
         w.flush().await?;
         let first = if layout.in_place { layout.front() } else { LABELS };
-        let fields = Fields { generation: 1, next_inode: 1, next_worm: first, ..Fields::default() };
-        let header = Header {
+        let fields =
+            CommitFields { generation: 1, next_inode: 1, next_worm: first, ..CommitFields::default() };
+        let header = CacheHeader {
             layout: layout.clone(),
             identity,
             number: 1,
@@ -152,20 +155,20 @@ impl Cw {
     pub(crate) async fn recover(
         c: Arc<dyn Device>,
         w: Arc<dyn Device>,
-        how: &Recovering,
-    ) -> Result<(Self, Super, Chain)> {
+        how: &RecoverOptions,
+    ) -> Result<(Self, DumpSuper, DumpChain)> {
         let label = Self::label(&*w).await?;
         let is_in_place = c.shape().sectors == 0;
         let c = in_place::cache(c, &w, &label)?;
-        let worm = Worm::new(&*w, &label);
+        let worm = LabeledWorm::new(&*w, &label);
         let layout = match is_in_place {
             false => layout_of(&*c, label.block)?,
             true => {
-                let layout = Layout::in_place(label.in_place.1, label.block);
+                let layout = CacheLayout::in_place(label.in_place.1, label.block);
                 let layout = layout.filter(|layout| layout.front() == label.first());
                 let layout = layout.ok_or_else(|| bad("its label says what cannot be").of(w.name()))?;
                 let places = (w.shape().sectors / worm.per).min(layout.slots_most());
-                Layout { slots: (0, places), ..layout }
+                CacheLayout { slots: (0, places), ..layout }
             }
         };
         let chain = worm.chain(worm.first, 0).await.map_err(|error| error.of(w.name()))?;
@@ -180,20 +183,20 @@ impl Cw {
         let it = it.ok_or_else(|| Error::new(Wrong::Unsupported, "it has no such dump").of(w.name()))?;
         let was = best_header(&*c, &label).await.ok();
         let known = was.as_ref().map_or(0, |was| was.fields.generation).max(chain.generation);
-        let fields = Fields {
+        let fields = CommitFields {
             // An interrupted copy may have left blocks of newer generations on w; in place so may all commits since.
-            generation: if is_in_place { known + 2 + WAITING_MOST as u32 } else { chain.generation + 1 },
+            generation: if is_in_place { known + 2 + WAITING_MAX as u32 } else { chain.generation + 1 },
             root: it.root,
             next_inode: found.map(|it| it.next_inode).max().unwrap_or_default(),
             next_worm: chain.behind,
-            newest: Newest { at, generation: newest.generation, blocks: newest.blocks as u32 },
-            ..Fields::default()
+            newest: NewestSuper { at, generation: newest.generation, blocks: newest.blocks as u32 },
+            ..CommitFields::default()
         };
         let fastworm = match how.fastworm {
             Some(fastworm) => fastworm,
             None => was.is_none_or(|was| was.fastworm),
         };
-        let header = Header {
+        let header = CacheHeader {
             layout,
             identity: label.identity,
             number: 1,
@@ -256,7 +259,7 @@ impl Cw {
     async fn begin(
         c: Arc<dyn Device>,
         w: Arc<dyn Device>,
-        header: Header,
+        header: CacheHeader,
         first: u64,
         taken: u64,
     ) -> Result<Self> {
@@ -273,7 +276,7 @@ impl Cw {
             (layout.used_rows, layout.rows.1),
             (layout.forwarded, layout.rows.1),
         ];
-        let mut writes = Writes::default();
+        let mut writes = WriteWindow::default();
         for (block, len) in maps {
             let mut bits = Bits::new(len);
             if layout.in_place && block == layout.used_slots {
@@ -291,7 +294,7 @@ impl Cw {
         cw.0.c.flush().await?;
         // Write both headers: an older header could have a larger number.
         for number in [1, 2] {
-            let bytes = Bytes::from(Header { number, ..header.clone() }.encode());
+            let bytes = Bytes::from(CacheHeader { number, ..header.clone() }.encode());
             for at in [number % 2 * HEADER, cw.last_block() + number % 2 * HEADER] {
                 cw.0.c.write(at, bytes.clone()).await?;
             }
@@ -327,7 +330,7 @@ impl Cw {
     }
 
     /// The same, with c already resolved.
-    async fn open_with(c: Arc<dyn Device>, w: Arc<dyn Device>, label: &Label) -> Result<Self> {
+    async fn open_with(c: Arc<dyn Device>, w: Arc<dyn Device>, label: &WormLabel) -> Result<Self> {
         let header = best_header(&*c, label).await.map_err(|error| error.of(c.name()))?;
         let layout = &header.layout;
         let blocks = c.shape().sectors / layout.per_block();
@@ -361,15 +364,15 @@ impl Cw {
                 (0..label.first()).for_each(|place| state.used_slots.mark(place, true));
                 state.stretch(has);
             }
-            state.slots = Room::new(state.used_slots.bits.len(), state.used_slots.bits.ones());
-            state.free_rows = Room::new(cw.0.layout.rows.1, state.used_rows.bits.ones());
+            state.slots = FreeNumbers::new(state.used_slots.bits.len(), state.used_slots.bits.ones());
+            state.free_rows = FreeNumbers::new(cw.0.layout.rows.1, state.used_rows.bits.ones());
         }
         cw.fits().await?;
         Ok(cw)
     }
 
     /// Reads the label of w.
-    pub(crate) async fn label(w: &dyn Device) -> Result<Label> {
+    pub(crate) async fn label(w: &dyn Device) -> Result<WormLabel> {
         let mut first = None;
         // The first copy may give the block size. The second copy may be at the address for each size.
         for at in std::iter::once(0).chain(BLOCKS.map(|block| u64::from(block) / SECTOR)) {
@@ -409,8 +412,8 @@ impl Cw {
 
     /// Replays the journal from the last checkpoint.
     async fn replay(&self) -> Result<()> {
-        let mut known: Map<u64, Row> = Map::default();
-        let mut held: Option<(Record, u64, u64)> = None;
+        let mut known: FixedMap<u64, TableRow> = FixedMap::default();
+        let mut held: Option<(JournalRecord, u64, u64)> = None;
         loop {
             let (at, next) = match &held {
                 None => self.state().header.replay,
@@ -429,7 +432,8 @@ impl Cw {
         }
         if let Some((last, end, _)) = held {
             let are_there = self.are_there(&last).await?;
-            self.state().journal = Journal { at: end, number: last.number + 1, used: 0, doubtful: false };
+            self.state().journal =
+                JournalPosition { at: end, number: last.number + 1, used: 0, doubtful: false };
             if are_there {
                 self.take_over(last, &mut known);
             } else {
@@ -449,7 +453,7 @@ impl Cw {
     }
 
     /// Returns the record with this number at this sector of the journal, if it is there, and its end.
-    async fn record(&self, at: u64, number: u64) -> Result<Option<(Record, u64)>> {
+    async fn record(&self, at: u64, number: u64) -> Result<Option<(JournalRecord, u64)>> {
         let layout = &self.0.layout;
         if at >= layout.journal_sectors() {
             return Ok(None);
@@ -457,7 +461,7 @@ impl Cw {
         let first = layout.journal.0 * layout.per_block();
         let incarnation = self.state().header.incarnation;
         let sector = self.0.c.read(first + at, 1).await?;
-        let Some(length) = Record::length(&sector, &self.0.identity, incarnation, number) else {
+        let Some(length) = JournalRecord::length(&sector, &self.0.identity, incarnation, number) else {
             return Ok(None);
         };
         let end = at + length / SECTOR;
@@ -465,20 +469,20 @@ impl Cw {
             return Ok(None);
         }
         let bytes = read_all(&*self.0.c, first + at, end - at, None).await?;
-        let can_be = |record: &Record| {
+        let can_be = |record: &JournalRecord| {
             record.entries.iter().all(|entry| {
                 let place = match entry.row.place {
-                    Place::OnWorm(place) => Some(place).filter(|_| layout.in_place),
+                    RowLocation::OnWorm(place) => Some(place).filter(|_| layout.in_place),
                     place => place.slot(),
                 };
                 let slots = [entry.left, place];
                 entry.number < layout.rows.1 && slots.iter().flatten().all(|slot| *slot < layout.slots.1)
             }) && self.are_in_order(&record.fields)
         };
-        Ok(Record::decode(&bytes).filter(can_be).map(|record| (record, end)))
+        Ok(JournalRecord::decode(&bytes).filter(can_be).map(|record| (record, end)))
     }
 
-    fn take_over(&self, record: Record, known: &mut Map<u64, Row>) {
+    fn take_over(&self, record: JournalRecord, known: &mut FixedMap<u64, TableRow>) {
         let state = &mut *self.state();
         for entry in &record.entries {
             known.insert(entry.number, entry.row);
@@ -486,8 +490,8 @@ impl Cw {
                 state.used_slots.mark(slot, false);
             }
             state.mark_place(entry.row);
-            state.used_rows.mark(entry.number, entry.row.place != Place::Free);
-            state.forwarded.mark(entry.number, matches!(entry.row.place, Place::OnWorm(_)));
+            state.used_rows.mark(entry.number, entry.row.place != RowLocation::Free);
+            state.forwarded.mark(entry.number, matches!(entry.row.place, RowLocation::OnWorm(_)));
         }
         state.claim(&record.fields);
         state.header.fields = record.fields;
@@ -505,7 +509,7 @@ impl Cw {
             );
             return Err(bad(text).of(self.0.w.name()));
         }
-        let Newest { at, generation, blocks } = fields.newest;
+        let NewestSuper { at, generation, blocks } = fields.newest;
         let next = match at {
             0 => self.0.first,
             at => match self.superblock_of(at, blocks).await {
@@ -535,7 +539,7 @@ impl Cw {
             && it.generation > generation
             && fields.waiting.first().is_none_or(|waiting| !waiting.became(&it))
         {
-            let Date { year, month, day, .. } = it.date;
+            let DumpName { year, month, day, .. } = it.date;
             let text = format!(
                 "w has a dump of {year:04}-{month:02}-{day:02} that the cache does not know: another server has gone \
                  on from here, or the cache is an old copy; `ninefold fs recover --force` makes it anew from the \
@@ -547,7 +551,7 @@ impl Cw {
     }
 
     /// Reads the superblock of a segment with this number of blocks: the first copy, or else the last.
-    pub(crate) async fn superblock_of(&self, first: u64, blocks: u32) -> Result<Super> {
+    pub(crate) async fn superblock_of(&self, first: u64, blocks: u32) -> Result<DumpSuper> {
         match self.superblock(first).await {
             Ok(it) => Ok(it),
             Err(error) => {
@@ -558,14 +562,14 @@ impl Cw {
     }
 
     /// Reads the superblock at this w-address.
-    pub(crate) async fn superblock(&self, at: u64) -> Result<Super> {
+    pub(crate) async fn superblock(&self, at: u64) -> Result<DumpSuper> {
         self.worm().superblock(at).await
     }
 
     /// Returns w as a chain of superblocks.
-    pub(crate) fn worm(&self) -> Worm<'_> {
-        let Inner { w, identity, layout, first, .. } = &*self.0;
-        Worm { w: &**w, identity: *identity, per: layout.per_block(), first: *first }
+    pub(crate) fn worm(&self) -> LabeledWorm<'_> {
+        let CwShared { w, identity, layout, first, .. } = &*self.0;
+        LabeledWorm { w: &**w, identity: *identity, per: layout.per_block(), first: *first }
     }
 
     /// Loads the table of read copies, in the background.
@@ -589,7 +593,7 @@ impl Cw {
                     if worm == 0 || slot >= layout.slots.1 || !state.slots.take_at(slot) {
                         continue;
                     }
-                    if !state.copies.add(worm, Copy { slot, sum: super::get32(bytes, 8) }) {
+                    if !state.copies.add(worm, ReadCopy { slot, sum: super::get32(bytes, 8) }) {
                         state.slots.give(slot);
                     }
                 }
@@ -600,10 +604,10 @@ impl Cw {
     }
 }
 
-use super::Date;
+use super::DumpName;
 
-impl State {
-    pub(super) fn marks(&mut self, which: usize) -> &mut Marks {
+impl CwState {
+    pub(super) fn marks(&mut self, which: usize) -> &mut TrackedBitmap {
         match which {
             0 => &mut self.used_slots,
             1 => &mut self.used_rows,
@@ -612,13 +616,13 @@ impl State {
     }
 }
 
-async fn label_at(w: &dyn Device, at: u64) -> Result<Label> {
+async fn label_at(w: &dyn Device, at: u64) -> Result<WormLabel> {
     let sector = w.read(at, 1).await?;
-    let label = Label::decode(&sector).map_err(bad)?;
+    let label = WormLabel::decode(&sector).map_err(bad)?;
     let block = w.read(at, u64::from(label.block) / SECTOR).await?;
-    let tag = Tag::open(&block, &label.identity).map_err(|text| bad(format!("its label: {text}")))?;
+    let tag = BlockTag::open(&block, &label.identity).map_err(|text| bad(format!("its label: {text}")))?;
     match tag.kind {
-        Kind::Label if tag.at * u64::from(label.block) / SECTOR == at => Ok(label),
+        BlockKind::Label if tag.at * u64::from(label.block) / SECTOR == at => Ok(label),
         _ => Err(bad("its label is another block")),
     }
 }
@@ -633,13 +637,13 @@ pub(crate) fn later(what: &str, its: u64, ours: u64) -> Error {
 }
 
 /// Returns the valid header of c with the largest number.
-async fn best_header(c: &dyn Device, label: &Label) -> Result<Header> {
+async fn best_header(c: &dyn Device, label: &WormLabel) -> Result<CacheHeader> {
     let per = u64::from(label.block) / SECTOR;
     let end = (c.shape().sectors / per).saturating_sub(1) * per;
-    let (mut best, mut first): (Option<Header>, Option<Error>) = (None, None);
+    let (mut best, mut first): (Option<CacheHeader>, Option<Error>) = (None, None);
     for at in [0, HEADER, end, end + HEADER] {
         let header = match c.read(at, HEADER).await {
-            Ok(bytes) => Header::decode(&bytes).map_err(bad),
+            Ok(bytes) => CacheHeader::decode(&bytes).map_err(bad),
             Err(error) => Err(error),
         };
         match header {

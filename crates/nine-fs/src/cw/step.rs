@@ -4,7 +4,7 @@
 
 /// The state of a block; the names are Ken's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum BlockState {
     /// Only on w.
     None,
     /// On w, with a copy on c.
@@ -19,7 +19,7 @@ pub(crate) enum State {
 
 /// An operation on a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Op {
+pub(crate) enum BlockOperation {
     /// Read its content.
     Read,
     /// Replace its content.
@@ -37,7 +37,7 @@ pub(crate) enum Op {
 /// A step of a plan. Steps are performed in order, and a failed step ends the plan. In a plan for a read the next step
 /// is instead another source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum PlanStep {
     /// Read the block from its slot.
     ReadCache,
     /// Read it from w.
@@ -60,18 +60,18 @@ pub(crate) enum Step {
 
 /// The steps of one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Plan {
-    pub(crate) steps: &'static [Step],
+pub(crate) struct OperationPlan {
+    pub(crate) steps: &'static [PlanStep],
     /// The state after the last step; `None`: the block is gone.
-    pub(crate) then: Option<State>,
+    pub(crate) then: Option<BlockState>,
     /// The state if a step fails.
-    pub(crate) failed: State,
+    pub(crate) failed: BlockState,
 }
 
 /// Looks up the plan for an operation. `None`: the operation is invalid in this state, which is an error of the caller.
-pub(crate) fn step(state: State, op: Op, fastworm: bool) -> Option<Plan> {
-    use {Op as Do, State as Is, Step::*};
-    let plan = |steps, then, failed| Some(Plan { steps, then: Some(then), failed });
+pub(crate) fn step(state: BlockState, op: BlockOperation, fastworm: bool) -> Option<OperationPlan> {
+    use {BlockOperation as Do, BlockState as Is, PlanStep::*};
+    let plan = |steps, then, failed| Some(OperationPlan { steps, then: Some(then), failed });
     match (state, op) {
         (Is::None, Do::Read) if fastworm => plan(&[ReadWorm], Is::None, Is::None),
         (Is::None, Do::Read) => plan(&[ReadWorm, Keep], Is::Read, Is::None),
@@ -94,7 +94,7 @@ pub(crate) fn step(state: State, op: Op, fastworm: bool) -> Option<Plan> {
         (Is::Dump | Is::Dump1, Do::Copy) => plan(&[ReadCache, WriteWorm, Forward], Is::Read, Is::Dump1),
         (Is::None | Is::Read | Is::Dirty, Do::Copy) => None,
 
-        (Is::Dirty, Do::Free) => Some(Plan { steps: &[Release], then: None, failed: Is::Dirty }),
+        (Is::Dirty, Do::Free) => Some(OperationPlan { steps: &[Release], then: None, failed: Is::Dirty }),
         (Is::Read, Do::Free) => plan(&[Drop], Is::None, Is::None),
         // These belong to a dump, or to w.
         (Is::None | Is::Dump | Is::Dump1, Do::Free) => plan(&[], state, state),
@@ -105,10 +105,18 @@ pub(crate) fn step(state: State, op: Op, fastworm: bool) -> Option<Plan> {
 mod tests {
     use super::*;
 
-    const STATES: [State; 5] = [State::None, State::Read, State::Dirty, State::Dump, State::Dump1];
-    const OPS: [Op; 6] = [Op::Read, Op::Write, Op::Grow, Op::Dump, Op::Copy, Op::Free];
+    const STATES: [BlockState; 5] =
+        [BlockState::None, BlockState::Read, BlockState::Dirty, BlockState::Dump, BlockState::Dump1];
+    const OPS: [BlockOperation; 6] = [
+        BlockOperation::Read,
+        BlockOperation::Write,
+        BlockOperation::Grow,
+        BlockOperation::Dump,
+        BlockOperation::Copy,
+        BlockOperation::Free,
+    ];
 
-    fn each(see: impl Fn(State, Op, Plan)) {
+    fn each(see: impl Fn(BlockState, BlockOperation, OperationPlan)) {
         for (state, op) in STATES.into_iter().flat_map(|state| OPS.map(|op| (state, op))) {
             for plan in [true, false].into_iter().filter_map(|fastworm| step(state, op, fastworm)) {
                 see(state, op, plan);
@@ -118,13 +126,13 @@ mod tests {
 
     #[test]
     fn what_w_does_not_have_is_never_given_up_but_by_who_frees_it() {
-        let only_on_c = |state| matches!(state, State::Dirty | State::Dump | State::Dump1);
+        let only_on_c = |state| matches!(state, BlockState::Dirty | BlockState::Dump | BlockState::Dump1);
         each(|state, op, plan| {
-            if only_on_c(state) && op != Op::Free && !plan.then.is_some_and(only_on_c) {
+            if only_on_c(state) && op != BlockOperation::Free && !plan.then.is_some_and(only_on_c) {
                 let at = |step| plan.steps.iter().position(|one| *one == step);
-                let (written, forward) = (at(Step::WriteWorm), at(Step::Forward));
+                let (written, forward) = (at(PlanStep::WriteWorm), at(PlanStep::Forward));
                 assert!(written.is_some() && written < forward, "{state:?} {op:?}");
-                assert!(at(Step::Drop).is_none_or(|drop| Some(drop) > forward));
+                assert!(at(PlanStep::Drop).is_none_or(|drop| Some(drop) > forward));
             }
             if only_on_c(state) {
                 assert!(only_on_c(plan.failed), "{state:?} {op:?}: a step that fails loses nothing");
@@ -136,11 +144,17 @@ mod tests {
     fn only_what_is_dirty_is_written_and_only_a_dump_comes_to_w() {
         each(|state, op, plan| {
             let does = |step| plan.steps.contains(&step);
-            assert_eq!(does(Step::WriteWorm), op == Op::Copy && matches!(state, State::Dump | State::Dump1));
-            assert_eq!(does(Step::WriteCache), matches!(op, Op::Write | Op::Grow));
-            assert_eq!(does(Step::Release), op == Op::Free && state == State::Dirty);
+            assert_eq!(
+                does(PlanStep::WriteWorm),
+                op == BlockOperation::Copy && matches!(state, BlockState::Dump | BlockState::Dump1)
+            );
+            assert_eq!(
+                does(PlanStep::WriteCache),
+                matches!(op, BlockOperation::Write | BlockOperation::Grow)
+            );
+            assert_eq!(does(PlanStep::Release), op == BlockOperation::Free && state == BlockState::Dirty);
         });
-        assert!(STATES[..2].iter().all(|state| step(*state, Op::Write, true).is_none()));
+        assert!(STATES[..2].iter().all(|state| step(*state, BlockOperation::Write, true).is_none()));
     }
 
     #[test]
@@ -148,8 +162,8 @@ mod tests {
         for state in STATES {
             for op in OPS {
                 let Some(plan) = step(state, op, true) else { continue };
-                assert!(!plan.steps.contains(&Step::Keep));
-                assert!(state == State::Read || plan.then != Some(State::Read), "{state:?} {op:?}");
+                assert!(!plan.steps.contains(&PlanStep::Keep));
+                assert!(state == BlockState::Read || plan.then != Some(BlockState::Read), "{state:?} {op:?}");
             }
         }
     }

@@ -8,12 +8,12 @@ use crc_fast::CrcAlgorithm::Crc32Iscsi;
 pub(crate) const TAG: usize = 64;
 
 /// Identifies a file system: random, chosen when it is created.
-pub(crate) type Identity = [u8; 16];
+pub(crate) type FsIdentity = [u8; 16];
 
 /// The kind of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Kind {
+pub(crate) enum BlockKind {
     File = 1,
     Leaf = 2,
     Branch = 3,
@@ -23,8 +23,8 @@ pub(crate) enum Kind {
 
 /// The contents of a tag, without the identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Tag {
-    pub(crate) kind: Kind,
+pub(crate) struct BlockTag {
+    pub(crate) kind: BlockKind,
     /// The generation in which the block was created.
     pub(crate) made: u32,
     /// Its address.
@@ -40,9 +40,9 @@ pub(crate) fn sum(bytes: &[u8]) -> u32 {
     crc_fast::checksum(Crc32Iscsi, bytes) as u32
 }
 
-impl Tag {
+impl BlockTag {
     /// Writes the tag, without the sum, into the end of a block.
-    pub(crate) fn put(self, block: &mut [u8], identity: &Identity) {
+    pub(crate) fn put(self, block: &mut [u8], identity: &FsIdentity) {
         let end = block.len();
         let tag = &mut block[end - TAG..];
         tag.fill(0);
@@ -55,7 +55,7 @@ impl Tag {
     }
 
     /// Writes the tag and the sum into the end of a block with complete content. Returns the sum.
-    pub(crate) fn seal(self, block: &mut [u8], identity: &Identity) -> u32 {
+    pub(crate) fn seal(self, block: &mut [u8], identity: &FsIdentity) -> u32 {
         self.put(block, identity);
         let end = block.len();
         let sum = sum(&block[..end - 4]);
@@ -82,7 +82,7 @@ impl Tag {
     }
 
     /// Returns the tag of a block if its sum and identity are right, or else a description of the mismatch.
-    pub(crate) fn open(block: &[u8], identity: &Identity) -> Result<Self, &'static str> {
+    pub(crate) fn open(block: &[u8], identity: &FsIdentity) -> Result<Self, &'static str> {
         let end = block.len();
         if sum(&block[..end - 4]).to_le_bytes() != block[end - 4..] {
             return Err("its sum is wrong");
@@ -92,11 +92,11 @@ impl Tag {
             return Err("it is another file system's");
         }
         let kind = match tag[0] {
-            1 => Kind::File,
-            2 => Kind::Leaf,
-            3 => Kind::Branch,
-            4 => Kind::Super,
-            5 => Kind::Label,
+            1 => BlockKind::File,
+            2 => BlockKind::Leaf,
+            3 => BlockKind::Branch,
+            4 => BlockKind::Super,
+            5 => BlockKind::Label,
             _ => return Err("it is of no known kind"),
         };
         if tag[1] != 1 {
@@ -114,15 +114,15 @@ mod tests {
 
     #[test]
     fn a_block_is_known_again_and_no_bit_of_it_may_differ() {
-        let tag = Tag { kind: Kind::Leaf, made: 7, at: 1 << 47, owner: 3, index: 2 };
+        let tag = BlockTag { kind: BlockKind::Leaf, made: 7, at: 1 << 47, owner: 3, index: 2 };
         let mut block: Vec<u8> = (0..8192).map(|n| (n * 7) as u8).collect();
         let sum = tag.seal(&mut block, &[9; 16]);
         assert_eq!(block[8188..], sum.to_le_bytes());
-        assert_eq!(Tag::open(&block, &[9; 16]), Ok(tag));
-        assert_eq!(Tag::open(&block, &[8; 16]), Err("it is another file system's"));
+        assert_eq!(BlockTag::open(&block, &[9; 16]), Ok(tag));
+        assert_eq!(BlockTag::open(&block, &[8; 16]), Err("it is another file system's"));
         for bit in (0..8192 * 8).step_by(61) {
             block[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(Tag::open(&block, &[9; 16]), Err("its sum is wrong"));
+            assert_eq!(BlockTag::open(&block, &[9; 16]), Err("its sum is wrong"));
             block[bit / 8] ^= 1 << (bit % 8);
         }
     }

@@ -3,9 +3,9 @@
 use nine_io::server::acl::{AclKind, PosixAcl};
 use nine_proto::{Errno, Time};
 
-use super::{Fs, Op, broken};
-use crate::item::{ACCESS_ACL, Attributes, DEFAULT_ACL};
-use crate::ptr::Ptr;
+use super::{ArchiveFs, FsResult, broken};
+use crate::item::{ACCESS_ACL, DEFAULT_ACL, InodeAttributes};
+use crate::ptr::BlockPtr;
 
 /// The access control lists of a new file.
 #[derive(Default)]
@@ -29,9 +29,15 @@ impl NewAcls {
     }
 }
 
-impl Fs {
+impl ArchiveFs {
     /// Returns a list of an inode, in the tree with this root.
-    pub(crate) fn acl(&self, root: Ptr, ino: u64, it: &Attributes, kind: AclKind) -> Op<Option<PosixAcl>> {
+    pub(crate) fn acl(
+        &self,
+        root: BlockPtr,
+        ino: u64,
+        it: &InodeAttributes,
+        kind: AclKind,
+    ) -> FsResult<Option<PosixAcl>> {
         if it.flags & flag(kind) == 0 {
             return Ok(None);
         }
@@ -50,7 +56,7 @@ impl Fs {
         list: Option<&PosixAcl>,
         keeps_set_gid: bool,
         now: Time,
-    ) -> Op<()> {
+    ) -> FsResult<()> {
         let it = self.own(ino)?;
         if kind == AclKind::Default && !it.is_dir() {
             return if list.is_some() { Err(Errno::EACCES.into()) } else { Ok(()) };
@@ -67,7 +73,12 @@ impl Fs {
     }
 
     /// Returns the access list with a new mode, if there is a list and the mode changes it.
-    pub(super) fn acl_with_mode(&self, ino: u64, it: &Attributes, mode: u32) -> Op<Option<Vec<u8>>> {
+    pub(super) fn acl_with_mode(
+        &self,
+        ino: u64,
+        it: &InodeAttributes,
+        mode: u32,
+    ) -> FsResult<Option<Vec<u8>>> {
         let Some(mut list) = self.acl(self.mem.root, ino, it, AclKind::Access)? else { return Ok(None) };
         if list.mode_bits() == mode & 0o777 {
             return Ok(None);

@@ -2,28 +2,28 @@
 
 use nine_proto::{Errno, Time, mode};
 
-use super::{Fs, NewAcls, OWN, Op, Stop, acl, broken};
-use crate::item::{Attributes, Entry, Key, LONG_TARGET, Named, What};
-use crate::ptr::Ptr;
+use super::{ArchiveFs, FsResult, NewAcls, OWN, OperationStop, acl, broken};
+use crate::item::{CookieEntry, DecodedKey, InodeAttributes, ItemKey, LONG_TARGET, NameEntry};
+use crate::ptr::BlockPtr;
 use crate::tree;
 
 /// Maximum number of links of a file. Linux' file systems without another limit have the same.
-const LINKS_MOST: u32 = 1 << 24;
+const LINKS_MAX: u32 = 1 << 24;
 
 /// Maximum depth of a directory into which another one is moved.
 const DEEP: usize = 1 << 16;
 
-impl Fs {
+impl ArchiveFs {
     /// Looks up a name in a directory. Does not handle `..`.
-    pub(crate) fn lookup(&self, root: Ptr, dir: u64, name: &[u8]) -> Op<Option<Entry>> {
-        match tree::get(&self.mem, root, &Key::name(dir, name), Entry::decode)? {
+    pub(crate) fn lookup(&self, root: BlockPtr, dir: u64, name: &[u8]) -> FsResult<Option<NameEntry>> {
+        match tree::get(&self.mem, root, &ItemKey::name(dir, name), NameEntry::decode)? {
             None => Ok(None),
             Some(Some(entry)) => Ok(Some(entry)),
             Some(None) => Err(broken(dir, "an entry makes no sense")),
         }
     }
 
-    pub(super) fn directory(&self, ino: u64) -> Op<Attributes> {
+    pub(super) fn directory(&self, ino: u64) -> FsResult<InodeAttributes> {
         let it = self.own(ino)?;
         match (it.is_dir(), it.links) {
             (false, _) => Err(Errno::ENOTDIR.into()),
@@ -36,19 +36,19 @@ impl Fs {
     /// cookie and content.
     pub(crate) fn entries(
         &self,
-        root: Ptr,
+        root: BlockPtr,
         dir: u64,
         cookie: u64,
-        mut each: impl FnMut(u64, Named<'_>) -> bool,
-    ) -> Op<()> {
+        mut each: impl FnMut(u64, CookieEntry<'_>) -> bool,
+    ) -> FsResult<()> {
         let Some(from) = cookie.checked_add(1) else { return Ok(()) };
         let mut wrong = false;
-        tree::range(&self.mem, root, &Key::cookie(dir, from), |key, value| {
-            let Some(What::Cookie(of, cookie)) = Key::parse(key) else { return false };
+        tree::range(&self.mem, root, &ItemKey::cookie(dir, from), |key, value| {
+            let Some(DecodedKey::Cookie(of, cookie)) = ItemKey::parse(key) else { return false };
             if of != dir {
                 return false;
             }
-            let Some(named) = Named::decode(value) else {
+            let Some(named) = CookieEntry::decode(value) else {
                 wrong = true;
                 return false;
             };
@@ -58,7 +58,13 @@ impl Fs {
     }
 
     /// Creates a file and enters its name. Returns its inode. `content` is the target of a symbolic link.
-    pub(crate) fn make(&mut self, dir: u64, name: &[u8], it: Attributes, content: &[u8]) -> Op<u64> {
+    pub(crate) fn make(
+        &mut self,
+        dir: u64,
+        name: &[u8],
+        it: InodeAttributes,
+        content: &[u8],
+    ) -> FsResult<u64> {
         self.make_with(dir, name, it, content, &NewAcls::default())
     }
 
@@ -67,15 +73,15 @@ impl Fs {
         &mut self,
         dir: u64,
         name: &[u8],
-        it: Attributes,
+        it: InodeAttributes,
         content: &[u8],
         acls: &NewAcls,
-    ) -> Op<u64> {
+    ) -> FsResult<u64> {
         let mut parent = self.directory(dir)?;
         if self.lookup(self.mem.root, dir, name)?.is_some() {
             return Err(Errno::EEXIST.into());
         }
-        if it.is_dir() && parent.links >= LINKS_MOST {
+        if it.is_dir() && parent.links >= LINKS_MAX {
             return Err(Errno::EMLINK.into());
         }
         // A long link target: see `LONG_TARGET`.
@@ -89,9 +95,15 @@ impl Fs {
         if ino >= super::INODES {
             return Err(Errno::ENOSPC.into());
         }
-        let (own, inline) = (Key::attributes(ino), Key::inline(ino));
-        let extent = Key::extent(ino, 0);
-        self.touch(&[&own, &inline, &extent, &Key::name(dir, name), &Key::cookie(dir, parent.cookies + 1)])?;
+        let (own, inline) = (ItemKey::attributes(ino), ItemKey::inline(ino));
+        let extent = ItemKey::extent(ino, 0);
+        self.touch(&[
+            &own,
+            &inline,
+            &extent,
+            &ItemKey::name(dir, name),
+            &ItemKey::cookie(dir, parent.cookies + 1),
+        ])?;
         for (kind, list) in &acls.0 {
             self.touch_pieces(ino, kind.name(), list.len())?;
         }
@@ -99,7 +111,8 @@ impl Fs {
 
         self.next_inode += 1;
         let (links, cookies) = if it.is_dir() { (2, 2) } else { (1, 0) };
-        let mut it = Attributes { links, cookies, parent: dir, size: content.len() as u64, version: 1, ..it };
+        let mut it =
+            InodeAttributes { links, cookies, parent: dir, size: content.len() as u64, version: 1, ..it };
         if blocks > 0 {
             it.flags |= LONG_TARGET;
             self.fill(ino, &mut it, content);
@@ -121,7 +134,7 @@ impl Fs {
     pub(super) fn enter(
         &mut self,
         dir: u64,
-        parent: &mut Attributes,
+        parent: &mut InodeAttributes,
         name: &[u8],
         ino: u64,
         kind: u8,
@@ -131,39 +144,39 @@ impl Fs {
         parent.size += 1;
         parent.links += u32::from(u32::from(kind) << 12 == mode::S_IFDIR);
         let cookie = parent.cookies;
-        self.put(&Key::name(dir, name), &Entry { ino, cookie, kind }.encode());
-        self.put(&Key::cookie(dir, cookie), &Named { ino, kind, name }.encode());
+        self.put(&ItemKey::name(dir, name), &NameEntry { ino, cookie, kind }.encode());
+        self.put(&ItemKey::cookie(dir, cookie), &CookieEntry { ino, kind, name }.encode());
         self.touched(dir, parent, now);
     }
 
-    fn leave(&mut self, dir: u64, parent: &mut Attributes, name: &[u8], entry: Entry, now: Time) {
+    fn leave(&mut self, dir: u64, parent: &mut InodeAttributes, name: &[u8], entry: NameEntry, now: Time) {
         parent.size = parent.size.saturating_sub(1);
         let is_dir = u32::from(entry.kind) << 12 == mode::S_IFDIR;
         parent.links = parent.links.saturating_sub(is_dir.into());
-        self.delete(&Key::name(dir, name));
-        self.delete(&Key::cookie(dir, entry.cookie));
+        self.delete(&ItemKey::name(dir, name));
+        self.delete(&ItemKey::cookie(dir, entry.cookie));
         self.touched(dir, parent, now);
     }
 
     /// Updates a directory's times and version after a change of its entries.
-    fn touched(&mut self, dir: u64, parent: &mut Attributes, now: Time) {
+    fn touched(&mut self, dir: u64, parent: &mut InodeAttributes, now: Time) {
         (parent.mtime, parent.ctime) = (now, now);
         parent.version += 1;
         self.set(dir, parent);
     }
 
     /// Enters another name of a file.
-    pub(crate) fn link(&mut self, dir: u64, name: &[u8], ino: u64, now: Time) -> Op<()> {
+    pub(crate) fn link(&mut self, dir: u64, name: &[u8], ino: u64, now: Time) -> FsResult<()> {
         let mut parent = self.directory(dir)?;
         let mut it = self.own(ino)?;
         match () {
             () if it.is_dir() => return Err(Errno::EPERM.into()),
             () if it.links == 0 => return Err(Errno::ENOENT.into()),
-            () if it.links >= LINKS_MOST => return Err(Errno::EMLINK.into()),
+            () if it.links >= LINKS_MAX => return Err(Errno::EMLINK.into()),
             () if self.lookup(self.mem.root, dir, name)?.is_some() => return Err(Errno::EEXIST.into()),
             () => {}
         }
-        self.touch(&[&Key::name(dir, name), &Key::cookie(dir, parent.cookies + 1)])?;
+        self.touch(&[&ItemKey::name(dir, name), &ItemKey::cookie(dir, parent.cookies + 1)])?;
         self.room(8)?;
         it.links += 1;
         (it.parent, it.ctime) = (dir, now);
@@ -181,7 +194,7 @@ impl Fs {
         dir_only: Option<bool>,
         live: impl Fn(u64) -> bool,
         now: Time,
-    ) -> Op<u64> {
+    ) -> FsResult<u64> {
         let mut parent = self.directory(dir)?;
         let entry = self.lookup(self.mem.root, dir, name)?.ok_or(Errno::ENOENT)?;
         let it = self.own(entry.ino)?;
@@ -191,7 +204,7 @@ impl Fs {
             (true, _) if it.size > 0 => return Err(Errno::ENOTEMPTY.into()),
             _ => {}
         }
-        self.touch(&[&Key::cookie(dir, entry.cookie)])?;
+        self.touch(&[&ItemKey::cookie(dir, entry.cookie)])?;
         let gone = self.before_drop(entry.ino, &it, live(entry.ino))?;
         self.room_to_remove()?;
         // New keys come first (see `store`).
@@ -209,8 +222,8 @@ impl Fs {
         (to, new): (u64, &[u8]),
         live: impl Fn(u64) -> bool,
         now: Time,
-        also: impl FnOnce(&mut Self) -> Op<()>,
-    ) -> Op<(u64, Option<u64>)> {
+        also: impl FnOnce(&mut Self) -> FsResult<()>,
+    ) -> FsResult<(u64, Option<u64>)> {
         let mut source = self.directory(from)?;
         let mut target = self.directory(to)?;
         let entry = self.lookup(self.mem.root, from, old)?.ok_or(Errno::ENOENT)?;
@@ -232,13 +245,13 @@ impl Fs {
                 (true, true) if other.size > 0 => return Err(Errno::ENOTEMPTY.into()),
                 _ => {}
             }
-            self.touch(&[&Key::cookie(to, there.cookie)])?;
+            self.touch(&[&ItemKey::cookie(to, there.cookie)])?;
             gone = Some((there, other, self.before_drop(there.ino, &other, live(there.ino))?));
         }
         self.touch(&[
-            &Key::cookie(from, entry.cookie),
-            &Key::name(to, new),
-            &Key::cookie(to, target.cookies + 1),
+            &ItemKey::cookie(from, entry.cookie),
+            &ItemKey::name(to, new),
+            &ItemKey::cookie(to, target.cookies + 1),
         ])?;
         self.room(16)?;
         also(self)?;
@@ -251,8 +264,8 @@ impl Fs {
         target.cookies += 1;
         let cookie = target.cookies;
         let (ino, kind) = (entry.ino, entry.kind);
-        self.put(&Key::cookie(to, cookie), &Named { ino, kind, name: new }.encode());
-        self.put(&Key::name(to, new), &Entry { ino, cookie, kind }.encode());
+        self.put(&ItemKey::cookie(to, cookie), &CookieEntry { ino, kind, name: new }.encode());
+        self.put(&ItemKey::name(to, new), &NameEntry { ino, cookie, kind }.encode());
         if went.is_some() {
             // Either both files are directories, or neither is.
             target.links = target.links.saturating_sub(is_dir);
@@ -268,7 +281,7 @@ impl Fs {
         (it.parent, it.ctime) = (to, now);
         self.set(entry.ino, &it);
         if let Some((there, gone)) = gone {
-            self.delete(&Key::cookie(to, there.cookie));
+            self.delete(&ItemKey::cookie(to, there.cookie));
             self.finish(gone);
         }
         Ok((entry.ino, went))
@@ -280,7 +293,7 @@ impl Fs {
         (from, old): (u64, &[u8]),
         (to, new): (u64, &[u8]),
         now: Time,
-    ) -> Op<(u64, u64)> {
+    ) -> FsResult<(u64, u64)> {
         let mut source = self.directory(from)?;
         let mut target = self.directory(to)?;
         let this = self.lookup(self.mem.root, from, old)?.ok_or(Errno::ENOENT)?;
@@ -295,14 +308,14 @@ impl Fs {
         if b.is_dir() {
             self.not_below(that.ino, from)?;
         }
-        self.touch(&[&Key::cookie(from, this.cookie), &Key::cookie(to, that.cookie)])?;
+        self.touch(&[&ItemKey::cookie(from, this.cookie), &ItemKey::cookie(to, that.cookie)])?;
         self.room(16)?;
 
-        for (dir, name, cookie, Entry { ino, kind, .. }) in
+        for (dir, name, cookie, NameEntry { ino, kind, .. }) in
             [(to, new, that.cookie, this), (from, old, this.cookie, that)]
         {
-            self.put(&Key::cookie(dir, cookie), &Named { ino, kind, name }.encode());
-            self.put(&Key::name(dir, name), &Entry { ino, cookie, kind }.encode());
+            self.put(&ItemKey::cookie(dir, cookie), &CookieEntry { ino, kind, name }.encode());
+            self.put(&ItemKey::name(dir, name), &NameEntry { ino, cookie, kind }.encode());
         }
         if from == to {
             self.touched(to, &mut target, now);
@@ -322,7 +335,7 @@ impl Fs {
     }
 
     /// Refuses to move a directory into itself or below itself.
-    fn not_below(&self, moved: u64, to: u64) -> Op<()> {
+    fn not_below(&self, moved: u64, to: u64) -> FsResult<()> {
         let mut at = to;
         for _ in 0..DEEP {
             if at == moved {
@@ -333,11 +346,11 @@ impl Fs {
             }
             at = self.own(at)?.parent;
         }
-        Err(Stop::Error(Errno::ELOOP.into()))
+        Err(OperationStop::Error(Errno::ELOOP.into()))
     }
 
     /// Returns the path of an inode, for messages. Components that cannot be found are shown as `#` and the inode.
-    pub(crate) fn path(&self, root: Ptr, ino: u64) -> Op<String> {
+    pub(crate) fn path(&self, root: BlockPtr, ino: u64) -> FsResult<String> {
         let (mut path, mut at) = (String::new(), ino);
         while at != super::ROOT && path.len() < 4096 {
             let parent = self.attributes(root, at)?.parent;

@@ -8,41 +8,41 @@ use std::collections::{BTreeMap, VecDeque};
 use bytes::Bytes;
 use nine_proto::{Errno, Time};
 
-use super::{Fs, Op, Stop, broken};
-use crate::cw::Kind;
-use crate::item::{APPEND, Attributes, EXTENT_MOST, Extent, Key, What};
-use crate::memory::Block;
-use crate::ptr::Ptr;
+use super::{ArchiveFs, FsResult, OperationStop, broken};
+use crate::cw::BlockKind;
+use crate::item::{APPEND, DecodedKey, EXTENT_MAX, FileExtent, InodeAttributes, ItemKey};
+use crate::memory::BlockContent;
+use crate::ptr::BlockPtr;
 use crate::tree;
 
 /// Maximum size of a file in bytes.
-pub(crate) const SIZE_MOST: u64 = (1 << 63) - 1;
+pub(crate) const SIZE_MAX: u64 = (1 << 63) - 1;
 /// Maximum length of a symbolic link's target in bytes, as in Linux.
-pub(crate) const TARGET_MOST: usize = 4095;
+pub(crate) const TARGET_MAX: usize = 4095;
 /// Maximum number of extents, and of their blocks, that one step of a truncation removes: see `shear`.
-const STEP: (usize, u64) = (64, 8192);
+const SHEAR_STEP_MAX: (usize, u64) = (64, 8192);
 
 /// The content of a hole, for any block size.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// The first block number of an extent in its file, and the extent.
-type At = (u64, Extent);
+type NumberedExtent = (u64, FileExtent);
 
-impl Fs {
+impl ArchiveFs {
     /// Returns the maximum bytes of inline content.
     pub(crate) fn inline_most(&self) -> u64 {
         self.block() / 4 - 128
     }
 
-    fn is_inline(&self, it: &Attributes) -> bool {
+    fn is_inline(&self, it: &InodeAttributes) -> bool {
         it.blocks == 0 && it.size <= self.inline_most()
     }
 
     /// Returns the target of a symbolic link. A link whose attributes were repaired may have zeros behind it.
-    pub(crate) fn target(&self, root: Ptr, ino: u64) -> Op<Box<[u8]>> {
+    pub(crate) fn target(&self, root: BlockPtr, ino: u64) -> FsResult<Box<[u8]>> {
         let mut target = match self.attributes(root, ino)?.blocks {
             0 => self.inline(root, ino)?,
-            _ => self.read(root, ino, 0, TARGET_MOST as u32)?.into_iter().flatten().collect(),
+            _ => self.read(root, ino, 0, TARGET_MAX as u32)?.into_iter().flatten().collect(),
         };
         if let Some(end) = target.iter().position(|byte| *byte == 0) {
             target.truncate(end);
@@ -51,10 +51,10 @@ impl Fs {
     }
 
     /// Writes the content of a new file into blocks. The caller has checked for room.
-    pub(super) fn fill(&mut self, ino: u64, it: &mut Attributes, content: &[u8]) {
-        let mut map = Map::new(&[]);
+    pub(super) fn fill(&mut self, ino: u64, it: &mut InodeAttributes, content: &[u8]) {
+        let mut map = ExtentChange::new(&[]);
         for (number, part) in (0..).zip(content.chunks(self.mem.content())) {
-            let (at, block) = self.mem.grow(map.before(number), Kind::File, ino, number);
+            let (at, block) = self.mem.grow(map.before(number), BlockKind::File, ino, number);
             block[..part.len()].copy_from_slice(part);
             map.put(number, at);
             self.more(it, 1);
@@ -63,17 +63,17 @@ impl Fs {
     }
 
     /// Returns the inline content of a file or link.
-    fn inline(&self, root: Ptr, ino: u64) -> Op<Vec<u8>> {
-        Ok(tree::get(&self.mem, root, &Key::inline(ino), <[u8]>::to_vec)?.unwrap_or_default())
+    fn inline(&self, root: BlockPtr, ino: u64) -> FsResult<Vec<u8>> {
+        Ok(tree::get(&self.mem, root, &ItemKey::inline(ino), <[u8]>::to_vec)?.unwrap_or_default())
     }
 
     /// Returns the extents that have blocks in `from..to`.
-    fn extents(&self, root: Ptr, ino: u64, from: u64, to: u64) -> Op<Vec<At>> {
+    fn extents(&self, root: BlockPtr, ino: u64, from: u64, to: u64) -> FsResult<Vec<NumberedExtent>> {
         let mut found = Vec::new();
         let mut wrong = false;
         let mut see = |key: &[u8], value: &[u8]| {
-            let Some(What::Extent(of, block)) = Key::parse(key) else { return false };
-            let Some(extent) = Extent::decode(value) else {
+            let Some(DecodedKey::Extent(of, block)) = ItemKey::parse(key) else { return false };
+            let Some(extent) = FileExtent::decode(value) else {
                 wrong = true;
                 return false;
             };
@@ -83,21 +83,28 @@ impl Fs {
             }
             is_it
         };
-        let first = tree::floor(&self.mem, root, &Key::extent(ino, from), |key, _| match Key::parse(key) {
-            Some(What::Extent(of, block)) if of == ino => block,
-            _ => from,
-        })?;
-        tree::range(&self.mem, root, &Key::extent(ino, first.unwrap_or(from)), &mut see)?;
+        let first =
+            tree::floor(&self.mem, root, &ItemKey::extent(ino, from), |key, _| match ItemKey::parse(key) {
+                Some(DecodedKey::Extent(of, block)) if of == ino => block,
+                _ => from,
+            })?;
+        tree::range(&self.mem, root, &ItemKey::extent(ino, first.unwrap_or(from)), &mut see)?;
         if wrong { Err(broken(ino, "an extent makes no sense")) } else { Ok(found) }
     }
 
     /// Returns the address of a block of a file; `None` for a hole.
-    pub(crate) fn block_at(&self, root: Ptr, ino: u64, block: u64) -> Op<Option<Ptr>> {
+    pub(crate) fn block_at(&self, root: BlockPtr, ino: u64, block: u64) -> FsResult<Option<BlockPtr>> {
         Ok(find(&self.extents(root, ino, block, block + 1)?, block))
     }
 
     /// Reads bytes of a file, as slices of blocks in memory. Returns fewer at the end of the file.
-    pub(crate) fn read(&self, root: Ptr, ino: u64, offset: u64, count: u32) -> Op<VecDeque<Bytes>> {
+    pub(crate) fn read(
+        &self,
+        root: BlockPtr,
+        ino: u64,
+        offset: u64,
+        count: u32,
+    ) -> FsResult<VecDeque<Bytes>> {
         let it = self.attributes(root, ino)?;
         let end = it.size.min(offset.saturating_add(count.into()));
         if offset >= end {
@@ -112,16 +119,16 @@ impl Fs {
         let (first, last) = (offset / content, (end - 1) / content);
         let extents = self.extents(root, ino, first, last + 1)?;
         let mut missing = Vec::new();
-        let mut blocks: Vec<Option<Block>> = Vec::with_capacity((last - first + 1) as usize);
+        let mut blocks: Vec<Option<BlockContent>> = Vec::with_capacity((last - first + 1) as usize);
         for block in first..=last {
             match find(&extents, block).map(|at| self.mem.glance(at)) {
                 None => blocks.push(None),
                 Some(Ok(block)) => blocks.push(Some(block)),
-                Some(Err(tree::Miss(at, _))) => missing.push(at),
+                Some(Err(tree::NodeMiss(at, _))) => missing.push(at),
             }
         }
         if !missing.is_empty() {
-            return Err(Stop::Miss(missing));
+            return Err(OperationStop::Miss(missing));
         }
         let mut pieces = VecDeque::with_capacity(blocks.len());
         for (number, block) in (first..).zip(&blocks) {
@@ -143,22 +150,21 @@ impl Fs {
         data: &[u8],
         muid: u32,
         now: Time,
-    ) -> Op<u64> {
+    ) -> FsResult<u64> {
         let mut it = self.own(ino)?;
         let offset = offset.filter(|_| it.flags & APPEND == 0).unwrap_or(it.size);
         if data.is_empty() {
             return Ok(offset);
         }
-        let end =
-            offset.checked_add(data.len() as u64).filter(|end| *end <= SIZE_MOST).ok_or(Errno::EFBIG)?;
+        let end = offset.checked_add(data.len() as u64).filter(|end| *end <= SIZE_MAX).ok_or(Errno::EFBIG)?;
         self.before_growth(ino, &it, end)?;
         if self.is_inline(&it) && end <= self.inline_most() {
             let mut content = self.inline(self.mem.root, ino)?;
-            self.touch(&[&Key::inline(ino)])?;
+            self.touch(&[&ItemKey::inline(ino)])?;
             self.room(2)?;
             content.resize(content.len().max(end as usize), 0);
             content[offset as usize..end as usize].copy_from_slice(data);
-            self.put(&Key::inline(ino), &content);
+            self.put(&ItemKey::inline(ino), &content);
         } else {
             self.write_blocks(ino, &mut it, offset, data)?;
         }
@@ -170,14 +176,15 @@ impl Fs {
     }
 
     /// Writes bytes into blocks. Inline content moves into a block first.
-    fn write_blocks(&mut self, ino: u64, it: &mut Attributes, offset: u64, data: &[u8]) -> Op<()> {
+    fn write_blocks(&mut self, ino: u64, it: &mut InodeAttributes, offset: u64, data: &[u8]) -> FsResult<()> {
         let content = self.mem.content() as u64;
         let end = offset + data.len() as u64;
         let (first, last) = (offset / content, (end - 1) / content);
         let inline = if it.blocks == 0 { self.inline(self.mem.root, ino)? } else { Vec::new() };
         let around = self.extents(self.mem.root, ino, first.saturating_sub(1), last + 1)?;
         let mut missing = Vec::new();
-        let mut old: Vec<Option<(Ptr, Option<Block>)>> = Vec::with_capacity((last - first + 1) as usize);
+        let mut old: Vec<Option<(BlockPtr, Option<BlockContent>)>> =
+            Vec::with_capacity((last - first + 1) as usize);
         for number in first..=last {
             let at = find(&around, number);
             let whole = offset <= number * content && end >= (number + 1) * content;
@@ -186,7 +193,7 @@ impl Fs {
                 Some(at) if whole => Some((at, None)),
                 Some(at) => match self.mem.get(at) {
                     Ok(block) => Some((at, (!self.mem.may_change(at)).then_some(block))),
-                    Err(tree::Miss(at, _)) => {
+                    Err(tree::NodeMiss(at, _)) => {
                         missing.push(at);
                         None
                     }
@@ -194,20 +201,23 @@ impl Fs {
             });
         }
         if !missing.is_empty() {
-            return Err(Stop::Miss(missing));
+            return Err(OperationStop::Miss(missing));
         }
-        for key in
-            [Key::inline(ino), Key::extent(ino, 0), Key::extent(ino, first), Key::extent(ino, last + 1)]
-        {
+        for key in [
+            ItemKey::inline(ino),
+            ItemKey::extent(ino, 0),
+            ItemKey::extent(ino, first),
+            ItemKey::extent(ino, last + 1),
+        ] {
             self.touch(&[&key])?;
         }
         let new = old.iter().filter(|old| old.is_none()).count() as u64 + u64::from(!inline.is_empty());
         self.quota(it.uid, new * self.block())?;
         self.room(2 * (last - first + 1) + 8)?;
 
-        let mut map = Map::new(&around);
+        let mut map = ExtentChange::new(&around);
         if !inline.is_empty() && first > 0 {
-            let (at, block) = self.mem.grow(None, Kind::File, ino, 0);
+            let (at, block) = self.mem.grow(None, BlockKind::File, ino, 0);
             block[..inline.len()].copy_from_slice(&inline);
             map.put(0, at);
             self.more(it, 1);
@@ -222,12 +232,12 @@ impl Fs {
                 Some((at, old)) if self.mem.may_change(at) => {
                     let whole = to - from == content as usize;
                     let block =
-                        self.mem.change(at, (Kind::File, ino, number), whole).expect("it is in memory");
+                        self.mem.change(at, (BlockKind::File, ino, number), whole).expect("it is in memory");
                     block[from..to].copy_from_slice(part);
                     drop(old);
                 }
                 old => {
-                    let (at, block) = self.mem.grow(map.before(number), Kind::File, ino, number);
+                    let (at, block) = self.mem.grow(map.before(number), BlockKind::File, ino, number);
                     match &old {
                         Some((_, Some(old))) => block.copy_from_slice(old),
                         _ if number == 0 => block[..inline.len()].copy_from_slice(&inline),
@@ -244,26 +254,26 @@ impl Fs {
         }
         self.store(ino, map);
         if !inline.is_empty() {
-            self.delete(&Key::inline(ino));
+            self.delete(&ItemKey::inline(ino));
         }
         Ok(())
     }
 
     /// Stores the changed extents of a map. New keys come first: deleting the last key of a leaf frees the leaf, and a
     /// later insertion would need its neighbour, which may not be in memory.
-    fn store(&mut self, ino: u64, map: Map) {
-        let Map { now, was } = map;
+    fn store(&mut self, ino: u64, map: ExtentChange) {
+        let ExtentChange { now, was } = map;
         for (first, extent) in &now {
             if was.get(first) != Some(extent) {
-                self.put(&Key::extent(ino, *first), &extent.encode());
+                self.put(&ItemKey::extent(ino, *first), &extent.encode());
             }
         }
         for first in was.keys().filter(|first| !now.contains_key(first)) {
-            self.delete(&Key::extent(ino, *first));
+            self.delete(&ItemKey::extent(ino, *first));
         }
     }
 
-    fn more(&mut self, it: &mut Attributes, blocks: u64) {
+    fn more(&mut self, it: &mut InodeAttributes, blocks: u64) {
         it.blocks += blocks;
         self.blocks += blocks;
         self.charge(it.uid, blocks * self.block(), 0);
@@ -271,25 +281,25 @@ impl Fs {
 
     /// Changes the size of a file; the caller stores the attributes. Blocks beyond the new size are removed now or
     /// later: see [`shear`](Self::shear).
-    pub(super) fn resize(&mut self, ino: u64, it: &mut Attributes, size: u64) -> Op<()> {
+    pub(super) fn resize(&mut self, ino: u64, it: &mut InodeAttributes, size: u64) -> FsResult<()> {
         self.before_growth(ino, it, size)?;
         let inline = if it.blocks == 0 { self.inline(self.mem.root, ino)? } else { Vec::new() };
-        self.touch(&[&Key::inline(ino)])?;
+        self.touch(&[&ItemKey::inline(ino)])?;
         if !inline.is_empty() && size > self.inline_most() {
             // A hole follows the old content, which must therefore be in a block.
-            self.touch(&[&Key::extent(ino, 0)])?;
+            self.touch(&[&ItemKey::extent(ino, 0)])?;
             self.quota(it.uid, self.block())?;
             self.room(8)?;
-            let (at, block) = self.mem.grow(None, Kind::File, ino, 0);
+            let (at, block) = self.mem.grow(None, BlockKind::File, ino, 0);
             block[..inline.len()].copy_from_slice(&inline);
-            self.put(&Key::extent(ino, 0), &Extent { at, count: 1 }.encode());
-            self.delete(&Key::inline(ino));
+            self.put(&ItemKey::extent(ino, 0), &FileExtent { at, count: 1 }.encode());
+            self.delete(&ItemKey::inline(ino));
             self.more(it, 1);
         } else if !inline.is_empty() && (inline.len() as u64) > size {
             self.room_to_remove()?;
             match size {
-                0 => drop(self.delete(&Key::inline(ino))),
-                _ => self.put(&Key::inline(ino), &inline[..size as usize]),
+                0 => drop(self.delete(&ItemKey::inline(ino))),
+                _ => self.put(&ItemKey::inline(ino), &inline[..size as usize]),
             }
         } else if it.blocks > 0 && size < it.size {
             self.shorten(ino, it, size)?;
@@ -307,16 +317,16 @@ impl Fs {
     }
 
     /// Before a file grows, removes one step of the blocks beyond its size, and lets the operation try again.
-    fn before_growth(&mut self, ino: u64, it: &Attributes, size: u64) -> Op<()> {
+    fn before_growth(&mut self, ino: u64, it: &InodeAttributes, size: u64) -> FsResult<()> {
         if size > it.size && self.is_sheared(ino) {
             self.shear(ino)?;
-            return Err(Stop::Again);
+            return Err(OperationStop::Again);
         }
         Ok(())
     }
 
     /// Removes some of the blocks beyond the size of a file. Returns whether none are left.
-    pub(crate) fn shear(&mut self, ino: u64) -> Op<bool> {
+    pub(crate) fn shear(&mut self, ino: u64) -> FsResult<bool> {
         let mut it = self.own(ino)?;
         let size = it.size;
         let all = self.shorten(ino, &mut it, size)?;
@@ -326,19 +336,20 @@ impl Fs {
 
     /// Removes blocks beyond a size, last ones first, as many as one step may. Clears the rest of the last remaining
     /// block. Returns whether none are left; otherwise the file is recorded, like files without a name.
-    fn shorten(&mut self, ino: u64, it: &mut Attributes, size: u64) -> Op<bool> {
+    fn shorten(&mut self, ino: u64, it: &mut InodeAttributes, size: u64) -> FsResult<bool> {
         let content = self.mem.content() as u64;
         let keep = size.div_ceil(content);
         let (mut gone, mut blocks, mut all) = (Vec::new(), 0, true);
-        tree::back(&self.mem, self.mem.root, &Key::extent(ino, u64::MAX), |key, value| {
-            let (Some(What::Extent(of, block)), Some(extent)) = (Key::parse(key), Extent::decode(value))
+        tree::back(&self.mem, self.mem.root, &ItemKey::extent(ino, u64::MAX), |key, value| {
+            let (Some(DecodedKey::Extent(of, block)), Some(extent)) =
+                (ItemKey::parse(key), FileExtent::decode(value))
             else {
                 return false;
             };
             if of != ino || block + u64::from(extent.count) <= keep {
                 return false;
             }
-            if gone.len() >= STEP.0 || blocks >= STEP.1 {
+            if gone.len() >= SHEAR_STEP_MAX.0 || blocks >= SHEAR_STEP_MAX.1 {
                 all = false;
                 return false;
             }
@@ -349,16 +360,16 @@ impl Fs {
         let tail = size % content;
         let around = self.extents(self.mem.root, ino, keep.saturating_sub(1), keep.saturating_add(1))?;
         let last = match find(&around, keep.wrapping_sub(1)).filter(|_| tail > 0 && size < it.size) {
-            Some(at) => Some((at, self.mem.get(at).map_err(|_| Stop::Miss(vec![at]))?)),
+            Some(at) => Some((at, self.mem.get(at).map_err(|_| OperationStop::Miss(vec![at]))?)),
             None => None,
         };
-        let (first, orphan) = (Key::extent(ino, keep.saturating_sub(1)), Key::orphan(ino));
-        self.touch(&[&first, &Key::extent(ino, keep), &orphan])?;
+        let (first, orphan) = (ItemKey::extent(ino, keep.saturating_sub(1)), ItemKey::orphan(ino));
+        self.touch(&[&first, &ItemKey::extent(ino, keep), &orphan])?;
         self.room_to_remove()?;
         if !all && self.sheared.insert(ino) {
             self.put(&orphan, &[]);
         }
-        let mut map = Map::new(&around);
+        let mut map = ExtentChange::new(&around);
         for (block, extent) in gone {
             let stay = keep.saturating_sub(block).min(extent.count.into()) as u32;
             map.cut(block, extent, stay);
@@ -370,10 +381,11 @@ impl Fs {
             let (number, tail) = (keep - 1, tail as usize);
             if self.mem.may_change(at) {
                 drop(old);
-                let block = self.mem.change(at, (Kind::File, ino, number), false).expect("it is in memory");
+                let block =
+                    self.mem.change(at, (BlockKind::File, ino, number), false).expect("it is in memory");
                 block[tail..].fill(0);
             } else {
-                let (new, block) = self.mem.grow(None, Kind::File, ino, number);
+                let (new, block) = self.mem.grow(None, BlockKind::File, ino, number);
                 block[..tail].copy_from_slice(&old[..tail]);
                 map.put(number, new);
                 self.mem.free(at);
@@ -388,7 +400,7 @@ impl Fs {
 }
 
 /// Returns the address of a block from a list of extents.
-fn find(extents: &[At], block: u64) -> Option<Ptr> {
+fn find(extents: &[NumberedExtent], block: u64) -> Option<BlockPtr> {
     let after = extents.partition_point(|(first, _)| *first <= block);
     let (first, extent) = extents.get(after.checked_sub(1)?)?;
     let skip = block - first;
@@ -396,19 +408,19 @@ fn find(extents: &[At], block: u64) -> Option<Ptr> {
 }
 
 /// The extents of a file around a change, before and after it.
-struct Map {
-    now: BTreeMap<u64, Extent>,
-    was: BTreeMap<u64, Extent>,
+struct ExtentChange {
+    now: BTreeMap<u64, FileExtent>,
+    was: BTreeMap<u64, FileExtent>,
 }
 
-impl Map {
-    fn new(around: &[At]) -> Self {
-        let was: BTreeMap<u64, Extent> = around.iter().copied().collect();
+impl ExtentChange {
+    fn new(around: &[NumberedExtent]) -> Self {
+        let was: BTreeMap<u64, FileExtent> = around.iter().copied().collect();
         Self { now: was.clone(), was }
     }
 
     /// Returns the extent that contains a block.
-    fn of(&self, block: u64) -> Option<At> {
+    fn of(&self, block: u64) -> Option<NumberedExtent> {
         let (first, extent) = self.now.range(..=block).next_back()?;
         (block - first < u64::from(extent.count)).then_some((*first, *extent))
     }
@@ -421,7 +433,7 @@ impl Map {
 
     /// Sets the address of a block. The block leaves its old extent, and joins the extent before it if their addresses
     /// are consecutive.
-    fn put(&mut self, block: u64, at: Ptr) {
+    fn put(&mut self, block: u64, at: BlockPtr) {
         if let Some((first, extent)) = self.of(block) {
             let skip = (block - first) as u32;
             self.now.remove(&first);
@@ -435,20 +447,20 @@ impl Map {
         let goes_on = block.checked_sub(1).and_then(|before| self.of(before)).filter(|(_, extent)| {
             extent.at.at + u64::from(extent.count) == at.at
                 && extent.at.made == at.made
-                && extent.count < EXTENT_MOST
+                && extent.count < EXTENT_MAX
         });
         match goes_on {
             Some((first, extent)) if first + u64::from(extent.count) == block => {
-                self.now.insert(first, Extent { count: extent.count + 1, ..extent });
+                self.now.insert(first, FileExtent { count: extent.count + 1, ..extent });
             }
             _ => {
-                self.now.insert(block, Extent { at, count: 1 });
+                self.now.insert(block, FileExtent { at, count: 1 });
             }
         }
     }
 
     /// Shortens an extent to its first `stay` blocks.
-    fn cut(&mut self, first: u64, extent: Extent, stay: u32) {
+    fn cut(&mut self, first: u64, extent: FileExtent, stay: u32) {
         self.was.insert(first, extent);
         match stay {
             0 => drop(self.now.remove(&first)),

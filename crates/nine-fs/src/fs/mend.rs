@@ -4,30 +4,33 @@
 
 use nine_proto::{Errno, Error, Time, mode};
 
-use super::{Fs, Op, ROOT, Stop, TARGET_MOST};
-use crate::check::Mend;
-use crate::item::{ACCESS_ACL, Attributes, DEFAULT_ACL, Entry, Key, Kind, LONG_TARGET, Named, Usage, What};
+use super::{ArchiveFs, FsResult, OperationStop, ROOT, TARGET_MAX};
+use crate::check::TreeRepair;
+use crate::item::{
+    ACCESS_ACL, CookieEntry, DEFAULT_ACL, DecodedKey, InodeAttributes, ItemKey, ItemKind, LONG_TARGET,
+    NameEntry, UserUsage,
+};
 use crate::tree;
 
 /// The directory for files that have lost their name.
 const FOUND: &[u8] = b"lost+found";
 
-impl Fs {
+impl ArchiveFs {
     /// Performs a repair.
-    pub(crate) fn mend(&mut self, mend: &Mend, now: Time) -> Op<()> {
+    pub(crate) fn mend(&mut self, mend: &TreeRepair, now: Time) -> FsResult<()> {
         match *mend {
             // Rows are not part of the tree.
-            Mend::Row(_) => Ok(()),
-            Mend::Links(ino, links) => self.amend(ino, |it| it.links = links),
-            Mend::Entries(ino, entries) => self.amend(ino, |it| it.size = entries),
-            Mend::Cookies(ino, last) => self.amend(ino, |it| it.cookies = last),
-            Mend::Parent(ino, parent) => self.amend(ino, |it| it.parent = parent),
-            Mend::Acls(ino, flags) => {
+            TreeRepair::Row(_) => Ok(()),
+            TreeRepair::Links(ino, links) => self.amend(ino, |it| it.links = links),
+            TreeRepair::Entries(ino, entries) => self.amend(ino, |it| it.size = entries),
+            TreeRepair::Cookies(ino, last) => self.amend(ino, |it| it.cookies = last),
+            TreeRepair::Parent(ino, parent) => self.amend(ino, |it| it.parent = parent),
+            TreeRepair::Acls(ino, flags) => {
                 self.amend(ino, |it| it.flags = it.flags & !(ACCESS_ACL | DEFAULT_ACL) | flags)
             }
-            Mend::Blocks(ino, blocks) => self.amend(ino, |it| it.blocks = blocks),
-            Mend::Noted(ino, is_noted) => {
-                let key = Key::orphan(ino);
+            TreeRepair::Blocks(ino, blocks) => self.amend(ino, |it| it.blocks = blocks),
+            TreeRepair::Noted(ino, is_noted) => {
+                let key = ItemKey::orphan(ino);
                 self.before(&[&key])?;
                 match is_noted {
                     true => self.put(&key, &[]),
@@ -35,48 +38,53 @@ impl Fs {
                 }
                 Ok(())
             }
-            Mend::Cell(ref key) => {
+            TreeRepair::Cell(ref key) => {
                 self.before(&[key])?;
                 self.delete(key);
                 Ok(())
             }
-            Mend::Pair(dir, cookie) => self.pair(dir, cookie),
-            Mend::Name(dir, cookie) => {
+            TreeRepair::Pair(dir, cookie) => self.pair(dir, cookie),
+            TreeRepair::Name(dir, cookie) => {
                 let Some((name, _)) = self.name_of(dir, cookie)? else { return Ok(()) };
-                let (name, cookie) = (Key::name(dir, &name), Key::cookie(dir, cookie));
+                let (name, cookie) = (ItemKey::name(dir, &name), ItemKey::cookie(dir, cookie));
                 self.before(&[&name, &cookie])?;
                 self.delete(&name);
                 self.delete(&cookie);
                 Ok(())
             }
-            Mend::Attributes { ino, kind, size, cookies, parent } => {
-                self.before(&[&Key::attributes(ino)])?;
+            TreeRepair::Attributes { ino, kind, size, cookies, parent } => {
+                self.before(&[&ItemKey::attributes(ino)])?;
                 let mode = u32::from(kind) << 12 | 0o600;
                 let is_long = mode & mode::S_IFMT == mode::S_IFLNK && size > self.inline_most();
                 let (size, flags) =
-                    if is_long { (size.min(TARGET_MOST as u64), LONG_TARGET) } else { (size, 0) };
+                    if is_long { (size.min(TARGET_MAX as u64), LONG_TARGET) } else { (size, 0) };
                 let parent = if parent == 0 { ROOT } else { parent };
-                let times =
-                    Attributes { atime: now, mtime: now, ctime: now, btime: now, ..Attributes::default() };
+                let times = InodeAttributes {
+                    atime: now,
+                    mtime: now,
+                    ctime: now,
+                    btime: now,
+                    ..InodeAttributes::default()
+                };
                 // Later repairs correct the counts.
                 self.set(
                     ino,
-                    &Attributes { mode, size, flags, cookies, parent, links: 1, version: 1, ..times },
+                    &InodeAttributes { mode, size, flags, cookies, parent, links: 1, version: 1, ..times },
                 );
                 Ok(())
             }
-            Mend::Found(ino) => self.found(ino, now),
-            Mend::Usage(uid, bytes) => {
+            TreeRepair::Found(ino) => self.found(ino, now),
+            TreeRepair::Usage(uid, bytes) => {
                 self.room_to_remove()?;
-                self.usage.entry(uid).or_insert(Usage { bytes: 0, most: 0 }).bytes = bytes;
+                self.usage.entry(uid).or_insert(UserUsage { bytes: 0, most: 0 }).bytes = bytes;
                 self.used.insert(uid);
                 Ok(())
             }
-            Mend::All(blocks) => {
+            TreeRepair::All(blocks) => {
                 self.blocks = blocks;
                 Ok(())
             }
-            Mend::Next(ino) => {
+            TreeRepair::Next(ino) => {
                 self.next_inode = self.next_inode.max(ino);
                 Ok(())
             }
@@ -84,30 +92,30 @@ impl Fs {
     }
 
     /// Ensures that these keys may be changed.
-    fn before(&self, keys: &[&[u8]]) -> Op<()> {
+    fn before(&self, keys: &[&[u8]]) -> FsResult<()> {
         self.touch(keys)?;
         self.room_to_remove()
     }
 
-    fn amend(&mut self, ino: u64, change: impl FnOnce(&mut Attributes)) -> Op<()> {
+    fn amend(&mut self, ino: u64, change: impl FnOnce(&mut InodeAttributes)) -> FsResult<()> {
         let mut it = self.own(ino)?;
-        self.before(&[&Key::attributes(ino)])?;
+        self.before(&[&ItemKey::attributes(ino)])?;
         change(&mut it);
         self.set(ino, &it);
         Ok(())
     }
 
     /// Finds the name in a directory that has this cookie.
-    fn name_of(&self, dir: u64, cookie: u64) -> Op<Option<(Vec<u8>, Entry)>> {
+    fn name_of(&self, dir: u64, cookie: u64) -> FsResult<Option<(Vec<u8>, NameEntry)>> {
         let mut found = None;
-        tree::range(&self.mem, self.mem.root, &Key::start_of(dir, Kind::Name), |key, value| {
-            let Some(What::Name(of, name)) = Key::parse(key).filter(|_| found.is_none()) else {
+        tree::range(&self.mem, self.mem.root, &ItemKey::start_of(dir, ItemKind::Name), |key, value| {
+            let Some(DecodedKey::Name(of, name)) = ItemKey::parse(key).filter(|_| found.is_none()) else {
                 return false;
             };
             if of != dir {
                 return false;
             }
-            let entry = Entry::decode(value).filter(|entry| entry.cookie == cookie);
+            let entry = NameEntry::decode(value).filter(|entry| entry.cookie == cookie);
             found = entry.map(|entry| (name.to_vec(), entry));
             true
         })?;
@@ -116,50 +124,55 @@ impl Fs {
 
     /// Makes the name and the cookie of an entry agree. A missing one is restored from the other; where they differ the
     /// name wins.
-    fn pair(&mut self, dir: u64, cookie: u64) -> Op<()> {
-        let own = Key::cookie(dir, cookie);
-        if let Some((name, Entry { ino, kind, .. })) = self.name_of(dir, cookie)? {
+    fn pair(&mut self, dir: u64, cookie: u64) -> FsResult<()> {
+        let own = ItemKey::cookie(dir, cookie);
+        if let Some((name, NameEntry { ino, kind, .. })) = self.name_of(dir, cookie)? {
             self.before(&[&own])?;
-            self.put(&own, &Named { ino, kind, name: &name }.encode());
+            self.put(&own, &CookieEntry { ino, kind, name: &name }.encode());
             return Ok(());
         }
         let named = tree::get(&self.mem, self.mem.root, &own, <[u8]>::to_vec)?;
-        let lost = named.as_deref().and_then(Named::decode);
-        let Some(Named { ino, kind, name }) = lost else {
+        let lost = named.as_deref().and_then(CookieEntry::decode);
+        let Some(CookieEntry { ino, kind, name }) = lost else {
             self.before(&[&own])?;
             self.delete(&own);
             return Ok(());
         };
-        let key = Key::name(dir, name);
+        let key = ItemKey::name(dir, name);
         let is_taken = tree::get(&self.mem, self.mem.root, &key, |_| ())?.is_some();
         self.before(&[&own, &key])?;
         match is_taken {
             true => drop(self.delete(&own)),
-            false => self.put(&key, &Entry { ino, cookie, kind }.encode()),
+            false => self.put(&key, &NameEntry { ino, cookie, kind }.encode()),
         }
         Ok(())
     }
 
     /// Gives a file without a name one in `lost+found`.
-    fn found(&mut self, ino: u64, now: Time) -> Op<()> {
+    fn found(&mut self, ino: u64, now: Time) -> FsResult<()> {
         let mut it = self.own(ino)?;
-        let Some(Entry { ino: dir, .. }) = self.lookup(self.mem.root, ROOT, FOUND)? else {
-            let Attributes { uid, gid, .. } = self.own(ROOT)?;
-            let times =
-                Attributes { atime: now, mtime: now, ctime: now, btime: now, ..Attributes::default() };
-            self.make(ROOT, FOUND, Attributes { mode: mode::S_IFDIR | 0o700, uid, gid, ..times }, b"")?;
-            return Err(Stop::Again);
+        let Some(NameEntry { ino: dir, .. }) = self.lookup(self.mem.root, ROOT, FOUND)? else {
+            let InodeAttributes { uid, gid, .. } = self.own(ROOT)?;
+            let times = InodeAttributes {
+                atime: now,
+                mtime: now,
+                ctime: now,
+                btime: now,
+                ..InodeAttributes::default()
+            };
+            self.make(ROOT, FOUND, InodeAttributes { mode: mode::S_IFDIR | 0o700, uid, gid, ..times }, b"")?;
+            return Err(OperationStop::Again);
         };
         let mut parent = self.directory(dir).map_err(|stop| match stop {
-            Stop::Error(_) => {
+            OperationStop::Error(_) => {
                 let text = "/lost+found is no directory: call it otherwise, and repair again";
-                Stop::Error(Error::new(Errno::ENOTDIR, text))
+                OperationStop::Error(Error::new(Errno::ENOTDIR, text))
             }
             stop => stop,
         })?;
         let name = ino.to_string();
-        let key = Key::name(dir, name.as_bytes());
-        self.before(&[&Key::attributes(ino), &key, &Key::cookie(dir, parent.cookies + 1)])?;
+        let key = ItemKey::name(dir, name.as_bytes());
+        self.before(&[&ItemKey::attributes(ino), &key, &ItemKey::cookie(dir, parent.cookies + 1)])?;
         if self.lookup(self.mem.root, dir, name.as_bytes())?.is_some() {
             return Err(Errno::EEXIST.into());
         }

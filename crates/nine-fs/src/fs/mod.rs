@@ -1,7 +1,7 @@
 //! Files and directories: operations of clients, each as one change of the tree.
 //!
-//! In: inodes, names, offsets, bytes, the time. Out: results; or a [`Stop`], which names the blocks to fetch first, or
-//! says that there is no room. Then nothing was changed, and the same operation can be tried again.
+//! In: inodes, names, offsets, bytes, the time. Out: results; or a [`OperationStop`], which names the blocks to fetch
+//! first, or says that there is no room. Then nothing was changed, and the same operation can be tried again.
 //!
 //! Always holds: an operation is done completely or not at all, and so is its commit. Before its first change all
 //! blocks that it needs are in memory, and there is room for all that it allocates.
@@ -19,14 +19,14 @@ use nine_io::server::acl::ACCESS;
 use nine_proto::{Errno, Error, SetAttr, Time, TimeSet, mode};
 
 use crate::archive::errno;
-use crate::item::{Attributes, Key, Usage, What};
-use crate::memory::Memory;
-use crate::ptr::Ptr;
-use crate::tree::{self, Miss};
+use crate::item::{DecodedKey, InodeAttributes, ItemKey, UserUsage};
+use crate::memory::BlockMemory;
+use crate::ptr::BlockPtr;
+use crate::tree::{self, NodeMiss};
 use crate::users::ADM;
 
 pub(crate) use acl::{NewAcls, flag as acl_flag};
-pub(crate) use file::{SIZE_MOST, TARGET_MOST};
+pub(crate) use file::{SIZE_MAX, TARGET_MAX};
 
 /// The inode of the root directory.
 pub(crate) const ROOT: u64 = 1;
@@ -42,11 +42,11 @@ pub(crate) const OWN: u64 = 512;
 
 /// Why an operation has stopped.
 #[derive(Debug)]
-pub(crate) enum Stop {
+pub(crate) enum OperationStop {
     /// These blocks of files are not in memory.
-    Miss(Vec<Ptr>),
+    Miss(Vec<BlockPtr>),
     /// The first of these nodes is not in memory, or is no node. The others will be needed soon.
-    Node(Vec<Ptr>),
+    Node(Vec<BlockPtr>),
     /// The page of the table of rows with this row is not in memory.
     Page(u64),
     /// A step is done; other operations may run before the next.
@@ -61,10 +61,10 @@ pub(crate) enum Stop {
 }
 
 /// The result of an operation.
-pub(crate) type Op<T> = Result<T, Stop>;
+pub(crate) type FsResult<T> = Result<T, OperationStop>;
 
-impl From<Miss> for Stop {
-    fn from(Miss(at, level): Miss) -> Self {
+impl From<NodeMiss> for OperationStop {
+    fn from(NodeMiss(at, level): NodeMiss) -> Self {
         let Some(level) = level else { return Self::Node(vec![at]) };
         let text =
             format!("node {:#x} is not of level {level}, as it must be: see `ninefold fs check`", at.at);
@@ -73,26 +73,26 @@ impl From<Miss> for Stop {
     }
 }
 
-impl From<Errno> for Stop {
+impl From<Errno> for OperationStop {
     fn from(errno: Errno) -> Self {
         Self::Error(errno.into())
     }
 }
 
-impl From<Error> for Stop {
+impl From<Error> for OperationStop {
     fn from(error: Error) -> Self {
         Self::Error(error)
     }
 }
 
 /// The file system, and the usage of its users.
-pub(crate) struct Fs {
-    pub(crate) mem: Memory,
+pub(crate) struct ArchiveFs {
+    pub(crate) mem: BlockMemory,
     /// The next inode number.
     pub(crate) next_inode: u64,
     /// Blocks of all files.
     pub(crate) blocks: u64,
-    usage: BTreeMap<u32, Usage>,
+    usage: BTreeMap<u32, UserUsage>,
     /// Users whose usage has changed since the last commit.
     used: BTreeSet<u32>,
     /// Number of changed blocks at which operations wait for the commit.
@@ -104,13 +104,13 @@ pub(crate) struct Fs {
 }
 
 /// Logs an inconsistency of the tree that no check has caught, and returns it as an error.
-fn broken(ino: u64, text: &str) -> Stop {
+fn broken(ino: u64, text: &str) -> OperationStop {
     tracing::error!("inode {ino}: {text}");
-    Stop::Error(Error::new(Errno::EIO, format!("inode {ino}: {text}: see `ninefold fs check`")))
+    OperationStop::Error(Error::new(Errno::EIO, format!("inode {ino}: {text}: see `ninefold fs check`")))
 }
 
-impl Fs {
-    pub(crate) fn new(mem: Memory, dirty_most: u64) -> Self {
+impl ArchiveFs {
+    pub(crate) fn new(mem: BlockMemory, dirty_most: u64) -> Self {
         let fields = mem.cw.fields();
         let most = ((dirty_most / mem.cw.block() as u64) as usize).max(64);
         Self {
@@ -138,7 +138,7 @@ impl Fs {
     /// Creates the tree of a new file system, with its root directory.
     pub(crate) fn begin(&mut self, uid: u32, gid: u32, now: Time) {
         self.mem.root = tree::create(&mut self.mem);
-        let root = Attributes {
+        let root = InodeAttributes {
             mode: mode::S_IFDIR | 0o755,
             uid,
             gid,
@@ -151,22 +151,29 @@ impl Fs {
             mtime: now,
             ctime: now,
             btime: now,
-            ..Attributes::default()
+            ..InodeAttributes::default()
         };
         self.next_inode = ROOT + 1;
         self.set(ROOT, &root);
     }
 
     /// Creates or replaces /adm/users. Returns its inode.
-    pub(crate) fn put_users(&mut self, text: &str, now: Time) -> Op<u64> {
+    pub(crate) fn put_users(&mut self, text: &str, now: Time) -> FsResult<u64> {
         let (uid, gid) = (ADM, ADM);
-        let new =
-            Attributes { uid, gid, atime: now, mtime: now, ctime: now, btime: now, ..Attributes::default() };
+        let new = InodeAttributes {
+            uid,
+            gid,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            btime: now,
+            ..InodeAttributes::default()
+        };
         let mut at = ROOT;
         for (name, mode) in [(&b"adm"[..], mode::S_IFDIR | 0o775), (b"users", mode::S_IFREG | 0o664)] {
             at = match self.lookup(self.mem.root, at, name)? {
                 Some(entry) => entry.ino,
-                None => self.make(at, name, Attributes { mode, ..new }, b"")?,
+                None => self.make(at, name, InodeAttributes { mode, ..new }, b"")?,
             };
         }
         self.set_attributes(at, &SetAttr { size: Some(0), ..SetAttr::default() }, uid, now)?;
@@ -175,11 +182,11 @@ impl Fs {
     }
 
     /// Reads the usage of all users.
-    pub(crate) fn load_usage(&mut self) -> Op<()> {
+    pub(crate) fn load_usage(&mut self) -> FsResult<()> {
         let mut usage = BTreeMap::new();
-        tree::range(&self.mem, self.mem.root, &Key::usage(0), |key, value| {
-            let Some(What::Usage(uid)) = Key::parse(key) else { return false };
-            if let Some(it) = Usage::decode(value) {
+        tree::range(&self.mem, self.mem.root, &ItemKey::usage(0), |key, value| {
+            let Some(DecodedKey::Usage(uid)) = ItemKey::parse(key) else { return false };
+            if let Some(it) = UserUsage::decode(value) {
                 usage.insert(uid, it);
             }
             true
@@ -189,8 +196,8 @@ impl Fs {
     }
 
     /// Returns an inode's attributes, in the tree with this root.
-    pub(crate) fn attributes(&self, root: Ptr, ino: u64) -> Op<Attributes> {
-        let found = tree::get(&self.mem, root, &Key::attributes(ino), Attributes::decode)?;
+    pub(crate) fn attributes(&self, root: BlockPtr, ino: u64) -> FsResult<InodeAttributes> {
+        let found = tree::get(&self.mem, root, &ItemKey::attributes(ino), InodeAttributes::decode)?;
         match found {
             Some(Some(attributes)) => Ok(attributes),
             Some(None) => Err(broken(ino, "its attributes make no sense")),
@@ -199,16 +206,16 @@ impl Fs {
     }
 
     /// Returns an inode's attributes, in the current tree.
-    fn own(&self, ino: u64) -> Op<Attributes> {
+    fn own(&self, ino: u64) -> FsResult<InodeAttributes> {
         self.attributes(self.mem.root, ino)
     }
 
-    fn set(&mut self, ino: u64, to: &Attributes) {
-        self.put(&Key::attributes(ino), &to.encode());
+    fn set(&mut self, ino: u64, to: &InodeAttributes) {
+        self.put(&ItemKey::attributes(ino), &to.encode());
     }
 
     /// Ensures that all nodes on the paths to these keys are in memory.
-    pub(crate) fn touch(&self, keys: &[&[u8]]) -> Op<()> {
+    pub(crate) fn touch(&self, keys: &[&[u8]]) -> FsResult<()> {
         keys.iter().try_for_each(|key| Ok(tree::touch(&self.mem, self.mem.root, key)?))
     }
 
@@ -229,7 +236,7 @@ impl Fs {
     ///
     /// # Errors
     /// ENOSPC, while the devices have no storage left below.
-    pub(crate) fn room(&self, blocks: u64) -> Op<()> {
+    pub(crate) fn room(&self, blocks: u64) -> FsResult<()> {
         if let Some(error) = &self.full {
             return Err(errno(error).into());
         }
@@ -237,62 +244,62 @@ impl Fs {
     }
 
     /// The same for operations that free blocks. They may use the reserve.
-    fn room_to_remove(&self) -> Op<()> {
+    fn room_to_remove(&self) -> FsResult<()> {
         self.room_behind(16, 0)
     }
 
-    pub(crate) fn room_behind(&self, blocks: u64, kept_back: u64) -> Op<()> {
+    pub(crate) fn room_behind(&self, blocks: u64, kept_back: u64) -> FsResult<()> {
         let (open, freed) = self.mem.changed();
         // A commit that waits for storage takes no further changes, but removals go on.
         let most = if self.full.is_some() { 2 * self.most } else { self.most };
         if open >= most || freed >= most || self.used.len() >= USED {
-            return Err(Stop::Wait);
+            return Err(OperationStop::Wait);
         }
         // Each change of a node may split each node above it once. Each user's usage is a change too.
         let need = blocks + 16 + 4 * self.used.len() as u64;
         let (slots, rows) = self.mem.cw.room();
         match slots >= self.mem.promised() + need + kept_back && rows >= need + kept_back {
             true => Ok(()),
-            false => Err(Stop::Full),
+            false => Err(OperationStop::Full),
         }
     }
 
     /// Checks that a user's files may take `more` bytes more.
-    fn quota(&self, uid: u32, more: u64) -> Op<()> {
-        let over = |usage: &Usage| usage.most != 0 && usage.bytes.saturating_add(more) > usage.most;
+    fn quota(&self, uid: u32, more: u64) -> FsResult<()> {
+        let over = |usage: &UserUsage| usage.most != 0 && usage.bytes.saturating_add(more) > usage.most;
         match self.usage.get(&uid).is_some_and(over) {
-            true => Err(Stop::Quota),
+            true => Err(OperationStop::Quota),
             false => Ok(()),
         }
     }
 
     fn charge(&mut self, uid: u32, more: u64, less: u64) {
         if more != less {
-            let usage = self.usage.entry(uid).or_insert(Usage { bytes: 0, most: 0 });
+            let usage = self.usage.entry(uid).or_insert(UserUsage { bytes: 0, most: 0 });
             usage.bytes = usage.bytes.saturating_add(more).saturating_sub(less);
             self.used.insert(uid);
         }
     }
 
     /// Returns each user's bytes and quota.
-    pub(crate) fn usage(&self) -> impl Iterator<Item = (u32, Usage)> + '_ {
+    pub(crate) fn usage(&self) -> impl Iterator<Item = (u32, UserUsage)> + '_ {
         self.usage.iter().map(|(uid, usage)| (*uid, *usage))
     }
 
     /// Sets the quota of a user in bytes; 0: no limit.
     pub(crate) fn set_quota(&mut self, uid: u32, most: u64) {
-        self.usage.entry(uid).or_insert(Usage { bytes: 0, most: 0 }).most = most;
+        self.usage.entry(uid).or_insert(UserUsage { bytes: 0, most: 0 }).most = most;
         self.used.insert(uid);
     }
 
     /// Writes the changed usage into the tree, before a commit.
-    pub(crate) fn settle(&mut self) -> Op<()> {
+    pub(crate) fn settle(&mut self) -> FsResult<()> {
         for uid in self.used.clone() {
-            let key = Key::usage(uid);
+            let key = ItemKey::usage(uid);
             self.touch(&[&key])?;
             let usage = self.usage[&uid];
             match usage {
-                Usage { bytes: 0, most: 0 } => {
+                UserUsage { bytes: 0, most: 0 } => {
                     self.delete(&key);
                     self.usage.remove(&uid);
                 }
@@ -314,7 +321,13 @@ impl Fs {
     }
 
     /// Changes attributes, including the size of a regular file, but not the name.
-    pub(crate) fn set_attributes(&mut self, ino: u64, set: &SetAttr<'_>, muid: u32, now: Time) -> Op<()> {
+    pub(crate) fn set_attributes(
+        &mut self,
+        ino: u64,
+        set: &SetAttr<'_>,
+        muid: u32,
+        now: Time,
+    ) -> FsResult<()> {
         let mut it = self.own(ino)?;
         let taker = set.uid.filter(|uid| *uid != it.uid);
         let beside = match taker {

@@ -10,12 +10,12 @@ use std::time::Duration;
 use nine_block::{Ahead, Device, Ram};
 use nine_proto::{SetAttr, Time, mode};
 
-use crate::archive::{Archive, Ream, Settings, State};
-use crate::cw::fuzz::{Unit, units};
-use crate::fs::{Op, ROOT};
-use crate::item::Attributes;
+use crate::archive::{Archive, ArchiveState, Ream, Settings};
+use crate::cw::fuzz::{DiskUnit, units};
+use crate::fs::{FsResult, ROOT};
+use crate::item::InodeAttributes;
 use crate::jobs::Driver;
-use crate::ptr::Ptr;
+use crate::ptr::BlockPtr;
 use crate::{Depth, Dumped};
 
 /// Sectors of c: little more than the minimum.
@@ -23,7 +23,7 @@ const CACHE: u64 = 5400;
 /// Sectors of w.
 const WORM: u64 = 2400;
 /// Sectors that are copied together, if any is not zero.
-const PIECE: usize = 16;
+const COPIED_SECTORS: usize = 16;
 /// Maximum number of edits; with more, nothing of an archive would remain.
 const EDITS: usize = 6;
 /// Number of polls after which a run counts as endless.
@@ -38,22 +38,22 @@ const EDGES: [u64; 12] =
     [0, 1, 2, 1 << 15, 0xffff, 1 << 31, 0xffff_ffff, 1 << 44, 1 << 47, (1 << 56) + 1, 1 << 63, u64::MAX];
 
 /// The content of both disks.
-struct Image {
+struct DiskImage {
     c: Vec<u8>,
     w: Vec<u8>,
-    units: Vec<Unit>,
+    units: Vec<DiskUnit>,
     /// The offsets of the bytes of each unit that are not zero.
     hot: Vec<Vec<u16>>,
 }
 
 /// After a clean shutdown; after a cut, with a journal; after a cut, with a waiting dump.
-static IMAGES: LazyLock<[Image; 3]> = LazyLock::new(|| [0, 1, 2].map(Image::new));
+static IMAGES: LazyLock<[DiskImage; 3]> = LazyLock::new(|| [0, 1, 2].map(DiskImage::new));
 
 /// The first byte selects the image, and each ten bytes after it are an edit.
 pub fn image(data: &[u8]) {
     let Some((&how, edits)) = data.split_first() else { return };
     let image = &IMAGES[usize::from(how) % IMAGES.len()];
-    let mut units: Vec<Option<Unit>> = vec![None; image.units.len()];
+    let mut units: Vec<Option<DiskUnit>> = vec![None; image.units.len()];
     for edit in edits.as_chunks::<EDIT>().0.iter().take(EDITS) {
         image.edit(&mut units, edit);
     }
@@ -70,7 +70,7 @@ pub fn image(data: &[u8]) {
     run(Some((&archive, driver)), async move { uses(&used, usize::from(how)).await });
 }
 
-impl Image {
+impl DiskImage {
     fn new(which: u8) -> Self {
         let [c, w] = [CACHE, WORM].map(|sectors| disk(&[], sectors));
         let ream = Ream {
@@ -102,7 +102,7 @@ impl Image {
             all.flatten().collect::<Vec<u8>>()
         });
         let units = units(&c, &w);
-        let is_hot = |unit: &Unit| {
+        let is_hot = |unit: &DiskUnit| {
             let hot = unit.bytes.iter().enumerate().filter(|(_, byte)| **byte != 0);
             hot.map(|(at, _)| at as u16).collect()
         };
@@ -111,7 +111,7 @@ impl Image {
     }
 
     /// An edit has two bytes each for the unit, the offset, the method, the value, and the source offset.
-    fn edit(&self, now: &mut [Option<Unit>], edit: &[u8; EDIT]) {
+    fn edit(&self, now: &mut [Option<DiskUnit>], edit: &[u8; EDIT]) {
         let word = |n: usize| usize::from(edit[2 * n]) | usize::from(edit[2 * n + 1]) << 8;
         let n = word(0) % self.units.len();
         let (how, value) = (word(2), word(3));
@@ -162,9 +162,9 @@ fn settings() -> Settings {
 
 fn disk(bytes: &[u8], sectors: u64) -> Arc<dyn Device> {
     let ram: Arc<dyn Device> = Arc::new(Ram::new(sectors));
-    for (n, piece) in bytes.chunks(PIECE * 512).enumerate() {
+    for (n, piece) in bytes.chunks(COPIED_SECTORS * 512).enumerate() {
         if piece.iter().any(|byte| *byte != 0) {
-            now(ram.write((n * PIECE) as u64, piece.to_vec().into())).expect("it is there");
+            now(ram.write((n * COPIED_SECTORS) as u64, piece.to_vec().into())).expect("it is there");
         }
     }
     ram
@@ -204,8 +204,8 @@ async fn turns(count: usize) {
     .await;
 }
 
-fn of(ty: u32) -> Attributes {
-    Attributes { mode: ty | 0o755, uid: 7, ..Attributes::default() }
+fn of(ty: u32) -> InodeAttributes {
+    InodeAttributes { mode: ty | 0o755, uid: 7, ..InodeAttributes::default() }
 }
 
 const NOW: Time = Time { sec: 1_795_000_000, nsec: 0 };
@@ -284,19 +284,19 @@ async fn uses(archive: &Archive, how: usize) {
 }
 
 /// Directory, name, inode, and whether it is a directory.
-type Found = (u64, Vec<u8>, u64, bool);
+type FoundEntry = (u64, Vec<u8>, u64, bool);
 
 /// Returns the files of a tree, from its root directory on.
-async fn looks(archive: &Archive, dump: Option<u32>) -> Vec<Found> {
-    let root = |state: &State| -> Op<Ptr> {
+async fn looks(archive: &Archive, dump: Option<u32>) -> Vec<FoundEntry> {
+    let root = |state: &ArchiveState| -> FsResult<BlockPtr> {
         match dump {
             None => Ok(state.fs.mem.root),
             Some(dump) => Ok(state.dumps.get(&dump).ok_or(nine_proto::Errno::ENOENT)?.record.root),
         }
     };
-    let (mut found, mut dirs) = (Vec::<Found>::new(), vec![ROOT]);
+    let (mut found, mut dirs) = (Vec::<FoundEntry>::new(), vec![ROOT]);
     while let Some(dir) = dirs.pop() {
-        let list = |state: &mut State| {
+        let list = |state: &mut ArchiveState| {
             let mut names = Vec::new();
             state.fs.entries(root(state)?, dir, 0, |_, named| {
                 names.push((dir, named.name.to_vec(), named.ino, named.kind == 4));

@@ -10,8 +10,8 @@ pub use image::image;
 
 pub use crate::lease::fuzz::lease;
 
-use crate::item::{Attributes, DumpRecord, Entry, Extent, Key, Named, Usage};
-use crate::tree::node::{self, Node, NodeMut};
+use crate::item::{CookieEntry, DumpRecord, FileExtent, InodeAttributes, ItemKey, NameEntry, UserUsage};
+use crate::tree::node::{self, NodeMut, NodeRef};
 
 /// Decodes any bytes as each structure on the disks of an archive.
 pub fn formats(data: &[u8]) {
@@ -24,30 +24,30 @@ pub fn formats(data: &[u8]) {
 
 /// A decoded value must encode to the same bytes.
 fn items(data: &[u8]) {
-    if let Some(it) = Attributes::decode(data) {
+    if let Some(it) = InodeAttributes::decode(data) {
         assert_eq!(it.encode(), data);
     }
-    if let Some(it) = Extent::decode(data) {
+    if let Some(it) = FileExtent::decode(data) {
         assert_eq!(it.encode(), data);
         assert_eq!(it.split(it.count - 1, 1).count, 1);
     }
-    if let Some(it) = Entry::decode(data) {
+    if let Some(it) = NameEntry::decode(data) {
         assert_eq!(it.encode(), data);
     }
-    if let Some(it) = Named::decode(data) {
+    if let Some(it) = CookieEntry::decode(data) {
         assert_eq!(it.encode(), data);
     }
     if let Some(it) = DumpRecord::decode(data) {
         assert_eq!(it.encode(), data);
         assert!(!it.day.dump_name(it.number).is_empty());
     }
-    if let Some(it) = Usage::decode(data) {
+    if let Some(it) = UserUsage::decode(data) {
         assert_eq!(it.encode(), data);
     }
-    if let Some(what) = Key::parse(data) {
+    if let Some(what) = ItemKey::parse(data) {
         assert_eq!(&*what.key(), data);
     }
-    let _ = crate::users::Users::parse(&String::from_utf8_lossy(data));
+    let _ = crate::users::UserTable::parse(&String::from_utf8_lossy(data));
 }
 
 /// A valid node can be read, and each of its keys is found; after a change it is valid again.
@@ -81,7 +81,7 @@ fn read_node(content: &[u8], is_leaf: bool) {
     if node::check(content, is_leaf).is_err() {
         return;
     }
-    let it = Node(content);
+    let it = NodeRef(content);
     assert_eq!(it.used() + it.free(), it.room());
     for (n, (key, value)) in node::cells(content).enumerate() {
         assert_eq!((it.search(key), it.value(n)), (Ok(n), value));

@@ -5,15 +5,15 @@
 
 use nine_proto::Time;
 
-use crate::date::Day;
+use crate::date::CalendarDay;
 
 /// Maximum bytes of a name of a file or of an extended attribute.
-pub(crate) const NAME_MOST: usize = 255;
+pub(crate) const NAME_MAX: usize = 255;
 
 /// A reader of bytes.
-pub(super) struct In<'a>(pub(super) &'a [u8]);
+pub(super) struct FieldReader<'a>(pub(super) &'a [u8]);
 
-impl<'a> In<'a> {
+impl<'a> FieldReader<'a> {
     /// Reads N bytes.
     pub(super) fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (first, rest) = self.0.split_first_chunk()?;
@@ -38,9 +38,9 @@ impl<'a> In<'a> {
     }
 
     /// Reads year, month and day.
-    pub(super) fn day(&mut self) -> Option<Day> {
+    pub(super) fn day(&mut self) -> Option<CalendarDay> {
         let (year, [month, day]) = (u16::from_le_bytes(self.take()?), self.take()?);
-        Day::new(year, month, day)
+        CalendarDay::new(year, month, day)
     }
 
     /// Takes the rest, if it is a valid name.
@@ -55,12 +55,12 @@ impl<'a> In<'a> {
 }
 
 /// A writer of N bytes.
-pub(super) struct Out<const N: usize> {
+pub(super) struct FieldWriter<const N: usize> {
     bytes: [u8; N],
     len: usize,
 }
 
-impl<const N: usize> Out<N> {
+impl<const N: usize> FieldWriter<N> {
     /// Creates an empty one.
     pub(super) fn new() -> Self {
         Self { bytes: [0; N], len: 0 }
@@ -89,7 +89,7 @@ impl<const N: usize> Out<N> {
     }
 
     /// Writes year, month and day.
-    pub(super) fn day(self, day: Day) -> Self {
+    pub(super) fn day(self, day: CalendarDay) -> Self {
         self.put(day.year.to_le_bytes()).put([day.month, day.day])
     }
 
@@ -102,7 +102,7 @@ impl<const N: usize> Out<N> {
 
 /// Returns whether a name has a valid length.
 pub(super) fn is_name(name: &[u8]) -> bool {
-    (1..=NAME_MOST).contains(&name.len())
+    (1..=NAME_MAX).contains(&name.len())
 }
 
 /// Returns the generation, if it is valid: generations begin with 1.

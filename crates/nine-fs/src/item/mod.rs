@@ -11,8 +11,8 @@ mod value;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use key::{Key, Kind, PIECE, PIECES_MOST, What};
+pub(crate) use key::{DecodedKey, ItemKey, ItemKind, XATTR_PIECE_LEN, XATTR_PIECES_MAX};
 pub(crate) use value::{
-    ACCESS_ACL, APPEND, Attributes, DEFAULT_ACL, DumpRecord, EXCLUSIVE, EXTENT_MOST, Entry, Extent,
-    LONG_TARGET, Named, Usage,
+    ACCESS_ACL, APPEND, CookieEntry, DEFAULT_ACL, DumpRecord, EXCLUSIVE, EXTENT_MAX, FileExtent,
+    InodeAttributes, LONG_TARGET, NameEntry, UserUsage,
 };

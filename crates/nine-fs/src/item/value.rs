@@ -5,12 +5,12 @@
 
 use nine_proto::{Qid, Time, mode};
 
-use super::field::{In, Out, made};
-use crate::date::Day;
-use crate::ptr::{NEW, Ptr};
+use super::field::{FieldReader, FieldWriter, made};
+use crate::date::CalendarDay;
+use crate::ptr::{BlockPtr, NEW};
 
 /// Maximum number of blocks of an extent.
-pub(crate) const EXTENT_MOST: u32 = 4096;
+pub(crate) const EXTENT_MAX: u32 = 4096;
 
 /// Numbers of blocks in a file are below this.
 pub(super) const NUMBERS: u64 = 1 << 52;
@@ -37,7 +37,7 @@ const SPECIAL: [(u32, u8); 3] = [(APPEND, Qid::APPEND), (EXCLUSIVE, Qid::EXCL), 
 
 /// The attributes of an inode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Attributes {
+pub(crate) struct InodeAttributes {
     /// Type and permissions as in stat(2).
     pub(crate) mode: u32,
     /// Owner.
@@ -74,10 +74,10 @@ pub(crate) struct Attributes {
     pub(crate) blocks: u64,
 }
 
-impl Attributes {
+impl InodeAttributes {
     /// Encodes them as in the tree.
     pub(crate) fn encode(&self) -> [u8; 120] {
-        Out::new()
+        FieldWriter::new()
             .u32(self.mode)
             .u32(self.uid)
             .u32(self.gid)
@@ -100,7 +100,7 @@ impl Attributes {
 
     /// Decodes them. `None`: they are invalid, or have an unknown flag.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut rest = In(bytes);
+        let mut rest = FieldReader(bytes);
         let attributes = Self {
             mode: rest.u32()?,
             uid: rest.u32()?,
@@ -157,40 +157,40 @@ impl Attributes {
 
 /// Blocks of a file with consecutive addresses and one generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Extent {
+pub(crate) struct FileExtent {
     /// The first block.
-    pub(crate) at: Ptr,
-    /// The number of blocks, 1 to [`EXTENT_MOST`].
+    pub(crate) at: BlockPtr,
+    /// The number of blocks, 1 to [`EXTENT_MAX`].
     pub(crate) count: u32,
 }
 
-impl Extent {
+impl FileExtent {
     /// Returns `count` of its blocks, after the first `skip`.
     pub(crate) fn split(self, skip: u32, count: u32) -> Self {
         let inside = skip.checked_add(count).is_some_and(|end| end <= self.count);
         assert!(count > 0 && inside, "blocks {skip}+{count} of {}", self.count);
-        Self { at: Ptr { at: self.at.at + u64::from(skip), ..self.at }, count }
+        Self { at: BlockPtr { at: self.at.at + u64::from(skip), ..self.at }, count }
     }
 
     /// Encodes it as in the tree.
     pub(crate) fn encode(self) -> [u8; 16] {
-        Out::new().u64(self.at.at).u32(self.count).u32(self.at.made).done()
+        FieldWriter::new().u64(self.at.at).u32(self.count).u32(self.at.made).done()
     }
 
     /// Decodes it.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut rest = In(bytes);
+        let mut rest = FieldReader(bytes);
         let (at, count, made) = (rest.u64()?, rest.u32()?, made(rest.u32()?)?);
         let end = at.checked_add(u64::from(count))?;
         // All blocks are on w, or none is.
-        let right = (1..=EXTENT_MOST).contains(&count) && (at >= NEW || end <= NEW);
-        rest.end(Self { at: Ptr { at, made }, count }).filter(|_| right)
+        let right = (1..=EXTENT_MAX).contains(&count) && (at >= NEW || end <= NEW);
+        rest.end(Self { at: BlockPtr { at, made }, count }).filter(|_| right)
     }
 }
 
 /// A directory entry, as it is found by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct NameEntry {
     /// Its inode.
     pub(crate) ino: u64,
     /// Its cookie.
@@ -199,15 +199,15 @@ pub(crate) struct Entry {
     pub(crate) kind: u8,
 }
 
-impl Entry {
+impl NameEntry {
     /// Encodes it as in the tree.
     pub(crate) fn encode(self) -> [u8; 17] {
-        Out::new().u64(self.ino).u64(self.cookie).put([self.kind]).done()
+        FieldWriter::new().u64(self.ino).u64(self.cookie).put([self.kind]).done()
     }
 
     /// Decodes it.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut rest = In(bytes);
+        let mut rest = FieldReader(bytes);
         let (ino, cookie, [kind]) = (rest.u64()?, rest.u64()?, rest.take()?);
         rest.end(Self { ino, cookie, kind }).filter(|_| ino > 0 && is_kind(kind))
     }
@@ -215,7 +215,7 @@ impl Entry {
 
 /// A directory entry, as it is found by its cookie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Named<'a> {
+pub(crate) struct CookieEntry<'a> {
     /// Its inode.
     pub(crate) ino: u64,
     /// Its file type, as in readdir.
@@ -224,7 +224,7 @@ pub(crate) struct Named<'a> {
     pub(crate) name: &'a [u8],
 }
 
-impl<'a> Named<'a> {
+impl<'a> CookieEntry<'a> {
     /// Encodes it as in the tree.
     pub(crate) fn encode(&self) -> Vec<u8> {
         [&self.ino.to_le_bytes()[..], &[self.kind], self.name].concat()
@@ -232,7 +232,7 @@ impl<'a> Named<'a> {
 
     /// Decodes it.
     pub(crate) fn decode(bytes: &'a [u8]) -> Option<Self> {
-        let mut rest = In(bytes);
+        let mut rest = FieldReader(bytes);
         let (ino, [kind], name) = (rest.u64()?, rest.take()?, rest.name()?);
         Some(Self { ino, kind, name }).filter(|_| ino > 0 && is_kind(kind))
     }
@@ -242,11 +242,11 @@ impl<'a> Named<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DumpRecord {
     /// The root of its tree.
-    pub(crate) root: Ptr,
+    pub(crate) root: BlockPtr,
     /// When it was taken.
     pub(crate) time: Time,
     /// Its date, in the time zone of the server when it was taken.
-    pub(crate) day: Day,
+    pub(crate) day: CalendarDay,
     /// Its number among the dumps of that date.
     pub(crate) number: u32,
     /// The first block of its segment.
@@ -258,7 +258,7 @@ pub(crate) struct DumpRecord {
 impl DumpRecord {
     /// Encodes it as in the tree.
     pub(crate) fn encode(&self) -> [u8; 52] {
-        Out::new()
+        FieldWriter::new()
             .u64(self.root.at)
             .u32(self.root.made)
             .u32(0)
@@ -272,10 +272,10 @@ impl DumpRecord {
 
     /// Decodes it.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut rest = In(bytes);
+        let mut rest = FieldReader(bytes);
         let (at, made, zero) = (rest.u64()?, made(rest.u32()?)?, rest.u32()?);
         let record = Self {
-            root: Ptr { at, made },
+            root: BlockPtr { at, made },
             time: rest.time()?,
             day: rest.day()?,
             number: rest.u32()?,
@@ -288,22 +288,22 @@ impl DumpRecord {
 
 /// The usage of a user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Usage {
+pub(crate) struct UserUsage {
     /// Bytes that the user's files take.
     pub(crate) bytes: u64,
     /// The quota in bytes; 0: no limit.
     pub(crate) most: u64,
 }
 
-impl Usage {
+impl UserUsage {
     /// Encodes it as in the tree.
     pub(crate) fn encode(self) -> [u8; 16] {
-        Out::new().u64(self.bytes).u64(self.most).done()
+        FieldWriter::new().u64(self.bytes).u64(self.most).done()
     }
 
     /// Decodes it.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut rest = In(bytes);
+        let mut rest = FieldReader(bytes);
         let usage = Self { bytes: rest.u64()?, most: rest.u64()? };
         rest.end(usage).filter(|usage| usage.bytes < 1 << 63)
     }

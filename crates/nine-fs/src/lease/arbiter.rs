@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use nine_block::{Device, Error, Kind, Result, SECTOR};
 
-use crate::cw::{Identity, get32, get64, put32, put64, sum};
+use crate::cw::{FsIdentity, get32, get64, put32, put64, sum};
 
 /// The version of the format that this program writes.
 const VERSION: u32 = 1;
@@ -28,7 +28,7 @@ const RECORD: usize = 512;
 /// Possible periods in milliseconds.
 const PERIODS: std::ops::RangeInclusive<u64> = 100..=3_600_000;
 /// Larger numbers are rejected, so that counters cannot overflow.
-const LARGE: u64 = 1 << 62;
+const FIELD_NUMBER_MAX: u64 = 1 << 62;
 
 const HEADER: &[u8; 8] = b"9foldA\0\0";
 const SLOT: &[u8; 8] = b"9foldM\0\0";
@@ -50,15 +50,15 @@ impl Arbiter {
     /// # Errors
     /// [`Kind::Unsupported`]: there is none. Errors of the device.
     pub async fn read(device: &dyn Device) -> Result<Self> {
-        let Header { identity, period, names, .. } = header(device).await?;
+        let ArbiterHeader { identity, period, names, .. } = header(device).await?;
         Ok(Self { names, period, identity })
     }
 }
 
 /// The header.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Header {
-    pub(crate) identity: Identity,
+pub(crate) struct ArbiterHeader {
+    pub(crate) identity: FsIdentity,
     pub(crate) period: Duration,
     /// All epochs are larger.
     pub(crate) floor: u64,
@@ -68,7 +68,7 @@ pub(crate) struct Header {
 /// The state of a machine in its record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Is {
+pub(crate) enum MachineStatus {
     /// None.
     Nothing = 0,
     /// It has started. An earlier instance of it may not know that yet.
@@ -81,10 +81,10 @@ pub(crate) enum Is {
 
 /// A record of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Record {
+pub(crate) struct MachineRecord {
     /// From 1, in the order of the names.
     pub(crate) machine: u8,
-    pub(crate) is: Is,
+    pub(crate) is: MachineStatus,
     /// The largest epoch that it has claimed; 0: none.
     pub(crate) epoch: u64,
     /// The largest epoch with which it may have been the primary.
@@ -97,17 +97,17 @@ pub(crate) struct Record {
 
 /// One of the two copies of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Copy {
-    Right(Record),
+pub(crate) enum SlotCopy {
+    Right(MachineRecord),
     /// Invalid: the sum of its bytes; 0 if it cannot be read.
     Wrong(u32),
 }
 
 /// The two copies of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Slot(pub(crate) [Copy; 2]);
+pub(crate) struct RecordSlot(pub(crate) [SlotCopy; 2]);
 
-impl Header {
+impl ArbiterHeader {
     pub(super) fn encode(&self) -> Bytes {
         let mut bytes = vec![0; PLACE];
         bytes[..8].copy_from_slice(HEADER);
@@ -147,7 +147,7 @@ impl Header {
             floor,
             names,
         };
-        if count != header.names.len() || floor > LARGE {
+        if count != header.names.len() || floor > FIELD_NUMBER_MAX {
             return Err("its header makes no sense");
         }
         header.judge()?;
@@ -172,7 +172,7 @@ impl Header {
     }
 }
 
-impl Record {
+impl MachineRecord {
     /// Returns the first sector of this record's copy.
     pub(crate) fn at(&self) -> u64 {
         at(self.machine, self.copy())
@@ -183,7 +183,7 @@ impl Record {
         (self.serial % 2) as usize
     }
 
-    pub(crate) fn encode(&self, of: &Identity) -> Bytes {
+    pub(crate) fn encode(&self, of: &FsIdentity) -> Bytes {
         let mut bytes = vec![0; PLACE];
         bytes[..8].copy_from_slice(SLOT);
         put32(&mut bytes, 8, VERSION);
@@ -197,38 +197,45 @@ impl Record {
         bytes.into()
     }
 
-    fn decode(bytes: &[u8], of: &Identity) -> Option<Self> {
+    fn decode(bytes: &[u8], of: &FsIdentity) -> Option<Self> {
         let bytes = bytes.get(..RECORD)?;
         if bytes[..8] != SLOT[..] || !is_sealed(bytes) || get32(bytes, 8) != VERSION || bytes[56..72] != *of {
             return None;
         }
         let is = match bytes[13] {
-            0 => Is::Nothing,
-            1 => Is::Here,
-            2 => Is::Claiming,
-            3 => Is::Held,
+            0 => MachineStatus::Nothing,
+            1 => MachineStatus::Here,
+            2 => MachineStatus::Claiming,
+            3 => MachineStatus::Held,
             _ => return None,
         };
         let (epoch, held, serial) = (get64(bytes, 16), get64(bytes, 24), get64(bytes, 32));
         let instance = bytes[40..56].try_into().expect("16 bytes");
         let record = Self { machine: bytes[12], is, epoch, held, serial, instance };
-        (epoch.max(serial) <= LARGE && held <= epoch).then_some(record)
+        (epoch.max(serial) <= FIELD_NUMBER_MAX && held <= epoch).then_some(record)
     }
 
     /// Returns the initial record of an unused slot.
     pub(super) fn fresh(machine: u8, copy: usize) -> Self {
-        Self { machine, is: Is::Nothing, epoch: 0, held: 0, serial: copy as u64, instance: [0; 16] }
+        Self {
+            machine,
+            is: MachineStatus::Nothing,
+            epoch: 0,
+            held: 0,
+            serial: copy as u64,
+            instance: [0; 16],
+        }
     }
 }
 
-impl Copy {
+impl SlotCopy {
     /// Decodes what was read from this copy of this machine's slot.
     ///
     /// # Errors
     /// The disk did not answer, so nothing is known.
-    pub(crate) fn of(read: Result<Bytes>, machine: u8, copy: usize, of: &Identity) -> Result<Self> {
+    pub(crate) fn of(read: Result<Bytes>, machine: u8, copy: usize, of: &FsIdentity) -> Result<Self> {
         match read {
-            Ok(bytes) => match Record::decode(&bytes, of) {
+            Ok(bytes) => match MachineRecord::decode(&bytes, of) {
                 Some(record) if record.machine == machine && record.copy() == copy => Ok(Self::Right(record)),
                 _ => Ok(Self::Wrong(sum(&bytes))),
             },
@@ -237,7 +244,7 @@ impl Copy {
         }
     }
 
-    fn right(&self) -> Option<Record> {
+    fn right(&self) -> Option<MachineRecord> {
         match self {
             Self::Right(record) => Some(*record),
             Self::Wrong(_) => None,
@@ -245,10 +252,10 @@ impl Copy {
     }
 }
 
-impl Slot {
+impl RecordSlot {
     /// Returns the newest record. `None`: the slot cannot be read.
-    pub(crate) fn newest(&self) -> Option<Record> {
-        self.0.iter().filter_map(Copy::right).max_by_key(|record| record.serial)
+    pub(crate) fn newest(&self) -> Option<MachineRecord> {
+        self.0.iter().filter_map(SlotCopy::right).max_by_key(|record| record.serial)
     }
 
     /// Returns whether a copy is invalid. It may have been the newer one.
@@ -260,7 +267,7 @@ impl Slot {
     /// instances could hide that one of them holds the lease.
     pub(crate) fn is_free(&self) -> bool {
         let [one, two] = self.0.map(|copy| copy.right().map(|record| record.instance));
-        one.is_some() && one == two && self.newest().is_some_and(|record| record.is == Is::Nothing)
+        one.is_some() && one == two && self.newest().is_some_and(|record| record.is == MachineStatus::Nothing)
     }
 
     /// Returns the largest epoch that may have been claimed in this slot. A lost record may have had the next one.
@@ -273,7 +280,7 @@ impl Slot {
     /// said that the claim succeeded.
     pub(crate) fn held(&self) -> u64 {
         match self.newest() {
-            Some(record) if record.is == Is::Claiming && self.is_hurt() => record.epoch,
+            Some(record) if record.is == MachineStatus::Claiming && self.is_hurt() => record.epoch,
             record => record.map_or(0, |record| record.held),
         }
     }
@@ -301,7 +308,7 @@ pub(super) fn at(machine: u8, copy: usize) -> u64 {
 pub async fn format(device: &dyn Device, arbiter: &Arbiter, force: bool) -> Result<()> {
     let wrong = |text: &str| Error::new(Kind::Unsupported, text).of(device.name());
     let Arbiter { names, period, identity } = arbiter.clone();
-    let header = Header { identity, period, floor: 0, names };
+    let header = ArbiterHeader { identity, period, floor: 0, names };
     header.judge().map_err(wrong)?;
     let shape = device.shape();
     if shape.read_only || shape.sectors < SECTORS {
@@ -321,14 +328,17 @@ pub async fn shown(device: &dyn Device) -> Result<String> {
     let header = header(device).await?;
     let mut text = format!("period {:?}\n", header.period);
     for machine in header.machines() {
-        let mut copies = [Copy::Wrong(0); 2];
+        let mut copies = [SlotCopy::Wrong(0); 2];
         for (copy, place) in copies.iter_mut().enumerate() {
-            *place = Copy::of(device.read(at(machine, copy), PER).await, machine, copy, &header.identity)?;
+            *place =
+                SlotCopy::of(device.read(at(machine, copy), PER).await, machine, copy, &header.identity)?;
         }
-        let what = match Slot(copies).newest().map(|record| (record.is, record.epoch, record.held)) {
+        let what = match RecordSlot(copies).newest().map(|record| (record.is, record.epoch, record.held)) {
             None => "cannot be read".to_owned(),
-            Some((Is::Held, epoch, _)) => format!("the main one, if it is alive, with epoch {epoch}"),
-            Some((Is::Claiming, epoch, _)) => format!("claims epoch {epoch}"),
+            Some((MachineStatus::Held, epoch, _)) => {
+                format!("the main one, if it is alive, with epoch {epoch}")
+            }
+            Some((MachineStatus::Claiming, epoch, _)) => format!("claims epoch {epoch}"),
             Some((_, _, 0)) => "never was the main one".to_owned(),
             Some((_, _, held)) => format!("not the main one; it was, with epoch {held}"),
         };
@@ -351,25 +361,25 @@ pub async fn reset(device: &dyn Device, identity: [u8; 16], floor: u64) -> Resul
     for machine in header.machines() {
         for copy in 0..2 {
             let read = device.read(at(machine, copy), PER).await;
-            if let Copy::Right(record) = Copy::of(read, machine, copy, &header.identity)? {
+            if let SlotCopy::Right(record) = SlotCopy::of(read, machine, copy, &header.identity)? {
                 floor = floor.max(record.epoch);
             }
         }
     }
     // An unreadable record may have claimed the next epoch.
-    let header = Header { identity, floor: (floor + EPOCHS).min(LARGE), ..header };
+    let header = ArbiterHeader { identity, floor: (floor + EPOCHS).min(FIELD_NUMBER_MAX), ..header };
     put(device, &header).await?;
     Ok(header.floor)
 }
 
 /// Reads the header of an arbiter. If two valid copies differ, a reset was interrupted; the copy with the larger floor
 /// is from the reset.
-pub(crate) async fn header(device: &dyn Device) -> Result<Header> {
-    let mut found: Option<Header> = None;
+pub(crate) async fn header(device: &dyn Device) -> Result<ArbiterHeader> {
+    let mut found: Option<ArbiterHeader> = None;
     let mut why = Error::new(Kind::Unsupported, "it is no arbiter");
     for copy in 0..2 {
         match device.read(at(0, copy), PER).await {
-            Ok(bytes) => match Header::decode(&bytes) {
+            Ok(bytes) => match ArbiterHeader::decode(&bytes) {
                 Ok(header) if found.as_ref().is_none_or(|found| found.floor < header.floor) => {
                     found = Some(header)
                 }
@@ -382,7 +392,7 @@ pub(crate) async fn header(device: &dyn Device) -> Result<Header> {
     found.ok_or_else(|| why.of(device.name()))
 }
 
-impl Header {
+impl ArbiterHeader {
     /// Returns the numbers of the machines.
     pub(crate) fn machines(&self) -> std::ops::RangeInclusive<u8> {
         1..=self.names.len() as u8
@@ -395,10 +405,10 @@ impl Header {
 }
 
 /// Writes the slots first, so that a valid header always finds valid slots.
-async fn put(device: &dyn Device, header: &Header) -> Result<()> {
+async fn put(device: &dyn Device, header: &ArbiterHeader) -> Result<()> {
     for machine in header.machines() {
         for copy in 0..2 {
-            let record = Record::fresh(machine, copy);
+            let record = MachineRecord::fresh(machine, copy);
             device.write(record.at(), record.encode(&header.identity)).await?;
         }
     }
@@ -493,7 +503,8 @@ mod tests {
     fn a_reset_goes_on_behind_every_epoch_that_was_seen_or_is_said() {
         let disk: &dyn Device = &Ram::new(SECTORS);
         ready(format(disk, &two(), false)).unwrap();
-        let record = Record { is: Is::Held, epoch: 33, held: 33, ..Record::fresh(1, 0) };
+        let record =
+            MachineRecord { is: MachineStatus::Held, epoch: 33, held: 33, ..MachineRecord::fresh(1, 0) };
         ready(disk.write(record.at(), record.encode(&[7; 16]))).unwrap();
         // One header and a slot rot.
         for at in [0, at(2, 0), at(2, 1)] {
@@ -517,16 +528,21 @@ mod tests {
 
     #[test]
     fn a_hurt_slot_counts_as_the_worst_that_it_may_have_said() {
-        let claim = Record { is: Is::Claiming, epoch: 33, held: 17, ..Record::fresh(1, 0) };
-        let (old, wrong) = (Copy::Right(Record::fresh(1, 1)), Copy::Wrong(5));
-        let claim = Record { serial: 2, ..claim };
-        let (whole, hurt) = (Slot([Copy::Right(claim), old]), Slot([Copy::Right(claim), wrong]));
+        let claim =
+            MachineRecord { is: MachineStatus::Claiming, epoch: 33, held: 17, ..MachineRecord::fresh(1, 0) };
+        let (old, wrong) = (SlotCopy::Right(MachineRecord::fresh(1, 1)), SlotCopy::Wrong(5));
+        let claim = MachineRecord { serial: 2, ..claim };
+        let (whole, hurt) =
+            (RecordSlot([SlotCopy::Right(claim), old]), RecordSlot([SlotCopy::Right(claim), wrong]));
         assert_eq!((whole.newest(), whole.epoch(), whole.held()), (Some(claim), 33, 17));
         assert_eq!((hurt.newest(), hurt.epoch(), hurt.held()), (Some(claim), 33 + EPOCHS, 33));
-        assert_eq!(Slot([wrong; 2]).newest(), None);
-        let fresh = [0, 1].map(|copy| Record::fresh(1, copy));
-        let other = Record { instance: [1; 16], ..fresh[0] };
-        assert!(Slot(fresh.map(Copy::Right)).is_free() && !Slot([Copy::Right(claim), old]).is_free());
-        assert!(!Slot([Copy::Right(other), old]).is_free() && !Slot([wrong, old]).is_free());
+        assert_eq!(RecordSlot([wrong; 2]).newest(), None);
+        let fresh = [0, 1].map(|copy| MachineRecord::fresh(1, copy));
+        let other = MachineRecord { instance: [1; 16], ..fresh[0] };
+        assert!(
+            RecordSlot(fresh.map(SlotCopy::Right)).is_free()
+                && !RecordSlot([SlotCopy::Right(claim), old]).is_free()
+        );
+        assert!(!RecordSlot([SlotCopy::Right(other), old]).is_free() && !RecordSlot([wrong, old]).is_free());
     }
 }

@@ -8,8 +8,8 @@ use bytes::Bytes;
 use nine_block::{Error, Kind};
 
 use super::State;
-use super::arbiter::{Copy, Header, seal};
-use super::machine::{Machine, Next, Wish};
+use super::arbiter::{ArbiterHeader, SlotCopy, seal};
+use super::machine::{LeaseAction, LeaseMachine, LeaseWish};
 
 const IDENTITY: [u8; 16] = [7; 16];
 const PLACE: usize = 4096;
@@ -19,13 +19,13 @@ pub fn lease(data: &[u8]) {
     let mut header = vec![0; PLACE];
     fill(&mut header, 8, data, b"9foldA\0\0");
     seal(&mut header);
-    if let Ok(it) = Header::decode(&header) {
-        assert_eq!(Header::decode(&it.encode()), Ok(it));
+    if let Ok(it) = ArbiterHeader::decode(&header) {
+        assert_eq!(ArbiterHeader::decode(&it.encode()), Ok(it));
     }
     let _ = slot(data, data.first().copied().unwrap_or(0), true);
     let names = vec!["mars".to_owned(), "venus".to_owned()];
-    let header = Header { identity: IDENTITY, period: Duration::from_secs(4), floor: 3, names };
-    let mut machine = Machine::new(header.clone(), 1, [1; 16], 5);
+    let header = ArbiterHeader { identity: IDENTITY, period: Duration::from_secs(4), floor: 3, names };
+    let mut machine = LeaseMachine::new(header.clone(), 1, [1; 16], 5);
     let (mut now, mut acts) = (Duration::ZERO, data);
     let mut places = [[header.encode(), header.encode()], fresh(1), fresh(2)];
     while let Some((&act, rest)) = acts.split_first() {
@@ -34,7 +34,8 @@ pub fn lease(data: &[u8]) {
         let copy = usize::from(arg & 1);
         match act % 8 {
             0 => now += Duration::from_millis(u64::from(arg) * 20),
-            1 => machine.wish(now, if arg & 1 == 0 { Wish::Watch } else { Wish::Main(u64::from(arg)) }),
+            1 => machine
+                .wish(now, if arg & 1 == 0 { LeaseWish::Watch } else { LeaseWish::Main(u64::from(arg)) }),
             2 => machine.force(),
             // The slot of the other machine, or a change of our own: any record, or invalid bytes.
             3 => places[2][copy] = slot(rest, 2, arg & 2 == 0),
@@ -44,7 +45,7 @@ pub fn lease(data: &[u8]) {
         }
         for _ in 0..8 {
             match machine.next(now) {
-                Next::Look => {
+                LeaseAction::Look => {
                     let read = |bytes: &Bytes| match act {
                         240..245 => Err(Error::new(Kind::Down, "away")),
                         245.. => Err(Error::new(Kind::Failed, "torn")),
@@ -53,7 +54,7 @@ pub fn lease(data: &[u8]) {
                     let reads = places.iter().map(|[one, two]| [read(one), read(two)]).collect();
                     machine.looked(now, reads);
                 }
-                Next::Write(at, bytes) => {
+                LeaseAction::Write(at, bytes) => {
                     let place = (at / super::arbiter::PER) as usize;
                     assert!(place % 16 == 1, "it writes another's place");
                     if act & 64 == 0 {
@@ -62,15 +63,15 @@ pub fn lease(data: &[u8]) {
                     machine
                         .wrote(now, if act & 32 == 0 { Ok(()) } else { Err(Error::new(Kind::Down, "away")) });
                 }
-                Next::Wait(until) => assert!(until > now, "it would ask without an end"),
-                Next::Over => assert!(matches!(machine.state(now), State::Lost { .. })),
+                LeaseAction::Wait(until) => assert!(until > now, "it would ask without an end"),
+                LeaseAction::Over => assert!(matches!(machine.state(now), State::Lost { .. })),
             }
         }
     }
 }
 
 fn fresh(machine: u8) -> [Bytes; 2] {
-    [0, 1].map(|copy| super::arbiter::Record::fresh(machine, copy).encode(&IDENTITY))
+    [0, 1].map(|copy| super::arbiter::MachineRecord::fresh(machine, copy).encode(&IDENTITY))
 }
 
 /// Returns a copy of a slot with any bytes; mostly with the right machine.
@@ -89,9 +90,9 @@ fn slot(data: &[u8], machine: u8, sealed: bool) -> Bytes {
     }
     let place = Bytes::from(place);
     for copy in 0..2 {
-        if let Ok(Copy::Right(record)) = Copy::of(Ok(place.clone()), machine, copy, &IDENTITY) {
+        if let Ok(SlotCopy::Right(record)) = SlotCopy::of(Ok(place.clone()), machine, copy, &IDENTITY) {
             let again = record.encode(&IDENTITY);
-            assert_eq!(Copy::of(Ok(again), machine, copy, &IDENTITY), Ok(Copy::Right(record)));
+            assert_eq!(SlotCopy::of(Ok(again), machine, copy, &IDENTITY), Ok(SlotCopy::Right(record)));
         }
     }
     place

@@ -16,17 +16,19 @@ use bytes::Bytes;
 use nine_block::Result;
 
 use super::State;
-use super::arbiter::{Copy, EPOCHS, Header, Is, Record, Slot, epoch_behind};
+use super::arbiter::{
+    ArbiterHeader, EPOCHS, MachineRecord, MachineStatus, RecordSlot, SlotCopy, epoch_behind,
+};
 
 /// The results of reading both copies of a machine's slot; for machine 0, of the header.
-pub(crate) type Read = [Result<Bytes>; 2];
+pub(crate) type SlotRead = [Result<Bytes>; 2];
 
 /// The next action.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Next {
-    /// Read everything: [`Machine::looked`].
+pub(crate) enum LeaseAction {
+    /// Read everything: [`LeaseMachine::looked`].
     Look,
-    /// Write this at this sector, and flush: [`Machine::wrote`].
+    /// Write this at this sector, and flush: [`LeaseMachine::wrote`].
     Write(u64, Bytes),
     /// Wait until this time, or until the wish changes.
     Wait(Duration),
@@ -36,7 +38,7 @@ pub(crate) enum Next {
 
 /// The wish of the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wish {
+pub(crate) enum LeaseWish {
     /// Not to be the primary.
     Watch,
     /// To be the primary as soon as no other machine is, with an epoch larger than this.
@@ -44,7 +46,7 @@ pub(crate) enum Wish {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Phase {
+enum LeasePhase {
     /// It checks whether another instance with its name is running.
     Begins,
     /// It has announced itself; the time is when that was acknowledged.
@@ -61,8 +63,8 @@ enum Phase {
 
 /// A slot as it was seen.
 #[derive(Clone, Copy, Debug)]
-struct Seen {
-    slot: Slot,
+struct SeenSlot {
+    slot: RecordSlot,
     /// When it was first known.
     since: Duration,
     /// It was still the same a period later.
@@ -72,16 +74,16 @@ struct Seen {
 /// A primary that the administrator has declared dead, with its slot in the first look since then. If the slot changes,
 /// the primary is alive.
 #[derive(Clone, Copy, Debug)]
-struct Dead {
+struct DeadPrimary {
     instance: [u8; 16],
     epoch: u64,
-    slot: Option<Slot>,
+    slot: Option<RecordSlot>,
 }
 
 /// A record to be written.
 #[derive(Clone, Copy, Debug)]
-struct Put {
-    record: Record,
+struct PendingRecord {
+    record: MachineRecord,
     /// Not to be written before this time.
     from: Duration,
     /// When it was first submitted.
@@ -90,33 +92,33 @@ struct Put {
 
 /// A written record: when it was first submitted, and when it was acknowledged.
 #[derive(Clone, Copy, Debug)]
-struct Done {
+struct WrittenRecord {
     first: Duration,
     at: Duration,
 }
 
 /// The state of one machine.
-pub(crate) struct Machine {
-    header: Header,
+pub(crate) struct LeaseMachine {
+    header: ArbiterHeader,
     /// Its number.
     me: u8,
     instance: [u8; 16],
     random: u64,
-    wish: Wish,
-    phase: Phase,
+    wish: LeaseWish,
+    phase: LeasePhase,
     /// The slots by machine, from 1 on.
-    seen: Vec<Option<Seen>>,
+    seen: Vec<Option<SeenSlot>>,
     /// Primaries that the administrator has declared dead.
-    dead: Vec<Dead>,
+    dead: Vec<DeadPrimary>,
     /// The records in our own slot, including those of earlier instances.
-    own: [Option<Record>; 2],
+    own: [Option<MachineRecord>; 2],
     epoch: u64,
     held: u64,
     /// The value of `held` before the last successful claim.
     before: u64,
     serial: u64,
-    put: Option<Put>,
-    done: Option<Done>,
+    put: Option<PendingRecord>,
+    done: Option<WrittenRecord>,
     /// Nothing new is written to a copy of our slot before these times, because a failed write may still arrive.
     free: [Duration; 2],
     look_at: Duration,
@@ -130,17 +132,17 @@ pub(crate) struct Machine {
     again: bool,
 }
 
-impl Machine {
+impl LeaseMachine {
     /// Creates an instance of a machine of an arbiter. `instance` and `random` must be random.
-    pub(crate) fn new(header: Header, me: u8, instance: [u8; 16], random: u64) -> Self {
+    pub(crate) fn new(header: ArbiterHeader, me: u8, instance: [u8; 16], random: u64) -> Self {
         let (machines, margin) = (header.names.len(), header.period / 4);
         Self {
             header,
             me,
             instance,
             random,
-            wish: Wish::Watch,
-            phase: Phase::Begins,
+            wish: LeaseWish::Watch,
+            phase: LeasePhase::Begins,
             seen: vec![None; machines],
             dead: Vec::new(),
             own: [None; 2],
@@ -167,16 +169,16 @@ impl Machine {
         self.again = again;
     }
 
-    pub(crate) fn wish(&mut self, now: Duration, wish: Wish) {
+    pub(crate) fn wish(&mut self, now: Duration, wish: LeaseWish) {
         self.wish = wish;
         self.look_at = self.look_at.min(now);
-        if wish == Wish::Watch {
+        if wish == LeaseWish::Watch {
             self.dead.clear();
             // The last written record was looked at if the next one was not submitted yet.
             let is_known = self.put.is_some_and(|put| put.first.is_none());
             match (&self.phase, is_known) {
-                (Phase::Holds(_), true) => self.release(now),
-                (Phase::Holds(_), false) => self.phase = Phase::Leaves,
+                (LeasePhase::Holds(_), true) => self.release(now),
+                (LeasePhase::Holds(_), false) => self.phase = LeasePhase::Leaves,
                 _ => {}
             }
         }
@@ -184,7 +186,7 @@ impl Machine {
 
     /// Declares that nothing was written with the present right: this machine does not count as the last primary.
     pub(crate) fn forgo(&mut self) {
-        if let Phase::Holds(_) = self.phase {
+        if let LeasePhase::Holds(_) = self.phase {
             self.held = self.before;
         }
     }
@@ -194,8 +196,9 @@ impl Machine {
         let me = self.me;
         let seen = (1..).zip(&self.seen).filter(|(machine, _)| *machine != me);
         let newest = seen.filter_map(|(_, seen)| seen.as_ref()?.slot.newest());
-        let held = newest.filter(|it| it.is == Is::Held);
-        self.dead = held.map(|it| Dead { instance: it.instance, epoch: it.epoch, slot: None }).collect();
+        let held = newest.filter(|it| it.is == MachineStatus::Held);
+        self.dead =
+            held.map(|it| DeadPrimary { instance: it.instance, epoch: it.epoch, slot: None }).collect();
     }
 
     /// Returns whether a look has succeeded.
@@ -228,14 +231,14 @@ impl Machine {
 
     pub(crate) fn state(&self, now: Duration) -> State {
         match &self.phase {
-            Phase::Lost(why) => State::Lost { why: why.clone() },
-            Phase::Claims => State::Claiming { epoch: self.epoch },
-            Phase::Holds(until) if until.is_zero() => State::Claiming { epoch: self.epoch },
-            Phase::Holds(until) => State::Ours { epoch: self.epoch, until: *until },
+            LeasePhase::Lost(why) => State::Lost { why: why.clone() },
+            LeasePhase::Claims => State::Claiming { epoch: self.epoch },
+            LeasePhase::Holds(until) if until.is_zero() => State::Claiming { epoch: self.epoch },
+            LeasePhase::Holds(until) => State::Ours { epoch: self.epoch, until: *until },
             _ => {
                 let others = self.others().filter_map(|(machine, seen)| {
                     Some((machine, seen?))
-                        .filter(|(_, seen)| seen.slot.newest().is_some_and(|it| it.is == Is::Held))
+                        .filter(|(_, seen)| seen.slot.newest().is_some_and(|it| it.is == MachineStatus::Held))
                 });
                 let main = others.max_by_key(|(_, seen)| seen.slot.held());
                 State::Watching {
@@ -253,31 +256,31 @@ impl Machine {
     /// Returns whether no record of ours blocks another machine, and this is known from the arbiter.
     pub(crate) fn is_idle(&self) -> bool {
         match self.phase {
-            Phase::Begins | Phase::Settles(_) | Phase::Lost(_) => true,
-            Phase::Watches(_) => self.put.is_none(),
-            Phase::Claims | Phase::Holds(_) | Phase::Leaves => false,
+            LeasePhase::Begins | LeasePhase::Settles(_) | LeasePhase::Lost(_) => true,
+            LeasePhase::Watches(_) => self.put.is_none(),
+            LeasePhase::Claims | LeasePhase::Holds(_) | LeasePhase::Leaves => false,
         }
     }
 
     /// Returns the next action. The caller must report its result before it asks again.
-    pub(crate) fn next(&mut self, now: Duration) -> Next {
-        if matches!(self.phase, Phase::Lost(_)) {
-            return Next::Over;
+    pub(crate) fn next(&mut self, now: Duration) -> LeaseAction {
+        if matches!(self.phase, LeasePhase::Lost(_)) {
+            return LeaseAction::Over;
         }
         let due = self.put.filter(|put| put.from <= now);
         // After a sleep it looks before it writes anything, because another machine may be using its name.
         let slept = self.looked.is_none_or(|looked| looked + self.header.period / 2 < now);
         if let Some(put) = due.filter(|_| !slept) {
             let first = put.first.unwrap_or(now);
-            self.put = Some(Put { first: Some(first), ..put });
-            return Next::Write(put.record.at(), put.record.encode(&self.header.identity));
+            self.put = Some(PendingRecord { first: Some(first), ..put });
+            return LeaseAction::Write(put.record.at(), put.record.encode(&self.header.identity));
         }
         if self.look_at <= now {
             self.looks = Some(now);
-            return Next::Look;
+            return LeaseAction::Look;
         }
         let waits = self.put.filter(|_| due.is_none()).map(|put| put.from);
-        Next::Wait(waits.map_or(self.look_at, |from| from.min(self.look_at)))
+        LeaseAction::Wait(waits.map_or(self.look_at, |from| from.min(self.look_at)))
     }
 
     /// Takes the result of a write.
@@ -289,15 +292,15 @@ impl Machine {
             // period.
             self.trouble = Some(format!("the arbiter cannot be written: {error}"));
             self.free[copy] = now + self.header.period;
-            self.put = Some(Put { from: now + self.header.period / 4, ..put });
+            self.put = Some(PendingRecord { from: now + self.header.period / 4, ..put });
             return;
         }
         self.put = None;
         self.own[copy] = Some(put.record);
-        self.done = Some(Done { first: put.first.unwrap_or(now), at: now });
+        self.done = Some(WrittenRecord { first: put.first.unwrap_or(now), at: now });
         match &mut self.phase {
-            Phase::Settles(since) => *since = Some(now),
-            Phase::Claims | Phase::Holds(_) | Phase::Leaves => self.look_at = now,
+            LeasePhase::Settles(since) => *since = Some(now),
+            LeasePhase::Claims | LeasePhase::Holds(_) | LeasePhase::Leaves => self.look_at = now,
             _ => {}
         }
         if !self.again {
@@ -306,21 +309,24 @@ impl Machine {
     }
 
     /// Takes the results of a look, from machine 0 to the last.
-    pub(crate) fn looked(&mut self, now: Duration, reads: Vec<Read>) {
+    pub(crate) fn looked(&mut self, now: Duration, reads: Vec<SlotRead>) {
         let Some(begun) = self.looks.take() else { return };
         let (quarter, identity) = (self.header.period / 4, self.header.identity);
         self.look_at = (begun + quarter).max(now);
         let mut reads = reads.into_iter();
         let headers = reads.next().into_iter().flatten().flatten();
-        let mut headers = headers.filter_map(|bytes| Header::decode(&bytes).ok());
+        let mut headers = headers.filter_map(|bytes| ArbiterHeader::decode(&bytes).ok());
         let is_ours = headers.clone().any(|header| header.identity == identity);
         if headers.any(|header| header.identity != identity) {
             return self.lose("the arbiter has been made anew: start again");
         }
-        let slot = |(machine, [one, two]): (u8, Read)| -> Result<Slot> {
-            Ok(Slot([Copy::of(one, machine, 0, &identity)?, Copy::of(two, machine, 1, &identity)?]))
+        let slot = |(machine, [one, two]): (u8, SlotRead)| -> Result<RecordSlot> {
+            Ok(RecordSlot([
+                SlotCopy::of(one, machine, 0, &identity)?,
+                SlotCopy::of(two, machine, 1, &identity)?,
+            ]))
         };
-        let slots: Vec<Slot> = match (1..).zip(reads).map(slot).collect() {
+        let slots: Vec<RecordSlot> = match (1..).zip(reads).map(slot).collect() {
             Ok(slots) => slots,
             Err(error) => {
                 self.trouble = Some(format!("the arbiter cannot be read: {error}"));
@@ -334,24 +340,24 @@ impl Machine {
         self.looked = Some(begun);
         for (seen, slot) in self.seen.iter_mut().zip(slots) {
             *seen = match *seen {
-                Some(Seen { slot: was, since, quiet }) if was == slot => {
-                    Some(Seen { slot, since, quiet: quiet || begun >= since + self.header.period })
+                Some(SeenSlot { slot: was, since, quiet }) if was == slot => {
+                    Some(SeenSlot { slot, since, quiet: quiet || begun >= since + self.header.period })
                 }
-                _ => Some(Seen { slot, since: now, quiet: false }),
+                _ => Some(SeenSlot { slot, since: now, quiet: false }),
             };
         }
         self.dead.retain_mut(|dead| {
-            let is_it = |slot: &Slot| {
+            let is_it = |slot: &RecordSlot| {
                 slot.newest().is_some_and(|it| (it.instance, it.epoch) == (dead.instance, dead.epoch))
             };
             let slot = self.seen.iter().flatten().map(|seen| seen.slot).find(is_it);
             slot.is_some_and(|slot| *dead.slot.get_or_insert(slot) == slot)
         });
         let unreadable =
-            |(_, seen): &(u8, Option<&Seen>)| seen.is_some_and(|seen| seen.slot.newest().is_none());
+            |(_, seen): &(u8, Option<&SeenSlot>)| seen.is_some_and(|seen| seen.slot.newest().is_none());
         let trouble = self.others().find(unreadable).map(|(machine, _)| self.unreadable(machine));
         self.trouble = trouble;
-        if !matches!(self.phase, Phase::Begins)
+        if !matches!(self.phase, LeasePhase::Begins)
             && let Some(why) = self.is_another()
         {
             return self.lose(why);
@@ -365,49 +371,49 @@ impl Machine {
         // Only a look that began after our last write shows its effect.
         let settled = self.put.is_none() && self.done.is_none_or(|done| begun >= done.at);
         match self.phase {
-            Phase::Begins => match own.slot.newest() {
+            LeasePhase::Begins => match own.slot.newest() {
                 None => self.trouble = Some(self.unreadable(self.me)),
                 Some(newest) if own.quiet || own.slot.is_free() => self.begin(now, &own.slot, newest),
                 Some(_) => {}
             },
             // Before it announces itself it looks again, because the records that it builds on may have changed.
-            Phase::Settles(None) if self.put.is_some_and(|put| put.first.is_none()) => {
+            LeasePhase::Settles(None) if self.put.is_some_and(|put| put.first.is_none()) => {
                 match own.slot.newest() {
                     Some(newest) if own.quiet || own.slot.is_free() => self.begin(now, &own.slot, newest),
-                    _ => (self.phase, self.put) = (Phase::Begins, None),
+                    _ => (self.phase, self.put) = (LeasePhase::Begins, None),
                 }
             }
-            Phase::Settles(Some(since)) if begun >= since + self.header.period => {
-                self.phase = Phase::Watches(now);
+            LeasePhase::Settles(Some(since)) if begun >= since + self.header.period => {
+                self.phase = LeasePhase::Watches(now);
                 self.watch(now, &own.slot, may_heal);
             }
-            Phase::Watches(_) if settled => self.watch(now, &own.slot, may_heal),
-            Phase::Claims if settled => self.claim(now),
-            Phase::Holds(until) => self.hold(now, until, settled),
-            Phase::Leaves if settled => self.release(now),
+            LeasePhase::Watches(_) if settled => self.watch(now, &own.slot, may_heal),
+            LeasePhase::Claims if settled => self.claim(now),
+            LeasePhase::Holds(until) => self.hold(now, until, settled),
+            LeasePhase::Leaves if settled => self.release(now),
             _ => {}
         }
     }
 
     /// Announces this instance, continuing from the records of earlier ones.
-    fn begin(&mut self, now: Duration, slot: &Slot, newest: Record) {
+    fn begin(&mut self, now: Duration, slot: &RecordSlot, newest: MachineRecord) {
         self.own = slot.0.map(|copy| match copy {
-            Copy::Right(record) => Some(record),
-            Copy::Wrong(_) => None,
+            SlotCopy::Right(record) => Some(record),
+            SlotCopy::Wrong(_) => None,
         });
         (self.epoch, self.held, self.serial) = (slot.epoch(), slot.held(), newest.serial);
-        self.put(now, Is::Here);
-        self.phase = Phase::Settles(None);
+        self.put(now, MachineStatus::Here);
+        self.phase = LeasePhase::Settles(None);
     }
 
-    fn watch(&mut self, now: Duration, own: &Slot, may_heal: bool) {
-        let Phase::Watches(from) = self.phase else { return };
+    fn watch(&mut self, now: Duration, own: &RecordSlot, may_heal: bool) {
+        let LeasePhase::Watches(from) = self.phase else { return };
         match self.wish {
-            Wish::Main(floor) if now >= from && self.in_the_way().next().is_none() => {
+            LeaseWish::Main(floor) if now >= from && self.in_the_way().next().is_none() => {
                 self.put_claim(now, floor)
             }
             // Invalid copies of our own slot are written again, one after the other.
-            _ if own.is_hurt() && may_heal => self.put(now, Is::Nothing),
+            _ if own.is_hurt() && may_heal => self.put(now, MachineStatus::Nothing),
             _ => {}
         }
     }
@@ -418,8 +424,8 @@ impl Machine {
         match behind < 1 << 61 {
             true => {
                 self.epoch = epoch_behind(behind, self.me);
-                self.phase = Phase::Claims;
-                self.put(now, Is::Claiming);
+                self.phase = LeasePhase::Claims;
+                self.put(now, MachineStatus::Claiming);
             }
             false => {
                 self.trouble = Some("there are no epochs left: make an arbiter and an archive anew".into())
@@ -429,10 +435,10 @@ impl Machine {
 
     /// Decides after its claim was written and looked at.
     fn claim(&mut self, now: Duration) {
-        let Wish::Main(floor) = self.wish else { return self.back_off(now) };
+        let LeaseWish::Main(floor) = self.wish else { return self.back_off(now) };
         let (me, mut yields, mut waits) = (self.me, false, false);
         for (machine, seen) in self.in_the_way() {
-            let claims = seen.slot.newest().is_some_and(|it| it.is == Is::Claiming);
+            let claims = seen.slot.newest().is_some_and(|it| it.is == MachineStatus::Claiming);
             // Of two claims, the machine with the smaller number waits until the other one has backed off.
             match claims && machine > me {
                 true => waits = true,
@@ -446,8 +452,8 @@ impl Machine {
             (.., true) => self.put_claim(now, floor),
             _ => {
                 (self.before, self.held) = (self.held, self.epoch);
-                self.phase = Phase::Holds(Duration::ZERO);
-                self.put(now, Is::Held);
+                self.phase = LeasePhase::Holds(Duration::ZERO);
+                self.put(now, MachineStatus::Held);
             }
         }
     }
@@ -463,14 +469,14 @@ impl Machine {
         if now < until || self.in_the_way().next().is_none() {
             let until = until.max(done.first + self.header.period.saturating_sub(self.margin));
             self.dead.clear();
-            self.phase = Phase::Holds(until);
+            self.phase = LeasePhase::Holds(until);
         }
         self.renew(done);
     }
 
-    fn renew(&mut self, done: Done) {
+    fn renew(&mut self, done: WrittenRecord) {
         let period = self.header.period;
-        self.put(done.first + period / 4, Is::Held);
+        self.put(done.first + period / 4, MachineStatus::Held);
         let Some(put) = &mut self.put else { return };
         // The record after this one must wait until the other copy is free. Write this one half a period before that,
         // so that the right lasts.
@@ -484,39 +490,39 @@ impl Machine {
         if let Some(put) = self.put.take() {
             self.serial = put.record.serial - 1;
         }
-        self.phase = Phase::Watches(now);
-        self.put(now, Is::Nothing);
+        self.phase = LeasePhase::Watches(now);
+        self.put(now, MachineStatus::Nothing);
     }
 
     fn back_off(&mut self, now: Duration) {
         let quarter = self.header.period / 4;
         let chance = quarter * 3 * (self.chance() % 1024) as u32 / 1024;
-        self.phase = Phase::Watches(now + quarter + chance);
-        self.put(now, Is::Nothing);
+        self.phase = LeasePhase::Watches(now + quarter + chance);
+        self.put(now, MachineStatus::Nothing);
     }
 
-    fn put(&mut self, from: Duration, is: Is) {
+    fn put(&mut self, from: Duration, is: MachineStatus) {
         self.serial += 1;
         let (machine, epoch, held) = (self.me, self.epoch, self.held);
-        let record = Record { machine, is, epoch, held, serial: self.serial, instance: self.instance };
-        self.put = Some(Put { record, from: from.max(self.free[record.copy()]), first: None });
+        let record = MachineRecord { machine, is, epoch, held, serial: self.serial, instance: self.instance };
+        self.put = Some(PendingRecord { record, from: from.max(self.free[record.copy()]), first: None });
     }
 
     fn lose(&mut self, why: impl Into<String>) {
-        self.phase = Phase::Lost(why.into());
+        self.phase = LeasePhase::Lost(why.into());
         self.put = None;
     }
 
     /// Skips the look after a write, for the canary test.
     fn believe(&mut self, now: Duration) {
         match (&self.phase, self.done) {
-            (Phase::Claims, _) => {
+            (LeasePhase::Claims, _) => {
                 self.held = self.epoch;
-                self.phase = Phase::Holds(Duration::ZERO);
-                self.put(now, Is::Held);
+                self.phase = LeasePhase::Holds(Duration::ZERO);
+                self.put(now, MachineStatus::Held);
             }
-            (Phase::Holds(until), Some(done)) => {
-                self.phase = Phase::Holds((*until).max(done.first + self.header.period - self.margin));
+            (LeasePhase::Holds(until), Some(done)) => {
+                self.phase = LeasePhase::Holds((*until).max(done.first + self.header.period - self.margin));
                 self.renew(done);
             }
             _ => {}
@@ -527,7 +533,7 @@ impl Machine {
     fn is_another(&self) -> Option<String> {
         let own = self.seen[usize::from(self.me) - 1]?;
         let strange = own.slot.0.into_iter().zip(self.own).find_map(|(copy, own)| match copy {
-            Copy::Right(record) if own != Some(record) => {
+            SlotCopy::Right(record) if own != Some(record) => {
                 Some(record).filter(|record| self.put.is_none_or(|put| put.record != *record))
             }
             _ => None,
@@ -546,27 +552,30 @@ impl Machine {
     /// Sets the next look to when another machine may become quiet. If that time came during this look, it looks at
     /// once.
     fn wake(&mut self, begun: Duration, now: Duration) {
-        if matches!(self.phase, Phase::Claims | Phase::Holds(_) | Phase::Leaves | Phase::Lost(_)) {
+        if matches!(
+            self.phase,
+            LeasePhase::Claims | LeasePhase::Holds(_) | LeasePhase::Leaves | LeasePhase::Lost(_)
+        ) {
             return;
         }
         let period = self.header.period;
         let waited = self.seen.iter().flatten().filter(|seen| !seen.quiet).map(|seen| seen.since + period);
         let from = match self.phase {
-            Phase::Watches(from) => Some(from),
-            Phase::Settles(since) => since.map(|since| since + period),
+            LeasePhase::Watches(from) => Some(from),
+            LeasePhase::Settles(since) => since.map(|since| since + period),
             _ => None,
         };
         let soonest = waited.chain(from).filter(|at| *at > begun).min();
         self.look_at = soonest.map_or(self.look_at, |at| at.max(now).min(self.look_at));
     }
 
-    fn others(&self) -> impl Iterator<Item = (u8, Option<&Seen>)> {
+    fn others(&self) -> impl Iterator<Item = (u8, Option<&SeenSlot>)> {
         let all = (1..).zip(self.seen.iter().map(Option::as_ref));
         all.filter(move |(machine, _)| *machine != self.me)
     }
 
     /// Returns the other machines that may have the right, or may get it.
-    fn in_the_way(&self) -> impl Iterator<Item = (u8, &Seen)> {
+    fn in_the_way(&self) -> impl Iterator<Item = (u8, &SeenSlot)> {
         self.others().filter_map(|(machine, seen)| Some((machine, seen?))).filter(|(_, seen)| {
             match seen.slot.newest() {
                 None => true,
@@ -605,7 +614,7 @@ mod tests {
 
     /// An arbiter of two machines, in memory.
     struct Arbiter {
-        header: Header,
+        header: ArbiterHeader,
         /// By index of the copies.
         places: Vec<Bytes>,
     }
@@ -613,46 +622,46 @@ mod tests {
     impl Arbiter {
         fn new() -> Self {
             let names = vec!["mars".to_owned(), "venus".to_owned()];
-            let header = Header { identity: [7; 16], period: Duration::from_secs(4), floor: 0, names };
+            let header = ArbiterHeader { identity: [7; 16], period: Duration::from_secs(4), floor: 0, names };
             let mut places = vec![Bytes::from(vec![0; PLACE]); 32];
             for copy in 0..2 {
                 places[copy * 16] = header.encode();
                 for machine in 1..=2 {
-                    let record = Record::fresh(machine, copy);
+                    let record = MachineRecord::fresh(machine, copy);
                     places[(record.at() / PER) as usize] = record.encode(&header.identity);
                 }
             }
             Self { header, places }
         }
 
-        fn machine(&self, me: u8) -> Machine {
-            Machine::new(self.header.clone(), me, [me; 16], 5)
+        fn machine(&self, me: u8) -> LeaseMachine {
+            LeaseMachine::new(self.header.clone(), me, [me; 16], 5)
         }
 
         /// Performs an action at once.
-        fn does(&mut self, machine: &mut Machine, next: Next, now: Duration) {
+        fn does(&mut self, machine: &mut LeaseMachine, next: LeaseAction, now: Duration) {
             match next {
-                Next::Look => {
+                LeaseAction::Look => {
                     let read = |place: usize| Ok(self.places[place].clone());
                     let reads = (0..=2).map(|machine| [read(machine), read(16 + machine)]).collect();
                     machine.looked(now, reads);
                 }
-                Next::Write(at, bytes) => {
+                LeaseAction::Write(at, bytes) => {
                     self.places[(at / PER) as usize] = bytes;
                     machine.wrote(now, Ok(()));
                 }
-                Next::Wait(until) => assert!(until > now),
-                Next::Over => panic!("{:?}", machine.state(now)),
+                LeaseAction::Wait(until) => assert!(until > now),
+                LeaseAction::Over => panic!("{:?}", machine.state(now)),
             }
         }
 
         /// Continues until this condition holds. Returns when that is.
         fn until(
             &mut self,
-            machine: &mut Machine,
+            machine: &mut LeaseMachine,
             mut now: Duration,
-            is_so: impl Fn(&Machine, &Next) -> bool,
-        ) -> (Duration, Next) {
+            is_so: impl Fn(&LeaseMachine, &LeaseAction) -> bool,
+        ) -> (Duration, LeaseAction) {
             for _ in 0..100_000 {
                 let next = machine.next(now);
                 if is_so(machine, &next) {
@@ -665,11 +674,11 @@ mod tests {
         }
 
         /// Makes it the primary, up to the point where it will submit its next record.
-        fn main(&mut self, machine: &mut Machine, now: Duration) -> (Duration, Next) {
-            machine.wish(now, Wish::Main(0));
+        fn main(&mut self, machine: &mut LeaseMachine, now: Duration) -> (Duration, LeaseAction) {
+            machine.wish(now, LeaseWish::Main(0));
             self.until(machine, now, |machine, next| {
-                matches!(machine.phase, Phase::Holds(until) if !until.is_zero())
-                    && matches!(next, Next::Write(..))
+                matches!(machine.phase, LeasePhase::Holds(until) if !until.is_zero())
+                    && matches!(next, LeaseAction::Write(..))
             })
         }
     }
@@ -678,9 +687,9 @@ mod tests {
     fn who_has_written_nothing_was_never_the_main_one() {
         let mut arbiter = Arbiter::new();
         let (mut mars, mut venus) = (arbiter.machine(1), arbiter.machine(2));
-        let last = |machine: &Machine| machine.last().map(|(name, held)| format!("{name} {held}"));
+        let last = |machine: &LeaseMachine| machine.last().map(|(name, held)| format!("{name} {held}"));
         let (mut now, _) = arbiter.main(&mut mars, Duration::ZERO);
-        mars.wish(now, Wish::Watch);
+        mars.wish(now, LeaseWish::Watch);
         (now, _) = arbiter.until(&mut mars, now, |mars, _| mars.is_idle());
         for (is_on_its_way, held) in [(false, "venus 2"), (true, "venus 18")] {
             let mut write;
@@ -688,10 +697,10 @@ mod tests {
             assert_eq!(last(&venus).as_deref(), Some(held));
             if !is_on_its_way {
                 arbiter.does(&mut venus, write, now);
-                write = Next::Wait(Duration::MAX);
+                write = LeaseAction::Wait(Duration::MAX);
             }
             venus.forgo();
-            venus.wish(now, Wish::Watch);
+            venus.wish(now, LeaseWish::Watch);
             arbiter.does(&mut venus, write, now);
             (now, _) = arbiter.until(&mut venus, now, |venus, _| venus.is_idle());
             (now, _) = arbiter.until(&mut venus, now, |venus, _| last(venus).as_deref() == Some("mars 1"));
@@ -707,11 +716,11 @@ mod tests {
         let mut mars = arbiter.machine(1);
         let (now, write) = arbiter.main(&mut mars, Duration::ZERO);
         arbiter.does(&mut mars, write, now);
-        mars.wish(now, Wish::Watch);
+        mars.wish(now, LeaseWish::Watch);
         let next = mars.next(now);
-        assert!(matches!(next, Next::Look) && !mars.is_idle(), "{next:?}");
+        assert!(matches!(next, LeaseAction::Look) && !mars.is_idle(), "{next:?}");
         arbiter.does(&mut mars, next, now);
-        assert!(matches!(mars.next(now), Next::Write(..)));
+        assert!(matches!(mars.next(now), LeaseAction::Write(..)));
         let (now, _) = arbiter.until(&mut mars, now, |mars, _| mars.is_idle());
         // Another machine may have the lease at once.
         let mut venus = arbiter.machine(2);

@@ -22,9 +22,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use nine_block::{Device, Error, Kind, Result, Right};
 
-use crate::jobs::Waiters;
+use crate::jobs::WaiterList;
 pub use arbiter::{Arbiter, format, reset, shown};
-use machine::{Machine, Next, Wish};
+use machine::{LeaseAction, LeaseMachine, LeaseWish};
 
 /// A period for most uses: a dead primary is replaced after about five seconds.
 pub const PERIOD: Duration = Duration::from_secs(4);
@@ -84,17 +84,17 @@ pub struct Main {
 
 /// An instance of a machine at an arbiter: one run of its program. Cheap to clone.
 #[derive(Clone)]
-pub struct Lease(Arc<Inner>);
+pub struct Lease(Arc<LeaseShared>);
 
-struct Inner {
+struct LeaseShared {
     device: Arc<dyn Device>,
     clock: Arc<dyn Clock>,
     machines: u8,
-    shared: Mutex<Shared>,
+    shared: Mutex<LeaseState>,
 }
 
-struct Shared {
-    machine: Machine,
+struct LeaseState {
+    machine: LeaseMachine,
     /// The right with our present epoch.
     right: Option<Arc<Right>>,
     /// The claim will be forced after the first look.
@@ -102,7 +102,7 @@ struct Shared {
     ends: bool,
     /// A request has changed.
     poked: bool,
-    waiters: Waiters,
+    waiters: WaiterList,
 }
 
 impl Lease {
@@ -122,15 +122,15 @@ impl Lease {
         let instance = instance.try_into().expect("16 bytes");
         let seed = u64::from_le_bytes(seed.try_into().expect("8 bytes"));
         let machines = header.names.len() as u8;
-        let shared = Shared {
-            machine: Machine::new(header, me, instance, seed),
+        let shared = LeaseState {
+            machine: LeaseMachine::new(header, me, instance, seed),
             right: None,
             force: false,
             ends: false,
             poked: false,
-            waiters: Waiters::default(),
+            waiters: WaiterList::default(),
         };
-        Ok(Self(Arc::new(Inner { device, clock, machines, shared: Mutex::new(shared) })))
+        Ok(Self(Arc::new(LeaseShared { device, clock, machines, shared: Mutex::new(shared) })))
     }
 
     /// Does the work, until the lease is lost or [`end`](Self::end) was called. The caller must poll it continually, on
@@ -141,15 +141,15 @@ impl Lease {
                 let mut shared = self.shared();
                 shared.poked = false;
                 match shared.ends {
-                    true => Next::Over,
+                    true => LeaseAction::Over,
                     false => shared.machine.next(self.0.clock.now()),
                 }
             };
             match next {
-                Next::Look => self.look().await,
-                Next::Write(at, bytes) => self.write(at, bytes).await,
-                Next::Wait(until) => self.wait(until).await,
-                Next::Over => return,
+                LeaseAction::Look => self.look().await,
+                LeaseAction::Write(at, bytes) => self.write(at, bytes).await,
+                LeaseAction::Wait(until) => self.wait(until).await,
+                LeaseAction::Over => return,
             }
         }
     }
@@ -218,7 +218,7 @@ impl Lease {
         {
             let mut shared = self.shared();
             shared.end_right("the lease has been given back");
-            shared.machine.wish(self.0.clock.now(), Wish::Watch);
+            shared.machine.wish(self.0.clock.now(), LeaseWish::Watch);
             shared.force = false;
             shared.poke();
         }
@@ -240,10 +240,10 @@ impl Lease {
     }
 
     async fn claims(&self, floor: u64, force: bool) -> Result<Arc<Right>> {
-        let wish = Wishes(self);
+        let wish = ClaimGuard(self);
         {
             let mut shared = self.shared();
-            shared.machine.wish(self.0.clock.now(), Wish::Main(floor));
+            shared.machine.wish(self.0.clock.now(), LeaseWish::Main(floor));
             match force && shared.machine.has_looked() {
                 true => shared.machine.force(),
                 false => shared.force = force,
@@ -297,7 +297,7 @@ impl Lease {
         .await;
     }
 
-    fn tell(&self, what: impl FnOnce(&mut Machine, Duration)) {
+    fn tell(&self, what: impl FnOnce(&mut LeaseMachine, Duration)) {
         let (now, clock) = (self.0.clock.now(), self.0.clock.clone());
         let mut shared = self.shared();
         let shared = &mut *shared;
@@ -317,7 +317,7 @@ impl Lease {
         shared.waiters.wake();
     }
 
-    async fn until<T>(&self, mut ended: impl FnMut(&mut Shared, Duration) -> Option<T>) -> T {
+    async fn until<T>(&self, mut ended: impl FnMut(&mut LeaseState, Duration) -> Option<T>) -> T {
         poll_fn(|cx| {
             let mut shared = self.shared();
             match ended(&mut shared, self.0.clock.now()) {
@@ -331,24 +331,24 @@ impl Lease {
         .await
     }
 
-    fn shared(&self) -> MutexGuard<'_, Shared> {
+    fn shared(&self) -> MutexGuard<'_, LeaseState> {
         self.0.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A claim that is waited for. Dropping it stops the claim.
-struct Wishes<'a>(&'a Lease);
+struct ClaimGuard<'a>(&'a Lease);
 
-impl Drop for Wishes<'_> {
+impl Drop for ClaimGuard<'_> {
     fn drop(&mut self) {
         let mut shared = self.0.shared();
-        shared.machine.wish(self.0.0.clock.now(), Wish::Watch);
+        shared.machine.wish(self.0.0.clock.now(), LeaseWish::Watch);
         shared.end_right("nobody has waited for the lease");
         shared.poke();
     }
 }
 
-impl Shared {
+impl LeaseState {
     fn end_right(&mut self, why: &str) {
         if let Some(right) = self.right.take() {
             right.lose(why);

@@ -176,10 +176,14 @@ impl Disk {
     fn rot(&mut self, machines: u8) {
         let (machine, copy) = (1 + self.rng.below(u64::from(machines)) as u8, self.rng.below(2) as usize);
         let is_right = |copy: usize| {
-            let it = arbiter::Header::decode(&self.place(0)).expect("headers are not hurt");
-            let copy =
-                arbiter::Copy::of(Ok(self.place(arbiter::at(machine, copy))), machine, copy, &it.identity);
-            matches!(copy, Ok(arbiter::Copy::Right(_)))
+            let it = arbiter::ArbiterHeader::decode(&self.place(0)).expect("headers are not hurt");
+            let copy = arbiter::SlotCopy::of(
+                Ok(self.place(arbiter::at(machine, copy))),
+                machine,
+                copy,
+                &it.identity,
+            );
+            matches!(copy, Ok(arbiter::SlotCopy::Right(_)))
         };
         if is_right(1 - copy) || self.faults.both {
             let at = arbiter::at(machine, copy);
@@ -577,9 +581,9 @@ impl World {
             let slot = |machine| {
                 let read = |copy| {
                     let read = ready((&arbiter as &dyn Device).read(arbiter::at(machine, copy), 8));
-                    arbiter::Copy::of(read, machine, copy, &header.identity).unwrap()
+                    arbiter::SlotCopy::of(read, machine, copy, &header.identity).unwrap()
                 };
-                arbiter::Slot([read(0), read(1)])
+                arbiter::RecordSlot([read(0), read(1)])
             };
             header.machines().any(|machine| slot(machine).newest().is_none())
         };

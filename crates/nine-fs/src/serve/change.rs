@@ -7,10 +7,10 @@ use nine_io::server::xattr::{XATTR_CREATE, XATTR_REPLACE, XattrInput};
 use nine_io::server::{Reply, Request};
 use nine_proto::{Errno, Make, NOGID, Op as Asked, OpenFlags, Perm, Qid, RenameMode, SetAttr, TimeSet, mode};
 
-use super::node::{File, NewXattr, Node, Opened, View};
-use crate::archive::{Archive, State, errno};
-use crate::fs::{Fs, NewAcls, Op, Stop, TARGET_MOST};
-use crate::item::{APPEND, Attributes};
+use super::node::{ArchiveNode, NewXattr, OpenedFile, TreeFile, TreeView};
+use crate::archive::{Archive, ArchiveState, errno};
+use crate::fs::{ArchiveFs, FsResult, NewAcls, OperationStop, TARGET_MAX};
+use crate::item::{APPEND, InodeAttributes};
 use crate::users::{EXECUTE, WRITE};
 
 /// The sticky bit of a directory.
@@ -18,14 +18,14 @@ const STICKY: u32 = 0o1000;
 
 impl Archive {
     /// Checks that changes are still possible.
-    pub(super) fn is_well(&self, state: &State) -> Op<()> {
+    pub(super) fn is_well(&self, state: &ArchiveState) -> FsResult<()> {
         match &state.stopped {
             Some(error) => Err(errno(error).into()),
             None => Ok(()),
         }
     }
 
-    pub(super) fn change(&self, req: &Request, state: &mut State, file: &File) -> Op<Reply> {
+    pub(super) fn change(&self, req: &Request, state: &mut ArchiveState, file: &TreeFile) -> FsResult<Reply> {
         self.is_well(state)?;
         let (op, now) = (req.op(), self.time());
         let person = self.person(req, state);
@@ -44,25 +44,26 @@ impl Archive {
                 person.may(&state.fs, (root, file.ino), &parent, EXECUTE)?;
                 let there = state.fs.lookup(root, file.ino, name)?;
                 if let Some(old) = there.filter(|_| reuse) {
-                    let Node::File(old) = &*state.meet(View::Main, old.ino, file.ino, name)? else {
+                    let ArchiveNode::File(old) = &*state.meet(TreeView::Main, old.ino, file.ino, name)?
+                    else {
                         unreachable!("what is met is a file")
                     };
                     return self.open_file(req, state, old, flags);
                 }
                 let ino = self.make(req, state, file.ino, name, (make, perm, gid))?;
-                let node = state.meet(View::Main, ino, file.ino, name)?;
+                let node = state.meet(TreeView::Main, ino, file.ino, name)?;
                 let node = match (&*node, make) {
-                    (Node::File(made), Make::File | Make::Dir) => {
+                    (ArchiveNode::File(made), Make::File | Make::Dir) => {
                         // Open it regardless of its permissions, because this client has created it.
                         let append = flags.has(OpenFlags::APPEND);
-                        let open = Opened { number: state.number(), append, writes: flags.writes() };
-                        Arc::new(Node::File(File { open: Some(open), ..made.clone() }))
+                        let open = OpenedFile { number: state.number(), append, writes: flags.writes() };
+                        Arc::new(ArchiveNode::File(TreeFile { open: Some(open), ..made.clone() }))
                     }
                     // Other kinds of files cannot be read, so the fid only moves to the new file.
                     _ => node,
                 };
                 let qid = self.qid(state, &node)?;
-                if let Node::File(File { live: Some(live), open: Some(open), .. }) = &*node
+                if let ArchiveNode::File(TreeFile { live: Some(live), open: Some(open), .. }) = &*node
                     && qid.ty & Qid::EXCL != 0
                 {
                     live.take(open.number);
@@ -71,7 +72,7 @@ impl Archive {
             }
             Asked::Make { name, make, perm, gid } => {
                 let ino = self.make(req, state, file.ino, name, (make, perm, gid))?;
-                let made = state.meet(View::Main, ino, file.ino, name)?;
+                let made = state.meet(TreeView::Main, ino, file.ino, name)?;
                 Ok(Reply::Made(self.qid(state, &made)?))
             }
             Asked::Rename { name } => {
@@ -109,17 +110,17 @@ impl Archive {
                     Some(_) => {}
                     None => person.may(&state.fs, (root, file.ino), &it, WRITE)?,
                 }
-                Ok(Reply::Moved(Arc::new(Node::NewXattr(NewXattr::new(file, input)))))
+                Ok(Reply::Moved(Arc::new(ArchiveNode::NewXattr(NewXattr::new(file, input)))))
             }
             _ => Err(Errno::EBADF.into()),
         }
     }
 
     /// Returns the directory of the second fid.
-    fn second(&self, req: &Request) -> Op<u64> {
-        match &*req.node2::<Node>()? {
-            Node::File(File { view: View::Main, ino, .. }) => Ok(*ino),
-            Node::File(_) | Node::Dumps | Node::Year(_) => Err(Errno::EXDEV.into()),
+    fn second(&self, req: &Request) -> FsResult<u64> {
+        match &*req.node2::<ArchiveNode>()? {
+            ArchiveNode::File(TreeFile { view: TreeView::Main, ino, .. }) => Ok(*ino),
+            ArchiveNode::File(_) | ArchiveNode::Dumps | ArchiveNode::Year(_) => Err(Errno::EXDEV.into()),
             _ => Err(Errno::EBADF.into()),
         }
     }
@@ -127,11 +128,11 @@ impl Archive {
     fn make(
         &self,
         req: &Request,
-        state: &mut State,
+        state: &mut ArchiveState,
         dir: u64,
         name: &[u8],
         (make, perm, gid): (Make<'_>, Perm, u32),
-    ) -> Op<u64> {
+    ) -> FsResult<u64> {
         let (person, now) = (self.person(req, state), self.time());
         let root = state.fs.mem.root;
         let parent = state.fs.attributes(root, dir)?;
@@ -145,7 +146,7 @@ impl Archive {
             }
             Make::Dir => mode::S_IFDIR,
             Make::Symlink(b"") => return Err(Errno::ENOENT.into()),
-            Make::Symlink(target) if target.len() > TARGET_MOST => {
+            Make::Symlink(target) if target.len() > TARGET_MAX => {
                 return Err(Errno::ENAMETOOLONG.into());
             }
             Make::Symlink(_) => mode::S_IFLNK,
@@ -175,7 +176,7 @@ impl Archive {
         let gid = if gid == NOGID || set_gid { parent.gid } else { gid };
         let (major, minor) = if let Make::Node { major, minor, .. } = make { (major, minor) } else { (0, 0) };
         let by = person.number();
-        let mut it = Attributes {
+        let mut it = InodeAttributes {
             mode: ty | bits,
             uid: by,
             gid,
@@ -186,7 +187,7 @@ impl Archive {
             mtime: now,
             ctime: now,
             btime: now,
-            ..Attributes::default()
+            ..InodeAttributes::default()
         };
         it.set_special(perm.special);
         let content = if let Make::Symlink(target) = make { target } else { b"" };
@@ -197,7 +198,7 @@ impl Archive {
 
     /// Checks that the user may remove a name from a directory. In a sticky directory that needs the owner of the file
     /// or of the directory.
-    fn may_take(&self, req: &Request, state: &State, dir: u64, name: &[u8]) -> Op<()> {
+    fn may_take(&self, req: &Request, state: &ArchiveState, dir: u64, name: &[u8]) -> FsResult<()> {
         let person = self.person(req, state);
         let root = state.fs.mem.root;
         let parent = state.fs.attributes(root, dir)?;
@@ -213,13 +214,13 @@ impl Archive {
     fn unlink(
         &self,
         req: &Request,
-        state: &mut State,
+        state: &mut ArchiveState,
         dir: u64,
         name: &[u8],
         only: Option<bool>,
-    ) -> Op<Reply> {
+    ) -> FsResult<Reply> {
         self.may_take(req, state, dir, name)?;
-        let State { fs, lives, .. } = state;
+        let ArchiveState { fs, lives, .. } = state;
         let ino = fs.unlink(dir, name, only, |ino| lives.has(ino), self.time())?;
         lives.lost(ino);
         self.renamed(state, name);
@@ -229,22 +230,22 @@ impl Archive {
     fn rename(
         &self,
         req: &Request,
-        state: &mut State,
+        state: &mut ArchiveState,
         from: (u64, &[u8]),
         to: (u64, &[u8]),
         how: RenameMode,
-    ) -> Op<Reply> {
+    ) -> FsResult<Reply> {
         self.may_take(req, state, from.0, from.1)?;
         match self.may_take(req, state, to.0, to.1) {
             // No file exists there yet.
-            Err(Stop::Error(error)) if error.errno == Errno::ENOENT => {}
+            Err(OperationStop::Error(error)) if error.errno == Errno::ENOENT => {}
             may => may?,
         }
         let there = match how {
             RenameMode::Replace => None,
             _ => state.fs.lookup(state.fs.mem.root, to.0, to.1)?,
         };
-        let State { fs, lives, .. } = state;
+        let ArchiveState { fs, lives, .. } = state;
         match (how, there) {
             (RenameMode::NoReplace, Some(_)) => return Err(Errno::EEXIST.into()),
             (RenameMode::Exchange, None) => return Err(Errno::ENOENT.into()),
@@ -266,7 +267,13 @@ impl Archive {
         Ok(Reply::Done)
     }
 
-    fn setattr(&self, req: &Request, state: &mut State, file: &File, set: &SetAttr<'_>) -> Op<Reply> {
+    fn setattr(
+        &self,
+        req: &Request,
+        state: &mut ArchiveState,
+        file: &TreeFile,
+        set: &SetAttr<'_>,
+    ) -> FsResult<Reply> {
         let (person, now, root) = (self.person(req, state), self.time(), state.fs.mem.root);
         let it = state.fs.attributes(root, file.ino)?;
         let by = person.number();
@@ -276,7 +283,7 @@ impl Archive {
                 mode::S_IFDIR => return Err(Errno::EISDIR.into()),
                 _ => return Err(Errno::EINVAL.into()),
             }
-            if size > crate::fs::SIZE_MOST {
+            if size > crate::fs::SIZE_MAX {
                 return Err(Errno::EFBIG.into());
             }
             let grows = it.flags & APPEND != 0 && set.special.is_none_or(|bits| bits & Qid::APPEND != 0);
@@ -318,8 +325,8 @@ impl Archive {
         let has_more = SetAttr { name: None, ..*set } != SetAttr::default();
         match place.filter(|(_, old, new)| **old != **new) {
             Some((dir, old, new)) => {
-                self.changing(state, file.ino, set, |State { fs, lives, .. }| {
-                    let also = |fs: &mut Fs| match has_more {
+                self.changing(state, file.ino, set, |ArchiveState { fs, lives, .. }| {
+                    let also = |fs: &mut ArchiveFs| match has_more {
                         true => fs.set_attributes(file.ino, set, by, now),
                         false => Ok(()),
                     };
@@ -336,18 +343,24 @@ impl Archive {
     }
 
     /// Changes attributes. Blocks beyond a smaller size are removed in the background.
-    pub(crate) fn set_attributes(&self, state: &mut State, ino: u64, set: &SetAttr<'_>, by: u32) -> Op<()> {
+    pub(crate) fn set_attributes(
+        &self,
+        state: &mut ArchiveState,
+        ino: u64,
+        set: &SetAttr<'_>,
+        by: u32,
+    ) -> FsResult<()> {
         self.changing(state, ino, set, |state| state.fs.set_attributes(ino, set, by, self.time()))
     }
 
     /// Runs a change of attributes, and starts the removal of blocks beyond a smaller size.
     fn changing(
         &self,
-        state: &mut State,
+        state: &mut ArchiveState,
         ino: u64,
         set: &SetAttr<'_>,
-        change: impl FnOnce(&mut State) -> Op<()>,
-    ) -> Op<()> {
+        change: impl FnOnce(&mut ArchiveState) -> FsResult<()>,
+    ) -> FsResult<()> {
         // There is one job for each file, even if it is truncated repeatedly.
         let has_job = state.fs.is_sheared(ino);
         change(state)?;
@@ -361,7 +374,12 @@ impl Archive {
     }
 
     /// Stores a new attribute when its fid is clunked. An incomplete value changes nothing.
-    pub(super) fn store_xattr(&self, req: &Request, state: &mut State, new: &NewXattr) -> Op<Reply> {
+    pub(super) fn store_xattr(
+        &self,
+        req: &Request,
+        state: &mut ArchiveState,
+        new: &NewXattr,
+    ) -> FsResult<Reply> {
         self.is_well(state)?;
         let (name, flags, value) = (new.input.name(), new.input.flags(), new.input.value()?);
         let Some(kind) = AclKind::of(name) else {

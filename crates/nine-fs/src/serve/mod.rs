@@ -24,11 +24,11 @@ use nine_proto::{
     mode,
 };
 
-use crate::archive::{Archive, State};
-use crate::fs::{Op, ROOT, Stop};
+use crate::archive::{Archive, ArchiveState};
+use crate::fs::{FsResult, OperationStop, ROOT};
 use crate::item::{APPEND, EXCLUSIVE};
 use crate::users::{EXECUTE, READ, WRITE};
-use node::{File, Node, Opened, View};
+use node::{ArchiveNode, OpenedFile, TreeFile, TreeView};
 
 impl FileServer for Archive {
     fn serve(&self, req: Req) -> Answer {
@@ -37,7 +37,7 @@ impl FileServer for Archive {
             let (answer, later) = req.later();
             let archive = self.clone();
             self.begin(async move {
-                let result = match later.node::<Node>() {
+                let result = match later.node::<ArchiveNode>() {
                     Ok(_) => archive.sync().await.map(|()| Reply::Done),
                     Err(error) => Err(error),
                 };
@@ -47,7 +47,7 @@ impl FileServer for Archive {
         }
         let stop = match self.once(&mut |state| self.perform_told(&req, state)) {
             Ok(reply) => return req.now(Ok(reply)),
-            Err(Stop::Error(error)) => return req.now(Err(error)),
+            Err(OperationStop::Error(error)) => return req.now(Err(error)),
             Err(stop) => stop,
         };
         let (answer, later) = req.later();
@@ -55,9 +55,9 @@ impl FileServer for Archive {
         self.begin(async move {
             let result = archive.again(stop, |state| archive.perform_told(&later, state)).await;
             let hurt = result.as_ref().err().filter(|error| error.errno == Errno::EIO).cloned();
-            let node = later.node::<Node>().ok().filter(|_| hurt.is_some());
+            let node = later.node::<ArchiveNode>().ok().filter(|_| hurt.is_some());
             later.respond(result);
-            if let (Some(Node::File(file)), Some(error)) = (node.as_deref(), hurt)
+            if let (Some(ArchiveNode::File(file)), Some(error)) = (node.as_deref(), hurt)
                 && !archive.state().ends()
             {
                 archive.hurt(file.view.dump(), file.ino, &error).await;
@@ -69,13 +69,13 @@ impl FileServer for Archive {
     /// Only for users that may read everything: a path reveals names in directories that others may not list.
     fn changes(&self, walk: &Request) -> Option<nine_proto::Result<Tap>> {
         let state = &mut *self.state();
-        let node = walk.node::<Node>().ok()?;
+        let node = walk.node::<ArchiveNode>().ok()?;
         if !self.person(walk, state).has_power() {
             return Some(Err(Errno::EACCES.into()));
         }
         match told::base(state, &node) {
             Ok(base) => Some(Ok(Tap { changes: state.changes.clone(), base })),
-            Err(Stop::Error(error)) => Some(Err(error)),
+            Err(OperationStop::Error(error)) => Some(Err(error)),
             // This would need a read of the device, for a root that was just walked to.
             Err(_) => Some(Err(Errno::EAGAIN.into())),
         }
@@ -107,7 +107,7 @@ impl Names for Archive {
 }
 
 impl Archive {
-    fn perform(&self, req: &Request, state: &mut State) -> Op<Reply> {
+    fn perform(&self, req: &Request, state: &mut ArchiveState) -> FsResult<Reply> {
         state.dumper.active = state.now;
         let op = req.op();
         match op {
@@ -119,7 +119,7 @@ impl Archive {
                 let (who, aname) = (&req.who().name, String::from_utf8_lossy(aname));
                 match &attached {
                     Ok(_) => self.note(format_args!("{who} attaches to `{aname}`")),
-                    Err(Stop::Error(why)) => {
+                    Err(OperationStop::Error(why)) => {
                         self.note(format_args!("{who} may not attach to `{aname}`: {why}"))
                     }
                     // The request will be tried again.
@@ -129,8 +129,8 @@ impl Archive {
             }
             _ => {}
         }
-        let node = req.node::<Node>()?;
-        if let Node::File(File { live: Some(live), ino, .. }) = &*node
+        let node = req.node::<ArchiveNode>()?;
+        if let ArchiveNode::File(TreeFile { live: Some(live), ino, .. }) = &*node
             && *ino != ROOT
             && !state.lives.has_made(live)
             && !matches!(op, Asked::Clunk)
@@ -140,18 +140,20 @@ impl Archive {
             return Err(Error::new(Errno::ESTALE, text).into());
         }
         match (&*node, &op) {
-            (Node::Xattr(value), &Asked::Read { offset, count }) => {
+            (ArchiveNode::Xattr(value), &Asked::Read { offset, count }) => {
                 let value = &value.bytes;
                 let from = usize::try_from(offset).unwrap_or(usize::MAX).min(value.len());
                 let to = from.saturating_add(count as usize).min(value.len());
                 return Ok(Reply::Read(Payload::Bytes(value.slice(from..to))));
             }
-            (Node::NewXattr(new), Asked::Write { offset, data }) => {
+            (ArchiveNode::NewXattr(new), Asked::Write { offset, data }) => {
                 return Ok(Reply::Wrote(new.input.write(*offset, data)?));
             }
-            (Node::NewXattr(new), Asked::Clunk) => return self.store_xattr(req, state, new),
-            (Node::Xattr(_) | Node::NewXattr(_), Asked::Clunk | Asked::Remove) => return Ok(Reply::Done),
-            (Node::Xattr(_) | Node::NewXattr(_), _) => return Err(Errno::EBADF.into()),
+            (ArchiveNode::NewXattr(new), Asked::Clunk) => return self.store_xattr(req, state, new),
+            (ArchiveNode::Xattr(_) | ArchiveNode::NewXattr(_), Asked::Clunk | Asked::Remove) => {
+                return Ok(Reply::Done);
+            }
+            (ArchiveNode::Xattr(_) | ArchiveNode::NewXattr(_), _) => return Err(Errno::EBADF.into()),
             _ => {}
         }
         match op {
@@ -164,7 +166,7 @@ impl Archive {
             Asked::Readdir { cookie } => return self.readdir(req, state, &node, cookie),
             _ => {}
         }
-        let Node::File(file) = &*node else { return self.at_dumps(req, state, &node, &op) };
+        let ArchiveNode::File(file) = &*node else { return self.at_dumps(req, state, &node, &op) };
         let root = state.root(file.view)?;
         match op {
             Asked::Open { flags } => self.open_file(req, state, file, flags),
@@ -189,7 +191,7 @@ impl Archive {
                 };
                 let size = value.len() as u64;
                 let value = XattrValue::new(value.into(), req, &state.xattr_limit)?;
-                Ok(Reply::Xattr { size, node: Arc::new(Node::Xattr(value)) })
+                Ok(Reply::Xattr { size, node: Arc::new(ArchiveNode::Xattr(value)) })
             }
             Asked::Lock(asked) => {
                 let want = Wanted::of(req, file.open()?.number, &asked)?;
@@ -213,7 +215,7 @@ impl Archive {
                 Ok(Reply::Done)
             }
             Asked::Stream { .. } | Asked::Sclose { .. } => Err(Errno::EOPNOTSUPP.into()),
-            _ if file.view != View::Main => {
+            _ if file.view != TreeView::Main => {
                 if let Asked::Remove = op {
                     file.release();
                 }
@@ -223,15 +225,15 @@ impl Archive {
         }
     }
 
-    fn attach(&self, req: &Request, state: &mut State, aname: &[u8]) -> Op<Reply> {
+    fn attach(&self, req: &Request, state: &mut ArchiveState, aname: &[u8]) -> FsResult<Reply> {
         self.person(req, state).attach()?;
         if state.closed_to_new {
             return Err(Error::new(Errno::EBUSY, "attach is off: its owner lets nobody new in").into());
         }
         let mut names = aname.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
         let mut node = match names.next() {
-            None | Some(b"main") => Node::main(state),
-            Some(b"dump") => Arc::new(Node::Dumps),
+            None | Some(b"main") => ArchiveNode::main(state),
+            Some(b"dump") => Arc::new(ArchiveNode::Dumps),
             Some(_) => {
                 return Err(
                     Error::new(Errno::ENOENT, "it has the trees `main` and `dump`, and no other").into()
@@ -249,16 +251,16 @@ impl Archive {
     fn walk(
         &self,
         req: &Request,
-        state: &mut State,
-        from: &Arc<Node>,
+        state: &mut ArchiveState,
+        from: &Arc<ArchiveNode>,
         names: impl Iterator<Item = impl AsRef<[u8]>>,
-    ) -> Op<Reply> {
+    ) -> FsResult<Reply> {
         let (mut node, mut qids) = (from.walked(), Walked::new());
         for name in names {
             match self.step(req, state, &node, name.as_ref()) {
                 Ok(next) => node = next,
-                Err(Stop::Error(error)) if qids.is_empty() => return Err(error.into()),
-                Err(Stop::Error(_)) => return Ok(Reply::Walk { qids, node: None }),
+                Err(OperationStop::Error(error)) if qids.is_empty() => return Err(error.into()),
+                Err(OperationStop::Error(_)) => return Ok(Reply::Walk { qids, node: None }),
                 Err(stop) => return Err(stop),
             }
             qids.push(self.qid(state, &node)?);
@@ -267,8 +269,14 @@ impl Archive {
     }
 
     /// Walks one name.
-    fn step(&self, req: &Request, state: &mut State, node: &Arc<Node>, name: &[u8]) -> Op<Arc<Node>> {
-        let Node::File(file) = &**node else { return self.step_in_dumps(state, node, name) };
+    fn step(
+        &self,
+        req: &Request,
+        state: &mut ArchiveState,
+        node: &Arc<ArchiveNode>,
+        name: &[u8],
+    ) -> FsResult<Arc<ArchiveNode>> {
+        let ArchiveNode::File(file) = &**node else { return self.step_in_dumps(state, node, name) };
         let root = state.root(file.view)?;
         let it = state.fs.attributes(root, file.ino)?;
         if !it.is_dir() {
@@ -277,7 +285,7 @@ impl Archive {
         self.person(req, state).may(&state.fs, (root, file.ino), &it, EXECUTE)?;
         if name == b".." {
             return match (file.view, file.ino) {
-                (View::Dump(generation), ROOT) => Ok(self.above_dump(state, generation)),
+                (TreeView::Dump(generation), ROOT) => Ok(self.above_dump(state, generation)),
                 (view, _) => state.meet(view, it.parent, it.parent, b".."),
             };
         }
@@ -285,7 +293,13 @@ impl Archive {
         state.meet(file.view, entry.ino, file.ino, name)
     }
 
-    fn open_file(&self, req: &Request, state: &mut State, file: &File, flags: OpenFlags) -> Op<Reply> {
+    fn open_file(
+        &self,
+        req: &Request,
+        state: &mut ArchiveState,
+        file: &TreeFile,
+        flags: OpenFlags,
+    ) -> FsResult<Reply> {
         let root = state.root(file.view)?;
         let it = state.fs.attributes(root, file.ino)?;
         let changes = flags.changes();
@@ -297,7 +311,7 @@ impl Archive {
             mode::S_IFLNK => return Err(Errno::ELOOP.into()),
             _ => return Err(Errno::ENXIO.into()),
         }
-        if changes && file.view != View::Main {
+        if changes && file.view != TreeView::Main {
             return Err(Errno::EROFS.into());
         }
         let want = match flags.0 & 3 {
@@ -320,15 +334,24 @@ impl Archive {
             let by = self.person(req, state).number();
             self.set_attributes(state, file.ino, &SetAttr { size: Some(0), ..SetAttr::default() }, by)?;
         }
-        let opened =
-            Opened { number: state.number(), append: flags.has(OpenFlags::APPEND), writes: flags.writes() };
-        let node = Arc::new(Node::File(File { open: Some(opened), ..file.clone() }));
+        let opened = OpenedFile {
+            number: state.number(),
+            append: flags.has(OpenFlags::APPEND),
+            writes: flags.writes(),
+        };
+        let node = Arc::new(ArchiveNode::File(TreeFile { open: Some(opened), ..file.clone() }));
         let qid = self.qid(state, &node)?;
         alone.inspect(|live| live.take(opened.number));
         Ok(Reply::Open { qid, iounit: 0, node })
     }
 
-    fn readdir(&self, req: &Request, state: &mut State, node: &Node, cookie: u64) -> Op<Reply> {
+    fn readdir(
+        &self,
+        req: &Request,
+        state: &mut ArchiveState,
+        node: &ArchiveNode,
+        cookie: u64,
+    ) -> FsResult<Reply> {
         let mut buf = req.dir_buf(state.users.clone());
         let stats = buf.wants_attrs();
         let own = self.qid(state, node)?;
@@ -338,7 +361,7 @@ impl Archive {
                 return Ok(Reply::Dir(buf));
             }
         }
-        let Node::File(file) = node else {
+        let ArchiveNode::File(file) = node else {
             for (at, (name, node)) in (3..).zip(self.list_dumps(state, node)) {
                 if at <= cookie {
                     continue;
@@ -346,7 +369,7 @@ impl Archive {
                 // A dump is listed even if its root cannot be read. The root is read only if the client wants
                 // attributes.
                 let attr = match stats.then(|| self.attr(state, &node, true)).transpose() {
-                    Err(Stop::Error(_)) => None,
+                    Err(OperationStop::Error(_)) => None,
                     attr => attr?,
                 };
                 let entry =
@@ -384,7 +407,7 @@ impl Archive {
         }
     }
 
-    fn statfs(&self, state: &State) -> Statfs {
+    fn statfs(&self, state: &ArchiveState) -> Statfs {
         let block = state.fs.block();
         let worm = self.0.cw.worm_blocks();
         let (slots, used) = self.0.cw.slots();

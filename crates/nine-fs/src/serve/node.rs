@@ -5,22 +5,22 @@ use std::sync::Arc;
 use nine_io::server::xattr::{XattrInput, XattrValue};
 use nine_proto::{Attr, Errno, GetMask, Qid, Texts, mode};
 
-use crate::archive::{Archive, State};
-use crate::fs::{Fs, Op, ROOT, Stop};
-use crate::item::Attributes;
-use crate::live::Live;
-use crate::ptr::Ptr;
+use crate::archive::{Archive, ArchiveState};
+use crate::fs::{ArchiveFs, FsResult, OperationStop, ROOT};
+use crate::item::InodeAttributes;
+use crate::live::LiveFile;
+use crate::ptr::BlockPtr;
 
 /// A tree of files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum View {
+pub(super) enum TreeView {
     /// The present tree.
     Main,
     /// A dump, by its generation.
     Dump(u32),
 }
 
-impl View {
+impl TreeView {
     /// Returns the generation, if this is a dump.
     pub(super) fn dump(self) -> Option<u32> {
         if let Self::Dump(generation) = self { Some(generation) } else { None }
@@ -36,8 +36,8 @@ impl View {
 }
 
 /// A node behind a fid.
-pub(super) enum Node {
-    File(File),
+pub(super) enum ArchiveNode {
+    File(TreeFile),
     /// The root of `dump`.
     Dumps,
     /// The directory of a year in it.
@@ -49,19 +49,19 @@ pub(super) enum Node {
 
 /// A file of a tree.
 #[derive(Clone)]
-pub(super) struct File {
-    pub(super) view: View,
+pub(super) struct TreeFile {
+    pub(super) view: TreeView,
     pub(super) ino: u64,
     /// For `main`: the file is not removed while this is held.
-    pub(super) live: Option<Arc<Live>>,
+    pub(super) live: Option<Arc<LiveFile>>,
     /// The directory and the name by which this fid was walked to.
     pub(super) at: (u64, Arc<[u8]>),
-    pub(super) open: Option<Opened>,
+    pub(super) open: Option<OpenedFile>,
 }
 
 /// An open file.
 #[derive(Clone, Copy)]
-pub(super) struct Opened {
+pub(super) struct OpenedFile {
     /// A number that is unique among all open files.
     pub(super) number: u64,
     pub(super) append: bool,
@@ -73,12 +73,12 @@ pub(super) struct Opened {
 pub(super) struct NewXattr {
     pub(super) ino: u64,
     /// Prevents removal of the file while the attribute is written.
-    live: Option<Arc<Live>>,
+    live: Option<Arc<LiveFile>>,
     pub(super) input: XattrInput,
 }
 
 impl NewXattr {
-    pub(super) fn new(file: &File, input: XattrInput) -> Self {
+    pub(super) fn new(file: &TreeFile, input: XattrInput) -> Self {
         Self { ino: file.ino, live: file.live.clone(), input }
     }
 
@@ -88,8 +88,8 @@ impl NewXattr {
     }
 }
 
-impl File {
-    pub(super) fn open(&self) -> Op<Opened> {
+impl TreeFile {
+    pub(super) fn open(&self) -> FsResult<OpenedFile> {
         self.open.ok_or(Errno::EBADF.into())
     }
 
@@ -102,7 +102,7 @@ impl File {
 
     /// Returns the directory and the name of the file: those by which the fid was walked to, or, if they have become
     /// wrong, those to which the file was moved.
-    pub(super) fn place(&self, state: &State) -> Op<(u64, Box<[u8]>)> {
+    pub(super) fn place(&self, state: &ArchiveState) -> FsResult<(u64, Box<[u8]>)> {
         if self.ino == ROOT {
             return Err(Errno::EBUSY.into());
         }
@@ -132,39 +132,45 @@ impl File {
     }
 }
 
-impl Node {
+impl ArchiveNode {
     /// Returns the root of `main`.
-    pub(super) fn main(state: &mut State) -> Arc<Self> {
+    pub(super) fn main(state: &mut ArchiveState) -> Arc<Self> {
         let live = state.lives.get(ROOT, ROOT, b"/");
         let at = (ROOT, Arc::from(&b"/"[..]));
-        Arc::new(Self::File(File { view: View::Main, ino: ROOT, live: Some(live), at, open: None }))
+        Arc::new(Self::File(TreeFile { view: TreeView::Main, ino: ROOT, live: Some(live), at, open: None }))
     }
 
     /// Returns the same file, not open.
     pub(super) fn walked(self: &Arc<Self>) -> Arc<Self> {
         match &**self {
             Self::File(file) if file.open.is_some() => {
-                Arc::new(Self::File(File { open: None, ..file.clone() }))
+                Arc::new(Self::File(TreeFile { open: None, ..file.clone() }))
             }
             _ => self.clone(),
         }
     }
 }
 
-impl State {
+impl ArchiveState {
     /// Returns the present root of a tree. A dump's root changes its address when the dump is copied to w.
-    pub(super) fn root(&self, view: View) -> Op<Ptr> {
+    pub(super) fn root(&self, view: TreeView) -> FsResult<BlockPtr> {
         match view {
-            View::Main => Ok(self.fs.mem.root),
-            View::Dump(generation) => Ok(self.dumps.get(&generation).ok_or(Errno::ESTALE)?.record.root),
+            TreeView::Main => Ok(self.fs.mem.root),
+            TreeView::Dump(generation) => Ok(self.dumps.get(&generation).ok_or(Errno::ESTALE)?.record.root),
         }
     }
 
     /// Returns the node of a file, and marks a file of `main` as in use.
-    pub(super) fn meet(&mut self, view: View, ino: u64, dir: u64, name: &[u8]) -> Op<Arc<Node>> {
-        let live = (view == View::Main).then(|| self.lives.get(ino, dir, name));
+    pub(super) fn meet(
+        &mut self,
+        view: TreeView,
+        ino: u64,
+        dir: u64,
+        name: &[u8],
+    ) -> FsResult<Arc<ArchiveNode>> {
+        let live = (view == TreeView::Main).then(|| self.lives.get(ino, dir, name));
         let at = (dir, Arc::from(name));
-        Ok(Arc::new(Node::File(File { view, ino, live, at, open: None })))
+        Ok(Arc::new(ArchiveNode::File(TreeFile { view, ino, live, at, open: None })))
     }
 }
 
@@ -177,12 +183,18 @@ pub(super) fn qid_type(st_mode: u32) -> u8 {
     }
 }
 
-fn qid_of(view: View, ino: u64, it: &Attributes) -> Qid {
+fn qid_of(view: TreeView, ino: u64, it: &InodeAttributes) -> Qid {
     Qid { ty: qid_type(it.mode) | it.special(), vers: it.version as u32, path: view.path(ino) }
 }
 
 /// Reads the attributes of a file.
-pub(super) fn attr_of(fs: &Fs, view: View, root: Ptr, ino: u64, name: &[u8]) -> Op<Attr> {
+pub(super) fn attr_of(
+    fs: &ArchiveFs,
+    view: TreeView,
+    root: BlockPtr,
+    ino: u64,
+    name: &[u8],
+) -> FsResult<Attr> {
     let it = fs.attributes(root, ino)?;
     let is_link = it.mode & mode::S_IFMT == mode::S_IFLNK;
     let target = if is_link { fs.target(root, ino)? } else { Box::default() };
@@ -219,55 +231,55 @@ fn makedev(major: u32, minor: u32) -> u64 {
 
 impl Archive {
     /// Reads the attributes of a node. The name is found only if `texts` is set.
-    pub(super) fn attr(&self, state: &State, node: &Node, texts: bool) -> Op<Attr> {
+    pub(super) fn attr(&self, state: &ArchiveState, node: &ArchiveNode, texts: bool) -> FsResult<Attr> {
         match node {
-            Node::File(file) => {
+            ArchiveNode::File(file) => {
                 let root = state.root(file.view)?;
                 let name: Box<[u8]> = match (&file.live, file.ino) {
                     _ if !texts => Box::default(),
                     (_, ROOT) => self.root_name(state, file.view),
                     (Some(_), _) => match file.place(state) {
                         Ok((_, name)) => name,
-                        Err(Stop::Error(_)) => Box::from(&file.at.1[..]),
+                        Err(OperationStop::Error(_)) => Box::from(&file.at.1[..]),
                         Err(stop) => return Err(stop),
                     },
                     (None, _) => Box::from(&file.at.1[..]),
                 };
                 attr_of(&state.fs, file.view, root, file.ino, &name)
             }
-            Node::Dumps | Node::Year(_) => Ok(self.attr_of_dumps(state, node)),
-            Node::Xattr(_) | Node::NewXattr(_) => Err(Errno::EBADF.into()),
+            ArchiveNode::Dumps | ArchiveNode::Year(_) => Ok(self.attr_of_dumps(state, node)),
+            ArchiveNode::Xattr(_) | ArchiveNode::NewXattr(_) => Err(Errno::EBADF.into()),
         }
     }
 
-    pub(super) fn qid(&self, state: &State, node: &Node) -> Op<Qid> {
+    pub(super) fn qid(&self, state: &ArchiveState, node: &ArchiveNode) -> FsResult<Qid> {
         match node {
-            Node::File(file) => {
+            ArchiveNode::File(file) => {
                 let it = state.fs.attributes(state.root(file.view)?, file.ino)?;
                 Ok(qid_of(file.view, file.ino, &it))
             }
-            Node::Dumps | Node::Year(_) => Ok(self.qid_of_dumps(state, node)),
-            Node::Xattr(_) | Node::NewXattr(_) => Err(Errno::EBADF.into()),
+            ArchiveNode::Dumps | ArchiveNode::Year(_) => Ok(self.qid_of_dumps(state, node)),
+            ArchiveNode::Xattr(_) | ArchiveNode::NewXattr(_) => Err(Errno::EBADF.into()),
         }
     }
 
-    pub(super) fn qid_above(&self, state: &State, node: &Node) -> Op<Qid> {
+    pub(super) fn qid_above(&self, state: &ArchiveState, node: &ArchiveNode) -> FsResult<Qid> {
         match node {
-            Node::File(File { view: View::Dump(generation), ino: ROOT, .. }) => {
+            ArchiveNode::File(TreeFile { view: TreeView::Dump(generation), ino: ROOT, .. }) => {
                 let above = self.above_dump(state, *generation);
                 self.qid(state, &above)
             }
-            Node::File(file) => {
+            ArchiveNode::File(file) => {
                 let root = state.root(file.view)?;
                 let own = state.fs.attributes(root, file.ino)?;
                 match state.fs.attributes(root, own.parent) {
                     Ok(it) => Ok(qid_of(file.view, own.parent, &it)),
                     // Both directories have been removed.
-                    Err(Stop::Error(_)) if own.links == 0 => Ok(qid_of(file.view, file.ino, &own)),
+                    Err(OperationStop::Error(_)) if own.links == 0 => Ok(qid_of(file.view, file.ino, &own)),
                     Err(stop) => Err(stop),
                 }
             }
-            _ => self.qid(state, &Node::Dumps),
+            _ => self.qid(state, &ArchiveNode::Dumps),
         }
     }
 }

@@ -10,12 +10,12 @@ use nine_io::changes::{self, Change, Path, Places};
 use nine_io::server::{Reply, Request};
 use nine_proto::Op as Asked;
 
-use super::node::{File, Node, View};
-use crate::archive::{Archive, State};
-use crate::fs::{Op, ROOT, Stop};
+use super::node::{ArchiveNode, TreeFile, TreeView};
+use crate::archive::{Archive, ArchiveState};
+use crate::fs::{FsResult, OperationStop, ROOT};
 
 /// Maximum number of cached names of directories; then the cache is cleared.
-const NAMES_MOST: usize = 1 << 16;
+const CACHED_NAMES_MAX: usize = 1 << 16;
 
 /// The trees as they appear in changes.
 const MAIN: &[u8] = b"/main";
@@ -23,7 +23,7 @@ const DUMP: &[u8] = b"/dump";
 
 impl Archive {
     /// Performs the request. Its changes are published before any other request can change anything.
-    pub(super) fn perform_told(&self, req: &Request, state: &mut State) -> Op<Reply> {
+    pub(super) fn perform_told(&self, req: &Request, state: &mut ArchiveState) -> FsResult<Reply> {
         if !state.changes.is_on() {
             return self.perform(req, state);
         }
@@ -34,14 +34,14 @@ impl Archive {
     }
 }
 
-impl State {
+impl ArchiveState {
     /// Publishes a new dump, such as `2026/1121`.
     pub(crate) fn tell_dump(&self, name: &str) {
         self.changes.tell(|| Change::Create([DUMP, b"/", name.as_bytes()].concat().into()));
     }
 
     /// Returns the name of a directory in its parent.
-    fn name_of(&mut self, parent: u64, ino: u64) -> Op<Box<[u8]>> {
+    fn name_of(&mut self, parent: u64, ino: u64) -> FsResult<Box<[u8]>> {
         let root = self.fs.mem.root;
         if let Some(name) = self.names.get(&ino)
             && self.fs.lookup(root, parent, name)?.is_some_and(|there| there.ino == ino)
@@ -56,7 +56,7 @@ impl State {
             found.is_none()
         })?;
         let name: Box<[u8]> = found.ok_or(nine_proto::Errno::ENOENT)?;
-        if self.names.len() >= NAMES_MOST {
+        if self.names.len() >= CACHED_NAMES_MAX {
             self.names.clear();
         }
         self.names.insert(ino, name.clone());
@@ -64,7 +64,7 @@ impl State {
     }
 
     /// Returns the path of a name in a directory.
-    fn path(&mut self, dir: u64, name: &[u8]) -> Op<Path> {
+    fn path(&mut self, dir: u64, name: &[u8]) -> FsResult<Path> {
         let (mut at, mut names) = (dir, vec![Box::from(name)]);
         while at != ROOT {
             let parent = self.fs.attributes(self.fs.mem.root, at)?.parent;
@@ -78,18 +78,18 @@ impl State {
 }
 
 /// Returns the path of a node that is the root of an attach.
-pub(super) fn base(state: &mut State, node: &Node) -> Op<Path> {
+pub(super) fn base(state: &mut ArchiveState, node: &ArchiveNode) -> FsResult<Path> {
     Ok(match node {
-        Node::Dumps => DUMP.into(),
-        Node::Year(year) => [DUMP, format!("/{year:04}").as_bytes()].concat().into(),
-        Node::File(file) if file.view == View::Main => own(state, file)?,
+        ArchiveNode::Dumps => DUMP.into(),
+        ArchiveNode::Year(year) => [DUMP, format!("/{year:04}").as_bytes()].concat().into(),
+        ArchiveNode::File(file) if file.view == TreeView::Main => own(state, file)?,
         // A dump never changes.
-        Node::File(_) => [DUMP, b"/#"].concat().into(),
-        Node::Xattr(_) | Node::NewXattr(_) => return Err(nine_proto::Errno::EBADF.into()),
+        ArchiveNode::File(_) => [DUMP, b"/#"].concat().into(),
+        ArchiveNode::Xattr(_) | ArchiveNode::NewXattr(_) => return Err(nine_proto::Errno::EBADF.into()),
     })
 }
 
-fn own(state: &mut State, file: &File) -> Op<Path> {
+fn own(state: &mut ArchiveState, file: &TreeFile) -> FsResult<Path> {
     if file.ino == ROOT {
         return Ok(MAIN.into());
     }
@@ -97,39 +97,39 @@ fn own(state: &mut State, file: &File) -> Op<Path> {
     state.path(dir, &name)
 }
 
-fn told(req: &Request, state: &mut State) -> Op<Vec<Change>> {
+fn told(req: &Request, state: &mut ArchiveState) -> FsResult<Vec<Change>> {
     let (op, stop) = (req.op(), RefCell::new(None));
-    let Ok(node) = req.node::<Node>() else { return Ok(Vec::new()) };
+    let Ok(node) = req.node::<ArchiveNode>() else { return Ok(Vec::new()) };
     let changes = match (&*node, &op) {
-        (Node::NewXattr(new), Asked::Clunk) => {
+        (ArchiveNode::NewXattr(new), Asked::Clunk) => {
             let path = new.place().map(|(dir, name)| state.path(dir, &name));
             heed(&stop, path.unwrap_or_else(|| Ok(MAIN.into()))).map(Change::Attr).into_iter().collect()
         }
-        (Node::File(file), _) if file.view == View::Main => {
-            changes::of(&op, &Of { req, file, state: RefCell::new(state), stop: &stop })
+        (ArchiveNode::File(file), _) if file.view == TreeView::Main => {
+            changes::of(&op, &RequestLocations { req, file, state: RefCell::new(state), stop: &stop })
         }
         _ => Vec::new(),
     };
     match stop.into_inner() {
         // The file is not there, and the request will report that.
-        None | Some(Stop::Error(_)) => Ok(changes),
+        None | Some(OperationStop::Error(_)) => Ok(changes),
         Some(stop) => Err(stop),
     }
 }
 
 /// Returns the result, or stores the error in `stop`.
-fn heed<T>(stop: &RefCell<Option<Stop>>, found: Op<T>) -> Option<T> {
+fn heed<T>(stop: &RefCell<Option<OperationStop>>, found: FsResult<T>) -> Option<T> {
     found.map_err(|why| *stop.borrow_mut() = Some(why)).ok()
 }
 
-struct Of<'r> {
+struct RequestLocations<'r> {
     req: &'r Request,
-    file: &'r File,
-    state: RefCell<&'r mut State>,
-    stop: &'r RefCell<Option<Stop>>,
+    file: &'r TreeFile,
+    state: RefCell<&'r mut ArchiveState>,
+    stop: &'r RefCell<Option<OperationStop>>,
 }
 
-impl Places for Of<'_> {
+impl Places for RequestLocations<'_> {
     fn own(&self) -> Option<Path> {
         heed(self.stop, own(&mut self.state.borrow_mut(), self.file))
     }
@@ -145,8 +145,8 @@ impl Places for Of<'_> {
     }
 
     fn other(&self, name: &[u8]) -> Option<Path> {
-        let node = self.req.node2::<Node>().ok()?;
-        let Node::File(File { view: View::Main, ino, .. }) = &*node else { return None };
+        let node = self.req.node2::<ArchiveNode>().ok()?;
+        let ArchiveNode::File(TreeFile { view: TreeView::Main, ino, .. }) = &*node else { return None };
         heed(self.stop, self.state.borrow_mut().path(*ino, name))
     }
 }

@@ -6,40 +6,40 @@ use nine_io::server::Request;
 use nine_io::server::acl::AclKind;
 use nine_proto::Errno;
 
-use super::node::File;
-use crate::archive::{Archive, State};
-use crate::fs::{Fs, Op};
-use crate::item::Attributes;
-use crate::ptr::Ptr;
-use crate::users::{self, ADM, Mode, NONE, Users};
+use super::node::TreeFile;
+use crate::archive::{Archive, ArchiveState};
+use crate::fs::{ArchiveFs, FsResult};
+use crate::item::InodeAttributes;
+use crate::ptr::BlockPtr;
+use crate::users::{self, ADM, FileMode, NONE, UserTable};
 
 /// The user of a request.
-pub(super) struct Person {
+pub(super) struct RequestUser {
     id: Option<u32>,
     /// May do everything: root, or the user that runs the server.
     power: bool,
-    users: Arc<Users>,
+    users: Arc<UserTable>,
 }
 
 impl Archive {
-    pub(super) fn person(&self, req: &Request, state: &State) -> Person {
+    pub(super) fn person(&self, req: &Request, state: &ArchiveState) -> RequestUser {
         let who = req.who();
         let id = who.uid.or_else(|| state.users.id(&who.name));
         let id = id.filter(|id| !state.users.is_none(*id));
-        Person { id, power: who.owner || id == Some(0), users: state.users.clone() }
+        RequestUser { id, power: who.owner || id == Some(0), users: state.users.clone() }
     }
 
     /// Checks that the user has these permissions on the file.
-    pub(super) fn may(&self, req: &Request, state: &State, file: &File, want: u8) -> Op<()> {
+    pub(super) fn may(&self, req: &Request, state: &ArchiveState, file: &TreeFile, want: u8) -> FsResult<()> {
         let root = state.root(file.view)?;
         let it = state.fs.attributes(root, file.ino)?;
         self.person(req, state).may(&state.fs, (root, file.ino), &it, want)
     }
 }
 
-impl Person {
+impl RequestUser {
     /// Checks that the user may attach.
-    pub(super) fn attach(&self) -> Op<()> {
+    pub(super) fn attach(&self) -> FsResult<()> {
         if self.id == Some(ADM) { Err(Errno::EPERM.into()) } else { Ok(()) }
     }
 
@@ -49,7 +49,7 @@ impl Person {
     }
 
     /// Refuses new files to `none`, because their owner could not even change their times.
-    pub(super) fn may_create(&self) -> Op<()> {
+    pub(super) fn may_create(&self) -> FsResult<()> {
         if self.id.is_some() || self.power { Ok(()) } else { Err(Errno::EPERM.into()) }
     }
 
@@ -57,12 +57,12 @@ impl Person {
         self.power
     }
 
-    pub(super) fn owns(&self, it: &Attributes) -> bool {
+    pub(super) fn owns(&self, it: &InodeAttributes) -> bool {
         self.power || self.id == Some(it.uid)
     }
 
     /// Returns whether the user is the owner or a leader of the file's group, as in Plan 9.
-    pub(super) fn leads(&self, it: &Attributes) -> bool {
+    pub(super) fn leads(&self, it: &InodeAttributes) -> bool {
         self.owns(it) || self.id.is_some_and(|id| self.users.leads(id, it.gid))
     }
 
@@ -71,10 +71,16 @@ impl Person {
     }
 
     /// Checks permissions. `at` is the root of the tree, and the inode of these attributes.
-    pub(super) fn may(&self, fs: &Fs, at: (Ptr, u64), it: &Attributes, want: u8) -> Op<()> {
-        let mode = Mode { mode: it.mode, uid: it.uid, gid: it.gid };
+    pub(super) fn may(
+        &self,
+        fs: &ArchiveFs,
+        at: (BlockPtr, u64),
+        it: &InodeAttributes,
+        want: u8,
+    ) -> FsResult<()> {
+        let mode = FileMode { mode: it.mode, uid: it.uid, gid: it.gid };
         let acl = if self.power { None } else { fs.acl(at.0, at.1, it, AclKind::Access)? };
-        let person = users::Person { id: self.id, users: &self.users, power: self.power };
+        let person = users::PermissionUser { id: self.id, users: &self.users, power: self.power };
         if users::may(&mode, acl.as_ref(), person, want) { Ok(()) } else { Err(Errno::EACCES.into()) }
     }
 }

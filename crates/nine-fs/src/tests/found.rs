@@ -10,16 +10,16 @@ use nine_io::server::FileServer;
 use nine_proto::{Errno, SetAttr, Time, mode};
 
 use super::{Bench, noise, ready};
-use crate::archive::{Archive, State};
-use crate::fs::{ROOT, Stop};
-use crate::item::{Attributes, DumpRecord, Extent, Key, What};
-use crate::ptr::{NEW, Ptr};
-use crate::tree::{Nodes, node};
+use crate::archive::{Archive, ArchiveState};
+use crate::fs::{OperationStop, ROOT};
+use crate::item::{DecodedKey, DumpRecord, FileExtent, InodeAttributes, ItemKey};
+use crate::ptr::{BlockPtr, NEW};
+use crate::tree::{NodeStore, node};
 
 /// Collects the keys of each leaf; all leaves are in memory.
-fn leaves(state: &State, at: Ptr, found: &mut Vec<Vec<Vec<u8>>>) {
+fn leaves(state: &ArchiveState, at: BlockPtr, found: &mut Vec<Vec<Vec<u8>>>) {
     let block = state.fs.mem.node(at).unwrap();
-    let node = node::Node(&block);
+    let node = node::NodeRef(&block);
     match node.level() {
         0 => found.push((0..node.len()).map(|i| node.key(i).to_vec()).collect()),
         _ => (0..node.len()).for_each(|i| leaves(state, node.child(i), found)),
@@ -35,8 +35,8 @@ fn a_file_with_another_name_stays_when_the_last_fid_goes() {
     let now = archive.time();
     bench.run(archive.attempt(|state| state.fs.link(ROOT, b"b", file, now))).unwrap();
     let live = archive.state().lives.get(file, ROOT, b"a");
-    let unlink = |state: &mut State| {
-        let State { fs, lives, .. } = state;
+    let unlink = |state: &mut ArchiveState| {
+        let ArchiveState { fs, lives, .. } = state;
         let ino = fs.unlink(ROOT, b"a", Some(false), |ino| lives.has(ino), now)?;
         lives.lost(ino);
         Ok(())
@@ -60,9 +60,10 @@ fn a_size_and_its_time_change_in_one_step() {
     let before = bench.run(archive.attempt(|state| state.fs.attributes(state.fs.mem.root, file))).unwrap();
     let (set, later) = (SetAttr { size: Some(25_995), ..SetAttr::default() }, Time { sec: 1 << 33, nsec: 0 });
     let mut stops = 0;
-    let cut = |state: &mut State| {
+    let cut = |state: &mut ArchiveState| {
         let done = state.fs.set_attributes(file, &set, 0, later);
-        if let (Err(Stop::Miss(_)), Ok(now)) = (&done, state.fs.attributes(state.fs.mem.root, file)) {
+        if let (Err(OperationStop::Miss(_)), Ok(now)) = (&done, state.fs.attributes(state.fs.mem.root, file))
+        {
             assert_eq!((now.size, now.mtime, now.ctime), (before.size, before.mtime, before.ctime));
             stops += 1;
         }
@@ -215,7 +216,7 @@ fn a_name_that_is_alone_in_its_leaf_is_renamed() {
         let state = bench.archive.state();
         leaves(&state, state.fs.mem.root, &mut all);
     }
-    let is_name = |key: &Vec<u8>| matches!(Key::parse(key), Some(What::Name(of, _)) if of == dir);
+    let is_name = |key: &Vec<u8>| matches!(ItemKey::parse(key), Some(DecodedKey::Name(of, _)) if of == dir);
     let leaf = all.iter().filter(|leaf| leaf.len() > 8 && leaf.iter().all(is_name)).nth(2).unwrap();
     let names: Vec<String> = leaf.iter().map(|key| String::from_utf8(key[9..].to_vec()).unwrap()).collect();
     let (old, others) = names.split_last().unwrap();
@@ -224,7 +225,7 @@ fn a_name_that_is_alone_in_its_leaf_is_renamed() {
     bench.again();
     let (archive, new) = (bench.archive.clone(), format!("{old}y"));
     let now = archive.time();
-    let rename = |state: &mut State| {
+    let rename = |state: &mut ArchiveState| {
         state.fs.rename((dir, old.as_bytes()), (dir, new.as_bytes()), |_| false, now, |_| Ok(()))
     };
     bench.run(archive.attempt(rename)).unwrap();
@@ -243,7 +244,7 @@ fn the_newest_name_of_a_directory_is_renamed_after_a_start() {
         bench.again();
         let (archive, old) = (bench.archive.clone(), format!("{:0>40}", count - 1));
         let now = archive.time();
-        let rename = |state: &mut State| {
+        let rename = |state: &mut ArchiveState| {
             state.fs.rename((dir, old.as_bytes()), (dir, b"new"), |_| false, now, |_| Ok(()))
         };
         bench.run(archive.attempt(rename)).unwrap();
@@ -259,7 +260,7 @@ fn a_name_and_more_change_together_or_not_at_all() {
     let mut to = |name: &str, allows: bool| {
         let mut asked = 0;
         let done = bench.run(archive.attempt(|state| {
-            let also = |_: &mut crate::fs::Fs| {
+            let also = |_: &mut crate::fs::ArchiveFs| {
                 asked += 1;
                 if allows { Ok(()) } else { Err(Errno::EPERM.into()) }
             };
@@ -284,7 +285,7 @@ fn a_file_of_many_pieces_is_renamed_and_cut_in_one_step() {
     let set = SetAttr { size: Some(10_000), ..SetAttr::default() };
     bench
         .run(archive.attempt(|state| {
-            let also = |fs: &mut crate::fs::Fs| fs.set_attributes(file, &set, 0, now);
+            let also = |fs: &mut crate::fs::ArchiveFs| fs.set_attributes(file, &set, 0, now);
             state.fs.rename((ROOT, b"file"), (ROOT, b"new"), |_| false, now, also)
         }))
         .unwrap();
@@ -356,8 +357,8 @@ fn a_node_of_w_names_no_row() {
     let cw = bench.archive.0.cw.clone();
     let block = bench.run(cw.blocks(root.at, 1)).unwrap();
     for (key, value) in node::cells(&block[..block.len() - 64]) {
-        if let Some(What::Extent(..)) = Key::parse(key) {
-            assert!(Extent::decode(value).unwrap().at.at < NEW);
+        if let Some(DecodedKey::Extent(..)) = ItemKey::parse(key) {
+            assert!(FileExtent::decode(value).unwrap().at.at < NEW);
         }
     }
 }
@@ -377,7 +378,7 @@ fn an_operation_that_waits_undoes_nothing() {
         if !has_all {
             state.fs.read(state.fs.mem.root, file, 0, 20_000)?;
             has_all = true;
-            return Err(Stop::Again);
+            return Err(OperationStop::Again);
         }
         state.fs.write(file, Some(10), b"x", 0, now)
     }));
@@ -418,7 +419,12 @@ fn a_full_cache_dumps_itself_or_says_so() {
         without_ticks(&mut bench, write).unwrap();
     }
     for n in 0..40 {
-        let it = Attributes { mode: mode::S_IFREG | 0o755, btime: now, mtime: now, ..Attributes::default() };
+        let it = InodeAttributes {
+            mode: mode::S_IFREG | 0o755,
+            btime: now,
+            mtime: now,
+            ..InodeAttributes::default()
+        };
         let name = format!("{n:0>200}");
         bench.run(archive.attempt(|state| state.fs.make(ROOT, name.as_bytes(), it, b""))).unwrap();
     }

@@ -6,7 +6,7 @@ use nine_block::{FakeWorm, Growing, Nothing};
 
 use super::*;
 use crate::Recover;
-use crate::cw::{self, Tag};
+use crate::cw::{self, BlockTag};
 use crate::ptr::NEW;
 
 /// Returns a disk, and a counter of the sectors written to it.
@@ -24,7 +24,7 @@ fn counting(sectors: u64) -> (Arc<dyn Device>, Arc<AtomicU64>) {
 /// lost write.
 fn losing(
     sectors: u64,
-    loses: impl Fn(&Tag) -> bool + Send + Sync + 'static,
+    loses: impl Fn(&BlockTag) -> bool + Send + Sync + 'static,
 ) -> (Arc<dyn Device>, Arc<AtomicBool>, Arc<AtomicU64>) {
     let disk: Arc<dyn Device> = Arc::new(Ram::new(sectors));
     let (is_to, last) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
@@ -35,7 +35,7 @@ fn losing(
         }
         let mut data = ready(under.read(io.at, io.count)).unwrap().to_vec();
         for ((new, old), n) in io.data.chunks(8192).zip(data.chunks_mut(8192)).zip(0..) {
-            match Tag::open(new, &[7; 16]) {
+            match BlockTag::open(new, &[7; 16]) {
                 Ok(tag) if loses(&tag) => at.store(io.at + n * 16, Ordering::Relaxed),
                 _ => old.copy_from_slice(new),
             }
@@ -265,14 +265,14 @@ fn what_was_read_ahead_is_not_taken_for_what_a_dump_has() {
 
 #[test]
 fn what_a_disk_has_not_written_is_not_left_in_a_dump() {
-    let (disk, loses, last) = losing(1 << 15, |tag| tag.kind == cw::Kind::File);
+    let (disk, loses, last) = losing(1 << 15, |tag| tag.kind == cw::BlockKind::File);
     let mut bench = bench(disk.clone());
     let file = bench.make(ROOT, "file", mode::S_IFREG);
     // Until its address had an older block of the same file, index and generation.
     let is_older = |sector| {
         let block = ready(disk.read(sector, 16)).unwrap();
-        Tag::open(&block, &[7; 16])
-            .is_ok_and(|tag| (tag.kind, tag.owner, tag.at) == (cw::Kind::File, file, sector / 16))
+        BlockTag::open(&block, &[7; 16])
+            .is_ok_and(|tag| (tag.kind, tag.owner, tag.at) == (cw::BlockKind::File, file, sector / 16))
     };
     let found = (0..4000).any(|n| {
         loses.store(n > 1000, Ordering::Relaxed);
@@ -289,7 +289,7 @@ fn what_a_disk_has_not_written_is_not_left_in_a_dump() {
     assert!(why.as_ref().is_some_and(|why| why.contains("another block is in its place")), "{why:?}");
     bench.again();
     let archive = bench.archive.clone();
-    let read = |state: &mut crate::archive::State| {
+    let read = |state: &mut crate::archive::ArchiveState| {
         let root = root_of(state, Some(dump.generation));
         state.fs.read(root, file, 0, 100)
     };
@@ -298,7 +298,7 @@ fn what_a_disk_has_not_written_is_not_left_in_a_dump() {
 
 #[test]
 fn a_node_that_has_not_come_to_its_place_is_copied_again() {
-    let (disk, loses, last) = losing(1 << 15, |tag| tag.kind != cw::Kind::File && tag.at < NEW);
+    let (disk, loses, last) = losing(1 << 15, |tag| tag.kind != cw::BlockKind::File && tag.at < NEW);
     let mut bench = bench(disk);
     let file = bench.make(ROOT, "file", mode::S_IFREG);
     bench.write(file, 0, &noise(1, 100_000));

@@ -4,9 +4,9 @@ use std::sync::Mutex;
 
 use super::recover::Odd;
 use super::*;
-use crate::check::Mend;
-use crate::cw::{Cw, Place, Row, RowMend};
-use crate::item::{Entry, Key, Named};
+use crate::check::TreeRepair;
+use crate::cw::{Cw, RowLocation, RowRepair, TableRow};
+use crate::item::{CookieEntry, ItemKey, NameEntry};
 use crate::{Checked, Depth, Repaired};
 
 /// Files by path, none of which may be lost.
@@ -77,7 +77,7 @@ fn is_whole(bench: &mut Bench, files: &Files) {
 }
 
 /// Damages the tree by applying a repair with a wrong value.
-fn hurt(bench: &mut Bench, mend: &Mend) {
+fn hurt(bench: &mut Bench, mend: &TreeRepair) {
     let (archive, now) = (bench.archive.clone(), bench.archive.time());
     bench.run(archive.attempt(|state| state.fs.mend(mend, now))).unwrap();
     archive.state().noted = true;
@@ -86,7 +86,7 @@ fn hurt(bench: &mut Bench, mend: &Mend) {
 
 fn put(bench: &mut Bench, key: &[u8], value: &[u8]) {
     let archive = bench.archive.clone();
-    let put = |state: &mut crate::archive::State| {
+    let put = |state: &mut crate::archive::ArchiveState| {
         state.fs.touch(&[key])?;
         state.fs.put(key, value);
         Ok(())
@@ -102,7 +102,7 @@ fn cookie(bench: &mut Bench, dir: u64, name: &str) -> u64 {
 }
 
 /// Damages rows and bits while the archive is closed.
-fn hurt_rows(bench: &mut Bench, hurts: impl FnOnce(&Cw, Vec<(u64, Row)>) -> Vec<Hurt>) {
+fn hurt_rows(bench: &mut Bench, hurts: impl FnOnce(&Cw, Vec<(u64, TableRow)>) -> Vec<Hurt>) {
     close(bench);
     ready(async {
         let cw = Cw::open(bench.c.clone(), bench.w.clone()).await.unwrap();
@@ -117,7 +117,7 @@ fn hurt_rows(bench: &mut Bench, hurts: impl FnOnce(&Cw, Vec<(u64, Row)>) -> Vec<
             match hurt {
                 Hurt::Bit(which, bit, to) => cw.set_bit(which, bit, to).await.unwrap(),
                 Hurt::Row(row, to) => {
-                    cw.mend(&[RowMend { row: Some(row), to, left: None }]).await.unwrap();
+                    cw.mend(&[RowRepair { row: Some(row), to, left: None }]).await.unwrap();
                 }
             }
         }
@@ -128,7 +128,7 @@ fn hurt_rows(bench: &mut Bench, hurts: impl FnOnce(&Cw, Vec<(u64, Row)>) -> Vec<
 enum Hurt {
     /// A bit of used slots (0), used rows (1) or forwarded rows (2).
     Bit(usize, u64, bool),
-    Row(u64, Row),
+    Row(u64, TableRow),
 }
 
 /// Checks that this fault is found and repaired. A dry run must report the same, and do nothing.
@@ -247,7 +247,7 @@ fn the_console_checks_beside_all_else() {
     bench.run(archive.command("check stop")).unwrap();
     assert!(bench.run(check).unwrap_err().to_string().contains("stopped"));
     let file = find(&mut bench, "d/f4").unwrap();
-    hurt(&mut bench, &Mend::Links(file, 4));
+    hurt(&mut bench, &TreeRepair::Links(file, 4));
     assert!(bench.run(archive.command("check wait")).unwrap_err().to_string().contains("1 faults"));
     assert!(archive.status().contains("1 faults\n"), "{}", archive.status());
 }
@@ -255,17 +255,17 @@ fn the_console_checks_beside_all_else() {
 #[test]
 fn counts_of_an_inode_are_set_right() {
     let ino = |bench: &mut Bench, path| find(bench, path).unwrap();
-    type Makes = fn(u64) -> Mend;
+    type Makes = fn(u64) -> TreeRepair;
     let all: [(&str, Makes, &str, &str); 9] = [
-        ("d/f5", |ino| Mend::Links(ino, 7), "7 links, where there are 2", "/d/e/l: inode"),
-        ("d", |ino| Mend::Links(ino, 2), "2 links, where there are 3", "/d: inode"),
-        ("d", |ino| Mend::Entries(ino, 1), "7 entries, 7 cookies, 1 said", "has 7 entries"),
-        ("d", |ino| Mend::Cookies(ino, 3), "3 said", "the last cookie of inode"),
-        ("d/e", |ino| Mend::Parent(ino, ROOT), "1 said", "is in inode"),
-        ("d/f4", |ino| Mend::Blocks(ino, 2), "8 blocks, 2 said", "has 8 blocks"),
-        ("d/f4", |ino| Mend::Acls(ino, 16), "control lists, 16 said", "has no access control lists"),
-        ("d/f4", |ino| Mend::Noted(ino, true), "it would be cut, and is", "nothing of it is to go"),
-        ("d", |ino| Mend::Noted(ino, true), "it would be cut, and is", "nothing of it is to go"),
+        ("d/f5", |ino| TreeRepair::Links(ino, 7), "7 links, where there are 2", "/d/e/l: inode"),
+        ("d", |ino| TreeRepair::Links(ino, 2), "2 links, where there are 3", "/d: inode"),
+        ("d", |ino| TreeRepair::Entries(ino, 1), "7 entries, 7 cookies, 1 said", "has 7 entries"),
+        ("d", |ino| TreeRepair::Cookies(ino, 3), "3 said", "the last cookie of inode"),
+        ("d/e", |ino| TreeRepair::Parent(ino, ROOT), "1 said", "is in inode"),
+        ("d/f4", |ino| TreeRepair::Blocks(ino, 2), "8 blocks, 2 said", "has 8 blocks"),
+        ("d/f4", |ino| TreeRepair::Acls(ino, 16), "control lists, 16 said", "has no access control lists"),
+        ("d/f4", |ino| TreeRepair::Noted(ino, true), "it would be cut, and is", "nothing of it is to go"),
+        ("d", |ino| TreeRepair::Noted(ino, true), "it would be cut, and is", "nothing of it is to go"),
     ];
     for (path, makes, fault, mended) in all {
         let (mut bench, files) = made();
@@ -278,9 +278,9 @@ fn counts_of_an_inode_are_set_right() {
 #[test]
 fn what_is_counted_of_all_is_set_right() {
     let all = [
-        (Mend::All(5), "blocks of files, 5 said", "all files have"),
-        (Mend::Usage(0, 5), "user 0: ", "user 0 has"),
-        (Mend::Usage(99, 5), "user 99: 0 bytes, 5 said", "user 99 has 0 bytes"),
+        (TreeRepair::All(5), "blocks of files, 5 said", "all files have"),
+        (TreeRepair::Usage(0, 5), "user 0: ", "user 0 has"),
+        (TreeRepair::Usage(99, 5), "user 99: 0 bytes, 5 said", "user 99 has 0 bytes"),
     ];
     for (mend, fault, mended) in all {
         let (mut bench, files) = made();
@@ -299,7 +299,7 @@ fn a_directory_that_has_lost_its_name_is_found_with_all_it_has() {
     let (mut bench, mut files) = made();
     let (dir, below) = (find(&mut bench, "d").unwrap(), find(&mut bench, "d/e").unwrap());
     let cookie = cookie(&mut bench, dir, "e");
-    hurt(&mut bench, &Mend::Name(dir, cookie));
+    hurt(&mut bench, &TreeRepair::Name(dir, cookie));
     for (path, _) in &mut files {
         *path = path.replace("d/e/", &format!("lost+found/{below}/"));
     }
@@ -308,7 +308,7 @@ fn a_directory_that_has_lost_its_name_is_found_with_all_it_has() {
     let archive = bench.archive.clone();
     let file = find(&mut bench, "d/f3").unwrap();
     let cookie = self::cookie(&mut bench, dir, "f3");
-    hurt(&mut bench, &Mend::Name(dir, cookie));
+    hurt(&mut bench, &TreeRepair::Name(dir, cookie));
     bench.run(archive.close()).unwrap();
     files[3].0 = format!("lost+found/{file}");
     mends_once(&mut bench, &files);
@@ -328,10 +328,10 @@ fn names_and_cookies_know_what_the_other_has_lost() {
         let dir = find(&mut bench, "d").unwrap();
         let cookie = cookie(&mut bench, dir, "f3");
         match which {
-            0 => hurt(&mut bench, &Mend::Cell(Key::cookie(dir, cookie).to_vec())),
-            1 => hurt(&mut bench, &Mend::Cell(Key::name(dir, b"f3").to_vec())),
-            2 => put(&mut bench, &Key::name(dir, b"f3"), b"nonsense"),
-            _ => put(&mut bench, &Key::cookie(dir, cookie), b"nonsense"),
+            0 => hurt(&mut bench, &TreeRepair::Cell(ItemKey::cookie(dir, cookie).to_vec())),
+            1 => hurt(&mut bench, &TreeRepair::Cell(ItemKey::name(dir, b"f3").to_vec())),
+            2 => put(&mut bench, &ItemKey::name(dir, b"f3"), b"nonsense"),
+            _ => put(&mut bench, &ItemKey::cookie(dir, cookie), b"nonsense"),
         }
         mends_once(&mut bench, &files);
     }
@@ -342,15 +342,15 @@ fn a_name_that_leads_nowhere_goes_and_one_of_something_stays() {
     let (mut bench, files) = made();
     let dir = find(&mut bench, "d").unwrap();
     let (ino, kind, name) = (9_999, 8, &b"ghost"[..]);
-    put(&mut bench, &Key::name(dir, name), &Entry { ino, cookie: 70, kind }.encode());
-    put(&mut bench, &Key::cookie(dir, 70), &Named { ino, kind, name }.encode());
+    put(&mut bench, &ItemKey::name(dir, name), &NameEntry { ino, cookie: 70, kind }.encode());
+    put(&mut bench, &ItemKey::cookie(dir, 70), &CookieEntry { ino, kind, name }.encode());
     mends(&mut bench, &files, "a name leads to inode 9999", "its name with cookie 70 goes");
     assert_eq!(find(&mut bench, "d/ghost"), None);
     // The attributes are lost, but not the content.
     for path in ["d/f4", "d/e", "d/f0"] {
         let (mut bench, mut files) = made();
         let ino = find(&mut bench, path).unwrap();
-        hurt(&mut bench, &Mend::Cell(Key::attributes(ino).to_vec()));
+        hurt(&mut bench, &TreeRepair::Cell(ItemKey::attributes(ino).to_vec()));
         // With them the end of the last block is lost.
         if path == "d/f4" {
             let end = files[4].1.len().next_multiple_of(8192 - 64);
@@ -366,7 +366,7 @@ fn a_link_with_a_long_target_that_lost_its_attributes_leads_there_again() {
         let (mut bench, files) = made();
         let link = bench.symlink(ROOT, "link", &long_target(len));
         bench.sync();
-        hurt(&mut bench, &Mend::Cell(Key::attributes(link).to_vec()));
+        hurt(&mut bench, &TreeRepair::Cell(ItemKey::attributes(link).to_vec()));
         mends(&mut bench, &files, "but no attributes", "gets attributes");
         assert!(bench.target(None, link) == long_target(len), "{len}");
     }
@@ -376,7 +376,7 @@ fn a_link_with_a_long_target_that_lost_its_attributes_leads_there_again() {
 fn what_is_behind_a_size_and_not_noted_goes() {
     let (mut bench, mut files) = made();
     let ino = find(&mut bench, "d/f4").unwrap();
-    hurt(&mut bench, &Mend::Entries(ino, 10_000));
+    hurt(&mut bench, &TreeRepair::Entries(ino, 10_000));
     files[4].1.truncate(10_000);
     mends(&mut bench, &files, "blocks behind its size", "what is behind its size goes");
 }
@@ -398,14 +398,14 @@ fn rows_and_slots_are_freed_and_used_as_trees_point_to_them() {
             let slot = it.place.slot().unwrap();
             let free = (row..).find(|row| !cw.used_rows().contains(row)).unwrap();
             let unused =
-                (0..).find(|slot| rows.iter().all(|(_, it)| it.place != Place::Here(*slot))).unwrap();
+                (0..).find(|slot| rows.iter().all(|(_, it)| it.place != RowLocation::Here(*slot))).unwrap();
             vec![match which {
                 0 => Hurt::Bit(0, slot, false),
                 1 => Hurt::Bit(0, unused, true),
                 2 => Hurt::Bit(1, row, false),
                 3 => Hurt::Bit(1, free, true),
                 4 => Hurt::Bit(2, row, true),
-                _ => Hurt::Row(free, Row { place: Place::Here(unused), made: 1, sum: 5 }),
+                _ => Hurt::Row(free, TableRow { place: RowLocation::Here(unused), made: 1, sum: 5 }),
             }]
         });
         mends(&mut bench, &files, fault, mended);
@@ -461,7 +461,7 @@ fn where_a_node_is_lost_nothing_is_taken_for_free() {
     }
     bench.sync();
     let file = bench.lookup(None, ROOT, "a file with a long name, number 200").unwrap();
-    hurt(&mut bench, &Mend::Links(file, 9));
+    hurt(&mut bench, &TreeRepair::Links(file, 9));
     let archive = bench.archive.clone();
     let mut leaves = Vec::new();
     for row in archive.0.cw.used_rows() {
@@ -492,8 +492,8 @@ fn a_repair_that_is_cut_is_gone_on_with() {
     for writes in 0.. {
         let (mut bench, files) = made();
         let (dir, below) = (find(&mut bench, "d").unwrap(), find(&mut bench, "d/e").unwrap());
-        hurt(&mut bench, &Mend::Links(below, 9));
-        hurt(&mut bench, &Mend::Cell(Key::cookie(dir, 4).to_vec()));
+        hurt(&mut bench, &TreeRepair::Links(below, 9));
+        hurt(&mut bench, &TreeRepair::Cell(ItemKey::cookie(dir, 4).to_vec()));
         hurt_rows(&mut bench, |_, rows| {
             rows.iter().take(3).map(|(row, _)| Hurt::Bit(1, *row, false)).collect()
         });
@@ -532,14 +532,14 @@ fn whatever_counts_and_bits_say_a_repair_makes_them_right() {
         for _ in 0..random(8) {
             let (ino, number) = (1 + random(inodes - 1), random(20));
             let mend = match random(8) {
-                0 => Mend::Links(ino, number as u32),
-                1 if find(&mut bench, "d") == Some(ino) => Mend::Entries(ino, number),
-                2 => Mend::Cookies(ino, number),
-                3 => Mend::Parent(ino, number),
-                4 => Mend::Blocks(ino, number),
-                5 => Mend::All(number),
-                6 => Mend::Usage(number as u32, number * 1000),
-                _ => Mend::Next(inodes + number),
+                0 => TreeRepair::Links(ino, number as u32),
+                1 if find(&mut bench, "d") == Some(ino) => TreeRepair::Entries(ino, number),
+                2 => TreeRepair::Cookies(ino, number),
+                3 => TreeRepair::Parent(ino, number),
+                4 => TreeRepair::Blocks(ino, number),
+                5 => TreeRepair::All(number),
+                6 => TreeRepair::Usage(number as u32, number * 1000),
+                _ => TreeRepair::Next(inodes + number),
             };
             hurt(&mut bench, &mend);
         }

@@ -20,9 +20,9 @@ use nine_proto::{SetAttr, Time, mode};
 
 use crate::archive::{Archive, Ream, Settings};
 use crate::fs::ROOT;
-use crate::item::Attributes;
+use crate::item::InodeAttributes;
 use crate::jobs::Driver;
-use crate::ptr::Ptr;
+use crate::ptr::BlockPtr;
 
 /// An archive, its driver and its disks.
 pub(crate) struct Bench {
@@ -129,14 +129,19 @@ impl Bench {
     pub(crate) fn make(&mut self, dir: u64, name: &str, ty: u32) -> u64 {
         let archive = self.archive.clone();
         let now = archive.time();
-        let it = Attributes { mode: ty | 0o755, btime: now, mtime: now, ..Attributes::default() };
+        let it = InodeAttributes { mode: ty | 0o755, btime: now, mtime: now, ..InodeAttributes::default() };
         self.run(archive.attempt(|state| state.fs.make(dir, name.as_bytes(), it, b""))).unwrap()
     }
 
     pub(crate) fn symlink(&mut self, dir: u64, name: &str, target: &[u8]) -> u64 {
         let archive = self.archive.clone();
         let now = archive.time();
-        let it = Attributes { mode: mode::S_IFLNK | 0o777, btime: now, mtime: now, ..Attributes::default() };
+        let it = InodeAttributes {
+            mode: mode::S_IFLNK | 0o777,
+            btime: now,
+            mtime: now,
+            ..InodeAttributes::default()
+        };
         self.run(archive.attempt(|state| state.fs.make(dir, name.as_bytes(), it, target))).unwrap()
     }
 
@@ -163,7 +168,7 @@ impl Bench {
         let mut all = Vec::new();
         loop {
             let offset = all.len() as u64;
-            let read = |state: &mut crate::archive::State| {
+            let read = |state: &mut crate::archive::ArchiveState| {
                 let root = root_of(state, root);
                 state.fs.read(root, ino, offset, 100_000)
             };
@@ -237,7 +242,7 @@ fn ream(block: u32, fastworm: bool) -> Ream {
     Ream { name: "test".into(), block, fastworm, row_order: false, identity: [7; 16], owner: (1000, 1000) }
 }
 
-fn root_of(state: &crate::archive::State, dump: Option<u32>) -> Ptr {
+fn root_of(state: &crate::archive::ArchiveState, dump: Option<u32>) -> BlockPtr {
     dump.map_or(state.fs.mem.root, |generation| state.dumps[&generation].record.root)
 }
 

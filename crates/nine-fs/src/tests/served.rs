@@ -42,7 +42,7 @@ impl Served {
             let gate = Gate { anonymous: Anonymous::Trusted, ..Gate::default() };
             let service = Service::new(Arc::new(archive.clone()), gate, Core::default());
             let table = archive.state().users.to_string() + users;
-            archive.state().users = Arc::new(crate::users::Users::parse(&table).unwrap());
+            archive.state().users = Arc::new(crate::users::UserTable::parse(&table).unwrap());
             let served = Self { env, service, archive };
             let root = served.attach(Dialect::L, "root", 0).await.unwrap();
             root.mkdir("pub", 0o777, NOGID).await.unwrap();

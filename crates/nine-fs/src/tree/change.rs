@@ -1,28 +1,33 @@
 //! Changes of the tree.
 //!
-//! In: a key, and its new value or none. Out: the changed tree, perhaps with another root; or a [`Miss`], and nothing
-//! changed.
+//! In: a key, and its new value or none. Out: the changed tree, perhaps with another root; or a [`NodeMiss`], and
+//! nothing changed.
 //!
 //! First the path to the leaf is read, so that nothing can be missing later. Then the leaf is changed, and each branch
 //! above it that must change. If a node keeps its address, so do all nodes above it, because the parents of a node of
 //! the current generation are of the current generation.
 
-use super::node::{KEY_MOST, LEVELS, Node, NodeMut, pointer, size};
-use super::path::{Path, Step};
-use super::{Miss, Nodes, create};
-use crate::ptr::Ptr;
+use super::node::{KEY_MAX, LEVELS, NodeMut, NodeRef, pointer, size};
+use super::path::{NodePath, PathNode};
+use super::{NodeMiss, NodeStore, create};
+use crate::ptr::BlockPtr;
 
 /// Sets the value of a key.
 ///
 /// # Panics
-/// If the key is longer than [`KEY_MOST`], or key and value are larger than a quarter of a node. That is a bug of the
+/// If the key is longer than [`KEY_MAX`], or key and value are larger than a quarter of a node. That is a bug of the
 /// caller.
-pub(crate) fn put<N: Nodes>(nodes: &mut N, root: &mut Ptr, key: &[u8], value: &[u8]) -> Result<(), Miss> {
-    let (path, block) = Path::to(nodes, *root, key)?;
-    let fits = key.len() <= KEY_MOST && size(key, value) <= Node(&block).cell_most();
+pub(crate) fn put<N: NodeStore>(
+    nodes: &mut N,
+    root: &mut BlockPtr,
+    key: &[u8],
+    value: &[u8],
+) -> Result<(), NodeMiss> {
+    let (path, block) = NodePath::to(nodes, *root, key)?;
+    let fits = key.len() <= KEY_MAX && size(key, value) <= NodeRef(&block).cell_most();
     assert!(fits, "a key of {} bytes, a value of {}", key.len(), value.len());
     drop(block);
-    let Step { at: mut was, index } = path.leaf();
+    let PathNode { at: mut was, index } = path.leaf();
     let (mut at, mut node) = change(nodes, was);
     let mut new = None;
     if path.found && value.len() <= node.node().value(index).len() {
@@ -53,17 +58,17 @@ pub(crate) fn put<N: Nodes>(nodes: &mut N, root: &mut Ptr, key: &[u8], value: &[
 ///
 /// A node that becomes empty is freed. A node less than a third full is merged with a neighbour, if the neighbour is in
 /// memory and both together leave a quarter free.
-pub(crate) fn delete<N: Nodes>(nodes: &mut N, root: &mut Ptr, key: &[u8]) -> Result<bool, Miss> {
-    let (path, block) = Path::to(nodes, *root, key)?;
+pub(crate) fn delete<N: NodeStore>(nodes: &mut N, root: &mut BlockPtr, key: &[u8]) -> Result<bool, NodeMiss> {
+    let (path, block) = NodePath::to(nodes, *root, key)?;
     drop(block);
     if !path.found {
         return Ok(false);
     }
-    let Step { at: mut was, index } = path.leaf();
+    let PathNode { at: mut was, index } = path.leaf();
     let (mut at, mut node) = change(nodes, was);
     node.remove(index);
     for step in path.branches().iter().rev() {
-        let empty = Node(&have(nodes, at)).len() == 0;
+        let empty = NodeRef(&have(nodes, at)).len() == 0;
         let joined = if empty { None } else { join(nodes, *step, at) };
         if empty {
             nodes.free_node(at);
@@ -87,14 +92,20 @@ pub(crate) fn delete<N: Nodes>(nodes: &mut N, root: &mut Ptr, key: &[u8]) -> Res
 
 /// Inserts a cell into a node of the current generation. If the node has no room, it is split. Then returns the new
 /// right node and its lowest key.
-fn insert<N: Nodes>(nodes: &mut N, at: Ptr, i: usize, key: &[u8], value: &[u8]) -> Option<(Vec<u8>, Ptr)> {
+fn insert<N: NodeStore>(
+    nodes: &mut N,
+    at: BlockPtr,
+    i: usize,
+    key: &[u8],
+    value: &[u8],
+) -> Option<(Vec<u8>, BlockPtr)> {
     let (_, mut node) = change(nodes, at);
     if node.node().fits(size(key, value)) {
         node.insert(i, key, value);
         return None;
     }
     let block = have(nodes, at);
-    let old = Node(&block);
+    let old = NodeRef(&block);
     let level = old.level();
     let cut = old.cut(i, key, size(key, value));
     // The number of old cells that stay in the left node.
@@ -121,8 +132,8 @@ fn insert<N: Nodes>(nodes: &mut N, at: Ptr, i: usize, key: &[u8], value: &[u8]) 
 }
 
 /// Creates a root above two nodes.
-fn above<N: Nodes>(nodes: &mut N, left: Ptr, key: &[u8], right: Ptr) -> Ptr {
-    let level = Node(&have(nodes, left)).level() + 1;
+fn above<N: NodeStore>(nodes: &mut N, left: BlockPtr, key: &[u8], right: BlockPtr) -> BlockPtr {
+    let level = NodeRef(&have(nodes, left)).level() + 1;
     assert!(usize::from(level) < LEVELS, "a tree of {level} levels");
     let (at, content) = nodes.new_node(level, 0);
     let mut node = NodeMut::empty(content, level);
@@ -132,9 +143,9 @@ fn above<N: Nodes>(nodes: &mut N, left: Ptr, key: &[u8], right: Ptr) -> Ptr {
 }
 
 /// Removes superfluous roots: those with a single child, as far as they are in memory, and those without one.
-fn lower<N: Nodes>(nodes: &mut N, mut root: Ptr) -> Ptr {
+fn lower<N: NodeStore>(nodes: &mut N, mut root: BlockPtr) -> BlockPtr {
     while let Ok(block) = nodes.node(root) {
-        let node = Node(&block);
+        let node = NodeRef(&block);
         let next = match node.len() {
             0 if node.level() > 0 => None,
             1 if node.level() > 0 => Some(node.child(0)),
@@ -149,29 +160,29 @@ fn lower<N: Nodes>(nodes: &mut N, mut root: Ptr) -> Ptr {
 
 /// Merges the node at `at`, if it is little used, with a neighbour. Returns the address of the merged node, and the
 /// index of the right one in the parent. The parent is not updated.
-fn join<N: Nodes>(nodes: &mut N, parent: Step, at: Ptr) -> Option<(Ptr, usize)> {
+fn join<N: NodeStore>(nodes: &mut N, parent: PathNode, at: BlockPtr) -> Option<(BlockPtr, usize)> {
     let block = have(nodes, at);
-    let node = Node(&block);
+    let node = NodeRef(&block);
     if node.used() >= node.room() / 3 {
         return None;
     }
     let above = have(nodes, parent.at);
-    let above = Node(&above);
+    let above = NodeRef(&above);
     let right = |i: &usize| (1..above.len()).contains(i);
     for index in [parent.index, parent.index + 1].into_iter().filter(right) {
         let other = above.child(if index == parent.index { index - 1 } else { index });
         let Ok(beside) = nodes.node(other) else { continue };
-        if Node(&beside).level() != node.level() {
+        if NodeRef(&beside).level() != node.level() {
             continue;
         }
         let key = if node.level() == 0 { &[] } else { above.key(index) };
-        if node.used() + Node(&beside).used() + key.len() > node.room() / 4 * 3 {
+        if node.used() + NodeRef(&beside).used() + key.len() > node.room() / 4 * 3 {
             continue;
         }
         let (left, right) = if index == parent.index { (other, at) } else { (at, other) };
         drop((block, beside));
         let from = have(nodes, right);
-        let cells = Node(&from);
+        let cells = NodeRef(&from);
         let (left, mut node) = change(nodes, left);
         if cells.level() == 0 {
             node.append(cells, 0..cells.len());
@@ -187,16 +198,16 @@ fn join<N: Nodes>(nodes: &mut N, parent: Step, at: Ptr) -> Option<(Ptr, usize)> 
 }
 
 /// Returns a node for changing, and its new address.
-fn change<N: Nodes>(nodes: &mut N, at: Ptr) -> (Ptr, NodeMut<'_>) {
+fn change<N: NodeStore>(nodes: &mut N, at: BlockPtr) -> (BlockPtr, NodeMut<'_>) {
     match nodes.node_mut(at) {
         Ok((at, content)) => (at, NodeMut(content)),
-        Err(Miss(at, _)) => unreachable!("{at:?} was in memory"),
+        Err(NodeMiss(at, _)) => unreachable!("{at:?} was in memory"),
     }
 }
 
 /// Returns a node that is in memory.
-fn have<N: Nodes>(nodes: &N, at: Ptr) -> N::Block {
-    nodes.node(at).unwrap_or_else(|Miss(at, _)| unreachable!("{at:?} was in memory"))
+fn have<N: NodeStore>(nodes: &N, at: BlockPtr) -> N::Block {
+    nodes.node(at).unwrap_or_else(|NodeMiss(at, _)| unreachable!("{at:?} was in memory"))
 }
 
 /// Returns the inode of a key: its first 8 bytes, or 0 if it has fewer.

@@ -4,13 +4,13 @@
 
 use std::collections::HashSet;
 
-use super::node::{self, Node};
-use super::{Miss, Nodes};
-use crate::ptr::Ptr;
+use super::node::{self, NodeRef};
+use super::{NodeMiss, NodeStore};
+use crate::ptr::BlockPtr;
 
 /// The statistics of a tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Stats {
+pub(crate) struct TreeStats {
     /// Levels from the root down to the leaves.
     pub(crate) levels: u64,
     /// Number of leaves.
@@ -27,15 +27,15 @@ pub(crate) struct Stats {
 
 /// Why a check of a tree has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub(crate) enum TreeFault {
     /// A node is not in memory.
-    Miss(Miss),
+    Miss(NodeMiss),
     /// This node is invalid.
-    Wrong(Ptr, &'static str),
+    Wrong(BlockPtr, &'static str),
 }
 
-impl From<Miss> for Fault {
-    fn from(miss: Miss) -> Self {
+impl From<NodeMiss> for TreeFault {
+    fn from(miss: NodeMiss) -> Self {
         Self::Miss(miss)
     }
 }
@@ -43,31 +43,31 @@ impl From<Miss> for Fault {
 /// Checks a whole tree. Every node is valid, and its keys are within the bounds that its parent gives. Each level is
 /// one lower than that above, down to leaves at 0, of which only the root may be empty. No child is of a later
 /// generation than its parent. No node occurs twice.
-pub(crate) fn check<N: Nodes>(nodes: &N, root: Ptr) -> Result<Stats, Fault> {
+pub(crate) fn check<N: NodeStore>(nodes: &N, root: BlockPtr) -> Result<TreeStats, TreeFault> {
     let block = nodes.node(root)?;
-    if block.len() < node::HEAD {
-        return Err(Fault::Wrong(root, "no size of a node"));
+    if block.len() < node::NODE_HEAD_LEN {
+        return Err(TreeFault::Wrong(root, "no size of a node"));
     }
-    let level = Node(&block).level();
-    let stats = Stats { levels: u64::from(level) + 1, ..Stats::default() };
-    let mut check = Check { nodes, root, seen: HashSet::new(), stats };
+    let level = NodeRef(&block).level();
+    let stats = TreeStats { levels: u64::from(level) + 1, ..TreeStats::default() };
+    let mut check = NodeCheck { nodes, root, seen: HashSet::new(), stats };
     check.node(root, level, &[], None)?;
     Ok(check.stats)
 }
 
-struct Check<'a, N> {
+struct NodeCheck<'a, N> {
     nodes: &'a N,
-    root: Ptr,
+    root: BlockPtr,
     seen: HashSet<u64>,
-    stats: Stats,
+    stats: TreeStats,
 }
 
-impl<N: Nodes> Check<'_, N> {
-    fn node(&mut self, at: Ptr, level: u8, low: &[u8], high: Option<&[u8]>) -> Result<(), Fault> {
-        let wrong = |what| Fault::Wrong(at, what);
+impl<N: NodeStore> NodeCheck<'_, N> {
+    fn node(&mut self, at: BlockPtr, level: u8, low: &[u8], high: Option<&[u8]>) -> Result<(), TreeFault> {
+        let wrong = |what| TreeFault::Wrong(at, what);
         let block = self.nodes.node(at)?;
         node::check(&block, level == 0).map_err(wrong)?;
-        let node = Node(&block);
+        let node = NodeRef(&block);
         if node.level() != level {
             return Err(wrong("a wrong level"));
         }

@@ -8,10 +8,10 @@
 use std::cmp::Ordering;
 use std::ops::Range;
 
-use crate::ptr::Ptr;
+use crate::ptr::BlockPtr;
 
 /// Bytes before the cell offsets.
-pub(crate) const HEAD: usize = 16;
+pub(crate) const NODE_HEAD_LEN: usize = 16;
 /// Bytes of a cell offset.
 const PLACE: usize = 2;
 /// Bytes of a cell before its key.
@@ -19,7 +19,7 @@ const SIZES: usize = 4;
 /// Bytes of a pointer, the value of a branch's cell.
 pub(crate) const POINTER: usize = 12;
 /// Maximum bytes of a key.
-pub(crate) const KEY_MOST: usize = 300;
+pub(crate) const KEY_MAX: usize = 300;
 /// Maximum levels of a tree.
 pub(crate) const LEVELS: usize = 16;
 
@@ -32,11 +32,14 @@ const LEVEL: usize = 6;
 /// Checks that these bytes are a valid leaf or branch. The error describes the first violation.
 pub(crate) fn check(content: &[u8], is_leaf: bool) -> Result<(), &'static str> {
     let must = |holds: bool, wrong| if holds { Ok(()) } else { Err(wrong) };
-    must((HEAD..=usize::from(u16::MAX)).contains(&content.len()), "no size of a node")?;
-    let node = Node(content);
+    must((NODE_HEAD_LEN..=usize::from(u16::MAX)).contains(&content.len()), "no size of a node")?;
+    let node = NodeRef(content);
     must((node.level() == 0) == is_leaf, "a leaf for a branch, or a branch for a leaf")?;
     must(usize::from(node.level()) < LEVELS, "too high a level")?;
-    must(content[LEVEL + 1..HEAD].iter().all(|byte| *byte == 0), "bytes of the head that are not 0")?;
+    must(
+        content[LEVEL + 1..NODE_HEAD_LEN].iter().all(|byte| *byte == 0),
+        "bytes of the head that are not 0",
+    )?;
     let begin = node.word(BEGIN);
     must(slot(node.len()) <= begin, "cells that begin before their places end")?;
     must(begin <= content.len(), "cells that begin behind the end")?;
@@ -48,7 +51,7 @@ pub(crate) fn check(content: &[u8], is_leaf: bool) -> Result<(), &'static str> {
         let (key, value) = (node.word(at), node.word(at + 2));
         let size = SIZES + key + value;
         must(at + size <= content.len(), "a cell that goes beyond the end")?;
-        must(key <= KEY_MOST && size <= node.cell_most(), "a cell that is too large")?;
+        must(key <= KEY_MAX && size <= node.cell_most(), "a cell that is too large")?;
         must(is_leaf || value == POINTER, "a branch's value that is no pointer")?;
         must(is_leaf || i > 0 || key == 0, "a branch's first key that is not empty")?;
         must(i == 0 || node.key(i - 1) < node.key(i), "keys that do not rise")?;
@@ -62,25 +65,25 @@ pub(crate) fn check(content: &[u8], is_leaf: bool) -> Result<(), &'static str> {
 
 /// Returns the cells of a node.
 pub(crate) fn cells(content: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
-    let node = Node(content);
+    let node = NodeRef(content);
     (0..node.len()).map(move |i| node.cell(i))
 }
 
 /// Returns the children of a branch, each with its lowest key.
-pub(crate) fn children(content: &[u8]) -> impl Iterator<Item = (&[u8], Ptr)> {
-    let node = Node(content);
+pub(crate) fn children(content: &[u8]) -> impl Iterator<Item = (&[u8], BlockPtr)> {
+    let node = NodeRef(content);
     (0..node.len()).map(move |i| (node.key(i), node.child(i)))
 }
 
 /// Returns whether the keys of a node are within these bounds. The first key of a branch is not checked: it stands for
 /// the lower bound.
-pub(crate) fn within(node: Node<'_>, low: &[u8], high: Option<&[u8]>) -> bool {
+pub(crate) fn within(node: NodeRef<'_>, low: &[u8], high: Option<&[u8]>) -> bool {
     let first = if node.level() == 0 { 0 } else { 1 };
     node.len() <= first || low <= node.key(first) && high.is_none_or(|high| node.key(node.len() - 1) < high)
 }
 
 /// Encodes a pointer as a value.
-pub(crate) fn pointer(to: Ptr) -> [u8; POINTER] {
+pub(crate) fn pointer(to: BlockPtr) -> [u8; POINTER] {
     let mut bytes = [0; POINTER];
     bytes[..8].copy_from_slice(&to.at.to_le_bytes());
     bytes[8..].copy_from_slice(&to.made.to_le_bytes());
@@ -94,14 +97,14 @@ pub(crate) fn size(key: &[u8], value: &[u8]) -> usize {
 
 /// Returns the position of a cell's offset.
 fn slot(i: usize) -> usize {
-    HEAD + PLACE * i
+    NODE_HEAD_LEN + PLACE * i
 }
 
 /// A node for reading.
 #[derive(Clone, Copy)]
-pub(crate) struct Node<'a>(pub(crate) &'a [u8]);
+pub(crate) struct NodeRef<'a>(pub(crate) &'a [u8]);
 
-impl<'a> Node<'a> {
+impl<'a> NodeRef<'a> {
     /// Returns the number of cells.
     pub(crate) fn len(self) -> usize {
         self.word(LEN)
@@ -114,7 +117,7 @@ impl<'a> Node<'a> {
 
     /// Returns the bytes available to cells and their offsets.
     pub(crate) fn room(self) -> usize {
-        self.0.len() - HEAD
+        self.0.len() - NODE_HEAD_LEN
     }
 
     /// Returns the maximum bytes of a cell.
@@ -170,12 +173,12 @@ impl<'a> Node<'a> {
     }
 
     /// Returns a child of a branch.
-    pub(crate) fn child(self, i: usize) -> Ptr {
+    pub(crate) fn child(self, i: usize) -> BlockPtr {
         let value = self.value(i);
         let (mut at, mut made) = ([0; 8], [0; 4]);
         at.copy_from_slice(&value[..8]);
         made.copy_from_slice(&value[8..POINTER]);
-        Ptr { at: u64::from_le_bytes(at), made: u32::from_le_bytes(made) }
+        BlockPtr { at: u64::from_le_bytes(at), made: u32::from_le_bytes(made) }
     }
 
     /// Returns how many cells go to the left when a full node is split. The new cell is counted, at index `i`.
@@ -236,7 +239,7 @@ pub(crate) struct NodeMut<'a>(pub(crate) &'a mut [u8]);
 impl<'a> NodeMut<'a> {
     /// Initializes a node without cells.
     pub(crate) fn empty(content: &'a mut [u8], level: u8) -> Self {
-        content[..HEAD].fill(0);
+        content[..NODE_HEAD_LEN].fill(0);
         content[LEVEL] = level;
         let mut node = Self(content);
         node.set(BEGIN, node.0.len());
@@ -244,8 +247,8 @@ impl<'a> NodeMut<'a> {
     }
 
     /// Returns the node for reading.
-    pub(crate) fn node(&self) -> Node<'_> {
-        Node(self.0)
+    pub(crate) fn node(&self) -> NodeRef<'_> {
+        NodeRef(self.0)
     }
 
     /// Inserts a cell before cell `i`. The cell must fit, and its key must be between those of its neighbours.
@@ -279,7 +282,7 @@ impl<'a> NodeMut<'a> {
     }
 
     /// Sets the pointer to a child.
-    pub(crate) fn set_ptr(&mut self, i: usize, to: Ptr) {
+    pub(crate) fn set_ptr(&mut self, i: usize, to: BlockPtr) {
         self.overwrite(i, &pointer(to));
     }
 
@@ -316,7 +319,7 @@ impl<'a> NodeMut<'a> {
     }
 
     /// Appends cells of another node. They must fit.
-    pub(crate) fn append(&mut self, of: Node<'_>, cells: Range<usize>) {
+    pub(crate) fn append(&mut self, of: NodeRef<'_>, cells: Range<usize>) {
         for (key, value) in cells.map(|i| of.cell(i)) {
             self.insert(self.node().len(), key, value);
         }
@@ -329,7 +332,7 @@ impl<'a> NodeMut<'a> {
         let mut end = self.0.len();
         for i in 0..self.node().len() {
             let from = self.node().place(i) - begin;
-            let size = SIZES + Node(&old).word(from) + Node(&old).word(from + 2);
+            let size = SIZES + NodeRef(&old).word(from) + NodeRef(&old).word(from + 2);
             end -= size;
             self.0[end..end + size].copy_from_slice(&old[from..from + size]);
             self.set(slot(i), end);

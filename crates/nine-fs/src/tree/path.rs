@@ -4,13 +4,13 @@
 //!
 //! Always holds: each node is one level lower than the one before it, or an error is returned. So a path ends.
 
-use super::node::{LEVELS, Node};
-use super::{Miss, Nodes};
-use crate::ptr::Ptr;
+use super::node::{LEVELS, NodeRef};
+use super::{NodeMiss, NodeStore};
+use crate::ptr::BlockPtr;
 
 /// The nodes of the path, the root first.
-pub(super) struct Path {
-    steps: [Step; LEVELS],
+pub(super) struct NodePath {
+    steps: [PathNode; LEVELS],
     len: usize,
     /// Whether the leaf has the key.
     pub(super) found: bool,
@@ -18,27 +18,31 @@ pub(super) struct Path {
 
 /// A node of the path.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Step {
+pub(super) struct PathNode {
     /// Its address.
-    pub(super) at: Ptr,
+    pub(super) at: BlockPtr,
     /// The child that was taken; in the leaf the first cell that is not before the key.
     pub(super) index: usize,
 }
 
-/// Number of children after a missing one that are reported to [`Nodes::soon`].
-const SOON: usize = 31;
+/// Number of children after a missing one that are reported to [`NodeStore::soon`].
+const SOON_CHILDREN_MAX: usize = 31;
 
 /// The direction of an iteration.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum IterDirection {
     On,
     Back,
 }
 
-impl Path {
+impl NodePath {
     /// Descends to the leaf that has the key, or would have it.
-    pub(super) fn to<N: Nodes>(nodes: &N, root: Ptr, key: &[u8]) -> Result<(Self, N::Block), Miss> {
-        let mut path = Self { steps: [Step::default(); LEVELS], len: 0, found: false };
+    pub(super) fn to<N: NodeStore>(
+        nodes: &N,
+        root: BlockPtr,
+        key: &[u8],
+    ) -> Result<(Self, N::Block), NodeMiss> {
+        let mut path = Self { steps: [PathNode::default(); LEVELS], len: 0, found: false };
         let mut found = false;
         let leaf = path.down(nodes, root, |node| {
             let place = node.search(key);
@@ -51,22 +55,30 @@ impl Path {
     }
 
     /// Moves to the next leaf in this direction. `None`: there is none.
-    pub(super) fn turn<N: Nodes>(&mut self, nodes: &N, way: Way) -> Result<Option<N::Block>, Miss> {
+    pub(super) fn turn<N: NodeStore>(
+        &mut self,
+        nodes: &N,
+        way: IterDirection,
+    ) -> Result<Option<N::Block>, NodeMiss> {
         while self.len > 1 {
             self.len -= 1;
             let step = &mut self.steps[self.len - 1];
             let block = nodes.node(step.at)?;
-            let node = Node(&block);
+            let node = NodeRef(&block);
             let index = match way {
-                Way::On => Some(step.index + 1).filter(|index| *index < node.len()),
-                Way::Back => step.index.checked_sub(1),
+                IterDirection::On => Some(step.index + 1).filter(|index| *index < node.len()),
+                IterDirection::Back => step.index.checked_sub(1),
             };
             if let Some(index) = index {
                 step.index = index;
-                let choose = |node: Node<'_>| if way == Way::On { 0 } else { node.len().saturating_sub(1) };
+                let choose = |node: NodeRef<'_>| {
+                    if way == IterDirection::On { 0 } else { node.len().saturating_sub(1) }
+                };
                 let next = self.down(nodes, node.child(index), choose);
-                if next.is_err() && way == Way::On {
-                    (index + 1..node.len()).take(SOON).for_each(|index| nodes.soon(node.child(index)));
+                if next.is_err() && way == IterDirection::On {
+                    (index + 1..node.len())
+                        .take(SOON_CHILDREN_MAX)
+                        .for_each(|index| nodes.soon(node.child(index)));
                 }
                 return next.map(Some);
             }
@@ -75,36 +87,36 @@ impl Path {
     }
 
     /// Returns the step of the leaf.
-    pub(super) fn leaf(&self) -> Step {
+    pub(super) fn leaf(&self) -> PathNode {
         self.steps[self.len - 1]
     }
 
     /// Returns the branches, the root first.
-    pub(super) fn branches(&self) -> &[Step] {
+    pub(super) fn branches(&self) -> &[PathNode] {
         &self.steps[..self.len - 1]
     }
 
     /// Descends from `at` to a leaf.
-    fn down<N: Nodes>(
+    fn down<N: NodeStore>(
         &mut self,
         nodes: &N,
-        mut at: Ptr,
-        mut choose: impl FnMut(Node<'_>) -> usize,
-    ) -> Result<N::Block, Miss> {
+        mut at: BlockPtr,
+        mut choose: impl FnMut(NodeRef<'_>) -> usize,
+    ) -> Result<N::Block, NodeMiss> {
         let mut above: Option<u8> = match self.len {
             0 => None,
-            len => Some(Node(&nodes.node(self.steps[len - 1].at)?).level()),
+            len => Some(NodeRef(&nodes.node(self.steps[len - 1].at)?).level()),
         };
         loop {
             let block = nodes.node(at)?;
-            let node = Node(&block);
+            let node = NodeRef(&block);
             let level = node.level();
             if let Some(above) = above.filter(|above| *above != level + 1) {
-                return Err(Miss(at, Some(above - 1)));
+                return Err(NodeMiss(at, Some(above - 1)));
             }
             above = Some(level);
             let index = choose(node);
-            self.steps[self.len] = Step { at, index };
+            self.steps[self.len] = PathNode { at, index };
             self.len += 1;
             if level == 0 {
                 return Ok(block);

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
 
-use super::node::{self, KEY_MOST, Node, NodeMut};
+use super::node::{self, KEY_MAX, NodeMut, NodeRef};
 use super::*;
 
 /// Small nodes make a high tree; the longest key still fits into a branch.
-const TINY: usize = 16 + 4 * (4 + KEY_MOST + node::POINTER);
+const TINY: usize = 16 + 4 * (4 + KEY_MAX + node::POINTER);
 const SMALL: usize = 8192 - 64;
 const LARGE: usize = 65536 - 64;
 
@@ -85,7 +85,7 @@ fn when_all_is_deleted_one_empty_leaf_is_left() {
             _ => keys.sort_by_cached_key(|_| world.random.next()),
         }
         keys.iter().for_each(|key| world.delete(key));
-        let one = Stats { leaves: 1, levels: 1, room: (content - 16) as u64, ..Stats::default() };
+        let one = TreeStats { leaves: 1, levels: 1, room: (content - 16) as u64, ..TreeStats::default() };
         assert_eq!(world.whole(), one);
         assert_eq!(world.nodes.nodes.len(), 1);
     }
@@ -158,18 +158,18 @@ fn where_it_is_cut_keys_are_short_but_name_the_inode() {
 #[test]
 #[should_panic(expected = "a key of 301 bytes")]
 fn a_key_that_is_too_long_is_our_mistake() {
-    World::new(SMALL, 1).put(&[1; KEY_MOST + 1], &[]);
+    World::new(SMALL, 1).put(&[1; KEY_MAX + 1], &[]);
 }
 
 #[test]
 fn the_check_of_a_tree_finds_what_is_wrong() {
-    let wrong = |spoil: fn(&mut Store, Ptr, Ptr)| {
+    let wrong = |spoil: fn(&mut Store, BlockPtr, BlockPtr)| {
         let mut world = World::new(SMALL, 91);
         (0..300u64).for_each(|i| world.put(&i.to_be_bytes(), &[7; 100]));
-        let child = Node(&world.nodes.nodes[&world.root]).child(1);
+        let child = NodeRef(&world.nodes.nodes[&world.root]).child(1);
         spoil(&mut world.nodes, world.root, child);
         match check(&world.nodes, world.root) {
-            Err(Fault::Wrong(_, what)) => what,
+            Err(TreeFault::Wrong(_, what)) => what,
             other => panic!("{other:?}"),
         }
     };
@@ -204,7 +204,7 @@ fn the_check_of_a_node_finds_what_is_wrong() {
     assert_eq!(places, "cells that begin before their places end");
     let large = wrong(0, |node| node.insert(0, b"a", &[0; SMALL / 4]));
     assert_eq!(large, "a cell that is too large");
-    let long = wrong(0, |node| node.insert(0, &[1; KEY_MOST + 1], &[]));
+    let long = wrong(0, |node| node.insert(0, &[1; KEY_MAX + 1], &[]));
     assert_eq!(long, "a cell that is too large");
     let overlap = wrong(0, |node| {
         node.insert(0, b"a", &[0, 0, 0, 1, 0, 0, 0, b'b']);
@@ -232,7 +232,7 @@ fn the_check_of_a_node_takes_any_bytes() {
             if turn % 4 == 0 {
                 bytes.copy_from_slice(&good[random.below(good.len())]);
             }
-            let head = 16 + 2 * Node(&bytes).len();
+            let head = 16 + 2 * NodeRef(&bytes).len();
             let at = match random.below(4) {
                 0 => random.below(content),
                 1 => random.below(16),
@@ -271,7 +271,7 @@ fn some_node(content: usize, level: u8, random: &mut Random) -> Vec<u8> {
 /// Performs all operations on a node, and checks that it remains valid.
 fn use_it(bytes: &mut [u8], random: &mut Random) {
     let is_leaf = bytes[6] == 0;
-    let node = Node(bytes);
+    let node = NodeRef(bytes);
     assert!(node.used() + node.free() == node.room());
     for (i, (key, _)) in node::cells(bytes).enumerate() {
         assert_eq!(node.search(key), Ok(i));
@@ -279,7 +279,7 @@ fn use_it(bytes: &mut [u8], random: &mut Random) {
     let key = random.key(3);
     if !is_leaf {
         assert_eq!(node::children(bytes).count(), node.len());
-        node::NodeMut(bytes).set_ptr(0, Ptr::default());
+        node::NodeMut(bytes).set_ptr(0, BlockPtr::default());
         return NodeMut(bytes).remove_child(0);
     }
     let value = vec![4; random.below(node.cell_most() - node::size(&key, &[]))];
@@ -301,13 +301,13 @@ fn use_it(bytes: &mut [u8], random: &mut Random) {
 /// A tree and its expected content.
 struct World {
     nodes: Store,
-    root: Ptr,
+    root: BlockPtr,
     model: Model,
     random: Random,
     /// The percentage of nodes evicted before each operation.
     away_of_100: usize,
     misses: u32,
-    dumps: Vec<(Ptr, Model)>,
+    dumps: Vec<(BlockPtr, Model)>,
 }
 
 impl World {
@@ -324,7 +324,7 @@ impl World {
             let key = self.random.key(keys);
             match self.random.below(10) {
                 0..=4 => {
-                    let most = Node(&self.nodes.nodes[&self.root]).cell_most() - node::size(&key, &[]);
+                    let most = NodeRef(&self.nodes.nodes[&self.root]).cell_most() - node::size(&key, &[]);
                     let len = match self.random.below(8) {
                         0 => most,
                         1 => 0,
@@ -378,7 +378,7 @@ impl World {
     }
 
     /// Repeats an operation until no node is missing, and checks that a miss has changed nothing.
-    fn ask<T>(&mut self, mut what: impl FnMut(&mut Store, &mut Ptr) -> Result<T, Miss>) -> T {
+    fn ask<T>(&mut self, mut what: impl FnMut(&mut Store, &mut BlockPtr) -> Result<T, NodeMiss>) -> T {
         if self.away_of_100 > 0 {
             let nodes = self.nodes.nodes.keys();
             self.nodes.away = nodes.filter(|_| self.random.below(100) < self.away_of_100).copied().collect();
@@ -386,7 +386,7 @@ impl World {
         loop {
             let root = self.root;
             let before = if self.nodes.away.is_empty() { HashMap::new() } else { self.nodes.nodes.clone() };
-            let Miss(at, _) = match what(&mut self.nodes, &mut self.root) {
+            let NodeMiss(at, _) = match what(&mut self.nodes, &mut self.root) {
                 Ok(result) => return result,
                 Err(miss) => miss,
             };
@@ -404,7 +404,7 @@ impl World {
         self.dumps.push((self.root, self.model.clone()));
     }
 
-    fn all(&self, root: Ptr) -> Model {
+    fn all(&self, root: BlockPtr) -> Model {
         let mut all = Model::new();
         range(&self.nodes, root, &[], |key, value| all.insert(key.to_vec(), value.to_vec()).is_none())
             .unwrap();
@@ -412,7 +412,7 @@ impl World {
     }
 
     /// Checks the tree and all dumps, and that there is no other node.
-    fn whole(&mut self) -> Stats {
+    fn whole(&mut self) -> TreeStats {
         self.nodes.away.clear();
         let mut kept = HashSet::new();
         for (root, _) in &self.dumps {
@@ -446,39 +446,39 @@ struct Store {
     content: usize,
     generation: u32,
     next: u64,
-    nodes: HashMap<Ptr, Rc<[u8]>>,
-    away: HashSet<Ptr>,
-    owners: HashMap<Ptr, u64>,
+    nodes: HashMap<BlockPtr, Rc<[u8]>>,
+    away: HashSet<BlockPtr>,
+    owners: HashMap<BlockPtr, u64>,
     changed: std::cell::Cell<u32>,
 }
 
 impl Store {
-    fn add(&mut self, content: Vec<u8>) -> (Ptr, &mut [u8]) {
+    fn add(&mut self, content: Vec<u8>) -> (BlockPtr, &mut [u8]) {
         self.next += 1;
-        let at = Ptr { at: self.next, made: self.generation };
+        let at = BlockPtr { at: self.next, made: self.generation };
         self.nodes.insert(at, content.into());
         (at, Rc::make_mut(self.nodes.get_mut(&at).unwrap()))
     }
 
-    fn walk(&self, at: Ptr, met: &mut HashSet<Ptr>) {
+    fn walk(&self, at: BlockPtr, met: &mut HashSet<BlockPtr>) {
         met.insert(at);
         let block = &self.nodes[&at];
-        if Node(block).level() > 0 {
+        if NodeRef(block).level() > 0 {
             node::children(block).for_each(|(_, child)| self.walk(child, met));
         }
     }
 }
 
-impl Nodes for Store {
+impl NodeStore for Store {
     type Block = Rc<[u8]>;
 
-    fn node(&self, at: Ptr) -> Result<Rc<[u8]>, Miss> {
-        if self.away.contains(&at) { Err(Miss(at, None)) } else { Ok(self.nodes[&at].clone()) }
+    fn node(&self, at: BlockPtr) -> Result<Rc<[u8]>, NodeMiss> {
+        if self.away.contains(&at) { Err(NodeMiss(at, None)) } else { Ok(self.nodes[&at].clone()) }
     }
 
-    fn node_mut(&mut self, at: Ptr) -> Result<(Ptr, &mut [u8]), Miss> {
+    fn node_mut(&mut self, at: BlockPtr) -> Result<(BlockPtr, &mut [u8]), NodeMiss> {
         if self.away.contains(&at) {
-            return Err(Miss(at, None));
+            return Err(NodeMiss(at, None));
         }
         self.changed.set(self.changed.get() + 1);
         if at.made < self.generation {
@@ -491,13 +491,13 @@ impl Nodes for Store {
         Ok((at, Rc::make_mut(block)))
     }
 
-    fn new_node(&mut self, _: u8, owner: u64) -> (Ptr, &mut [u8]) {
-        let at = Ptr { at: self.next + 1, made: self.generation };
+    fn new_node(&mut self, _: u8, owner: u64) -> (BlockPtr, &mut [u8]) {
+        let at = BlockPtr { at: self.next + 1, made: self.generation };
         self.owners.insert(at, owner);
         self.add(vec![0; self.content])
     }
 
-    fn free_node(&mut self, at: Ptr) {
+    fn free_node(&mut self, at: BlockPtr) {
         if at.made == self.generation {
             let block = self.nodes.remove(&at).unwrap();
             assert!(!self.away.is_empty() || Rc::strong_count(&block) == 1);
@@ -525,7 +525,7 @@ impl Random {
         let number = self.below(of);
         let mut random = Random((number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let len = match random.below(20) {
-            0 => KEY_MOST,
+            0 => KEY_MAX,
             1 => random.below(9),
             _ => 9 + random.below(40),
         };
