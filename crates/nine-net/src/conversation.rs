@@ -27,7 +27,7 @@ const PIPELINE: usize = 8;
 /// Maximum number of blocks in one write to the transport.
 const GATHER: usize = 16;
 /// Reads from the transport without a result before other tasks run.
-const ROUNDS: usize = 64;
+const EMPTY_READS_MAX: usize = 64;
 
 /// The modules that can be pushed on a connection.
 #[derive(Clone)]
@@ -45,11 +45,11 @@ pub struct Conversation<T> {
     clock: Arc<dyn Clock>,
     /// Size of a stream's queues, in bytes.
     queue: usize,
-    piped: Option<Box<Piped>>,
+    piped: Option<Box<ModuleState>>,
 }
 
 /// The state of a connection with modules.
-struct Piped {
+struct ModuleState {
     stream: Stream,
     device: Device,
     /// Memory for input, which output must not use up.
@@ -102,7 +102,7 @@ impl<T: Transport> Conversation<T> {
                     limit: Limit { bytes: self.queue, ..Limit::CONVERSATION },
                     ..Make::new(Pool::new(0))
                 };
-                Box::new(Piped::new(&make))
+                Box::new(ModuleState::new(&make))
             }
         };
         // Unread input was sent for the modules as they were. It must not pass through different ones.
@@ -117,7 +117,7 @@ impl<T: Transport> Conversation<T> {
     }
 }
 
-impl Piped {
+impl ModuleState {
     fn new(make: &Make) -> Self {
         let (stream, device) = Stream::new(make);
         Self {
@@ -274,7 +274,7 @@ impl Piped {
                         return Poll::Pending;
                     }
                     rounds += 1;
-                    if rounds == ROUNDS {
+                    if rounds == EMPTY_READS_MAX {
                         cx.waker().wake_by_ref();
                         return Poll::Pending;
                     }

@@ -22,7 +22,7 @@ pub use talk::{Listener, Talk, dial};
 pub use udp::{Raw, Udp};
 
 /// Maximum number of datagrams received at once.
-pub(crate) const ROOMS: usize = 4;
+pub(crate) const DATAGRAMS_AT_ONCE: usize = 4;
 
 /// A buffer for one received datagram.
 pub struct Room<'a> {

@@ -20,13 +20,13 @@ use crate::dial::Addr;
 use crate::transport::{Peer, Proof};
 
 /// An address before name resolution.
-pub(crate) enum Place<'a> {
+pub(crate) enum UnresolvedAddr<'a> {
     Known(SockAddr),
     Named(&'a str, u16),
 }
 
 /// Returns the address to dial for `addr`. Refuses `*`.
-pub(crate) fn place(addr: &Addr) -> io::Result<Place<'_>> {
+pub(crate) fn place(addr: &Addr) -> io::Result<UnresolvedAddr<'_>> {
     Ok(match addr {
         Addr::Il { .. } => return Err(no_stream("il")),
         Addr::Tcp { host, .. } | Addr::Tls { host, .. } if host == "*" => {
@@ -36,12 +36,12 @@ pub(crate) fn place(addr: &Addr) -> io::Result<Place<'_>> {
             ));
         }
         Addr::Tcp { host, port } | Addr::Tls { host, port } => match host.parse::<IpAddr>() {
-            Ok(ip) => Place::Known(SocketAddr::new(ip, *port).into()),
-            Err(_) => Place::Named(host, *port),
+            Ok(ip) => UnresolvedAddr::Known(SocketAddr::new(ip, *port).into()),
+            Err(_) => UnresolvedAddr::Named(host, *port),
         },
         Addr::Shm { .. } => return Err(no_stream("shared memory")),
-        Addr::Unix { path } => Place::Known(SockAddr::unix(path)?),
-        Addr::Vsock { cid, port } => Place::Known(SockAddr::vsock(*cid, *port)),
+        Addr::Unix { path } => UnresolvedAddr::Known(SockAddr::unix(path)?),
+        Addr::Vsock { cid, port } => UnresolvedAddr::Known(SockAddr::vsock(*cid, *port)),
     })
 }
 
@@ -72,8 +72,8 @@ pub(crate) fn listen_place(addr: &Addr) -> io::Result<SockAddr> {
             Ok(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), *port).into())
         }
         _ => match place(addr)? {
-            Place::Known(at) => Ok(at),
-            Place::Named(host, port) => {
+            UnresolvedAddr::Known(at) => Ok(at),
+            UnresolvedAddr::Named(host, port) => {
                 let found = lookup(host, port)?;
                 let first = found.iter().find(|a| a.is_ipv4()).or(found.first());
                 first.cloned().ok_or_else(|| io::Error::other(format!("{host} has no address")))
@@ -209,22 +209,22 @@ pub(crate) fn close(socket: &Socket) -> io::Result<()> {
 /// Adds to an error what was tried, and on what. The kernel's error is its source ([`std::error::Error::source`]).
 pub(crate) fn tried(what: impl Display, e: io::Error) -> io::Error {
     let text = format!("{what}: {e}");
-    io::Error::new(e.kind(), Tried { text, e })
+    io::Error::new(e.kind(), FailedAddr { text, e })
 }
 
 #[derive(Debug)]
-struct Tried {
+struct FailedAddr {
     text: String,
     e: io::Error,
 }
 
-impl Display for Tried {
+impl Display for FailedAddr {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.text)
     }
 }
 
-impl std::error::Error for Tried {
+impl std::error::Error for FailedAddr {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         Some(&self.e)
     }

@@ -76,7 +76,7 @@ impl FromStr for Mac {
 }
 
 /// Maximum number of packets received or sent in one call.
-pub(crate) const ROOMS: usize = 32;
+pub(crate) const PACKETS_AT_ONCE: usize = 32;
 
 /// A buffer for one received packet.
 #[derive(Debug)]
@@ -107,7 +107,7 @@ pub struct Packet<'a> {
 #[derive(Debug)]
 pub struct Ether {
     fd: AsyncFd<Socket>,
-    card: sys::Card,
+    card: sys::EthernetCard,
     name: String,
     kind: u16,
     /// Broadcasts are received too.
@@ -187,7 +187,7 @@ impl Link for Ether {
             match sys::recv_packets(guard.get_inner(), rooms, self.hears_all) {
                 Ok(n) => {
                     // There are no more packets: the next one is reported again.
-                    if n < rooms.len().min(ROOMS) {
+                    if n < rooms.len().min(PACKETS_AT_ONCE) {
                         guard.clear_ready();
                     }
                     return Poll::Ready(Ok(n));
@@ -258,7 +258,7 @@ fn fault(error: io::Error) -> io::Error {
     }
 }
 
-fn open(interface: &str, kind: u16) -> io::Result<(Socket, sys::Card)> {
+fn open(interface: &str, kind: u16) -> io::Result<(Socket, sys::EthernetCard)> {
     // Without a type, so nothing is received before it is bound to the interface.
     let socket =
         Socket::new(Domain::PACKET, Type::DGRAM.cloexec().nonblocking(), None).map_err(

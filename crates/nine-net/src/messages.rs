@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use nine_stream::{Block, Chain, Fault, Putting, Reading, Stream};
 
-pub(crate) struct Messages {
+pub(crate) struct MessageStream {
     reading: Reading,
     putting: Putting,
     /// A written message that the stream has not accepted yet.
@@ -15,7 +15,7 @@ pub(crate) struct Messages {
     ended: bool,
 }
 
-impl Messages {
+impl MessageStream {
     pub(crate) fn of(stream: &Stream) -> Self {
         Self { reading: stream.reading(), putting: stream.putting(), going: None, ended: false }
     }
@@ -85,12 +85,12 @@ mod tests {
 
     use super::*;
 
-    fn messages() -> (Messages, Stream, Device) {
+    fn messages() -> (MessageStream, Stream, Device) {
         let (stream, device) = Stream::new(&Make::new(Pool::new(1 << 20)));
-        (Messages::of(&stream), stream, device)
+        (MessageStream::of(&stream), stream, device)
     }
 
-    fn read(messages: &mut Messages, buf: &mut [u8]) -> Poll<io::Result<usize>> {
+    fn read(messages: &mut MessageStream, buf: &mut [u8]) -> Poll<io::Result<usize>> {
         messages.poll_read(&mut Context::from_waker(Waker::noop()), buf)
     }
 

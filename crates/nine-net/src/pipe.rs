@@ -16,7 +16,7 @@ pub const ROOM: usize = 256 * 1024;
 
 /// One end. Dropping it closes both directions.
 pub struct Pipe {
-    ways: Arc<[Mutex<Way>; 2]>,
+    ways: Arc<[Mutex<PipeDirection>; 2]>,
     beside: Arc<OnceLock<Beside>>,
     /// The index of the direction that is read here. The other one is written.
     side: usize,
@@ -24,7 +24,7 @@ pub struct Pipe {
 }
 
 #[derive(Default)]
-struct Way {
+struct PipeDirection {
     bytes: VecDeque<u8>,
     closed: bool,
     reader: Option<Waker>,
@@ -35,13 +35,13 @@ struct Way {
 
 /// Creates two ends. The arguments are the peers that each end reports.
 pub fn pipe(first_sees: Peer, second_sees: Peer) -> (Pipe, Pipe) {
-    let ways = Arc::new([Mutex::new(Way::default()), Mutex::new(Way::default())]);
+    let ways = Arc::new([Mutex::new(PipeDirection::default()), Mutex::new(PipeDirection::default())]);
     let beside = Arc::new(OnceLock::new());
     let first = Pipe { ways: ways.clone(), beside: beside.clone(), side: 0, peer: first_sees };
     (first, Pipe { ways, beside, side: 1, peer: second_sees })
 }
 
-impl Way {
+impl PipeDirection {
     fn close(&mut self) -> [Option<Waker>; 3] {
         self.closed = true;
         [self.reader.take(), self.writer.take(), self.watcher.take()]
@@ -49,11 +49,11 @@ impl Way {
 }
 
 impl Pipe {
-    fn incoming(&self) -> &Mutex<Way> {
+    fn incoming(&self) -> &Mutex<PipeDirection> {
         &self.ways[self.side]
     }
 
-    fn outgoing(&self) -> &Mutex<Way> {
+    fn outgoing(&self) -> &Mutex<PipeDirection> {
         &self.ways[1 - self.side]
     }
 }

@@ -25,22 +25,22 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use socket2::{SockAddr, Socket as Raw};
 
 use crate::dial::Addr;
-use crate::end::{self, Place};
+use crate::end::{self, UnresolvedAddr};
 use crate::env::{Clock, Env, Timer};
 use crate::rt::Real;
-use crate::sync::{AtomicBool, Bell, Mutex, MutexGuard, Parker, ThreadId, Watched, lock};
+use crate::sync::{AtomicBool, Bell, Mutex, MutexGuard, Parker, ThreadId, WatchedSocket, lock};
 use crate::transport::{Peer, Proof, Transport};
 
 /// Waits for sockets and timers on the threads that need them. Clones share one reactor; any thread may use any of
 /// them. When the last clone is dropped, the spawned futures are dropped.
 #[derive(Clone)]
-pub struct Reactor(Arc<Owner>);
+pub struct Reactor(Arc<ReactorOwner>);
 
 impl Reactor {
     /// Creates a reactor. It uses one descriptor.
     pub fn new() -> io::Result<Reactor> {
-        let core = Core { bell: Bell::new()?, state: Mutex::default() };
-        Ok(Reactor(Arc::new(Owner(Arc::new(core)))))
+        let core = ReactorCore { bell: Bell::new()?, state: Mutex::default() };
+        Ok(Reactor(Arc::new(ReactorOwner(Arc::new(core)))))
     }
 
     /// Runs `future` to its end on this thread, and drives the spawned futures meanwhile.
@@ -65,7 +65,8 @@ impl Reactor {
         let mut state = core.lock();
         let id = state.new_id();
         let future = Mutex::new(Some(Box::pin(future) as Pin<Box<_>>));
-        let job = Arc::new(Job { id, future, queued: AtomicBool::new(false), core: Arc::downgrade(core) });
+        let job =
+            Arc::new(ReactorJob { id, future, queued: AtomicBool::new(false), core: Arc::downgrade(core) });
         state.jobs.insert(id, job.clone());
         drop(state);
         job.wake();
@@ -101,7 +102,7 @@ impl Reactor {
     ) -> impl Future<Output = io::Result<PollSocket>> + Send + use<> {
         let (reactor, addr, mut late) = (self.clone(), addr.clone(), self.sleep(limit));
         async move {
-            let Place::Known(at) = end::place(&addr)? else {
+            let UnresolvedAddr::Known(at) = end::place(&addr)? else {
                 let why = "a name is to be resolved first";
                 return Err(end::tried(&addr, io::Error::new(io::ErrorKind::InvalidInput, why)));
             };
@@ -128,15 +129,15 @@ impl Reactor {
         let (core, raw) = (self.0.0.clone(), Arc::new(raw));
         let mut state = core.lock();
         let id = state.new_id();
-        let sides = [Side { ready: false, waker: None }, Side { ready: true, waker: None }];
-        state.sources.insert(id, Source { raw: raw.clone(), sides });
+        let sides = [SocketSide { ready: false, waker: None }, SocketSide { ready: true, waker: None }];
+        state.sources.insert(id, SocketSource { raw: raw.clone(), sides });
         drop(state);
         PollSocket { raw, id, core, peer }
     }
 
     fn wait<F: Future>(&self, future: F, deadline: Option<Instant>) -> Option<F::Output> {
         let core = &self.0.0;
-        let me = Arc::new(Me {
+        let me = Arc::new(BlockedThread {
             thread: Parker::here(),
             notified: AtomicBool::new(false),
             core: Arc::downgrade(core),
@@ -144,7 +145,7 @@ impl Reactor {
         let busy = core.lock().leader == Some(me.thread.id());
         assert!(!busy, "block_on inside a future that the same reactor drives");
         let waker = Waker::from(me.clone());
-        let mut seat = Seat { core, me: &me, leads: false };
+        let mut seat = LeaderSeat { core, me: &me, leads: false };
         let mut future = pin!(future);
         loop {
             if let Poll::Ready(result) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
@@ -173,7 +174,7 @@ impl fmt::Debug for Reactor {
 pub struct PollSocket {
     raw: Arc<Raw>,
     id: u64,
-    core: Arc<Core>,
+    core: Arc<ReactorCore>,
     peer: Peer,
 }
 
@@ -251,7 +252,7 @@ impl Drop for PollSocket {
 
 /// The future of [`Reactor::sleep`].
 pub struct Sleep {
-    core: Arc<Core>,
+    core: Arc<ReactorCore>,
     key: (Instant, u64),
 }
 
@@ -279,7 +280,7 @@ impl Drop for Sleep {
 }
 
 /// See [`Reactor::clock`].
-struct ReactorClock(Arc<Core>);
+struct ReactorClock(Arc<ReactorCore>);
 
 impl Clock for ReactorClock {
     fn now(&self) -> Duration {
@@ -302,9 +303,9 @@ impl Clock for ReactorClock {
 }
 
 /// Ends with the last [`Reactor`]. Drops the spawned futures, whose sockets would otherwise keep the core alive.
-struct Owner(Arc<Core>);
+struct ReactorOwner(Arc<ReactorCore>);
 
-impl Drop for Owner {
+impl Drop for ReactorOwner {
     fn drop(&mut self) {
         let mut state = self.0.lock();
         let (jobs, ready) = (std::mem::take(&mut state.jobs), std::mem::take(&mut state.ready));
@@ -317,29 +318,29 @@ impl Drop for Owner {
     }
 }
 
-struct Core {
+struct ReactorCore {
     /// Rung to bring the leader back from poll(2).
     bell: Bell,
-    state: Mutex<State>,
+    state: Mutex<ReactorState>,
 }
 
 /// The tables grow only with the sockets, timers, futures and threads of the callers.
 #[derive(Default)]
-struct State {
+struct ReactorState {
     next_id: u64,
-    sources: BTreeMap<u64, Source>,
+    sources: BTreeMap<u64, SocketSource>,
     timers: BTreeMap<(Instant, u64), Waker>,
-    jobs: BTreeMap<u64, Arc<Job>>,
+    jobs: BTreeMap<u64, Arc<ReactorJob>>,
     /// Woken jobs, each at most once.
-    ready: VecDeque<Arc<Job>>,
+    ready: VecDeque<Arc<ReactorJob>>,
     leader: Option<ThreadId>,
     /// The leader is in poll(2), or about to be: a change of this state must ring the bell.
     polling: bool,
     /// Waiting threads that do not lead.
-    parked: Vec<Arc<Me>>,
+    parked: Vec<Arc<BlockedThread>>,
 }
 
-impl State {
+impl ReactorState {
     fn new_id(&mut self) -> u64 {
         self.next_id += 1;
         self.next_id
@@ -347,23 +348,23 @@ impl State {
 }
 
 /// A socket, with the state of its two directions.
-struct Source {
+struct SocketSource {
     raw: Arc<Raw>,
-    sides: [Side; 2],
+    sides: [SocketSide; 2],
 }
 
-struct Side {
+struct SocketSide {
     /// The next call will probably not block.
     ready: bool,
     waker: Option<Waker>,
 }
 
-impl Core {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl ReactorCore {
+    fn lock(&self) -> MutexGuard<'_, ReactorState> {
         lock(&self.state)
     }
 
-    fn ring(&self, state: &State) {
+    fn ring(&self, state: &ReactorState) {
         if state.polling {
             self.bell.ring();
         }
@@ -392,12 +393,12 @@ impl Core {
 
     /// One round of the leader: runs the woken jobs, then waits in poll(2), for at most `limit`, and not at all if
     /// there is work.
-    fn turn(&self, me: &Me, limit: Option<Duration>) {
+    fn turn(&self, me: &BlockedThread, limit: Option<Duration>) {
         let woken = self.lock().ready.len();
         for _ in 0..woken {
             // One by one: a panic of one leaves the others in the queue.
             let job = self.lock().ready.pop_front();
-            job.into_iter().for_each(Job::run);
+            job.into_iter().for_each(ReactorJob::run);
         }
         let mut state = self.lock();
         if me.notified.load(SeqCst) {
@@ -408,7 +409,7 @@ impl Core {
             true => timer.into_iter().chain(limit).min(),
             false => Some(Duration::ZERO),
         };
-        let watched: Vec<Watched> =
+        let watched: Vec<WatchedSocket> =
             state.sources.iter().filter_map(|(&id, s)| Some((id, s.raw.clone(), s.wanted()?))).collect();
         state.polling = true;
         drop(state);
@@ -435,7 +436,7 @@ impl Core {
     }
 }
 
-impl Source {
+impl SocketSource {
     /// The events to request from poll(2), if any.
     fn wanted(&self) -> Option<PollFlags> {
         let mut wanted = PollFlags::empty();
@@ -456,15 +457,15 @@ impl Source {
 }
 
 /// A spawned future.
-struct Job {
+struct ReactorJob {
     id: u64,
     future: Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>,
     /// It is in the queue of woken jobs already.
     queued: AtomicBool,
-    core: Weak<Core>,
+    core: Weak<ReactorCore>,
 }
 
-impl Job {
+impl ReactorJob {
     /// Called by the leader only.
     fn run(self: Arc<Self>) {
         // A swap: a waker that found the flag set has queued nothing, so this run must see everything done before that
@@ -481,7 +482,7 @@ impl Job {
     }
 }
 
-impl Wake for Job {
+impl Wake for ReactorJob {
     fn wake(self: Arc<Self>) {
         let Some(core) = self.core.upgrade() else { return };
         if !self.queued.swap(true, SeqCst) {
@@ -493,14 +494,14 @@ impl Wake for Job {
 }
 
 /// A thread in [`Reactor::block_on`].
-struct Me {
+struct BlockedThread {
     thread: Parker,
     /// Its future was woken.
     notified: AtomicBool,
-    core: Weak<Core>,
+    core: Weak<ReactorCore>,
 }
 
-impl Wake for Me {
+impl Wake for BlockedThread {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -523,13 +524,13 @@ impl Wake for Me {
 }
 
 /// A thread's part in the election, which ends when it is dropped.
-struct Seat<'a> {
-    core: &'a Core,
-    me: &'a Arc<Me>,
+struct LeaderSeat<'a> {
+    core: &'a ReactorCore,
+    me: &'a Arc<BlockedThread>,
     leads: bool,
 }
 
-impl Seat<'_> {
+impl LeaderSeat<'_> {
     /// Takes the lead if it is free. Returns whether this thread leads. If not, it may park: it will be woken.
     fn lead(&mut self) -> bool {
         if self.leads {
@@ -547,7 +548,7 @@ impl Seat<'_> {
     }
 }
 
-impl Drop for Seat<'_> {
+impl Drop for LeaderSeat<'_> {
     fn drop(&mut self) {
         let mut state = self.core.lock();
         state.parked.retain(|parked| !Arc::ptr_eq(parked, self.me));
@@ -564,8 +565,8 @@ impl Drop for Seat<'_> {
 
 fn dial(addr: &Addr, deadline: Instant) -> io::Result<(Raw, Peer)> {
     let places = match end::place(addr)? {
-        Place::Known(at) => vec![at],
-        Place::Named(host, port) => lookup(host.into(), port, deadline)?,
+        UnresolvedAddr::Known(at) => vec![at],
+        UnresolvedAddr::Named(host, port) => lookup(host.into(), port, deadline)?,
     };
     let mut last = io::Error::other("the name has no address");
     for (n, at) in places.iter().enumerate() {

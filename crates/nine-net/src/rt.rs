@@ -52,14 +52,14 @@ impl Env for Real {
     }
 
     fn clock(&self) -> Arc<dyn Clock> {
-        Arc::new(Anywhere)
+        Arc::new(AnyCoreEnv)
     }
 }
 
 /// [`Real`] for use from any core.
-struct Anywhere;
+struct AnyCoreEnv;
 
-impl Clock for Anywhere {
+impl Clock for AnyCoreEnv {
     fn now(&self) -> Duration {
         Real.now()
     }
@@ -102,7 +102,7 @@ pub fn default_cores() -> usize {
 /// aborts: the others would wait for it forever.
 pub fn run<R: Send>(cores: usize, main: impl AsyncFn(Core, Real) -> R + Sync) -> io::Result<Vec<R>> {
     let count = cores.max(1);
-    let start = Start { gate: Barrier::new(count), failed: AtomicBool::new(false) };
+    let start = StartBarrier { gate: Barrier::new(count), failed: AtomicBool::new(false) };
     let one = |index| run_core(Core { index, count }, &start, &main);
     std::thread::scope(|scope| {
         let one = &one;
@@ -125,7 +125,7 @@ pub fn block_on<R>(main: impl AsyncFnOnce(Real) -> R) -> io::Result<R> {
 /// Resolves a host with the resolver of this machine, on a helper thread. At most [`LOOKUPS`] run at once; others wait.
 /// A cancelled lookup still counts until it ends, because no resolver can be stopped.
 pub async fn resolve(host: &str) -> io::Result<Vec<IpAddr>> {
-    let turn = poll_fn(|cx| Turn::poll(cx.waker())).await;
+    let turn = poll_fn(|cx| LookupPermit::poll(cx.waker())).await;
     let host = host.to_owned();
     let look_up = move || {
         let _turn = turn;
@@ -140,11 +140,11 @@ pub async fn resolve(host: &str) -> io::Result<Vec<IpAddr>> {
 const LOOKUPS: usize = BLOCKING_THREADS / 2;
 
 /// A permit for a lookup.
-struct Turn;
+struct LookupPermit;
 
 static TURNS: Mutex<(usize, Vec<Waker>)> = Mutex::new((LOOKUPS, Vec::new()));
 
-impl Turn {
+impl LookupPermit {
     fn poll(waker: &Waker) -> Poll<Self> {
         let (free, waiting) = &mut *TURNS.lock().unwrap_or_else(PoisonError::into_inner);
         if *free == 0 {
@@ -157,7 +157,7 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for LookupPermit {
     fn drop(&mut self) {
         let woken = {
             let (free, waiting) = &mut *TURNS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -214,12 +214,12 @@ impl Signals {
 }
 
 /// The barrier at which cores wait until each has its runtime.
-struct Start {
+struct StartBarrier {
     gate: Barrier,
     failed: AtomicBool,
 }
 
-fn run_core<R>(core: Core, start: &Start, main: &impl AsyncFn(Core, Real) -> R) -> io::Result<R> {
+fn run_core<R>(core: Core, start: &StartBarrier, main: &impl AsyncFn(Core, Real) -> R) -> io::Result<R> {
     let _bomb = (core.count > 1).then_some(AbortOnPanic);
     let runtime = runtime();
     start.failed.fetch_or(runtime.is_err(), Ordering::Relaxed);

@@ -26,7 +26,7 @@ pub(crate) use tokio::time::timeout;
 use tokio::time::{Instant, sleep};
 
 use crate::dial::{Addr, UNIX_PATH_MAX};
-use crate::end::{self, Place};
+use crate::end::{self, UnresolvedAddr};
 use crate::env::Env;
 use crate::inherited;
 use crate::loopback::loopback_user;
@@ -218,8 +218,8 @@ fn is_later(error: &io::Error) -> bool {
 
 async fn dial(addr: &Addr, deadline: Instant) -> io::Result<Socket> {
     let places = match end::place(addr)? {
-        Place::Known(at) => vec![at],
-        Place::Named(host, port) => {
+        UnresolvedAddr::Known(at) => vec![at],
+        UnresolvedAddr::Named(host, port) => {
             let found = tokio::net::lookup_host((host, port)).await;
             found.map_err(end::unknown)?.map(SockAddr::from).collect()
         }
@@ -261,9 +261,9 @@ pub struct Listener {
     addr: Addr,
     local_only: bool,
     /// The name of a unix socket, which is removed with the listener.
-    _name: Option<Name>,
-    faults: Faults,
-    pause: Pause,
+    _name: Option<BoundName>,
+    faults: AcceptShortage,
+    pause: ShortagePause,
 }
 
 impl Listener {
@@ -311,16 +311,16 @@ impl Listener {
                 Err(e) => e.into(),
             };
             match verdict(&fault) {
-                Verdict::Empty => guard.clear_ready(),
-                Verdict::Skip => {}
-                Verdict::Short => {
+                AcceptVerdict::Empty => guard.clear_ready(),
+                AcceptVerdict::Skip => {}
+                AcceptVerdict::Short => {
                     let (delay, first) = self.faults.next();
                     if first {
                         tracing::warn!("{}: new connections wait: {fault}", self.addr);
                     }
                     self.pause.0 = Some(env.sleep_until(env.now() + delay));
                 }
-                Verdict::Broken => return Poll::Ready(Err(end::tried(&self.addr, fault))),
+                AcceptVerdict::Broken => return Poll::Ready(Err(end::tried(&self.addr, fault))),
             }
         }
     }
@@ -334,7 +334,7 @@ impl Listener {
         let (raw, name) = match addr {
             Addr::Unix { path } | Addr::Shm { path } => match inherited::bound(&SockAddr::unix(path)?) {
                 Some(raw) => (raw, None),
-                None => Name::take(path).map(|(raw, name)| (raw, Some(name)))?,
+                None => BoundName::take(path).map(|(raw, name)| (raw, Some(name)))?,
             },
             _ => {
                 let at = end::listen_place(addr)?;
@@ -356,7 +356,14 @@ impl Listener {
             Addr::Unix { .. } | Addr::Shm { .. } | Addr::Il { .. } => {}
         }
         let fd = sys::register(raw)?;
-        Ok(Listener { fd, addr, local_only, _name: name, faults: Faults::default(), pause: Pause(None) })
+        Ok(Listener {
+            fd,
+            addr,
+            local_only,
+            _name: name,
+            faults: AcceptShortage::default(),
+            pause: ShortagePause(None),
+        })
     }
 }
 
@@ -400,7 +407,7 @@ fn arrived(raw: Raw, listener: &Addr, local_only: bool) -> io::Result<Socket> {
 
 /// The meaning of an accept(2) error for the listener.
 #[derive(Debug, PartialEq, Eq)]
-enum Verdict {
+enum AcceptVerdict {
     /// No connection is pending.
     Empty,
     /// That connection is lost; the next may succeed.
@@ -411,10 +418,10 @@ enum Verdict {
     Broken,
 }
 
-fn verdict(e: &io::Error) -> Verdict {
+fn verdict(e: &io::Error) -> AcceptVerdict {
     match e.raw_os_error() {
-        Some(libc::EAGAIN) => Verdict::Empty,
-        Some(libc::EBADF | libc::ENOTSOCK | libc::EFAULT) => Verdict::Broken,
+        Some(libc::EAGAIN) => AcceptVerdict::Empty,
+        Some(libc::EBADF | libc::ENOTSOCK | libc::EFAULT) => AcceptVerdict::Broken,
         // accept(2) reports pending errors of the new connection. A peer may also close before we ask for its address.
         Some(
             libc::EINTR
@@ -429,19 +436,19 @@ fn verdict(e: &io::Error) -> Verdict {
             | libc::EHOSTUNREACH
             | libc::EOPNOTSUPP
             | libc::ENETUNREACH,
-        ) => Verdict::Skip,
+        ) => AcceptVerdict::Skip,
         // EMFILE, ENFILE, ENOBUFS, ENOMEM; and unknown errors, so that none can make us spin.
-        _ => Verdict::Short,
+        _ => AcceptVerdict::Short,
     }
 }
 
 /// Consecutive shortages: the last delay; `None` if there is no shortage.
 #[derive(Debug, Default)]
-struct Faults {
+struct AcceptShortage {
     last: Option<Duration>,
 }
 
-impl Faults {
+impl AcceptShortage {
     /// The next wait, and whether this is the first of its episode.
     fn next(&mut self) -> (Duration, bool) {
         let delay = self.last.map_or(PAUSE_MIN, |last| (last * 2).min(PAUSE_MAX));
@@ -455,9 +462,9 @@ impl Faults {
 }
 
 /// The timer of a listener during a shortage.
-struct Pause(Option<Pin<Box<dyn Future<Output = ()> + Send>>>);
+struct ShortagePause(Option<Pin<Box<dyn Future<Output = ()> + Send>>>);
 
-impl std::fmt::Debug for Pause {
+impl std::fmt::Debug for ShortagePause {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(if self.0.is_some() { "waiting" } else { "ready" })
     }
@@ -465,23 +472,23 @@ impl std::fmt::Debug for Pause {
 
 /// The name of our socket in the file system, and the file's identity when it was created.
 #[derive(Debug)]
-struct Name {
+struct BoundName {
     path: PathBuf,
     file: (u64, u64),
 }
 
-impl Name {
+impl BoundName {
     /// Creates a listening socket and gives it the name `path`.
     ///
     /// It first binds and listens under a temporary name. So a socket under `path` that refuses connections belongs to
     /// a server that is gone, not to one about to listen. An old name is replaced under a lock on the directory, so
     /// that two starting servers do not replace each other.
-    fn take(path: &Path) -> io::Result<(Raw, Name)> {
+    fn take(path: &Path) -> io::Result<(Raw, BoundName)> {
         let dir = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let (raw, mut name) = Name::first(dir)?;
+        let (raw, mut name) = BoundName::first(dir)?;
         match rustix::fs::linkat(CWD, &name.path, CWD, path, AtFlags::empty()) {
             Ok(()) => {
-                let ours = Name { path: path.into(), file: name.file };
+                let ours = BoundName { path: path.into(), file: name.file };
                 drop(std::mem::replace(&mut name, ours));
             }
             Err(rustix::io::Errno::EXIST) => {
@@ -503,7 +510,7 @@ impl Name {
     }
 
     /// Creates a socket that listens in `dir` under a temporary name.
-    fn first(dir: &Path) -> io::Result<(Raw, Name)> {
+    fn first(dir: &Path) -> io::Result<(Raw, BoundName)> {
         let mut random = [0; 4];
         getrandom::fill(&mut random)?;
         let path = dir.join(format!(".9p{:08x}", u32::from_ne_bytes(random)));
@@ -519,13 +526,13 @@ impl Name {
         rustix::fs::fchmod(&raw, Mode::RUSR | Mode::WUSR)?;
         raw.bind(&at)?;
         let file = file_id(&path)?;
-        let name = Name { path, file };
+        let name = BoundName { path, file };
         raw.listen(BACKLOG)?;
         Ok((raw, name))
     }
 }
 
-impl Drop for Name {
+impl Drop for BoundName {
     /// Removes the name, unless another file has taken it.
     fn drop(&mut self) {
         if file_id(&self.path).is_ok_and(|file| file == self.file) {
@@ -839,7 +846,7 @@ mod tests {
 
     #[test]
     fn a_shortage_is_told_once_and_waited_out_ever_longer() {
-        let mut faults = Faults::default();
+        let mut faults = AcceptShortage::default();
         let told: Vec<_> = (0..5).map(|_| faults.next()).map(|(d, first)| (d.as_millis(), first)).collect();
         assert_eq!(told, [(100, true), (200, false), (400, false), (800, false), (1000, false)]);
         assert!(faults.over() && !faults.over());
@@ -849,9 +856,9 @@ mod tests {
     #[test]
     fn a_connection_that_its_peer_gave_up_is_passed_over() {
         let verdict = |errno| verdict(&io::Error::from_raw_os_error(errno));
-        assert_eq!(verdict(libc::ECONNABORTED), Verdict::Skip);
-        assert_eq!(verdict(libc::EAGAIN), Verdict::Empty);
-        assert_eq!(verdict(libc::ENFILE), Verdict::Short);
-        assert_eq!(verdict(libc::EBADF), Verdict::Broken);
+        assert_eq!(verdict(libc::ECONNABORTED), AcceptVerdict::Skip);
+        assert_eq!(verdict(libc::EAGAIN), AcceptVerdict::Empty);
+        assert_eq!(verdict(libc::ENFILE), AcceptVerdict::Short);
+        assert_eq!(verdict(libc::EBADF), AcceptVerdict::Broken);
     }
 }

@@ -19,7 +19,7 @@ pub(crate) use model::{AtomicBool, AtomicU32, Bell, Parker, ThreadId};
 pub(crate) use crate::lock::{Mutex, MutexGuard, lock};
 
 /// A socket by its number, and the events to report.
-pub(crate) type Watched = (u64, Arc<Socket>, PollFlags);
+pub(crate) type WatchedSocket = (u64, Arc<Socket>, PollFlags);
 
 /// Waits in poll(2). A signal ends it early, which does no harm. A limit that does not fit means no limit.
 fn poll(fds: &mut [PollFd<'_>], limit: Option<Duration>) {
@@ -82,7 +82,7 @@ mod real {
         /// each socket.
         pub(crate) fn wait<'a>(
             &'a self,
-            watched: &'a [Watched],
+            watched: &'a [WatchedSocket],
             limit: Option<Duration>,
         ) -> impl Iterator<Item = PollFlags> + 'a {
             let mut fds = vec![PollFd::new(&self.0, PollFlags::IN)];
@@ -154,7 +154,7 @@ mod model {
 
         pub(crate) fn wait(
             &self,
-            watched: &[Watched],
+            watched: &[WatchedSocket],
             limit: Option<Duration>,
         ) -> impl Iterator<Item = PollFlags> {
             let mut rung = lock(&self.rung);

@@ -11,8 +11,8 @@ use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 
 use socket2::{SockAddr, SockAddrStorage, Socket};
 
-use crate::datagram::{self, Came, ROOMS, wide};
-use crate::ether::{Mac, Packet, ROOMS as PACKETS, Room};
+use crate::datagram::{self, Came, DATAGRAMS_AT_ONCE, wide};
+use crate::ether::{Mac, PACKETS_AT_ONCE as PACKETS, Packet, Room};
 use crate::socket::{AsyncFd, Interest};
 
 /// Registers `socket` with the runtime of this thread, for reading and writing.
@@ -94,16 +94,16 @@ pub(crate) fn set_option(
 /// A buffer for the control data of a datagram: one address, of either family.
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
-struct Beside([u8; 64]);
+struct ControlBuffer([u8; 64]);
 
 /// Receives available datagrams, at most one per room, from a non-blocking socket. Returns their number.
 pub(crate) fn recv_many(socket: &Socket, rooms: &mut [datagram::Room<'_>]) -> io::Result<usize> {
     // SAFETY: a `mmsghdr` is numbers and pointers, for which zeros are values.
-    let mut headers: [libc::mmsghdr; ROOMS] = unsafe { mem::zeroed() };
-    let mut parts = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; ROOMS];
-    let mut names: [SockAddrStorage; ROOMS] = std::array::from_fn(|_| SockAddrStorage::zeroed());
-    let mut besides = [Beside([0; 64]); ROOMS];
-    let count = rooms.len().min(ROOMS);
+    let mut headers: [libc::mmsghdr; DATAGRAMS_AT_ONCE] = unsafe { mem::zeroed() };
+    let mut parts = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; DATAGRAMS_AT_ONCE];
+    let mut names: [SockAddrStorage; DATAGRAMS_AT_ONCE] = std::array::from_fn(|_| SockAddrStorage::zeroed());
+    let mut besides = [ControlBuffer([0; 64]); DATAGRAMS_AT_ONCE];
+    let count = rooms.len().min(DATAGRAMS_AT_ONCE);
     for at in 0..count {
         let bytes = &mut *rooms[at].bytes;
         parts[at] = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
@@ -112,7 +112,7 @@ pub(crate) fn recv_many(socket: &Socket, rooms: &mut [datagram::Room<'_>]) -> io
         header.msg_namelen = names[at].size_of();
         (header.msg_iov, header.msg_iovlen) = (&raw mut parts[at], 1);
         header.msg_control = (&raw mut besides[at]).cast();
-        header.msg_controllen = size_of::<Beside>() as _;
+        header.msg_controllen = size_of::<ControlBuffer>() as _;
     }
     // SAFETY: each of the first `count` headers has pointers to a name, a room and a control buffer of the lengths that
     // it gives; all outlive the call, and no two are the same.
@@ -163,7 +163,7 @@ pub(crate) fn send_from(
     to: SocketAddr,
     from: Option<IpAddr>,
 ) -> io::Result<()> {
-    let mut beside = Beside([0; 64]);
+    let mut beside = ControlBuffer([0; 64]);
     let to = SockAddr::from(to);
     // SAFETY: a `msghdr` is numbers and pointers, for which zeros are values.
     let mut header: libc::msghdr = unsafe { mem::zeroed() };
@@ -209,7 +209,7 @@ pub(crate) fn send_from(
 
 /// A network interface that is an Ethernet.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Card {
+pub(crate) struct EthernetCard {
     pub(crate) index: i32,
     pub(crate) mac: [u8; 6],
     /// Bytes.
@@ -217,7 +217,7 @@ pub(crate) struct Card {
 }
 
 /// Looks up the interface of this name, in the network name space of `socket`.
-pub(crate) fn card(socket: &Socket, name: &str) -> io::Result<Card> {
+pub(crate) fn card(socket: &Socket, name: &str) -> io::Result<EthernetCard> {
     let no_such = || io::Error::new(io::ErrorKind::NotFound, "no interface has this name");
     if name.is_empty() || name.len() >= libc::IFNAMSIZ || name.contains('\0') {
         return Err(no_such());
@@ -252,7 +252,7 @@ pub(crate) fn card(socket: &Socket, name: &str) -> io::Result<Card> {
     for (to, from) in mac.iter_mut().zip(address.sa_data) {
         *to = from as u8;
     }
-    Ok(Card { index, mac, mtu: usize::try_from(mtu).unwrap_or(0) })
+    Ok(EthernetCard { index, mac, mtu: usize::try_from(mtu).unwrap_or(0) })
 }
 
 /// Binds a packet socket to frames of the type `kind` of one interface.
@@ -293,9 +293,9 @@ pub(crate) fn filter_packets(socket: &Socket, bytes: &[(u8, [u8; 2])]) -> io::Re
 
 /// The kind of destination of a packet.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct To(u8);
+pub(crate) struct PacketDestination(u8);
 
-impl To {
+impl PacketDestination {
     /// Whether it was sent to this card, or to all cards if `hears_all`.
     pub(crate) fn is_heard(self, hears_all: bool) -> bool {
         self.0 == libc::PACKET_HOST || hears_all && self.0 == libc::PACKET_BROADCAST
@@ -304,7 +304,10 @@ impl To {
 
 /// Receives a packet from a non-blocking packet socket. Returns its length, which may exceed `buf`, its sender and its
 /// kind of destination.
-pub(crate) fn recv_packet(socket: &Socket, buf: &mut [u8]) -> io::Result<(usize, [u8; 6], To)> {
+pub(crate) fn recv_packet(
+    socket: &Socket,
+    buf: &mut [u8],
+) -> io::Result<(usize, [u8; 6], PacketDestination)> {
     let (mut from, mut len) = (link_address(0, 0, [0; 6]), LINK_ADDRESS);
     // SAFETY: the kernel writes at most `buf.len()` bytes to `buf` and at most `len` to `from`, which both outlive the
     // call; a `sockaddr_ll` may have any bytes.
@@ -314,7 +317,7 @@ pub(crate) fn recv_packet(socket: &Socket, buf: &mut [u8]) -> io::Result<(usize,
     };
     let n = usize::try_from(n).map_err(|_| io::Error::last_os_error())?;
     let [a, b, c, d, e, f, ..] = from.sll_addr;
-    Ok((n, [a, b, c, d, e, f], To(from.sll_pkttype)))
+    Ok((n, [a, b, c, d, e, f], PacketDestination(from.sll_pkttype)))
 }
 
 /// Receives available packets, at most one per room, from a non-blocking packet socket. Returns the number of rooms
@@ -341,7 +344,7 @@ pub(crate) fn recv_packets(socket: &Socket, rooms: &mut [Room<'_>], hears_all: b
     let n = usize::try_from(n).map_err(|_| io::Error::last_os_error())?;
     for (room, (header, name)) in rooms.iter_mut().zip(headers.iter().zip(names)).take(n) {
         let (len, [a, b, c, d, e, f, ..]) = (header.msg_len as usize, name.sll_addr);
-        let is_ours = len <= room.bytes.len() && To(name.sll_pkttype).is_heard(hears_all);
+        let is_ours = len <= room.bytes.len() && PacketDestination(name.sll_pkttype).is_heard(hears_all);
         room.came = is_ours.then_some((len, Mac([a, b, c, d, e, f])));
     }
     Ok(n)

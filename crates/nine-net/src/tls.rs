@@ -30,7 +30,7 @@ pub struct Tls<T> {
     io: T,
     conn: Connection,
     peer: Peer,
-    inbox: Inbox,
+    inbox: TlsInbox,
     closing: bool,
 }
 
@@ -85,7 +85,7 @@ async fn handshake<T: Transport>(
     let below = &io.peer().addr;
     let addr = below.strip_prefix("tcp!").map_or_else(|| below.clone(), |at| format!("tls!{at}"));
     let peer = Peer { addr, proof: Proof::None };
-    let mut tls = Tls { io, conn, peer, inbox: Inbox::default(), closing: false };
+    let mut tls = Tls { io, conn, peer, inbox: TlsInbox::default(), closing: false };
     let mut deadline = pin!(deadline);
     poll_fn(|cx| match tls.poll_handshake(cx) {
         Poll::Pending => deadline.as_mut().poll(cx).map(|()| Err(tls.too_late())),
@@ -217,7 +217,7 @@ impl<T: Transport> Tls<T> {
     /// Writes all finished records to the transport.
     fn poll_push(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.conn.wants_write() {
-            match self.conn.write_tls(&mut Below { io: &mut self.io, cx }) {
+            match self.conn.write_tls(&mut TransportWriter { io: &mut self.io, cx }) {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Poll::Pending,
                 done => done?,
             };
@@ -284,12 +284,12 @@ impl<T: Transport> Tls<T> {
 }
 
 /// The transport below, as a writer for rustls.
-struct Below<'a, 'c, T> {
+struct TransportWriter<'a, 'c, T> {
     io: &'a mut T,
     cx: &'a mut Context<'c>,
 }
 
-impl<T: Transport> Write for Below<'_, '_, T> {
+impl<T: Transport> Write for TransportWriter<'_, '_, T> {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         self.write_vectored(&[IoSlice::new(buf)])
     }
@@ -309,13 +309,13 @@ impl<T: Transport> Write for Below<'_, '_, T> {
 /// Bytes from below that rustls, which takes 4 KiB at a time, has not taken yet. It owns memory only while bytes
 /// arrive.
 #[derive(Debug, Default)]
-struct Inbox {
+struct TlsInbox {
     buf: Box<[u8]>,
     from: usize,
     to: usize,
 }
 
-impl Inbox {
+impl TlsInbox {
     fn is_empty(&self) -> bool {
         self.from == self.to
     }
@@ -338,7 +338,7 @@ impl Inbox {
     }
 }
 
-impl Read for Inbox {
+impl Read for TlsInbox {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let n = (&self.buf[self.from..self.to]).read(buf)?;
         self.from += n;

@@ -36,12 +36,12 @@ const CALLED: u32 = 1;
 const ASLEEP: u32 = 2;
 
 /// A waiting thread, as its wakers see it.
-struct Sleeper {
+struct SleepingThread {
     state: AtomicU32,
     parker: Parker,
 }
 
-impl Wake for Sleeper {
+impl Wake for SleepingThread {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -53,7 +53,7 @@ impl Wake for Sleeper {
     }
 }
 
-impl Sleeper {
+impl SleepingThread {
     fn is_called(&self) -> bool {
         self.state.load(Ordering::Acquire) == CALLED
     }
@@ -67,16 +67,16 @@ impl Sleeper {
 }
 
 /// State of a thread from one wait to the next.
-struct Kept {
-    sleeper: Arc<Sleeper>,
+struct ThreadState {
+    sleeper: Arc<SleepingThread>,
     waker: Waker,
     /// The waits left without spinning, and the last such number.
     blind: (u32, u32),
 }
 
-impl Kept {
+impl ThreadState {
     fn new() -> Self {
-        let sleeper = Arc::new(Sleeper { state: AtomicU32::new(AWAKE), parker: Parker::here() });
+        let sleeper = Arc::new(SleepingThread { state: AtomicU32::new(AWAKE), parker: Parker::here() });
         Self { waker: sleeper.clone().into(), sleeper, blind: (0, 0) }
     }
 
@@ -97,7 +97,7 @@ impl Kept {
 
 /// Spins. Returns whether a wake-up arrives within [`LOOKS`].
 #[cfg(not(nine_loom))]
-fn looks(sleeper: &Sleeper) -> bool {
+fn looks(sleeper: &SleepingThread) -> bool {
     let begun = Instant::now();
     loop {
         for _ in 0..GLANCES {
@@ -113,26 +113,26 @@ fn looks(sleeper: &Sleeper) -> bool {
 }
 
 #[cfg(nine_loom)]
-fn looks(_: &Sleeper) -> bool {
+fn looks(_: &SleepingThread) -> bool {
     false
 }
 
 #[cfg(not(nine_loom))]
 thread_local! {
     /// A nested wait has its own.
-    static KEPT: Cell<Option<Kept>> = const { Cell::new(None) };
+    static KEPT: Cell<Option<ThreadState>> = const { Cell::new(None) };
 }
 
 /// Runs a future on this thread, which sleeps while it waits. The future's wakers may be called from any thread.
 #[cfg(not(nine_loom))]
 pub fn wait<T>(future: impl Future<Output = T>) -> T {
-    let mut kept = KEPT.take().unwrap_or_else(Kept::new);
+    let mut kept = KEPT.take().unwrap_or_else(ThreadState::new);
     let done = run(&mut kept, future);
     KEPT.set(Some(kept));
     done
 }
 
-fn run<T>(kept: &mut Kept, future: impl Future<Output = T>) -> T {
+fn run<T>(kept: &mut ThreadState, future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     loop {
         // The poll handles all wake-ups up to now.
@@ -200,7 +200,7 @@ mod orders {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3);
         model.check(|| {
-            let mut kept = Kept::new();
+            let mut kept = ThreadState::new();
             let there = Arc::new(AtomicBool::new(false));
             let (come, waker) = (there.clone(), kept.waker.clone());
             let thread = loom::thread::spawn(move || {

@@ -7,7 +7,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::frame::{COOKIE, Frame, Kind};
-use super::talk::{Again, TIMES, Talk};
+use super::talk::{CecTalk, ResendTimer, TIMES};
 
 /// Maximum number of bytes in unread input. A frame beyond that is not accepted, and is sent again.
 pub const INBOX: usize = 64 << 10;
@@ -50,8 +50,8 @@ impl fmt::Display for End {
 }
 
 #[derive(Debug)]
-enum State {
-    Calling(Again),
+enum CecClientState {
+    Calling(ResendTimer),
     Open,
     /// Queued data is still sent.
     Closing,
@@ -64,10 +64,10 @@ pub struct Client {
     conn: u8,
     /// Lets our servers tell a repetition from a new call.
     cookie: [u8; COOKIE],
-    state: State,
+    state: CecClientState,
     /// The server supports cookies.
     is_ours: bool,
-    talk: Talk,
+    talk: CecTalk,
     /// We have sent data.
     has_sent: bool,
     out: VecDeque<Vec<u8>>,
@@ -79,9 +79,9 @@ impl Client {
         let mut client = Self {
             conn,
             cookie: chance.to_be_bytes(),
-            state: State::Calling(Again::first(now)),
+            state: CecClientState::Calling(ResendTimer::first(now)),
             is_ours: false,
-            talk: Talk::new(chance as u8, INBOX),
+            talk: CecTalk::new(chance as u8, INBOX),
             has_sent: false,
             out: VecDeque::new(),
         };
@@ -96,14 +96,14 @@ impl Client {
             return;
         }
         match (&self.state, kind) {
-            (State::Ended(_), _) => {}
-            (State::Calling(_), Kind::Initb) => {
+            (CecClientState::Ended(_), _) => {}
+            (CecClientState::Calling(_), Kind::Initb) => {
                 self.is_ours = data == self.cookie;
-                self.state = State::Open;
+                self.state = CecClientState::Open;
                 self.say(Kind::Initc, 0);
             }
-            (State::Calling(_), Kind::Reset) => self.state = State::Ended(End::Refused),
-            (State::Calling(_), _) => {}
+            (CecClientState::Calling(_), Kind::Reset) => self.state = CecClientState::Ended(End::Refused),
+            (CecClientState::Calling(_), _) => {}
             // From a server without cookies this may not be a repetition.
             (_, Kind::Initb) if data != self.cookie && self.talk.has_begun() => self.hang_up(End::Anew),
             (_, Kind::Initb) => self.say(Kind::Initc, 0),
@@ -112,11 +112,11 @@ impl Client {
                 self.say(Kind::Ack, seq);
             }
             (_, Kind::Ack) => self.talk.ack(seq),
-            (_, Kind::Reset) => self.state = State::Ended(End::Reset),
+            (_, Kind::Reset) => self.state = CecClientState::Ended(End::Reset),
             // Plan 9's servers send this for an unknown connection. Ours send a reset, and a late offer of theirs means
             // nothing.
             (_, Kind::Offer) if seq == 0 && self.has_sent && !self.is_ours => {
-                self.state = State::Ended(End::Forgotten)
+                self.state = CecClientState::Ended(End::Forgotten)
             }
             (_, Kind::Offer | Kind::Inita | Kind::Initc | Kind::Discover) => {}
         }
@@ -126,8 +126,8 @@ impl Client {
     /// Queues bytes to send. Returns how many fitted.
     pub fn send(&mut self, bytes: &[u8]) -> usize {
         let room = match self.state {
-            State::Calling(_) | State::Open => WAITING.saturating_sub(self.talk.waiting()),
-            State::Closing | State::Ended(_) => 0,
+            CecClientState::Calling(_) | CecClientState::Open => WAITING.saturating_sub(self.talk.waiting()),
+            CecClientState::Closing | CecClientState::Ended(_) => 0,
         };
         let bytes = &bytes[..bytes.len().min(room)];
         self.talk.put(bytes);
@@ -141,7 +141,7 @@ impl Client {
 
     /// Whether the server has agreed.
     pub fn is_open(&self) -> bool {
-        !matches!(self.state, State::Calling(_) | State::Ended(_))
+        !matches!(self.state, CecClientState::Calling(_) | CecClientState::Ended(_))
     }
 
     /// Takes all received bytes.
@@ -152,9 +152,9 @@ impl Client {
     /// Closes the connection once all queued data is acknowledged.
     pub fn close(&mut self) {
         match self.state {
-            State::Calling(_) => self.hang_up(End::Closed),
-            State::Open => self.state = State::Closing,
-            State::Closing | State::Ended(_) => {}
+            CecClientState::Calling(_) => self.hang_up(End::Closed),
+            CecClientState::Open => self.state = CecClientState::Closing,
+            CecClientState::Closing | CecClientState::Ended(_) => {}
         }
         self.close_idle();
     }
@@ -169,7 +169,7 @@ impl Client {
     /// How the connection ended, if it has. Earlier input may still be taken.
     pub fn end(&self) -> Option<End> {
         match self.state {
-            State::Ended(end) => Some(end),
+            CecClientState::Ended(end) => Some(end),
             _ => None,
         }
     }
@@ -184,12 +184,12 @@ impl Client {
 
     fn turn(&mut self, now: Duration) {
         match &mut self.state {
-            State::Calling(again) => match again.poll(now, TIMES) {
+            CecClientState::Calling(again) => match again.poll(now, TIMES) {
                 Some(false) => {}
                 Some(true) => self.asks(),
                 None => self.hang_up(End::Silent),
             },
-            State::Open | State::Closing => match self.talk.poll(now) {
+            CecClientState::Open | CecClientState::Closing => match self.talk.poll(now) {
                 Ok(None) => {}
                 Ok(Some((seq, data))) => {
                     self.has_sent = true;
@@ -197,7 +197,7 @@ impl Client {
                 }
                 Err(_) => self.hang_up(End::Silent),
             },
-            State::Ended(_) => {}
+            CecClientState::Ended(_) => {}
         }
     }
 
@@ -207,21 +207,21 @@ impl Client {
             return Some(Duration::ZERO);
         }
         match &self.state {
-            State::Calling(again) => Some(again.due()),
-            State::Open | State::Closing => self.talk.deadline(),
-            State::Ended(_) => None,
+            CecClientState::Calling(again) => Some(again.due()),
+            CecClientState::Open | CecClientState::Closing => self.talk.deadline(),
+            CecClientState::Ended(_) => None,
         }
     }
 
     fn close_idle(&mut self) {
-        if matches!(self.state, State::Closing) && self.talk.is_idle() {
+        if matches!(self.state, CecClientState::Closing) && self.talk.is_idle() {
             self.hang_up(End::Closed);
         }
     }
 
     fn hang_up(&mut self, end: End) {
         self.say(Kind::Reset, 0);
-        self.state = State::Ended(end);
+        self.state = CecClientState::Ended(end);
     }
 
     fn asks(&mut self) {

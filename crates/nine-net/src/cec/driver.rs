@@ -23,7 +23,7 @@ use crate::lock::{Mutex, lock};
 use crate::nonet::Link;
 
 /// Packets per poll, in each direction.
-const TURN: usize = 64;
+const PACKETS_PER_POLL: usize = 64;
 /// Consecutive errors after which a link counts as gone.
 const FAULTS: u32 = 64;
 /// The interval between checks whether a link is gone or back.
@@ -38,7 +38,7 @@ const ASKED: u8 = 1;
 const EVERYBODY: Mac = Mac([0xff; 6]);
 
 /// A link with its buffers.
-struct Port<L> {
+struct LinkPort<L> {
     link: L,
     room: Vec<u8>,
     out: Option<(Mac, Vec<u8>)>,
@@ -47,7 +47,7 @@ struct Port<L> {
     gone: Option<io::Error>,
 }
 
-impl<L: Link> Port<L> {
+impl<L: Link> LinkPort<L> {
     fn new(link: L) -> io::Result<Self> {
         let mtu = link.mtu();
         if mtu < HEADER + DATA_MAX {
@@ -66,7 +66,7 @@ impl<L: Link> Port<L> {
 
     /// Passes received packets to `each`. Returns whether there may be more.
     fn receive(&mut self, cx: &mut Context<'_>, mut each: impl FnMut(Mac, &[u8])) -> bool {
-        for _ in 0..TURN {
+        for _ in 0..PACKETS_PER_POLL {
             if self.gone.is_some() {
                 return false;
             }
@@ -85,7 +85,7 @@ impl<L: Link> Port<L> {
     /// Sends packets while the link accepts them. Returns whether there may be more. Packets for a link that is gone
     /// are lost.
     fn send(&mut self, cx: &mut Context<'_>, mut next: impl FnMut() -> Option<(Mac, Vec<u8>)>) -> bool {
-        for _ in 0..TURN {
+        for _ in 0..PACKETS_PER_POLL {
             let Some((to, packet)) = self.out.take().or_else(&mut next) else { return false };
             if self.gone.is_some() {
                 continue;
@@ -115,9 +115,9 @@ impl<L: Link> Port<L> {
 
 /// Waits for a time that may change.
 #[derive(Default)]
-struct Sleep(Option<(Duration, Timer)>);
+struct TimeWait(Option<(Duration, Timer)>);
 
-impl Sleep {
+impl TimeWait {
     /// Whether the time has come. If not, the task is woken then.
     fn poll(&mut self, cx: &mut Context<'_>, clock: &dyn Clock, until: Duration) -> bool {
         if until <= clock.now() {
@@ -136,14 +136,14 @@ impl Sleep {
 }
 
 /// A state machine, with the wakers of its driver and of waiting tasks.
-struct Shared<M> {
+struct DrivenMachine<M> {
     machine: Mutex<M>,
     driver: Mutex<Option<Waker>>,
     waiting: Mutex<Vec<Waker>>,
     clock: Arc<dyn Clock>,
 }
 
-impl<M> Shared<M> {
+impl<M> DrivenMachine<M> {
     fn new(machine: M, clock: Arc<dyn Clock>) -> Arc<Self> {
         let (driver, waiting) = (Mutex::default(), Mutex::default());
         Arc::new(Self { machine: Mutex::new(machine), driver, waiting, clock })
@@ -184,15 +184,15 @@ impl<M> Shared<M> {
 }
 
 /// A connection to a server. Dropping it makes its driver end the connection.
-pub struct Call(Arc<Shared<Client>>);
+pub struct Call(Arc<DrivenMachine<Client>>);
 
 /// Runs a [`Call`]. Completes when the connection has ended, with the reason, or with the error of the link.
 #[must_use = "nothing happens unless it is run"]
 pub struct CallDriver<L> {
-    shared: Arc<Shared<Client>>,
+    shared: Arc<DrivenMachine<Client>>,
     server: Mac,
-    port: Port<L>,
-    sleep: Sleep,
+    port: LinkPort<L>,
+    sleep: TimeWait,
     look: Duration,
 }
 
@@ -205,9 +205,14 @@ pub fn call<L: Link>(link: L, server: Mac, clock: Arc<dyn Clock>) -> io::Result<
     clock.entropy(&mut conn);
     clock.entropy(&mut chance);
     let look = clock.now() + LOOK;
-    let shared = Shared::new(Client::new(clock.now(), conn[0], u32::from_ne_bytes(chance)), clock);
-    let driver =
-        CallDriver { shared: shared.clone(), server, port: Port::new(link)?, sleep: Sleep::default(), look };
+    let shared = DrivenMachine::new(Client::new(clock.now(), conn[0], u32::from_ne_bytes(chance)), clock);
+    let driver = CallDriver {
+        shared: shared.clone(),
+        server,
+        port: LinkPort::new(link)?,
+        sleep: TimeWait::default(),
+        look,
+    };
     Ok((Call(shared), driver))
 }
 
@@ -313,14 +318,14 @@ impl<L> Drop for CallDriver<L> {
 
 /// A server's console on a link.
 #[derive(Clone)]
-pub struct Host(Arc<Shared<Server>>);
+pub struct Host(Arc<DrivenMachine<Server>>);
 
 /// Runs a [`Host`], until it was closed and all clients were informed. If the link is gone, waits for it.
 #[must_use = "nothing happens unless it is run"]
 pub struct HostDriver<L> {
-    shared: Arc<Shared<Server>>,
-    port: Port<L>,
-    sleep: Sleep,
+    shared: Arc<DrivenMachine<Server>>,
+    port: LinkPort<L>,
+    sleep: TimeWait,
     look: Duration,
     /// The loss of the link was logged.
     told: bool,
@@ -332,9 +337,9 @@ pub struct HostDriver<L> {
 /// `InvalidInput` if the packets of the link are too short.
 pub fn host<L: Link>(link: L, setup: Setup, clock: Arc<dyn Clock>) -> io::Result<(Host, HostDriver<L>)> {
     let look = clock.now() + LOOK;
-    let shared = Shared::new(Server::new(setup), clock);
-    let port = Port::new(link)?;
-    Ok((Host(shared.clone()), HostDriver { shared, port, sleep: Sleep::default(), look, told: false }))
+    let shared = DrivenMachine::new(Server::new(setup), clock);
+    let port = LinkPort::new(link)?;
+    Ok((Host(shared.clone()), HostDriver { shared, port, sleep: TimeWait::default(), look, told: false }))
 }
 
 impl Host {
@@ -417,13 +422,13 @@ pub async fn discover<L: Link>(
     wanted: impl Fn(&Found) -> bool,
     clock: Arc<dyn Clock>,
 ) -> io::Result<Vec<Found>> {
-    let mut ports = links.into_iter().map(Port::new).collect::<io::Result<Vec<_>>>()?;
+    let mut ports = links.into_iter().map(LinkPort::new).collect::<io::Result<Vec<_>>>()?;
     let question = Frame { seq: ASKED, ..Frame::bare(Kind::Discover, 0) }.bytes();
     let mut found: BTreeSet<Found> = BTreeSet::new();
     for _ in 0..TIMES {
         let mut due: Vec<_> = ports.iter().map(|_| Some((EVERYBODY, question.clone()))).collect();
         let until = clock.now() + patience / TIMES;
-        let mut sleep = Sleep::default();
+        let mut sleep = TimeWait::default();
         let is_found = poll_fn(|cx| {
             let mut more = false;
             for (n, port) in ports.iter_mut().enumerate() {

@@ -11,7 +11,7 @@ pub const DATA_MAX: usize = 250;
 /// Bytes of data in our inita, and in the initb that answers it.
 pub(crate) const COOKIE: usize = 4;
 /// Bytes of the shortest packet: 60 with its header. Plan 9's client does not read a shorter offer.
-const SHORTEST: usize = 46;
+const PACKET_LEN_MIN: usize = 46;
 
 /// The type of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -83,7 +83,7 @@ impl<'a> Frame<'a> {
         let len = u8::try_from(self.data.len()).expect("the data of a frame has at most 255 bytes");
         let mut packet = vec![self.kind as u8, self.conn, self.seq, len];
         packet.extend_from_slice(self.data);
-        packet.resize(packet.len().max(SHORTEST), 0);
+        packet.resize(packet.len().max(PACKET_LEN_MIN), 0);
         packet
     }
 }

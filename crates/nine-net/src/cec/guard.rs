@@ -66,13 +66,13 @@ fn hash(bytes: &[u8]) -> [u8; 32] {
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Guard {
+pub(crate) struct LoginGuard {
     password: Password,
     /// Wrong passwords by card: their number, and the time of the last.
     wrong: VecDeque<(Mac, u32, Duration)>,
 }
 
-impl Guard {
+impl LoginGuard {
     pub(crate) fn new(password: Password) -> Self {
         Self { password, wrong: VecDeque::new() }
     }
@@ -104,8 +104,8 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn guard() -> Guard {
-        Guard::new(Password::new("open sesame").unwrap())
+    fn guard() -> LoginGuard {
+        LoginGuard::new(Password::new("open sesame").unwrap())
     }
 
     #[test]

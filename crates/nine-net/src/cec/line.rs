@@ -7,7 +7,7 @@ pub(crate) const LINE_MAX: usize = 512;
 
 /// The effect of a byte.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Typed {
+pub(crate) enum TypedByte {
     /// No complete line yet.
     More,
     /// A line, without its end.
@@ -18,15 +18,15 @@ pub(crate) enum Typed {
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(crate) struct Line {
+pub(crate) struct LineEditor {
     bytes: Vec<u8>,
     /// The last byte was a carriage return: a newline after it belongs to the same line end.
     returned: bool,
 }
 
-impl Line {
+impl LineEditor {
     /// Handles a typed byte, and appends its echo. `veiled`: each byte is echoed as `#`, and there is no editing.
-    pub(crate) fn typed(&mut self, byte: u8, veiled: bool, echo: &mut Vec<u8>) -> Typed {
+    pub(crate) fn typed(&mut self, byte: u8, veiled: bool, echo: &mut Vec<u8>) -> TypedByte {
         let returned = std::mem::replace(&mut self.returned, byte == b'\r');
         match byte {
             b'\n' if returned => {}
@@ -34,7 +34,7 @@ impl Line {
                 if !veiled {
                     echo.extend(b"\r\n");
                 }
-                return Typed::Line(std::mem::take(&mut self.bytes));
+                return TypedByte::Line(std::mem::take(&mut self.bytes));
             }
             // As in Plan 9's servers, every byte belongs to the password.
             _ if veiled => {
@@ -43,7 +43,7 @@ impl Line {
                     echo.push(b'#');
                 }
             }
-            EOT if self.bytes.is_empty() => return Typed::End,
+            EOT if self.bytes.is_empty() => return TypedByte::End,
             BACKSPACE | DELETE => self.take_back(echo),
             KILL => {
                 while !self.bytes.is_empty() {
@@ -57,7 +57,7 @@ impl Line {
                 echo.push(byte);
             }
         }
-        Typed::More
+        TypedByte::More
     }
 
     /// Deletes a character, which may have several bytes.
@@ -80,15 +80,15 @@ const DELETE: u8 = 0x7f;
 mod tests {
     use super::*;
 
-    fn type_all(bytes: &[u8], veiled: bool) -> (Vec<Typed>, Vec<u8>) {
-        let (mut line, mut echo) = (Line::default(), Vec::new());
+    fn type_all(bytes: &[u8], veiled: bool) -> (Vec<TypedByte>, Vec<u8>) {
+        let (mut line, mut echo) = (LineEditor::default(), Vec::new());
         let typed = bytes.iter().map(|byte| line.typed(*byte, veiled, &mut echo));
-        let typed = typed.filter(|typed| *typed != Typed::More).collect();
+        let typed = typed.filter(|typed| *typed != TypedByte::More).collect();
         (typed, echo)
     }
 
-    fn line(text: &str) -> Typed {
-        Typed::Line(text.into())
+    fn line(text: &str) -> TypedByte {
+        TypedByte::Line(text.into())
     }
 
     #[test]
@@ -103,7 +103,7 @@ mod tests {
         let (typed, echo) = type_all("a\u{e9}\x7f\x08\x08b\x15c\x01d\r".as_bytes(), false);
         assert_eq!(typed, [line("cd")]);
         assert_eq!(String::from_utf8(echo).unwrap(), "a\u{e9}\x08 \x08\x08 \x08b\x08 \x08cd\r\n");
-        assert_eq!(type_all(b"\x04", false).0, [Typed::End]);
+        assert_eq!(type_all(b"\x04", false).0, [TypedByte::End]);
         assert_eq!(type_all(b"a\x04\r", false).0, [line("a")]);
     }
 
@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn a_long_line_is_answered_by_a_bell() {
         let (typed, echo) = type_all(&[&[b'x'; LINE_MAX + 2][..], b"\r"].concat(), false);
-        assert_eq!(typed, [Typed::Line(vec![b'x'; LINE_MAX])]);
+        assert_eq!(typed, [TypedByte::Line(vec![b'x'; LINE_MAX])]);
         assert_eq!(echo.iter().filter(|byte| **byte == BELL).count(), 2);
     }
 }

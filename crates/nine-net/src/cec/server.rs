@@ -11,10 +11,10 @@ use std::fmt;
 use std::time::Duration;
 
 use super::frame::{COOKIE, Frame, Kind, Offer};
-use super::guard::Guard;
+use super::guard::LoginGuard;
 pub use super::guard::Password;
-use super::line::{Line, Typed};
-use super::talk::{Again, Talk};
+use super::line::{LineEditor, TypedByte};
+use super::talk::{CecTalk, ResendTimer};
 use crate::ether::Mac;
 
 /// Maximum number of connections at a time. Further clients are refused.
@@ -80,9 +80,9 @@ impl fmt::Display for Why {
 }
 
 #[derive(Debug)]
-enum State {
+enum LoginState {
     /// Initb was sent.
-    Asked(Again),
+    Asked(ResendTimer),
     /// Waits for the password.
     Login {
         /// The login timeout.
@@ -100,13 +100,13 @@ enum State {
 }
 
 #[derive(Debug)]
-struct Conversation {
+struct CecConversation {
     id: Id,
     /// The cookie in the inita of a client of ours.
     cookie: Option<[u8; COOKIE]>,
-    state: State,
-    talk: Talk,
-    line: Line,
+    state: LoginState,
+    talk: CecTalk,
+    line: LineEditor,
     /// When the client's last packet arrived.
     heard: Duration,
     /// It was logged in, so its end is an event.
@@ -114,16 +114,16 @@ struct Conversation {
 }
 
 /// A client's card, and its number for the connection.
-type Key = (Mac, u8);
+type CecClientKey = (Mac, u8);
 
 /// See the module.
 #[derive(Debug)]
 pub struct Server {
     offer: Offer,
-    guard: Guard,
-    all: BTreeMap<Key, Conversation>,
+    guard: LoginGuard,
+    all: BTreeMap<CecClientKey, CecConversation>,
     /// The connection polled last, for rotation.
-    turn: Option<Key>,
+    turn: Option<CecClientKey>,
     /// Slots of connections that ended before a wrong password was answered, and until when they stay taken. With those
     /// of `all` at most [`CONVERSATIONS`].
     paying: Vec<Duration>,
@@ -139,7 +139,7 @@ impl Server {
         let Setup { offer, password } = setup;
         let mut server = Self {
             offer,
-            guard: Guard::new(password),
+            guard: LoginGuard::new(password),
             all: BTreeMap::new(),
             turn: None,
             paying: Vec::new(),
@@ -171,7 +171,7 @@ impl Server {
                 match self.all.get(&key) {
                     // The data has overtaken the initc, or that was lost. Our client sends the data again, and an initc
                     // for this initb.
-                    Some(of @ Conversation { state: State::Asked(_), cookie: Some(_), .. }) => {
+                    Some(of @ CecConversation { state: LoginState::Asked(_), cookie: Some(_), .. }) => {
                         let initb = of.initb(key);
                         return self.push(initb);
                     }
@@ -198,10 +198,10 @@ impl Server {
     pub fn answer(&mut self, now: Duration, id: Id, text: &str) {
         let prompt = self.prompt();
         let Some((key, conversation)) = self.find(id) else { return };
-        if !matches!(conversation.state, State::Open { busy: true }) {
+        if !matches!(conversation.state, LoginState::Open { busy: true }) {
             return;
         }
-        conversation.state = State::Open { busy: false };
+        conversation.state = LoginState::Open { busy: false };
         conversation.talk.put(&shown(text));
         conversation.talk.put(prompt.as_bytes());
         self.read(now, key);
@@ -210,7 +210,7 @@ impl Server {
     /// Ends a connection, after all queued data is sent.
     pub fn hang_up(&mut self, id: Id) {
         if let Some((_, conversation)) = self.find(id) {
-            conversation.state = State::Ending;
+            conversation.state = LoginState::Ending;
         }
     }
 
@@ -261,16 +261,16 @@ impl Server {
         if !self.out.is_empty() {
             return Some(Duration::ZERO);
         }
-        self.all.values().filter_map(Conversation::deadline).min()
+        self.all.values().filter_map(CecConversation::deadline).min()
     }
 
     /// Handles a request for a connection.
-    fn asked(&mut self, now: Duration, key: Key, cookie: Option<[u8; COOKIE]>) {
+    fn asked(&mut self, now: Duration, key: CecClientKey, cookie: Option<[u8; COOKIE]>) {
         let from = key.0;
         // Without a cookie only an unconfirmed connection is surely a repetition, not a new call.
         if let Some(of) = self.all.get(&key)
             && cookie == of.cookie
-            && (cookie.is_some() || matches!(of.state, State::Asked(_)))
+            && (cookie.is_some() || matches!(of.state, LoginState::Asked(_)))
         {
             let initb = of.initb(key);
             return self.push(initb);
@@ -284,12 +284,12 @@ impl Server {
             return self.refuse(key);
         }
         self.next += 1;
-        let conversation = Conversation {
+        let conversation = CecConversation {
             id: Id(self.next),
             cookie,
-            state: State::Asked(Again::first(now)),
-            talk: Talk::new(1, ROOM),
-            line: Line::default(),
+            state: LoginState::Asked(ResendTimer::first(now)),
+            talk: CecTalk::new(1, UNREAD_LEN_MAX),
+            line: LineEditor::default(),
             heard: now,
             known: false,
         };
@@ -299,11 +299,11 @@ impl Server {
     }
 
     /// Handles a client's confirmation, or data, which implies it.
-    fn agreed(&mut self, now: Duration, key: Key) {
+    fn agreed(&mut self, now: Duration, key: CecClientKey) {
         match self.all.get_mut(&key) {
             None => self.refuse(key),
-            Some(conversation @ Conversation { state: State::Asked(_), .. }) => {
-                conversation.state = State::Login { until: now + LOGIN, wrong: None };
+            Some(conversation @ CecConversation { state: LoginState::Asked(_), .. }) => {
+                conversation.state = LoginState::Login { until: now + LOGIN, wrong: None };
                 conversation.talk.put(PROMPT.as_bytes());
             }
             Some(_) => {}
@@ -311,45 +311,45 @@ impl Server {
     }
 
     /// Processes typed input, as far as it may be processed now.
-    fn read(&mut self, now: Duration, key: Key) {
+    fn read(&mut self, now: Duration, key: CecClientKey) {
         let prompt = self.prompt();
         let Some(conversation) = self.all.get_mut(&key) else { return };
-        let Conversation { id, state, talk, line, known, .. } = conversation;
+        let CecConversation { id, state, talk, line, known, .. } = conversation;
         let mut echo = Vec::new();
         // Stops the echo for a peer that does not acknowledge.
-        while talk.waiting() + echo.len() < ROOM {
+        while talk.waiting() + echo.len() < UNREAD_LEN_MAX {
             let veiled = match state {
-                State::Login { wrong: None, .. } => true,
-                State::Open { busy: false } => false,
+                LoginState::Login { wrong: None, .. } => true,
+                LoginState::Open { busy: false } => false,
                 _ => break,
             };
             let Some(byte) = talk.inbox().pop_front() else { break };
             match line.typed(byte, veiled, &mut echo) {
-                Typed::More => {}
-                Typed::Line(typed) if veiled => {
+                TypedByte::More => {}
+                TypedByte::Line(typed) if veiled => {
                     if self.guard.judge(now, key.0, &typed) {
-                        *state = State::Open { busy: false };
+                        *state = LoginState::Open { busy: false };
                         *known = true;
                         echo.extend(b"\r\n");
                         echo.extend(prompt.as_bytes());
                         self.events.push_back(Event::Open(*id, key.0));
-                    } else if let State::Login { wrong, .. } = state {
+                    } else if let LoginState::Login { wrong, .. } = state {
                         *wrong = Some(now + PENALTY);
                         if self.events.len() < EVENTS {
                             self.events.push_back(Event::Wrong(key.0));
                         }
                     }
                 }
-                Typed::Line(typed) => match String::from_utf8_lossy(&typed).trim() {
+                TypedByte::Line(typed) => match String::from_utf8_lossy(&typed).trim() {
                     "" => echo.extend(prompt.as_bytes()),
                     text => {
-                        *state = State::Open { busy: true };
+                        *state = LoginState::Open { busy: true };
                         self.events.push_back(Event::Line(*id, text.into()));
                     }
                 },
-                Typed::End => {
+                TypedByte::End => {
                     echo.extend(b"\r\n");
-                    *state = State::Ending;
+                    *state = LoginState::Ending;
                 }
             }
         }
@@ -357,11 +357,11 @@ impl Server {
     }
 
     /// Does the due work of a connection.
-    fn work(&mut self, now: Duration, key: Key) {
+    fn work(&mut self, now: Duration, key: CecClientKey) {
         let Some(conversation) = self.all.get_mut(&key) else { return };
-        let Conversation { state, talk, heard, .. } = conversation;
+        let CecConversation { state, talk, heard, .. } = conversation;
         match state {
-            State::Asked(again) => {
+            LoginState::Asked(again) => {
                 return match again.poll(now, INITB_TIMES) {
                     Some(false) => {}
                     Some(true) => {
@@ -372,8 +372,8 @@ impl Server {
                 };
             }
             // Silently: Plan 9's client would call again after a reset.
-            State::Login { until, .. } if *until <= now => return self.ends(key, Why::Idle),
-            State::Login { wrong, .. } => {
+            LoginState::Login { until, .. } if *until <= now => return self.ends(key, Why::Idle),
+            LoginState::Login { wrong, .. } => {
                 if wrong.is_some_and(|due| due <= now) {
                     *wrong = None;
                     if !self.guard.hears(now, key.0) {
@@ -385,16 +385,16 @@ impl Server {
                     return self.read(now, key);
                 }
             }
-            State::Open { busy: false } if *heard + IDLE <= now && talk.is_idle() => {
+            LoginState::Open { busy: false } if *heard + IDLE_TIMEOUT <= now && talk.is_idle() => {
                 self.refuse(key);
                 return self.ends(key, Why::Idle);
             }
-            State::Open { .. } => {}
-            State::Ending if talk.is_idle() => {
+            LoginState::Open { .. } => {}
+            LoginState::Ending if talk.is_idle() => {
                 self.refuse(key);
                 return self.ends(key, Why::Closed);
             }
-            State::Ending => {}
+            LoginState::Ending => {}
         }
         match talk.poll(now) {
             Ok(None) => {}
@@ -409,10 +409,10 @@ impl Server {
         }
     }
 
-    fn ends(&mut self, key: Key, why: Why) {
-        let Some(Conversation { id, state, known, .. }) = self.all.remove(&key) else { return };
+    fn ends(&mut self, key: CecClientKey, why: Why) {
+        let Some(CecConversation { id, state, known, .. }) = self.all.remove(&key) else { return };
         // Else a client that hangs up could guess again at once, from any card address.
-        if let State::Login { wrong: Some(until), .. } = state {
+        if let LoginState::Login { wrong: Some(until), .. } = state {
             self.paying.push(until);
         }
         if known {
@@ -420,7 +420,7 @@ impl Server {
         }
     }
 
-    fn find(&mut self, id: Id) -> Option<(Key, &mut Conversation)> {
+    fn find(&mut self, id: Id) -> Option<(CecClientKey, &mut CecConversation)> {
         let mut all = self.all.iter_mut();
         all.find(|(_, conversation)| conversation.id == id).map(|(key, conversation)| (*key, conversation))
     }
@@ -434,7 +434,7 @@ impl Server {
         self.say(to, Frame { seq, data: text.as_bytes(), ..Frame::bare(Kind::Offer, 0) });
     }
 
-    fn refuse(&mut self, (to, conn): Key) {
+    fn refuse(&mut self, (to, conn): CecClientKey) {
         self.say(to, Frame::bare(Kind::Reset, conn));
     }
 
@@ -449,19 +449,19 @@ impl Server {
     }
 }
 
-impl Conversation {
-    fn initb(&self, (to, conn): Key) -> (Mac, Vec<u8>) {
+impl CecConversation {
+    fn initb(&self, (to, conn): CecClientKey) -> (Mac, Vec<u8>) {
         let data = self.cookie.as_ref().map_or(&[][..], |cookie| cookie);
         (to, Frame { data, ..Frame::bare(Kind::Initb, conn) }.bytes())
     }
 
     fn deadline(&self) -> Option<Duration> {
         let own = match self.state {
-            State::Asked(again) => return Some(again.due()),
-            State::Login { until, wrong } => Some(wrong.unwrap_or(until).min(until)),
-            State::Open { busy: false } => self.talk.is_idle().then_some(self.heard + IDLE),
-            State::Open { busy: true } => None,
-            State::Ending => self.talk.is_idle().then_some(Duration::ZERO),
+            LoginState::Asked(again) => return Some(again.due()),
+            LoginState::Login { until, wrong } => Some(wrong.unwrap_or(until).min(until)),
+            LoginState::Open { busy: false } => self.talk.is_idle().then_some(self.heard + IDLE_TIMEOUT),
+            LoginState::Open { busy: true } => None,
+            LoginState::Ending => self.talk.is_idle().then_some(Duration::ZERO),
         };
         own.into_iter().chain(self.talk.deadline()).min()
     }
@@ -494,7 +494,7 @@ const EVERYBODY: Mac = Mac([0xff; 6]);
 /// The answer of Plan 9's servers to a wrong password.
 const BAD: &str = "\r\nBad password\r\n";
 /// Maximum number of bytes in unread input, and of queued echoes.
-const ROOM: usize = 4 << 10;
+const UNREAD_LEN_MAX: usize = 4 << 10;
 /// Maximum number of queued packets without data. Further ones are lost.
 const ANSWERS: usize = 64;
 /// Maximum number of unread events. Beyond that new clients are refused.
@@ -506,4 +506,4 @@ const LOGIN: Duration = Duration::from_secs(60);
 /// The delay before the answer to a wrong password.
 const PENALTY: Duration = Duration::from_secs(2);
 /// A client that sends nothing for this long is disconnected.
-const IDLE: Duration = Duration::from_secs(600);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(600);

@@ -12,14 +12,14 @@ use super::frame::DATA_MAX;
 
 /// A retransmission timer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Again {
+pub(crate) struct ResendTimer {
     /// Transmissions so far.
     times: u32,
     due: Duration,
     gap: Duration,
 }
 
-impl Again {
+impl ResendTimer {
     /// Starts after the first transmission.
     pub(crate) fn first(now: Duration) -> Self {
         Self { times: 1, due: now + FIRST, gap: FIRST }
@@ -46,11 +46,11 @@ impl Again {
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Talk {
+pub(crate) struct CecTalk {
     /// The number of our latest data.
     seq: u8,
     waiting: VecDeque<u8>,
-    flight: Option<(Vec<u8>, Again)>,
+    flight: Option<(Vec<u8>, ResendTimer)>,
     /// Some of our data was acknowledged.
     acknowledged: bool,
     /// The number of the last accepted data.
@@ -62,9 +62,9 @@ pub(crate) struct Talk {
 
 /// The other end no longer answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Silent;
+pub(crate) struct PeerSilent;
 
-impl Talk {
+impl CecTalk {
     /// `first`: the number of our first data.
     pub(crate) fn new(first: u8, room: usize) -> Self {
         Self {
@@ -129,14 +129,14 @@ impl Talk {
     }
 
     /// Returns data to send now, with its number.
-    pub(crate) fn poll(&mut self, now: Duration) -> Result<Option<(u8, &[u8])>, Silent> {
+    pub(crate) fn poll(&mut self, now: Duration) -> Result<Option<(u8, &[u8])>, PeerSilent> {
         let is_due = match &mut self.flight {
-            Some((_, again)) => again.poll(now, TIMES).ok_or(Silent)?,
+            Some((_, again)) => again.poll(now, TIMES).ok_or(PeerSilent)?,
             None if self.waiting.is_empty() => false,
             None => {
                 let data = self.waiting.drain(..self.waiting.len().min(DATA_MAX)).collect();
                 self.seq = self.seq.wrapping_add(1);
-                self.flight = Some((data, Again::first(now)));
+                self.flight = Some((data, ResendTimer::first(now)));
                 true
             }
         };
@@ -164,13 +164,13 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    fn read(talk: &mut Talk) -> Vec<u8> {
+    fn read(talk: &mut CecTalk) -> Vec<u8> {
         talk.inbox().drain(..).collect()
     }
 
     #[test]
     fn one_frame_is_under_way_and_the_next_waits_for_its_acknowledgement() {
-        let mut talk = Talk::new(255, 100);
+        let mut talk = CecTalk::new(255, 100);
         talk.put(&[7; 300]);
         assert_eq!(talk.poll(MS), Ok(Some((255, &[7; 250][..]))));
         assert_eq!(talk.poll(MS), Ok(None));
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn what_is_lost_is_sent_again_with_pauses_and_not_for_ever() {
-        let mut talk = Talk::new(1, 100);
+        let mut talk = CecTalk::new(1, 100);
         talk.put(b"a");
         let mut now = MS;
         assert_eq!(talk.poll(now), Ok(Some((1, &b"a"[..]))));
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn what_comes_again_or_late_is_acknowledged_and_taken_once() {
-        let mut talk = Talk::new(1, 100);
+        let mut talk = CecTalk::new(1, 100);
         assert_eq!((talk.data(9, b"a"), talk.data(9, b"a"), talk.data(10, b"b")), (9, 9, 10));
         assert_eq!((talk.data(9, b"a"), talk.data(12, b"c")), (9, 12), "late; behind a gap");
         assert_eq!(read(&mut talk), b"abc");
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn what_has_no_room_is_not_taken_and_the_last_one_is_acknowledged() {
-        let mut talk = Talk::new(1, 3);
+        let mut talk = CecTalk::new(1, 3);
         assert_eq!((talk.data(1, b"abcd"), talk.has_begun()), (0, false));
         assert_eq!((talk.data(1, b"ab"), talk.data(2, b"cd")), (1, 1));
         assert_eq!(read(&mut talk), b"ab");

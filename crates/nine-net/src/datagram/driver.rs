@@ -1,7 +1,7 @@
 //! Moves datagrams between the link and the lines, in one task.
 //!
-//! Always holds: a poll ends after [`TURN`] datagrams in each direction. If the link accepts no more, one datagram
-//! waits here, and the rest in the queues of the lines.
+//! Always holds: a poll ends after [`DATAGRAMS_PER_POLL`] datagrams in each direction. If the link accepts no more, one
+//! datagram waits here, and the rest in the queues of the lines.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::future::Future;
@@ -16,20 +16,20 @@ use std::time::Duration;
 
 use nine_stream::{Block, Chain, Device, Fault, Pool, Reading};
 
-use super::port::{GONE, Key, Kind, Line, Made, Opening, Shared};
-use super::{Came, Link, ROOMS, Room, canonical, wide};
+use super::port::{DatagramPort, GONE, Kind, Line, LineKey, NewLine, OpeningWaker};
+use super::{Came, DATAGRAMS_AT_ONCE, Link, Room, canonical, wide};
 use crate::env::Timer;
 use crate::il::{Header, Il, Kind as Packet, State};
 use crate::lock::{Mutex, lock};
 
 /// Datagrams per poll, in each direction.
-const TURN: usize = 64;
+const DATAGRAMS_PER_POLL: usize = 64;
 /// Datagrams of one line before other lines send.
-const BATCH: usize = 8;
+const LINE_BATCH_MAX: usize = 8;
 /// Size of a buffer for one datagram.
-const LARGEST: usize = 64 << 10;
+const DATAGRAM_LEN_MAX: usize = 64 << 10;
 /// Smaller datagrams are copied out of their buffer.
-const SMALL: usize = 16 << 10;
+const COPIED_LEN_MAX: usize = 16 << 10;
 /// Size of Plan 9's `headers`, in bytes.
 const HEADERS: usize = 52;
 /// Consecutive faults after which the link is given up, and the pause after each.
@@ -46,26 +46,26 @@ const STAYS: Duration = Duration::from_secs(2);
 /// See the module. Completes when the port, its announcements and all lines are gone. An error is the link's, and hangs
 /// up all lines.
 pub struct Driver<L> {
-    shared: Arc<Shared>,
+    shared: Arc<DatagramPort>,
     link: L,
     pool: Pool,
     /// Buffers for the next datagrams.
     rooms: Vec<Block>,
-    lines: HashMap<u64, Live>,
-    ids: HashMap<Key, u64>,
+    lines: HashMap<u64, OpenLine>,
+    ids: HashMap<LineKey, u64>,
     headers: Option<u64>,
     next: u64,
     /// Keyed by id too: a forged call exists beside the true one, and only one of them completes.
-    half: HashMap<Half, Il>,
+    half: HashMap<HalfOpenCall, Il>,
     /// Oldest first.
-    half_order: VecDeque<Half>,
-    ended: Ended,
+    half_order: VecDeque<HalfOpenCall>,
+    ended: EndedLines,
     timers: BTreeSet<(Duration, u64)>,
-    ready: Arc<Ready>,
+    ready: Arc<ReadyLines>,
     /// Lines with something to send.
     turns: VecDeque<u64>,
     /// Datagrams that the link has not accepted, with their addresses.
-    stuck: VecDeque<(Chain, SocketAddr, Here)>,
+    stuck: VecDeque<(Chain, SocketAddr, LocalIp)>,
     sleep: Option<(Duration, Timer)>,
     faults: u32,
     /// The pause after a fault of the link.
@@ -75,13 +75,13 @@ pub struct Driver<L> {
 /// Recently ended il connections. A close for any other one is not answered, because the answer is a close too: two
 /// ends without a connection would answer each other forever.
 #[derive(Default)]
-struct Ended {
-    left: HashMap<Key, (Duration, u8)>,
-    order: VecDeque<(Duration, Key)>,
+struct EndedLines {
+    left: HashMap<LineKey, (Duration, u8)>,
+    order: VecDeque<(Duration, LineKey)>,
 }
 
-impl Ended {
-    fn enter(&mut self, now: Duration, key: Key) {
+impl EndedLines {
+    fn enter(&mut self, now: Duration, key: LineKey) {
         let key = anywhere(key);
         let is_old = |at: Duration| at + ENDED_FOR < now;
         while let Some((at, old)) = self.order.front().copied()
@@ -97,7 +97,7 @@ impl Ended {
     }
 
     /// Whether to answer a close.
-    fn answers(&mut self, now: Duration, key: Key) -> bool {
+    fn answers(&mut self, now: Duration, key: LineKey) -> bool {
         match self.left.get_mut(&anywhere(key)) {
             Some((at, left)) if *left > 0 && *at + ENDED_FOR >= now => {
                 *left -= 1;
@@ -109,33 +109,33 @@ impl Ended {
 }
 
 /// The key without our address, as it is stored for connections that we called.
-fn anywhere(key: Key) -> Key {
-    Key { here: None, ..key }
+fn anywhere(key: LineKey) -> LineKey {
+    LineKey { here: None, ..key }
 }
 
 /// Our address in a connection, if there are several.
-type Here = Option<IpAddr>;
+type LocalIp = Option<IpAddr>;
 
 /// A half-open call, and the id in its first packet.
-type Half = (Key, u32);
+type HalfOpenCall = (LineKey, u32);
 
 /// An open line.
-struct Live {
-    key: Key,
+struct OpenLine {
+    key: LineKey,
     device: Device,
     reading: Reading,
     il: Option<Arc<Mutex<Il>>>,
-    opening: Option<Opening>,
+    opening: Option<OpeningWaker>,
     waker: Arc<LineWaker>,
     due: Option<Duration>,
     headers: bool,
 }
 
 #[derive(Default)]
-struct Ready(Mutex<(Vec<u64>, Option<Waker>)>);
+struct ReadyLines(Mutex<(Vec<u64>, Option<Waker>)>);
 
 /// Wakes the driver from its timer: one waker for its whole life.
-impl Wake for Ready {
+impl Wake for ReadyLines {
     fn wake(self: Arc<Self>) {
         let driver = lock(&self.0).1.take();
         driver.into_iter().for_each(Waker::wake);
@@ -146,7 +146,7 @@ impl Wake for Ready {
 struct LineWaker {
     id: u64,
     queued: AtomicBool,
-    ready: Arc<Ready>,
+    ready: Arc<ReadyLines>,
 }
 
 impl Wake for LineWaker {
@@ -163,9 +163,9 @@ impl Wake for LineWaker {
 }
 
 impl<L: Link> Driver<L> {
-    pub(super) fn new(shared: Arc<Shared>, link: L) -> Self {
+    pub(super) fn new(shared: Arc<DatagramPort>, link: L) -> Self {
         let pool = Pool::new(8 << 20);
-        let rooms = pool.try_alloc(LARGEST).into_iter().collect();
+        let rooms = pool.try_alloc(DATAGRAM_LEN_MAX).into_iter().collect();
         Self {
             shared,
             link,
@@ -177,7 +177,7 @@ impl<L: Link> Driver<L> {
             next: 0,
             half: HashMap::new(),
             half_order: VecDeque::new(),
-            ended: Ended::default(),
+            ended: EndedLines::default(),
             timers: BTreeSet::new(),
             ready: Arc::default(),
             turns: VecDeque::new(),
@@ -194,8 +194,8 @@ impl<L: Link> Driver<L> {
         made.into_iter().for_each(|made| self.adopt(made));
     }
 
-    fn adopt(&mut self, made: Made) {
-        let Made { key, device, il, opening, headers } = made;
+    fn adopt(&mut self, made: NewLine) {
+        let NewLine { key, device, il, opening, headers } = made;
         let id = self.next;
         self.next += 1;
         let waker = Arc::new(LineWaker { id, queued: AtomicBool::new(true), ready: self.ready.clone() });
@@ -205,7 +205,7 @@ impl<L: Link> Driver<L> {
         }
         self.ids.insert(key, id);
         let opening = il.is_some().then_some(opening);
-        self.lines.insert(id, Live { key, device, reading, il, opening, waker, due: None, headers });
+        self.lines.insert(id, OpenLine { key, device, reading, il, opening, waker, due: None, headers });
         self.tick(id);
         self.turns.push_back(id);
     }
@@ -256,11 +256,11 @@ impl<L: Link> Driver<L> {
             return Ok(false);
         }
         self.pause = None;
-        let mut left = TURN;
+        let mut left = DATAGRAMS_PER_POLL;
         while left > 0 {
             let count = self.rooms.len();
             let mut blocks = self.rooms.iter_mut();
-            let mut rooms: [Room<'_>; ROOMS] =
+            let mut rooms: [Room<'_>; DATAGRAMS_AT_ONCE] =
                 std::array::from_fn(|_| Room::new(blocks.next().and_then(Block::room).unwrap_or(&mut [])));
             match self.link.poll_recv(cx, &mut rooms[..count]) {
                 Poll::Pending => return Ok(false),
@@ -276,8 +276,8 @@ impl<L: Link> Driver<L> {
                     }
                     // A full batch adds a buffer. With one datagram at a time two are enough: an empty one shows that
                     // there are no more.
-                    if n == count && count < ROOMS {
-                        self.rooms.extend(self.pool.try_alloc(LARGEST));
+                    if n == count && count < DATAGRAMS_AT_ONCE {
+                        self.rooms.extend(self.pool.try_alloc(DATAGRAM_LEN_MAX));
                     }
                 }
                 Poll::Ready(Err(error)) => {
@@ -296,7 +296,7 @@ impl<L: Link> Driver<L> {
     /// Takes a received datagram: a copy, or for a large one its buffer, if there is another. Readers may hold it for
     /// long.
     fn take(&mut self, at: usize, n: usize) -> Block {
-        let fresh = if n < SMALL { None } else { self.pool.try_alloc(LARGEST) };
+        let fresh = if n < COPIED_LEN_MAX { None } else { self.pool.try_alloc(DATAGRAM_LEN_MAX) };
         let room = &mut self.rooms[at];
         match fresh {
             Some(fresh) => {
@@ -317,7 +317,7 @@ impl<L: Link> Driver<L> {
     fn plain_comes(&mut self, mut block: Block, came: Came) {
         let from = came.from;
         block.delim = true;
-        let key = Key { addr: from, remote: 0, local: 0, here: came.here };
+        let key = LineKey { addr: from, remote: 0, local: 0, here: came.here };
         let known = self.known(key).or(self.headers);
         let Some(id) = known.or_else(|| self.call(key, None)) else { return };
         let Some(live) = self.lines.get(&id) else { return };
@@ -343,13 +343,13 @@ impl<L: Link> Driver<L> {
     }
 
     /// The line of a datagram: one that was called at this address, or one that has called.
-    fn known(&self, key: Key) -> Option<u64> {
+    fn known(&self, key: LineKey) -> Option<u64> {
         self.ids.get(&key).or_else(|| self.ids.get(&anywhere(key))).copied()
     }
 
     fn il_comes(&mut self, mut block: Block, came: Came) {
         let Some((header, _)) = Header::parse(block.data()) else { return };
-        let key = Key { addr: came.from, remote: header.src, local: header.dst, here: came.here };
+        let key = LineKey { addr: came.from, remote: header.src, local: header.dst, here: came.here };
         if let Some(id) = self.known(key) {
             if let Some(live) = self.lines.get(&id) {
                 block.delim = true;
@@ -360,8 +360,8 @@ impl<L: Link> Driver<L> {
         }
         let now = self.shared.clock.now();
         let is_call = header.kind == Packet::Sync && header.ack == 0;
-        let meant = |half: &&Half| half.0 == key && (!is_call || half.1 == header.id);
-        let halves: Vec<Half> = self.half_order.iter().filter(meant).copied().collect();
+        let meant = |half: &&HalfOpenCall| half.0 == key && (!is_call || half.1 == header.id);
+        let halves: Vec<HalfOpenCall> = self.half_order.iter().filter(meant).copied().collect();
         for half in &halves {
             if let Some(mut il) = self.half.remove(half) {
                 il.receive(now, block.share());
@@ -392,7 +392,7 @@ impl<L: Link> Driver<L> {
     }
 
     /// Continues a half-open call after a packet or a timeout.
-    fn half_goes_on(&mut self, half: Half, mut il: Il, now: Duration) {
+    fn half_goes_on(&mut self, half: HalfOpenCall, mut il: Il, now: Duration) {
         if il.state() == State::Syncee {
             while let Some(packet) = il.transmit(now) {
                 self.send_soon(packet, half.0.addr, half.0.here);
@@ -409,7 +409,7 @@ impl<L: Link> Driver<L> {
     }
 
     /// Offers a call to a listener. If there is no room, it is dropped.
-    fn call(&mut self, key: Key, il: Option<Arc<Mutex<Il>>>) -> Option<u64> {
+    fn call(&mut self, key: LineKey, il: Option<Arc<Mutex<Il>>>) -> Option<u64> {
         let shared = self.shared.clone();
         let mut table = shared.table();
         let is_room = table.keys.len() < shared.limits.lines;
@@ -444,17 +444,17 @@ impl<L: Link> Driver<L> {
     }
 
     /// Queues a packet without a line, if there is room.
-    fn send_soon(&mut self, packet: Chain, to: SocketAddr, here: Here) {
-        if self.stuck.len() < TURN {
+    fn send_soon(&mut self, packet: Chain, to: SocketAddr, here: LocalIp) {
+        if self.stuck.len() < DATAGRAMS_PER_POLL {
             self.stuck.push_back((packet, to, here));
         }
     }
 
     fn poll_stuck(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while let Some((chain, to, here)) = self.stuck.pop_front() {
-            let mut slices = [IoSlice::new(&[]); BATCH];
+            let mut slices = [IoSlice::new(&[]); LINE_BATCH_MAX];
             let many: Vec<u8>;
-            let used = if chain.blocks() <= BATCH {
+            let used = if chain.blocks() <= LINE_BATCH_MAX {
                 slices
                     .iter_mut()
                     .zip(chain.iter())
@@ -478,7 +478,7 @@ impl<L: Link> Driver<L> {
         let woken = mem::take(&mut lock(&self.ready.0).0);
         self.turns.extend(woken);
         let mut sent = 0;
-        while sent < TURN {
+        while sent < DATAGRAMS_PER_POLL {
             if self.poll_stuck(cx).is_pending() {
                 return false;
             }
@@ -491,7 +491,7 @@ impl<L: Link> Driver<L> {
 
     /// Sends datagrams of one line. Returns their number.
     fn turn(&mut self, id: u64, cx: &mut Context<'_>) -> usize {
-        for n in 0..BATCH {
+        for n in 0..LINE_BATCH_MAX {
             let Some(live) = self.lines.get_mut(&id) else { return n };
             live.waker.queued.store(false, Ordering::SeqCst);
             let waker = Waker::from(live.waker.clone());
@@ -522,7 +522,7 @@ impl<L: Link> Driver<L> {
             }
         }
         self.again(id);
-        BATCH
+        LINE_BATCH_MAX
     }
 
     /// Queues the line again: it has more to send.
@@ -538,7 +538,7 @@ impl<L: Link> Driver<L> {
     /// Runs the lines and half-open calls whose deadline has passed.
     fn tick_due(&mut self) {
         let now = self.shared.clock.now();
-        for _ in 0..TURN {
+        for _ in 0..DATAGRAMS_PER_POLL {
             let Some((due, id)) = self.timers.first().copied().filter(|(due, _)| *due <= now) else { break };
             self.timers.remove(&(due, id));
             if let Some(live) = self.lines.get_mut(&id) {
@@ -546,7 +546,7 @@ impl<L: Link> Driver<L> {
             }
             self.tick(id);
         }
-        let late: Vec<Half> =
+        let late: Vec<HalfOpenCall> =
             self.half.iter().filter(|(_, il)| il.deadline() <= Some(now)).map(|(key, _)| *key).collect();
         for key in late {
             if let Some(il) = self.half.remove(&key) {
@@ -669,8 +669,8 @@ mod tests {
 
     #[test]
     fn the_last_close_is_answered_some_times_by_whatever_address_it_came() {
-        let (mut ended, second) = (Ended::default(), Duration::from_secs(1));
-        let key = |remote, here| Key { addr: ([10, 0, 0, 1], 7).into(), remote, local: 5000, here };
+        let (mut ended, second) = (EndedLines::default(), Duration::from_secs(1));
+        let key = |remote, here| LineKey { addr: ([10, 0, 0, 1], 7).into(), remote, local: 5000, here };
         let here = Some(IpAddr::from([10, 0, 0, 2]));
         ended.enter(second, key(1, None));
         assert!(!ended.answers(second, key(2, here)));

@@ -16,10 +16,10 @@ use crate::il::{HEADER, Il, Setup, State, halves};
 use crate::lock::{Mutex, MutexGuard, lock};
 
 /// Bytes of the largest datagram of UDP on IPv4.
-const UDP_MOST: usize = 65_507;
+const UDP_LEN_MAX: usize = 65_507;
 
 /// Maximum number of unacknowledged bytes that il buffers per line, however large the peer's window is.
-const KEPT: usize = 4 << 20;
+const UNACKED_LEN_MAX: usize = 4 << 20;
 
 /// The protocol of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ impl Default for Limits {
 /// One connection.
 pub struct Line {
     // Dropped before the stream: il learns that the process is gone before the stream is closed.
-    _left: Left,
+    _left: ProcessGone,
     /// The caller's end. A message is a datagram, or a message of il.
     pub stream: Stream,
     /// `addr!port` of this end.
@@ -66,9 +66,9 @@ pub struct Line {
 }
 
 /// Dropping it reports that the process is gone. From then on il has limited time for its unsent data.
-struct Left(Option<Arc<Mutex<Il>>>);
+struct ProcessGone(Option<Arc<Mutex<Il>>>);
 
-impl Drop for Left {
+impl Drop for ProcessGone {
     fn drop(&mut self) {
         if let Some(il) = &self.0 {
             lock(il).orphan();
@@ -80,7 +80,7 @@ impl Line {
     /// Bytes of the largest message.
     pub fn largest(&self) -> usize {
         // A datagram that exceeds the path's limit is fragmented.
-        self.il.as_ref().map_or(UDP_MOST, |il| lock(il).largest())
+        self.il.as_ref().map_or(UDP_LEN_MAX, |il| lock(il).largest())
     }
 
     /// State and counts, in one line.
@@ -91,7 +91,7 @@ impl Line {
 
 /// Identifies a line: the peer, and the ports of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Key {
+pub(super) struct LineKey {
     pub(super) addr: SocketAddr,
     pub(super) remote: u16,
     pub(super) local: u16,
@@ -100,23 +100,23 @@ pub(super) struct Key {
 }
 
 /// A new line, as its driver needs it.
-pub(super) struct Made {
-    pub(super) key: Key,
+pub(super) struct NewLine {
+    pub(super) key: LineKey,
     pub(super) device: Device,
     pub(super) il: Option<Arc<Mutex<Il>>>,
     /// Wakes the dialler when the call is answered.
-    pub(super) opening: Opening,
+    pub(super) opening: OpeningWaker,
     pub(super) headers: bool,
 }
 
-pub(super) type Opening = Arc<Mutex<Option<Waker>>>;
+pub(super) type OpeningWaker = Arc<Mutex<Option<Waker>>>;
 
 #[derive(Default)]
-pub(super) struct Table {
+pub(super) struct LineTable {
     /// Created by callers, and not yet taken over by the driver.
-    pub(super) made: Vec<Made>,
-    pub(super) keys: HashSet<Key>,
-    pub(super) listens: HashMap<u16, Listen>,
+    pub(super) made: Vec<NewLine>,
+    pub(super) keys: HashSet<LineKey>,
+    pub(super) listens: HashMap<u16, AnnouncedPort>,
     pub(super) driver: Option<Waker>,
     pub(super) handles: usize,
     /// The driver is gone.
@@ -126,23 +126,23 @@ pub(super) struct Table {
 
 /// An announced port.
 #[derive(Default)]
-pub(super) struct Listen {
+pub(super) struct AnnouncedPort {
     pub(super) calls: VecDeque<Line>,
     pub(super) waiting: Vec<Waker>,
 }
 
-pub(super) struct Shared {
+pub(super) struct DatagramPort {
     pub(super) kind: Kind,
     pub(super) limits: Limits,
     pub(super) local: SocketAddr,
     pub(super) clock: Arc<dyn Clock>,
     sums: bool,
     largest: Arc<dyn Fn(SocketAddr) -> usize + Send + Sync>,
-    table: Mutex<Table>,
+    table: Mutex<LineTable>,
 }
 
-impl Shared {
-    pub(super) fn table(&self) -> MutexGuard<'_, Table> {
+impl DatagramPort {
+    pub(super) fn table(&self) -> MutexGuard<'_, LineTable> {
         lock(&self.table)
     }
 
@@ -152,19 +152,19 @@ impl Shared {
     }
 
     /// The parameters of a new il connection.
-    pub(super) fn setup(&self, key: Key) -> Setup {
+    pub(super) fn setup(&self, key: LineKey) -> Setup {
         let mut start = [0; 4];
         self.clock.entropy(&mut start);
         let largest = (self.largest)(key.addr).saturating_sub(HEADER).max(1);
         let share = self.limits.memory / (self.table().keys.len() + 1);
         let fits = (2 * largest + 1024).max(4096);
-        let (window, kept) = (self.limits.window.min(share).max(fits), KEPT.min(share).max(fits));
-        let (start, Key { local, remote, .. }) = (u32::from_be_bytes(start), key);
+        let (window, kept) = (self.limits.window.min(share).max(fits), UNACKED_LEN_MAX.min(share).max(fits));
+        let (start, LineKey { local, remote, .. }) = (u32::from_be_bytes(start), key);
         Setup { local, remote, start, largest, window, kept, sums: self.sums, old: false }
     }
 
     /// Creates both ends of a line.
-    pub(super) fn line(&self, key: Key, il: Option<Arc<Mutex<Il>>>, headers: bool) -> (Line, Made) {
+    pub(super) fn line(&self, key: LineKey, il: Option<Arc<Mutex<Il>>>, headers: bool) -> (Line, NewLine) {
         let clock = self.clock.clone();
         let limit = match self.kind {
             Kind::Plain => Limit { bytes: 256 << 10, blocks: 256 },
@@ -180,20 +180,20 @@ impl Shared {
             Kind::Il => (key.local, key.remote),
         };
         let line = Line {
-            _left: Left(il.clone()),
+            _left: ProcessGone(il.clone()),
             stream,
             local: format!("{}!{port}", key.here.unwrap_or(self.local.ip()).to_canonical()),
             remote: format!("{}!{there}", key.addr.ip().to_canonical()),
             il: il.clone(),
         };
-        (line, Made { key, device, il, opening: Opening::default(), headers })
+        (line, NewLine { key, device, il, opening: OpeningWaker::default(), headers })
     }
 }
 
 /// One datagram socket. Clones share it. An announcement ends with its [`Announced`].
 ///
 /// Concurrency: any number of tasks may dial, announce and accept.
-pub struct Port(Arc<Shared>);
+pub struct Port(Arc<DatagramPort>);
 
 impl Clone for Port {
     fn clone(&self) -> Self {
@@ -212,8 +212,8 @@ impl Drop for Port {
 impl Port {
     /// Creates a port on this link. The caller must run the driver until it completes.
     pub fn new<L: Link>(link: L, kind: Kind, limits: Limits, clock: Arc<dyn Clock>) -> (Self, Driver<L>) {
-        let table = Table { handles: 1, last_port: 4999, ..Table::default() };
-        let shared = Arc::new(Shared {
+        let table = LineTable { handles: 1, last_port: 4999, ..LineTable::default() };
+        let shared = Arc::new(DatagramPort {
             kind,
             limits,
             local: link.local(),
@@ -232,7 +232,7 @@ impl Port {
 
     /// Opens a line for plain datagrams to and from `to`.
     pub fn connect(&self, to: SocketAddr) -> io::Result<Line> {
-        let key = Key { addr: canonical(to), remote: 0, local: 0, here: None };
+        let key = LineKey { addr: canonical(to), remote: 0, local: 0, here: None };
         self.enter(key)?;
         let (line, made) = self.0.line(key, None, false);
         self.hand_over(made);
@@ -244,7 +244,7 @@ impl Port {
     /// with them too, and goes to raddr and rport.
     pub fn headers(&self) -> io::Result<Line> {
         let nobody = SocketAddr::from(([0u16; 8], 0));
-        let key = Key { addr: nobody, remote: 0, local: 0, here: None };
+        let key = LineKey { addr: nobody, remote: 0, local: 0, here: None };
         self.enter(key)?;
         let (line, made) = self.0.line(key, None, true);
         self.hand_over(made);
@@ -289,17 +289,17 @@ impl Port {
         if table.listens.contains_key(&port) {
             return Err(io::ErrorKind::AddrInUse.into());
         }
-        table.listens.insert(port, Listen::default());
+        table.listens.insert(port, AnnouncedPort::default());
         drop(table);
         Ok(Announced { port: self.clone(), at: port })
     }
 
     /// A key with an unused local port.
-    fn free_key(&self, addr: SocketAddr, remote: u16) -> io::Result<Key> {
+    fn free_key(&self, addr: SocketAddr, remote: u16) -> io::Result<LineKey> {
         for _ in 5000..u16::MAX {
             let mut table = self.0.table();
             table.last_port = if table.last_port == u16::MAX { 5000 } else { table.last_port + 1 };
-            let key = Key { addr, remote, local: table.last_port, here: None };
+            let key = LineKey { addr, remote, local: table.last_port, here: None };
             let taken = table.keys.contains(&key) || table.listens.contains_key(&key.local);
             drop(table);
             if !taken {
@@ -310,7 +310,7 @@ impl Port {
         Err(io::ErrorKind::AddrNotAvailable.into())
     }
 
-    fn enter(&self, key: Key) -> io::Result<()> {
+    fn enter(&self, key: LineKey) -> io::Result<()> {
         let mut table = self.0.table();
         if table.over {
             return Err(gone());
@@ -324,7 +324,7 @@ impl Port {
         Ok(())
     }
 
-    fn hand_over(&self, made: Made) {
+    fn hand_over(&self, made: NewLine) {
         let mut table = self.0.table();
         if table.over {
             drop(table);

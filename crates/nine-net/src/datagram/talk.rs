@@ -13,7 +13,7 @@ use super::udp::Udp;
 use crate::dial::Addr;
 use crate::end;
 use crate::env::{Clock, Env};
-use crate::messages::Messages;
+use crate::messages::MessageStream;
 use crate::transport::{Peer, Proof, Transport};
 
 /// Maximum number of bytes in a message, however large the path allows it.
@@ -22,14 +22,14 @@ const MESSAGE: usize = 64 << 10;
 /// A line as a byte stream. Dropping it closes it; flushed data still arrives.
 pub struct Talk {
     line: Line,
-    messages: Messages,
+    messages: MessageStream,
     peer: Peer,
 }
 
 impl Talk {
     /// Makes a transport of a line. Nothing proves the identity of the peer.
     pub fn new(line: Line) -> Self {
-        let messages = Messages::of(&line.stream);
+        let messages = MessageStream::of(&line.stream);
         let peer = Peer { addr: format!("il!{}", line.remote), proof: Proof::None };
         Self { line, messages, peer }
     }

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::{Link, ROOMS, Room, wide};
+use super::{DATAGRAMS_AT_ONCE, Link, Room, wide};
 use crate::socket::{AsyncFd, Interest};
 use crate::sys;
 
@@ -22,13 +22,13 @@ const CALM: u32 = 64;
 
 /// A datagram socket, registered for reading. It is registered for writing only after a send has blocked. Otherwise the
 /// kernel would report the room after every sent datagram, which would wake the task needlessly.
-struct Fd {
+struct RegisteredSocket {
     fd: AsyncFd<Socket>,
     /// The same socket, registered for writing after a send has blocked, and the sends since then.
     full: Option<(AsyncFd<Socket>, u32)>,
 }
 
-impl Fd {
+impl RegisteredSocket {
     fn new(socket: Socket) -> io::Result<Self> {
         Ok(Self { fd: sys::register_for(socket, Interest::READABLE)?, full: None })
     }
@@ -38,7 +38,7 @@ impl Fd {
             let mut guard = ready!(self.fd.poll_read_ready(cx))?;
             match sys::recv_many(guard.get_inner(), rooms) {
                 Ok(n) => {
-                    if n < rooms.len().min(ROOMS) {
+                    if n < rooms.len().min(DATAGRAMS_AT_ONCE) {
                         // There were no more. After an error in the middle some may be left, until the next one
                         // arrives.
                         guard.clear_ready();
@@ -98,7 +98,7 @@ fn prepare(socket: &Socket) {
 
 /// A UDP socket.
 pub struct Udp {
-    fd: Fd,
+    fd: RegisteredSocket,
     local: SocketAddr,
 }
 
@@ -135,7 +135,7 @@ impl Udp {
             done => done?,
         };
         let local = socket.local_addr()?.as_socket().ok_or(io::ErrorKind::InvalidInput)?;
-        Ok(Self { fd: Fd::new(socket)?, local })
+        Ok(Self { fd: RegisteredSocket::new(socket)?, local })
     }
 }
 
@@ -194,7 +194,7 @@ impl Link for Udp {
 
 /// il on bare IPv4, protocol 40. Addresses have port 0.
 pub struct Raw {
-    fd: Fd,
+    fd: RegisteredSocket,
     local: SocketAddr,
 }
 
@@ -216,7 +216,7 @@ impl Raw {
         prepare(&socket);
         let local = SocketAddr::new(at.into(), 0);
         socket.bind(&local.into())?;
-        Ok(Self { fd: Fd::new(socket)?, local })
+        Ok(Self { fd: RegisteredSocket::new(socket)?, local })
     }
 }
 

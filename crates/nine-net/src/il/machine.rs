@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use nine_stream::{Block, Fault};
 
-use super::packet::{HEADER, Header, Hello, Kind, Report};
-use super::path::{Path, Stamp};
+use super::packet::{AckPayload, HEADER, Header, Kind, SyncPayload};
+use super::path::{PathModel, PathStamp};
 
 /// Memory of a stored message besides its bytes.
 const COST: usize = 128;
@@ -24,8 +24,8 @@ const UNSENT: usize = 256 << 10;
 /// Maximum number of unread bytes of an old peer's messages.
 const OLD_UNREAD: usize = 64 << 10;
 /// The smallest window of a new peer, and the smallest limit for its messages.
-const SMALLEST: usize = 4096;
-const SMALLEST_MESSAGE: u32 = 512;
+const WINDOW_MIN: usize = 4096;
+const MESSAGE_LEN_MIN: u32 = 512;
 /// The connection fails after a message was lost this often although the peer answers. Up to the second number it is
 /// sent again at once, then with growing pauses.
 const TRIES: u8 = 64;
@@ -36,16 +36,16 @@ const OLD_ACK_DELAY: Duration = Duration::from_millis(100);
 /// A timeout exceeds the measured time by this, the precision of timers.
 const SLACK: Duration = Duration::from_millis(2);
 /// The longest pause between retransmissions; the same if a peer is old.
-const PAUSE: Duration = Duration::from_secs(2);
+const RESEND_PAUSE_MAX: Duration = Duration::from_secs(2);
 const OLD_PAUSE: Duration = Duration::from_secs(30);
 /// Silence after which a query is sent.
-const IDLE: Duration = Duration::from_secs(10);
+const QUERY_IDLE: Duration = Duration::from_secs(10);
 /// Silence after which the peer is taken for dead.
 const DEAD: Duration = Duration::from_secs(300);
 /// How long a call, or a close, is repeated without an answer.
-const PATIENCE: Duration = Duration::from_secs(30);
+const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// The same for the answer to a call, and how often it is repeated: the call may be forged.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 const ANSWERS: u32 = 4;
 /// How long sent messages are stored after the process is gone, for a peer that does not accept them.
 const ORPHAN: Duration = Duration::from_secs(60);
@@ -96,12 +96,12 @@ pub struct Il {
     refused: bool,
     /// The peer supports reports.
     new: bool,
-    path: Path,
+    path: PathModel,
     /// Messages of the process that are not sent yet.
     unsent: VecDeque<Block>,
     unsent_cost: usize,
     /// Sent messages, from `next - flight.len()` on, that are not acknowledged in order.
-    flight: VecDeque<Sent>,
+    flight: VecDeque<SentMessageState>,
     flight_cost: usize,
     /// Bytes of them that are presumed to be in flight.
     on_way: usize,
@@ -139,23 +139,23 @@ pub struct Il {
     orphaned: bool,
     /// Messages received since the last ack.
     unacked: u32,
-    due: Due,
-    timers: Timers,
-    counts: Counts,
+    due: DuePackets,
+    timers: IlTimers,
+    counts: IlCounters,
 }
 
-struct Sent {
+struct SentMessageState {
     /// Empty after it has arrived.
     block: Block,
     cost: usize,
     order: u64,
-    stamp: Stamp,
+    stamp: PathStamp,
     times: u8,
-    fate: Fate,
+    fate: MessageFate,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Fate {
+enum MessageFate {
     OnWay,
     Lost,
     Arrived,
@@ -163,7 +163,7 @@ enum Fate {
 
 /// Packets to send as soon as possible.
 #[derive(Default)]
-struct Due {
+struct DuePackets {
     sync: bool,
     ack: bool,
     query: bool,
@@ -176,7 +176,7 @@ struct Due {
 }
 
 #[derive(Default)]
-struct Timers {
+struct IlTimers {
     ack: Option<Duration>,
     /// The retransmission of a sync, data, query or close.
     again: Option<Duration>,
@@ -190,7 +190,7 @@ struct Timers {
 }
 
 #[derive(Default)]
-struct Counts {
+struct IlCounters {
     sent: u64,
     resent: u64,
     received: u64,
@@ -229,13 +229,13 @@ impl Il {
 
     fn new(now: Duration, setup: Setup, state: State) -> Self {
         let next = (1 << 32) + u64::from(setup.start) + 1;
-        let timers = Timers { heard: now, asked: now, began: now, ..Timers::default() };
+        let timers = IlTimers { heard: now, asked: now, began: now, ..IlTimers::default() };
         Self {
             state,
             fault: None,
             refused: false,
             new: false,
-            path: Path::new(setup.largest + COST, GUESS),
+            path: PathModel::new(setup.largest + COST, GUESS),
             unsent: VecDeque::new(),
             unsent_cost: 0,
             flight: VecDeque::new(),
@@ -264,9 +264,9 @@ impl Il {
             close_acked: false,
             orphaned: false,
             unacked: 0,
-            due: Due::default(),
+            due: DuePackets::default(),
             timers,
-            counts: Counts::default(),
+            counts: IlCounters::default(),
             setup,
         }
     }
@@ -275,8 +275,9 @@ impl Il {
     fn hears_sync(&mut self, id: u32, payload: &[u8]) {
         self.peer_start = (1 << 32) + u64::from(id);
         self.recvd = self.peer_start;
-        let is_fit = |hello: &Hello| hello.window as usize >= SMALLEST && hello.largest >= SMALLEST_MESSAGE;
-        let hello = Hello::parse(payload).filter(|hello| is_fit(hello) && !self.setup.old);
+        let is_fit =
+            |hello: &SyncPayload| hello.window as usize >= WINDOW_MIN && hello.largest >= MESSAGE_LEN_MIN;
+        let hello = SyncPayload::parse(payload).filter(|hello| is_fit(hello) && !self.setup.old);
         if let Some(hello) = hello {
             self.new = true;
             self.peer_window = (hello.window as usize).min(self.setup.kept);
@@ -372,7 +373,7 @@ impl Il {
 
     /// A line for `status`.
     pub fn status(&self) -> String {
-        let Counts { sent, resent, received, duplicates, dropped } = self.counts;
+        let IlCounters { sent, resent, received, duplicates, dropped } = self.counts;
         format!(
             "{:?} rtt {} us window {} rate {} sent {sent} resent {resent} received {received} duplicates \
              {duplicates} dropped {dropped} unacked {} {}",
@@ -400,8 +401,9 @@ impl Il {
         if self.state == State::Closed {
             return None;
         }
-        let Timers { ack, again, heard, asked, began, orphan, .. } = self.timers;
-        let idle = if self.is_opening() { None } else { Some((heard.max(asked) + IDLE).min(heard + DEAD)) };
+        let IlTimers { ack, again, heard, asked, began, orphan, .. } = self.timers;
+        let idle =
+            if self.is_opening() { None } else { Some((heard.max(asked) + QUERY_IDLE).min(heard + DEAD)) };
         let patience = self.is_unanswered().then_some(began + self.answer_within());
         [ack, again, idle, patience, orphan].into_iter().flatten().min()
     }
@@ -416,7 +418,7 @@ impl Il {
     }
 
     fn answer_within(&self) -> Duration {
-        if self.state == State::Syncee { ANSWER_PATIENCE } else { PATIENCE }
+        if self.state == State::Syncee { ANSWER_TIMEOUT } else { CALL_TIMEOUT }
     }
 
     fn window(&self) -> usize {
@@ -514,7 +516,7 @@ impl Il {
             self.due.sync = false;
         }
         let report = match header.kind {
-            Kind::Ack | Kind::State if self.new => Report::parse(packet.data()),
+            Kind::Ack | Kind::State if self.new => AckPayload::parse(packet.data()),
             _ => None,
         };
         match header.kind {
@@ -546,7 +548,7 @@ impl Il {
     }
 
     /// Handles an ack up to `ack`, and the report of later messages.
-    fn hears_ack(&mut self, now: Duration, ack: u64, report: Option<Report>) {
+    fn hears_ack(&mut self, now: Duration, ack: u64, report: Option<AckPayload>) {
         if self.has_closed() && ack == self.next {
             self.close_acked = true;
             self.may_be_over();
@@ -556,8 +558,8 @@ impl Il {
             // An older one, without new information.
             return;
         }
-        let (mut bytes, mut newest) = (0, None::<(u64, Stamp)>);
-        let arrives = |sent: &Sent, newest: &mut Option<(u64, Stamp)>| {
+        let (mut bytes, mut newest) = (0, None::<(u64, PathStamp)>);
+        let arrives = |sent: &SentMessageState, newest: &mut Option<(u64, PathStamp)>| {
             if newest.is_none_or(|(order, _)| order < sent.order) {
                 *newest = Some((sent.order, sent.stamp));
             }
@@ -567,7 +569,9 @@ impl Il {
             self.peer_window = (report.window as usize).min(self.setup.kept);
             let at = extend(self.next, report.newest).wrapping_sub(first);
             let told = self.flight.get(usize::try_from(at).unwrap_or(usize::MAX));
-            if let Some(sent) = told.filter(|sent| sent.times == report.times && sent.fate != Fate::Arrived) {
+            if let Some(sent) =
+                told.filter(|sent| sent.times == report.times && sent.fate != MessageFate::Arrived)
+            {
                 let took = now.saturating_sub(sent.stamp.sent);
                 let rtt = took.saturating_sub(Duration::from_micros(report.delay.into()));
                 self.path.measured(now, rtt.max(Duration::from_micros(1)));
@@ -585,11 +589,11 @@ impl Il {
                 self.peer_window = self.peer_window.saturating_sub(cost);
             }
             match sent.fate {
-                Fate::OnWay => self.on_way -= cost,
-                Fate::Lost => self.lost -= 1,
-                Fate::Arrived => self.arrived -= 1,
+                MessageFate::OnWay => self.on_way -= cost,
+                MessageFate::Lost => self.lost -= 1,
+                MessageFate::Arrived => self.arrived -= 1,
             }
-            if sent.fate != Fate::Arrived {
+            if sent.fate != MessageFate::Arrived {
                 bytes += cost;
                 arrives(&sent, &mut newest);
                 // A message that waited behind a retransmitted one gives no measurement.
@@ -612,11 +616,11 @@ impl Il {
             for sent in self.flight.range_mut((from - first) as usize..=(to - first) as usize) {
                 let cost = sent.cost;
                 match sent.fate {
-                    Fate::Arrived => continue,
-                    Fate::OnWay => self.on_way -= cost,
-                    Fate::Lost => self.lost -= 1,
+                    MessageFate::Arrived => continue,
+                    MessageFate::OnWay => self.on_way -= cost,
+                    MessageFate::Lost => self.lost -= 1,
                 }
-                sent.fate = Fate::Arrived;
+                sent.fate = MessageFate::Arrived;
                 sent.block = Block::from(Vec::new());
                 self.arrived += 1;
                 bytes += cost;
@@ -637,14 +641,18 @@ impl Il {
     }
 
     /// Marks messages in flight as lost if `is_lost`. Returns their bytes, and when the first paused one may be marked.
-    fn lose(&mut self, now: Duration, is_lost: impl Fn(&Sent) -> bool) -> (usize, Option<Duration>) {
+    fn lose(
+        &mut self,
+        now: Duration,
+        is_lost: impl Fn(&SentMessageState) -> bool,
+    ) -> (usize, Option<Duration>) {
         let (mut bytes, mut paused, rtt) = (0, None::<Duration>, self.path.rtt);
         // A message that is lost repeatedly gets pauses: the path may not accept it now.
         let pause = |times: u8| match times.checked_sub(FREE_TRIES) {
-            Some(more) => (rtt * (1 << more.min(16))).min(PAUSE),
+            Some(more) => (rtt * (1 << more.min(16))).min(RESEND_PAUSE_MAX),
             None => Duration::ZERO,
         };
-        for sent in self.flight.iter_mut().filter(|sent| sent.fate == Fate::OnWay) {
+        for sent in self.flight.iter_mut().filter(|sent| sent.fate == MessageFate::OnWay) {
             let until = sent.stamp.sent + pause(sent.times);
             if !is_lost(sent) {
                 continue;
@@ -652,7 +660,7 @@ impl Il {
             if now < until {
                 paused = Some(paused.map_or(until, |soonest| soonest.min(until)));
             } else {
-                sent.fate = Fate::Lost;
+                sent.fate = MessageFate::Lost;
                 self.lost += 1;
                 bytes += sent.cost;
             }
@@ -678,8 +686,8 @@ impl Il {
                 self.timers.again = paused;
             }
         } else if let Some(sent) = self.flight.front_mut().filter(|sent| sent.order < before) {
-            if sent.fate == Fate::OnWay {
-                sent.fate = Fate::Lost;
+            if sent.fate == MessageFate::OnWay {
+                sent.fate = MessageFate::Lost;
                 self.lost += 1;
                 self.on_way -= sent.cost;
             }

@@ -12,10 +12,10 @@ use crate::lock::{Mutex, lock};
 /// The two halves of a module for this connection. A message of the process ends with a delimiter. A packet is one
 /// message of the layer below.
 pub fn halves(il: Arc<Mutex<Il>>) -> Halves {
-    let up = Up { il: il.clone(), ended: false };
+    let up = IlReceiver { il: il.clone(), ended: false };
     Halves {
         up: Box::new(up),
-        down: Box::new(Down { il, message: Chain::default(), packet: None, ended: false }),
+        down: Box::new(IlSender { il, message: Chain::default(), packet: None, ended: false }),
     }
 }
 
@@ -27,12 +27,12 @@ fn one(mut chain: Chain) -> Block {
     }
 }
 
-struct Up {
+struct IlReceiver {
     il: Arc<Mutex<Il>>,
     ended: bool,
 }
 
-impl Module for Up {
+impl Module for IlReceiver {
     fn put(&mut self, packet: Chain, next: &mut Next<'_, '_>) -> Result<(), Fault> {
         lock(&self.il).receive(next.now(), one(packet));
         self.resume(next)
@@ -80,7 +80,7 @@ impl Module for Up {
     }
 }
 
-struct Down {
+struct IlSender {
     il: Arc<Mutex<Il>>,
     /// An incomplete message.
     message: Chain,
@@ -89,7 +89,7 @@ struct Down {
     ended: bool,
 }
 
-impl Module for Down {
+impl Module for IlSender {
     fn put(&mut self, chain: Chain, next: &mut Next<'_, '_>) -> Result<(), Fault> {
         let ends = chain.ends_message();
         self.message.extend(chain);

@@ -10,9 +10,9 @@ pub const HEADER: usize = 18;
 pub const REJECT: u8 = 1;
 /// Starts the payload of a sync from a peer that supports the extensions.
 const MAGIC: [u8; 4] = *b"9il\x01";
-/// Bytes of a [`Hello`].
+/// Bytes of a [`SyncPayload`].
 const HELLO: usize = 12;
-/// Bytes of a [`Report`] without ranges.
+/// Bytes of a [`AckPayload`] without ranges.
 const REPORT: usize = 14;
 /// Maximum number of ranges of one report.
 pub(super) const RANGES: usize = 32;
@@ -116,14 +116,14 @@ fn fold(mut sum: u64) -> u16 {
 
 /// The payload of a sync: `magic[4] window[4] largest[4]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Hello {
+pub(super) struct SyncPayload {
     /// Bytes that may be in flight to its sender.
     pub(super) window: u32,
     /// The largest message that it accepts, in bytes.
     pub(super) largest: u32,
 }
 
-impl Hello {
+impl SyncPayload {
     pub(super) fn parse(payload: &[u8]) -> Option<Self> {
         let bytes = payload.first_chunk::<HELLO>()?;
         (bytes[..4] == MAGIC).then(|| Self { window: four(bytes, 4), largest: four(bytes, 8) })
@@ -140,7 +140,7 @@ impl Hello {
 /// The payload of an ack or a state between new peers: `window[4] newest[4] times[1] ranges[1] delay[4]
 /// ranges*(first[4] last[4])`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Report {
+pub(super) struct AckPayload {
     /// Bytes that may be sent after the ack of its header.
     pub(super) window: u32,
     /// The data received last, and its spec.
@@ -152,7 +152,7 @@ pub(super) struct Report {
     pub(super) ranges: Vec<(u32, u32)>,
 }
 
-impl Report {
+impl AckPayload {
     pub(super) fn parse(payload: &[u8]) -> Option<Self> {
         let bytes = payload.first_chunk::<REPORT>()?;
         let count = usize::from(bytes[9]);

@@ -8,19 +8,19 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 /// Rounds after which a delivery rate is dropped.
-const ROUNDS: u64 = 10;
+const RATE_ROUNDS: u64 = 10;
 /// After this long without a shorter round trip, sending pauses briefly to measure the shortest one again.
 const STALE: Duration = Duration::from_secs(10);
 /// The shortest round trip used in the model: batches and timers take as long.
-const SHORTEST: Duration = Duration::from_millis(1);
+const ROUND_TRIP_MIN: Duration = Duration::from_millis(1);
 /// Messages that may always be in flight.
-const FEWEST: usize = 4;
+const FLIGHT_MESSAGES_MIN: usize = 4;
 /// Maximum number of bytes in flight.
-pub(super) const MOST: usize = 16 << 20;
+pub(super) const FLIGHT_LEN_MAX: usize = 16 << 20;
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Path {
+pub(super) struct PathModel {
     /// Smoothed round-trip time and its mean deviation.
     pub(super) rtt: Duration,
     pub(super) deviation: Duration,
@@ -53,7 +53,7 @@ pub(super) struct Path {
 
 /// The state of the model when a message was sent, stored with the message.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Stamp {
+pub(super) struct PathStamp {
     pub(super) sent: Duration,
     delivered: u64,
     delivered_at: Duration,
@@ -61,7 +61,7 @@ pub(super) struct Stamp {
     starved: bool,
 }
 
-impl Path {
+impl PathModel {
     /// Creates a model for messages of `message` bytes.
     pub(super) fn new(message: usize, first_guess: Duration) -> Self {
         Self {
@@ -89,11 +89,11 @@ impl Path {
     }
 
     /// Records that a message is sent with `on_way` bytes in flight.
-    pub(super) fn sends(&mut self, now: Duration, on_way: usize) -> Stamp {
+    pub(super) fn sends(&mut self, now: Duration, on_way: usize) -> PathStamp {
         if on_way == 0 {
             (self.sent_at, self.delivered_at) = (now, now);
         }
-        Stamp {
+        PathStamp {
             sent: now,
             delivered: self.delivered,
             delivered_at: self.delivered_at,
@@ -132,7 +132,7 @@ impl Path {
     }
 
     /// Records delivered bytes, with the stamp of the one sent last, and the number of lost messages.
-    pub(super) fn delivers(&mut self, now: Duration, bytes: usize, newest: Option<Stamp>, lost: usize) {
+    pub(super) fn delivers(&mut self, now: Duration, bytes: usize, newest: Option<PathStamp>, lost: usize) {
         self.delivered += bytes as u64;
         self.delivered_at = now;
         self.round_lost.0 += (lost > 0) as u64;
@@ -148,7 +148,7 @@ impl Path {
             let rate = (self.delivered - stamp.delivered) as f64 / took.as_secs_f64().max(1e-6);
             let rate = rate as u64;
             if !stamp.starved || rate > self.rate() {
-                self.rates.retain(|(round, old)| *old > rate && round + ROUNDS > self.round);
+                self.rates.retain(|(round, old)| *old > rate && round + RATE_ROUNDS > self.round);
                 self.rates.push_back((self.round, rate));
             }
             if rounds && self.growing && !stamp.starved {
@@ -165,7 +165,7 @@ impl Path {
         if self.round_lost.0 >= 3 && lost * 20 > total + lost {
             self.limit = self.room.min(self.limit) / 20 * 17;
             self.growing = false;
-        } else if self.limit < MOST {
+        } else if self.limit < FLIGHT_LEN_MAX {
             self.limit += (self.limit / 16).max(self.message);
         }
         self.round += 1;
@@ -174,21 +174,21 @@ impl Path {
     }
 
     fn make_room(&mut self, bytes: usize) {
-        let fewest = FEWEST * self.message;
+        let fewest = FLIGHT_MESSAGES_MIN * self.message;
         if self.growing {
             self.room += bytes;
         } else {
-            let rtt = self.shortest.clamp(SHORTEST, Duration::from_secs(10));
+            let rtt = self.shortest.clamp(ROUND_TRIP_MIN, Duration::from_secs(10));
             let product = self.rate() as f64 * rtt.as_secs_f64();
-            let aim = 2 * (product as usize).min(MOST) + 3 * self.message;
+            let aim = 2 * (product as usize).min(FLIGHT_LEN_MAX) + 3 * self.message;
             self.room = aim.min(self.room + bytes);
         }
-        self.room = self.room.min(self.limit).min(MOST).max(fewest);
+        self.room = self.room.min(self.limit).min(FLIGHT_LEN_MAX).max(fewest);
     }
 
     /// Bytes that may be in flight now.
     pub(super) fn may(&self) -> usize {
-        if self.emptying.is_some() { FEWEST * self.message } else { self.room }
+        if self.emptying.is_some() { FLIGHT_MESSAGES_MIN * self.message } else { self.room }
     }
 
     /// Resets the model, because no answers arrive.
@@ -196,7 +196,7 @@ impl Path {
         let (rtt, deviation) = (self.rtt, self.deviation);
         let (delivered, delivered_at) = (self.delivered, self.delivered_at);
         *self = Self { deviation, delivered, delivered_at, ..Self::new(self.message, rtt) };
-        self.room = FEWEST * self.message;
+        self.room = FLIGHT_MESSAGES_MIN * self.message;
         (self.round_began, self.round_ends) = (delivered, delivered);
     }
 

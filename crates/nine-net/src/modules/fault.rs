@@ -1,17 +1,18 @@
 //! `fault delay MS`, `fault loss N`, `fault cut BYTES`, in any combination: simulates faults of networks.
 //!
-//! Always holds: delayed messages stay in order, up to [`Faulty::MOST`]. Every `N`th message is lost, which only
-//! protocols with retransmission survive. After the cut no data passes in either direction, and both ends get an error.
+//! Always holds: delayed messages stay in order, up to [`FaultRule::QUEUE_MAX`]. Every `N`th message is lost, which
+//! only protocols with retransmission survive. After the cut no data passes in either direction, and both ends get an
+//! error.
 
 use std::time::Duration;
 
 use nine_stream::{Chain, Fault};
 
-use super::held::Rule;
+use super::held::HoldRule;
 use super::size;
 
 #[derive(Default)]
-pub(super) struct Faulty {
+pub(super) struct FaultRule {
     delay: Duration,
     /// Every `loss`th chain is dropped; 0: none.
     loss: u64,
@@ -20,7 +21,7 @@ pub(super) struct Faulty {
     seen: u64,
 }
 
-impl Rule for Faulty {
+impl HoldRule for FaultRule {
     fn parse(arguments: &str) -> Result<Self, Fault> {
         let mut faulty = Self::default();
         let mut words = arguments.split_ascii_whitespace();
@@ -36,7 +37,7 @@ impl Rule for Faulty {
         Ok(faulty)
     }
 
-    const MOST: (usize, usize) = (4096, 1 << 20);
+    const QUEUE_MAX: (usize, usize) = (4096, 1 << 20);
 
     fn due(&mut self, now: Duration, chain: &Chain) -> Result<Option<Duration>, Fault> {
         if let Some(left) = &mut self.left {

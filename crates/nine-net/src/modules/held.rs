@@ -1,4 +1,4 @@
-//! A module that delays chains. A [`Rule`] decides until when.
+//! A module that delays chains. A [`HoldRule`] decides until when.
 
 use std::collections::VecDeque;
 use std::marker::PhantomData;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use nine_stream::{Chain, Fault, Halves, Module, ModuleKind, Next};
 
 /// Decides when chains leave.
-pub(super) trait Rule: Send + Sized {
+pub(super) trait HoldRule: Send + Sized {
     /// Parses the arguments.
     fn parse(arguments: &str) -> Result<Self, Fault>;
 
@@ -15,30 +15,30 @@ pub(super) trait Rule: Send + Sized {
     fn due(&mut self, now: Duration, chain: &Chain) -> Result<Option<Duration>, Fault>;
 
     /// Maximum number of chains, and of bytes, that are held. The last chain may exceed it.
-    const MOST: (usize, usize);
+    const QUEUE_MAX: (usize, usize);
 
     /// A description for `status`.
     fn says(&self) -> String;
 }
 
 /// The kind of module with rule `R`.
-pub(super) struct Held<R>(PhantomData<fn() -> R>);
+pub(super) struct RuleModule<R>(PhantomData<fn() -> R>);
 
-impl<R> Default for Held<R> {
+impl<R> Default for RuleModule<R> {
     fn default() -> Self {
         Self(PhantomData)
     }
 }
 
-impl<R: Rule + 'static> ModuleKind for Held<R> {
+impl<R: HoldRule + 'static> ModuleKind for RuleModule<R> {
     fn open(&self, arguments: &str) -> Result<Halves, Fault> {
         // Reports wrong arguments now, not at the first message.
-        let half = || Ok(Box::new(Holding::new(R::parse(arguments)?)));
+        let half = || Ok(Box::new(RuleDirection::new(R::parse(arguments)?)));
         Ok(Halves { up: half()?, down: half()? })
     }
 
     fn cost(&self, _: &str) -> usize {
-        let (chains, bytes) = R::MOST;
+        let (chains, bytes) = R::QUEUE_MAX;
         // The last chain may arrive when the limit is almost reached.
         2 * (bytes.min((chains - 1) * CHAIN) + CHAIN)
     }
@@ -48,20 +48,20 @@ impl<R: Rule + 'static> ModuleKind for Held<R> {
 const CHAIN: usize = 256 << 10;
 
 /// One direction of a module with a rule.
-pub(super) struct Holding<R> {
+pub(super) struct RuleDirection<R> {
     rule: R,
     /// In order of arrival, which is the order of departure.
     chains: VecDeque<(Duration, Chain)>,
     bytes: usize,
 }
 
-impl<R> Holding<R> {
+impl<R> RuleDirection<R> {
     pub(super) fn new(rule: R) -> Self {
         Self { rule, chains: VecDeque::new(), bytes: 0 }
     }
 }
 
-impl<R: Rule> Module for Holding<R> {
+impl<R: HoldRule> Module for RuleDirection<R> {
     fn put(&mut self, chain: Chain, next: &mut Next<'_, '_>) -> Result<(), Fault> {
         if let Some(due) = self.rule.due(next.now(), &chain)? {
             self.bytes += chain.len();
@@ -71,7 +71,7 @@ impl<R: Rule> Module for Holding<R> {
     }
 
     fn is_full(&self) -> bool {
-        let (chains, bytes) = R::MOST;
+        let (chains, bytes) = R::QUEUE_MAX;
         self.chains.len() >= chains || self.bytes >= bytes
     }
 

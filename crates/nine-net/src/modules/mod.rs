@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use nine_stream::{Fault, Modules};
 
-use held::Held;
+use held::RuleModule;
 
 pub use tls::{TlsClient, TlsServer, proof_in};
 pub use trace::{Trace, TraceLog};
@@ -19,8 +19,9 @@ pub use trace::{Trace, TraceLog};
 /// Returns `zstd`, `throttle` and `fault`. The caller adds `trace`, which needs a log, and `tls`, which has a client's
 /// and a server's side.
 pub fn modules() -> Modules {
-    let (throttle, fault) = (Held::<throttle::Throttle>::default(), Held::<fault::Faulty>::default());
-    Modules::default().with("zstd", zstd::Zstd).with("throttle", throttle).with("fault", fault)
+    let (throttle, fault) =
+        (RuleModule::<throttle::ThrottleRule>::default(), RuleModule::<fault::FaultRule>::default());
+    Modules::default().with("zstd", zstd::ZstdModule).with("throttle", throttle).with("fault", fault)
 }
 
 /// The module's name in `NAME ARGUMENTS`.

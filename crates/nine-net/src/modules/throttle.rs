@@ -7,21 +7,21 @@ use std::time::Duration;
 
 use nine_stream::{Chain, Fault};
 
-use super::held::Rule;
+use super::held::HoldRule;
 use super::{size, time_of};
 
 /// A message that came this much after the link was free is sent as if it had been there in time. Timers fire late, by
 /// a millisecond or two: at 20 MB/s, with 64 KiB in a message, that would cost a third of the rate.
 const CATCH_UP: Duration = Duration::from_millis(20);
 
-pub(super) struct Throttle {
+pub(super) struct ThrottleRule {
     /// Bytes a second.
     rate: u64,
     /// When the link is free: every message that was accepted has left.
     free: Duration,
 }
 
-impl Rule for Throttle {
+impl HoldRule for ThrottleRule {
     fn parse(arguments: &str) -> Result<Self, Fault> {
         match size(arguments.trim_end_matches("/s"))? {
             0 => Err(Fault::new("nothing at all would ever leave")),
@@ -29,7 +29,7 @@ impl Rule for Throttle {
         }
     }
 
-    const MOST: (usize, usize) = (1, usize::MAX);
+    const QUEUE_MAX: (usize, usize) = (1, usize::MAX);
 
     fn due(&mut self, now: Duration, chain: &Chain) -> Result<Option<Duration>, Fault> {
         self.free = self

@@ -78,11 +78,11 @@ fn halves(conn: io::Result<Connection>) -> Result<Halves, Fault> {
     let mut conn = conn.map_err(said)?;
     // A put is encrypted and passed on at once, or not accepted.
     conn.set_buffer_limit(None);
-    let shared = Arc::new(Mutex::new(Shared { conn, failed: None, told: false }));
-    Ok(Halves { up: Box::new(Up(shared.clone())), down: Box::new(Down(shared)) })
+    let shared = Arc::new(Mutex::new(TlsModuleState { conn, failed: None, told: false }));
+    Ok(Halves { up: Box::new(TlsReceiver(shared.clone())), down: Box::new(TlsSender(shared)) })
 }
 
-struct Shared {
+struct TlsModuleState {
     conn: Connection,
     /// Why no more input is accepted.
     failed: Option<Fault>,
@@ -90,7 +90,7 @@ struct Shared {
     told: bool,
 }
 
-impl Shared {
+impl TlsModuleState {
     /// The finished records. The caller passes them on after it has released the lock.
     fn records(&mut self) -> Result<Vec<Block>, Fault> {
         let mut all = Vec::new();
@@ -132,9 +132,9 @@ impl Shared {
     }
 }
 
-struct Up(Arc<Mutex<Shared>>);
+struct TlsReceiver(Arc<Mutex<TlsModuleState>>);
 
-impl Module for Up {
+impl Module for TlsReceiver {
     fn put(&mut self, chain: Chain, next: &mut Next<'_, '_>) -> Result<(), Fault> {
         let mut shared = lock(&self.0);
         let was_shaking = shared.conn.is_handshaking();
@@ -163,9 +163,9 @@ impl Module for Up {
     }
 }
 
-struct Down(Arc<Mutex<Shared>>);
+struct TlsSender(Arc<Mutex<TlsModuleState>>);
 
-impl Module for Down {
+impl Module for TlsSender {
     fn put(&mut self, chain: Chain, next: &mut Next<'_, '_>) -> Result<(), Fault> {
         let mut shared = lock(&self.0);
         for block in chain {

@@ -17,10 +17,10 @@ const SHOWN: usize = 24;
 
 /// The lines of one connection. Clones share them.
 #[derive(Clone, Default)]
-pub struct TraceLog(Arc<Mutex<Log>>);
+pub struct TraceLog(Arc<Mutex<TraceLines>>);
 
 #[derive(Default)]
-struct Log {
+struct TraceLines {
     lines: VecDeque<String>,
     /// Dropped lines.
     gone: u64,
@@ -59,7 +59,7 @@ impl ModuleKind for Trace {
         if !arguments.is_empty() {
             return Err(Fault::new("trace has no arguments"));
         }
-        let half = |arrow| Box::new(Half { log: self.0.clone(), arrow, seen: 0 });
+        let half = |arrow| Box::new(TraceHalf { log: self.0.clone(), arrow, seen: 0 });
         Ok(Halves { up: half("<-"), down: half("->") })
     }
 
@@ -68,13 +68,13 @@ impl ModuleKind for Trace {
     }
 }
 
-struct Half {
+struct TraceHalf {
     log: TraceLog,
     arrow: &'static str,
     seen: u64,
 }
 
-impl Module for Half {
+impl Module for TraceHalf {
     fn put(&mut self, chain: Chain, next: &mut Next<'_, '_>) -> Result<(), Fault> {
         let now = next.now();
         self.seen += 1;

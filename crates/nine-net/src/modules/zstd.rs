@@ -14,7 +14,7 @@ use zstd::stream::raw::{CParameter, DParameter, Decoder, Encoder, Operation, Out
 /// Logarithm of the window, in bytes.
 const WINDOW_LOG: u32 = 20;
 /// Bytes passed on at once.
-const PIECE: usize = 64 << 10;
+const ZSTD_PIECE_LEN: usize = 64 << 10;
 /// Bytes unpacked at once.
 const RUN: usize = 1 << 20;
 /// A fast level: links are rarely slower than that.
@@ -23,9 +23,9 @@ const LEVEL: i32 = 3;
 const LEVEL_MAX: i32 = 9;
 
 /// The kind of module.
-pub(super) struct Zstd;
+pub(super) struct ZstdModule;
 
-impl ModuleKind for Zstd {
+impl ModuleKind for ZstdModule {
     fn open(&self, arguments: &str) -> Result<Halves, Fault> {
         open(level(arguments)?)
     }
@@ -64,7 +64,7 @@ fn open(level: i32) -> Result<Halves, Fault> {
     let mut decoder = Decoder::new().map_err(said)?;
     decoder.set_parameter(DParameter::WindowLogMax(WINDOW_LOG)).map_err(said)?;
     let (up, down) = (
-        Up {
+        ZstdReceiver {
             decoder,
             waits: VecDeque::new(),
             mid: false,
@@ -73,18 +73,18 @@ fn open(level: i32) -> Result<Halves, Fault> {
             begun: false,
             paused: None,
         },
-        Down { encoder, plain: 0, packed: 0 },
+        ZstdSender { encoder, plain: 0, packed: 0 },
     );
     Ok(Halves { up: Box::new(up), down: Box::new(down) })
 }
 
-struct Down {
+struct ZstdSender {
     encoder: Encoder<'static>,
     plain: u64,
     packed: u64,
 }
 
-impl Down {
+impl ZstdSender {
     /// Runs `step` until it has no more output. With `delim` the last output ends a message.
     fn write(
         &mut self,
@@ -94,7 +94,7 @@ impl Down {
     ) -> Result<(), Fault> {
         let mut last: Option<Block> = None;
         loop {
-            let mut piece = Vec::with_capacity(PIECE);
+            let mut piece = Vec::with_capacity(ZSTD_PIECE_LEN);
             let more = step(&mut self.encoder, &mut OutBuffer::around(&mut piece)).map_err(said)?;
             self.packed += piece.len() as u64;
             if !piece.is_empty() {
@@ -113,7 +113,7 @@ impl Down {
     }
 }
 
-impl Module for Down {
+impl Module for ZstdSender {
     fn put(&mut self, chain: Chain, next: &mut Next<'_, '_>) -> Result<(), Fault> {
         let mut blocks: VecDeque<Block> = chain.collect();
         self.plain += blocks.iter().map(|block| block.len() as u64).sum::<u64>();
@@ -150,7 +150,7 @@ impl Module for Down {
     }
 }
 
-struct Up {
+struct ZstdReceiver {
     decoder: Decoder<'static>,
     /// Input that is not unpacked yet.
     waits: VecDeque<Block>,
@@ -166,7 +166,7 @@ struct Up {
     paused: Option<Duration>,
 }
 
-impl Module for Up {
+impl Module for ZstdReceiver {
     fn put(&mut self, chain: Chain, next: &mut Next<'_, '_>) -> Result<(), Fault> {
         self.waits.extend(chain);
         self.resume(next)
@@ -202,14 +202,14 @@ impl Module for Up {
                 continue;
             }
             self.begun = true;
-            let mut piece = Vec::with_capacity(PIECE);
+            let mut piece = Vec::with_capacity(ZSTD_PIECE_LEN);
             let (mut input, mut out) =
                 (zstd::stream::raw::InBuffer::around(block.data()), OutBuffer::around(&mut piece));
             let hint = self.decoder.run(&mut input, &mut out).map_err(said)?;
             let taken = input.pos();
             block.advance(taken);
             // A full piece may be followed by more output.
-            self.more = piece.len() == PIECE;
+            self.more = piece.len() == ZSTD_PIECE_LEN;
             if taken > 0 || !piece.is_empty() {
                 self.mid = hint != 0;
             }
@@ -232,7 +232,7 @@ impl Module for Up {
 
 /// A block of these bytes that holds at most twice the memory it needs.
 fn kept(piece: Vec<u8>) -> Block {
-    if piece.len() < PIECE / 2 { piece.into_boxed_slice().into_vec().into() } else { piece.into() }
+    if piece.len() < ZSTD_PIECE_LEN / 2 { piece.into_boxed_slice().into_vec().into() } else { piece.into() }
 }
 
 fn said(error: impl std::fmt::Display) -> Fault {
@@ -266,7 +266,7 @@ mod tests {
             let half = || Box::new(Swallow(eats.clone()));
             Ok::<_, Fault>(Halves { up: half(), down: half() })
         };
-        let modules = Modules::default().with("zstd", Zstd).with("swallow", swallow);
+        let modules = Modules::default().with("zstd", ZstdModule).with("swallow", swallow);
         let (stream, device) = Stream::new(&Make { modules, ..Make::new(Pool::new(0)) });
         stream.push("zstd").unwrap();
         stream.push("swallow").unwrap();
@@ -283,7 +283,7 @@ mod tests {
             assert!(device.try_put(Block::from(vec![0])).is_err(), "it takes more than it can unpack");
             device.tick();
             let made = eaten.load(Ordering::Relaxed) - now;
-            assert!(made <= RUN + PIECE, "{made} bytes at once");
+            assert!(made <= RUN + ZSTD_PIECE_LEN, "{made} bytes at once");
             turns += 1;
         }
         assert!(turns >= 60, "{turns}");
@@ -291,7 +291,7 @@ mod tests {
 
     #[test]
     fn messages_end_where_they_did() {
-        let make = Make { modules: Modules::default().with("zstd", Zstd), ..Make::new(Pool::new(0)) };
+        let make = Make { modules: Modules::default().with("zstd", ZstdModule), ..Make::new(Pool::new(0)) };
         let mut noise = 1u64;
         let mut noisy = |n: usize| -> Vec<u8> {
             let bytes = std::iter::repeat_with(|| {
@@ -300,7 +300,18 @@ mod tests {
             });
             bytes.take(n).collect()
         };
-        let sizes = [0, 1, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE, 200_000, 0, 0, 7];
+        let sizes = [
+            0,
+            1,
+            ZSTD_PIECE_LEN - 1,
+            ZSTD_PIECE_LEN,
+            ZSTD_PIECE_LEN + 1,
+            2 * ZSTD_PIECE_LEN,
+            200_000,
+            0,
+            0,
+            7,
+        ];
         let messages: Vec<Vec<u8>> = sizes.into_iter().flat_map(|n| [noisy(n), vec![7; n]]).collect();
         for at_once in [1, 2, 3, messages.len()] {
             let (a, b) = pipe(&make);

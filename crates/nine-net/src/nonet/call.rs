@@ -9,7 +9,7 @@ use nine_stream::Stream;
 use super::machine::Nonet;
 use crate::ether::Mac;
 use crate::lock::{Mutex, lock};
-use crate::messages::Messages;
+use crate::messages::MessageStream;
 use crate::transport::{Peer, Proof, Transport};
 
 /// Bytes of a write that become a chain at once. Messages should be as long as possible: their numbers have only 8
@@ -21,18 +21,18 @@ const WRITE: usize = 64 << 10;
 /// hangs up when all written data is acknowledged, or after a minute.
 pub struct Call {
     // Dropped before the stream: the machine learns that the process is gone before the stream is closed.
-    _left: Left,
+    _left: NonetGone,
     stream: Stream,
-    messages: Messages,
+    messages: MessageStream,
     peer: Peer,
     address: Mac,
     user: String,
 }
 
 /// Dropping it reports that the process is gone.
-struct Left(Arc<Mutex<Nonet>>);
+struct NonetGone(Arc<Mutex<Nonet>>);
 
-impl Drop for Left {
+impl Drop for NonetGone {
     fn drop(&mut self) {
         lock(&self.0).orphan();
     }
@@ -47,8 +47,8 @@ impl Call {
         user: &str,
     ) -> Self {
         let peer = Peer { addr: format!("nonet!{address}!{service}"), proof: Proof::None };
-        let messages = Messages::of(&stream);
-        Self { _left: Left(call), stream, messages, peer, address, user: user.into() }
+        let messages = MessageStream::of(&stream);
+        Self { _left: NonetGone(call), stream, messages, peer, address, user: user.into() }
     }
 
     /// The stream of its messages.

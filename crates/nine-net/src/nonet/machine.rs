@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use nine_stream::{Block, Fault};
 
-use super::packet::{ACKME, HANGUP, HEADER, Header, MESSAGE_MAX, Medium, NEWCALL, RESET, SERVICE};
+use super::packet::{ACKME, HANGUP, HEADER, MESSAGE_MAX, Medium, NEWCALL, NonetHeader, RESET, SERVICE};
 
 /// Maximum number of messages in flight: half of their numbers.
 pub const MESSAGES: usize = 128;
@@ -23,7 +23,7 @@ pub const HELD: usize = 256 << 10;
 /// Memory of a stored message besides its bytes.
 const OVERHEAD: usize = 128;
 /// Maximum number of bytes in flight. The window starts at the size of the longest message, and never gets smaller.
-const WINDOW: usize = 256 << 10;
+const FLIGHT_WINDOW_MAX: usize = 256 << 10;
 /// If an acknowledgement takes this much longer than the fastest one, the window does not grow.
 const QUEUED: Duration = Duration::from_millis(50);
 /// The retransmission timeout before any measurement, and the most to which doubling raises it.
@@ -38,11 +38,11 @@ const ACKS: usize = 2;
 /// Packets of later messages acknowledged until an unacknowledged message is sent again.
 const OVERTAKEN: usize = 3;
 /// How often a message is sent again without a pause.
-const AT_ONCE: u32 = 3;
+const FAST_RESENDS_MAX: u32 = 3;
 /// How often a message, or a probe, is sent again, each after 250 ms.
-const TRIES: u32 = 100;
+const RESENDS_MAX: u32 = 100;
 /// The total time of these tries.
-pub(super) const PATIENCE: Duration = RESEND_MAX.saturating_mul(TRIES);
+pub(super) const RESEND_TIMEOUT: Duration = RESEND_MAX.saturating_mul(RESENDS_MAX);
 /// Silence after which a probe is sent to the other end.
 pub(super) const SILENCE: Duration = Duration::from_secs(10);
 /// Time for the unsent data of a process that is gone.
@@ -78,7 +78,7 @@ pub struct Nonet {
     counts: Counts,
 
     /// Messages from the first unacknowledged one on.
-    out: VecDeque<Out>,
+    out: VecDeque<OutgoingMessage>,
     /// The number of the first of them, as a full counter.
     first: u64,
     /// The message being sent for the first time, and its bytes sent so far.
@@ -109,7 +109,7 @@ pub struct Nonet {
     vary: Duration,
 
     /// Input from the next expected message on; `None` for messages of which nothing has come.
-    joins: VecDeque<Option<Join>>,
+    joins: VecDeque<Option<MessageAssembly>>,
     /// The number of that message.
     expected: u64,
     /// Complete messages, in order.
@@ -139,7 +139,7 @@ pub struct Nonet {
     over: Option<Result<(), Fault>>,
 }
 
-struct Out {
+struct OutgoingMessage {
     data: Block,
     /// When its last packet was sent.
     sent: Option<Duration>,
@@ -148,12 +148,12 @@ struct Out {
     acked: bool,
 }
 
-struct Join {
+struct MessageAssembly {
     total: usize,
     data: Vec<u8>,
 }
 
-impl Join {
+impl MessageAssembly {
     fn is_whole(&self) -> bool {
         self.data.len() == self.total
     }
@@ -234,7 +234,7 @@ impl Nonet {
         assert!(data.len() <= MESSAGE_MAX, "a message is cut before it is sent");
         if self.can_send() {
             self.bytes += data.len();
-            self.out.push_back(Out { data, sent: None, resent: 0, acked: false });
+            self.out.push_back(OutgoingMessage { data, sent: None, resent: 0, acked: false });
             self.counts.sent += 1;
         }
     }
@@ -328,7 +328,8 @@ impl Nonet {
 
     /// Handles a received packet.
     pub fn handle(&mut self, now: Duration, packet: &[u8]) {
-        let Some((head, data)) = Header::decode(packet).filter(|(head, _)| head.circuit == self.circuit ^ 1)
+        let Some((head, data)) =
+            NonetHeader::decode(packet).filter(|(head, _)| head.circuit == self.circuit ^ 1)
         else {
             self.counts.bad += 1;
             return;
@@ -363,7 +364,7 @@ impl Nonet {
     }
 
     /// Handles a reset: the other end does not know this call. It must name a packet that we may have sent.
-    fn handle_reset(&mut self, head: Header) {
+    fn handle_reset(&mut self, head: NonetHeader) {
         if usize::from(head.ack.wrapping_sub(self.first.wrapping_sub(2) as u8)) > self.out.len() + 2 {
             self.counts.bad += 1;
         } else if self.hungup || self.is_hanging_up() {
@@ -375,7 +376,7 @@ impl Nonet {
         }
     }
 
-    fn handle_hangup(&mut self, head: Header) {
+    fn handle_hangup(&mut self, head: NonetHeader) {
         let ahead = head.mid.wrapping_sub(self.expected as u8);
         if (1..MESSAGES as u8).contains(&ahead) {
             self.farewell = true;
@@ -408,7 +409,7 @@ impl Nonet {
             self.measure(rtt);
             if is_used && rtt <= self.least + QUEUED {
                 let more = if self.halved == 0 { len } else { len * MESSAGE_MAX / self.window };
-                self.window = WINDOW.min(self.window + more);
+                self.window = FLIGHT_WINDOW_MAX.min(self.window + more);
             }
         }
         if at == 0 {
@@ -444,7 +445,7 @@ impl Nonet {
         (time * (1 << self.doubled.min(8))).min(time.max(RESEND_MAX))
     }
 
-    fn handle_part(&mut self, now: Duration, head: Header, data: &[u8], len: usize) {
+    fn handle_part(&mut self, now: Duration, head: NonetHeader, data: &[u8], len: usize) {
         let at = usize::from(head.mid.wrapping_sub(self.expected as u8));
         let left = usize::from(head.remain.unsigned_abs());
         let part = &data[..data.len().min(left)];
@@ -468,7 +469,7 @@ impl Nonet {
                 0.. => join.total == left,
                 _ => join.total - join.data.len() < left,
             });
-            let again = is_old && head.remain >= 0 && known.is_some_and(Join::is_whole);
+            let again = is_old && head.remain >= 0 && known.is_some_and(MessageAssembly::is_whole);
             *(if is_old { &mut self.counts.old } else { &mut self.counts.bad }) += 1;
             if again {
                 self.acknowledge(head.mid, now, true);
@@ -489,7 +490,7 @@ impl Nonet {
             self.held -= slot.take().map_or(0, |join| join.cost());
             self.held += OVERHEAD;
         }
-        let join = slot.get_or_insert_with(|| Join { total: left, data: Vec::new() });
+        let join = slot.get_or_insert_with(|| MessageAssembly { total: left, data: Vec::new() });
         join.data.extend_from_slice(part);
         self.held += part.len();
         if join.is_whole() {
@@ -500,7 +501,8 @@ impl Nonet {
 
     /// Moves complete messages to `ready`, in order.
     fn deliver(&mut self) {
-        while let Some(Some(join)) = self.joins.pop_front_if(|join| join.as_ref().is_some_and(Join::is_whole))
+        while let Some(Some(join)) =
+            self.joins.pop_front_if(|join| join.as_ref().is_some_and(MessageAssembly::is_whole))
         {
             self.expected += 1;
             self.counts.received += 1;
@@ -602,7 +604,7 @@ impl Nonet {
         if self.deaf && now >= *self.orphaned.get_or_insert(now + ORPHAN) {
             return self.end(Err(Fault::new("the other end has not taken what was sent")));
         }
-        if self.is_idle() && self.tries >= TRIES && self.due <= now {
+        if self.is_idle() && self.tries >= RESENDS_MAX && self.due <= now {
             return self.end(Err(Fault::new(SILENT)));
         }
         if self.is_hanging_up() && self.hangups == HANGUPS && self.due <= now {
@@ -611,7 +613,7 @@ impl Nonet {
         }
         let waits = self.out.front().is_some_and(|out| out.sent.is_some()) && self.again.is_none();
         if waits && self.due <= now {
-            if self.tries >= TRIES {
+            if self.tries >= RESENDS_MAX {
                 let why = if self.calling { "nobody answers" } else { SILENT };
                 return self.end(Err(Fault::new(why)));
             }
@@ -659,7 +661,7 @@ impl Nonet {
         let called = if self.calling { NEWCALL } else { 0 };
         let service = if mid == 1 && self.circuit & 1 == 0 { SERVICE } else { 0 };
         let left = (len - at) as i16;
-        let header = Header {
+        let header = NonetHeader {
             circuit: self.circuit,
             flags: ACKME | called | service,
             mid: mid as u8,
@@ -680,7 +682,8 @@ impl Nonet {
             self.out[index].sent = Some(now);
             if index == 0 {
                 // Sends a probe at once to see whether it arrived, unless the other end seems to have no room for it.
-                self.doubts = (1..=AT_ONCE).contains(&self.out[0].resent) && self.medium.packets(len) > 1;
+                self.doubts =
+                    (1..=FAST_RESENDS_MAX).contains(&self.out[0].resent) && self.medium.packets(len) > 1;
                 self.due = now + self.patience();
             }
         }
@@ -699,7 +702,7 @@ impl Nonet {
             ACKME if !self.out.is_empty() => self.first - 2,
             _ => self.first - 1,
         };
-        let header = Header { circuit: self.circuit, flags, mid: mid as u8, ack: self.acked, remain: 0 };
+        let header = NonetHeader { circuit: self.circuit, flags, mid: mid as u8, ack: self.acked, remain: 0 };
         header.encode(&[], self.medium.min)
     }
 

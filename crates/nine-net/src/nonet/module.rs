@@ -16,14 +16,19 @@ use crate::lock::{Mutex, lock};
 
 /// The two halves of a call. A message longer than [`MESSAGE_MAX`] is split into several of almost equal length.
 pub fn halves(call: Arc<Mutex<Nonet>>) -> Halves {
-    let down =
-        Down { call: call.clone(), part: Vec::new(), cut: false, waiting: VecDeque::new(), closed: false };
-    Halves { up: Box::new(Up(call)), down: Box::new(down) }
+    let down = NonetSender {
+        call: call.clone(),
+        part: Vec::new(),
+        cut: false,
+        waiting: VecDeque::new(),
+        closed: false,
+    };
+    Halves { up: Box::new(NonetReceiver(call)), down: Box::new(down) }
 }
 
-struct Up(Arc<Mutex<Nonet>>);
+struct NonetReceiver(Arc<Mutex<Nonet>>);
 
-impl Module for Up {
+impl Module for NonetReceiver {
     fn put(&mut self, chain: Chain, next: &mut Next<'_, '_>) -> Result<(), Fault> {
         let now = next.now();
         let mut call = lock(&self.0);
@@ -54,7 +59,7 @@ impl Module for Up {
     }
 }
 
-impl Up {
+impl NonetReceiver {
     /// Passes on messages while they are accepted. After the call has ended no more acknowledgements are needed, so the
     /// rest waits in the stream.
     fn pass_on(&mut self, next: &mut Next<'_, '_>) {
@@ -73,7 +78,7 @@ impl Up {
     }
 }
 
-struct Down {
+struct NonetSender {
     call: Arc<Mutex<Nonet>>,
     /// The start of an incomplete message.
     part: Vec<u8>,
@@ -85,7 +90,7 @@ struct Down {
     closed: bool,
 }
 
-impl Down {
+impl NonetSender {
     fn take(&mut self, block: Block) {
         let ends = block.delim;
         if ends && self.part.is_empty() && !self.cut {
@@ -108,7 +113,7 @@ impl Down {
     }
 }
 
-impl Module for Down {
+impl Module for NonetSender {
     fn put(&mut self, chain: Chain, next: &mut Next<'_, '_>) -> Result<(), Fault> {
         chain.for_each(|block| self.take(block));
         self.resume(next)

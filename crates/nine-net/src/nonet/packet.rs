@@ -41,7 +41,7 @@ impl Medium {
 
 /// The header of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Header {
+pub(crate) struct NonetHeader {
     pub(crate) circuit: u32,
     pub(crate) flags: u8,
     pub(crate) mid: u8,
@@ -49,7 +49,7 @@ pub(crate) struct Header {
     pub(crate) remain: i16,
 }
 
-impl Header {
+impl NonetHeader {
     /// Parses the header. Returns the data after it with its padding. `None`: it is not a packet, or was corrupted.
     pub(crate) fn decode(packet: &[u8]) -> Option<(Self, &[u8])> {
         let (head, data) = packet.split_first_chunk::<HEADER>()?;
@@ -84,10 +84,15 @@ pub(crate) fn circuit(packet: &[u8]) -> Option<u32> {
 
 /// The answer to a packet of an unknown circuit, if any. Resets, and packets that may arrive many times, get none.
 pub fn reset(packet: &[u8], min: usize) -> Option<Vec<u8>> {
-    let (head, _) = Header::decode(packet)?;
+    let (head, _) = NonetHeader::decode(packet)?;
     let asks = head.flags & (ACKME | HANGUP) != 0 && head.remain >= 0;
-    let answer =
-        Header { circuit: head.circuit ^ 1, flags: HANGUP | RESET, mid: head.ack, ack: head.mid, remain: 0 };
+    let answer = NonetHeader {
+        circuit: head.circuit ^ 1,
+        flags: HANGUP | RESET,
+        mid: head.ack,
+        ack: head.mid,
+        remain: 0,
+    };
     (asks && head.flags & RESET == 0).then(|| answer.encode(&[], min))
 }
 
@@ -129,11 +134,11 @@ mod tests {
 
     #[test]
     fn a_packet_is_laid_out_as_the_table_says() {
-        let head = Header { circuit: 0x030201, flags: 5, mid: 7, ack: 9, remain: -2 };
+        let head = NonetHeader { circuit: 0x030201, flags: 5, mid: 7, ack: 9, remain: -2 };
         let packet = head.encode(b"ab", 0);
         assert_eq!(packet[..8], [1, 2, 3, 5, 7, 9, 0xfe, 0xff]);
         assert_eq!(packet[10..], *b"ab");
-        assert_eq!(Header::decode(&packet), Some((head, &b"ab"[..])));
+        assert_eq!(NonetHeader::decode(&packet), Some((head, &b"ab"[..])));
         assert_eq!(head.encode(b"ab", 46).len(), 46);
     }
 
@@ -141,7 +146,8 @@ mod tests {
     fn the_sum_is_that_of_one_byte_after_the_other() {
         for len in 0..100 {
             let data: Vec<u8> = (0..len).map(|n| (n * 37 + 250) as u8).collect();
-            let head = Header { circuit: 0xffffff, flags: 4, mid: len as u8, ack: 255, remain: len as i16 };
+            let head =
+                NonetHeader { circuit: 0xffffff, flags: 4, mid: len as u8, ack: 255, remain: len as i16 };
             let packet = head.encode(&data, 46);
             assert_eq!(checksum(&packet), slow(&packet), "{len}");
             assert_ne!(checksum(&packet), 0);
@@ -150,35 +156,35 @@ mod tests {
 
     #[test]
     fn one_flipped_bit_is_always_seen_but_in_a_sum_that_becomes_none() {
-        let head = Header { circuit: 2, flags: 4, mid: 1, ack: 0, remain: 5 };
+        let head = NonetHeader { circuit: 2, flags: 4, mid: 1, ack: 0, remain: 5 };
         let packet = head.encode(b"hello", 46);
         for bit in 0..packet.len() * 8 {
             let mut bent = packet.clone();
             bent[bit / 8] ^= 1 << (bit % 8);
-            assert!(Header::decode(&bent).is_none() || bent[8..10] == [0, 0], "bit {bit}");
+            assert!(NonetHeader::decode(&bent).is_none() || bent[8..10] == [0, 0], "bit {bit}");
         }
         let mut none = packet;
         none[8..10].fill(0);
-        assert!(Header::decode(&none).is_some(), "0 means that there is none");
+        assert!(NonetHeader::decode(&none).is_some(), "0 means that there is none");
     }
 
     #[test]
     fn what_is_too_short_is_no_packet() {
         for len in 0..HEADER {
-            assert!(Header::decode(&[0; HEADER][..len]).is_none());
+            assert!(NonetHeader::decode(&[0; HEADER][..len]).is_none());
         }
-        assert!(Header::decode(&[0; HEADER]).is_some());
+        assert!(NonetHeader::decode(&[0; HEADER]).is_some());
     }
 
     #[test]
     fn a_reset_is_not_answered_by_a_reset() {
-        let head = Header { circuit: 8, flags: ACKME, mid: 3, ack: 1, remain: 0 };
+        let head = NonetHeader { circuit: 8, flags: ACKME, mid: 3, ack: 1, remain: 0 };
         let answer = reset(&head.encode(&[], 46), 46).expect("a message is answered");
-        let (said, _) = Header::decode(&answer).expect("a packet");
-        let expected = Header { circuit: 9, flags: HANGUP | RESET, mid: 1, ack: 3, remain: 0 };
+        let (said, _) = NonetHeader::decode(&answer).expect("a packet");
+        let expected = NonetHeader { circuit: 9, flags: HANGUP | RESET, mid: 1, ack: 3, remain: 0 };
         assert_eq!(said, expected);
         assert!(reset(&answer, 46).is_none());
-        let control = Header { flags: 0, ..head };
+        let control = NonetHeader { flags: 0, ..head };
         assert!(reset(&control.encode(&[], 46), 46).is_none());
     }
 }

@@ -18,9 +18,9 @@ use std::time::Duration;
 use nine_stream::{Block, Device, Fault, Limit, Make, Pool, Reading, Stream};
 
 use super::call::Call;
-use super::machine::{Nonet, PATIENCE, WITHHELD};
+use super::machine::{Nonet, RESEND_TIMEOUT, WITHHELD};
 use super::module::halves;
-use super::packet::{HANGUP, Header, Medium, NEWCALL, SERVICE, circuit, reset};
+use super::packet::{HANGUP, Medium, NEWCALL, NonetHeader, SERVICE, circuit, reset};
 use crate::env::{Clock, Timer};
 use crate::ether::{Mac, Packet, Room};
 use crate::lock::{Mutex, lock};
@@ -97,9 +97,9 @@ impl Default for Limits {
 /// Memory for the writes of a call, in bytes: in flight, and being written.
 const WRITES: usize = 1 << 20;
 /// The queue at either end of a call's stream.
-const QUEUE: Limit = Limit { bytes: WITHHELD, blocks: 256 };
+const STREAM_QUEUE_LIMIT: Limit = Limit { bytes: WITHHELD, blocks: 256 };
 /// Packets per poll, in each direction.
-const TURN: usize = 64;
+const PORT_PACKETS_PER_POLL: usize = 64;
 /// The link is given up after this many consecutive send failures over this time, or this many receive failures.
 const FAULTS: u32 = 64;
 const FAULTY: Duration = Duration::from_secs(10);
@@ -110,26 +110,26 @@ const RESETS: usize = 16;
 
 /// The calls of one link. Clones share the port. When the last clone is dropped and no call is left, the driver ends.
 #[derive(Clone)]
-pub struct Port(Arc<Handle>);
+pub struct Port(Arc<PortHandle>);
 
-struct Handle(Arc<Shared>);
+struct PortHandle(Arc<NonetPort>);
 
-struct Shared {
+struct NonetPort {
     address: Mac,
     medium: Medium,
     limits: Limits,
     make: Make,
     clock: Arc<dyn Clock>,
-    state: Mutex<State>,
-    ready: Arc<Ready>,
+    state: Mutex<NonetPortState>,
+    ready: Arc<ReadyCalls>,
 }
 
 #[derive(Default)]
-struct State {
-    calls: HashMap<Key, Known>,
+struct NonetPortState {
+    calls: HashMap<CircuitKey, KnownCall>,
     /// Calls that the driver has not taken over yet.
-    new: Vec<(Key, Device)>,
-    services: BTreeMap<String, Service>,
+    new: Vec<(CircuitKey, Device)>,
+    services: BTreeMap<String, NonetService>,
     circuit: u32,
     /// No clone of the port is left.
     closed: bool,
@@ -138,17 +138,17 @@ struct State {
 }
 
 /// The other end, and the circuit of received packets.
-type Key = (Mac, u32);
+type CircuitKey = (Mac, u32);
 
 /// A call, as the port stores it.
-struct Known {
+struct KnownCall {
     call: Arc<Mutex<Nonet>>,
     /// Wakes the dialler when the call is answered.
     dials: Option<Waker>,
 }
 
 /// A call, as its driver stores it.
-struct Driven {
+struct DrivenCall {
     device: Device,
     reading: Reading,
     waker: Waker,
@@ -159,32 +159,32 @@ struct Driven {
 }
 
 #[derive(Default)]
-struct Service {
-    waiting: VecDeque<Waiting>,
+struct NonetService {
+    waiting: VecDeque<WaitingCall>,
     accepts: Option<Waker>,
 }
 
 /// A call that is not accepted yet.
-struct Waiting {
-    key: Key,
+struct WaitingCall {
+    key: CircuitKey,
     user: String,
     /// When its last packet came.
     heard: Duration,
 }
 
-impl Service {
+impl NonetService {
     /// Removes callers that have given up silently.
     fn expire(&mut self, now: Duration) {
-        self.waiting.retain(|call| now < call.heard + PATIENCE);
+        self.waiting.retain(|call| now < call.heard + RESEND_TIMEOUT);
     }
 }
 
 /// Calls with something to send.
 #[derive(Default)]
-struct Ready(Mutex<(BTreeSet<Key>, Option<Waker>)>);
+struct ReadyCalls(Mutex<(BTreeSet<CircuitKey>, Option<Waker>)>);
 
-impl Ready {
-    fn wake(&self, key: Option<Key>) {
+impl ReadyCalls {
+    fn wake(&self, key: Option<CircuitKey>) {
         let mut ready = lock(&self.0);
         ready.0.extend(key);
         let driver = ready.1.take();
@@ -194,9 +194,9 @@ impl Ready {
 }
 
 /// Wakes the driver for a call, or for a timer.
-struct Knock(Option<Key>, Arc<Ready>);
+struct CallWaker(Option<CircuitKey>, Arc<ReadyCalls>);
 
-impl Wake for Knock {
+impl Wake for CallWaker {
     fn wake(self: Arc<Self>) {
         self.1.wake(self.0);
     }
@@ -215,14 +215,18 @@ pub fn port<L: Link>(link: L, limits: Limits, clock: Arc<dyn Clock>) -> io::Resu
     let mut random = [0; 4];
     clock.entropy(&mut random);
     let time = clock.clone();
-    let make = Make { limit: QUEUE, clock: Arc::new(move || time.now()), ..Make::new(Pool::new(0)) };
-    let shared = Arc::new(Shared {
+    let make =
+        Make { limit: STREAM_QUEUE_LIMIT, clock: Arc::new(move || time.now()), ..Make::new(Pool::new(0)) };
+    let shared = Arc::new(NonetPort {
         address: link.address(),
         medium: Medium { mtu, ..Medium::ETHER },
         limits,
         make,
         clock,
-        state: Mutex::new(State { circuit: u32::from_le_bytes(random) & 0xff_fffe, ..State::default() }),
+        state: Mutex::new(NonetPortState {
+            circuit: u32::from_le_bytes(random) & 0xff_fffe,
+            ..NonetPortState::default()
+        }),
         ready: Arc::default(),
     });
     let driver = Driver {
@@ -238,9 +242,9 @@ pub fn port<L: Link>(link: L, limits: Limits, clock: Arc<dyn Clock>) -> io::Resu
         look: None,
         timers: BTreeSet::new(),
         sleep: None,
-        alarm: Arc::new(Knock(None, shared.ready.clone())).into(),
+        alarm: Arc::new(CallWaker(None, shared.ready.clone())).into(),
     };
-    Ok((Port(Arc::new(Handle(shared))), driver))
+    Ok((Port(Arc::new(PortHandle(shared))), driver))
 }
 
 impl Port {
@@ -258,7 +262,7 @@ impl Port {
             }
         }
         let (key, stream, call) = self.begin(to, format!("{service} {user}").into())?;
-        let mut dialling = Dialling { shared: &self.0.0, key, call, stream: Some(stream) };
+        let mut dialling = DiallingCall { shared: &self.0.0, key, call, stream: Some(stream) };
         poll_fn(|cx| dialling.poll(cx)).await?;
         // It is there until it is taken here.
         let stream = dialling.stream.take().ok_or_else(gone)?;
@@ -277,20 +281,20 @@ impl Port {
         if state.services.contains_key(service) {
             return Err(Fault::new(format!("{service} is announced already")));
         }
-        state.services.insert(service.into(), Service::default());
+        state.services.insert(service.into(), NonetService::default());
         Ok(Announced { port: self.clone(), service: service.into() })
     }
 
     /// A line for each call: the other end, its circuit, and its counters.
     pub fn status(&self) -> String {
         let state = lock(&self.0.0.state);
-        let line = |((to, circuit), known): (&Key, &Known)| {
+        let line = |((to, circuit), known): (&CircuitKey, &KnownCall)| {
             format!("{to} {circuit} {}\n", lock(&known.call).status())
         };
         state.calls.iter().map(line).collect()
     }
 
-    fn begin(&self, to: Mac, words: Vec<u8>) -> Result<(Key, Stream, Arc<Mutex<Nonet>>), Fault> {
+    fn begin(&self, to: Mac, words: Vec<u8>) -> Result<(CircuitKey, Stream, Arc<Mutex<Nonet>>), Fault> {
         let shared = &self.0.0;
         let mut state = lock(&shared.state);
         if state.calls.len() >= shared.limits.calls {
@@ -320,22 +324,27 @@ fn gone() -> Fault {
     Fault::new("the link has gone")
 }
 
-impl Shared {
+impl NonetPort {
     /// Creates a stream for a call, and registers its device end.
-    fn enter(&self, state: &mut State, key: Key, call: Nonet) -> Result<(Stream, Arc<Mutex<Nonet>>), Fault> {
+    fn enter(
+        &self,
+        state: &mut NonetPortState,
+        key: CircuitKey,
+        call: Nonet,
+    ) -> Result<(Stream, Arc<Mutex<Nonet>>), Fault> {
         if let Some(fault) = &state.failed {
             return Err(fault.clone());
         }
         let (stream, device) = Stream::new(&Make { pool: Pool::new(WRITES), ..self.make.clone() });
         let call = Arc::new(Mutex::new(call));
         stream.push_halves("nonet", halves(call.clone()))?;
-        state.calls.insert(key, Known { call: call.clone(), dials: None });
+        state.calls.insert(key, KnownCall { call: call.clone(), dials: None });
         state.new.push((key, device));
         Ok((stream, call))
     }
 }
 
-impl Drop for Handle {
+impl Drop for PortHandle {
     fn drop(&mut self) {
         lock(&self.0.state).closed = true;
         self.0.ready.wake(None);
@@ -343,14 +352,14 @@ impl Drop for Handle {
 }
 
 /// A call that is not answered yet. Dropping it hangs up.
-struct Dialling<'p> {
-    shared: &'p Shared,
-    key: Key,
+struct DiallingCall<'p> {
+    shared: &'p NonetPort,
+    key: CircuitKey,
     call: Arc<Mutex<Nonet>>,
     stream: Option<Stream>,
 }
 
-impl Dialling<'_> {
+impl DiallingCall<'_> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
         let mut state = lock(&self.shared.state);
         let known = state.calls.get_mut(&self.key);
@@ -367,7 +376,7 @@ impl Dialling<'_> {
     }
 }
 
-impl Drop for Dialling<'_> {
+impl Drop for DiallingCall<'_> {
     fn drop(&mut self) {
         if let Some(stream) = self.stream.take() {
             lock(&self.call).abort(Fault::new("given up"));
@@ -402,7 +411,7 @@ impl Announced {
         }
         let Some(service) = state.services.get_mut(&self.service) else { return Poll::Ready(Err(gone())) };
         service.expire(shared.clock.now());
-        let Some(Waiting { key, user, .. }) = service.waiting.pop_front() else {
+        let Some(WaitingCall { key, user, .. }) = service.waiting.pop_front() else {
             service.accepts = Some(cx.waker().clone());
             return Poll::Pending;
         };
@@ -426,14 +435,14 @@ impl Drop for Announced {
 #[must_use = "nothing happens unless it is run"]
 pub struct Driver<L> {
     link: L,
-    shared: Arc<Shared>,
-    calls: HashMap<Key, Driven>,
+    shared: Arc<NonetPort>,
+    calls: HashMap<CircuitKey, DrivenCall>,
     buf: Vec<u8>,
     resets: VecDeque<(Mac, Vec<u8>)>,
     /// A packet that the link has not accepted.
     out: Option<(Mac, Block)>,
     /// Calls that may have something to send, in order.
-    turns: VecDeque<Key>,
+    turns: VecDeque<CircuitKey>,
     /// Consecutive send failures, and the time of the first.
     failing: Option<(u32, Duration)>,
     /// Consecutive receive failures.
@@ -441,7 +450,7 @@ pub struct Driver<L> {
     /// When to check the link: it has failed, and no packet has come since.
     look: Option<Duration>,
     /// Deadlines of calls.
-    timers: BTreeSet<(Duration, Key)>,
+    timers: BTreeSet<(Duration, CircuitKey)>,
     sleep: Option<(Duration, Timer)>,
     /// The same waker always, so that a timer is not registered again.
     alarm: Waker,
@@ -490,7 +499,7 @@ impl<L: Link> Driver<L> {
 
     /// Receives packets. Returns whether there may be more.
     fn receive(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
-        for _ in 0..TURN {
+        for _ in 0..PORT_PACKETS_PER_POLL {
             match self.link.poll_recv(cx, &mut self.buf) {
                 Poll::Pending => {
                     self.deaf = 0;
@@ -518,9 +527,9 @@ impl<L: Link> Driver<L> {
     /// Takes over new calls.
     fn adopt(&mut self) {
         for (key, device) in std::mem::take(&mut lock(&self.shared.state).new) {
-            let waker = Arc::new(Knock(Some(key), self.shared.ready.clone())).into();
+            let waker = Arc::new(CallWaker(Some(key), self.shared.ready.clone())).into();
             let reading = device.reading();
-            self.calls.insert(key, Driven { device, reading, waker, deadline: None, has_turn: false });
+            self.calls.insert(key, DrivenCall { device, reading, waker, deadline: None, has_turn: false });
         }
     }
 
@@ -540,7 +549,7 @@ impl<L: Link> Driver<L> {
             lock(&self.shared.ready.0).0.insert(key);
             return self.answered(key);
         }
-        let Some((head, data)) = Header::decode(packet) else { return };
+        let Some((head, data)) = NonetHeader::decode(packet) else { return };
         let mut state = lock(&self.shared.state);
         if head.flags & HANGUP != 0 {
             state.services.values_mut().for_each(|service| service.waiting.retain(|call| call.key != key));
@@ -556,7 +565,7 @@ impl<L: Link> Driver<L> {
                         if let Some(known) = service.waiting.iter_mut().find(|call| call.key == key) {
                             known.heard = heard;
                         } else if !is_full && service.waiting.len() < self.shared.limits.waiting {
-                            service.waiting.push_back(Waiting { key, user: user.into(), heard });
+                            service.waiting.push_back(WaitingCall { key, user: user.into(), heard });
                             let accepts = service.accepts.take();
                             drop(state);
                             accepts.into_iter().for_each(Waker::wake);
@@ -577,7 +586,7 @@ impl<L: Link> Driver<L> {
     /// Runs calls whose deadline has passed.
     fn tick(&mut self) -> io::Result<()> {
         let now = self.shared.clock.now();
-        for _ in 0..TURN {
+        for _ in 0..PORT_PACKETS_PER_POLL {
             let Some(first) = self.timers.first().copied().filter(|(deadline, _)| *deadline <= now) else {
                 break;
             };
@@ -626,7 +635,7 @@ impl<L: Link> Driver<L> {
                 self.turns.push_back(key);
             }
         }
-        for _ in 0..TURN {
+        for _ in 0..PORT_PACKETS_PER_POLL {
             if self.poll_out(cx)?.is_pending() {
                 // The link wakes the task.
                 return Ok(false);
@@ -643,7 +652,7 @@ impl<L: Link> Driver<L> {
     }
 
     /// Takes the next packet of a call. After the last one the call leaves the rotation, and its deadline is updated.
-    fn take_from(&mut self, key: Key) {
+    fn take_from(&mut self, key: CircuitKey) {
         let Some(driven) = self.calls.get_mut(&key) else { return };
         match driven.reading.poll(&mut Context::from_waker(&driven.waker), None) {
             Poll::Ready(Ok(Some(mut chain))) => {
@@ -664,7 +673,7 @@ impl<L: Link> Driver<L> {
     }
 
     /// Removes a call that is over.
-    fn remove(&mut self, key: Key) {
+    fn remove(&mut self, key: CircuitKey) {
         let gone = self.calls.remove(&key);
         gone.and_then(|driven| driven.deadline).map(|deadline| self.timers.remove(&(deadline, key)));
         self.answered(key);
@@ -672,7 +681,7 @@ impl<L: Link> Driver<L> {
     }
 
     /// Wakes the dialler of a call, to check for the answer.
-    fn answered(&self, key: Key) {
+    fn answered(&self, key: CircuitKey) {
         let dials = lock(&self.shared.state).calls.get_mut(&key).and_then(|known| known.dials.take());
         dials.into_iter().for_each(Waker::wake);
     }
@@ -728,7 +737,7 @@ fn is_gone(error: &io::Error) -> bool {
 }
 
 /// The service and the user in a call. `None`: this is not the first message of one.
-fn called(head: Header, data: &[u8]) -> Option<(&str, &str)> {
+fn called(head: NonetHeader, data: &[u8]) -> Option<(&str, &str)> {
     let words = data.get(..usize::try_from(head.remain).ok()?)?;
     let first = head.mid == 1 && head.flags & SERVICE != 0 && head.circuit & 1 == 0;
     let (service, user) = std::str::from_utf8(words).ok()?.split_once(' ').filter(|_| first)?;

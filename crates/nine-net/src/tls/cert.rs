@@ -51,17 +51,17 @@ pub struct Revocations {
 impl Certificate {
     /// Parses the DER of a certificate.
     pub fn of(der: &[u8]) -> Option<Self> {
-        let parts = Parts::of(der)?;
+        let parts = CertificateParts::of(der)?;
         let fingerprint = fingerprint(der);
-        let usage = parts.extension(EXTENDED_KEY_USAGE).and_then(|usage| Der(usage).want(SEQUENCE));
+        let usage = parts.extension(EXTENDED_KEY_USAGE).and_then(|usage| DerReader(usage).want(SEQUENCE));
         let may = |purpose: &[u8]| {
             usage.is_none_or(|usage| {
-                let mut usage = Der(usage);
+                let mut usage = DerReader(usage);
                 std::iter::from_fn(|| usage.next()).any(|(_, id)| id == purpose)
             })
         };
-        let basic = parts.extension(BASIC_CONSTRAINTS).and_then(|basic| Der(basic).want(SEQUENCE));
-        let authority = basic.and_then(|basic| Der(basic).want(BOOLEAN)).is_some_and(|is| is != [0]);
+        let basic = parts.extension(BASIC_CONSTRAINTS).and_then(|basic| DerReader(basic).want(SEQUENCE));
+        let authority = basic.and_then(|basic| DerReader(basic).want(BOOLEAN)).is_some_and(|is| is != [0]);
         let (from, until) = parts.times()?;
         Some(Self {
             name: name(der).unwrap_or_else(|| super::hex(&fingerprint)),
@@ -99,9 +99,9 @@ impl Revocations {
         let mut revoked = Vec::new();
         // The time of the next list is optional, and so are the revoked certificates.
         let all = std::iter::from_fn(|| rest.next()).find(|(tag, _)| *tag == SEQUENCE);
-        let mut all = Der(all.map_or(&[], |(_, all)| all));
+        let mut all = DerReader(all.map_or(&[], |(_, all)| all));
         while let Some(one) = all.want(SEQUENCE) {
-            let mut one = Der(one);
+            let mut one = DerReader(one);
             let number = serial(one.want(INTEGER)?);
             let (tag, text) = one.next()?;
             revoked.push((number, moment(tag, text)?));
@@ -125,18 +125,18 @@ impl Revocations {
 /// The subject's name: the first DNS or e-mail subject alternative name, else the common name. Names with control
 /// characters are skipped.
 pub(crate) fn name(der: &[u8]) -> Option<String> {
-    let parts = Parts::of(der)?;
+    let parts = CertificateParts::of(der)?;
     parts.alternative_name().or_else(|| common_name(parts.subject))
 }
 
 /// Start and end of validity, since 1970 (an earlier time reads as 1970).
 pub(crate) fn times(der: &[u8]) -> Option<(Duration, Duration)> {
-    Parts::of(der)?.times()
+    CertificateParts::of(der)?.times()
 }
 
 /// The subject's whole name, in DER.
 pub(crate) fn subject(der: &[u8]) -> Option<&[u8]> {
-    Some(Parts::of(der)?.subject)
+    Some(CertificateParts::of(der)?.subject)
 }
 
 /// The whole name of the authority that issued a revocation list, in DER.
@@ -146,12 +146,12 @@ pub(crate) fn list_issuer(der: &[u8]) -> Option<&[u8]> {
 
 /// The subject's public key: its type, as an algorithm identifier without its tag, and the key.
 pub(crate) fn public_key(der: &[u8]) -> Option<(&[u8], &[u8])> {
-    let mut key = Der(Parts::of(der)?.public_key);
+    let mut key = DerReader(CertificateParts::of(der)?.public_key);
     Some((key.want(SEQUENCE)?, key.bits()?))
 }
 
 /// A signed message.
-pub(crate) struct Signed<'a> {
+pub(crate) struct SignedMessage<'a> {
     pub message: &'a [u8],
     /// The signature's algorithm: an identifier without its tag.
     pub algorithm: &'a [u8],
@@ -159,17 +159,17 @@ pub(crate) struct Signed<'a> {
 }
 
 /// The signed parts of a revocation list.
-pub(crate) fn signed(list: &[u8]) -> Option<Signed<'_>> {
-    let whole = Der(list).want(SEQUENCE)?;
-    let mut rest = Der(whole);
+pub(crate) fn signed(list: &[u8]) -> Option<SignedMessage<'_>> {
+    let whole = DerReader(list).want(SEQUENCE)?;
+    let mut rest = DerReader(whole);
     rest.want(SEQUENCE)?;
     let message = &whole[..whole.len() - rest.0.len()];
-    Some(Signed { message, algorithm: rest.want(SEQUENCE)?, signature: rest.bits()? })
+    Some(SignedMessage { message, algorithm: rest.want(SEQUENCE)?, signature: rest.bits()? })
 }
 
 /// The issuer of a list, and the fields after it.
-fn revocations(der: &[u8]) -> Option<(&[u8], Der<'_>)> {
-    let mut list = Der(Der(Der(der).want(SEQUENCE)?).want(SEQUENCE)?);
+fn revocations(der: &[u8]) -> Option<(&[u8], DerReader<'_>)> {
+    let mut list = DerReader(DerReader(DerReader(der).want(SEQUENCE)?).want(SEQUENCE)?);
     // The version, which lists of version 1 lack, then the algorithm of the signature.
     if list.next()?.0 == INTEGER {
         list.want(SEQUENCE)?;
@@ -210,7 +210,7 @@ pub(crate) fn fingerprint(der: &[u8]) -> [u8; 32] {
 }
 
 /// The parts of a certificate that are used here.
-struct Parts<'a> {
+struct CertificateParts<'a> {
     serial: &'a [u8],
     issuer: &'a [u8],
     validity: &'a [u8],
@@ -219,9 +219,9 @@ struct Parts<'a> {
     extensions: &'a [u8],
 }
 
-impl<'a> Parts<'a> {
-    fn of(der: &'a [u8]) -> Option<Parts<'a>> {
-        let mut tbs = Der(Der(Der(der).want(SEQUENCE)?).want(SEQUENCE)?);
+impl<'a> CertificateParts<'a> {
+    fn of(der: &'a [u8]) -> Option<CertificateParts<'a>> {
+        let mut tbs = DerReader(DerReader(DerReader(der).want(SEQUENCE)?).want(SEQUENCE)?);
         // [0] version, which a certificate of version 1 lacks; the algorithm follows the serial number.
         let (tag, first) = tbs.next()?;
         let serial = if tag == EXPLICIT { tbs.want(INTEGER)? } else { first };
@@ -230,21 +230,21 @@ impl<'a> Parts<'a> {
         let (validity, subject) = (tbs.want(SEQUENCE)?, tbs.want(SEQUENCE)?);
         let public_key = tbs.want(SEQUENCE)?;
         let extensions = std::iter::from_fn(|| tbs.next()).find(|(tag, _)| *tag == EXPLICIT + 3);
-        let extensions = extensions.and_then(|(_, e)| Der(e).want(SEQUENCE)).unwrap_or_default();
-        Some(Parts { serial, issuer, validity, subject, public_key, extensions })
+        let extensions = extensions.and_then(|(_, e)| DerReader(e).want(SEQUENCE)).unwrap_or_default();
+        Some(CertificateParts { serial, issuer, validity, subject, public_key, extensions })
     }
 
     fn times(&self) -> Option<(Duration, Duration)> {
-        let mut validity = Der(self.validity);
+        let mut validity = DerReader(self.validity);
         let mut next = || validity.next().and_then(|(tag, text)| moment(tag, text));
         Some((next()?, next()?))
     }
 
     /// The value of an extension.
     fn extension(&self, id: &[u8]) -> Option<&'a [u8]> {
-        let mut extensions = Der(self.extensions);
+        let mut extensions = DerReader(self.extensions);
         while let Some(extension) = extensions.want(SEQUENCE) {
-            let mut extension = Der(extension);
+            let mut extension = DerReader(extension);
             if extension.want(OBJECT_ID)? == id {
                 let value = std::iter::from_fn(|| extension.next()).find(|(tag, _)| *tag == OCTET_STRING)?;
                 return Some(value.1);
@@ -254,15 +254,15 @@ impl<'a> Parts<'a> {
     }
 
     fn alternative_name(&self) -> Option<String> {
-        let mut names = Der(Der(self.extension(SUBJECT_ALT_NAME)?).want(SEQUENCE)?);
+        let mut names = DerReader(DerReader(self.extension(SUBJECT_ALT_NAME)?).want(SEQUENCE)?);
         std::iter::from_fn(|| names.next())
             .filter(|(tag, _)| [EMAIL, DNS].contains(tag))
             .find_map(|(_, name)| printable(name))
     }
 
     fn alternative_names(&self) -> Vec<String> {
-        let names = self.extension(SUBJECT_ALT_NAME).and_then(|names| Der(names).want(SEQUENCE));
-        let mut names = Der(names.unwrap_or_default());
+        let names = self.extension(SUBJECT_ALT_NAME).and_then(|names| DerReader(names).want(SEQUENCE));
+        let mut names = DerReader(names.unwrap_or_default());
         let shown = |(tag, name): (u8, &[u8])| match tag {
             EMAIL | DNS => printable(name),
             ADDRESS => {
@@ -277,9 +277,9 @@ impl<'a> Parts<'a> {
 
 /// The common name within a whole name.
 fn common_name(of: &[u8]) -> Option<String> {
-    let mut sets = Der(of);
+    let mut sets = DerReader(of);
     while let Some(set) = sets.want(SET) {
-        let mut attribute = Der(Der(set).want(SEQUENCE)?);
+        let mut attribute = DerReader(DerReader(set).want(SEQUENCE)?);
         if attribute.want(OBJECT_ID)? == COMMON_NAME {
             return printable(attribute.next()?.1);
         }
@@ -288,9 +288,9 @@ fn common_name(of: &[u8]) -> Option<String> {
 }
 
 /// A sequence of DER values, read from the front.
-struct Der<'a>(&'a [u8]);
+struct DerReader<'a>(&'a [u8]);
 
-impl<'a> Der<'a> {
+impl<'a> DerReader<'a> {
     fn next(&mut self) -> Option<(u8, &'a [u8])> {
         let (&[tag, first], rest) = self.0.split_first_chunk()?;
         let (len, rest) = match first {

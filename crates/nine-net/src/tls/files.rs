@@ -78,17 +78,17 @@ pub fn fingerprint(text: &str) -> Option<[u8; 32]> {
 pub struct ServerTls {
     files: TlsFiles,
     auth: ClientAuth,
-    made: Made,
+    made: LoadedTls,
     /// How often the files were loaded.
     version: u64,
-    stamps: [Stamp; 4],
+    stamps: [CertFileStamp; 4],
     checked: Duration,
     trouble: Option<String>,
 }
 
 /// The result of loading the files.
 #[derive(Clone, Debug)]
-struct Made {
+struct LoadedTls {
     config: Arc<ServerConfig>,
     /// Verifies client certificates, if they are requested.
     judge: Option<Arc<dyn ClientCertVerifier>>,
@@ -98,7 +98,7 @@ impl ServerTls {
     /// Loads the files. `now` is the monotonic time, `wall` the time since 1970. An expired certificate is an error.
     pub fn new(files: TlsFiles, auth: ClientAuth, now: Duration, wall: Duration) -> io::Result<ServerTls> {
         let stamps = stamps(&files);
-        let made = Made::of(&files, auth, wall)?;
+        let made = LoadedTls::of(&files, auth, wall)?;
         Ok(ServerTls { files, auth, made, version: 1, stamps, checked: now, trouble: None })
     }
 
@@ -133,7 +133,7 @@ impl ServerTls {
     }
 
     fn reread(&mut self, wall: Duration) {
-        match Made::of(&self.files, self.auth, wall) {
+        match LoadedTls::of(&self.files, self.auth, wall) {
             Ok(made) => {
                 let lists = if self.files.crl.is_some() { ", and what is revoked now," } else { "" };
                 tracing::info!(
@@ -192,7 +192,7 @@ impl ClientTls {
                     .map_err(|e| tried(path.display(), io::Error::other(e)))?
             }
             Trust::Pin(fingerprint) => {
-                Arc::new(Pinned { fingerprint: *fingerprint, provider: provider.clone() })
+                Arc::new(PinnedVerifier { fingerprint: *fingerprint, provider: provider.clone() })
             }
         };
         // This fails only without cipher suites, and ring has suites for both versions.
@@ -212,8 +212,8 @@ impl ClientTls {
     }
 }
 
-impl Made {
-    fn of(files: &TlsFiles, auth: ClientAuth, wall: Duration) -> io::Result<Made> {
+impl LoadedTls {
+    fn of(files: &TlsFiles, auth: ClientAuth, wall: Duration) -> io::Result<LoadedTls> {
         let certs = certificates(&files.cert)?;
         // `certificates` returns at least one.
         if let Some((from, until)) = cert::times(&certs[0]) {
@@ -249,7 +249,7 @@ impl Made {
         let mut config = config.map_err(|e| not_a_pair(&files.cert, &files.key, e))?;
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        Ok(Made { config: Arc::new(config), judge })
+        Ok(LoadedTls { config: Arc::new(config), judge })
     }
 }
 
@@ -455,9 +455,9 @@ pub(super) fn invalid(path: &Path, why: &str) -> io::Error {
 }
 
 /// The state of a file when it was read: mtime in seconds and nanoseconds, size, inode. `None`: it does not exist.
-type Stamp = Option<(i64, i64, u64, u64)>;
+type CertFileStamp = Option<(i64, i64, u64, u64)>;
 
-fn stamps(files: &TlsFiles) -> [Stamp; 4] {
+fn stamps(files: &TlsFiles) -> [CertFileStamp; 4] {
     [Some(&files.cert), Some(&files.key), files.client_ca.as_ref(), files.crl.as_ref()].map(|path| {
         let m = path?.metadata().ok()?;
         Some((m.mtime(), m.mtime_nsec(), m.size(), m.ino()))
@@ -466,12 +466,12 @@ fn stamps(files: &TlsFiles) -> [Stamp; 4] {
 
 /// Accepts the one certificate with this fingerprint.
 #[derive(Debug)]
-struct Pinned {
+struct PinnedVerifier {
     fingerprint: [u8; 32],
     provider: Arc<CryptoProvider>,
 }
 
-impl ServerCertVerifier for Pinned {
+impl ServerCertVerifier for PinnedVerifier {
     fn verify_server_cert(
         &self,
         cert: &CertificateDer<'_>,

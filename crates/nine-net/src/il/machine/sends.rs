@@ -4,17 +4,17 @@ use std::time::Duration;
 
 use nine_stream::{Block, Chain};
 
-use super::super::packet::{Header, Hello, Kind, RANGES, REJECT, Report};
-use super::super::path::{Path, Stamp};
+use super::super::packet::{AckPayload, Header, Kind, RANGES, REJECT, SyncPayload};
+use super::super::path::{PathModel, PathStamp};
 use super::{
-    ACK_DELAY, ANSWERS, DEAD, Fate, IDLE, Il, OLD_ACK_DELAY, OLD_PAUSE, ORPHAN, PAUSE, SLACK, Sent, Setup,
-    State, TRIES, Timers, cost,
+    ACK_DELAY, ANSWERS, DEAD, Il, IlTimers, MessageFate, OLD_ACK_DELAY, OLD_PAUSE, ORPHAN, QUERY_IDLE,
+    RESEND_PAUSE_MAX, SLACK, SentMessageState, Setup, State, TRIES, cost,
 };
 
 impl Il {
     /// The present timeout for an answer.
     fn patience(&self) -> Duration {
-        let Path { rtt, deviation, .. } = self.path;
+        let PathModel { rtt, deviation, .. } = self.path;
         let base = match self.new || self.state == State::Syncer {
             true => rtt + deviation * 4 + ACK_DELAY + SLACK,
             false => {
@@ -22,7 +22,7 @@ impl Il {
                 rtt + deviation * 2 + OLD_ACK_DELAY + Duration::from_secs_f64(bytes)
             }
         };
-        let most = if self.new { PAUSE } else { OLD_PAUSE };
+        let most = if self.new { RESEND_PAUSE_MAX } else { OLD_PAUSE };
         // Grows by 1.5 with each try.
         let times = 1.5f64.powi(self.timers.tries.min(30) as i32);
         Duration::from_secs_f64((base.as_secs_f64() * times).min(most.as_secs_f64()))
@@ -30,7 +30,7 @@ impl Il {
 
     /// Handles expired timers.
     fn tick(&mut self, now: Duration) {
-        let Timers { ack, again, heard, asked, began, tries, .. } = self.timers;
+        let IlTimers { ack, again, heard, asked, began, tries, .. } = self.timers;
         if now >= heard + DEAD {
             return self.fails("the peer does not answer");
         }
@@ -46,7 +46,7 @@ impl Il {
             self.timers.ack = None;
             self.due.ack = true;
         }
-        if now >= heard.max(asked) + IDLE && !opening {
+        if now >= heard.max(asked) + QUERY_IDLE && !opening {
             self.due.query = true;
         }
         if again.is_some_and(|at| now >= at) {
@@ -94,7 +94,7 @@ impl Il {
             return close.then(|| self.control(Kind::Close, 0, None));
         }
         if std::mem::take(&mut self.due.sync) {
-            let hello = Hello { window: self.setup.window as u32, largest: self.setup.largest as u32 };
+            let hello = SyncPayload { window: self.setup.window as u32, largest: self.setup.largest as u32 };
             let payload = (!self.setup.old).then(|| hello.block());
             let ack = if self.state == State::Syncer { 0 } else { self.peer_start as u32 };
             let header = Header { id: self.setup.start, ack, ..self.header(Kind::Sync, 0) };
@@ -148,7 +148,7 @@ impl Il {
         let on_way = self.on_way;
         let has_room = |cost: usize| on_way == 0 || on_way + cost <= self.path.may();
         let (at, times) = if self.lost > 0 {
-            let at = self.flight.iter().position(|sent| sent.fate == Fate::Lost)?;
+            let at = self.flight.iter().position(|sent| sent.fate == MessageFate::Lost)?;
             let sent = &mut self.flight[at];
             // An old peer drops data for which its reader has no room.
             if sent.times == TRIES && self.new {
@@ -179,8 +179,15 @@ impl Il {
             self.unsent_cost -= cost;
             self.flight_cost += cost;
             let block = self.unsent.pop_front()?;
-            let stamp = Stamp::default();
-            self.flight.push_back(Sent { block, cost, order: 0, stamp, times: 0, fate: Fate::OnWay });
+            let stamp = PathStamp::default();
+            self.flight.push_back(SentMessageState {
+                block,
+                cost,
+                order: 0,
+                stamp,
+                times: 0,
+                fate: MessageFate::OnWay,
+            });
             self.next += 1;
             self.counts.sent += 1;
             (self.flight.len() - 1, 0)
@@ -189,7 +196,7 @@ impl Il {
         let stamp = self.path.sends(now, on_way);
         let id = self.first() + at as u64;
         let sent = &mut self.flight[at];
-        (sent.order, sent.stamp, sent.fate) = (self.order, stamp, Fate::OnWay);
+        (sent.order, sent.stamp, sent.fate) = (self.order, stamp, MessageFate::OnWay);
         let block = sent.block.share();
         self.on_way += sent.cost;
         self.has_acked(true);
@@ -233,7 +240,7 @@ impl Il {
         }
         let delay = now.saturating_sub(at).as_micros().min(u32::MAX.into()) as u32;
         let window = self.told as u32;
-        Some(Report { window, newest: newest as u32, times, delay, ranges }.block())
+        Some(AckPayload { window, newest: newest as u32, times, delay, ranges }.block())
     }
 
     fn header(&self, kind: Kind, spec: u8) -> Header {

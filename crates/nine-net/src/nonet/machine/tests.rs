@@ -63,8 +63,8 @@ impl Pair {
     }
 }
 
-fn head(packet: &[u8]) -> Header {
-    Header::decode(packet).expect("a packet").0
+fn head(packet: &[u8]) -> NonetHeader {
+    NonetHeader::decode(packet).expect("a packet").0
 }
 
 fn bytes(len: usize) -> Vec<u8> {
@@ -75,14 +75,14 @@ fn bytes(len: usize) -> Vec<u8> {
 fn a_call_begins_with_the_service_and_newcall_stays_until_the_answer() {
     let mut call = Nonet::call(MEDIUM, 4, b"echo glenda".to_vec());
     let first = call.poll_packet(Duration::ZERO).expect("the call");
-    assert_eq!(head(&first), Header { circuit: 4, flags: 13, mid: 1, ack: 0, remain: 11 });
+    assert_eq!(head(&first), NonetHeader { circuit: 4, flags: 13, mid: 1, ack: 0, remain: 11 });
     assert_eq!((first.len(), &first[10..21]), (46, &b"echo glenda"[..]));
     call.send(b"more".to_vec().into());
     assert_eq!(head(&call.poll_packet(MS).expect("sent")).flags, ACKME | NEWCALL);
     assert!(call.poll_packet(MS).is_none() && !call.is_answered());
     let mut answer = Nonet::answer(MEDIUM, 5, Duration::ZERO);
     let said = answer.poll_packet(Duration::ZERO).expect("an answer");
-    assert_eq!(head(&said), Header { circuit: 5, flags: 0, mid: 0, ack: 1, remain: 0 });
+    assert_eq!(head(&said), NonetHeader { circuit: 5, flags: 0, mid: 0, ack: 1, remain: 0 });
     call.handle(2 * MS, &said);
     assert!(call.is_answered());
     call.send(b"x".to_vec().into());
@@ -182,8 +182,8 @@ fn what_is_late_is_asked_after_and_sent_again_when_the_answer_comes_first() {
         std::iter::from_fn(|| call.poll_packet(now)).map(|p| head(&p)).collect::<Vec<_>>()
     };
     assert_eq!(packets(pair.now, call).len(), 14);
-    let question = Header { circuit: 4, flags: ACKME, mid: 0, ack: 0, remain: 0 };
-    let answer = |ack| Header { circuit: 5, flags: 0, mid: 0, ack, remain: 0 }.encode(&[], 46);
+    let question = NonetHeader { circuit: 4, flags: ACKME, mid: 0, ack: 0, remain: 0 };
+    let answer = |ack| NonetHeader { circuit: 5, flags: 0, mid: 0, ack, remain: 0 }.encode(&[], 46);
     for _ in 0..3 {
         pair.now = call.deadline().expect("it will ask");
         assert_eq!(packets(pair.now, call), [question]);
@@ -191,7 +191,7 @@ fn what_is_late_is_asked_after_and_sent_again_when_the_answer_comes_first() {
         call.handle(pair.now, &answer(1));
         assert_eq!(packets(pair.now, call), []);
     }
-    for _ in 0..AT_ONCE {
+    for _ in 0..FAST_RESENDS_MAX {
         call.handle(pair.now, &answer(0));
         let again = packets(pair.now, call);
         assert_eq!((again.len(), again[0].remain, again[14]), (15, 20_000, question));
@@ -358,7 +358,7 @@ fn nothing_is_acknowledged_while_16_kib_wait_and_the_call_lives_on() {
 fn who_asks_in_vain_is_told_once() {
     let mut answer = Nonet::answer(MEDIUM, 5, Duration::ZERO);
     let part = |mid: u8, remain: i16, data: &[u8]| {
-        Header { circuit: 4, flags: ACKME, mid, ack: 0, remain }.encode(data, 46)
+        NonetHeader { circuit: 4, flags: ACKME, mid, ack: 0, remain }.encode(data, 46)
     };
     answer.handle(MS, &part(2, 20_000, &bytes(1490)));
     for at in (1490..20_000).step_by(1490) {
@@ -384,7 +384,7 @@ fn who_asks_in_vain_is_told_once() {
 fn whoever_sends_in_spite_of_everything_fills_no_memory() {
     let mut answer = Nonet::answer(MEDIUM, 5, Duration::ZERO);
     let part = |mid: u8, remain: i16, data: &[u8]| {
-        Header { circuit: 4, flags: ACKME, mid, ack: 0, remain }.encode(data, 46)
+        NonetHeader { circuit: 4, flags: ACKME, mid, ack: 0, remain }.encode(data, 46)
     };
     let mut most = 0;
     // Complete messages in order, parts of others, empty ones.
@@ -408,7 +408,7 @@ fn whoever_sends_in_spite_of_everything_fills_no_memory() {
 fn the_next_message_comes_through_when_others_have_taken_all_the_room() {
     let mut answer = Nonet::answer(MEDIUM, 5, Duration::ZERO);
     let part = |mid: u8, remain: i16, data: &[u8]| {
-        Header { circuit: 4, flags: ACKME, mid, ack: 0, remain }.encode(data, 46)
+        NonetHeader { circuit: 4, flags: ACKME, mid, ack: 0, remain }.encode(data, 46)
     };
     for n in 0..22 {
         for mid in 3..20 {
@@ -427,30 +427,30 @@ fn the_next_message_comes_through_when_others_have_taken_all_the_room() {
 #[test]
 fn what_does_not_fit_is_counted_and_changes_nothing() {
     let mut answer = Nonet::answer(MEDIUM, 5, Duration::ZERO);
-    let good = Header { circuit: 4, flags: ACKME, mid: 2, ack: 0, remain: 5 };
+    let good = NonetHeader { circuit: 4, flags: ACKME, mid: 2, ack: 0, remain: 5 };
     let long = &[0; 100];
     for (head, data) in [
-        (Header { circuit: 6, ..good }, &b"hello"[..]),
-        (Header { circuit: 5, ..good }, b"hello"),
+        (NonetHeader { circuit: 6, ..good }, &b"hello"[..]),
+        (NonetHeader { circuit: 5, ..good }, b"hello"),
         // Longer than announced, and not padding.
         (good, long),
         // A part of no message, a part without data, and the smallest number.
-        (Header { remain: -5, ..good }, b"hello"),
-        (Header { remain: i16::MIN, ..good }, b"hello"),
+        (NonetHeader { remain: -5, ..good }, b"hello"),
+        (NonetHeader { remain: i16::MIN, ..good }, b"hello"),
         // Not a message.
-        (Header { flags: 0, ..good }, b"hello"),
+        (NonetHeader { flags: 0, ..good }, b"hello"),
     ] {
         let before = answer.counts().bad;
         answer.handle(MS, &head.encode(data, 46));
         assert_eq!(answer.counts().bad, before + 1, "{head:?}");
     }
-    answer.handle(MS, &Header { remain: 9, ..good }.encode(&[], 0));
+    answer.handle(MS, &NonetHeader { remain: 9, ..good }.encode(&[], 0));
     answer.handle(MS, b"short");
     assert_eq!((answer.counts().bad, answer.held()), (8, 0));
     // However many arrive.
     (0..10_000).for_each(|_| answer.handle(MS, b"short"));
     // It acknowledges a message that was never sent.
-    answer.handle(MS, &Header { ack: 77, ..good }.encode(b"hello", 46));
+    answer.handle(MS, &NonetHeader { ack: 77, ..good }.encode(b"hello", 46));
     assert_eq!(answer.poll_message().expect("the message").data(), b"hello");
     assert!(answer.result().is_none());
 }
@@ -459,7 +459,7 @@ fn what_does_not_fit_is_counted_and_changes_nothing() {
 fn a_message_that_is_whole_is_not_taken_for_another_one() {
     let mut answer = Nonet::answer(MEDIUM, 5, Duration::ZERO);
     let part = |mid: u8, remain: i16, data: &[u8]| {
-        Header { circuit: 4, flags: ACKME, mid, ack: 0, remain }.encode(data, 46)
+        NonetHeader { circuit: 4, flags: ACKME, mid, ack: 0, remain }.encode(data, 46)
     };
     // In three parts; an earlier message is still missing.
     let parts = [
@@ -560,7 +560,7 @@ fn who_is_not_known_is_told_so() {
     pair.run();
     pair.send(0, b"x");
     let mut sent = pair.ends[0].poll_packet(pair.now).expect("sent");
-    let mut wrong = Header { mid: 99, ..head(&sent) }.encode(b"x", 46);
+    let mut wrong = NonetHeader { mid: 99, ..head(&sent) }.encode(b"x", 46);
     pair.ends[0].handle(pair.now, &reset(&wrong, 46).expect("an answer"));
     assert!(pair.ends[0].result().is_none());
     for packet in [&mut wrong, &mut sent] {
