@@ -12,10 +12,10 @@ use crate::error::Result;
 use crate::sync::{Mutex, lock};
 
 /// The future of an operation. If it is dropped, the operation continues, and its result is lost.
-pub struct Call(Arc<Mutex<State>>);
+pub struct Call(Arc<Mutex<CallState>>);
 
 #[derive(Default)]
-struct State {
+struct CallState {
     result: Option<Result<Bytes>>,
     waker: Option<Waker>,
 }
@@ -29,7 +29,7 @@ impl Call {
 
     /// Returns a future, and the callback that completes it.
     pub(crate) fn pair() -> (Done, Self) {
-        let state = Arc::<Mutex<State>>::default();
+        let state = Arc::<Mutex<CallState>>::default();
         let told = state.clone();
         let done = move |result| {
             let mut state = lock(&told);

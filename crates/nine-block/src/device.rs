@@ -114,7 +114,7 @@ pub struct Io {
 }
 
 /// Returns whether these bytes are the n-th block of a read.
-type Holds = dyn Fn(u64, &[u8]) -> bool + Send + Sync;
+type BlockProof = dyn Fn(u64, &[u8]) -> bool + Send + Sync;
 
 /// The reader's check of the blocks of a read, mostly by a sum. If the proof fails for a member of a mirror, the mirror
 /// tries the next one, and writes the right bytes to the first. If it fails for all, the answer is the bytes of the
@@ -127,7 +127,7 @@ pub struct Proof {
     /// Blocks before the first.
     skip: u64,
     everywhere: bool,
-    holds: Arc<Holds>,
+    holds: Arc<BlockProof>,
 }
 
 impl Proof {

@@ -13,9 +13,9 @@ use crate::owner::SectorOwner;
 use crate::sync::{Mutex, lock};
 
 /// A growing concatenation.
-pub struct Growing(Mutex<State>);
+pub struct Growing(Mutex<GrowingState>);
 
-struct State {
+struct GrowingState {
     of: Vec<Arc<dyn Device>>,
     now: Arc<dyn Device>,
     owners: Vec<Arc<dyn SectorOwner>>,
@@ -24,7 +24,7 @@ struct State {
 impl Growing {
     /// Creates one with a single device.
     pub fn new(of: Arc<dyn Device>) -> Self {
-        Self(Mutex::new(State { of: vec![of.clone()], now: of, owners: Vec::new() }))
+        Self(Mutex::new(GrowingState { of: vec![of.clone()], now: of, owners: Vec::new() }))
     }
 
     /// Appends a device. The size of the device before it is fixed from now on.

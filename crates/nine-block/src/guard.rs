@@ -27,11 +27,11 @@ pub type Now = Arc<dyn Fn() -> Duration + Send + Sync>;
 pub struct Right {
     epoch: u64,
     now: Now,
-    state: Mutex<State>,
+    state: Mutex<GuardState>,
 }
 
 #[derive(Default)]
-struct State {
+struct GuardState {
     /// The right expires at this time.
     until: Duration,
     lost: Option<Error>,
@@ -46,7 +46,7 @@ struct State {
 impl Right {
     /// Creates a right for this epoch, which is not valid yet.
     pub fn new(epoch: u64, now: Now) -> Self {
-        Self { epoch, now, state: Mutex::new(State::default()) }
+        Self { epoch, now, state: Mutex::new(GuardState::default()) }
     }
 
     /// Returns the epoch, which is larger than those of all earlier rights.
@@ -108,7 +108,7 @@ impl Right {
         .await;
     }
 
-    fn judge(&self, state: &State, now: Duration) -> Result<()> {
+    fn judge(&self, state: &GuardState, now: Duration) -> Result<()> {
         match &state.lost {
             Some(lost) => Err(lost.clone()),
             None if now < state.until => Ok(()),
@@ -125,7 +125,7 @@ impl Right {
 
     /// Counts a change. With `below` it may belong to a change that began at another guard, so it is allowed even after
     /// giving up.
-    fn begin(self: &Arc<Self>, below: bool) -> Result<Under> {
+    fn begin(self: &Arc<Self>, below: bool) -> Result<GuardedChange> {
         let now = (self.now)();
         let mut state = lock(&self.state);
         self.judge(&state, now)?;
@@ -133,16 +133,16 @@ impl Right {
             return Err(Error::new(Kind::Reserved, GIVEN_UP));
         }
         state.under += 1;
-        Ok(Under(self.clone()))
+        Ok(GuardedChange(self.clone()))
     }
 }
 
 const GIVEN_UP: &str = "the right to write has been given up here: another may have it";
 
 /// A change in flight.
-struct Under(Arc<Right>);
+struct GuardedChange(Arc<Right>);
 
-impl Drop for Under {
+impl Drop for GuardedChange {
     fn drop(&mut self) {
         let mut state = lock(&self.0.state);
         state.under -= 1;

@@ -10,16 +10,16 @@ use crate::sync::{Mutex, lock};
 
 /// Locked ranges, and waiting ones, in order of arrival. Their number is bounded by that of the operations in flight.
 #[derive(Clone, Default)]
-pub(crate) struct Locks(Arc<Mutex<Table>>);
+pub(crate) struct RangeLocks(Arc<Mutex<LockTable>>);
 
 #[derive(Default)]
-struct Table {
+struct LockTable {
     next: u64,
     /// By ticket.
-    ranges: BTreeMap<u64, Range>,
+    ranges: BTreeMap<u64, LockedRange>,
 }
 
-struct Range {
+struct LockedRange {
     from: u64,
     to: u64,
     /// Waiting ranges, by ticket. A range waits for the last overlapping one before it.
@@ -27,34 +27,34 @@ struct Range {
 }
 
 /// A position in the order, and the lock on its range. Dropping it unlocks the range.
-pub(crate) struct Held {
-    locks: Locks,
+pub(crate) struct RangeLock {
+    locks: RangeLocks,
     ticket: u64,
 }
 
-/// Becomes [`Held`] when no range before it overlaps.
-pub(crate) struct Wait(Option<Held>);
+/// Becomes [`RangeLock`] when no range before it overlaps.
+pub(crate) struct LockWait(Option<RangeLock>);
 
-impl Locks {
+impl RangeLocks {
     /// Locks the range `from..to`. The position in the order is taken at once.
-    pub fn lock(&self, from: u64, to: u64) -> Wait {
-        Wait(Some(self.hold(from, to)))
+    pub fn lock(&self, from: u64, to: u64) -> LockWait {
+        LockWait(Some(self.hold(from, to)))
     }
 
     /// Takes a position in the order without waiting.
-    pub fn hold(&self, from: u64, to: u64) -> Held {
+    pub fn hold(&self, from: u64, to: u64) -> RangeLock {
         let mut table = lock(&self.0);
         let ticket = table.next;
         table.next += 1;
-        table.ranges.insert(ticket, Range { from, to, behind: BTreeMap::new() });
-        Held { locks: self.clone(), ticket }
+        table.ranges.insert(ticket, LockedRange { from, to, behind: BTreeMap::new() });
+        RangeLock { locks: self.clone(), ticket }
     }
 }
 
-impl Future for Wait {
-    type Output = Held;
+impl Future for LockWait {
+    type Output = RangeLock;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Held> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<RangeLock> {
         let held = self.0.take().expect("not polled again after it was ready");
         let mut table = lock(&held.locks.0);
         let (from, to) = (table.ranges[&held.ticket].from, table.ranges[&held.ticket].to);
@@ -70,7 +70,7 @@ impl Future for Wait {
     }
 }
 
-impl Drop for Held {
+impl Drop for RangeLock {
     fn drop(&mut self) {
         let mut table = lock(&self.locks.0);
         let gone = table.ranges.remove(&self.ticket).expect("it is in the table until it is dropped");
@@ -88,7 +88,7 @@ mod any_order {
     use crate::sync::check;
 
     /// Holds the lock alone, and counts that.
-    fn hold(locks: &Locks, from: u64, to: u64, inside: &Mutex<(bool, usize)>) {
+    fn hold(locks: &RangeLocks, from: u64, to: u64, inside: &Mutex<(bool, usize)>) {
         let held = block_on(locks.lock(from, to));
         assert!(!std::mem::replace(&mut lock(inside).0, true), "another has it");
         let mut inside = lock(inside);
@@ -100,7 +100,7 @@ mod any_order {
     #[test]
     fn who_waits_for_a_range_gets_it_in_any_order() {
         check(|| {
-            let (locks, inside) = (Locks::default(), Arc::new(Mutex::new((false, 0))));
+            let (locks, inside) = (RangeLocks::default(), Arc::new(Mutex::new((false, 0))));
             let others = [(0, 2), (1, 3)].map(|(from, to)| {
                 let (locks, inside) = (locks.clone(), inside.clone());
                 spawn(move || hold(&locks, from, to, &inside))
@@ -116,7 +116,7 @@ mod any_order {
     #[test]
     fn who_gives_up_is_not_waited_for_in_any_order() {
         check(|| {
-            let locks = Locks::default();
+            let locks = RangeLocks::default();
             let first = locks.hold(0, 1);
             let (given_up, behind) = (locks.lock(0, 3), locks.lock(2, 3));
             let apart = locks.lock(3, 4);

@@ -32,12 +32,12 @@ pub use self::label::{MEMBERS_MOST, Place};
 pub use self::open::Start;
 pub use self::watch::Watched;
 
-use self::label::{HEAD, Now, REGIONS_MOST};
-use self::state::{Counts, Heal, State};
+use self::label::{HEAD_SECTORS, LabelEvent, REGIONS_MAX};
+use self::state::{MemberCounters, MirrorState, ScrubHeal};
 use crate::call::Call;
 use crate::device::{Device, Io, Op, Proof, SECTOR, Shape};
 use crate::error::{Error, Kind, Result};
-use crate::locks::Locks;
+use crate::locks::RangeLocks;
 use crate::owner::{SectorOwner, ShiftedOwner};
 use crate::plain::within;
 use crate::sync::{Mutex, MutexGuard, lock};
@@ -45,7 +45,7 @@ use crate::task::Tasks;
 
 /// A mirror.
 #[derive(Clone)]
-pub struct Mirror(Arc<Inner>);
+pub struct Mirror(Arc<MirrorShared>);
 
 /// The callback for events of a mirror. It must not block.
 pub type Told = Arc<dyn Fn(&Event) + Send + Sync>;
@@ -131,34 +131,34 @@ impl fmt::Display for Event {
     }
 }
 
-struct Inner {
+struct MirrorShared {
     set: [u8; 16],
     members: Vec<Arc<dyn Device>>,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<MirrorState>>,
     /// Ranges of sectors that are written or copied. Overlapping writes wait here for each other.
-    ranges: Locks,
+    ranges: RangeLocks,
     /// Held while marks are written. If several locks are held, they are taken in this order: ranges, marks, labels.
-    marks: Locks,
+    marks: RangeLocks,
     /// Held while labels are written.
-    labels: Locks,
+    labels: RangeLocks,
     /// Held by the future of [`Mirror::keep`].
-    driver: Locks,
+    driver: RangeLocks,
     /// By member: held while it is brought back.
-    returns: Locks,
-    looks: Mutex<Looks>,
+    returns: RangeLocks,
+    looks: Mutex<LabelLooks>,
     told: Told,
     tasks: Tasks,
 }
 
 /// Looks. One look runs at a time, and those that come meanwhile share the next one.
 #[derive(Default)]
-struct Looks {
+struct LabelLooks {
     waiting: Vec<Io>,
     running: bool,
 }
 
-impl Inner {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl MirrorShared {
+    fn state(&self) -> MutexGuard<'_, MirrorState> {
         lock(&self.state)
     }
 
@@ -202,7 +202,8 @@ impl Inner {
         }
         if result.is_ok() {
             let active = self.state().active();
-            let failed = self.each(&active, |member| member.write(HEAD + io.at, io.data.clone())).await;
+            let failed =
+                self.each(&active, |member| member.write(HEAD_SECTORS + io.at, io.data.clone())).await;
             self.failed(&failed);
             result = self.settle(failed).await;
             let mut state = self.state();
@@ -224,7 +225,7 @@ impl Inner {
 
     /// Reads from the other members, after the first one has failed or its data did not satisfy the proof. When the
     /// answer is given, members that failed before the right one are repaired or set aside.
-    async fn read_again(self: Arc<Self>, io: Io, first: (usize, Unfit)) {
+    async fn read_again(self: Arc<Self>, io: Io, first: (usize, UnfitAnswer)) {
         let mut failed = vec![first];
         let readable = self.state().readable(io.at, io.end_at());
         for member in readable {
@@ -235,7 +236,7 @@ impl Inner {
                 break;
             }
             self.state().members[member].counts.reads += 1;
-            let read = self.members[member].read_proven(HEAD + io.at, io.count, io.proof.clone());
+            let read = self.members[member].read_proven(HEAD_SECTORS + io.at, io.count, io.proof.clone());
             let answer = read.await;
             match fit(&io, answer) {
                 Ok(data) => {
@@ -258,7 +259,7 @@ impl Inner {
         let readable = self.state().readable(io.at, io.end_at());
         for member in readable {
             self.state().members[member].counts.reads += 1;
-            let read = self.members[member].read_proven(HEAD + io.at, io.count, io.proof.clone());
+            let read = self.members[member].read_proven(HEAD_SECTORS + io.at, io.count, io.proof.clone());
             let answer = read.await;
             match fit(&io, answer) {
                 Ok(data) => right = right.or(Some(data)),
@@ -289,13 +290,13 @@ impl Inner {
             self.state().readable(at, at + count).into_iter().filter(|other| *other != member).collect();
         for other in others {
             self.state().written.copies(Some(other), at, at + count);
-            let data = match self.members[other].read_proven(HEAD + at, count, proof.clone()).await {
+            let data = match self.members[other].read_proven(HEAD_SECTORS + at, count, proof.clone()).await {
                 Ok(data) if proof.as_ref().is_none_or(|proof| proof.holds(&data)) => data,
                 Err(error) if stops(&error) => return self.tell(other, Happening::Stopped(error)),
                 // The sectors may have been written again, and be right now.
                 _ => continue,
             };
-            match self.members[member].write(HEAD + at, data).await {
+            match self.members[member].write(HEAD_SECTORS + at, data).await {
                 Ok(_) => {
                     self.state().members[member].counts.mended += 1;
                     self.tell(member, Happening::Mended(at, count));
@@ -323,7 +324,7 @@ impl Inner {
         let readable = self.state().readable(at, at + count);
         for member in readable {
             self.state().written.copies(Some(member), at, at + count);
-            match self.members[member].read(HEAD + at, count).await {
+            match self.members[member].read(HEAD_SECTORS + at, count).await {
                 Ok(data) => return Ok(data),
                 Err(error) if stops(&error) => return Err(error),
                 // A member that does not answer says nothing about its sectors.
@@ -340,7 +341,7 @@ impl Inner {
         let mut left = vec![(at, count)];
         while let Some((from, count)) = left.pop() {
             let result = match of {
-                Some(member) => self.members[member].read(HEAD + from, count).await,
+                Some(member) => self.members[member].read(HEAD_SECTORS + from, count).await,
                 None => self.read_right(from, count).await,
             };
             let half = count / 2;
@@ -410,7 +411,7 @@ impl Inner {
     async fn grow(&self) -> Result<()> {
         let active = self.state().active();
         let mut failed = self.each(&active, |member| member.look()).await;
-        let needs = HEAD + self.state().now.sectors;
+        let needs = HEAD_SECTORS + self.state().now.sectors;
         for member in &active {
             let sectors = self.members[*member].shape().sectors;
             if sectors < needs && failed.iter().all(|(failed, _)| failed != member) {
@@ -421,8 +422,8 @@ impl Inner {
         self.settle(failed).await?;
         // A member that is out must be able to return, so its last known size counts.
         let sectors = |region: u64| {
-            let sizes = self.members.iter().map(|member| member.shape().sectors.saturating_sub(HEAD));
-            sizes.min().unwrap_or(0).min(region.saturating_mul(REGIONS_MOST))
+            let sizes = self.members.iter().map(|member| member.shape().sectors.saturating_sub(HEAD_SECTORS));
+            sizes.min().unwrap_or(0).min(region.saturating_mul(REGIONS_MAX))
         };
         let larger = {
             let state = self.state();
@@ -458,13 +459,13 @@ impl Inner {
 }
 
 /// Why a member's answer is not returned while others may have a better one.
-enum Unfit {
+enum UnfitAnswer {
     /// It was read, but the proof does not hold.
     Unproven(Bytes),
     Failed(Error),
 }
 
-impl Unfit {
+impl UnfitAnswer {
     /// Returns whether no other member is to be asked.
     fn stops(&self) -> bool {
         matches!(self, Self::Failed(error) if stops(error))
@@ -482,11 +483,11 @@ impl Unfit {
 }
 
 /// Returns the data of a member's answer, if the proof of the read holds.
-fn fit(io: &Io, answer: Result<Bytes>) -> std::result::Result<Bytes, Unfit> {
+fn fit(io: &Io, answer: Result<Bytes>) -> std::result::Result<Bytes, UnfitAnswer> {
     match answer {
         Ok(data) if io.proves(&data) => Ok(data),
-        Ok(data) => Err(Unfit::Unproven(data)),
-        Err(error) => Err(Unfit::Failed(error)),
+        Ok(data) => Err(UnfitAnswer::Unproven(data)),
+        Err(error) => Err(UnfitAnswer::Failed(error)),
     }
 }
 
@@ -495,13 +496,13 @@ fn fit(io: &Io, answer: Result<Bytes>) -> std::result::Result<Bytes, Unfit> {
 ///
 /// # Panics
 /// If there is no answer at all. That is a bug of the caller.
-fn best(answers: impl IntoIterator<Item = Unfit>) -> Result<Bytes> {
+fn best(answers: impl IntoIterator<Item = UnfitAnswer>) -> Result<Bytes> {
     let (mut bytes, mut first) = (None, None);
     for answer in answers {
         match answer {
-            Unfit::Failed(error) if stops(&error) => return Err(error),
-            Unfit::Unproven(data) => bytes = bytes.or(Some(data)),
-            Unfit::Failed(error) => first = first.or(Some(error)),
+            UnfitAnswer::Failed(error) if stops(&error) => return Err(error),
+            UnfitAnswer::Unproven(data) => bytes = bytes.or(Some(data)),
+            UnfitAnswer::Failed(error) => first = first.or(Some(error)),
         }
     }
     bytes.ok_or_else(|| first.expect("at least one member was asked"))
@@ -544,7 +545,7 @@ impl Device for Mirror {
                     state.members[first].counts.reads += 1;
                     first
                 };
-                let (at, count, proof) = (HEAD + io.at, io.count, io.proof.clone());
+                let (at, count, proof) = (HEAD_SECTORS + io.at, io.count, io.proof.clone());
                 let member = inner.members[first].clone();
                 let read = Io::read(at, count, move |result| match fit(&io, result) {
                     Ok(data) => io.end(Ok(data)),
@@ -577,7 +578,7 @@ impl Device for Mirror {
 
     fn status(&self) -> String {
         let state = self.0.state();
-        let Now { event, sectors, .. } = state.now;
+        let LabelEvent { event, sectors, .. } = state.now;
         let mut text = format!("{} {sectors} sectors, event {event}\n", self.name());
         for (number, (device, member)) in self.0.members.iter().zip(&state.members).enumerate() {
             let place = match state.place(number) {
@@ -595,8 +596,16 @@ impl Device for Mirror {
                     None => "out".into(),
                 },
             };
-            let Counts { reads, writes, errors, mended, writes_failed, flushes_failed, copied, unjudged } =
-                &member.counts;
+            let MemberCounters {
+                reads,
+                writes,
+                errors,
+                mended,
+                writes_failed,
+                flushes_failed,
+                copied,
+                unjudged,
+            } = &member.counts;
             text += &format!("  {number} {place}; {errors} reads failed, {mended} mended; ");
             text += &format!("{reads} reads, {writes} writes, {writes_failed} failed, ");
             text += &format!("{flushes_failed} flushes failed, {copied} sectors copied");
@@ -624,7 +633,11 @@ impl Device for Mirror {
     fn owned_by(&self, owner: Arc<dyn SectorOwner>) {
         for member in &self.0.members {
             // A member may contain mirrors too.
-            member.owned_by(Arc::new(ShiftedOwner { owner: owner.clone(), below: HEAD..u64::MAX, here: 0 }));
+            member.owned_by(Arc::new(ShiftedOwner {
+                owner: owner.clone(),
+                below: HEAD_SECTORS..u64::MAX,
+                here: 0,
+            }));
         }
         let mut state = self.0.state();
         state.waits_for_owner = false;
@@ -694,9 +707,9 @@ impl Device for Mirror {
                 self.0.nothing_runs()?;
                 tasks.spawn(async move { drop(this.resync_full(Some(one)).await) });
             }
-            ["scrub"] => self.0.begin_scrub(Heal::No)?,
-            ["scrub", "heal"] => self.0.begin_scrub(Heal::Most)?,
-            ["scrub", "heal", "first"] => self.0.begin_scrub(Heal::First)?,
+            ["scrub"] => self.0.begin_scrub(ScrubHeal::No)?,
+            ["scrub", "heal"] => self.0.begin_scrub(ScrubHeal::Most)?,
+            ["scrub", "heal", "first"] => self.0.begin_scrub(ScrubHeal::First)?,
             ["stop"] => {
                 let mut state = self.0.state();
                 if state.scrub.take().is_none() & state.resync.take().is_none() {

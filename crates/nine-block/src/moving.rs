@@ -15,7 +15,7 @@ use bytes::Bytes;
 use crate::call::Call;
 use crate::device::{Device, Io, Op, SECTOR, Shape};
 use crate::error::{Error, Kind, Result};
-use crate::locks::Locks;
+use crate::locks::RangeLocks;
 use crate::mirror::{Pause, Rest};
 use crate::owner::SectorOwner;
 use crate::plain::within;
@@ -23,46 +23,46 @@ use crate::sync::{Mutex, lock};
 use crate::task::Tasks;
 
 /// Sectors that are copied at once, and locked against writes meanwhile. The first piece is copied last.
-const PIECE: u64 = 1024;
+const MOVE_SECTORS: u64 = 1024;
 
 /// A device that can move. Clones share it.
 #[derive(Clone)]
-pub struct Moving(Arc<Inner>);
+pub struct Moving(Arc<MovingShared>);
 
-struct Inner {
-    state: Mutex<State>,
+struct MovingShared {
+    state: Mutex<MovingState>,
     /// Ranges of sectors that are written or copied during a move.
-    ranges: Locks,
+    ranges: RangeLocks,
     tasks: Tasks,
 }
 
-struct State {
+struct MovingState {
     now: Arc<dyn Device>,
     /// Number of changes in flight that began while no move was in progress.
     plain: usize,
     /// The move that waits for their end.
     waits: Option<Waker>,
-    to: Option<To>,
+    to: Option<MoveTarget>,
 }
 
 /// The destination of a move.
-struct To {
+struct MoveTarget {
     device: Arc<dyn Device>,
-    /// The end of the copied sectors, which begin at [`PIECE`].
+    /// The end of the copied sectors, which begin at [`MOVE_SECTORS`].
     at: u64,
     failed: Option<Error>,
 }
 
-impl To {
+impl MoveTarget {
     fn has(&self, from: u64, end: u64) -> bool {
-        from < self.at && end > PIECE
+        from < self.at && end > MOVE_SECTORS
     }
 }
 
 /// A move in progress; dropping it ends the move.
-struct Under<'a>(&'a Inner);
+struct MoveGuard<'a>(&'a MovingShared);
 
-impl Drop for Under<'_> {
+impl Drop for MoveGuard<'_> {
     fn drop(&mut self) {
         let to = lock(&self.0.state).to.take();
         drop(to);
@@ -72,8 +72,8 @@ impl Drop for Under<'_> {
 impl Moving {
     /// Creates one from a device.
     pub fn new(of: Arc<dyn Device>) -> Self {
-        let state = Mutex::new(State { now: of, plain: 0, waits: None, to: None });
-        Self(Arc::new(Inner { state, ranges: Locks::default(), tasks: Tasks::default() }))
+        let state = Mutex::new(MovingState { now: of, plain: 0, waits: None, to: None });
+        Self(Arc::new(MovingShared { state, ranges: RangeLocks::default(), tasks: Tasks::default() }))
     }
 
     /// Copies everything to another device of at least the same size, and then uses that one. Until the end reads go to
@@ -103,19 +103,19 @@ impl Moving {
     }
 }
 
-impl Inner {
+impl MovingShared {
     fn now(&self) -> Arc<dyn Device> {
         lock(&self.state).now.clone()
     }
 
-    fn begin(&self, new: &Arc<dyn Device>) -> Result<Under<'_>> {
+    fn begin(&self, new: &Arc<dyn Device>) -> Result<MoveGuard<'_>> {
         let mut state = lock(&self.state);
         if state.to.is_some() {
             return Err(Error::new(Kind::Failed, "it moves already").of(state.now.name()));
         }
         fits(&state.now.shape(), &new.shape())?;
-        state.to = Some(To { device: new.clone(), at: 0, failed: None });
-        Ok(Under(self))
+        state.to = Some(MoveTarget { device: new.clone(), at: 0, failed: None });
+        Ok(MoveGuard(self))
     }
 
     /// Waits for changes that go to the old device alone.
@@ -131,12 +131,12 @@ impl Inner {
     /// Copies everything. Returns the old device.
     async fn carry(&self, new: &dyn Device, rest: &Rest) -> Result<Arc<dyn Device>> {
         let old = self.now();
-        let first = PIECE.min(old.shape().sectors);
+        let first = MOVE_SECTORS.min(old.shape().sectors);
         new.write(0, vec![0; (first * SECTOR) as usize].into()).await?;
         let mut at = first;
         loop {
             while at < old.shape().sectors {
-                let count = PIECE.min(old.shape().sectors - at);
+                let count = MOVE_SECTORS.min(old.shape().sectors - at);
                 let held = self.ranges.lock(at, at + count).await;
                 self.well()?;
                 new.write(at, old.read(at, count).await?).await?;
@@ -164,7 +164,7 @@ impl Inner {
         }
     }
 
-    fn state_of(&self, does: impl FnOnce(&mut To)) {
+    fn state_of(&self, does: impl FnOnce(&mut MoveTarget)) {
         if let Some(to) = &mut lock(&self.state).to {
             does(to);
         }
@@ -179,7 +179,7 @@ impl Inner {
     fn both(&self, io: &Io) -> (Call, Option<Call>) {
         let (now, to) = {
             let state = lock(&self.state);
-            let touches = |to: &&To| {
+            let touches = |to: &&MoveTarget| {
                 to.failed.is_none()
                     && match io.op {
                         Op::Write => to.has(io.at, io.end_at()),

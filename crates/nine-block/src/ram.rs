@@ -8,7 +8,7 @@ use crate::device::{Device, Io, Op, SECTOR, Shape};
 use crate::sync::{Mutex, lock};
 
 /// Sectors that are allocated at once.
-const PIECE: u64 = 128;
+const ALLOCATION_SECTORS: u64 = 128;
 
 /// A disk in memory. Sectors read as zeros until they are written, and take memory only then.
 pub struct Ram {
@@ -39,7 +39,8 @@ impl Ram {
         let mut pieces = lock(&self.pieces);
         for (piece, from, to) in parts(at, count) {
             let (now, rest) = data.split_at(to - from);
-            let bytes = pieces.entry(piece).or_insert_with(|| vec![0; (PIECE * SECTOR) as usize].into());
+            let bytes =
+                pieces.entry(piece).or_insert_with(|| vec![0; (ALLOCATION_SECTORS * SECTOR) as usize].into());
             bytes[from..to].copy_from_slice(now);
             data = rest;
         }
@@ -51,10 +52,10 @@ fn parts(at: u64, count: u64) -> impl Iterator<Item = (u64, usize, usize)> {
     let end = at + count;
     let mut next = at;
     std::iter::from_fn(move || {
-        let (piece, from) = (next / PIECE, next % PIECE);
-        let to = (end - piece * PIECE).min(PIECE);
+        let (piece, from) = (next / ALLOCATION_SECTORS, next % ALLOCATION_SECTORS);
+        let to = (end - piece * ALLOCATION_SECTORS).min(ALLOCATION_SECTORS);
         (next < end).then(|| {
-            next = piece * PIECE + to;
+            next = piece * ALLOCATION_SECTORS + to;
             (piece, (from * SECTOR) as usize, (to * SECTOR) as usize)
         })
     })
@@ -83,7 +84,7 @@ impl Device for Ram {
             Op::Discard => {
                 let mut pieces = lock(&self.pieces);
                 for (piece, from, to) in parts(io.at, io.count) {
-                    if to - from == (PIECE * SECTOR) as usize {
+                    if to - from == (ALLOCATION_SECTORS * SECTOR) as usize {
                         pieces.remove(&piece);
                     }
                 }

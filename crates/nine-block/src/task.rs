@@ -14,20 +14,20 @@ use crate::sync::{Mutex, lock};
 
 /// The tasks of a device, or of a layer above devices.
 #[derive(Clone, Default)]
-pub struct Tasks(Arc<Mutex<Ready>>);
+pub struct Tasks(Arc<Mutex<ReadyTasks>>);
 
 #[derive(Default)]
-struct Ready {
-    queue: VecDeque<Arc<Task>>,
+struct ReadyTasks {
+    queue: VecDeque<Arc<BlockTask>>,
     running: bool,
 }
 
-struct Task {
+struct BlockTask {
     tasks: Tasks,
-    state: Mutex<State>,
+    state: Mutex<TaskState>,
 }
 
-struct State {
+struct TaskState {
     /// `None` while it is polled and after it has ended.
     future: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     queued: bool,
@@ -36,15 +36,15 @@ struct State {
 impl Tasks {
     /// Starts a task, and polls it if no other thread is running tasks.
     pub fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
-        let state = Mutex::new(State { future: Some(Box::pin(future)), queued: false });
-        Arc::new(Task { tasks: self.clone(), state }).wake();
+        let state = Mutex::new(TaskState { future: Some(Box::pin(future)), queued: false });
+        Arc::new(BlockTask { tasks: self.clone(), state }).wake();
     }
 
     fn run(&self) {
         if std::mem::replace(&mut lock(&self.0).running, true) {
             return;
         }
-        let mut turn = Turn { tasks: self, over: false };
+        let mut turn = RunGuard { tasks: self, over: false };
         while let Some(task) = turn.next() {
             task.poll();
         }
@@ -52,13 +52,13 @@ impl Tasks {
 }
 
 /// The thread that runs tasks. If a task panics, the next thread runs the others.
-struct Turn<'a> {
+struct RunGuard<'a> {
     tasks: &'a Tasks,
     over: bool,
 }
 
-impl Turn<'_> {
-    fn next(&mut self) -> Option<Arc<Task>> {
+impl RunGuard<'_> {
+    fn next(&mut self) -> Option<Arc<BlockTask>> {
         let mut ready = lock(&self.tasks.0);
         let task = ready.queue.pop_front();
         if task.is_none() {
@@ -70,7 +70,7 @@ impl Turn<'_> {
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for RunGuard<'_> {
     fn drop(&mut self) {
         if !self.over {
             lock(&self.tasks.0).running = false;
@@ -78,7 +78,7 @@ impl Drop for Turn<'_> {
     }
 }
 
-impl Task {
+impl BlockTask {
     fn poll(self: Arc<Self>) {
         let future = {
             let mut state = lock(&self.state);
@@ -93,7 +93,7 @@ impl Task {
     }
 }
 
-impl Wake for Task {
+impl Wake for BlockTask {
     fn wake(self: Arc<Self>) {
         if std::mem::replace(&mut lock(&self.state).queued, true) {
             return;
@@ -107,12 +107,12 @@ impl Wake for Task {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::locks::Locks;
+    use crate::locks::RangeLocks;
 
     /// Each task is woken by the one before.
     #[test]
     fn long_chains_take_no_stack() {
-        let (tasks, locks) = (Tasks::default(), Locks::default());
+        let (tasks, locks) = (Tasks::default(), RangeLocks::default());
         let count = Arc::new(Mutex::new(0));
         let first = locks.hold(0, 1);
         for _ in 0..20_000 {
@@ -135,7 +135,7 @@ mod any_order {
 
     use super::*;
     use crate::call::Call;
-    use crate::locks::Locks;
+    use crate::locks::RangeLocks;
     use crate::sync::check;
 
     /// The awaited operation ends before the task polls it, during the poll, or afterwards.
@@ -161,7 +161,7 @@ mod any_order {
     #[test]
     fn no_task_stays_behind_in_any_order() {
         check(|| {
-            let (tasks, locks, count) = (Tasks::default(), Locks::default(), Arc::new(Mutex::new(0)));
+            let (tasks, locks, count) = (Tasks::default(), RangeLocks::default(), Arc::new(Mutex::new(0)));
             let spawns = {
                 let (tasks, count) = (tasks.clone(), count.clone());
                 move || {

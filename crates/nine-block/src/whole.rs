@@ -9,11 +9,11 @@ use crate::error::{Error, Result};
 use crate::sync::{Mutex, lock};
 
 /// Assembles the data of a read from that of its parts.
-type Join = Box<dyn FnOnce(&Io, Vec<Bytes>) -> Bytes + Send>;
+type ReadJoin = Box<dyn FnOnce(&Io, Vec<Bytes>) -> Bytes + Send>;
 
 /// The state of a split operation.
-struct Whole {
-    io: Option<(Io, Join)>,
+struct SplitRequest {
+    io: Option<(Io, ReadJoin)>,
     parts: Vec<Bytes>,
     left: usize,
     error: Option<Error>,
@@ -27,7 +27,7 @@ pub(crate) fn split(
     join: impl FnOnce(&Io, Vec<Bytes>) -> Bytes + Send + 'static,
 ) -> Vec<Io> {
     assert!(parts > 0, "an operation of no parts never ends");
-    let whole = Whole { io: None, parts: vec![Bytes::new(); parts], left: parts, error: None };
+    let whole = SplitRequest { io: None, parts: vec![Bytes::new(); parts], left: parts, error: None };
     let whole = Arc::new(Mutex::new(whole));
     let all = (0..parts).map(|number| part(&io, number, told(whole.clone(), number))).collect();
     lock(&whole).io = Some((io, Box::new(join)));
@@ -35,7 +35,7 @@ pub(crate) fn split(
 }
 
 /// Returns the callback of a part.
-fn told(whole: Arc<Mutex<Whole>>, number: usize) -> Done {
+fn told(whole: Arc<Mutex<SplitRequest>>, number: usize) -> Done {
     Box::new(move |result: Result<Bytes>| {
         let mut whole = lock(&whole);
         match result {

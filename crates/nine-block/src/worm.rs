@@ -7,7 +7,7 @@ use bytes::BytesMut;
 use crate::bits::{Bits, PER_SECTOR, sum};
 use crate::device::{Device, Io, Op, SECTOR, Shape};
 use crate::error::{Error, Kind, Result};
-use crate::locks::Locks;
+use crate::locks::RangeLocks;
 use crate::owner::{SectorOwner, ShiftedOwner};
 use crate::part::Part;
 use crate::plain::above;
@@ -20,19 +20,19 @@ pub const BLOCKS_MOST: u64 = 1 << 30;
 const MAGIC: &[u8; 8] = b"9fakewm\x01";
 
 /// Sectors of the map that are read at once.
-const AT_ONCE: u64 = 128;
+const MAP_READ_SECTORS: u64 = 128;
 
 /// A fake worm.
-pub struct FakeWorm(Arc<Worm>);
+pub struct FakeWorm(Arc<FakeWormDevice>);
 
-struct Worm {
+struct FakeWormDevice {
     of: Arc<dyn Device>,
     block: u64,
     blocks: u64,
     map: u64,
     written: Mutex<Bits>,
     /// Sectors of the map that are being written.
-    writing: Locks,
+    writing: RangeLocks,
     tasks: Tasks,
 }
 
@@ -84,7 +84,7 @@ impl FakeWorm {
         let mut written = Bits::new(blocks);
         let mut at = 0;
         while at < written.sectors() {
-            let count = AT_ONCE.min(written.sectors() - at);
+            let count = MAP_READ_SECTORS.min(written.sectors() - at);
             let bytes = of.read(map + at, count).await?;
             for (sector, bytes) in (at..).zip(bytes.chunks_exact(SECTOR as usize)) {
                 written.take(sector, bytes);
@@ -105,8 +105,8 @@ impl FakeWorm {
 
     fn of(of: Arc<dyn Device>, block: u64, map: u64, written: Bits) -> Self {
         let blocks = written.len();
-        let (written, writing, tasks) = (Mutex::new(written), Locks::default(), Tasks::default());
-        Self(Arc::new(Worm { of, block, blocks, map, written, writing, tasks }))
+        let (written, writing, tasks) = (Mutex::new(written), RangeLocks::default(), Tasks::default());
+        Self(Arc::new(FakeWormDevice { of, block, blocks, map, written, writing, tasks }))
     }
 }
 
@@ -136,7 +136,7 @@ async fn label(of: &Arc<dyn Device>) -> Result<Option<(u64, u64, u64)>> {
     of.read(0, 2).await.map(|_| None)
 }
 
-impl Worm {
+impl FakeWormDevice {
     fn head(&self) -> u64 {
         head(self.block)
     }

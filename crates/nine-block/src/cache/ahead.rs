@@ -12,7 +12,7 @@ const STREAMS: usize = 16;
 /// Blocks by which reads of a stream may be out of order, because clients read in parallel.
 const SLACK: u64 = 8;
 /// Blocks of the first window.
-const FIRST: u64 = 4;
+const FIRST_WINDOW_BLOCKS: u64 = 4;
 
 /// The read-ahead policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -40,15 +40,15 @@ impl Ahead {
 }
 
 /// The streams of a device.
-pub(super) struct Streams {
+pub(super) struct DeviceStreams {
     rule: Ahead,
     /// Blocks of the largest window.
     window: u64,
-    streams: Vec<Stream>,
+    streams: Vec<ReadStream>,
     clock: u64,
 }
 
-struct Stream {
+struct ReadStream {
     /// The next block to be read by the stream.
     next: u64,
     /// The end of the blocks that were read ahead.
@@ -57,7 +57,7 @@ struct Stream {
     used: u64,
 }
 
-impl Streams {
+impl DeviceStreams {
     /// Creates an empty set; blocks have `block` bytes.
     pub(super) fn new(rule: Ahead, block: u64) -> Self {
         let window = match rule {
@@ -75,7 +75,7 @@ impl Streams {
             return 0..0;
         }
         self.clock += 1;
-        let is_near = |stream: &&mut Stream| stream.next.abs_diff(blocks.start) <= SLACK;
+        let is_near = |stream: &&mut ReadStream| stream.next.abs_diff(blocks.start) <= SLACK;
         let Some(stream) =
             self.streams.iter_mut().filter(is_near).min_by_key(|s| s.next.abs_diff(blocks.start))
         else {
@@ -87,7 +87,7 @@ impl Streams {
             return 0..0;
         }
         if missing && blocks.start < stream.to {
-            stream.window = FIRST.max(stream.window / 2);
+            stream.window = FIRST_WINDOW_BLOCKS.max(stream.window / 2);
         }
         stream.next = blocks.end;
         stream.to = stream.to.max(stream.next);
@@ -97,7 +97,8 @@ impl Streams {
             Ahead::Grow => {
                 let grown = (stream.window * 2).max(2 * (blocks.end - blocks.start));
                 // If there is less room, wait until half a window is free, instead of reading single blocks.
-                let window = grown.clamp(FIRST, FIRST.max(self.window)).min(left + room);
+                let window =
+                    grown.clamp(FIRST_WINDOW_BLOCKS, FIRST_WINDOW_BLOCKS.max(self.window)).min(left + room);
                 if left > window / 2 {
                     return 0..0;
                 }
@@ -115,7 +116,7 @@ impl Streams {
     }
 
     fn begin(&mut self, next: u64) {
-        let stream = Stream { next, to: next, window: 0, used: self.clock };
+        let stream = ReadStream { next, to: next, window: 0, used: self.clock };
         if self.streams.len() < STREAMS {
             self.streams.push(stream);
         } else if let Some(oldest) = self.streams.iter_mut().min_by_key(|stream| stream.used) {
@@ -131,14 +132,14 @@ mod tests {
     const BLOCK: u64 = 8 << 10;
 
     /// Returns the read-aheads when these blocks are read one after the other.
-    fn read(streams: &mut Streams, blocks: impl IntoIterator<Item = u64>) -> Vec<Range<u64>> {
+    fn read(streams: &mut DeviceStreams, blocks: impl IntoIterator<Item = u64>) -> Vec<Range<u64>> {
         let each = blocks.into_iter().map(|block| streams.wanted(block..block + 1, false, 1000, 1000));
         each.filter(|ahead| !ahead.is_empty()).collect()
     }
 
     #[test]
     fn the_window_grows_and_ends_with_the_device() {
-        let mut streams = Streams::new(Ahead::Grow, BLOCK);
+        let mut streams = DeviceStreams::new(Ahead::Grow, BLOCK);
         let asked = read(&mut streams, 0..1000);
         assert_eq!(asked[..4], [2..6, 6..12, 12..24, 24..48]);
         assert!(asked.iter().all(|ahead| ahead.end - ahead.start <= 1024));
@@ -148,7 +149,7 @@ mod tests {
 
     #[test]
     fn the_seeds_rule() {
-        let mut streams = Streams::new(Ahead::Seed, BLOCK);
+        let mut streams = DeviceStreams::new(Ahead::Seed, BLOCK);
         assert_eq!(read(&mut streams, [0]), []);
         assert_eq!(read(&mut streams, [1, 2, 3]), [2..39, 39..40, 40..41]);
     }
@@ -156,14 +157,14 @@ mod tests {
     #[test]
     fn reads_here_and_there_are_no_stream() {
         for rule in [Ahead::Never, Ahead::Seed, Ahead::Grow] {
-            let mut streams = Streams::new(rule, BLOCK);
+            let mut streams = DeviceStreams::new(rule, BLOCK);
             assert_eq!(read(&mut streams, (0..1000).map(|n| n * 617 % 1000)), []);
         }
     }
 
     #[test]
     fn several_streams_are_told_apart() {
-        let mut streams = Streams::new(Ahead::Grow, BLOCK);
+        let mut streams = DeviceStreams::new(Ahead::Grow, BLOCK);
         let asked = read(&mut streams, (0..40).flat_map(|n| [n, 300 + n, 600 + n]));
         for from in [0, 300, 600] {
             let mut of = asked.iter().filter(|ahead| (from..from + 300).contains(&ahead.start));
@@ -174,7 +175,7 @@ mod tests {
 
     #[test]
     fn reads_that_pass_each_other_are_one_stream() {
-        let mut streams = Streams::new(Ahead::Grow, BLOCK);
+        let mut streams = DeviceStreams::new(Ahead::Grow, BLOCK);
         let asked = read(&mut streams, [0, 2, 1, 4, 3, 6, 5]);
         assert!(asked.last().unwrap().end > 6);
         assert_eq!(streams.streams.len(), 1);
@@ -182,7 +183,7 @@ mod tests {
 
     #[test]
     fn no_room_asks_for_nothing_and_later_for_the_same() {
-        let mut streams = Streams::new(Ahead::Grow, BLOCK);
+        let mut streams = DeviceStreams::new(Ahead::Grow, BLOCK);
         assert_eq!(streams.wanted(0..1, true, 100, 0), 0..0);
         assert_eq!(streams.wanted(1..2, true, 100, 0), 0..0);
         assert_eq!(streams.wanted(2..3, true, 100, 2), 3..5);
@@ -190,7 +191,7 @@ mod tests {
 
     #[test]
     fn little_room_is_taken_by_halves() {
-        let mut streams = Streams::new(Ahead::Grow, BLOCK);
+        let mut streams = DeviceStreams::new(Ahead::Grow, BLOCK);
         let (mut held, mut asked) = (0, Vec::new());
         for block in 0..1000 {
             // A block that was read ahead frees its room when it is read.
@@ -204,7 +205,7 @@ mod tests {
 
     #[test]
     fn what_was_evicted_before_its_use_makes_the_window_smaller() {
-        let mut streams = Streams::new(Ahead::Grow, BLOCK);
+        let mut streams = DeviceStreams::new(Ahead::Grow, BLOCK);
         read(&mut streams, 0..100);
         let before = streams.streams[0].window;
         streams.wanted(100..101, true, 1000, 1000);

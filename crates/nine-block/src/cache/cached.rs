@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::Write;
-use super::disk::Disk;
+use super::BlockWrite;
+use super::disk::CachedDisk;
 use crate::call::Call;
 use crate::device::{Done, SECTOR};
 use crate::error::{Error, Kind, Result};
@@ -54,10 +54,10 @@ use crate::sync::lock;
 /// or the device is reserved, the waiting writes fail. Writing a failed block again does not wait. The number of
 /// waiting writes is limited by the submitters, whose data they hold.
 #[derive(Clone)]
-pub struct Cached(pub(super) Arc<Disk>);
+pub struct Cached(pub(super) Arc<CachedDisk>);
 
 impl Cached {
-    pub(super) fn new(disk: Disk) -> Self {
+    pub(super) fn new(disk: CachedDisk) -> Self {
         Self(Arc::new(disk))
     }
 
@@ -139,7 +139,7 @@ impl Cached {
             Ok(_) if self.0.device.shape().read_only => {
                 done(Err(Error::new(Kind::ReadOnly, "it is not written").of(self.0.device.name())));
             }
-            Ok(_) => self.0.write(Write { block, skip: 0, data, done }),
+            Ok(_) => self.0.write(BlockWrite { block, skip: 0, data, done }),
         }
         call
     }

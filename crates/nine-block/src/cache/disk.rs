@@ -5,28 +5,28 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-use super::ahead::Streams;
-use super::order::Order;
-use super::shard::{Entry, Held, Key};
-use super::trouble::Trouble;
-use super::{OWN, Shared, Write};
+use super::ahead::DeviceStreams;
+use super::order::WriteOrder;
+use super::shard::{BlockEntry, BlockKey, EntryContent};
+use super::trouble::LostBlocks;
+use super::{BlockWrite, CacheShared, OWN};
 use crate::device::{Device, Done, Io, SECTOR};
 use crate::sync::{Mutex, lock};
 
 /// A device of a cache.
-pub(super) struct Disk {
-    pub(super) shared: Arc<Shared>,
+pub(super) struct CachedDisk {
+    pub(super) shared: Arc<CacheShared>,
     number: u32,
     pub(super) device: Arc<dyn Device>,
     sectors: AtomicU64,
-    pub(super) streams: Mutex<Streams>,
-    pub(super) state: Mutex<State>,
+    pub(super) streams: Mutex<DeviceStreams>,
+    pub(super) state: Mutex<CachedDiskState>,
 }
 
 /// The state that does not belong to single blocks.
-pub(super) struct State {
-    pub(super) order: Order,
-    pub(super) trouble: Trouble,
+pub(super) struct CachedDiskState {
+    pub(super) order: WriteOrder,
+    pub(super) trouble: LostBlocks,
     /// Writes that have a slot for a dirty block but are not in the table yet.
     pub(super) coming: usize,
     /// Slots for dirty blocks at the last count: `order.len() + coming`.
@@ -34,7 +34,7 @@ pub(super) struct State {
     /// Versions of blocks beyond the first, at the last count.
     extra: usize,
     /// Writes that wait for a slot.
-    pub(super) writers: VecDeque<Write>,
+    pub(super) writers: VecDeque<BlockWrite>,
     /// Epochs up to this one are to be written.
     pub(super) up_to: u64,
     /// So many blocks are dirty that writing begins before a write must wait.
@@ -47,7 +47,7 @@ pub(super) struct State {
     pub(super) flushing: Vec<Done>,
     /// Blocks of a failed joint read, to be read one by one. Bounded by the blocks being read.
     pub(super) again: VecDeque<(u64, u64)>,
-    /// Blocks to be read ahead, bounded by [`Shared::ahead_room`].
+    /// Blocks to be read ahead, bounded by [`CacheShared::ahead_room`].
     pub(super) ahead: VecDeque<Range<u64>>,
     /// Number of read-aheads in flight.
     pub(super) aheads: usize,
@@ -56,18 +56,18 @@ pub(super) struct State {
 }
 
 /// Whether the present size of a device can be used; if not, the state of its last block.
-pub(super) enum Sight {
+pub(super) enum SizeSight {
     Clear,
     Read,
     Dirty,
 }
 
-impl Disk {
-    pub(super) fn new(shared: Arc<Shared>, number: u32, device: Arc<dyn Device>) -> Self {
-        let streams = Mutex::new(Streams::new(shared.options.ahead, shared.options.block));
-        let state = State {
-            order: Order::new(),
-            trouble: Trouble::default(),
+impl CachedDisk {
+    pub(super) fn new(shared: Arc<CacheShared>, number: u32, device: Arc<dyn Device>) -> Self {
+        let streams = Mutex::new(DeviceStreams::new(shared.options.ahead, shared.options.block));
+        let state = CachedDiskState {
+            order: WriteOrder::new(),
+            trouble: LostBlocks::default(),
             coming: 0,
             slots: 0,
             extra: 0,
@@ -107,12 +107,12 @@ impl Disk {
         ((largest / self.per_block()) as usize).max(1)
     }
 
-    pub(super) fn key(&self, block: u64) -> Key {
+    pub(super) fn key(&self, block: u64) -> BlockKey {
         (self.number, block)
     }
 
     /// Takes a slot for a dirty block, if there is one.
-    pub(super) fn take_slot(&self, state: &mut State) -> bool {
+    pub(super) fn take_slot(&self, state: &mut CachedDiskState) -> bool {
         let (pool, most) = (&self.shared.pool, self.shared.pool_most());
         let more = |taken| (taken < most).then_some(taken + 1);
         let is_own = state.slots < OWN;
@@ -127,7 +127,7 @@ impl Disk {
     }
 
     /// Updates the shared counts, and so frees slots.
-    pub(super) fn account(&self, state: &mut State) {
+    pub(super) fn account(&self, state: &mut CachedDiskState) {
         let slots = state.order.len() + state.coming;
         let extra = state.order.extra();
         let over = |slots: usize| slots.saturating_sub(OWN);
@@ -175,18 +175,18 @@ impl Disk {
 
     /// Uses the present size of the device after a look, if possible. If the device has grown, the cached last block is
     /// too short, and must leave first; it cannot while it is dirty or being read.
-    pub(super) fn sees(&self, state: &mut State) -> Sight {
+    pub(super) fn sees(&self, state: &mut CachedDiskState) -> SizeSight {
         let (now, before) = (self.device.shape().sectors, self.sectors());
         let key = self.key(before / self.per_block());
         let mut shard = lock(self.shared.shard(key));
         if now > before && !before.is_multiple_of(self.per_block()) {
             match shard.get(key) {
-                Some(Entry { held: Held::Reading(_), .. }) => return Sight::Read,
+                Some(BlockEntry { held: EntryContent::Reading(_), .. }) => return SizeSight::Read,
                 Some(entry) if entry.dirty => {
                     if state.order.oldest() > state.up_to {
                         state.up_to = state.order.seal();
                     }
-                    return Sight::Dirty;
+                    return SizeSight::Dirty;
                 }
                 Some(_) => {
                     let gone = shard.remove(key).expect("it is there, above");
@@ -197,18 +197,18 @@ impl Disk {
             }
         }
         self.sectors.store(now, Relaxed);
-        Sight::Clear
+        SizeSight::Clear
     }
 }
 
-impl Drop for Disk {
+impl Drop for CachedDisk {
     fn drop(&mut self) {
         let mut state = lock(&self.state);
         // Clean blocks are evicted when room is needed. Dirty ones would stay for ever, so mark them clean.
         for block in state.order.blocks() {
             self.clean(block);
         }
-        state.order = Order::new();
+        state.order = WriteOrder::new();
         self.account(&mut state);
         self.shared
             .ahead

@@ -43,15 +43,15 @@ use crate::sync::{Mutex, lock};
 
 pub use ahead::Ahead;
 pub use cached::Cached;
-use disk::Disk;
-use shard::{Key, Shard};
+use disk::CachedDisk;
+use shard::{BlockKey, TableShard};
 
 /// Maximum number of writes to a device in flight; further dirty blocks wait, and are combined.
 const WRITES: usize = 4;
 /// Number of dirty blocks guaranteed to each device.
 const OWN: usize = if cfg!(nine_loom) { 1 } else { 8 };
 /// Minimum number of blocks of a cache.
-const FEWEST: usize = if cfg!(nine_loom) { 8 } else { 128 };
+const CACHE_BLOCKS_MIN: usize = if cfg!(nine_loom) { 8 } else { 128 };
 
 /// The sizes and policies of a cache.
 #[derive(Clone, Copy, Debug)]
@@ -76,11 +76,11 @@ impl Default for Options {
 
 /// A cache. Cheap to clone.
 #[derive(Clone)]
-pub struct Cache(Arc<Shared>);
+pub struct Cache(Arc<CacheShared>);
 
-struct Shared {
+struct CacheShared {
     options: Options,
-    shards: Box<[Mutex<Shard>]>,
+    shards: Box<[Mutex<TableShard>]>,
     /// Maximum number of blocks.
     most: usize,
     /// Blocks in the table, and older versions of dirty blocks.
@@ -97,18 +97,18 @@ struct Shared {
     /// Blocks of the runs that share their memory.
     lent: Arc<AtomicUsize>,
     next: AtomicU32,
-    count: Count,
+    count: CacheCounters,
 }
 
 /// The shared memory of blocks that were read together. It lives until the last of them is dropped.
-struct Run {
+struct BlockRun {
     data: Bytes,
     blocks: usize,
     lent: Arc<AtomicUsize>,
 }
 
 #[derive(Default)]
-struct Count {
+struct CacheCounters {
     misses: AtomicU64,
     joined: AtomicU64,
     passed: AtomicU64,
@@ -121,14 +121,14 @@ struct Count {
 }
 
 /// An operation that waits for a block to be read.
-enum Waiter {
+enum BlockWaiter {
     Read(Done),
     /// Changes a part of the block.
-    Write(Write),
+    Write(BlockWrite),
 }
 
 /// A write of a block or a part of one.
-struct Write {
+struct BlockWrite {
     block: u64,
     /// The offset of the data in the block, in bytes.
     skip: usize,
@@ -144,9 +144,9 @@ impl Cache {
     pub fn new(options: Options) -> Self {
         let Options { block, shards, memory, .. } = options;
         assert!(block > 0 && block.is_multiple_of(SECTOR) && shards > 0, "no cache: {options:?}");
-        let most = ((memory / block) as usize).max(FEWEST);
-        let shard = || Mutex::new(Shard::new(most.div_ceil(shards)));
-        Self(Arc::new(Shared {
+        let most = ((memory / block) as usize).max(CACHE_BLOCKS_MIN);
+        let shard = || Mutex::new(TableShard::new(most.div_ceil(shards)));
+        Self(Arc::new(CacheShared {
             options,
             shards: std::iter::repeat_with(shard).take(shards).collect(),
             most,
@@ -158,7 +158,7 @@ impl Cache {
             devices: AtomicUsize::new(0),
             lent: Arc::default(),
             next: AtomicU32::new(0),
-            count: Count::default(),
+            count: CacheCounters::default(),
         }))
     }
 
@@ -173,12 +173,12 @@ impl Cache {
             return Err(Error::new(Kind::Unsupported, text).of(device.name()));
         }
         let number = self.0.next.fetch_add(1, Relaxed);
-        Ok(Cached::new(Disk::new(self.0.clone(), number, device)))
+        Ok(Cached::new(CachedDisk::new(self.0.clone(), number, device)))
     }
 
     /// Returns the counters and the present sizes.
     pub fn stats(&self) -> Stats {
-        let Shared { count, .. } = &*self.0;
+        let CacheShared { count, .. } = &*self.0;
         Stats {
             block: self.0.options.block,
             most: self.0.most as u64,
@@ -199,7 +199,7 @@ impl Cache {
     }
 }
 
-impl Shared {
+impl CacheShared {
     /// Returns the maximum number of dirty blocks. Rewrites of failed blocks may exceed it, up to twice.
     fn dirty_most(&self) -> usize {
         self.most * 3 / 8
@@ -231,20 +231,20 @@ impl Shared {
     fn lend(&self, data: &Bytes, blocks: usize) -> Option<Bytes> {
         let fits = |lent| (lent + blocks <= self.most + self.most / 4).then_some(lent + blocks);
         self.lent.fetch_update(Relaxed, Relaxed, fits).ok()?;
-        Some(Bytes::from_owner(Run { data: data.clone(), blocks, lent: self.lent.clone() }))
+        Some(Bytes::from_owner(BlockRun { data: data.clone(), blocks, lent: self.lent.clone() }))
     }
 
-    fn place(&self, (device, block): Key) -> usize {
+    fn place(&self, (device, block): BlockKey) -> usize {
         let mixed = (block ^ u64::from(device) << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         (mixed >> 32) as usize % self.shards.len()
     }
 
-    fn shard(&self, key: Key) -> &Mutex<Shard> {
+    fn shard(&self, key: BlockKey) -> &Mutex<TableShard> {
         &self.shards[self.place(key)]
     }
 
     /// Evicts blocks until the limit is met: from this block's shard, or if none can go, from the next ones.
-    fn make_room(&self, key: Key) {
+    fn make_room(&self, key: BlockKey) {
         let from = self.place(key);
         while self.held.load(Relaxed) > self.most {
             let mut shards = (from..from + self.shards.len()).map(|at| &self.shards[at % self.shards.len()]);
@@ -260,13 +260,13 @@ impl Shared {
     }
 }
 
-impl AsRef<[u8]> for Run {
+impl AsRef<[u8]> for BlockRun {
     fn as_ref(&self) -> &[u8] {
         &self.data
     }
 }
 
-impl Drop for Run {
+impl Drop for BlockRun {
     fn drop(&mut self) {
         self.lent.fetch_sub(self.blocks, Relaxed);
     }

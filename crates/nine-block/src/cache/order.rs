@@ -18,11 +18,11 @@ use bytes::Bytes;
 const DISCARDS: usize = 64;
 
 /// The dirty blocks of a device.
-pub(super) struct Order {
+pub(super) struct WriteOrder {
     /// By block: the versions that are not on the device, the oldest first; never empty.
-    blocks: BTreeMap<u64, VecDeque<Version>>,
+    blocks: BTreeMap<u64, VecDeque<DirtyVersion>>,
     /// The oldest first. The last one is open.
-    epochs: VecDeque<Epoch>,
+    epochs: VecDeque<FlushEpoch>,
     /// The number of the oldest epoch.
     oldest: u64,
     versions: usize,
@@ -35,14 +35,14 @@ pub(super) struct Order {
     hand: u64,
 }
 
-struct Version {
+struct DirtyVersion {
     epoch: u64,
     data: Bytes,
-    state: State,
+    state: DirtyState,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum DirtyState {
     Waits,
     UnderWay,
     /// In flight, and discarded since: it is removed however the write ends.
@@ -51,7 +51,7 @@ enum State {
 }
 
 #[derive(Default)]
-struct Epoch {
+struct FlushEpoch {
     /// Number of its versions.
     left: usize,
     /// Blocks that have their oldest version in this epoch, waiting to be written.
@@ -63,7 +63,7 @@ struct Epoch {
 
 /// The next operation for the device.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Work {
+pub(super) enum DeviceWork {
     /// Consecutive blocks, from this one on.
     Write(u64, Vec<Bytes>),
     /// Blocks to be discarded.
@@ -72,7 +72,7 @@ pub(super) enum Work {
 
 /// The result of a write.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum WriteEnd {
     Written,
     /// It failed, and is not retried until the block is written again.
     Failed,
@@ -80,11 +80,11 @@ pub(super) enum End {
     Back,
 }
 
-impl Order {
+impl WriteOrder {
     pub(super) fn new() -> Self {
         Self {
             blocks: BTreeMap::new(),
-            epochs: VecDeque::from([Epoch::default()]),
+            epochs: VecDeque::from([FlushEpoch::default()]),
             oldest: 1,
             versions: 0,
             failed: BTreeSet::new(),
@@ -127,15 +127,16 @@ impl Order {
         let versions = self.blocks.entry(block).or_default();
         if self.failed.remove(&block) {
             // All versions are tried again in order: the failed ones before the new one.
-            versions[0].state = State::Waits;
+            versions[0].state = DirtyState::Waits;
             self.epochs[(versions[0].epoch - self.oldest) as usize].ready.insert(block);
         }
-        if let Some(last) = versions.back_mut().filter(|last| last.epoch == now && last.state == State::Waits)
+        if let Some(last) =
+            versions.back_mut().filter(|last| last.epoch == now && last.state == DirtyState::Waits)
         {
             last.data = data;
             return false;
         }
-        versions.push_back(Version { epoch: now, data, state: State::Waits });
+        versions.push_back(DirtyVersion { epoch: now, data, state: DirtyState::Waits });
         let epoch = &mut self.epochs[(now - self.oldest) as usize];
         epoch.left += 1;
         if versions.len() == 1 {
@@ -151,7 +152,7 @@ impl Order {
         if self.open().is_empty() {
             return open - 1;
         }
-        self.epochs.push_back(Epoch::default());
+        self.epochs.push_back(FlushEpoch::default());
         self.settle();
         open
     }
@@ -166,7 +167,7 @@ impl Order {
         (now.saturating_sub(since) >= age).then(|| self.seal())
     }
 
-    fn open(&mut self) -> &mut Epoch {
+    fn open(&mut self) -> &mut FlushEpoch {
         self.epochs.back_mut().expect("the last one is open, and stays")
     }
 
@@ -175,9 +176,9 @@ impl Order {
         let blocks: Vec<u64> = self.blocks.range(range.clone()).map(|(block, _)| *block).collect();
         for block in blocks {
             let versions = self.blocks.get_mut(&block).expect("it has just been found");
-            let kept = usize::from(matches!(versions[0].state, State::UnderWay | State::Unwanted));
+            let kept = usize::from(matches!(versions[0].state, DirtyState::UnderWay | DirtyState::Unwanted));
             if kept == 1 {
-                versions[0].state = State::Unwanted;
+                versions[0].state = DirtyState::Unwanted;
             }
             for version in versions.drain(kept..) {
                 let epoch = &mut self.epochs[(version.epoch - self.oldest) as usize];
@@ -201,7 +202,7 @@ impl Order {
 
     /// Returns the next operation, for at most `most` consecutive blocks of the oldest epoch. Discards of an epoch come
     /// first, each alone, because later writes to their blocks must follow them.
-    pub(super) fn next(&mut self, most: usize) -> Option<Work> {
+    pub(super) fn next(&mut self, most: usize) -> Option<DeviceWork> {
         let epoch = self.epochs.front_mut().expect("the last one is open, and stays");
         if self.discarding {
             return None;
@@ -212,7 +213,7 @@ impl Order {
             }
             self.discarding = true;
             self.under_way = 1;
-            return Some(Work::Discard(epoch.discards.remove(0)));
+            return Some(DeviceWork::Discard(epoch.discards.remove(0)));
         }
         let found = *epoch.ready.range(self.hand..).next().or_else(|| epoch.ready.first())?;
         let mut run = found..found + 1;
@@ -231,35 +232,35 @@ impl Order {
         let take = |block| {
             epoch.ready.remove(&block);
             let version = &mut self.blocks.get_mut(&block).expect("what is ready has a version")[0];
-            version.state = State::UnderWay;
+            version.state = DirtyState::UnderWay;
             version.data.clone()
         };
-        Some(Work::Write(first, run.map(take).collect()))
+        Some(DeviceWork::Write(first, run.map(take).collect()))
     }
 
     /// Takes the result of a write of these blocks. Returns those that are clean now.
-    pub(super) fn ended(&mut self, run: Range<u64>, end: End) -> Vec<u64> {
+    pub(super) fn ended(&mut self, run: Range<u64>, end: WriteEnd) -> Vec<u64> {
         self.under_way -= 1;
         let mut clean = Vec::new();
         for block in run {
             let versions = self.blocks.get_mut(&block).expect("what is on its way stays");
             let end = match versions[0].state {
-                State::UnderWay => end,
-                State::Unwanted => End::Written,
+                DirtyState::UnderWay => end,
+                DirtyState::Unwanted => WriteEnd::Written,
                 _ => panic!("a write of block {block} ended that was not under way"),
             };
             match end {
-                End::Written => {
+                WriteEnd::Written => {
                     let written = versions.pop_front().expect("it was there above");
                     self.epochs[(written.epoch - self.oldest) as usize].left -= 1;
                     self.versions -= 1;
                 }
-                End::Failed => {
-                    versions[0].state = State::Failed;
+                WriteEnd::Failed => {
+                    versions[0].state = DirtyState::Failed;
                     self.failed.insert(block);
                     continue;
                 }
-                End::Back => versions[0].state = State::Waits,
+                WriteEnd::Back => versions[0].state = DirtyState::Waits,
             }
             match versions.front() {
                 Some(next) => drop(self.epochs[(next.epoch - self.oldest) as usize].ready.insert(block)),
@@ -294,7 +295,7 @@ impl Order {
     }
 }
 
-impl Epoch {
+impl FlushEpoch {
     fn is_empty(&self) -> bool {
         self.left == 0 && self.discards.is_empty()
     }
@@ -308,13 +309,13 @@ mod tests {
         Bytes::from_static(text.as_bytes())
     }
 
-    fn write(at: u64, blocks: &[&'static str]) -> Option<Work> {
-        Some(Work::Write(at, blocks.iter().copied().map(data).collect()))
+    fn write(at: u64, blocks: &[&'static str]) -> Option<DeviceWork> {
+        Some(DeviceWork::Write(at, blocks.iter().copied().map(data).collect()))
     }
 
     #[test]
     fn neighbours_go_together_up_to_the_most() {
-        let mut order = Order::new();
+        let mut order = WriteOrder::new();
         for block in [5, 3, 9, 4, 6] {
             assert!(order.put(block, data("x")));
         }
@@ -322,13 +323,13 @@ mod tests {
         assert_eq!(order.next(3), write(6, &["x"]));
         assert_eq!(order.next(3), write(9, &["x"]));
         assert_eq!(order.next(3), None);
-        assert_eq!(order.ended(3..6, End::Written), [3, 4, 5]);
+        assert_eq!(order.ended(3..6, WriteEnd::Written), [3, 4, 5]);
         assert_eq!(order.len(), 2);
     }
 
     #[test]
     fn a_block_written_again_before_it_goes_goes_once() {
-        let mut order = Order::new();
+        let mut order = WriteOrder::new();
         assert!(order.put(1, data("a")));
         assert!(!order.put(1, data("b")));
         assert_eq!(order.next(9), write(1, &["b"]));
@@ -336,20 +337,20 @@ mod tests {
 
     #[test]
     fn a_block_written_again_while_it_goes_goes_again() {
-        let mut order = Order::new();
+        let mut order = WriteOrder::new();
         order.put(1, data("a"));
         order.next(9);
         assert!(order.put(1, data("b")));
         assert!(!order.put(1, data("c")));
         assert_eq!(order.next(9), None, "one version at a time");
-        assert_eq!(order.ended(1..2, End::Written), []);
+        assert_eq!(order.ended(1..2, WriteEnd::Written), []);
         assert_eq!(order.next(9), write(1, &["c"]));
-        assert_eq!(order.ended(1..2, End::Written), [1]);
+        assert_eq!(order.ended(1..2, WriteEnd::Written), [1]);
     }
 
     #[test]
     fn nothing_passes_a_barrier() {
-        let mut order = Order::new();
+        let mut order = WriteOrder::new();
         order.put(1, data("a"));
         order.put(2, data("b"));
         assert_eq!(order.seal(), 1);
@@ -357,11 +358,11 @@ mod tests {
         order.put(1, data("c"));
         order.put(3, data("d"));
         assert_eq!(order.next(1), write(1, &["a"]));
-        assert_eq!(order.ended(1..2, End::Written), []);
+        assert_eq!(order.ended(1..2, WriteEnd::Written), []);
         assert_eq!(order.next(9), write(2, &["b"]));
         assert_eq!(order.next(9), None);
         assert_eq!(order.oldest(), 1);
-        order.ended(2..3, End::Written);
+        order.ended(2..3, WriteEnd::Written);
         assert_eq!(order.oldest(), 2);
         assert_eq!(order.next(9), write(3, &["d"]));
         assert_eq!(order.next(9), write(1, &["c"]));
@@ -369,32 +370,32 @@ mod tests {
 
     #[test]
     fn what_failed_holds_up_what_is_behind_until_it_is_written_again() {
-        let mut order = Order::new();
+        let mut order = WriteOrder::new();
         order.put(1, data("a"));
         order.seal();
         order.put(2, data("b"));
         order.next(9);
-        order.ended(1..2, End::Failed);
+        order.ended(1..2, WriteEnd::Failed);
         assert!(order.is_stuck() && order.failed().contains(&1));
         assert_eq!(order.next(9), None);
         assert!(order.put(1, data("c")));
         assert!(!order.is_stuck());
         assert_eq!(order.next(9), write(1, &["a"]));
-        order.ended(1..2, End::Written);
+        order.ended(1..2, WriteEnd::Written);
         assert_eq!(order.next(9), write(1, &["c", "b"]));
     }
 
     #[test]
     fn discards_go_behind_what_is_under_way_and_before_what_is_written_since() {
-        let mut order = Order::new();
+        let mut order = WriteOrder::new();
         order.put(1, data("a"));
         order.put(7, data("b"));
         order.next(1);
         order.discard(0..4);
         order.put(1, data("c"));
         assert_eq!(order.next(9), None);
-        order.ended(1..2, End::Written);
-        assert_eq!(order.next(9), Some(Work::Discard(0..4)));
+        order.ended(1..2, WriteEnd::Written);
+        assert_eq!(order.next(9), Some(DeviceWork::Discard(0..4)));
         assert_eq!(order.next(9), None);
         order.discarded();
         assert_eq!(order.next(9), write(7, &["b"]));
@@ -403,7 +404,7 @@ mod tests {
 
     #[test]
     fn an_epoch_is_sealed_by_its_age() {
-        let mut order = Order::new();
+        let mut order = WriteOrder::new();
         let (at, age) = (Duration::from_secs, Duration::from_secs(5));
         assert_eq!(order.seal_older(at(1), age), None);
         order.put(1, data("a"));

@@ -9,15 +9,15 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::Bytes;
 
-use super::Waiter;
+use super::BlockWaiter;
 use super::ahead::Ahead;
-use super::disk::Disk;
-use super::shard::{Entry, Held};
+use super::disk::CachedDisk;
+use super::shard::{BlockEntry, EntryContent};
 use crate::device::{Done, Io, SECTOR};
 use crate::error::{Kind, Result};
 use crate::sync::lock;
 
-impl Disk {
+impl CachedDisk {
     /// Returns a block that is in the cache.
     pub(super) fn hit(self: &Arc<Self>, block: u64) -> Option<Bytes> {
         let (data, ahead) = self.glance(block)?;
@@ -31,7 +31,7 @@ impl Disk {
     pub(super) fn glance(self: &Arc<Self>, block: u64) -> Option<(Bytes, bool)> {
         let mut shard = lock(self.shared.shard(self.key(block)));
         let (entry, ahead) = shard.wanted(self.key(block))?;
-        let Held::Data(data) = &entry.held else {
+        let EntryContent::Data(data) = &entry.held else {
             entry.ahead = ahead;
             return None;
         };
@@ -47,20 +47,20 @@ impl Disk {
 
     /// Reads blocks: cached ones at once, missing ones in as few reads as possible.
     pub(super) fn fetch(self: &Arc<Self>, blocks: Range<u64>, mut done: impl FnMut(u64) -> Done) {
-        let (mut runs, mut told) = (Runs::new(self.run_most()), Vec::new());
+        let (mut runs, mut told) = (ReadRuns::new(self.run_most()), Vec::new());
         let (mut used, mut missing) = (false, false);
         for block in blocks.clone() {
             let key = self.key(block);
             let mut shard = lock(self.shared.shard(key));
             let count = &self.shared.count;
             match shard.wanted(key) {
-                Some((Entry { held: Held::Data(data), .. }, ahead)) => {
+                Some((BlockEntry { held: EntryContent::Data(data), .. }, ahead)) => {
                     told.push((done(block), data.clone()));
                     shard.hits += 1;
                     used |= ahead && self.used_ahead();
                 }
-                Some((Entry { held: Held::Reading(waiters), .. }, ahead)) => {
-                    waiters.push(Waiter::Read(done(block)));
+                Some((BlockEntry { held: EntryContent::Reading(waiters), .. }, ahead)) => {
+                    waiters.push(BlockWaiter::Read(done(block)));
                     count.joined.fetch_add(1, Relaxed);
                     used |= ahead && self.used_ahead();
                 }
@@ -75,7 +75,12 @@ impl Disk {
                         self.device.submit(Io::read(block * self.per_block(), count, done(block)));
                         continue;
                     }
-                    let id = shard.insert(key, Held::Reading(vec![Waiter::Read(done(block))]), false, false);
+                    let id = shard.insert(
+                        key,
+                        EntryContent::Reading(vec![BlockWaiter::Read(done(block))]),
+                        false,
+                        false,
+                    );
                     self.shared.held.fetch_add(1, Relaxed);
                     runs.push(block, id);
                 }
@@ -99,22 +104,24 @@ impl Disk {
         match shard.get(key) {
             // A concurrent write through the cache takes precedence.
             Some(entry) if entry.dirty => {}
-            Some(Entry { held: Held::Reading(waiters), .. })
-                if waiters.iter().any(|waiter| matches!(waiter, Waiter::Write(_))) => {}
+            Some(BlockEntry { held: EntryContent::Reading(waiters), .. })
+                if waiters.iter().any(|waiter| matches!(waiter, BlockWaiter::Write(_))) => {}
             Some(entry) => {
-                if let Held::Reading(waiters) = std::mem::replace(&mut entry.held, Held::Data(data.clone())) {
+                if let EntryContent::Reading(waiters) =
+                    std::mem::replace(&mut entry.held, EntryContent::Data(data.clone()))
+                {
                     readers = waiters;
                 }
             }
             None => {
-                shard.insert(key, Held::Data(data.clone()), false, false);
+                shard.insert(key, EntryContent::Data(data.clone()), false, false);
                 self.shared.held.fetch_add(1, Relaxed);
             }
         }
         drop(shard);
         self.shared.make_room(key);
         for waiter in readers {
-            if let Waiter::Read(done) = waiter {
+            if let BlockWaiter::Read(done) = waiter {
                 done(Ok(data.clone()));
             }
         }
@@ -125,9 +132,9 @@ impl Disk {
     pub(super) fn forget(&self, block: u64) {
         let key = self.key(block);
         let mut shard = lock(self.shared.shard(key));
-        let can_go = |entry: &mut Entry| match &entry.held {
-            Held::Data(_) => !entry.dirty,
-            Held::Reading(waiters) => waiters.is_empty(),
+        let can_go = |entry: &mut BlockEntry| match &entry.held {
+            EntryContent::Data(_) => !entry.dirty,
+            EntryContent::Reading(waiters) => waiters.is_empty(),
         };
         if shard.get(key).is_some_and(can_go) {
             let gone = shard.remove(key).expect("it is there, above");
@@ -192,7 +199,7 @@ impl Disk {
                 from = range.start;
                 continue;
             }
-            ids.push(shard.insert(key, Held::Reading(Vec::new()), false, true));
+            ids.push(shard.insert(key, EntryContent::Reading(Vec::new()), false, true));
             self.shared.held.fetch_add(1, Relaxed);
             self.shared.count.ahead.fetch_add(1, Relaxed);
             drop(shard);
@@ -248,7 +255,7 @@ impl Disk {
         let mut shard = lock(self.shared.shard(key));
         // The block may have been overwritten, or its entry replaced.
         let Some(entry) = shard.get(key).filter(|entry| entry.id == id) else { return };
-        let Held::Reading(waiters) = &mut entry.held else { return };
+        let EntryContent::Reading(waiters) = &mut entry.held else { return };
         let waiters = std::mem::take(waiters);
         let mut told: Vec<(Done, Result<Bytes>)> = Vec::new();
         let mut readers = Vec::new();
@@ -256,8 +263,8 @@ impl Disk {
         let mut changed = None;
         for waiter in waiters {
             match waiter {
-                Waiter::Read(done) => readers.push(done),
-                Waiter::Write(write) => {
+                BlockWaiter::Read(done) => readers.push(done),
+                BlockWaiter::Write(write) => {
                     state.coming -= 1;
                     let result = now.clone().and_then(|data| self.patch(&data, &write));
                     if let Ok(data) = &result {
@@ -289,9 +296,9 @@ impl Disk {
 }
 
 /// Runs of consecutive blocks, with the ids of their entries.
-struct Runs(Vec<(u64, Vec<u64>)>, usize);
+struct ReadRuns(Vec<(u64, Vec<u64>)>, usize);
 
-impl Runs {
+impl ReadRuns {
     fn new(most: usize) -> Self {
         Self(Vec::new(), most)
     }

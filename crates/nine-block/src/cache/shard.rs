@@ -13,36 +13,36 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use super::Waiter;
+use super::BlockWaiter;
 
 /// The number of the device, and the block.
-pub(super) type Key = (u32, u64);
+pub(super) type BlockKey = (u32, u64);
 
 /// Maximum count of uses.
 const USES: u8 = 3;
 
 /// A shard of the table.
-pub(super) struct Shard {
-    entries: HashMap<Key, Entry>,
+pub(super) struct TableShard {
+    entries: HashMap<BlockKey, BlockEntry>,
     /// New blocks: a tenth.
-    small: VecDeque<(Key, u64)>,
+    small: VecDeque<(BlockKey, u64)>,
     /// Blocks that were used again.
-    main: VecDeque<(Key, u64)>,
+    main: VecDeque<(BlockKey, u64)>,
     /// Keys that recently left `small`, without their data. If a block comes back from here it goes to `main`. At most
     /// `share`.
-    ghosts: HashSet<Key>,
-    ghost_order: VecDeque<Key>,
+    ghosts: HashSet<BlockKey>,
+    ghost_order: VecDeque<BlockKey>,
     /// The shard's share of blocks, if they are distributed evenly.
     share: usize,
     next: u64,
     /// The block used last. Using it again at once counts as the same use, because a reader may read a block in pieces.
-    last: Option<Key>,
+    last: Option<BlockKey>,
     pub(super) hits: u64,
 }
 
 /// A block that is in the cache, or is being read.
-pub(super) struct Entry {
-    pub(super) held: Held,
+pub(super) struct BlockEntry {
+    pub(super) held: EntryContent,
     /// Differs from the block on the device.
     pub(super) dirty: bool,
     /// Read ahead, and not used yet.
@@ -56,10 +56,10 @@ pub(super) struct Entry {
     lent: bool,
 }
 
-impl Entry {
+impl BlockEntry {
     /// Sets the data that was read. A block in `main` gets its own memory, so that it does not keep its neighbours'.
     pub(super) fn fill(&mut self, data: Bytes, lent: bool) {
-        self.held = Held::Data(data);
+        self.held = EntryContent::Data(data);
         self.lent = lent;
         if self.stays {
             self.own();
@@ -67,7 +67,7 @@ impl Entry {
     }
 
     fn own(&mut self) {
-        if let Held::Data(data) = &mut self.held
+        if let EntryContent::Data(data) = &mut self.held
             && std::mem::take(&mut self.lent)
         {
             *data = Bytes::copy_from_slice(data);
@@ -75,13 +75,13 @@ impl Entry {
     }
 }
 
-pub(super) enum Held {
+pub(super) enum EntryContent {
     Data(Bytes),
     /// Being read; the operations that wait for it.
-    Reading(Vec<Waiter>),
+    Reading(Vec<BlockWaiter>),
 }
 
-impl Shard {
+impl TableShard {
     pub(super) fn new(share: usize) -> Self {
         Self {
             entries: HashMap::new(),
@@ -97,7 +97,7 @@ impl Shard {
     }
 
     /// Returns the entry of a block that is used, and whether it was read ahead for that.
-    pub(super) fn wanted(&mut self, key: Key) -> Option<(&mut Entry, bool)> {
+    pub(super) fn wanted(&mut self, key: BlockKey) -> Option<(&mut BlockEntry, bool)> {
         let again = self.last.replace(key) == Some(key);
         let entry = self.entries.get_mut(&key)?;
         let ahead = std::mem::take(&mut entry.ahead);
@@ -108,16 +108,16 @@ impl Shard {
     }
 
     /// Returns an entry without counting a use.
-    pub(super) fn get(&mut self, key: Key) -> Option<&mut Entry> {
+    pub(super) fn get(&mut self, key: BlockKey) -> Option<&mut BlockEntry> {
         self.entries.get_mut(&key)
     }
 
     /// Inserts a block that is not there. Returns the id of its entry.
-    pub(super) fn insert(&mut self, key: Key, held: Held, dirty: bool, ahead: bool) -> u64 {
+    pub(super) fn insert(&mut self, key: BlockKey, held: EntryContent, dirty: bool, ahead: bool) -> u64 {
         self.next += 1;
         let id = self.next;
         let stays = self.ghosts.remove(&key);
-        let entry = Entry { held, dirty, ahead, id, uses: 0, stays, lent: false };
+        let entry = BlockEntry { held, dirty, ahead, id, uses: 0, stays, lent: false };
         let before = self.entries.insert(key, entry);
         assert!(before.is_none(), "a block was inserted that is here");
         match stays {
@@ -127,20 +127,20 @@ impl Shard {
         // Removed entries are still in the queues.
         if self.small.len() + self.main.len() > 2 * self.entries.len() + 64 {
             let entries = &self.entries;
-            let is_here = |(key, id): &(Key, u64)| entries.get(key).is_some_and(|entry| entry.id == *id);
+            let is_here = |(key, id): &(BlockKey, u64)| entries.get(key).is_some_and(|entry| entry.id == *id);
             self.small.retain(is_here);
             self.main.retain(is_here);
         }
         id
     }
 
-    pub(super) fn remove(&mut self, key: Key) -> Option<Entry> {
+    pub(super) fn remove(&mut self, key: BlockKey) -> Option<BlockEntry> {
         self.entries.remove(&key)
     }
 
     /// Returns the blocks of a device in this range that have data.
     pub(super) fn among(&self, device: u32, range: &Range<u64>) -> Vec<u64> {
-        let is_data = |entry: &Entry| matches!(entry.held, Held::Data(_));
+        let is_data = |entry: &BlockEntry| matches!(entry.held, EntryContent::Data(_));
         let here = self
             .entries
             .iter()
@@ -149,7 +149,7 @@ impl Shard {
     }
 
     /// Evicts a block. `None`: all must stay.
-    pub(super) fn evict(&mut self) -> Option<Entry> {
+    pub(super) fn evict(&mut self) -> Option<BlockEntry> {
         // Each block is visited once in `small`, and in `main` once for each use.
         let mut looks = (self.small.len() + self.main.len()) * (usize::from(USES) + 2);
         while looks > 0 {
@@ -157,7 +157,7 @@ impl Shard {
             let from_small = self.small.len() > self.share / 10 || self.main.is_empty();
             let (key, id) = if from_small { self.small.pop_front() } else { self.main.pop_front() }?;
             let Some(entry) = self.entries.get_mut(&key).filter(|entry| entry.id == id) else { continue };
-            let stays = if entry.dirty || matches!(entry.held, Held::Reading(_)) {
+            let stays = if entry.dirty || matches!(entry.held, EntryContent::Reading(_)) {
                 true
             } else if from_small {
                 std::mem::take(&mut entry.uses) > 1
@@ -180,7 +180,7 @@ impl Shard {
         None
     }
 
-    fn remember(&mut self, key: Key) {
+    fn remember(&mut self, key: BlockKey) {
         if self.ghosts.insert(key) {
             self.ghost_order.push_back(key);
         }
@@ -195,12 +195,12 @@ impl Shard {
 mod tests {
     use super::*;
 
-    fn data() -> Held {
-        Held::Data(Bytes::from_static(b"x"))
+    fn data() -> EntryContent {
+        EntryContent::Data(Bytes::from_static(b"x"))
     }
 
     /// Reads blocks. Returns how many were in the shard.
-    fn read(shard: &mut Shard, blocks: impl IntoIterator<Item = u64>) -> usize {
+    fn read(shard: &mut TableShard, blocks: impl IntoIterator<Item = u64>) -> usize {
         let mut here = 0;
         for block in blocks {
             if shard.wanted((0, block)).is_some() {
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn a_scan_leaves_alone_what_was_wanted_again() {
-        let mut shard = Shard::new(100);
+        let mut shard = TableShard::new(100);
         read(&mut shard, (0..200).map(|n| n % 50));
         assert_eq!(read(&mut shard, 1000..2000), 0);
         assert_eq!(read(&mut shard, 0..50), 50);
@@ -225,16 +225,16 @@ mod tests {
 
     #[test]
     fn a_block_read_in_pieces_was_used_once() {
-        let mut shard = Shard::new(10);
+        let mut shard = TableShard::new(10);
         read(&mut shard, (0..1600).map(|n| n / 16));
         assert_eq!(shard.main.len(), 0);
     }
 
     #[test]
     fn what_must_stay_stays() {
-        let mut shard = Shard::new(10);
+        let mut shard = TableShard::new(10);
         for block in 0..10 {
-            let held = if block % 2 == 0 { Held::Reading(Vec::new()) } else { data() };
+            let held = if block % 2 == 0 { EntryContent::Reading(Vec::new()) } else { data() };
             shard.insert((0, block), held, block % 4 == 1, false);
         }
         assert!(shard.evict().is_some() && shard.evict().is_some());
@@ -246,7 +246,7 @@ mod tests {
 
     #[test]
     fn the_queues_do_not_grow_with_what_is_removed() {
-        let mut shard = Shard::new(10);
+        let mut shard = TableShard::new(10);
         for block in 0..10_000 {
             shard.insert((0, block), data(), true, false);
             assert!(shard.remove((0, block)).is_some());

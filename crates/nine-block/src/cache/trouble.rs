@@ -15,13 +15,13 @@ const REMEMBERED: usize = 1 << 16;
 
 /// The blocks that may be lost on a device.
 #[derive(Default)]
-pub(super) struct Trouble {
+pub(super) struct LostBlocks {
     /// Written since the last flush began.
-    written: Blocks,
+    written: BlockSet,
     /// Written before the flush in progress.
-    at_flush: Blocks,
+    at_flush: BlockSet,
     /// Written before a flush that failed.
-    lost: Blocks,
+    lost: BlockSet,
     /// The error that the next flush must report.
     untold: Option<Error>,
     /// The device is reserved, busy or full; nothing is written.
@@ -29,13 +29,13 @@ pub(super) struct Trouble {
 }
 
 #[derive(Default)]
-struct Blocks {
+struct BlockSet {
     some: BTreeSet<u64>,
     /// And others that are not remembered.
     more: bool,
 }
 
-impl Trouble {
+impl LostBlocks {
     /// Records a completed write. A flush in progress may have begun before it and does not cover it; if that flush
     /// fails, these blocks are lost too.
     pub(super) fn wrote(&mut self, blocks: Range<u64>) {
@@ -113,7 +113,7 @@ impl Trouble {
     }
 }
 
-impl Blocks {
+impl BlockSet {
     fn add_all(&mut self, other: Self) {
         self.more |= other.more;
         other.some.into_iter().for_each(|block| self.add(block));
@@ -132,18 +132,18 @@ impl Blocks {
 mod tests {
     use super::*;
 
-    fn verdict(trouble: &mut Trouble) -> Option<Kind> {
+    fn verdict(trouble: &mut LostBlocks) -> Option<Kind> {
         trouble.verdict(&BTreeSet::new(), "x").err().map(|error| error.kind)
     }
 
-    fn flush(trouble: &mut Trouble, ok: bool) {
+    fn flush(trouble: &mut LostBlocks, ok: bool) {
         trouble.flush_begins();
         trouble.flush_ended(&if ok { Ok(bytes::Bytes::new()) } else { Err(Error::new(Kind::Failed, "no")) });
     }
 
     #[test]
     fn what_a_failed_flush_was_to_keep_must_be_written_again() {
-        let mut trouble = Trouble::default();
+        let mut trouble = LostBlocks::default();
         trouble.wrote(1..3);
         flush(&mut trouble, true);
         trouble.wrote(7..9);
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn what_is_written_while_a_flush_fails_is_lost_with_the_rest() {
-        let mut trouble = Trouble::default();
+        let mut trouble = LostBlocks::default();
         trouble.wrote(1..3);
         trouble.flush_begins();
         trouble.wrote(2..5);
@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn a_flush_that_was_not_done_is_no_loss_and_no_promise() {
         for kind in [Kind::Reserved, Kind::Busy] {
-            let mut trouble = Trouble::default();
+            let mut trouble = LostBlocks::default();
             trouble.wrote(1..3);
             trouble.flush_begins();
             trouble.flush_ended(&Err(Error::new(kind, "later")));
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn an_error_is_told_once() {
-        let mut trouble = Trouble::default();
+        let mut trouble = LostBlocks::default();
         trouble.failed(&Error::new(Kind::Down, "away"));
         trouble.failed(&Error::new(Kind::Failed, "again"));
         assert_eq!(verdict(&mut trouble), Some(Kind::Down));
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn more_than_can_be_remembered_is_lost_for_good() {
-        let mut trouble = Trouble::default();
+        let mut trouble = LostBlocks::default();
         trouble.wrote(0..REMEMBERED as u64 + 1);
         flush(&mut trouble, false);
         trouble.wrote(0..REMEMBERED as u64 + 1);

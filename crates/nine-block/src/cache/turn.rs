@@ -10,26 +10,26 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::{Bytes, BytesMut};
 
-use super::disk::{Disk, Sight, State};
-use super::order::Work;
-use super::shard::Held;
-use super::{WRITES, Write};
+use super::disk::{CachedDisk, CachedDiskState, SizeSight};
+use super::order::DeviceWork;
+use super::shard::EntryContent;
+use super::{BlockWrite, WRITES};
 use crate::device::{Done, Io, Op};
 use crate::error::{Error, Kind, Result};
 use crate::sync::lock;
 
 /// A step, which is run without a lock.
-enum Turn {
+enum CacheStep {
     ReadAgain(u64, u64),
-    Apply(Write),
-    Device(Work),
+    Apply(BlockWrite),
+    Device(DeviceWork),
     Flush,
     Ahead(Range<u64>),
     Tell(Vec<(Done, Result<Bytes>)>),
     Seen(Vec<(Io, Result<Bytes>)>),
 }
 
-impl Disk {
+impl CachedDisk {
     /// Runs the steps, unless another thread does.
     pub(super) fn run(self: &Arc<Self>) {
         let mut state = lock(&self.state);
@@ -49,9 +49,9 @@ impl Disk {
     }
 
     /// Chooses the next step. Only this function does.
-    fn next(&self, state: &mut State) -> Option<Turn> {
+    fn next(&self, state: &mut CachedDiskState) -> Option<CacheStep> {
         if let Some((block, id)) = state.again.pop_front() {
-            return Some(Turn::ReadAgain(block, id));
+            return Some(CacheStep::ReadAgain(block, id));
         }
         let is_stopped = state.trouble.stopped.is_some();
         if !is_stopped
@@ -59,7 +59,7 @@ impl Disk {
             && self.take_slot(state)
             && let Some(write) = state.writers.pop_front()
         {
-            return Some(Turn::Apply(write));
+            return Some(CacheStep::Apply(write));
         }
         let is_hopeless = self.is_hopeless(state);
         if !state.looks.is_empty()
@@ -68,7 +68,7 @@ impl Disk {
             return Some(turn);
         }
         if is_hopeless && (!state.writers.is_empty() || !state.flushes.is_empty()) {
-            return Some(Turn::Tell(self.hopeless(state)));
+            return Some(CacheStep::Tell(self.hopeless(state)));
         }
         if let Some(turn) = self.next_flush(state) {
             return Some(turn);
@@ -79,34 +79,34 @@ impl Disk {
             && state.order.under_way() < WRITES
             && let Some(work) = state.order.next(self.run_most())
         {
-            return Some(Turn::Device(work));
+            return Some(CacheStep::Device(work));
         }
         if state.aheads < self.shared.options.ahead.at_once()
             && let Some(range) = state.ahead.pop_front()
         {
             state.aheads += 1;
-            return Some(Turn::Ahead(range));
+            return Some(CacheStep::Ahead(range));
         }
         None
     }
 
     /// Returns whether nothing can be written any more.
-    fn is_hopeless(&self, state: &State) -> bool {
+    fn is_hopeless(&self, state: &CachedDiskState) -> bool {
         state.trouble.stopped.is_some() && state.order.under_way() == 0 || state.order.is_stuck()
     }
 
     /// Answers the looks, if the new size can be used, or never can.
-    fn seen(&self, state: &mut State, is_hopeless: bool) -> Option<Turn> {
+    fn seen(&self, state: &mut CachedDiskState, is_hopeless: bool) -> Option<CacheStep> {
         let result = match self.sees(state) {
-            Sight::Clear => Ok(Bytes::new()),
-            Sight::Dirty if is_hopeless => {
+            SizeSight::Clear => Ok(Bytes::new()),
+            SizeSight::Dirty if is_hopeless => {
                 let text = "its last block could not be written: it is seen as large as it was";
                 Err(state.trouble.stopped.clone().unwrap_or_else(|| self.poisoned(text)))
             }
             _ => return None,
         };
         let looks = std::mem::take(&mut state.looks).into_iter();
-        Some(Turn::Seen(looks.map(|io| (io, result.clone())).collect()))
+        Some(CacheStep::Seen(looks.map(|io| (io, result.clone())).collect()))
     }
 
     fn poisoned(&self, text: &str) -> Error {
@@ -114,7 +114,7 @@ impl Disk {
     }
 
     /// Fails the operations that wait in vain.
-    fn hopeless(&self, state: &mut State) -> Vec<(Done, Result<Bytes>)> {
+    fn hopeless(&self, state: &mut CachedDiskState) -> Vec<(Done, Result<Bytes>)> {
         let mut told = Vec::new();
         for (_, done) in std::mem::take(&mut state.flushes) {
             // Blocks have failed, or writing is stopped, so this is an error.
@@ -128,32 +128,32 @@ impl Disk {
         told
     }
 
-    fn verdict(&self, state: &mut State) -> Result<()> {
+    fn verdict(&self, state: &mut CachedDiskState) -> Result<()> {
         state.trouble.verdict(state.order.failed(), &self.device.name())
     }
 
     /// Flushes the device for all flushes that have their writes on it.
-    fn next_flush(&self, state: &mut State) -> Option<Turn> {
+    fn next_flush(&self, state: &mut CachedDiskState) -> Option<CacheStep> {
         let oldest = state.order.oldest();
         if !state.flushing.is_empty() || state.flushes.front()?.0 >= oldest {
             return None;
         }
         if let Err(error) = self.verdict(state) {
             let (_, done) = state.flushes.pop_front()?;
-            return Some(Turn::Tell(vec![(done, Err(error))]));
+            return Some(CacheStep::Tell(vec![(done, Err(error))]));
         }
         let ready = state.flushes.partition_point(|(epoch, _)| *epoch < oldest);
         state.flushing = state.flushes.drain(..ready).map(|(_, done)| done).collect();
         state.trouble.flush_begins();
-        Some(Turn::Flush)
+        Some(CacheStep::Flush)
     }
 
-    fn take(self: &Arc<Self>, turn: Turn) {
+    fn take(self: &Arc<Self>, turn: CacheStep) {
         match turn {
-            Turn::ReadAgain(block, id) => self.read_again(block, id),
-            Turn::Apply(write) => self.apply(write),
-            Turn::Device(Work::Write(first, blocks)) => self.write_back(first, blocks),
-            Turn::Device(Work::Discard(blocks)) => {
+            CacheStep::ReadAgain(block, id) => self.read_again(block, id),
+            CacheStep::Apply(write) => self.apply(write),
+            CacheStep::Device(DeviceWork::Write(first, blocks)) => self.write_back(first, blocks),
+            CacheStep::Device(DeviceWork::Discard(blocks)) => {
                 let (disk, per_block) = (self.clone(), self.per_block());
                 let at = blocks.start * per_block;
                 let count = (blocks.end * per_block).min(self.sectors()).saturating_sub(at);
@@ -163,7 +163,7 @@ impl Disk {
                     disk.run();
                 }));
             }
-            Turn::Flush => {
+            CacheStep::Flush => {
                 let disk = self.clone();
                 self.device.submit(Io::other(Op::Flush, 0, 0, move |result| {
                     let mut state = lock(&disk.state);
@@ -174,14 +174,14 @@ impl Disk {
                     disk.run();
                 }));
             }
-            Turn::Ahead(range) => {
+            CacheStep::Ahead(range) => {
                 let rest = self.begin_ahead(range);
                 if !rest.is_empty() {
                     lock(&self.state).ahead.push_front(rest);
                 }
             }
-            Turn::Tell(told) => told.into_iter().for_each(|(done, result)| done(result)),
-            Turn::Seen(told) => told.into_iter().for_each(|(io, result)| io.end(result)),
+            CacheStep::Tell(told) => told.into_iter().for_each(|(done, result)| done(result)),
+            CacheStep::Seen(told) => told.into_iter().for_each(|(io, result)| io.end(result)),
         }
     }
 
@@ -208,8 +208,8 @@ impl Disk {
         let key = self.key(block);
         let mut shard = lock(self.shared.shard(key));
         let is_wanted = shard.get(key).filter(|entry| entry.id == id).and_then(|entry| match &entry.held {
-            Held::Reading(waiters) => Some(!waiters.is_empty()),
-            Held::Data(_) => None,
+            EntryContent::Reading(waiters) => Some(!waiters.is_empty()),
+            EntryContent::Data(_) => None,
         });
         if is_wanted == Some(false) {
             let gone = shard.remove(key).expect("it is there, above");

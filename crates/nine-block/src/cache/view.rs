@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 
 use super::cached::Cached;
-use super::{Write, disk::Disk};
+use super::{BlockWrite, disk::CachedDisk};
 use crate::device::{Device, Done, Io, Op, SECTOR, Shape};
 use crate::error::{Error, Kind, Result};
 use crate::owner::SectorOwner;
@@ -92,11 +92,11 @@ impl Device for Cached {
 }
 
 /// Returns the blocks that contain the sectors of an operation.
-fn blocks(disk: &Disk, io: &Io) -> Range<u64> {
+fn blocks(disk: &CachedDisk, io: &Io) -> Range<u64> {
     io.at / disk.per_block()..io.end_at().div_ceil(disk.per_block())
 }
 
-fn read(disk: &Arc<Disk>, io: Io) {
+fn read(disk: &Arc<CachedDisk>, io: Io) {
     let blocks = blocks(disk, &io);
     let skip = ((io.at - blocks.start * disk.per_block()) * SECTOR) as usize;
     let wanted = io.bytes();
@@ -105,7 +105,7 @@ fn read(disk: &Arc<Disk>, io: Io) {
     {
         return io.end(cut(data, skip, wanted));
     }
-    let parts = Parts::new(io, blocks.clone(), move |parts| {
+    let parts = SplitOperation::new(io, blocks.clone(), move |parts| {
         let [part] = &parts[..] else {
             let mut all = BytesMut::with_capacity(wanted + skip);
             parts.iter().for_each(|part| all.extend_from_slice(part));
@@ -124,10 +124,10 @@ fn cut(data: Bytes, skip: usize, len: usize) -> Result<Bytes> {
     }
 }
 
-fn write(disk: &Arc<Disk>, io: Io) {
+fn write(disk: &Arc<CachedDisk>, io: Io) {
     let (blocks, at, data) = (blocks(disk, &io), io.at, io.data.clone());
     let is_one = blocks.end - blocks.start == 1;
-    let parts = Parts::new(io, blocks.clone(), |_| Ok(Bytes::new()));
+    let parts = SplitOperation::new(io, blocks.clone(), |_| Ok(Bytes::new()));
     for block in blocks {
         let first = block * disk.per_block();
         let from = first.max(at);
@@ -135,13 +135,18 @@ fn write(disk: &Arc<Disk>, io: Io) {
         let data = data.slice(((from - at) * SECTOR) as usize..((to - at) * SECTOR) as usize);
         // A cached block must not keep the memory of its neighbours.
         let data = if is_one { data } else { Bytes::copy_from_slice(&data) };
-        disk.write(Write { block, skip: ((from - first) * SECTOR) as usize, data, done: parts.done(block) });
+        disk.write(BlockWrite {
+            block,
+            skip: ((from - first) * SECTOR) as usize,
+            data,
+            done: parts.done(block),
+        });
     }
 }
 
 /// Discards whole blocks only; it is a hint. It ends before the device is told, which happens after all writes before a
 /// barrier.
-fn discard(disk: &Arc<Disk>, io: Io) {
+fn discard(disk: &Arc<CachedDisk>, io: Io) {
     let from = io.at.div_ceil(disk.per_block());
     let to = match io.end_at() == disk.sectors() {
         true => io.end_at().div_ceil(disk.per_block()),
@@ -155,12 +160,12 @@ fn discard(disk: &Arc<Disk>, io: Io) {
 
 /// The parts of an operation, one for each block. The operation ends when all have, with the result of `all` or the
 /// first error.
-struct Parts<F> {
+struct SplitOperation<F> {
     first: u64,
-    state: Mutex<State<F>>,
+    state: Mutex<SplitState<F>>,
 }
 
-struct State<F> {
+struct SplitState<F> {
     parts: Vec<Bytes>,
     left: u64,
     error: Option<Error>,
@@ -168,11 +173,11 @@ struct State<F> {
     whole: Option<(Io, F)>,
 }
 
-impl<F: FnOnce(Vec<Bytes>) -> Result<Bytes> + Send + 'static> Parts<F> {
+impl<F: FnOnce(Vec<Bytes>) -> Result<Bytes> + Send + 'static> SplitOperation<F> {
     fn new(io: Io, blocks: Range<u64>, all: F) -> Arc<Self> {
         let left = blocks.end - blocks.start;
         let parts = vec![Bytes::new(); left as usize];
-        let state = State { parts, left, error: None, whole: Some((io, all)) };
+        let state = SplitState { parts, left, error: None, whole: Some((io, all)) };
         Arc::new(Self { first: blocks.start, state: Mutex::new(state) })
     }
 

@@ -6,16 +6,16 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::{Bytes, BytesMut};
 
-use super::disk::Disk;
-use super::order::End;
-use super::shard::{Entry, Held};
-use super::{Waiter, Write};
+use super::disk::CachedDisk;
+use super::order::WriteEnd;
+use super::shard::{BlockEntry, EntryContent};
+use super::{BlockWaiter, BlockWrite};
 use crate::error::{Error, Kind, Result};
 use crate::sync::lock;
 
-impl Disk {
+impl CachedDisk {
     /// Writes a block or a part of one. The write ends when it is in the cache.
-    pub(super) fn write(self: &Arc<Self>, write: Write) {
+    pub(super) fn write(self: &Arc<Self>, write: BlockWrite) {
         let mut state = lock(&self.state);
         state.trouble.asked();
         if let Some(error) = state.trouble.stopped.clone() {
@@ -36,7 +36,7 @@ impl Disk {
     }
 
     /// Performs a write that has a slot.
-    pub(super) fn apply(self: &Arc<Self>, write: Write) {
+    pub(super) fn apply(self: &Arc<Self>, write: BlockWrite) {
         let key = self.key(write.block);
         let mut state = lock(&self.state);
         let mut shard = lock(self.shared.shard(key));
@@ -48,14 +48,14 @@ impl Disk {
                 }
                 write.data
             }
-            Some((Entry { held: Held::Reading(waiters), .. }, ahead)) => {
-                waiters.push(Waiter::Write(write));
+            Some((BlockEntry { held: EntryContent::Reading(waiters), .. }, ahead)) => {
+                waiters.push(BlockWaiter::Write(write));
                 if ahead {
                     self.used_ahead();
                 }
                 return;
             }
-            Some((Entry { held: Held::Data(data), .. }, ahead)) => {
+            Some((BlockEntry { held: EntryContent::Data(data), .. }, ahead)) => {
                 let result = self.patch(data, &write);
                 if ahead {
                     self.used_ahead();
@@ -72,7 +72,8 @@ impl Disk {
                 }
             }
             None => {
-                let id = shard.insert(key, Held::Reading(vec![Waiter::Write(write)]), false, false);
+                let id =
+                    shard.insert(key, EntryContent::Reading(vec![BlockWaiter::Write(write)]), false, false);
                 self.shared.held.fetch_add(1, Relaxed);
                 self.shared.reading.fetch_add(1, Relaxed);
                 self.shared.count.misses.fetch_add(1, Relaxed);
@@ -88,13 +89,15 @@ impl Disk {
         match shard.get(key) {
             Some(entry) => {
                 entry.dirty = true;
-                if let Held::Reading(waiters) = std::mem::replace(&mut entry.held, Held::Data(data.clone())) {
+                if let EntryContent::Reading(waiters) =
+                    std::mem::replace(&mut entry.held, EntryContent::Data(data.clone()))
+                {
                     // These operations began before this write ended. Readers get the new data; waiting writes count as
                     // overwritten by it.
                     for waiter in waiters {
                         match waiter {
-                            Waiter::Read(done) => readers.push(done),
-                            Waiter::Write(write) => {
+                            BlockWaiter::Read(done) => readers.push(done),
+                            BlockWaiter::Write(write) => {
                                 state.coming -= 1;
                                 told.push(write.done);
                             }
@@ -103,7 +106,7 @@ impl Disk {
                 }
             }
             None => {
-                shard.insert(key, Held::Data(data.clone()), true, false);
+                shard.insert(key, EntryContent::Data(data.clone()), true, false);
                 self.shared.held.fetch_add(1, Relaxed);
             }
         }
@@ -116,7 +119,7 @@ impl Disk {
     }
 
     /// Returns a block with a part of it changed.
-    pub(super) fn patch(&self, block: &Bytes, write: &Write) -> Result<Bytes> {
+    pub(super) fn patch(&self, block: &Bytes, write: &BlockWrite) -> Result<Bytes> {
         let to = write.skip + write.data.len();
         if to > block.len() {
             return Err(Error::new(Kind::Range, "it has become smaller").of(self.device.name()));
@@ -133,10 +136,10 @@ impl Disk {
             Ok(_) => {
                 state.trouble.wrote(blocks.clone());
                 self.shared.count.written.fetch_add(blocks.end - blocks.start, Relaxed);
-                End::Written
+                WriteEnd::Written
             }
-            Err(error) if state.trouble.failed(&error) => End::Back,
-            Err(_) => End::Failed,
+            Err(error) if state.trouble.failed(&error) => WriteEnd::Back,
+            Err(_) => WriteEnd::Failed,
         };
         for block in state.order.ended(blocks, end) {
             self.clean(block);

@@ -16,12 +16,12 @@ use crate::plain::Nothing;
 use crate::sync::{Mutex, lock};
 
 /// A device that is not there yet.
-pub(super) struct Absent {
+pub(super) struct AbsentDevice {
     name: String,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<AbsentState>>,
 }
 
-struct State {
+struct AbsentState {
     device: Option<Arc<dyn Device>>,
     /// Owners for the device, when it is open.
     owners: Vec<Arc<dyn SectorOwner>>,
@@ -35,17 +35,23 @@ struct State {
 }
 
 /// An attempt to open the device.
-pub(super) type Opening = Pin<Box<dyn Future<Output = Result<Built>> + Send>>;
+pub(super) type OpenAttempt = Pin<Box<dyn Future<Output = Result<Built>> + Send>>;
 
-impl Absent {
+impl AbsentDevice {
     /// Creates it after opening the device `name` has failed with `why`.
     pub(super) fn new(
         name: String,
         why: Error,
-        open: impl Fn() -> Opening + Send + 'static,
+        open: impl Fn() -> OpenAttempt + Send + 'static,
     ) -> (Self, Driver) {
-        let state =
-            State { device: None, owners: Vec::new(), why, is_news: true, looks: Vec::new(), waker: None };
+        let state = AbsentState {
+            device: None,
+            owners: Vec::new(),
+            why,
+            is_news: true,
+            looks: Vec::new(),
+            waker: None,
+        };
         let state = Arc::new(Mutex::new(state));
         (Self { name, state: state.clone() }, driver(state, open))
     }
@@ -55,8 +61,8 @@ impl Absent {
     }
 }
 
-fn driver(state: Arc<Mutex<State>>, open: impl Fn() -> Opening + Send + 'static) -> Driver {
-    let (mut opening, mut beside) = (None::<Opening>, Vec::<Driver>::new());
+fn driver(state: Arc<Mutex<AbsentState>>, open: impl Fn() -> OpenAttempt + Send + 'static) -> Driver {
+    let (mut opening, mut beside) = (None::<OpenAttempt>, Vec::<Driver>::new());
     Box::pin(poll_fn(move |cx| {
         beside.retain_mut(|driver| driver.as_mut().poll(cx).is_pending());
         loop {
@@ -102,7 +108,7 @@ fn told(why: Error) -> Error {
     }
 }
 
-impl Device for Absent {
+impl Device for AbsentDevice {
     fn shape(&self) -> Shape {
         self.device().map_or_else(|| Nothing.shape(), |device| device.shape())
     }

@@ -12,7 +12,7 @@ use crate::owner::SectorOwner;
 use crate::plain::within;
 
 /// A device with a cache.
-pub(super) struct Buffer {
+pub(super) struct BufferedDevice {
     name: String,
     cache: Cache,
     cached: Cached,
@@ -21,7 +21,7 @@ pub(super) struct Buffer {
 /// Maximum number of lost blocks that a status lists.
 const NAMED: usize = 20;
 
-impl Buffer {
+impl BufferedDevice {
     /// Creates a cache of `memory` bytes, with blocks of `block` sectors. Its driver begins to write dirty blocks when
     /// they are between one and two pauses old.
     pub(super) fn new(
@@ -44,7 +44,7 @@ impl Buffer {
     }
 }
 
-impl Device for Buffer {
+impl Device for BufferedDevice {
     fn shape(&self) -> Shape {
         self.cached.shape()
     }

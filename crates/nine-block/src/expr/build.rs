@@ -6,8 +6,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
 
-use super::absent::{Absent, Opening};
-use super::buffer::Buffer;
+use super::absent::{AbsentDevice, OpenAttempt};
+use super::buffer::BufferedDevice;
 use super::{Arg, DEPTH_MOST, OLD, Tree, What, Wrong, parse};
 use crate::device::Device;
 use crate::error::{Error, Kind, Result};
@@ -23,15 +23,15 @@ use crate::worm::FakeWorm;
 pub type Making = Pin<Box<dyn Future<Output = Result<Arc<dyn Device>>> + Send>>;
 
 /// Opens the device of a letter.
-type Open = Arc<dyn Fn(&Arg) -> Making + Send + Sync>;
+type LetterOpener = Arc<dyn Fn(&Arg) -> Making + Send + Sync>;
 /// Opens a device made of others.
-type Over = Arc<dyn Fn(Vec<Arc<dyn Device>>) -> Making + Send + Sync>;
+type CompositeOpener = Arc<dyn Fn(Vec<Arc<dyn Device>>) -> Making + Send + Sync>;
 
 /// The devices of letters and words. It begins with `n` and `ram`; the program adds the others.
 #[derive(Clone)]
 pub struct Table {
-    open: BTreeMap<String, Open>,
-    over: BTreeMap<String, Over>,
+    open: BTreeMap<String, LetterOpener>,
+    over: BTreeMap<String, CompositeOpener>,
 }
 
 /// The options for building the devices of an expression.
@@ -148,8 +148,13 @@ impl Table {
         self.make(&tree, &text.into(), how).await.map_err(|failed| failed.wrong)
     }
 
-    async fn make(&self, tree: &Tree, text: &Arc<str>, how: &How) -> std::result::Result<Built, Failed> {
-        let mut build = Build { table: self, how: how.clone(), text, drivers: Vec::new() };
+    async fn make(
+        &self,
+        tree: &Tree,
+        text: &Arc<str>,
+        how: &How,
+    ) -> std::result::Result<Built, FailedDevice> {
+        let mut build = ExpressionBuild { table: self, how: how.clone(), text, drivers: Vec::new() };
         let device = build.device(tree, DEPTH_MOST).await?;
         Ok(Built { device, drivers: build.drivers })
     }
@@ -160,7 +165,7 @@ impl Table {
     }
 }
 
-struct Build<'a> {
+struct ExpressionBuild<'a> {
     table: &'a Table,
     how: How,
     text: &'a Arc<str>,
@@ -171,16 +176,17 @@ struct Build<'a> {
 const LATE: &str = "it was set aside before, and has not answered yet";
 
 /// A device that could not be opened.
-struct Failed {
+struct FailedDevice {
     wrong: Wrong,
     kind: Kind,
 }
 
 /// The future of one device of a tree.
-type Step<'a> = Pin<Box<dyn Future<Output = std::result::Result<Arc<dyn Device>, Failed>> + Send + 'a>>;
+type DeviceFuture<'a> =
+    Pin<Box<dyn Future<Output = std::result::Result<Arc<dyn Device>, FailedDevice>> + Send + 'a>>;
 
-impl Build<'_> {
-    fn device<'a>(&'a mut self, tree: &'a Tree, depth: usize) -> Step<'a> {
+impl ExpressionBuild<'_> {
+    fn device<'a>(&'a mut self, tree: &'a Tree, depth: usize) -> DeviceFuture<'a> {
         assert!(depth > 0, "a tree that was not parsed");
         Box::pin(async move {
             let result = match &tree.what {
@@ -209,7 +215,7 @@ impl Build<'_> {
                 What::Buffer(bytes, of) => {
                     let of = self.device(of, depth - 1).await?;
                     let (name, rest) = (tree.to_string(), self.how.rest.clone());
-                    Buffer::new(of, name, *bytes, self.how.block, rest).map(|(buffer, driver)| {
+                    BufferedDevice::new(of, name, *bytes, self.how.block, rest).map(|(buffer, driver)| {
                         self.drivers.push(driver);
                         arc(buffer)
                     })
@@ -224,7 +230,7 @@ impl Build<'_> {
             };
             result.map_err(|error| {
                 let (kind, text) = (error.kind, error.to_string());
-                Failed { wrong: Wrong { expr: self.text.clone(), at: tree.at, text }, kind }
+                FailedDevice { wrong: Wrong { expr: self.text.clone(), at: tree.at, text }, kind }
             })
         })
     }
@@ -235,8 +241,8 @@ impl Build<'_> {
         &mut self,
         of: &[Tree],
         depth: usize,
-    ) -> std::result::Result<Vec<Arc<dyn Device>>, Failed> {
-        let mut opened: Vec<Option<std::result::Result<Arc<dyn Device>, Failed>>> = Vec::new();
+    ) -> std::result::Result<Vec<Arc<dyn Device>>, FailedDevice> {
+        let mut opened: Vec<Option<std::result::Result<Arc<dyn Device>, FailedDevice>>> = Vec::new();
         if self.how.make.is_some() {
             for tree in of {
                 opened.push(Some(self.device(tree, depth).await));
@@ -246,7 +252,7 @@ impl Build<'_> {
         }
         let mut members = Vec::new();
         for (tree, opened) in of.iter().zip(opened) {
-            let late = || Failed { wrong: self.wrong(tree, LATE), kind: Kind::Down };
+            let late = || FailedDevice { wrong: self.wrong(tree, LATE), kind: Kind::Down };
             members.push(match opened.unwrap_or_else(|| Err(late())) {
                 Ok(device) => device,
                 Err(failed) if self.may_lack(tree, &failed) => self.absent(tree, failed),
@@ -261,10 +267,14 @@ impl Build<'_> {
         &mut self,
         of: &[Tree],
         depth: usize,
-    ) -> Vec<Option<std::result::Result<Arc<dyn Device>, Failed>>> {
+    ) -> Vec<Option<std::result::Result<Arc<dyn Device>, FailedDevice>>> {
         let opens = of.iter().map(|tree| {
-            let mut build =
-                Build { table: self.table, how: self.how.clone(), text: self.text, drivers: Vec::new() };
+            let mut build = ExpressionBuild {
+                table: self.table,
+                how: self.how.clone(),
+                text: self.text,
+                drivers: Vec::new(),
+            };
             Box::pin(async move {
                 let device = build.device(tree, depth).await;
                 let label = match &device {
@@ -360,7 +370,7 @@ impl Build<'_> {
 
     /// Returns whether a mirror may start without this member. It may not if the mirror is being created, another owner
     /// has reserved the member, or its expression is not understood.
-    fn may_lack(&self, tree: &Tree, failed: &Failed) -> bool {
+    fn may_lack(&self, tree: &Tree, failed: &FailedDevice) -> bool {
         self.how.make.is_none()
             && !matches!(failed.kind, Kind::Reserved | Kind::Unsupported)
             && self.is_understood(tree)
@@ -376,17 +386,17 @@ impl Build<'_> {
     }
 
     /// Returns a placeholder for a member that is not there.
-    fn absent(&mut self, tree: &Tree, failed: Failed) -> Arc<dyn Device> {
+    fn absent(&mut self, tree: &Tree, failed: FailedDevice) -> Arc<dyn Device> {
         let opened = (self.table.clone(), self.how.clone(), self.text.clone(), tree.clone());
-        let open = move || -> Opening {
+        let open = move || -> OpenAttempt {
             let (table, how, text, tree) = opened.clone();
             Box::pin(async move {
                 let made = table.make(&tree, &text, &how).await;
-                made.map_err(|Failed { wrong, kind }| Error::new(kind, wrong.text))
+                made.map_err(|FailedDevice { wrong, kind }| Error::new(kind, wrong.text))
             })
         };
         let why = Error::new(failed.kind, failed.wrong.text);
-        let (absent, driver) = Absent::new(tree.to_string(), why, open);
+        let (absent, driver) = AbsentDevice::new(tree.to_string(), why, open);
         self.drivers.push(driver);
         arc(absent)
     }

@@ -19,7 +19,7 @@ pub fn parse(text: &str, words: &[&str]) -> Result<Tree, Wrong> {
             "`{word}` cannot be a word of expressions"
         );
     }
-    let mut parser = Parser { text, words, at: 0, devices: 0, depth: 0, list: false, iter: None };
+    let mut parser = ExpressionParser { text, words, at: 0, devices: 0, depth: 0, list: false, iter: None };
     if text.len() > TEXT_MOST {
         return Err(parser.wrong(TEXT_MOST, format!("an expression has at most {TEXT_MOST} bytes")));
     }
@@ -32,7 +32,7 @@ pub fn parse(text: &str, words: &[&str]) -> Result<Tree, Wrong> {
     Ok(tree)
 }
 
-struct Parser<'a> {
+struct ExpressionParser<'a> {
     text: &'a str,
     words: &'a [&'a str],
     at: usize,
@@ -40,12 +40,12 @@ struct Parser<'a> {
     depth: usize,
     /// Inside a list; its devices may be repeated.
     list: bool,
-    iter: Option<Iter>,
+    iter: Option<ListIterator>,
 }
 
 /// The iterator of the list device that is being parsed.
 #[derive(Clone, Copy)]
-struct Iter {
+struct ListIterator {
     /// Its position, from `<` to after `>`.
     at: usize,
     end: usize,
@@ -53,7 +53,7 @@ struct Iter {
     last: u64,
 }
 
-impl Parser<'_> {
+impl ExpressionParser<'_> {
     fn device(&mut self) -> Result<Tree, Wrong> {
         self.blanks();
         let at = self.at;
@@ -202,7 +202,7 @@ impl Parser<'_> {
         self.expect('-')?;
         let last = self.digits("a number")?;
         self.expect('>')?;
-        self.iter = Some(Iter { at, end: self.at, now, last });
+        self.iter = Some(ListIterator { at, end: self.at, now, last });
         Ok(now)
     }
 

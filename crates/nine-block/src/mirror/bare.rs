@@ -4,23 +4,23 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{Unfit, best, fit};
+use super::{UnfitAnswer, best, fit};
 use crate::device::{Device, Io, Op, Shape};
 use crate::error::Result;
 use crate::join::common;
-use crate::locks::Locks;
+use crate::locks::RangeLocks;
 use crate::owner::SectorOwner;
 use crate::plain::{above, control_one};
 use crate::task::Tasks;
 
 /// A bare mirror. Writes go to all members, from the last to the first, and all must succeed. A read goes to the first
 /// member that succeeds.
-pub struct Bare(Arc<Inner>);
+pub struct Bare(Arc<BareMirror>);
 
-struct Inner {
+struct BareMirror {
     of: Vec<Arc<dyn Device>>,
     /// Overlapping writes run one after the other, so that all members have them in the same order.
-    ranges: Locks,
+    ranges: RangeLocks,
     tasks: Tasks,
 }
 
@@ -28,11 +28,11 @@ impl Bare {
     /// Creates a bare mirror. Panics if there are no members.
     pub fn new(of: Vec<Arc<dyn Device>>) -> Self {
         assert!(!of.is_empty(), "a mirror of nothing");
-        Self(Arc::new(Inner { of, ranges: Locks::default(), tasks: Tasks::default() }))
+        Self(Arc::new(BareMirror { of, ranges: RangeLocks::default(), tasks: Tasks::default() }))
     }
 }
 
-impl Inner {
+impl BareMirror {
     async fn change(self: Arc<Self>, io: Io) {
         let held = match io.op {
             Op::Write | Op::Discard => Some(self.ranges.lock(io.at, io.end_at()).await),
@@ -60,7 +60,7 @@ impl Inner {
                 Ok(data) => return io.end(Ok(data)),
                 Err(answer) => unfit.push(answer),
             }
-            if unfit.last().is_some_and(Unfit::stops) {
+            if unfit.last().is_some_and(UnfitAnswer::stops) {
                 break;
             }
         }

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::label::{HEAD, Label, MARKS, Place, beyond};
+use super::label::{HEAD_SECTORS, MARKS, MemberLabel, Place, beyond};
 use super::open::{read_label, read_marks};
-use super::state::Resync;
-use super::{Happening, Inner, Mirror, passes};
+use super::state::FullResync;
+use super::{Happening, Mirror, MirrorShared, passes};
 use crate::bits::Bits;
 use crate::call::Call;
 use crate::device::SECTOR;
@@ -18,11 +18,11 @@ use crate::error::{Error, Kind, Result};
 use crate::owner::SectorOwner;
 
 /// Sectors that are copied or compared at once, and locked against writes meanwhile.
-pub(super) const PIECE: u64 = 1024;
+pub(super) const COPY_SECTORS: u64 = 1024;
 /// Regions copied, or pieces compared, before marks are cleared. So a stop sets a resync back by at most this.
-const PIECES: u32 = 64;
+const PIECES_PER_CLEAR: u32 = 64;
 /// Regions that one member gets before others get any, when it gets everything.
-const BATCH: u64 = 64;
+const MEMBER_BATCH_REGIONS: u64 = 64;
 
 /// When the background work of a mirror pauses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +69,7 @@ impl Mirror {
                 }
             }
             pieces += 1;
-            if idle || pieces >= PIECES {
+            if idle || pieces >= PIECES_PER_CLEAR {
                 pieces = 0;
                 inner.clear().await;
             }
@@ -82,7 +82,7 @@ impl Mirror {
     /// Brings back a member that is out. It gets the writes that it has missed while [`Mirror::keep`] runs. Writes wait
     /// while its marks and labels are written. With `new` it gets everything, whatever is on it.
     pub async fn bring_back(&self, member: usize, new: bool) -> Result<()> {
-        let gets = if new { Gets::New } else { Gets::Missed };
+        let gets = if new { ResyncData::New } else { ResyncData::Missed };
         self.0.bring_back(member, gets).await
     }
 
@@ -118,13 +118,13 @@ impl Mirror {
                 self.set_aside(member).await?;
             }
             if inner.state().place(member) == Place::Out {
-                return inner.bring_back(member, Gets::Everything).await;
+                return inner.bring_back(member, ResyncData::Everything).await;
             }
         }
         let mut state = inner.state();
         let mut members = state.active();
         members.retain(|one| *one != first && member.is_none_or(|member| *one == member));
-        state.resync = Some(Resync { members, next: 0 });
+        state.resync = Some(FullResync { members, next: 0 });
         Ok(())
     }
 
@@ -147,7 +147,7 @@ impl Mirror {
 
 /// The data that a returning member gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Gets {
+pub(super) enum ResyncData {
     /// The writes that it has missed.
     Missed,
     /// Everything.
@@ -156,8 +156,8 @@ pub(super) enum Gets {
     New,
 }
 
-impl Inner {
-    async fn bring_back(&self, number: usize, gets: Gets) -> Result<()> {
+impl MirrorShared {
+    async fn bring_back(&self, number: usize, gets: ResyncData) -> Result<()> {
         let _one = self.returns.lock(number as u64, number as u64 + 1).await;
         let result = self.bring_back_one(number, gets).await;
         if let Err(error) = &result {
@@ -166,7 +166,7 @@ impl Inner {
         result
     }
 
-    async fn bring_back_one(&self, number: usize, gets: Gets) -> Result<()> {
+    async fn bring_back_one(&self, number: usize, gets: ResyncData) -> Result<()> {
         let device = &self.members[number];
         let refused = |text: String| Err(Error::new(Kind::Failed, text));
         if self.state().place(number) != Place::Out {
@@ -175,7 +175,7 @@ impl Inner {
         // Look before any lock is taken, because the device may be slow.
         device.look().await?;
         let large = || {
-            let (needs, has) = (HEAD + self.state().now.sectors, device.shape().sectors);
+            let (needs, has) = (HEAD_SECTORS + self.state().now.sectors, device.shape().sectors);
             if has < needs || device.shape().read_only {
                 return refused(format!("it has {has} sectors, and {needs} are needed, to be written"));
             }
@@ -183,7 +183,7 @@ impl Inner {
         };
         large()?;
         let found = match read_label(&**device).await {
-            Err(error) if gets == Gets::New && error.kind == Kind::Failed => None,
+            Err(error) if gets == ResyncData::New && error.kind == Kind::Failed => None,
             found => {
                 let (label, newer) = found?;
                 label.filter(|label| label.set == self.set && label.member == number).zip(Some(newer))
@@ -191,13 +191,13 @@ impl Inner {
         };
         let regions = self.state().touched.len();
         let mut missed = Bits::new(regions);
-        if gets == Gets::New {
+        if gets == ResyncData::New {
             // The old content must never be taken for a label.
             device.write(0, vec![0; (MARKS * SECTOR) as usize].into()).await?;
             device.flush().await?;
         } else {
             let since = self.state().now.places[number].1;
-            let alone = |(label, newer): &(Label, bool)| {
+            let alone = |(label, newer): &(MemberLabel, bool)| {
                 label.own().0 == Place::In && label.now.event + u64::from(*newer) >= since
             };
             if found.is_none() {
@@ -217,7 +217,7 @@ impl Inner {
             let state = self.state();
             missed.resize(state.touched.len());
             match gets {
-                Gets::Missed if event >= state.now.base => {
+                ResyncData::Missed if event >= state.now.base => {
                     missed.add(&state.members[state.inside()[0]].want);
                 }
                 _ => missed.fill(),
@@ -231,7 +231,7 @@ impl Inner {
             (member.want, member.disk, member.todo) = (missed.clone(), missed.clone(), missed);
             member.again.clear();
             member.lacking = false;
-            member.new = gets == Gets::New;
+            member.new = gets == ResyncData::New;
         }
         let _labels = self.labels.lock(0, 1).await;
         {
@@ -260,7 +260,7 @@ impl Inner {
     fn resync(&self) -> bool {
         let mut state = self.state();
         let (regions, first) = (state.touched.len(), state.inside()[0]);
-        let Some(Resync { members, next }) = &state.resync else { return false };
+        let Some(FullResync { members, next }) = &state.resync else { return false };
         let (next, Some(&number)) = (*next, members.first()) else {
             state.resync = None;
             return true;
@@ -269,7 +269,7 @@ impl Inner {
         if !gone && state.members[number].left() > 0 {
             return false;
         }
-        let end = (next + BATCH).min(regions);
+        let end = (next + MEMBER_BATCH_REGIONS).min(regions);
         if !gone && next < end {
             let is_in = state.place(number) == Place::In;
             let member = &mut state.members[number];
@@ -316,7 +316,7 @@ impl Inner {
             (region * state.region, ((region + 1) * state.region).min(state.now.sectors))
         };
         while at < end {
-            let count = PIECE.min(end - at);
+            let count = COPY_SECTORS.min(end - at);
             let whole = self.whole_blocks(at, count);
             let held = self.ranges.lock(whole.start, whole.end).await;
             // The member may be out by now, or have become the first.
@@ -401,7 +401,7 @@ impl Inner {
 
     /// Reads from one member. `None`: the sectors cannot be read.
     async fn read_of(&self, number: usize, at: u64, count: u64) -> Result<Option<Bytes>> {
-        match self.members[number].read(HEAD + at, count).await {
+        match self.members[number].read(HEAD_SECTORS + at, count).await {
             Ok(data) => Ok(Some(data)),
             Err(error) if error.kind == Kind::Failed => Ok(None),
             Err(error) => Err(error),
@@ -456,7 +456,7 @@ impl Inner {
             for member in wrong {
                 healed = true;
                 self.state().written.copies(None, block.start, block.end);
-                match self.members[member].write(HEAD + block.start, right.clone()).await {
+                match self.members[member].write(HEAD_SECTORS + block.start, right.clone()).await {
                     Ok(_) => {
                         self.state().members[member].counts.mended += 1;
                         self.tell(member, Happening::Mended(block.start, block.end - block.start));
@@ -528,7 +528,7 @@ impl Inner {
 
     async fn put(&self, number: usize, at: u64, data: Bytes) -> Result<()> {
         let count = data.len() as u64 / SECTOR;
-        self.members[number].write(HEAD + at, data).await?;
+        self.members[number].write(HEAD_SECTORS + at, data).await?;
         let member = &mut self.state().members[number];
         member.counts.copied += count;
         member.has(at, at + count);

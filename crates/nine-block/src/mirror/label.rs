@@ -8,13 +8,13 @@ use crate::device::SECTOR;
 /// Maximum number of members of a mirror.
 pub const MEMBERS_MOST: usize = 16;
 /// Sectors of a member before the mirrored ones.
-pub(super) const HEAD: u64 = 128;
+pub(super) const HEAD_SECTORS: u64 = 128;
 /// Sectors of the labels, which are in different physical sectors on any disk.
 pub(super) const SLOTS: [u64; 2] = [0, 8];
 /// The first sector of the bitmap of regions.
 pub(super) const MARKS: u64 = 64;
 /// Maximum number of regions: the capacity of the bitmap.
-pub(super) const REGIONS_MOST: u64 = (HEAD - MARKS) * PER_SECTOR;
+pub(super) const REGIONS_MAX: u64 = (HEAD_SECTORS - MARKS) * PER_SECTOR;
 
 const MAGIC: &[u8; 8] = b"9mirror\x01";
 
@@ -31,16 +31,16 @@ pub enum Place {
 
 /// A member's label.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Label {
+pub(super) struct MemberLabel {
     pub set: [u8; 16],
     pub member: usize,
     pub region: u32,
-    pub now: Now,
+    pub now: LabelEvent,
 }
 
 /// The part of a label that an event changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Now {
+pub(super) struct LabelEvent {
     pub event: u64,
     pub base: u64,
     pub sectors: u64,
@@ -48,7 +48,7 @@ pub(super) struct Now {
     pub places: Vec<(Place, u64)>,
 }
 
-impl Now {
+impl LabelEvent {
     pub fn all_in(&self) -> bool {
         self.places.iter().all(|(place, _)| *place == Place::In)
     }
@@ -58,7 +58,7 @@ impl Now {
     }
 }
 
-impl Label {
+impl MemberLabel {
     /// Returns the sector of this label.
     pub fn sector(&self) -> u64 {
         SLOTS[(self.now.event % 2) as usize]
@@ -102,12 +102,12 @@ impl Label {
             && number(24) < u64::MAX / 2
             && member < members
             && region.is_power_of_two()
-            && sectors.div_ceil(region.into()) <= REGIONS_MOST;
+            && sectors.div_ceil(region.into()) <= REGIONS_MAX;
         if !sane {
             return None;
         }
         let places = (0..members).map(place).collect::<Option<_>>()?;
-        let now = Now { event: number(24), base: number(32), sectors, places };
+        let now = LabelEvent { event: number(24), base: number(32), sectors, places };
         let set = bytes[8..24].try_into().expect("sixteen bytes");
         Some(Self { set, member, region, now })
     }
@@ -146,14 +146,14 @@ mod tests {
     #[test]
     fn a_label_is_read_as_it_was_written_or_not_at_all() {
         let places = vec![(Place::In, 3), (Place::Returning, 9), (Place::Out, 1 << 60)];
-        let now = Now { event: 9, base: 7, sectors: 1 << 40, places };
-        let label = Label { set: *b"0123456789abcdef", member: 2, region: 1 << 23, now };
+        let now = LabelEvent { event: 9, base: 7, sectors: 1 << 40, places };
+        let label = MemberLabel { set: *b"0123456789abcdef", member: 2, region: 1 << 23, now };
         let bytes = label.encode();
-        assert_eq!(Label::decode(&bytes), Some(label.clone()));
+        assert_eq!(MemberLabel::decode(&bytes), Some(label.clone()));
         for at in 0..bytes.len() {
             let mut wrong = bytes.to_vec();
             wrong[at] ^= 4;
-            assert_eq!(Label::decode(&wrong), None, "byte {at}");
+            assert_eq!(MemberLabel::decode(&wrong), None, "byte {at}");
         }
     }
 

@@ -14,27 +14,27 @@ const REMEMBERED: usize = 1 << 16;
 
 /// The unflushed and the lost sectors.
 #[derive(Default)]
-pub(super) struct Written {
+pub(super) struct UnflushedSectors {
     /// Ranges written between flushes, with the number of the first flush that covers them.
-    between: VecDeque<(u64, Ranges)>,
+    between: VecDeque<(u64, SectorRanges)>,
     /// Ranges copied from a member, or from an unknown one, with the number of the first flush that covers them.
-    copied: VecDeque<(u64, Option<usize>, Ranges)>,
+    copied: VecDeque<(u64, Option<usize>, SectorRanges)>,
     /// The number of the next flush.
     next: u64,
-    lost: Ranges,
+    lost: SectorRanges,
     /// Number of losses so far.
     losses: u64,
 }
 
 /// Ranges of sectors, by start and end; none touches another.
 #[derive(Default)]
-struct Ranges {
+struct SectorRanges {
     some: BTreeMap<u64, u64>,
     /// And others that are not remembered.
     more: bool,
 }
 
-impl Written {
+impl UnflushedSectors {
     /// Begins a write. Returns the value for [`wrote`](Self::wrote).
     pub fn begins(&self) -> u64 {
         self.losses
@@ -47,7 +47,7 @@ impl Written {
         }
         self.lost.remove(from, to);
         if self.between.back().is_none_or(|(number, _)| *number != self.next) {
-            self.between.push_back((self.next, Ranges::default()));
+            self.between.push_back((self.next, SectorRanges::default()));
         }
         let (_, last) = self.between.back_mut().expect("it is there by now");
         last.add(from, to);
@@ -56,7 +56,7 @@ impl Written {
     /// Begins a copy of sectors that are read from this member.
     pub fn copies(&mut self, from: Option<usize>, at: u64, to: u64) {
         if self.copied.back().is_none_or(|(number, last, _)| (*number, *last) != (self.next, from)) {
-            self.copied.push_back((self.next, from, Ranges::default()));
+            self.copied.push_back((self.next, from, SectorRanges::default()));
         }
         let (.., last) = self.copied.back_mut().expect("it is there by now");
         last.add(at, to);
@@ -109,7 +109,7 @@ impl Written {
     }
 }
 
-impl Ranges {
+impl SectorRanges {
     fn add(&mut self, mut from: u64, mut to: u64) {
         // Merge ranges that touch it.
         while let Some((&begin, &end)) = self.some.range(..=to).next_back().filter(|(_, end)| **end >= from) {
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn ranges_are_the_same_as_sets() {
-        let mut ranges = Ranges::default();
+        let mut ranges = SectorRanges::default();
         let mut set = std::collections::BTreeSet::new();
         let mut number = 1u64;
         for _ in 0..20_000 {
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn what_was_copied_from_one_that_has_not_flushed_is_lost() {
-        let mut written = Written::default();
+        let mut written = UnflushedSectors::default();
         written.wrote(0, 8, 0);
         written.wrote(20, 30, 0);
         let flush = written.flush_begins();
@@ -171,10 +171,10 @@ mod tests {
         written.lose_copies(0);
         assert!(!written.lost());
         written.lose_copies(1);
-        let lost = |written: &Written| written.lost.some.clone().into_iter().collect::<Vec<_>>();
+        let lost = |written: &UnflushedSectors| written.lost.some.clone().into_iter().collect::<Vec<_>>();
         assert_eq!(lost(&written), [(0, 8), (20, 24)]);
         written.flushed(flush);
-        written.lost = Ranges::default();
+        written.lost = SectorRanges::default();
         written.lose_copies(1);
         assert!(!written.lost(), "what was copied then was flushed before");
         written.lose_copies(2);
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn what_is_lost_has_to_be_written_again() {
-        let mut written = Written::default();
+        let mut written = UnflushedSectors::default();
         let early = written.begins();
         written.wrote(0, 8, early);
         let flush = written.flush_begins();

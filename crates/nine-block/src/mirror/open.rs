@@ -4,13 +4,15 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::label::{HEAD, Label, MARKS, MEMBERS_MOST, Now, Place, REGIONS_MOST, SLOTS, beyond};
-use super::state::{Member, State};
-use super::{Happening, Inner, Mirror, Told};
+use super::label::{
+    HEAD_SECTORS, LabelEvent, MARKS, MEMBERS_MOST, MemberLabel, Place, REGIONS_MAX, SLOTS, beyond,
+};
+use super::state::{MemberState, MirrorState};
+use super::{Happening, Mirror, MirrorShared, Told};
 use crate::bits::Bits;
 use crate::device::{Device, SECTOR};
 use crate::error::{Error, Kind, Result};
-use crate::locks::Locks;
+use crate::locks::RangeLocks;
 use crate::sync::Mutex;
 use crate::task::Tasks;
 
@@ -26,14 +28,14 @@ pub enum Start {
 }
 
 /// Maximum number of regions of a new mirror.
-const REGIONS_NEW: u64 = REGIONS_MOST / 4;
+const REGIONS_NEW: u64 = REGIONS_MAX / 4;
 /// The minimum and the maximum number of sectors of a region.
-const REGION_LEAST: u64 = 2048;
-const REGION_MOST: u64 = 1 << 31;
+const REGION_SECTORS_MIN: u64 = 2048;
+const REGION_SECTORS_MAX: u64 = 1 << 31;
 
 /// The state read from a member.
-struct Found {
-    label: Label,
+struct FoundMember {
+    label: MemberLabel,
     /// One of its labels cannot be read, and may have been newer by one event.
     newer: bool,
     marks: Bits,
@@ -49,9 +51,9 @@ impl Mirror {
     /// A disk is a member of a mirror already, or too small.
     pub async fn make(members: &[Arc<dyn Device>], set: [u8; 16]) -> Result<()> {
         let smallest = members.iter().map(|member| member.shape().sectors).min().unwrap_or(0);
-        let sectors = smallest.saturating_sub(HEAD);
-        let mut region = REGION_LEAST;
-        while sectors.div_ceil(region) > REGIONS_NEW && region < REGION_MOST {
+        let sectors = smallest.saturating_sub(HEAD_SECTORS);
+        let mut region = REGION_SECTORS_MIN;
+        while sectors.div_ceil(region) > REGIONS_NEW && region < REGION_SECTORS_MAX {
             region *= 2;
         }
         Self::make_with(members, set, region as u32).await
@@ -67,18 +69,18 @@ impl Mirror {
         let smallest = members.iter().map(|member| member.shape().sectors).min().unwrap_or(0);
         for member in members {
             let refused = |text: String| Err(Error::new(Kind::Failed, text).of(member.name()));
-            if smallest <= HEAD || member.shape().read_only {
-                return refused(format!("it needs more than {HEAD} sectors, and to be written"));
+            if smallest <= HEAD_SECTORS || member.shape().read_only {
+                return refused(format!("it needs more than {HEAD_SECTORS} sectors, and to be written"));
             }
             if let Some(label) = read_label(&**member).await?.0 {
                 return refused(format!("it is member {} of a mirror already", label.member));
             }
         }
-        let sectors = smallest - HEAD;
-        if sectors.div_ceil(region.into()) > REGIONS_MOST {
+        let sectors = smallest - HEAD_SECTORS;
+        if sectors.div_ceil(region.into()) > REGIONS_MAX {
             let text = format!(
                 "{sectors} sectors are too many: a mirror has {} at most",
-                REGION_MOST * REGIONS_MOST
+                REGION_SECTORS_MAX * REGIONS_MAX
             );
             return Err(Error::new(Kind::Unsupported, text));
         }
@@ -91,9 +93,9 @@ impl Mirror {
             member.write(MARKS, bytes.clone()).await?;
             member.flush().await?;
         }
-        let now = Now { event: 1, base: 1, sectors, places: vec![(Place::In, 1); members.len()] };
+        let now = LabelEvent { event: 1, base: 1, sectors, places: vec![(Place::In, 1); members.len()] };
         for (number, member) in members.iter().enumerate() {
-            let label = Label { set, member: number, region, now: now.clone() };
+            let label = MemberLabel { set, member: number, region, now: now.clone() };
             member.write(label.sector(), label.encode()).await?;
             member.flush().await?;
         }
@@ -132,7 +134,7 @@ impl Mirror {
         }
         let regions = right.now.sectors.div_ceil(right.region.into());
         for found in &mut found {
-            let is_other = |found: &Found| {
+            let is_other = |found: &FoundMember| {
                 found.label.region != right.region || found.label.now.sectors > right.now.sectors
             };
             match found {
@@ -147,7 +149,7 @@ impl Mirror {
                 Err(_) => {}
             }
         }
-        let newest = |number: usize, found: &Found| {
+        let newest = |number: usize, found: &FoundMember| {
             let same = found.label.now.event == right.now.event && !found.newer && !doubt;
             number == chosen || same && !named
         };
@@ -164,7 +166,7 @@ impl Mirror {
         let mut told_first = Vec::new();
         let mut kept = Vec::new();
         for (number, found) in found.iter().enumerate() {
-            let mut member = Member::new(regions);
+            let mut member = MemberState::new(regions);
             let place = &mut now.places[number].0;
             match found {
                 Ok(found) if *place != Place::Out && (number == chosen || !named) => {
@@ -207,7 +209,7 @@ impl Mirror {
         let events = found.iter().flatten().map(|found| found.label.now.event + u64::from(found.newer));
         now.event = beyond(now.event, events.max().unwrap_or(0));
         let change = doubt || now != right.now;
-        let mut state = State {
+        let mut state = MirrorState {
             owners: Vec::new(),
             waits_for_owner: false,
             region: right.region.into(),
@@ -228,15 +230,15 @@ impl Mirror {
         if first != chosen {
             state.members[chosen].todo = marks;
         }
-        let inner = Inner {
+        let inner = MirrorShared {
             set: right.set,
             members,
             state: Arc::new(Mutex::new(state)),
-            ranges: Locks::default(),
-            marks: Locks::default(),
-            labels: Locks::default(),
-            driver: Locks::default(),
-            returns: Locks::default(),
+            ranges: RangeLocks::default(),
+            marks: RangeLocks::default(),
+            labels: RangeLocks::default(),
+            driver: RangeLocks::default(),
+            returns: RangeLocks::default(),
             looks: Mutex::default(),
             told,
             tasks: Tasks::default(),
@@ -244,7 +246,7 @@ impl Mirror {
         told_first.into_iter().for_each(|(member, what)| inner.tell(member, what));
         inner.write_marks().await?;
         if change {
-            let since = |next: &mut Now| {
+            let since = |next: &mut LabelEvent| {
                 let event = next.event + 1;
                 changed.iter().for_each(|number| next.places[*number].1 = event);
                 if named {
@@ -261,32 +263,32 @@ impl Mirror {
 }
 
 /// Reads the state of a member, or returns why it cannot be used now.
-async fn find(member: &dyn Device) -> Result<Found> {
+async fn find(member: &dyn Device) -> Result<FoundMember> {
     let failed = |text: String| Error::new(Kind::Failed, text).of(member.name());
     member.look().await?;
     let sectors = member.shape().sectors;
-    if sectors <= HEAD || member.shape().read_only {
+    if sectors <= HEAD_SECTORS || member.shape().read_only {
         return Err(failed(format!(
-            "it has {sectors} sectors, and has to have more than {HEAD}, and to be written"
+            "it has {sectors} sectors, and has to have more than {HEAD_SECTORS}, and to be written"
         )));
     }
     let (label, newer) = read_label(member).await?;
     let label = label.ok_or_else(|| failed("no label of a mirror is on it: it has to be made".into()))?;
-    let needs = HEAD + label.now.sectors;
+    let needs = HEAD_SECTORS + label.now.sectors;
     if sectors < needs {
         return Err(failed(format!("it has {sectors} sectors, and {needs} are needed")));
     }
     let (marks, right) = read_marks(member, label.now.sectors.div_ceil(label.region.into())).await?;
-    Ok(Found { label, newer, marks, right })
+    Ok(FoundMember { label, newer, marks, right })
 }
 
 /// Returns the label of a member, if it has one; and whether an unreadable sector may have a newer one.
-pub(super) async fn read_label(member: &dyn Device) -> Result<(Option<Label>, bool)> {
-    let (mut label, mut unread): (Option<Label>, _) = (None, None);
+pub(super) async fn read_label(member: &dyn Device) -> Result<(Option<MemberLabel>, bool)> {
+    let (mut label, mut unread): (Option<MemberLabel>, _) = (None, None);
     for slot in SLOTS {
         match member.read(slot, 1).await {
             Ok(bytes) => {
-                let other = Label::decode(&bytes);
+                let other = MemberLabel::decode(&bytes);
                 label = label.into_iter().chain(other).max_by_key(|label| label.now.event);
             }
             Err(error) if error.kind == Kind::Failed => unread = Some(error),
@@ -326,10 +328,10 @@ pub(super) async fn read_marks(member: &dyn Device, regions: u64) -> Result<(Bit
 /// Returns the member with the label that counts, or an error message.
 fn choose(
     members: &[Arc<dyn Device>],
-    found: &[Result<Found>],
+    found: &[Result<FoundMember>],
     start: Start,
 ) -> std::result::Result<usize, String> {
-    let labels: Vec<Option<&Label>> =
+    let labels: Vec<Option<&MemberLabel>> =
         found.iter().map(|found| found.as_ref().ok().map(|found| &found.label)).collect();
     let Some(any) = labels.iter().flatten().next() else {
         let why: Vec<String> =
@@ -377,8 +379,9 @@ fn choose(
         }
         // A member that was returning may have completed its return, and seen all others fail. A label newer than the
         // right one belongs to a member that was returning when an event was interrupted.
-        let could =
-            |label: &&Label| label.now.event >= right.now.event && label.now.places[number].0 != Place::Out;
+        let could = |label: &&MemberLabel| {
+            label.now.event >= right.now.event && label.now.places[number].0 != Place::Out
+        };
         let may_be_newer = labels.iter().flatten().any(could);
         if newer(number) && number != chosen && event(number) >= right.now.event && start == Start::Careful {
             return Err(format!("{name} may have what is newer: one of its labels cannot be read"));

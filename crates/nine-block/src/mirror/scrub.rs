@@ -2,35 +2,35 @@
 
 use bytes::Bytes;
 
-use super::keep::{PIECE, Rest};
-use super::label::HEAD;
-use super::state::{Heal, Scrub};
-use super::{Happening, Inner, passes, stops};
+use super::keep::{COPY_SECTORS, Rest};
+use super::label::HEAD_SECTORS;
+use super::state::{MirrorScrub, ScrubHeal};
+use super::{Happening, MirrorShared, passes, stops};
 use crate::call::Call;
 use crate::device::SECTOR;
 use crate::error::{Error, Kind, Result};
 
 /// The fault of a sector of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wrong {
+enum SectorFault {
     Differs,
     Unread,
 }
 
 /// Consecutive sectors of a member with the same fault, and their right content, if it is known.
-struct Run {
+struct FaultRun {
     member: usize,
     at: u64,
-    wrong: Wrong,
+    wrong: SectorFault,
     right: Option<Vec<u8>>,
     count: u64,
 }
 
-impl Inner {
+impl MirrorShared {
     /// Begins a scrub.
-    pub(super) fn begin_scrub(&self, heal: Heal) -> Result<()> {
+    pub(super) fn begin_scrub(&self, heal: ScrubHeal) -> Result<()> {
         self.nothing_runs()?;
-        self.state().scrub = Some(Scrub { heal, at: 0, differ: 0 });
+        self.state().scrub = Some(MirrorScrub { heal, at: 0, differ: 0 });
         Ok(())
     }
 
@@ -47,7 +47,7 @@ impl Inner {
                 self.tell_of_all(Happening::Compared(differ));
                 return true;
             }
-            (scrub.heal, scrub.at, PIECE.min(sectors - scrub.at))
+            (scrub.heal, scrub.at, COPY_SECTORS.min(sectors - scrub.at))
         };
         let held = self.ranges.lock(at, at + count).await;
         let readable = self.state().readable(at, at + count);
@@ -61,7 +61,7 @@ impl Inner {
                 return true;
             }
         };
-        let (runs, differ) = compare(at, count, &read, heal == Heal::First);
+        let (runs, differ) = compare(at, count, &read, heal == ScrubHeal::First);
         if !runs.is_empty() {
             let mut state = self.state();
             if state.readable(at, at + count) != readable {
@@ -75,22 +75,22 @@ impl Inner {
                 continue;
             }
             // Unreadable sectors are written again in any case.
-            let shall = heal != Heal::No || run.wrong == Wrong::Unread;
+            let shall = heal != ScrubHeal::No || run.wrong == SectorFault::Unread;
             let mut written = false;
             if let Some(right) = run.right.filter(|_| shall) {
-                match self.members[run.member].write(HEAD + run.at, right.into()).await {
+                match self.members[run.member].write(HEAD_SECTORS + run.at, right.into()).await {
                     Ok(_) => written = true,
                     Err(error) => failed.push((run.member, error)),
                 }
             }
-            let Run { member, at, count, .. } = run;
+            let FaultRun { member, at, count, .. } = run;
             match (run.wrong, written) {
-                (Wrong::Differs, healed) => self.tell(member, Happening::Differs(at, count, healed)),
-                (Wrong::Unread, true) => {
+                (SectorFault::Differs, healed) => self.tell(member, Happening::Differs(at, count, healed)),
+                (SectorFault::Unread, true) => {
                     self.state().members[member].counts.mended += 1;
                     self.tell(member, Happening::Mended(at, count));
                 }
-                (Wrong::Unread, false) => {
+                (SectorFault::Unread, false) => {
                     let text = format!("sectors {at}+{count}: others do not agree on them");
                     self.tell(member, Happening::Unreadable(Error::new(Kind::Failed, text)));
                 }
@@ -122,8 +122,10 @@ impl Inner {
         count: u64,
         failed: &mut Vec<(usize, Error)>,
     ) -> Result<Vec<(usize, Vec<Option<Bytes>>)>> {
-        let calls: Vec<(usize, Call)> =
-            readable.iter().map(|member| (*member, self.members[*member].read(HEAD + at, count))).collect();
+        let calls: Vec<(usize, Call)> = readable
+            .iter()
+            .map(|member| (*member, self.members[*member].read(HEAD_SECTORS + at, count)))
+            .collect();
         let mut read = Vec::new();
         for (member, call) in calls {
             let result = match call.await {
@@ -147,8 +149,8 @@ impl Inner {
 }
 
 /// Returns the faults, and the number of sectors that differ.
-fn compare(at: u64, count: u64, read: &[(usize, Vec<Option<Bytes>>)], first: bool) -> (Vec<Run>, u64) {
-    let mut runs: Vec<Run> = Vec::new();
+fn compare(at: u64, count: u64, read: &[(usize, Vec<Option<Bytes>>)], first: bool) -> (Vec<FaultRun>, u64) {
+    let mut runs: Vec<FaultRun> = Vec::new();
     // The last run of each member.
     let mut last: Vec<Option<usize>> = vec![None; read.len()];
     let mut differ = 0;
@@ -164,11 +166,11 @@ fn compare(at: u64, count: u64, read: &[(usize, Vec<Option<Bytes>>)], first: boo
         let at = at + sector as u64;
         for (((member, _), value), last) in read.iter().zip(&values).zip(&mut last) {
             let wrong = match value {
-                None => Wrong::Unread,
+                None => SectorFault::Unread,
                 value if *value == other => continue,
-                _ => Wrong::Differs,
+                _ => SectorFault::Differs,
             };
-            let same = |run: &&mut Run| {
+            let same = |run: &&mut FaultRun| {
                 (run.at + run.count, run.wrong, run.right.is_some()) == (at, wrong, right.is_some())
             };
             if let Some(run) = last.and_then(|last| runs.get_mut(last)).filter(same) {
@@ -177,7 +179,13 @@ fn compare(at: u64, count: u64, read: &[(usize, Vec<Option<Bytes>>)], first: boo
                 continue;
             }
             *last = Some(runs.len());
-            runs.push(Run { member: *member, at, wrong, right: right.map(|right| right.to_vec()), count: 1 });
+            runs.push(FaultRun {
+                member: *member,
+                at,
+                wrong,
+                right: right.map(|right| right.to_vec()),
+                count: 1,
+            });
         }
     }
     (runs, differ)

@@ -5,8 +5,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::label::{Now, Place};
-use super::lost::Written;
+use super::label::{LabelEvent, Place};
+use super::lost::UnflushedSectors;
 use super::passes;
 use crate::bits::Bits;
 use crate::device::Shape;
@@ -14,18 +14,18 @@ use crate::error::Error;
 use crate::owner::SectorOwner;
 
 /// The state of a mirror.
-pub(super) struct State {
-    pub now: Now,
+pub(super) struct MirrorState {
+    pub now: LabelEvent,
     pub region: u64,
-    pub members: Vec<Member>,
+    pub members: Vec<MemberState>,
     /// Writes in flight, by region.
     pub hot: HashMap<u64, u32>,
     /// Regions written since marks were last cleared.
     pub touched: Bits,
     /// Data that was written and not flushed.
-    pub written: Written,
-    pub scrub: Option<Scrub>,
-    pub resync: Option<Resync>,
+    pub written: UnflushedSectors,
+    pub scrub: Option<MirrorScrub>,
+    pub resync: Option<FullResync>,
     /// The speed limit of copies and comparisons in megabytes a second, if a command has set one; 0: no limit.
     pub speed: Option<u64>,
     /// A new event is not known to be durable, so labels may have either state. Nothing is written until that is
@@ -40,7 +40,7 @@ pub(super) struct State {
 }
 
 /// The state of a member.
-pub(super) struct Member {
+pub(super) struct MemberState {
     /// Marks that it must have.
     pub want: Bits,
     /// Marks that it certainly has.
@@ -64,12 +64,12 @@ pub(super) struct Member {
     pub unflushed: Option<Error>,
     /// Why it was set aside.
     pub why: Option<Error>,
-    pub counts: Counts,
+    pub counts: MemberCounters,
 }
 
 /// The counters of a member since the mirror was opened.
 #[derive(Default)]
-pub(super) struct Counts {
+pub(super) struct MemberCounters {
     pub reads: u64,
     pub writes: u64,
     /// Read errors, and how many of them were repaired.
@@ -85,7 +85,7 @@ pub(super) struct Counts {
 
 /// What a scrub does about differences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Heal {
+pub(super) enum ScrubHeal {
     /// Nothing.
     No,
     /// Writes the content of the majority to the others.
@@ -95,23 +95,23 @@ pub(super) enum Heal {
 }
 
 /// A scrub in progress.
-pub(super) struct Scrub {
-    pub heal: Heal,
+pub(super) struct MirrorScrub {
+    pub heal: ScrubHeal,
     pub at: u64,
     /// Number of sectors that differ.
     pub differ: u64,
 }
 
 /// A full resync of these members, one after the other: the next region.
-pub(super) struct Resync {
+pub(super) struct FullResync {
     pub members: Vec<usize>,
     pub next: u64,
 }
 
 /// Maximum number of sectors that a member may lack before copying to it waits.
-const LACKS_MOST: usize = 1024;
+const LACKS_MAX: usize = 1024;
 
-impl Member {
+impl MemberState {
     pub fn new(regions: u64) -> Self {
         let none = Bits::new(regions);
         let (want, disk, todo, again) = (none.clone(), none.clone(), none.clone(), none);
@@ -127,7 +127,7 @@ impl Member {
             unjudged: 0,
             unflushed: None,
             why: None,
-            counts: Counts::default(),
+            counts: MemberCounters::default(),
         }
     }
 
@@ -149,7 +149,7 @@ impl Member {
 
     /// Records that it lacks this sector. Returns false if there are too many.
     pub fn lack(&mut self, at: u64) -> bool {
-        let fits = self.lacks.len() < LACKS_MOST || self.lacks.contains(&at);
+        let fits = self.lacks.len() < LACKS_MAX || self.lacks.contains(&at);
         if fits {
             self.lacks.insert(at);
         }
@@ -179,7 +179,7 @@ impl Member {
     }
 }
 
-impl State {
+impl MirrorState {
     pub fn place(&self, member: usize) -> Place {
         self.now.places[member].0
     }
@@ -212,7 +212,7 @@ impl State {
     }
 
     /// Returns whether a member is right in all of a region.
-    fn right_in(&self, member: &Member, region: u64) -> bool {
+    fn right_in(&self, member: &MemberState, region: u64) -> bool {
         let sectors = region * self.region..(region + 1) * self.region;
         member.right_in(region) && (member.lacks.is_empty() || member.lacks.range(sectors).next().is_none())
     }
@@ -294,7 +294,7 @@ impl State {
 
     /// If the next first member is not right everywhere, requests the marks that others need before that. Returns
     /// whether there are any.
-    pub fn hand_over(&mut self, next: &Now) -> bool {
+    pub fn hand_over(&mut self, next: &LabelEvent) -> bool {
         let is_in = |at: &usize| next.places[*at].0 == Place::In;
         let first = (0..self.members.len()).find(is_in).expect("one is in");
         let wrong = self.members[first].wrong(self.region);
@@ -307,7 +307,7 @@ impl State {
     }
 
     /// Applies a durable event. Returns how many sectors the first member lacks, if it is a new first member.
-    pub fn apply(&mut self, now: Now) -> usize {
+    pub fn apply(&mut self, now: LabelEvent) -> usize {
         let first_was = self.inside().first().copied();
         let before = std::mem::replace(&mut self.now, now);
         for (number, (old, _)) in before.places.iter().enumerate() {

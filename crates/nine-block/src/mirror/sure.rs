@@ -1,14 +1,14 @@
 //! Makes marks and labels durable before other operations may continue.
 
-use super::label::{HEAD, Label, MARKS, Now, Place};
-use super::state::State;
-use super::{Happening, Inner, passes};
+use super::label::{HEAD_SECTORS, LabelEvent, MARKS, MemberLabel, Place};
+use super::state::MirrorState;
+use super::{Happening, MirrorShared, passes};
 use crate::call::Call;
 use crate::device::{Io, Op, Shape};
 use crate::error::{Error, Kind, Result};
 use crate::sync::lock;
 
-impl Inner {
+impl MirrorShared {
     /// Ensures that labels have the present state, after an event has failed that may be on some members.
     pub(super) async fn sure(&self) -> Result<()> {
         if !self.state().unsure {
@@ -148,7 +148,7 @@ impl Inner {
     pub(super) async fn relabel(
         &self,
         mut failed: Vec<(usize, Error)>,
-        change: impl Fn(&mut Now),
+        change: impl Fn(&mut LabelEvent),
     ) -> Result<()> {
         loop {
             let (next, region, hands) = {
@@ -195,7 +195,7 @@ impl Inner {
             let calls: Vec<(usize, Call)> = stay
                 .iter()
                 .map(|member| {
-                    let label = Label { set: self.set, member: *member, region, now: next.clone() };
+                    let label = MemberLabel { set: self.set, member: *member, region, now: next.clone() };
                     (*member, self.members[*member].write(label.sector(), label.encode()))
                 })
                 .collect();
@@ -218,7 +218,7 @@ impl Inner {
     }
 
     /// Applies an event after its labels are written.
-    fn now(&self, next: Now, failed: &[(usize, Error)]) {
+    fn now(&self, next: LabelEvent, failed: &[(usize, Error)]) {
         let mut state = self.state();
         let before = state.now.places.clone();
         let lacks = state.apply(next);
@@ -251,11 +251,11 @@ impl Inner {
         news.into_iter().for_each(|(member, what)| self.tell(member, what));
     }
 
-    pub(super) fn shape_of(&self, state: &State) -> Shape {
+    pub(super) fn shape_of(&self, state: &MirrorState) -> Shape {
         let shapes: Vec<Shape> = state.active().iter().map(|member| self.members[*member].shape()).collect();
         Shape {
             sectors: state.now.sectors,
-            atom: shapes.iter().map(|shape| shape.atom).min().unwrap_or(1).min(HEAD as u32),
+            atom: shapes.iter().map(|shape| shape.atom).min().unwrap_or(1).min(HEAD_SECTORS as u32),
             most: shapes.iter().map(|shape| shape.most).min().unwrap_or(1),
             read_only: false,
             durable: shapes.iter().all(|shape| shape.durable),

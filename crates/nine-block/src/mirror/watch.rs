@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::label::{HEAD, Label, Place};
+use super::label::{HEAD_SECTORS, MemberLabel, Place};
 use super::open::read_label;
-use super::{Unfit, best, fit};
+use super::{UnfitAnswer, best, fit};
 use crate::device::{Device, Io, Op, Shape};
 use crate::error::{Error, Kind, Result};
 use crate::plain::above;
@@ -23,17 +23,17 @@ use crate::task::Tasks;
 use crate::Proof;
 
 /// A read-only view of a mirror in use.
-pub struct Watched(Arc<Inner>);
+pub struct Watched(Arc<WatchShared>);
 
-struct Inner {
+struct WatchShared {
     of: Vec<Arc<dyn Device>>,
-    now: Mutex<Now>,
+    now: Mutex<WatchedState>,
     tasks: Tasks,
 }
 
 /// The state in the labels.
 #[derive(Clone)]
-struct Now {
+struct WatchedState {
     sectors: u64,
     /// The members in the order in which they are asked, and how many of them are complete.
     order: Vec<usize>,
@@ -47,7 +47,7 @@ impl Watched {
     /// No member is in by the newest readable label, or the members belong to several mirrors.
     pub async fn open(of: Vec<Arc<dyn Device>>) -> Result<Self> {
         let now = look(&of).await.map_err(|error| error.of(name(&of)))?;
-        Ok(Self(Arc::new(Inner { of, now: Mutex::new(now), tasks: Tasks::default() })))
+        Ok(Self(Arc::new(WatchShared { of, now: Mutex::new(now), tasks: Tasks::default() })))
     }
 }
 
@@ -56,7 +56,7 @@ fn name(of: &[Arc<dyn Device>]) -> String {
 }
 
 /// Reads all labels.
-async fn look(of: &[Arc<dyn Device>]) -> Result<Now> {
+async fn look(of: &[Arc<dyn Device>]) -> Result<WatchedState> {
     let (mut labels, mut why) = (Vec::new(), Vec::new());
     // Read them concurrently, because a member that does not answer takes long.
     let looks: Vec<_> = of.iter().map(|member| member.look()).collect();
@@ -79,31 +79,31 @@ async fn look(of: &[Arc<dyn Device>]) -> Result<Now> {
     if labels.iter().any(|label| label.set != labels[0].set) {
         return Err(failed("its members are of several mirrors".into()));
     }
-    let is_in = |label: &&Label| label.own().0 == Place::In;
+    let is_in = |label: &&MemberLabel| label.own().0 == Place::In;
     let newest = labels.iter().filter(is_in).max_by_key(|label| label.now.event);
     let Some(now) = newest.map(|label| label.now.clone()) else {
         return Err(failed(format!("no member has everything: {}", why.join("; "))));
     };
     // A member with an older event lacks the writes since it was set aside.
-    let is_whole = |label: &&Label| label.now.event == now.event && label.own().0 == Place::In;
-    let (whole, others): (Vec<&Label>, Vec<&Label>) = labels.iter().partition(is_whole);
+    let is_whole = |label: &&MemberLabel| label.now.event == now.event && label.own().0 == Place::In;
+    let (whole, others): (Vec<&MemberLabel>, Vec<&MemberLabel>) = labels.iter().partition(is_whole);
     let order = whole.iter().chain(&others).map(|label| label.member).collect();
-    Ok(Now { sectors: now.sectors, order, whole: whole.len() })
+    Ok(WatchedState { sectors: now.sectors, order, whole: whole.len() })
 }
 
-impl Inner {
+impl WatchShared {
     async fn read(self: Arc<Self>, io: Io) {
         let now = lock(&self.now).clone();
         // Without a proof, incomplete members cannot be used.
         let asked = if io.proof.is_some() { now.order.len() } else { now.whole };
         let mut unfit = Vec::new();
         for member in &now.order[..asked] {
-            let answer = self.of[*member].read_proven(HEAD + io.at, io.count, io.proof.clone()).await;
+            let answer = self.of[*member].read_proven(HEAD_SECTORS + io.at, io.count, io.proof.clone()).await;
             match fit(&io, answer) {
                 Ok(data) => return io.end(Ok(data)),
                 Err(answer) => unfit.push(answer),
             }
-            if unfit.last().is_some_and(Unfit::stops) {
+            if unfit.last().is_some_and(UnfitAnswer::stops) {
                 break;
             }
         }
