@@ -8,13 +8,13 @@ use core::{fmt, mem};
 
 use bytes::Bytes;
 
-use crate::pool::{Memory, give_back};
+use crate::pool::{PoolMemory, give_back};
 
 /// The bytes between a read pointer and a write pointer, in memory of a [`Pool`](crate::Pool) or of another owner.
 ///
 /// Several blocks may share one memory ([`Block::split_to`]). The memory is returned when the last of them is dropped.
 pub struct Block {
-    memory: Held,
+    memory: BlockStorage,
     /// Index of the first byte that is not consumed.
     rp: usize,
     /// Index of the first byte that is not filled.
@@ -23,15 +23,15 @@ pub struct Block {
     pub delim: bool,
 }
 
-enum Held {
-    Pool(Arc<Memory>),
+enum BlockStorage {
+    Pool(Arc<PoolMemory>),
     Bytes(Bytes),
 }
 
 impl Block {
     /// Creates an empty block in memory of a pool.
-    pub(crate) fn new(memory: Arc<Memory>) -> Self {
-        Self { memory: Held::Pool(memory), rp: 0, wp: 0, delim: false }
+    pub(crate) fn new(memory: Arc<PoolMemory>) -> Self {
+        Self { memory: BlockStorage::Pool(memory), rp: 0, wp: 0, delim: false }
     }
 
     /// Returns the number of usable bytes.
@@ -47,8 +47,8 @@ impl Block {
     /// Returns the usable bytes.
     pub fn data(&self) -> &[u8] {
         match &self.memory {
-            Held::Pool(memory) => &memory.bytes()[self.rp..self.wp],
-            Held::Bytes(bytes) => &bytes[self.rp..self.wp],
+            BlockStorage::Pool(memory) => &memory.bytes()[self.rp..self.wp],
+            BlockStorage::Bytes(bytes) => &bytes[self.rp..self.wp],
         }
     }
 
@@ -70,8 +70,8 @@ impl Block {
     /// If there were fewer.
     pub fn filled(&mut self, n: usize) {
         let lim = match &self.memory {
-            Held::Pool(memory) => memory.bytes().len(),
-            Held::Bytes(_) => self.wp,
+            BlockStorage::Pool(memory) => memory.bytes().len(),
+            BlockStorage::Bytes(_) => self.wp,
         };
         assert!(n <= lim - self.wp, "a block is filled beyond its limit");
         self.wp += n;
@@ -113,14 +113,14 @@ impl Block {
     /// Creates another block with the same bytes in the same memory.
     pub fn share(&self) -> Self {
         let memory = match &self.memory {
-            Held::Pool(memory) => Held::Pool(memory.clone()),
-            Held::Bytes(bytes) => Held::Bytes(bytes.clone()),
+            BlockStorage::Pool(memory) => BlockStorage::Pool(memory.clone()),
+            BlockStorage::Bytes(bytes) => BlockStorage::Bytes(bytes.clone()),
         };
         Self { memory, rp: self.rp, wp: self.wp, delim: self.delim }
     }
 
     fn own(&mut self, range: Range<usize>) -> Option<&mut [u8]> {
-        let Held::Pool(memory) = &mut self.memory else { return None };
+        let BlockStorage::Pool(memory) = &mut self.memory else { return None };
         let bytes = Arc::get_mut(memory)?.bytes_mut();
         let end = range.end.min(bytes.len());
         Some(&mut bytes[range.start..end])
@@ -129,7 +129,8 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        if let Held::Pool(memory) = mem::replace(&mut self.memory, Held::Bytes(Bytes::new())) {
+        if let BlockStorage::Pool(memory) = mem::replace(&mut self.memory, BlockStorage::Bytes(Bytes::new()))
+        {
             give_back(memory);
         }
     }
@@ -138,7 +139,7 @@ impl Drop for Block {
 impl From<Bytes> for Block {
     fn from(bytes: Bytes) -> Self {
         let wp = bytes.len();
-        Self { memory: Held::Bytes(bytes), rp: 0, wp, delim: false }
+        Self { memory: BlockStorage::Bytes(bytes), rp: 0, wp, delim: false }
     }
 }
 

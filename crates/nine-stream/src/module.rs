@@ -10,7 +10,7 @@ use core::time::Duration;
 
 use crate::block::Chain;
 use crate::queue::Queue;
-use crate::way::{Link, Run, pass};
+use crate::way::{ModuleLink, ModuleRun, pass};
 
 /// One half of a module instance: the put procedure of one direction, and its state. The halves must lock the state
 /// that they share. They must release the lock before they pass data on: the next module may call back through the
@@ -120,8 +120,8 @@ impl core::error::Error for Fault {}
 /// The modules and the end behind a module, for its put procedure.
 pub struct Next<'n, 'r> {
     pub(crate) queue: &'n mut Queue,
-    pub(crate) rest: &'n mut [Link],
-    pub(crate) run: &'n mut Run<'r>,
+    pub(crate) rest: &'n mut [ModuleLink],
+    pub(crate) run: &'n mut ModuleRun<'r>,
 }
 
 impl Next<'_, '_> {

@@ -14,36 +14,36 @@ use core::task::{Context, Poll};
 
 use crate::block::Block;
 use crate::lock::{Mutex, lock};
-use crate::wait::{Ticket, Waiters, wake};
+use crate::wait::{QueueTicket, WaiterQueue, wake};
 
 /// Sizes of blocks, in bytes. A larger request gets the last size; chain several blocks then.
 pub const CLASSES: [usize; 7] = [256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
 
 /// A bounded pool of memory for blocks. Clones share it.
 #[derive(Clone)]
-pub struct Pool(Arc<Shared>);
+pub struct Pool(Arc<PoolShared>);
 
-struct Shared {
+struct PoolShared {
     limit: usize,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
 }
 
 #[derive(Default)]
-struct State {
-    free: [Vec<Arc<Memory>>; CLASSES.len()],
+struct PoolState {
+    free: [Vec<Arc<PoolMemory>>; CLASSES.len()],
     /// Bytes that are allocated or in the free lists.
     bytes: usize,
-    waiters: Waiters,
+    waiters: WaiterQueue,
 }
 
 /// A piece of memory, with its size class and pool.
-pub(crate) struct Memory {
+pub(crate) struct PoolMemory {
     bytes: Box<[u8]>,
     class: usize,
-    pool: Weak<Shared>,
+    pool: Weak<PoolShared>,
 }
 
-impl Memory {
+impl PoolMemory {
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -55,7 +55,7 @@ impl Memory {
 
 /// Returns the memory of a dropped block to the pool, if it was the last block there. If the last two are dropped at
 /// once, neither sees itself as the last. The memory is then freed, and its drop adjusts the pool.
-pub(crate) fn give_back(mut memory: Arc<Memory>) {
+pub(crate) fn give_back(mut memory: Arc<PoolMemory>) {
     if Arc::get_mut(&mut memory).is_none() {
         return;
     }
@@ -68,7 +68,7 @@ pub(crate) fn give_back(mut memory: Arc<Memory>) {
     wake(first);
 }
 
-impl Drop for Memory {
+impl Drop for PoolMemory {
     fn drop(&mut self) {
         let Some(pool) = self.pool.upgrade() else { return };
         let mut state = lock(&pool.state);
@@ -83,7 +83,7 @@ impl Pool {
     /// Creates a pool of at most `limit` bytes. The limit is at least one block of each size.
     pub fn new(limit: usize) -> Self {
         let limit = limit.max(CLASSES.iter().sum());
-        Self(Arc::new(Shared { limit, state: Mutex::new(State::default()) }))
+        Self(Arc::new(PoolShared { limit, state: Mutex::new(PoolState::default()) }))
     }
 
     /// Returns a block with room for `size` bytes, but at most the largest size. `None` if there is no memory now or
@@ -102,7 +102,7 @@ impl Pool {
         lock(&self.0.state).bytes
     }
 
-    fn take(&self, size: usize, ticket: &mut Ticket) -> Option<Block> {
+    fn take(&self, size: usize, ticket: &mut QueueTicket) -> Option<Block> {
         let class = CLASSES.iter().position(|&class| class >= size).unwrap_or(CLASSES.len() - 1);
         let mut spare = Vec::new();
         let mut state = lock(&self.0.state);
@@ -111,7 +111,7 @@ impl Pool {
         }
         let found = state.free[class].pop();
         if found.is_none() {
-            let over = |state: &State| state.bytes + CLASSES[class] > self.0.limit;
+            let over = |state: &PoolState| state.bytes + CLASSES[class] > self.0.limit;
             for (other, size) in CLASSES.into_iter().enumerate() {
                 while other != class && over(&state) {
                     let Some(mut memory) = state.free[other].pop().and_then(Arc::into_inner) else { break };
@@ -130,7 +130,8 @@ impl Pool {
         let next = if state.waiters.leave(ticket) { state.waiters.first() } else { None };
         drop(state);
         wake(next);
-        let new = || Memory { bytes: vec![0; CLASSES[class]].into(), class, pool: Arc::downgrade(&self.0) };
+        let new =
+            || PoolMemory { bytes: vec![0; CLASSES[class]].into(), class, pool: Arc::downgrade(&self.0) };
         Some(Block::new(found.unwrap_or_else(|| Arc::new(new()))))
     }
 }
@@ -139,7 +140,7 @@ impl Pool {
 pub struct Alloc<'p> {
     pool: &'p Pool,
     size: usize,
-    ticket: Ticket,
+    ticket: QueueTicket,
 }
 
 impl Future for Alloc<'_> {

@@ -16,8 +16,8 @@ use crate::lock::{Mutex, lock};
 use crate::module::Fault;
 use crate::pool::{CLASSES, Pool};
 use crate::queue::{Limit, Queue};
-use crate::wait::{Ticket, Waiters, wake};
-use crate::way::{After, End, Hangup, Way, hungup};
+use crate::wait::{QueueTicket, WaiterQueue, wake};
+use crate::way::{DirectionEnd, RunActions, StreamDirection, StreamHangup, hungup};
 
 /// Number of reads at the end before a read fails, so that a caller that ignores the end does not loop for ever.
 const ENDS: u32 = 3;
@@ -25,29 +25,29 @@ const ENDS: u32 = 3;
 const WRITE: usize = CLASSES[4];
 
 /// The data that has arrived at an end and waits to be read.
-pub(crate) struct Store(Mutex<State>);
+pub(crate) struct ReadStore(Mutex<ReadStoreState>);
 
-struct State {
+struct ReadStoreState {
     queue: Queue,
-    readers: Waiters,
+    readers: WaiterQueue,
     /// Number of bytes that the first reader waits for, unless a message ends before.
     wanted: usize,
-    hungup: Option<Hangup>,
+    hungup: Option<StreamHangup>,
     /// Number of reads that have found the end.
     ends: u32,
 }
 
 /// The result of a read.
-enum Taken {
+enum ReadResult {
     Blocks(Chain),
     End,
 }
 
-/// The end of a direction whose data goes to a [`Store`].
-pub(crate) struct ToStore(pub(crate) Arc<Store>);
+/// The end of a direction whose data goes to a [`ReadStore`].
+pub(crate) struct StoreEnd(pub(crate) Arc<ReadStore>);
 
-impl End for ToStore {
-    fn put(&mut self, chain: Chain, after: &mut After) -> Result<(), Chain> {
+impl DirectionEnd for StoreEnd {
+    fn put(&mut self, chain: Chain, after: &mut RunActions) -> Result<(), Chain> {
         let mut state = lock(&self.0.0);
         let put = state.queue.put(chain);
         if state.is_readable(state.wanted) {
@@ -56,7 +56,7 @@ impl End for ToStore {
         put
     }
 
-    fn hangup(&mut self, why: &Hangup, after: &mut After) {
+    fn hangup(&mut self, why: &StreamHangup, after: &mut RunActions) {
         let mut state = lock(&self.0.0);
         state.hungup.get_or_insert_with(|| why.clone());
         after.wakes.extend(state.readers.first());
@@ -67,7 +67,7 @@ impl End for ToStore {
     }
 }
 
-impl State {
+impl ReadStoreState {
     /// Whether there is a message, or `want` bytes, or no room for more.
     fn is_readable(&self, want: usize) -> bool {
         let Self { queue, hungup, .. } = self;
@@ -76,21 +76,21 @@ impl State {
     }
 
     /// Returns the end, because no more data will come.
-    fn end(&mut self) -> Result<Taken, Fault> {
+    fn end(&mut self) -> Result<ReadResult, Fault> {
         self.ends = self.ends.saturating_add(1);
         match &self.hungup {
             Some(Some(fault)) => Err(fault.clone()),
             _ if self.ends > ENDS => Err(Fault::new("the stream is hung up")),
-            _ => Ok(Taken::End),
+            _ => Ok(ReadResult::End),
         }
     }
 }
 
-impl Store {
+impl ReadStore {
     pub(crate) fn new(limit: Limit) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(State {
+        Arc::new(Self(Mutex::new(ReadStoreState {
             queue: Queue::new(limit),
-            readers: Waiters::default(),
+            readers: WaiterQueue::default(),
             wanted: 0,
             hungup: None,
             ends: 0,
@@ -102,9 +102,9 @@ impl Store {
     fn poll_take(
         &self,
         waker: Option<&Waker>,
-        ticket: &mut Ticket,
+        ticket: &mut QueueTicket,
         want: Option<usize>,
-    ) -> (Poll<Result<Taken, Fault>>, bool) {
+    ) -> (Poll<Result<ReadResult, Fault>>, bool) {
         let mut state = lock(&self.0);
         let wanted = want.unwrap_or(0);
         let is_turn = state.readers.is_turn(ticket);
@@ -119,7 +119,7 @@ impl Store {
         state.readers.leave(ticket);
         let taken = match state.queue.is_empty() {
             true => state.end(),
-            false => Ok(Taken::Blocks(state.queue.take(want))),
+            false => Ok(ReadResult::Blocks(state.queue.take(want))),
         };
         let relieved = state.queue.relieved();
         let next = state.readers.first();
@@ -128,7 +128,7 @@ impl Store {
         (Poll::Ready(taken), relieved)
     }
 
-    fn leave(&self, ticket: &mut Ticket) {
+    fn leave(&self, ticket: &mut QueueTicket) {
         if ticket.is_none() {
             return;
         }
@@ -150,31 +150,36 @@ impl Store {
 }
 
 /// One end of a stream.
-pub(crate) struct Port {
+pub(crate) struct StreamPort {
     /// The data to read here.
-    pub(crate) store: Arc<Store>,
+    pub(crate) store: Arc<ReadStore>,
     /// The direction that fills `store`.
-    pub(crate) from: Arc<Way>,
+    pub(crate) from: Arc<StreamDirection>,
     /// The direction that is written here.
-    pub(crate) to: Arc<Way>,
+    pub(crate) to: Arc<StreamDirection>,
     pub(crate) pool: Pool,
-    writers: Arc<Mutex<Writers>>,
+    writers: Arc<Mutex<WriterQueue>>,
 }
 
 #[derive(Default)]
-struct Writers {
-    waiting: Waiters,
+struct WriterQueue {
+    waiting: WaiterQueue,
     writing: bool,
 }
 
-impl Port {
-    pub(crate) fn new(store: Arc<Store>, from: Arc<Way>, to: Arc<Way>, pool: Pool) -> Self {
+impl StreamPort {
+    pub(crate) fn new(
+        store: Arc<ReadStore>,
+        from: Arc<StreamDirection>,
+        to: Arc<StreamDirection>,
+        pool: Pool,
+    ) -> Self {
         Self { store, from, to, pool, writers: Arc::default() }
     }
 
     /// Reads into `buf` until it is full or a message ends. 0 means an empty message or the end.
     pub(crate) async fn read(&self, buf: &mut [u8]) -> Result<usize, Fault> {
-        let Taken::Blocks(chain) = self.take(Some(buf.len())).await? else { return Ok(0) };
+        let ReadResult::Blocks(chain) = self.take(Some(buf.len())).await? else { return Ok(0) };
         let mut n = 0;
         for block in chain {
             buf[n..n + block.len()].copy_from_slice(block.data());
@@ -185,7 +190,7 @@ impl Port {
 
     /// Reads the first block without a copy. `None` is the end.
     pub(crate) async fn read_block(&self) -> Result<Option<Block>, Fault> {
-        let Taken::Blocks(mut chain) = self.take(None).await? else { return Ok(None) };
+        let ReadResult::Blocks(mut chain) = self.take(None).await? else { return Ok(None) };
         Ok(chain.pop())
     }
 
@@ -196,13 +201,13 @@ impl Port {
             self.from.pump();
         }
         taken.map_ok(|taken| match taken {
-            Taken::Blocks(mut chain) => chain.pop(),
-            Taken::End => None,
+            ReadResult::Blocks(mut chain) => chain.pop(),
+            ReadResult::End => None,
         })
     }
 
-    async fn take(&self, want: Option<usize>) -> Result<Taken, Fault> {
-        let mut reader = Reader { store: &self.store, ticket: None };
+    async fn take(&self, want: Option<usize>) -> Result<ReadResult, Fault> {
+        let mut reader = WaitingReader { store: &self.store, ticket: None };
         let mut relieved = false;
         let taken = poll_fn(|cx| {
             let (polled, low) = self.store.poll_take(Some(cx.waker()), &mut reader.ticket, want);
@@ -225,7 +230,7 @@ impl Port {
             let put = self.write_part(&mut rest, &mut writing.watches).await;
             if put.is_err() && mem::take(&mut writing.mid) {
                 // This direction has ended by itself. The other one is not affected.
-                let mut after = After::default();
+                let mut after = RunActions::default();
                 self.to.hangup(Some(half()), &mut after);
                 after.wake();
             }
@@ -260,7 +265,7 @@ impl Port {
         self.to.put(chain).await
     }
 
-    /// Like [`Port::put`], if no other writer waits and there is room now.
+    /// Like [`StreamPort::put`], if no other writer waits and there is room now.
     pub(crate) fn try_put(&self, chain: Chain) -> Result<(), (Chain, Option<Fault>)> {
         if self.is_writing() { Err((chain, None)) } else { self.to.try_put(chain) }
     }
@@ -275,9 +280,9 @@ impl Port {
         writers.writing || !writers.waiting.is_turn(&None)
     }
 
-    async fn turn(&self) -> Writing<'_> {
-        let turn = Turn { writers: self.writers.clone(), ticket: None, has: false };
-        let mut writing = Writing { port: self, mid: false, watches: false, turn };
+    async fn turn(&self) -> WaitingWriter<'_> {
+        let turn = WriterTurn { writers: self.writers.clone(), ticket: None, has: false };
+        let mut writing = WaitingWriter { port: self, mid: false, watches: false, turn };
         poll_fn(|cx| writing.turn.poll(cx.waker())).await;
         writing
     }
@@ -289,7 +294,7 @@ impl Port {
 
     /// Creates a polled writer. With `takes_turns` it waits for other writers, as those of a process do.
     pub(crate) fn putting(&self, takes_turns: bool) -> Putting {
-        let turn = || Turn { writers: self.writers.clone(), ticket: None, has: false };
+        let turn = || WriterTurn { writers: self.writers.clone(), ticket: None, has: false };
         Putting { to: self.to.clone(), turn: takes_turns.then(turn), ticket: None }
     }
 
@@ -297,8 +302,8 @@ impl Port {
         [self.to.deadline(), self.from.deadline()].into_iter().flatten().min()
     }
 
-    pub(crate) fn hangup(&self, why: &Hangup) {
-        let mut after = After::default();
+    pub(crate) fn hangup(&self, why: &StreamHangup) {
+        let mut after = RunActions::default();
         self.to.hangup(why.clone(), &mut after);
         self.from.hangup(why.clone(), &mut after);
         after.wake();
@@ -306,12 +311,12 @@ impl Port {
 }
 
 /// A waiting reader. Leaves the queue when dropped.
-struct Reader<'p> {
-    store: &'p Store,
-    ticket: Ticket,
+struct WaitingReader<'p> {
+    store: &'p ReadStore,
+    ticket: QueueTicket,
 }
 
-impl Drop for Reader<'_> {
+impl Drop for WaitingReader<'_> {
     fn drop(&mut self) {
         self.store.leave(&mut self.ticket);
     }
@@ -320,9 +325,9 @@ impl Drop for Reader<'_> {
 /// A reader that keeps its place in the queue between polls. It is served in its turn, and woken when data is
 /// available. Dropping it leaves the queue. It does not keep the stream open.
 pub struct Reading {
-    store: Arc<Store>,
-    from: Arc<Way>,
-    ticket: Ticket,
+    store: Arc<ReadStore>,
+    from: Arc<StreamDirection>,
+    ticket: QueueTicket,
 }
 
 impl Reading {
@@ -335,8 +340,8 @@ impl Reading {
             self.from.pump();
         }
         taken.map_ok(|taken| match taken {
-            Taken::Blocks(chain) => Some(chain),
-            Taken::End => None,
+            ReadResult::Blocks(chain) => Some(chain),
+            ReadResult::End => None,
         })
     }
 }
@@ -350,9 +355,9 @@ impl Drop for Reading {
 /// A writer that keeps its place in the queue between polls, like [`Reading`]. A chain is put whole or not at all, so
 /// cancelling is harmless.
 pub struct Putting {
-    to: Arc<Way>,
-    turn: Option<Turn>,
-    ticket: Ticket,
+    to: Arc<StreamDirection>,
+    turn: Option<WriterTurn>,
+    ticket: QueueTicket,
 }
 
 impl Putting {
@@ -364,11 +369,11 @@ impl Putting {
         {
             return Poll::Pending;
         }
-        let mut after = After::default();
+        let mut after = RunActions::default();
         let polled = self.to.poll_put(cx.waker(), chain, &mut self.ticket, &mut after);
         after.wake();
         if polled.is_ready() {
-            self.turn.iter_mut().for_each(Turn::leave);
+            self.turn.iter_mut().for_each(WriterTurn::leave);
         }
         polled.map_err(hungup)
     }
@@ -381,13 +386,13 @@ impl Drop for Putting {
 }
 
 /// A writer's place in the queue, or its turn. Dropping it leaves the queue or ends the turn.
-struct Turn {
-    writers: Arc<Mutex<Writers>>,
-    ticket: Ticket,
+struct WriterTurn {
+    writers: Arc<Mutex<WriterQueue>>,
+    ticket: QueueTicket,
     has: bool,
 }
 
-impl Turn {
+impl WriterTurn {
     fn poll(&mut self, waker: &Waker) -> Poll<()> {
         if self.has {
             return Poll::Ready(());
@@ -414,23 +419,23 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for WriterTurn {
     fn drop(&mut self) {
         self.leave();
     }
 }
 
 /// A writer in its turn, or waiting for it.
-struct Writing<'p> {
-    port: &'p Port,
+struct WaitingWriter<'p> {
+    port: &'p StreamPort,
     mid: bool,
     /// Whether it has also waited for the end.
     watches: bool,
     /// Dropped last.
-    turn: Turn,
+    turn: WriterTurn,
 }
 
-impl Drop for Writing<'_> {
+impl Drop for WaitingWriter<'_> {
     fn drop(&mut self) {
         if self.mid {
             self.port.hangup(&Some(half()));
@@ -446,14 +451,14 @@ fn half() -> Fault {
 }
 
 /// The end of a direction without a reader, while a module below it still needs the data.
-pub(crate) struct Swallow;
+pub(crate) struct DiscardEnd;
 
-impl End for Swallow {
-    fn put(&mut self, _: Chain, _: &mut After) -> Result<(), Chain> {
+impl DirectionEnd for DiscardEnd {
+    fn put(&mut self, _: Chain, _: &mut RunActions) -> Result<(), Chain> {
         Ok(())
     }
 
-    fn hangup(&mut self, _: &Hangup, _: &mut After) {}
+    fn hangup(&mut self, _: &StreamHangup, _: &mut RunActions) {}
 
     fn is_full(&self) -> bool {
         false
@@ -461,16 +466,16 @@ impl End for Swallow {
 }
 
 /// The end of a direction that continues in another one. It joins pipes.
-pub(crate) struct Joined {
+pub(crate) struct JoinedEnd {
     /// The direction that continues.
-    pub(crate) to: Arc<Way>,
+    pub(crate) to: Arc<StreamDirection>,
     /// Pumps the direction that ends here.
     pub(crate) again: Waker,
-    pub(crate) ticket: Ticket,
+    pub(crate) ticket: QueueTicket,
 }
 
-impl End for Joined {
-    fn put(&mut self, chain: Chain, after: &mut After) -> Result<(), Chain> {
+impl DirectionEnd for JoinedEnd {
+    fn put(&mut self, chain: Chain, after: &mut RunActions) -> Result<(), Chain> {
         let mut given = Some(chain);
         match self.to.poll_put(&self.again, &mut given, &mut self.ticket, after) {
             Poll::Ready(Ok(())) => Ok(()),
@@ -483,7 +488,7 @@ impl End for Joined {
         }
     }
 
-    fn hangup(&mut self, why: &Hangup, after: &mut After) {
+    fn hangup(&mut self, why: &StreamHangup, after: &mut RunActions) {
         // This waker may have kept the direction alive.
         self.again = Waker::noop().clone();
         self.to.hangup(why.clone(), after);

@@ -10,9 +10,9 @@ use core::time::Duration;
 use crate::block::{Block, Chain};
 use crate::module::{Control, Fault, Halves, Modules};
 use crate::pool::Pool;
-use crate::port::{Port, Putting, Reading, Store, ToStore};
+use crate::port::{Putting, ReadStore, Reading, StoreEnd, StreamPort};
 use crate::queue::Limit;
-use crate::way::{After, Clock, Link, Way, hungup};
+use crate::way::{ModuleClock, ModuleLink, RunActions, StreamDirection, hungup};
 
 /// Maximum number of modules on one stream. All of them run on one call stack.
 pub const DEEPEST: usize = 16;
@@ -27,7 +27,7 @@ pub struct Make {
     /// The modules that can be pushed.
     pub modules: Modules,
     /// The clock for modules with deadlines.
-    pub clock: Clock,
+    pub clock: ModuleClock,
 }
 
 impl Make {
@@ -47,10 +47,10 @@ impl Make {
 /// Concurrency: any number of tasks may read and write. Each read and each write is one piece, in the order in which
 /// they started.
 #[derive(Clone)]
-pub struct Stream(Arc<Opened>);
+pub struct Stream(Arc<OpenedStream>);
 
-struct Opened {
-    port: Port,
+struct OpenedStream {
+    port: StreamPort,
     modules: Modules,
 }
 
@@ -58,21 +58,21 @@ struct Opened {
 ///
 /// Concurrency: several tasks may carry messages up at once. They arrive in the order in which their puts were
 /// accepted.
-pub struct Device(Port);
+pub struct Device(StreamPort);
 
 impl Stream {
     /// Creates a stream and its device's end.
     pub fn new(make: &Make) -> (Self, Device) {
-        let (read, taken) = (Store::new(make.limit), Store::new(make.limit));
-        let up = Way::new(&make.clock, |_| ToStore(read.clone()));
-        let down = Way::new(&make.clock, |_| ToStore(taken.clone()));
-        Way::pair(&up, &down);
-        let device = Port::new(taken, down.clone(), up.clone(), make.pool.clone());
-        (Self::of(make, Port::new(read, up, down, make.pool.clone())), Device(device))
+        let (read, taken) = (ReadStore::new(make.limit), ReadStore::new(make.limit));
+        let up = StreamDirection::new(&make.clock, |_| StoreEnd(read.clone()));
+        let down = StreamDirection::new(&make.clock, |_| StoreEnd(taken.clone()));
+        StreamDirection::pair(&up, &down);
+        let device = StreamPort::new(taken, down.clone(), up.clone(), make.pool.clone());
+        (Self::of(make, StreamPort::new(read, up, down, make.pool.clone())), Device(device))
     }
 
-    pub(crate) fn of(make: &Make, port: Port) -> Self {
-        Self(Arc::new(Opened { port, modules: make.modules.clone() }))
+    pub(crate) fn of(make: &Make, port: StreamPort) -> Self {
+        Self(Arc::new(OpenedStream { port, modules: make.modules.clone() }))
     }
 
     /// Reads into `buf` until it is full or a message ends. 0 means an empty message or the end. After several reads at
@@ -160,8 +160,8 @@ impl Stream {
         if down.is_busy() || up.is_busy() {
             return Err(Fault::new("a message is under way"));
         }
-        down.links().insert(0, Link::new(name, halves.down));
-        up.links().push(Link::new(name, halves.up));
+        down.links().insert(0, ModuleLink::new(name, halves.down));
+        up.links().push(ModuleLink::new(name, halves.up));
         drop((down, up));
         // The module may have something to send first.
         self.pump();
@@ -190,7 +190,7 @@ impl Stream {
 
     /// Ends the stream at both ends. Received data can be read to its end. No more data is accepted.
     pub fn hangup(&self) {
-        let mut after = After::default();
+        let mut after = RunActions::default();
         self.0.port.to.hangup(None, &mut after);
         if !self.0.port.from.listen_on(&mut after) {
             self.0.port.from.stop(&mut after);
@@ -200,7 +200,7 @@ impl Stream {
 
     /// Ends writing: every module passes on its data, then the device reads the end. Reading continues.
     pub fn finish(&self) {
-        let mut after = After::default();
+        let mut after = RunActions::default();
         self.0.port.to.hangup(None, &mut after);
         after.wake();
     }
@@ -257,7 +257,7 @@ impl Stream {
     }
 
     fn ask_modules(&self, text: &str) -> Result<(), Fault> {
-        let (way, mut after) = (&self.0.port.to, After::default());
+        let (way, mut after) = (&self.0.port.to, RunActions::default());
         let mut state = way.lock();
         if state.is_ending() {
             return Err(hungup(None));
@@ -291,11 +291,11 @@ impl Stream {
     }
 }
 
-impl Drop for Opened {
+impl Drop for OpenedStream {
     /// Handles the last close. Every module passes on its data, from the process's end to the device's, then both
     /// directions end.
     fn drop(&mut self) {
-        let mut after = After::default();
+        let mut after = RunActions::default();
         self.port.to.hangup(None, &mut after);
         if !self.port.from.listen_on(&mut after) {
             self.port.from.abandon(&mut after);
@@ -334,7 +334,7 @@ impl Device {
     /// Ends the data to the process: every module passes on its data, then the process reads the end. Data from the
     /// process is still taken.
     pub fn finish(&self) {
-        let mut after = After::default();
+        let mut after = RunActions::default();
         self.0.to.hangup(None, &mut after);
         after.wake();
     }

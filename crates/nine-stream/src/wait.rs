@@ -8,22 +8,22 @@ use alloc::collections::VecDeque;
 use core::task::Waker;
 
 /// A place in the queue.
-pub(crate) type Ticket = Option<u64>;
+pub(crate) type QueueTicket = Option<u64>;
 
 #[derive(Default)]
-pub(crate) struct Waiters {
+pub(crate) struct WaiterQueue {
     waiting: VecDeque<(u64, Waker)>,
     next: u64,
 }
 
-impl Waiters {
+impl WaiterQueue {
     /// Whether this waiter may proceed: none is before it.
-    pub(crate) fn is_turn(&self, ticket: &Ticket) -> bool {
+    pub(crate) fn is_turn(&self, ticket: &QueueTicket) -> bool {
         self.waiting.front().is_none_or(|(first, _)| Some(*first) == *ticket)
     }
 
     /// Enters at the end of the queue, or updates the waker of the waiter's place.
-    pub(crate) fn wait(&mut self, ticket: &mut Ticket, waker: &Waker) {
+    pub(crate) fn wait(&mut self, ticket: &mut QueueTicket, waker: &Waker) {
         if let Some(place) = self.waiting.iter_mut().find(|(place, _)| Some(*place) == *ticket) {
             place.1.clone_from(waker);
             return;
@@ -35,7 +35,7 @@ impl Waiters {
 
     /// Leaves the queue. Returns whether the waiter was the first. The caller must then wake the next one, if it can
     /// proceed.
-    pub(crate) fn leave(&mut self, ticket: &mut Ticket) -> bool {
+    pub(crate) fn leave(&mut self, ticket: &mut QueueTicket) -> bool {
         let Some(gone) = ticket.take() else { return false };
         let Some(at) = self.waiting.iter().position(|(place, _)| *place == gone) else { return false };
         self.waiting.remove(at);

@@ -4,9 +4,9 @@
 //! caller's task, under the direction's lock. So the puts of several tasks arrive in the order in which they took the
 //! lock. Later actions (wake-ups, a run of the other half of a module) are collected and done when no lock is held.
 //!
-//! Always holds: a waiting caller was refused under the lock. Every event that makes room then calls [`Way::pump`],
-//! which takes that lock. So no wake-up is lost between the two. Locks are taken down before up; the locks of a
-//! conversation come before those of a stream that it is joined to or multiplexed on.
+//! Always holds: a waiting caller was refused under the lock. Every event that makes room then calls
+//! [`StreamDirection::pump`], which takes that lock. So no wake-up is lost between the two. Locks are taken down before
+//! up; the locks of a conversation come before those of a stream that it is joined to or multiplexed on.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -22,20 +22,20 @@ use core::time::Duration;
 use crate::block::Chain;
 use crate::lock::{Mutex, MutexGuard, lock};
 use crate::module::{Control, Fault, Module, Next};
-use crate::port::Swallow;
+use crate::port::DiscardEnd;
 use crate::queue::{Limit, Queue};
-use crate::wait::{Ticket, Waiters, wake};
+use crate::wait::{QueueTicket, WaiterQueue, wake};
 
 /// The clock of a stream's modules.
-pub(crate) type Clock = Arc<dyn Fn() -> Duration + Send + Sync>;
+pub(crate) type ModuleClock = Arc<dyn Fn() -> Duration + Send + Sync>;
 
 /// The end behind the last module.
-pub(crate) trait End: Send {
+pub(crate) trait DirectionEnd: Send {
     /// Takes a chain or refuses it.
-    fn put(&mut self, chain: Chain, after: &mut After) -> Result<(), Chain>;
+    fn put(&mut self, chain: Chain, after: &mut RunActions) -> Result<(), Chain>;
 
     /// Ends the data. `why` is the error, if it did not end in good order.
-    fn hangup(&mut self, why: &Hangup, after: &mut After);
+    fn hangup(&mut self, why: &StreamHangup, after: &mut RunActions);
 
     /// Whether it refuses data now.
     fn is_full(&self) -> bool;
@@ -48,7 +48,7 @@ pub(crate) trait End: Send {
 
 /// The actions to take after a run.
 #[derive(Default)]
-pub(crate) struct After {
+pub(crate) struct RunActions {
     /// Wakers to wake when no lock is held.
     pub(crate) wakes: Vec<Waker>,
     /// An error with which to hang up the direction.
@@ -60,10 +60,10 @@ pub(crate) struct After {
     /// Whether the direction ends in good order.
     pub(crate) finished: bool,
     /// Other directions to end when no lock is held: with an error, or because their receiver is gone.
-    ended: Vec<(Arc<Way>, Hangup)>,
+    ended: Vec<(Arc<StreamDirection>, StreamHangup)>,
 }
 
-impl After {
+impl RunActions {
     /// Takes the collected actions. No lock may be held.
     pub(crate) fn wake(mut self) {
         while let Some((way, why)) = self.ended.pop() {
@@ -77,21 +77,21 @@ impl After {
 }
 
 /// The end of a stream: `None` if in good order, else the error.
-pub(crate) type Hangup = Option<Fault>;
+pub(crate) type StreamHangup = Option<Fault>;
 
-pub(crate) struct Way {
-    state: Mutex<State>,
+pub(crate) struct StreamDirection {
+    state: Mutex<DirectionState>,
     /// Whether the direction has ended. The other direction reads it under its own lock.
     ended: AtomicBool,
-    clock: Clock,
-    me: Weak<Way>,
+    clock: ModuleClock,
+    me: Weak<StreamDirection>,
 }
 
-pub(crate) struct State {
-    links: Vec<Link>,
-    end: Box<dyn End>,
-    waiters: Waiters,
-    hungup: Option<Hangup>,
+pub(crate) struct DirectionState {
+    links: Vec<ModuleLink>,
+    end: Box<dyn DirectionEnd>,
+    waiters: WaiterQueue,
+    hungup: Option<StreamHangup>,
     /// Whether to hang up when the data in the modules has left.
     closing: bool,
     /// Number of modules, from the first on, that have passed on their data and are closed.
@@ -101,15 +101,15 @@ pub(crate) struct State {
     /// Whether there is no reader, but a module needs the data while the other direction lives.
     listens: bool,
     /// The other direction of the stream.
-    other: Weak<Way>,
+    other: Weak<StreamDirection>,
     /// The direction that ends in this one and nowhere else. It is hung up together with this one.
-    feeder: Weak<Way>,
+    feeder: Weak<StreamDirection>,
     /// Waker of a task that waits for the end, while it waits for something else before its put.
     watcher: Option<Waker>,
 }
 
 /// One half of a module, and its queue.
-pub(crate) struct Link {
+pub(crate) struct ModuleLink {
     name: &'static str,
     module: Box<dyn Module>,
     /// Data that the module has passed on and the next one has refused.
@@ -117,26 +117,26 @@ pub(crate) struct Link {
 }
 
 /// The context of one run through the modules.
-pub(crate) struct Run<'r> {
-    end: &'r mut dyn End,
+pub(crate) struct ModuleRun<'r> {
+    end: &'r mut dyn DirectionEnd,
     pub(crate) clock: &'r (dyn Fn() -> Duration + Send + Sync),
-    pub(crate) after: &'r mut After,
+    pub(crate) after: &'r mut RunActions,
 }
 
 /// Puts a chain to the next module, or to the end behind the last one.
-pub(crate) fn pass(rest: &mut [Link], run: &mut Run<'_>, chain: Chain) -> Result<(), Chain> {
+pub(crate) fn pass(rest: &mut [ModuleLink], run: &mut ModuleRun<'_>, chain: Chain) -> Result<(), Chain> {
     match rest.split_first_mut() {
         Some((link, rest)) => link.put(rest, run, chain),
         None => run.end.put(chain, run.after),
     }
 }
 
-impl Link {
+impl ModuleLink {
     pub(crate) fn new(name: &'static str, module: Box<dyn Module>) -> Self {
         Self { name, module, queue: Queue::new(Limit::ONE) }
     }
 
-    fn put(&mut self, rest: &mut [Link], run: &mut Run<'_>, chain: Chain) -> Result<(), Chain> {
+    fn put(&mut self, rest: &mut [ModuleLink], run: &mut ModuleRun<'_>, chain: Chain) -> Result<(), Chain> {
         self.drain(rest, run);
         if !self.queue.is_empty() || self.module.is_full() {
             return Err(chain);
@@ -146,7 +146,7 @@ impl Link {
     }
 
     /// Passes on the refused data.
-    fn drain(&mut self, rest: &mut [Link], run: &mut Run<'_>) {
+    fn drain(&mut self, rest: &mut [ModuleLink], run: &mut ModuleRun<'_>) {
         while let Some(block) = self.queue.pop() {
             if let Err(refused) = pass(rest, run, block.into()) {
                 refused.into_iter().for_each(|block| self.queue.put_back(block));
@@ -157,8 +157,8 @@ impl Link {
 
     fn call(
         &mut self,
-        rest: &mut [Link],
-        run: &mut Run<'_>,
+        rest: &mut [ModuleLink],
+        run: &mut ModuleRun<'_>,
         f: impl FnOnce(&mut dyn Module, &mut Next<'_, '_>) -> Result<(), Fault>,
     ) {
         let mut next = Next { queue: &mut self.queue, rest, run };
@@ -169,15 +169,18 @@ impl Link {
     }
 }
 
-impl Way {
+impl StreamDirection {
     /// Creates a direction without modules. `end` gets the waker that pumps the direction.
-    pub(crate) fn new<E: End + 'static>(clock: &Clock, end: impl FnOnce(Waker) -> E) -> Arc<Self> {
+    pub(crate) fn new<E: DirectionEnd + 'static>(
+        clock: &ModuleClock,
+        end: impl FnOnce(Waker) -> E,
+    ) -> Arc<Self> {
         Arc::new_cyclic(|way: &Weak<Self>| {
-            let end = Box::new(end(Arc::new(Again(way.clone())).into()));
-            let state = State {
+            let end = Box::new(end(Arc::new(DirectionPump(way.clone())).into()));
+            let state = DirectionState {
                 links: Vec::new(),
                 end,
-                waiters: Waiters::default(),
+                waiters: WaiterQueue::default(),
                 hungup: None,
                 closing: false,
                 closed: 0,
@@ -213,9 +216,9 @@ impl Way {
         &self,
         waker: &Waker,
         chain: &mut Option<Chain>,
-        ticket: &mut Ticket,
-        after: &mut After,
-    ) -> Poll<Result<(), Hangup>> {
+        ticket: &mut QueueTicket,
+        after: &mut RunActions,
+    ) -> Poll<Result<(), StreamHangup>> {
         let mut state = self.lock();
         if state.is_ending() {
             state.waiters.leave(ticket);
@@ -246,12 +249,12 @@ impl Way {
         Poll::Ready(Ok(()))
     }
 
-    /// Runs [`Way::poll_put`] as a future.
+    /// Runs [`StreamDirection::poll_put`] as a future.
     pub(crate) async fn put(&self, chain: Chain) -> Result<(), Fault> {
         let mut chain = Some(chain);
-        let mut waiting = Waiting { way: self, ticket: None };
+        let mut waiting = RoomWait { way: self, ticket: None };
         poll_fn(|cx: &mut Context<'_>| {
-            let mut after = After::default();
+            let mut after = RunActions::default();
             let polled = self.poll_put(cx.waker(), &mut chain, &mut waiting.ticket, &mut after);
             after.wake();
             polled.map_err(hungup)
@@ -261,7 +264,7 @@ impl Way {
 
     /// Puts a chain if there is room now. Otherwise returns it.
     pub(crate) fn try_put(&self, chain: Chain) -> Result<(), (Chain, Option<Fault>)> {
-        let (mut given, mut ticket, mut after) = (Some(chain), None, After::default());
+        let (mut given, mut ticket, mut after) = (Some(chain), None, RunActions::default());
         let polled = self.poll_put(Waker::noop(), &mut given, &mut ticket, &mut after);
         self.leave(&mut ticket);
         after.wake();
@@ -273,14 +276,14 @@ impl Way {
     }
 
     /// Replaces the waker of a waiter.
-    pub(crate) fn wait_on(&self, ticket: &mut Ticket, waker: &Waker) {
+    pub(crate) fn wait_on(&self, ticket: &mut QueueTicket, waker: &Waker) {
         if ticket.is_some() {
             self.lock().waiters.wait(ticket, waker);
         }
     }
 
     /// Stops waiting.
-    pub(crate) fn leave(&self, ticket: &mut Ticket) {
+    pub(crate) fn leave(&self, ticket: &mut QueueTicket) {
         if ticket.is_none() {
             return;
         }
@@ -293,7 +296,7 @@ impl Way {
     /// Continues after room at the end was made, or after an event that a module waits for. Data in the modules moves
     /// on, and the first waiter is woken.
     pub(crate) fn pump(&self) {
-        let mut after = After::default();
+        let mut after = RunActions::default();
         let mut state = self.lock();
         if state.hungup.is_none() {
             self.run(&mut state, &mut after, |links, run| {
@@ -319,7 +322,7 @@ impl Way {
         after.wake();
     }
 
-    /// Returns the time by which [`Way::tick`] must be called.
+    /// Returns the time by which [`StreamDirection::tick`] must be called.
     pub(crate) fn deadline(&self) -> Option<Duration> {
         let fed = self.closing_feeder().and_then(|feeder| feeder.deadline());
         let state = self.lock();
@@ -349,7 +352,7 @@ impl Way {
 
     /// Returns the hangup if the direction accepts no more data. Otherwise `waker` is woken when it ends. Only one task
     /// at a time can wait.
-    pub(crate) fn poll_end(&self, waker: &Waker) -> Poll<Hangup> {
+    pub(crate) fn poll_end(&self, waker: &Waker) -> Poll<StreamHangup> {
         let mut state = self.lock();
         if state.is_ending() {
             return Poll::Ready(state.hungup.clone().flatten());
@@ -366,7 +369,7 @@ impl Way {
 
     /// Stops accepting data. In good order, the data in the modules still moves on, and each module passes on its data.
     /// After an error the data is dropped.
-    pub(crate) fn hangup(&self, why: Hangup, after: &mut After) {
+    pub(crate) fn hangup(&self, why: StreamHangup, after: &mut RunActions) {
         let mut state = self.lock();
         match why {
             None => self.close(&mut state, after),
@@ -375,7 +378,7 @@ impl Way {
     }
 
     /// Stops accepting data without closing the modules.
-    pub(crate) fn stop(&self, after: &mut After) {
+    pub(crate) fn stop(&self, after: &mut RunActions) {
         let mut state = self.lock();
         state.closed = state.links.len();
         self.close(&mut state, after);
@@ -383,7 +386,7 @@ impl Way {
 
     /// Handles the loss of the reader. If a closing module of the other direction needs the data of this one, this
     /// direction stays open until the other has ended. Returns whether that is so.
-    pub(crate) fn listen_on(&self, after: &mut After) -> bool {
+    pub(crate) fn listen_on(&self, after: &mut RunActions) -> bool {
         let other = self.lock().other.upgrade();
         if !other.is_some_and(|other| other.lock().hears()) {
             return false;
@@ -391,14 +394,14 @@ impl Way {
         let mut state = self.lock();
         if state.hungup.is_none() {
             state.listens = true;
-            core::mem::replace(&mut state.end, Box::new(Swallow)).hangup(&None, after);
+            core::mem::replace(&mut state.end, Box::new(DiscardEnd)).hangup(&None, after);
             after.wakes.extend(self.me.upgrade().map(Waker::from));
         }
         true
     }
 
     /// Ends the direction because its receiver is gone.
-    pub(crate) fn abandon(&self, after: &mut After) {
+    pub(crate) fn abandon(&self, after: &mut RunActions) {
         let mut state = self.lock();
         let gone = core::mem::take(&mut state.links);
         self.end(&mut state, None, after);
@@ -407,9 +410,9 @@ impl Way {
         drop(gone);
     }
 
-    /// Ends in good order, as far as possible now. [`Way::pump`] continues it. A module is closed when all data before
-    /// it has arrived and it accepts it.
-    fn close(&self, state: &mut State, after: &mut After) {
+    /// Ends in good order, as far as possible now. [`StreamDirection::pump`] continues it. A module is closed when all
+    /// data before it has arrived and it accepts it.
+    fn close(&self, state: &mut DirectionState, after: &mut RunActions) {
         if state.hungup.is_some() {
             return;
         }
@@ -420,10 +423,11 @@ impl Way {
         let mut closed = state.closed;
         // After the end of the other direction, a module that waits for its data, and for no time, waits for ever.
         let alone = state.other.upgrade().is_none_or(|other| other.ended.load(Ordering::SeqCst));
-        let is_stuck =
-            move |link: &Link| alone && link.module.deadline().is_none() && !link.module.waits_for_room();
+        let is_stuck = move |link: &ModuleLink| {
+            alone && link.module.deadline().is_none() && !link.module.waits_for_room()
+        };
         // Returns the name of a module that will never take the data before it.
-        let dam = move |links: &[Link], at: usize| -> Option<&'static str> {
+        let dam = move |links: &[ModuleLink], at: usize| -> Option<&'static str> {
             let next = links.get(at + 1).filter(|next| next.queue.is_empty() && is_stuck(next))?;
             next.module.is_full().then_some(next.name)
         };
@@ -470,7 +474,7 @@ impl Way {
         }
     }
 
-    fn end(&self, state: &mut State, why: Hangup, after: &mut After) {
+    fn end(&self, state: &mut DirectionState, why: StreamHangup, after: &mut RunActions) {
         if state.hungup.is_some() {
             return;
         }
@@ -483,7 +487,7 @@ impl Way {
     }
 
     /// Whether a put of the waiter with this ticket would be refused.
-    pub(crate) fn is_full(&self, ticket: &Ticket) -> bool {
+    pub(crate) fn is_full(&self, ticket: &QueueTicket) -> bool {
         let state = self.lock();
         if state.is_ending() {
             // A put would return the end at once.
@@ -501,25 +505,25 @@ impl Way {
         self.lock().is_ending()
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, DirectionState> {
         lock(&self.state)
     }
 
     /// Runs the modules, and handles the actions that they requested.
     pub(crate) fn run<T>(
         &self,
-        state: &mut State,
-        after: &mut After,
-        f: impl FnOnce(&mut [Link], &mut Run<'_>) -> T,
+        state: &mut DirectionState,
+        after: &mut RunActions,
+        f: impl FnOnce(&mut [ModuleLink], &mut ModuleRun<'_>) -> T,
     ) -> T {
         // Requests concern this direction. It may run inside the run of another one, so save the requests for that.
-        let asked = |after: &mut After| {
+        let asked = |after: &mut RunActions| {
             let take = core::mem::take::<bool>;
             (after.fault.take(), take(&mut after.gone), take(&mut after.kicked), take(&mut after.finished))
         };
         let outer = asked(after);
-        let State { links, end, .. } = state;
-        let done = f(links, &mut Run { end: &mut **end, clock: &*self.clock, after });
+        let DirectionState { links, end, .. } = state;
+        let done = f(links, &mut ModuleRun { end: &mut **end, clock: &*self.clock, after });
         let (fault, gone, kicked, finished) = asked(after);
         (after.fault, after.gone, after.kicked, after.finished) = outer;
         let other = if kicked || fault.is_some() { state.other.upgrade() } else { None };
@@ -539,15 +543,15 @@ impl Way {
 }
 
 /// Pumps a direction as long as it exists.
-struct Again(Weak<Way>);
+struct DirectionPump(Weak<StreamDirection>);
 
-impl Wake for Way {
+impl Wake for StreamDirection {
     fn wake(self: Arc<Self>) {
         self.pump();
     }
 }
 
-impl Wake for Again {
+impl Wake for DirectionPump {
     fn wake(self: Arc<Self>) {
         if let Some(way) = self.0.upgrade() {
             way.pump();
@@ -555,14 +559,14 @@ impl Wake for Again {
     }
 }
 
-impl State {
+impl DirectionState {
     pub(crate) fn is_ending(&self) -> bool {
         self.hungup.is_some() || self.closing
     }
 
     /// Whether a message is incomplete, or a module holds blocks.
     pub(crate) fn is_busy(&self) -> bool {
-        let mid = |link: &Link| link.module.is_full() || link.module.is_mid();
+        let mid = |link: &ModuleLink| link.module.is_full() || link.module.is_mid();
         self.mid || self.is_holding() || self.links.iter().any(mid)
     }
 
@@ -580,7 +584,7 @@ impl State {
         self.waiters.all().into_iter().map(|(_, waker)| waker).chain(self.watcher.take())
     }
 
-    pub(crate) fn links(&mut self) -> &mut Vec<Link> {
+    pub(crate) fn links(&mut self) -> &mut Vec<ModuleLink> {
         &mut self.links
     }
 
@@ -589,25 +593,30 @@ impl State {
     }
 }
 
-impl Link {
-    pub(crate) fn control(&mut self, rest: &mut [Link], run: &mut Run<'_>, text: &str) -> Control {
+impl ModuleLink {
+    pub(crate) fn control(
+        &mut self,
+        rest: &mut [ModuleLink],
+        run: &mut ModuleRun<'_>,
+        text: &str,
+    ) -> Control {
         let mut next = Next { queue: &mut self.queue, rest, run };
         self.module.control(text, &mut next)
     }
 }
 
 /// Returns the error for a caller that puts.
-pub(crate) fn hungup(why: Hangup) -> Fault {
+pub(crate) fn hungup(why: StreamHangup) -> Fault {
     why.unwrap_or_else(|| Fault::new("the stream is hung up"))
 }
 
 /// Leaves the queue of waiters when dropped.
-struct Waiting<'w> {
-    way: &'w Way,
-    ticket: Ticket,
+struct RoomWait<'w> {
+    way: &'w StreamDirection,
+    ticket: QueueTicket,
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for RoomWait<'_> {
     fn drop(&mut self) {
         self.way.leave(&mut self.ticket);
     }

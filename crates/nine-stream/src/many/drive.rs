@@ -9,27 +9,32 @@ use core::future::{pending, poll_fn};
 use core::pin::pin;
 use core::task::Poll;
 
-use super::frame::{Frame, Listener, Speech};
-use super::table::Shared;
+use super::frame::{FrameReader, FrameWriter, ManyFrame};
+use super::table::ConversationsShared;
 use crate::block::Block;
 use crate::module::Fault;
 use crate::stream::Stream;
 
 /// Number of blocks to read, or batches to send, before the task yields to others.
-const ROUNDS: usize = 32;
+const DRIVE_ROUNDS: usize = 32;
 
 /// The driver's task. Run it for as long as there are conversations. Dropping it ends them with an error.
 pub struct Driver {
-    shared: Driven,
+    shared: DriverGuard,
     lower: Stream,
-    listener: Listener,
+    listener: FrameReader,
     /// Data that came after the hello.
     rest: Block,
 }
 
 impl Driver {
-    pub(super) fn new(shared: Arc<Shared>, lower: Stream, listener: Listener, rest: Block) -> Self {
-        Self { shared: Driven(shared), lower, listener, rest }
+    pub(super) fn new(
+        shared: Arc<ConversationsShared>,
+        lower: Stream,
+        listener: FrameReader,
+        rest: Block,
+    ) -> Self {
+        Self { shared: DriverGuard(shared), lower, listener, rest }
     }
 
     /// Carries data until the lower stream has ended and its data has been taken. Also ends when there are no
@@ -70,20 +75,20 @@ impl Driver {
 
 /// Sends the reason of a failure. If there is no room, the other side only sees the end.
 pub(super) fn tell(lower: &Stream, why: &Fault) {
-    let mut speech = Speech::default();
-    speech.say(0, Frame::End(Some(why.clone())));
+    let mut speech = FrameWriter::default();
+    speech.say(0, ManyFrame::End(Some(why.clone())));
     let _ = lower.try_put(speech.chain());
 }
 
 /// Handles all received frames, until the lower stream ends.
 async fn read(
-    shared: &Arc<Shared>,
+    shared: &Arc<ConversationsShared>,
     lower: &Stream,
-    mut listener: Listener,
+    mut listener: FrameReader,
     mut block: Block,
 ) -> Result<(), Fault> {
     loop {
-        for _ in 0..ROUNDS {
+        for _ in 0..DRIVE_ROUNDS {
             while let Some((number, frame)) = listener.hear(&mut block)? {
                 shared.hear(number, frame)?;
             }
@@ -100,9 +105,9 @@ async fn read(
 }
 
 /// Sends batches, until no conversation will send any more.
-async fn send(shared: &Shared, lower: &Stream) {
+async fn send(shared: &ConversationsShared, lower: &Stream) {
     loop {
-        for _ in 0..ROUNDS {
+        for _ in 0..DRIVE_ROUNDS {
             let next = poll_fn(|_| match shared.turn() {
                 Some(chain) => Poll::Ready(Some(chain)),
                 None if shared.is_done() => Poll::Ready(None),
@@ -132,9 +137,9 @@ async fn pause() {
 }
 
 /// Ends all conversations when the driver's task is dropped.
-struct Driven(Arc<Shared>);
+struct DriverGuard(Arc<ConversationsShared>);
 
-impl Drop for Driven {
+impl Drop for DriverGuard {
     fn drop(&mut self) {
         self.0.give_up();
     }

@@ -13,7 +13,7 @@ use core::mem;
 use super::Side;
 use crate::block::{Block, Chain};
 use crate::module::Fault;
-use crate::way::Hangup;
+use crate::way::StreamHangup;
 
 /// Maximum data in a frame, in bytes.
 pub(super) const FRAME: usize = 16 << 10;
@@ -30,20 +30,20 @@ const CREDIT: u8 = 5;
 const END: u8 = 6;
 const CLOSE: u8 = 7;
 
-pub(super) enum Frame {
-    Hello(Hello),
+pub(super) enum ManyFrame {
+    Hello(HelloFrame),
     Open,
     /// A part of a message. The block's delimiter marks the last one.
     Data(Block),
     Credit(u32),
     /// The end of the data, or a reset.
-    End(Hangup),
+    End(StreamHangup),
     Close,
 }
 
 /// The parameters of one side.
 #[derive(Clone, Copy)]
-pub(super) struct Hello {
+pub(super) struct HelloFrame {
     pub(super) side: Side,
     pub(super) window: u32,
     pub(super) conversations: u16,
@@ -51,34 +51,34 @@ pub(super) struct Hello {
 
 /// Encoded frames to send, in order.
 #[derive(Default)]
-pub(super) struct Speech {
+pub(super) struct FrameWriter {
     chain: Chain,
     bytes: Vec<u8>,
 }
 
-impl Speech {
-    pub(super) fn say(&mut self, number: u32, frame: Frame) {
+impl FrameWriter {
+    pub(super) fn say(&mut self, number: u32, frame: ManyFrame) {
         match frame {
-            Frame::Hello(hello) => {
+            ManyFrame::Hello(hello) => {
                 let side = u8::from(hello.side == Side::Dialer);
                 let [window, conversations] =
                     [&hello.window.to_le_bytes()[..], &hello.conversations.to_le_bytes()];
                 self.frame(number, HELLO, &[&[VERSION, side], window, conversations].concat());
             }
-            Frame::Open => self.frame(number, OPEN, &[]),
-            Frame::Data(mut block) => {
+            ManyFrame::Open => self.frame(number, OPEN, &[]),
+            ManyFrame::Data(mut block) => {
                 self.header(number, if block.delim { LAST } else { PART }, block.len());
                 block.delim = false;
                 self.chain.push(mem::take(&mut self.bytes).into());
                 self.chain.push(block);
             }
-            Frame::Credit(more) => self.frame(number, CREDIT, &more.to_le_bytes()),
-            Frame::End(None) => self.frame(number, END, &[]),
-            Frame::End(Some(why)) => {
+            ManyFrame::Credit(more) => self.frame(number, CREDIT, &more.to_le_bytes()),
+            ManyFrame::End(None) => self.frame(number, END, &[]),
+            ManyFrame::End(Some(why)) => {
                 let text = if why.0.is_empty() { "no reason was given" } else { &why.0 };
                 self.frame(number, END, &text.as_bytes()[..text.floor_char_boundary(REASON)]);
             }
-            Frame::Close => self.frame(number, CLOSE, &[]),
+            ManyFrame::Close => self.frame(number, CLOSE, &[]),
         }
     }
 
@@ -105,17 +105,17 @@ impl Speech {
 
 /// Decodes frames from received blocks.
 #[derive(Default)]
-pub(super) struct Listener {
+pub(super) struct FrameReader {
     header: [u8; HEADER],
     /// Number of header bytes that have been received.
     filled: usize,
     body: Vec<u8>,
 }
 
-impl Listener {
+impl FrameReader {
     /// Decodes the next frame from the front of `block`. Returns it with its conversation number. `None` if the block
     /// is used up.
-    pub(super) fn hear(&mut self, block: &mut Block) -> Result<Option<(u32, Frame)>, Fault> {
+    pub(super) fn hear(&mut self, block: &mut Block) -> Result<Option<(u32, ManyFrame)>, Fault> {
         let started = self.filled == HEADER;
         let n = (HEADER - self.filled).min(block.len());
         self.header[self.filled..self.filled + n].copy_from_slice(&block.data()[..n]);
@@ -159,23 +159,23 @@ impl Listener {
 }
 
 /// Decodes a frame. Its size is valid for its kind.
-fn decode(kind: u8, body: Vec<u8>) -> Result<Frame, Fault> {
+fn decode(kind: u8, body: Vec<u8>) -> Result<ManyFrame, Fault> {
     Ok(match (kind, &body[..]) {
-        (HELLO, &[VERSION, side @ (0 | 1), w0, w1, w2, w3, c0, c1]) => Frame::Hello(Hello {
+        (HELLO, &[VERSION, side @ (0 | 1), w0, w1, w2, w3, c0, c1]) => ManyFrame::Hello(HelloFrame {
             side: if side == 1 { Side::Dialer } else { Side::Listener },
             window: u32::from_le_bytes([w0, w1, w2, w3]),
             conversations: u16::from_le_bytes([c0, c1]),
         }),
         (HELLO, _) => return Err(Fault::new("a hello of another version, or of no side")),
-        (OPEN, _) => Frame::Open,
-        (CREDIT, &[a, b, c, d]) => Frame::Credit(u32::from_le_bytes([a, b, c, d])),
-        (END, []) => Frame::End(None),
-        (END, why) => Frame::End(Some(Fault::new(String::from_utf8_lossy(why)))),
-        (CLOSE, _) => Frame::Close,
+        (OPEN, _) => ManyFrame::Open,
+        (CREDIT, &[a, b, c, d]) => ManyFrame::Credit(u32::from_le_bytes([a, b, c, d])),
+        (END, []) => ManyFrame::End(None),
+        (END, why) => ManyFrame::End(Some(Fault::new(String::from_utf8_lossy(why)))),
+        (CLOSE, _) => ManyFrame::Close,
         _ => {
             let mut block = Block::from(body);
             block.delim = kind == LAST;
-            Frame::Data(block)
+            ManyFrame::Data(block)
         }
     })
 }

@@ -19,13 +19,13 @@ use core::future::poll_fn;
 use core::task::Poll;
 
 pub use drive::Driver;
-use frame::{Frame, Hello, Listener, Speech};
-use table::Shared;
+use frame::{FrameReader, FrameWriter, HelloFrame, ManyFrame};
+use table::ConversationsShared;
 
 use crate::block::Block;
 use crate::module::Fault;
 use crate::stream::{Make, Stream};
-use crate::wait::{Ticket, wake};
+use crate::wait::{QueueTicket, wake};
 
 /// The side that has dialled the lower stream, or the other one. The sides use different conversation numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,24 +62,24 @@ impl Default for Limits {
 ///
 /// Concurrency: any number of tasks may open and accept.
 #[derive(Clone)]
-pub struct Many(Arc<Handle>);
+pub struct Many(Arc<ManyHandle>);
 
-struct Handle(Arc<Shared>);
+struct ManyHandle(Arc<ConversationsShared>);
 
 /// Starts many conversations on `lower`: sends a hello and waits for that of the other side. Each conversation gets the
 /// modules, the clock and the limit of `make`, and a pool of its own. The caller must run the [`Driver`].
 pub async fn many(lower: Stream, side: Side, limits: Limits, make: &Make) -> Result<(Many, Driver), Fault> {
     let window = limits.window.max(Limits::SMALLEST);
-    let here = Hello { side, window, conversations: limits.conversations };
-    let mut speech = Speech::default();
-    speech.say(0, Frame::Hello(here));
+    let here = HelloFrame { side, window, conversations: limits.conversations };
+    let mut speech = FrameWriter::default();
+    speech.say(0, ManyFrame::Hello(here));
     lower.put(speech.chain()).await?;
-    let mut listener = Listener::default();
+    let mut listener = FrameReader::default();
     match hello(&lower, &mut listener, side).await {
         Ok((there, rest)) => {
-            let shared = Arc::new(Shared::new(here, there, make.clone()));
+            let shared = Arc::new(ConversationsShared::new(here, there, make.clone()));
             let driver = Driver::new(shared.clone(), lower, listener, rest);
-            Ok((Many(Arc::new(Handle(shared))), driver))
+            Ok((Many(Arc::new(ManyHandle(shared))), driver))
         }
         Err(why) => {
             drive::tell(&lower, &why);
@@ -89,21 +89,21 @@ pub async fn many(lower: Stream, side: Side, limits: Limits, make: &Make) -> Res
 }
 
 /// Receives the other side's hello. Also returns the data after it.
-async fn hello(lower: &Stream, listener: &mut Listener, side: Side) -> Result<(Hello, Block), Fault> {
+async fn hello(lower: &Stream, listener: &mut FrameReader, side: Side) -> Result<(HelloFrame, Block), Fault> {
     loop {
         let Some(mut rest) = lower.read_block().await? else {
             return Err(Fault::new("the lower stream has ended before a hello"));
         };
         return match listener.hear(&mut rest)? {
             None => continue,
-            Some((0, Frame::Hello(there))) if there.side == side => {
+            Some((0, ManyFrame::Hello(there))) if there.side == side => {
                 Err(Fault::new("both ends have dialled, or neither has"))
             }
-            Some((0, Frame::Hello(there))) if there.window < Limits::SMALLEST => {
+            Some((0, ManyFrame::Hello(there))) if there.window < Limits::SMALLEST => {
                 Err(Fault::new("the window of the other end is too small"))
             }
-            Some((0, Frame::Hello(there))) => Ok((there, rest)),
-            Some((0, Frame::End(Some(why)))) => Err(table::given_up(&why)),
+            Some((0, ManyFrame::Hello(there))) => Ok((there, rest)),
+            Some((0, ManyFrame::End(Some(why)))) => Err(table::given_up(&why)),
             Some(_) => Err(Fault::new("the first frame is no hello")),
         };
     }
@@ -119,7 +119,7 @@ impl Many {
     /// Accepts the next conversation that the other side has opened. `None` if the lower stream has ended in good
     /// order.
     pub async fn accept(&self) -> Result<Option<(u32, Stream)>, Fault> {
-        let mut accepting = Accepting { shared: &self.0.0, ticket: None };
+        let mut accepting = AcceptWait { shared: &self.0.0, ticket: None };
         poll_fn(|cx| {
             let mut table = accepting.shared.lock();
             if table.acceptors.is_turn(&accepting.ticket) {
@@ -142,19 +142,19 @@ impl Many {
     }
 }
 
-impl Drop for Handle {
+impl Drop for ManyHandle {
     fn drop(&mut self) {
         self.0.leave();
     }
 }
 
 /// A task that waits to accept. Leaves the queue when dropped.
-struct Accepting<'m> {
-    shared: &'m Shared,
-    ticket: Ticket,
+struct AcceptWait<'m> {
+    shared: &'m ConversationsShared,
+    ticket: QueueTicket,
 }
 
-impl Drop for Accepting<'_> {
+impl Drop for AcceptWait<'_> {
     fn drop(&mut self) {
         let mut table = self.shared.lock();
         let next = if table.acceptors.leave(&mut self.ticket) { table.acceptors.first() } else { None };

@@ -14,82 +14,82 @@ use core::mem;
 use core::task::{Poll, Waker};
 
 use super::Side;
-use super::frame::{FRAME, Frame, Hello, Speech};
+use super::frame::{FRAME, FrameWriter, HelloFrame, ManyFrame};
 use crate::block::{Block, Chain};
 use crate::lock::{Mutex, MutexGuard, lock};
 use crate::module::Fault;
 use crate::pool::Pool;
-use crate::port::{Port, Store, ToStore};
+use crate::port::{ReadStore, StoreEnd, StreamPort};
 use crate::queue::{Limit, Queue};
 use crate::stream::{Make, Stream};
-use crate::wait::{Ticket, Waiters, wake};
-use crate::way::{After, End, Hangup, Way, hungup};
+use crate::wait::{QueueTicket, WaiterQueue, wake};
+use crate::way::{DirectionEnd, RunActions, StreamDirection, StreamHangup, hungup};
 
 /// The window cost of a data frame besides its bytes: the size of its block.
 const FRAME_COST: u32 = 128;
 const _: () = assert!(2 * size_of::<Block>() <= FRAME_COST as usize);
 /// The cost at which a batch ends. So a batch costs less than this plus one frame.
-const TURN: u32 = FRAME as u32;
+const BATCH_COST: u32 = FRAME as u32;
 
-pub(super) struct Shared {
-    table: Mutex<Table>,
+pub(super) struct ConversationsShared {
+    table: Mutex<ConversationTable>,
     make: Make,
 }
 
-pub(super) struct Table {
-    here: Hello,
-    there: Hello,
+pub(super) struct ConversationTable {
+    here: HelloFrame,
+    there: HelloFrame,
     /// The next number of this side; 0 if none is left.
     ours: u32,
     /// The next number of the other side; 0 if none is left.
     theirs: u32,
-    entries: BTreeMap<u32, Entry>,
+    entries: BTreeMap<u32, TableEntry>,
     /// Conversations with something to send, in turn.
     ring: VecDeque<u32>,
     /// Conversations whose stream may accept more.
     moving: VecDeque<u32>,
     /// Conversations that the other side has opened and no task has accepted.
     pub(super) opened: VecDeque<(u32, Stream)>,
-    pub(super) acceptors: Waiters,
+    pub(super) acceptors: WaiterQueue,
     driver: Waker,
     /// Whether no handle can open or accept any more.
     left: bool,
     /// Set when the lower stream has ended.
-    pub(super) over: Option<Hangup>,
+    pub(super) over: Option<StreamHangup>,
 }
 
 /// One conversation.
-struct Entry {
-    up: Arc<Way>,
-    down: Weak<Way>,
+struct TableEntry {
+    up: Arc<StreamDirection>,
+    down: Weak<StreamDirection>,
     /// Received data that its stream has not accepted.
     inbox: Queue,
     /// Its place among the waiters of the stream.
-    ticket: Ticket,
+    ticket: QueueTicket,
     waker: Waker,
     /// Remaining window: the cost of the frames that may still be received.
     window: u32,
     /// Cost of the data that its stream has accepted and for which no credit has been sent.
     taken: u32,
-    heard: Said,
+    heard: SideProgress,
     /// The end that follows the data in the inbox.
-    end: Option<Hangup>,
+    end: Option<StreamHangup>,
     outbox: Queue,
     /// Wakes the direction when there is room in the outbox.
     again: Waker,
     /// Remaining credit: the cost of the frames that may still be sent.
     credit: u32,
     /// Set when the outbox gets no more data.
-    finished: Option<Hangup>,
+    finished: Option<StreamHangup>,
     /// Whether the process has dropped the stream or hung it up.
     shut: bool,
-    said: Said,
+    said: SideProgress,
     is_in_ring: bool,
 }
 
 /// The progress of one side in a conversation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Said {
+enum SideProgress {
     Nothing,
     Open,
     End,
@@ -111,10 +111,10 @@ pub(super) fn given_up(why: &Fault) -> Fault {
     Fault::new(format!("the other end has given up: {why}"))
 }
 
-impl Shared {
-    pub(super) fn new(here: Hello, there: Hello, make: Make) -> Self {
+impl ConversationsShared {
+    pub(super) fn new(here: HelloFrame, there: HelloFrame, make: Make) -> Self {
         let (ours, theirs) = if here.side == Side::Dialer { (1, 2) } else { (2, 1) };
-        let table = Table {
+        let table = ConversationTable {
             here,
             there,
             ours,
@@ -123,7 +123,7 @@ impl Shared {
             ring: VecDeque::new(),
             moving: VecDeque::new(),
             opened: VecDeque::new(),
-            acceptors: Waiters::default(),
+            acceptors: WaiterQueue::default(),
             driver: Waker::noop().clone(),
             left: false,
             over: None,
@@ -131,7 +131,7 @@ impl Shared {
         Self { table: Mutex::new(table), make }
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, Table> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, ConversationTable> {
         lock(&self.table)
     }
 
@@ -150,33 +150,37 @@ impl Shared {
             return Err(Fault::new("every number has been used"));
         }
         table.ours = after(number);
-        let stream = self.begin(&mut table, number, Said::Nothing);
+        let stream = self.begin(&mut table, number, SideProgress::Nothing);
         let driver = table.ready(number);
         drop(table);
         wake(driver);
         Ok((number, stream))
     }
 
-    fn begin(self: &Arc<Self>, table: &mut Table, number: u32, said: Said) -> Stream {
+    fn begin(self: &Arc<Self>, table: &mut ConversationTable, number: u32, said: SideProgress) -> Stream {
         let make = &self.make;
-        let store = Store::new(make.limit);
+        let store = ReadStore::new(make.limit);
         let shared = Arc::downgrade(self);
-        let up = Way::new(&make.clock, |_| In { to: ToStore(store.clone()), shared: shared.clone(), number });
-        let mut again = Waker::noop().clone();
-        let down = Way::new(&make.clock, |waker| {
-            again = waker;
-            Out { shared: shared.clone(), number }
+        let up = StreamDirection::new(&make.clock, |_| ConversationInput {
+            to: StoreEnd(store.clone()),
+            shared: shared.clone(),
+            number,
         });
-        Way::pair(&up, &down);
-        let entry = Entry {
+        let mut again = Waker::noop().clone();
+        let down = StreamDirection::new(&make.clock, |waker| {
+            again = waker;
+            ConversationOutput { shared: shared.clone(), number }
+        });
+        StreamDirection::pair(&up, &down);
+        let entry = TableEntry {
             up: up.clone(),
             down: Arc::downgrade(&down),
             inbox: Queue::new(Limit::ONE),
             ticket: None,
-            waker: Arc::new(Moves { shared, number }).into(),
+            waker: Arc::new(RoomWaker { shared, number }).into(),
             window: table.here.window,
             taken: 0,
-            heard: Said::Open,
+            heard: SideProgress::Open,
             end: None,
             outbox: Queue::new(make.limit),
             again,
@@ -187,14 +191,14 @@ impl Shared {
             is_in_ring: false,
         };
         table.entries.insert(number, entry);
-        Stream::of(make, Port::new(store, up, down, Pool::new(0)))
+        Stream::of(make, StreamPort::new(store, up, down, Pool::new(0)))
     }
 
     /// Handles a received frame. An error is a violation by the other side, and ends the lower stream.
-    pub(super) fn hear(self: &Arc<Self>, number: u32, frame: Frame) -> Result<(), Fault> {
+    pub(super) fn hear(self: &Arc<Self>, number: u32, frame: ManyFrame) -> Result<(), Fault> {
         match (number, frame) {
-            (0, Frame::End(Some(why))) => Err(given_up(&why)),
-            (_, Frame::Open) => self.hear_open(number),
+            (0, ManyFrame::End(Some(why))) => Err(given_up(&why)),
+            (_, ManyFrame::Open) => self.hear_open(number),
             (_, frame) => self.hear_of(number, frame),
         }
     }
@@ -208,7 +212,7 @@ impl Shared {
             return Err(Fault::new(format!("conversation {number} is one too many")));
         }
         table.theirs = after(number);
-        let stream = self.begin(&mut table, number, Said::Open);
+        let stream = self.begin(&mut table, number, SideProgress::Open);
         if table.left {
             drop(table);
             self.reset(number, Fault::new("nobody accepts conversations"));
@@ -221,7 +225,7 @@ impl Shared {
         Ok(())
     }
 
-    fn hear_of(&self, number: u32, frame: Frame) -> Result<(), Fault> {
+    fn hear_of(&self, number: u32, frame: ManyFrame) -> Result<(), Fault> {
         let mut table = self.lock();
         let most = table.there.window;
         let Some(entry) = table.entries.get_mut(&number) else {
@@ -230,37 +234,40 @@ impl Shared {
         let wrong = |what: &str| Err(Fault::new(format!("conversation {number}: {what}")));
         let mut ended = None;
         match frame {
-            Frame::Data(block) if entry.heard == Said::Open => {
+            ManyFrame::Data(block) if entry.heard == SideProgress::Open => {
                 let Some(window) = entry.window.checked_sub(cost(block.len())) else {
                     return wrong("more has come than its window");
                 };
                 entry.window = window;
                 entry.inbox.force(block.into());
             }
-            Frame::Credit(more) if entry.heard < Said::Reset => match entry.credit.checked_add(more) {
-                Some(credit) if more > 0 && credit <= most => entry.credit = credit,
-                _ => return wrong("a credit of nothing, or beyond the window"),
-            },
-            Frame::End(None) if entry.heard == Said::Open => {
-                entry.heard = Said::End;
+            ManyFrame::Credit(more) if entry.heard < SideProgress::Reset => {
+                match entry.credit.checked_add(more) {
+                    Some(credit) if more > 0 && credit <= most => entry.credit = credit,
+                    _ => return wrong("a credit of nothing, or beyond the window"),
+                }
+            }
+            ManyFrame::End(None) if entry.heard == SideProgress::Open => {
+                entry.heard = SideProgress::End;
                 entry.end = Some(None);
             }
-            Frame::End(Some(why)) if entry.heard < Said::Reset => {
-                if entry.heard == Said::Open {
+            ManyFrame::End(Some(why)) if entry.heard < SideProgress::Reset => {
+                if entry.heard == SideProgress::Open {
                     entry.end = Some(Some(why.clone()));
                 }
-                entry.heard = Said::Reset;
+                entry.heard = SideProgress::Reset;
                 ended = Some(Some(why));
             }
             // If this side has reset or closed the conversation, the other one need not send an end.
-            Frame::Close
-                if entry.heard < Said::Close && (entry.heard > Said::Open || entry.said >= Said::Reset) =>
+            ManyFrame::Close
+                if entry.heard < SideProgress::Close
+                    && (entry.heard > SideProgress::Open || entry.said >= SideProgress::Reset) =>
             {
-                entry.heard = Said::Close;
+                entry.heard = SideProgress::Close;
                 ended = Some(None);
             }
-            Frame::Data(_) => return wrong("data behind its end"),
-            Frame::Close => return wrong("closed in the middle, or twice"),
+            ManyFrame::Data(_) => return wrong("data behind its end"),
+            ManyFrame::Close => return wrong("closed in the middle, or twice"),
             _ => return wrong("a frame that has no place here"),
         }
         let down = ended.and_then(|why| Some((entry.down.upgrade()?, why)));
@@ -268,7 +275,7 @@ impl Shared {
         let gone = table.forget(number);
         drop(table);
         drop(gone);
-        let mut after = After::default();
+        let mut after = RunActions::default();
         match down {
             Some((down, None)) => down.abandon(&mut after),
             Some((down, why)) => down.hangup(why, &mut after),
@@ -292,7 +299,7 @@ impl Shared {
                 let gone = if is_over { table.entries.remove(&number) } else { None };
                 drop(table);
                 drop(gone);
-                let mut after = After::default();
+                let mut after = RunActions::default();
                 if let Some(why) = end {
                     up.hangup(why, &mut after);
                 }
@@ -302,7 +309,7 @@ impl Shared {
             let (waker, mut ticket) = (entry.waker.clone(), entry.ticket.take());
             drop(table);
             let bytes = block.len();
-            let (mut given, mut after) = (Some(Chain::from(block)), After::default());
+            let (mut given, mut after) = (Some(Chain::from(block)), RunActions::default());
             let polled = up.poll_put(&waker, &mut given, &mut ticket, &mut after);
             after.wake();
             let mut table = self.lock();
@@ -345,7 +352,7 @@ impl Shared {
             let half = table.here.window / 2;
             let Some(entry) = table.entries.get_mut(&number) else { continue };
             entry.is_in_ring = false;
-            let mut speech = Speech::default();
+            let mut speech = FrameWriter::default();
             let dropped = entry.speak(number, half, &mut speech);
             let again = entry.outbox.relieved().then(|| entry.again.clone());
             let said = speech.chain();
@@ -408,21 +415,21 @@ impl Shared {
     }
 
     /// Handles the end of the lower stream: nothing more is sent, and the end follows the received data.
-    pub(super) fn end(&self, why: &Hangup) {
+    pub(super) fn end(&self, why: &StreamHangup) {
         let mut table = self.lock();
         table.over.get_or_insert_with(|| why.clone());
         let fault = hungup(why.clone());
         let numbers: Vec<u32> = table.entries.keys().copied().collect();
         let mut downs = Vec::new();
         for entry in table.entries.values_mut() {
-            if entry.heard == Said::Open {
+            if entry.heard == SideProgress::Open {
                 entry.end = Some(Some(fault.clone()));
             }
-            (entry.heard, entry.said) = (Said::Close, Said::Close);
+            (entry.heard, entry.said) = (SideProgress::Close, SideProgress::Close);
             downs.extend(entry.down.upgrade());
         }
         table.moving.extend(numbers);
-        let mut after = After::default();
+        let mut after = RunActions::default();
         after.wakes.extend(table.acceptors.first());
         drop(table);
         downs.into_iter().for_each(|down| down.hangup(Some(fault.clone()), &mut after));
@@ -440,8 +447,8 @@ impl Shared {
     }
 }
 
-fn end_both(up: &Way, down: Option<Arc<Way>>, why: Fault, driver: Option<Waker>) {
-    let mut after = After::default();
+fn end_both(up: &StreamDirection, down: Option<Arc<StreamDirection>>, why: Fault, driver: Option<Waker>) {
+    let mut after = RunActions::default();
     if let Some(down) = down {
         down.hangup(Some(why.clone()), &mut after);
     }
@@ -450,7 +457,7 @@ fn end_both(up: &Way, down: Option<Arc<Way>>, why: Fault, driver: Option<Waker>)
     after.wake();
 }
 
-impl Table {
+impl ConversationTable {
     /// Counts the conversations of the side that this number belongs to.
     fn count(&self, number: u32) -> usize {
         self.entries.keys().filter(|other| *other % 2 == number % 2).count()
@@ -460,7 +467,7 @@ impl Table {
     /// ring.
     fn ready(&mut self, number: u32) -> Option<Waker> {
         let entry = self.entries.get_mut(&number)?;
-        if entry.said == Said::Close || mem::replace(&mut entry.is_in_ring, true) {
+        if entry.said == SideProgress::Close || mem::replace(&mut entry.is_in_ring, true) {
             return None;
         }
         self.ring.push_back(number);
@@ -468,50 +475,54 @@ impl Table {
     }
 
     /// Removes a conversation if both sides have sent their last frame.
-    fn forget(&mut self, number: u32) -> Option<Entry> {
+    fn forget(&mut self, number: u32) -> Option<TableEntry> {
         let entry = self.entries.get(&number)?;
-        let done = self.over.is_none() && entry.said == Said::Close && entry.heard == Said::Close;
+        let done =
+            self.over.is_none() && entry.said == SideProgress::Close && entry.heard == SideProgress::Close;
         if done { self.entries.remove(&number) } else { None }
     }
 }
 
-impl Entry {
+impl TableEntry {
     /// Writes the frames of one batch. Returns the dropped outbox after a reset. `half` is half of the window, the
     /// threshold for credit.
-    fn speak(&mut self, number: u32, half: u32, speech: &mut Speech) -> Option<Queue> {
+    fn speak(&mut self, number: u32, half: u32, speech: &mut FrameWriter) -> Option<Queue> {
         let mut say = |frame| speech.say(number, frame);
-        if self.said == Said::Nothing {
-            say(Frame::Open);
-            self.said = Said::Open;
+        if self.said == SideProgress::Nothing {
+            say(ManyFrame::Open);
+            self.said = SideProgress::Open;
         }
-        let is_reset = self.heard >= Said::Reset || matches!(self.finished, Some(Some(_)));
+        let is_reset = self.heard >= SideProgress::Reset || matches!(self.finished, Some(Some(_)));
         let dropped = is_reset.then(|| mem::replace(&mut self.outbox, Queue::new(Limit::ONE)));
-        if self.heard == Said::Open && self.said < Said::Reset && self.taken >= half {
-            say(Frame::Credit(self.taken));
+        if self.heard == SideProgress::Open && self.said < SideProgress::Reset && self.taken >= half {
+            say(ManyFrame::Credit(self.taken));
             self.window += mem::take(&mut self.taken);
         }
         let mut spent = 0;
-        while spent < TURN
+        while spent < BATCH_COST
             && let Some(block) = self.part()
         {
             spent += cost(block.len());
-            say(Frame::Data(block));
+            say(ManyFrame::Data(block));
         }
         match &self.finished {
-            _ if self.heard >= Said::Reset => {}
-            Some(Some(why)) if self.said < Said::Reset => {
-                say(Frame::End(Some(why.clone())));
-                self.said = Said::Reset;
+            _ if self.heard >= SideProgress::Reset => {}
+            Some(Some(why)) if self.said < SideProgress::Reset => {
+                say(ManyFrame::End(Some(why.clone())));
+                self.said = SideProgress::Reset;
             }
-            Some(None) if self.said == Said::Open && self.outbox.is_empty() => {
-                say(Frame::End(None));
-                self.said = Said::End;
+            Some(None) if self.said == SideProgress::Open && self.outbox.is_empty() => {
+                say(ManyFrame::End(None));
+                self.said = SideProgress::End;
             }
             _ => {}
         }
-        if self.shut && self.said < Said::Close && (self.said >= Said::End || self.heard >= Said::Reset) {
-            say(Frame::Close);
-            self.said = Said::Close;
+        if self.shut
+            && self.said < SideProgress::Close
+            && (self.said >= SideProgress::End || self.heard >= SideProgress::Reset)
+        {
+            say(ManyFrame::Close);
+            self.said = SideProgress::Close;
         }
         dropped
     }
@@ -539,25 +550,25 @@ impl Entry {
 }
 
 /// The receiving end of a conversation: its queue. A hangup is reported to the other side.
-struct In {
-    to: ToStore,
-    shared: Weak<Shared>,
+struct ConversationInput {
+    to: StoreEnd,
+    shared: Weak<ConversationsShared>,
     number: u32,
 }
 
-impl End for In {
-    fn put(&mut self, chain: Chain, after: &mut After) -> Result<(), Chain> {
+impl DirectionEnd for ConversationInput {
+    fn put(&mut self, chain: Chain, after: &mut RunActions) -> Result<(), Chain> {
         self.to.put(chain, after)
     }
 
-    fn hangup(&mut self, why: &Hangup, after: &mut After) {
+    fn hangup(&mut self, why: &StreamHangup, after: &mut RunActions) {
         self.to.hangup(why, after);
         let Some(shared) = self.shared.upgrade() else { return };
         let mut table = shared.lock();
         let Some(entry) = table.entries.get_mut(&self.number) else { return };
         match why {
             Some(_) => entry.finished = Some(why.clone()),
-            None => entry.shut |= entry.heard == Said::Open,
+            None => entry.shut |= entry.heard == SideProgress::Open,
         }
         after.wakes.extend(table.ready(self.number));
     }
@@ -568,13 +579,13 @@ impl End for In {
 }
 
 /// The sending end of a conversation.
-struct Out {
-    shared: Weak<Shared>,
+struct ConversationOutput {
+    shared: Weak<ConversationsShared>,
     number: u32,
 }
 
-impl End for Out {
-    fn put(&mut self, chain: Chain, after: &mut After) -> Result<(), Chain> {
+impl DirectionEnd for ConversationOutput {
+    fn put(&mut self, chain: Chain, after: &mut RunActions) -> Result<(), Chain> {
         let Some(shared) = self.shared.upgrade() else {
             after.gone = true;
             return Ok(());
@@ -589,7 +600,7 @@ impl End for Out {
         Ok(())
     }
 
-    fn hangup(&mut self, why: &Hangup, after: &mut After) {
+    fn hangup(&mut self, why: &StreamHangup, after: &mut RunActions) {
         let Some(shared) = self.shared.upgrade() else { return };
         let mut table = shared.lock();
         let Some(entry) = table.entries.get_mut(&self.number) else { return };
@@ -615,7 +626,7 @@ impl End for Out {
 }
 
 /// Handles the last close.
-impl Drop for Out {
+impl Drop for ConversationOutput {
     fn drop(&mut self) {
         let Some(shared) = self.shared.upgrade() else { return };
         let mut table = shared.lock();
@@ -628,12 +639,12 @@ impl Drop for Out {
 }
 
 /// Wakes the driver when a stream may accept more.
-struct Moves {
-    shared: Weak<Shared>,
+struct RoomWaker {
+    shared: Weak<ConversationsShared>,
     number: u32,
 }
 
-impl Wake for Moves {
+impl Wake for RoomWaker {
     fn wake(self: Arc<Self>) {
         let Some(shared) = self.shared.upgrade() else { return };
         let mut table = shared.lock();
