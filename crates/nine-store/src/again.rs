@@ -13,9 +13,9 @@ pub struct Patience(pub Duration);
 
 impl Patience {
     /// The first delay.
-    pub(crate) const FIRST: Duration = Duration::from_millis(50);
+    pub(crate) const RETRY_DELAY_MIN: Duration = Duration::from_millis(50);
     /// The longest delay.
-    const LONGEST: Duration = Duration::from_secs(5);
+    const RETRY_DELAY_MAX: Duration = Duration::from_secs(5);
 
     /// Makes a request until it succeeds or fails permanently. Delays double, and each is chosen at random between half
     /// and all of its length.
@@ -24,7 +24,7 @@ impl Patience {
         objects: &dyn Objects,
         mut ask: impl FnMut() -> F,
     ) -> Result<T, Fault> {
-        let (begun, mut pause, mut asked) = (objects.now(), Self::FIRST, 0u32);
+        let (begun, mut pause, mut asked) = (objects.now(), Self::RETRY_DELAY_MIN, 0u32);
         loop {
             asked += 1;
             let text = match ask().await {
@@ -38,7 +38,7 @@ impl Patience {
                 return Err(Fault::Later(format!("{text} (asked {asked} times in {seconds:.1} s)")));
             }
             objects.rest(half + jitter).await;
-            pause = (pause * 2).min(Self::LONGEST);
+            pause = (pause * 2).min(Self::RETRY_DELAY_MAX);
         }
     }
 }

@@ -19,19 +19,19 @@ const CLAIMED: &[u8; 8] = b"9foldK\0\0";
 const SLATE: &[u8; 8] = b"9foldS\0\0";
 const VERSION: u32 = 1;
 /// Bytes of a sector.
-const SIZE: usize = nine_block::SECTOR as usize;
+const SECTOR_LEN: usize = nine_block::SECTOR as usize;
 
 /// The identity of an object with sectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Id {
+pub(crate) struct ObjectId {
     pub epoch: u32,
     pub number: u32,
 }
 
 /// An object with sectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Object {
-    pub id: Id,
+pub(crate) struct SectorObject {
+    pub id: ObjectId,
     /// The first sector; less than 2^48.
     pub first: u64,
     /// The number of sectors; not 0.
@@ -40,19 +40,19 @@ pub(crate) struct Object {
 
 /// The content of the object `store`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct About {
+pub(crate) struct StoreHeader {
     pub identity: [u8; 16],
     pub sectors: u64,
 }
 
-impl Id {
+impl ObjectId {
     /// Returns a name less than that of this object, and greater than those of all objects before it.
     pub fn before(self) -> String {
         format!("{DATA}{:08x}-{:08x}", self.epoch, self.number)
     }
 }
 
-impl Object {
+impl SectorObject {
     pub fn name(&self) -> String {
         format!("{}-{:012x}-{:04x}", self.id.before(), self.first, self.count)
     }
@@ -66,7 +66,7 @@ impl Object {
             u64::from_str_radix(part, 16).ok().filter(|_| is_ours)
         };
         let (epoch, number, first, count) = (part(8)?, part(8)?, part(12)?, part(4)?);
-        let id = Id { epoch: epoch as u32, number: number as u32 };
+        let id = ObjectId { epoch: epoch as u32, number: number as u32 };
         (parts.next().is_none() && count > 0 && epoch > 0).then_some(Self { id, first, count: count as u16 })
     }
 
@@ -76,7 +76,7 @@ impl Object {
     }
 }
 
-impl About {
+impl StoreHeader {
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend(VERSION.to_le_bytes());
@@ -152,7 +152,7 @@ pub(crate) fn claimant(bytes: &[u8]) -> String {
 
 /// Encodes the sectors of a `Slate` as an object.
 pub(crate) fn slate(sectors: &[u8], random: u128) -> Vec<u8> {
-    let there = || sectors.chunks(SIZE).zip(0u64..).filter(|(sector, _)| **sector != [0; SIZE]);
+    let there = || sectors.chunks(SECTOR_LEN).zip(0u64..).filter(|(sector, _)| **sector != [0; SECTOR_LEN]);
     let mut bytes = SLATE.to_vec();
     bytes.extend(VERSION.to_le_bytes());
     bytes.extend((there().count() as u32).to_le_bytes());
@@ -177,17 +177,17 @@ pub(crate) fn sectors(bytes: &[u8], count: usize) -> Result<Vec<u8>, &'static st
         return Err("a newer program has made the object `lease`, and is needed to read it");
     }
     let body = bytes.get(32..bytes.len().saturating_sub(8)).filter(|_| is_summed(bytes)).ok_or(broken)?;
-    let parts = body.chunks(8 + SIZE);
+    let parts = body.chunks(8 + SECTOR_LEN);
     if bytes[12..16] != (parts.len() as u32).to_le_bytes() {
         return Err(broken);
     }
-    let (mut all, mut least) = (vec![0; count * SIZE], 0);
+    let (mut all, mut least) = (vec![0; count * SECTOR_LEN], 0);
     for part in parts {
         let (at, sector) =
-            part.split_first_chunk().filter(|(_, sector)| sector.len() == SIZE).ok_or(broken)?;
+            part.split_first_chunk().filter(|(_, sector)| sector.len() == SECTOR_LEN).ok_or(broken)?;
         let at = usize::try_from(u64::from_le_bytes(*at)).ok().filter(|at| (least..count).contains(at));
         let at = at.ok_or(broken)?;
-        all[at * SIZE..][..SIZE].copy_from_slice(sector);
+        all[at * SECTOR_LEN..][..SECTOR_LEN].copy_from_slice(sector);
         least = at + 1;
     }
     Ok(all)
@@ -215,7 +215,8 @@ mod tests {
 
     #[test]
     fn names_sort_as_their_objects_do() {
-        let object = |epoch, number, first, count| Object { id: Id { epoch, number }, first, count };
+        let object =
+            |epoch, number, first, count| SectorObject { id: ObjectId { epoch, number }, first, count };
         let all = [
             object(1, 0, 5, 1),
             object(1, 1, 0, 0xffff),
@@ -223,10 +224,10 @@ mod tests {
             object(0x10, 9, 1 << 40, 16),
         ];
         assert_eq!(all[0].name(), "data/00000001-00000000-000000000005-0001");
-        let names: Vec<String> = all.iter().map(Object::name).collect();
+        let names: Vec<String> = all.iter().map(SectorObject::name).collect();
         assert!(names.is_sorted());
         for (object, name) in all.iter().zip(&names) {
-            assert_eq!(Object::parse(name), Some(*object));
+            assert_eq!(SectorObject::parse(name), Some(*object));
             assert!(object.id.before() < *name);
         }
         assert!(names[0] < all[1].id.before());
@@ -245,7 +246,7 @@ mod tests {
             "data/+0000001-00000000-000000000005-0001",
             "data/0000000A-00000000-000000000005-0001",
         ] {
-            assert_eq!(Object::parse(name), None, "{name}");
+            assert_eq!(SectorObject::parse(name), None, "{name}");
         }
         assert_eq!(
             (claim_epoch("claim/0000000f"), claim_epoch("claim/f"), claim_epoch("x")),
@@ -255,25 +256,25 @@ mod tests {
 
     #[test]
     fn a_store_says_what_it_is() {
-        let about = About { identity: [7; 16], sectors: 1 << 37 };
+        let about = StoreHeader { identity: [7; 16], sectors: 1 << 37 };
         let bytes = about.encode();
-        assert_eq!(About::decode(&bytes), Ok(about));
+        assert_eq!(StoreHeader::decode(&bytes), Ok(about));
         for (at, said) in [(0, "not ours"), (8, "newer"), (13, "newer"), (30, "broken"), (55, "broken")] {
             let mut wrong = bytes.clone();
             wrong[at] ^= 0x40;
-            assert!(About::decode(&wrong).unwrap_err().contains(said), "{at}");
+            assert!(StoreHeader::decode(&wrong).unwrap_err().contains(said), "{at}");
         }
-        assert!(About::decode(&bytes[..55]).is_err() && About::decode(&[]).is_err());
+        assert!(StoreHeader::decode(&bytes[..55]).is_err() && StoreHeader::decode(&[]).is_err());
         assert_eq!(claimant(&claim(3, 9, "glenda on gnot")), "glenda on gnot");
         assert_eq!(claimant(b"x"), "somebody");
     }
 
     #[test]
     fn a_slate_is_what_was_put_there_or_nothing() {
-        let mut all = vec![0; 32 * SIZE];
+        let mut all = vec![0; 32 * SECTOR_LEN];
         assert_eq!(sectors(&slate(&all, 7), 32).unwrap(), all);
-        all[5 * SIZE..6 * SIZE].fill(5);
-        all[31 * SIZE + 511] = 31;
+        all[5 * SECTOR_LEN..6 * SECTOR_LEN].fill(5);
+        all[31 * SECTOR_LEN + 511] = 31;
         let bytes = slate(&all, 7);
         assert_eq!(bytes.len(), 32 + 2 * 520 + 8);
         assert_eq!(sectors(&bytes, 32).unwrap(), all);

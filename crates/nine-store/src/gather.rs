@@ -11,32 +11,32 @@ use std::ops::Range;
 use bytes::Bytes;
 use nine_block::SECTOR;
 
-use crate::format::{Id, Object};
+use crate::format::{ObjectId, SectorObject};
 
 /// Objects do not cross a multiple of this number of sectors.
 pub(crate) const CELL: u64 = 16_384;
 
 /// Written sectors that are not durable yet.
 #[derive(Default)]
-pub(crate) struct Gather {
+pub(crate) struct GatheredSectors {
     /// Data in no object, by first sector.
     loose: BTreeMap<u64, Bytes>,
     /// Bytes of `loose`.
     loose_bytes: u64,
     /// Objects by first sector.
-    cut: BTreeMap<u64, Cut>,
+    cut: BTreeMap<u64, CutObject>,
     bytes: u64,
 }
 
 /// An object that is not durable.
 #[derive(Clone)]
-pub(crate) struct Cut {
-    pub object: Object,
+pub(crate) struct CutObject {
+    pub object: SectorObject,
     /// Consecutive parts of its data.
     pub parts: Vec<Bytes>,
 }
 
-impl Gather {
+impl GatheredSectors {
     /// Returns the bytes of all data.
     pub fn bytes(&self) -> u64 {
         self.bytes
@@ -91,7 +91,7 @@ impl Gather {
     }
 
     /// Makes an object of the run that begins at `first`.
-    pub fn cut(&mut self, first: u64, id: Id) -> Object {
+    pub fn cut(&mut self, first: u64, id: ObjectId) -> SectorObject {
         let (mut at, end) = (first, first - first % CELL + CELL);
         let mut parts = Vec::new();
         while at < end
@@ -101,13 +101,13 @@ impl Gather {
             self.loose_bytes -= data.len() as u64;
             parts.push(data);
         }
-        let object = Object { id, first, count: (at - first) as u16 };
-        self.cut.insert(first, Cut { object, parts });
+        let object = SectorObject { id, first, count: (at - first) as u16 };
+        self.cut.insert(first, CutObject { object, parts });
         object
     }
 
     /// Returns an object that is not durable.
-    pub fn object(&self, first: u64) -> Option<&Cut> {
+    pub fn object(&self, first: u64) -> Option<&CutObject> {
         self.cut.get(&first)
     }
 
@@ -161,13 +161,13 @@ mod tests {
         vec![7; (count * SECTOR) as usize].into()
     }
 
-    fn id(number: u32) -> Id {
-        Id { epoch: 1, number }
+    fn id(number: u32) -> ObjectId {
+        ObjectId { epoch: 1, number }
     }
 
     #[test]
     fn a_run_is_an_object_up_to_the_end_of_its_cell() {
-        let mut gather = Gather::default();
+        let mut gather = GatheredSectors::default();
         gather.add(CELL - 8, sectors(4));
         gather.add(3, sectors(2));
         assert_eq!((gather.runs(), gather.ripe(0..CELL)), (vec![3, CELL - 8], vec![]));
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn cells_that_are_whole_are_ripe() {
-        let mut gather = Gather::default();
+        let mut gather = GatheredSectors::default();
         gather.add(5, sectors(2 * CELL));
         assert_eq!(gather.ripe(5..5 + 2 * CELL), [5, CELL]);
         assert_eq!(gather.runs(), [5, CELL, 2 * CELL]);

@@ -3,26 +3,26 @@
 //! In: objects, in any order, also repeatedly. Out: the object that has a sector; the number up to which the objects of
 //! an epoch are known.
 //!
-//! Always holds: of two objects with the same sector the one with the greater [`Id`] counts, in whatever order they
-//! came.
+//! Always holds: of two objects with the same sector the one with the greater [`ObjectId`] counts, in whatever order
+//! they came.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use crate::format::{Id, Object};
+use crate::format::{ObjectId, SectorObject};
 
 /// The map. It takes 24 bytes for each object, unless objects overlap.
 #[derive(Default)]
-pub(crate) struct Map {
+pub(crate) struct ObjectMap {
     /// By first sector; they do not overlap.
-    parts: BTreeMap<u64, Part>,
-    epochs: BTreeMap<u32, Epoch>,
+    parts: BTreeMap<u64, ObjectPart>,
+    epochs: BTreeMap<u32, EpochObjects>,
 }
 
 /// The part of an object that counts.
 #[derive(Clone, Copy)]
-struct Part {
-    id: Id,
+struct ObjectPart {
+    id: ObjectId,
     /// Sectors of the object before this part.
     skip: u16,
     len: u16,
@@ -32,7 +32,7 @@ struct Part {
 
 /// The known objects of an epoch.
 #[derive(Default)]
-struct Epoch {
+struct EpochObjects {
     /// The first number that was not seen.
     next: u32,
     /// Larger numbers that were seen.
@@ -41,13 +41,13 @@ struct Epoch {
 
 /// Consecutive sectors that are in one object, or in none.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Span {
+pub(crate) struct SectorSpan {
     pub sectors: Range<u64>,
-    pub of: Option<Object>,
+    pub of: Option<SectorObject>,
 }
 
-impl Map {
-    pub fn insert(&mut self, object: Object) {
+impl ObjectMap {
+    pub fn insert(&mut self, object: SectorObject) {
         self.epochs.entry(object.id.epoch).or_default().see(object.id.number);
         let mut from = object.first;
         for (start, part) in self.overlapping(object.first..object.end()) {
@@ -64,42 +64,42 @@ impl Map {
         self.put(&object, from..object.end());
     }
 
-    fn put(&mut self, object: &Object, sectors: Range<u64>) {
-        let &Object { id, first, count } = object;
-        self.keep(first, Part { id, skip: 0, len: count, count }, sectors);
+    fn put(&mut self, object: &SectorObject, sectors: Range<u64>) {
+        let &SectorObject { id, first, count } = object;
+        self.keep(first, ObjectPart { id, skip: 0, len: count, count }, sectors);
     }
 
     /// Stores the remaining `sectors` of a part that began at `start`.
-    fn keep(&mut self, start: u64, part: Part, sectors: Range<u64>) {
+    fn keep(&mut self, start: u64, part: ObjectPart, sectors: Range<u64>) {
         if sectors.start < sectors.end {
             let skip = part.skip + (sectors.start - start) as u16;
             let len = (sectors.end - sectors.start) as u16;
-            self.parts.insert(sectors.start, Part { skip, len, ..part });
+            self.parts.insert(sectors.start, ObjectPart { skip, len, ..part });
         }
     }
 
     /// Returns the parts that overlap these sectors, in order.
-    fn overlapping(&self, sectors: Range<u64>) -> Vec<(u64, Part)> {
+    fn overlapping(&self, sectors: Range<u64>) -> Vec<(u64, ObjectPart)> {
         let before = self.parts.range(..sectors.start).next_back();
         let before = before.filter(|(start, part)| *start + u64::from(part.len) > sectors.start);
         before.into_iter().chain(self.parts.range(sectors)).map(|(start, part)| (*start, *part)).collect()
     }
 
     /// Returns the objects that have these sectors, in order.
-    pub fn find(&self, sectors: Range<u64>) -> Vec<Span> {
+    pub fn find(&self, sectors: Range<u64>) -> Vec<SectorSpan> {
         let mut found = Vec::new();
         let mut from = sectors.start;
         for (start, part) in self.overlapping(sectors.clone()) {
             if from < start {
-                found.push(Span { sectors: from..start, of: None });
+                found.push(SectorSpan { sectors: from..start, of: None });
             }
-            let of = Object { id: part.id, first: start - u64::from(part.skip), count: part.count };
+            let of = SectorObject { id: part.id, first: start - u64::from(part.skip), count: part.count };
             let end = start + u64::from(part.len);
-            found.push(Span { sectors: start.max(from)..end.min(sectors.end), of: Some(of) });
+            found.push(SectorSpan { sectors: start.max(from)..end.min(sectors.end), of: Some(of) });
             from = end;
         }
         if from < sectors.end {
-            found.push(Span { sectors: from..sectors.end, of: None });
+            found.push(SectorSpan { sectors: from..sectors.end, of: None });
         }
         found
     }
@@ -116,11 +116,11 @@ impl Map {
 
     /// Returns how many numbers are missing although later ones of their epochs are there.
     pub fn missing(&self) -> u64 {
-        self.epochs.values().map(Epoch::missing).sum()
+        self.epochs.values().map(EpochObjects::missing).sum()
     }
 }
 
-impl Epoch {
+impl EpochObjects {
     fn see(&mut self, number: u32) {
         if number > self.next {
             self.beyond.insert(number);
@@ -142,8 +142,8 @@ impl Epoch {
 mod tests {
     use super::*;
 
-    fn object(epoch: u32, number: u32, first: u64, count: u16) -> Object {
-        Object { id: Id { epoch, number }, first, count }
+    fn object(epoch: u32, number: u32, first: u64, count: u16) -> SectorObject {
+        SectorObject { id: ObjectId { epoch, number }, first, count }
     }
 
     /// Compares with a table of sectors, for all orders of a few objects.
@@ -155,7 +155,7 @@ mod tests {
             (state >> 33) % n
         };
         for _ in 0..3000 {
-            let mut objects: Vec<Object> = (0..1 + random(6) as u32)
+            let mut objects: Vec<SectorObject> = (0..1 + random(6) as u32)
                 .map(|n| object(1 + random(3) as u32, n, random(40), 1 + random(12) as u16))
                 .collect();
             let mut wanted = [None; 64];
@@ -166,7 +166,7 @@ mod tests {
             for i in (1..objects.len()).rev() {
                 objects.swap(i, random(i as u64 + 1) as usize);
             }
-            let mut map = Map::default();
+            let mut map = ObjectMap::default();
             objects.iter().for_each(|object| map.insert(*object));
             // An object may be listed twice.
             map.insert(objects[0]);
@@ -185,12 +185,12 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_known() {
-        let mut map = Map::default();
+        let mut map = ObjectMap::default();
         [0, 1, 4, 3, 9].into_iter().for_each(|n| map.insert(object(2, n, u64::from(n), 1)));
         assert_eq!((map.next(2), map.missing()), (2, 5));
         map.insert(object(2, 2, 2, 1));
         assert_eq!((map.next(2), map.next(1), map.missing()), (5, 0, 4));
-        assert!(size_of::<(u64, Part)>() <= 24);
+        assert!(size_of::<(u64, ObjectPart)>() <= 24);
         // Numbers that no writer could have reached.
         [0, 1].into_iter().for_each(|n| map.insert(object(3, u32::MAX - n, 0, 1)));
         assert_eq!((map.next(3), map.missing()), (0, 4 + (1 << 32) - 2));

@@ -53,17 +53,17 @@ pub enum Request {
     List(String),
 }
 
-type Decides = Box<dyn FnMut(&Request) -> Fate + Send>;
+type FateRule = Box<dyn FnMut(&Request) -> Fate + Send>;
 
 /// Objects in memory.
 #[derive(Clone, Default)]
-pub struct Memory(Arc<Mutex<State>>);
+pub struct Memory(Arc<Mutex<MemoryState>>);
 
 #[derive(Default)]
-struct State {
+struct MemoryState {
     objects: BTreeMap<String, (Bytes, u64)>,
     versions: u64,
-    fate: Option<Decides>,
+    fate: Option<FateRule>,
     now: Duration,
     chance: u128,
     /// Puts that are done late.
@@ -157,7 +157,7 @@ impl Memory {
     }
 }
 
-impl State {
+impl MemoryState {
     fn put(&mut self, name: &str, bytes: Bytes, condition: &Condition) -> Result<Option<Etag>, Fault> {
         let there = self.objects.get(name).map(|(_, version)| etag(*version));
         let holds = match condition {

@@ -72,7 +72,7 @@ impl Place {
             Some(("size", size)) => {
                 let bytes = nine_text::parse_size(size).ok().filter(|bytes| *bytes >= 1 << 20);
                 let sectors = bytes.map(|bytes| bytes / SECTOR);
-                let sectors = sectors.filter(|sectors| *sectors <= crate::store::SECTORS_MOST);
+                let sectors = sectors.filter(|sectors| *sectors <= crate::store::SECTORS_MAX);
                 self.sectors = Some(sectors.ok_or_else(|| format!("`{word}`: 1M to 131072T are expected"))?);
             }
             Some(("patience", seconds)) => {

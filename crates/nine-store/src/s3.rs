@@ -44,13 +44,13 @@ pub struct S3 {
     handle: Handle,
     begun: Instant,
     silence: Duration,
-    pace: Arc<Pace>,
+    pace: Arc<UploadRate>,
 }
 
 /// The assumed upload rate in bytes a second, from which the timeout of a put follows. The progress of an upload cannot
 /// be observed. A put that exceeds its timeout counts as silent and doubles the time of later ones, so that a slow
 /// network can put large objects at last.
-struct Pace(AtomicU64);
+struct UploadRate(AtomicU64);
 
 impl S3 {
     /// Creates a client without making a request.
@@ -120,7 +120,7 @@ impl S3 {
             handle,
             begun: Instant::now(),
             silence: SILENCE.min(whole),
-            pace: Arc::new(Pace(AtomicU64::new(QUICK))),
+            pace: Arc::new(UploadRate(AtomicU64::new(QUICK))),
         })
     }
 
@@ -178,7 +178,8 @@ impl Objects for S3 {
     fn get(&self, name: &str, range: Option<Range<u64>>) -> Answer<Got> {
         let (store, path) = (self.store.clone(), self.path(name));
         let silence = self.silence;
-        let most = silence + time(range.as_ref().map_or(LARGEST, |range| range.end - range.start), SLOW);
+        let most =
+            silence + time(range.as_ref().map_or(READ_LEN_LIMIT, |range| range.end - range.start), SLOW);
         let got = async move {
             let range = range.map(GetRange::Bounded);
             let got = store.get_opts(&path, GetOptions { range, ..GetOptions::default() });
@@ -186,7 +187,7 @@ impl Objects for S3 {
             let (size, wanted) = (got.meta.size, got.range.end - got.range.start);
             let etag = got.meta.e_tag.clone().map(|etag| Etag(etag.into()));
             let mut stream = got.into_stream();
-            if wanted > LARGEST {
+            if wanted > READ_LEN_LIMIT {
                 return Ok((Got { bytes: Bytes::new(), size, etag }, wanted));
             }
             let mut bytes = BytesMut::with_capacity(wanted as usize);
@@ -239,7 +240,7 @@ impl Objects for S3 {
     }
 }
 
-impl Pace {
+impl UploadRate {
     /// Lowers the rate after a put at `pace` has timed out. Of several such puts only the first counts.
     fn is_slower_than(&self, pace: u64) {
         self.0.fetch_min((pace / 2).max(SLOW), Relaxed);
@@ -261,7 +262,9 @@ fn time(bytes: u64, pace: u64) -> Duration {
 fn whole(got: Got, wanted: u64) -> Result<Got, Fault> {
     match got.bytes.len() as u64 {
         len if len == wanted => Ok(got),
-        _ if wanted > LARGEST => Err(Fault::Never(format!("an object of {wanted} bytes is none of ours"))),
+        _ if wanted > READ_LEN_LIMIT => {
+            Err(Fault::Never(format!("an object of {wanted} bytes is none of ours")))
+        }
         len => Err(Fault::Later(format!("{len} bytes came of {wanted}"))),
     }
 }
@@ -365,7 +368,7 @@ fn value(text: &str, section: &str, name: &str) -> Option<String> {
 const QUICK: u64 = 1 << 20;
 const SLOW: u64 = 8 << 10;
 /// Maximum bytes of one read: more than any object of ours has.
-const LARGEST: u64 = 64 << 20;
+const READ_LEN_LIMIT: u64 = 64 << 20;
 /// Maximum characters of a store's message.
 const SAID: usize = 300;
 
@@ -388,9 +391,9 @@ mod tests {
 
     #[test]
     fn what_does_not_leave_in_its_time_has_more_the_next_time() {
-        let pace = Pace(AtomicU64::new(QUICK));
+        let pace = UploadRate(AtomicU64::new(QUICK));
         let cell = crate::gather::CELL * nine_block::SECTOR;
-        let seconds = |pace: &Pace| time(cell, pace.0.load(Relaxed)).as_secs();
+        let seconds = |pace: &UploadRate| time(cell, pace.0.load(Relaxed)).as_secs();
         assert_eq!(seconds(&pace), 8);
         // Eight puts that began with the same rate.
         (0..8).for_each(|_| pace.is_slower_than(QUICK));
@@ -414,7 +417,7 @@ mod tests {
         let got = |len| Got { bytes: vec![0; len].into(), size: 0, etag: None };
         assert!(whole(got(7), 7).is_ok());
         assert!(matches!(whole(got(6), 7), Err(Fault::Later(_))));
-        assert!(matches!(whole(got(0), LARGEST + 1), Err(Fault::Never(_))));
+        assert!(matches!(whole(got(0), READ_LEN_LIMIT + 1), Err(Fault::Never(_))));
     }
 
     #[test]

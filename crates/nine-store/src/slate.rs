@@ -15,32 +15,32 @@ use crate::Patience;
 use crate::format::{LEASE, sectors, slate};
 use crate::objects::{Condition, Etag, Fault, Got, Objects, Swapped, swap};
 use crate::store::error;
-use crate::turns::{Turns, lock};
+use crate::turns::{PermitPool, lock};
 
 /// The size of an arbiter.
 const SECTORS: u64 = 256;
 /// How many puts of other machines may precede a write.
-const ROUNDS: u32 = 32;
+const FOREIGN_PUTS_MAX: u32 = 32;
 /// Reads that arrive within this time share one get.
 const GATHER: Duration = Duration::from_millis(1);
 
 /// A disk in one object that is replaced by compare and swap.
-pub struct Slate(Arc<Inner>);
+pub struct Slate(Arc<SlateShared>);
 
-struct Inner {
+struct SlateShared {
     objects: Arc<dyn Objects>,
     name: String,
     patience: Patience,
     tasks: Tasks,
     /// At most one write at a time, in order of arrival.
-    writes: Turns,
-    state: Mutex<State>,
+    writes: PermitPool,
+    state: Mutex<SlateState>,
 }
 
 #[derive(Default)]
-struct State {
+struct SlateState {
     /// The object as last seen. It may be outdated: then a put is refused.
-    seen: Option<Seen>,
+    seen: Option<SlateVersion>,
     /// The store honours conditions, as this process has verified.
     is_kept: bool,
     /// Reads that the next get answers; their number is bounded by that of the operations in flight.
@@ -50,7 +50,7 @@ struct State {
 }
 
 #[derive(Clone)]
-struct Seen {
+struct SlateVersion {
     /// `None`: there is no object.
     etag: Option<Etag>,
     sectors: Bytes,
@@ -60,12 +60,12 @@ impl Slate {
     /// Creates the device without any request. `name` is for messages; `patience` is the timeout of a request,
     /// including retries.
     pub fn new(objects: Arc<dyn Objects>, name: String, patience: Patience) -> Self {
-        let (tasks, writes, state) = (Tasks::default(), Turns::new(1), Mutex::default());
-        Self(Arc::new(Inner { objects, name, patience, tasks, writes, state }))
+        let (tasks, writes, state) = (Tasks::default(), PermitPool::new(1), Mutex::default());
+        Self(Arc::new(SlateShared { objects, name, patience, tasks, writes, state }))
     }
 }
 
-impl Inner {
+impl SlateShared {
     /// Answers reads until there are none.
     async fn answer(self: Arc<Self>) {
         loop {
@@ -80,7 +80,7 @@ impl Inner {
             }
             let got = self.get().await;
             for io in reads {
-                let part = |seen: &Seen| {
+                let part = |seen: &SlateVersion| {
                     seen.sectors.slice((io.at * SECTOR) as usize..(io.end_at() * SECTOR) as usize)
                 };
                 let result = got.as_ref().map(part).map_err(|error| error.clone().of(&self.name));
@@ -89,7 +89,7 @@ impl Inner {
         }
     }
 
-    async fn get(&self) -> Result<Seen> {
+    async fn get(&self) -> Result<SlateVersion> {
         let ask = || self.objects.get(LEASE, None);
         match self.patience.again(&*self.objects, ask).await {
             Ok(got) => self.saw(Some(got)),
@@ -99,14 +99,14 @@ impl Inner {
     }
 
     /// Records the present content of the object.
-    fn saw(&self, there: Option<Got>) -> Result<Seen> {
+    fn saw(&self, there: Option<Got>) -> Result<SlateVersion> {
         let seen = match there {
             Some(Got { bytes, etag: Some(etag), .. }) => {
                 let all = sectors(&bytes, SECTORS as usize).map_err(|text| Error::new(Kind::Failed, text))?;
-                Seen { etag: Some(etag), sectors: all.into() }
+                SlateVersion { etag: Some(etag), sectors: all.into() }
             }
             Some(_) => return Err(careless("it has no ETag for `lease`")),
-            None => Seen { etag: None, sectors: vec![0; (SECTORS * SECTOR) as usize].into() },
+            None => SlateVersion { etag: None, sectors: vec![0; (SECTORS * SECTOR) as usize].into() },
         };
         let mut state = lock(&self.state);
         if seen.etag.is_none() && state.seen.as_ref().is_some_and(|before| before.etag.is_some()) {
@@ -118,9 +118,9 @@ impl Inner {
 
     async fn write(&self, at: u64, data: &[u8]) -> Result<()> {
         let _turn = self.writes.turn().await;
-        for _ in 0..ROUNDS {
+        for _ in 0..FOREIGN_PUTS_MAX {
             let known = lock(&self.state).seen.clone();
-            let Seen { etag, sectors } = match known {
+            let SlateVersion { etag, sectors } = match known {
                 Some(seen) => seen,
                 None => self.get().await?,
             };
@@ -130,7 +130,7 @@ impl Inner {
                 Ok(Swapped::Done(Some(now))) => {
                     let is_kept = {
                         let mut state = lock(&self.state);
-                        state.seen = Some(Seen { etag: Some(now), sectors: sectors.clone().into() });
+                        state.seen = Some(SlateVersion { etag: Some(now), sectors: sectors.clone().into() });
                         state.is_kept
                     };
                     match (is_kept, etag) {

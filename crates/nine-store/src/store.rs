@@ -13,20 +13,20 @@ use bytes::{Bytes, BytesMut};
 use nine_block::{Device, Error, Io, Kind, Op, Result, SECTOR, Shape, Tasks};
 
 use crate::again::Patience;
-use crate::format::{About, CLAIM, DATA, Id, Object, STORE, claim_epoch};
-use crate::gather::{CELL, Gather, sectors_of};
-use crate::map::{Map, Span};
+use crate::format::{CLAIM, DATA, ObjectId, STORE, SectorObject, StoreHeader, claim_epoch};
+use crate::gather::{CELL, GatheredSectors, sectors_of};
+use crate::map::{ObjectMap, SectorSpan};
 use crate::objects::{Fault, Objects};
-use crate::turns::{Turns, lock};
+use crate::turns::{PermitPool, lock};
 
 /// Sectors of a new store: 64 TiB.
 const SECTORS: u64 = 1 << 37;
 /// Maximum number of sectors.
-pub(crate) const SECTORS_MOST: u64 = 1 << 48;
+pub(crate) const SECTORS_MAX: u64 = 1 << 48;
 /// Maximum number of reads of objects in flight.
 const READS: usize = 16;
 /// Sectors of one read request. A larger read is split into several requests, on several connections.
-const PIECE: u64 = 2048;
+const READ_SECTORS_MAX: u64 = 2048;
 /// An aligned run of this number of sectors is always in one object.
 const ATOM: u32 = 128;
 
@@ -47,27 +47,27 @@ pub struct Options {
 
 /// A worm on an object store.
 #[derive(Clone)]
-pub struct Store(Arc<Inner>);
+pub struct Store(Arc<StoreShared>);
 
-pub(crate) struct Inner {
+pub(crate) struct StoreShared {
     pub objects: Arc<dyn Objects>,
     pub options: Options,
-    state: Mutex<State>,
+    state: Mutex<StoreState>,
     tasks: Tasks,
-    reads: Turns,
+    reads: PermitPool,
     /// At most one task lists or claims at a time.
-    pub listing: Turns,
+    pub listing: PermitPool,
 }
 
 /// The known state of the store, and the operations in progress.
-pub(crate) struct State {
+pub(crate) struct StoreState {
     /// `None`: the store does not exist yet.
-    pub about: Option<About>,
-    pub map: Map,
+    pub about: Option<StoreHeader>,
+    pub map: ObjectMap,
     /// The newest claim when the last listing began; 0: none.
     pub epoch: u32,
-    pub right: Right,
-    pub gather: Gather,
+    pub right: WriterClaim,
+    pub gather: GatheredSectors,
     /// First sectors of objects that wait to be put.
     pub queue: VecDeque<u64>,
     pub putting: usize,
@@ -84,7 +84,7 @@ pub(crate) struct State {
 }
 
 /// The claim to write.
-pub(crate) enum Right {
+pub(crate) enum WriterClaim {
     /// Not claimed yet.
     None,
     /// Claimed by this store.
@@ -99,12 +99,12 @@ impl Store {
     /// # Errors
     /// The store does not answer, denies access, or has other data under this prefix.
     pub async fn open(objects: Arc<dyn Objects>, options: Options) -> Result<Self> {
-        let state = State {
+        let state = StoreState {
             about: None,
-            map: Map::default(),
+            map: ObjectMap::default(),
             epoch: 0,
-            right: Right::None,
-            gather: Gather::default(),
+            right: WriterClaim::None,
+            gather: GatheredSectors::default(),
             queue: VecDeque::new(),
             putting: 0,
             trouble: None,
@@ -113,13 +113,13 @@ impl Store {
             sure: 0,
             wakers: Vec::new(),
         };
-        let inner = Arc::new(Inner {
+        let inner = Arc::new(StoreShared {
             objects,
             options,
             state: Mutex::new(state),
             tasks: Tasks::default(),
-            reads: Turns::new(READS),
-            listing: Turns::new(1),
+            reads: PermitPool::new(READS),
+            listing: PermitPool::new(1),
         });
         inner.look().await.map_err(|error| error.of(&inner.options.name))?;
         Ok(Self(inner))
@@ -133,14 +133,14 @@ impl Store {
     /// Sets the number of the next object.
     #[cfg(test)]
     pub(crate) fn number(&self, next: u32) {
-        if let Right::Ours { number, .. } = &mut self.0.state().right {
+        if let WriterClaim::Ours { number, .. } = &mut self.0.state().right {
             *number = next;
         }
     }
 }
 
-impl Inner {
-    pub fn state(&self) -> MutexGuard<'_, State> {
+impl StoreShared {
+    pub fn state(&self) -> MutexGuard<'_, StoreState> {
         lock(&self.state)
     }
 
@@ -155,7 +155,7 @@ impl Inner {
     }
 
     /// Waits until `is` returns a value. It is called again after each change.
-    pub async fn until<T>(&self, mut is: impl FnMut(&mut State) -> Option<T>) -> T {
+    pub async fn until<T>(&self, mut is: impl FnMut(&mut StoreState) -> Option<T>) -> T {
         poll_fn(|cx| {
             let mut state = self.state();
             match is(&mut state) {
@@ -199,7 +199,7 @@ impl Inner {
             Err(Fault::Missing) => return Ok(None),
             Err(fault) => return Err(error(&fault)),
         };
-        let about = About::decode(&got.bytes).map_err(|text| Error::new(Kind::Failed, text))?;
+        let about = StoreHeader::decode(&got.bytes).map_err(|text| Error::new(Kind::Failed, text))?;
         let mut state = self.state();
         if state.about.is_some_and(|before| before.identity != about.identity) {
             return Err(Error::new(Kind::Failed, "another store is there now: it was removed and made anew"));
@@ -225,7 +225,7 @@ impl Inner {
         let mut after = {
             let state = self.state();
             let number = state.map.next(state.epoch);
-            if state.epoch == 0 { DATA.to_string() } else { Id { epoch: state.epoch, number }.before() }
+            if state.epoch == 0 { DATA.to_string() } else { ObjectId { epoch: state.epoch, number }.before() }
         };
         loop {
             let page = self.page(DATA, &after).await?;
@@ -233,7 +233,9 @@ impl Inner {
             after.clone_from(last);
             let mut state = self.state();
             // Skip names that are not ours.
-            page.iter().filter_map(|name| Object::parse(name)).for_each(|object| state.map.insert(object));
+            page.iter()
+                .filter_map(|name| SectorObject::parse(name))
+                .for_each(|object| state.map.insert(object));
         }
         self.state().epoch = epoch;
         Ok(())
@@ -258,7 +260,7 @@ impl Inner {
             let state = self.state();
             (state.gather.find(sectors.clone()), state.map.find(sectors.clone()))
         };
-        let mut pieces: Vec<Fetch> = Vec::new();
+        let mut pieces: Vec<PartFetch> = Vec::new();
         let mut at = sectors.start;
         for (start, data) in gathered {
             self.fetch(&spans, at..start, &mut pieces)?;
@@ -275,15 +277,20 @@ impl Inner {
         Ok(whole.freeze())
     }
 
-    /// Adds requests for these sectors, each of at most [`PIECE`] sectors.
-    fn fetch(self: &Arc<Self>, spans: &[Span], sectors: Range<u64>, pieces: &mut Vec<Fetch>) -> Result<()> {
+    /// Adds requests for these sectors, each of at most [`READ_SECTORS_MAX`] sectors.
+    fn fetch(
+        self: &Arc<Self>,
+        spans: &[SectorSpan],
+        sectors: Range<u64>,
+        pieces: &mut Vec<PartFetch>,
+    ) -> Result<()> {
         for span in spans {
             let (mut from, to) = (span.sectors.start.max(sectors.start), span.sectors.end.min(sectors.end));
             while from < to {
                 let Some(object) = span.of else {
                     return Err(Error::new(Kind::Unwritten, format!("sector {from} was never written")));
                 };
-                let end = to.min(from + PIECE);
+                let end = to.min(from + READ_SECTORS_MAX);
                 pieces.push(Box::pin(self.clone().part(object, from..end)));
                 from = end;
             }
@@ -292,7 +299,7 @@ impl Inner {
     }
 
     /// Reads sectors of an object.
-    async fn part(self: Arc<Self>, object: Object, sectors: Range<u64>) -> Result<Bytes> {
+    async fn part(self: Arc<Self>, object: SectorObject, sectors: Range<u64>) -> Result<Bytes> {
         let _turn = self.reads.turn().await;
         let (name, size) = (object.name(), u64::from(object.count) * SECTOR);
         let bytes = (sectors.start - object.first) * SECTOR..(sectors.end - object.first) * SECTOR;
@@ -324,15 +331,15 @@ impl Inner {
 
     /// Returns the sectors of a new store.
     pub fn wanted(&self) -> u64 {
-        self.options.sectors.unwrap_or(SECTORS).min(SECTORS_MOST)
+        self.options.sectors.unwrap_or(SECTORS).min(SECTORS_MAX)
     }
 }
 
 /// A part of a read.
-type Fetch = Pin<Box<dyn Future<Output = Result<Bytes>> + Send>>;
+type PartFetch = Pin<Box<dyn Future<Output = Result<Bytes>> + Send>>;
 
 /// Waits for all fetches. Returns their results in order, or the first error.
-async fn all(mut fetches: Vec<Fetch>) -> Result<Vec<Bytes>> {
+async fn all(mut fetches: Vec<PartFetch>) -> Result<Vec<Bytes>> {
     let mut done: Vec<Option<Bytes>> = vec![None; fetches.len()];
     poll_fn(move |cx| {
         let mut is_whole = true;
@@ -398,11 +405,11 @@ impl Device for Store {
         let state = self.0.state();
         let (objects, missing, bytes) = (state.map.len(), state.map.missing(), state.gather.bytes());
         text += &match &state.right {
-            Right::None => format!("  {objects} objects, {} claims, none of them ours\n", state.epoch),
-            Right::Ours { epoch, .. } => {
+            WriterClaim::None => format!("  {objects} objects, {} claims, none of them ours\n", state.epoch),
+            WriterClaim::Ours { epoch, .. } => {
                 format!("  {objects} objects, claim {epoch} is ours, {bytes} bytes are not flushed\n")
             }
-            Right::Lost(error) => format!("  {objects} objects, NOT WRITTEN ANY MORE: {error}\n"),
+            WriterClaim::Lost(error) => format!("  {objects} objects, NOT WRITTEN ANY MORE: {error}\n"),
         };
         if missing > 0 {
             text += &format!("  {missing} objects are not there, though later ones are\n");

@@ -12,9 +12,9 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// The semaphore.
 #[derive(Clone)]
-pub(crate) struct Turns(Arc<Mutex<State>>);
+pub(crate) struct PermitPool(Arc<Mutex<PermitState>>);
 
-struct State {
+struct PermitState {
     free: usize,
     next: u64,
     /// Waiting tasks; their number is bounded by that of the operations in flight.
@@ -22,16 +22,16 @@ struct State {
 }
 
 /// A permit, held until it is dropped.
-pub(crate) struct Turn(Turns);
+pub(crate) struct RequestPermit(PermitPool);
 
-impl Turns {
+impl PermitPool {
     pub fn new(free: usize) -> Self {
-        Self(Arc::new(Mutex::new(State { free, next: 0, waiting: VecDeque::new() })))
+        Self(Arc::new(Mutex::new(PermitState { free, next: 0, waiting: VecDeque::new() })))
     }
 
     /// Waits for a permit.
-    pub async fn turn(&self) -> Turn {
-        let mut waits = Waits { turns: self, number: None };
+    pub async fn turn(&self) -> RequestPermit {
+        let mut waits = PermitWait { turns: self, number: None };
         poll_fn(|cx| {
             let mut state = lock(&self.0);
             let is_first = |number| state.waiting.front().is_none_or(|(first, _)| Some(*first) == number);
@@ -60,18 +60,18 @@ impl Turns {
             Poll::Pending
         })
         .await;
-        Turn(self.clone())
+        RequestPermit(self.clone())
     }
 }
 
-impl State {
+impl PermitState {
     fn next_waker(&self) -> Option<Waker> {
         let first = self.waiting.front().filter(|_| self.free > 0);
         first.map(|(_, waker)| waker.clone())
     }
 }
 
-impl Drop for Turn {
+impl Drop for RequestPermit {
     fn drop(&mut self) {
         let next = {
             let mut state = lock(&self.0.0);
@@ -83,12 +83,12 @@ impl Drop for Turn {
 }
 
 /// A waiting task. If it is dropped, the next one is woken.
-struct Waits<'a> {
-    turns: &'a Turns,
+struct PermitWait<'a> {
+    turns: &'a PermitPool,
     number: Option<u64>,
 }
 
-impl Drop for Waits<'_> {
+impl Drop for PermitWait<'_> {
     fn drop(&mut self) {
         let Some(number) = self.number else { return };
         let next = {

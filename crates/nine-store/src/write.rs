@@ -10,10 +10,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use nine_block::{Error, Kind, Result, SECTOR};
 
-use crate::format::{About, Id, STORE, claim, claim_name, claimant};
-use crate::gather::{Cut, sectors_of};
+use crate::format::{ObjectId, STORE, StoreHeader, claim, claim_name, claimant};
+use crate::gather::{CutObject, sectors_of};
 use crate::objects::{Condition, Fault, Got};
-use crate::store::{Inner, Right, SECTORS_MOST, State, error};
+use crate::store::{SECTORS_MAX, StoreShared, StoreState, WriterClaim, error};
 
 /// Maximum bytes gathered; further writes wait.
 const GATHERED: u64 = 64 << 20;
@@ -21,12 +21,12 @@ const GATHERED: u64 = 64 << 20;
 const PUTS: usize = 8;
 
 /// The first sector of a range, and its expected data.
-type Should = (u64, Bytes);
+type ExpectedData = (u64, Bytes);
 
-impl Inner {
+impl StoreShared {
     /// Gathers sectors until they are put. Sectors that are already written must have the same data.
     pub async fn write(self: &Arc<Self>, at: u64, data: Bytes) -> Result<()> {
-        let _: Id = self.claimed().await?;
+        let _: ObjectId = self.claimed().await?;
         loop {
             let (free, there) = self.free(at, &data)?;
             let is_known = there.is_empty();
@@ -63,7 +63,7 @@ impl Inner {
     }
 
     /// Returns which of these sectors are not written, and the expected data of those that objects have.
-    fn free(&self, at: u64, data: &Bytes) -> Result<(Vec<Range<u64>>, Vec<Should>)> {
+    fn free(&self, at: u64, data: &Bytes) -> Result<(Vec<Range<u64>>, Vec<ExpectedData>)> {
         let (state, sectors) = (self.state(), at..at + sectors_of(data));
         for (start, gathered) in state.gather.find(sectors.clone()) {
             if gathered != slice(data, at, &(start..start + sectors_of(&gathered))) {
@@ -99,9 +99,9 @@ impl Inner {
             let mut state = self.state();
             state.cut_all();
             let number = match &state.right {
-                Right::Ours { number, .. } => *number,
-                Right::Lost(error) => return Err(error.clone()),
-                Right::None => return Ok(()),
+                WriterClaim::Ours { number, .. } => *number,
+                WriterClaim::Lost(error) => return Err(error.clone()),
+                WriterClaim::None => return Ok(()),
             };
             (number, state.resume())
         };
@@ -118,9 +118,9 @@ impl Inner {
     /// Fails if another writer had claimed when `puts` objects had been put.
     async fn is_still_ours(&self, puts: u64) -> Result<()> {
         let epoch = match &self.state().right {
-            Right::Lost(error) => return Err(error.clone()),
-            Right::Ours { epoch, .. } => *epoch,
-            Right::None => return Ok(()),
+            WriterClaim::Lost(error) => return Err(error.clone()),
+            WriterClaim::Ours { epoch, .. } => *epoch,
+            WriterClaim::None => return Ok(()),
         };
         if self.state().sure >= puts {
             return Ok(());
@@ -142,7 +142,7 @@ impl Inner {
     /// Ends our claim for ever.
     fn lost(&self, text: &str) -> Error {
         let lost = Error::new(Kind::Reserved, format!("{text}: what was not flushed is not there for him"));
-        self.state().right = Right::Lost(lost.clone());
+        self.state().right = WriterClaim::Lost(lost.clone());
         self.changed();
         lost
     }
@@ -152,7 +152,7 @@ impl Inner {
         loop {
             let cut = {
                 let mut state = self.state();
-                let is_ours = matches!(state.right, Right::Ours { .. });
+                let is_ours = matches!(state.right, WriterClaim::Ours { .. });
                 if state.putting >= PUTS || state.trouble.is_some() || !is_ours {
                     return;
                 }
@@ -171,7 +171,7 @@ impl Inner {
     }
 
     /// Puts an object, with retries.
-    async fn put(&self, cut: Cut) {
+    async fn put(&self, cut: CutObject) {
         let (first, name) = (cut.object.first, cut.object.name());
         let put = self.put_new(&name, &cut.parts, |got| is_same(got, &cut.parts)).await;
         let mut state = self.state();
@@ -218,11 +218,11 @@ impl Inner {
     }
 
     /// Returns our epoch and the next number. Claims an epoch first, if we have none.
-    async fn claimed(&self) -> Result<Id> {
-        let ours = |state: &State| match &state.right {
-            Right::Ours { epoch, number } => Some(Ok(Id { epoch: *epoch, number: *number })),
-            Right::Lost(error) => Some(Err(error.clone())),
-            Right::None => None,
+    async fn claimed(&self) -> Result<ObjectId> {
+        let ours = |state: &StoreState| match &state.right {
+            WriterClaim::Ours { epoch, number } => Some(Ok(ObjectId { epoch: *epoch, number: *number })),
+            WriterClaim::Lost(error) => Some(Err(error.clone())),
+            WriterClaim::None => None,
         };
         if let Some(ours) = ours(&self.state()) {
             return ours;
@@ -243,8 +243,8 @@ impl Inner {
             return Err(Error::new(Kind::Reserved, "another begins to write here at the same time"));
         }
         self.list(epoch).await?;
-        self.state().right = Right::Ours { epoch, number: 0 };
-        Ok(Id { epoch, number: 0 })
+        self.state().right = WriterClaim::Ours { epoch, number: 0 };
+        Ok(ObjectId { epoch, number: 0 })
     }
 
     /// Creates the store if it does not exist, or makes it larger if that was requested.
@@ -255,7 +255,7 @@ impl Inner {
                 return Err(Error::new(Kind::Failed, text));
             }
             let identity = self.objects.random().to_le_bytes();
-            let about = About { identity, sectors: self.wanted() };
+            let about = StoreHeader { identity, sectors: self.wanted() };
             let bytes = Bytes::from(about.encode());
             let parts = [bytes.clone()];
             let failed = |fault| error(&fault);
@@ -274,21 +274,21 @@ impl Inner {
                 Err(fault) => Err(error(&fault)),
             };
         };
-        if !About::may_write(&bytes) {
+        if !StoreHeader::may_write(&bytes) {
             return Err(Error::new(Kind::ReadOnly, "a newer program is needed to write to it"));
         }
         self.grow().await
     }
 
     async fn grow(&self) -> Result<()> {
-        let wanted = self.options.sectors.unwrap_or(0).min(SECTORS_MOST);
+        let wanted = self.options.sectors.unwrap_or(0).min(SECTORS_MAX);
         let ask = || async {
             let got = self.objects.get(STORE, None).await?;
-            let about = About::decode(&got.bytes).map_err(Fault::Never)?;
+            let about = StoreHeader::decode(&got.bytes).map_err(Fault::Never)?;
             if about.sectors >= wanted {
                 return Ok(());
             }
-            let larger = Bytes::from(About { sectors: wanted, ..about }.encode());
+            let larger = Bytes::from(StoreHeader { sectors: wanted, ..about }.encode());
             let none =
                 || Fault::Never("the store has no names for versions (ETag), so it cannot grow".into());
             let condition = Condition::Is(got.etag.ok_or_else(none)?);
@@ -303,14 +303,14 @@ impl Inner {
     }
 }
 
-impl State {
+impl StoreState {
     /// Makes an object of the run that begins at `run`.
     fn cut(&mut self, run: u64) {
-        let Right::Ours { epoch, number } = &mut self.right else { return };
-        let id = Id { epoch: *epoch, number: *number };
+        let WriterClaim::Ours { epoch, number } = &mut self.right else { return };
+        let id = ObjectId { epoch: *epoch, number: *number };
         let Some(next) = number.checked_add(1) else {
             let text = "this claim has no more numbers for objects; a program that opens anew has another";
-            self.right = Right::Lost(Error::new(Kind::Reserved, text));
+            self.right = WriterClaim::Lost(Error::new(Kind::Reserved, text));
             return;
         };
         *number = next;
@@ -335,7 +335,7 @@ impl State {
 
     /// Returns the error of a put that has failed since there were `troubles` failures.
     fn failed(&self, troubles: u64) -> Option<Error> {
-        if let Right::Lost(error) = &self.right {
+        if let WriterClaim::Lost(error) = &self.right {
             return Some(error.clone());
         }
         self.trouble.clone().filter(|_| self.troubles > troubles)
@@ -343,7 +343,7 @@ impl State {
 }
 
 /// Returns which of these sectors are neither in an object nor gathered.
-fn unwritten(state: &State, sectors: Range<u64>) -> Vec<Range<u64>> {
+fn unwritten(state: &StoreState, sectors: Range<u64>) -> Vec<Range<u64>> {
     let spans = state.map.find(sectors).into_iter().filter(|span| span.of.is_none());
     let mut free = Vec::new();
     for span in spans {
