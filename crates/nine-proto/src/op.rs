@@ -427,37 +427,37 @@ pub enum Reply<N, P> {
 
 /// The qids of a walk, in order.
 #[derive(Clone)]
-pub struct Walked(Steps);
+pub struct Walked(QidList);
 
 #[derive(Clone)]
-enum Steps {
+enum QidList {
     /// Room for the qids of most walks, without an allocation.
-    Few([Qid; FEW], u8),
+    Few([Qid; INLINE_QIDS_MAX], u8),
     Many(Vec<Qid>),
 }
 
-const FEW: usize = 4;
+const INLINE_QIDS_MAX: usize = 4;
 
 impl Walked {
     /// Creates an empty list.
     pub const fn new() -> Self {
-        Self(Steps::Few([Qid { ty: 0, vers: 0, path: 0 }; FEW], 0))
+        Self(QidList::Few([Qid { ty: 0, vers: 0, path: 0 }; INLINE_QIDS_MAX], 0))
     }
 
     /// Appends the qid of another name. A request has at most 16.
     pub fn push(&mut self, qid: Qid) {
         match &mut self.0 {
-            Steps::Few(qids, len) if usize::from(*len) < FEW => {
+            QidList::Few(qids, len) if usize::from(*len) < INLINE_QIDS_MAX => {
                 qids[usize::from(*len)] = qid;
                 *len += 1;
             }
-            Steps::Few(qids, _) => {
+            QidList::Few(qids, _) => {
                 let mut many = Vec::with_capacity(MAXWELEM);
                 many.extend_from_slice(qids);
                 many.push(qid);
-                self.0 = Steps::Many(many);
+                self.0 = QidList::Many(many);
             }
-            Steps::Many(many) => many.push(qid),
+            QidList::Many(many) => many.push(qid),
         }
     }
 }
@@ -472,8 +472,8 @@ impl core::ops::Deref for Walked {
     type Target = [Qid];
     fn deref(&self) -> &[Qid] {
         match &self.0 {
-            Steps::Few(qids, len) => &qids[..usize::from(*len)],
-            Steps::Many(many) => many,
+            QidList::Few(qids, len) => &qids[..usize::from(*len)],
+            QidList::Many(many) => many,
         }
     }
 }

@@ -212,8 +212,8 @@ impl<'a> Writer<'a> {
 
 /// Formats a [`Str`] for people. Control characters and bytes that are not UTF-8 are escaped.
 pub fn show(s: Str<'_>) -> impl fmt::Display + '_ {
-    struct Show<'a>(Str<'a>);
-    impl fmt::Display for Show<'_> {
+    struct EscapedStr<'a>(Str<'a>);
+    impl fmt::Display for EscapedStr<'_> {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             for chunk in self.0.utf8_chunks() {
                 for c in chunk.valid().chars() {
@@ -224,5 +224,5 @@ pub fn show(s: Str<'_>) -> impl fmt::Display + '_ {
             Ok(())
         }
     }
-    Show(s)
+    EscapedStr(s)
 }

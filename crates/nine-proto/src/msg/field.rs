@@ -11,7 +11,7 @@ use crate::wire::{Reader, Str, WireError, Writer, show};
 pub const MAXWELEM: usize = 16;
 
 /// A field of a message.
-pub(super) trait Field<'a>: Sized {
+pub(super) trait MessageField<'a>: Sized {
     fn get(r: &mut Reader<'a>) -> Result<Self, WireError>;
     fn put(&self, w: &mut Writer<'_>);
     fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
@@ -19,7 +19,7 @@ pub(super) trait Field<'a>: Sized {
 
 macro_rules! plain {
     ($($ty:ty: $r:ident => $get:expr; $w:ident, $v:ident => $put:expr;)*) => {$(
-        impl<'a> Field<'a> for $ty {
+        impl<'a> MessageField<'a> for $ty {
             fn get($r: &mut Reader<'a>) -> Result<Self, WireError> {
                 Ok($get)
             }
@@ -43,7 +43,7 @@ plain! {
     Qid: r => r.qid()?; w, v => w.qid(v);
 }
 
-impl<'a> Field<'a> for Str<'a> {
+impl<'a> MessageField<'a> for Str<'a> {
     fn get(r: &mut Reader<'a>) -> Result<Self, WireError> {
         r.str()
     }
@@ -87,7 +87,7 @@ impl fmt::Debug for Data<'_> {
     }
 }
 
-impl<'a> Field<'a> for Data<'a> {
+impl<'a> MessageField<'a> for Data<'a> {
     fn get(r: &mut Reader<'a>) -> Result<Self, WireError> {
         let count = r.u32()?;
         r.take(count as usize).map(Self::Bytes)
@@ -107,7 +107,7 @@ impl<'a> Field<'a> for Data<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OnlyIds(pub u32);
 
-impl<'a> Field<'a> for OnlyIds {
+impl<'a> MessageField<'a> for OnlyIds {
     fn get(r: &mut Reader<'a>) -> Result<Self, WireError> {
         if r.dialect.has_ids() { r.u32().map(Self) } else { Ok(Self(NOUID)) }
     }
@@ -125,7 +125,7 @@ impl<'a> Field<'a> for OnlyIds {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OnlyU(pub u32);
 
-impl<'a> Field<'a> for OnlyU {
+impl<'a> MessageField<'a> for OnlyU {
     fn get(r: &mut Reader<'a>) -> Result<Self, WireError> {
         if r.dialect.is_u() { r.u32().map(Self) } else { Ok(Self(0)) }
     }
@@ -143,7 +143,7 @@ impl<'a> Field<'a> for OnlyU {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OptionalU32(pub u32);
 
-impl<'a> Field<'a> for OptionalU32 {
+impl<'a> MessageField<'a> for OptionalU32 {
     fn get(r: &mut Reader<'a>) -> Result<Self, WireError> {
         if r.rest().is_empty() { Ok(Self(0)) } else { r.u32().map(Self) }
     }
@@ -159,7 +159,7 @@ impl<'a> Field<'a> for OptionalU32 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OnlyUStr<'a>(pub Str<'a>);
 
-impl<'a> Field<'a> for OnlyUStr<'a> {
+impl<'a> MessageField<'a> for OnlyUStr<'a> {
     fn get(r: &mut Reader<'a>) -> Result<Self, WireError> {
         if r.dialect.is_u() { r.str().map(Self) } else { Ok(Self(b"")) }
     }
@@ -242,7 +242,7 @@ impl fmt::Debug for Names<'_> {
     }
 }
 
-impl<'a> Field<'a> for Names<'a> {
+impl<'a> MessageField<'a> for Names<'a> {
     fn get(r: &mut Reader<'a>) -> Result<Self, WireError> {
         let count = r.u16()?;
         if usize::from(count) > MAXWELEM {
@@ -323,7 +323,7 @@ impl fmt::Debug for Qids<'_> {
     }
 }
 
-impl<'a> Field<'a> for Qids<'a> {
+impl<'a> MessageField<'a> for Qids<'a> {
     fn get(r: &mut Reader<'a>) -> Result<Self, WireError> {
         let count = usize::from(r.u16()?);
         if count > MAXWELEM {
@@ -351,7 +351,7 @@ impl<'a> Field<'a> for Qids<'a> {
 }
 
 /// `n[2] stat[n]`: the length appears twice, and both values must agree.
-impl<'a> Field<'a> for Stat<'a> {
+impl<'a> MessageField<'a> for Stat<'a> {
     fn get(r: &mut Reader<'a>) -> Result<Self, WireError> {
         let n = r.u16()?;
         let mut inner = Reader::new(r.take(n.into())?, 0, r.dialect);
@@ -371,7 +371,7 @@ impl<'a> Field<'a> for Stat<'a> {
 }
 
 /// `sec[8] nsec[8]`.
-impl<'a> Field<'a> for Time {
+impl<'a> MessageField<'a> for Time {
     fn get(r: &mut Reader<'a>) -> Result<Self, WireError> {
         let sec = r.u64()? as i64;
         Ok(Self { sec, nsec: r.u64()?.min(u64::from(u32::MAX)) as u32 })
@@ -385,7 +385,7 @@ impl<'a> Field<'a> for Time {
     }
 }
 
-impl<'a> Field<'a> for SetMask {
+impl<'a> MessageField<'a> for SetMask {
     fn get(r: &mut Reader<'a>) -> Result<Self, WireError> {
         r.u32().map(Self)
     }
@@ -398,7 +398,7 @@ impl<'a> Field<'a> for SetMask {
 }
 
 /// The 153 bytes after the header of an Rgetattr.
-impl<'a> Field<'a> for Attr {
+impl<'a> MessageField<'a> for Attr {
     fn get(r: &mut Reader<'a>) -> Result<Self, WireError> {
         Ok(Self {
             valid: GetMask(r.u64()? & GetMask::ALL.0),
@@ -458,7 +458,7 @@ impl<'a> Field<'a> for Attr {
     }
 }
 
-impl<'a> Field<'a> for Statfs {
+impl<'a> MessageField<'a> for Statfs {
     fn get(r: &mut Reader<'a>) -> Result<Self, WireError> {
         Ok(Self {
             ty: r.u32()?,

@@ -16,7 +16,7 @@ use crate::ids::{Fid, Qid, Tag};
 use crate::stat::Stat;
 use crate::wire::{Reader, Str, WireError, Writer};
 
-use field::Field;
+use field::MessageField;
 pub use field::{Data, MAXWELEM, Names, OnlyIds, OnlyU, OnlyUStr, OptionalU32, Qids};
 
 macro_rules! messages {
@@ -38,7 +38,7 @@ macro_rules! messages {
                 let ty = frame::type_of(frame);
                 let mut r = Reader::new(&frame[HEADER..], ty, dialect);
                 let message = match ty {
-                    $($number => Self::$name { $($field: <$ty as Field>::get(&mut r)?),* },)*
+                    $($number => Self::$name { $($field: <$ty as MessageField>::get(&mut r)?),* },)*
                     _ => return Err(WireError::Type(ty)),
                 };
                 r.end()?;

@@ -32,14 +32,14 @@ const RCLUNK: u8 = 121;
 /// The client's state of a session. See the module documentation.
 #[derive(Debug)]
 pub struct ClientSession {
-    version: Version,
+    version: VersionProgress,
     /// Indexed by tag. Its length is the largest number of tags that were ever in use at once.
-    slots: Vec<Slot>,
+    slots: Vec<TagSlot>,
     free: Vec<u16>,
     calls: usize,
     orphans: usize,
     limit: usize,
-    fids: Fids,
+    fids: FidNumbers,
     /// Whether a ping is in flight.
     pinging: bool,
 }
@@ -78,7 +78,7 @@ pub enum Event<'f> {
 }
 
 #[derive(Debug)]
-enum Version {
+enum VersionProgress {
     /// No Tversion was sent yet.
     Silent,
     Asked {
@@ -93,7 +93,7 @@ enum Version {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Slot {
+enum TagSlot {
     Free,
     Call(Intent),
     /// An abandoned call, until its Rflush. If the server refuses the flush, the call's reply ends it.
@@ -115,7 +115,7 @@ pub struct Intent {
     reply: u8,
     /// The fid that the message uses.
     fid: Option<Fid>,
-    effect: Effect,
+    effect: FidEffect,
 }
 
 impl From<&Tmsg<'_>> for Intent {
@@ -126,7 +126,7 @@ impl From<&Tmsg<'_>> for Intent {
 
 /// The effect of a call on fids.
 #[derive(Clone, Copy, Debug)]
-enum Effect {
+enum FidEffect {
     None,
     /// A success creates this fid. A walk creates it only if the server walked all the names.
     Makes {
@@ -142,13 +142,13 @@ impl ClientSession {
     /// between 1 and [`CALLS_MAX`].
     pub fn new(limit: usize) -> Self {
         Self {
-            version: Version::Silent,
+            version: VersionProgress::Silent,
             slots: Vec::new(),
             free: Vec::new(),
             calls: 0,
             orphans: 0,
             limit: limit.clamp(1, CALLS_MAX),
-            fids: Fids::default(),
+            fids: FidNumbers::default(),
             pinging: false,
         }
     }
@@ -162,14 +162,14 @@ impl ClientSession {
         assert!(!offered.is_empty(), "a client offers a dialect");
         let msize = msize.clamp(MSIZE_MIN, MSIZE_MAX);
         *self = Self::new(self.limit);
-        self.version = Version::Asked { msize, offered: offered.to_vec(), at: 0 };
+        self.version = VersionProgress::Asked { msize, offered: offered.to_vec(), at: 0 };
         Tmsg::Version { msize, version: offered[0].name().as_bytes() }
     }
 
     /// Returns the dialect; plain 9P2000 before the agreement.
     pub fn dialect(&self) -> Dialect {
         match self.version {
-            Version::Agreed { dialect, .. } => dialect,
+            VersionProgress::Agreed { dialect, .. } => dialect,
             _ => Dialect::P2000,
         }
     }
@@ -177,7 +177,7 @@ impl ClientSession {
     /// Returns the maximum size of a message in both directions, in bytes. Split received data with it.
     pub fn msize(&self) -> u32 {
         match self.version {
-            Version::Agreed { msize, .. } => msize,
+            VersionProgress::Agreed { msize, .. } => msize,
             _ => RVERSION_MAX,
         }
     }
@@ -218,24 +218,24 @@ impl ClientSession {
     ///
     /// Panics if the version is not agreed.
     pub fn call(&mut self, message: impl Into<Intent>) -> Option<Tag> {
-        assert!(matches!(self.version, Version::Agreed { .. }), "calls come after the version");
+        assert!(matches!(self.version, VersionProgress::Agreed { .. }), "calls come after the version");
         if self.calls == self.limit {
             return None;
         }
         self.calls += 1;
-        Some(self.tag(Slot::Call(message.into())))
+        Some(self.tag(TagSlot::Call(message.into())))
     }
 
     /// Undoes the preparation of a message that is not sent after all. Returns the fid that the message would have
     /// ended. The caller must clunk it.
     pub fn unsent(&mut self, message: impl Into<Intent>) -> Option<Fid> {
         match message.into().effect {
-            Effect::None => None,
-            Effect::Makes { fid, .. } => {
+            FidEffect::None => None,
+            FidEffect::Makes { fid, .. } => {
                 self.fids.give(fid);
                 None
             }
-            Effect::Ends(fid) => Some(fid),
+            FidEffect::Ends(fid) => Some(fid),
         }
     }
 
@@ -243,55 +243,55 @@ impl ClientSession {
     /// one Tflush is enough (flush(5)). A Tclunk is never flushed: its fid is unwanted either way.
     pub fn cancel(&mut self, tag: Tag) -> Option<Tag> {
         let slot = self.slots.get_mut(usize::from(tag.0))?;
-        let Slot::Call(call) = *slot else {
+        let TagSlot::Call(call) = *slot else {
             return None;
         };
         if call.reply == RCLUNK {
             return None;
         }
-        *slot = Slot::Orphan { call, flushing: true, answered: false };
+        *slot = TagSlot::Orphan { call, flushing: true, answered: false };
         self.orphans += 1;
-        Some(self.tag(Slot::Flush(tag)))
+        Some(self.tag(TagSlot::Flush(tag)))
     }
 
     /// Reserves a tag for a Tflush of [`NOTAG`], which belongs to no call. Any server answers it at once (flush(5)), so
     /// the reply proves that the server is alive. Returns `None` if a ping is in flight or the version is not agreed.
     pub fn ping(&mut self) -> Option<Tag> {
-        let may = matches!(self.version, Version::Agreed { .. }) && !self.pinging;
+        let may = matches!(self.version, VersionProgress::Agreed { .. }) && !self.pinging;
         self.pinging |= may;
-        may.then(|| self.tag(Slot::Ping))
+        may.then(|| self.tag(TagSlot::Ping))
     }
 
     /// Whether an abandoned call may still use this fid. Its clunk must wait until that call has ended.
     pub fn is_haunted(&self, fid: Fid) -> bool {
-        let haunts = |slot: &Slot| matches!(slot, Slot::Orphan { call, .. } if call.fid == Some(fid));
+        let haunts = |slot: &TagSlot| matches!(slot, TagSlot::Orphan { call, .. } if call.fid == Some(fid));
         self.orphans > 0 && self.slots.iter().any(haunts)
     }
 
     /// Interprets a whole frame. The caller must close the connection on an error.
     pub fn receive<'f>(&mut self, frame: &'f [u8]) -> Result<Event<'f>, WireError> {
         let (tag, ty) = (frame::tag_of(frame), frame::type_of(frame));
-        if let Version::Asked { .. } = self.version {
+        if let VersionProgress::Asked { .. } = self.version {
             return self.receive_version(tag, ty, frame);
         }
-        let slot = self.slots.get(usize::from(tag.0)).copied().unwrap_or(Slot::Free);
+        let slot = self.slots.get(usize::from(tag.0)).copied().unwrap_or(TagSlot::Free);
         match slot {
-            Slot::Call(call) => {
+            TagSlot::Call(call) => {
                 let (reply, made) = self.answer(call, frame)?;
                 self.release(tag);
                 self.calls -= 1;
                 Ok(Event::Answer { tag, reply, made, ended: true })
             }
-            Slot::Orphan { call, flushing, answered: false } => {
+            TagSlot::Orphan { call, flushing, answered: false } => {
                 let (reply, made) = self.answer(call, frame)?;
                 if flushing {
-                    self.slots[usize::from(tag.0)] = Slot::Orphan { call, flushing, answered: true };
+                    self.slots[usize::from(tag.0)] = TagSlot::Orphan { call, flushing, answered: true };
                 } else {
                     self.bury(tag);
                 }
                 Ok(Event::Answer { tag, reply, made, ended: !flushing })
             }
-            Slot::Flush(old) => {
+            TagSlot::Flush(old) => {
                 let (_, reply) = Rmsg::decode(frame, self.dialect())?;
                 self.release(tag);
                 match reply {
@@ -300,7 +300,7 @@ impl ClientSession {
                     _ => Err(WireError::Reply(ty)),
                 }
             }
-            Slot::Ping => {
+            TagSlot::Ping => {
                 self.release(tag);
                 self.pinging = false;
                 // A server that does not know this request may refuse it. It is alive nevertheless.
@@ -309,12 +309,12 @@ impl ClientSession {
                     _ => Err(WireError::Reply(ty)),
                 }
             }
-            Slot::Free | Slot::Orphan { .. } => Err(WireError::Reply(ty)),
+            TagSlot::Free | TagSlot::Orphan { .. } => Err(WireError::Reply(ty)),
         }
     }
 
     fn receive_version<'f>(&mut self, tag: Tag, ty: u8, frame: &'f [u8]) -> Result<Event<'f>, WireError> {
-        let Version::Asked { msize: asked, offered, at } = &mut self.version else {
+        let VersionProgress::Asked { msize: asked, offered, at } = &mut self.version else {
             return Err(WireError::Reply(ty));
         };
         if tag != NOTAG {
@@ -337,7 +337,7 @@ impl ClientSession {
             Some((_, msize)) if !(MSIZE_MIN..=*asked).contains(&msize) => Err(WireError::Size(msize)),
             // The fallback is no worse than our next proposal.
             Some((index, msize)) if index <= *at + 1 => {
-                self.version = Version::Agreed { msize, dialect: offered[index] };
+                self.version = VersionProgress::Agreed { msize, dialect: offered[index] };
                 Ok(Event::Agreed)
             }
             _ => {
@@ -358,23 +358,23 @@ impl ClientSession {
         }
         let (_, reply) = Rmsg::decode(frame, self.dialect())?;
         let made = match (call.effect, &reply) {
-            (Effect::None, _) => None,
-            (Effect::Ends(fid), _) => {
+            (FidEffect::None, _) => None,
+            (FidEffect::Ends(fid), _) => {
                 self.fids.give(fid);
                 None
             }
-            (Effect::Makes { names, .. }, Rmsg::Walk { qids }) if qids.len() > names => {
+            (FidEffect::Makes { names, .. }, Rmsg::Walk { qids }) if qids.len() > names => {
                 return Err(WireError::Count(ty));
             }
-            (Effect::Makes { fid, names }, Rmsg::Walk { qids }) if qids.len() < names => {
+            (FidEffect::Makes { fid, names }, Rmsg::Walk { qids }) if qids.len() < names => {
                 self.fids.give(fid);
                 None
             }
-            (Effect::Makes { fid, .. }, Rmsg::Error { .. } | Rmsg::Lerror { .. }) => {
+            (FidEffect::Makes { fid, .. }, Rmsg::Error { .. } | Rmsg::Lerror { .. }) => {
                 self.fids.give(fid);
                 None
             }
-            (Effect::Makes { fid, .. }, _) => Some(fid),
+            (FidEffect::Makes { fid, .. }, _) => Some(fid),
         };
         Ok((reply, made))
     }
@@ -382,20 +382,20 @@ impl ClientSession {
     /// Handles the reply to the Tflush of `old`. `done` is false if the server refused it.
     fn flushed<'f>(&mut self, old: Tag, done: bool) -> Result<Event<'f>, WireError> {
         let slot = &mut self.slots[usize::from(old.0)];
-        let Slot::Orphan { call, answered, .. } = *slot else {
+        let TagSlot::Orphan { call, answered, .. } = *slot else {
             return Err(WireError::Reply(RFLUSH));
         };
         if !done && !answered {
-            *slot = Slot::Orphan { call, flushing: false, answered };
+            *slot = TagSlot::Orphan { call, flushing: false, answered };
             return Ok(Event::Nothing);
         }
         self.bury(old);
         let clunk = match call.effect {
-            Effect::Makes { fid, .. } if !answered => {
+            FidEffect::Makes { fid, .. } if !answered => {
                 self.fids.give(fid);
                 None
             }
-            Effect::Ends(fid) if !answered => Some(fid),
+            FidEffect::Ends(fid) if !answered => Some(fid),
             _ => None,
         };
         Ok(Event::Flushed { tag: old, answered, clunk })
@@ -409,7 +409,7 @@ impl ClientSession {
 
     /// Stores the slot at a free tag. A free tag always exists: `limit` calls, a Tflush for each and one ping stay
     /// below NOTAG.
-    fn tag(&mut self, slot: Slot) -> Tag {
+    fn tag(&mut self, slot: TagSlot) -> Tag {
         if let Some(tag) = self.free.pop() {
             self.slots[usize::from(tag)] = slot;
             return Tag(tag);
@@ -421,7 +421,7 @@ impl ClientSession {
     }
 
     fn release(&mut self, tag: Tag) {
-        self.slots[usize::from(tag.0)] = Slot::Free;
+        self.slots[usize::from(tag.0)] = TagSlot::Free;
         self.free.push(tag.0);
     }
 }
@@ -464,28 +464,28 @@ pub(super) fn used(message: &Tmsg<'_>) -> Option<Fid> {
     }
 }
 
-fn effect(message: &Tmsg<'_>) -> Effect {
+fn effect(message: &Tmsg<'_>) -> FidEffect {
     match *message {
-        Tmsg::Auth { afid, .. } => Effect::Makes { fid: afid, names: 0 },
-        Tmsg::Attach { fid, .. } => Effect::Makes { fid, names: 0 },
+        Tmsg::Auth { afid, .. } => FidEffect::Makes { fid: afid, names: 0 },
+        Tmsg::Attach { fid, .. } => FidEffect::Makes { fid, names: 0 },
         Tmsg::Walk { fid, newfid, names } if newfid != fid => {
-            Effect::Makes { fid: newfid, names: names.len() }
+            FidEffect::Makes { fid: newfid, names: names.len() }
         }
-        Tmsg::Xattrwalk { fid, newfid, .. } if newfid != fid => Effect::Makes { fid: newfid, names: 0 },
-        Tmsg::Clunk { fid } | Tmsg::Remove { fid } => Effect::Ends(fid),
-        _ => Effect::None,
+        Tmsg::Xattrwalk { fid, newfid, .. } if newfid != fid => FidEffect::Makes { fid: newfid, names: 0 },
+        Tmsg::Clunk { fid } | Tmsg::Remove { fid } => FidEffect::Ends(fid),
+        _ => FidEffect::None,
     }
 }
 
 /// Fid numbers. The one that was freed last is reused first, so that the numbers stay small.
 #[derive(Debug, Default)]
-struct Fids {
+struct FidNumbers {
     free: Vec<u32>,
     next: u32,
     taken: u32,
 }
 
-impl Fids {
+impl FidNumbers {
     fn take(&mut self) -> Option<Fid> {
         if self.taken == FIDS_MAX {
             return None;

@@ -13,7 +13,7 @@ use hashbrown::HashMap;
 
 use super::number::*;
 use super::plan::linked;
-use super::{Call, Out, Session, State, Step, Wait};
+use super::{CallWait, Out, ServerCall, Session, SessionFidState, Step};
 use crate::dialect::Dialect;
 use crate::ids::{Fid, NOFID, Tag};
 use crate::msg::Tmsg;
@@ -22,7 +22,7 @@ use crate::stat::mode::DMLINK;
 
 /// Requests that wait for earlier ones. Their number is bounded by the limit of outstanding requests.
 #[derive(Default)]
-pub(super) struct Deferred {
+pub(super) struct DeferredRequests {
     /// The tags that wait for each fid, in the order of their arrival.
     queues: HashMap<Fid, VecDeque<Tag>>,
     /// Total size of the frames.
@@ -34,13 +34,13 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
     pub(super) fn must_wait(&self, tag: Tag, number: u8, [fid, fid2, newfid]: [Fid; 3]) -> bool {
         let queues = &self.deferred.queues;
         let behind = |fid| queues.get(&fid).is_some_and(|queue| queue.front() != Some(&tag));
-        // Not for a clunk or remove: `Wait::Alone` makes those wait for the end of an open.
+        // Not for a clunk or remove: `CallWait::Alone` makes those wait for the end of an open.
         let ends = matches!(number, CLUNK | REMOVE);
         let unsettled = |fid| {
             self.fids.get(&fid).is_some_and(|entry| match entry.state {
-                State::Coming | State::Alone => true,
-                State::Here => entry.moving && !ends,
-                State::Going => false,
+                SessionFidState::Coming | SessionFidState::Alone => true,
+                SessionFidState::Here => entry.moving && !ends,
+                SessionFidState::Going => false,
             })
         };
         unsettled(fid) || unsettled(fid2) || !queues.is_empty() && [fid, fid2, newfid].into_iter().any(behind)
@@ -54,8 +54,8 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
             self.deferred.queues.entry(fid).or_default().push_back(tag);
         }
         self.deferred.bytes += frame.as_ref().len();
-        let wait = Wait::Turn(frame);
-        self.calls.insert(tag, Call { fid, fid2, newfid, wait, ..Call::new(generation, number) });
+        let wait = CallWait::Turn(frame);
+        self.calls.insert(tag, ServerCall { fid, fid2, newfid, wait, ..ServerCall::new(generation, number) });
         Step::Waits
     }
 
@@ -87,7 +87,7 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
             }
             let call = self.calls.remove(&tag).expect("looked up just now");
             let (number, others) = (call.number, call.fids());
-            let Wait::Turn(frame) = call.wait else { unreachable!("who is in a queue is deferred") };
+            let CallWait::Turn(frame) = call.wait else { unreachable!("who is in a queue is deferred") };
             self.leave(tag, others, &frame);
             let (_, message) = Tmsg::decode(frame.as_ref(), dialect).expect("it was decoded when it came");
             let plan = self.prepare(&message, dialect);
@@ -99,7 +99,7 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
     }
 }
 
-impl<N, F> Call<N, F> {
+impl<N, F> ServerCall<N, F> {
     pub(super) fn fids(&self) -> [Fid; 3] {
         [self.fid, self.fid2, self.newfid]
     }

@@ -38,9 +38,9 @@ use crate::msg::{Rmsg, Tmsg};
 use crate::op::{OpenFlags, Reply};
 use crate::wire::WireError;
 
-use defer::{Deferred, fids_of};
+use defer::{DeferredRequests, fids_of};
 use number::*;
-use plan::{Plan, Use};
+use plan::{FidUse, RequestPlan};
 use reply::wrong;
 pub use request::Request;
 
@@ -137,18 +137,18 @@ pub struct Session<N, F> {
     dialect: Option<Dialect>,
     msize: u32,
     /// Boxed, so that the slots of the table are small: it has up to twice as many slots as fids.
-    fids: HashMap<Fid, Box<Entry<N>>>,
-    calls: HashMap<Tag, Call<N, F>>,
+    fids: HashMap<Fid, Box<SessionFid<N>>>,
+    calls: HashMap<Tag, ServerCall<N, F>>,
     generation: u32,
     ready: VecDeque<Request<N, F>>,
-    deferred: Deferred,
+    deferred: DeferredRequests,
 }
 
-struct Entry<N> {
+struct SessionFid<N> {
     node: Option<N>,
     qid: Qid,
-    state: State,
-    kind: Kind,
+    state: SessionFidState,
+    kind: SessionFidKind,
     open: Option<OpenFlags>,
     /// Number of requests in service that use the fid.
     users: u32,
@@ -157,18 +157,18 @@ struct Entry<N> {
     /// The request that waits for exclusive use of the fid.
     waiting: Option<Tag>,
     /// Position of the last directory read of 9P2000. Boxed because few fids have one.
-    dir: Option<Box<Listed>>,
+    dir: Option<Box<ListingEnd>>,
 }
 
 /// The end of a directory read, and the number of bytes it asked for.
-struct Listed {
+struct ListingEnd {
     end: u64,
     cookie: u64,
     count: u32,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum SessionFidState {
     Coming,
     Here,
     /// A walk onto the same fid waits or is in service.
@@ -177,13 +177,13 @@ enum State {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum SessionFidKind {
     File,
     Auth,
     Xattr,
 }
 
-struct Call<N, F> {
+struct ServerCall<N, F> {
     generation: u32,
     /// The type number of the T-message.
     number: u8,
@@ -196,11 +196,11 @@ struct Call<N, F> {
     count: u32,
     /// Tflushes to answer after this request.
     flushes: Vec<Tag>,
-    wait: Wait<N, F>,
+    wait: CallWait<N, F>,
 }
 
 /// The reason why a request is not in service.
-enum Wait<N, F> {
+enum CallWait<N, F> {
     /// The request is in service.
     Nothing,
     /// It waits for exclusive use of its fid.
@@ -225,7 +225,7 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
             calls: HashMap::new(),
             generation: 0,
             ready: VecDeque::new(),
-            deferred: Deferred::default(),
+            deferred: DeferredRequests::default(),
         }
     }
 
@@ -258,7 +258,7 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
 
     /// Iterates over the requests in service, to cancel them when the connection ends.
     pub fn served(&self) -> impl Iterator<Item = CallId> {
-        let served = |call: &Call<N, F>| call.number != FLUSH && matches!(call.wait, Wait::Nothing);
+        let served = |call: &ServerCall<N, F>| call.number != FLUSH && matches!(call.wait, CallWait::Nothing);
         let served = self.calls.iter().filter(move |(_, call)| served(call));
         served.map(|(&tag, call)| CallId { tag, generation: call.generation })
     }
@@ -350,12 +350,12 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
         self.dialect = None;
         self.calls.clear();
         self.ready.clear();
-        self.deferred = Deferred::default();
+        self.deferred = DeferredRequests::default();
         // Skip a fid whose clunk is in service. A fid whose clunk still waits needs one.
         self.opens = 0;
         let entries = core::mem::take(&mut self.fids).into_values();
-        let entries = entries.filter(|e| e.state != State::Going || e.waiting.is_some());
-        let clunk = |e: Box<Entry<N>>| {
+        let entries = entries.filter(|e| e.state != SessionFidState::Going || e.waiting.is_some());
+        let clunk = |e: Box<SessionFid<N>>| {
             let clunk = self.silent(e.node?, e.open.is_some_and(rclose));
             Some(Request { users: e.users, ..clunk })
         };
@@ -385,7 +385,8 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
 
     /// Like [`Session::opened`], only for files. Reads and writes of a file do not change the session.
     pub fn opened_file(&self, fid: Fid) -> Option<(&N, OpenFlags)> {
-        let entry = self.fids.get(&fid).filter(|entry| entry.kind == Kind::File && !entry.qid.is_dir())?;
+        let entry =
+            self.fids.get(&fid).filter(|entry| entry.kind == SessionFidKind::File && !entry.qid.is_dir())?;
         Some((entry.node.as_ref()?, entry.open?))
     }
 
@@ -418,9 +419,9 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
     /// Returns the frame of a waiting request, so that the caller can move it to smaller memory.
     pub fn parked_frame(&mut self, tag: Tag) -> Option<&mut F> {
         match &mut self.calls.get_mut(&tag)?.wait {
-            Wait::Nothing => None,
-            Wait::Alone(request) => request.frame.as_mut(),
-            Wait::Turn(frame) => Some(frame),
+            CallWait::Nothing => None,
+            CallWait::Alone(request) => request.frame.as_mut(),
+            CallWait::Turn(frame) => Some(frame),
         }
     }
 
@@ -449,15 +450,15 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
             Rmsg::Flush {}.encode(tag, dialect, out.bytes());
             return Step::Answered;
         };
-        if !matches!(old.wait, Wait::Nothing) {
+        if !matches!(old.wait, CallWait::Nothing) {
             let old = self.calls.remove(&oldtag).expect("looked up just now");
             let fids = old.fids();
             match old.wait {
-                Wait::Turn(frame) => self.leave(oldtag, fids, &frame),
+                CallWait::Turn(frame) => self.leave(oldtag, fids, &frame),
                 _ => {
                     if let Some(entry) = self.fids.get_mut(&old.fid) {
                         entry.waiting = None;
-                        entry.state = State::Here;
+                        entry.state = SessionFidState::Here;
                     }
                 }
             }
@@ -470,25 +471,25 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
         old.flushes.push(tag);
         let (number, id) = (old.number, CallId { tag: oldtag, generation: old.generation });
         let generation = self.next_generation();
-        self.calls.insert(tag, Call::new(generation, FLUSH));
+        self.calls.insert(tag, ServerCall::new(generation, FLUSH));
         if first && number != FLUSH { Step::Cancel(id) } else { Step::Waits }
     }
 
     /// Plans a request and creates its new fid.
-    fn prepare(&mut self, message: &Tmsg<'_>, dialect: Dialect) -> Result<Plan> {
+    fn prepare(&mut self, message: &Tmsg<'_>, dialect: Dialect) -> Result<RequestPlan> {
         let plan = self.plan(message, dialect)?;
         self.take_fids(&plan)?;
         Ok(plan)
     }
 
     /// Creates the new fid. This is the last step that can refuse the request; the other checks come before.
-    fn take_fids(&mut self, plan: &Plan) -> Result<()> {
+    fn take_fids(&mut self, plan: &RequestPlan) -> Result<()> {
         for fid in [plan.fid, plan.fid2] {
             if fid != NOFID {
                 self.here(fid)?;
             }
         }
-        if matches!(plan.usage, Use::Moves | Use::Alone) && self.here(plan.fid)?.moving {
+        if matches!(plan.usage, FidUse::Moves | FidUse::Alone) && self.here(plan.fid)?.moving {
             return Err(Error::new(Errno::EBUSY, "fid is being opened"));
         }
         if plan.newfid == NOFID {
@@ -500,7 +501,7 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
         if self.fids.contains_key(&plan.newfid) {
             return Err(Error::new(Errno::EBUSY, "fid in use"));
         }
-        self.fids.insert(plan.newfid, Box::new(Entry::coming()));
+        self.fids.insert(plan.newfid, Box::new(SessionFid::coming()));
         Ok(())
     }
 
@@ -509,7 +510,7 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
         &mut self,
         tag: Tag,
         number: u8,
-        plan: Result<Plan>,
+        plan: Result<RequestPlan>,
         dialect: Dialect,
         frame: F,
         out: &mut impl Out<P>,
@@ -522,9 +523,10 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
             }
         };
         let generation = self.next_generation();
-        let node = |fids: &HashMap<Fid, Box<Entry<N>>>, fid| fids.get(&fid).and_then(|e| e.node.clone());
-        let ends_open = self.fids.get(&plan.fid).and_then(|e| e.open).filter(|_| plan.usage == Use::Ends);
-        let is_dir = self.fids.get(&plan.fid).is_some_and(|e| e.qid.is_dir() && e.kind == Kind::File);
+        let node = |fids: &HashMap<Fid, Box<SessionFid<N>>>, fid| fids.get(&fid).and_then(|e| e.node.clone());
+        let ends_open = self.fids.get(&plan.fid).and_then(|e| e.open).filter(|_| plan.usage == FidUse::Ends);
+        let is_dir =
+            self.fids.get(&plan.fid).is_some_and(|e| e.qid.is_dir() && e.kind == SessionFidKind::File);
         let request = Request {
             id: CallId { tag, generation },
             frame: Some(frame),
@@ -540,25 +542,25 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
             users: 0,
             remove: ends_open.is_some_and(rclose),
         };
-        let mut call = Call {
+        let mut call = ServerCall {
             fid: plan.fid,
             fid2: plan.fid2,
             newfid: plan.newfid,
             flags: plan.flags,
             offset: plan.offset,
             count: plan.count,
-            ..Call::new(generation, number)
+            ..ServerCall::new(generation, number)
         };
         if let Some(entry) = self.fids.get_mut(&plan.fid) {
             match plan.usage {
-                Use::Shared => {}
-                Use::Moves => entry.moving = true,
-                Use::Alone => entry.state = State::Alone,
-                Use::Ends => entry.state = State::Going,
+                FidUse::Shared => {}
+                FidUse::Moves => entry.moving = true,
+                FidUse::Alone => entry.state = SessionFidState::Alone,
+                FidUse::Ends => entry.state = SessionFidState::Going,
             }
-            if matches!(plan.usage, Use::Alone | Use::Ends) && entry.users > 0 {
+            if matches!(plan.usage, FidUse::Alone | FidUse::Ends) && entry.users > 0 {
                 entry.waiting = Some(tag);
-                call.wait = Wait::Alone(request);
+                call.wait = CallWait::Alone(request);
                 self.calls.insert(tag, call);
                 return Step::Waits;
             }
@@ -615,7 +617,7 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
                     self.fids.remove(&call.fid);
                 }
                 OPEN | LOPEN | CREATE | LCREATE | XATTRCREATE => entry.moving = false,
-                WALK if call.newfid == NOFID => entry.state = State::Here,
+                WALK if call.newfid == NOFID => entry.state = SessionFidState::Here,
                 _ => {}
             }
         }
@@ -634,9 +636,14 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
     }
 
     /// Applies a success to the tables.
-    fn apply<P>(&mut self, call: &Call<N, F>, reply: Reply<N, P>, dialect: Dialect) -> Result<Reply<N, P>> {
+    fn apply<P>(
+        &mut self,
+        call: &ServerCall<N, F>,
+        reply: Reply<N, P>,
+        dialect: Dialect,
+    ) -> Result<Reply<N, P>> {
         let from = self.fids.get(&call.fid).map(|entry| entry.qid);
-        let mut install = |fid: Fid, node: &N, qid: Qid, kind: Kind, open: Option<OpenFlags>| {
+        let mut install = |fid: Fid, node: &N, qid: Qid, kind: SessionFidKind, open: Option<OpenFlags>| {
             let entry = self.fids.get_mut(&fid).expect("a fid stays while a request holds it");
             let was = entry.is_open_file();
             entry.node = Some(node.clone());
@@ -644,17 +651,19 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
             entry.kind = kind;
             entry.open = open;
             self.opens = self.opens + usize::from(entry.is_open_file()) - usize::from(was);
-            if entry.state == State::Coming {
-                entry.state = State::Here;
+            if entry.state == SessionFidState::Coming {
+                entry.state = SessionFidState::Here;
             }
         };
         match &reply {
-            Reply::Auth { qid, node } => install(call.newfid, node, *qid, Kind::Auth, Some(OpenFlags::RDWR)),
-            Reply::Attach { qid, node } => install(call.newfid, node, *qid, Kind::File, None),
+            Reply::Auth { qid, node } => {
+                install(call.newfid, node, *qid, SessionFidKind::Auth, Some(OpenFlags::RDWR))
+            }
+            Reply::Attach { qid, node } => install(call.newfid, node, *qid, SessionFidKind::File, None),
             Reply::Walk { qids, node } => {
                 let to = if call.newfid == NOFID { call.fid } else { call.newfid };
                 match (node, qids.last().copied().or(from)) {
-                    (Some(node), Some(qid)) => install(to, node, qid, Kind::File, None),
+                    (Some(node), Some(qid)) => install(to, node, qid, SessionFidKind::File, None),
                     _ => {
                         if qids.is_empty() {
                             return Err(Errno::ENOENT.into());
@@ -663,13 +672,15 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
                     }
                 }
             }
-            Reply::Open { qid, node, .. } => install(call.fid, node, *qid, Kind::File, Some(call.flags)),
+            Reply::Open { qid, node, .. } => {
+                install(call.fid, node, *qid, SessionFidKind::File, Some(call.flags))
+            }
             Reply::Moved(node) => {
                 let qid = from.unwrap_or_default();
-                install(call.fid, node, qid, Kind::Xattr, Some(OpenFlags::WRITE));
+                install(call.fid, node, qid, SessionFidKind::Xattr, Some(OpenFlags::WRITE));
             }
             Reply::Xattr { node, .. } => {
-                install(call.newfid, node, Qid::default(), Kind::Xattr, Some(OpenFlags::READ));
+                install(call.newfid, node, Qid::default(), SessionFidKind::Xattr, Some(OpenFlags::READ));
             }
             Reply::Dir(dir) if dir.too_small() => {
                 // Linux fills its buffer with several reads. It takes an empty reply for the end of its buffer, and an
@@ -685,7 +696,7 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
             Reply::Dir(dir) if !dialect.is_l() && !dir.bytes().is_empty() => {
                 let entry = self.fids.get_mut(&call.fid).expect("a fid stays while a request holds it");
                 let (end, cookie) = (call.offset + dir.bytes().len() as u64, dir.last());
-                entry.dir = Some(Box::new(Listed { end, cookie, count: call.count }));
+                entry.dir = Some(Box::new(ListingEnd { end, cookie, count: call.count }));
             }
             _ => {}
         }
@@ -702,7 +713,7 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
         let Some(tag) = entry.waiting.take() else { return };
         entry.users = 1;
         let call = self.calls.get_mut(&tag).expect("a waiting request is outstanding");
-        let Wait::Alone(mut request) = core::mem::replace(&mut call.wait, Wait::Nothing) else {
+        let CallWait::Alone(mut request) = core::mem::replace(&mut call.wait, CallWait::Nothing) else {
             unreachable!("a waiting request is kept")
         };
         request.fid.clone_from(&entry.node);
@@ -716,18 +727,18 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
     }
 }
 
-impl<N> Entry<N> {
+impl<N> SessionFid<N> {
     /// Whether it is an open file. Servers limit their number.
     fn is_open_file(&self) -> bool {
-        self.kind == Kind::File && self.open.is_some()
+        self.kind == SessionFidKind::File && self.open.is_some()
     }
 
     fn coming() -> Self {
         Self {
             node: None,
             qid: Qid::default(),
-            state: State::Coming,
-            kind: Kind::File,
+            state: SessionFidState::Coming,
+            kind: SessionFidKind::File,
             open: None,
             users: 0,
             moving: false,
@@ -737,7 +748,7 @@ impl<N> Entry<N> {
     }
 }
 
-impl<N, F> Call<N, F> {
+impl<N, F> ServerCall<N, F> {
     fn new(generation: u32, number: u8) -> Self {
         Self {
             generation,
@@ -749,7 +760,7 @@ impl<N, F> Call<N, F> {
             offset: 0,
             count: 0,
             flushes: Vec::new(),
-            wait: Wait::Nothing,
+            wait: CallWait::Nothing,
         }
     }
 }

@@ -1,9 +1,11 @@
 //! Plans a request: checks a T-message against the tables before anything changes.
 //!
-//! In: a decoded message. Out: a `Plan`, or the manual's error. Always holds: every check that does not need the file
-//! server is made here.
+//! In: a decoded message. Out: a `RequestPlan`, or the manual's error. Always holds: every check that does not need the
+//! file server is made here.
 
-use super::{Entry, Kind, Session, State, already_open, duplicate_tag, request, unknown_fid};
+use super::{
+    Session, SessionFid, SessionFidKind, SessionFidState, already_open, duplicate_tag, request, unknown_fid,
+};
 use crate::dialect::Dialect;
 use crate::error::{Errno, Error, Result};
 use crate::frame::IOHDRSZ;
@@ -14,7 +16,7 @@ use crate::stat::parse_device;
 
 /// How a request uses its fid.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Use {
+pub(super) enum FidUse {
     /// Shared with other requests.
     Shared,
     /// Shared with other requests, except of this kind. On success the fid moves.
@@ -26,11 +28,11 @@ pub(super) enum Use {
 }
 
 /// A request's use of the tables. `plan` fills it and `admit` executes it.
-pub(super) struct Plan {
+pub(super) struct RequestPlan {
     pub(super) fid: Fid,
     pub(super) fid2: Fid,
     pub(super) newfid: Fid,
-    pub(super) usage: Use,
+    pub(super) usage: FidUse,
     pub(super) flags: OpenFlags,
     pub(super) offset: u64,
     pub(super) count: u32,
@@ -63,12 +65,12 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
     }
 
     /// Makes the remaining checks that do not need the file server, and determines the use of each fid.
-    pub(super) fn plan(&self, message: &Tmsg<'_>, dialect: Dialect) -> Result<Plan> {
-        let mut plan = Plan {
+    pub(super) fn plan(&self, message: &Tmsg<'_>, dialect: Dialect) -> Result<RequestPlan> {
+        let mut plan = RequestPlan {
             fid: NOFID,
             fid2: NOFID,
             newfid: NOFID,
-            usage: Use::Shared,
+            usage: FidUse::Shared,
             flags: OpenFlags(0),
             offset: 0,
             count: 0,
@@ -80,7 +82,7 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
             Tmsg::Attach { fid, afid, .. } => {
                 plan.newfid = new(fid)?;
                 plan.fid2 = afid;
-                if afid != NOFID && self.here(afid)?.kind != Kind::Auth {
+                if afid != NOFID && self.here(afid)?.kind != SessionFidKind::Auth {
                     return Err(Error::new(Errno::EINVAL, "afid is not from Tauth"));
                 }
             }
@@ -98,7 +100,7 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
                 }
                 plan.fid = fid;
                 plan.count = names.len() as u32;
-                if newfid == fid { plan.usage = Use::Alone } else { plan.newfid = new(newfid)? }
+                if newfid == fid { plan.usage = FidUse::Alone } else { plan.newfid = new(newfid)? }
             }
             Tmsg::Open { .. } | Tmsg::Lopen { .. } | Tmsg::Create { .. } | Tmsg::Lcreate { .. }
                 if self.opens >= self.opens_max =>
@@ -149,7 +151,7 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
                 plan.count = count.min(self.msize - IOHDRSZ);
                 plan.offset = offset;
                 plan.fid = fid;
-                if entry.qid.is_dir() && entry.kind == Kind::File {
+                if entry.qid.is_dir() && entry.kind == SessionFidKind::File {
                     plan.extra = match entry.dir.as_deref() {
                         _ if dialect.is_l() => return Err(Errno::EISDIR.into()),
                         _ if offset == 0 => 0,
@@ -186,7 +188,7 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
             }
             Tmsg::Clunk { fid } | Tmsg::Remove { fid } => {
                 self.here(fid)?;
-                (plan.fid, plan.usage) = (fid, Use::Ends);
+                (plan.fid, plan.usage) = (fid, FidUse::Ends);
             }
             Tmsg::Wstat { fid, ref stat } => {
                 let qid = self.file(fid)?.qid;
@@ -212,7 +214,7 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
                 if self.file(fid)?.open.is_some() {
                     return Err(already_open());
                 }
-                (plan.fid, plan.usage) = (fid, Use::Moves);
+                (plan.fid, plan.usage) = (fid, FidUse::Moves);
             }
             Tmsg::Setattr { fid, atime, mtime, .. } => {
                 if atime.nsec.max(mtime.nsec) >= 1_000_000_000 {
@@ -254,10 +256,10 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
     }
 
     /// Returns the entry of a fid that is usable now.
-    pub(super) fn here(&self, fid: Fid) -> Result<&Entry<N>> {
+    pub(super) fn here(&self, fid: Fid) -> Result<&SessionFid<N>> {
         match self.fids.get(&fid) {
-            Some(entry) if entry.state == State::Here => Ok(entry),
-            Some(entry) if entry.state == State::Alone => {
+            Some(entry) if entry.state == SessionFidState::Here => Ok(entry),
+            Some(entry) if entry.state == SessionFidState::Alone => {
                 Err(Error::new(Errno::EBUSY, "fid is being walked"))
             }
             _ => Err(unknown_fid()),
@@ -265,31 +267,35 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
     }
 
     /// Returns the entry of a fid that refers to a file, not to authentication or an attribute.
-    fn file(&self, fid: Fid) -> Result<&Entry<N>> {
+    fn file(&self, fid: Fid) -> Result<&SessionFid<N>> {
         let entry = self.here(fid)?;
-        if entry.kind == Kind::File { Ok(entry) } else { Err(Error::new(Errno::EBADF, "fid is not a file")) }
+        if entry.kind == SessionFidKind::File {
+            Ok(entry)
+        } else {
+            Err(Error::new(Errno::EBADF, "fid is not a file"))
+        }
     }
 }
 
-impl Plan {
-    fn open<N>(&mut self, entry: &Entry<N>, fid: Fid, flags: OpenFlags) -> Result<()> {
+impl RequestPlan {
+    fn open<N>(&mut self, entry: &SessionFid<N>, fid: Fid, flags: OpenFlags) -> Result<()> {
         if entry.open.is_some() {
             return Err(already_open());
         }
         if entry.qid.is_dir() && flags.changes() {
             return Err(Errno::EISDIR.into());
         }
-        (self.fid, self.flags, self.usage) = (fid, flags, Use::Moves);
+        (self.fid, self.flags, self.usage) = (fid, flags, FidUse::Moves);
         Ok(())
     }
 
-    fn create<N>(&mut self, entry: &Entry<N>, fid: Fid, name: &[u8], flags: OpenFlags) -> Result<()> {
+    fn create<N>(&mut self, entry: &SessionFid<N>, fid: Fid, name: &[u8], flags: OpenFlags) -> Result<()> {
         directory(entry)?;
         if entry.open.is_some() {
             return Err(already_open());
         }
         check_name(name)?;
-        (self.fid, self.flags, self.usage) = (fid, flags, Use::Moves);
+        (self.fid, self.flags, self.usage) = (fid, flags, FidUse::Moves);
         Ok(())
     }
 }
@@ -299,16 +305,16 @@ pub(super) fn linked(extension: &[u8]) -> Option<Fid> {
     core::str::from_utf8(extension).ok()?.trim().parse().ok().map(Fid)
 }
 
-fn directory<N>(entry: &Entry<N>) -> Result<()> {
+fn directory<N>(entry: &SessionFid<N>) -> Result<()> {
     if entry.qid.is_dir() { Ok(()) } else { Err(Errno::ENOTDIR.into()) }
 }
 
-fn open_for_reading<N>(entry: &Entry<N>) -> Result<()> {
+fn open_for_reading<N>(entry: &SessionFid<N>) -> Result<()> {
     let reads = entry.open.is_some_and(OpenFlags::reads);
     if reads { Ok(()) } else { Err(Error::new(Errno::EBADF, "fid is not open for reading")) }
 }
 
-fn open_for_writing<N>(entry: &Entry<N>) -> Result<()> {
+fn open_for_writing<N>(entry: &SessionFid<N>) -> Result<()> {
     let writes = entry.open.is_some_and(OpenFlags::writes);
     if writes { Ok(()) } else { Err(Error::new(Errno::EBADF, "fid is not open for writing")) }
 }

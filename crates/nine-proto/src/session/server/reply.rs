@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use super::number::*;
-use super::{Call, Data, Out, Session};
+use super::{Data, Out, ServerCall, Session};
 use crate::dialect::{Base, Dialect};
 use crate::error::{Errno, Error};
 use crate::ids::Tag;
@@ -15,7 +15,7 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
     pub(super) fn encode<P: Data>(
         &self,
         tag: Tag,
-        call: &Call<N, F>,
+        call: &ServerCall<N, F>,
         reply: Reply<N, P>,
         dialect: Dialect,
         out: &mut impl Out<P>,
@@ -155,7 +155,7 @@ impl<N, P> Reply<N, P> {
 
 /// Returns the reason why the reply is invalid for the request, or `None` if it is valid.
 pub(super) fn wrong<N: Clone, F: AsRef<[u8]>, P: Data>(
-    call: &Call<N, F>,
+    call: &ServerCall<N, F>,
     reply: &Reply<N, P>,
 ) -> Option<&'static str> {
     let count = call.count as usize;

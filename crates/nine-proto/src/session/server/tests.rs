@@ -697,7 +697,7 @@ fn reads_are_cut_to_what_a_message_holds() {
 fn what_a_fid_needs_beside_its_node_fits_into_fifty_bytes() {
     // A node of three words, one of which is never 0, like the node of the server framework.
     let node = size_of::<(Arc<()>, [usize; 2])>();
-    assert!(size_of::<Entry<(Arc<()>, [usize; 2])>>() <= node + 48);
+    assert!(size_of::<SessionFid<(Arc<()>, [usize; 2])>>() <= node + 48);
 }
 
 #[test]
