@@ -15,7 +15,7 @@ use crate::sys::Memory;
 pub struct End {
     memory: Memory,
     layout: Layout,
-    side: Side,
+    side: ChannelSide,
     out: Writer,
     come: Reader,
     /// The host's generation, as known to this end.
@@ -27,7 +27,7 @@ pub struct End {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Side {
+enum ChannelSide {
     Host,
     Guest,
 }
@@ -70,13 +70,13 @@ impl End {
         let epoch = following(before);
         memory.word(at::EPOCH).store(epoch, Release);
         Layout::write_magic(&memory);
-        Self::new(memory, layout, Side::Host, epoch, 0)
+        Self::new(memory, layout, ChannelSide::Host, epoch, 0)
     }
 
-    fn new(memory: Memory, layout: Layout, side: Side, epoch: u32, join: u32) -> Self {
+    fn new(memory: Memory, layout: Layout, side: ChannelSide, epoch: u32, join: u32) -> Self {
         let up = (layout.up, at::UP_TAKEN);
         let down = (layout.down, at::DOWN_TAKEN);
-        let (out, come) = if side == Side::Host { (down, up) } else { (up, down) };
+        let (out, come) = if side == ChannelSide::Host { (down, up) } else { (up, down) };
         let out = Writer::new(memory.clone(), out.0, layout.lines, out.1);
         let come = Reader::new(memory.clone(), come.0, layout.lines, come.1);
         Self { memory, layout, side, out, come, epoch, join, serves: join != 0 }
@@ -95,7 +95,7 @@ impl End {
             arena: 0,
             size: memory.len(),
         };
-        Self::new(memory, layout, if is_host { Side::Host } else { Side::Guest }, 1, 1)
+        Self::new(memory, layout, if is_host { ChannelSide::Host } else { ChannelSide::Guest }, 1, 1)
     }
 
     /// Makes `line` the next line in both rings.
@@ -160,11 +160,13 @@ impl End {
     pub fn life(&self) -> Life {
         let word = |at: usize| self.memory.word(at).load(Acquire);
         match self.side {
-            Side::Host if word(at::JOIN) != self.join => Life::Another,
-            Side::Host if !self.serves => Life::Same,
-            Side::Host if word(at::LEFT) == self.join => Life::Ended,
-            Side::Guest if word(at::EPOCH) != self.epoch || word(at::SERVES) != self.join => Life::Another,
-            Side::Guest if word(at::CLOSED) == self.epoch => Life::Ended,
+            ChannelSide::Host if word(at::JOIN) != self.join => Life::Another,
+            ChannelSide::Host if !self.serves => Life::Same,
+            ChannelSide::Host if word(at::LEFT) == self.join => Life::Ended,
+            ChannelSide::Guest if word(at::EPOCH) != self.epoch || word(at::SERVES) != self.join => {
+                Life::Another
+            }
+            ChannelSide::Guest if word(at::CLOSED) == self.epoch => Life::Ended,
             _ => Life::Same,
         }
     }
@@ -175,7 +177,7 @@ impl End {
     /// # Panics
     /// If this is the guest's end.
     pub fn serve(&mut self) {
-        assert!(self.side == Side::Host, "a host serves");
+        assert!(self.side == ChannelSide::Host, "a host serves");
         let join = self.memory.word(at::JOIN).load(Acquire);
         for ring in [self.layout.up, self.layout.down] {
             self.memory.clear(ring, self.layout.ring_len());
@@ -183,7 +185,7 @@ impl End {
         for taken in [at::UP_TAKEN, at::DOWN_TAKEN] {
             self.memory.word(taken).store(0, Relaxed);
         }
-        *self = Self::new(self.memory.clone(), self.layout, Side::Host, self.epoch, join);
+        *self = Self::new(self.memory.clone(), self.layout, ChannelSide::Host, self.epoch, join);
         self.memory.word(at::SERVES).store(join, Release);
     }
 
@@ -193,7 +195,7 @@ impl End {
     /// # Panics
     /// If this is the guest's end.
     pub fn begin_again(&mut self) {
-        assert!(self.side == Side::Host, "a host begins again");
+        assert!(self.side == ChannelSide::Host, "a host begins again");
         (self.epoch, self.serves) = (following(self.epoch), false);
         self.memory.word(at::SERVES).store(0, Relaxed);
         self.memory.word(at::EPOCH).store(self.epoch, Release);
@@ -202,8 +204,8 @@ impl End {
     /// Announces that this side sends nothing more. Call [`End::must_ring`] afterwards.
     pub fn end(&mut self) {
         let (at, life) = match self.side {
-            Side::Host => (at::CLOSED, self.epoch),
-            Side::Guest => (at::LEFT, self.join),
+            ChannelSide::Host => (at::CLOSED, self.epoch),
+            ChannelSide::Guest => (at::LEFT, self.join),
         };
         self.memory.word(at).store(life, Release);
     }
@@ -223,12 +225,12 @@ impl End {
     #[inline]
     #[must_use]
     pub fn must_ring(&self) -> bool {
-        let other = if self.side == Side::Host { Side::Guest } else { Side::Host };
+        let other = if self.side == ChannelSide::Host { ChannelSide::Guest } else { ChannelSide::Host };
         self.memory.word(self.sleeps(other)).swap(0, AcqRel) != 0
     }
 
-    fn sleeps(&self, side: Side) -> usize {
-        if side == Side::Host { at::HOST_SLEEPS } else { at::GUEST_SLEEPS }
+    fn sleeps(&self, side: ChannelSide) -> usize {
+        if side == ChannelSide::Host { at::HOST_SLEEPS } else { at::GUEST_SLEEPS }
     }
 }
 
@@ -261,7 +263,7 @@ impl Guest {
         }
         let join = following(memory.word(at::JOIN).load(Relaxed));
         memory.word(at::JOIN).store(join, Release);
-        Ok(Self { end: End::new(memory, layout, Side::Guest, epoch, join) })
+        Ok(Self { end: End::new(memory, layout, ChannelSide::Guest, epoch, join) })
     }
 
     /// Returns the end once the guest is served. Take it only once. A host that has restarted meanwhile counts, too.
@@ -269,7 +271,7 @@ impl Guest {
         let End { memory, layout, join, .. } = &self.end;
         let epoch = memory.word(at::EPOCH).load(Acquire);
         let served = memory.word(at::SERVES).load(Acquire) == *join;
-        served.then(|| End::new(memory.clone(), *layout, Side::Guest, epoch, *join))
+        served.then(|| End::new(memory.clone(), *layout, ChannelSide::Guest, epoch, *join))
     }
 
     /// See [`End::must_ring`].

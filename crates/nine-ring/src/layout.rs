@@ -14,9 +14,9 @@ pub(crate) const LINE: usize = 64;
 
 const VERSION: u32 = 1;
 const NAME: usize = 32;
-const FEWEST_LINES: u32 = 64;
-const MOST_LINES: u32 = 1 << 16;
-const MOST_PAGES: u32 = (1 << 20) - 1;
+const RING_LINES_MIN: u32 = 64;
+const RING_LINES_MAX: u32 = 1 << 16;
+const MEMORY_PAGES_MAX: u32 = (1 << 20) - 1;
 
 /// Offsets of the fields of the first page (docs/channels.md, "Memory").
 pub(crate) mod at {
@@ -232,9 +232,9 @@ impl Layout {
         let within = |at: usize, len: usize, unit: usize| {
             at.is_multiple_of(unit) && at >= PAGE && at <= self.size && len <= self.size - at
         };
-        (FEWEST_LINES..=MOST_LINES).contains(&self.lines)
+        (RING_LINES_MIN..=RING_LINES_MAX).contains(&self.lines)
             && self.lines.is_power_of_two()
-            && self.pages <= MOST_PAGES
+            && self.pages <= MEMORY_PAGES_MAX
             && self.size.is_multiple_of(PAGE)
             && within(self.up, ring, LINE)
             && within(self.down, ring, LINE)

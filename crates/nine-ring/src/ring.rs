@@ -11,17 +11,17 @@ use crate::sync::Ordering::{Acquire, Relaxed, Release};
 use crate::sys::Memory;
 
 /// Maximum number of bytes of a piece in the ring.
-pub const MOST: usize = FIRST + (MOST_LINES - 1) * NEXT;
+pub const MOST: usize = FIRST_LINE_LEN + (PIECE_LINES_MAX - 1) * NEXT;
 
-const MOST_LINES: usize = 64;
+const PIECE_LINES_MAX: usize = 64;
 /// Bytes of a piece in its first line, and in each further one.
-const FIRST: usize = LINE - HEAD;
+const FIRST_LINE_LEN: usize = LINE - PIECE_HEAD_LEN;
 const NEXT: usize = LINE - 4;
 /// Bytes of the header in the first line, which precedes them.
-const HEAD: usize = 16;
+const PIECE_HEAD_LEN: usize = 16;
 
 const DATA: u8 = 1;
-const ROOM: u8 = 2;
+const ROOM_FLAG: u8 = 2;
 
 /// The role of the arena in a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -60,7 +60,7 @@ pub enum Fault {
 /// The writing end of a ring.
 #[derive(Debug)]
 pub struct Writer {
-    ring: Ring,
+    ring: LineRing,
     /// The number of the next line.
     next: u32,
     /// The last known acknowledgement of the reader.
@@ -70,13 +70,13 @@ pub struct Writer {
 /// The reading end of a ring.
 #[derive(Debug)]
 pub struct Reader {
-    ring: Ring,
+    ring: LineRing,
     /// The number of the next line.
     next: u32,
 }
 
 #[derive(Debug)]
-struct Ring {
+struct LineRing {
     memory: Memory,
     /// Offset of line 0 in the channel.
     first: usize,
@@ -85,7 +85,7 @@ struct Ring {
     taken: usize,
 }
 
-impl Ring {
+impl LineRing {
     fn line(&self, n: u32) -> usize {
         self.first + (n & (self.lines - 1)) as usize * LINE
     }
@@ -95,7 +95,7 @@ impl Ring {
 /// number of lines, whatever the other side writes. A binary search reads few lines: the others stay in the caches of
 /// the ring's users.
 pub(crate) fn used(memory: &Memory, first: usize, lines: u32, taken: usize) -> u32 {
-    let ring = Ring { memory: memory.clone(), first, lines, taken };
+    let ring = LineRing { memory: memory.clone(), first, lines, taken };
     let from = memory.word(taken).load(Relaxed);
     let (mut used, mut free) = (0, lines);
     while used < free {
@@ -112,12 +112,12 @@ pub(crate) fn used(memory: &Memory, first: usize, lines: u32, taken: usize) -> u
 
 /// Returns the number of lines of a piece of `len` bytes.
 fn lines(len: usize) -> u32 {
-    1 + len.saturating_sub(FIRST).div_ceil(NEXT) as u32
+    1 + len.saturating_sub(FIRST_LINE_LEN).div_ceil(NEXT) as u32
 }
 
 impl Writer {
     pub(crate) fn new(memory: Memory, first: usize, lines: u32, taken: usize) -> Self {
-        Self { ring: Ring { memory, first, lines, taken }, next: 0, taken: 0 }
+        Self { ring: LineRing { memory, first, lines, taken }, next: 0, taken: 0 }
     }
 
     #[cfg(all(test, not(any(nine_loom, nine_shuttle))))]
@@ -152,7 +152,7 @@ impl Writer {
             return Ok(false);
         }
         let memory = &self.ring.memory;
-        let (here, rest) = bytes.split_at(bytes.len().min(FIRST));
+        let (here, rest) = bytes.split_at(bytes.len().min(FIRST_LINE_LEN));
         let mut n = self.next;
         for part in rest.chunks(NEXT) {
             n = n.wrapping_add(1);
@@ -163,7 +163,7 @@ impl Writer {
         let (flags, place) = match note {
             Note::None => (0, Place::default()),
             Note::Data(place) => (DATA, place),
-            Note::Room(place) => (ROOM, place),
+            Note::Room(place) => (ROOM_FLAG, place),
         };
         // Copy the whole line: its length is a constant, that of the piece is not.
         let mut head = [0; LINE - 4];
@@ -187,7 +187,7 @@ impl Writer {
 
 impl Reader {
     pub(crate) fn new(memory: Memory, first: usize, lines: u32, taken: usize) -> Self {
-        Self { ring: Ring { memory, first, lines, taken }, next: 0 }
+        Self { ring: LineRing { memory, first, lines, taken }, next: 0 }
     }
 
     #[cfg(all(test, not(any(nine_loom, nine_shuttle))))]
@@ -222,16 +222,16 @@ impl Reader {
         let note = match head[2] {
             0 => Note::None,
             DATA => Note::Data(place),
-            ROOM => Note::Room(place),
+            ROOM_FLAG => Note::Room(place),
             _ => return Err(Fault::Piece),
         };
         if note != Note::None && layout.place(place).is_none() {
             return Err(Fault::Place);
         }
-        into[..FIRST].copy_from_slice(&head[HEAD - 4..]);
+        into[..FIRST_LINE_LEN].copy_from_slice(&head[PIECE_HEAD_LEN - 4..]);
         let mut n = self.next;
-        if len > FIRST {
-            for part in into[FIRST..len].chunks_mut(NEXT) {
+        if len > FIRST_LINE_LEN {
+            for part in into[FIRST_LINE_LEN..len].chunks_mut(NEXT) {
                 n = n.wrapping_add(1);
                 let line = self.ring.line(n);
                 // The acquired mark of the first line makes this one visible.

@@ -133,7 +133,7 @@ pub(crate) mod signal {
         (ask.aio_lio_opcode, ask.aio_buf) = (POLL, (libc::POLLIN | libc::POLLOUT) as u64);
         (ask.aio_fildes, ask.aio_flags, ask.aio_resfd) = (fd, RESFD, fd);
         let mut asked = [&raw mut ask];
-        for _ in 0..TRIES {
+        for _ in 0..MAP_TRIES_MAX {
             // SAFETY: this submits one request. The kernel does not access the `iocb` after the call.
             if unsafe { libc::syscall(libc::SYS_io_submit, context, 1, asked.as_mut_ptr()) } == 1 {
                 return true;
@@ -176,7 +176,7 @@ pub(crate) mod signal {
     const POLL: u16 = 5;
     const RESFD: u32 = 1;
     /// Number of attempts: other threads may use the space that `forget` has freed.
-    const TRIES: usize = 8;
+    const MAP_TRIES_MAX: usize = 8;
 }
 
 #[cfg(not(all(test, any(nine_loom, nine_shuttle))))]
@@ -211,8 +211,8 @@ mod real {
             extern crate std;
             #[repr(align(4096))]
             #[derive(Clone)]
-            struct Page(#[allow(dead_code)] [u8; crate::PAGE]);
-            let mut pages = std::vec![Page([0; crate::PAGE]); len.div_ceil(crate::PAGE)];
+            struct AlignedPage(#[allow(dead_code)] [u8; crate::PAGE]);
+            let mut pages = std::vec![AlignedPage([0; crate::PAGE]); len.div_ceil(crate::PAGE)];
             let base = NonNull::new(pages.as_mut_ptr()).expect("a vector is not at 0");
             // SAFETY: the pages are aligned, do not move while their owner lives, and have no other users.
             unsafe { Self::new(base.cast(), len, Some(Arc::new(pages))) }
