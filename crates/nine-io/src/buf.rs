@@ -20,15 +20,15 @@ const POOL_FREE_MAX: usize = 16;
 
 /// The free buffers of a core, shared by its connections: of [`READ_SIZE`], and larger ones for large frames.
 #[derive(Clone, Default)]
-pub struct Pool {
+pub struct FramePool {
     free: Arc<Mutex<[Vec<Vec<u8>>; 2]>>,
 }
 
 thread_local! {
-    static HERE: Pool = Pool::default();
+    static HERE: FramePool = FramePool::default();
 }
 
-impl Pool {
+impl FramePool {
     /// Returns the pool of this core.
     pub(crate) fn here() -> Self {
         HERE.with(Clone::clone)
@@ -50,7 +50,7 @@ impl Pool {
 /// Memory that frames share. It is written to only while it has one owner.
 pub(crate) struct FrameBuffer {
     pub(crate) bytes: Vec<u8>,
-    pool: Option<Pool>,
+    pool: Option<FramePool>,
 }
 
 impl Drop for FrameBuffer {
@@ -66,7 +66,7 @@ impl Drop for FrameBuffer {
 }
 
 /// One whole message. It holds its memory until it is dropped.
-pub struct Frame(FrameStorage);
+pub struct MessageFrame(FrameStorage);
 
 enum FrameStorage {
     /// A part of a buffer.
@@ -83,7 +83,7 @@ pub(crate) const WRITE_HEAD: usize = 23;
 /// Covers most forwarded requests: reads, getattrs, clunks, opens, walks to a short name.
 const INLINE_FRAME_MAX: usize = 30;
 
-impl Frame {
+impl MessageFrame {
     pub(crate) fn new(buf: Arc<FrameBuffer>, start: usize, end: usize) -> Self {
         Self(FrameStorage::Part { buf, start: start as u32, end: end as u32 })
     }
@@ -94,7 +94,7 @@ impl Frame {
         Self::new(Arc::new(FrameBuffer { bytes, pool: None }), 0, len)
     }
 
-    /// A write whose data lies elsewhere. Until it is [gathered](Frame::gather) it reads as a write of no bytes.
+    /// A write whose data lies elsewhere. Until it is [gathered](MessageFrame::gather) it reads as a write of no bytes.
     pub(crate) fn placed(mut head: [u8; WRITE_HEAD], data: Placed) -> Self {
         head[..4].copy_from_slice(&(WRITE_HEAD as u32).to_le_bytes());
         head[WRITE_HEAD - 4..].fill(0);
@@ -110,7 +110,7 @@ impl Frame {
     }
 
     /// Copies data that lies elsewhere behind its head. From then on the client cannot change it.
-    pub(crate) fn gather(&mut self, pool: &Pool) {
+    pub(crate) fn gather(&mut self, pool: &FramePool) {
         let FrameStorage::Placed(head, data) = &self.0 else { return };
         let len = WRITE_HEAD + data.len();
         let mut buf = pool.take(len);
@@ -150,7 +150,7 @@ impl Frame {
     }
 }
 
-impl AsRef<[u8]> for Frame {
+impl AsRef<[u8]> for MessageFrame {
     fn as_ref(&self) -> &[u8] {
         match &self.0 {
             FrameStorage::Part { buf, start, end } => &buf.bytes[*start as usize..*end as usize],

@@ -24,7 +24,7 @@ use nine_proto::frame::{Split, split};
 use super::error::Error;
 use super::out::{OutgoingMessages, VECTORED_PIECES_MAX};
 use super::state::ClientShared;
-use crate::buf::{Frame, FrameBuffer, Pool};
+use crate::buf::{FrameBuffer, FramePool, MessageFrame};
 
 /// Reads in one turn (time slice).
 const READS_PER_SLICE: usize = 16;
@@ -60,7 +60,7 @@ pub struct Driver {
     /// The last frame was a large one.
     was_large: bool,
     /// Memory of dropped large frames, while there are calls.
-    pool: Option<Pool>,
+    pool: Option<FramePool>,
 }
 
 impl Driver {
@@ -231,7 +231,7 @@ impl Driver {
                 Some((buf, size)) if self.filled == size => {
                     self.filled = 0;
                     self.was_large = true;
-                    let frame = Bytes::from_owner(Frame::new(buf, 0, size));
+                    let frame = Bytes::from_owner(MessageFrame::new(buf, 0, size));
                     let received = self.shared.with(|state| state.receive(&frame, Some(&frame)));
                     received.map_err(|error| self.wire_error(error))?;
                 }

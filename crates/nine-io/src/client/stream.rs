@@ -37,7 +37,7 @@ use super::error::{Error, Result};
 use super::file::File;
 use super::flow::{Reader, Writer};
 use super::side::{DataConnection, sclose};
-use crate::buf::{Frame, Pool};
+use crate::buf::{FramePool, MessageFrame};
 
 /// The direction of a [`Stream`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -469,7 +469,7 @@ impl<F: Deref<Target = File> + Clone> StreamReader<F> {
         if !*ended {
             let fills = into.is_some();
             let target = into.unwrap_or_else(|| {
-                let own = buf.get_or_insert_with(|| Pool::here().take(DATA_PIECE_MAX));
+                let own = buf.get_or_insert_with(|| FramePool::here().take(DATA_PIECE_MAX));
                 &mut Arc::get_mut(own).expect("nobody has it before it is filled").bytes[..DATA_PIECE_MAX]
             });
             match transport.poll_read(cx, target) {
@@ -480,7 +480,7 @@ impl<F: Deref<Target = File> + Clone> StreamReader<F> {
                 }
                 Poll::Ready(Ok(n)) => {
                     let full = buf.take().expect("filled just now");
-                    return Poll::Ready(Ok(Some(StreamChunk::Bytes(Bytes::from_owner(Frame::new(
+                    return Poll::Ready(Ok(Some(StreamChunk::Bytes(Bytes::from_owner(MessageFrame::new(
                         full, 0, n,
                     ))))));
                 }

@@ -45,7 +45,7 @@ use super::trees::AttachedTrees;
 use super::tx::ReplyQueue;
 use super::unattached::UnattachedConnection;
 use super::{Core, Service};
-use crate::buf::{Frame, Pool};
+use crate::buf::{FramePool, MessageFrame};
 use crate::changes;
 use crate::direct::DirectFiles;
 use crate::limits::{ClientPrincipal, FairShare, address_prefix};
@@ -80,7 +80,7 @@ pub struct Connection {
     /// `None`: the client is gone.
     transport: Option<Box<dyn Transport>>,
     peer: Peer,
-    session: Session<FidEntry, Frame>,
+    session: Session<FidEntry, MessageFrame>,
     server: Arc<dyn FileServer>,
     names: Arc<dyn Names>,
     gate: Arc<Gate>,
@@ -95,9 +95,9 @@ pub struct Connection {
     answers: Arc<LateAnswers>,
     arrived: Vec<FinishedRequest>,
     /// Clunks to serve for fids that are gone; a turn serves [`TURN_MESSAGES`] of them.
-    clunks: VecDeque<SessionRequest<FidEntry, Frame>>,
+    clunks: VecDeque<SessionRequest<FidEntry, MessageFrame>>,
     /// Deferred clunks, each with the number of unanswered requests on its node.
-    limbo: Vec<(SessionRequest<FidEntry, Frame>, u32)>,
+    limbo: Vec<(SessionRequest<FidEntry, MessageFrame>, u32)>,
     /// Requests that wait for a check of file modes ([`Who::as_other`]).
     checks: Vec<OtherCheck>,
     /// Requests that will be answered later, including those in `checks`.
@@ -152,7 +152,7 @@ struct ClientStreams {
     ending: Vec<(Arc<ServerStream>, Option<ClunkRequest>)>,
 }
 
-type ClunkRequest = SessionRequest<FidEntry, Frame>;
+type ClunkRequest = SessionRequest<FidEntry, MessageFrame>;
 
 impl ClientStreams {
     /// Whether streams of an earlier session still use their nodes.
@@ -311,7 +311,7 @@ impl Connection {
                 return Poll::Ready(ConnectionEnd::Memory);
             }
             let Some(transport) = &mut self.transport else { return Poll::Pending };
-            match self.rx.poll_fill(cx, &mut **transport, Pool::here) {
+            match self.rx.poll_fill(cx, &mut **transport, FramePool::here) {
                 Poll::Ready(Ok(0)) => return Poll::Ready(ConnectionEnd::Closed),
                 Poll::Ready(Ok(_)) => {}
                 Poll::Ready(Err(error)) => return Poll::Ready(ConnectionEnd::Io(error)),
@@ -393,7 +393,7 @@ impl Connection {
         }
     }
 
-    fn receive(&mut self, frame: Frame) -> Result<(), WireError> {
+    fn receive(&mut self, frame: MessageFrame) -> Result<(), WireError> {
         if tracing::enabled!(tracing::Level::TRACE) {
             let dialect = self.session.dialect().unwrap_or(nine_proto::Dialect::P2000);
             if let Ok((tag, message)) = msg::Tmsg::decode(frame.as_ref(), dialect) {
@@ -441,7 +441,7 @@ impl Connection {
     }
 
     /// Serves a request, and the requests that its answer makes ready.
-    fn serve(&mut self, request: SessionRequest<FidEntry, Frame>) {
+    fn serve(&mut self, request: SessionRequest<FidEntry, MessageFrame>) {
         let mut next = Some(request);
         while let Some(mut request) = next {
             if !self.streams.by_fid.is_empty()
@@ -458,11 +458,11 @@ impl Connection {
             // A connection within this process is not charged: its clients have been, and its reads may wait forever.
             let cost = self.session.cost(id).filter(|_| !self.own).unwrap_or(CALL_COST);
             // Data that the client has placed is copied in, unless the server takes it where it is.
-            let placed = request.frame().and_then(Frame::data).map_or(0, Placed::len);
+            let placed = request.frame().and_then(MessageFrame::data).map_or(0, Placed::len);
             if placed > 0
                 && !request.fid().is_some_and(|held| !held.desk && self.server.takes_placed(&held.node))
             {
-                request.frame_mut().expect("just seen").gather(&Pool::here());
+                request.frame_mut().expect("just seen").gather(&FramePool::here());
             }
             if placed > 0 {
                 self.session.set_outside(&request, placed as u32);
@@ -480,7 +480,7 @@ impl Connection {
     }
 
     /// Queues the clunks of fids that are gone: now, or when nothing uses their nodes.
-    fn retire(&mut self, clunks: Vec<SessionRequest<FidEntry, Frame>>) {
+    fn retire(&mut self, clunks: Vec<SessionRequest<FidEntry, MessageFrame>>) {
         for clunk in clunks {
             match clunk.users() {
                 0 => self.clunks.push_back(clunk),
@@ -503,7 +503,7 @@ impl Connection {
     /// Passes a request to the gate or the file server. `None`: the answer comes later.
     fn ask(
         &mut self,
-        request: SessionRequest<FidEntry, Frame>,
+        request: SessionRequest<FidEntry, MessageFrame>,
         cost: usize,
     ) -> Option<Result<ProtoReply<FidEntry, Payload>>> {
         let (changes, silent) = (request.changes(), request.is_silent());
@@ -629,7 +629,7 @@ impl Connection {
     }
 
     /// Ends the stream of the fid that this request clunks. Returns it if it still uses the fid's node.
-    fn ends_stream(&mut self, request: &SessionRequest<FidEntry, Frame>) -> Option<Arc<ServerStream>> {
+    fn ends_stream(&mut self, request: &SessionRequest<FidEntry, MessageFrame>) -> Option<Arc<ServerStream>> {
         let fid = request.fid_number().filter(|_| matches!(request.number(), Some(TCLUNK | TREMOVE)))?;
         let stream = self.streams.by_fid.remove(&fid)?;
         stream.end();
@@ -706,7 +706,7 @@ impl Connection {
     /// Handles an answer after its session has ended: undoes its effect and releases the nodes that its request used.
     fn stale(&mut self, answered: FinishedRequest) {
         let FinishedRequest { call, fids, rclose, result, .. } = answered;
-        let is = |held: &FidEntry, other: &SessionRequest<FidEntry, Frame>| {
+        let is = |held: &FidEntry, other: &SessionRequest<FidEntry, MessageFrame>| {
             other.fid().is_some_and(|fid| Arc::ptr_eq(&fid.node, &held.node))
         };
         if let Some(made) = self.session.respond(call, result, &mut self.tx) {

@@ -18,7 +18,7 @@ use nine_proto::{Dialect, DirBuf, Errno, Error, Fid, Names, Op, OpenFlags, Resul
 
 use super::gate::split_token;
 use super::stream::{Fill, Passage, StreamRequest};
-use crate::buf::{Frame, Pool};
+use crate::buf::{FramePool, MessageFrame};
 use crate::changes::Tap;
 use crate::direct::Direct;
 use crate::payload::Payload;
@@ -170,7 +170,7 @@ pub(crate) struct FidEntry {
 }
 
 /// Whether the request makes a fid of a tree's root: an attach, or a walk to another fid for such a root.
-pub(crate) fn makes_root(request: &SessionRequest<FidEntry, Frame>) -> bool {
+pub(crate) fn makes_root(request: &SessionRequest<FidEntry, MessageFrame>) -> bool {
     match (request.number(), request.fid()) {
         (Some(TATTACH), _) => true,
         (Some(TWALK), Some(held)) if held.root => {
@@ -192,7 +192,7 @@ const TWALK: u8 = 110;
 
 /// A request: an operation, its nodes, its client. Owns its frame; [`Request::op`] decodes a view on demand.
 pub struct Request {
-    inner: SessionRequest<FidEntry, Frame>,
+    inner: SessionRequest<FidEntry, MessageFrame>,
     who: Arc<Who>,
     conn: u64,
     /// Bytes charged for it.
@@ -216,7 +216,12 @@ struct RequestOverrides {
 type ReplyMapper = Box<dyn FnOnce(Result<Reply>) -> Result<Reply> + Send + Sync>;
 
 impl Request {
-    pub(crate) fn new(inner: SessionRequest<FidEntry, Frame>, who: Arc<Who>, conn: u64, cost: usize) -> Self {
+    pub(crate) fn new(
+        inner: SessionRequest<FidEntry, MessageFrame>,
+        who: Arc<Who>,
+        conn: u64,
+        cost: usize,
+    ) -> Self {
         Self { inner, who, conn, cost, desk: false, root: false, called: false, passed: None }
     }
 
@@ -379,7 +384,7 @@ impl Req {
     /// Afterwards it is part of the message.
     pub fn gather(&mut self) {
         if let Some(frame) = self.request.inner.frame_mut() {
-            frame.gather(&Pool::here());
+            frame.gather(&FramePool::here());
         }
     }
 

@@ -1,8 +1,8 @@
 //! The receiving half of a connection: bytes in, whole frames out.
 //!
-//! In: reads of a [`Transport`]. Out: [`Frame`]s. Always holds: a buffer is held only while part of a frame is in it. A
-//! large frame gets a buffer of its size only once half of an ordinary one is full. A small partial frame waits in
-//! memory of its own size.
+//! In: reads of a [`Transport`]. Out: [`MessageFrame`]s. Always holds: a buffer is held only while part of a frame is
+//! in it. A large frame gets a buffer of its size only once half of an ordinary one is full. A small partial frame
+//! waits in memory of its own size.
 
 use std::io;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use nine_net::{Placed, Transport};
 use nine_proto::WireError;
 use nine_proto::frame::{self, Split};
 
-use crate::buf::{Frame, FrameBuffer, PARTIAL_EXACT_MAX, Pool, READ_SIZE, WRITE_HEAD};
+use crate::buf::{FrameBuffer, FramePool, MessageFrame, PARTIAL_EXACT_MAX, READ_SIZE, WRITE_HEAD};
 
 #[derive(Default)]
 pub(crate) struct FrameReceiver {
@@ -32,16 +32,16 @@ pub(crate) struct FrameReceiver {
 
 impl FrameReceiver {
     /// Returns the next whole frame, if there is one.
-    pub(crate) fn frame(&mut self, msize: u32) -> Result<Option<Frame>, WireError> {
+    pub(crate) fn frame(&mut self, msize: u32) -> Result<Option<MessageFrame>, WireError> {
         let Some(buf) = &self.buf else { return Ok(None) };
         if let Some(data) = self.placed.take() {
             let head = buf.bytes[self.start..self.end].try_into().expect("the head of a write");
             (self.start, self.need) = (self.end, 0);
-            return Ok(Some(Frame::placed(head, data)));
+            return Ok(Some(MessageFrame::placed(head, data)));
         }
         match frame::split(&buf.bytes[self.start..self.end], msize)? {
             Split::Whole(len) => {
-                let frame = Frame::new(buf.clone(), self.start, self.start + len);
+                let frame = MessageFrame::new(buf.clone(), self.start, self.start + len);
                 self.start += len;
                 self.need = 0;
                 Ok(Some(frame))
@@ -58,7 +58,7 @@ impl FrameReceiver {
         &mut self,
         cx: &mut Context<'_>,
         transport: &mut dyn Transport,
-        pool: impl FnOnce() -> Pool,
+        pool: impl FnOnce() -> FramePool,
     ) -> Poll<io::Result<usize>> {
         if let Some(data) = self.take_placed(transport) {
             let len = data.len();
@@ -112,7 +112,7 @@ impl FrameReceiver {
     }
 
     /// Makes sure that `buf` is unshared and has free space after `end`.
-    fn make_room(&mut self, pool: impl FnOnce() -> Pool) {
+    fn make_room(&mut self, pool: impl FnOnce() -> FramePool) {
         let have = self.end - self.start;
         if let Some(buf) = &mut self.buf {
             // If all earlier frames are dropped, start at the front again. Otherwise there may still be space.
@@ -207,7 +207,8 @@ mod tests {
 
     /// Reads until pending and checks that exactly these frames arrive; meanwhile it holds every `keep`-th frame.
     fn check(pieces: Vec<Vec<u8>>, expected: &[Vec<u8>], keep: usize) -> FrameReceiver {
-        let (mut rx, pool, mut transport) = (FrameReceiver::default(), Pool::default(), Pieces::new(pieces));
+        let (mut rx, pool, mut transport) =
+            (FrameReceiver::default(), FramePool::default(), Pieces::new(pieces));
         let mut cx = Context::from_waker(Waker::noop());
         let (mut kept, mut seen) = (Vec::new(), 0);
         loop {

@@ -11,12 +11,12 @@ use super::super::req::{FidEntry, Who};
 use super::super::trees::tell;
 use super::Connection;
 use crate::audit;
-use crate::buf::Frame;
+use crate::buf::MessageFrame;
 use crate::limits::ClientPrincipal;
 
 impl Connection {
     /// Determines the client of a Tattach or a Tauth.
-    pub(super) fn introduce(&mut self, request: &SessionRequest<FidEntry, Frame>) -> Result<Arc<Who>> {
+    pub(super) fn introduce(&mut self, request: &SessionRequest<FidEntry, MessageFrame>) -> Result<Arc<Who>> {
         let proof = &self.peer.proof;
         match request.op() {
             Op::Attach { uname, aname, uid } => {
@@ -62,6 +62,6 @@ impl Connection {
 }
 
 /// Whether it is an attach to the connection control files.
-pub(super) fn asks_for_desk(request: &SessionRequest<FidEntry, Frame>) -> bool {
+pub(super) fn asks_for_desk(request: &SessionRequest<FidEntry, MessageFrame>) -> bool {
     matches!(request.op(), Op::Attach { aname, .. } if gate::split_token(aname).1 == desk::ANAME)
 }

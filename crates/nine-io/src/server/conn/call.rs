@@ -9,7 +9,7 @@ use nine_proto::session::server::Out;
 use nine_proto::{Fid, NOTAG, frame};
 
 use super::Connection;
-use crate::buf::{Frame, WRITE_HEAD};
+use crate::buf::{MessageFrame, WRITE_HEAD};
 use crate::direct::Called;
 use crate::payload::Payload;
 
@@ -18,7 +18,7 @@ const TWRITE: u8 = 118;
 
 impl Connection {
     /// Calls the file and returns whether it has answered. `None`: it was not called.
-    pub(super) fn call(&mut self, frame: &Frame) -> Option<bool> {
+    pub(super) fn call(&mut self, frame: &MessageFrame) -> Option<bool> {
         let bytes = frame.as_ref();
         let number = frame::type_of(bytes);
         // A client in this process has called the file already.

@@ -21,7 +21,7 @@ use super::super::req::{
     self, Answer, FidEntry, FileServer, LateAnswers, Node, Reply, Req, ReqId, Request, Who,
 };
 use super::Connection;
-use crate::buf::Frame;
+use crate::buf::MessageFrame;
 use crate::sync::{Mutex, lock};
 
 /// Mode bits for all others.
@@ -240,11 +240,11 @@ impl ModeAsker {
         let _ = self.send(node, frame(&Tmsg::Clunk { fid: NOFID }), true).await;
     }
 
-    async fn ask(&self, node: &Node, frame: Frame) -> Result<Reply> {
+    async fn ask(&self, node: &Node, frame: MessageFrame) -> Result<Reply> {
         self.send(node, frame, false).await
     }
 
-    async fn send(&self, node: &Node, frame: Frame, is_clunk: bool) -> Result<Reply> {
+    async fn send(&self, node: &Node, frame: MessageFrame, is_clunk: bool) -> Result<Reply> {
         let call = req::own_call();
         {
             let mut state = lock(&self.state);
@@ -290,10 +290,10 @@ impl ModeAsker {
     }
 }
 
-fn frame(message: &Tmsg<'_>) -> Frame {
+fn frame(message: &Tmsg<'_>) -> MessageFrame {
     let mut bytes = Vec::new();
     message.encode(Tag(0), Dialect::L, &mut bytes);
-    Frame::of(bytes)
+    MessageFrame::of(bytes)
 }
 
 /// The file server has sent a reply of the wrong kind.

@@ -11,7 +11,7 @@ use super::super::req::{
     self, Answer, FidEntry, FileServer, FinishedRequest, LateAnswers, Req, ReqId, Request,
 };
 use super::super::{Core, FLOOR};
-use crate::buf::Frame;
+use crate::buf::MessageFrame;
 use crate::payload::Payload;
 
 /// Bytes before the data of a Twrite: `size[4] Twrite tag[2] fid[4] offset[8] count[4]`.
@@ -55,16 +55,16 @@ impl StreamRequester {
     pub(super) fn read(&mut self, offset: u64, count: u32) -> (u32, Option<Result<TransferResult>>) {
         let mut head = Vec::with_capacity(WRITE_HEAD);
         Tmsg::Read { fid: NOFID, offset, count }.encode(nine_proto::Tag(0), Dialect::L, &mut head);
-        self.ask(Frame::of(head), count)
+        self.ask(MessageFrame::of(head), count)
     }
 
     /// Writes the bytes that the frame holds from [`WRITE_HEAD`] on. Returns as `read` does.
-    pub(super) fn write(&mut self, frame: Frame) -> (u32, Option<Result<TransferResult>>) {
+    pub(super) fn write(&mut self, frame: MessageFrame) -> (u32, Option<Result<TransferResult>>) {
         let count = (frame.as_ref().len() - WRITE_HEAD) as u32;
         self.ask(frame, count)
     }
 
-    fn ask(&mut self, frame: Frame, count: u32) -> (u32, Option<Result<TransferResult>>) {
+    fn ask(&mut self, frame: MessageFrame, count: u32) -> (u32, Option<Result<TransferResult>>) {
         let call = req::own_call();
         let number = call.number();
         let inner = SessionRequest::own(call, frame, Dialect::L, self.held.clone(), count);

@@ -19,7 +19,7 @@ use super::asker::{StreamRequester, TransferResult, WRITE_HEAD, wrong};
 use super::fill::{Fill, FillPipe};
 use super::sending::lost;
 use super::{Course, Passage, StreamStart};
-use crate::buf::{Frame, FrameBuffer, Pool};
+use crate::buf::{FrameBuffer, FramePool, MessageFrame};
 
 /// Largest write, in bytes.
 const WRITE_LEN_MAX: usize = 256 * 1024;
@@ -98,11 +98,11 @@ impl StreamReceiver {
         head(at, len, &mut own.bytes[..WRITE_HEAD]);
         self.received += len as u64;
         self.under_way += len;
-        let write = self.ask(Frame::new(buf, 0, WRITE_HEAD + len), at);
+        let write = self.ask(MessageFrame::new(buf, 0, WRITE_HEAD + len), at);
         self.writes.push_back(write);
     }
 
-    fn ask(&mut self, frame: Frame, at: u64) -> PendingWrite {
+    fn ask(&mut self, frame: MessageFrame, at: u64) -> PendingWrite {
         let data = frame.share(&frame.as_ref()[WRITE_HEAD..]);
         let (number, answer) = self.asker.write(frame);
         PendingWrite { number, at, len: data.len() as u32, frame: data, answer }
@@ -129,7 +129,7 @@ impl StreamReceiver {
                 head(at + u64::from(n), rest.len(), &mut again[..WRITE_HEAD]);
                 again[WRITE_HEAD..].copy_from_slice(rest);
                 self.under_way += rest.len();
-                let write = self.ask(Frame::of(again), at + u64::from(n));
+                let write = self.ask(MessageFrame::of(again), at + u64::from(n));
                 self.writes.push_front(write);
             }
         }
@@ -266,7 +266,7 @@ impl StreamReceiver {
                 self.asker.holds(0);
                 return self.poll_fill(cx, data, course);
             }
-            let buf = self.buf.get_or_insert_with(|| Pool::here().take(WRITE_HEAD + WRITE_LEN_MAX));
+            let buf = self.buf.get_or_insert_with(|| FramePool::here().take(WRITE_HEAD + WRITE_LEN_MAX));
             let own = Arc::get_mut(buf).expect("nobody has it before it is whole");
             match data.poll_read(cx, &mut own.bytes[WRITE_HEAD + self.filled..WRITE_HEAD + piece]) {
                 Poll::Ready(Ok(0)) => self.eof = true,
