@@ -16,7 +16,7 @@ use crate::ahead::FidReadAhead;
 use crate::keep::ReconnectableFid;
 use crate::named::NamedSpace;
 use crate::qid::QidAllocator;
-use crate::space::{Head, Place};
+use crate::space::{MountPoint, TreePath};
 use crate::union::UnionListing;
 use crate::upstream::{TreeRoot, UserIdentity};
 
@@ -28,7 +28,7 @@ pub(crate) struct PathStep {
     /// The new name, if a Twstat has renamed it since.
     pub(crate) renamed: ArcSwapOption<Box<[u8]>>,
     /// The place of the name if nothing is mounted there. Its last name is the one that was walked.
-    pub(crate) covered: Place,
+    pub(crate) covered: TreePath,
 }
 
 /// A client's fid. Immutable except for the replacement of `first` after a reconnection. An open creates a new one.
@@ -37,7 +37,7 @@ pub(crate) struct ClientFid {
     pub(crate) by: Arc<AttachContext>,
     pub(crate) step: Arc<PathStep>,
     /// The mount point of the fid, and the index of the member that has its file.
-    pub(crate) crossed: Option<(Arc<Head>, usize)>,
+    pub(crate) crossed: Option<(Arc<MountPoint>, usize)>,
     /// The upstream's fid until its connection ends.
     pub(crate) first: UpstreamFid,
     /// Set if the server of this mount point was away during the walk: `first` is then the covered file.
@@ -58,7 +58,7 @@ pub(crate) struct ClientFid {
 /// A mount point whose server was away during the walk to it. Until the server answers, the fid has the attributes of
 /// the covered file. All other requests go to the server, and wait or fail as the mount requests.
 pub(crate) struct AwayMount {
-    pub(crate) head: Arc<Head>,
+    pub(crate) head: Arc<MountPoint>,
     arrived: ArcSwapOption<ArrivedMount>,
 }
 
@@ -69,7 +69,7 @@ struct ArrivedMount {
 }
 
 impl AwayMount {
-    pub(crate) fn new(head: Arc<Head>) -> Box<Self> {
+    pub(crate) fn new(head: Arc<MountPoint>) -> Box<Self> {
         Box::new(Self { head, arrived: ArcSwapOption::empty() })
     }
 
@@ -172,16 +172,16 @@ impl Drop for MappedQid {
 }
 
 impl PathStep {
-    pub(crate) fn root(covered: Place) -> Arc<Self> {
+    pub(crate) fn root(covered: TreePath) -> Arc<Self> {
         Arc::new(Self { parent: None, renamed: ArcSwapOption::empty(), covered })
     }
 
-    pub(crate) fn child(parent: &Arc<Self>, covered: Place) -> Arc<Self> {
+    pub(crate) fn child(parent: &Arc<Self>, covered: TreePath) -> Arc<Self> {
         Arc::new(Self { parent: Some(parent.clone()), renamed: ArcSwapOption::empty(), covered })
     }
 
     /// Returns the step for the place to which it has moved, from the same mount point.
-    fn moved(&self, covered: Place) -> Arc<Self> {
+    fn moved(&self, covered: TreePath) -> Arc<Self> {
         let mut top = self;
         while let Some(parent) = top.parent.as_deref()
             && top.covered == parent.covered.child(top.name())
@@ -228,7 +228,7 @@ impl PathStep {
 
 impl ClientFid {
     /// Returns its present place. Follows moves after the walk if its tree records them.
-    pub(crate) fn place(&self) -> Place {
+    pub(crate) fn place(&self) -> TreePath {
         match (&self.kept, self.crossed_first()) {
             (Some(kept), _) => kept.place(&self.first.root.tree),
             (None, Some((head, member))) => head.members[member].to.clone(),
@@ -246,10 +246,10 @@ impl ClientFid {
     }
 
     /// Returns its mount point, with the present places of the members.
-    pub(crate) fn crossed(&self) -> Option<(Arc<Head>, usize)> {
+    pub(crate) fn crossed(&self) -> Option<(Arc<MountPoint>, usize)> {
         let (head, held) = self.crossed_first()?;
         let Some(kept) = &self.kept else { return Some((head, held)) };
-        let mut now = Head::clone(&head);
+        let mut now = MountPoint::clone(&head);
         let many = now.members.len() > 1;
         for member in &mut now.members {
             member.to = if many { kept.moved(&self.first.root.tree, &member.to) } else { self.place() };
@@ -258,7 +258,7 @@ impl ClientFid {
     }
 
     /// Returns its mount point, with the places that the members had during the walk.
-    fn crossed_first(&self) -> Option<(Arc<Head>, usize)> {
+    fn crossed_first(&self) -> Option<(Arc<MountPoint>, usize)> {
         match &self.away {
             Some(away) => away.arrived().map(|now| (away.head.clone(), now.member)),
             None => self.crossed.clone(),

@@ -20,7 +20,7 @@ use crate::named::NamedSpace;
 use crate::outside::OutsideTasks;
 use crate::pushed::PushedModules;
 use crate::qid::QidAllocator;
-use crate::space::{Flags, Place, Space, TreeId, names_of};
+use crate::space::{Flags, NamespaceSnapshot, TreeId, TreePath, names_of};
 use crate::upstream::{
     As, GREETING, Server, TreeRoot, UpstreamServer, UpstreamTree, UserIdentity, UserStanding,
 };
@@ -308,7 +308,7 @@ impl MuxCore {
     pub(crate) fn named_or_new(&self, name: &str) -> Arc<NamedSpace> {
         let backbone = *self.backbone.get().expect("a mux is made with its backbone");
         let mut named = lock(&self.named);
-        let new = || Arc::new(NamedSpace::new(name, Space::new(Place::root(backbone))));
+        let new = || Arc::new(NamedSpace::new(name, NamespaceSnapshot::new(TreePath::root(backbone))));
         named.entry(name.into()).or_insert_with(new).clone()
     }
 
@@ -317,7 +317,7 @@ impl MuxCore {
     pub(crate) fn draft(&self, name: &str) -> Arc<NamedSpace> {
         let backbone = *self.backbone.get().expect("a mux is made with its backbone");
         let now = lock(&self.named).get(name).map(|named| named.space());
-        let value = now.map_or_else(|| Space::new(Place::root(backbone)), |now| now.emptied());
+        let value = now.map_or_else(|| NamespaceSnapshot::new(TreePath::root(backbone)), |now| now.emptied());
         let draft = Arc::new(NamedSpace::new(name, value));
         let mut drafts = lock(&self.drafts);
         drafts.retain(|draft| draft.strong_count() > 0);
@@ -336,7 +336,7 @@ impl MuxCore {
                 lock(&self.named).insert((&*draft.name).into(), draft.clone());
                 continue;
             };
-            let value = Space::clone(&draft.space());
+            let value = NamespaceSnapshot::clone(&draft.space());
             let Ok(()) = named.change(|space| {
                 *space = value;
                 Ok::<_, std::convert::Infallible>(())
@@ -376,8 +376,9 @@ impl MuxCore {
             Err(error) => (Err(error), None),
         };
         // Also if this fails: `change` is the only place that drops the tree's root.
-        let to = vec![Place::root(tree.id)];
-        let mount = |space: &mut Space| space.mount(to, what, from?, old, flags).map_err(Error::Refused);
+        let to = vec![TreePath::root(tree.id)];
+        let mount =
+            |space: &mut NamespaceSnapshot| space.mount(to, what, from?, old, flags).map_err(Error::Refused);
         Ok((self.change(by, &[tree.id], mount)?, away))
     }
 
@@ -389,7 +390,7 @@ impl MuxCore {
         what: &str,
         old: &str,
         limit: Duration,
-    ) -> Result<(Place, Option<Error>), Error> {
+    ) -> Result<(TreePath, Option<Error>), Error> {
         // A remote server that is away is mounted all the same; a walk tries it again. A refusal is an error, and so is
         // a server of this process that does not open.
         let late = || {
@@ -436,7 +437,7 @@ impl MuxCore {
         &self,
         by: &AttachContext,
         trees: &[TreeId],
-        f: impl FnOnce(&mut Space) -> Result<T, Error>,
+        f: impl FnOnce(&mut NamespaceSnapshot) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let changed = {
             // Hold the lock over both steps, so that `prune` sees them as one.
@@ -469,7 +470,7 @@ impl MuxCore {
     ) -> Result<(u64, bool), Error> {
         let pos = self.soon(limit, self.resolve(by, new)).await?;
         let from = self.soon(limit, self.covered(by, old, Some(pos.raw.is_dir()), true)).await?;
-        let to: Vec<Place> = match &pos.crossed {
+        let to: Vec<TreePath> = match &pos.crossed {
             Some((head, _)) => head.members.iter().map(|member| member.to.clone()).collect(),
             None => vec![pos.place().clone()],
         };
@@ -486,7 +487,7 @@ impl MuxCore {
     }
 
     /// Restores an earlier value of a name space. The caller has kept that value, and so its trees.
-    pub(crate) fn restore(&self, by: &AttachContext, earlier: &Space) -> Result<(), Error> {
+    pub(crate) fn restore(&self, by: &AttachContext, earlier: &NamespaceSnapshot) -> Result<(), Error> {
         let trees: Vec<TreeId> = earlier.trees().into_iter().collect();
         self.change(by, &trees, |space| {
             space.restore(earlier);
@@ -547,7 +548,11 @@ impl MuxCore {
     }
 
     /// Returns the root of a name space.
-    pub(crate) async fn begin(&self, space: &Space, by: &AttachContext) -> Result<WalkPosition, Error> {
+    pub(crate) async fn begin(
+        &self,
+        space: &NamespaceSnapshot,
+        by: &AttachContext,
+    ) -> Result<WalkPosition, Error> {
         let step = PathStep::root(space.root().clone());
         if let Some(head) = space.head(space.root()) {
             return self.cross(by, step, head.clone(), &mut WaitDeadline::default()).await;
@@ -564,7 +569,7 @@ impl MuxCore {
         old: &str,
         is_dir: Option<bool>,
         make: bool,
-    ) -> Result<Place, Error> {
+    ) -> Result<TreePath, Error> {
         let space = by.named.space();
         let names = names_of(old);
         let Some((last, up)) = names.split_last() else {
@@ -594,7 +599,7 @@ impl MuxCore {
     /// memory: a directory if `make` is `Some(true)`, a file if it is `Some(false)`.
     async fn step(
         &self,
-        space: &Space,
+        space: &NamespaceSnapshot,
         by: &AttachContext,
         pos: WalkPosition,
         name: &[u8],
@@ -624,12 +629,12 @@ impl MuxCore {
     /// Returns the directory of a place in which missing mount points may be created.
     async fn scratch(
         &self,
-        space: &Space,
+        space: &NamespaceSnapshot,
         by: &AttachContext,
         pos: &WalkPosition,
     ) -> Result<Arc<File>, Error> {
-        let server = |place: &Place| self.tree_of(place.tree).map(|tree| tree.upstream.server.clone());
-        let is_scratch = |place: &Place| {
+        let server = |place: &TreePath| self.tree_of(place.tree).map(|tree| tree.upstream.server.clone());
+        let is_scratch = |place: &TreePath| {
             place.tree == space.root().tree || server(place).is_some_and(|server| server.dial.is_scratch())
         };
         let places = pos.places();
@@ -667,21 +672,21 @@ impl MuxCore {
 
     /// Follows a rename of a file of an upstream: mounts in the file and binds of it move to the new name. Binds of a
     /// file that the rename replaced stay, and show the renamed file.
-    pub(crate) fn moved(&self, old: &Place, new: &Place) {
+    pub(crate) fn moved(&self, old: &TreePath, new: &TreePath) {
         if old != new {
             self.follow(&[(old, new)]);
         }
     }
 
     /// Follows an exchange of two files of an upstream.
-    pub(crate) fn exchanged(&self, this: &Place, that: &Place) {
+    pub(crate) fn exchanged(&self, this: &TreePath, that: &TreePath) {
         // A file name cannot contain NUL, so no file has this name.
         let aside = &this.parent().child(b"\0");
         self.follow(&[(that, aside), (this, that), (aside, this)]);
     }
 
     /// Follows several renames of one tree. No reader sees a part of them.
-    fn follow(&self, renames: &[(&Place, &Place)]) {
+    fn follow(&self, renames: &[(&TreePath, &TreePath)]) {
         let number = renames[0].0.tree;
         if let Some(tree) = self.tree_of(number).filter(|tree| tree.wait.is_some()) {
             tree.moves.push(renames);

@@ -35,7 +35,7 @@ use crate::cfid::{ClientFid, OpenFidKind, UpstreamFid};
 use crate::core::{MuxCore, refused};
 use crate::outside::OutsideTasks;
 use crate::serve::RequestRoute;
-use crate::space::Place;
+use crate::space::TreePath;
 use crate::upstream::{REFUSED_MAX, TreeRoot, UpstreamConnection, UpstreamTree, is_refusal};
 use crate::walk::steps;
 
@@ -62,7 +62,7 @@ pub(crate) struct ReconnectableFid {
     /// Number of moves in its tree before it was created.
     since: u64,
     /// Its place after a number of moves, and that number.
-    place: Mutex<(Place, u64)>,
+    place: Mutex<(TreePath, u64)>,
     marks: AtomicU8,
     /// The number of loss reports that its Tfsyncs need not repeat: see [`UnsyncedChanges`](crate::unsynced).
     pub(crate) reports_seen: AtomicU64,
@@ -93,7 +93,7 @@ impl AgreedAttributes {
 
 impl ReconnectableFid {
     /// Creates the state for a new fid of this root, if its mount reconnects.
-    pub(crate) fn of(root: &TreeRoot, place: Place) -> Option<Box<Self>> {
+    pub(crate) fn of(root: &TreeRoot, place: TreePath) -> Option<Box<Self>> {
         root.tree.wait?;
         let since = root.tree.moves.end();
         Some(Box::new(Self {
@@ -112,7 +112,7 @@ impl ReconnectableFid {
     }
 
     /// Returns the present place.
-    pub(crate) fn place(&self, tree: &UpstreamTree) -> Place {
+    pub(crate) fn place(&self, tree: &UpstreamTree) -> TreePath {
         let mut place = lock(&self.place);
         let (at, since) = &mut *place;
         (*since, *at) = tree.moves.now(at, *since);
@@ -120,7 +120,7 @@ impl ReconnectableFid {
     }
 
     /// Returns the present place of a file that was at `place` when this fid was created.
-    pub(crate) fn moved(&self, tree: &UpstreamTree, place: &Place) -> Place {
+    pub(crate) fn moved(&self, tree: &UpstreamTree, place: &TreePath) -> TreePath {
         tree.moves.now(place, self.since).1
     }
 
@@ -186,12 +186,12 @@ impl Drop for ReconnectableFid {
 pub(crate) struct RenameLog {
     /// Number of moves so far.
     end: AtomicU64,
-    log: Mutex<VecDeque<(Place, Place)>>,
+    log: Mutex<VecDeque<(TreePath, TreePath)>>,
 }
 
 impl RenameLog {
     /// Appends renames. No reader sees a part of them.
-    pub(crate) fn push(&self, renames: &[(&Place, &Place)]) {
+    pub(crate) fn push(&self, renames: &[(&TreePath, &TreePath)]) {
         let mut log = lock(&self.log);
         for &(old, new) in renames {
             if log.len() == MOVES_MAX {
@@ -207,7 +207,7 @@ impl RenameLog {
     }
 
     /// Returns the number of moves so far, and the present place of a file that was at `place` after `since` moves.
-    fn now(&self, place: &Place, since: u64) -> (u64, Place) {
+    fn now(&self, place: &TreePath, since: u64) -> (u64, TreePath) {
         if since == self.end() {
             return (since, place.clone());
         }

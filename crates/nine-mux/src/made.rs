@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use crate::script::{Mount, Statement};
-use crate::space::{Flags, Head, Order, Place, Space, TreeId, names_of};
+use crate::space::{Flags, MountPoint, NamespaceSnapshot, Order, TreeId, TreePath, names_of};
 use crate::views::SpaceViews;
 
 /// A statement in effect. It has the displayed SERVER word.
@@ -35,7 +35,7 @@ pub(crate) struct CallRecord {
 }
 
 impl CallRecord {
-    pub(crate) fn insert(&mut self, space: &str, value: &Space, id: u64, made: StatementCall) {
+    pub(crate) fn insert(&mut self, space: &str, value: &NamespaceSnapshot, id: u64, made: StatementCall) {
         if let Statement::Mount(mount) = &made.statement
             && let Some(member) = value.heads().iter().flat_map(|head| &head.members).find(|m| m.id == id)
         {
@@ -45,13 +45,13 @@ impl CallRecord {
     }
 
     /// Removes calls that have no members any more.
-    pub(crate) fn prune(&mut self, space: &str, value: &Space) {
+    pub(crate) fn prune(&mut self, space: &str, value: &NamespaceSnapshot) {
         let ids: HashSet<u64> = value.heads().iter().flat_map(|head| &head.members).map(|m| m.id).collect();
         self.spaces.entry(space.into()).or_default().retain(|id, _| ids.contains(id));
     }
 
     /// Removes name spaces, calls and trees that do not exist any more.
-    pub(crate) fn prune_all<'s>(&mut self, spaces: impl Iterator<Item = (&'s str, Arc<Space>)>) {
+    pub(crate) fn prune_all<'s>(&mut self, spaces: impl Iterator<Item = (&'s str, Arc<NamespaceSnapshot>)>) {
         let spaces: Vec<_> = spaces.collect();
         self.spaces.retain(|name, _| spaces.iter().any(|(of, _)| **of == **name));
         let mut trees = HashSet::new();
@@ -105,12 +105,15 @@ impl CallRecord {
     }
 
     /// Returns lines that recreate a name space. A call that no line can recreate becomes a comment.
-    pub(crate) fn lines(&self, space: &str, value: &Space) -> Vec<String> {
-        let mut again =
-            ScriptBuilder { record: self, made: Space::new(value.root().clone()), lines: Vec::new() };
+    pub(crate) fn lines(&self, space: &str, value: &NamespaceSnapshot) -> Vec<String> {
+        let mut again = ScriptBuilder {
+            record: self,
+            made: NamespaceSnapshot::new(value.root().clone()),
+            lines: Vec::new(),
+        };
         let heads = value.heads();
         let calls = heads.iter().flat_map(|head| head.members.iter().map(move |member| (member.id, *head)));
-        let calls: BTreeMap<u64, &Arc<Head>> = calls.filter(|(id, _)| *id > 0).collect();
+        let calls: BTreeMap<u64, &Arc<MountPoint>> = calls.filter(|(id, _)| *id > 0).collect();
         for (id, head) in calls {
             match self.spaces.get(space).and_then(|calls| calls.get(&id)) {
                 Some(made) => again.call(head, id, made),
@@ -125,13 +128,13 @@ impl CallRecord {
 /// A script under construction, and the name space that its lines create so far.
 struct ScriptBuilder<'r> {
     record: &'r CallRecord,
-    made: Space,
+    made: NamespaceSnapshot,
     lines: Vec<String>,
 }
 
 impl ScriptBuilder<'_> {
     /// Writes the lines that recreate the members of call `id` at their present position.
-    fn call(&mut self, head: &Head, id: u64, made: &StatementCall) {
+    fn call(&mut self, head: &MountPoint, id: u64, made: &StatementCall) {
         let (old, new) = match &made.statement {
             Statement::Mount(mount) => (&mount.old, None),
             Statement::Bind { new, old, .. } => (old, Some(new)),
@@ -172,13 +175,13 @@ impl ScriptBuilder<'_> {
     }
 
     /// Applies a call to the name space under construction.
-    fn done(&mut self, head: &Head, id: u64, flags: Flags) {
+    fn done(&mut self, head: &MountPoint, id: u64, flags: Flags) {
         // It succeeded once, so it succeeds again.
         let _ = self.made.mount(places(head, id), "", head.from.clone(), &head.old, flags);
     }
 
     /// Writes the lines that bind one place.
-    fn place(&mut self, place: &Place, head: &Head, old: &str, flags: Flags, made: &StatementCall) {
+    fn place(&mut self, place: &TreePath, head: &MountPoint, old: &str, flags: Flags, made: &StatementCall) {
         if let Some(path) = self.path_of(place, None) {
             return self.bind(&path, old, flags);
         }
@@ -198,7 +201,7 @@ impl ScriptBuilder<'_> {
         let first = if flags.order == Order::Replace { Flags::REPLACE } else { Flags::BEFORE };
         let new = format!("{}/{below}", old.trim_end_matches('/'));
         let mut then = self.made.clone();
-        let root = vec![Place::root(place.tree)];
+        let root = vec![TreePath::root(place.tree)];
         let there = made.is_dir && then.mount(root, "", head.from.clone(), old, first).is_ok();
         if !there || leads(&then, &new) != [place.clone()] {
             let why = "no path leads to what it shows";
@@ -219,7 +222,7 @@ impl ScriptBuilder<'_> {
 
     /// Returns a path to a file. With `first` it is the path of a mount point: it prefers `first` and ignores mounts on
     /// the last name. Without `first`, mounts on the last name count.
-    fn path_of(&self, place: &Place, first: Option<&str>) -> Option<String> {
+    fn path_of(&self, place: &TreePath, first: Option<&str>) -> Option<String> {
         let is_it = |path: &str| match first {
             Some(_) => self.covers(path).as_ref() == Some(place),
             None => leads(&self.made, path) == [place.clone()],
@@ -249,7 +252,7 @@ impl ScriptBuilder<'_> {
 
     /// Returns the place that a mount on a path covers, if each union on the path has the next name in its first
     /// member.
-    fn covers(&self, path: &str) -> Option<Place> {
+    fn covers(&self, path: &str) -> Option<TreePath> {
         let names = names_of(path);
         let Some((last, up)) = names.split_last() else { return Some(self.made.root().clone()) };
         Some(walk(&self.made, up).first()?.child(last))
@@ -257,11 +260,11 @@ impl ScriptBuilder<'_> {
 }
 
 /// Returns the places to which a path leads, if each union on the path has the next name in its first member.
-fn leads(space: &Space, path: &str) -> Vec<Place> {
+fn leads(space: &NamespaceSnapshot, path: &str) -> Vec<TreePath> {
     walk(space, &names_of(path))
 }
 
-fn walk(space: &Space, names: &[&[u8]]) -> Vec<Place> {
+fn walk(space: &NamespaceSnapshot, names: &[&[u8]]) -> Vec<TreePath> {
     let mut at = shown(space, space.root().clone());
     for name in names {
         let Some(first) = at.first() else { return at };
@@ -271,7 +274,7 @@ fn walk(space: &Space, names: &[&[u8]]) -> Vec<Place> {
 }
 
 /// Whether a path may lead to these places, as it did once, if any member of a union may have the next name.
-fn may_lead(space: &Space, path: &str, places: &[Place]) -> bool {
+fn may_lead(space: &NamespaceSnapshot, path: &str, places: &[TreePath]) -> bool {
     let mut all = vec![shown(space, space.root().clone())];
     for name in names_of(path) {
         let next = all.iter().flatten().map(|place| shown(space, place.child(name)));
@@ -280,7 +283,7 @@ fn may_lead(space: &Space, path: &str, places: &[Place]) -> bool {
     all.iter().any(|at| at == places)
 }
 
-fn shown(space: &Space, place: Place) -> Vec<Place> {
+fn shown(space: &NamespaceSnapshot, place: TreePath) -> Vec<TreePath> {
     match space.head(&place) {
         Some(head) => head.members.iter().map(|member| member.to.clone()).collect(),
         None => vec![place],
@@ -291,15 +294,15 @@ fn shown(space: &Space, place: Place) -> Vec<Place> {
 const WAYS_MAX: usize = 4096;
 
 /// Returns the files that call `id` mounted or bound on a mount point.
-fn places(head: &Head, id: u64) -> Vec<Place> {
+fn places(head: &MountPoint, id: u64) -> Vec<TreePath> {
     head.members.iter().filter(|member| member.id == id).map(|member| member.to.clone()).collect()
 }
 
 /// Returns the flags with which to repeat call `id`, so that its members get their position among those of earlier
 /// calls.
-fn flags(head: &Head, id: u64) -> Flags {
+fn flags(head: &MountPoint, id: u64) -> Flags {
     let at = head.members.iter().position(|m| m.id == id).unwrap_or(0);
-    let older = |m: &crate::space::Mount| m.id < id;
+    let older = |m: &crate::space::MountMember| m.id < id;
     let order = match (head.members[..at].iter().any(older), head.members[at..].iter().any(older)) {
         (true, _) => Order::After,
         (_, true) => Order::Before,

@@ -28,7 +28,7 @@ use crate::fids::refusal;
 use crate::keep::{LISTED, ReconnectableFid, SHORT, WaitDeadline};
 use crate::message::{data, message, newfid};
 use crate::named::NamedSpace;
-use crate::space::Place;
+use crate::space::TreePath;
 use crate::stream;
 use crate::translate::follows;
 use crate::union::UnionListing;
@@ -180,14 +180,14 @@ impl MuxCore {
     /// Returns the error for a request that would harm a mount point, that exceeds the client's fids, or that not every
     /// upstream checks.
     fn forbids(&self, op: &Op<'_>, cfid: &ClientFid, req: &Request) -> Option<Error> {
-        let busy = |place: &Place| {
+        let busy = |place: &TreePath| {
             let space = cfid.by.named.space();
             let head = space.within(place)?;
             let what = if head.from == *place { "is a mount point" } else { "has a mount point below it" };
             Some(Error::new(Errno::EBUSY, what))
         };
         // A rename may replace a file on which a file is bound: see `target`.
-        let busy_target = |place: &Place| busy(place).filter(|_| !self.is_bound(cfid, place));
+        let busy_target = |place: &TreePath| busy(place).filter(|_| !self.is_bound(cfid, place));
         match op {
             Op::Open { flags } if flags.has(OpenFlags::DIRECTORY) && !cfid.is_dir() => {
                 Some(Errno::ENOTDIR.into())
@@ -215,7 +215,7 @@ impl MuxCore {
     }
 
     /// Whether exactly one file is mounted or bound there.
-    fn is_bound(&self, cfid: &ClientFid, place: &Place) -> bool {
+    fn is_bound(&self, cfid: &ClientFid, place: &TreePath) -> bool {
         cfid.by.named.space().head(place).is_some_and(|head| head.members.len() == 1)
     }
 

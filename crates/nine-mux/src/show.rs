@@ -7,7 +7,7 @@ use nine_io::client::Error;
 
 use crate::Mux;
 use crate::core::MuxCore;
-use crate::space::{Head, show_path};
+use crate::space::{MountPoint, show_path};
 use crate::upstream::{Server, UpstreamConnection, UpstreamServer};
 
 /// Mounts, connections and in-flight requests.
@@ -174,8 +174,8 @@ impl Mux {
     }
 }
 
-fn mounts_of(core: &MuxCore, space: &str, head: &Head) -> Vec<MountStatus> {
-    let one = |member: &crate::space::Mount| {
+fn mounts_of(core: &MuxCore, space: &str, head: &MountPoint) -> Vec<MountStatus> {
+    let one = |member: &crate::space::MountMember| {
         let tree = core.tree_of(member.to.tree);
         let server = tree.as_ref().map_or("?".into(), |tree| tree.upstream.server.name.clone());
         MountStatus {

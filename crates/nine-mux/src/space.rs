@@ -3,9 +3,9 @@
 //! In: places that the caller has resolved by walks. Out: a new value; readers keep the old one. This module holds no
 //! fids and sends no messages.
 //!
-//! A [`Place`] identifies a file by the tree of an upstream and the path in that tree. A mount point is a place, not a
-//! name: every path to it, also through a bind, shows the same files. Plan 9's Mhead is keyed by a qid instead. A path
-//! is known before the walk.
+//! A [`TreePath`] identifies a file by the tree of an upstream and the path in that tree. A mount point is a place, not
+//! a name: every path to it, also through a bind, shows the same files. Plan 9's Mhead is keyed by a qid instead. A
+//! path is known before the walk.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -20,14 +20,14 @@ pub struct TreeId(pub u32);
 
 /// A file of a tree, by its path from the tree's root: names separated by '/'. The path of the root is empty.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct TreePath {
     /// The tree.
     pub tree: TreeId,
     /// The path in it.
     pub path: Box<[u8]>,
 }
 
-impl Place {
+impl TreePath {
     /// Returns the root of a tree.
     pub fn root(tree: TreeId) -> Self {
         Self { tree, path: Box::default() }
@@ -126,9 +126,9 @@ impl Flags {
 
 /// A member of a mount point.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mount {
+pub struct MountMember {
     /// The mounted file.
-    pub to: Place,
+    pub to: TreePath,
     /// Whether new files may be created in it.
     pub create: bool,
     /// The number that the mount or bind call returned. 0 for the covered directory itself.
@@ -136,41 +136,41 @@ pub struct Mount {
     /// The argument of the call that names the mounted or bound file.
     pub what: Arc<str>,
     /// Keeps the tree alive for fids that still use an old value of this union.
-    pub kept: Kept,
+    pub kept: KeepAlive,
 }
 
 /// Keeps a value alive and has no other function.
 #[derive(Clone, Default)]
-pub struct Kept(Option<Arc<dyn Any + Send + Sync>>);
+pub struct KeepAlive(Option<Arc<dyn Any + Send + Sync>>);
 
-impl PartialEq for Kept {
+impl PartialEq for KeepAlive {
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-impl Eq for Kept {}
+impl Eq for KeepAlive {}
 
-impl fmt::Debug for Kept {
+impl fmt::Debug for KeepAlive {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Kept")
+        f.write_str("KeepAlive")
     }
 }
 
 /// A mount point: the covered file and its members. Never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Head {
+pub struct MountPoint {
     /// The covered place.
-    pub from: Place,
+    pub from: TreePath,
     /// The argument of the call that names the mount point.
     pub old: Arc<str>,
     /// The members in search order.
-    pub members: Vec<Mount>,
+    pub members: Vec<MountMember>,
     /// Whether a listing shows a name once for each member that has it.
     pub duplicates: bool,
 }
 
-impl Head {
+impl MountPoint {
     /// Returns the index of the member in which new files are created.
     pub fn creates(&self) -> Option<usize> {
         // A single mounted file is no union: files are created in it directly.
@@ -185,17 +185,17 @@ impl Head {
 
 /// The mounts of a name space. To change them, clone the value, change the clone and swap it in.
 #[derive(Clone, Debug)]
-pub struct Space {
-    root: Place,
+pub struct NamespaceSnapshot {
+    root: TreePath,
     /// Keeps the trees alive for walks that use this value after it was replaced.
     kept: HashMap<TreeId, Arc<dyn Any + Send + Sync>>,
-    heads: HashMap<TreeId, HashMap<Box<[u8]>, Arc<Head>>>,
+    heads: HashMap<TreeId, HashMap<Box<[u8]>, Arc<MountPoint>>>,
     next: u64,
 }
 
-impl Space {
+impl NamespaceSnapshot {
     /// Creates a name space with this root and without mounts.
-    pub fn new(root: Place) -> Self {
+    pub fn new(root: TreePath) -> Self {
         Self { root, kept: HashMap::new(), heads: HashMap::new(), next: 1 }
     }
 
@@ -212,7 +212,7 @@ impl Space {
     }
 
     /// Returns the root of the name space, if nothing is mounted there.
-    pub fn root(&self) -> &Place {
+    pub fn root(&self) -> &TreePath {
         &self.root
     }
 
@@ -224,7 +224,8 @@ impl Space {
     /// Makes each member keep its tree alive, and drops the trees that this value does not show.
     pub fn let_go(&mut self) {
         for head in self.heads.values_mut().flat_map(HashMap::values_mut) {
-            let missing = |member: &Mount| member.kept.0.is_none() && self.kept.contains_key(&member.to.tree);
+            let missing =
+                |member: &MountMember| member.kept.0.is_none() && self.kept.contains_key(&member.to.tree);
             if head.members.iter().any(missing) {
                 for member in &mut Arc::make_mut(head).members {
                     member.kept.0 = self.kept.get(&member.to.tree).cloned();
@@ -236,17 +237,17 @@ impl Space {
     }
 
     /// Returns the mount point at a place.
-    pub fn head(&self, place: &Place) -> Option<&Arc<Head>> {
+    pub fn head(&self, place: &TreePath) -> Option<&Arc<MountPoint>> {
         self.head_at(place.tree, &place.path)
     }
 
     /// Iterates over the mount points in a tree.
-    pub fn heads_in(&self, tree: TreeId) -> impl Iterator<Item = &Arc<Head>> {
+    pub fn heads_in(&self, tree: TreeId) -> impl Iterator<Item = &Arc<MountPoint>> {
         self.heads.get(&tree).into_iter().flat_map(HashMap::values)
     }
 
     /// Returns the mount point at a path of a tree.
-    pub fn head_at(&self, tree: TreeId, path: &[u8]) -> Option<&Arc<Head>> {
+    pub fn head_at(&self, tree: TreeId, path: &[u8]) -> Option<&Arc<MountPoint>> {
         self.heads.get(&tree)?.get(path)
     }
 
@@ -256,21 +257,21 @@ impl Space {
     }
 
     /// Returns all mount points, sorted by their names.
-    pub fn heads(&self) -> Vec<&Arc<Head>> {
+    pub fn heads(&self) -> Vec<&Arc<MountPoint>> {
         let mut heads: Vec<_> = self.heads.values().flat_map(HashMap::values).collect();
         heads.sort_by(|a, b| (&a.old, a.from.tree, &a.from.path).cmp(&(&b.old, b.from.tree, &b.from.path)));
         heads
     }
 
     /// Returns the mount points that were created under this name.
-    pub fn called(&self, old: &str) -> Vec<Place> {
-        let is = |head: &&Arc<Head>| names_of(&head.old) == names_of(old);
+    pub fn called(&self, old: &str) -> Vec<TreePath> {
+        let is = |head: &&Arc<MountPoint>| names_of(&head.old) == names_of(old);
         let heads = self.heads.values().flat_map(HashMap::values).filter(is);
         heads.map(|head| head.from.clone()).collect()
     }
 
     /// Iterates over the names in this directory that are mount points.
-    pub fn covered_names(&self, dir: &Place) -> impl Iterator<Item = (&[u8], &Arc<Head>)> {
+    pub fn covered_names(&self, dir: &TreePath) -> impl Iterator<Item = (&[u8], &Arc<MountPoint>)> {
         let heads = self.heads.get(&dir.tree).into_iter().flat_map(HashMap::values);
         heads
             .filter(|head| head.from.is_child(dir))
@@ -278,7 +279,7 @@ impl Space {
     }
 
     /// Returns a mount point at this place or below it, if there is one.
-    pub fn within(&self, place: &Place) -> Option<&Arc<Head>> {
+    pub fn within(&self, place: &TreePath) -> Option<&Arc<MountPoint>> {
         self.heads.get(&place.tree)?.values().find(|head| head.from.is_within(place))
     }
 
@@ -286,7 +287,14 @@ impl Space {
     ///
     /// The first call that creates a union makes the covered directory a member, without MCREATE. If `to` has several
     /// members of another union, all of them are bound in their order. MCREATE is then refused.
-    pub fn mount(&mut self, to: Vec<Place>, what: &str, from: Place, old: &str, flags: Flags) -> Result<u64> {
+    pub fn mount(
+        &mut self,
+        to: Vec<TreePath>,
+        what: &str,
+        from: TreePath,
+        old: &str,
+        flags: Flags,
+    ) -> Result<u64> {
         if flags.create && to.len() > 1 {
             return Err(Error::new(Errno::EINVAL, "inconsistent mount: a union takes no -c of another one"));
         }
@@ -294,18 +302,18 @@ impl Space {
         let mut create = flags.create;
         let new = to.into_iter().map(|to| {
             let create = std::mem::take(&mut create);
-            Mount { to, create, id, what: what.clone(), kept: Kept::default() }
+            MountMember { to, create, id, what: what.clone(), kept: KeepAlive::default() }
         });
         let before = self.head(&from);
-        let mut members: Vec<Mount> = match (flags.order, before) {
+        let mut members: Vec<MountMember> = match (flags.order, before) {
             (Order::Replace, _) => Vec::new(),
             (_, Some(head)) => head.members.clone(),
-            (_, None) => vec![Mount {
+            (_, None) => vec![MountMember {
                 to: from.clone(),
                 create: false,
                 id: 0,
                 what: old.into(),
-                kept: Kept::default(),
+                kept: KeepAlive::default(),
             }],
         };
         let at = if flags.order == Order::Before { 0 } else { members.len() };
@@ -315,13 +323,13 @@ impl Space {
         }
         let duplicates = flags.duplicates || before.is_some_and(|head| head.duplicates);
         let old = before.map_or_else(|| old.into(), |head| head.old.clone());
-        self.insert(Head { from, old, members, duplicates });
+        self.insert(MountPoint { from, old, members, duplicates });
         self.next += 1;
         Ok(id)
     }
 
     /// Removes everything that is mounted at `from`.
-    pub fn unmount(&mut self, from: &Place) -> Result<()> {
+    pub fn unmount(&mut self, from: &TreePath) -> Result<()> {
         self.head(from).ok_or_else(|| Error::new(Errno::EINVAL, "nothing is mounted there"))?;
         self.remove(from);
         Ok(())
@@ -329,27 +337,27 @@ impl Space {
 
     /// Removes the members that one call added.
     pub fn unmount_call(&mut self, id: u64) -> Result<()> {
-        let of = |head: &&Arc<Head>| head.members.iter().any(|member| member.id == id);
+        let of = |head: &&Arc<MountPoint>| head.members.iter().any(|member| member.id == id);
         let head = self.heads.values().flat_map(HashMap::values).find(of);
         let head = head.ok_or_else(|| Error::new(Errno::EINVAL, "that is not mounted there"))?;
-        let mut head = Head::clone(head);
+        let mut head = MountPoint::clone(head);
         head.members.retain(|member| member.id != id);
         self.replace(head);
         Ok(())
     }
 
     /// Makes the mounts follow a file, and all files below it, to its new name. Returns whether there were any.
-    pub fn moved(&mut self, old: &Place, new: &Place) -> bool {
-        let concerns = |head: &&Arc<Head>| {
+    pub fn moved(&mut self, old: &TreePath, new: &TreePath) -> bool {
+        let concerns = |head: &&Arc<MountPoint>| {
             head.from.is_within(old) || head.members.iter().any(|member| member.to.is_within(old))
         };
-        let concerned: Vec<Arc<Head>> =
+        let concerned: Vec<Arc<MountPoint>> =
             self.heads.values().flat_map(HashMap::values).filter(concerns).cloned().collect();
         for head in &concerned {
             self.remove(&head.from);
         }
         for head in &concerned {
-            let mut head = Head::clone(head);
+            let mut head = MountPoint::clone(head);
             head.from = head.from.moved(old, new);
             head.members.iter_mut().for_each(|member| member.to = member.to.moved(old, new));
             self.insert(head);
@@ -368,14 +376,14 @@ impl Space {
     }
 
     /// Stores a head with fewer members, or removes it if none of them was mounted.
-    fn replace(&mut self, head: Head) {
+    fn replace(&mut self, head: MountPoint) {
         if head.members.iter().any(|member| member.id != 0) {
             return self.insert(head);
         }
         self.remove(&head.from);
     }
 
-    fn remove(&mut self, from: &Place) {
+    fn remove(&mut self, from: &TreePath) {
         if let Some(of_tree) = self.heads.get_mut(&from.tree) {
             of_tree.remove(&from.path);
             if of_tree.is_empty() {
@@ -384,7 +392,7 @@ impl Space {
         }
     }
 
-    fn insert(&mut self, head: Head) {
+    fn insert(&mut self, head: MountPoint) {
         self.heads.entry(head.from.tree).or_default().insert(head.from.path.clone(), Arc::new(head));
     }
 }
@@ -406,15 +414,15 @@ pub const MEMBERS_MAX: usize = 4096;
 mod tests {
     use super::*;
 
-    fn place(tree: u32, path: &str) -> Place {
-        Place { tree: TreeId(tree), path: path.as_bytes().into() }
+    fn place(tree: u32, path: &str) -> TreePath {
+        TreePath { tree: TreeId(tree), path: path.as_bytes().into() }
     }
 
-    fn space() -> Space {
-        Space::new(place(0, ""))
+    fn space() -> NamespaceSnapshot {
+        NamespaceSnapshot::new(place(0, ""))
     }
 
-    fn members(space: &Space, at: &Place) -> Vec<(Place, bool)> {
+    fn members(space: &NamespaceSnapshot, at: &TreePath) -> Vec<(TreePath, bool)> {
         let head = space.head(at).expect("a mount point");
         head.members.iter().map(|member| (member.to.clone(), member.create)).collect()
     }

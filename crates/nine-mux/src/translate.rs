@@ -16,7 +16,7 @@ use crate::core::{MuxCore, refused};
 use crate::keep::WaitDeadline;
 use crate::message::may_exist;
 use crate::serve::second;
-use crate::space::{Head, Place};
+use crate::space::{MountPoint, TreePath};
 use crate::union::UnionListing;
 use crate::walk::{LastName, WalkPosition};
 
@@ -416,7 +416,12 @@ impl MuxCore {
     /// Returns the place of a file after a rename to `name`, and the directory there. In a union this is the member
     /// that shows the name, else the member that has the file, else the member for new files. So a rename never hides
     /// the new name. If a file is bound on the name, the name stands for that file.
-    async fn target(&self, from: &Place, to: &ClientFid, name: &[u8]) -> Result<(Place, Arc<File>), Failed> {
+    async fn target(
+        &self,
+        from: &TreePath,
+        to: &ClientFid,
+        name: &[u8],
+    ) -> Result<(TreePath, Arc<File>), Failed> {
         let space = to.by.named.space();
         let pos = WalkPosition::of(to);
         let shown = match to.is_union() {
@@ -474,7 +479,7 @@ impl MuxCore {
     }
 
     /// Returns the directory in which a file was walked to, if that is a union now.
-    pub(crate) fn union_above(&self, cfid: &ClientFid) -> Option<(Arc<PathStep>, Arc<Head>)> {
+    pub(crate) fn union_above(&self, cfid: &ClientFid) -> Option<(Arc<PathStep>, Arc<MountPoint>)> {
         let parent = cfid.step().parent.clone()?;
         let head = cfid.by.named.space().head(&parent.covered)?.clone();
         (head.members.len() > 1).then_some((parent, head))

@@ -20,7 +20,7 @@ use nine_proto::{Attr, DirBuf, Dirent, Errno, GetMask, OpenFlags, Qid, mode};
 
 use crate::cfid::{ClientFid, PathStep};
 use crate::core::{MuxCore, refused};
-use crate::space::{Head, Place};
+use crate::space::{MountPoint, TreePath};
 use crate::upstream::TreeRoot;
 use crate::walk::LOOK;
 
@@ -45,7 +45,7 @@ pub(crate) struct UnionListing {
 }
 
 struct ListingMember {
-    place: Place,
+    place: TreePath,
     dir: Option<OpenMember>,
 }
 
@@ -182,7 +182,7 @@ impl UnionListing {
         let root = dir.root.clone();
         let place = self.members[at].place.clone();
         let space = cfid.by.named.space();
-        let covered: HashMap<&[u8], &Arc<Head>> = space.covered_names(&place).collect();
+        let covered: HashMap<&[u8], &Arc<MountPoint>> = space.covered_names(&place).collect();
         // Concurrently, so that several silent servers delay the listing only once.
         let instead = entries.iter_mut().map(async |entry| match covered.get(&*entry.name) {
             Some(head) => mounted(core, cfid, &place, head, entry, attrs).await,
@@ -257,7 +257,7 @@ impl UnionListing {
 
 impl OpenMember {
     /// Reopens the directory on a new connection.
-    async fn again(&self, core: &MuxCore, cfid: &ClientFid, place: &Place) -> Result<Self, Error> {
+    async fn again(&self, core: &MuxCore, cfid: &ClientFid, place: &TreePath) -> Result<Self, Error> {
         let (root, file, raw) = core.enter_place(&cfid.by, place).await?;
         let is_same = root.member == self.root.member && raw.path == self.file.qid().path;
         if !is_same && self.listed {
@@ -329,8 +329,8 @@ async fn attributes(dir: &File, entries: &mut [Entry]) -> Result<(), Error> {
 async fn mounted(
     core: &MuxCore,
     cfid: &ClientFid,
-    dir: &Place,
-    head: &Arc<Head>,
+    dir: &TreePath,
+    head: &Arc<MountPoint>,
     entry: &mut Entry,
     attrs: bool,
 ) -> Result<Option<ShownEntry>, Error> {

@@ -1,11 +1,11 @@
 //! The views of a name space: the paths at which a walk in it reaches the files of upstreams.
 //!
-//! In: a [`Space`]. Out: its [`DirView`]s. A file may be in several views, because of binds, or in none, if another
-//! file is mounted over it.
+//! In: a [`NamespaceSnapshot`]. Out: its [`DirView`]s. A file may be in several views, because of binds, or in none, if
+//! another file is mounted over it.
 
 use nine_io::changes::{Change, Path, below, join};
 
-use crate::space::{Place, Space, TreeId};
+use crate::space::{NamespaceSnapshot, TreeId, TreePath};
 
 /// Maximum number of views of one name space. Changes in further ones are not reported.
 const VIEWS_MAX: usize = 4096;
@@ -15,7 +15,7 @@ const DEPTH_MAX: usize = 16;
 /// A directory of an upstream, and the path at which its files are visible, except those that are mounted over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DirView {
-    pub(crate) place: Place,
+    pub(crate) place: TreePath,
     pub(crate) at: Path,
     /// Paths of the tree that are hidden in this view.
     hidden: Vec<Path>,
@@ -30,9 +30,9 @@ pub(crate) struct SpaceViews {
 }
 
 impl SpaceViews {
-    pub(crate) fn of(space: &Space) -> Self {
+    pub(crate) fn of(space: &NamespaceSnapshot) -> Self {
         let mut views = Self::default();
-        let shown = |place: &Place| match space.head(place) {
+        let shown = |place: &TreePath| match space.head(place) {
             Some(head) => head.members.iter().map(|member| member.to.clone()).collect(),
             None => vec![place.clone()],
         };
@@ -49,7 +49,7 @@ impl SpaceViews {
             };
             let mut hidden = Vec::new();
             for head in below_it() {
-                let is_nearest = |other: &Place| !head.from.is_within(other) || head.from == *other;
+                let is_nearest = |other: &TreePath| !head.from.is_within(other) || head.from == *other;
                 if !below_it().all(|other| is_nearest(&other.from)) {
                     continue;
                 }
@@ -104,7 +104,7 @@ impl DirView {
 }
 
 /// Returns the path of a place in its tree.
-pub(crate) fn path(place: &Place) -> Path {
+pub(crate) fn path(place: &TreePath) -> Path {
     [b"/", &*place.path].concat().into()
 }
 
@@ -113,8 +113,8 @@ mod tests {
     use super::*;
     use crate::space::Flags;
 
-    fn place(tree: u32, path: &str) -> Place {
-        Place { tree: TreeId(tree), path: path.as_bytes().into() }
+    fn place(tree: u32, path: &str) -> TreePath {
+        TreePath { tree: TreeId(tree), path: path.as_bytes().into() }
     }
 
     fn at(text: &str) -> Path {
@@ -132,8 +132,9 @@ mod tests {
 
     #[test]
     fn a_file_is_seen_by_all_paths_that_lead_to_it() {
-        let mut space = Space::new(place(0, ""));
-        let mut mount = |to: Place, from: Place, flags| space.mount(vec![to], "", from, "", flags).unwrap();
+        let mut space = NamespaceSnapshot::new(place(0, ""));
+        let mut mount =
+            |to: TreePath, from: TreePath, flags| space.mount(vec![to], "", from, "", flags).unwrap();
         mount(place(1, ""), place(0, "n/a"), Flags::REPLACE);
         mount(place(1, "x"), place(0, "bound"), Flags::REPLACE);
         mount(place(2, ""), place(1, "x/over"), Flags::REPLACE);
@@ -156,7 +157,7 @@ mod tests {
 
     #[test]
     fn what_leads_round_ends_and_what_changes_is_found() {
-        let mut space = Space::new(place(0, ""));
+        let mut space = NamespaceSnapshot::new(place(0, ""));
         let before = SpaceViews::of(&space);
         space.mount(vec![place(0, "")], "", place(0, "a"), "", Flags::REPLACE).unwrap();
         let views = SpaceViews::of(&space);

@@ -21,7 +21,7 @@ use crate::cfid::{AttachContext, AwayMount, ClientFid, MappedQid, PathStep, Upst
 use crate::core::{MuxCore, is_away};
 use crate::fids::refusal;
 use crate::keep::{ReconnectableFid, WaitDeadline, is_passing};
-use crate::space::{Head, Place, Space, push};
+use crate::space::{MountPoint, NamespaceSnapshot, TreePath, push};
 use crate::upstream::{GREETING, RETRY, TreeRoot, UpstreamServer};
 
 /// Time that a walk which ends at a mount point, or a listing that contains one, waits for the server. After that the
@@ -43,9 +43,9 @@ pub(crate) enum LastName {
 #[derive(Clone)]
 pub(crate) struct WalkPosition {
     pub(crate) step: Arc<PathStep>,
-    pub(crate) crossed: Option<(Arc<Head>, usize)>,
+    pub(crate) crossed: Option<(Arc<MountPoint>, usize)>,
     /// The mount point, if its server is away. The position is then the covered file.
-    pub(crate) away: Option<Arc<Head>>,
+    pub(crate) away: Option<Arc<MountPoint>>,
     pub(crate) root: Arc<TreeRoot>,
     pub(crate) file: Arc<File>,
     /// The upstream's qid.
@@ -66,7 +66,7 @@ impl WalkPosition {
     }
 
     /// Returns the place of the file in its upstream's tree.
-    pub(crate) fn place(&self) -> &Place {
+    pub(crate) fn place(&self) -> &TreePath {
         match &self.crossed {
             Some((head, member)) => &head.members[*member].to,
             None => &self.step.covered,
@@ -74,7 +74,7 @@ impl WalkPosition {
     }
 
     /// Returns the places of all members.
-    pub(crate) fn places(&self) -> Vec<Place> {
+    pub(crate) fn places(&self) -> Vec<TreePath> {
         self.members().into_iter().map(|(place, _)| place).collect()
     }
 
@@ -83,7 +83,7 @@ impl WalkPosition {
     }
 
     /// Returns the places to walk from, and for each the index of its member.
-    fn members(&self) -> Vec<(Place, Option<usize>)> {
+    fn members(&self) -> Vec<(TreePath, Option<usize>)> {
         match &self.crossed {
             None => vec![(self.step.covered.clone(), None)],
             Some((head, _)) => {
@@ -149,7 +149,7 @@ impl MuxCore {
     /// Walks. Calls `seen` with the qid, as clients see it, of each name walked.
     pub(crate) async fn walk_pos(
         &self,
-        space: &Space,
+        space: &NamespaceSnapshot,
         by: &AttachContext,
         mut pos: WalkPosition,
         names: &[&[u8]],
@@ -177,7 +177,7 @@ impl MuxCore {
     /// applies if the last name is a mount point.
     async fn down(
         &self,
-        (space, by): (&Space, &AttachContext),
+        (space, by): (&NamespaceSnapshot, &AttachContext),
         pos: WalkPosition,
         names: &[&[u8]],
         last: LastName,
@@ -243,7 +243,7 @@ impl MuxCore {
     /// Walks to the directory from which this one was reached.
     async fn up(
         &self,
-        space: &Space,
+        space: &NamespaceSnapshot,
         by: &AttachContext,
         pos: WalkPosition,
         patience: &mut WaitDeadline,
@@ -286,7 +286,7 @@ impl MuxCore {
         &self,
         by: &AttachContext,
         step: Arc<PathStep>,
-        head: Arc<Head>,
+        head: Arc<MountPoint>,
         patience: &mut WaitDeadline,
     ) -> Result<WalkPosition, Error> {
         let mut failed = None;
@@ -314,7 +314,7 @@ impl MuxCore {
         &self,
         by: &AttachContext,
         step: &Arc<PathStep>,
-        head: &Arc<Head>,
+        head: &Arc<MountPoint>,
     ) -> Result<Option<WalkPosition>, Error> {
         let far = self.far(head);
         if let Some(upstream) = far.first().filter(|upstream| upstream.is_silent()) {
@@ -336,12 +336,12 @@ impl MuxCore {
     }
 
     /// Marks the first remote server of a mount point as silent: it did not answer in time.
-    pub(crate) fn has_been_silent(&self, head: &Head) {
+    pub(crate) fn has_been_silent(&self, head: &MountPoint) {
         self.far(head).first().inspect(|upstream| upstream.set_silent(true));
     }
 
     /// Returns the remote servers among those that are mounted at a place.
-    fn far(&self, head: &Head) -> Vec<Arc<UpstreamServer>> {
+    fn far(&self, head: &MountPoint) -> Vec<Arc<UpstreamServer>> {
         let trees = head.members.iter().filter_map(|member| self.tree_of(member.to.tree));
         trees.map(|tree| tree.upstream.clone()).filter(|upstream| !upstream.server.local).collect()
     }
@@ -350,7 +350,7 @@ impl MuxCore {
         &self,
         by: &AttachContext,
         step: &Arc<PathStep>,
-        head: &Arc<Head>,
+        head: &Arc<MountPoint>,
     ) -> Result<WalkPosition, Error> {
         let pos = self.cross(by, step.clone(), head.clone(), &mut WaitDeadline::default()).await?;
         self.clone_pos(pos).await
@@ -362,7 +362,7 @@ impl MuxCore {
         upstream: &Arc<UpstreamServer>,
         by: &AttachContext,
         step: &Arc<PathStep>,
-        head: &Arc<Head>,
+        head: &Arc<MountPoint>,
     ) {
         if upstream.is_looked_at.swap(true, Ordering::Relaxed) {
             return;
@@ -423,7 +423,7 @@ impl MuxCore {
     pub(crate) async fn enter_place(
         &self,
         by: &AttachContext,
-        place: &Place,
+        place: &TreePath,
     ) -> Result<(Arc<TreeRoot>, Arc<File>, Qid), Error> {
         self.enter_patiently(by, place, &mut WaitDeadline::default()).await
     }
@@ -432,7 +432,7 @@ impl MuxCore {
     pub(crate) async fn enter_patiently(
         &self,
         by: &AttachContext,
-        place: &Place,
+        place: &TreePath,
         patience: &mut WaitDeadline,
     ) -> Result<(Arc<TreeRoot>, Arc<File>, Qid), Error> {
         let root = self.root(by, place.tree, Some(patience)).await?;
@@ -441,7 +441,7 @@ impl MuxCore {
     }
 
     /// Walks to a place from this root of its tree. The root itself yields the root's own file.
-    pub(crate) async fn enter(&self, root: &TreeRoot, place: &Place) -> Result<(Arc<File>, Qid), Error> {
+    pub(crate) async fn enter(&self, root: &TreeRoot, place: &TreePath) -> Result<(Arc<File>, Qid), Error> {
         let names = place.names();
         if names.is_empty() {
             return Ok((root.file.clone(), root.qid()));
@@ -463,7 +463,11 @@ impl MuxCore {
 }
 
 /// Returns the number of names that lead to one upstream, and the mount point at which they end.
-pub(crate) fn run_of(space: &Space, from: &Place, names: &[&[u8]]) -> (usize, Option<Arc<Head>>) {
+pub(crate) fn run_of(
+    space: &NamespaceSnapshot,
+    from: &TreePath,
+    names: &[&[u8]],
+) -> (usize, Option<Arc<MountPoint>>) {
     let most = names.len().min(MAXWELEM);
     if !space.is_covered(from.tree) {
         return (most, None);
