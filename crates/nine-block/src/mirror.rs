@@ -145,14 +145,14 @@ struct MirrorShared {
     driver: RangeLocks,
     /// By member: held while it is brought back.
     returns: RangeLocks,
-    looks: Mutex<LabelLooks>,
+    looks: Mutex<LookQueue>,
     told: Told,
     tasks: Tasks,
 }
 
 /// Looks. One look runs at a time, and those that come meanwhile share the next one.
 #[derive(Default)]
-struct LabelLooks {
+struct LookQueue {
     waiting: Vec<Io>,
     running: bool,
 }

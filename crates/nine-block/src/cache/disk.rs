@@ -56,7 +56,7 @@ pub(super) struct CachedDiskState {
 }
 
 /// Whether the present size of a device can be used; if not, the state of its last block.
-pub(super) enum SizeSight {
+pub(super) enum SizeStatus {
     Clear,
     Read,
     Dirty,
@@ -175,18 +175,18 @@ impl CachedDisk {
 
     /// Uses the present size of the device after a look, if possible. If the device has grown, the cached last block is
     /// too short, and must leave first; it cannot while it is dirty or being read.
-    pub(super) fn sees(&self, state: &mut CachedDiskState) -> SizeSight {
+    pub(super) fn sees(&self, state: &mut CachedDiskState) -> SizeStatus {
         let (now, before) = (self.device.shape().sectors, self.sectors());
         let key = self.key(before / self.per_block());
         let mut shard = lock(self.shared.shard(key));
         if now > before && !before.is_multiple_of(self.per_block()) {
             match shard.get(key) {
-                Some(BlockEntry { held: EntryContent::Reading(_), .. }) => return SizeSight::Read,
+                Some(BlockEntry { held: EntryContent::Reading(_), .. }) => return SizeStatus::Read,
                 Some(entry) if entry.dirty => {
                     if state.order.oldest() > state.up_to {
                         state.up_to = state.order.seal();
                     }
-                    return SizeSight::Dirty;
+                    return SizeStatus::Dirty;
                 }
                 Some(_) => {
                     let gone = shard.remove(key).expect("it is there, above");
@@ -197,7 +197,7 @@ impl CachedDisk {
             }
         }
         self.sectors.store(now, Relaxed);
-        SizeSight::Clear
+        SizeStatus::Clear
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::{Bytes, BytesMut};
 
-use super::disk::{CachedDisk, CachedDiskState, SizeSight};
+use super::disk::{CachedDisk, CachedDiskState, SizeStatus};
 use super::order::DeviceWork;
 use super::shard::EntryContent;
 use super::{BlockWrite, WRITES};
@@ -98,8 +98,8 @@ impl CachedDisk {
     /// Answers the looks, if the new size can be used, or never can.
     fn seen(&self, state: &mut CachedDiskState, is_hopeless: bool) -> Option<CacheStep> {
         let result = match self.sees(state) {
-            SizeSight::Clear => Ok(Bytes::new()),
-            SizeSight::Dirty if is_hopeless => {
+            SizeStatus::Clear => Ok(Bytes::new()),
+            SizeStatus::Dirty if is_hopeless => {
                 let text = "its last block could not be written: it is seen as large as it was";
                 Err(state.trouble.stopped.clone().unwrap_or_else(|| self.poisoned(text)))
             }
