@@ -7,7 +7,7 @@ pub(crate) const LINE_MAX: usize = 512;
 
 /// The effect of a byte.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum TypedByte {
+pub(crate) enum ByteEffect {
     /// No complete line yet.
     More,
     /// A line, without its end.
@@ -26,7 +26,7 @@ pub(crate) struct LineEditor {
 
 impl LineEditor {
     /// Handles a typed byte, and appends its echo. `veiled`: each byte is echoed as `#`, and there is no editing.
-    pub(crate) fn typed(&mut self, byte: u8, veiled: bool, echo: &mut Vec<u8>) -> TypedByte {
+    pub(crate) fn typed(&mut self, byte: u8, veiled: bool, echo: &mut Vec<u8>) -> ByteEffect {
         let returned = std::mem::replace(&mut self.returned, byte == b'\r');
         match byte {
             b'\n' if returned => {}
@@ -34,7 +34,7 @@ impl LineEditor {
                 if !veiled {
                     echo.extend(b"\r\n");
                 }
-                return TypedByte::Line(std::mem::take(&mut self.bytes));
+                return ByteEffect::Line(std::mem::take(&mut self.bytes));
             }
             // As in Plan 9's servers, every byte belongs to the password.
             _ if veiled => {
@@ -43,7 +43,7 @@ impl LineEditor {
                     echo.push(b'#');
                 }
             }
-            EOT if self.bytes.is_empty() => return TypedByte::End,
+            EOT if self.bytes.is_empty() => return ByteEffect::End,
             BACKSPACE | DELETE => self.take_back(echo),
             KILL => {
                 while !self.bytes.is_empty() {
@@ -57,7 +57,7 @@ impl LineEditor {
                 echo.push(byte);
             }
         }
-        TypedByte::More
+        ByteEffect::More
     }
 
     /// Deletes a character, which may have several bytes.
@@ -80,15 +80,15 @@ const DELETE: u8 = 0x7f;
 mod tests {
     use super::*;
 
-    fn type_all(bytes: &[u8], veiled: bool) -> (Vec<TypedByte>, Vec<u8>) {
+    fn type_all(bytes: &[u8], veiled: bool) -> (Vec<ByteEffect>, Vec<u8>) {
         let (mut line, mut echo) = (LineEditor::default(), Vec::new());
         let typed = bytes.iter().map(|byte| line.typed(*byte, veiled, &mut echo));
-        let typed = typed.filter(|typed| *typed != TypedByte::More).collect();
+        let typed = typed.filter(|typed| *typed != ByteEffect::More).collect();
         (typed, echo)
     }
 
-    fn line(text: &str) -> TypedByte {
-        TypedByte::Line(text.into())
+    fn line(text: &str) -> ByteEffect {
+        ByteEffect::Line(text.into())
     }
 
     #[test]
@@ -103,7 +103,7 @@ mod tests {
         let (typed, echo) = type_all("a\u{e9}\x7f\x08\x08b\x15c\x01d\r".as_bytes(), false);
         assert_eq!(typed, [line("cd")]);
         assert_eq!(String::from_utf8(echo).unwrap(), "a\u{e9}\x08 \x08\x08 \x08b\x08 \x08cd\r\n");
-        assert_eq!(type_all(b"\x04", false).0, [TypedByte::End]);
+        assert_eq!(type_all(b"\x04", false).0, [ByteEffect::End]);
         assert_eq!(type_all(b"a\x04\r", false).0, [line("a")]);
     }
 
@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn a_long_line_is_answered_by_a_bell() {
         let (typed, echo) = type_all(&[&[b'x'; LINE_MAX + 2][..], b"\r"].concat(), false);
-        assert_eq!(typed, [TypedByte::Line(vec![b'x'; LINE_MAX])]);
+        assert_eq!(typed, [ByteEffect::Line(vec![b'x'; LINE_MAX])]);
         assert_eq!(echo.iter().filter(|byte| **byte == BELL).count(), 2);
     }
 }

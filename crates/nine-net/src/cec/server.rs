@@ -13,7 +13,7 @@ use std::time::Duration;
 use super::frame::{COOKIE, Frame, Kind, Offer};
 use super::guard::LoginGuard;
 pub use super::guard::Password;
-use super::line::{LineEditor, TypedByte};
+use super::line::{ByteEffect, LineEditor};
 use super::talk::{CecTalk, ResendTimer};
 use crate::ether::Mac;
 
@@ -325,8 +325,8 @@ impl Server {
             };
             let Some(byte) = talk.inbox().pop_front() else { break };
             match line.typed(byte, veiled, &mut echo) {
-                TypedByte::More => {}
-                TypedByte::Line(typed) if veiled => {
+                ByteEffect::More => {}
+                ByteEffect::Line(typed) if veiled => {
                     if self.guard.judge(now, key.0, &typed) {
                         *state = LoginState::Open { busy: false };
                         *known = true;
@@ -340,14 +340,14 @@ impl Server {
                         }
                     }
                 }
-                TypedByte::Line(typed) => match String::from_utf8_lossy(&typed).trim() {
+                ByteEffect::Line(typed) => match String::from_utf8_lossy(&typed).trim() {
                     "" => echo.extend(prompt.as_bytes()),
                     text => {
                         *state = LoginState::Open { busy: true };
                         self.events.push_back(Event::Line(*id, text.into()));
                     }
                 },
-                TypedByte::End => {
+                ByteEffect::End => {
                     echo.extend(b"\r\n");
                     *state = LoginState::Ending;
                 }

@@ -12,7 +12,7 @@ pub const REJECT: u8 = 1;
 const MAGIC: [u8; 4] = *b"9il\x01";
 /// Bytes of a [`SyncPayload`].
 const HELLO: usize = 12;
-/// Bytes of a [`AckPayload`] without ranges.
+/// Bytes of an [`AckPayload`] without ranges.
 const REPORT: usize = 14;
 /// Maximum number of ranges of one report.
 pub(super) const RANGES: usize = 32;
