@@ -24,13 +24,13 @@ pub(crate) struct GatheredSectors {
     /// Bytes of `loose`.
     loose_bytes: u64,
     /// Objects by first sector.
-    cut: BTreeMap<u64, CutObject>,
+    cut: BTreeMap<u64, PendingObject>,
     bytes: u64,
 }
 
 /// An object that is not durable.
 #[derive(Clone)]
-pub(crate) struct CutObject {
+pub(crate) struct PendingObject {
     pub object: SectorObject,
     /// Consecutive parts of its data.
     pub parts: Vec<Bytes>,
@@ -102,12 +102,12 @@ impl GatheredSectors {
             parts.push(data);
         }
         let object = SectorObject { id, first, count: (at - first) as u16 };
-        self.cut.insert(first, CutObject { object, parts });
+        self.cut.insert(first, PendingObject { object, parts });
         object
     }
 
     /// Returns an object that is not durable.
-    pub fn object(&self, first: u64) -> Option<&CutObject> {
+    pub fn object(&self, first: u64) -> Option<&PendingObject> {
         self.cut.get(&first)
     }
 

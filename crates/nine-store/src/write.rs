@@ -11,7 +11,7 @@ use bytes::Bytes;
 use nine_block::{Error, Kind, Result, SECTOR};
 
 use crate::format::{ObjectId, STORE, StoreHeader, claim, claim_name, claimant};
-use crate::gather::{CutObject, sectors_of};
+use crate::gather::{PendingObject, sectors_of};
 use crate::objects::{Condition, Fault, Got};
 use crate::store::{SECTORS_MAX, StoreShared, StoreState, WriterClaim, error};
 
@@ -171,7 +171,7 @@ impl StoreShared {
     }
 
     /// Puts an object, with retries.
-    async fn put(&self, cut: CutObject) {
+    async fn put(&self, cut: PendingObject) {
         let (first, name) = (cut.object.first, cut.object.name());
         let put = self.put_new(&name, &cut.parts, |got| is_same(got, &cut.parts)).await;
         let mut state = self.state();
