@@ -9,8 +9,8 @@ use core::future::{pending, poll_fn};
 use core::pin::pin;
 use core::task::Poll;
 
-use super::frame::{FrameReader, FrameWriter, ManyFrame};
-use super::table::ConversationsShared;
+use super::frame::{ConversationFrame, FrameReader, FrameWriter};
+use super::table::SharedConversations;
 use crate::block::Block;
 use crate::module::Fault;
 use crate::stream::Stream;
@@ -29,7 +29,7 @@ pub struct Driver {
 
 impl Driver {
     pub(super) fn new(
-        shared: Arc<ConversationsShared>,
+        shared: Arc<SharedConversations>,
         lower: Stream,
         listener: FrameReader,
         rest: Block,
@@ -76,13 +76,13 @@ impl Driver {
 /// Sends the reason of a failure. If there is no room, the other side only sees the end.
 pub(super) fn tell(lower: &Stream, why: &Fault) {
     let mut speech = FrameWriter::default();
-    speech.say(0, ManyFrame::End(Some(why.clone())));
+    speech.say(0, ConversationFrame::End(Some(why.clone())));
     let _ = lower.try_put(speech.chain());
 }
 
 /// Handles all received frames, until the lower stream ends.
 async fn read(
-    shared: &Arc<ConversationsShared>,
+    shared: &Arc<SharedConversations>,
     lower: &Stream,
     mut listener: FrameReader,
     mut block: Block,
@@ -105,7 +105,7 @@ async fn read(
 }
 
 /// Sends batches, until no conversation will send any more.
-async fn send(shared: &ConversationsShared, lower: &Stream) {
+async fn send(shared: &SharedConversations, lower: &Stream) {
     loop {
         for _ in 0..DRIVE_ROUNDS {
             let next = poll_fn(|_| match shared.turn() {
@@ -137,7 +137,7 @@ async fn pause() {
 }
 
 /// Ends all conversations when the driver's task is dropped.
-struct DriverGuard(Arc<ConversationsShared>);
+struct DriverGuard(Arc<SharedConversations>);
 
 impl Drop for DriverGuard {
     fn drop(&mut self) {

@@ -30,7 +30,7 @@ const CREDIT: u8 = 5;
 const END: u8 = 6;
 const CLOSE: u8 = 7;
 
-pub(super) enum ManyFrame {
+pub(super) enum ConversationFrame {
     Hello(HelloFrame),
     Open,
     /// A part of a message. The block's delimiter marks the last one.
@@ -57,28 +57,28 @@ pub(super) struct FrameWriter {
 }
 
 impl FrameWriter {
-    pub(super) fn say(&mut self, number: u32, frame: ManyFrame) {
+    pub(super) fn say(&mut self, number: u32, frame: ConversationFrame) {
         match frame {
-            ManyFrame::Hello(hello) => {
+            ConversationFrame::Hello(hello) => {
                 let side = u8::from(hello.side == Side::Dialer);
                 let [window, conversations] =
                     [&hello.window.to_le_bytes()[..], &hello.conversations.to_le_bytes()];
                 self.frame(number, HELLO, &[&[VERSION, side], window, conversations].concat());
             }
-            ManyFrame::Open => self.frame(number, OPEN, &[]),
-            ManyFrame::Data(mut block) => {
+            ConversationFrame::Open => self.frame(number, OPEN, &[]),
+            ConversationFrame::Data(mut block) => {
                 self.header(number, if block.delim { LAST } else { PART }, block.len());
                 block.delim = false;
                 self.chain.push(mem::take(&mut self.bytes).into());
                 self.chain.push(block);
             }
-            ManyFrame::Credit(more) => self.frame(number, CREDIT, &more.to_le_bytes()),
-            ManyFrame::End(None) => self.frame(number, END, &[]),
-            ManyFrame::End(Some(why)) => {
+            ConversationFrame::Credit(more) => self.frame(number, CREDIT, &more.to_le_bytes()),
+            ConversationFrame::End(None) => self.frame(number, END, &[]),
+            ConversationFrame::End(Some(why)) => {
                 let text = if why.0.is_empty() { "no reason was given" } else { &why.0 };
                 self.frame(number, END, &text.as_bytes()[..text.floor_char_boundary(REASON)]);
             }
-            ManyFrame::Close => self.frame(number, CLOSE, &[]),
+            ConversationFrame::Close => self.frame(number, CLOSE, &[]),
         }
     }
 
@@ -115,7 +115,7 @@ pub(super) struct FrameReader {
 impl FrameReader {
     /// Decodes the next frame from the front of `block`. Returns it with its conversation number. `None` if the block
     /// is used up.
-    pub(super) fn hear(&mut self, block: &mut Block) -> Result<Option<(u32, ManyFrame)>, Fault> {
+    pub(super) fn hear(&mut self, block: &mut Block) -> Result<Option<(u32, ConversationFrame)>, Fault> {
         let started = self.filled == HEADER;
         let n = (HEADER - self.filled).min(block.len());
         self.header[self.filled..self.filled + n].copy_from_slice(&block.data()[..n]);
@@ -159,23 +159,23 @@ impl FrameReader {
 }
 
 /// Decodes a frame. Its size is valid for its kind.
-fn decode(kind: u8, body: Vec<u8>) -> Result<ManyFrame, Fault> {
+fn decode(kind: u8, body: Vec<u8>) -> Result<ConversationFrame, Fault> {
     Ok(match (kind, &body[..]) {
-        (HELLO, &[VERSION, side @ (0 | 1), w0, w1, w2, w3, c0, c1]) => ManyFrame::Hello(HelloFrame {
+        (HELLO, &[VERSION, side @ (0 | 1), w0, w1, w2, w3, c0, c1]) => ConversationFrame::Hello(HelloFrame {
             side: if side == 1 { Side::Dialer } else { Side::Listener },
             window: u32::from_le_bytes([w0, w1, w2, w3]),
             conversations: u16::from_le_bytes([c0, c1]),
         }),
         (HELLO, _) => return Err(Fault::new("a hello of another version, or of no side")),
-        (OPEN, _) => ManyFrame::Open,
-        (CREDIT, &[a, b, c, d]) => ManyFrame::Credit(u32::from_le_bytes([a, b, c, d])),
-        (END, []) => ManyFrame::End(None),
-        (END, why) => ManyFrame::End(Some(Fault::new(String::from_utf8_lossy(why)))),
-        (CLOSE, _) => ManyFrame::Close,
+        (OPEN, _) => ConversationFrame::Open,
+        (CREDIT, &[a, b, c, d]) => ConversationFrame::Credit(u32::from_le_bytes([a, b, c, d])),
+        (END, []) => ConversationFrame::End(None),
+        (END, why) => ConversationFrame::End(Some(Fault::new(String::from_utf8_lossy(why)))),
+        (CLOSE, _) => ConversationFrame::Close,
         _ => {
             let mut block = Block::from(body);
             block.delim = kind == LAST;
-            ManyFrame::Data(block)
+            ConversationFrame::Data(block)
         }
     })
 }

@@ -19,8 +19,8 @@ use core::future::poll_fn;
 use core::task::Poll;
 
 pub use drive::Driver;
-use frame::{FrameReader, FrameWriter, HelloFrame, ManyFrame};
-use table::ConversationsShared;
+use frame::{ConversationFrame, FrameReader, FrameWriter, HelloFrame};
+use table::SharedConversations;
 
 use crate::block::Block;
 use crate::module::Fault;
@@ -62,9 +62,9 @@ impl Default for Limits {
 ///
 /// Concurrency: any number of tasks may open and accept.
 #[derive(Clone)]
-pub struct Many(Arc<ManyHandle>);
+pub struct Many(Arc<ConversationHandle>);
 
-struct ManyHandle(Arc<ConversationsShared>);
+struct ConversationHandle(Arc<SharedConversations>);
 
 /// Starts many conversations on `lower`: sends a hello and waits for that of the other side. Each conversation gets the
 /// modules, the clock and the limit of `make`, and a pool of its own. The caller must run the [`Driver`].
@@ -72,14 +72,14 @@ pub async fn many(lower: Stream, side: Side, limits: Limits, make: &Make) -> Res
     let window = limits.window.max(Limits::SMALLEST);
     let here = HelloFrame { side, window, conversations: limits.conversations };
     let mut speech = FrameWriter::default();
-    speech.say(0, ManyFrame::Hello(here));
+    speech.say(0, ConversationFrame::Hello(here));
     lower.put(speech.chain()).await?;
     let mut listener = FrameReader::default();
     match hello(&lower, &mut listener, side).await {
         Ok((there, rest)) => {
-            let shared = Arc::new(ConversationsShared::new(here, there, make.clone()));
+            let shared = Arc::new(SharedConversations::new(here, there, make.clone()));
             let driver = Driver::new(shared.clone(), lower, listener, rest);
-            Ok((Many(Arc::new(ManyHandle(shared))), driver))
+            Ok((Many(Arc::new(ConversationHandle(shared))), driver))
         }
         Err(why) => {
             drive::tell(&lower, &why);
@@ -96,14 +96,14 @@ async fn hello(lower: &Stream, listener: &mut FrameReader, side: Side) -> Result
         };
         return match listener.hear(&mut rest)? {
             None => continue,
-            Some((0, ManyFrame::Hello(there))) if there.side == side => {
+            Some((0, ConversationFrame::Hello(there))) if there.side == side => {
                 Err(Fault::new("both ends have dialled, or neither has"))
             }
-            Some((0, ManyFrame::Hello(there))) if there.window < Limits::SMALLEST => {
+            Some((0, ConversationFrame::Hello(there))) if there.window < Limits::SMALLEST => {
                 Err(Fault::new("the window of the other end is too small"))
             }
-            Some((0, ManyFrame::Hello(there))) => Ok((there, rest)),
-            Some((0, ManyFrame::End(Some(why)))) => Err(table::given_up(&why)),
+            Some((0, ConversationFrame::Hello(there))) => Ok((there, rest)),
+            Some((0, ConversationFrame::End(Some(why)))) => Err(table::given_up(&why)),
             Some(_) => Err(Fault::new("the first frame is no hello")),
         };
     }
@@ -142,7 +142,7 @@ impl Many {
     }
 }
 
-impl Drop for ManyHandle {
+impl Drop for ConversationHandle {
     fn drop(&mut self) {
         self.0.leave();
     }
@@ -150,7 +150,7 @@ impl Drop for ManyHandle {
 
 /// A task that waits to accept. Leaves the queue when dropped.
 struct AcceptWait<'m> {
-    shared: &'m ConversationsShared,
+    shared: &'m SharedConversations,
     ticket: QueueTicket,
 }
 

@@ -14,7 +14,7 @@ use core::mem;
 use core::task::{Poll, Waker};
 
 use super::Side;
-use super::frame::{FRAME, FrameWriter, HelloFrame, ManyFrame};
+use super::frame::{ConversationFrame, FRAME, FrameWriter, HelloFrame};
 use crate::block::{Block, Chain};
 use crate::lock::{Mutex, MutexGuard, lock};
 use crate::module::Fault;
@@ -31,7 +31,7 @@ const _: () = assert!(2 * size_of::<Block>() <= FRAME_COST as usize);
 /// The cost at which a batch ends. So a batch costs less than this plus one frame.
 const BATCH_COST: u32 = FRAME as u32;
 
-pub(super) struct ConversationsShared {
+pub(super) struct SharedConversations {
     table: Mutex<ConversationTable>,
     make: Make,
 }
@@ -111,7 +111,7 @@ pub(super) fn given_up(why: &Fault) -> Fault {
     Fault::new(format!("the other end has given up: {why}"))
 }
 
-impl ConversationsShared {
+impl SharedConversations {
     pub(super) fn new(here: HelloFrame, there: HelloFrame, make: Make) -> Self {
         let (ours, theirs) = if here.side == Side::Dialer { (1, 2) } else { (2, 1) };
         let table = ConversationTable {
@@ -195,10 +195,10 @@ impl ConversationsShared {
     }
 
     /// Handles a received frame. An error is a violation by the other side, and ends the lower stream.
-    pub(super) fn hear(self: &Arc<Self>, number: u32, frame: ManyFrame) -> Result<(), Fault> {
+    pub(super) fn hear(self: &Arc<Self>, number: u32, frame: ConversationFrame) -> Result<(), Fault> {
         match (number, frame) {
-            (0, ManyFrame::End(Some(why))) => Err(given_up(&why)),
-            (_, ManyFrame::Open) => self.hear_open(number),
+            (0, ConversationFrame::End(Some(why))) => Err(given_up(&why)),
+            (_, ConversationFrame::Open) => self.hear_open(number),
             (_, frame) => self.hear_of(number, frame),
         }
     }
@@ -225,7 +225,7 @@ impl ConversationsShared {
         Ok(())
     }
 
-    fn hear_of(&self, number: u32, frame: ManyFrame) -> Result<(), Fault> {
+    fn hear_of(&self, number: u32, frame: ConversationFrame) -> Result<(), Fault> {
         let mut table = self.lock();
         let most = table.there.window;
         let Some(entry) = table.entries.get_mut(&number) else {
@@ -234,24 +234,24 @@ impl ConversationsShared {
         let wrong = |what: &str| Err(Fault::new(format!("conversation {number}: {what}")));
         let mut ended = None;
         match frame {
-            ManyFrame::Data(block) if entry.heard == SideProgress::Open => {
+            ConversationFrame::Data(block) if entry.heard == SideProgress::Open => {
                 let Some(window) = entry.window.checked_sub(cost(block.len())) else {
                     return wrong("more has come than its window");
                 };
                 entry.window = window;
                 entry.inbox.force(block.into());
             }
-            ManyFrame::Credit(more) if entry.heard < SideProgress::Reset => {
+            ConversationFrame::Credit(more) if entry.heard < SideProgress::Reset => {
                 match entry.credit.checked_add(more) {
                     Some(credit) if more > 0 && credit <= most => entry.credit = credit,
                     _ => return wrong("a credit of nothing, or beyond the window"),
                 }
             }
-            ManyFrame::End(None) if entry.heard == SideProgress::Open => {
+            ConversationFrame::End(None) if entry.heard == SideProgress::Open => {
                 entry.heard = SideProgress::End;
                 entry.end = Some(None);
             }
-            ManyFrame::End(Some(why)) if entry.heard < SideProgress::Reset => {
+            ConversationFrame::End(Some(why)) if entry.heard < SideProgress::Reset => {
                 if entry.heard == SideProgress::Open {
                     entry.end = Some(Some(why.clone()));
                 }
@@ -259,15 +259,15 @@ impl ConversationsShared {
                 ended = Some(Some(why));
             }
             // If this side has reset or closed the conversation, the other one need not send an end.
-            ManyFrame::Close
+            ConversationFrame::Close
                 if entry.heard < SideProgress::Close
                     && (entry.heard > SideProgress::Open || entry.said >= SideProgress::Reset) =>
             {
                 entry.heard = SideProgress::Close;
                 ended = Some(None);
             }
-            ManyFrame::Data(_) => return wrong("data behind its end"),
-            ManyFrame::Close => return wrong("closed in the middle, or twice"),
+            ConversationFrame::Data(_) => return wrong("data behind its end"),
+            ConversationFrame::Close => return wrong("closed in the middle, or twice"),
             _ => return wrong("a frame that has no place here"),
         }
         let down = ended.and_then(|why| Some((entry.down.upgrade()?, why)));
@@ -489,13 +489,13 @@ impl TableEntry {
     fn speak(&mut self, number: u32, half: u32, speech: &mut FrameWriter) -> Option<Queue> {
         let mut say = |frame| speech.say(number, frame);
         if self.said == SideProgress::Nothing {
-            say(ManyFrame::Open);
+            say(ConversationFrame::Open);
             self.said = SideProgress::Open;
         }
         let is_reset = self.heard >= SideProgress::Reset || matches!(self.finished, Some(Some(_)));
         let dropped = is_reset.then(|| mem::replace(&mut self.outbox, Queue::new(Limit::ONE)));
         if self.heard == SideProgress::Open && self.said < SideProgress::Reset && self.taken >= half {
-            say(ManyFrame::Credit(self.taken));
+            say(ConversationFrame::Credit(self.taken));
             self.window += mem::take(&mut self.taken);
         }
         let mut spent = 0;
@@ -503,16 +503,16 @@ impl TableEntry {
             && let Some(block) = self.part()
         {
             spent += cost(block.len());
-            say(ManyFrame::Data(block));
+            say(ConversationFrame::Data(block));
         }
         match &self.finished {
             _ if self.heard >= SideProgress::Reset => {}
             Some(Some(why)) if self.said < SideProgress::Reset => {
-                say(ManyFrame::End(Some(why.clone())));
+                say(ConversationFrame::End(Some(why.clone())));
                 self.said = SideProgress::Reset;
             }
             Some(None) if self.said == SideProgress::Open && self.outbox.is_empty() => {
-                say(ManyFrame::End(None));
+                say(ConversationFrame::End(None));
                 self.said = SideProgress::End;
             }
             _ => {}
@@ -521,7 +521,7 @@ impl TableEntry {
             && self.said < SideProgress::Close
             && (self.said >= SideProgress::End || self.heard >= SideProgress::Reset)
         {
-            say(ManyFrame::Close);
+            say(ConversationFrame::Close);
             self.said = SideProgress::Close;
         }
         dropped
@@ -552,7 +552,7 @@ impl TableEntry {
 /// The receiving end of a conversation: its queue. A hangup is reported to the other side.
 struct ConversationInput {
     to: StoreEnd,
-    shared: Weak<ConversationsShared>,
+    shared: Weak<SharedConversations>,
     number: u32,
 }
 
@@ -580,7 +580,7 @@ impl DirectionEnd for ConversationInput {
 
 /// The sending end of a conversation.
 struct ConversationOutput {
-    shared: Weak<ConversationsShared>,
+    shared: Weak<SharedConversations>,
     number: u32,
 }
 
@@ -640,7 +640,7 @@ impl Drop for ConversationOutput {
 
 /// Wakes the driver when a stream may accept more.
 struct RoomWaker {
-    shared: Weak<ConversationsShared>,
+    shared: Weak<SharedConversations>,
     number: u32,
 }
 
