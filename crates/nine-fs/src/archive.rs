@@ -24,7 +24,7 @@ use nine_io::server::xattr::XattrLimit;
 use nine_proto::{Errno, Error, Result, Time};
 
 use crate::cw::{
-    BlockTag, CommitChanges, CommitFields, CreateOptions, Cw, NewestSuper, WaitingDump, WormLabel,
+    BlockTag, CommitChanges, CommitFields, CreateOptions, Cw, NewestSuperblock, WaitingDump, WormLabel,
 };
 use crate::date::LocalZone;
 use crate::dump::{self, LoadedDump};
@@ -116,7 +116,7 @@ pub(crate) struct ArchiveState {
     pub(crate) dumps: BTreeMap<u32, LoadedDump>,
     /// The dumps that are not on w yet, oldest first.
     pub(crate) waiting: Vec<WaitingDump>,
-    pub(crate) newest: NewestSuper,
+    pub(crate) newest: NewestSuperblock,
     pub(crate) next_worm: u64,
     /// For the next commit.
     pub(crate) forward: Vec<crate::cw::CopiedBlock>,

@@ -284,7 +284,7 @@ const REMEMBERED: usize = MINUTES_OF_DAY as usize;
 /// - At the start a dump is due at once if the last scheduled time is later than the last dump, whoever asked for that.
 ///   A last dump in the future prevents that, but suppresses only its own scheduled time.
 #[derive(Debug)]
-pub(crate) struct DueClock {
+pub(crate) struct DumpScheduler {
     schedule: DumpSchedule,
     zone: LocalZone,
     /// The next scheduled time.
@@ -295,7 +295,7 @@ pub(crate) struct DueClock {
     fired: VecDeque<i64>,
 }
 
-impl DueClock {
+impl DumpScheduler {
     /// Creates it. `last_dump` is the time of the last dump, or else of the creation of the file system; without it no
     /// dump counts as missed.
     pub(crate) fn new(schedule: DumpSchedule, zone: LocalZone, now: i64, last_dump: Option<i64>) -> Self {
@@ -584,7 +584,7 @@ mod tests {
     }
 
     /// Ticks at these times, and returns those at which a dump was due.
-    fn run(due: &mut DueClock, looks: impl IntoIterator<Item = i64>) -> Vec<i64> {
+    fn run(due: &mut DumpScheduler, looks: impl IntoIterator<Item = i64>) -> Vec<i64> {
         looks.into_iter().filter(|now| due.tick(*now)).collect()
     }
 
@@ -605,7 +605,7 @@ mod tests {
             for text in ["05:00", "02:30"] {
                 let zone = zone(name);
                 let (from, to) = (at("2010-01-01T00:00", &zone), at("2022-01-01T00:00", &zone));
-                let mut due = DueClock::new(schedule(text), zone.clone(), from, Some(from));
+                let mut due = DumpScheduler::new(schedule(text), zone.clone(), from, Some(from));
                 let fired = run(&mut due, (from..to).step_by(3600));
                 let days: Vec<Date> = fired.iter().map(|at| zone.date(*at)).collect();
                 let skipped = "2011-12-30".parse().unwrap();
@@ -620,7 +620,7 @@ mod tests {
     fn what_was_missed_is_made_up_for_once() {
         let zone = zone("Europe/Berlin");
         let at = |wall| at(wall, &zone);
-        let new = |last| DueClock::new(schedule("05:00"), zone.clone(), at("2026-07-10T09:00"), last);
+        let new = |last| DumpScheduler::new(schedule("05:00"), zone.clone(), at("2026-07-10T09:00"), last);
         let day = || minutes(at("2026-07-10T09:00"), at("2026-07-11T09:00"));
         let tomorrow = at("2026-07-11T05:00");
         // Down for four days.
@@ -654,7 +654,7 @@ mod tests {
                 [("05:00", 24 * HOUR), ("every 15m", HOUR / 4), ("every 1m", 60), ("05:00,17:30", 0)]
             {
                 let (from, turn) = (at("2026-07-09T04:00"), at("2026-07-10T05:00") + 30);
-                let mut due = DueClock::new(schedule(text), zone.clone(), from, Some(from));
+                let mut due = DumpScheduler::new(schedule(text), zone.clone(), from, Some(from));
                 let before = run(&mut due, (from..=turn).step_by(30));
                 assert_eq!(before.last(), Some(&(turn - 30)));
                 let after = run(&mut due, (turn - back..turn + 26 * HOUR).step_by(10));
@@ -670,7 +670,7 @@ mod tests {
         let zone = zone("Europe/Berlin");
         let at = |wall| at(wall, &zone);
         let (now, last) = (at("2026-07-09T09:00"), at("2026-07-10T05:00") + 7);
-        let mut due = DueClock::new(schedule("05:00"), zone.clone(), now, Some(last));
+        let mut due = DumpScheduler::new(schedule("05:00"), zone.clone(), now, Some(last));
         assert_eq!(run(&mut due, minutes(now, now + 2 * SECONDS_OF_DAY)), [at("2026-07-11T05:00")]);
     }
 
@@ -680,7 +680,7 @@ mod tests {
         let at = |wall| at(wall, &zone);
         for text in ["05:00", "every 15m"] {
             let now = at("2026-07-10T05:00") + 30;
-            let mut due = DueClock::new(schedule(text), zone.clone(), now - 60, Some(now - 60));
+            let mut due = DumpScheduler::new(schedule(text), zone.clone(), now - 60, Some(now - 60));
             let far = at("2099-03-04T12:34");
             assert_eq!(run(&mut due, [now, far, far + 30, far + 60]), [now, far]);
             // Back, and a little farther: today's dump is not due again, and the next one is.
@@ -691,7 +691,7 @@ mod tests {
         }
         // Five days ahead and back: the dumps that were due then are due again.
         let from = at("2026-07-10T12:00");
-        let mut due = DueClock::new(schedule("05:00"), zone.clone(), from, Some(from));
+        let mut due = DumpScheduler::new(schedule("05:00"), zone.clone(), from, Some(from));
         assert_eq!(run(&mut due, minutes(from, from + 5 * SECONDS_OF_DAY)).len(), 5);
         let back = run(&mut due, minutes(from, from + 5 * SECONDS_OF_DAY));
         assert!(back[0] <= at("2026-07-12T05:00") && back.len() >= 4, "{back:?}");
@@ -703,7 +703,7 @@ mod tests {
         let now = utc("2026-07-10T10:00:00Z");
         for ahead in (1..200).step_by(3) {
             for text in ["05:00", "every 2h", "every 15m"] {
-                let mut due = DueClock::new(schedule(text), zone.clone(), now, Some(now));
+                let mut due = DumpScheduler::new(schedule(text), zone.clone(), now, Some(now));
                 run(&mut due, [now + 60, now + ahead * HOUR, now + ahead * HOUR + 60]);
                 let first = run(&mut due, minutes(now + 120, now + 3 * SECONDS_OF_DAY))[0];
                 let schedule = schedule(text);
@@ -718,10 +718,10 @@ mod tests {
         let zone = zone("Europe/Berlin");
         let now = at("2026-07-10T10:00", &zone);
         for step in [60, HOUR, SECONDS_OF_DAY, 40 * SECONDS_OF_DAY, 70 * 365 * SECONDS_OF_DAY] {
-            let mut due = DueClock::new(schedule("every 15m"), zone.clone(), now, Some(now));
+            let mut due = DumpScheduler::new(schedule("every 15m"), zone.clone(), now, Some(now));
             assert_eq!(run(&mut due, [now, now + step, now + step + 1]).len(), usize::from(step > 60));
         }
-        let mut due = DueClock::new(DumpSchedule::Off, zone, now, Some(0));
+        let mut due = DumpScheduler::new(DumpSchedule::Off, zone, now, Some(0));
         assert_eq!(run(&mut due, [now, now + SECONDS_OF_DAY]), [0; 0]);
         assert_eq!(due.next(now), None);
     }
@@ -731,7 +731,7 @@ mod tests {
         for name in ["Europe/Berlin", "Pacific/Apia", "UTC"] {
             for text in ["05:00", "every 1m", "off"] {
                 for now in [i64::MIN, EARLIEST, 0, Timestamp::MAX.as_second(), i64::MAX] {
-                    let mut due = DueClock::new(schedule(text), zone(name), now, Some(0));
+                    let mut due = DumpScheduler::new(schedule(text), zone(name), now, Some(0));
                     run(
                         &mut due,
                         [i64::MAX, 0, i64::MIN, i64::MAX, utc("9999-12-30T21:59:59Z"), 1, EARLIEST],

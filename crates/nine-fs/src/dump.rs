@@ -14,8 +14,8 @@ use nine_block::{Error as Wrong, Kind};
 use nine_proto::{Errno, Error, Result, Time};
 
 use crate::archive::{Archive, ArchiveState as Whole, errno};
-use crate::cw::{self, DumpName, DumpSuper, NewestSuper, SegmentWriter, WAITING_MAX, WaitingDump};
-use crate::date::{CalendarDay, DueClock, DumpSchedule};
+use crate::cw::{self, DumpName, DumpSuperblock, NewestSuperblock, SegmentWriter, WAITING_MAX, WaitingDump};
+use crate::date::{CalendarDay, DumpSchedule, DumpScheduler};
 use crate::fs::{FsResult, OperationStop};
 use crate::item::{DecodedKey, DumpRecord, FileExtent, ItemKey};
 use crate::jobs::yield_now;
@@ -77,7 +77,7 @@ pub(crate) struct CopyState {
     pub(crate) is_off: bool,
     /// An automatic dump is being taken.
     marking: bool,
-    due: Option<DueClock>,
+    due: Option<DumpScheduler>,
 }
 
 impl CopyState {
@@ -296,7 +296,7 @@ impl Archive {
         let last = self.state().dumps.values().next_back().map(|dump| dump.record.time.sec);
         // A dump with a time in the future must not delay the next one.
         let last = last.unwrap_or(self.0.label.made.sec).min(now);
-        let due = DueClock::new(schedule, self.0.zone.clone(), now, Some(last));
+        let due = DumpScheduler::new(schedule, self.0.zone.clone(), now, Some(last));
         self.state().dumper.due = Some(due);
         Ok(())
     }
@@ -499,7 +499,8 @@ impl Archive {
         {
             let state = &mut *self.state();
             state.waiting.remove(0);
-            state.newest = NewestSuper { at: first, generation: it.generation, blocks: it.blocks as u32 };
+            state.newest =
+                NewestSuperblock { at: first, generation: it.generation, blocks: it.blocks as u32 };
             state.newest_epoch = it.epoch;
             if !cw.in_place() {
                 state.next_worm = state.next_worm.max(it.next);
@@ -521,12 +522,12 @@ impl Archive {
         waiting: WaitingDump,
         before: (u64, u32),
         segment: &mut SegmentWriter,
-    ) -> nine_block::Result<Option<DumpSuper>> {
+    ) -> nine_block::Result<Option<DumpSuperblock>> {
         let Some(root) = self.copy_tree(waiting.root, segment).await? else { return Ok(None) };
         self.forward(segment).await?;
         let WaitingDump { generation, time, date, next_inode, .. } = waiting;
         let epoch = self.0.epoch;
-        let it = DumpSuper {
+        let it = DumpSuperblock {
             generation,
             root,
             time,

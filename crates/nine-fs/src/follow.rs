@@ -10,7 +10,7 @@ use std::time::Duration;
 use nine_block::{Device, Error as Wrong, Kind, Ram, ReadOnly};
 
 use crate::archive::{Archive, Settings};
-use crate::cw::{Cw, NewestSuper, RecoverOptions};
+use crate::cw::{Cw, NewestSuperblock, RecoverOptions};
 use crate::dump::LoadedDump;
 use crate::jobs::Driver;
 use crate::recover::record_of;
@@ -101,7 +101,7 @@ impl Archive {
             return Ok(());
         }
         for (at, it) in worm.chain(next, after).await?.dumps {
-            let newest = NewestSuper { at, generation: it.generation, blocks: it.blocks as u32 };
+            let newest = NewestSuperblock { at, generation: it.generation, blocks: it.blocks as u32 };
             cw.followed(newest, &it);
             let state = &mut *self.state();
             (state.newest, state.next_worm, state.newest_epoch) = (newest, it.next, it.epoch);

@@ -8,7 +8,7 @@ use nine_block::{Bits, Device, Error as Wrong, Kind};
 use nine_proto::{Result, Time};
 
 use crate::archive::{Archive, ArchiveState, Settings};
-use crate::cw::{Copied, Cw, DumpChain, DumpName, DumpSuper, RecoverOptions, WormLabel, copy_worm};
+use crate::cw::{Copied, Cw, DumpChain, DumpName, DumpSuperblock, RecoverOptions, WormLabel, copy_worm};
 use crate::date::{CalendarDay, parse_dump_name};
 use crate::dump::{LoadedDump, NodeCopy};
 use crate::fs::FsResult;
@@ -204,7 +204,7 @@ impl ArchiveState {
 }
 
 /// Returns the tree's record of a dump, from its superblock.
-pub(crate) fn record_of(at: u64, it: &DumpSuper) -> DumpRecord {
+pub(crate) fn record_of(at: u64, it: &DumpSuperblock) -> DumpRecord {
     let DumpName { year, month, day, number } = it.date;
     DumpRecord {
         root: it.root,

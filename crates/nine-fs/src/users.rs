@@ -48,13 +48,13 @@ const FORMS: &str =
 #[derive(Clone, Debug)]
 pub(crate) struct UserTable {
     /// In the order of the lines.
-    list: Vec<TableUser>,
+    list: Vec<UserRecord>,
     ids: HashMap<u32, usize>,
     names: HashMap<Box<str>, usize>,
 }
 
 #[derive(Clone, Debug)]
-struct TableUser {
+struct UserRecord {
     id: u32,
     name: Box<str>,
     leader: Option<u32>,
@@ -130,7 +130,7 @@ impl UserTable {
         Ok(self.line(i))
     }
 
-    fn find(&self, id: u32) -> Option<&TableUser> {
+    fn find(&self, id: u32) -> Option<&UserRecord> {
         self.ids.get(&id).map(|i| &self.list[*i])
     }
 
@@ -185,7 +185,7 @@ impl UserTable {
         }
         self.ids.insert(id, self.list.len());
         self.names.insert(name.into(), self.list.len());
-        self.list.push(TableUser { id, name: name.into(), leader, members: Vec::new() });
+        self.list.push(UserRecord { id, name: name.into(), leader, members: Vec::new() });
         Ok(())
     }
 
@@ -238,7 +238,7 @@ impl UserTable {
 
     /// Formats a line of the text.
     fn line(&self, i: usize) -> String {
-        let TableUser { id, name, leader, members } = &self.list[i];
+        let UserRecord { id, name, leader, members } = &self.list[i];
         let leader = leader.map(|id| self.user(id)).unwrap_or_default();
         let members: Vec<String> = members.iter().map(|id| self.user(*id)).collect();
         format!("{}:{name}:{leader}:{}", TextId(*id), members.join(","))

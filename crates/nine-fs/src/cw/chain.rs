@@ -6,7 +6,7 @@ use bytes::Bytes;
 use nine_block::{Device, Error, Kind as Wrong, Proof, SECTOR};
 
 use super::Result;
-use super::layout::{DumpSuper, LABELS, WormLabel};
+use super::layout::{DumpSuperblock, LABELS, WormLabel};
 use super::tag::{BlockKind, BlockTag, FsIdentity};
 
 /// The search ends after this number of consecutive blocks that are not of this archive. The gap that unwritable blocks
@@ -29,7 +29,7 @@ pub(crate) struct LabeledWorm<'a> {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DumpChain {
     /// Superblocks with the w-addresses of their first copies, oldest first.
-    pub(crate) dumps: Vec<(u64, DumpSuper)>,
+    pub(crate) dumps: Vec<(u64, DumpSuperblock)>,
     /// The end of all written blocks, including those of dumps that were never completed.
     pub(crate) behind: u64,
     /// The largest generation of all these blocks.
@@ -49,7 +49,7 @@ impl<'a> LabeledWorm<'a> {
     }
 
     /// Reads the superblock at `at`.
-    pub(crate) async fn superblock(&self, at: u64) -> Result<DumpSuper> {
+    pub(crate) async fn superblock(&self, at: u64) -> Result<DumpSuperblock> {
         let wrong = |text: &str| Error::new(Wrong::Failed, format!("block {at:#x}: {text}"));
         let identity = self.identity;
         let proof = Proof::new(self.per, move |_, block| {
@@ -60,7 +60,7 @@ impl<'a> LabeledWorm<'a> {
         if tag.kind != BlockKind::Super || tag.at != at {
             return Err(wrong("it is no superblock"));
         }
-        DumpSuper::decode(&block).map_err(|text| wrong(&text))
+        DumpSuperblock::decode(&block).map_err(|text| wrong(&text))
     }
 
     /// Follows the chain from `from` on, and returns the superblocks of generations after `after`.
@@ -104,7 +104,7 @@ impl<'a> LabeledWorm<'a> {
     }
 
     /// Searches for the next superblock block by block. It may be the last copy if the first cannot be read.
-    async fn look(&self, chain: &mut DumpChain, last: u32) -> Result<Option<(u64, DumpSuper)>> {
+    async fn look(&self, chain: &mut DumpChain, last: u32) -> Result<Option<(u64, DumpSuperblock)>> {
         let end = self.w.shape().sectors / self.per;
         let (mut at, mut nothing) = (chain.behind, 0);
         while at < end && nothing < LOOK {
@@ -117,7 +117,7 @@ impl<'a> LabeledWorm<'a> {
                 };
                 nothing = 0;
                 if tag.kind == BlockKind::Super
-                    && let Ok(it) = DumpSuper::decode(&block)
+                    && let Ok(it) = DumpSuperblock::decode(&block)
                     && it.generation > last
                 {
                     let first = if it.next == at + 1 { it.next.saturating_sub(it.blocks) } else { at };

@@ -4,7 +4,7 @@ use super::layout::JournalRecord;
 use super::layout::{ROWS, is_sector, seal_sector};
 use super::tag::sum;
 use super::{
-    BlockTag, CacheHeader, CacheLayout, DumpSuper, RowLocation, TAG, TableRow, WormLabel, get32, get64,
+    BlockTag, CacheHeader, CacheLayout, DumpSuperblock, RowLocation, TAG, TableRow, WormLabel, get32, get64,
     put32, put64,
 };
 
@@ -40,10 +40,10 @@ pub(crate) fn formats(data: &[u8]) {
             label.encode(&mut again);
             assert_eq!(WormLabel::decode(&again).map(|again| again.block), Ok(label.block));
         }
-        if let Ok(it) = DumpSuper::decode(&block) {
+        if let Ok(it) = DumpSuperblock::decode(&block) {
             let mut again = vec![0; 8192];
             it.encode(&mut again);
-            assert_eq!(DumpSuper::decode(&again), Ok(it));
+            assert_eq!(DumpSuperblock::decode(&again), Ok(it));
         }
     }
     let end = block.len() - TAG;

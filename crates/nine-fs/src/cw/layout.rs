@@ -58,7 +58,7 @@ pub(crate) struct WaitingDump {
 
 /// The newest superblock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct NewestSuper {
+pub(crate) struct NewestSuperblock {
     /// Its w-address; 0: there is none.
     pub(crate) at: u64,
     pub(crate) generation: u32,
@@ -73,7 +73,7 @@ pub(crate) struct CommitFields {
     pub(crate) root: BlockPtr,
     pub(crate) next_inode: u64,
     pub(crate) next_worm: u64,
-    pub(crate) newest: NewestSuper,
+    pub(crate) newest: NewestSuperblock,
     pub(crate) blocks: u64,
     pub(crate) waiting: Vec<WaitingDump>,
 }
@@ -151,7 +151,7 @@ impl CommitFields {
             root: get_ptr(bytes, 8),
             next_inode: get64(bytes, 24),
             next_worm: get64(bytes, 32),
-            newest: NewestSuper {
+            newest: NewestSuperblock {
                 at: get64(bytes, 40),
                 generation: get32(bytes, 48),
                 blocks: get32(bytes, 52),
@@ -667,7 +667,7 @@ impl WormLabel {
 
 /// A superblock: the description of a dump on w.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct DumpSuper {
+pub(crate) struct DumpSuperblock {
     pub(crate) generation: u32,
     pub(crate) root: BlockPtr,
     pub(crate) time: Time,
@@ -687,12 +687,12 @@ pub(crate) struct DumpSuper {
 
 impl WaitingDump {
     /// Returns whether this superblock is that of the waiting dump.
-    pub(crate) fn became(&self, it: &DumpSuper) -> bool {
+    pub(crate) fn became(&self, it: &DumpSuperblock) -> bool {
         (it.generation, it.time) == (self.generation, self.time)
     }
 }
 
-impl DumpSuper {
+impl DumpSuperblock {
     /// Encodes it into the content of a block.
     pub(crate) fn encode(&self, bytes: &mut [u8]) {
         bytes[..8].copy_from_slice(SUPER);
@@ -748,7 +748,7 @@ mod tests {
             root,
             next_inode: 77,
             next_worm: 99,
-            newest: NewestSuper { at: 2, generation: 3, blocks: 9 },
+            newest: NewestSuperblock { at: 2, generation: 3, blocks: 9 },
             blocks: 1000,
             waiting,
         }

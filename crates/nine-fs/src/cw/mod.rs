@@ -50,8 +50,8 @@ pub(crate) use copyworm::copy as copy_worm;
 pub(crate) use hold::CommitSnapshot;
 pub(crate) use in_place::follows;
 pub(crate) use layout::{
-    CacheHeader, CacheLayout, CommitFields, DumpName, DumpSuper, NewestSuper, WAITING_MAX, WaitingDump,
-    WormLabel,
+    CacheHeader, CacheLayout, CommitFields, DumpName, DumpSuperblock, NewestSuperblock, WAITING_MAX,
+    WaitingDump, WormLabel,
 };
 pub(crate) use layout::{RowLocation, TableRow};
 pub(crate) use mend::RowRepair;
@@ -260,7 +260,7 @@ impl Cw {
     }
 
     /// Follows a dump that another server has written: reads go to this dump from now on.
-    pub(crate) fn followed(&self, newest: NewestSuper, it: &DumpSuper) {
+    pub(crate) fn followed(&self, newest: NewestSuperblock, it: &DumpSuperblock) {
         let fields = &mut self.state().header.fields;
         (fields.newest, fields.next_worm, fields.root) = (newest, it.next, it.root);
         fields.next_inode = fields.next_inode.max(it.next_inode);

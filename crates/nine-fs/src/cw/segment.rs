@@ -12,7 +12,7 @@ use bytes::{Bytes, BytesMut};
 use nine_block::{Error, Kind as Wrong};
 
 use super::commit::CopiedBlock;
-use super::layout::DumpSuper;
+use super::layout::DumpSuperblock;
 use super::tag::{BlockKind, BlockTag};
 use super::{Cw, Result};
 use crate::jobs::yield_now;
@@ -201,14 +201,14 @@ impl SegmentWriter {
 
     /// Completes the segment: writes the superblock into its last and its first block. One of the two writes must
     /// succeed. Returns the superblock, with the start of the next segment.
-    pub(crate) async fn seal(&mut self, it: DumpSuper) -> Result<DumpSuper> {
+    pub(crate) async fn seal(&mut self, it: DumpSuperblock) -> Result<DumpSuperblock> {
         self.write().await?;
         self.cw.0.w.flush().await?;
         let (next, blocks) = match self.cw.in_place() {
             true => (self.next, self.blocks + 2),
             false => (self.next + 1, self.next + 1 - self.first),
         };
-        let it = DumpSuper { next, blocks, behind: self.cw.behind(), ..it };
+        let it = DumpSuperblock { next, blocks, behind: self.cw.behind(), ..it };
         let mut written = Err(Error::new(Wrong::Failed, "there was no superblock to write"));
         for at in [self.cw.second(self.first, blocks), self.first] {
             let mut block = vec![0; self.cw.block()];

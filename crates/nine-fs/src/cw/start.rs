@@ -13,8 +13,8 @@ use super::chain::{DumpChain, LabeledWorm};
 use super::commit::WriteWindow;
 use super::copies::{ReadCopy, ReadCopyTable};
 use super::layout::{
-    CacheHeader, CacheLayout, CommitFields, DumpSuper, HEADER, JournalRecord, LABELS, NewestSuper, ROWS,
-    RowLocation, TableRow, WAITING_MAX, WormLabel, is_sector,
+    CacheHeader, CacheLayout, CommitFields, DumpSuperblock, HEADER, JournalRecord, LABELS, NewestSuperblock,
+    ROWS, RowLocation, TableRow, WAITING_MAX, WormLabel, is_sector,
 };
 use super::room::FreeNumbers;
 use super::rows::{self, RowPages};
@@ -156,7 +156,7 @@ impl Cw {
         c: Arc<dyn Device>,
         w: Arc<dyn Device>,
         how: &RecoverOptions,
-    ) -> Result<(Self, DumpSuper, DumpChain)> {
+    ) -> Result<(Self, DumpSuperblock, DumpChain)> {
         let label = Self::label(&*w).await?;
         let is_in_place = c.shape().sectors == 0;
         let c = in_place::cache(c, &w, &label)?;
@@ -189,7 +189,7 @@ impl Cw {
             root: it.root,
             next_inode: found.map(|it| it.next_inode).max().unwrap_or_default(),
             next_worm: chain.behind,
-            newest: NewestSuper { at, generation: newest.generation, blocks: newest.blocks as u32 },
+            newest: NewestSuperblock { at, generation: newest.generation, blocks: newest.blocks as u32 },
             ..CommitFields::default()
         };
         let fastworm = match how.fastworm {
@@ -509,7 +509,7 @@ impl Cw {
             );
             return Err(bad(text).of(self.0.w.name()));
         }
-        let NewestSuper { at, generation, blocks } = fields.newest;
+        let NewestSuperblock { at, generation, blocks } = fields.newest;
         let next = match at {
             0 => self.0.first,
             at => match self.superblock_of(at, blocks).await {
@@ -551,7 +551,7 @@ impl Cw {
     }
 
     /// Reads the superblock of a segment with this number of blocks: the first copy, or else the last.
-    pub(crate) async fn superblock_of(&self, first: u64, blocks: u32) -> Result<DumpSuper> {
+    pub(crate) async fn superblock_of(&self, first: u64, blocks: u32) -> Result<DumpSuperblock> {
         match self.superblock(first).await {
             Ok(it) => Ok(it),
             Err(error) => {
@@ -562,7 +562,7 @@ impl Cw {
     }
 
     /// Reads the superblock at this w-address.
-    pub(crate) async fn superblock(&self, at: u64) -> Result<DumpSuper> {
+    pub(crate) async fn superblock(&self, at: u64) -> Result<DumpSuperblock> {
         self.worm().superblock(at).await
     }
 

@@ -1,6 +1,6 @@
 //! Files and directories: operations of clients, each as one change of the tree.
 //!
-//! In: inodes, names, offsets, bytes, the time. Out: results; or a [`OperationStop`], which names the blocks to fetch
+//! In: inodes, names, offsets, bytes, the time. Out: results; or an [`OperationStop`], which names the blocks to fetch
 //! first, or says that there is no room. Then nothing was changed, and the same operation can be tried again.
 //!
 //! Always holds: an operation is done completely or not at all, and so is its commit. Before its first change all

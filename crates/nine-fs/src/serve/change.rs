@@ -7,7 +7,7 @@ use nine_io::server::xattr::{XATTR_CREATE, XATTR_REPLACE, XattrInput};
 use nine_io::server::{Reply, Request};
 use nine_proto::{Errno, Make, NOGID, Op as Asked, OpenFlags, Perm, Qid, RenameMode, SetAttr, TimeSet, mode};
 
-use super::node::{ArchiveNode, NewXattr, OpenedFile, TreeFile, TreeView};
+use super::node::{ArchiveNode, OpenedFile, PendingXattr, TreeFile, TreeView};
 use crate::archive::{Archive, ArchiveState, errno};
 use crate::fs::{ArchiveFs, FsResult, NewAcls, OperationStop, TARGET_MAX};
 use crate::item::{APPEND, InodeAttributes};
@@ -110,7 +110,7 @@ impl Archive {
                     Some(_) => {}
                     None => person.may(&state.fs, (root, file.ino), &it, WRITE)?,
                 }
-                Ok(Reply::Moved(Arc::new(ArchiveNode::NewXattr(NewXattr::new(file, input)))))
+                Ok(Reply::Moved(Arc::new(ArchiveNode::PendingXattr(PendingXattr::new(file, input)))))
             }
             _ => Err(Errno::EBADF.into()),
         }
@@ -378,7 +378,7 @@ impl Archive {
         &self,
         req: &Request,
         state: &mut ArchiveState,
-        new: &NewXattr,
+        new: &PendingXattr,
     ) -> FsResult<Reply> {
         self.is_well(state)?;
         let (name, flags, value) = (new.input.name(), new.input.flags(), new.input.value()?);

@@ -146,14 +146,14 @@ impl Archive {
                 let to = from.saturating_add(count as usize).min(value.len());
                 return Ok(Reply::Read(Payload::Bytes(value.slice(from..to))));
             }
-            (ArchiveNode::NewXattr(new), Asked::Write { offset, data }) => {
+            (ArchiveNode::PendingXattr(new), Asked::Write { offset, data }) => {
                 return Ok(Reply::Wrote(new.input.write(*offset, data)?));
             }
-            (ArchiveNode::NewXattr(new), Asked::Clunk) => return self.store_xattr(req, state, new),
-            (ArchiveNode::Xattr(_) | ArchiveNode::NewXattr(_), Asked::Clunk | Asked::Remove) => {
+            (ArchiveNode::PendingXattr(new), Asked::Clunk) => return self.store_xattr(req, state, new),
+            (ArchiveNode::Xattr(_) | ArchiveNode::PendingXattr(_), Asked::Clunk | Asked::Remove) => {
                 return Ok(Reply::Done);
             }
-            (ArchiveNode::Xattr(_) | ArchiveNode::NewXattr(_), _) => return Err(Errno::EBADF.into()),
+            (ArchiveNode::Xattr(_) | ArchiveNode::PendingXattr(_), _) => return Err(Errno::EBADF.into()),
             _ => {}
         }
         match op {

@@ -44,7 +44,7 @@ pub(super) enum ArchiveNode {
     Year(u16),
     /// The value of an attribute, or the names of all attributes.
     Xattr(XattrValue),
-    NewXattr(NewXattr),
+    PendingXattr(PendingXattr),
 }
 
 /// A file of a tree.
@@ -70,14 +70,14 @@ pub(super) struct OpenedFile {
 }
 
 /// An attribute that is being written.
-pub(super) struct NewXattr {
+pub(super) struct PendingXattr {
     pub(super) ino: u64,
     /// Prevents removal of the file while the attribute is written.
     live: Option<Arc<LiveFile>>,
     pub(super) input: XattrInput,
 }
 
-impl NewXattr {
+impl PendingXattr {
     pub(super) fn new(file: &TreeFile, input: XattrInput) -> Self {
         Self { ino: file.ino, live: file.live.clone(), input }
     }
@@ -248,7 +248,7 @@ impl Archive {
                 attr_of(&state.fs, file.view, root, file.ino, &name)
             }
             ArchiveNode::Dumps | ArchiveNode::Year(_) => Ok(self.attr_of_dumps(state, node)),
-            ArchiveNode::Xattr(_) | ArchiveNode::NewXattr(_) => Err(Errno::EBADF.into()),
+            ArchiveNode::Xattr(_) | ArchiveNode::PendingXattr(_) => Err(Errno::EBADF.into()),
         }
     }
 
@@ -259,7 +259,7 @@ impl Archive {
                 Ok(qid_of(file.view, file.ino, &it))
             }
             ArchiveNode::Dumps | ArchiveNode::Year(_) => Ok(self.qid_of_dumps(state, node)),
-            ArchiveNode::Xattr(_) | ArchiveNode::NewXattr(_) => Err(Errno::EBADF.into()),
+            ArchiveNode::Xattr(_) | ArchiveNode::PendingXattr(_) => Err(Errno::EBADF.into()),
         }
     }
 

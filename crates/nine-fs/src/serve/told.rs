@@ -85,7 +85,7 @@ pub(super) fn base(state: &mut ArchiveState, node: &ArchiveNode) -> FsResult<Pat
         ArchiveNode::File(file) if file.view == TreeView::Main => own(state, file)?,
         // A dump never changes.
         ArchiveNode::File(_) => [DUMP, b"/#"].concat().into(),
-        ArchiveNode::Xattr(_) | ArchiveNode::NewXattr(_) => return Err(nine_proto::Errno::EBADF.into()),
+        ArchiveNode::Xattr(_) | ArchiveNode::PendingXattr(_) => return Err(nine_proto::Errno::EBADF.into()),
     })
 }
 
@@ -101,7 +101,7 @@ fn told(req: &Request, state: &mut ArchiveState) -> FsResult<Vec<Change>> {
     let (op, stop) = (req.op(), RefCell::new(None));
     let Ok(node) = req.node::<ArchiveNode>() else { return Ok(Vec::new()) };
     let changes = match (&*node, &op) {
-        (ArchiveNode::NewXattr(new), Asked::Clunk) => {
+        (ArchiveNode::PendingXattr(new), Asked::Clunk) => {
             let path = new.place().map(|(dir, name)| state.path(dir, &name));
             heed(&stop, path.unwrap_or_else(|| Ok(MAIN.into()))).map(Change::Attr).into_iter().collect()
         }
