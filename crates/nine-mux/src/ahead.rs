@@ -34,7 +34,7 @@ use nine_proto::{Attr, GetMask, Op, OpenFlags, Qid, Time, mode};
 use crate::cfid::{ClientFid, UpstreamFid};
 use crate::core::MuxCore;
 use crate::outside::OutsideTasks;
-use crate::serve::ForwardMessage;
+use crate::serve::ForwardedMessage;
 use crate::upstream::TreeRoot;
 
 /// The state that all runs of a mux share.
@@ -233,7 +233,7 @@ struct DataClaim {
 
 impl MuxCore {
     /// Serves a request on a fid that may be read ahead.
-    pub(crate) fn forward_ahead(&self, req: Req, passed: ForwardMessage) -> Answer {
+    pub(crate) fn forward_ahead(&self, req: Req, passed: ForwardedMessage) -> Answer {
         let Some(ahead) = &passed.cfid.ahead else { return self.forward(req, &passed) };
         let found = match req.op() {
             Op::Read { offset, count } => ahead.read(self, &passed, req.id().conn, offset, count),
@@ -374,7 +374,7 @@ impl FidReadAhead {
     fn read(
         &self,
         core: &MuxCore,
-        passed: &ForwardMessage,
+        passed: &ForwardedMessage,
         client: u64,
         offset: u64,
         count: u32,

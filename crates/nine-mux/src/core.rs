@@ -24,7 +24,7 @@ use crate::space::{Flags, NamespaceSnapshot, TreeId, TreePath, names_of};
 use crate::upstream::{
     As, GREETING, Server, TreeRoot, UpstreamServer, UpstreamTree, UserIdentity, UserStanding,
 };
-use crate::walk::{LastName, WalkPosition};
+use crate::walk::{LastNameRule, WalkPosition};
 
 /// The shared state of a mux.
 pub(crate) struct MuxCore {
@@ -542,7 +542,7 @@ impl MuxCore {
         let space = by.named.space();
         let names = names_of(path);
         let root = self.begin(&space, by).await?;
-        self.walk_pos(&space, by, root, &names, LastName::Crossed, |_| {})
+        self.walk_pos(&space, by, root, &names, LastNameRule::Crossed, |_| {})
             .await
             .map_err(|error| at_path(path, error))
     }
@@ -583,11 +583,12 @@ impl MuxCore {
         }
         let mut pos = self.begin(&space, by).await?;
         for name in up {
-            let next = self.step(&space, by, pos, name, LastName::Crossed, make.then_some(true)).await;
+            let next = self.step(&space, by, pos, name, LastNameRule::Crossed, make.then_some(true)).await;
             pos = next.map_err(|error| at_path(old, error))?;
         }
-        let next =
-            self.step(&space, by, pos, last, LastName::Covered, make.then_some(is_dir != Some(false))).await;
+        let next = self
+            .step(&space, by, pos, last, LastNameRule::Covered, make.then_some(is_dir != Some(false)))
+            .await;
         let next = next.map_err(|error| at_path(old, error))?;
         if is_dir.is_some_and(|is_dir| is_dir != next.raw.is_dir()) {
             return Err(inconsistent());
@@ -603,7 +604,7 @@ impl MuxCore {
         by: &AttachContext,
         pos: WalkPosition,
         name: &[u8],
-        last: LastName,
+        last: LastNameRule,
         make: Option<bool>,
     ) -> Result<WalkPosition, Error> {
         match self.walk_pos(space, by, pos.clone(), &[name], last, |_| {}).await {

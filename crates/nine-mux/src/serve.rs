@@ -39,14 +39,14 @@ use crate::walk::{LOOK, WalkPosition, run_of};
 pub(crate) enum RequestRoute {
     Done,
     Refused(Error),
-    Forward(ForwardMessage),
+    Forward(ForwardedMessage),
     Job,
     /// A job that starts when both of its files have a connection again.
     Later,
 }
 
 /// A request that is passed on as one message.
-pub(crate) struct ForwardMessage {
+pub(crate) struct ForwardedMessage {
     pub(crate) cfid: Arc<ClientFid>,
     /// The upstream's fid that represents it now, unless it is the first one.
     later: Option<Arc<UpstreamFid>>,
@@ -54,7 +54,7 @@ pub(crate) struct ForwardMessage {
     other: Option<Fid>,
 }
 
-impl ForwardMessage {
+impl ForwardedMessage {
     pub(crate) fn live(&self) -> &UpstreamFid {
         self.later.as_deref().unwrap_or(&self.cfid.first)
     }
@@ -168,7 +168,7 @@ impl MuxCore {
         let has_message = || everywhere || message(req, &live, other, NOFID).is_some();
         if self.is_simple(&op, &cfid, &live, req.dialect()) && !takes_target && has_message() {
             let later = live.later();
-            return RequestRoute::Forward(ForwardMessage { cfid, later, other });
+            return RequestRoute::Forward(ForwardedMessage { cfid, later, other });
         }
         match op {
             // Only the fid ends, and dropping the file clunks it.
@@ -264,7 +264,7 @@ impl MuxCore {
     }
 
     /// Serves a read or write of an open file of this process at once, if it need not wait.
-    fn call(&self, mut req: Req, passed: &ForwardMessage) -> Answer {
+    fn call(&self, mut req: Req, passed: &ForwardedMessage) -> Answer {
         let direct = passed.cfid.direct.as_ref().expect("who calls has looked");
         let done = match req.op() {
             _ if req.was_called() => None,
@@ -286,7 +286,7 @@ impl MuxCore {
         self.forward(req, passed)
     }
 
-    pub(crate) fn forward(&self, req: Req, passed: &ForwardMessage) -> Answer {
+    pub(crate) fn forward(&self, req: Req, passed: &ForwardedMessage) -> Answer {
         let live = passed.live();
         let client = &live.root.client;
         let op = req.op();
@@ -445,7 +445,7 @@ impl MuxCore {
     }
 
     /// Sends the request as one message and waits for the reply.
-    pub(crate) async fn asked(&self, req: &Later, passed: &ForwardMessage) -> Result<Reply, Failed> {
+    pub(crate) async fn asked(&self, req: &Later, passed: &ForwardedMessage) -> Result<Reply, Failed> {
         let live = passed.live();
         let client = &live.root.client;
         let newfid = newfid(&req.op(), client)?;
@@ -590,7 +590,7 @@ impl MuxCore {
     async fn open_seen(&self, req: &Later, cfid: &Arc<ClientFid>, flags: OpenFlags) -> Result<Reply, Failed> {
         let file = cfid.live().file.clone();
         let before = file.before_truncation(b"", flags).await;
-        let passed = ForwardMessage { cfid: cfid.clone(), later: cfid.live().later(), other: None };
+        let passed = ForwardedMessage { cfid: cfid.clone(), later: cfid.live().later(), other: None };
         let reply = self.asked(req, &passed).await?;
         let Reply::Open { node, .. } = &reply else { return Ok(reply) };
         let Some(open) = node.downcast_ref::<ClientFid>() else { return Ok(reply) };
@@ -624,7 +624,7 @@ impl MuxCore {
     /// Removes a name from the first member that has it.
     async fn unlink(&self, cfid: &Arc<ClientFid>, name: &[u8], dir: bool) -> Result<Reply, Failed> {
         let space = cfid.by.named.space();
-        let last = crate::walk::LastName::Covered;
+        let last = crate::walk::LastNameRule::Covered;
         let pos = self.walk_pos(&space, &cfid.by, WalkPosition::of(cfid), &[name], last, |_| {}).await?;
         if space.within(&pos.step.covered).is_some() {
             return Err(refused(Errno::EBUSY, "is a mount point, or has one below it"));

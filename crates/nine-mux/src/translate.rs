@@ -18,7 +18,7 @@ use crate::message::may_exist;
 use crate::serve::second;
 use crate::space::{MountPoint, TreePath};
 use crate::union::UnionListing;
-use crate::walk::{LastName, WalkPosition};
+use crate::walk::{LastNameRule, WalkPosition};
 
 impl MuxCore {
     /// Creates a file and opens it. In a union, a name that any member has counts as existing.
@@ -164,7 +164,7 @@ impl MuxCore {
         }
         let space = cfid.by.named.space();
         match self
-            .walk_pos(&space, &cfid.by, WalkPosition::of(cfid), &[name], LastName::Crossed, |_| {})
+            .walk_pos(&space, &cfid.by, WalkPosition::of(cfid), &[name], LastNameRule::Crossed, |_| {})
             .await
         {
             Ok(pos) => Ok(Some(pos)),
@@ -380,7 +380,7 @@ impl MuxCore {
     ) -> Result<(), Failed> {
         let space = cfid.by.named.space();
         let found = self
-            .walk_pos(&space, &cfid.by, WalkPosition::of(cfid), &[old], LastName::Covered, |_| {})
+            .walk_pos(&space, &cfid.by, WalkPosition::of(cfid), &[old], LastNameRule::Covered, |_| {})
             .await?;
         let from = &found.step.covered;
         if space.within(from).is_some() {
@@ -462,7 +462,7 @@ impl MuxCore {
         dir: WalkPosition,
         name: &[u8],
     ) -> Result<Option<WalkPosition>, Failed> {
-        match self.walk_pos(&by.named.space(), by, dir, &[name], LastName::Covered, |_| {}).await {
+        match self.walk_pos(&by.named.space(), by, dir, &[name], LastNameRule::Covered, |_| {}).await {
             Ok(pos) => Ok(Some(pos)),
             Err(error) if error.errno() == Errno::ENOENT => Ok(None),
             Err(error) => Err(error),

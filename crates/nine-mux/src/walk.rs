@@ -30,7 +30,7 @@ pub(crate) const LOOK: Duration = Duration::from_secs(1);
 
 /// The treatment of the last name of a walk if it is a mount point.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum LastName {
+pub(crate) enum LastNameRule {
     /// Cross to the mounted file.
     Crossed,
     /// Cross, but do not wait for a server that is away: see [`WalkPosition::away`].
@@ -103,7 +103,9 @@ impl MuxCore {
         let space = from.by.named.space();
         let mut walked = Walked::new();
         match self
-            .walk_pos(&space, &from.by, WalkPosition::of(from), names, LastName::Soon, |qid| walked.push(qid))
+            .walk_pos(&space, &from.by, WalkPosition::of(from), names, LastNameRule::Soon, |qid| {
+                walked.push(qid)
+            })
             .await
         {
             Ok(pos) => {
@@ -153,7 +155,7 @@ impl MuxCore {
         by: &AttachContext,
         mut pos: WalkPosition,
         names: &[&[u8]],
-        last: LastName,
+        last: LastNameRule,
         mut seen: impl FnMut(Qid),
     ) -> Result<WalkPosition, Error> {
         let (mut at, mut patience) = (0, WaitDeadline::default());
@@ -166,7 +168,7 @@ impl MuxCore {
             }
             let run = &names[at..];
             let end = run.iter().position(|name| *name == b"..").unwrap_or(run.len());
-            let last = if end == run.len() { last } else { LastName::Crossed };
+            let last = if end == run.len() { last } else { LastNameRule::Crossed };
             let (next, n) = self.down((space, by), pos, &run[..end], last, &mut patience, &mut seen).await?;
             (pos, at) = (next, at + n);
         }
@@ -180,7 +182,7 @@ impl MuxCore {
         (space, by): (&NamespaceSnapshot, &AttachContext),
         pos: WalkPosition,
         names: &[&[u8]],
-        last: LastName,
+        last: LastNameRule,
         patience: &mut WaitDeadline,
         seen: &mut impl FnMut(Qid),
     ) -> Result<(WalkPosition, usize), Error> {
@@ -199,8 +201,8 @@ impl MuxCore {
                 _ => (pos.root.clone(), pos.file.clone()),
             };
             let (run, head) = run_of(space, &place, names);
-            let last = if run == names.len() { last } else { LastName::Crossed };
-            let head = head.filter(|_| last != LastName::Covered);
+            let last = if run == names.len() { last } else { LastNameRule::Crossed };
+            let head = head.filter(|_| last != LastNameRule::Covered);
             match steps(&here.1, &names[..run]).await {
                 Ok((file, qids)) => {
                     let raw = *qids.last().expect("a run has names");
@@ -218,7 +220,7 @@ impl MuxCore {
                     let mut next = WalkPosition { step, crossed: None, away: None, root: here.0, file, raw };
                     if let Some(head) = head {
                         next = match last {
-                            LastName::Soon => match Box::pin(self.look(by, &next.step, &head)).await? {
+                            LastNameRule::Soon => match Box::pin(self.look(by, &next.step, &head)).await? {
                                 Some(pos) => pos,
                                 None => WalkPosition { away: Some(head), ..next },
                             },
