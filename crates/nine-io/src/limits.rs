@@ -190,7 +190,7 @@ impl Drop for PrincipalAccount {
 impl FairLimit {
     /// A limit of `capacity` units, all of them free.
     pub fn new(capacity: usize) -> Arc<Self> {
-        let by_class = [const { AtomicUsize::new(0) }; 3];
+        let by_class = std::array::from_fn(|_| AtomicUsize::new(0));
         Arc::new(Self { capacity, by_class, accounts: Mutex::default() })
     }
 
@@ -214,8 +214,8 @@ impl FairLimit {
         share.grow(units).then_some(share)
     }
 
-    /// Takes one unit, or returns `None`. Nobody is refused while half of the units are free; and a principal without any
-    /// gets one as long as its class may have it.
+    /// Takes one unit, or returns `None`. No principal is refused while half of the units are free. A principal without
+    /// any gets one as long as its class may have it.
     pub fn take_one(self: &Arc<Self>, principal: &ClientPrincipal) -> Option<FairShare> {
         let mut share = self.charge(principal, 0);
         let takers = lock(&self.accounts);

@@ -8,17 +8,18 @@ use arc_swap::ArcSwapOption;
 use futures_util::lock::Mutex as AsyncMutex;
 use nine_io::Direct;
 use nine_io::changes::Path;
-use nine_io::client::File;
+use nine_io::client::{Error, File};
 use nine_io::limits::{ClientPrincipal, FairShare};
-use nine_proto::{OpenFlags, Qid};
+use nine_proto::{Errno, OpenFlags, Qid};
 
 use crate::ahead::FidReadAhead;
+use crate::core::refused;
 use crate::keep::ReconnectableFid;
 use crate::named::NamedSpace;
 use crate::qid::QidAllocator;
 use crate::space::{MountPoint, TreePath};
 use crate::union::UnionListing;
-use crate::upstream::{TreeRoot, UserIdentity};
+use crate::upstream::{HOPS, HOPS_MAX, TreeRoot, UserIdentity};
 
 /// One step of the path from the root of the name space, so that ".." leads back over mount points. Names are lexical,
 /// as in Pike's *Lexical File Names in Plan 9*.
@@ -227,6 +228,20 @@ impl PathStep {
 }
 
 impl ClientFid {
+    /// Decodes the walk of another mux that sends its number of hops: see [`HOPS`].
+    pub(crate) fn hops(&self, names: &[&[u8]]) -> Option<Result<u8, Error>> {
+        let [name] = names else { return None };
+        let hops = std::str::from_utf8(name).ok()?.strip_prefix(HOPS)?.parse().ok()?;
+        if self.step.parent.is_some() {
+            return None;
+        }
+        Some(if hops > HOPS_MAX {
+            Err(refused(Errno::ELOOP, "the mounts lead round in a loop"))
+        } else {
+            Ok(hops)
+        })
+    }
+
     /// Returns its present place. Follows moves after the walk if its tree records them.
     pub(crate) fn place(&self) -> TreePath {
         match (&self.kept, self.crossed_first()) {

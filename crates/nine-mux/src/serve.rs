@@ -32,7 +32,7 @@ use crate::space::TreePath;
 use crate::stream;
 use crate::translate::follows;
 use crate::union::UnionListing;
-use crate::upstream::{HOPS, HOPS_MAX, TreeRoot, UserStanding};
+use crate::upstream::{TreeRoot, UserStanding};
 use crate::walk::{LOOK, WalkPosition, run_of};
 
 /// The route of a request.
@@ -482,7 +482,7 @@ impl MuxCore {
         match op {
             Op::Walk { names } => {
                 let names: Vec<&[u8]> = names.iter().collect();
-                if let Some(hops) = hops(&cfid, &names) {
+                if let Some(hops) = cfid.hops(&names) {
                     return self.hop(&cfid, hops?).await;
                 }
                 let (qids, made) = self.walk(&cfid, &names).await?;
@@ -880,20 +880,6 @@ pub(crate) fn node(cfid: ClientFid) -> Arc<ClientFid> {
     let cfid = Arc::new(cfid);
     cfid.kept.iter().for_each(|kept| kept.register(&cfid));
     cfid
-}
-
-/// Decodes the walk of another mux that sends its number of hops: see [`HOPS`].
-fn hops(cfid: &ClientFid, names: &[&[u8]]) -> Option<Result<u8, Failed>> {
-    let [name] = names else { return None };
-    let hops = std::str::from_utf8(name).ok()?.strip_prefix(HOPS)?.parse().ok()?;
-    if cfid.step.parent.is_some() {
-        return None;
-    }
-    Some(if hops > HOPS_MAX {
-        Err(refused(Errno::ELOOP, "the mounts lead round in a loop"))
-    } else {
-        Ok(hops)
-    })
 }
 
 /// Returns the second file of a request, the target of a rename or link.

@@ -535,7 +535,8 @@ impl<F: Deref<Target = File> + Clone> StreamReader<F> {
         if came < RESUME_MIN {
             self.side.leave(file, &why);
         } else {
-            tracing::warn!(peer = %file.client().peer(), "a data connection broke after {came} bytes ({why}): reading on");
+            let peer = file.client().peer();
+            tracing::warn!(%peer, "a data connection broke after {came} bytes ({why}): reading on");
             self.side = match self.end.saturating_sub(self.at) >= WORTH {
                 true => DataConnection::begin(file, from, Direction::Read),
                 false => DataConnection::Leaving(sclose(file, 0)),

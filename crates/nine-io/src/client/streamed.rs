@@ -40,8 +40,8 @@ impl File {
         }
     }
 
-    /// Copies this file from its start to its end to the same offsets of `to`, and returns the number of bytes. `size` is
-    /// its length as far as it is known, else 0. If a data connection breaks, it continues behind the stored bytes.
+    /// Copies all of this file to the same offsets of `to`, and returns the number of bytes. `size` is its length as
+    /// far as it is known, else 0. If a data connection breaks, it continues behind the stored bytes.
     ///
     /// Cancellation: the number of copied bytes is unknown.
     pub async fn copy_streamed(&self, to: &Self, size: u64) -> Result<u64> {

@@ -330,7 +330,10 @@ impl Core {
     fn take_place(&self, principal: &ClientPrincipal) -> nine_proto::Result<Option<FairShare>> {
         let Some(places) = self.shared.places.get() else { return Ok(None) };
         let text = "this client has as many connections as the server allows it now";
-        places.take_one(principal).map(Some).ok_or_else(|| nine_proto::Error::new(nine_proto::Errno::EAGAIN, text))
+        places
+            .take_one(principal)
+            .map(Some)
+            .ok_or_else(|| nine_proto::Error::new(nine_proto::Errno::EAGAIN, text))
     }
 
     fn unattached(&self) -> &UnattachedQueue {

@@ -26,9 +26,10 @@ use nine_io::client::Error;
 use nine_net::{Env, rt};
 use nine_text::show_name;
 
-use super::end::{Aside, Dir, Found, Kind, Listing, Meta, Pumped, Sink, Source, pump};
+use super::end::{Aside, Dir, Found, Kind, Listing, Meta, Sink, Source};
 use super::part::{self, There};
 use super::progress::Progress;
+use super::pump::{Pumped, pump};
 use super::remote;
 use super::sum::Sum;
 use crate::ancestors::Ancestors;

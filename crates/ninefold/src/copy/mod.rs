@@ -10,6 +10,7 @@ mod engine;
 mod local;
 mod part;
 mod progress;
+mod pump;
 mod remote;
 mod restore;
 mod sum;
