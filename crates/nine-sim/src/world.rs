@@ -7,6 +7,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -245,6 +246,42 @@ impl Env for SimEnv {
     }
 }
 
+/// Completes at its deadline. It wakes the task that polled it last, once, and no task after it was dropped: a task
+/// that sleeps and is often polled would have as many wake-ups, each of which is a poll again.
+struct Sleep {
+    clock: Arc<Clock>,
+    deadline: Duration,
+    /// Among the timers, while it waits.
+    number: Option<u64>,
+}
+
+impl Sleep {
+    fn cancel(&mut self) {
+        if let Some(number) = self.number.take() {
+            self.clock.cancel(self.deadline, number);
+        }
+    }
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        self.cancel();
+        if self.clock.now() >= self.deadline {
+            return Poll::Ready(());
+        }
+        self.number = Some(self.clock.wake_at(self.deadline, cx.waker()));
+        Poll::Pending
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        self.cancel();
+    }
+}
+
 impl Clock {
     pub(crate) fn now(&self) -> Duration {
         Duration::from_nanos(self.now.load(Ordering::Relaxed))
@@ -255,26 +292,23 @@ impl Clock {
     }
 
     fn sleep_until(self: Arc<Self>, deadline: Duration) -> Timer {
-        let mut waits: Option<Waker> = None;
-        Box::pin(std::future::poll_fn(move |cx| {
-            if self.now() >= deadline {
-                return Poll::Ready(());
-            }
-            // Polled again by the same task, it is woken once.
-            if !waits.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
-                self.wake_at(deadline, cx.waker());
-                waits = Some(cx.waker().clone());
-            }
-            Poll::Pending
-        }))
+        Box::pin(Sleep { clock: self, deadline, number: None })
     }
 
-    /// Wakes at `time`; once, also if nobody waits any more by then.
-    pub(crate) fn wake_at(&self, time: Duration, waker: &Waker) {
+    /// Wakes at `time`; once, also if nobody waits any more by then. The number is for [`Clock::cancel`].
+    pub(crate) fn wake_at(&self, time: Duration, waker: &Waker) -> u64 {
         let mut timers = self.timers.lock().expect("no panic while it is held");
-        let id = timers.next;
+        let number = timers.next;
         timers.next += 1;
-        timers.waiting.insert((time, id), waker.clone());
+        timers.waiting.insert((time, number), waker.clone());
+        number
+    }
+
+    /// Nobody is woken by this timer any more.
+    fn cancel(&self, time: Duration, number: u64) {
+        let waker = self.timers.lock().expect("no panic while it is held").waiting.remove(&(time, number));
+        // A waker may hold what has timers of its own.
+        drop(waker);
     }
 
     /// Jumps to the next timer; `false`: there is none.
@@ -316,6 +350,25 @@ mod tests {
         world.run(async move {
             env.sleep_until(Duration::from_secs(3600)).await;
             assert_eq!(env.now(), Duration::from_secs(3600));
+        });
+    }
+
+    #[test]
+    fn a_task_that_sleeps_and_is_often_polled_has_one_timer() {
+        let world = World::new(0);
+        let env = world.env();
+        let clock = env.time();
+        let timers = move || clock.timers.lock().expect("no panic while it is held").waiting.len();
+        world.run(async move {
+            let mut sleep = env.sleep_until(Duration::from_secs(1));
+            for n in 0..100 {
+                // Each poll of a task comes with a waker of its own.
+                let polled = std::future::poll_fn(|cx| Poll::Ready(sleep.as_mut().poll(cx).is_ready())).await;
+                assert!(!polled && timers() == 1, "{n}: {}", timers());
+                env.sleep_until(env.now() + Duration::from_millis(1)).await;
+            }
+            drop(sleep);
+            assert_eq!(timers(), 0);
         });
     }
 
