@@ -32,6 +32,21 @@ struct AbsentState {
     /// Looks that wait for an attempt to open it.
     looks: Vec<Io>,
     waker: Option<Waker>,
+    /// Its driver runs. Before that the expression around it is still being built, and nobody would open it.
+    is_run: bool,
+}
+
+/// The driver's end: who waits for it to be opened is told.
+struct DriverEnd(Arc<Mutex<State>>);
+
+impl Drop for DriverEnd {
+    fn drop(&mut self) {
+        let mut state = lock(&self.0);
+        state.is_run = false;
+        let (looks, why) = (std::mem::take(&mut state.looks), state.why.clone());
+        drop(state);
+        looks.into_iter().for_each(|io| io.end(Err(told(why.clone()))));
+    }
 }
 
 /// An attempt to open the device.
@@ -44,14 +59,8 @@ impl AbsentDevice {
         why: Error,
         open: impl Fn() -> OpenAttempt + Send + 'static,
     ) -> (Self, Driver) {
-        let state = AbsentState {
-            device: None,
-            owners: Vec::new(),
-            why,
-            is_news: true,
-            looks: Vec::new(),
-            waker: None,
-        };
+        let (owners, looks) = (Vec::new(), Vec::new());
+        let state = AbsentState { device: None, owners, why, is_news: true, looks, waker: None, is_run: false };
         let state = Arc::new(Mutex::new(state));
         (Self { name, state: state.clone() }, driver(state, open))
     }
@@ -63,11 +72,14 @@ impl AbsentDevice {
 
 fn driver(state: Arc<Mutex<AbsentState>>, open: impl Fn() -> OpenAttempt + Send + 'static) -> Driver {
     let (mut opening, mut beside) = (None::<OpenAttempt>, Vec::<Driver>::new());
+    let end = DriverEnd(state);
     Box::pin(poll_fn(move |cx| {
+        let DriverEnd(state) = &end;
+        lock(state).is_run = true;
         beside.retain_mut(|driver| driver.as_mut().poll(cx).is_pending());
         loop {
             let Some(future) = &mut opening else {
-                let mut state = lock(&state);
+                let mut state = lock(state);
                 if state.looks.is_empty() {
                     state.waker = Some(cx.waker().clone());
                     return Poll::Pending;
@@ -78,7 +90,7 @@ fn driver(state: Arc<Mutex<AbsentState>>, open: impl Fn() -> OpenAttempt + Send 
             };
             let Poll::Ready(result) = future.as_mut().poll(cx) else { return Poll::Pending };
             opening = None;
-            let mut state = lock(&state);
+            let mut state = lock(state);
             let looks = std::mem::take(&mut state.looks);
             match result {
                 Ok(Built { device, drivers }) => {
@@ -124,7 +136,7 @@ impl Device for AbsentDevice {
             return device.submit(io);
         }
         // The first look after the failure reports it at once, because opening may have waited long.
-        if io.op == Op::Look && !std::mem::take(&mut state.is_news) {
+        if io.op == Op::Look && !std::mem::take(&mut state.is_news) && state.is_run {
             state.looks.push(io);
             let waker = state.waker.take();
             drop(state);
@@ -166,5 +178,35 @@ impl Device for AbsentDevice {
             Some(device) => device.control(words),
             None => Err(told(lock(&self.state).why.clone())),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Context;
+
+    use super::*;
+    use crate::call::Call;
+
+    #[test]
+    fn looks_wait_for_a_driver_that_runs_and_for_no_other() {
+        let mut cx = Context::from_waker(Waker::noop());
+        let why = Error::new(Kind::Failed, "it is away");
+        let (absent, mut driver) = Absent::new("d0".into(), why, || Box::pin(std::future::pending()));
+        let absent: &dyn Device = &absent;
+        let mut look = |call: &mut Call| match Pin::new(call).poll(&mut cx) {
+            Poll::Ready(result) => Some(result.expect_err("it is not there").kind),
+            Poll::Pending => None,
+        };
+        // Mirrors around it look while they are opened.
+        for _ in 0..3 {
+            assert_eq!(look(&mut absent.look()), Some(Kind::Down));
+        }
+        assert!(driver.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        let mut waits = absent.look();
+        assert_eq!(look(&mut waits), None);
+        drop(driver);
+        assert_eq!(look(&mut waits), Some(Kind::Down));
+        assert_eq!(look(&mut absent.look()), Some(Kind::Down));
     }
 }
