@@ -79,6 +79,12 @@ pub fn held(wire: &Wire) -> MutexGuard<'_, Ether> {
 }
 
 impl Ether {
+    /// A wire with this chance, of packets up to `mtu` bytes.
+    pub fn wire(rng: Rng, faults: Faults, mtu: usize) -> Wire {
+        let (cards, out) = (BTreeMap::new(), Vec::new());
+        Arc::new(Mutex::new(Self { rng, faults, cards, mtu, refuses: None, gone: None, out, next: 0 }))
+    }
+
     fn one_in(&mut self, n: usize) -> bool {
         n > 0 && self.rng.one_in(n)
     }
@@ -208,17 +214,7 @@ impl Link for Plug {
 
 /// A wire of packets up to `mtu` bytes.
 pub fn wire(world: &World, faults: Faults, mtu: usize) -> Wire {
-    let cards = BTreeMap::new();
-    Arc::new(Mutex::new(Ether {
-        rng: world.rng(),
-        faults,
-        cards,
-        mtu,
-        refuses: None,
-        gone: None,
-        out: Vec::new(),
-        next: 0,
-    }))
+    Ether::wire(world.rng(), faults, mtu)
 }
 
 /// The address of card `n`.

@@ -163,8 +163,16 @@ impl Power {
 
     fn add(&self, sectors: u64, worm: bool) -> Disk {
         let (chances, places) = ([0; Fault::ALL.len()], Vec::new());
-        let setting =
-            Setting { sectors, known: sectors, worm, at_once: false, chances, places, storage: None };
+        let setting = Setting {
+            sectors,
+            known: sectors,
+            worm,
+            at_once: false,
+            chances,
+            within: None,
+            places,
+            storage: None,
+        };
         let mut state = self.state();
         state.disks.push(Inner::new(setting, Image::default()));
         Disk { power: self.clone(), index: state.disks.len() - 1, life: 0 }
@@ -339,6 +347,12 @@ impl Disk {
     /// One operation in so many has this fault; 0: none.
     pub fn chance(&self, fault: Fault, one_in: usize) {
         self.with(|disk| disk.setting.chances[fault as usize] = one_in);
+    }
+
+    /// Faults of [`Disk::chance`] come among these sectors only, as if they were a disk of their own: reads and writes
+    /// within them have them, and what a fault changes lies there. Flushes are of all sectors, and have none.
+    pub fn confine(&self, sectors: Range<u64>) {
+        self.with(|disk| disk.setting.within = Some(sectors));
     }
 
     /// The next so many operations that touch these sectors have this fault. A flush touches all.

@@ -49,6 +49,8 @@ pub(super) struct Setting {
     pub(super) chances: [usize; Fault::ALL.len()],
     /// Sectors that may be written at the same time; `None`: all.
     pub(super) storage: Option<u64>,
+    /// Faults by chance come among these sectors only; `None`: everywhere.
+    pub(super) within: Option<Range<u64>>,
     /// Where, and how often.
     pub(super) places: Vec<(Fault, Range<u64>, u64)>,
 }
@@ -373,11 +375,13 @@ impl State {
 
     /// In some sector that is written, if one is.
     pub(super) fn flip_any(&mut self, index: usize) {
-        let Setting { sectors, .. } = self.disks[index].setting;
-        let from = self.rng.below(sectors as usize) as u64;
+        let Setting { sectors, within, .. } = &self.disks[index].setting;
+        let range = within.clone().unwrap_or(0..*sectors);
+        let from = range.start + self.rng.below((range.end - range.start) as usize) as u64;
         let extents = &self.disks[index].now.extents;
-        if let Some((at, extent)) = extents.range(from..).next().or_else(|| extents.first_key_value()) {
-            let sector = at + self.rng.below(extent.count() as usize) as u64;
+        let mut some = extents.range(from..range.end).chain(extents.range(range.clone()));
+        if let Some((at, extent)) = some.next() {
+            let sector = (at + self.rng.below(extent.count() as usize) as u64).min(range.end - 1);
             let bit = self.rng.below(8 * SECTOR as usize);
             self.flip(index, sector, bit);
         }
@@ -386,17 +390,20 @@ impl State {
     /// Where a write goes that shall not; on a worm nothing is there.
     pub(super) fn elsewhere(&mut self, index: usize, at: u64, count: u64) -> Option<u64> {
         let Inner { now, setting, .. } = &self.disks[index];
-        let room = setting.known - count;
-        let far = self.rng.below(room as usize + 1) as u64;
+        let (low, room) = match &setting.within {
+            Some(range) => (range.start, range.end - count),
+            None => (0, setting.known - count),
+        };
+        let far = low + self.rng.below((room - low) as usize + 1) as u64;
         let other = match self.rng.below(3) {
             0 => at + count,
             1 => at.saturating_sub(count),
             _ => now.extents.range(far..).next().map_or(far, |(first, _)| *first),
         };
-        let other = match other.min(room) {
+        let other = match other.clamp(low, room) {
             other if other != at => other,
             _ if at < room => at + 1,
-            _ => at.saturating_sub(1),
+            _ => at.saturating_sub(1).max(low),
         };
         let free = !setting.worm || now.within(other, other + count).next().is_none();
         (other != at && free).then_some(other)
@@ -419,7 +426,10 @@ impl State {
 
     /// Whether this operation has this fault.
     pub(super) fn fault(&mut self, index: usize, fault: Fault, io: &Io) -> bool {
-        let Setting { chances, places, .. } = &mut self.disks[index].setting;
+        let Setting { chances, places, within, .. } = &mut self.disks[index].setting;
+        let is_data = !matches!(io.op, Op::Flush | Op::Look);
+        let may =
+            within.as_ref().is_none_or(|range| is_data && range.start <= io.at && io.end_at() <= range.end);
         let touches = |range: &Range<u64>| {
             matches!(io.op, Op::Flush | Op::Look) || range.start < io.end_at() && io.at < range.end
         };
@@ -431,7 +441,7 @@ impl State {
             }
         }
         let chance = chances[fault as usize];
-        let happens = place.is_some() || chance > 0 && self.rng.one_in(chance);
+        let happens = place.is_some() || chance > 0 && may && self.rng.one_in(chance);
         if happens {
             *self.disks[index].counts.faults.entry(fault).or_default() += 1;
             self.note_io(index, io, 0, What::Fault(fault));
