@@ -20,6 +20,8 @@ use crate::archive::world::{MS, Mains, Running, Site, Worm, reads_dumps};
 
 /// Worlds of a usual run.
 const WORLDS: u64 = 40;
+/// Clients that work so long wait for what never comes.
+const HANGS: Duration = Duration::from_secs(3600);
 
 /// What the worlds have seen.
 #[derive(Debug, Default)]
@@ -274,8 +276,10 @@ async fn work(site: &Site, running: &Running, rng: &mut Rng, oracle: &Rc<Oracle>
             reads_dumps(&dump, &judge, which, |error| panic!("a dump is not read: {error:?}")).await;
         }
     }));
+    let ends = site.env.now() + HANGS;
     while left.get() > 0 {
         site.env.sleep_until(site.env.now() + 5 * MS).await;
+        assert!(site.env.now() < ends, "an operation does not end\n{}\n{}", site.status(), site.power.log());
     }
 }
 
@@ -384,7 +388,7 @@ fn a_cut_leaves_one_moment_on_every_device_expression() {
     let texts: Vec<&str> = all.iter().map(|made| made.text.as_str()).collect();
     println!("{} cuts, {losses} members went: {texts:#?}", seen.borrow().all_cuts());
     if tries_all(WORLDS) {
-        for operator in ["{", "[", "(", "p(", "buffer", "bare{"] {
+        for operator in ["{", "[", "(", "p(", "buffer", "bare{", "e0", "e1"] {
             assert!(texts.iter().any(|text| text.contains(operator)), "no expression has `{operator}`");
         }
         assert!(losses > 0, "no member went");

@@ -1,7 +1,9 @@
-//! Generated device expressions for c and w, over parts of a disk; members of mirrors fail and come back.
+//! Generated device expressions for c and w, over parts of a disk, some of them reached over an Ethernet; members of
+//! mirrors fail and come back.
 //!
 //! In: chance. Out: devices and their drivers. At most one member of each expression is away at a time.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
@@ -9,6 +11,7 @@ use nine_block::{Device, How, Io, Kind, OpenMirrors, Part, Result, Shape, Start,
 use nine_net::Env;
 use nine_sim::Rng;
 
+use crate::archive::far::PartEthernet;
 use crate::archive::world::{Life, MS};
 
 /// Parts of a disk.
@@ -16,20 +19,33 @@ const PARTS: usize = 8;
 /// Sectors of a block of partitions and joins: at least that of an archive.
 const BLOCK: u32 = 32;
 
-/// An expression over the parts of a disk, `d0` to `d7`.
+/// An expression over the parts of a disk, `d0` to `d7`; `e0` to `e7` are the same over an Ethernet.
 pub struct DeviceExpression {
     pub text: String,
     /// Mirrors and their labels are there.
     is_made: bool,
-    /// A part that may be away, and whether it is.
-    away: Option<(usize, Arc<AtomicBool>)>,
+    /// A part that may be away.
+    away: Option<AwayMember>,
     /// The device that was built last.
     device: Option<Arc<dyn Device>>,
+    /// Parts that are in it.
+    parts: usize,
+    /// The Ethernet of this life, and chance for the next.
+    ether: Option<PartEthernet>,
+    rng: Rng,
     /// How often a member went.
     pub losses: Arc<AtomicU64>,
 }
 
-/// A part, which may be away.
+/// A part that may be away: it fails, or its cable is out.
+#[derive(Clone)]
+struct AwayMember {
+    part: usize,
+    has_cable: bool,
+    is_away: Arc<AtomicBool>,
+}
+
+/// A part, which may fail.
 struct Member {
     of: Part,
     away: Arc<AtomicBool>,
@@ -57,7 +73,8 @@ impl Device for Member {
 fn expression(rng: &mut Rng, depth: usize, next: &mut usize, mirrored: &mut Vec<usize>) -> String {
     if depth == 0 {
         *next += 1;
-        return format!("d{}", *next - 1);
+        let letter = if rng.one_in(4) { 'e' } else { 'd' };
+        return format!("{letter}{}", *next - 1);
     }
     let mut inner = |rng: &mut Rng, next: &mut usize| expression(rng, depth - 1, next, mirrored);
     match rng.below(9) {
@@ -82,49 +99,129 @@ impl DeviceExpression {
         let (mut next, mut mirrored) = (0, Vec::new());
         let depth = 1 + rng.below(3);
         let text = expression(rng, depth, &mut next, &mut mirrored);
-        let away = (!mirrored.is_empty()).then(|| (mirrored[rng.below(mirrored.len())], Arc::default()));
-        Self { text, is_made: false, away, device: None, losses: Arc::default() }
+        let mut made = Self {
+            text,
+            is_made: false,
+            away: None,
+            device: None,
+            parts: next,
+            ether: None,
+            rng: rng.fork(),
+            losses: Arc::default(),
+        };
+        if !mirrored.is_empty() {
+            let part = mirrored[rng.below(mirrored.len())];
+            let has_cable = made.is_far(part) && rng.one_in(2);
+            made.away = Some(AwayMember { part, has_cable, is_away: Arc::default() });
+        }
+        made
     }
 
     /// The same expression, with the same members.
     pub fn copy(&self) -> Self {
         let (text, away, device) = (self.text.clone(), self.away.clone(), self.device.clone());
-        Self { text, is_made: self.is_made, away, device, losses: self.losses.clone() }
+        let (ether, rng, losses) = (self.ether.clone(), self.rng.clone(), self.losses.clone());
+        Self { text, is_made: self.is_made, away, device, parts: self.parts, ether, rng, losses }
+    }
+
+    /// One none of whose members goes, and one of its parts: if `of_mirror`, a member of a mirror with labels.
+    pub fn with_part(rng: &mut Rng, of_mirror: bool) -> (Self, usize) {
+        loop {
+            let mut made = Self::new(rng);
+            match made.away.take() {
+                Some(member) if of_mirror => return (made, member.part),
+                _ if of_mirror => {}
+                _ => {
+                    let part = rng.below(made.parts);
+                    return (made, part);
+                }
+            }
+        }
+    }
+
+    /// The sectors of a part, on a disk of so many.
+    pub fn part(at: usize, sectors: u64) -> Range<u64> {
+        let each = sectors / PARTS as u64;
+        at as u64 * each..(at as u64 + 1) * each
+    }
+
+    /// Whether this part is reached over the Ethernet.
+    fn is_far(&self, part: usize) -> bool {
+        self.text.contains(&format!("e{part}"))
     }
 
     /// A member goes, if one may.
     pub fn goes(&self) {
-        if let Some((_, away)) = &self.away {
-            away.store(true, Relaxed);
+        if let Some(member) = &self.away {
+            member.is_away.store(true, Relaxed);
             self.losses.fetch_add(1, Relaxed);
+            self.plugs();
         }
     }
 
     /// Whether a member is away.
     pub fn is_away(&self) -> bool {
-        self.away.iter().any(|(_, away)| away.load(Relaxed))
+        self.away.iter().any(|member| member.is_away.load(Relaxed))
     }
 
     /// It is there again.
     pub fn comes(&self) {
-        self.away.iter().for_each(|(_, away)| away.store(false, Relaxed));
+        self.away.iter().for_each(|member| member.is_away.store(false, Relaxed));
+        self.plugs();
+    }
+
+    /// The cable of a member that has one is out while it is away.
+    fn plugs(&self) {
+        for member in self.away.iter().filter(|member| member.has_cable) {
+            self.ether.iter().for_each(|ether| ether.unplugs(member.part, self.is_away()));
+        }
+    }
+
+    /// How its devices are, for messages.
+    pub fn status(&self) -> String {
+        let status = self.device.as_ref().map(|device| device.status()).unwrap_or_default();
+        format!("{}\n{status}", self.text)
+    }
+
+    /// The parts of that disk; those that are reached over an Ethernet, if `life` is given.
+    fn parts(&mut self, disk: &Arc<dyn Device>, life: Option<&Life>) -> Result<Vec<Arc<dyn Device>>> {
+        let sectors = disk.shape().sectors;
+        let ether = life.map(|_| PartEthernet::new(&mut self.rng));
+        let parts = (0..PARTS).map(|at| {
+            let Range { start, end } = Self::part(at, sectors);
+            let of = Part::new(disk.clone(), format!("d{at}"), start, end - start)?;
+            let fails = self.away.iter().find(|member| member.part == at && !member.has_cable);
+            let away = fails.map(|member| member.is_away.clone()).unwrap_or_default();
+            let member: Arc<dyn Device> = Arc::new(Member { of, away });
+            Ok(match (life, &ether) {
+                (Some(life), Some(ether)) if self.is_far(at) => ether.reaches(life, at, member),
+                _ => member,
+            })
+        });
+        let parts = parts.collect();
+        if ether.is_some() {
+            self.ether = ether;
+            self.plugs();
+        }
+        parts
     }
 
     /// The devices over that disk, at work where `env` is given; else they are only looked at.
     pub async fn over(&mut self, disk: Arc<dyn Device>, env: Option<&Life>) -> Result<Arc<dyn Device>> {
         disk.look().await?;
-        let sectors = disk.shape().sectors / PARTS as u64;
+        let parts = self.parts(&disk, env)?;
         let mut table = Table::default();
-        let away = self.away.clone();
-        table.letter("d", move |arg| {
-            let nine_block::Arg::Numbers(numbers) = arg else { panic!("it has a number") };
-            let at = numbers[0] as usize;
-            let part = Part::new(disk.clone(), format!("d{at}"), at as u64 * sectors, sectors);
-            let away = away.iter().find(|(member, _)| *member == at).map(|(_, away)| away.clone());
-            Box::pin(async move {
-                Ok(Arc::new(Member { of: part?, away: away.unwrap_or_default() }) as Arc<dyn Device>)
-            })
-        });
+        for letter in ["d", "e"] {
+            let parts = parts.clone();
+            table.letter(letter, move |arg| {
+                let nine_block::Arg::Numbers(numbers) = arg else { panic!("it has a number") };
+                let part = parts[numbers[0] as usize].clone();
+                Box::pin(async move {
+                    part.look().await?;
+                    Ok(part)
+                })
+            });
+        }
         let rest: nine_block::Rest = match env {
             Some(env) => {
                 let clock = env.clock();

@@ -15,6 +15,7 @@ use nine_sim::{Rng, World, seeds, tries_all};
 
 use crate::archive::client::{Allowed, Worker, reads};
 use crate::archive::cuts::Says;
+use crate::archive::devices::DeviceExpression;
 use crate::archive::oracle::{DIRS, Oracle};
 use crate::archive::world::{MS, Running, Site, Worm};
 
@@ -52,22 +53,30 @@ struct Plan {
     is_strict: bool,
     /// Nobody is told of what goes wrong.
     lies: bool,
+    /// Whether c and w may have faults.
+    on: [bool; 2],
+    /// Of each of these, one part has them.
+    is_part: bool,
 }
 
 impl Plan {
     fn new(rng: &mut Rng) -> Self {
+        let on = [true; 2];
         match rng.below(4) {
-            0 => Self { faults: &HONEST, is_strict: true, lies: false },
-            1 => Self { faults: &SAID, is_strict: false, lies: false },
-            _ => Self { faults: &LIES, is_strict: false, lies: true },
+            0 => Self { faults: &HONEST, is_strict: true, lies: false, on, is_part: false },
+            1 => Self { faults: &SAID, is_strict: false, lies: false, on, is_part: false },
+            _ => Self { faults: &LIES, is_strict: false, lies: true, on, is_part: false },
         }
     }
 
     fn begins(self, disks: &[&Disk], rng: &mut Rng) {
-        let which = rng.below(disks.len() + 1);
-        for (n, disk) in disks.iter().enumerate() {
+        let is_part = self.is_part;
+        let which = if is_part { disks.len() } else { rng.below(disks.len() + 1) };
+        for (n, disk) in disks.iter().enumerate().filter(|(n, _)| self.on[*n]) {
             for fault in self.faults {
-                let of_all = if self.faults.len() > 1 && rng.one_in(3) { 0 } else { 4 << rng.below(6) };
+                // A part of a disk has fewer operations.
+                let one_in = if is_part { 2 << rng.below(5) } else { 4 << rng.below(6) };
+                let of_all = if self.faults.len() > 1 && rng.one_in(3) { 0 } else { one_in };
                 disk.chance(*fault, if which == n { 0 } else { of_all });
             }
         }
@@ -168,15 +177,20 @@ async fn judges(running: &Running, oracle: &Oracle, plan: Plan, seen: &RefCell<S
     }
 }
 
-fn goes(seed: u64, seen: &Rc<RefCell<Seen>>) {
+fn goes(
+    seed: u64,
+    seen: &Rc<RefCell<Seen>>,
+    prepare: impl FnOnce(&mut Site, &mut Rng, Plan) -> Plan + 'static,
+) {
     let _says = Says(seed, "fault");
     let world = World::new(seed);
     let (env, mut rng, seen) = (world.env(), world.rng(), seen.clone());
     world.run(async move {
         let plan = Plan::new(&mut rng);
-        println!("{seed}: {plan:?}");
         let worm = [Worm::Plain, Worm::InPlace, Worm::Once][rng.below(3)];
         let mut site = Site::new(&env, &mut rng, worm, 16, 64);
+        let plan = prepare(&mut site, &mut rng, plan);
+        println!("{seed}: {plan:?}");
         let oracle = Rc::new(Oracle::new());
         site.pace.set(50);
         let (c, w) = site.devices().await.expect("they are there");
@@ -236,7 +250,7 @@ async fn judges_alive(running: &Running, oracle: &Oracle, seen: &RefCell<Seen>, 
 fn a_fault_is_an_error_and_never_other_data() {
     let seen = Rc::new(RefCell::new(Seen::default()));
     for seed in seeds(WORLDS) {
-        goes(seed, &seen);
+        goes(seed, &seen, |_, _, plan| plan);
     }
     let seen = seen.borrow();
     println!("{seen:#?}");
@@ -254,4 +268,57 @@ fn a_fault_is_an_error_and_never_other_data() {
         (seen.files.min(seen.dumps_read), "file or dump could be read"),
     ];
     numbers.iter().for_each(|(number, what)| assert!(*number > 0, "no {what}"));
+}
+
+/// Device expressions for c and w, each with faults of one part: of any, or of a member of a mirror.
+fn with_parts(site: &mut Site, rng: &mut Rng, plan: Plan, of_mirror: bool) -> Plan {
+    let may = [site.worm != Worm::InPlace, matches!(site.worm, Worm::Plain | Worm::InPlace)];
+    // Each part of them is an eighth.
+    let all = [(site.c.clone(), 256 << 11), (site.w.clone(), 1024 << 11)];
+    for (n, (disk, sectors)) in all.into_iter().enumerate() {
+        disk.grow(sectors);
+        if may[n] {
+            let (made, part) = DeviceExpression::with_part(rng, of_mirror);
+            println!("{} {part}", made.text);
+            disk.confine(DeviceExpression::part(part, sectors));
+            site.made[n] = Some(made);
+        }
+    }
+    Plan { on: may, is_part: true, ..plan }
+}
+
+#[test]
+fn a_fault_below_a_device_expression_is_an_error_and_never_other_data() {
+    let seen = Rc::new(RefCell::new(Seen::default()));
+    for seed in seeds(WORLDS) {
+        goes(seed, &seen, |site, rng, plan| {
+            // A member of a bare mirror that misses a write stays wrong.
+            Plan { is_strict: false, ..with_parts(site, rng, plan, false) }
+        });
+    }
+    let seen = seen.borrow();
+    println!("{seen:#?}");
+    if tries_all(WORLDS) {
+        let faults = [Fault::Read, Fault::Write, Fault::Flip, Fault::Misdirect, Fault::Lose];
+        assert!(faults.iter().all(|fault| seen.disks.faults.contains_key(fault)), "not each fault happened");
+        assert!(seen.holes > 0 && seen.failed > 0, "no fault was seen above");
+    }
+}
+
+#[test]
+fn faults_of_one_member_of_a_mirror_lose_nothing() {
+    let seen = Rc::new(RefCell::new(Seen::default()));
+    for seed in seeds(WORLDS) {
+        goes(seed, &seen, |site, rng, plan| Plan {
+            is_strict: true,
+            lies: false,
+            ..with_parts(site, rng, plan, true)
+        });
+    }
+    let seen = seen.borrow();
+    println!("{seen:#?}");
+    if tries_all(WORLDS) {
+        let faults = [Fault::Read, Fault::Write, Fault::Flip, Fault::Misdirect, Fault::Lose];
+        assert!(faults.iter().all(|fault| seen.disks.faults.contains_key(fault)), "not each fault happened");
+    }
 }

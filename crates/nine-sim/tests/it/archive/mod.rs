@@ -7,6 +7,7 @@ mod canary;
 mod client;
 mod cuts;
 mod devices;
+mod far;
 mod faults;
 mod full;
 mod model;

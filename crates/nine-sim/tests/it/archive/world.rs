@@ -99,6 +99,10 @@ impl Life {
     pub fn ends(&self) {
         self.over.set(true);
     }
+
+    pub fn world(&self) -> &SimEnv {
+        &self.env
+    }
 }
 
 impl Env for Life {
@@ -299,6 +303,11 @@ impl Site {
             true => Ok(checked),
             false => Err(checked.faults.join("\n")),
         }
+    }
+
+    /// How the devices are, for messages.
+    pub fn status(&self) -> String {
+        self.made.iter().flatten().map(DeviceExpression::status).collect()
     }
 
     /// Makes the worm a worm, while the power stays.
