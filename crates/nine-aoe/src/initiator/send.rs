@@ -298,8 +298,9 @@ impl Initiator {
         self.copies.push_back((now + linger, tag));
         if self.copies.len() > COPIES
             && let Some((_, oldest)) = self.copies.pop_front()
+            && matches!(self.tags.remove(&oldest), Some(Sent { what: What::Copy(_, 1.., _), .. }))
         {
-            self.tags.remove(&oldest);
+            self.release();
         }
     }
 }

@@ -37,7 +37,7 @@ struct AbsentState {
 }
 
 /// The driver's end: who waits for it to be opened is told.
-struct DriverEnd(Arc<Mutex<State>>);
+struct DriverEnd(Arc<Mutex<AbsentState>>);
 
 impl Drop for DriverEnd {
     fn drop(&mut self) {

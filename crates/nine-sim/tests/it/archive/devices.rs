@@ -30,6 +30,7 @@ pub struct DeviceExpression {
     device: Option<Arc<dyn Device>>,
     /// Parts that are in it.
     parts: usize,
+    start: Start,
     /// The Ethernet of this life, and chance for the next.
     ether: Option<PartEthernet>,
     rng: Rng,
@@ -105,6 +106,7 @@ impl DeviceExpression {
             away: None,
             device: None,
             parts: next,
+            start: Start::Careful,
             ether: None,
             rng: rng.fork(),
             losses: Arc::default(),
@@ -121,7 +123,17 @@ impl DeviceExpression {
     pub fn copy(&self) -> Self {
         let (text, away, device) = (self.text.clone(), self.away.clone(), self.device.clone());
         let (ether, rng, losses) = (self.ether.clone(), self.rng.clone(), self.losses.clone());
-        Self { text, is_made: self.is_made, away, device, parts: self.parts, ether, rng, losses }
+        Self {
+            text,
+            is_made: self.is_made,
+            away,
+            device,
+            parts: self.parts,
+            start: self.start,
+            ether,
+            rng,
+            losses,
+        }
     }
 
     /// One none of whose members goes, and one of its parts: if `of_mirror`, a member of a mirror with labels.
@@ -148,6 +160,11 @@ impl DeviceExpression {
     /// Whether this part is reached over the Ethernet.
     fn is_far(&self, part: usize) -> bool {
         self.text.contains(&format!("e{part}"))
+    }
+
+    /// Its mirrors start from now on, though a member that cannot be used might be newer.
+    pub fn starts_anyway(&mut self) {
+        self.start = Start::Anyway;
     }
 
     /// A member goes, if one may.
@@ -231,7 +248,7 @@ impl DeviceExpression {
         };
         let how = How {
             block: BLOCK,
-            start: Start::Careful,
+            start: self.start,
             watch: env.is_none(),
             make: (!self.is_made && env.is_some()).then_some([7; 16]),
             told: Arc::new(|_| ()),
