@@ -31,7 +31,7 @@ pub use partition::{AccelChoice, Partition, PartitionKill, PartitionLs, Partitio
 pub use top::Top;
 pub use turns::{FsArbiter, FsAt, FsTakeover};
 
-/// File servers and their files, over 9P.
+/// Serve files over 9P, and use files of 9P servers.
 #[derive(Debug, Parser)]
 #[command(name = "ninefold", version, max_term_width = 100, arg_required_else_help = true, after_help = AFTER)]
 pub struct Cli {
@@ -127,13 +127,13 @@ impl Verb {
 
 /// Serve a directory, a tree in memory, an archive, or a name space of many servers, until SIGTERM
 ///
-/// Without any option: the current directory, on a unix socket for this user, and on loopback TCP, read-only
-/// unless the token printed at start is shown.
+/// Without options: the current directory, on a unix socket for this user, and on loopback TCP, which is read-only
+/// unless the client shows the token printed at start.
 #[derive(Debug, Args)]
 pub struct Serve {
-    /// What to serve: `disk:/path` or just a path, `ram:` or `ram:SIZE`, `fs:` (your own archive, made if there is
-    /// none) or `fs:ARCHIVE`, or a name space file (`NAME.ns`, or any regular file); the current directory if not
-    /// given
+    /// The tree to serve: `disk:/path` or just a path, `ram:` or `ram:SIZE`, `fs:` (your own archive, created if it
+    /// does not exist) or `fs:ARCHIVE`, or a name space file (`NAME.ns`, or any regular file) [default: the current
+    /// directory]
     #[arg(value_name = "SERVER")]
     pub exports: Vec<Export>,
     #[command(flatten)]
@@ -143,19 +143,19 @@ pub struct Serve {
 /// List directories
 #[derive(Debug, Args)]
 pub struct Ls {
-    /// One per line with mode, links, owner, group, length and time of change
+    /// Show mode, links, owner, group, length and modification time, one file per line
     #[arg(short)]
     pub long: bool,
-    /// Also names that begin with a dot
+    /// Include names that begin with a dot
     #[arg(short)]
     pub all: bool,
-    /// Directories and what is below them
+    /// List directories recursively
     #[arg(short = 'R')]
     pub recursive: bool,
-    /// One JSON object per line
+    /// Print one JSON object per line
     #[arg(long)]
     pub json: bool,
-    /// Files and directories; the root if not given
+    /// Files and directories [default: the root]
     #[arg(value_name = "PATH")]
     pub paths: Vec<OsString>,
     #[command(flatten)]
@@ -165,50 +165,49 @@ pub struct Ls {
 /// Write files to the standard output
 #[derive(Debug, Args)]
 pub struct Cat {
-    /// Files of a server
+    /// Files on a server
     #[arg(value_name = "PATH", required = true)]
     pub paths: Vec<OsString>,
     #[command(flatten)]
     pub remote: Remote,
 }
 
-/// How trees are copied: the same for `get`, `put` and `cp`.
+/// Options for copies: the same for `get`, `put` and `cp`.
 #[derive(Clone, Debug, Args)]
 pub struct Copying {
-    /// Directories with everything in them
+    /// Copy directories with all their contents
     #[arg(short, long)]
     pub recursive: bool,
-    /// Keep owner, group and set-id bits, too; mode and time of change are always kept
+    /// Keep owner, group and set-id bits, too; mode and modification time are always kept
     #[arg(short, long)]
     pub preserve: bool,
-    /// Go on where the same copy was interrupted
+    /// Continue an interrupted copy
     ///
-    /// A file that is not whole is called `.NAME.ninefold-` and 16 digits, and stays when the copy ends before its
-    /// time. It is continued while its source has the same length and time of change (in 9P2000 and 9P2000.u: to the
-    /// second); else it is begun anew. On a server its last 16 MiB are written again, for they may have gaps. What has
-    /// arrived with the length and time of its source is passed over. After a crash of the machine that keeps a part,
-    /// add --verify.
+    /// An incomplete file is called `.NAME.ninefold-` and 16 digits, and stays when the copy is interrupted. It is
+    /// continued if its source still has the same length and modification time (9P2000 and 9P2000.u have whole
+    /// seconds); otherwise the copy of this file starts again. On a server the last 16 MiB are written again, because
+    /// they may have gaps. Files that have arrived with the length and time of their source are skipped. If the machine
+    /// with the incomplete file has crashed, add --verify.
     #[arg(long)]
     pub resume: bool,
     /// Compare each file with its source before it gets its name
     ///
-    /// What has been written is read back and compared by SHA-256 with what was sent, a part that was there with what
-    /// the source has. A file that differs, or that has changed meanwhile, is an error, and what was in its place
-    /// stays.
+    /// Reads the copy back and compares its SHA-256 with that of the source; with --resume also of the older part. If a
+    /// file differs, or changes during the copy, that is an error, and the previous file stays in place.
     #[arg(long)]
     pub verify: bool,
-    /// No progress, and no word while a server is silent
+    /// Show no progress, and no message while a server is silent
     #[arg(short, long)]
     pub quiet: bool,
 }
 
-/// Copy a file from a server to this machine
+/// Copy files from a server to this machine
 #[derive(Debug, Args)]
 pub struct Get {
-    /// A file or, with -r, a directory of a server
+    /// A file on a server or, with -r, a directory
     #[arg(value_name = "REMOTE")]
     pub from: OsString,
-    /// Where to; if not given, the same name in the current directory
+    /// The destination [default: the same name in the current directory]
     #[arg(value_name = "LOCAL")]
     pub to: Option<PathBuf>,
     #[command(flatten)]
@@ -217,16 +216,16 @@ pub struct Get {
     pub remote: Remote,
 }
 
-/// Copy a file of this machine to a server
+/// Copy files from this machine to a server
 ///
-/// Until it is whole, a file is called `.ninefold-` and 16 digits there; one that stays, because the copy was killed
-/// or the server went away, may be removed. With --resume it has a name that is found again.
+/// Until it is complete, a file is called `.ninefold-` and 16 digits on the server. If the copy is killed or the server
+/// goes away, that file stays; you may remove it. With --resume it has a name by which it is found again.
 #[derive(Debug, Args)]
 pub struct Put {
-    /// A file or, with -r, a directory of this machine
+    /// A file on this machine or, with -r, a directory
     #[arg(value_name = "LOCAL")]
     pub from: PathBuf,
-    /// Where to: a new name, or a directory that exists
+    /// The destination: a new name, or an existing directory
     #[arg(value_name = "REMOTE")]
     pub to: OsString,
     #[command(flatten)]
@@ -238,7 +237,7 @@ pub struct Put {
 /// Copy files and trees from, to and between servers
 #[derive(Debug, Args)]
 pub struct Cp {
-    /// What to copy, and last where to; a plain path is of this machine, `:/path` of the default server
+    /// Sources, then the destination; a plain path is on this machine, `:/path` on the default server
     #[arg(value_name = "PATH", required = true, num_args = 2..)]
     pub paths: Vec<OsString>,
     #[command(flatten)]
@@ -247,36 +246,36 @@ pub struct Cp {
     pub remote: Remote,
 }
 
-/// Move or rename files of a server
+/// Move or rename files on a server
 #[derive(Debug, Args)]
 pub struct Mv {
-    /// What to move, and last where to: a new name, or a directory that exists
+    /// Sources, then the destination: a new name, or an existing directory
     #[arg(value_name = "PATH", required = true, num_args = 2..)]
     pub paths: Vec<OsString>,
     #[command(flatten)]
     pub remote: Remote,
 }
 
-/// Remove files of a server
+/// Remove files on a server
 #[derive(Debug, Args)]
 pub struct Rm {
-    /// Directories with everything in them
+    /// Remove directories with all their contents
     #[arg(short, long)]
     pub recursive: bool,
-    /// What does not exist is no failure
+    /// Ignore files that do not exist
     #[arg(short, long)]
     pub force: bool,
-    /// What to remove
+    /// Files to remove
     #[arg(value_name = "PATH", required = true)]
     pub paths: Vec<OsString>,
     #[command(flatten)]
     pub remote: Remote,
 }
 
-/// Make directories on a server
+/// Create directories on a server
 #[derive(Debug, Args)]
 pub struct Mkdir {
-    /// Also those above; what exists is no failure
+    /// Create missing parents, too; accept directories that exist
     #[arg(short, long)]
     pub parents: bool,
     /// Permissions, octal [default: 777 less the umask]
@@ -289,44 +288,44 @@ pub struct Mkdir {
     pub remote: Remote,
 }
 
-/// Show what is known about files
+/// Show the attributes of files
 #[derive(Debug, Args)]
 pub struct Stat {
-    /// One JSON object per line
+    /// Print one JSON object per line
     #[arg(long)]
     pub json: bool,
-    /// Files of a server; links are shown themselves
+    /// Files on a server; symbolic links are not followed
     #[arg(value_name = "PATH", required = true)]
     pub paths: Vec<OsString>,
     #[command(flatten)]
     pub remote: Remote,
 }
 
-/// Tell what changes below a directory of a server, a line for each change, until it is interrupted
+/// Print changes below a directory of a server, one per line, until interrupted
 ///
-/// The lines are those of docs/changes.md. A connection that is lost is made again, and nothing is missed.
+/// docs/changes.md describes the lines. A lost connection is restored, and no change is missed.
 #[derive(Debug, Args)]
 pub struct Watch {
-    /// Begin where another reader was, as its last line says: EPOCH.N
+    /// Start at the position in the last line of an earlier reader: EPOCH.N
     #[arg(long, value_name = "EPOCH.N")]
     pub from: Option<String>,
-    /// One JSON object per line
+    /// Print one JSON object per line
     #[arg(long)]
     pub json: bool,
-    /// A directory of a server
+    /// A directory on a server
     #[arg(value_name = "PATH", default_value = "/")]
     pub path: OsString,
     #[command(flatten)]
     pub remote: Remote,
 }
 
-/// Write the standard input to a file of a server, in place
+/// Write the standard input to a file on a server, in place
 #[derive(Debug, Args)]
 pub struct Write {
-    /// At its end; its old content stays
+    /// Append to the file instead of replacing its content
     #[arg(short, long)]
     pub append: bool,
-    /// Make the file if it does not exist
+    /// Create the file if it does not exist
     #[arg(long)]
     pub create: bool,
     /// The file
@@ -339,13 +338,13 @@ pub struct Write {
 /// Draw directories as trees
 #[derive(Debug, Args)]
 pub struct Tree {
-    /// Go down this many levels
+    /// Descend at most this many levels
     #[arg(short = 'L', long = "levels", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub levels: Option<u32>,
-    /// Also names that begin with a dot
+    /// Include names that begin with a dot
     #[arg(short)]
     pub all: bool,
-    /// Directories; the root if not given
+    /// Directories [default: the root]
     #[arg(value_name = "PATH")]
     pub paths: Vec<OsString>,
     #[command(flatten)]
@@ -354,8 +353,8 @@ pub struct Tree {
 
 /// Serve, find, read and write disks on the same Ethernet (ATA over Ethernet)
 ///
-/// Needs CAP_NET_RAW: be root, or `setcap cap_net_raw+ep` on this program. AoE knows no users and no secrets: whoever
-/// is on the Ethernet reads and writes what is served there. docs/aoe.md has the way from one machine to another.
+/// Needs CAP_NET_RAW: be root, or run `setcap cap_net_raw+ep` on this program. AoE has no users and no secrets: every
+/// machine on the Ethernet can read and write the disks served there. docs/aoe.md is a guide.
 #[derive(Debug, Args)]
 pub struct Aoe {
     #[command(subcommand)]
@@ -366,60 +365,60 @@ pub struct Aoe {
 pub enum AoeVerb {
     Target(AoeTarget),
     Discover(AoeDiscover),
-    /// Show what a disk says of itself
+    /// Show the identity of a disk
     Identify(AoeDisk),
-    /// Show the ways to a disk, its config string, and whom it is for
+    /// Show the paths to a disk, its config string, and which cards may use it
     Stat(AoeDisk),
     Config(AoeConfig),
     Mask(AoeMask),
     Reserve(AoeReserve),
     Read(AoeRead),
     Write(AoeWrite),
-    /// Make durable what was written to a disk
+    /// Flush writes to a disk, so that they are durable
     Flush(AoeDisk),
 }
 
-/// Serve a disk to an Ethernet, until SIGTERM
+/// Serve a disk on an Ethernet, until SIGTERM
 ///
-/// What has been acknowledged is flushed at the end. On SIGHUP it looks how large the disk is by now, and where another
-/// file has its path, copies everything to that one and goes on with it. When its sockets and disks are open, it gives
-/// up all capabilities. It does not start where another disk answers at its address.
+/// The target flushes all acknowledged writes before it ends. On SIGHUP it updates the size of the disk; if the path
+/// then names another file, it copies everything to that file and continues with it. It drops all capabilities when its
+/// sockets and disks are open. It does not start if another disk answers at its address.
 #[derive(Debug, Args)]
 pub struct AoeTarget {
-    /// Where it is found: SHELF.SLOT
+    /// Address of the disk: SHELF.SLOT
     #[arg(value_name = "SHELF.SLOT")]
     pub address: Address,
     /// A file, a block device, or a device expression as in docs/block.md: (w"/srv/a"w"/srv/b")
     #[arg(value_name = "DEVICE")]
     pub device: OsString,
-    /// Interfaces that it is served on
+    /// Interfaces to serve it on
     #[arg(value_name = "IFACE", required = true)]
     pub interfaces: Vec<String>,
-    /// Its config string, by which `discover --string` finds it
+    /// Config string, for `discover --string`
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub string: String,
-    /// It is not written
+    /// Refuse all writes
     #[arg(long)]
     pub read_only: bool,
-    /// Only these cards are answered
+    /// Answer only these cards
     #[arg(long, value_name = "MAC", value_delimiter = ',')]
     pub mask: Vec<Mac>,
-    /// Frames that are in hand at once
+    /// Number of frames that the target can hold at once
     #[arg(long, value_name = "N", default_value = "64", value_parser = clap::value_parser!(u16).range(1..))]
     pub buffers: u16,
-    /// A socket for its owner: `ninefold cat --server unix!PATH :SHELF.SLOT/ctl` shows how the device is, and words
-    /// that are written there (`return 1` for a mirror) are done
+    /// Unix socket for its owner: `ninefold cat --server unix!PATH :SHELF.SLOT/ctl` shows the state of the device, and
+    /// commands written to that file (`return 1` for a mirror) are carried out
     #[arg(long, value_name = "PATH")]
     pub ctl: Option<PathBuf>,
-    /// What tells the disk from any other, at most 20 characters; if not given, made of this machine and the file or
-    /// device. It is to stay the same where a disk is copied or moved
+    /// Serial number of the disk, at most 20 characters; pass the old one if the disk was copied or moved [default:
+    /// derived from this machine and the file or device]
     #[arg(long)]
     pub serial: Option<String>,
 }
 
-/// Make mirrors and fake worms, and show how they are
+/// Create mirrors and fake worms, and show their state
 ///
-/// Devices are written as docs/block.md says: {w"/srv/a"w"/srv/b"}
+/// docs/block.md describes device expressions: {w"/srv/a"w"/srv/b"}
 #[derive(Debug, Args)]
 pub struct Block {
     #[command(subcommand)]
@@ -428,19 +427,19 @@ pub struct Block {
 
 #[derive(Debug, Subcommand)]
 pub enum BlockVerb {
-    /// Make the mirrors and fake worms of an expression: what is on their disks is lost
+    /// Create the mirrors and fake worms of an expression; all data on their disks is lost
     Make(BlockMake),
-    /// Open a device, and show how it is and what it is made of
+    /// Open a device, and show its state and its parts
     Status(BlockDevice),
 }
 
-/// A device, and the way to its disks.
+/// A device, and the interfaces to its disks.
 #[derive(Debug, Args)]
 pub struct BlockDevice {
     /// A file, a block device, or a device expression
     #[arg(value_name = "DEVICE")]
     pub device: OsString,
-    /// Interfaces to the Ethernet of its disks there: e1.0
+    /// Interfaces to the Ethernet of its AoE disks (e1.0)
     #[arg(long, value_name = "IFACE", value_delimiter = ',')]
     pub over: Vec<String>,
 }
@@ -449,16 +448,16 @@ pub struct BlockDevice {
 pub struct BlockMake {
     #[command(flatten)]
     pub device: BlockDevice,
-    /// Also on disks that do not begin with zeros
+    /// Use disks even if they do not begin with zeros
     #[arg(long)]
     pub force: bool,
 }
 
-/// Make archives, dump them, show how they are, and bring back what was
+/// Create archives, dump them, show their state, and restore files
 ///
-/// An archive is a file system of which every dump stays for ever: docs/archive.md. `ream` and `check` work on its
-/// devices while nobody serves it; the others ask the server, through its /fs. `yesterday`, `history`, `diff` and
-/// `restore` are about files, and read the dumps.
+/// An archive is a file system whose dumps are kept for ever: docs/archive.md. `ream`, `check` and `recover` work on
+/// the devices of an archive that is not being served; most others ask the server, through its /fs. `yesterday`,
+/// `history`, `diff` and `restore` take files, and read the dumps.
 #[derive(Debug, Args)]
 pub struct Fs {
     #[command(subcommand)]
@@ -471,17 +470,17 @@ pub enum FsVerb {
     Check(FsCheck),
     Recover(FsRecover),
     Dump(FsDump),
-    /// Make durable what was changed up to now
+    /// Make all changes up to now durable
     Sync(FsOf),
     Status(FsStatus),
     Dumps(FsDumps),
-    /// Talk with an archive's console, line by line: `help` says what it knows
+    /// Open the console of an archive, line by line; `help` lists its commands
     Con(FsOf),
     Grow(FsGrow),
     Copyworm(FsCopyworm),
     Arbiter(FsArbiter),
     Takeover(FsTakeover),
-    /// Let another machine become the main one of an archive: all is put in its place, and this one follows
+    /// Release an archive so that another machine can become the primary; this one becomes a standby
     Handover(FsOf),
     Ctl(FsCtl),
     Yesterday(FsYesterday),
@@ -490,49 +489,49 @@ pub enum FsVerb {
     Restore(FsRestore),
 }
 
-/// Make an archive: what is on its devices is lost
+/// Create an archive; all data on its devices is lost
 #[derive(Debug, Args)]
 pub struct FsReam {
-    /// The path of a file, which is made if it is not there; or `c CACHE WORM`, two devices as in docs/block.md:
-    /// 'c w"/dev/nvme0n1" {e1.0e2.0}'; or `c n DISK`, one without a cache
+    /// The path of a file, created if it does not exist; or `c CACHE WORM`, two devices as in docs/block.md: 'c
+    /// w"/dev/nvme0n1" {e1.0e2.0}'; or `c n DISK`, a disk without a cache
     #[arg(value_name = "ARCHIVE")]
     pub archive: Place,
-    /// What it is called
+    /// Name of the archive
     #[arg(long, value_name = "NAME", default_value = "main")]
     pub name: String,
-    /// Bytes of a block: 8K, 16K, 32K or 64K
+    /// Block size: 8K, 16K, 32K or 64K
     #[arg(long, value_name = "SIZE", default_value = "16K", value_parser = nine_text::parse_size)]
     pub block: u64,
-    /// Of a file: a quarter for the cache, at most 16 GiB, the rest for the worm [default: the smaller of 64 GiB and
-    /// half of what is free]
+    /// Size of a file: a quarter of it, at most 16 GiB, is the cache, the rest the worm [default: the smaller of 64 GiB
+    /// and half of the free space]
     #[arg(long, value_name = "SIZE", value_parser = nine_text::parse_size)]
     pub size: Option<u64>,
-    /// Allocate the whole file now; a sparse file's writes fail when its disk is full
+    /// Allocate the whole file now; writes to a sparse file fail when its disk is full
     #[arg(long)]
     pub reserve: bool,
-    /// What is read from the worm is kept on the cache: right where the worm is slower
+    /// Keep data that was read from the worm on the cache: for a worm that is slower than the cache
     #[arg(long)]
     pub no_fastworm: bool,
-    /// By which its dumps are dated, like Europe/Berlin: written into the line that is printed [default: the system's]
+    /// Time zone of the dumps' dates, like Europe/Berlin; it is part of the printed line [default: the system's]
     #[arg(long, value_name = "ZONE")]
     pub zone: Option<String>,
-    /// Whatever is there now
+    /// Overwrite existing data
     #[arg(long)]
     pub force: bool,
-    /// Interfaces to the Ethernet of its disks there: e1.0
+    /// Interfaces to the Ethernet of its AoE disks (e1.0)
     #[arg(long, value_name = "IFACE", value_delimiter = ',')]
     pub over: Vec<String>,
 }
 
-/// Look whether an archive is whole, while nobody serves it
+/// Check the consistency of an archive that is not being served
 ///
-/// Nothing is written, and what was not finished stays so; `ninefold fs ctl check` does it while it is served. Exit
-/// status 1 if there are faults.
+/// Writes nothing, and leaves unfinished work as it is. For an archive in use, run `ninefold fs ctl check`. Exit status
+/// 1: there are faults.
 #[derive(Debug, Args)]
 pub struct FsCheck {
     #[command(flatten)]
     pub at: FsAt,
-    /// Names and what is counted of the newest moment alone
+    /// Check only the names and counts of the current tree
     #[arg(long, conflicts_with_all = ["blocks", "dumps", "repair"])]
     pub quick: bool,
     /// Read the content of all files, too
@@ -541,28 +540,28 @@ pub struct FsCheck {
     /// Read the content of all files of all dumps
     #[arg(long)]
     pub dumps: bool,
-    /// Mend what can be mended without loss; each mend is printed before it is done
+    /// Repair faults that can be repaired without loss; each repair is printed before it is done
     #[arg(long)]
     pub repair: bool,
-    /// Print what `--repair` would do, and do nothing
+    /// Print the repairs of `--repair`, and change nothing
     #[arg(long, requires = "repair")]
     pub dry_run: bool,
 }
 
-/// Give an archive a new cache, where the old one is lost or broken: it goes on from a dump that is on its worm
+/// Create a new cache for an archive whose cache is lost or damaged, from a dump on its worm
 ///
-/// What was changed after that dump is lost; what is on the worm stays. It is done while nobody serves the archive.
+/// Changes after that dump are lost; the worm stays as it is. The archive must not be in use.
 #[derive(Debug, Args)]
 pub struct FsRecover {
     #[command(flatten)]
     pub at: FsAt,
-    /// The dump from which it goes on, like 2026/1121; newer ones stay below /dump [default: the newest]
+    /// The dump to continue from, like 2026/1121; newer ones stay below /dump [default: the newest]
     #[arg(long, value_name = "DUMP")]
     pub dump: Option<String>,
-    /// What is read from the worm is kept on the cache: right where the worm is slower
+    /// Keep data that was read from the worm on the cache: for a worm that is slower than the cache
     #[arg(long)]
     pub no_fastworm: bool,
-    /// Also where the cache is whole
+    /// Replace the cache even if it is undamaged
     #[arg(long)]
     pub force: bool,
 }
@@ -570,22 +569,22 @@ pub struct FsRecover {
 /// An archive of a server.
 #[derive(Debug, Args)]
 pub struct FsOf {
-    /// The server; the default one if not given
+    /// The server [default: the default server]
     #[arg(value_name = "ADDR")]
     pub addr: Option<OsString>,
-    /// Which of its archives, if there are several
+    /// Name of the archive, if the server has several
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
     #[command(flatten)]
     pub remote: Remote,
 }
 
-/// Keep all there is now for ever, and print the name by which it is found below /dump
+/// Dump the current tree, and print the name of the dump below /dump
 ///
-/// Exits with 3 if the dump is made but must wait on the cache device, because the worm is full or fails.
+/// Exit status 3: the dump waits on the cache device, because the worm is full or fails.
 #[derive(Debug, Args)]
 pub struct FsDump {
-    /// Until it is on the worm
+    /// Return when the dump is on the worm
     #[arg(long)]
     pub wait: bool,
     #[command(flatten)]
@@ -595,7 +594,7 @@ pub struct FsDump {
 /// Show an archive's size, use and work in progress; faults come first
 #[derive(Debug, Args)]
 pub struct FsStatus {
-    /// Print only faults, and exit with 1 if there are any
+    /// Print only faults; exit status 1 if there are any
     #[arg(long)]
     pub check: bool,
     #[command(flatten)]
@@ -605,94 +604,94 @@ pub struct FsStatus {
 /// List the dumps: name, time, blocks on the worm
 #[derive(Debug, Args)]
 pub struct FsDumps {
-    /// One JSON object per line
+    /// Print one JSON object per line
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
     pub of: FsOf,
 }
 
-/// Use what a worm has become larger by, or put another device behind it, while it is served
+/// Add space to the worm of a served archive: the growth of its device, or another device
 ///
-/// Of an archive in one file: make the file larger (truncate -s +100G), and say this. A device that is put behind is
-/// printed as it is to be written for the worm where the archive is mounted.
+/// If the archive is one file, enlarge the file first (truncate -s +100G). With a DEVICE, the command prints the new
+/// expression of the worm: write it into the line that mounts the archive.
 #[derive(Debug, Args)]
 pub struct FsGrow {
-    /// A device as in docs/block.md, on which nothing is: 'w"/dev/sdc"'
+    /// An empty device as in docs/block.md: 'w"/dev/sdc"'
     #[arg(value_name = "DEVICE")]
     pub device: Option<String>,
-    /// Which archive, if there are several
+    /// Name of the archive, if the server has several
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
     #[command(flatten)]
     pub remote: Remote,
 }
 
-/// Copy a worm to another device: to a larger disk, or out of the house
+/// Copy a worm to another device: to a larger disk, or as a backup elsewhere
 ///
-/// It goes dump by dump and may be interrupted: said again, it copies what is new. The archive may be served meanwhile;
-/// who moves it copies while it is served, stops the server, copies what has come since, and names the new device.
+/// Copies one dump after the other. You can interrupt it: run again, it copies the newer dumps. The archive may be in
+/// use meanwhile. To move an archive, copy while it is served, stop the server, copy again, and name the new device.
 #[derive(Debug, Args)]
 pub struct FsCopyworm {
     /// The worm: a device as in docs/block.md, or the file of an archive
     #[arg(value_name = "WORM")]
     pub from: String,
-    /// Where it goes: a device on which nothing is, or an older copy
+    /// The destination: an empty device, or an older copy
     #[arg(value_name = "DEVICE")]
     pub to: String,
-    /// No progress
+    /// Show no progress
     #[arg(long, short)]
     pub quiet: bool,
-    /// Interfaces to the Ethernet of its disks there: e1.0
+    /// Interfaces to the Ethernet of its AoE disks (e1.0)
     #[arg(long, value_name = "IFACE", value_delimiter = ',')]
     pub over: Vec<String>,
 }
 
-/// Tell an archive something: `schedule every 2h`, `quota glenda 1073741824`, `newuser glenda`
+/// Send a command to an archive: `schedule every 2h`, `quota glenda 1073741824`, `newuser glenda`
 #[derive(Debug, Args)]
 pub struct FsCtl {
-    /// Which archive, if there are several
+    /// Name of the archive, if the server has several
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
     #[command(flatten)]
     pub remote: Remote,
-    /// A command; without one, those that there are are shown
+    /// A command; without one, all commands are listed
     #[arg(value_name = "WORD", trailing_var_arg = true, allow_hyphen_values = true)]
     pub words: Vec<String>,
 }
 
-/// Reach the console of a server on the same Ethernet (CEC), or list who has one
+/// Connect to the console of a server on the same Ethernet (CEC), or list consoles
 ///
-/// Without --shelf and --ea: who answers, a line each with shelf, card, interface and name. Needs CAP_NET_RAW: be root,
-/// or `setcap cap_net_raw+ep` on this program. CEC is clear text: whoever hears the Ethernet hears the password.
-/// docs/cec.md tells how a server offers its console (`ninefold serve --cec`), and of Plan 9's.
+/// Without --shelf and --ea: lists shelf, card, interface and name of each server that answers. Needs CAP_NET_RAW: be
+/// root, or run `setcap cap_net_raw+ep` on this program. CEC is clear text: every machine on the Ethernet can read the
+/// password. docs/cec.md describes how a server offers its console (`ninefold serve --cec`), and Plan 9's cec(8).
 #[derive(Debug, Args)]
 pub struct Cec {
-    /// Interfaces; all Ethernets if not given
+    /// Interfaces [default: all Ethernets]
     #[arg(value_name = "IFACE")]
     pub interfaces: Vec<String>,
-    /// The server with this number, or of this name
+    /// Connect to the server with this number or name
     #[arg(short, long, value_name = "SHELF", allow_hyphen_values = true)]
     pub shelf: Option<String>,
-    /// The server with this card
+    /// Connect to the server with this card
     #[arg(short, long, value_name = "MAC")]
     pub ea: Option<Mac>,
-    /// The control character behind which `q` quits, `i` sends it, `.` goes on
+    /// Letter of the control character before a command: `q` quits, `i` sends the character, `.` continues
     #[arg(short = 'c', long, value_name = "C", default_value = "\\", value_parser = crate::verbs::escape)]
     pub escape: char,
-    /// Ask until somebody answers
+    /// Retry until a server answers
     #[arg(short, long)]
     pub persist: bool,
-    /// The password is the first line of this file, which others cannot read; else it is asked for at the terminal
+    /// File with the password in its first line, not readable by others [default: ask at the terminal]
     #[arg(long, value_name = "FILE", env = "NINEFOLD_CEC_PASSWORD_FILE")]
     pub password_file: Option<PathBuf>,
     /// Seconds to listen for answers
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub patience: u64,
-    /// Seconds without a word behind the last line of the standard input, where that is no terminal, until it ends
+    /// Seconds without output after the end of the standard input, if that is no terminal, before it disconnects
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = clap::value_parser!(u64).range(1..=86400))]
     pub linger: u64,
-    /// A list of one JSON object per line
+    /// Print the list as one JSON object per line
     #[arg(long, conflicts_with_all = ["shelf", "ea"])]
     pub json: bool,
 }
@@ -700,24 +699,24 @@ pub struct Cec {
 /// Find the disks on the same Ethernet
 #[derive(Debug, Args)]
 pub struct AoeDiscover {
-    /// Interfaces; all Ethernets if not given
+    /// Interfaces [default: all Ethernets]
     #[arg(value_name = "IFACE")]
     pub interfaces: Vec<String>,
-    /// Only those with this config string
+    /// Show only disks with this config string
     #[arg(long, value_name = "TEXT", conflicts_with = "prefix")]
     pub string: Option<String>,
-    /// Only those whose config string begins so
+    /// Show only disks whose config string has this prefix
     #[arg(long, value_name = "TEXT")]
     pub prefix: Option<String>,
-    /// One JSON object per line
+    /// Print one JSON object per line
     #[arg(long)]
     pub json: bool,
-    /// Seconds to listen
+    /// Seconds to listen for answers
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub patience: u64,
 }
 
-/// A disk, and the way to it.
+/// A disk, and the interfaces to it.
 #[derive(Debug, Args)]
 pub struct AoeDisk {
     /// The disk
@@ -726,7 +725,7 @@ pub struct AoeDisk {
     /// Interfaces to its Ethernet; several are used at once
     #[arg(value_name = "IFACE", required = true)]
     pub interfaces: Vec<String>,
-    /// Seconds without an answer after which it counts as gone
+    /// Seconds to wait for an answer of the disk
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub patience: u64,
 }
@@ -736,50 +735,50 @@ pub struct AoeDisk {
 pub struct AoeConfig {
     #[command(flatten)]
     pub disk: AoeDisk,
-    /// From now on it is this
+    /// Set it to this
     #[arg(long, value_name = "TEXT", group = "what")]
     pub set: Option<String>,
-    /// The same, unless it has another one
+    /// Set it to this; fail if the disk has another one
     #[arg(long, value_name = "TEXT", group = "what")]
     pub set_if_empty: Option<String>,
     /// Fail unless it is this
     #[arg(long, value_name = "TEXT", group = "what")]
     pub is: Option<String>,
-    /// Fail unless it begins so
+    /// Fail unless it begins with this
     #[arg(long, value_name = "TEXT", group = "what")]
     pub begins: Option<String>,
 }
 
 /// Show or change which cards a disk answers
 ///
-/// A disk whose list is empty answers everybody. The target keeps the list until it ends; `aoe target --mask` is where
-/// it begins.
+/// A disk with an empty list answers every card. The target loses the list when it ends; `aoe target --mask` sets the
+/// initial one.
 #[derive(Debug, Args)]
 pub struct AoeMask {
     #[command(flatten)]
     pub disk: AoeDisk,
-    /// These are answered, too
+    /// Add these cards
     #[arg(long, value_name = "MAC", value_delimiter = ',')]
     pub add: Vec<Mac>,
-    /// These are not any more
+    /// Remove these cards
     #[arg(long, value_name = "MAC", value_delimiter = ',')]
     pub delete: Vec<Mac>,
 }
 
 /// Show or change which cards may use a disk
 ///
-/// A disk that nobody has reserved is everybody's. The target keeps the list until it ends.
+/// Every card may use a disk that is not reserved. The target loses the list when it ends.
 #[derive(Debug, Args)]
 pub struct AoeReserve {
     #[command(flatten)]
     pub disk: AoeDisk,
-    /// Only these may, if nobody else has it; without a MAC: the cards of these interfaces
+    /// Reserve the disk for these cards, unless others have it; without a MAC: for the cards of these interfaces
     #[arg(long, value_name = "MAC", value_delimiter = ',', num_args = 0..=1, group = "what")]
     pub set: Option<Vec<Mac>>,
-    /// The same, whoever has it
+    /// Reserve the disk for these cards, even if others have it
     #[arg(long, value_name = "MAC", value_delimiter = ',', num_args = 0..=1, group = "what")]
     pub force: Option<Vec<Mac>>,
-    /// Everybody may, if nobody else has it
+    /// Release the disk, unless others have it
     #[arg(long, group = "what")]
     pub release: bool,
 }
@@ -789,13 +788,13 @@ pub struct AoeReserve {
 pub struct AoeRead {
     #[command(flatten)]
     pub disk: AoeDisk,
-    /// Where it begins: bytes, or 64K, 64M, 2G, 4T
+    /// Offset of the first byte: bytes, or 64K, 64M, 2G, 4T
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = nine_text::parse_size)]
     pub offset: u64,
-    /// How much; if not given, to the end
+    /// Number of bytes [default: up to the end]
     #[arg(long, value_name = "SIZE", value_parser = nine_text::parse_size)]
     pub length: Option<u64>,
-    /// No progress
+    /// Show no progress
     #[arg(short, long)]
     pub quiet: bool,
 }
@@ -805,35 +804,35 @@ pub struct AoeRead {
 pub struct AoeWrite {
     #[command(flatten)]
     pub disk: AoeDisk,
-    /// Where it begins: bytes, or 64K, 64M, 2G, 4T; whole sectors of 512
+    /// Offset of the first byte: bytes, or 64K, 64M, 2G, 4T; a multiple of 512
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = nine_text::parse_size)]
     pub offset: u64,
-    /// No progress
+    /// Show no progress
     #[arg(short, long)]
     pub quiet: bool,
 }
 
-/// Check whether a server keeps to 9P
+/// Test a server for conformance to 9P
 ///
-/// Runs a suite of cases, each of which proves a sentence of the manual, over the wire, in every dialect that the
-/// server offers (or in that of --dialect), in a directory of its own that is removed afterwards. --timeout is for one
-/// case, 5 seconds if not given. What the server has not, or does not let us do, is skipped, with the reason. Exit
-/// status: 0 nothing failed, 1 something did, 2 the suite could not be run.
+/// Runs a suite of cases over the wire. Each case tests a sentence of the manual, in every dialect that the server
+/// offers (or in that of --dialect), in a new directory that is removed afterwards. --timeout is per case [default: 5
+/// seconds]. Cases that the server does not support or permit are skipped, with the reason. Exit status: 0 no case
+/// failed, 1 some failed, 2 the suite could not run.
 #[derive(Debug, Args)]
 pub struct CheckServer {
-    /// Only cases in whose name this stands: `walk/`, `flush`, `partial`
+    /// Run only cases with this text in their name: `walk/`, `flush`, `partial`
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub only: String,
-    /// Show the cases and what they prove, and run none
+    /// List the cases with their sentences, and run none
     #[arg(long)]
     pub list: bool,
-    /// One JSON object per case, then one for all
+    /// Print one JSON object per case, then one for the total
     #[arg(long)]
     pub json: bool,
-    /// Also cases that pass
+    /// Show cases that pass, too
     #[arg(short, long)]
     pub verbose: bool,
-    /// The server, and the directory in which ours is made
+    /// The server, and the parent of the test directory
     #[arg(value_name = "PATH", required_unless_present = "list")]
     pub path: Option<OsString>,
     #[command(flatten)]
@@ -849,29 +848,29 @@ pub struct Config {
 
 #[derive(Debug, Subcommand)]
 pub enum ConfigVerb {
-    /// Say whether a configuration file, and certificates that it names, are right, or what is wrong
+    /// Check a configuration file, and the certificates that it names
     Check {
-        /// The file; if not given, those that are read at every start
+        /// The file [default: the files read at every start]
         file: Option<PathBuf>,
-        /// A name space file, too
+        /// Check a name space file, too
         #[arg(long, value_name = "FILE")]
         space: Option<PathBuf>,
     },
-    /// Print what files and environment come to
+    /// Print the settings that result from files and environment
     Show,
 }
 
 /// Print the completions for a shell
 #[derive(Debug, Args)]
 pub struct Completions {
-    /// Which shell
+    /// The shell
     pub shell: Shell,
 }
 
 /// Write the man pages into a directory
 #[derive(Debug, Args)]
 pub struct Man {
-    /// The directory; it is made if it does not exist
+    /// The directory; created if it does not exist
     pub dir: PathBuf,
 }
 
@@ -885,12 +884,12 @@ fn octal(text: &str) -> Result<u32, String> {
 const AFTER: &str = "\
 Addresses: unix:/run/x.sock/dir/file  9p://[TOKEN@]HOST[:PORT]/file  9p+tls://HOST/file
            tcp!HOST!PORT/file  tls!HOST!PORT/file  il!HOST!PORT/file  vsock!CID!PORT/file
-`:/file`, or /file where only a file of a server makes sense, is one of the default server:
---server, else $NINEFOLD_SERVER, else the configuration, else the channel that `ninefold partition run` has passed,
+`:/file` is a file on the default server; so is /file where only a file on a server makes sense. The default server is
+--server, else $NINEFOLD_SERVER, else that of the configuration, else the channel passed by `ninefold partition run`,
 else the unix socket of `ninefold serve`.
 
-Exit status: 0 all done, 1 something failed, 2 the command line is wrong; 130 and 143: SIGINT or SIGTERM ended
-`get`, `put` or `cp`, and what was not whole is removed, or stays for --resume.";
+Exit status: 0 success, 1 something failed, 2 invalid command line; 130 or 143 SIGINT or SIGTERM ended `get`, `put` or
+`cp`: incomplete files are removed, or stay for --resume.";
 
 #[cfg(test)]
 mod tests {
