@@ -23,24 +23,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::serve::{Console, Listen, Web};
 
-/// For every verb.
+/// Options of every verb.
 #[derive(Clone, Debug, Default, Args)]
 pub struct General {
     /// Read this configuration file instead of the usual ones
     #[arg(long, hide_short_help = true, global = true, value_name = "FILE",
         env = "NINEFOLD_CONFIG", help_heading = GENERAL)]
     pub config: Option<PathBuf>,
-    /// What is logged to the standard error [default: info for serve, else warn]
+    /// Level of the log on the standard error [default: info for serve, else warn]
     #[arg(long, hide_short_help = true, global = true, value_name = "LEVEL",
         env = "NINEFOLD_LOG", help_heading = GENERAL)]
     pub log: Option<Level>,
-    /// How it is logged [default: text]
+    /// Format of the log [default: text]
     #[arg(long, hide_short_help = true, global = true, value_name = "FORMAT",
         env = "NINEFOLD_LOG_FORMAT", help_heading = GENERAL)]
     pub log_format: Option<LogFormat>,
 }
 
-/// How servers are reached and what they are told.
+/// How a client reaches servers and identifies itself.
 #[derive(Clone, Debug, Default, Args, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 #[command(next_help_heading = "Connection")]
@@ -48,46 +48,46 @@ pub struct Remote {
     /// The default server
     #[arg(long, value_name = "ADDR", env = "NINEFOLD_SERVER")]
     pub server: Option<Server>,
-    /// User to be on the server: a name or a number [default: who runs this]
+    /// User on the server: a name or a number [default: the current user]
     #[arg(long, hide_short_help = true, value_name = "NAME", env = "NINEFOLD_USER")]
     pub user: Option<String>,
-    /// Which tree of the server
+    /// Tree of the server to attach to
     #[arg(long, hide_short_help = true, value_name = "NAME", env = "NINEFOLD_ANAME")]
     pub aname: Option<String>,
-    /// Which 9P to speak
+    /// Dialect of 9P
     #[arg(long, hide_short_help = true, env = "NINEFOLD_DIALECT")]
     pub dialect: Option<DialectChoice>,
-    /// Longest message to propose, bytes
+    /// Maximum message size to propose, bytes
     #[arg(long, hide_short_help = true, value_name = "SIZE", env = "NINEFOLD_MSIZE", value_parser = msize)]
     pub msize: Option<u32>,
-    /// Longest wait for a connection, seconds
+    /// Maximum wait for a connection, seconds
     #[arg(long, hide_short_help = true, value_name = "SECONDS",
         env = "NINEFOLD_TIMEOUT", value_parser = clap::value_parser!(u32).range(1..))]
     pub timeout: Option<u32>,
-    /// Longest silence of a server that owes an answer, seconds [default: for ever, and it is said]
+    /// Maximum wait for the answer of a silent server, seconds [default: unlimited, with a message]
     #[arg(long, hide_short_help = true, value_name = "SECONDS",
         env = "NINEFOLD_PATIENCE", value_parser = clap::value_parser!(u32).range(1..))]
     pub patience: Option<u32>,
-    /// Pushed on the connection before anything is asked for: zstd, tls, `throttle 10M`; may be given several times
+    /// Module to push on the connection before any request: zstd, tls, `throttle 10M`; may be repeated
     #[arg(long, hide_short_help = true, value_name = "MODULE", env = "NINEFOLD_PUSH", value_delimiter = ',')]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub push: Vec<String>,
     /// How channels (shm!) wait for their servers [default: adaptive]
     #[arg(long, hide_short_help = true, value_name = "HOW", env = "NINEFOLD_WAITS")]
     pub waits: Option<WaitsChoice>,
-    /// Authorities whose server certificates are good, PEM
+    /// Certificates of the authorities for servers, PEM
     #[arg(long, hide_short_help = true, value_name = "FILE", env = "NINEFOLD_CA", conflicts_with = "pin")]
     pub ca: Option<PathBuf>,
     /// SHA-256 of the server's certificate, in hex
     #[arg(long, hide_short_help = true, value_name = "FINGERPRINT", env = "NINEFOLD_PIN")]
     pub pin: Option<Pin>,
-    /// Our certificate, PEM
+    /// Certificate of this client, PEM
     #[arg(long, hide_short_help = true, value_name = "FILE", env = "NINEFOLD_CERT", requires = "key")]
     pub cert: Option<PathBuf>,
-    /// The key of our certificate, PEM
+    /// Key of that certificate, PEM
     #[arg(long, hide_short_help = true, value_name = "FILE", env = "NINEFOLD_KEY", requires = "cert")]
     pub key: Option<PathBuf>,
-    /// A file with the token to show
+    /// File with the token
     #[arg(
         long,
         hide_short_help = true,
@@ -102,12 +102,12 @@ pub struct Remote {
     pub token: Option<String>,
 }
 
-/// How `serve` serves.
+/// Options of `serve`.
 #[derive(Clone, Debug, Default, Args, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Serving {
-    /// Where to listen; may be given several times. `-insecure` after the address, in the same word, lets everybody
-    /// in who can reach it; after shm!, `-poll`, `-interrupt` or `-adaptive` says how channels wait [default: a unix
+    /// Address to listen on; may be repeated. `-insecure` after the address, in the same argument, lets in every client
+    /// that reaches it; after shm!, `-poll`, `-interrupt` or `-adaptive` selects how channels wait [default: a unix
     /// socket of this user, and tcp!127.0.0.1!5640]
     #[arg(
         long,
@@ -118,9 +118,9 @@ pub struct Serving {
     )]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub listen: Vec<Listen>,
-    /// Serve browsers, too, who read and change nothing; after the address, in the same word, `-insecure` lets in who
-    /// is not on this machine, `-srpt SECONDS` sends the shortest answers first, `-host NAME` is a name they know this
-    /// server by [default: http!127.0.0.1!8080; with --listen none]
+    /// Serve web browsers, read-only; after the address, in the same argument, `-insecure` lets in clients from other
+    /// machines, `-srpt SECONDS` sends the shortest answers first, `-host NAME` is a host name of this server [default:
+    /// http!127.0.0.1!8080; none with --listen]
     #[arg(
         long,
         value_name = "ADDR",
@@ -132,83 +132,84 @@ pub struct Serving {
     )]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub http: Vec<Web>,
-    /// A console of the archives on an Ethernet (CEC); in the same word `-password FILE`, which others cannot read, and
-    /// perhaps `-shelf N` and `-name NAME`: 'cec!eth0 -password /etc/ninefold.cec'
+    /// Offer a console of the archives on an Ethernet (CEC); in the same argument `-password FILE`, not readable by
+    /// others, and optionally `-shelf N` and `-name NAME`: 'cec!eth0 -password /etc/ninefold.cec'
     #[arg(long, value_name = "ADDR", env = "NINEFOLD_CEC", value_delimiter = ',')]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub cec: Vec<Console>,
-    /// A line for each answer to a browser, in this file (`-`: the standard error); SIGHUP opens it again
+    /// Log each answer to a browser to this file, one per line (`-`: the standard error); SIGHUP reopens it
     #[arg(long, value_name = "FILE", env = "NINEFOLD_ACCESS_LOG")]
     pub access_log: Option<PathBuf>,
-    /// The same as `-insecure` after every --listen
+    /// Same as `-insecure` after every --listen
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL",
         env = "NINEFOLD_INSECURE", value_parser = BoolishValueParser::new())]
     pub insecure: Option<bool>,
-    /// What other users of this machine read over loopback without the token: what the modes of files and directories
-    /// let all others read, nothing, or everything. The user who serves and root read everything [default: public]
+    /// Files that other users of this machine can read over loopback without the token. The server's user and root read
+    /// everything [default: public]
     #[arg(long, value_name = "WHAT", env = "NINEFOLD_LOCAL_USERS")]
     pub local_users: Option<LocalReaders>,
-    /// Nobody changes anything
+    /// Refuse all changes
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL",
         env = "NINEFOLD_READ_ONLY", value_parser = BoolishValueParser::new())]
     pub read_only: Option<bool>,
-    /// Whose rights requests have: of the user who serves, or (root only) of each client's user
+    /// Whose rights requests have: those of the server's user or, if root serves, those of each client's user
     #[arg(long = "as", value_name = "WHO", env = "NINEFOLD_AS")]
     #[serde(rename = "as")]
     pub identity: Option<Identity>,
-    /// What clients at `-insecure` addresses may not claim. `root`: with --as client, one that calls itself root is
-    /// nobody, and none creates devices or set-id files. `no`: they are taken at their word [default: root]
+    /// Limit clients of `-insecure` addresses. `root`: with --as client, a client that claims to be root is nobody, and
+    /// none creates devices or set-id files. `no`: no such limits [default: root]
     #[arg(long, value_name = "WHOM", env = "NINEFOLD_SQUASH")]
     pub squash: Option<SquashChoice>,
     /// Let clients open devices and pipes of this machine
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL",
         env = "NINEFOLD_DEVICES", value_parser = BoolishValueParser::new())]
     pub devices: Option<bool>,
-    /// Certificate of tls! listeners, PEM; it is read again when it changes
+    /// Certificate of tls! listeners, PEM; reloaded when it changes
     #[arg(long, value_name = "FILE", env = "NINEFOLD_SERVE_CERT", requires = "key")]
     pub cert: Option<PathBuf>,
-    /// The key of that certificate, PEM
+    /// Key of that certificate, PEM
     #[arg(long, value_name = "FILE", env = "NINEFOLD_SERVE_KEY", requires = "cert")]
     pub key: Option<PathBuf>,
-    /// Authorities whose client certificates are good, PEM
+    /// Certificates of the authorities for clients, PEM
     #[arg(long, value_name = "FILE", env = "NINEFOLD_CLIENT_CA", requires = "cert")]
     pub client_ca: Option<PathBuf>,
-    /// Which of those are not good any more: the lists of these authorities (CRL), PEM; read again when it changes
+    /// Certificate revocation lists of these authorities (CRL), PEM; reloaded when the file changes
     #[arg(long, value_name = "FILE", env = "NINEFOLD_CRL", requires = "client_ca")]
     pub crl: Option<PathBuf>,
-    /// Who may attach to what, a line each, as docs/keys.md says; read again when it changes. Who is in no line is
-    /// refused
+    /// File with rules about which client may attach to which tree, one per line (docs/keys.md); reloaded when it
+    /// changes. A client without a matching rule is refused
     #[arg(id = "exports-file", long = "exports", value_name = "FILE", env = "NINEFOLD_EXPORTS")]
     pub exports: Option<PathBuf>,
-    /// A line of JSON for each attach, mount and text for a control file, at the end of this file, which others cannot
-    /// read; SIGHUP opens it again
+    /// Append a line of JSON for each attach, each mount and each command to a control file to this file, which others
+    /// cannot read; SIGHUP reopens it
     #[arg(long, value_name = "FILE", env = "NINEFOLD_AUDIT")]
     pub audit: Option<PathBuf>,
-    /// Of a name space file: a server that does not answer is an error, at the start and when the file is read again;
-    /// else its lines wait for it
+    /// In a name space file, treat a server that does not answer as an error, at the start and on a reload; otherwise
+    /// its lines wait for it
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL",
         env = "NINEFOLD_STRICT", value_parser = BoolishValueParser::new())]
     pub strict: Option<bool>,
-    /// Keep the token in this file, so that it stays the same; made if it does not exist
+    /// Keep the token in this file across restarts; created if it does not exist
     #[arg(long, value_name = "FILE", env = "NINEFOLD_SERVE_TOKEN_FILE", conflicts_with = "no_token")]
     pub token_file: Option<PathBuf>,
-    /// No token: who proves nothing else may read loopback at most
+    /// Use no token: a client without another proof can only read, over loopback
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL",
         env = "NINEFOLD_NO_TOKEN", value_parser = BoolishValueParser::new())]
     pub no_token: Option<bool>,
-    /// Longest message to agree to, bytes
+    /// Maximum message size to agree to, bytes
     #[arg(long, value_name = "SIZE", env = "NINEFOLD_SERVE_MSIZE", value_parser = msize)]
     pub msize: Option<u32>,
-    /// Clients at a time; more are turned away
+    /// Maximum number of clients; more are refused
     #[arg(long, value_name = "N", env = "NINEFOLD_MAX_CLIENTS", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_clients: Option<u32>,
-    /// Fids of one client
+    /// Maximum number of fids of a client
     #[arg(long, value_name = "N", env = "NINEFOLD_MAX_FIDS", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_fids: Option<u32>,
-    /// Who may connect to unix sockets, octal; others than their owner only make sense with --as client [default: 600]
+    /// Permissions of unix sockets, octal; access for others than the owner is useful only with --as client [default:
+    /// 600]
     #[arg(long, value_name = "MODE", env = "NINEFOLD_SOCKET_MODE")]
     pub socket_mode: Option<SocketMode>,
-    /// Processors to use [default: one below four, else all]
+    /// Number of processors to use [default: 1 if there are fewer than four, else all]
     #[arg(long, value_name = "N", env = "NINEFOLD_CORES", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub cores: Option<u32>,
 }
@@ -220,27 +221,27 @@ impl Serving {
     }
 }
 
-/// What users of this machine read over loopback who are not the one who serves, and not root.
+/// Files that other users can read over loopback; others are all but the server's user and root.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LocalReaders {
-    /// What the modes of files and directories let all others read, from the served root on
+    /// Files that their modes let everybody read, from the served root on
     #[default]
     Public,
-    /// Nothing
+    /// No files
     None,
-    /// Everything, whatever the modes say
+    /// All files, whatever their modes
     All,
 }
 
-/// Which claims of clients that prove nothing do not count.
+/// Limits on clients that prove nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SquashChoice {
-    /// To be root, with --as client; devices and set-id bits
+    /// No client is root with --as client, or creates devices or set-id files
     #[default]
     Root,
-    /// All count
+    /// No limits
     No,
 }
 
@@ -371,7 +372,7 @@ fn msize(text: &str) -> Result<u32, String> {
 
 const GENERAL: &str = "General";
 
-/// From which weight on events are logged.
+/// Lowest level of logged events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
@@ -382,7 +383,7 @@ pub enum Level {
     Trace,
 }
 
-/// How an event is written.
+/// Format of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
@@ -394,11 +395,11 @@ pub enum LogFormat {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WaitsChoice {
-    /// It never sleeps: for a processor of its own
+    /// Never sleep: for a processor of its own
     Poll,
-    /// It sleeps at once
+    /// Sleep at once
     Interrupt,
-    /// It looks for about as long as it takes to be woken, then it sleeps
+    /// Poll for about as long as a wake-up takes, then sleep
     Adaptive,
 }
 
@@ -429,10 +430,10 @@ impl Remote {
     }
 }
 
-/// Which dialect a client proposes.
+/// Dialect that a client proposes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum DialectChoice {
-    /// The best that the server knows
+    /// The best one that the server supports
     #[value(name = "auto")]
     #[serde(rename = "auto")]
     Auto,
@@ -459,7 +460,7 @@ pub enum DialectChoice {
     #[value(name = "9P2000.s")]
     #[serde(rename = "9P2000.s")]
     P2000s,
-    /// One whose errors are texts, if the server has such; 9P2000.L has numbers only
+    /// A dialect whose errors are texts, if the server has one; 9P2000.L has only numbers
     #[value(skip)]
     #[serde(skip)]
     Texts,
@@ -484,11 +485,11 @@ impl DialectChoice {
 /// How an end of a channel waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Waiting {
-    /// It never sleeps: for a processor of its own
+    /// Never sleep: for a processor of its own
     Poll,
-    /// It sleeps at once
+    /// Sleep at once
     Interrupt,
-    /// It looks for about as long as it takes to be woken
+    /// Poll for about as long as a wake-up takes, then sleep
     Adaptive,
 }
 

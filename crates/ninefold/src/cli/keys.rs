@@ -4,13 +4,14 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-/// Make an authority of your own, certificates for servers and clients, and the list of those that are revoked
+/// Create a certificate authority, certificates for servers and clients, and a revocation list
 ///
-/// docs/keys.md has the five minutes that it takes. Keys have mode 0600, their directory 0700, and nothing that is
-/// there is overwritten. Keys are not encrypted: what starts by itself has nobody who types a password.
+/// docs/keys.md is a guide of five minutes. Keys have mode 0600, their directory 0700, and no existing key or
+/// certificate is overwritten. Keys are not encrypted: when a server starts by itself, nobody is there to type a
+/// password.
 #[derive(Debug, Args)]
 pub struct Keys {
-    /// The authority's directory [default: ~/.config/ninefold/keys]
+    /// Directory of the authority [default: ~/.config/ninefold/keys]
     #[arg(long, value_name = "DIR", env = "NINEFOLD_KEYS", global = true)]
     pub dir: Option<PathBuf>,
     #[command(subcommand)]
@@ -19,58 +20,58 @@ pub struct Keys {
 
 #[derive(Debug, Subcommand)]
 pub enum KeysVerb {
-    /// Make the authority, in a new directory
+    /// Create the authority, in a new directory
     Init {
-        /// What it is called, as no other authority [default: ninefold- and eight digits]
+        /// Name of the authority, which no other has [default: ninefold- and eight digits]
         #[arg(long, value_name = "NAME")]
         name: Option<String>,
-        /// Days that it is good
+        /// Lifetime in days
         #[arg(long, value_name = "N", default_value_t = 3650, value_parser = days())]
         days: u32,
     },
-    /// Make a server's key and certificate
+    /// Create the key and certificate of a server
     Server {
-        /// Every name and address by which clients dial it; the first is what it is called
+        /// All names and addresses by which clients dial it; the first one names the certificate
         #[arg(value_name = "NAME", required = true)]
         names: Vec<String>,
-        /// Days that it is good
+        /// Lifetime in days
         #[arg(long, value_name = "N", default_value_t = 365, value_parser = days())]
         days: u32,
     },
-    /// Make the key and certificate of a person, or of a program
+    /// Create the key and certificate of a user or a program
     Client {
-        /// Who it is to servers: a user's name, or an e-mail address
+        /// Name of the user on servers: a user name or an e-mail address
         #[arg(value_name = "USER")]
         user: String,
-        /// Days that it is good
+        /// Lifetime in days
         #[arg(long, value_name = "N", default_value_t = 365, value_parser = days())]
         days: u32,
     },
-    /// Make a new key and certificate in the place of one that ends soon; the old one stays good until it ends
+    /// Replace a key and certificate that expire soon; the old certificate stays valid until it expires
     Renew {
-        /// Which: NAME, or servers/NAME or clients/NAME where both are there
+        /// NAME, or servers/NAME or clients/NAME if both exist
         #[arg(value_name = "NAME")]
         name: String,
-        /// Days that it is good
+        /// Lifetime in days
         #[arg(long, value_name = "N", default_value_t = 365, value_parser = days())]
         days: u32,
     },
-    /// Put the certificates of somebody on the list of those that are not good any more
+    /// Revoke the certificates of a server or a client
     Revoke {
-        /// Whose: NAME, or servers/NAME or clients/NAME where both are there
+        /// NAME, or servers/NAME or clients/NAME if both exist
         #[arg(value_name = "NAME")]
         name: String,
-        /// Only those that were renewed: the newest one stays good
+        /// Revoke only renewed certificates: the newest one stays valid
         #[arg(long)]
         old: bool,
     },
-    /// List what was made, until when it is good, and what is revoked
+    /// List the certificates, with expiry and revocation
     List {
-        /// One JSON object per line
+        /// Print one JSON object per line
         #[arg(long)]
         json: bool,
     },
-    /// Show what certificates, keys and lists of revoked certificates say
+    /// Show the contents of certificates, keys and revocation lists
     Show {
         /// PEM files
         #[arg(value_name = "FILE", required = true)]

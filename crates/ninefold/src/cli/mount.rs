@@ -12,47 +12,47 @@ use crate::config::{DialectChoice, Remote};
 
 /// Mount a server on a directory, for every program (FUSE)
 ///
-/// Goes to the background when the server has answered and the directory is mounted; `ninefold unmount DIR`,
-/// `fusermount3 -u DIR` or SIGTERM ends it. A server that goes away comes back by itself, open files and all; whoever
-/// waits for it can be interrupted. docs/mount.md says what is kept in the kernel's caches and for how long.
+/// Runs in the background once the server has answered and the directory is mounted; `ninefold unmount DIR`,
+/// `fusermount3 -u DIR` or SIGTERM ends it. If the server goes away, requests wait until it is back, and open files are
+/// opened again; you can interrupt a waiting program. docs/mount.md describes what the kernel caches, and for how long.
 #[derive(Debug, Args)]
 #[command(after_help = MOUNTS, mut_arg("patience", |arg| arg.hide_short_help(false).help(PATIENCE)))]
 pub struct Mount {
-    /// The server: an address, with a path perhaps; equal ones with commas; `:` or `:/path` for the default server; or
-    /// what `serve` takes, which is then served by this command itself
+    /// The server: an address with an optional path; equal servers with commas between; `:` or `:/path` for the default
+    /// server; or an argument of `serve`, which this command then serves by itself
     #[arg(value_name = "SERVER")]
     pub what: OsString,
-    /// A directory of this machine
+    /// A directory on this machine
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
-    /// Stay in the foreground; the log is the standard error
+    /// Stay in the foreground, and log to the standard error
     #[arg(short, long)]
     pub foreground: bool,
-    /// Nothing can be changed
+    /// Mount read-only
     #[arg(short, long)]
     pub read_only: bool,
-    /// Options as mount(8) has them: ro, nosuid, nodev, noexec, suid, dev, sync, nonempty, max_read=BYTES,
-    /// allow_other, default_permissions; and as below: cache=, write_back, patience=, wait=, passthrough=,
+    /// Options of mount(8): ro, nosuid, nodev, noexec, suid, dev, sync, nonempty, max_read=BYTES, allow_other,
+    /// default_permissions; and those of this command: cache=, write_back, patience=, wait=, passthrough=,
     /// no_read_ahead, uname=, aname=, dialect=, msize=, timeout=, ca=, pin=, cert=, key=, token_file=
     #[arg(short, value_name = "OPTION", value_delimiter = ',')]
     pub options: Vec<String>,
-    /// How long names and attributes are cached: seconds, `never`, or `auto`: an hour if the server tells of changes,
+    /// How long names and attributes are cached: seconds, `never`, or `auto`: an hour if the server reports changes,
     /// else a second
     #[arg(long, value_name = "TIME", default_value = "auto", value_parser = cache)]
     pub cache: Cache,
-    /// Writes are kept in the kernel's cache for a while: faster in small pieces, seen late by others, lost in a crash
+    /// Keep writes in the kernel's cache for a while: faster if small, seen late by other clients, lost in a crash
     #[arg(long)]
     pub write_back: bool,
-    /// Other users may use it, too, as far as the files' modes let them
+    /// Let other users use the mount, too, as far as the modes of the files allow
     #[arg(long)]
     pub allow_other: bool,
-    /// How long requests wait for a server that is away, seconds; 0: they fail [default: until it is back]
+    /// Seconds that a request waits for a server that is away; 0: it fails at once [default: until it is back]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(..=86_400))]
     pub wait: Option<u32>,
-    /// Files that are read one piece after the other are not read ahead
+    /// Do not read ahead in files that are read sequentially
     #[arg(long)]
     pub no_read_ahead: bool,
-    /// Whether the kernel reads and writes the files of `disk:` by itself
+    /// Whether the kernel itself reads and writes the files of `disk:`
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pub passthrough: Passthrough,
     #[command(flatten)]
@@ -65,32 +65,32 @@ pub struct Mount {
     pub sloppy: bool,
 }
 
-/// Take away what `mount` has mounted
+/// Unmount a directory that `mount` has mounted
 #[derive(Debug, Args)]
 pub struct Unmount {
     /// The directory
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
-    /// Although it is in use: it can no longer be found, and goes with its last open file
+    /// Detach the directory although it is in use; the mount ends with its last open file
     #[arg(short, long)]
     pub lazy: bool,
 }
 
-/// Run a command that sees a name space file's tree where the file says, and the rest of this machine as ever
+/// Run a command that sees the tree of a name space file, and the rest of this machine unchanged
 ///
-/// What the lines of its main name space mount or bind is seen at these places, by the command and what it starts, and
-/// by nobody else; a line for `/` makes the tree the root. Needs no rights where the kernel lets users have name
-/// spaces; in there a user is nobody else, and set-user-ID programs have no effect. docs/mount.md.
+/// The command and its children see the mounts and binds of the file's main name space at their paths; no other process
+/// does. A line for `/` makes the tree the root. Needs no privilege if the kernel allows user namespaces. Inside, no
+/// other user exists, and set-user-ID programs have no effect. docs/mount.md has the details.
 ///
-/// Exit status: that of the command, or 128 and the number of the signal that ended it; 127 there is no such program,
-/// 126 it cannot be run, 125 the name space cannot be made.
+/// Exit status: that of the command, or 128 and the number of the signal that ended it; 127 no such program, 126 the
+/// program cannot be run, 125 the name space cannot be created.
 #[derive(Debug, Args)]
 #[command(after_help = SPACES)]
 pub struct Ns {
     /// A name space file; its lines about listeners do not count here
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// Nothing of it can be changed
+    /// Make the tree read-only
     #[arg(short, long)]
     pub read_only: bool,
     /// How long names and attributes are cached: seconds, `never` or `auto`
@@ -101,12 +101,12 @@ pub struct Ns {
     pub command: Vec<OsString>,
 }
 
-/// Whether the kernel reads files by itself.
+/// Whether the kernel itself reads and writes files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Passthrough {
-    /// Where it can
+    /// If it can
     Auto,
-    /// Everything is asked for
+    /// Never: the server answers all requests
     Never,
 }
 
@@ -234,8 +234,8 @@ fn number(text: &str) -> Result<u32, String> {
     text.parse().map_err(|_| format!("`{text}` is no number"))
 }
 
-const PATIENCE: &str = "How long a program that is interrupted or killed waits for the server's word on what it had \
-                        asked for, seconds [default: 5]";
+const PATIENCE: &str = "Seconds after which a program that is interrupted or killed is released, even if the server is \
+                        silent [default: 5]";
 
 const MOUNTS: &str = "\
 Examples:

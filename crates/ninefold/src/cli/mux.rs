@@ -8,21 +8,21 @@ use crate::config::Remote;
 
 /// Show or change the name space of a running server
 ///
-/// Shows what is mounted where, the servers behind it, and who is connected; or, with a statement, changes it, which
-/// only its owner may: docs/namespace.md tells what the words mean.
+/// Shows the mounts, the servers behind them, and the connected clients. With a statement, changes the name space,
+/// which only its owner may do. docs/namespace.md describes the statements.
 #[derive(Debug, Args)]
 #[command(subcommand_precedence_over_arg = true)]
 pub struct Mux {
-    /// The server; the default one if not given
+    /// The server [default: the default server]
     #[arg(value_name = "ADDR")]
     pub addr: Option<OsString>,
-    /// The name space of this name; the one that this user gets if not given
+    /// Use the name space of this name [default: that of this user]
     #[arg(long, value_name = "NAME", conflicts_with = "aname")]
     pub space: Option<String>,
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long)]
     pub json: bool,
-    /// Again every second
+    /// Repeat every second
     #[arg(long)]
     pub watch: bool,
     #[command(flatten)]
@@ -35,22 +35,22 @@ pub struct Mux {
 pub enum MuxVerb {
     /// Mount a server: [-abcd] [-n N] [-u USER] SERVER OLD [ANAME]
     Mount(Words),
-    /// Have what is at NEW be seen at OLD, too: [-abcd] NEW OLD
+    /// Make the files at NEW visible at OLD, too: [-abcd] NEW OLD
     Bind(Words),
-    /// Take away what was mounted or bound: [NEW] OLD
+    /// Remove a mount or a bind: [NEW] OLD
     Unmount(Words),
-    /// End the connections to a server: SERVER
+    /// Close the connections to a server: SERVER
     Hangup(Words),
     /// Push a module on the connections to a server, now and later: SERVER MODULE [ARGUMENTS]
     Push(Words),
-    /// Pop what was pushed last on the connections to a server: SERVER
+    /// Pop the last pushed module from the connections to a server: SERVER
     Pop(Words),
 }
 
-/// A line of a name space file, in words.
+/// A statement of a name space file.
 #[derive(Debug, Args)]
 pub struct Words {
-    /// As in a name space file
+    /// A statement as in a name space file
     #[arg(value_name = "WORD", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     pub words: Vec<String>,
 }

@@ -10,7 +10,7 @@ use nine_servers::machine::{QEMU, ROOT, SELF};
 use crate::config::{Remote, Waiting};
 use crate::serve::Export;
 
-/// Programs whose files are those of a name space, here or on other machines
+/// Run programs that use a name space through a channel, here or on other machines
 #[derive(Debug, Args)]
 pub struct Partition {
     #[command(subcommand)]
@@ -20,77 +20,77 @@ pub struct Partition {
 #[derive(Debug, Subcommand)]
 pub enum PartitionVerb {
     Run(Box<PartitionRun>),
-    /// List the sessions of a server's partitions: number, user, program, how it is
+    /// List the sessions of a server's partitions: number, user, program, state
     Ls(PartitionLs),
-    /// End a session of a server's partitions, and all that it runs
+    /// End a session of a server's partitions, and all its processes
     Kill(PartitionKill),
 }
 
-/// Run a program that inherits a channel, or an image in a virtual machine, and serve it 9P there, until it ends; or,
-/// with --on, run it on other machines
+/// Run a program with a 9P channel, or an image in a virtual machine, and serve it until it ends; with --on, run it on
+/// other machines
 ///
-/// A program finds the channel by NINEFOLD_CHANNEL (docs/channels.md; crates/nine-guest is a client for it, in Rust
-/// and in C), and beside it has its standard files and nothing else that is open here. An image (docs/guest.md) is
-/// known by what stands in it; QEMU runs it, with KVM where that works. Both see the default server, or what SERVER
-/// says, which this command serves by itself. Programs that it starts may have the channel after it, one at a time.
-/// SIGTERM, SIGINT and SIGHUP are passed on; they end a machine.
+/// The program finds the channel by NINEFOLD_CHANNEL (docs/channels.md; crates/nine-guest is a client for it, in Rust
+/// and in C), and inherits the standard files and nothing else. An image (docs/guest.md) is recognized by its contents;
+/// QEMU runs it, with KVM if that works. Both see the default server, or SERVER, which this command serves by itself.
+/// Programs that the program starts may use the channel after it, one at a time. SIGTERM, SIGINT and SIGHUP are passed
+/// on; they end a machine.
 ///
-/// With --on, servers that have `part:` in their name spaces run it (docs/part.md): it is sent to each, what it writes
-/// appears here, line by line and with the server's name before it where there are several, and signals are passed on
-/// to all; a second one ends this command, and all that it runs. A server that goes away is said, and the others go on.
+/// With --on, servers with `part:` in their name spaces run it (docs/part.md). The program is sent to each server. Its
+/// output appears here line by line, after the server's name if there are several. Signals are passed on to all; a
+/// second one ends this command, and all programs. If a server goes away, that is reported, and the others continue.
 ///
-/// Exit status: that of the program or the machine, or 128 and the number of the signal that ended it; 127 there is no
-/// such file, 126 it cannot be run, 125 the machine has ended without a status. Of several the highest; 255 for one
-/// whose server has gone.
+/// Exit status: that of the program or the machine, or 128 and the number of the signal that ended it; 127 no such
+/// file, 126 it cannot be run, 125 the machine ended without a status. Of several servers the highest; 255 for one that
+/// went away.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, override_usage = USAGE)]
 pub struct PartitionRun {
-    /// Before `--`, what it sees: as for `serve`, but that a name space file's lines about listeners do not count here;
-    /// the default server if not given. Without `--`: an image and its arguments
+    /// Before `--`, the tree that it sees: as for `serve`, but lines about listeners in a name space file do not count
+    /// [default: the default server]. Without `--`: an image and its arguments
     #[arg(value_name = "SERVER")]
     pub words: Vec<OsString>,
-    /// How this end of the channel waits for the program, and a machine for us
+    /// How this end of the channel waits for the program, and a machine for this end
     #[arg(long, value_name = "HOW", default_value = "adaptive")]
     pub wait: Waiting,
-    /// It changes nothing
+    /// Refuse all changes
     #[arg(long)]
     pub read_only: bool,
-    /// Of a machine: one more channel of this name, which shows that server
+    /// Machine: one more channel of this name, which shows that server
     #[arg(long = "channel", value_name = "NAME=SERVER", value_parser = channel)]
     pub channels: Vec<(String, Export)>,
-    /// Of a machine: what executes it; `auto` is KVM where that works, else TCG
+    /// Machine: accelerator; `auto` is KVM if that works, else TCG
     #[arg(long, value_name = "WHO", default_value = "auto")]
     pub accel: AccelChoice,
-    /// Of a machine: its memory, in bytes, or 64M, 1G
+    /// Machine: memory, in bytes, or 64M, 1G
     #[arg(long, value_name = "SIZE", default_value = "32M", value_parser = memory)]
     pub memory: u32,
-    /// Of a machine: QEMU
+    /// Machine: path of QEMU
     #[arg(long, value_name = "PROGRAM", default_value = QEMU, env = "NINEFOLD_QEMU")]
     pub qemu: PathBuf,
-    /// Of a machine: one more word for QEMU, behind ours; what it names by `path=` is QEMU's to change
+    /// Machine: one more argument for QEMU, after all others; QEMU may write files that it names by `path=`
     #[arg(long, value_name = "WORD", allow_hyphen_values = true)]
     pub qemu_word: Vec<OsString>,
-    /// Of a machine: the first of its words, if that is not to be its file
+    /// Machine: its argument 0 [default: the path of its file]
     #[arg(long, value_name = "WORD")]
     pub name: Option<OsString>,
-    /// Of a machine, or with --on: a variable of its environment
+    /// Machine, or with --on: an environment variable
     #[arg(long, short, value_name = "NAME=VALUE", value_parser = variable)]
     pub env: Vec<String>,
-    /// Servers that run it: their addresses, or where their partitions are, like 9p+tls://node1/part or :/n/node1/part;
-    /// /part if the address has no path
+    /// Servers that run it: their addresses, or the paths of their partitions, like 9p+tls://node1/part or
+    /// :/n/node1/part; /part if the address has no path
     #[arg(long, value_name = "ADDR", value_delimiter = ',', conflicts_with_all = HERE)]
     pub on: Vec<OsString>,
-    /// With --on: PROGRAM is one of theirs
+    /// With --on: PROGRAM is a program of the servers
     #[arg(long, requires = "on")]
     pub there: bool,
-    /// With --on: what comes on the standard input goes to all; without it they find the end
+    /// With --on: send the standard input to all; without it they read end of file
     #[arg(long, requires = "on")]
     pub input: bool,
-    /// With --on: a text for each session's ctl before it runs, like `memory 64M` or `cpus 0-1`
+    /// With --on: a command for the ctl of each session before it runs, like `memory 64M` or `cpus 0-1`
     #[arg(long, value_name = "TEXT", requires = "on")]
     pub ctl: Vec<String>,
-    /// With --on: the program goes to the first server, which gives it to at most N others, and each of these to its
-    /// share of the rest. The policies of the servers name each other (`nodes`), as they are named here
+    /// With --on: send the program to the first server only, which sends it to at most N others, and each of these to
+    /// its share of the rest. The policies of the servers must name the others (`nodes`), as written here
     #[arg(
         long,
         value_name = "N",
@@ -108,10 +108,10 @@ pub struct PartitionRun {
 
 #[derive(Debug, Args)]
 pub struct PartitionLs {
-    /// The server, or where its partitions are; the default one's /part if not given
+    /// The server, or the path of its partitions [default: /part of the default server]
     #[arg(value_name = "ADDR")]
     pub addr: Option<OsString>,
-    /// One JSON object per line
+    /// Print one JSON object per line
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
@@ -120,17 +120,17 @@ pub struct PartitionLs {
 
 #[derive(Debug, Args)]
 pub struct PartitionKill {
-    /// The server, or where its partitions are
+    /// The server, or the path of its partitions
     #[arg(value_name = "ADDR")]
     pub addr: OsString,
-    /// The session
+    /// Number of the session
     #[arg(value_name = "N")]
     pub number: u64,
     #[command(flatten)]
     pub remote: Remote,
 }
 
-/// Who executes a machine.
+/// Accelerator of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum AccelChoice {
     Auto,

@@ -6,23 +6,23 @@ use clap::Args;
 
 use crate::config::Remote;
 
-/// Show what goes on in the name space of a running server: requests, bytes, times, queues
+/// Show the activity in the name space of a running server: requests, bytes, times, queues
 ///
-/// Of each server behind it, and each client: requests and bytes a second, how long answers take, what is under way. On
-/// a terminal it shows all of it anew each second, until q; elsewhere it prints tables. The server measures times only
-/// while somebody looks: docs/namespace.md, "/mux".
+/// Shows for each server behind it and each client: requests and bytes per second, response times, and requests in
+/// flight. On a terminal it updates the screen every second, until you type q; elsewhere it prints tables. The server
+/// measures times only while a client asks for them: docs/namespace.md, "/mux".
 #[derive(Debug, Args)]
 pub struct Top {
-    /// The server; the default one if not given
+    /// The server [default: the default server]
     #[arg(value_name = "ADDR")]
     pub addr: Option<OsString>,
-    /// Seconds between two looks
+    /// Seconds between two updates
     #[arg(short = 'd', long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
     pub delay: f64,
-    /// Look twice, print what has gone on in between, and end
+    /// Measure one interval, print it, and exit
     #[arg(long)]
     pub once: bool,
-    /// A JSON object for each look
+    /// Print a JSON object per interval
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
