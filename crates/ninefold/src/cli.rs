@@ -66,15 +66,15 @@ pub enum Verb {
     Stat(Stat),
     Write(Write),
     Tree(Tree),
+    Watch(Watch),
     Mount(Box<Mount>),
     Unmount(Unmount),
     Ns(Ns),
-    Watch(Watch),
     Mux(Mux),
     Top(Top),
-    Aoe(Aoe),
-    Block(Block),
     Fs(Fs),
+    Block(Block),
+    Aoe(Aoe),
     Cec(Cec),
     Partition(Partition),
     Keys(Keys),
@@ -105,15 +105,15 @@ impl Verb {
             Self::Stat(_) => "stat",
             Self::Write(_) => "write",
             Self::Tree(_) => "tree",
+            Self::Watch(_) => "watch",
             Self::Mount(_) => "mount",
             Self::Unmount(_) => "unmount",
             Self::Ns(_) => "ns",
-            Self::Watch(_) => "watch",
             Self::Mux(_) => "mux",
             Self::Top(_) => "top",
-            Self::Aoe(_) => "aoe",
-            Self::Block(_) => "block",
             Self::Fs(_) => "fs",
+            Self::Block(_) => "block",
+            Self::Aoe(_) => "aoe",
             Self::Cec(_) => "cec",
             Self::Partition(_) => "partition",
             Self::Keys(_) => "keys",
@@ -125,7 +125,7 @@ impl Verb {
     }
 }
 
-/// Serve a directory, a tree in memory, an archive, or a name space of many servers, until SIGTERM
+/// Serve a directory, a tree in memory, an archive or a name space, until SIGTERM
 ///
 /// Without options: the current directory, on a unix socket for this user, and on loopback TCP, which is read-only
 /// unless the client shows the token printed at start.
@@ -480,7 +480,7 @@ pub enum FsVerb {
     Copyworm(FsCopyworm),
     Arbiter(FsArbiter),
     Takeover(FsTakeover),
-    /// Release an archive so that another machine can become the primary; this one becomes a standby
+    /// Release an archive, so that another machine can become the primary
     Handover(FsOf),
     Ctl(FsCtl),
     Yesterday(FsYesterday),
@@ -548,9 +548,10 @@ pub struct FsCheck {
     pub dry_run: bool,
 }
 
-/// Create a new cache for an archive whose cache is lost or damaged, from a dump on its worm
+/// Create a new cache for an archive, from a dump on its worm
 ///
-/// Changes after that dump are lost; the worm stays as it is. The archive must not be in use.
+/// For an archive whose cache is lost or damaged. Changes after that dump are lost; the worm stays as it is. The
+/// archive must not be in use.
 #[derive(Debug, Args)]
 pub struct FsRecover {
     #[command(flatten)]
@@ -884,12 +885,12 @@ fn octal(text: &str) -> Result<u32, String> {
 const AFTER: &str = "\
 Addresses: unix:/run/x.sock/dir/file  9p://[TOKEN@]HOST[:PORT]/file  9p+tls://HOST/file
            tcp!HOST!PORT/file  tls!HOST!PORT/file  il!HOST!PORT/file  vsock!CID!PORT/file
-`:/file` is a file on the default server; so is /file where only a file on a server makes sense. The default server is
---server, else $NINEFOLD_SERVER, else that of the configuration, else the channel passed by `ninefold partition run`,
-else the unix socket of `ninefold serve`.
+`:/file` is a file on the default server; so is /file where only a file on a server makes sense.
+The default server is --server, else $NINEFOLD_SERVER, else that of the configuration, else the
+channel passed by `ninefold partition run`, else the unix socket of `ninefold serve`.
 
-Exit status: 0 success, 1 something failed, 2 invalid command line; 130 or 143 SIGINT or SIGTERM ended `get`, `put` or
-`cp`: incomplete files are removed, or stay for --resume.";
+Exit status: 0 success, 1 something failed, 2 invalid command line. 130 or 143: SIGINT or SIGTERM
+ended `get`, `put` or `cp`, and incomplete files are removed, or stay for --resume.";
 
 #[cfg(test)]
 mod tests {

@@ -54,7 +54,7 @@ pub struct Remote {
     /// Tree of the server to attach to
     #[arg(long, hide_short_help = true, value_name = "NAME", env = "NINEFOLD_ANAME")]
     pub aname: Option<String>,
-    /// Dialect of 9P
+    /// 9P dialect to propose
     #[arg(long, hide_short_help = true, env = "NINEFOLD_DIALECT")]
     pub dialect: Option<DialectChoice>,
     /// Maximum message size to propose, bytes
@@ -180,7 +180,7 @@ pub struct Serving {
     /// changes. A client without a matching rule is refused
     #[arg(id = "exports-file", long = "exports", value_name = "FILE", env = "NINEFOLD_EXPORTS")]
     pub exports: Option<PathBuf>,
-    /// Append a line of JSON for each attach, each mount and each command to a control file to this file, which others
+    /// Audit log: a line of JSON for each attach, mount and control command is appended to this file, which others
     /// cannot read; SIGHUP reopens it
     #[arg(long, value_name = "FILE", env = "NINEFOLD_AUDIT")]
     pub audit: Option<PathBuf>,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-/// Create a certificate authority, certificates for servers and clients, and a revocation list
+/// Create a certificate authority, certificates, and a revocation list
 ///
 /// docs/keys.md is a guide of five minutes. Keys have mode 0600, their directory 0700, and no existing key or
 /// certificate is overwritten. Keys are not encrypted: when a server starts by itself, nobody is there to type a
@@ -47,7 +47,7 @@ pub enum KeysVerb {
         #[arg(long, value_name = "N", default_value_t = 365, value_parser = days())]
         days: u32,
     },
-    /// Replace a key and certificate that expire soon; the old certificate stays valid until it expires
+    /// Renew a key and certificate; the old certificate stays valid until it expires
     Renew {
         /// NAME, or servers/NAME or clients/NAME if both exist
         #[arg(value_name = "NAME")]

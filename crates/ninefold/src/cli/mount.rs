@@ -76,11 +76,12 @@ pub struct Unmount {
     pub lazy: bool,
 }
 
-/// Run a command that sees the tree of a name space file, and the rest of this machine unchanged
+/// Run a command that sees the tree of a name space file
 ///
-/// The command and its children see the mounts and binds of the file's main name space at their paths; no other process
-/// does. A line for `/` makes the tree the root. Needs no privilege if the kernel allows user namespaces. Inside, no
-/// other user exists, and set-user-ID programs have no effect. docs/mount.md has the details.
+/// The command and its children see the mounts and binds of the file's main name space at their paths, and the rest of
+/// this machine unchanged; other processes see no change. A line for `/` makes the tree the root. Needs no privilege if
+/// the kernel allows user namespaces. Inside, no other user exists, and set-user-ID programs have no effect.
+/// docs/mount.md has the details.
 ///
 /// Exit status: that of the command, or 128 and the number of the signal that ended it; 127 no such program, 126 the
 /// program cannot be run, 125 the name space cannot be created.

@@ -26,14 +26,13 @@ pub enum PartitionVerb {
     Kill(PartitionKill),
 }
 
-/// Run a program with a 9P channel, or an image in a virtual machine, and serve it until it ends; with --on, run it on
-/// other machines
+/// Run a program with a 9P channel, or an image in a virtual machine, here or on other machines
 ///
-/// The program finds the channel by NINEFOLD_CHANNEL (docs/channels.md; crates/nine-guest is a client for it, in Rust
-/// and in C), and inherits the standard files and nothing else. An image (docs/guest.md) is recognized by its contents;
-/// QEMU runs it, with KVM if that works. Both see the default server, or SERVER, which this command serves by itself.
-/// Programs that the program starts may use the channel after it, one at a time. SIGTERM, SIGINT and SIGHUP are passed
-/// on; they end a machine.
+/// The command serves 9P on the channel until the program ends. The program finds the channel by NINEFOLD_CHANNEL
+/// (docs/channels.md; crates/nine-guest is a client for it, in Rust and in C), and inherits the standard files and
+/// nothing else. An image (docs/guest.md) is recognized by its contents; QEMU runs it, with KVM if that works. Both see
+/// the default server, or SERVER, which this command serves by itself. Programs that the program starts may use the
+/// channel after it, one at a time. SIGTERM, SIGINT and SIGHUP are passed on; they end a machine.
 ///
 /// With --on, servers with `part:` in their name spaces run it (docs/part.md). The program is sent to each server. Its
 /// output appears here line by line, after the server's name if there are several. Signals are passed on to all; a
@@ -173,7 +172,7 @@ const USAGE: &str = "ninefold partition run [OPTIONS] [SERVER] -- PROGRAM|IMAGE 
 
 const EXAMPLES: &str = "\
 Examples:
-  cargo build --release -p nine-guest --examples      # cat and null, two programs that have a channel
+  cargo build --release -p nine-guest --examples      # cat and null: programs with a channel
   ninefold partition run -- target/release/examples/cat README.md
   ninefold partition run /srv/music -- target/release/examples/cat list
   ninefold partition run home.ns -- sh -c 'cat <notes | target/release/examples/cat -w lib/notes'

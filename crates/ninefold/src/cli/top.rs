@@ -6,7 +6,7 @@ use clap::Args;
 
 use crate::config::Remote;
 
-/// Show the activity in the name space of a running server: requests, bytes, times, queues
+/// Show the activity of a running server: requests, bytes, times, queues
 ///
 /// Shows for each server behind it and each client: requests and bytes per second, response times, and requests in
 /// flight. On a terminal it updates the screen every second, until you type q; elsewhere it prints tables. The server
