@@ -455,7 +455,7 @@ pub struct BlockMake {
 
 /// Create archives, dump them, show their state, and restore files
 ///
-/// An archive is a file system whose dumps are kept for ever: docs/archive.md. `ream`, `check` and `recover` work on
+/// An archive is a file system that keeps all its dumps: docs/archive.md. `ream`, `check` and `recover` work on
 /// the devices of an archive that is not being served; most others ask the server, through its /fs. `yesterday`,
 /// `history`, `diff` and `restore` take files, and read the dumps.
 #[derive(Debug, Args)]

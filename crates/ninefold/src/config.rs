@@ -106,9 +106,9 @@ pub struct Remote {
 #[derive(Clone, Debug, Default, Args, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Serving {
-    /// Address to listen on; may be repeated. `-insecure` after the address, in the same argument, lets in every client
-    /// that reaches it; after shm!, `-poll`, `-interrupt` or `-adaptive` selects how channels wait [default: a unix
-    /// socket of this user, and tcp!127.0.0.1!5640]
+    /// Address to listen on; may be repeated. `-insecure` after the address, in the same argument, authorizes every
+    /// client that reaches it; after shm!, `-poll`, `-interrupt` or `-adaptive` selects how channels wait [default: a
+    /// unix socket of this user, and tcp!127.0.0.1!5640]
     #[arg(
         long,
         value_name = "ADDR",
@@ -118,9 +118,9 @@ pub struct Serving {
     )]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub listen: Vec<Listen>,
-    /// Serve web browsers, read-only; after the address, in the same argument, `-insecure` lets in clients from other
-    /// machines, `-srpt SECONDS` sends the shortest answers first, `-host NAME` is a host name of this server [default:
-    /// http!127.0.0.1!8080; none with --listen]
+    /// Serve web browsers, read-only; after the address, in the same argument, `-insecure` authorizes clients from
+    /// other machines, `-srpt SECONDS` sends the shortest answers first, `-host NAME` is a host name of this server
+    /// [default: http!127.0.0.1!8080; none with --listen]
     #[arg(
         long,
         value_name = "ADDR",
@@ -152,7 +152,7 @@ pub struct Serving {
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL",
         env = "NINEFOLD_READ_ONLY", value_parser = BoolishValueParser::new())]
     pub read_only: Option<bool>,
-    /// Whose rights requests have: those of the server's user or, if root serves, those of each client's user
+    /// Serve requests with the rights of the server's user or, if root serves, with those of each client's user
     #[arg(long = "as", value_name = "WHO", env = "NINEFOLD_AS")]
     #[serde(rename = "as")]
     pub identity: Option<Identity>,
@@ -503,7 +503,7 @@ impl From<Waiting> for Waits {
     }
 }
 
-/// Whose rights requests have.
+/// The user whose rights requests have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Identity {
