@@ -248,14 +248,14 @@ impl Env for SimEnv {
 
 /// Completes at its deadline. It wakes the task that polled it last, once, and no task after it was dropped: a task
 /// that sleeps and is often polled would have as many wake-ups, each of which is a poll again.
-struct Sleep {
+struct SimTimer {
     clock: Arc<Clock>,
     deadline: Duration,
     /// Among the timers, while it waits.
     number: Option<u64>,
 }
 
-impl Sleep {
+impl SimTimer {
     fn cancel(&mut self) {
         if let Some(number) = self.number.take() {
             self.clock.cancel(self.deadline, number);
@@ -263,7 +263,7 @@ impl Sleep {
     }
 }
 
-impl Future for Sleep {
+impl Future for SimTimer {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
@@ -276,7 +276,7 @@ impl Future for Sleep {
     }
 }
 
-impl Drop for Sleep {
+impl Drop for SimTimer {
     fn drop(&mut self) {
         self.cancel();
     }
@@ -292,7 +292,7 @@ impl Clock {
     }
 
     fn sleep_until(self: Arc<Self>, deadline: Duration) -> Timer {
-        Box::pin(Sleep { clock: self, deadline, number: None })
+        Box::pin(SimTimer { clock: self, deadline, number: None })
     }
 
     /// Wakes at `time`; once, also if nobody waits any more by then. The number is for [`Clock::cancel`].

@@ -60,7 +60,8 @@ impl AbsentDevice {
         open: impl Fn() -> OpenAttempt + Send + 'static,
     ) -> (Self, Driver) {
         let (owners, looks) = (Vec::new(), Vec::new());
-        let state = AbsentState { device: None, owners, why, is_news: true, looks, waker: None, is_run: false };
+        let state =
+            AbsentState { device: None, owners, why, is_news: true, looks, waker: None, is_run: false };
         let state = Arc::new(Mutex::new(state));
         (Self { name, state: state.clone() }, driver(state, open))
     }
@@ -192,7 +193,7 @@ mod tests {
     fn looks_wait_for_a_driver_that_runs_and_for_no_other() {
         let mut cx = Context::from_waker(Waker::noop());
         let why = Error::new(Kind::Failed, "it is away");
-        let (absent, mut driver) = Absent::new("d0".into(), why, || Box::pin(std::future::pending()));
+        let (absent, mut driver) = AbsentDevice::new("d0".into(), why, || Box::pin(std::future::pending()));
         let absent: &dyn Device = &absent;
         let mut look = |call: &mut Call| match Pin::new(call).poll(&mut cx) {
             Poll::Ready(result) => Some(result.expect_err("it is not there").kind),
