@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::objects::{Fault, Objects};
 
-/// The timeout of an operation, for which its request is retried.
+/// How long a request is retried before its operation fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience(pub Duration);
 
@@ -17,8 +17,8 @@ impl Patience {
     /// The longest delay.
     const RETRY_DELAY_MAX: Duration = Duration::from_secs(5);
 
-    /// Makes a request until it succeeds or fails permanently. Delays double, and each is chosen at random between half
-    /// and all of its length.
+    /// Makes a request, and repeats it after [`Fault::Later`] until the time is over. Delays double up to a maximum.
+    /// Each is chosen at random between half and all of its length.
     pub(crate) async fn again<T, F: Future<Output = Result<T, Fault>>>(
         self,
         objects: &dyn Objects,

@@ -26,7 +26,7 @@ pub enum Fate {
     Busy,
     /// It is done, and the answer is lost.
     Unheard,
-    /// Half of the data is returned.
+    /// The answer is cut short, which is a fault. Puts are not affected.
     Short,
     /// It is not done: access denied.
     Denied,

@@ -115,8 +115,8 @@ pub enum Swapped {
 /// exist. The `lease` object uses this to decide which of two machines may write.
 ///
 /// `bytes` must differ from all that were ever put there, for example by a counter or a random number. So after a lost
-/// answer the content tells whether our put was done. A put that was given up may still arrive. Until the store can no
-/// longer hold such a request, its absence proves nothing.
+/// answer the content tells whether our put was done. A put that was given up may still arrive. As long as the store
+/// can hold such a request, the absence of our bytes proves nothing.
 ///
 /// # Errors
 /// [`Fault::Denied`], [`Fault::Never`]; [`Fault::Later`] after `patience`: the swap may have been done.
@@ -144,7 +144,7 @@ pub async fn swap(
             _ => false,
         };
         if is_as_expected {
-            // Another put was in progress, and has failed.
+            // A concurrent put caused the refusal. It has failed or is still in flight.
             return Err(Fault::Later(format!("{name} is refused, and is as it was")));
         }
         Ok(Swapped::Other(there))

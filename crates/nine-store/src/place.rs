@@ -89,7 +89,7 @@ impl Place {
         Ok(())
     }
 
-    /// Returns whether requests to this URL may go without TLS: the host is this machine, or `insecure` was set.
+    /// Returns whether requests may go to this URL: it has TLS, the host is this machine, or `insecure` was set.
     pub fn may_be_open(&self, url: &str) -> bool {
         let url = url.to_ascii_lowercase();
         if url.starts_with("https://") {

@@ -19,7 +19,7 @@ use crate::turns::{PermitPool, lock};
 
 /// The size of an arbiter.
 const SECTORS: u64 = 256;
-/// How many puts of other machines may precede a write.
+/// Attempts of a write. An attempt fails only if another machine has put since our last look.
 const FOREIGN_PUTS_MAX: u32 = 32;
 /// Reads that arrive within this time share one get.
 const GATHER: Duration = Duration::from_millis(1);

@@ -25,9 +25,9 @@ const SECTORS: u64 = 1 << 37;
 pub(crate) const SECTORS_MAX: u64 = 1 << 48;
 /// Maximum number of reads of objects in flight.
 const READS: usize = 16;
-/// Sectors of one read request. A larger read is split into several requests, on several connections.
+/// Maximum sectors of one read request. A larger read is split into several, on several connections.
 const READ_SECTORS_MAX: u64 = 2048;
-/// An aligned run of this number of sectors is always in one object.
+/// A write of new sectors inside an aligned run of this number of sectors gets into one object, so it is atomic.
 const ATOM: u32 = 128;
 
 /// The options with which a store is opened.
@@ -75,7 +75,7 @@ pub(crate) struct StoreState {
     pub trouble: Option<Error>,
     /// Number of failed puts so far.
     pub troubles: u64,
-    /// Number of objects put so far, and of writes whose sectors were there already.
+    /// Number of objects put so far, and of writes of which objects had sectors already.
     pub puts: u64,
     /// The value of `puts` at the last check that found no other claim.
     pub sure: u64,
@@ -87,9 +87,9 @@ pub(crate) struct StoreState {
 pub(crate) enum WriterClaim {
     /// Not claimed yet.
     None,
-    /// Claimed by this store.
+    /// Claimed by this client; `number` is that of its next object.
     Ours { epoch: u32, number: u32 },
-    /// Lost to another writer, for ever.
+    /// Lost for ever: to another writer, or because the claim has no more numbers.
     Lost(Error),
 }
 

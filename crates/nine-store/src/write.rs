@@ -209,7 +209,7 @@ impl StoreShared {
                 put => return put.map(|_| true),
             }
             match self.objects.get(name, None).await {
-                // A concurrent put caused the refusal, and has failed. Try again a moment later.
+                // A concurrent put caused the refusal. It has failed or is still in flight: try again a moment later.
                 Err(Fault::Missing) => Err(Fault::Later(format!("{name} is refused, and is not there"))),
                 got => got.map(|got| is_ours(&got)),
             }
