@@ -117,9 +117,9 @@ pub struct Io {
 type BlockProof = dyn Fn(u64, &[u8]) -> bool + Send + Sync;
 
 /// The reader's check of the blocks of a read, mostly by a sum. If the proof fails for a member of a mirror, the mirror
-/// tries the next one, and writes the right bytes to the first. If it fails for all, the answer is the bytes of the
-/// first readable member. A device with a single copy ignores it. A part of a read inherits the proof if it consists of
-/// whole blocks; reads through a buffer do not.
+/// tries the next one, and repairs the members that failed. If it fails for all, the answer is the bytes of the first
+/// readable member. A device with a single copy ignores it. A part of a read inherits the proof if it consists of whole
+/// blocks; reads through a buffer do not.
 #[derive(Clone)]
 pub struct Proof {
     /// Sectors of a block.

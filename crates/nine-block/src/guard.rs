@@ -123,8 +123,8 @@ impl Right {
         }
     }
 
-    /// Counts a change. With `below` it may belong to a change that began at another guard, so it is allowed even after
-    /// giving up.
+    /// Counts a change. With `below` it may belong to a change that began at another guard. So it is allowed while the
+    /// right is being given up, as long as other changes are in flight.
     fn begin(self: &Arc<Self>, below: bool) -> Result<GuardedChange> {
         let now = (self.now)();
         let mut state = lock(&self.state);
@@ -208,7 +208,7 @@ impl Device for Guard {
         let below = self.below;
         let (op, at, count, data, name) = (io.op, io.at, io.count, io.data.clone(), self.name());
         let done = move |result: Result<_>| {
-            // The write may have arrived after another machine's, or may have been overwritten.
+            // The write may have arrived after another machine's, or may have been overwritten: that is unknown.
             let within = if below { Ok(()) } else { under.0.check() };
             let within = within.map_err(|error: Error| {
                 let text = format!("not acknowledged in time, so it may be there or not: {error}");

@@ -82,7 +82,7 @@ pub enum Happening {
     Unjudged(u64),
     /// It was not set aside as requested.
     Stays(Error),
-    /// Its flush has failed, and no other member has flushed: unflushed data may be lost.
+    /// Its flush has failed, as on all members that are in: unflushed data may be lost.
     Unflushed(Error),
     /// Of the mirror: the scrub has ended; this number of sectors differed.
     Compared(u64),
@@ -451,7 +451,7 @@ impl MirrorShared {
             result = self.relabel(Vec::new(), |next| next.sectors = sectors).await;
         }
         let mut state = self.state();
-        // The members differ there, as after a failed write; copy from the first.
+        // The members may differ there, as after a failed write; copy from the first.
         state.doubt(regions.clone());
         state.end(regions);
         result

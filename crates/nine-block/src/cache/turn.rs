@@ -90,7 +90,7 @@ impl CachedDisk {
         None
     }
 
-    /// Returns whether nothing can be written any more.
+    /// Returns whether nothing can be written now: writing is stopped, or failed blocks prevent it.
     fn is_hopeless(&self, state: &CachedDiskState) -> bool {
         state.trouble.stopped.is_some() && state.order.under_way() == 0 || state.order.is_stuck()
     }

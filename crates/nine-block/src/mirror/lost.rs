@@ -78,7 +78,7 @@ impl UnflushedSectors {
         }
     }
 
-    /// A member has failed a flush and is set aside: unflushed data that was copied from it is lost.
+    /// A member has failed a flush and is set aside: unflushed data that was or may have been copied from it is lost.
     pub fn lose_copies(&mut self, of: usize) {
         for (_, from, copied) in &self.copied {
             if from.is_some_and(|from| from != of) {
@@ -94,7 +94,7 @@ impl UnflushedSectors {
         }
     }
 
-    /// No remaining member has done a flush: all unflushed data is lost.
+    /// No member that is in has done a flush: all unflushed data is lost.
     pub fn lose(&mut self) {
         self.losses += 1;
         for (_, ranges) in std::mem::take(&mut self.between) {

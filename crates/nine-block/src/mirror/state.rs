@@ -31,7 +31,7 @@ pub(super) struct MirrorState {
     /// A new event is not known to be durable, so labels may have either state. Nothing is written until that is
     /// settled.
     pub unsure: bool,
-    /// The shape of the members that are in.
+    /// The common shape of the active members.
     pub shape: Shape,
     /// Owners that verify blocks where members differ.
     pub owners: Vec<Arc<dyn SectorOwner>>,
@@ -108,7 +108,7 @@ pub(super) struct FullResync {
     pub next: u64,
 }
 
-/// Maximum number of sectors that a member may lack before copying to it waits.
+/// Maximum number of lacking sectors recorded for a member. Beyond it the copy of a region fails, and is tried again.
 const LACKS_MAX: usize = 1024;
 
 impl MemberState {

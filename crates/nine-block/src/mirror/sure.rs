@@ -114,7 +114,7 @@ impl MirrorShared {
     }
 
     /// The same for a caller that holds `marks`. Includes members that failed a flush before and could not be set aside
-    /// then. If no member has done its flushes, the loss is recorded.
+    /// then. If none of the members that are in has done its flushes, the loss is recorded.
     pub(super) async fn settle_marked(&self, failed: Vec<(usize, Error)>) -> Result<()> {
         if failed.is_empty() && !self.state().unflushed() {
             return Ok(());
@@ -140,8 +140,9 @@ impl MirrorShared {
         passing.into_iter().next().map_or(result, |(_, error)| Err(error))
     }
 
-    /// Makes a new event durable: failed members are out, and `change` is applied. If no member would be in, those
-    /// become in that lack only sectors that no member can read. The caller must hold `marks` and `labels`.
+    /// Makes a new event durable: failed members are out, and `change` is applied. If no member would be in, the event
+    /// also puts returning members in that lack only sectors that no member can read. The caller must hold `marks` and
+    /// `labels`.
     ///
     /// # Errors
     /// The first failure, if no member would remain in, or if one is reserved or busy. Then nothing has changed.
