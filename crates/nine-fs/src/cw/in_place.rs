@@ -61,7 +61,7 @@ pub(super) async fn make(w: &Arc<dyn Device>, block: u32) -> Result<(Arc<dyn Dev
     Ok((c, layout))
 }
 
-/// Maximum number of blocks in an extent. A dump needs them adjacent, so longer runs of free blocks might not exist.
+/// Maximum number of blocks in an extent. A dump needs them adjacent, and longer free runs might not exist.
 const TOGETHER: u64 = 32;
 /// Maximum number of shorter free runs that are tried before an extent is scattered.
 const RUN_TRIES_MAX: usize = 64;

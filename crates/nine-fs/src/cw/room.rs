@@ -70,7 +70,7 @@ impl FreeNumbers {
         Some(first..end)
     }
 
-    /// Takes `count` consecutive numbers. Gives up after `tries` shorter runs.
+    /// Takes `count` consecutive numbers. Gives up after more than `tries` shorter runs.
     pub(crate) fn take_run(&mut self, count: u64, tries: usize) -> Option<Range<u64>> {
         let mut short = Vec::new();
         let found = loop {

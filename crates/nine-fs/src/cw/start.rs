@@ -374,7 +374,7 @@ impl Cw {
     /// Reads the label of w.
     pub(crate) async fn label(w: &dyn Device) -> Result<WormLabel> {
         let mut first = None;
-        // The first copy may give the block size. The second copy may be at the address for each size.
+        // The first copy gives the block size. If it is invalid, try the second copy at its address for each size.
         for at in std::iter::once(0).chain(BLOCKS.map(|block| u64::from(block) / SECTOR)) {
             let label = label_at(w, at).await;
             match label {
@@ -423,7 +423,7 @@ impl Cw {
                 None => self.record(0, next).await?.map(|(record, end)| (record, end, at)),
                 Some((record, end)) => Some((record, end, end)),
             };
-            // Each record was flushed before the next one was written. Only the last one's flush may have been lost.
+            // Each record was flushed before the next one was written. The last one's flush may not have completed.
             let Some((record, end, _)) = found else { break };
             if let Some((before, ..)) = held.take() {
                 self.take_over(before, &mut known);

@@ -69,7 +69,7 @@ pub(crate) struct ArbiterHeader {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum MachineStatus {
-    /// None.
+    /// It neither has nor claims the lease.
     Nothing = 0,
     /// It has started. An earlier instance of it may not know that yet.
     Here = 1,
@@ -263,7 +263,7 @@ impl RecordSlot {
         self.0.iter().any(|copy| copy.right().is_none())
     }
 
-    /// Returns whether the state of the machine is none, and both copies are from the same instance. Records of two
+    /// Returns whether the newest record is `Nothing`, and both copies are from the same instance. Records of two
     /// instances could hide that one of them holds the lease.
     pub(crate) fn is_free(&self) -> bool {
         let [one, two] = self.0.map(|copy| copy.right().map(|record| record.instance));
@@ -347,9 +347,9 @@ pub async fn shown(device: &dyn Device) -> Result<String> {
     Ok(text)
 }
 
-/// Creates an arbiter anew after slots have become unreadable, or machines have disagreed. Names and period stay. Later
-/// epochs are larger than all that it has, and than `floor`, which must be the largest epoch on the archive's worm. No
-/// machine may be the primary meanwhile: one that believes to be loses the lease at its next look.
+/// Creates an arbiter anew if slots are unreadable, or machines cannot go on. Names and period stay. Later epochs are
+/// larger than all that it has, and than `floor`, which must be the largest epoch on the archive's worm. No machine may
+/// be the primary meanwhile: one that believes it is loses the lease at its next look.
 ///
 /// Returns the floor of later epochs.
 ///

@@ -2,7 +2,7 @@
 //! (docs/lease.md).
 //!
 //! In: the disk, a clock, requests to claim or release. Out: a [`Right`] to write, which a [`Guard`](nine_block::Guard)
-//! checks. The right expires by itself if the disk does not answer, and for ever if another machine gets it.
+//! checks. The right expires by itself if the disk does not answer, and is lost for ever if another machine gets it.
 //!
 //! Always holds: of all rights that the instances of all machines get from one arbiter, at most one is valid.
 
@@ -134,7 +134,8 @@ impl Lease {
     }
 
     /// Does the work, until the lease is lost or [`end`](Self::end) was called. The caller must poll it continually, on
-    /// any runtime. It has one read per machine in flight, or one write. If it is dropped, the lease is not renewed.
+    /// any runtime. It has the reads of one look in flight (both copies of the header and of each slot), or one write.
+    /// If it is dropped, the lease is not renewed.
     pub async fn run(self) {
         loop {
             let next = {
