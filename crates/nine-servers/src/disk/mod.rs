@@ -3,7 +3,7 @@
 //! In: requests. Out: answers, inline if the kernel can give them from memory, else from the thread pool. One
 //! function per operation serves both paths. Run *inline*, it returns EAGAIN instead of waiting. The request then
 //! goes to the pool, where the same function runs again and may wait. An inline run that returns EAGAIN must not have
-//! changed anything.
+//! changed anything, except for bytes that the second run writes again.
 //!
 //! ```text
 //! serve -> run(Inline) -> answer
@@ -306,7 +306,7 @@ fn called<T>(done: Done<T>) -> Called<T> {
 /// Where an operation runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum How {
-    /// On the event loop: it returns EAGAIN instead of waiting, before it has changed anything.
+    /// On the event loop: it returns EAGAIN instead of waiting. See the module for changes before that.
     Inline,
     /// On a pool thread, which may wait.
     Pool,

@@ -229,9 +229,9 @@ pub struct Rights {
     pub writes: Vec<String>,
 }
 
-/// Returns a command that becomes this program with these arguments, in `/` and with this environment. It has no
-/// other rights, and is killed when the current thread ends. It inherits all descriptors that are not closed by
-/// exec(2). This process' own executable must call [`launch`] for the argument [`VERB`].
+/// Returns a command that becomes this program with these arguments, in `/` and with this environment. It has only
+/// `rights`, and is killed when the current thread ends. It inherits all descriptors that are not closed by exec(2).
+/// This process' own executable must call [`launch`] for the argument [`VERB`].
 pub fn confined(
     program: &str,
     words: &[String],
