@@ -387,7 +387,7 @@ pub fn own_name() -> String {
     format!("ninefold-{:08x}", u32::from_be_bytes(bits))
 }
 
-/// Generates a serial number from random bits.
+/// Generates a serial number from 126 random bits, so that no two certificates have the same.
 fn serial() -> Vec<u8> {
     let mut bits = [0; 16];
     rt::Real.entropy(&mut bits);

@@ -4,10 +4,10 @@
 //! archive, or the dumps on the worm.
 //!
 //! ```text
-//!            takeover (the main one is gone, or has handed over)
-//! stands by ----------------------------------------------------> main
-//!           <----------------------------------------------------
-//!            handover, or another one has the lease
+//!            takeover (the primary is gone, or has handed over)
+//! standby -----------------------------------------------------> primary
+//!         <-----------------------------------------------------
+//!            handover, or another machine has the lease
 //! ```
 //! Always holds: nothing is written to the archive's devices without the right to write that the lease gives
 //! (docs/lease.md).

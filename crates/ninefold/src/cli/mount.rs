@@ -46,7 +46,7 @@ pub struct Mount {
     /// Let other users use the mount, too, as far as the modes of the files allow
     #[arg(long)]
     pub allow_other: bool,
-    /// Seconds that a request waits for a server that is away; 0: it fails at once [default: until it is back]
+    /// Seconds that a request waits for a server that is away; 0: for one attempt [default: until it is back]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(..=86_400))]
     pub wait: Option<u32>,
     /// Do not read ahead in files that are read sequentially

@@ -361,8 +361,8 @@ struct Batch {
     top: Option<u32>,
 }
 
-/// A directory; the directories created above it, with their attributes; and an existing directory with the mode to
-/// restore.
+/// A directory; the directories created on the way to it and it itself if it was created, with their attributes; and an
+/// existing directory with the mode to restore.
 type Parents = (Dir, Vec<(Dir, Meta)>, Option<(Dir, u32)>);
 
 fn item(dir: Rc<Dir>, name: &[u8], from: Side, path: &str) -> Item {

@@ -2,8 +2,8 @@
 //!
 //! In: lines from any thread that logs, so nothing here blocks or logs. Out: [`next`], for one thread.
 //!
-//! Always holds: at most [`KEPT_MAX`] bytes are buffered. Beyond that the oldest are dropped, and a reader is told how
-//! many.
+//! Always holds: at most [`KEPT_MAX`] bytes are buffered. Beyond that the oldest are dropped. The reader is told how
+//! many were dropped since its first read.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};

@@ -99,7 +99,7 @@ impl Access {
 }
 
 impl Drop for Access {
-    /// Waits until the writer has written all lines.
+    /// Waits until the writer has written all lines, but at most [`PATIENCE`].
     fn drop(&mut self) {
         self.state.over.store(true, Ordering::Release);
         // If the channel is full, the writer has lines to take and sees the state after them.
