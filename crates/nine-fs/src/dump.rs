@@ -115,7 +115,7 @@ impl CopyState {
         self.due.as_ref()?.next(now)
     }
 
-    /// Returns whether the last copy has not failed.
+    /// Returns whether no failed copy waits for its retry.
     pub(crate) fn can_copy(&self) -> bool {
         self.trouble.is_none()
     }

@@ -16,7 +16,8 @@ use crate::hash::FixedMap;
 use crate::ptr::NEW;
 use crate::tree;
 
-/// Copies may take this number of slots beyond those that evictions must leave.
+/// Copies are evicted for new ones only while free slots and copies together exceed the slots that must stay free by
+/// more than this number.
 const KEEPING: u64 = 64;
 /// Maximum number of read copies in progress. Blocks read beyond that are not copied.
 const KEEPING_MAX: u64 = 4096;
