@@ -22,8 +22,8 @@ pub enum Kind {
     Failed,
     /// The device does not answer within its timeout. It may return.
     Down,
-    /// The queue of the device is full. Nothing was done, and the operation may be retried. Never a reason to set a
-    /// member aside.
+    /// The device does nothing now: its queue is full, or the right to the members has expired. Nothing was done, and
+    /// the operation may be retried. Never a reason to set a member aside.
     Busy,
     /// No storage is left for the write, for example on a full disk of the host. Each sector has its old or its new
     /// bytes. The write may be retried; it succeeds when there is room.

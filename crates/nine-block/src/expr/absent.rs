@@ -32,11 +32,11 @@ struct AbsentState {
     /// Looks that wait for an attempt to open it.
     looks: Vec<Io>,
     waker: Option<Waker>,
-    /// Its driver runs. Before that the expression around it is still being built, and nobody would open it.
+    /// The driver is running. Before that the expression around it is still being built, and no driver would open it.
     is_run: bool,
 }
 
-/// The driver's end: who waits for it to be opened is told.
+/// Held by the driver. When it is dropped, waiting looks fail.
 struct DriverEnd(Arc<Mutex<AbsentState>>);
 
 impl Drop for DriverEnd {
