@@ -6,7 +6,8 @@
 use super::text::code;
 use super::{Finding, Tree, lines, mentions};
 
-/// Checks every manifest of the workspace, and that ARCHITECTURE.md accounts for what they say.
+/// Checks every manifest of the workspace, that ARCHITECTURE.md has every crate, and that every dependency
+/// has its reason.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let mut found = Vec::new();
     for name in tree.crates() {
@@ -100,9 +101,10 @@ fn check_architecture(tree: &Tree) -> Vec<Finding> {
             format!("{name} is not there: say in a line what it is"),
         ));
     }
+    let reasons = tree.get(DEPENDENCIES);
     for Dep { line, name, .. } in deps(tree.get("Cargo.toml")) {
-        if !is_ours(&name) && !mentions(page, &name) {
-            let what = format!("{name} is not in ARCHITECTURE.md: say there in a line why we need it");
+        if !is_ours(&name) && !mentions(reasons, &name) {
+            let what = format!("{name} is not in {DEPENDENCIES}: say there in a line why we need it");
             found.push(Finding::new("Cargo.toml", line, what));
         }
     }
@@ -186,6 +188,9 @@ const ANY: &[&str] = &["*"];
 /// Rooms for us alone: nothing that ships may import them.
 const DEV_ONLY: &[&str] = &["nine-bench", "nine-sim"];
 
+/// The page with the reason for each external crate.
+const DEPENDENCIES: &str = "docs/internals/dependencies.md";
+
 /// Crates that may have tokio among their dependencies.
 const TOKIO_CRATES: &[&str] =
     &["nine-net", "nine-servers", "nine-gate", "nine-bench", "nine-store", "ninefold"];
@@ -263,7 +268,8 @@ mod tests {
     #[test]
     fn a_crate_or_dependency_without_a_reason_is_found() {
         let tree = planted(&[
-            ("ARCHITECTURE.md", "nine-proto: 9P. bytes: buffers."),
+            ("ARCHITECTURE.md", "nine-proto: 9P. clap: in vain."),
+            (DEPENDENCIES, "bytes: buffers."),
             ("Cargo.toml", "[workspace.dependencies]\nbytes = \"1\"\nclap = { version = \"4\" }"),
             ("crates/nine-proto/Cargo.toml", ""),
             ("crates/nine-net/Cargo.toml", ""),
