@@ -75,7 +75,7 @@ impl<T: Transport> Conversation<T> {
         Self { end, modules, clock, queue: Limit::CONVERSATION.bytes, piped: None }
     }
 
-    /// Sets the size of the queues, for transports that buffer data in flight themselves.
+    /// Sets the size of the queues in bytes, for transports that buffer data in flight themselves.
     #[must_use]
     pub fn with_queue(self, queue: usize) -> Self {
         Self { queue, ..self }

@@ -510,8 +510,8 @@ impl Wake for BlockedThread {
         if self.notified.swap(true, SeqCst) {
             return;
         }
-        // The leader sets `polling` before its last check of `notified`, so either it or this thread sees the other's
-        // change.
+        // The leader checks `notified` and sets `polling` under one hold of the lock. If it holds the lock first, this
+        // thread sees `polling` and rings. Otherwise the leader sees `notified` and does not poll.
         if let Some(core) = self.core.upgrade() {
             let state = core.lock();
             if state.leader == Some(self.thread.id()) {

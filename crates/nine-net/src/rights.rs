@@ -21,7 +21,8 @@ const STICKY: u32 = 0o1000;
 /// Reads an access file that only root and the user of this process can write. Blocks on the disk.
 ///
 /// # Errors
-/// A text without the file's name: the file cannot be read, is not a regular file, or others can change it.
+/// A message to be put behind the file's name: the file cannot be read, is not a regular file, is larger than 1 MiB, or
+/// others can change it.
 pub fn read_rights(path: &Path) -> Result<String, String> {
     read_rights_of(path, Some(rustix::process::geteuid().as_raw()))
 }

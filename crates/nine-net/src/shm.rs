@@ -37,7 +37,7 @@ pub enum Waits {
     Poll,
     /// Sleeps at once.
     Interrupt,
-    /// Spins for about as long as a wake-up takes, and less often after it was in vain.
+    /// Spins for about as long as a wake-up takes, and less often after it has spun in vain.
     #[default]
     Adaptive,
 }
@@ -74,7 +74,7 @@ const NOT_GIVEN: &str = "who listens there takes connections, but has given no c
 /// Polls of the task in which an end spins before it sleeps, and checks in each.
 const TURNS: u32 = 40;
 const LOOKS: u32 = 30;
-/// Maximum number of waits without spinning after it was in vain.
+/// Maximum number of waits without spinning after spinning was in vain.
 const BLIND_MAX: u32 = 256;
 
 /// One end of a channel. One task drives it.
@@ -592,7 +592,7 @@ impl Inherited {
 }
 
 impl Drop for Channel {
-    /// Closes the channel, as dropping a socket closes it.
+    /// Closes the channel, as dropping a socket closes the socket.
     fn drop(&mut self) {
         self.close();
     }

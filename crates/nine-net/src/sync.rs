@@ -48,7 +48,8 @@ mod real {
             self.0.id()
         }
 
-        /// Parks the calling thread, which must be this one, until `unpark` was called since the last park.
+        /// Parks the calling thread, which must be this one, until `unpark` was called since the last park, or for
+        /// `limit`. May return earlier without a reason.
         pub(crate) fn park(&self, limit: Option<Duration>) {
             match limit {
                 Some(limit) => thread::park_timeout(limit),

@@ -65,7 +65,7 @@ pub(crate) fn keep_freed() {
     }
 }
 
-/// Bytes of a packet on the path to which `socket`, of IPv4 or IPv6, is connected.
+/// Returns the MTU of the path to the peer of a connected IPv4 or IPv6 socket, in bytes.
 pub(crate) fn path_mtu(socket: &Socket, is_v6: bool) -> io::Result<usize> {
     let (level, name) = match is_v6 {
         true => (libc::IPPROTO_IPV6, libc::IPV6_MTU),

@@ -25,7 +25,7 @@ const LOOKS: Duration = Duration::from_micros(100);
 /// Checks between two readings of the clock.
 #[cfg(not(nine_loom))]
 const GLANCES: u32 = 32;
-/// Maximum number of waits without spinning after it was in vain.
+/// Maximum number of waits without spinning after spinning was in vain.
 const BLIND_MAX: u32 = 256;
 
 /// It runs, without a wake-up since its last poll.

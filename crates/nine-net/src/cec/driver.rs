@@ -415,7 +415,7 @@ pub struct Found {
 /// Asks all cards on these links, and listens for `patience`, or until a server is `wanted`.
 ///
 /// # Errors
-/// The error of a link, if all links are gone.
+/// The error of one of the links, if all links are gone.
 pub async fn discover<L: Link>(
     links: Vec<L>,
     patience: Duration,

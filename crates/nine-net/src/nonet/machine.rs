@@ -517,7 +517,7 @@ impl Nonet {
         }
     }
 
-    /// Queues the acknowledgement of a message. At most as many as messages in flight are queued.
+    /// Queues the acknowledgement of a message. At most [`MESSAGES`] are queued: no more messages can be in flight.
     fn acknowledge(&mut self, mid: u8, now: Duration, at_once: bool) {
         let due = if at_once { now } else { now + ACK_DELAY };
         self.ack_due = if self.acks.is_empty() { due } else { self.ack_due.min(due) };
@@ -589,7 +589,7 @@ impl Nonet {
         acks.into_iter().chain(is_due.then_some(self.due)).chain(self.orphaned).min()
     }
 
-    /// Whether all messages are acknowledged and the hang-up remains to be sent.
+    /// Whether this end is closed and all its messages are acknowledged: now it sends hang-ups until one is answered.
     fn is_hanging_up(&self) -> bool {
         self.closing && self.out.is_empty()
     }
@@ -713,7 +713,8 @@ impl Nonet {
         self.control(HANGUP)
     }
 
-    /// If both ends have sent everything, ends the call with a last packet.
+    /// Ends the call if the other end has hung up and all messages of this end are acknowledged. The last packet is a
+    /// hang-up, unless this end has sent one before.
     fn turn(&mut self) {
         if self.hungup && self.out.is_empty() && self.over.is_none() {
             self.farewell = self.hangups == 0;

@@ -66,7 +66,8 @@ impl Board {
         Ok((channels, Self { memory: file, size, channels: layouts.len(), socket: theirs.into() }))
     }
 
-    /// Makes the descriptors inheritable by the next child process, which of all others gets only its standard files.
+    /// Makes the descriptors inheritable by the next child process. Of all other descriptors, it gets only its standard
+    /// files.
     pub fn for_child(self) -> io::Result<Slot> {
         linux::close_all_on_exec()?;
         let Self { memory, size, channels, socket } = self;

@@ -31,9 +31,9 @@ pub struct Certificate {
     pub fingerprint: [u8; 32],
     /// It is an authority, which may sign others.
     pub authority: bool,
-    /// It is valid for servers, or restricts no purpose.
+    /// It is no authority. It is valid for servers, or restricts no purpose.
     pub server: bool,
-    /// It is valid for clients, or restricts no purpose.
+    /// It is no authority. It is valid for clients, or restricts no purpose.
     pub client: bool,
 }
 
