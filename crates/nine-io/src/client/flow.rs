@@ -267,7 +267,8 @@ impl<F: Deref<Target = File>> Reader<F> {
         }
     }
 
-    /// The answer to what was `asked` then is short: asks for the rests of the short answers behind it, too.
+    /// Handles a short answer before the end of the file. Also requests what is missing from the short answers behind
+    /// it. `asked`: the pace when the request was sent.
     fn follow_up(&mut self, cx: &mut Context<'_>, asked: PaceSample) {
         if let Some((pace, _)) = &mut self.pace {
             pace.shrink(asked);

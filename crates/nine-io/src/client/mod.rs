@@ -105,8 +105,8 @@ pub struct Options {
     pub clock: Option<Arc<dyn Clock>>,
     /// Dials data connections. `None`: there are no streams ([`Stream`]).
     pub streams: Option<Arc<dyn Dial>>,
-    /// The client gives up a data connection that moves nothing for so long while bytes are wanted: 10 s. Without
-    /// `clock` it waits for ever.
+    /// The client gives up a data connection that moves nothing for this time while bytes are wanted. The default is
+    /// 10 s. Without `clock` the client waits for ever.
     pub data_timeout: Duration,
     /// The modules that can be pushed on the connection ([`Client::change`]), if any.
     pub pushed: Option<Pushed>,

@@ -652,7 +652,8 @@ impl ClientState {
         self.border = SwitchState::Told(told);
     }
 
-    /// The connection is gone: every waiting and every later call fails with `error`.
+    /// The connection is gone: every waiting and every later call fails with `error`. Only waiting calls whose request
+    /// was flushed fail as interrupted.
     pub(crate) fn die(&mut self, error: Error) {
         if self.dead.is_some() {
             return;

@@ -455,7 +455,8 @@ impl Connection {
             let (load, ceiling) = (self.load(), self.ceiling());
             let room = if 2 * load > ceiling { 0 } else { ceiling - load };
             self.session.limit(&mut request, u32::try_from(room).unwrap_or(u32::MAX).max(SHORT));
-            // A connection within this process is not charged: its clients have been, and its reads may wait forever.
+            // A connection within this process is charged only for the calls, not for their data: its clients have
+            // been charged for that, and its reads may wait forever.
             let cost = self.session.cost(id).filter(|_| !self.own).unwrap_or(CALL_COST);
             // Data that the client has placed is copied in, unless the server takes it where it is.
             let placed = request.frame().and_then(MessageFrame::data).map_or(0, Placed::len);

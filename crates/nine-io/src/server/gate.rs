@@ -1,8 +1,8 @@
 //! Access control: decides from the transport's proof which clients may attach, and as which user.
 //!
 //! Closed by default: a client without proof (a unix socket's peer credentials, a certificate, the token) may not
-//! attach. A gate may let such clients read, or only those loopback clients that the kernel reports as the server's own
-//! user.
+//! attach. A gate may let all such clients read, or only those loopback clients that the kernel reports as root or the
+//! server's own user. [`Anonymous::Trusted`] lets them do everything.
 
 use std::any::Any;
 use std::fmt;

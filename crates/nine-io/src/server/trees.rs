@@ -17,7 +17,7 @@ const TREES: usize = 64;
 #[derive(Default)]
 pub(super) struct AttachedTrees {
     kept: Vec<AttachedTree>,
-    /// The state of the core's policies at the last decision.
+    /// The value of the core's `judged` at the last decision.
     judged: u64,
 }
 

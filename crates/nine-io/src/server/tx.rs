@@ -2,10 +2,11 @@
 //!
 //! Encoded messages collect in one buffer. File data joins them as a segment, and is not copied unless it is small. A
 //! range of a file goes from the page cache to a socket without a copy: through a pipe if a message carries it, by
-//! sendfile on the data connection of a stream. Other transports get it through memory. Always holds: the count in an
-//! Rread is the number of bytes that follow. A file may become shorter at any time. So the head is sent only when the
-//! pages are in the pipe or the bytes in memory, where they cannot disappear. The queue is bounded by the connection's
-//! credit (see `conn`): each answer was charged before it was requested.
+//! sendfile on the data connection of a stream. Other transports get it through memory. The queue is bounded by the
+//! connection's credit (see `conn`): each answer was charged before it was requested.
+//!
+//! Always holds: the count in an Rread is the number of bytes that follow. A file may become shorter at any time. So
+//! the head is sent only when the pages are in the pipe or the bytes in memory, where they cannot disappear.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -272,7 +273,8 @@ impl ReplyQueue {
         }
     }
 
-    /// Fetches the file data of the Rread at the front, and sends the head with the actual count before it.
+    /// Fetches the file data of the Rread at the front, and puts the head with the actual count before it. A transport
+    /// that reads the file to its place itself also sends both.
     fn answer_file(&mut self, cx: &mut Context<'_>, transport: &mut dyn Transport) -> Poll<io::Result<()>> {
         let Some(ReplySegment::File { head: Some(head), file, offset, len, resident }) =
             self.segments.front()
