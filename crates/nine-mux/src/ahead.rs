@@ -219,8 +219,8 @@ enum TreadDecision {
     UnderWay(DataClaim),
 }
 
-/// A Tread that waits for data. If it is dropped, the run ends. Otherwise a client could have ever more data requested,
-/// by sending reads and cancelling them.
+/// A Tread that waits for data. If it is dropped before it is served, its run ends. Otherwise a client could have ever
+/// more data requested, by sending reads and cancelling them.
 struct DataClaim {
     ahead: Arc<FidReadAhead>,
     number: u64,

@@ -709,7 +709,7 @@ pub(crate) fn is_away(error: &Error) -> bool {
     is_unreachable(error) || matches!(error, Error::Refused(error) if error.errno == Errno::ETIMEDOUT)
 }
 
-/// Whether a message could not be sent to a server.
+/// Whether a message could not be sent to a server, or the connection failed before the answer came.
 fn is_unreachable(error: &Error) -> bool {
     matches!(error, Error::Transport { .. } | Error::Unsent { .. })
 }
@@ -733,7 +733,7 @@ fn at_path(path: &str, error: Error) -> Error {
 const FLUSH_LIMITS: FlushLimits = FlushLimits { reads: 1, changes: 3, overdue: 10 };
 /// Length of a tick.
 const TICK: Duration = Duration::from_secs(1);
-/// The number of overdue Rflushes at which an upstream connection is aborted.
+/// Maximum number of overdue Rflushes of an upstream connection. If there are more, it is aborted.
 const QUARANTINE: usize = 64;
 
 impl Drop for MuxCore {

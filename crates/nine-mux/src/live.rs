@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! /mux/ctl               read: what may be written; written by the owner: lines of a script
-//! /mux/mounts            lines that make the name space again
+//! /mux/mounts            lines of a script that restores the name space
 //! /mux/pending           lines that wait for a server, and why
-//! /mux/clients           who is connected: a line of column names, then a line each, with tabs between
+//! /mux/clients           the clients: a line of column names, then a line for each, separated by tabs
 //! /mux/metrics           figures of the servers, for Prometheus
-//! /mux/servers/N/status  a server: its address, connections, what is under way
-//! /mux/servers/N/trace   what its module `trace` has seen, for the owner
+//! /mux/servers/N/status  a server: its address, connections, pending calls
+//! /mux/servers/N/trace   the messages recorded by its module `trace`, only for the owner
 //! ```
 //!
 //! In: [`Statement`]s, and [`Kinds`], which interprets SERVER words. Out: a changed name space; the files.
@@ -440,7 +440,8 @@ impl Live {
         clients
     }
 
-    /// Formats the load and the latencies of the servers. They are measured only while the file is read.
+    /// Formats the load and the latencies of the servers. Latencies are measured only for a while after each read of
+    /// the file.
     fn load(&self, space: &str, visitor: &Visitor) -> String {
         let mut text = format!("{}\n", LOAD.join("\t"));
         for server in self.upstreams(space, visitor) {

@@ -106,7 +106,7 @@ impl FileServer for Mux {
     }
 
     fn takes_placed(&self, node: &Node) -> bool {
-        // Data that is not written at once is gathered then: jobs and upstreams never see it.
+        // Placed data that is not written at once is gathered then: jobs and upstreams see only the gathered copy.
         node.downcast_ref::<ClientFid>().is_some_and(|cfid| cfid.direct.is_some() && cfid.ahead.is_none())
     }
 
@@ -586,7 +586,7 @@ impl MuxCore {
         }
     }
 
-    /// Opens a file if its server may ignore O_TRUNC, or if it may be reopened on an equal server.
+    /// Opens a file whose server may ignore O_TRUNC, or which may be reopened on an equal server.
     async fn open_seen(&self, req: &Later, cfid: &Arc<ClientFid>, flags: OpenFlags) -> Result<Reply, Failed> {
         let file = cfid.live().file.clone();
         let before = file.before_truncation(b"", flags).await;

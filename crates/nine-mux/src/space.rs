@@ -211,7 +211,7 @@ impl NamespaceSnapshot {
         *self = Self { next, ..earlier.clone() };
     }
 
-    /// Returns the root of the name space, if nothing is mounted there.
+    /// Returns the root of the name space. Every walk starts there, unless something is mounted on it.
     pub fn root(&self) -> &TreePath {
         &self.root
     }
