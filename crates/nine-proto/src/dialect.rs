@@ -56,9 +56,9 @@ impl Dialect {
         all.into_iter().find(|d| d.name().as_bytes() == version)
     }
 
-    /// Returns the dialect that a server with these `offered` dialects answers to a client's version string. The server
-    /// takes the first offered dialect that is left when the string loses its suffixes from the right. `None` means
-    /// that the server answers "unknown".
+    /// Returns the dialect that a server with these `offered` dialects answers to a client's version string. Suffixes
+    /// are removed from the right of the string until it names an offered dialect. The order of `offered` does not
+    /// matter. `None` means that the server answers "unknown".
     pub fn negotiate(version: Str<'_>, offered: &[Self]) -> Option<Self> {
         let mut version = version;
         loop {

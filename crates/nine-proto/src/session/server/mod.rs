@@ -81,7 +81,7 @@ pub struct CallId {
 }
 
 impl CallId {
-    /// Creates the id of a request that comes from no client. `number` must be below 2^31.
+    /// Creates the id of a request that comes from no client. Only the low 31 bits of `number` count.
     pub fn numbered(number: u32) -> Self {
         Self { tag: NOTAG, generation: number | OWN }
     }

@@ -90,7 +90,7 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
                 let entry = self.file(fid)?;
                 if !names.is_empty() {
                     directory(entry)?;
-                    // Allow the clone of an open fid in .L: the Linux client clones such fids.
+                    // An open fid can be cloned: the Linux client does so. Only .L allows names, too.
                     if entry.open.is_some() && !dialect.is_l() {
                         return Err(already_open());
                     }
