@@ -516,7 +516,8 @@ impl HttpConnection {
         self.out.iter().any(|part| matches!(part, Payload::File { .. }))
     }
 
-    /// Waits for a future that may take as long as an upstream may. Sends the pending output meanwhile.
+    /// Waits for a future that may take as long as an upstream may. If it is not ready at once, sends the pending
+    /// output before the wait.
     async fn wait<F: Future + Unpin>(
         &mut self,
         mut future: F,
