@@ -56,7 +56,7 @@ pub(crate) struct CecTalk {
     /// The number of the last accepted data.
     taken: Option<u8>,
     inbox: VecDeque<u8>,
-    /// Size of `inbox`, in bytes.
+    /// Maximum size of `inbox`, in bytes.
     room: usize,
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// Rounds after which a delivery rate is dropped.
 const RATE_ROUNDS: u64 = 10;
-/// After this long without a shorter round trip, sending pauses briefly to measure the shortest one again.
+/// After this long without a shorter round trip, little is sent for a moment, to measure the shortest one again.
 const STALE: Duration = Duration::from_secs(10);
 /// The shortest round trip used in the model: batches and timers take as long.
 const ROUND_TRIP_MIN: Duration = Duration::from_millis(1);
