@@ -1,5 +1,5 @@
-//! `frame9p`: the module that cuts the bytes of a conversation into 9P messages. Upstream it passes on one message in
-//! each block; downstream the blocks are messages already.
+//! `frame9p`: the module that cuts the bytes of a conversation into 9P messages. Upwards, to the reader, it passes on
+//! one message in each block. Downwards the blocks are messages already.
 //!
 //! A [`Connection`](crate::server) does its own framing, straight from its transport's buffer, with the same [`split`].
 //! This module is for streams with other readers, and for modules that need to see messages.
@@ -17,7 +17,7 @@ pub fn open(arguments: &str) -> Result<Halves, Fault> {
     Ok(Halves { up: Box::new(FrameAssembler::default()), down: Box::new(Pass) })
 }
 
-/// The upstream half, which finds messages.
+/// The upward half, which finds messages.
 #[derive(Default)]
 struct FrameAssembler {
     /// The beginning of a message that is not complete.

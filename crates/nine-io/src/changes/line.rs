@@ -22,7 +22,7 @@ pub enum Change {
     Attr(Path),
     /// A name, and everything below it, has moved to another name. The file that had the new name is gone.
     Move(Path, Path),
-    /// The changes from this number up to this change's own number are lost.
+    /// The changes from this number up to, but without, this line's own number are lost.
     Lost(u64),
     /// From now on the server does not notice changes that others make in or below this directory.
     Blind(Path),

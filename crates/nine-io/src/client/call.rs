@@ -1,5 +1,5 @@
 //! One request and the wait for its answer, as a future. Dropping it takes the request back without waiting: the
-//! request is flushed, and the effect of a late success is undone.
+//! request is flushed, and the fid that a late success made is clunked.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;

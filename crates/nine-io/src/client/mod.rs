@@ -4,9 +4,10 @@
 //! moves its bytes. Nothing here depends on a runtime: the driver wakes futures, and the transport wakes the driver.
 //! [`blocking`] runs the same code on the caller's thread.
 //!
-//! Always holds: dropping a future takes its request back without waiting: the request is flushed, and the effect of a
-//! late success is undone. Dropping a [`File`] clunks it. All waiting requests are bounded ([`Options`]). If the
-//! connection fails, every waiting call gets the reason at once.
+//! Always holds: dropping a future takes its request back without waiting: the request is flushed, and the fid that a
+//! late success made is clunked. Other effects of a late success stay, such as written bytes. Dropping a [`File`]
+//! clunks it. All waiting requests are bounded ([`Options`]). If the connection fails, every waiting call gets the
+//! reason at once.
 //!
 //! ```no_run
 //! use nine_io::client::{Client, Options, Result};

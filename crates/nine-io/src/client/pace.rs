@@ -15,8 +15,8 @@ use std::time::Duration;
 const WINDOW_FIRST_LEN: usize = 1 << 20;
 /// The smallest window, in bytes.
 const WINDOW_LEN_MIN: usize = 256 * 1024;
-/// If every answer of a round trip is later than the shortest round trip by this, and by as much again as that, a queue
-/// delays them.
+/// A queue delays the answers if every one of a round trip takes longer than the link's round-trip time by more than
+/// this, and by more than that time itself.
 const QUEUE_DELAY: Duration = Duration::from_millis(20);
 /// Round trips for which a measured rate counts.
 const RATE_ROUNDS_MAX: usize = 10;

@@ -439,7 +439,7 @@ impl ClientState {
         }
     }
 
-    /// Abandons a call whose future was dropped: takes it back, or undoes its effect.
+    /// Abandons a call whose future was dropped: takes it back, or clunks the fid that it has made.
     pub(crate) fn abandon(&mut self, call: usize) {
         let orphan = match self.calls[call] {
             CallSlot::Waits { at, .. } => {

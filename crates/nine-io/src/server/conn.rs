@@ -12,7 +12,7 @@
 //!   front of the input is served, and a hang-up is noticed.
 //! - A turn ends after [`TURN_MESSAGES`] messages or [`TURN_BYTES`] bytes; the next poll continues.
 //! - When the client is gone, its outstanding requests are cancelled. Its fids are clunked once nothing uses them, and
-//!   the effects of late answers are undone. Only this task waits for that.
+//!   so are the nodes that late answers made. Only this task waits for that.
 
 mod attach;
 mod call;
@@ -704,7 +704,8 @@ impl Connection {
         }
     }
 
-    /// Handles an answer after its session has ended: undoes its effect and releases the nodes that its request used.
+    /// Handles an answer after its session has ended: clunks the node that it made, and releases the nodes that its
+    /// request used.
     fn stale(&mut self, answered: FinishedRequest) {
         let FinishedRequest { call, fids, rclose, result, .. } = answered;
         let is = |held: &FidEntry, other: &SessionRequest<FidEntry, MessageFrame>| {

@@ -2,7 +2,8 @@
 //!
 //! `serve` gets a [`Req`] and must return an [`Answer`]. There are two ways to make one. [`Req::now`] answers by return
 //! value, so nothing recurses. [`Req::later`] gives a [`Later`], which any thread may use once. A dropped `Later`
-//! answers EIO. If its connection or session has ended, the answer is ignored, and the effect of a success is undone.
+//! answers EIO. If its connection or session has ended, the answer is ignored, and the node that a success made gets a
+//! Tclunk.
 
 use std::any::Any;
 use std::fmt;

@@ -27,7 +27,7 @@ impl Connection {
         }
     }
 
-    /// Returns unneeded fids if there are many.
+    /// Gives unneeded fids back to the core's limit, if there are many.
     pub(super) fn give_back_fids(&mut self) {
         let needed = self.fids_needed();
         if self.fids.units() > 2 * needed + 8 * FID_BATCH_RANGE.0 {
