@@ -93,7 +93,7 @@ impl QidAllocator {
         }
     }
 
-    /// Frees the slots of an upstream that has ended, together with all fids there.
+    /// Frees the slots of an upstream that has ended. There must be no fids on it any more.
     pub(crate) fn give_back(&self, map: &QidMap) {
         let mut slots = map.slots.write().unwrap_or_else(std::sync::PoisonError::into_inner);
         lock(&self.free).1.extend(slots.drain().map(|(_, slot)| slot));

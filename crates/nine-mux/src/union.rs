@@ -1,9 +1,9 @@
 //! Lists a directory that spans several servers: a union, or a directory that contains a mount point.
 //!
 //! Members are opened when the listing reaches them. A reply is filled across members with whole entries. A name that
-//! several members have is listed once, for the first one, as a walk would find it. An entry that is a mount point
-//! shows the mounted file (mountfix of the kernel). A member that fails is skipped, unless it is the only one or the
-//! client already has a part of it.
+//! several members have is listed once, for the first one, as a walk would find it, unless the mount shows duplicates.
+//! An entry that is a mount point shows the mounted file (mountfix of the kernel). A member that fails is skipped,
+//! unless it is the only one or the client already has a part of it.
 //!
 //! Always holds: an entry's cookie is its number in the listing, from the start. The next read continues after the last
 //! one. A client that seeks back causes a new listing from the start. Up to [`SEEN_MAX`] names are remembered, as
