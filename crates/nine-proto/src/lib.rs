@@ -2,8 +2,8 @@
 //!
 //! In: whole frames that the caller received. Out: typed operations for a file server, and encoded bytes for the caller
 //! to send. Two state machines hold the session state: [`session::server`] (fids, tags, the order of flushes) and
-//! [`session::client`] (tags, fid numbers, the undo of late successes). Every input is an argument. There is no clock,
-//! socket or task here, so a test is a plain loop.
+//! [`session::client`] (tags, fid numbers, the cleanup after late successes). Every input is an argument. There is no
+//! clock, socket or task here, so a test is a plain loop.
 //!
 //! ```text
 //! bytes -> frame -> msg::Tmsg -> session::server -> Op -> (a file server) -> Reply -> bytes
