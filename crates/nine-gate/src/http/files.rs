@@ -223,7 +223,7 @@ impl OpenFiles {
         kept.push((path.into(), entry));
     }
 
-    /// Closes a file that was not requested recently. Returns `false` if there is none.
+    /// Closes one of the files kept here, preferably one without a recent request. Returns `false` if none is kept.
     fn evict(&self) -> bool {
         let kept = self.kept.borrow();
         if kept.is_empty() {

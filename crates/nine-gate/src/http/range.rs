@@ -12,7 +12,7 @@ pub struct Ranges(Vec<RangeSpec>);
 /// One range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RangeSpec {
-    /// From the first byte to the second, or to the end of the file.
+    /// From this byte to that one, or to the end of the file if it comes before.
     From(u64, u64),
     /// This many bytes at the end.
     Last(u64),
