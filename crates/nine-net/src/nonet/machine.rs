@@ -589,7 +589,8 @@ impl Nonet {
         acks.into_iter().chain(is_due.then_some(self.due)).chain(self.orphaned).min()
     }
 
-    /// Whether this end is closed and all its messages are acknowledged: now it sends hang-ups until one is answered.
+    /// Whether this end is closed and all its messages are acknowledged. Then it sends hang-ups, at most [`HANGUPS`],
+    /// until one is answered.
     fn is_hanging_up(&self) -> bool {
         self.closing && self.out.is_empty()
     }
