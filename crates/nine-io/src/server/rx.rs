@@ -115,7 +115,8 @@ impl FrameReceiver {
     fn make_room(&mut self, pool: impl FnOnce() -> FramePool) {
         let have = self.end - self.start;
         if let Some(buf) = &mut self.buf {
-            // A buffer whose earlier frames are all dropped is used again. Otherwise a fresh one is taken.
+            // A buffer whose earlier frames are all dropped is used again, unless it is too small for the partial
+            // frame in it. Otherwise a fresh one is taken.
             let fits = self.need <= buf.bytes.len() - self.start && self.end < buf.bytes.len();
             if let Some(own) = Arc::get_mut(buf) {
                 if have == 0 {
