@@ -1,4 +1,4 @@
-//! One interface of a driver: frames from its link, frames to it, many at once.
+//! One interface of a driver: receives and sends frames in batches.
 
 use std::collections::VecDeque;
 use std::io;
@@ -9,30 +9,30 @@ use nine_net::nonet::Link;
 
 use crate::frame::{Interface, Out};
 
-/// Frames that are received or sent at once.
+/// Maximum number of frames received or sent in one call.
 const BATCH: usize = 32;
-/// Frames that wait for a link; one more is lost, as on any Ethernet. More than a window has, so that only what stands
-/// still loses any.
+/// Maximum number of frames that wait for a link. Further frames are dropped, as on any Ethernet. The queue is longer
+/// than a window, so that only a stalled link drops frames.
 const WAITING: usize = 512;
-/// Bytes of the shortest frame, behind its header.
+/// Minimum length of an Ethernet payload in bytes.
 const SHORTEST: usize = 46;
-/// Errors in a row after which a link counts as gone: what it sends is lost, and nothing is received.
+/// After this many consecutive errors a link counts as gone: frames to it are dropped, and nothing is received.
 const FAULTS: u32 = 64;
 
-/// See the module.
+/// A link with its receive buffers and its queue of frames to send.
 pub(crate) struct Carrier<L> {
     link: L,
     rooms: Vec<Vec<u8>>,
     told: Interface,
     out: VecDeque<Out>,
     faults: u32,
-    /// Why it is not used any more.
+    /// The last error, if the link is gone.
     pub(crate) gone: Option<io::Error>,
 }
 
 impl<L: Link> Carrier<L> {
     pub(crate) fn new(link: L) -> Self {
-        // A frame is at least as long as Ethernet pads it.
+        // Ethernet pads short frames, so a buffer needs at least this length.
         let room = vec![0; link.mtu().max(64)];
         let told = Interface { mac: link.address(), mtu: link.mtu() };
         Self { link, told, rooms: vec![room; BATCH], out: VecDeque::new(), faults: 0, gone: None }
@@ -50,7 +50,7 @@ impl<L: Link> Carrier<L> {
         }
     }
 
-    /// Gives what has come to `each`. Whether there may be more.
+    /// Passes received frames to `each`. Returns whether there may be more.
     pub(crate) fn receive(&mut self, cx: &mut Context<'_>, mut each: impl FnMut(Mac, &[u8])) -> bool {
         if self.gone.is_some() {
             return false;
@@ -77,7 +77,7 @@ impl<L: Link> Carrier<L> {
         }
     }
 
-    /// Sends what waits, as far as there is room. Whether anything went.
+    /// Sends queued frames until the link would block. Returns whether any was sent.
     pub(crate) fn send(&mut self, cx: &mut Context<'_>) -> bool {
         let before = self.out.len();
         while self.gone.is_none() && !self.out.is_empty() {
@@ -101,11 +101,11 @@ impl<L: Link> Carrier<L> {
         before > self.out.len()
     }
 
-    /// Looks whether the link has gone, has come back, or is another by now: what it is, if it is.
+    /// Checks whether the link is gone, has returned or has changed. Returns its address and MTU if they changed.
     pub(crate) fn check(&mut self) -> Option<Interface> {
         match self.link.check() {
             Ok(()) => {
-                // So many faults may have been of what has passed.
+                // The earlier errors may have had a cause that has passed.
                 (self.gone, self.faults) = (None, 0);
             }
             Err(error) if self.gone.is_none() => self.fails(error),
@@ -117,7 +117,7 @@ impl<L: Link> Carrier<L> {
         (std::mem::replace(&mut self.told, now) != now).then_some(now)
     }
 
-    /// A frame that leaves: a short one as Ethernet pads it, which not every card does, nor every program does without.
+    /// Queues a frame. Pads it to Ethernet's minimum: not every card does so, and some programs need it.
     pub(crate) fn put(&mut self, mut out: Out) {
         if out.data.is_empty() && out.head.len() < SHORTEST {
             out.head.resize(SHORTEST, 0);
@@ -128,7 +128,7 @@ impl<L: Link> Carrier<L> {
     }
 }
 
-/// Why all have gone, if they have.
+/// Returns an error if all links are gone.
 pub(crate) fn all_gone<L>(carriers: &mut [Carrier<L>]) -> Option<io::Error> {
     let all = carriers.iter().all(|carrier| carrier.gone.is_some());
     let error = carriers.first_mut().filter(|_| all)?.gone.take()?;

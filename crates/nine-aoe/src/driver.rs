@@ -1,9 +1,10 @@
-//! What runs the machines: links, a clock, whoever calls from other threads.
+//! Drivers: they connect the state machines to links, a clock, and callers on other threads.
 //!
-//! In: links, a target's address or a device. Out: a [`Disk`], which is a device, with the [`DiskDriver`] that somebody
-//! runs; an [`Export`] with its [`ExportDriver`]; targets that were [`found`](discover).
+//! In: links, and a target's address or a device. Out: a [`Disk`], which is a device, with its [`DiskDriver`], a future
+//! that the caller polls; an [`Export`] with its [`ExportDriver`]; the targets that [`discover`] finds.
 //!
-//! Always holds: nobody is told while a lock is held; a driver that is dropped ends what waits.
+//! Always holds: completion callbacks and wakers run without the state machine's lock; a dropped [`DiskDriver`] fails
+//! all pending operations.
 
 mod discover;
 mod export;
@@ -28,15 +29,15 @@ use crate::initiator::{Answer, Counts, Ended, Event, Initiator, Setup, State};
 pub use discover::{Found, discover};
 pub use export::{Export, ExportDriver, export};
 
-/// Turns of a driver's loop before others on its core have theirs.
+/// Iterations of a driver's loop before it yields to other tasks of its core.
 const TURNS: usize = 8;
-/// Between two looks at the links, whether they have gone or take longer or shorter frames by now.
+/// Interval between checks whether the links are gone or have another MTU.
 const CHECKS: Duration = Duration::from_secs(2);
-/// A driver that comes so much later than its deadline was not run: what has come meanwhile is heard before anything is
-/// taken for lost.
+/// A driver polled this long after its deadline was not scheduled in time. It first processes the received frames,
+/// before it considers any frame lost.
 const LATE: Duration = Duration::from_millis(100);
 
-/// A target's disk. When it is dropped, its driver ends, and with it what is under way.
+/// A target's disk. Dropping it ends its driver and fails its in-flight operations.
 pub struct Disk {
     shared: Arc<Shared>,
     target: Address,
@@ -44,7 +45,7 @@ pub struct Disk {
 
 struct Shared {
     machine: Mutex<Initiator>,
-    /// The driver's, and those of whoever waits for events.
+    /// Wakers of the driver, and of the task that waits for events.
     waker: Mutex<Option<Waker>>,
     told: Mutex<Vec<Waker>>,
     closed: Mutex<bool>,
@@ -57,7 +58,7 @@ impl Shared {
         waker.into_iter().for_each(Waker::wake);
     }
 
-    /// Does something with the machine, tells who is to be told, and wakes the driver.
+    /// Calls the initiator, completes ended operations without its lock, and wakes the driver.
     fn with<T>(&self, work: impl FnOnce(&mut Initiator, Duration) -> T) -> T {
         let now = self.clock.now();
         let mut machine = lock(&self.machine);
@@ -70,7 +71,7 @@ impl Shared {
     }
 }
 
-/// Looks for a target on these links. Operations wait until it answers, for as long as patience lasts.
+/// Connects to a target on these links. Operations wait until it answers, for at most `patience`.
 pub fn disk<L: Link>(
     links: Vec<L>,
     target: Address,
@@ -93,22 +94,22 @@ pub fn disk<L: Link>(
 }
 
 impl Disk {
-    /// Where it is.
+    /// Returns the state of the target.
     pub fn state(&self) -> State {
         lock(&self.shared.machine).state().clone()
     }
 
-    /// What the target says of itself, once it has.
+    /// Returns the target's identify data, or `None` before it has answered.
     pub fn identify(&self) -> Option<Identify> {
         lock(&self.shared.machine).identify().cloned()
     }
 
-    /// What has happened, in frames.
+    /// Returns the frame counters.
     pub fn counts(&self) -> Counts {
         lock(&self.shared.machine).counts()
     }
 
-    /// The next thing that has happened. One task at a time waits for it.
+    /// Waits for the next event. Only one task may wait at a time; a second one replaces it.
     pub async fn event(&self) -> Event {
         std::future::poll_fn(|cx| {
             let mut machine = lock(&self.shared.machine);
@@ -123,7 +124,7 @@ impl Disk {
         .await
     }
 
-    /// Asks about the lists of the target: see [`Initiator::ask`].
+    /// Sends a mask, reserve or config request to the target: see [`Initiator::ask`].
     pub async fn ask(&self, command: u8, body: Vec<u8>) -> Result<Answer> {
         let answer = Arc::new(Mutex::new((None, None::<Waker>)));
         let told = answer.clone();
@@ -175,7 +176,8 @@ impl Drop for Disk {
     }
 }
 
-/// Runs a [`Disk`]: receives, sends, waits. It ends when the disk has been dropped, or with the error of the last link.
+/// Runs a [`Disk`]: receives, sends, sleeps. It ends when the disk is dropped, or with an error when all links are
+/// gone.
 #[must_use = "nothing happens unless it is run"]
 pub struct DiskDriver<L> {
     shared: Arc<Shared>,
@@ -233,7 +235,7 @@ impl<L: Link> Future for DiskDriver<L> {
             if more {
                 continue;
             }
-            // One that ends too early is only looked at again.
+            // If a timer fires too early, the loop only runs once more.
             if sleep.as_ref().is_none_or(|(until, _)| *until > deadline || *until <= now) {
                 *sleep = Some((deadline, shared.clock.sleep_until(deadline)));
             }

@@ -1,7 +1,7 @@
 //! Frames of AoE, as bytes (`docs/aoe.md`, Frames).
 //!
-//! In: what is behind the Ethernet header of a frame that has come. Out: a header and what is behind it, borrowed; and
-//! the other way. Always holds: what is read was there; nothing a peer sends makes this panic.
+//! In: the payload of a received Ethernet frame. Out: a header and a body borrowed from it; and the reverse, bytes to
+//! send. Always holds: parsing never reads past the end of a frame, and no frame of a peer causes a panic.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,44 +9,44 @@ use std::str::FromStr;
 use bytes::Bytes;
 use nine_net::ether::Mac;
 
-/// The type of the Ethernet frames.
+/// The EtherType of AoE.
 pub const ETHER_TYPE: u16 = 0x88a2;
-/// Bytes of a header; of ATA's and config's arguments behind it.
+/// Length of the AoE header in bytes. The arguments of a command follow it.
 pub const HEADER: usize = 10;
-/// See [`HEADER`].
+/// Length of the ATA arguments in bytes. Data follows them.
 pub const ATA: usize = 12;
 const CONFIG: usize = 8;
-/// Bytes of a config string, at most.
+/// Maximum length of a config string in bytes.
 pub const CONFIG_MAX: usize = 1024;
-/// The address of everybody on an Ethernet.
+/// The Ethernet broadcast address.
 pub const EVERYBODY: Mac = Mac([0xff; 6]);
 
 const RESPONSE: u8 = 8;
 const ERROR: u8 = 4;
 
-/// A frame that leaves.
+/// A frame to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Out {
-    /// The interface, by its place among them.
+    /// Index of the interface.
     pub port: usize,
-    /// Where it goes.
+    /// Destination.
     pub to: Mac,
-    /// What is behind the Ethernet header.
+    /// First part of the Ethernet payload: AoE header and arguments.
     pub head: Vec<u8>,
-    /// What is behind that.
+    /// Second part of the payload: the data of a read or write.
     pub data: Bytes,
 }
 
-/// An interface.
+/// A local Ethernet interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interface {
-    /// Its address.
+    /// Its Ethernet address.
     pub mac: Mac,
-    /// Bytes behind the Ethernet header of the longest frame.
+    /// Maximum length of an Ethernet payload in bytes.
     pub mtu: usize,
 }
 
-/// Sectors of one frame on an interface of this MTU.
+/// Returns the number of sectors that fit in one frame at this MTU.
 pub fn sectors_of(mtu: usize) -> u8 {
     (mtu.saturating_sub(36) / 512).min(255) as u8
 }
@@ -54,23 +54,24 @@ pub fn sectors_of(mtu: usize) -> u8 {
 /// The shelf and slot of a target. Written `shelf.slot`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Address {
-    /// The major number.
+    /// Major number.
     pub shelf: u16,
-    /// The minor number.
+    /// Minor number.
     pub slot: u8,
 }
 
 impl Address {
-    /// All targets.
+    /// The broadcast address: all targets.
     pub const ALL: Self = Self { shelf: 0xffff, slot: 0xff };
 
-    /// What a frame to or from it has: each of these bytes behind the header of Ethernet is one of two.
+    /// Returns (offset, allowed values) for each address byte of a frame to or from this target. The offset counts from
+    /// the start of the Ethernet payload. A frame matches if each byte has one of its two values; 0xff is broadcast.
     pub fn bytes(self) -> [(u8, [u8; 2]); 3] {
         let [high, low] = self.shelf.to_be_bytes();
         [(2, [high, 0xff]), (3, [low, 0xff]), (4, [self.slot, 0xff])]
     }
 
-    /// Whether a frame to `self` is for the target `of`.
+    /// Whether a frame addressed to `self` is for the target `of`. Broadcast shelf and slot match.
     pub fn means(self, of: Self) -> bool {
         (self.shelf == of.shelf || self.shelf == Self::ALL.shelf)
             && (self.slot == of.slot || self.slot == Self::ALL.slot)
@@ -83,7 +84,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// Text that is no address of a target.
+/// Error of parsing text that is not a target address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoAddress(String);
 
@@ -114,17 +115,17 @@ impl FromStr for Address {
 /// `verflags[1] error[1] shelf[2] slot[1] command[1] tag[4]`, most significant byte first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// 1; of an answer perhaps 0.
+    /// 1. Some targets answer with 0.
     pub version: u8,
-    /// It is an answer.
+    /// Whether the frame is an answer.
     pub response: bool,
-    /// What went wrong, if something did; see [`Error`].
+    /// Error code of an answer, or `None`; see [`error`].
     pub error: Option<u8>,
-    /// Whose it is.
+    /// The target.
     pub address: Address,
     /// See [`command`].
     pub command: u8,
-    /// The asker's.
+    /// Chosen by the client. The answer repeats it.
     pub tag: u32,
 }
 
@@ -149,18 +150,18 @@ pub mod error {
 }
 
 impl Header {
-    /// A question.
+    /// Creates the header of a request.
     pub fn ask(address: Address, command: u8, tag: u32) -> Self {
         Self { version: 1, response: false, error: None, address, command, tag }
     }
 
-    /// The answer of the target `of` to it.
+    /// Returns the header of the answer that target `of` gives to this request.
     #[must_use]
     pub fn answer(self, of: Address, error: Option<u8>) -> Self {
         Self { version: 1, response: true, error, address: of, ..self }
     }
 
-    /// The header and what is behind it. `None`: it is too short.
+    /// Splits a packet into its header and body. Returns `None` if it is too short.
     pub fn parse(packet: &[u8]) -> Option<(Self, &[u8])> {
         let (head, body) = packet.split_first_chunk::<HEADER>()?;
         let header = Self {
@@ -174,7 +175,7 @@ impl Header {
         Some((header, body))
     }
 
-    /// Its bytes.
+    /// Encodes the header.
     pub fn bytes(&self) -> [u8; HEADER] {
         let (response, error) = (self.response as u8 * RESPONSE, self.error.is_some() as u8 * ERROR);
         let [s, h] = self.address.shelf.to_be_bytes();
@@ -183,7 +184,7 @@ impl Header {
         [first, self.error.unwrap_or(0), s, h, self.address.slot, self.command, a, b, c, d]
     }
 
-    /// It, and arguments behind it.
+    /// Encodes the header, followed by `body`.
     pub fn with(&self, body: &[u8]) -> Vec<u8> {
         [&self.bytes(), body].concat()
     }
@@ -208,15 +209,15 @@ pub mod ata {
     pub const CHECK_POWER: u8 = 0xe5;
     pub const READY: u8 = 0x40;
     pub const ERR: u8 = 0x01;
-    /// Any of these: no success.
+    /// Status bits of which any means failure.
     pub const BAD: u8 = 0xa9;
     pub const UNCORRECTABLE: u8 = 0x40;
     pub const NO_SECTOR: u8 = 0x10;
     pub const ABORTED: u8 = 0x04;
 }
 
-/// `aflags[1] feature[1] count[1] command[1] lba[6] 0[2]`, lba least significant byte first. In an answer feature is
-/// the error and command the status.
+/// `aflags[1] feature[1] count[1] command[1] lba[6] 0[2]`, lba least significant byte first. In an answer `feature` is
+/// the error register and `command` the status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Ata {
@@ -224,19 +225,19 @@ pub struct Ata {
     pub feature: u8,
     pub count: u8,
     pub command: u8,
-    /// As it is in the frame: see [`Ata::sector`].
+    /// Raw value from the frame; see [`Ata::sector`].
     pub lba: u64,
 }
 
 impl Ata {
-    /// `command` for `count` sectors from `sector` on; `ext`: it is one of 48 bits.
+    /// `command` for `count` sectors, starting at `sector`. `ext`: the command has 48-bit addresses.
     pub fn new(command: u8, sector: u64, count: u8, ext: bool, writes: bool) -> Self {
         let flags = if ext { ata::EXT } else { 0 } | if writes { ata::WRITES } else { 0 };
         let lba = if ext { sector & 0xffff_ffff_ffff } else { sector & 0xfff_ffff | 0xe000_0000 };
         Self { flags, feature: 0, count, command, lba }
     }
 
-    /// What is meant, and data. `None`: it is too short.
+    /// Splits a body into registers and data. Returns `None` if it is too short.
     pub fn parse(body: &[u8]) -> Option<(Self, &[u8])> {
         let (args, data) = body.split_first_chunk::<ATA>()?;
         let [flags, feature, count, command, a, b, c, d, e, f, _, _] = *args;
@@ -244,13 +245,13 @@ impl Ata {
         Some((Self { flags, feature, count, command, lba }, data))
     }
 
-    /// Its bytes.
+    /// Encodes the registers.
     pub fn bytes(&self) -> [u8; ATA] {
         let [a, b, c, d, e, f, ..] = self.lba.to_le_bytes();
         [self.flags, self.feature, self.count, self.command, a, b, c, d, e, f, 0, 0]
     }
 
-    /// The first sector.
+    /// The first sector, masked to 28 bits unless `flags` has [`ata::EXT`].
     pub fn sector(&self) -> u64 {
         if self.flags & ata::EXT != 0 { self.lba } else { self.lba & 0xfff_ffff }
     }
@@ -259,19 +260,19 @@ impl Ata {
 /// `buffers[2] firmware[2] sectors[1] version,do[1] length[2] string`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config<'a> {
-    /// Frames that the target queues.
+    /// Length of the target's queue in frames.
     pub buffers: u16,
-    /// The version of what serves.
+    /// Firmware version of the target.
     pub firmware: u16,
-    /// The most of one frame.
+    /// Maximum number of sectors in one frame.
     pub sectors: u8,
-    /// See [`config`].
+    /// Command code; see [`config`].
     pub what: u8,
-    /// The string.
+    /// The config string.
     pub string: &'a [u8],
 }
 
-/// What is done with a config string.
+/// Codes of config commands.
 #[allow(missing_docs)]
 pub mod config {
     pub const READ: u8 = 0;
@@ -282,12 +283,12 @@ pub mod config {
 }
 
 impl<'a> Config<'a> {
-    /// A question.
+    /// Creates the arguments of a request.
     pub fn ask(what: u8, string: &'a [u8]) -> Self {
         Self { buffers: 0, firmware: 0, sectors: 0, what, string }
     }
 
-    /// `None`: it is too short, or the string too long.
+    /// Returns `None` if the body is too short or the string too long.
     pub fn parse(body: &'a [u8]) -> Option<Self> {
         let (args, rest) = body.split_first_chunk::<CONFIG>()?;
         let length = usize::from(be(args[6], args[7]));
@@ -296,7 +297,7 @@ impl<'a> Config<'a> {
         Some(Self { buffers, firmware, sectors: args[4], what: args[5] & 15, string })
     }
 
-    /// Its bytes.
+    /// Encodes the arguments.
     pub fn bytes(&self) -> Vec<u8> {
         let ([a, b], [c, d]) = (self.buffers.to_be_bytes(), self.firmware.to_be_bytes());
         let [e, f] = (self.string.len() as u16).to_be_bytes();
@@ -304,30 +305,30 @@ impl<'a> Config<'a> {
     }
 }
 
-/// What is done to an address of a mask.
+/// One directive of a mask request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Edit {
     Nothing,
     Add(Mac),
     Delete(Mac),
-    /// What nobody knows.
+    /// An unknown directive.
     Bad,
 }
 
 /// `0[1] do[1] error[1] n[1] n*(0[1] do[1] address[6])`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mask {
-    /// 0 read, 1 edit.
+    /// 0 reads the mask, 1 edits it.
     pub what: u8,
-    /// Of an answer: 0; 1 unspecified, 2 bad directive, 3 list full.
+    /// Error code of an answer: 0 none, 1 unspecified, 2 bad directive, 3 list full.
     pub error: u8,
-    /// What is done, or, in an answer, who is on the list ([`Edit::Add`]).
+    /// In a request, the directives. In an answer, the addresses of the mask, each as [`Edit::Add`].
     pub edits: Vec<Edit>,
 }
 
 impl Mask {
-    /// `None`: it is too short.
+    /// Returns `None` if the body is too short.
     pub fn parse(body: &[u8]) -> Option<Self> {
         let (args, rest) = body.split_first_chunk::<4>()?;
         let edits = rest.as_chunks::<8>().0.get(..usize::from(args[3]))?;
@@ -340,7 +341,7 @@ impl Mask {
         Some(Self { what: args[1], error: args[2], edits: edits.iter().map(edit).collect() })
     }
 
-    /// Its bytes. At most 255 edits.
+    /// Encodes the arguments. `edits` must have at most 255 entries.
     pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0, self.what, self.error, self.edits.len() as u8];
         for edit in &self.edits {
@@ -360,21 +361,21 @@ impl Mask {
 /// `do[1] n[1] n*address[6]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reserve {
-    /// 0 read, 1 set, 2 force.
+    /// 0 reads, 1 sets, 2 sets by force.
     pub what: u8,
-    /// Who may.
+    /// Addresses of the clients that may use the target.
     pub macs: Vec<Mac>,
 }
 
 impl Reserve {
-    /// `None`: it is too short.
+    /// Returns `None` if the body is too short.
     pub fn parse(body: &[u8]) -> Option<Self> {
         let (args, rest) = body.split_first_chunk::<2>()?;
         let macs = rest.as_chunks::<6>().0.get(..usize::from(args[1]))?;
         Some(Self { what: args[0], macs: macs.iter().map(|mac| Mac(*mac)).collect() })
     }
 
-    /// Its bytes. At most 255 addresses.
+    /// Encodes the arguments. `macs` must have at most 255 entries.
     pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = vec![self.what, self.macs.len() as u8];
         self.macs.iter().for_each(|mac| bytes.extend(mac.0));

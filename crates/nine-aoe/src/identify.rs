@@ -1,19 +1,19 @@
-//! What a disk says of itself: ATA's identify block (`docs/aoe.md`, Identify).
+//! ATA's identify block: a disk's description of itself (`docs/aoe.md`, Identify).
 
-/// Bytes of the block.
+/// Length of the block in bytes.
 pub const IDENTIFY: usize = 512;
-/// The largest count of LBAs of 28 bits.
+/// Maximum number of sectors with 28-bit addresses.
 const SHORT_MAX: u64 = 0x0fff_ffff;
-/// Sectors of a disk of 48 bits, at most.
+/// Maximum number of sectors with 48-bit addresses.
 const LONG_MAX: u64 = 1 << 48;
 /// Bits of words 83 and 86.
 const LONG: u16 = 1 << 10;
 const FLUSH: u16 = 1 << 12;
 const FLUSH_EXT: u16 = 1 << 13;
-/// What a maker's words begin with, where they are ours.
+/// The vendor-specific words begin with this if Ninefold wrote them.
 const MAGIC: [u8; 4] = *b"9aoe";
 
-/// A disk.
+/// Properties of a disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identify {
     /// At most 20 bytes.
@@ -22,34 +22,35 @@ pub struct Identify {
     pub firmware: String,
     /// At most 40 bytes.
     pub model: String,
-    /// How many it has.
+    /// Number of sectors.
     pub sectors: u64,
-    /// It takes LBAs of 48 bits.
+    /// It supports 48-bit addresses.
     pub long: bool,
-    /// It takes flush.
+    /// It supports FLUSH CACHE.
     pub flush: bool,
-    /// It takes flush ext.
+    /// It supports FLUSH CACHE EXT.
     pub flush_ext: bool,
-    /// Another one when the machine below has started anew, and what was not flushed may be lost; 0: it does not say.
+    /// Identifies the boot of the machine that serves the disk. After a change, unflushed writes may be lost. 0 if
+    /// unknown.
     pub boot: u64,
 }
 
 impl Identify {
-    /// `None`: it is too short.
+    /// Returns `None` if the data is too short.
     pub fn parse(data: &[u8]) -> Option<Self> {
         let block = data.first_chunk::<IDENTIFY>()?;
         let word = |at: usize| u16::from_le_bytes([block[at * 2], block[at * 2 + 1]]);
         let number = |at: usize, words: usize| {
             (at..at + words).rev().fold(0u64, |high, at| high << 16 | u64::from(word(at)))
         };
-        // What is set in both is there and in use.
+        // A feature counts if it is supported (word 83) and enabled (word 86).
         let bits = word(83) & word(86);
         let long = bits & LONG != 0;
         Some(Self {
             serial: text(&block[20..40]),
             firmware: text(&block[46..54]),
             model: text(&block[54..94]),
-            // More has no number in a frame.
+            // A frame cannot address more sectors.
             sectors: if long { number(100, 4).min(LONG_MAX) } else { number(60, 2).min(SHORT_MAX) },
             long,
             flush: bits & FLUSH != 0,
@@ -58,7 +59,7 @@ impl Identify {
         })
     }
 
-    /// Its bytes. Texts are cut to their fields.
+    /// Encodes the block. Texts are truncated to their fields.
     pub fn bytes(&self) -> [u8; IDENTIFY] {
         let mut block = [0; IDENTIFY];
         put_text(&mut block[20..40], &self.serial);
@@ -84,7 +85,7 @@ impl Identify {
     }
 }
 
-/// Each pair of bytes is exchanged; blanks at either end are no part of it. What is not ASCII shows as `?`.
+/// Decodes a text field: swaps each pair of bytes and trims blanks. Other bytes than printable ASCII become `?`.
 fn text(field: &[u8]) -> String {
     let pairs = field.as_chunks::<2>().0.iter().flat_map(|[a, b]| [*b, *a]);
     let shown = |byte: u8| if (b' '..=b'~').contains(&byte) { char::from(byte) } else { '?' };

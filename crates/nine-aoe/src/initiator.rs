@@ -1,14 +1,14 @@
-//! An initiator: a target's disk, as a state machine (`docs/aoe.md`, The initiator).
+//! An initiator, the client of a target's disk, as a state machine (`docs/aoe.md`, The initiator).
 //!
-//! In: operations, frames with the interface that they came on and who has sent them, the time. Out: frames, operations
-//! that have ended, a deadline, what has happened. No clock, no link, no thread.
+//! In: operations, frames with their interface and sender, the time. Out: frames, completed operations, a deadline,
+//! events. No clock, no link, no thread.
 //!
 //! ```text
 //! submit -> fresh -> pieces cut to a path -> tags under way -> answered, or lost: again
 //!              ^ held: a write over one of which copies may still be on their way
 //! ```
-//! Always holds: an operation ends once, at the latest when it has got nowhere for as long as patience lasts; a frame
-//! that leaves has a tag that no other has; nothing is sent to a disk that has not said that it is the same one.
+//! Always holds: an operation ends exactly once, and fails if no progress is made for `patience`; a sent frame has a
+//! tag that no other in-flight frame has; nothing is written to or read from a disk before its identity is checked.
 
 mod hear;
 mod jobs;
@@ -28,66 +28,66 @@ use crate::path::Path;
 use crate::rtt::Rtt;
 use jobs::{Job, Piece, Work};
 
-/// Operations that wait. One more ends at once, with [`Kind::Busy`]: nobody has that many under way but where nothing
-/// is answered.
+/// Maximum number of pending operations. Further ones fail with [`Kind::Busy`]. The limit is only reached if the target
+/// does not answer.
 const WAITING: usize = 1 << 16;
-/// Frames under way to one target, whatever it says that it queues.
+/// Maximum number of in-flight frames to one target, whatever queue length it announces.
 const FRAMES: u16 = 256;
-/// Ways to a target. Others are not used.
+/// Maximum number of paths to a target. Further ones are not used.
 const PATHS: usize = 64;
-/// How long a copy of a frame may still arrive after it was taken for lost: eight timeouts, within these bounds. That
-/// is what switches and a target's queue hold.
+/// How long a copy of a frame may still arrive after the frame was considered lost: eight timeouts, within these
+/// bounds. Switches and a target's queue may delay it so long.
 const LINGER_LEAST: Duration = Duration::from_millis(200);
 const LINGER_MOST: Duration = Duration::from_secs(2);
-/// Copies that are remembered so long; the oldest is forgotten beyond it.
+/// Maximum number of remembered copies. Beyond it the oldest is forgotten.
 const COPIES: usize = 4096;
-/// Events that nobody has asked for; the oldest is forgotten beyond it.
+/// Maximum number of unread events. Beyond it the oldest is dropped.
 const EVENTS: usize = 64;
-/// Until the target is found it is asked for at first after this, then after twice that, up to [`ASK_MOST`].
+/// Initial interval between broadcasts for a target that is not found. It doubles up to [`ASK_MOST`].
 const ASK_FIRST: Duration = Duration::from_millis(50);
 const ASK_MOST: Duration = Duration::from_secs(1);
-/// Between questions where some interface has no way to it, and where each has.
+/// Interval between broadcasts if some interface has no path to the target, and if each has one.
 const ASK_SOME: Duration = Duration::from_secs(2);
 const ASK_ALL: Duration = Duration::from_secs(30);
-/// How long a question of lists waits for its answer.
+/// Timeout of a mask, reserve or config request.
 const LIST_PATIENCE: Duration = Duration::from_secs(2);
-/// The least that a flush waits for its answer.
+/// Minimum timeout of a flush.
 const FLUSH_LEAST: Duration = Duration::from_secs(1);
-/// The least between two looks whether the path of a flush is well.
+/// Minimum interval between probes of a path while a flush is in flight on it.
 const FLUSH_LOOK: Duration = Duration::from_millis(10);
-/// How long a flush may last at a target that is well otherwise.
+/// Maximum duration of a flush if the target is otherwise responsive.
 const FLUSH_MOST: Duration = Duration::from_secs(600);
-/// Questions to everybody that may be answered.
+/// Maximum number of broadcasts whose answers are accepted.
 const QUERIES: usize = 4;
 
-/// What an initiator begins with.
+/// Parameters of an initiator.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// Of the target.
+    /// The target's address.
     pub target: Address,
-    /// How long nothing may come of an operation before it ends with [`Kind::Down`].
+    /// How long an operation may make no progress before it fails with [`Kind::Down`].
     pub patience: Duration,
-    /// Chance, not to be guessed: what tags are made of.
+    /// An unpredictable random number, from which tags are generated.
     pub seed: u64,
 }
 
 impl Setup {
-    /// Of this target, with a patience of 30 s.
+    /// Creates parameters with a `patience` of 30 s.
     pub fn new(target: Address, seed: u64) -> Self {
         Self { target, patience: Duration::from_secs(30), seed }
     }
 }
 
-/// Where it is.
+/// State of the connection to a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
     /// The target has not answered yet.
     Opening,
-    /// It is there.
+    /// The target is connected.
     Up,
-    /// It has not answered for as long as patience lasts. Operations end at once.
+    /// The target has not answered for `patience`. Operations fail at once.
     Down,
-    /// Another disk answers where this one was; so it says. Operations end at once.
+    /// Another disk answers at this address; its serial number. Operations fail at once.
     Other(String),
 }
 
@@ -102,42 +102,42 @@ impl fmt::Display for State {
     }
 }
 
-/// What has happened.
+/// An event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Event {
     Up(Identify),
     Down,
-    /// Another disk is where this one was: its serial number.
+    /// Another disk answers at this address; its serial number.
     Other(String),
-    /// It has another size: before, now.
+    /// The size in sectors has changed: before, now.
     Resized(u64, u64),
-    /// The target has said that it has started.
+    /// The target has announced that it has started.
     Started,
     PathUp(Mac, usize),
     PathDown(Mac, usize),
-    /// Only standard frames come through.
+    /// Only frames of standard size pass on the path.
     PathSmall(Mac, usize),
 }
 
-/// What has happened, in frames.
+/// Frame counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Counts {
     pub sent: u64,
     pub resent: u64,
-    /// Answers that were taken.
+    /// Accepted answers.
     pub answered: u64,
-    /// Answers to copies that had been given up.
+    /// Answers to copies that were considered lost.
     pub late: u64,
-    /// Answers to nothing.
+    /// Answers to no request.
     pub unexpected: u64,
-    /// Answers that do not fit the question, or of strangers.
+    /// Answers that do not fit their request, or come from an unknown address.
     pub foreign: u64,
-    /// Reads with fewer bytes than asked for.
+    /// Reads answered with fewer bytes than requested.
     pub runts: u64,
     pub malformed: u64,
-    /// Writes that have waited for copies of others.
+    /// Writes that waited for copies of other writes.
     pub held: u64,
 }
 
@@ -149,21 +149,21 @@ impl fmt::Display for Counts {
     }
 }
 
-/// How an answer to a question of lists looks: the error of its header, and its arguments.
+/// The answer to a mask, reserve or config request: the error of its header, and its arguments.
 pub type Answer = (Option<u8>, Vec<u8>);
-/// Who is told of it.
+/// The callback that receives it.
 pub type Told = Box<dyn FnOnce(Result<Answer>) + Send>;
 
-/// What is over, for whoever ends it without a lock.
+/// A completed operation. The caller must finish it without a lock; see [`Ended::tell`].
 pub enum Ended {
     /// An operation.
     Io(Io, Result<Bytes>),
-    /// A question of lists.
+    /// A mask, reserve or config request.
     List(Told, Result<Answer>),
 }
 
 impl Ended {
-    /// Tells whoever waits.
+    /// Calls the completion callback.
     pub fn tell(self) {
         match self {
             Self::Io(io, result) => io.end(result),
@@ -172,50 +172,51 @@ impl Ended {
     }
 }
 
-/// A frame under way, by its tag.
+/// An in-flight frame, by its tag.
 struct Sent {
     what: What,
     path: usize,
     at: Duration,
     order: u64,
     deadline: Duration,
-    /// So many that were sent later have come back.
+    /// Number of later frames that are already answered.
     overtaken: u8,
 }
 
 enum What {
     Piece(Piece),
-    /// Identify, on one path.
+    /// An identify request on one path.
     Probe,
-    /// A read of the first sectors, on a path of small frames.
+    /// A read of the first sectors, on a path that is reduced to small frames.
     LargeProbe,
-    /// Another copy was sent, or nobody waits any more: sectors that it may still write, the flush that it is of.
+    /// A frame that was sent again or given up: the sectors that it may still write (start, count), and the job of a
+    /// flush.
     Copy(u64, u64, Option<u64>),
 }
 
-/// See the module.
+/// An initiator. Its owner passes frames in with `receive`, and sends the frames of `transmit`.
 pub struct Initiator {
     setup: Setup,
     ports: Vec<Interface>,
     state: State,
     known: Option<Identify>,
-    /// Frames that the target queues, sectors of a frame that it takes.
+    /// The target's queue length in frames, and the number of sectors that it takes in a frame.
     buffers: usize,
     takes: u8,
     paths: Vec<Path>,
-    /// Places in `paths`: interfaces by turns, then addresses.
+    /// Indices of `paths` in round-robin order: the first address of each interface, then the second, and so on.
     turns: Vec<usize>,
     turn: usize,
     tags: HashMap<u32, Sent>,
     timers: BTreeSet<(Duration, u32)>,
-    /// Pieces among the tags.
+    /// Number of pieces among `tags`.
     under_way: usize,
     copies: VecDeque<(Duration, u32)>,
     queries: VecDeque<u32>,
     query_at: Duration,
     query_pause: Duration,
     started_at: Option<Duration>,
-    /// What it has said instead of who it is.
+    /// The error that the target answered to an identify request.
     refused: Option<Error>,
     jobs: HashMap<u64, Job>,
     next_job: u64,
@@ -223,14 +224,15 @@ pub struct Initiator {
     again: VecDeque<Piece>,
     held: Vec<u64>,
     flushes: Rtt,
-    /// Writes that are done, and those of them that a flush has covered.
+    /// Number of completed writes, and the number of them that a flush covers.
     writes: u64,
     flushed: u64,
-    /// How often some that no flush had covered may have been lost; how often flushes say so, and have said so.
+    /// Number of reboots that may have lost unflushed writes; the number that flushes have failed for; the number for
+    /// which such a failure was delivered.
     losses: u64,
     says: u64,
     told: u64,
-    /// Since when somebody waits; and when the target was heard last.
+    /// Since when operations, or the first connection, wait; when the target was heard last.
     waits: Option<Duration>,
     heard: Duration,
     audit_at: Duration,
@@ -242,7 +244,7 @@ pub struct Initiator {
 }
 
 impl Initiator {
-    /// Looks for a target on these interfaces.
+    /// Creates an initiator, which looks for its target on these interfaces.
     pub fn new(now: Duration, setup: Setup, ports: Vec<Interface>) -> Self {
         Self {
             chance: setup.seed,
@@ -285,42 +287,42 @@ impl Initiator {
         }
     }
 
-    /// Where it is.
+    /// Returns the state of the target.
     pub fn state(&self) -> &State {
         &self.state
     }
 
-    /// What the target says of itself, once it has.
+    /// Returns the target's identify data, or `None` before it has answered.
     pub fn identify(&self) -> Option<&Identify> {
         self.known.as_ref()
     }
 
-    /// What has happened, in frames.
+    /// Returns the frame counters.
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// What has happened since this was asked last; of many, the latest.
+    /// Returns the oldest unread event. At most the latest 64 are stored.
     pub fn event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// Whether something has happened.
+    /// Whether there are unread events.
     pub fn has_events(&self) -> bool {
         !self.events.is_empty()
     }
 
-    /// What is over.
+    /// Returns the next completed operation.
     pub fn ended(&mut self) -> Option<Ended> {
         let over = self.ended.pop_front();
-        // Flushes that were submitted before do not know of it.
+        // Flushes submitted before this point must fail, too: their caller does not know of the loss.
         if matches!(&over, Some(Ended::Io(_, Err(Error { kind: Kind::Poisoned, .. })))) {
             self.told = self.says;
         }
         over
     }
 
-    /// The disk, as far as is known: of no sectors before the target has answered.
+    /// Returns the disk's shape. It has no sectors before the target has answered.
     pub fn shape(&self) -> Shape {
         let largest = self.paths.iter().map(Path::most).max().unwrap_or(2);
         let known = self.known.as_ref();
@@ -333,7 +335,7 @@ impl Initiator {
         }
     }
 
-    /// For people: a line for the target, and one for each path.
+    /// Returns text for people: lines for the target, and one for each path.
     pub fn status(&self) -> String {
         let Setup { target, .. } = self.setup;
         let mut text = format!("e{target} {} {} sectors", self.state, self.shape().sectors);
@@ -359,7 +361,7 @@ impl Initiator {
         text
     }
 
-    /// When [`Initiator::transmit`] is to be called at the latest.
+    /// Returns the latest time at which [`Initiator::transmit`] must be called.
     pub fn deadline(&self) -> Duration {
         let timer = self.timers.first().map(|(at, _)| *at);
         let copy = self.copies.front().map(|(at, _)| *at);
@@ -375,7 +377,7 @@ impl Initiator {
         Some(since.max(self.heard).saturating_add(self.setup.patience))
     }
 
-    /// Begins an operation.
+    /// Starts an operation. If it cannot be accepted, it completes with an error.
     pub fn submit(&mut self, now: Duration, io: Io) {
         let down = "the target does not answer";
         let refused = match &self.state {
@@ -405,8 +407,8 @@ impl Initiator {
         }
     }
 
-    /// Asks about the lists of the target: `command` is mask, reserve or config, `body` its arguments. What is not
-    /// answered within 2 s, as a config test that fails, ends with [`Kind::Down`].
+    /// Sends a mask, reserve or config request (`command`, with the arguments `body`) and passes the answer to `told`.
+    /// Fails with [`Kind::Down`] if there is no answer within 2 s. A failed config test has no answer.
     pub fn ask(&mut self, now: Duration, command: u8, body: Vec<u8>, told: Told) {
         let is_busy = self.jobs.len() >= WAITING;
         if is_busy || !matches!(self.state, State::Opening | State::Up) {
@@ -420,7 +422,7 @@ impl Initiator {
         self.enter(now, Work::List { command, body, told });
     }
 
-    /// It is over: whatever waits ends with [`Kind::Down`].
+    /// Shuts down: all pending operations fail with [`Kind::Down`].
     pub fn close(&mut self, now: Duration, why: &str) {
         self.state = State::Down;
         self.fail_all(now, &Error::new(Kind::Down, why));
@@ -445,7 +447,7 @@ impl Initiator {
         z ^ (z >> 31)
     }
 
-    /// A tag that no frame has.
+    /// Returns an unused tag. Bit 31 is set.
     fn tag(&mut self) -> u32 {
         loop {
             let tag = self.bits() as u32 | 1 << 31;
@@ -455,7 +457,7 @@ impl Initiator {
         }
     }
 
-    /// An interface is another by now.
+    /// Updates the address and MTU of an interface.
     pub fn is_now(&mut self, port: usize, interface: Interface) {
         self.ports[port] = interface;
         for path in self.paths.iter_mut().filter(|path| path.port == port) {

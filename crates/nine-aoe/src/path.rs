@@ -1,4 +1,5 @@
-//! A way to a target: an interface of ours and an address of its. What is on it, how it does, whether it is used.
+//! A path to a target: a local interface and an Ethernet address of the target. It holds the frames in flight, the
+//! path's measurements, and whether it is in use.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -8,64 +9,65 @@ use nine_net::ether::Mac;
 use crate::rtt::Rtt;
 use crate::window::Window;
 
-/// Losses in a row, and so long without a word (or four timeouts), after which a path is not used until it answers.
+/// A path is ejected after this many losses in a row and this long (at least four mean round trips) without an answer.
+/// It is used again when it answers a probe.
 const LOSSES: u32 = 4;
 const SILENCE: Duration = Duration::from_millis(100);
-/// Large frames that are lost in a row, while small ones come through, before only small ones are sent.
+/// After this many consecutive losses of large frames, while small ones are answered, only small frames are sent.
 const LARGE_LOSSES: u32 = 8;
-/// Sectors of a standard frame.
+/// Number of sectors in a frame of standard MTU.
 pub(crate) const STANDARD: u8 = 2;
-/// Between probes of a path that is not used: at first, and at most.
+/// Initial and maximum interval between probes of an ejected path.
 const PROBE_FIRST: Duration = Duration::from_millis(50);
 const PROBE_MOST: Duration = Duration::from_millis(500);
-/// How often a path of small frames is probed with a large one.
+/// Interval between large probes of a path that is reduced to small frames.
 const LARGE_PROBE: Duration = Duration::from_secs(1);
 
-/// What a path says about a loss.
+/// Consequence of a loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     GoesOn,
-    /// It is not used any more.
+    /// The path is not used until it answers a probe.
     Ejected,
-    /// Only small frames are sent on it.
+    /// Only small frames are sent on the path.
     Small,
 }
 
-/// See the module.
+/// A path to a target.
 #[derive(Debug)]
 pub(crate) struct Path {
     pub(crate) port: usize,
     pub(crate) mac: Mac,
     pub(crate) rtt: Rtt,
     pub(crate) window: Window,
-    /// Frames under way that carry operations: their order and tag, the oldest first.
+    /// In-flight frames that carry operations, as (order, tag), oldest first.
     pub(crate) out: VecDeque<(u64, u32)>,
     pub(crate) order: u64,
-    /// It is used.
+    /// The path is in use.
     pub(crate) live: bool,
-    /// When it is probed next; `None`: it is in no need, or a probe is under way.
+    /// Time of the next probe. `None` if no probe is needed or one is in flight.
     pub(crate) probe_at: Option<Duration>,
     pause: Duration,
-    /// Sectors of its frames: what fits, and what is sent.
+    /// Maximum number of sectors in a frame (`most`), and the number that is used (`sectors`).
     most: u8,
     pub(crate) sectors: u8,
-    /// What the target has said on it: frames that it queues, sectors of a frame that it takes.
+    /// Values that the target announced on this path: queue length in frames, sectors in a frame.
     pub(crate) says: (u16, u8),
-    /// It has led to the target.
+    /// The path has led to the target before.
     pub(crate) was_live: bool,
-    /// Flushes among `out`, which wait for a disk and not for the way.
+    /// Number of flushes in `out`. Their time depends on the disk, not on the path.
     pub(crate) syncing: usize,
     pub(crate) heard: Duration,
     losses: u32,
-    /// When the first of them was sent.
+    /// When the first of these losses was sent.
     silent_since: Duration,
     large_losses: u32,
-    /// When the first of them was sent.
+    /// When the first of these large frames was sent.
     large_since: Duration,
 }
 
 impl Path {
-    /// One that has not been tried: it is probed before it is used.
+    /// Creates an untested path, which is probed before use.
     pub(crate) fn new(now: Duration, port: usize, mac: Mac, most: u8) -> Self {
         Self {
             port,
@@ -94,12 +96,12 @@ impl Path {
         sectors > STANDARD
     }
 
-    /// Whether a large frame would be worth a try.
+    /// Whether `sectors` is below the maximum, so that a large probe is useful.
     pub(crate) fn is_reduced(&self) -> bool {
         self.sectors < self.most
     }
 
-    /// The most that fits, by what the target says now.
+    /// Sets the maximum number of sectors. A change also resets the number in use.
     pub(crate) fn fits(&mut self, most: u8) {
         if most != self.most {
             (self.most, self.sectors, self.large_losses) = (most, most, 0);
@@ -114,7 +116,7 @@ impl Path {
         self.live && self.out.len() - self.syncing < self.window.may()
     }
 
-    /// What has been sent at `sent` has come back; `sectors` were in it.
+    /// Records the answer to a frame that was sent at `sent` and carried `sectors` sectors.
     pub(crate) fn answered(&mut self, now: Duration, sent: Duration, sectors: u8) {
         self.rtt.measured(now.saturating_sub(sent));
         (self.heard, self.losses) = (now, 0);
@@ -123,7 +125,7 @@ impl Path {
         }
     }
 
-    /// What was taken for lost has come after all; `large`: there or back it was a large frame.
+    /// Records the answer to a frame that was considered lost. `large`: the request or the answer was a large frame.
     pub(crate) fn late(&mut self, now: Duration, sent: Duration, order: u64, large: bool) {
         self.rtt.measured(now.saturating_sub(sent));
         (self.heard, self.losses) = (now, 0);
@@ -133,7 +135,7 @@ impl Path {
         }
     }
 
-    /// A probe has come back. Whether it was not used before.
+    /// Records an answered probe. Returns whether the path was not in use before.
     pub(crate) fn returns(&mut self, now: Duration) -> bool {
         let was_dead = !std::mem::replace(&mut self.live, true);
         self.was_live = true;
@@ -145,7 +147,7 @@ impl Path {
         was_dead
     }
 
-    /// A large probe has come back.
+    /// Records that a large frame passed: the path uses its maximum again.
     pub(crate) fn takes_large(&mut self) {
         (self.sectors, self.large_losses) = (self.most, 0);
         if self.live {
@@ -153,7 +155,7 @@ impl Path {
         }
     }
 
-    /// A frame of so many sectors is lost.
+    /// Records the loss of a frame with this many sectors, and decides the consequence.
     pub(crate) fn lost(&mut self, now: Duration, sent: Duration, order: u64, sectors: u8) -> Verdict {
         if self.heard > sent {
             self.window.lost(order, self.order);
@@ -169,7 +171,7 @@ impl Path {
                 self.large_since = sent;
             }
             self.large_losses += 1;
-            // A word that was on its way when the path was cut is no sign of life.
+            // An answer that was in flight when the path was cut does not prove that small frames pass.
             if self.large_losses >= LARGE_LOSSES && self.heard > self.large_since + self.rtt.timeout() {
                 (self.sectors, self.large_losses) = (STANDARD, 0);
                 self.probe_at = self.live.then_some(now + LARGE_PROBE);
@@ -184,12 +186,12 @@ impl Path {
         Verdict::GoesOn
     }
 
-    /// It is not used before it has answered a probe.
+    /// Takes the path out of use until it answers a probe.
     pub(crate) fn eject(&mut self, now: Duration) {
         (self.live, self.probe_at, self.pause) = (false, Some(now), PROBE_FIRST);
     }
 
-    /// A probe is lost.
+    /// Records the loss of a probe.
     pub(crate) fn probe_lost(&mut self, now: Duration) {
         match self.live {
             true => self.probe_at = self.is_reduced().then_some(now + LARGE_PROBE),
@@ -200,7 +202,7 @@ impl Path {
         }
     }
 
-    /// When a frame that leaves now is taken for lost, after so many tries in vain.
+    /// When a frame that is sent now is considered lost, if it was sent in vain `tries` times before.
     pub(crate) fn deadline(&self, now: Duration, tries: u32) -> Duration {
         let timeout = self.rtt.timeout();
         now + (timeout * (1 << tries.min(6))).min(PROBE_MOST.max(timeout))
@@ -242,7 +244,7 @@ mod tests {
     #[test]
     fn large_frames_that_never_come_through_become_small_ones_but_not_for_a_cut() {
         let mut broken = path();
-        // Small ones come through all the time.
+        // Small frames are answered all the time.
         let verdicts: Vec<_> = (1..9u32)
             .map(|n| {
                 let now = n * 20 * MS;
@@ -261,7 +263,7 @@ mod tests {
         cut.returns(900 * MS);
         cut.answered(901 * MS, 900 * MS, 17);
         assert_eq!(cut.sectors, 17);
-        // Nothing large comes through after the return either.
+        // Large frames are lost after the return, too.
         let mut broken = path();
         let _ = (0..64u64).map(|n| broken.lost(140 * MS, 19 * MS, n, 17)).last();
         broken.answered(900 * MS, 899 * MS, 0);

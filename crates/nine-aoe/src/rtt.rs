@@ -1,27 +1,27 @@
-//! How long answers take: Jacobson's estimate (1988), with the gains of Linux's aoe: 1/256 for the mean, 1/8 for the
-//! deviation. The mean moves slowly, so that a change shows in the deviation at once and the timeout is never short.
+//! Round-trip times: Jacobson's estimate (1988), with the gains of Linux's aoe: 1/256 for the mean, 1/8 for the
+//! deviation. The mean moves slowly, so a change raises the deviation at once, and the timeout is not too short.
 
 use std::time::Duration;
 
-/// The timeout before anything is known.
+/// Timeout before the first measurement.
 const GUESS: Duration = Duration::from_millis(250);
-/// The shortest timeout: timers and a target's scheduler are no better.
+/// Minimum timeout: the resolution of timers and of a target's scheduler.
 const LEAST: Duration = Duration::from_millis(10);
-/// The same for what later ones have overtaken: that it is lost is not told by time alone.
+/// Minimum timeout of a frame that later frames have overtaken. Here time is not the only sign of a loss.
 const LEAST_OVERTAKEN: Duration = Duration::from_millis(1);
-/// The longest.
+/// Maximum timeout.
 const MOST: Duration = Duration::from_secs(30);
 
-/// See the module.
+/// An estimate of the round-trip time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Rtt {
-    /// Nanoseconds, times 256 and times 8. 0 is none.
+    /// Nanoseconds, scaled by 256 (mean) and 8 (deviation). 0 if nothing was measured.
     mean: u64,
     deviation: u64,
 }
 
 impl Rtt {
-    /// An answer has taken so long.
+    /// Adds a measurement.
     pub(crate) fn measured(&mut self, took: Duration) {
         let took = (took.as_nanos() as u64).clamp(1, MOST.as_nanos() as u64);
         if self.mean == 0 {
@@ -34,7 +34,7 @@ impl Rtt {
         self.deviation = self.deviation.saturating_add_signed(more);
     }
 
-    /// What is expected.
+    /// Returns the mean round-trip time.
     pub(crate) fn mean(&self) -> Duration {
         Duration::from_nanos(self.mean >> 8)
     }
@@ -43,12 +43,12 @@ impl Rtt {
         Duration::from_nanos(2 * (self.mean >> 8) + self.deviation)
     }
 
-    /// When what has not been answered is taken for lost.
+    /// Returns the time after which an unanswered frame is considered lost.
     pub(crate) fn timeout(&self) -> Duration {
         if self.mean == 0 { GUESS } else { self.bare().clamp(LEAST, MOST) }
     }
 
-    /// The same for what others that were sent later have overtaken.
+    /// The same, for a frame that was sent before others that are answered.
     pub(crate) fn overtaken(&self) -> Duration {
         if self.mean == 0 { GUESS } else { self.bare().clamp(LEAST_OVERTAKEN, MOST) }
     }

@@ -1,10 +1,10 @@
-//! A target: a device as others on the Ethernet see it (`docs/aoe.md`).
+//! A target: exports a device to other machines on the Ethernet (`docs/aoe.md`).
 //!
-//! In: frames, with the interface that they came on and who has sent them; operations of the device that have ended.
-//! Out: frames, and operations that are submitted to the device. No clock, no link.
+//! In: frames with their interface and sender; completed operations of the device. Out: frames, and operations for the
+//! device. No clock, no link.
 //!
-//! Always holds: a frame is answered once or, where the protocol says so, not at all; a write is answered when the
-//! device has ended it; no more frames are in hand than the target says that it queues.
+//! Always holds: a request has at most one answer; a write is answered only after the device has completed it; the
+//! pending requests and unsent answers together do not exceed the announced queue length.
 
 mod lists;
 
@@ -26,53 +26,54 @@ use crate::frame::{
 use crate::identify::Identify;
 use lists::{Lists, Verdict};
 
-/// What a target says its version is.
+/// The announced firmware version.
 const FIRMWARE: u16 = 0x9001;
-/// Writes that are remembered, so that a frame which the network has repeated is not written again over what was
-/// written since: those of 0.3 s at 1.5 GB/s, in 5 MB. The oldest is forgotten beyond it.
+/// Number of remembered writes. If the network repeats a frame, it must not overwrite later writes. This covers 0.3 s
+/// at 1.5 GB/s, in 5 MB. Beyond it the oldest is forgotten.
 const REMEMBERED: usize = 1 << 16;
 
-/// Sectors that are read or written at once, of questions that come one behind the other.
+/// Maximum number of sectors in one device operation that joins consecutive requests.
 const RUN: u64 = 256;
 
-/// What a target is.
+/// Parameters of a target.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// Where it is.
+    /// The target's address.
     pub address: Address,
-    /// Frames that are in hand at most; what comes then is dropped, and sent again by who wants it. At least 1.
+    /// Queue length in frames, at least 1. Requests beyond it are dropped, and clients send them again.
     pub frames: u16,
-    /// At most 20 bytes: what tells the disk from any other.
+    /// The disk's identity, at most 20 bytes. It must be unique.
     pub serial: String,
     /// The config string, at most [`CONFIG_MAX`](crate::frame::CONFIG_MAX) bytes.
     pub config: Vec<u8>,
-    /// Who is heard; empty: everybody.
+    /// Clients whose requests are accepted; empty: all.
     pub mask: Vec<Mac>,
-    /// It is not written.
+    /// Writes are refused.
     pub read_only: bool,
-    /// See [`Identify::boot`]: of the machine, not of this program, where what it wrote outlives it.
+    /// See [`Identify::boot`]. If written data outlives this process, it is the boot of the machine, not of the
+    /// process.
     pub boot: u64,
 }
 
 impl Setup {
-    /// Of this address and serial, for everybody.
+    /// Creates parameters for a writable target without a mask, with a queue of 64 frames.
     pub fn new(address: Address, serial: impl Into<String>) -> Self {
         let serial = serial.into();
         Self { address, frames: 64, serial, config: Vec::new(), mask: Vec::new(), read_only: false, boot: 0 }
     }
 }
 
-/// What has happened, in frames.
+/// Counters, in frames except where noted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Counts {
     pub asked: u64,
     pub answered: u64,
-    /// More than are queued.
+    /// Beyond the queue length.
     pub dropped: u64,
-    /// The same again, while it is in hand or shortly after.
+    /// Repetitions of a request that is pending or recently completed.
     pub repeated: u64,
-    /// Of those that the mask does not have.
+    /// From clients outside the mask.
     pub masked: u64,
     pub refused: u64,
     pub malformed: u64,
@@ -92,33 +93,32 @@ impl fmt::Display for Counts {
     }
 }
 
-/// See the module.
+/// A target. Its owner passes frames in with `receive`, and sends the frames of `transmit`.
 pub struct Target {
     setup: Setup,
     ports: Vec<Interface>,
     device: Arc<dyn Device>,
     lists: Lists,
-    /// What comes in a row is gathered, and asked of the device at once.
+    /// Consecutive requests are gathered here, and become one operation of the device.
     run: Option<Run>,
     gathered: BytesMut,
-    /// Writes over sectors of others that are in hand, in the order in which they came; flushes behind the one that is
-    /// under way, which will be one.
+    /// Writes that overlap pending ones, in order of arrival; and flushes that arrived during a flush, merged into one.
     waits: VecDeque<Run>,
-    /// What the device does; by a number of our own.
+    /// Operations in progress at the device, by number.
     busy: HashMap<u64, Run>,
     next: u64,
-    /// Questions in `run`, `waits` and `busy`.
+    /// Number of requests in `run`, `waits` and `busy`.
     in_hand: usize,
     ends: Arc<Ends>,
-    /// With what their data hash to.
+    /// Recent writes, by client and tag: their registers and a hash of their data.
     written: HashMap<(Mac, u32), (Ata, u64), DefaultHashBuilder>,
     written_order: VecDeque<(Mac, u32)>,
-    /// Answers; with what is in hand never more than the target queues.
+    /// Unsent answers.
     out: VecDeque<Out>,
     counts: Counts,
 }
 
-/// A question in hand.
+/// A pending request.
 struct Asked {
     port: usize,
     from: Mac,
@@ -126,25 +126,25 @@ struct Asked {
     ata: Ata,
 }
 
-/// Questions that are one operation of the device: of reads or writes many, whose sectors lie one behind the other.
+/// Requests that form one operation of the device. Reads and writes may have several, with consecutive sectors.
 struct Run {
     op: Op,
     at: u64,
     count: u64,
-    /// What is written; while it is gathered it stands in the target's `gathered`.
+    /// Data of a write. While requests are gathered, it is in the target's `gathered`.
     data: Bytes,
     asked: Vec<Asked>,
 }
 
-/// Operations that have ended, from any thread.
+/// Completed operations, reported from any thread.
 #[derive(Default)]
 struct Ends(Mutex<(Vec<Over>, Option<Waker>)>);
 
-/// One of them, by its number.
+/// A completed operation: number and result.
 type Over = (u64, Result<Bytes>);
 
 impl Target {
-    /// Of a device, on these interfaces. The first frames that leave say to everybody that it is there.
+    /// Exports a device on these interfaces. The first frames announce the target by broadcast.
     pub fn new(setup: Setup, device: Arc<dyn Device>, ports: Vec<Interface>) -> Self {
         let mut target = Self {
             lists: Lists::new(&setup, ports.iter().map(|port| port.mtu).min().unwrap_or(0)),
@@ -171,17 +171,17 @@ impl Target {
         target
     }
 
-    /// What has happened.
+    /// Returns the counters.
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// An interface is another by now.
+    /// Updates the address and MTU of an interface.
     pub fn is_now(&mut self, port: usize, interface: Interface) {
         self.ports[port] = interface;
     }
 
-    /// For people: the device, who has reserved it, what has happened.
+    /// Returns text for people: the queue, the lists, the counters, the device.
     pub fn status(&self) -> String {
         let Setup { address, frames, .. } = &self.setup;
         let in_hand = self.in_hand;
@@ -189,19 +189,19 @@ impl Target {
         format!("e{address} {in_hand} of {frames} frames\n{lists}{}\n{device}", self.counts)
     }
 
-    /// Who is woken when the device has ended something.
+    /// Sets the waker that is called when the device completes an operation.
     pub fn wakes(&self, waker: &Waker) {
         lock(&self.ends.0).1 = Some(waker.clone());
     }
 
-    /// The next frame that leaves.
+    /// Returns the next frame to send. Starts gathered requests and handles completed ones first.
     pub fn transmit(&mut self) -> Option<Out> {
         self.begin();
         self.finish();
         self.out.pop_front()
     }
 
-    /// A frame has come.
+    /// Processes a received frame.
     pub fn receive(&mut self, port: usize, from: Mac, packet: &[u8]) {
         self.finish();
         let Some((header, body)) = Header::parse(packet) else { return self.counts.malformed += 1 };
@@ -236,7 +236,8 @@ impl Target {
                 Err(code) => self.refuse(port, from, header, code, body),
             },
             command::RESERVE => match self.lists.reserve(from, body) {
-                // What others have in hand may still be written: who asks again is told when it is not.
+                // Pending requests of excluded clients may still change the disk. Stay silent: the client repeats its
+                // request, and is answered when they are done.
                 Ok(_) if self.asked().any(|asked| !self.lists.may(asked.from)) => {}
                 Ok(answer) => self.reply(port, from, header, None, answer),
                 Err(code) => self.refuse(port, from, header, code, body),
@@ -245,7 +246,7 @@ impl Target {
         }
     }
 
-    /// Says no: with the arguments as they came, and no data.
+    /// Refuses a request: the answer repeats its arguments, without data.
     fn refuse(&mut self, port: usize, from: Mac, header: Header, code: u8, body: &[u8]) {
         self.counts.refused += 1;
         self.reply(port, from, header, Some(code), body[..body.len().min(36)].to_vec());
@@ -282,7 +283,7 @@ impl Target {
             ata::READ | ata::READ_EXT | ata::WRITE | ata::WRITE_EXT => {
                 return self.refuse(port, from, header, error::ARGUMENT, body);
             }
-            // How large it is by now.
+            // Identify asks the device for its present size first.
             ata::IDENTIFY => (Op::Look, &[][..]),
             ata::FLUSH | ata::FLUSH_EXT => (Op::Flush, &[][..]),
             ata::CHECK_POWER => {
@@ -302,7 +303,7 @@ impl Target {
         if self.asked().any(is_same) {
             return self.counts.repeated += 1;
         }
-        // A peer may use a tag again, for other data.
+        // A client may reuse a tag with other data.
         let done = self.written.get(&(from, header.tag)).filter(|(same, _)| op == Op::Write && *same == ata);
         if done.is_some_and(|(_, of)| *of == self.hash(data)) {
             self.counts.repeated += 1;
@@ -326,12 +327,12 @@ impl Target {
         self.gathered.extend_from_slice(data);
     }
 
-    /// What is in hand.
+    /// All pending requests.
     fn asked(&self) -> impl Iterator<Item = &Asked> {
         self.busy.values().chain(&self.waits).chain(&self.run).flat_map(|run| &run.asked)
     }
 
-    /// Has the device begin what has been gathered.
+    /// Submits the gathered run to the device, or queues it.
     fn begin(&mut self) {
         let Some(mut run) = self.run.take() else { return };
         run.data = self.gathered.split().freeze();
@@ -351,8 +352,8 @@ impl Target {
         }
     }
 
-    /// Whether it has to wait for what the device does, or for the first `n` that wait. What has come first is written
-    /// first: a copy of a write may be among them, behind which its sender writes anew.
+    /// Whether a run must wait for the operations in progress or for the first `n` queued ones. Overlapping writes run
+    /// in order of arrival: one may be a repeated copy, which must not overwrite a later write of its sender.
     fn is_held(&self, run: &Run, n: usize) -> bool {
         let holds = |other: &Run| match run.op {
             Op::Write => {
@@ -382,7 +383,7 @@ impl Target {
         self.device.submit(io);
     }
 
-    /// From now on this write has been seen.
+    /// Remembers a write.
     fn remember(&mut self, key: (Mac, u32), ata: Ata, hash: u64) {
         if self.written.insert(key, (ata, hash)).is_none() {
             self.written_order.push_back(key);
@@ -394,14 +395,14 @@ impl Target {
         }
     }
 
-    /// Answers what the device has ended.
+    /// Answers the requests whose operations the device has completed.
     fn finish(&mut self) {
         let ended = std::mem::take(&mut lock(&self.ends.0).0);
         for (number, result) in ended {
             let run = self.busy.remove(&number).expect("it was submitted, and ends once");
             let (is_one, op) = (run.asked.len() == 1, run.op);
             if result.as_ref().is_err_and(|error| error.kind == Kind::Busy) {
-                // Who asks again may find room.
+                // Not answered: the client repeats its request, and there may be room then.
                 self.in_hand -= run.asked.len();
                 self.counts.dropped += run.asked.len() as u64;
                 run.asked.iter().for_each(|asked| self.forget(asked.from, asked.header.tag));
@@ -412,7 +413,7 @@ impl Target {
                 let bytes = bytes_of(&asked.ata);
                 let data = if op == Op::Write { wrote.split_to(bytes) } else { Bytes::new() };
                 if result.is_err() && !is_one && op != Op::Flush {
-                    // Something is wrong with many together: each is told of itself.
+                    // A joined operation failed. Each request is submitted alone, so that each has its own result.
                     let (at, count) = (asked.ata.sector(), u64::from(asked.ata.count));
                     self.submit(Run { op, at, count, data, asked: vec![asked] });
                     continue;
@@ -450,7 +451,7 @@ impl Target {
                 }
                 (Ata { feature: 0, count: 0, command: ata::READY, ..ata }, data)
             }
-            // AoE has no error for a full disk; on this one initiators retry.
+            // AoE has no error code for a full disk. Initiators retry on this one.
             Err(Error { kind: Kind::Down | Kind::Full, .. }) => {
                 return self.refuse(port, to, header, error::UNAVAILABLE, &ata.bytes());
             }
@@ -466,7 +467,7 @@ impl Target {
                 (Ata { feature, command: ata::READY | ata::ERR, ..ata }, Bytes::new())
             }
         };
-        // Who failed to write may write the same again.
+        // After a failure the client may send the same write again.
         if failed {
             self.forget(to, header.tag);
         }
@@ -474,7 +475,8 @@ impl Target {
         self.send(Out { port, to, head, data });
     }
 
-    /// A write has not been done. Where it stood in the order there is nothing now, or what has its tag later.
+    /// Forgets a write that was not executed. Its key stays in `written_order`, where it may name no write or a later
+    /// one of the same tag.
     fn forget(&mut self, from: Mac, tag: u32) {
         self.written.remove(&(from, tag));
     }
@@ -498,7 +500,7 @@ impl Target {
     }
 }
 
-/// Bytes of the sectors that are read or written.
+/// Returns the length in bytes of a request's sectors.
 fn bytes_of(ata: &Ata) -> usize {
     usize::from(ata.count) * SECTOR as usize
 }

@@ -1,20 +1,22 @@
-//! How many frames may be under way on a path: slow start, then one more each round, half for a loss, one for silence.
+//! The congestion window of a path, in frames: slow start, then growth by one in each round; halved by a loss, and set
+//! to one if the path is silent.
 
-/// The first.
+/// Initial window.
 const FIRST: u32 = 16;
-/// What a loss leaves at least; silence leaves one.
+/// Minimum window after a loss. Silence reduces it to one.
 const LEAST: u32 = 2;
 
-/// See the module.
+/// A congestion window.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Window {
     may: u32,
     threshold: u32,
-    /// Answers since it has grown.
+    /// Answers since the window last grew.
     answers: u32,
-    /// Losses of frames before this one are of a round that has been paid for.
+    /// Losses of frames before this order belong to a round for which the window is already reduced.
     paid: u64,
-    /// What it was before, how many were lost in that round and have not come after all, and where the round began.
+    /// Window and threshold before the last reduction; the lost frames of that round that are still unanswered; the
+    /// first order of the round.
     before: (u32, u32),
     missing: u32,
     round: u64,
@@ -33,12 +35,12 @@ impl Window {
         }
     }
 
-    /// Frames.
+    /// Returns the maximum number of frames in flight.
     pub(crate) fn may(&self) -> usize {
         self.may as usize
     }
 
-    /// A frame is answered; it grows up to what the target queues, while it is used.
+    /// Records an answer. The window grows up to the target's queue length (`queues`) if at least half of it is in use.
     pub(crate) fn answered(&mut self, queues: usize, under_way: usize) {
         if self.may() >= queues {
             self.may = queues as u32;
@@ -53,7 +55,7 @@ impl Window {
         }
     }
 
-    /// Frame `order` is lost, and the next will be `next`; others are answered.
+    /// Records that frame `order` is lost while others are answered. `next` is the order of the next frame.
     pub(crate) fn lost(&mut self, order: u64, next: u64) {
         if order < self.paid {
             self.missing += u32::from(order >= self.round);
@@ -65,8 +67,8 @@ impl Window {
         }
     }
 
-    /// Frame `order` has been answered after all. Where all of a round are, nothing was lost: it is what it was (as
-    /// Eifel has it, RFC 4015).
+    /// Records a late answer to frame `order`. When all losses of the round have answers, none was real: the window
+    /// before the reduction is restored (as in Eifel, RFC 4015).
     pub(crate) fn late(&mut self, order: u64) {
         if (self.round..self.paid).contains(&order) && self.missing > 0 {
             self.missing -= 1;
@@ -76,7 +78,7 @@ impl Window {
         }
     }
 
-    /// Frame `order` is lost, and nothing is heard.
+    /// Records that frame `order` is lost and nothing is answered.
     pub(crate) fn silent(&mut self, order: u64, next: u64) {
         self.lost(order, next);
         self.may = 1;

@@ -1,4 +1,4 @@
-//! Who is there.
+//! Discovery of targets.
 
 use std::collections::BTreeSet;
 use std::future::poll_fn;
@@ -15,35 +15,35 @@ use super::TURNS;
 use crate::carrier::{Carrier, all_gone};
 use crate::frame::{Address, Config, EVERYBODY, Header, Out, command};
 
-/// Targets that are listed. Others are not.
+/// Maximum number of targets in a list. Others are omitted.
 const FOUND: usize = 4096;
-/// So often everybody is asked.
+/// Number of broadcasts.
 const TIMES: u32 = 3;
 
-/// A target that has answered.
+/// A target that has answered. Its fields are those of the answer ([`Config`]).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Found {
-    /// Where it is.
+    /// The target's address.
     pub address: Address,
-    /// The interface that it was seen on, by its place among them.
+    /// Index of the interface that received the answer.
     pub port: usize,
-    /// Its card.
+    /// The target's Ethernet address.
     pub mac: Mac,
-    /// Frames that it queues.
+    /// Length of its queue in frames.
     pub buffers: u16,
-    /// Its version.
+    /// Firmware version.
     pub firmware: u16,
-    /// The most of one frame.
+    /// Maximum number of sectors in one frame.
     pub sectors: u8,
-    /// Its config string.
+    /// Config string.
     pub config: Vec<u8>,
 }
 
-/// Asks `whom` on these links, and listens for as long as `patience` lasts. `test`: what is done ([`config`] `IS` or
-/// `BEGINS`, else `READ`), and with which string.
+/// Broadcasts a config request for `whom` on these links, and collects answers during `patience`. `test` is a command
+/// ([`config`] `IS` or `BEGINS`, else `READ`) and its string.
 ///
 /// # Errors
-/// Where no link is left.
+/// Fails if all links are gone.
 ///
 /// [`config`]: crate::frame::config
 pub async fn discover<L: Link>(

@@ -1,4 +1,4 @@
-//! A device for others on the Ethernet.
+//! Exports a device to other machines on the Ethernet.
 
 use std::future::Future;
 use std::io;
@@ -14,17 +14,17 @@ use super::TURNS;
 use crate::carrier::{Carrier, all_gone};
 use crate::target::{Counts, Setup, Target};
 
-/// A device that is exported. Its driver goes on without it.
+/// Handle of an exported device. Its driver continues after the handle is dropped.
 #[derive(Clone)]
 pub struct Export(Arc<Mutex<Target>>);
 
 impl Export {
-    /// For people.
+    /// Returns text for people: the device, its lists and counters.
     pub fn status(&self) -> String {
         lock(&self.0).status()
     }
 
-    /// What has happened, in frames.
+    /// Returns the frame counters.
     pub fn counts(&self) -> Counts {
         lock(&self.0).counts()
     }
@@ -38,7 +38,7 @@ pub fn export<L: Link>(links: Vec<L>, setup: Setup, device: Arc<dyn Device>) -> 
     (Export(target.clone()), ExportDriver { target, carriers })
 }
 
-/// Runs an [`Export`], until it is dropped. It ends with the error of the last link.
+/// Runs an [`Export`] until the driver is dropped, or ends with an error when all links are gone.
 #[must_use = "nothing happens unless it is run"]
 pub struct ExportDriver<L> {
     target: Arc<Mutex<Target>>,
@@ -46,8 +46,8 @@ pub struct ExportDriver<L> {
 }
 
 impl<L: Link> ExportDriver<L> {
-    /// Looks whether links have gone, of which nobody tells who only listens, or take longer or shorter frames by now.
-    /// For now and then, before it is polled.
+    /// Checks whether links are gone or have another MTU. A driver that only listens does not notice a lost link, so
+    /// call this now and then, before you poll it.
     pub fn check(&mut self) {
         for (port, carrier) in self.carriers.iter_mut().enumerate() {
             carrier.check().into_iter().for_each(|interface| lock(&self.target).is_now(port, interface));

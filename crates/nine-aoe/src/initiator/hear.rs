@@ -1,4 +1,4 @@
-//! What comes: configs, identify blocks, answers to pieces.
+//! Received frames: configs, identify blocks, answers to pieces.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use crate::frame::{ATA, Ata, Config, Header, ata, command, error, sectors_of};
 use crate::identify::Identify;
 use crate::path::{Path, STANDARD};
 
-/// So many that were sent later have come back: it is lost.
+/// A frame is considered lost when this many later frames are answered.
 const OVERTAKEN: u8 = 3;
-/// What says that it has started is believed so often.
+/// Minimum interval between two accepted announcements of a start.
 const STARTED: Duration = Duration::from_secs(1);
 
 impl Initiator {
-    /// A frame has come.
+    /// Processes a received frame.
     pub fn receive(&mut self, now: Duration, port: usize, from: Mac, packet: &[u8]) {
         let Some((header, body)) = Header::parse(packet) else { return self.counts.malformed += 1 };
         if !header.response || header.address != self.setup.target {
@@ -31,7 +31,7 @@ impl Initiator {
             return self.started(now);
         }
         if !is_ours {
-            // Of another initiator on this machine.
+            // It belongs to another initiator on this machine.
             return;
         }
         if !self.paths.iter().any(|path| path.mac == from) {
@@ -45,10 +45,10 @@ impl Initiator {
         self.answered(now, sent, header, body);
     }
 
-    /// The target answers from here.
+    /// Processes an answer to a broadcast: adds the sender as a path, or updates it.
     fn found(&mut self, now: Duration, port: usize, from: Mac, body: &[u8]) {
         let Some(config) = Config::parse(body) else { return self.counts.malformed += 1 };
-        // What it says of itself counts when it has said who it is, too.
+        // The announced values take effect only after the target has identified itself.
         let says = (config.buffers.clamp(1, FRAMES), if config.sectors == 0 { 2 } else { config.sectors });
         let most = sectors_of(self.ports[port].mtu).min(says.1);
         let known = self.paths.iter().position(|path| path.port == port && path.mac == from);
@@ -66,7 +66,7 @@ impl Initiator {
                 let mut path = Path::new(now, port, from, most);
                 path.says = says;
                 self.paths.push(path);
-                // Interfaces by turns: first the first address of each.
+                // Round-robin over interfaces: first the first address of each.
                 let rank = |at: usize| {
                     let path = &self.paths[at];
                     (self.paths[..at].iter().filter(|other| other.port == path.port).count(), path.port)
@@ -78,7 +78,7 @@ impl Initiator {
         }
     }
 
-    /// Makes room for a path: the oldest that has never led to the target is taken away, if there is one.
+    /// Removes the oldest path that never led to the target and is not in use. Returns whether there was one.
     fn forgets_a_path(&mut self) -> bool {
         let is_used = |at| self.tags.values().any(|sent| sent.path == at);
         let Some(at) = (0..self.paths.len()).find(|at| !self.paths[*at].was_live && !is_used(*at)) else {
@@ -89,7 +89,8 @@ impl Initiator {
         true
     }
 
-    /// Somebody says that the target has started: it is not believed, but asked who it is before anything else is sent.
+    /// Processes an announcement that the target has started. It is not authenticated, so the target must identify
+    /// itself again before other frames are sent to it.
     fn started(&mut self, now: Duration) {
         if self.started_at.is_some_and(|at| now < at + STARTED) {
             return;
@@ -102,14 +103,14 @@ impl Initiator {
         }
     }
 
-    /// Whether this can be the answer to that.
+    /// Whether this frame can be the answer to `what`.
     fn is_answer(&self, what: &What, header: &Header, body: &[u8]) -> bool {
         let piece = match what {
             What::Piece(piece) => piece,
             What::Probe | What::LargeProbe => return header.command == command::ATA,
             What::Copy(..) => return true,
         };
-        // Whose job has ended has become a copy.
+        // When a job ends, its in-flight frames become copies.
         let Some(Job { work, .. }) = self.jobs.get(&piece.job) else { return false };
         match work {
             Work::List { command, .. } => header.command == *command,
@@ -125,7 +126,7 @@ impl Initiator {
     fn answered(&mut self, now: Duration, sent: Sent, header: Header, body: &[u8]) {
         let (tag, sectors) = (header.tag, self.carried(&sent.what));
         self.leaves(tag, &sent);
-        // Who only says that it has no disk is not who is waited for.
+        // An identify error (no disk behind the target) does not count as a sign of life.
         if !matches!(sent.what, What::Probe | What::LargeProbe) {
             self.heard = now;
         }
@@ -143,7 +144,7 @@ impl Initiator {
                     }
                     Some(id) => {
                         self.flushes.measured(now.saturating_sub(sent.at));
-                        // A disk that syncs longer than we wait has done what was asked.
+                        // A disk may sync for longer than the timeout. The late answer still counts.
                         self.flushed_late(now, id, &header, body);
                     }
                 }
@@ -189,7 +190,7 @@ impl Initiator {
         let well =
             header.error.is_none() && Ata::parse(body).is_some_and(|(ata, _)| ata.command & ata::BAD == 0);
         if well && self.jobs.get(&id).is_some_and(Job::is_syncing) {
-            // What is under way of it is a copy now.
+            // The retransmitted frame of this flush, if in flight, becomes a copy.
             let of = |what: &What| matches!(what, What::Piece(piece) if piece.job == id);
             let tag = self.tags.iter().find(|(_, sent)| of(&sent.what)).map(|(tag, _)| *tag);
             tag.into_iter().for_each(|tag| self.forget(now, tag, (0, 0)));
@@ -198,7 +199,7 @@ impl Initiator {
         }
     }
 
-    /// What was sent before frame `order` of this path has been overtaken.
+    /// Counts, for each frame of this path sent before frame `order`, that it was overtaken.
     fn overtakes(&mut self, at: usize, order: u64, now: Duration) {
         let path = &self.paths[at];
         let patience = path.rtt.overtaken();
@@ -214,7 +215,7 @@ impl Initiator {
         }
     }
 
-    /// The answer to a piece.
+    /// Processes the answer to a piece.
     fn takes(&mut self, now: Duration, sent: Sent, piece: Piece, header: &Header, body: &[u8]) {
         let Some(job) = self.jobs.get(&piece.job) else { return };
         let io = match &job.work {
@@ -228,7 +229,7 @@ impl Initiator {
         if ata.command & ata::BAD != 0 {
             let error = failure(&ata, io.op);
             if error.kind == Kind::Range {
-                // It has become smaller.
+                // The disk has become smaller.
                 self.probe(now, sent.path, false);
             }
             return self.fail(now, piece.job, error);
@@ -260,12 +261,13 @@ impl Initiator {
         }
     }
 
-    /// The target has said what it is; `at` is the path that was asked whether it may be used.
+    /// Processes identify data. `at` is the path if the answer is to a probe.
     fn identified(&mut self, now: Duration, at: Option<usize>, disk: Identify) {
         let known = self.known.as_ref();
         if known.is_some_and(|known| known.serial != disk.serial) {
             at.into_iter().for_each(|at| self.paths[at].probe_lost(now));
-            // One of two that have the same shelf and slot is not ours; else ours has been taken away.
+            // If another path still reaches our disk, two targets share this shelf and slot. Otherwise our disk was
+            // replaced.
             let is_alone = !self.paths.iter().enumerate().any(|(n, path)| path.live && Some(n) != at);
             if is_alone || at.is_none() {
                 self.paths.iter_mut().filter(|path| path.live).for_each(|path| path.eject(now));
@@ -311,7 +313,7 @@ impl Initiator {
     }
 }
 
-/// Whether these registers, with so many bytes, can answer that piece.
+/// Whether an answer with these registers and this many bytes of data can belong to the piece.
 fn is_of(io: &Io, piece: &Piece, ata: &Ata, len: usize) -> bool {
     let writes = ata.flags & ata::WRITES != 0;
     if writes != (io.op == Op::Write) {
@@ -320,13 +322,13 @@ fn is_of(io: &Io, piece: &Piece, ata: &Ata, len: usize) -> bool {
     if ata.command & ata::BAD != 0 || !matches!(io.op, Op::Read | Op::Write) {
         return true;
     }
-    // Registers as they were sent, or as a disk leaves them: behind the last sector.
+    // The registers are those of the request, or those that a disk leaves: after the last sector.
     let at = io.at + piece.skip;
     let is_there = [at, at + u64::from(piece.count)].contains(&ata.sector());
     is_there && (writes || len <= usize::from(piece.count) * SECTOR as usize || len < 46)
 }
 
-/// What an error of a header means.
+/// Translates the error code of a header.
 fn refusal(code: u8) -> Error {
     let (kind, text) = match code {
         error::RESERVED => (Kind::Reserved, "another has reserved it"),
@@ -337,7 +339,7 @@ fn refusal(code: u8) -> Error {
     Error::new(kind, format!("{text} (AoE error {code})"))
 }
 
-/// What a status of ATA means.
+/// Translates an ATA status.
 fn failure(ata: &Ata, op: Op) -> Error {
     let (kind, text) = match ata.feature {
         bits if bits & ata::NO_SECTOR != 0 => (Kind::Range, "it has no such sector"),

@@ -1,4 +1,4 @@
-//! Operations, and the pieces that they are cut to.
+//! Operations, and the pieces into which they are cut.
 
 use std::time::Duration;
 
@@ -7,43 +7,43 @@ use nine_block::{Error, Io, Kind, Op, Result, SECTOR};
 
 use super::{Ended, FLUSH_MOST, Initiator, LIST_PATIENCE, Sent, State, Told, What};
 
-/// What is asked for.
+/// A request of a caller.
 pub(super) enum Work {
     Io(Io),
     List { command: u8, body: Vec<u8>, told: Told },
 }
 
-/// An operation under way.
+/// A pending operation.
 pub(super) struct Job {
     pub(super) work: Work,
-    /// Sectors that have been cut to pieces, and that are done. What is one piece has one.
+    /// Sectors cut into pieces so far, and sectors completed. An operation that is not cut counts as one.
     cut: u64,
     done: u64,
-    /// Of a write of several pieces: those that are done.
+    /// Completed pieces of a write with several pieces.
     written: Vec<Piece>,
-    /// Of a read of several pieces: what has come.
+    /// Received data of a read with several pieces.
     data: BytesMut,
-    /// Of a flush: it was answered, and it is asked whether the machine is still the same. Writes that it covers,
-    /// and losses that had been told when it was submitted.
+    /// Of a flush: whether it is answered, so that only the check of the target's boot remains; the number of writes
+    /// that it covers; the number of reported losses when it was submitted.
     pub(super) flushed: bool,
     covers: u64,
     told: u64,
-    /// It has waited for copies.
+    /// Whether the operation has waited for copies.
     held: bool,
-    /// When something came of it, or it was begun; `None`: it waits.
+    /// Time of the last progress or of the start. `None` while it waits to start.
     progress: Option<Duration>,
     begun: Duration,
 }
 
-/// A part of an operation that fits in a frame.
+/// A part of an operation that fits into one frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Piece {
     pub(super) job: u64,
-    /// From its first sector.
+    /// Offset in sectors from the start of the operation.
     pub(super) skip: u64,
-    /// Sectors; 0 of what is no read or write.
+    /// Number of sectors; 0 if the operation is not a read or write.
     pub(super) count: u8,
-    /// It waits for a disk that syncs.
+    /// It is a flush, which waits for the disk.
     pub(super) syncs: bool,
     pub(super) tries: u32,
 }
@@ -53,7 +53,7 @@ impl Job {
         matches!(&self.work, Work::Io(Io { op: Op::Read | Op::Write, .. }))
     }
 
-    /// Pieces, in sectors.
+    /// Size of the operation, in sectors; 1 if it is not cut.
     fn whole(&self) -> u64 {
         match &self.work {
             Work::Io(io) if self.is_cut() => io.count,
@@ -61,7 +61,7 @@ impl Job {
         }
     }
 
-    /// Sectors that it writes: from, count.
+    /// Returns the sectors that it writes: start, count.
     pub(super) fn writes(&self) -> Option<(u64, u64)> {
         match &self.work {
             Work::Io(io) if io.op == Op::Write => Some((io.at, io.count)),
@@ -73,7 +73,7 @@ impl Job {
         matches!(&self.work, Work::Io(Io { op: Op::Flush, .. }))
     }
 
-    /// It waits for a disk that syncs.
+    /// It is a flush that is not answered yet.
     pub(super) fn is_syncing(&self) -> bool {
         self.is_flush() && !self.flushed
     }
@@ -114,7 +114,7 @@ impl Initiator {
         (self.setup.patience.min(LIST_PATIENCE) / 4).max(Duration::from_millis(1))
     }
 
-    /// The next piece that has not been sent, of at most so many sectors.
+    /// Returns the next unsent piece, of at most `most` sectors.
     pub(super) fn cut(&mut self, now: Duration, most: u8) -> Option<Piece> {
         while let Some(mut piece) = self.again.pop_front() {
             if !self.jobs.contains_key(&piece.job) {
@@ -188,14 +188,14 @@ impl Initiator {
         })
     }
 
-    /// Writes that have waited for copies are looked at again.
+    /// Queues the writes that wait for copies again. They are checked anew.
     pub(super) fn release(&mut self) {
         while let Some(id) = self.held.pop() {
             self.fresh.push_front(id);
         }
     }
 
-    /// A piece has been answered well; of a read, with this.
+    /// Records a piece as completed. `data` is the data of a read.
     pub(super) fn done(&mut self, now: Duration, piece: Piece, data: &[u8]) {
         let Some(job) = self.jobs.get_mut(&piece.job) else { return };
         let (whole, count) = (job.whole(), u64::from(piece.count.max(1)));
@@ -209,7 +209,7 @@ impl Initiator {
                 if job.data.is_empty() {
                     job.data.reserve((whole * SECTOR) as usize);
                 }
-                // What comes in order is not filled with zeros first.
+                // Data that arrives in order is appended, without filling the buffer with zeros first.
                 let from = (piece.skip * SECTOR) as usize;
                 if from >= job.data.len() {
                     job.data.resize(from, 0);
@@ -234,8 +234,8 @@ impl Initiator {
         }
     }
 
-    /// The machine has started anew: what it was given of writes that are under way is given to it again, and what was
-    /// done before may be lost.
+    /// Handles a reboot of the target's machine. Pieces of pending writes are sent again. Completed but unflushed
+    /// writes may be lost.
     pub(super) fn booted(&mut self, now: Duration) {
         if self.writes > self.flushed {
             (self.losses, self.flushed) = (self.losses + 1, self.writes);
@@ -259,7 +259,8 @@ impl Initiator {
         tags.into_iter().for_each(|tag| self.sends_again(now, tag));
     }
 
-    /// A flush is answered; or, behind it, who the machine is.
+    /// Continues a flush after its answer. If the target reports its boot, an identify request follows, and this
+    /// function is called again with its answer.
     pub(super) fn synced(&mut self, now: Duration, id: u64) {
         let asks = self.known.as_ref().is_some_and(|disk| disk.boot != 0);
         let Some(job) = self.jobs.get_mut(&id) else { return };
@@ -276,7 +277,7 @@ impl Initiator {
         self.finish(now, id, Ok(Bytes::new()));
     }
 
-    /// A question of lists is answered.
+    /// Completes a mask, reserve or config request.
     pub(super) fn listed(&mut self, id: u64, error: Option<u8>, body: &[u8]) {
         let Some(Job { work: Work::List { told, .. }, .. }) = self.jobs.remove(&id) else { return };
         self.ended.push_back(Ended::List(told, Ok((error, body.to_vec()))));
@@ -291,7 +292,7 @@ impl Initiator {
     pub(super) fn finish(&mut self, now: Duration, id: u64, result: Result<Bytes>) {
         let Some(job) = self.jobs.remove(&id) else { return };
         if result.is_err() {
-            // What is under way of it may still be written.
+            // In-flight frames of a failed write may still be executed.
             let sectors = |what: &What| match what {
                 What::Piece(piece) if piece.job == id => {
                     Some(job.writes().map_or((0, 0), |(at, _)| (at + piece.skip, u64::from(piece.count))))
@@ -313,7 +314,7 @@ impl Initiator {
         self.rests();
     }
 
-    /// Nobody waits any more.
+    /// Notes that no operation is pending, if so.
     fn rests(&mut self) {
         if self.jobs.is_empty() && self.state != State::Opening {
             self.waits = None;
@@ -329,7 +330,7 @@ impl Initiator {
         self.held.clear();
     }
 
-    /// The target is well: a disk that syncs may take its time.
+    /// Notes that the target is responsive, so that flushes may continue.
     pub(super) fn syncing_since(&mut self, now: Duration) {
         for job in self.jobs.values_mut().filter(|job| job.is_syncing() && job.progress.is_some()) {
             if now < job.begun + FLUSH_MOST {
@@ -338,7 +339,7 @@ impl Initiator {
         }
     }
 
-    /// Ends what has got nowhere for too long.
+    /// Fails operations that have made no progress for too long.
     pub(super) fn audit(&mut self, now: Duration) {
         if now < self.audit_at {
             return;

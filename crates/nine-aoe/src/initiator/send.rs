@@ -1,4 +1,4 @@
-//! What leaves: questions to everybody, probes, pieces; and what becomes of what is not answered.
+//! Sent frames: broadcasts, probes, pieces; and the handling of unanswered frames.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::frame::{Ata, Config, EVERYBODY, Header, Out, ata, command, config};
 use crate::path::Verdict;
 
 impl Initiator {
-    /// The next frame that leaves.
+    /// Returns the next frame to send. Handles expired timers first.
     pub fn transmit(&mut self, now: Duration) -> Option<Out> {
         if self.deadline() <= now {
             self.expire(now);
@@ -28,7 +28,7 @@ impl Initiator {
         }
         while let Some(&(_, tag)) = self.copies.front().filter(|(at, _)| *at <= now) {
             self.copies.pop_front();
-            // While nothing sent later has come that way, it may still be on its way.
+            // The copy may still be in flight as long as no later frame on this path is answered.
             let may_come = |sent: &Sent| {
                 let path = &self.paths[sent.path];
                 path.heard <= sent.at + path.rtt.timeout() && now < sent.at + LINGER_MOST
@@ -47,7 +47,7 @@ impl Initiator {
             self.happens(Event::Down);
             self.query_pause = ASK_FIRST;
             self.query_at = self.query_at.min(now + ASK_FIRST);
-            // Before it is taken for well again it has to say who it is.
+            // The target must identify itself before it is considered up again.
             self.paths.iter_mut().filter(|path| path.live).for_each(|path| path.eject(now));
             let down = Error::new(Kind::Down, "the target does not answer");
             self.fail_all(now, &self.refused.clone().unwrap_or(down));
@@ -66,7 +66,7 @@ impl Initiator {
         }
     }
 
-    /// Asks everybody on every interface for the target.
+    /// Broadcasts a config request for the target on every interface.
     fn query(&mut self, now: Duration) {
         let tag = self.tag();
         self.queries.push_back(tag);
@@ -88,11 +88,11 @@ impl Initiator {
         self.query_pause = (2 * self.query_pause).min(ASK_MOST);
     }
 
-    /// Asks on this path who is there, or whether it takes large frames by now.
+    /// Sends an identify request on this path, or a large read to test whether it takes large frames.
     pub(super) fn probe(&mut self, now: Duration, at: usize, large: bool) {
         let path = &self.paths[at];
         let most = path.most();
-        // What a flush of a disk takes is no measure here.
+        // The time of a disk's flush must not lengthen this timeout.
         let deadline = path.deadline(now, 0).min(now + ASK_MOST);
         let ext = self.known.as_ref().is_some_and(|disk| disk.long);
         let asked = match large {
@@ -103,7 +103,7 @@ impl Initiator {
         self.send(now, at, what, deadline, command::ATA, &asked.bytes(), Bytes::new(), false);
     }
 
-    /// Puts a frame into `out`.
+    /// Queues a frame in `out`.
     #[allow(clippy::too_many_arguments)]
     fn send(
         &mut self,
@@ -137,7 +137,8 @@ impl Initiator {
             return None;
         }
         let turns = self.turns.len();
-        // By turns, but not onto one where more waits than elsewhere: turns alone would leave it so.
+        // Choose the path with the fewest frames in flight; round-robin order breaks ties. Round-robin alone would not
+        // even out the load.
         let places = (0..turns).map(|n| (self.turn + n) % turns);
         let path = |place: &usize| &self.paths[self.turns[*place]];
         let place =
@@ -152,7 +153,7 @@ impl Initiator {
         self.out.pop_front()
     }
 
-    /// The command, arguments and data of a piece.
+    /// Returns the command, arguments and data of a piece.
     fn asks(&self, piece: &Piece) -> (u8, Vec<u8>, Bytes) {
         let disk = self.known.as_ref().expect("it is up, so it is known");
         let job = self.jobs.get(&piece.job).expect("a piece is cut of a job that is there");
@@ -175,7 +176,7 @@ impl Initiator {
         (command::ATA, asked.bytes().to_vec(), data)
     }
 
-    /// Sectors that a frame with this piece carries, either way.
+    /// Returns the number of sectors that a frame with this piece carries, in either direction.
     pub(super) fn carried(&self, what: &What) -> u8 {
         match what {
             What::Piece(piece) => piece.count,
@@ -183,7 +184,7 @@ impl Initiator {
         }
     }
 
-    /// Takes a piece off its path.
+    /// Removes a frame's timer and, if it carries a piece, its entry on the path.
     pub(super) fn leaves(&mut self, tag: u32, sent: &Sent) {
         self.timers.remove(&(sent.deadline, tag));
         if let What::Piece(piece) = &sent.what {
@@ -195,7 +196,7 @@ impl Initiator {
         }
     }
 
-    /// A frame has not been answered in time.
+    /// Handles a frame that was not answered in time.
     fn lost(&mut self, now: Duration, tag: u32) {
         if self.may_sync(now, tag) {
             return;
@@ -206,7 +207,7 @@ impl Initiator {
         let (at, mac, port) = (sent.path, path.mac, path.port);
         let verdict = match sent.what {
             What::Piece(piece) => {
-                // Who does not answer a question of lists, or syncs a disk, may be well.
+                // A late answer to a list request or a flush says nothing about the path.
                 let is_slow = |job: &Job| job.is_list() || job.is_syncing();
                 let verdict = match self.jobs.get(&piece.job).is_none_or(is_slow) {
                     true => Verdict::GoesOn,
@@ -237,8 +238,7 @@ impl Initiator {
         }
     }
 
-    /// Whether this is a flush that may take its time. Then it is only asked, ever more seldom, whether its path is
-    /// well.
+    /// Whether this is a flush that has time left. If so, its path is probed instead, at growing intervals.
     fn may_sync(&mut self, now: Duration, tag: u32) -> bool {
         let sent = self.tags.get_mut(&tag).expect("a timer has a tag");
         let What::Piece(piece) = &sent.what else { return false };
@@ -255,14 +255,14 @@ impl Initiator {
         true
     }
 
-    /// What is on this path goes another way.
+    /// Sends the in-flight frames of this path again, on any path.
     fn empties(&mut self, now: Duration, at: usize) {
         for (_, tag) in self.paths[at].out.clone() {
             self.sends_again(now, tag);
         }
     }
 
-    /// What has this tag is sent again.
+    /// Sends the piece with this tag again.
     pub(super) fn sends_again(&mut self, now: Duration, tag: u32) {
         let sent = self.tags.remove(&tag).expect("it is under way");
         self.leaves(tag, &sent);
@@ -271,7 +271,7 @@ impl Initiator {
         }
     }
 
-    /// This piece is sent again, with another tag; a copy of it may still arrive.
+    /// Queues the piece to be sent again with another tag. The old frame becomes a copy that may still arrive.
     fn again(&mut self, now: Duration, tag: u32, sent: Sent, piece: Piece) {
         let job = self.jobs.get(&piece.job).map(|job| (job.is_syncing(), job.writes().map(|(at, _)| at)));
         let Some((is_flush, writes)) = job else {
@@ -284,14 +284,14 @@ impl Initiator {
         self.copied(now, tag, sent, what);
     }
 
-    /// Nobody waits for this piece any more; it may still arrive, and write these sectors.
+    /// Gives up an in-flight frame. It may still arrive and write these sectors.
     pub(super) fn forget(&mut self, now: Duration, tag: u32, (at, count): (u64, u64)) {
         let Some(sent) = self.tags.remove(&tag) else { return };
         self.leaves(tag, &sent);
         self.copied(now, tag, sent, What::Copy(at, count, None));
     }
 
-    /// Remembers a copy, so that its answer is known, and what it may write.
+    /// Remembers a copy, to recognize its answer and to know the sectors that it may write.
     fn copied(&mut self, now: Duration, tag: u32, sent: Sent, what: What) {
         let linger = (8 * self.paths[sent.path].rtt.timeout()).clamp(LINGER_LEAST, LINGER_MOST);
         self.tags.insert(tag, Sent { what, ..sent });

@@ -1,4 +1,4 @@
-//! The initiator by hand: frames in, frames out, the time in the test's hands.
+//! Tests the initiator without a network: frames in, frames out, simulated time.
 
 use std::sync::{Arc, Mutex};
 
@@ -25,7 +25,7 @@ fn vblade() -> Identify {
     }
 }
 
-/// One frame that leaves, in parts.
+/// Returns the next sent frame, in parts.
 fn sent(it: &mut Initiator, now: Duration) -> (Header, Ata, Vec<u8>) {
     let out = it.transmit(now).expect("a frame leaves");
     assert_eq!((out.port, out.to), (0, IT));
@@ -44,7 +44,7 @@ fn well(ata: Ata) -> Ata {
     Ata { count: 0, command: ata::READY, ..ata }
 }
 
-/// One that has found a target like this.
+/// Returns an initiator that has connected to this target.
 fn up(disk: &Identify) -> Initiator {
     let mut it = Initiator::new(Duration::ZERO, Setup::new(DISK, 7), vec![ME]);
     let query = it.transmit(Duration::ZERO).expect("a query");
@@ -95,7 +95,7 @@ fn what_does_not_fit_the_question_is_not_taken_and_a_runt_is_asked_again() {
     let over = submit(&mut it, MS, |done| Io::read(10, 1, done));
     let (header, ata, _) = sent(&mut it, MS);
     let good = header.answer(DISK, None).with(&[&well(ata).bytes()[..], &[1; 512]].concat());
-    // Of a stranger, with another tag, sector, length, direction, command, target.
+    // From an unknown address; then with another tag, sector, length, direction, command, target.
     it.receive(MS, 0, Mac([9; 6]), &good);
     answers(&mut it, MS, &Header { tag: header.tag ^ 1, ..header }, well(ata), &[2; 512]);
     answers(&mut it, MS, &header, well(Ata { lba: 17, ..ata }), &[3; 512]);
@@ -107,7 +107,7 @@ fn what_does_not_fit_the_question_is_not_taken_and_a_runt_is_asked_again() {
     assert_eq!((ends(&mut it, &over), it.transmit(MS)), (None, None));
     let Counts { foreign, unexpected, malformed, .. } = it.counts();
     assert_eq!((foreign, unexpected, malformed), (5, 1, 1));
-    // Fewer bytes than asked for.
+    // Fewer bytes than requested.
     answers(&mut it, MS, &header, well(ata), &[7; 511]);
     let (again, ata, _) = sent(&mut it, MS);
     assert!(again.tag != header.tag && it.counts().runts == 1);
@@ -187,7 +187,7 @@ fn a_flush_is_what_the_disk_has_and_durable_only_where_it_says_so() {
     assert_eq!(flushes(vblade()), (false, Some(ata::FLUSH), None));
     assert_eq!(flushes(Identify { flush_ext: true, ..vblade() }), (true, Some(ata::FLUSH_EXT), None));
     assert_eq!(flushes(Identify { flush: false, ..vblade() }), (false, None, Some(Ok(Bytes::new()))));
-    // One that cannot be done poisons.
+    // A failed flush poisons.
     let mut it = up(&vblade());
     let over = submit(&mut it, MS, |done| Io::other(Op::Flush, 0, 0, done));
     let (header, ata, _) = sent(&mut it, MS);
@@ -252,7 +252,8 @@ fn a_question_of_lists_that_is_not_answered_ends() {
     assert_eq!(result.expect_err("nobody answers").kind, Kind::Down);
 }
 
-/// Time passes up to `end`; a target answers each frame of ATA with `how`. What becomes of the operation, and when.
+/// Lets time pass up to `end`, while a target answers each ATA frame with `how`. Returns when and how the operation
+/// ended.
 fn passes(
     it: &mut Initiator,
     over: &Over,
@@ -280,7 +281,7 @@ fn passes(
     None
 }
 
-/// A target that is well answers like this.
+/// The answer of a working target.
 fn is_well(disk: &Identify, header: &Header, ata: Ata) -> Option<Vec<u8>> {
     let data = if ata.command == ata::IDENTIFY { disk.bytes().to_vec() } else { vec![1; 512] };
     Some(header.answer(DISK, None).with(&[&well(ata).bytes()[..], &data].concat()))
@@ -301,7 +302,7 @@ fn who_says_that_it_has_no_disk_is_believed_when_patience_ends() {
     assert!(it.refused.as_ref().is_some_and(|error| error.text.contains("no device now")));
     it.submit(at, Io::read(0, 1, |result| assert!(result.is_err())));
     assert!(matches!(&it.ended[0], Ended::Io(_, Err(error)) if error.text.contains("no device now")));
-    // Then it has one.
+    // Now it has a device.
     passes(&mut it, &Over::default(), (at, at + 2000 * MS), |header, ata| is_well(&vblade(), header, ata));
     assert_eq!(it.state(), &State::Up);
 }
@@ -354,7 +355,7 @@ fn a_disk_that_syncs_longer_than_patience_at_a_target_that_is_well_is_waited_for
     let mut flushes: Vec<Over> =
         (0..20).map(|_| submit(&mut it, MS, |done| Io::other(Op::Flush, 0, 0, done))).collect();
     it.buffers = 64;
-    // What others ask for is not behind it.
+    // Other operations do not wait for it.
     let over = submit(&mut it, MS, |done| Io::read(10, 1, done));
     let mut asked = 0;
     let mut syncs = |header: &Header, ata: Ata| {
@@ -369,7 +370,7 @@ fn a_disk_that_syncs_longer_than_patience_at_a_target_that_is_well_is_waited_for
     let well = |header: &Header, ata| is_well(&disk, header, ata);
     let ended = passes(&mut it, &flush, (60_000 * MS, 120_000 * MS), well).expect("it ends");
     assert!(ended.1.is_ok());
-    // But who does not answer at all is given up.
+    // A target that does not answer at all is given up.
     let flush = submit(&mut it, ended.0, |done| Io::other(Op::Flush, 0, 0, done));
     let (at, result) = passes(&mut it, &flush, (ended.0, 300_000 * MS), |_, _| None).expect("it ends");
     assert!(result == Err(Kind::Down) && at < ended.0 + 8000 * MS, "{at:?}");

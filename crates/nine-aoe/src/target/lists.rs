@@ -1,22 +1,23 @@
-//! What a target keeps that is no data: its config string, who is heard, who may use it.
+//! A target's lists: its config string, the mask (accepted clients) and the reservation (clients with access).
 
 use nine_net::ether::Mac;
 
 use super::Setup;
 use crate::frame::{CONFIG_MAX, Config, Edit, Mask, Reserve, config, error};
 
-/// Addresses of a mask or a reservation: what the answer can count. More are refused, as is what does not fit in a frame.
+/// Maximum number of addresses in a mask or reservation, which the answer counts in one byte. A mask must also fit into
+/// a frame.
 const LISTED: usize = 255;
 
-/// What becomes of a config query.
+/// Result of a config request.
 pub(super) enum Verdict {
     Fine,
-    /// A test that fails is not answered.
+    /// A failed test has no answer.
     Silence,
     Error(u8),
 }
 
-/// See the module.
+/// The config string, mask and reservation of a target.
 pub(super) struct Lists {
     config: Vec<u8>,
     mask: Vec<Mac>,
@@ -74,7 +75,7 @@ impl Lists {
         }
     }
 
-    /// The arguments of the answer, or an error of the header.
+    /// Executes a mask request. Returns the arguments of the answer, or an error code for its header.
     pub(super) fn mask(&mut self, body: &[u8]) -> Result<Vec<u8>, u8> {
         let asked = Mask::parse(body).filter(|asked| asked.what <= 1).ok_or(error::ARGUMENT)?;
         let mut error = 0;
@@ -100,7 +101,7 @@ impl Lists {
         Ok(Mask { what: asked.what, error, edits }.bytes())
     }
 
-    /// The arguments of the answer, or an error of the header.
+    /// Executes a reserve request. Returns the arguments of the answer, or an error code for its header.
     pub(super) fn reserve(&mut self, from: Mac, body: &[u8]) -> Result<Vec<u8>, u8> {
         let asked = Reserve::parse(body).filter(|asked| asked.what <= 2).ok_or(error::ARGUMENT)?;
         match asked.what {

@@ -1,4 +1,4 @@
-//! The target by hand: frames in, frames out, a disk of memory behind it.
+//! Tests the target without a network: frames in, frames out, a disk in memory behind it.
 
 use super::*;
 use crate::frame::{Edit, Mask, Reserve};
@@ -19,7 +19,7 @@ fn setup() -> Setup {
     Setup::new(DISK, "serial")
 }
 
-/// The header of the answer, what is behind it, and no other.
+/// Returns the header and body of the only answer.
 fn ask(target: &mut Target, from: Mac, tag: u32, code: u8, body: &[u8]) -> Option<(Header, Vec<u8>)> {
     target.receive(0, from, &Header::ask(DISK, code, tag).with(body));
     let out = target.transmit()?;
@@ -48,7 +48,7 @@ fn it_says_to_everybody_that_it_is_there_and_answers_those_who_ask_all() {
         target.receive(0, A, &Header::ask(address, command::CONFIG, 7).with(&Config::ask(0, b"").bytes()));
         assert_eq!(target.transmit().map(|out| (out.to, out.head[..5].to_vec())).is_some(), answers);
     }
-    // Nobody answers answers.
+    // Answers are not answered.
     target.receive(0, A, &hello.head);
     assert_eq!(target.transmit(), None);
 }
@@ -178,7 +178,7 @@ fn what_is_not_written_aborts_writes() {
     assert_eq!((answer.feature, answer.command & ata::BAD), (ata::ABORTED, ata::ERR));
 }
 
-/// A disk that ends nothing until it is told to.
+/// A disk that completes operations only when the test does.
 #[derive(Default)]
 struct Slow(Mutex<Vec<Io>>);
 
@@ -208,18 +208,18 @@ fn answers_leave_when_the_device_is_done_and_no_more_are_in_hand_than_is_said() 
     target.receive(0, A, &write(1, 1));
     target.receive(0, A, &write(1, 1));
     assert_eq!((target.transmit(), target.counts().repeated, lock(&slow.0).len()), (None, 1, 1));
-    // The same tag of another is another.
+    // The same tag from another client is another request.
     target.receive(0, B, &write(5, 1));
     target.receive(0, A, &write(2, 2));
     assert_eq!((target.transmit(), target.counts().dropped, lock(&slow.0).len()), (None, 1, 2));
     let ios = std::mem::take(&mut *lock(&slow.0));
     ios.into_iter().rev().for_each(|io| io.end(Ok(Bytes::new())));
     assert_eq!([target.transmit(), target.transmit()].map(|out| out.map(|out| out.to)), [Some(B), Some(A)]);
-    // It has been done, and is not done again behind what may have been written since; its answer may have been lost.
+    // A repeated write is answered again but not executed again: later writes may have followed.
     target.receive(0, A, &write(1, 1));
     assert_eq!(target.transmit().map(|out| (out.to, out.head[13])), Some((A, ata::READY)));
     assert_eq!((lock(&slow.0).len(), target.counts().repeated), (0, 2));
-    // The tag with other data is another write.
+    // The same tag with other data is another write.
     target.receive(0, A, &write(3, 1));
     assert_eq!((target.transmit(), lock(&slow.0).len()), (None, 1));
     lock(&slow.0).pop().into_iter().for_each(|io| io.fail(Kind::Failed, "broken"));
@@ -229,7 +229,7 @@ fn answers_leave_when_the_device_is_done_and_no_more_are_in_hand_than_is_said() 
     assert_eq!((target.transmit(), lock(&slow.0).len()), (None, 1), "what failed is tried again");
 }
 
-/// What the disk was given, and now ends.
+/// Takes the disk's pending operations.
 fn given(slow: &Slow) -> Vec<Io> {
     std::mem::take(&mut *lock(&slow.0))
 }
@@ -262,7 +262,7 @@ fn what_comes_in_a_row_is_one_operation_and_each_has_its_own_answer() {
         let out = target.transmit().expect("an answer");
         assert_eq!((usize::from(out.head[9]), &out.data[..]), (tag, &data[tag * 1024..][..1024]));
     }
-    // Something is wrong with one of them: it alone is told so.
+    // The joined operation fails. Each request is then submitted alone, and only the bad one fails.
     write.fail(Kind::Failed, "one is bad");
     assert_eq!(target.transmit(), None);
     let ios = given(&slow);
