@@ -1,6 +1,6 @@
-//! A simulated network of datagrams: it delays, loses, doubles, reorders and changes them, and has a bottleneck.
+//! A simulated datagram network: it delays, loses, duplicates, reorders and corrupts datagrams, and has a bottleneck.
 //!
-//! Always holds: what is in a datagram that arrives was sent by somebody, but for the bytes that chance has changed.
+//! Always holds: a delivered datagram has the bytes of a sent one, except for injected corruption.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, IoSlice};
@@ -14,26 +14,27 @@ use nine_net::datagram::{Came, Link, Room};
 use crate::rng::Rng;
 use crate::world::{Clock, World};
 
-/// What the network is like. One in so many datagrams meets a fault; 0: none.
+/// Properties of the network. A number `n` of a fault means one in `n` datagrams; 0: none.
 #[derive(Clone, Debug)]
 pub struct Weather {
-    /// One way.
+    /// One-way delay.
     pub delay: Duration,
-    /// Up to so much more, by chance, which reorders.
+    /// Maximum random addition to the delay. It reorders datagrams.
     pub jitter: Duration,
-    /// Lost.
+    /// Lost datagrams.
     pub lost: usize,
-    /// Arrives twice.
+    /// Duplicated datagrams.
     pub doubled: usize,
-    /// A byte of it is another one.
+    /// Datagrams with one flipped bit.
     pub changed: usize,
-    /// Bytes a second to each end; 0: no limit.
+    /// Rate to each end in bytes per second; 0: no limit.
     pub rate: u64,
-    /// Bytes that wait before the bottleneck; what comes then is lost.
+    /// Queue of the bottleneck in bytes. Datagrams beyond it are lost.
     pub queue: u64,
-    /// Bytes of the largest datagram.
+    /// Maximum length of a datagram in bytes.
     pub largest: usize,
-    /// It says that it drops what was changed. Where something is changed that is a lie, for a canary.
+    /// Announces that corrupt datagrams are dropped ([`Link::has_sums`]). With `changed` this is false, which a canary
+    /// test uses.
     pub has_sums: bool,
 }
 
@@ -53,14 +54,14 @@ impl Default for Weather {
     }
 }
 
-/// A network. Clones are the same.
+/// A network. Clones share it.
 #[derive(Clone)]
 pub struct Datagrams {
     shared: Arc<Mutex<Shared>>,
     clock: Arc<Clock>,
 }
 
-/// One end's socket.
+/// The socket of one end.
 pub struct Wire {
     net: Datagrams,
     local: SocketAddr,
@@ -75,10 +76,10 @@ struct Shared {
 
 #[derive(Default)]
 struct End {
-    /// By arrival.
+    /// In order of arrival.
     coming: BTreeMap<(Duration, u64), (SocketAddr, Vec<u8>)>,
     reader: Option<Waker>,
-    /// When the bottleneck has sent all that is before it.
+    /// When the bottleneck will have sent all queued bytes.
     free: Duration,
 }
 
@@ -100,29 +101,29 @@ fn locked(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
 }
 
 impl Datagrams {
-    /// A network of this world.
+    /// Creates a network in this world.
     pub fn new(world: &World, weather: Weather) -> Self {
         let shared = Shared { weather, rng: world.rng(), ends: HashMap::new(), sent: 0 };
         Self { shared: Arc::new(Mutex::new(shared)), clock: world.env().time() }
     }
 
-    /// A socket of this address.
+    /// Creates a socket with this address.
     pub fn wire(&self, local: SocketAddr) -> Wire {
         locked(&self.shared).ends.insert(local, End::default());
         Wire { net: self.clone(), local }
     }
 
-    /// The weather changes.
+    /// Changes the properties of the network.
     pub fn change(&self, change: impl FnOnce(&mut Weather)) {
         change(&mut locked(&self.shared).weather);
     }
 
-    /// Datagrams that were sent.
+    /// Returns the number of sent datagrams.
     pub fn sent(&self) -> u64 {
         locked(&self.shared).sent
     }
 
-    /// Sends `bytes` as if `from` had: what an attacker does.
+    /// Sends `bytes` with the source address `from`, as an attacker may.
     pub fn send(&self, from: SocketAddr, to: SocketAddr, mut bytes: Vec<u8>) {
         let now = self.clock.now();
         let mut shared = locked(&self.shared);

@@ -1,6 +1,7 @@
-//! A simulated Ethernet: packets of chance between cards, whoever reads them.
+//! A simulated Ethernet: cards on one wire, with random faults.
 //!
-//! In: packets. Out: the same, or fewer, or more, later, bent. The same seed is the same wire.
+//! In: packets. Out: the same packets, some of them lost, duplicated, late or corrupt. The same seed gives the same
+//! wire.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,72 +15,72 @@ use nine_net::{Clock, Env, Timer};
 
 use crate::{Rng, SimEnv, World};
 
-/// The address of all cards.
+/// The broadcast address.
 const EVERYBODY: Mac = Mac([0xff; 6]);
 
-/// What happens to packets: one in so many, 0 is never.
+/// Faults: one in so many packets; 0: never.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faults {
-    /// It does not arrive.
+    /// The packet is lost.
     pub lost: usize,
-    /// It arrives two times.
+    /// The packet arrives twice.
     pub twice: usize,
-    /// Up to 3 ms later, behind others.
+    /// The packet is up to 3 ms late, so others overtake it.
     pub late: usize,
-    /// With another bit.
+    /// One bit of the packet is flipped.
     pub bent: usize,
-    /// As a bug would: changed data that claims to have no sum.
+    /// As a bug would do it: data is changed, and the checksum field says that there is no checksum.
     pub forged: usize,
-    /// Nothing arrives.
+    /// No packet arrives.
     pub cut: bool,
-    /// Bytes a second to each card; 0: no limit.
+    /// Rate to each card in bytes per second; 0: no limit.
     pub rate: u64,
-    /// Added to the 50 us that a packet takes.
+    /// Added to the basic delay of 50 us.
     pub delay: Duration,
 }
 
-/// Packets that wait before a slow wire.
+/// Length of the queue before a wire with a rate, in packets.
 const QUEUE: u32 = 1000;
-/// Bytes of the header of a frame.
+/// Length of an Ethernet header in bytes.
 pub const FRAME: usize = 14;
 
-/// The wire that all cards are on.
+/// A wire with its cards.
 pub struct Ether {
     rng: Rng,
-    /// What happens now.
+    /// Present faults. They may be changed at any time.
     pub faults: Faults,
     cards: BTreeMap<Mac, Card>,
-    /// Bytes of the longest packet.
+    /// Maximum length of a packet in bytes.
     pub mtu: usize,
-    /// What every card says of every packet that it is to send.
+    /// Error that every card returns for every packet it should send.
     pub refuses: Option<io::ErrorKind>,
-    /// A card that says that it has gone.
+    /// A card that fails with `NotConnected`.
     pub gone: Option<Mac>,
-    /// Cards whose cables are out.
+    /// Cards with unplugged cables.
     pub out: Vec<Mac>,
     next: u64,
 }
 
 #[derive(Default)]
 struct Card {
-    /// Bytes that it has sent.
+    /// Number of sent bytes.
     sent: usize,
-    /// When the wire to it has carried all that waits.
+    /// When the wire to this card will have carried all queued packets.
     free: Duration,
     coming: BTreeMap<(Duration, u64), (Mac, Vec<u8>)>,
     waker: Option<Waker>,
 }
 
-/// The wire, for all who look at it.
+/// A shared handle of the wire.
 pub type Wire = Arc<Mutex<Ether>>;
 
-/// Looks at it, or changes it. Not to be held while anything is waited for.
+/// Locks the wire. Do not hold the guard across an `.await`.
 pub fn held(wire: &Wire) -> MutexGuard<'_, Ether> {
     wire.lock().expect("no panic while it is held")
 }
 
 impl Ether {
-    /// A wire with this chance, of packets up to `mtu` bytes.
+    /// Creates a wire with this random stream, for packets up to `mtu` bytes.
     pub fn wire(rng: Rng, faults: Faults, mtu: usize) -> Wire {
         let (cards, out) = (BTreeMap::new(), Vec::new());
         Arc::new(Mutex::new(Self { rng, faults, cards, mtu, refuses: None, gone: None, out, next: 0 }))
@@ -89,12 +90,12 @@ impl Ether {
         n > 0 && self.rng.one_in(n)
     }
 
-    /// What a card has sent so far, bytes.
+    /// Returns the number of bytes that a card has sent, headers included.
     pub fn sent(&self, card: Mac) -> usize {
         self.cards.get(&card).map_or(0, |card| card.sent)
     }
 
-    /// A packet leaves a card; to ff..ff, for all others.
+    /// Carries a packet from one card to another, or to all others if `to` is the broadcast address.
     pub fn carry(&mut self, now: Duration, from: Mac, to: Mac, packet: &[u8]) {
         self.cards.get_mut(&from).into_iter().for_each(|card| card.sent += packet.len() + FRAME);
         if to != EVERYBODY {
@@ -143,7 +144,7 @@ pub struct Plug {
     address: Mac,
     clock: Arc<dyn Clock>,
     sleep: Option<(Duration, Timer)>,
-    /// Wakes whoever waits for the next packet.
+    /// Wakes the task that waits for the next packet.
     arrival: Waker,
 }
 
@@ -212,18 +213,18 @@ impl Link for Plug {
     }
 }
 
-/// A wire of packets up to `mtu` bytes.
+/// Creates a wire for packets up to `mtu` bytes.
 pub fn wire(world: &World, faults: Faults, mtu: usize) -> Wire {
     Ether::wire(world.rng(), faults, mtu)
 }
 
-/// The address of card `n`.
+/// Returns the address of card `n`.
 pub fn mac(n: u8) -> Mac {
     Mac([2, 0, 0, 0, 0, n])
 }
 
 impl Plug {
-    /// Puts card `n` on the wire.
+    /// Connects card `n` to the wire.
     pub fn new(env: &SimEnv, wire: &Wire, n: u8) -> Self {
         held(wire).cards.insert(mac(n), Card::default());
         let arrival = Arc::new(Arrival(wire.clone(), mac(n))).into();

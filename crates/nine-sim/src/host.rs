@@ -1,7 +1,7 @@
-//! A host that fails: wraps the real calls of the disk server and makes some of them fail.
+//! A host with faults: it wraps the real calls of the disk server and makes some of them fail.
 //!
-//! A fault happens instead of the call, so that nothing of it has happened; only a disk that is full takes part of a
-//! write first, as disks do.
+//! A fault replaces the call, so a failed call has no effect. The exception is a full disk: it accepts a part of a
+//! write first, as real disks do.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,36 +12,36 @@ use rustix::fs::{Mode, OFlags, RenameFlags, Timestamps};
 
 use crate::rng::Rng;
 
-/// The host behind a disk server. Clones are the same host.
+/// The host behind a disk server. Clones share it.
 #[derive(Clone)]
 pub struct Faulty {
     plan: Arc<Mutex<Plan>>,
 }
 
-/// What goes wrong.
+/// Injected faults.
 pub struct Plan {
-    /// Decides by chance.
+    /// Decides which calls fail.
     pub rng: Rng,
-    /// One call in so many fails with one of `errnos`; 0: none.
+    /// One in so many calls fails with one of `errnos`; 0: none.
     pub one_in: usize,
-    /// What such a call fails with.
+    /// The possible errors of such a call.
     pub errnos: &'static [Errno],
-    /// Bytes that can still be written before the disk is full.
+    /// Number of bytes that can be written before the disk is full.
     pub room: u64,
-    /// Nothing can be changed.
+    /// Changes fail with `EROFS`.
     pub read_only: bool,
-    /// Calls that were made to fail.
+    /// Number of failed calls.
     pub failed: u64,
 }
 
 impl Faulty {
-    /// A host that works, until its plan is changed.
+    /// Creates a host without faults. Change them with [`Faulty::plan`].
     pub fn new(rng: Rng) -> Self {
         let plan = Plan { rng, one_in: 0, errnos: &[Errno::IO], room: u64::MAX, read_only: false, failed: 0 };
         Self { plan: Arc::new(Mutex::new(plan)) }
     }
 
-    /// What goes wrong from now on.
+    /// Locks the plan, to read or change it.
     pub fn plan(&self) -> MutexGuard<'_, Plan> {
         self.plan.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,8 +1,8 @@
-//! A world from one seed: an executor that picks the next ready task by chance, a clock that jumps, links that delay,
-//! cut and break. For tests only.
+//! Simulated worlds, each from one seed: an executor that picks the next ready task at random, a clock that jumps,
+//! links that delay, limit and break. For tests only.
 //!
-//! Nothing here but [`delay`] looks at the real clock or the real network: the same seed is the same world, always. A
-//! world in which nothing can happen any more stops with its seed.
+//! Only [`delay`] uses the real clock and network, and [`s3`] a loopback socket. Elsewhere the same seed always gives
+//! the same world. A world that cannot continue panics and prints its seed.
 #![deny(unsafe_code)]
 
 mod datagrams;

@@ -1,7 +1,7 @@
-//! A two-way link between two ends of a simulated world: it delays, limits, cuts bytes into pieces, and breaks.
+//! A two-way link between two ends of a simulated world: it delays, limits, splits bytes into pieces, and breaks.
 //!
-//! Bytes arrive in order and whole (it stands for TCP), in pieces whose sizes are chance. Always holds: at most
-//! [`Shape::window`] bytes are on their way in each direction; a writer beyond that waits.
+//! The link stands for TCP: bytes arrive in order and none is lost, in pieces of random size. Always holds: at most
+//! [`Shape::window`] bytes are in flight in each direction; a writer beyond that waits.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -14,20 +14,21 @@ use nine_net::{Peer, Proof, Transport};
 use crate::rng::Rng;
 use crate::world::{Clock, World};
 
-/// What a link is like.
+/// Properties of a link.
 #[derive(Clone, Debug)]
 pub struct Shape {
-    /// One way.
+    /// One-way delay.
     pub delay: Duration,
-    /// Bytes on their way in one direction.
+    /// Maximum number of bytes in flight in one direction.
     pub window: usize,
-    /// A read gets at most this many bytes, and often fewer.
+    /// Maximum number of bytes that one read returns. The actual number is random.
     pub piece: usize,
-    /// The link breaks when this many bytes have been sent, both ways together.
+    /// The link breaks when more than this many bytes have been sent, both directions together.
     pub breaks_after: Option<u64>,
-    /// When this many bytes have been sent, both ways together, nothing arrives any more, and neither end notices.
+    /// The link stalls when more than this many bytes have been sent, both directions together. Then nothing arrives,
+    /// and neither end is notified.
     pub stalls_after: Option<u64>,
-    /// What each end knows of the other.
+    /// Identity proof of the peer, the same for both ends.
     pub proof: Proof,
 }
 
@@ -58,7 +59,7 @@ struct Shared {
     sent: u64,
     broken: bool,
     stalled: bool,
-    /// Towards side 0 and side 1.
+    /// Directions towards side 0 and side 1.
     ways: [Way; 2],
 }
 
@@ -67,13 +68,13 @@ struct Way {
     pieces: VecDeque<(Duration, Vec<u8>)>,
     bytes: usize,
     closed: bool,
-    /// When the latest timer fires.
+    /// Deadline of the latest timer.
     timer: Option<Duration>,
     reader: Option<Waker>,
     writer: Option<Waker>,
 }
 
-/// A piece arrives.
+/// Waker for the arrival of a piece.
 struct Arrival {
     shared: Weak<Mutex<Shared>>,
     side: usize,
@@ -87,24 +88,24 @@ impl Wake for Arrival {
     }
 }
 
-/// Two ends of a new link.
+/// Creates a link, and returns its two ends.
 pub fn link(world: &World, shape: Shape) -> (End, End) {
     connect(world.env().time(), world.rng(), shape)
 }
 
-/// Makes links where the world itself cannot be: for whoever dials from any thread.
+/// Creates links without access to the world, from any thread.
 pub struct Links {
     clock: Arc<Clock>,
     rng: Mutex<Rng>,
 }
 
 impl Links {
-    /// Links of this world.
+    /// Creates links of this world.
     pub fn new(world: &World) -> Self {
         Self { clock: world.env().time(), rng: Mutex::new(world.rng()) }
     }
 
-    /// Two ends of a new link.
+    /// Creates a link, and returns its two ends.
     pub fn link(&self, shape: Shape) -> (End, End) {
         let rng = self.rng.lock().expect("no panic while it is held").fork();
         connect(self.clock.clone(), rng, shape)
@@ -157,7 +158,7 @@ impl Transport for End {
             }
             Some((time, _)) => {
                 way.reader = Some(cx.waker().clone());
-                // One timer for each piece, however often we are asked: each brings us here again.
+                // Start at most one timer per piece, however often this is polled. Each timer wakes the reader.
                 if way.timer.replace(*time) != Some(*time) {
                     let arrival = Arrival { shared: Arc::downgrade(&self.shared), side: self.side };
                     self.clock.wake_at(*time, &Waker::from(Arc::new(arrival)));

@@ -1,36 +1,36 @@
-//! A store that speaks as much of S3 as we ask for, in memory; and does to requests what a test says.
+//! An S3 server in memory, with the subset of S3 that Ninefold uses and with injected faults.
 //!
-//! In: HTTP/1.1 on loopback, a thread for each connection. Out: answers, or what a bad network makes of them. It looks
-//! at no signature: servers of others do (`cargo xtask stores`).
+//! In: HTTP/1.1 on loopback, one thread per connection. Out: answers, or the effects of a bad network. Signatures are
+//! not checked; third-party servers do that (`cargo xtask stores`).
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// What is done to a request.
+/// Outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It is done, and answered.
+    /// It is executed and answered.
     Good,
-    /// 503, and nothing is done.
+    /// It is not executed, and the answer is 503.
     Busy,
-    /// 500, and it is done all the same.
+    /// It is executed, but the answer is 500.
     Broken,
-    /// It is done, and the connection ends without an answer.
+    /// It is executed, and the connection is closed without an answer.
     Unheard,
-    /// The answer ends in its middle.
+    /// It is executed, and the connection is closed in the middle of the answer's body.
     Short,
-    /// 403.
+    /// It is not executed, and the answer is 403.
     Denied,
 }
 
 type Decides = Box<dyn FnMut(&str, &str) -> Fate + Send>;
 
-/// See the module.
+/// A server. Clones share it.
 #[derive(Clone)]
 pub struct Server {
-    /// On 127.0.0.1.
+    /// TCP port on 127.0.0.1.
     pub port: u16,
     state: Arc<Mutex<State>>,
 }
@@ -59,10 +59,10 @@ struct Reply {
 }
 
 impl Server {
-    /// With the bucket `attic`, on a free port.
+    /// Starts a server with the bucket `attic`, on a free port.
     ///
     /// # Panics
-    /// If there is no port.
+    /// Panics if no port is free.
     pub fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let server = Self { port: listener.local_addr().expect("its address").port(), state: Arc::default() };
@@ -70,7 +70,7 @@ impl Server {
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 let state = state.clone();
-                // A connection that ends in its middle is no fault of the server's.
+                // A connection that the client breaks off is not a fault of the server.
                 std::thread::spawn(move || drop(serve(stream, &state)));
             }
         });
@@ -81,37 +81,37 @@ impl Server {
         self.state.lock().unwrap()
     }
 
-    /// From now on this decides, by method and name.
+    /// Sets a function that decides the outcome of each request, from its method and object name.
     pub fn decided_by(&self, fate: impl FnMut(&str, &str) -> Fate + Send + 'static) {
         self.state().fate = Some(Box::new(fate));
     }
 
-    /// All goes well again.
+    /// Removes that function: all requests succeed.
     pub fn heal(&self) {
         self.state().fate = None;
     }
 
-    /// Of all objects.
+    /// Returns the names of all objects.
     pub fn names(&self) -> Vec<String> {
         self.state().objects.keys().cloned().collect()
     }
 
-    /// Somebody else puts an object that is empty.
+    /// Creates an empty object, as another client would.
     pub fn put(&self, name: &str) {
         self.state().objects.insert(name.into(), (Vec::new(), 0));
     }
 
-    /// An object is gone.
+    /// Removes an object.
     pub fn remove(&self, name: &str) {
         self.state().objects.remove(name);
     }
 
-    /// Requests that have come.
+    /// Returns the number of received requests.
     pub fn requests(&self) -> u64 {
         self.state().requests
     }
 
-    /// What the last request has said in its head; the name in small letters.
+    /// Returns a header field of the last request. `name` is in lower case.
     pub fn head(&self, name: &str) -> Option<String> {
         self.state().head.get(name).cloned()
     }
@@ -177,7 +177,7 @@ fn read(from: &mut impl BufRead) -> std::io::Result<Option<Request>> {
     Ok(Some(Request { method, path: plain(path), query, head, body }))
 }
 
-/// Without `%`.
+/// Decodes percent-encoding.
 fn plain(text: &str) -> String {
     let mut parts = text.split('%');
     let mut plain = parts.next().unwrap_or_default().as_bytes().to_vec();
@@ -231,7 +231,7 @@ fn answer(state: &mut State, request: &Request, name: &str) -> Reply {
     }
 }
 
-/// A page of seven names at most.
+/// Answers a list request, with at most seven names per page.
 fn list(state: &State, query: &BTreeMap<String, String>) -> Reply {
     let of = |name: &str| query.get(name).map_or("", String::as_str);
     let after = of("start-after").max(of("continuation-token"));

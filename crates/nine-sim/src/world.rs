@@ -1,8 +1,8 @@
 //! The executor and the clock of a simulated world.
 //!
-//! Tasks are polled one at a time; which of the ready ones is next is chance. When none is ready, time jumps to the
-//! next timer. Always holds: a world that can do nothing more while its main future is unfinished panics with its seed
-//! (a lost wake-up shows here), and so does one that makes no end of steps.
+//! Tasks are polled one at a time, and the next one is picked at random among the ready ones. When none is ready, time
+//! jumps to the next timer. Always holds: a world panics and prints its seed if nothing can happen while its main
+//! future is pending (a lost wake-up has this effect), or after [`STEPS_MAX`] steps.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -18,14 +18,15 @@ use nine_net::{Env, Task, Timer};
 
 use crate::rng::Rng;
 
-/// Steps after which a world counts as caught in a loop.
+/// Number of steps after which a world is considered to be in an endless loop.
 const STEPS_MAX: u64 = 20_000_000;
 
-/// Worlds that a test tries whose worlds are small: the others try fewer, as theirs take longer.
+/// Number of worlds that a test with small worlds runs. Tests with larger worlds run fewer.
 const SMALL: u64 = 40;
 
-/// The seeds a test tries: `NINE_SEED` alone if it is set, else `count` of them from `NINE_FIRST_SEED` (0 if unset).
-/// `NINE_SEEDS` is the number that a test of small worlds tries; the others try fewer, in proportion to their `count`.
+/// Returns the seeds for a test: only `NINE_SEED` if it is set, else `count` seeds starting at `NINE_FIRST_SEED`
+/// (default 0). `NINE_SEEDS` overrides the number for tests of small worlds; other tests scale it in proportion to
+/// `count`.
 pub fn seeds(count: u64) -> impl Iterator<Item = u64> {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     match number("NINE_SEED") {
@@ -38,8 +39,8 @@ pub fn seeds(count: u64) -> impl Iterator<Item = u64> {
     }
 }
 
-/// Whether a test that calls [`seeds`] with `count` tries the worlds that it was made with. Only then must each event
-/// that comes by chance have come.
+/// Whether a test that calls [`seeds`] with `count` runs its default seeds. Only then must every random event of the
+/// test have occurred.
 pub fn tries_all(count: u64) -> bool {
     seeds(count).take(count as usize).eq(0..count)
 }
@@ -50,7 +51,7 @@ pub struct World {
     env: SimEnv,
 }
 
-/// The [`Env`] of a world. Clones are the same world.
+/// The [`Env`] of a world. Clones share the world.
 #[derive(Clone)]
 pub struct SimEnv {
     clock: Arc<Clock>,
@@ -58,7 +59,7 @@ pub struct SimEnv {
     rng: Rc<RefCell<Rng>>,
 }
 
-/// The time, and who waits for it. Shared with the links, which are `Send`.
+/// The time and its timers. Shared with the links, which are `Send`.
 pub(crate) struct Clock {
     now: AtomicU64,
     timers: Mutex<Timers>,
@@ -95,7 +96,7 @@ impl Wake for Wakes {
 }
 
 impl World {
-    /// The world of a seed, at time 0.
+    /// Creates the world of a seed, at time 0.
     pub fn new(seed: u64) -> Self {
         let clock = Clock { now: AtomicU64::new(0), timers: Mutex::default() };
         let env = SimEnv {
@@ -106,23 +107,23 @@ impl World {
         Self { seed, env }
     }
 
-    /// Its time, tasks and entropy.
+    /// Returns the world's environment: time, tasks and entropy.
     pub fn env(&self) -> SimEnv {
         self.env.clone()
     }
 
-    /// A stream of chance for a part of the test.
+    /// Returns a random stream for a part of the test.
     pub fn rng(&self) -> Rng {
         self.env.rng.borrow_mut().fork()
     }
 
-    /// Runs the world until `main` is done. A panic inside is preceded by the command that replays the seed.
+    /// Runs the world until `main` completes. On a panic, prints the command that replays the seed.
     pub fn run<R: 'static>(&self, main: impl Future<Output = R> + 'static) -> R {
         struct Says(u64);
         impl Drop for Says {
             fn drop(&mut self) {
                 if std::thread::panicking() {
-                    // libtest names the thread of a test after it.
+                    // libtest names a test's thread after the test.
                     let test = std::thread::current().name().unwrap_or("main").to_string();
                     let again = "cargo test -p nine-sim --test it -- --exact";
                     eprintln!("replay this world with: NINE_SEED={} {again} {test}", self.0);
@@ -147,12 +148,12 @@ impl World {
         panic!("the world does not come to an end");
     }
 
-    /// Runs until nothing is ready and nobody waits for the time: what is left behind is settled.
+    /// Runs until no task is ready and no timer is left, so that all remaining work is done.
     pub fn settle(&self) {
         while self.step() {}
     }
 
-    /// Tasks that have not ended.
+    /// Returns the number of unfinished tasks.
     pub fn tasks(&self) -> usize {
         self.env.tasks.borrow().all.len()
     }
@@ -176,7 +177,7 @@ impl World {
 }
 
 impl Drop for World {
-    /// Tasks hold the world's own handles: let them go.
+    /// Tasks hold handles of the world. Dropping them breaks the cycle.
     fn drop(&mut self) {
         let all = std::mem::take(&mut self.env.tasks.borrow_mut().all);
         drop(all);
@@ -189,7 +190,7 @@ impl SimEnv {
     }
 }
 
-/// What of a world every thread may ask.
+/// The part of a world that any thread may use.
 struct Shared {
     clock: Arc<Clock>,
     rng: Mutex<Rng>,
@@ -246,12 +247,12 @@ impl Env for SimEnv {
     }
 }
 
-/// Completes at its deadline. It wakes the task that polled it last, once, and no task after it was dropped: a task
-/// that sleeps and is often polled would have as many wake-ups, each of which is a poll again.
+/// A future that completes at its deadline. It wakes only the task that polled it last, once, and none after it was
+/// dropped. Otherwise a sleeping task that is polled often would get one wake-up, and so one more poll, for each poll.
 struct SimTimer {
     clock: Arc<Clock>,
     deadline: Duration,
-    /// Among the timers, while it waits.
+    /// Number of the registered timer, if any.
     number: Option<u64>,
 }
 
@@ -295,7 +296,8 @@ impl Clock {
         Box::pin(SimTimer { clock: self, deadline, number: None })
     }
 
-    /// Wakes at `time`; once, also if nobody waits any more by then. The number is for [`Clock::cancel`].
+    /// Registers a timer that wakes `waker` at `time`, once, even if no task waits then. Returns a number for
+    /// [`Clock::cancel`].
     pub(crate) fn wake_at(&self, time: Duration, waker: &Waker) -> u64 {
         let mut timers = self.timers.lock().expect("no panic while it is held");
         let number = timers.next;
@@ -304,14 +306,14 @@ impl Clock {
         number
     }
 
-    /// Nobody is woken by this timer any more.
+    /// Removes a timer.
     fn cancel(&self, time: Duration, number: u64) {
         let waker = self.timers.lock().expect("no panic while it is held").waiting.remove(&(time, number));
-        // A waker may hold what has timers of its own.
+        // Drop it without the lock: a waker may own other timers.
         drop(waker);
     }
 
-    /// Jumps to the next timer; `false`: there is none.
+    /// Jumps to the next timer. Returns `false` if there is none.
     fn advance(&self) -> bool {
         let first = self.timers.lock().expect("no panic while it is held").waiting.pop_first();
         let Some(((time, _), waker)) = first else { return false };
@@ -362,7 +364,7 @@ mod tests {
         world.run(async move {
             let mut sleep = env.sleep_until(Duration::from_secs(1));
             for n in 0..100 {
-                // Each poll of a task comes with a waker of its own.
+                // Each poll of a task has a new waker.
                 let polled = std::future::poll_fn(|cx| Poll::Ready(sleep.as_mut().poll(cx).is_ready())).await;
                 assert!(!polled && timers() == 1, "{n}: {}", timers());
                 env.sleep_until(env.now() + Duration::from_millis(1)).await;

@@ -1,15 +1,15 @@
-//! The delay box: two networks of this machine that are joined by a link of any delay, rate, loss and order.
+//! The delay box: two network name spaces of this machine, joined by a link of any delay, rate, loss and order.
 //!
-//! In: a [`Shape`], which may change while the link is used. Out: two network name spaces, each with one TUN device, in
-//! which programs and sockets live as on two machines far from each other. A thread carries packets from one device to
-//! the other: it is the link. Nothing of the machine's own network is touched.
+//! In: a [`Shape`], which may change during use. Out: two network name spaces with one TUN device each. Programs and
+//! sockets in them behave as on two distant machines. A thread is the link: it carries packets between the devices. The
+//! machine's own network is not changed.
 //!
-//! This is the one part of the crate that lives in real time and on the real kernel. It needs CAP_SYS_ADMIN,
-//! CAP_NET_ADMIN and /dev/net/tun; where these are not to be had there is [`Relay`].
+//! Of this crate, only this module uses real time and the real network stack. It needs CAP_SYS_ADMIN, CAP_NET_ADMIN and
+//! /dev/net/tun. Without these, use [`Relay`].
 //!
-//! Always holds: nothing arrives earlier or faster than the shape says, though it may be later, as any thread of a busy
-//! machine; only IPv4 passes; when the box is dropped, or its process killed, devices and name spaces vanish with the
-//! last program that runs in them.
+//! Always holds: no packet arrives earlier or faster than the shape allows, but on a busy machine it may be late; only
+//! IPv4 passes; when the box is dropped or its process is killed, its devices and name spaces disappear with the last
+//! program that runs in them.
 
 mod relay;
 mod sys;
@@ -35,19 +35,20 @@ use way::{Line, Pipe};
 pub use relay::Relay;
 pub use way::{Counts, Way};
 
-/// What a link is like.
+/// Properties of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Shape {
     /// From [`Side::Here`] to [`Side::There`].
     pub there: Way,
-    /// The other direction.
+    /// From [`Side::There`] to [`Side::Here`].
     pub back: Way,
-    /// Of what is lost and late by chance: the same for the same packets.
+    /// Seed of random losses and delays. The same packets have the same fate.
     pub seed: u64,
 }
 
 impl Shape {
-    /// A link of this round trip, half of it each way, and this rate each way, bits per second.
+    /// Returns a link with this round-trip time, half of it in each direction, and this rate in each direction, in bits
+    /// per second.
     pub fn symmetric(rtt: Duration, rate: impl Into<Option<u64>>) -> Self {
         let way = Way { delay: rtt / 2, rate: rate.into(), ..Way::default() };
         Self { there: way, back: way, seed: 0 }
@@ -57,9 +58,9 @@ impl Shape {
 /// An end of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// Where one is: the client's.
+    /// The local side, usually the client's.
     Here,
-    /// The server's.
+    /// The distant side, usually the server's.
     There,
 }
 
@@ -70,16 +71,16 @@ pub struct DelayBox {
     pump: Option<JoinHandle<()>>,
 }
 
-/// What the box and its thread share.
+/// State shared by the box and its thread.
 struct Link {
     begun: Instant,
     state: Mutex<State>,
-    /// Ends the thread's wait.
+    /// Eventfd that ends the thread's wait.
     wake: OwnedFd,
 }
 
 struct State {
-    /// By the side that they come from.
+    /// By sending side.
     pipes: [Pipe; 2],
     ended: bool,
 }
@@ -87,18 +88,18 @@ struct State {
 /// By side.
 const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 9, 0, 1), Ipv4Addr::new(10, 9, 0, 2)];
 const DEVICE: &str = "far";
-/// The longest IP packet, bytes: Ethernet's.
+/// Maximum length of an IP packet in bytes, as on Ethernet.
 const MTU: i32 = 1500;
-/// Packets that wait in a device for our thread; more than one sender hands over at once.
+/// Queue of a device, in packets: more than a sender hands over at once.
 const DEVICE_QUEUE: i32 = 10_000;
-/// Packets that are taken from one device before the other has its turn.
+/// Maximum number of packets read from one device before the other is served.
 const BATCH: usize = 64;
 
 impl DelayBox {
-    /// Makes both networks and joins them.
+    /// Creates both networks and joins them.
     ///
     /// # Errors
-    /// PermissionDenied and Unsupported, with a sentence, where this process or this kernel may not make them.
+    /// PermissionDenied or Unsupported, with an explanation, if the process or the kernel cannot create them.
     pub fn new(shape: Shape) -> io::Result<Self> {
         let [here, there] = ADDRESSES.map(|address| {
             let made = thread::spawn(move || Net::new(address)).join();
@@ -114,12 +115,13 @@ impl DelayBox {
         Ok(Self { nets: [here.name_space, there.name_space], link, pump: Some(pump) })
     }
 
-    /// The address of a side, as the other one sees it.
+    /// Returns the address of a side.
     pub fn address(&self, side: Side) -> Ipv4Addr {
         ADDRESSES[side as usize]
     }
 
-    /// Runs `f` on a thread that lives on this side, and waits for it. Sockets that it makes stay there.
+    /// Runs `f` on a new thread in this side's network name space, and waits for it. Sockets that `f` creates belong to
+    /// this side.
     pub fn run<T: Send>(&self, side: Side, f: impl FnOnce() -> T + Send) -> io::Result<T> {
         let net = &self.nets[side as usize];
         let inside = || {
@@ -130,13 +132,13 @@ impl DelayBox {
         ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 
-    /// Has a program start on this side.
+    /// Configures `command` to start in this side's network name space.
     pub fn command(&self, side: Side, command: &mut Command) -> io::Result<()> {
         sys::start_in(command, self.nets[side as usize].try_clone()?);
         Ok(())
     }
 
-    /// Gives the link another shape, for what is sent from now on. Chance begins anew from the seed.
+    /// Changes the shape of the link for packets sent from now on. The random stream restarts from the seed.
     pub fn set(&self, shape: Shape) {
         let mut state = self.link.state();
         for (pipe, line) in state.pipes.iter_mut().zip(lines(shape)) {
@@ -144,7 +146,7 @@ impl DelayBox {
         }
     }
 
-    /// What has become of the packets that were sent from this side.
+    /// Returns the counters of packets sent from this side.
     pub fn counts(&self, from: Side) -> Counts {
         self.link.state().pipes[from as usize].line.counts
     }
@@ -156,13 +158,13 @@ impl Drop for DelayBox {
         let woken = rustix::io::write(&self.link.wake, &1u64.to_ne_bytes());
         assert!(woken.is_ok(), "a counter of one writer is never full: {woken:?}");
         if let Some(pump) = self.pump.take() {
-            // It panics for broken invariants alone, and has said so then.
+            // The thread panics only on broken invariants, and has printed the panic then.
             let _ = pump.join();
         }
     }
 }
 
-/// By the side that packets come from.
+/// By sending side.
 fn lines(shape: Shape) -> [Line; 2] {
     let mut rng = Rng::new(shape.seed);
     [shape.there, shape.back].map(|way| Line::new(way, rng.fork()))
@@ -173,9 +175,9 @@ impl Link {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes packets from each device and gives them to the other, until the box is dropped.
+    /// Carries packets between the devices until the box is dropped.
     fn carry(&self, tuns: &[OwnedFd; 2]) {
-        // Both make the link more punctual; without them it is what the machine allows.
+        // Both calls make the link more punctual. Without permission the link works with the machine's usual timing.
         let _ = set_current_timer_slack(NonZeroU64::new(1));
         let _ = sys::run_first();
         let mut packet = [0; MTU as usize];
@@ -199,7 +201,7 @@ impl Link {
 
     fn deliver(&self, pipe: &mut Pipe, to: &OwnedFd) {
         while let Some(packet) = pipe.take(self.begun.elapsed()) {
-            // A device never makes a writer wait; what it refuses was no packet for it, as on any link.
+            // A TUN device never blocks a writer. A refused packet was not valid, and is lost as on any link.
             let _ = rustix::io::write(to, &packet);
         }
     }
@@ -214,29 +216,29 @@ impl Link {
     }
 }
 
-/// Waits until one of them is as it is wanted, or for so long.
+/// Waits until one of `fds` is ready or the time `left` has passed.
 fn wait(fds: &mut [PollFd<'_>], left: Option<Duration>) {
     let left = left.map(|left| Timespec {
         tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: left.subsec_nanos().into(),
     });
-    // Whatever ends the wait, what there is to do is looked for anew.
+    // The caller checks everything again, whatever ended the wait.
     let _ = poll(fds, left.as_ref());
 }
 
-/// One side: its name space, and its device's other side.
+/// One side: its name space, and the file descriptor of its TUN device.
 struct Net {
     name_space: OwnedFd,
     tun: OwnedFd,
 }
 
 impl Net {
-    /// Makes a network for the calling thread, which leaves its own.
+    /// Moves the calling thread into a new network, and returns it.
     fn new(address: Ipv4Addr) -> io::Result<Self> {
         let refused = |what: &str, error: io::Error| {
             let kind = match error.raw_os_error() {
                 Some(libc::EPERM | libc::EACCES) => io::ErrorKind::PermissionDenied,
-                // No such device, no such call, or none of them allowed at all (user.max_net_namespaces).
+                // No device, no system call, or no name spaces allowed (user.max_net_namespaces).
                 Some(libc::ENOENT | libc::ENODEV | libc::ENOSYS | libc::EINVAL | libc::ENOSPC) => {
                     io::ErrorKind::Unsupported
                 }
@@ -259,8 +261,8 @@ impl Net {
         sys::set_queue(socket, DEVICE, DEVICE_QUEUE)?;
         sys::set_address(socket, DEVICE, address)?;
         sys::set_up(socket, DEVICE)?;
-        // Each connection begins as the first one does, and not with what was learnt of another shape. Where /proc
-        // cannot be written, later ones begin with what the kernel remembers.
+        // Each connection starts without metrics of earlier ones, which may be of another shape. If /proc is not
+        // writable, later connections start with the kernel's cached metrics.
         let _ = std::fs::write("/proc/sys/net/ipv4/tcp_no_metrics_save", "1");
         Ok(Self { name_space, tun })
     }

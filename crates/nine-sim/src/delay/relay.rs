@@ -1,12 +1,12 @@
-//! What stands for a delay box where name spaces are not to be had: a TCP port behind which a server answers later and
-//! slower.
+//! A TCP relay, which replaces a delay box where name spaces are not available: a port that leads to a server, with
+//! delay and a limited rate.
 //!
-//! In: the address of a server. Out: one that leads to it. Bytes are delayed, and all connections of a relay share its
-//! rate in each direction. What it cannot do, a [`DelayBox`](super::DelayBox) does: lose or reorder, count packets, and
-//! delay the opening of a connection, which here is answered at once.
+//! In: the address of a server. Out: an address that leads to it. Bytes are delayed, and all connections of a relay
+//! share its rate in each direction. A [`DelayBox`](super::DelayBox) can also lose and reorder packets, count them, and
+//! delay the opening of a connection, which a relay accepts at once.
 //!
-//! Always holds: no byte arrives earlier or faster than the shape says; a direction of a connection holds at most
-//! [`HELD`] bytes, and what follows waits in the sender's socket.
+//! Always holds: no byte arrives earlier or faster than the shape allows; one direction of a connection holds at most
+//! [`HELD`] bytes, give or take one piece, and further bytes wait in the sender's socket.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -21,14 +21,14 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use super::way::Line;
 use super::{Shape, lines, wait};
 
-/// Bytes of one direction of a connection that are on their way.
+/// Maximum number of bytes in flight in one direction of a connection.
 const HELD: usize = 64 << 20;
-/// Bytes that travel as one.
+/// Maximum number of bytes in one piece.
 const PIECE: usize = 16 << 10;
-/// Nothing is taken while what was taken needs longer than this to leave: so connections share the rate.
+/// A connection reads no more if the accepted bytes need longer than this to leave. So the connections share the rate.
 const AHEAD: Duration = Duration::from_millis(10);
 
-/// See the module. Its connections end with it.
+/// A relay. Dropping it closes its connections.
 pub struct Relay {
     address: SocketAddr,
     link: Arc<Link>,
@@ -39,12 +39,12 @@ struct Link {
     begun: Instant,
     /// To the server, and back.
     lines: Mutex<[Line; 2]>,
-    /// Can be read when all is over.
+    /// Eventfd that becomes readable at shutdown.
     over: OwnedFd,
 }
 
 impl Relay {
-    /// Listens at `at` and leads to `to`.
+    /// Listens at `at` and relays connections to `to`.
     pub fn new(at: SocketAddr, to: SocketAddr, shape: Shape) -> io::Result<Self> {
         let listener = TcpListener::bind(at)?;
         listener.set_nonblocking(true)?;
@@ -57,12 +57,12 @@ impl Relay {
         Ok(Self { address, link, acceptor: Some(acceptor) })
     }
 
-    /// Where it listens.
+    /// Returns the address at which it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Gives it another shape, for what comes from now on.
+    /// Changes the shape for bytes received from now on.
     pub fn set(&self, shape: Shape) {
         self.link.lines().iter_mut().zip(lines(shape)).for_each(|(line, other)| line.reshape(other));
     }
@@ -73,7 +73,7 @@ impl Drop for Relay {
         let woken = rustix::io::write(&self.link.over, &1u64.to_ne_bytes());
         assert!(woken.is_ok(), "a counter of one writer is never full: {woken:?}");
         if let Some(acceptor) = self.acceptor.take() {
-            // It panics for broken invariants alone, and has said so then.
+            // The thread panics only on broken invariants, and has printed the panic then.
             let _ = acceptor.join();
         }
     }
@@ -88,14 +88,14 @@ impl Link {
         thread::scope(|scope| {
             while self.wait(Some(PollFd::new(listener, PollFlags::IN)), None) {
                 let Ok((client, _)) = listener.accept() else { continue };
-                // A server that is not there is seen as a connection that ends at once.
+                // If the server is unreachable, the client sees its connection closed.
                 let Ok(server) = TcpStream::connect(to) else { continue };
                 let ends = Arc::new([client, server]);
                 for way in [0, 1] {
                     let ends = ends.clone();
                     scope.spawn(move || {
                         if self.carry(way, &ends[way], &ends[1 - way]).is_err() {
-                            // One that is broken already cannot be shut down.
+                            // Shutdown of a broken socket fails. Ignore that.
                             ends.iter().for_each(|end| drop(end.shutdown(Shutdown::Both)));
                         }
                     });
@@ -104,7 +104,7 @@ impl Link {
         });
     }
 
-    /// Carries bytes one way until their end has arrived; an error when a socket breaks or all is over.
+    /// Relays one direction until end of file has been delivered. Fails if a socket breaks, and at shutdown.
     fn carry(&self, way: usize, mut from: &TcpStream, mut to: &TcpStream) -> io::Result<()> {
         from.set_nonblocking(true)?;
         to.set_nodelay(true)?;
@@ -145,7 +145,7 @@ impl Link {
         }
     }
 
-    /// Waits for this, or for so long; false: all is over.
+    /// Waits until `fd` is ready or the time `left` has passed. Returns false at shutdown.
     fn wait(&self, fd: Option<PollFd<'_>>, left: Option<Duration>) -> bool {
         let mut fds: Vec<_> = std::iter::once(PollFd::new(&self.over, PollFlags::IN)).chain(fd).collect();
         wait(&mut fds, left);
@@ -153,10 +153,10 @@ impl Link {
     }
 }
 
-/// What is on its way in one direction of a connection.
+/// Bytes in flight in one direction of a connection.
 #[derive(Default)]
 struct Held {
-    /// With the times at which they arrive; one without bytes is the end.
+    /// Pieces with their arrival times. An empty piece is end of file.
     pieces: VecDeque<(Duration, Vec<u8>)>,
     bytes: usize,
     ended: bool,
@@ -173,7 +173,7 @@ impl Held {
         self.pieces.front().map(|(arrives, _)| *arrives)
     }
 
-    /// Writes what has arrived by now; true: that was all there will ever be.
+    /// Writes the pieces that have arrived. Returns true after end of file.
     fn deliver(&mut self, now: Duration, to: &mut impl Write) -> io::Result<bool> {
         while let Some((arrives, piece)) = self.pieces.front_mut() {
             if *arrives > now {
@@ -217,7 +217,7 @@ mod tests {
         assert_eq!((&room, held.bytes), (b"sixs", 2));
     }
 
-    /// A socket with room for so much.
+    /// A socket whose buffer has this much space.
     struct Taking<'a>(&'a mut [u8]);
 
     impl Write for Taking<'_> {

@@ -1,52 +1,52 @@
-//! One direction of a link, without a clock: when what is put in comes out, or that it never does.
+//! One direction of a link, without a clock: it decides when packets arrive, and which are dropped.
 //!
-//! In: packets, each with the time at which it is put in, which never goes back. Out: what has arrived by a time.
-//! Always holds: no bits leave faster than [`Way::rate`], and nothing arrives before its last bit has left and
-//! [`Way::delay`] has passed; what is put in either comes out or is counted as dropped.
+//! In: packets with their send times, in order. Out: the packets that have arrived by a given time. Always holds: bits
+//! leave at most at [`Way::rate`]; a packet arrives [`Way::delay`] or more after its last bit has left; each packet
+//! either arrives or is counted as dropped.
 
 use std::collections::{BinaryHeap, VecDeque};
 use std::time::Duration;
 
 use crate::rng::Rng;
 
-/// What one direction of a link is like.
+/// Properties of one direction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Way {
-    /// From when the last bit of a packet leaves to its arrival.
+    /// Time from the departure of a packet's last bit to its arrival.
     pub delay: Duration,
-    /// Bits per second that leave, IP headers included; `None`: they leave at once.
+    /// Rate in bits per second, IP headers included. `None`: no limit.
     pub rate: Option<u64>,
-    /// Packets that may wait to leave; one that finds as many is dropped.
+    /// Queue length in packets. A packet that finds the queue full is dropped.
     pub queue: usize,
-    /// The share of packets that are lost by chance.
+    /// Share of packets lost at random.
     pub loss: f64,
-    /// The share of packets that arrive later than they should, behind others.
+    /// Share of packets that are delayed further, so that others overtake them.
     pub reorder: f64,
-    /// By how much they are late.
+    /// Additional delay of those packets.
     pub late: Duration,
 }
 
-/// A way without delay or limit, whose queue is as long as that of Linux' interfaces.
+/// A direction without delay or limit, with the queue length of Linux interfaces.
 impl Default for Way {
     fn default() -> Self {
         Self { delay: Duration::ZERO, rate: None, queue: 1000, loss: 0.0, reorder: 0.0, late: Duration::ZERO }
     }
 }
 
-/// What has become of the packets of one direction.
+/// Packet counters of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Packets that were let onto the link.
+    /// Packets accepted by the link.
     pub packets: u64,
     /// Their bytes, IP headers included.
     pub bytes: u64,
-    /// Packets lost by chance.
+    /// Packets lost at random.
     pub lost: u64,
-    /// Packets that found the queue full.
+    /// Packets dropped because the queue was full.
     pub full: u64,
 }
 
-/// Packets that a link holds at most, whatever its shape: 10 Gbit/s for 150 ms. The next ones find it full.
+/// Maximum number of packets in flight, for any shape: 10 Gbit/s for 150 ms. Further packets are dropped.
 const ON_THE_WAY: usize = 1 << 17;
 
 /// Decides when packets arrive.
@@ -56,7 +56,7 @@ pub(super) struct Line {
     rng: Rng,
     /// When the link is free for the next packet.
     free: Duration,
-    /// When the packets in the queue will have left.
+    /// Departure times of the queued packets.
     leaving: VecDeque<Duration>,
 }
 
@@ -65,12 +65,12 @@ impl Line {
         Self { way, rng, counts: Counts::default(), free: Duration::ZERO, leaving: VecDeque::new() }
     }
 
-    /// Takes the shape and the chance of another; what waits keeps its times.
+    /// Takes the shape and random stream of `other`. Packets that are already accepted are not affected.
     pub(super) fn reshape(&mut self, other: Self) {
         (self.way, self.rng) = (other.way, other.rng);
     }
 
-    /// A packet comes: when it arrives; `None`: it does not.
+    /// Accepts a packet and returns its arrival time, or `None` if it is dropped.
     pub(super) fn admit(&mut self, now: Duration, bytes: usize) -> Option<Duration> {
         if self.happens(self.way.loss) {
             self.counts.lost += 1;
@@ -93,25 +93,25 @@ impl Line {
         Some(self.free.max(now) + self.way.delay + late)
     }
 
-    /// How long what comes now waits until the link is free for it.
+    /// Returns how long a packet that arrives now waits until the link is free.
     pub(super) fn wait(&self, now: Duration) -> Duration {
         self.free.saturating_sub(now)
     }
 
     fn happens(&mut self, share: f64) -> bool {
-        // As many steps as a float tells apart.
+        // The number of values that a float in 0..1 distinguishes.
         const STEPS: u64 = 1 << 53;
         share > 0.0 && (((self.rng.bits() % STEPS) as f64) < share * STEPS as f64)
     }
 }
 
-/// How long so many bytes take at a rate, rounded up.
+/// Returns the time that this many bytes take at a rate, rounded up.
 fn time_of(bytes: usize, rate: u64) -> Duration {
     let nanos = (bytes as u128 * 8 * 1_000_000_000).div_ceil(u128::from(rate.max(1)));
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
 
-/// A direction with what is on its way.
+/// One direction, with its packets in flight.
 pub(super) struct Pipe {
     pub(super) line: Line,
     on_the_way: BinaryHeap<Packet>,
@@ -120,7 +120,7 @@ pub(super) struct Pipe {
 
 struct Packet {
     arrives: Duration,
-    /// Those that arrive together keep their order.
+    /// Breaks ties, so that packets with the same arrival time stay in order.
     number: u64,
     bytes: Vec<u8>,
 }
@@ -140,19 +140,19 @@ impl Pipe {
         self.next += 1;
     }
 
-    /// The next packet that has arrived by now.
+    /// Returns the next packet that has arrived by now.
     pub(super) fn take(&mut self, now: Duration) -> Option<Vec<u8>> {
         let arrived = self.on_the_way.peek()?.arrives <= now;
         if arrived { self.on_the_way.pop().map(|packet| packet.bytes) } else { None }
     }
 
-    /// When there is something to take.
+    /// Returns the arrival time of the next packet.
     pub(super) fn next(&self) -> Option<Duration> {
         self.on_the_way.peek().map(|packet| packet.arrives)
     }
 }
 
-/// The greatest is the one that arrives first.
+/// The greatest packet is the one that arrives first.
 impl Ord for Packet {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         (other.arrives, other.number).cmp(&(self.arrives, self.number))
@@ -183,7 +183,7 @@ mod tests {
         Pipe::new(Line::new(way, Rng::new(1)))
     }
 
-    /// Everything that ever comes out, with its first byte and its time in microseconds.
+    /// Returns all packets in order of arrival: first byte, and time in microseconds.
     fn arrivals(pipe: &mut Pipe) -> Vec<(u8, u128)> {
         let next = |pipe: &mut Pipe| {
             let now = pipe.next()?;
@@ -211,10 +211,10 @@ mod tests {
         for n in 0..3 {
             pipe.put(Duration::ZERO, &[n; 1250]);
         }
-        // The link has been free for a while when this one comes.
+        // The link is idle when this packet comes.
         pipe.put(5 * MS, &[3; 1250]);
         assert_eq!(arrivals(&mut pipe), [(0, 1_100), (1, 1_200), (2, 1_300), (3, 6_100)]);
-        // One bit at 3 bit/s is a third of a second, and more than that in whole nanoseconds.
+        // One byte at 24 bit/s takes a third of a second, rounded up to nanoseconds.
         assert_eq!(time_of(1, 24), Duration::from_nanos(333_333_334));
         assert_eq!(time_of(usize::MAX, 0), Duration::from_nanos(u64::MAX));
     }
@@ -225,7 +225,7 @@ mod tests {
         for n in 0..4 {
             pipe.put(Duration::ZERO, &[n; 1250]);
         }
-        // The first has left: it is still on its way, but no longer in the queue.
+        // The first packet has left: it is in flight, but no longer in the queue.
         pipe.put(MS / 10, &[4; 1250]);
         pipe.put(MS / 10, &[5; 1250]);
         let counts = Counts { packets: 3, bytes: 3 * 1250, lost: 0, full: 3 };

@@ -1,6 +1,6 @@
-//! What is on a disk: sectors that were written, and since when.
+//! Contents of a disk: its written sectors, and when each was written.
 //!
-//! In: what writes change. Out: bytes. Always holds: what is newer is not written over by what is older, if asked so.
+//! In: changes. Out: bytes. Always holds: `put_newer` does not overwrite newer data with older.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -8,19 +8,19 @@ use std::ops::Range;
 use bytes::{Bytes, BytesMut};
 use nine_block::SECTOR;
 
-/// Sectors that were written, and what is in them. Only these take memory.
+/// The written sectors and their data. Only these use memory.
 #[derive(Clone, Debug, Default)]
 pub struct Image {
-    /// By first sector; none overlap.
+    /// By first sector. They do not overlap.
     pub(super) extents: BTreeMap<u64, Extent>,
-    /// Cannot be read.
+    /// Unreadable sectors.
     pub(super) bad: Vec<Range<u64>>,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Extent {
     data: Bytes,
-    /// When it came.
+    /// When it was written.
     tick: u64,
 }
 
@@ -39,7 +39,7 @@ pub(super) fn part(data: &Bytes, skip: u64, count: u64) -> Bytes {
 }
 
 impl Image {
-    /// What is in these sectors; zeros where nothing was written.
+    /// Returns the data of these sectors, with zeros for unwritten ones.
     pub fn read(&self, at: u64, count: u64) -> Bytes {
         let mut found = self.within(at, at + count);
         let mut next = found.next();
@@ -59,17 +59,17 @@ impl Image {
         data.freeze()
     }
 
-    /// Whether something was written there.
+    /// Whether the sector was written.
     pub fn is_written(&self, at: u64) -> bool {
         self.within(at, at + 1).next().is_some()
     }
 
-    /// Runs of sectors that were written, in order; two may touch.
+    /// Returns the runs of written sectors, in order. Two runs may be adjacent.
     pub fn written(&self) -> impl Iterator<Item = Range<u64>> {
         self.extents.iter().map(|(at, extent)| *at..at + extent.count())
     }
 
-    /// Sectors that were written.
+    /// Returns the number of written sectors.
     pub fn sectors(&self) -> u64 {
         self.extents.values().map(Extent::count).sum()
     }
@@ -80,12 +80,12 @@ impl Image {
         before.into_iter().chain(rest).map(|(first, extent)| (*first, extent)).filter(move |_| at < end)
     }
 
-    /// The first of these sectors that has nothing.
+    /// Returns the first unwritten one of these sectors.
     pub(super) fn unwritten(&self, at: u64, count: u64) -> Option<u64> {
         self.older(at, count, 0).first().map(|range| range.start)
     }
 
-    /// Which of these sectors have nothing that came after `tick`.
+    /// Returns the parts of these sectors that hold no data newer than `tick`.
     pub(super) fn older(&self, at: u64, count: u64, tick: u64) -> Vec<Range<u64>> {
         let mut older = Vec::new();
         let mut next = at;
@@ -98,7 +98,7 @@ impl Image {
         older
     }
 
-    /// Puts data there, or nothing, over what is older.
+    /// Applies a change, except where the data is newer.
     pub(super) fn put_newer(&mut self, change: &Change) {
         for range in self.older(change.at, change.count, change.tick) {
             self.put(&change.part(range));
@@ -141,18 +141,18 @@ impl Image {
         }
     }
 
-    /// The first of these sectors that cannot be read.
+    /// Returns the first unreadable one of these sectors.
     pub(super) fn bad(&self, at: u64, end: u64) -> Option<u64> {
         self.bad.iter().filter(|bad| bad.start < end && at < bad.end).map(|bad| bad.start.max(at)).min()
     }
 }
 
-/// What a write does.
+/// The effect of a write or discard.
 #[derive(Clone)]
 pub(super) struct Change {
     pub(super) at: u64,
     pub(super) count: u64,
-    /// None: they are as if never written.
+    /// `None`: the sectors become unwritten.
     pub(super) data: Option<Bytes>,
     pub(super) tick: u64,
 }

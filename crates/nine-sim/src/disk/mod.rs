@@ -1,12 +1,12 @@
-//! A disk of memory that loses power, and has other faults, by a seed.
+//! A simulated disk in memory, with power cuts and other faults, from a seed.
 //!
-//! In: operations ([`Device`]), steps, cuts. Out: what a disk with a volatile cache answers, in any order that
-//! [`Device`] allows, and what is left on it. Disks of one [`Power`] lose it together. Always holds, as long as no
-//! [`Fault`] is asked for:
-//! - a read has all writes that had ended when it was submitted;
-//! - what had ended when a flush was submitted that ended well is there after a cut, or what is newer;
+//! In: operations ([`Device`]), steps, power cuts. Out: the answers of a disk with a volatile cache, in any order that
+//! [`Device`] allows, and the data left on it. Disks of one [`Power`] lose power together. Always holds, as long as no
+//! [`Fault`] is injected:
+//! - a read sees all writes that had completed when it was submitted;
+//! - after a cut, each write is present that had completed when a successful flush was submitted, or a newer one;
 //! - a sector is written whole or not at all;
-//! - whoever had the disk before a cut, or before [`Disk::reopen`], does nothing to it any more.
+//! - handles from before a cut or a [`Disk::reopen`] cannot change the disk any more.
 
 mod image;
 mod state;
@@ -29,14 +29,14 @@ use state::{Entry, Inner, Setting, State, What};
 
 use crate::rng::Rng;
 
-/// Entries of the log that are kept.
+/// Maximum number of log entries.
 const LOG: usize = 256;
 
-/// What disks hang on. Clones are the same.
+/// A power supply with its disks. Clones share it.
 #[derive(Clone)]
 pub struct Power(Arc<Mutex<State>>);
 
-/// One who has a disk. Clones are the same one.
+/// A handle of a disk. Clones share its life: [`Disk::reopen`] or a cut ends it for all of them.
 #[derive(Clone)]
 pub struct Disk {
     power: Power,
@@ -44,29 +44,30 @@ pub struct Disk {
     life: u64,
 }
 
-/// What goes wrong.
+/// An injected fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Fault {
-    /// A sector that is read cannot be, until it is written again.
+    /// A sector that is read becomes unreadable until it is written again.
     Read,
-    /// A write fails, and any of its sectors may be written.
+    /// A write fails. Any of its sectors may be written.
     Write,
-    /// A flush fails, and what was not flushed may be lost, though later ones end well: as Linux does it.
+    /// A flush fails, and unflushed writes may be lost although later flushes succeed, as on Linux.
     Flush,
-    /// One bit of what a write stores is another; by chance, of any sector that is written. Nobody is told.
+    /// A bit is flipped in the data of the write or, with [`Disk::chance`], in any written sector. No error is
+    /// reported.
     Flip,
-    /// A write goes to another place. Nobody is told.
+    /// A write goes to other sectors. No error is reported.
     Misdirect,
-    /// A write is not done. Nobody is told.
+    /// A write is not executed. No error is reported.
     Lose,
-    /// A flush forgets one write. Nobody is told.
+    /// A flush omits one write. No error is reported.
     Forget,
-    /// An operation does not end until [`Disk::release`].
+    /// An operation does not complete until [`Disk::release`].
     Stick,
 }
 
 impl Fault {
-    /// All there are.
+    /// All faults.
     pub const ALL: [Self; 8] = [
         Self::Read,
         Self::Write,
@@ -79,53 +80,53 @@ impl Fault {
     ];
 }
 
-/// Which of the writes that are not durable a cut leaves. Those that wait count as the last.
+/// Which volatile writes survive a cut. Pending writes count as the last ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Fate {
-    /// Each is kept, dropped or torn, and those that overlap are in any order.
+    /// Each survives, is dropped or is torn, at random. Overlapping ones are applied in random order.
     Each,
-    /// All.
+    /// All survive.
     All,
-    /// None.
+    /// None survives.
     Nothing,
-    /// Those of one disk.
+    /// Those of one disk survive.
     OneDisk,
-    /// The last.
+    /// The last one survives.
     Last,
-    /// The first so many.
+    /// A random number of the first ones survives.
     Prefix,
-    /// All but one.
+    /// All but one survive.
     AllButOne,
 }
 
 impl Fate {
-    /// All there are.
+    /// All fates.
     pub const ALL: [Self; 7] =
         [Self::Each, Self::All, Self::Nothing, Self::OneDisk, Self::Last, Self::Prefix, Self::AllButOne];
 }
 
-/// What has happened to a disk.
+/// Counters of a disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Reads that ended, well or not.
+    /// Completed reads, successful or not.
     pub reads: u64,
-    /// Writes that ended, well or not.
+    /// Completed writes, successful or not.
     pub writes: u64,
-    /// Flushes that ended, well or not.
+    /// Completed flushes, successful or not.
     pub flushes: u64,
-    /// Sectors that were read.
+    /// Sectors of completed reads.
     pub sectors_read: u64,
-    /// Sectors that were to be written.
+    /// Sectors of completed writes.
     pub sectors_written: u64,
-    /// Faults.
+    /// Injected faults.
     pub faults: BTreeMap<Fault, u64>,
-    /// Cuts.
+    /// Cuts, by fate.
     pub cuts: BTreeMap<Fate, u64>,
-    /// Writes that a cut left whole.
+    /// Writes that survived a cut whole.
     pub kept: u64,
-    /// Writes of which it left nothing.
+    /// Writes that a cut dropped.
     pub dropped: u64,
-    /// Writes of which it left some.
+    /// Writes that a cut tore.
     pub torn: u64,
 }
 
@@ -145,18 +146,19 @@ impl AddAssign<&Self> for Counts {
 }
 
 impl Power {
-    /// Without disks.
+    /// Creates a power supply without disks.
     pub fn new(seed: u64) -> Self {
         let (rng, log) = (Rng::new(seed), VecDeque::with_capacity(LOG));
         Self(Arc::new(Mutex::new(State { rng, tick: 0, disks: Vec::new(), log, wakers: Vec::new() })))
     }
 
-    /// One more disk, on which nothing is written: it reads as zeros.
+    /// Adds an empty disk, which reads as zeros.
     pub fn disk(&self, sectors: u64) -> Disk {
         self.add(sectors, false)
     }
 
-    /// One more, each of whose sectors is written once ([`Kind::ReadOnly`]), and not read before ([`Kind::Unwritten`]).
+    /// Adds a write-once disk. Rewriting a sector fails with [`Kind::ReadOnly`], and reading an unwritten one with
+    /// [`Kind::Unwritten`].
     pub fn worm(&self, sectors: u64) -> Disk {
         self.add(sectors, true)
     }
@@ -178,24 +180,25 @@ impl Power {
         Disk { power: self.clone(), index: state.disks.len() - 1, life: 0 }
     }
 
-    /// All disks, for whoever has them now.
+    /// Returns handles of all disks, in their present lives.
     pub fn disks(&self) -> Vec<Disk> {
         let state = self.state();
         let disks = state.disks.iter().enumerate();
         disks.map(|(index, disk)| Disk { power: self.clone(), index, life: disk.life }).collect()
     }
 
-    /// Something of one operation of one disk happens, as chance will have it. False: none waits.
+    /// Advances a random operation of a random disk. Returns false if none is pending.
     pub fn step(&self) -> bool {
         self.step_of(|_| true)
     }
 
-    /// All that waits ends, and what follows from it.
+    /// Runs until no operation is pending, including those submitted by completions.
     pub fn settle(&self) {
         while self.step() {}
     }
 
-    /// Runs until it is done, by so many steps at most. None: they are over, or nothing can happen any more.
+    /// Polls `future`, with a step between polls, for at most `steps` steps. Returns `None` if it is not complete then,
+    /// or if no step is possible.
     pub fn run<T>(&self, steps: u64, future: impl Future<Output = T>) -> Option<T> {
         let mut future = pin!(future);
         let mut cx = Context::from_waker(Waker::noop());
@@ -208,7 +211,8 @@ impl Power {
         }
     }
 
-    /// Waits until an operation waits: who steps in a task of a [`World`](crate::World) waits here, and then a while.
+    /// Waits until an operation is pending. For a task of a [`World`](crate::World) that makes the steps: it waits
+    /// here, and then for a while.
     pub async fn busy(&self) {
         poll_fn(|cx| {
             let mut state = self.state();
@@ -221,19 +225,19 @@ impl Power {
         .await;
     }
 
-    /// Operations that wait, without those that are stuck.
+    /// Returns the number of pending operations, without stuck ones.
     pub fn waiting(&self) -> usize {
         self.state().disks.iter().map(|disk| disk.queue.len()).sum()
     }
 
-    /// The power goes, and comes again: nobody has a disk until [`Disk::reopen`].
+    /// Cuts the power, with a random fate, and restores it. All handles become invalid until [`Disk::reopen`].
     pub fn cut(&self) -> Fate {
         let fate = self.state().fate();
         self.cut_as(fate);
         fate
     }
 
-    /// The power goes, and this is left.
+    /// Cuts the power with this fate.
     pub fn cut_as(&self, fate: Fate) {
         let mut state = self.state();
         let images = state.left(fate);
@@ -259,7 +263,8 @@ impl Power {
         }
     }
 
-    /// What a cut would leave now, as disks of their own; here nothing happens. So every instant of one run is tried.
+    /// Returns copies of the disks as a cut would leave them now. The disks themselves are not changed, so a test can
+    /// try every instant of one run.
     pub fn after(&self, fate: Fate) -> Self {
         let mut state = self.state();
         let images = state.left(fate);
@@ -272,12 +277,12 @@ impl Power {
         Self(Arc::new(Mutex::new(State { rng, tick, disks, log, wakers: Vec::new() })))
     }
 
-    /// A fate as chance will have it, for [`Power::after`].
+    /// Returns a random fate, for [`Power::after`].
     pub fn fate(&self) -> Fate {
         self.state().fate()
     }
 
-    /// The last that happened, for messages: a line each.
+    /// Returns the latest events as text, one per line.
     pub fn log(&self) -> String {
         let mut text = String::new();
         for Entry { tick, disk, submitted, op, at, count, what } in &self.state().log {
@@ -319,53 +324,53 @@ impl Power {
 }
 
 impl Disk {
-    /// With a power of its own.
+    /// Creates a disk with its own power supply.
     pub fn new(seed: u64, sectors: u64) -> Self {
         Power::new(seed).disk(sectors)
     }
 
-    /// [`Power::worm`], with a power of its own.
+    /// Creates a write-once disk ([`Power::worm`]) with its own power supply.
     pub fn worm(seed: u64, sectors: u64) -> Self {
         Power::new(seed).worm(sectors)
     }
 
-    /// What it hangs on.
+    /// Returns its power supply.
     pub fn power(&self) -> &Power {
         &self.power
     }
 
-    /// Something of one operation of this disk happens. False: none waits.
+    /// Advances a random operation of this disk. Returns false if none is pending.
     pub fn step(&self) -> bool {
         self.power.step_of(|disk| disk == self.index)
     }
 
-    /// Operations end before [`Device::submit`] returns, from now on, or wait for steps.
+    /// Sets whether operations complete before [`Device::submit`] returns, or wait for steps.
     pub fn at_once(&self, yes: bool) {
         self.with(|disk| disk.setting.at_once = yes);
     }
 
-    /// One operation in so many has this fault; 0: none.
+    /// Injects this fault into one in `one_in` operations; 0: none.
     pub fn chance(&self, fault: Fault, one_in: usize) {
         self.with(|disk| disk.setting.chances[fault as usize] = one_in);
     }
 
-    /// Faults of [`Disk::chance`] come among these sectors only, as if they were a disk of their own: reads and writes
-    /// within them have them, and what a fault changes lies there. Flushes are of all sectors, and have none.
+    /// Restricts the faults of [`Disk::chance`] to these sectors: only reads and writes within them have faults, and a
+    /// fault changes only these sectors. Flushes, which concern all sectors, have no faults then.
     pub fn confine(&self, sectors: Range<u64>) {
         self.with(|disk| disk.setting.within = Some(sectors));
     }
 
-    /// The next so many operations that touch these sectors have this fault. A flush touches all.
+    /// Injects this fault into the next `times` operations that touch these sectors. A flush touches all.
     pub fn at(&self, fault: Fault, sectors: Range<u64>, times: u64) {
         self.with(|disk| disk.setting.places.push((fault, sectors, times)));
     }
 
-    /// No operation has a fault from now on. What is damaged stays so, and what is stuck.
+    /// Stops injecting faults. Damaged sectors and stuck operations remain.
     pub fn heal(&self) {
         self.with(|disk| (disk.setting.chances, disk.setting.places) = ([0; Fault::ALL.len()], Vec::new()));
     }
 
-    /// These sectors cannot be read until they are written again.
+    /// Makes these sectors unreadable until they are written again.
     pub fn spoil(&self, sectors: Range<u64>) {
         self.with(|disk| {
             disk.now.bad.push(sectors.clone());
@@ -373,12 +378,13 @@ impl Disk {
         });
     }
 
-    /// A bit of a sector is another.
+    /// Flips a bit of a sector.
     pub fn flip(&self, sector: u64, bit: usize) {
         self.power.state().flip(self.index, sector, bit);
     }
 
-    /// It has so many sectors, which is seen after [`Op::Look`](nine_block::Op::Look) or a cut.
+    /// Grows the disk. The new size is visible after [`Op::Look`](nine_block::Op::Look) or a cut. Panics if it would
+    /// shrink.
     pub fn grow(&self, sectors: u64) {
         self.with(|disk| {
             assert!(sectors >= disk.setting.sectors, "it does not shrink");
@@ -386,23 +392,23 @@ impl Disk {
         });
     }
 
-    /// It has storage for so many sectors from now on, as a sparse file on a disk that others fill: a write to more
-    /// than those ends with [`Kind::Full`], and some of it may be written. `None`: for all.
+    /// Limits the storage to so many sectors, like a sparse file on a disk that fills up. A write that needs more fails
+    /// with [`Kind::Full`], and a part of it may be written. `None`: no limit.
     pub fn storage(&self, sectors: Option<u64>) {
         self.with(|disk| disk.setting.storage = sectors);
     }
 
-    /// Sectors that take storage now.
+    /// Returns the number of sectors that use storage.
     pub fn stored(&self) -> u64 {
         self.with(|disk| disk.now.sectors())
     }
 
-    /// Writes that wait, without those that are stuck.
+    /// Returns the number of pending writes, without stuck ones.
     pub fn writing(&self) -> usize {
         self.with(|disk| disk.queue.iter().filter(|pending| pending.io.op == Op::Write).count())
     }
 
-    /// What is stuck waits for steps as others do; where operations end at once, it ends.
+    /// Makes stuck operations pending again. If operations complete at once, these complete now.
     pub fn release(&self) {
         let mut state = self.power.state();
         let mut ended = Vec::new();
@@ -422,18 +428,18 @@ impl Disk {
         ended.into_iter().for_each(|(io, result)| io.end(result));
     }
 
-    /// Operations that are stuck.
+    /// Returns the number of stuck operations.
     pub fn stuck(&self) -> usize {
         self.with(|disk| disk.stuck.len())
     }
 
-    /// Operations that wait, without those that are stuck.
+    /// Returns the number of pending operations, without stuck ones.
     pub fn waiting(&self) -> usize {
         self.with(|disk| disk.queue.len())
     }
 
-    /// For who comes next. Whoever has it now has it no more: after a cut he has lost it anyway; without one, as when a
-    /// program is killed, each of his operations happens or does not, and the cache stays.
+    /// Returns a new handle, and invalidates the older ones. After a cut they are invalid anyway. Without a cut, as
+    /// when a program is killed, each pending write happens or not, and the cache remains.
     #[must_use]
     pub fn reopen(&self) -> Self {
         let mut state = self.power.state();
@@ -448,26 +454,25 @@ impl Disk {
         Self { power: self.power.clone(), index: self.index, life }
     }
 
-    /// What a read of this sector would find, if it would find any.
+    /// Returns the data of a sector, even if it is unreadable.
     pub fn peek(&self, sector: u64) -> Bytes {
         self.with(|disk| disk.now.read(sector, 1))
     }
 
-    /// Something else lies there, and is durable; nobody is told. A worm counts it as written.
+    /// Replaces sectors durably, without reporting it. A write-once disk counts them as written.
     ///
     /// # Panics
-    /// If `bytes` are no whole sectors.
+    /// Panics if `bytes` is not a whole number of sectors.
     pub fn poke(&self, sector: u64, bytes: impl Into<Bytes>) {
         self.power.state().poke(self.index, sector, bytes.into());
     }
 
-    /// What a cut leaves for certain.
+    /// Returns the durable data, which survives any cut.
     pub fn snapshot(&self) -> Image {
         self.with(|disk| disk.durable.clone())
     }
 
-    /// It has this, and nothing else: as a disk that comes back with what it had long ago. Whoever had it has it no
-    /// more.
+    /// Replaces the whole contents, as if the disk came back with old data. Invalidates older handles.
     #[must_use]
     pub fn restore(&self, image: &Image) -> Self {
         let now = Self { life: self.with(|disk| disk.life), ..self.clone() }.reopen();
@@ -477,7 +482,7 @@ impl Disk {
         now
     }
 
-    /// What has happened to it.
+    /// Returns the counters.
     pub fn counts(&self) -> Counts {
         self.with(|disk| disk.counts.clone())
     }

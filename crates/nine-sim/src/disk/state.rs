@@ -1,6 +1,6 @@
-//! The disks of a power: what waits, what happens, what a cut leaves.
+//! The disks of a power supply: pending operations, their effects, and the result of a cut.
 //!
-//! In: operations, steps, chance. Out: results, images. Always holds: what one seed does, it does again.
+//! In: operations, steps, random numbers. Out: results, images. Always holds: the same seed gives the same results.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -15,22 +15,23 @@ use crate::rng::Rng;
 
 pub(super) struct State {
     pub(super) rng: Rng,
-    /// Counts all that happens.
+    /// Counts all events.
     pub(super) tick: u64,
     pub(super) disks: Vec<Inner>,
     pub(super) log: VecDeque<Entry>,
-    /// Who waits for something to do.
+    /// Tasks that wait for a pending operation.
     pub(super) wakers: Vec<Waker>,
 }
 
 pub(super) struct Inner {
     pub(super) setting: Setting,
     pub(super) life: u64,
-    /// What is read.
+    /// The contents that reads see.
     pub(super) now: Image,
-    /// What a cut leaves for certain.
+    /// The contents that survive any cut.
     pub(super) durable: Image,
-    /// What it may leave, by the tick at which it happened; and the one at which it ended well.
+    /// Volatile changes, by the tick at which they were made; with the tick at which their operation completed
+    /// successfully.
     pub(super) loose: BTreeMap<u64, (Change, Option<u64>)>,
     pub(super) queue: Vec<Pending>,
     pub(super) stuck: Vec<Pending>,
@@ -39,19 +40,19 @@ pub(super) struct Inner {
 
 #[derive(Clone)]
 pub(super) struct Setting {
-    /// How many there are, and how many are known to be.
+    /// Actual size, and size known to the client.
     pub(super) sectors: u64,
     pub(super) known: u64,
-    /// It is written once.
+    /// Write-once.
     pub(super) worm: bool,
     pub(super) at_once: bool,
-    /// By fault, one in so many; 0: none.
+    /// One in so many operations, by fault; 0: none.
     pub(super) chances: [usize; Fault::ALL.len()],
-    /// Sectors that may be written at the same time; `None`: all.
+    /// Maximum number of sectors with data; `None`: no limit.
     pub(super) storage: Option<u64>,
-    /// Faults by chance come among these sectors only; `None`: everywhere.
+    /// Random faults are confined to these sectors; `None`: everywhere.
     pub(super) within: Option<Range<u64>>,
-    /// Where, and how often.
+    /// Planned faults: kind, sectors, remaining number.
     pub(super) places: Vec<(Fault, Range<u64>, u64)>,
 }
 
@@ -64,18 +65,18 @@ impl Setting {
 pub(super) struct Pending {
     pub(super) io: Io,
     pub(super) submitted: u64,
-    /// Sectors of a write that have happened.
+    /// Number of sectors of a write that are already applied.
     pub(super) done: u64,
-    /// When they did.
+    /// Ticks at which they were applied.
     pub(super) ticks: Vec<u64>,
-    /// It has happened, and this will be told.
+    /// Result of an applied operation, to be delivered later.
     pub(super) result: Option<Result<Bytes>>,
 }
 
 pub(super) struct Entry {
     pub(super) tick: u64,
     pub(super) disk: usize,
-    /// When it was submitted, which names it.
+    /// Tick of its submission, which identifies the operation.
     pub(super) submitted: u64,
     pub(super) op: Op,
     pub(super) at: u64,
@@ -99,7 +100,7 @@ impl Inner {
         Self { setting, life: 0, now, durable, loose, queue, stuck, counts: Counts::default() }
     }
 
-    /// Another has it, and finds this.
+    /// Starts a new life with these contents. Older handles become invalid.
     pub(super) fn starts(&mut self, image: Image) {
         self.life += 1;
         self.setting.known = self.setting.sectors;
@@ -107,7 +108,7 @@ impl Inner {
         (self.now, self.durable) = (image.clone(), image);
     }
 
-    /// These of the loose writes are durable.
+    /// Makes these volatile changes durable.
     pub(super) fn settle(&mut self, ticks: &[u64]) {
         for tick in ticks {
             let (change, _) = self.loose.remove(tick).expect("it is loose");
@@ -141,7 +142,7 @@ impl State {
         at_once.then(|| self.advance(index, last, true)).flatten()
     }
 
-    /// Something of an operation happens; whether it has ended so.
+    /// Advances an operation. Returns it with its result if it completes.
     pub(super) fn advance(&mut self, index: usize, which: usize, whole: bool) -> Option<(Io, Result<Bytes>)> {
         let mut pending = self.disks[index].queue.swap_remove(which);
         let mut later = false;
@@ -151,7 +152,8 @@ impl State {
                 return None;
             }
             let result = self.happen(index, &mut pending);
-            // Who loses writes says so at once, or a flush that ends well in between would have promised them.
+            // A flush that loses writes reports that at once. Otherwise a successful flush in between would have
+            // promised them.
             let told = pending.io.op == Op::Flush && result.is_err();
             pending.result = Some(result);
             later = !whole && !told && self.rng.one_in(4);
@@ -179,7 +181,7 @@ impl State {
             _ => {}
         }
         if kind.is_none() {
-            // A failed flush may have lost it.
+            // The entry is gone if a failed flush has lost the change.
             for tick in ticks {
                 loose.entry(tick).and_modify(|(_, ended)| *ended = Some(now));
             }
@@ -187,11 +189,11 @@ impl State {
         Some((io, result))
     }
 
-    /// The first sectors of a write happen, and the others later.
+    /// Applies the first sectors of a write now, and leaves the rest for later. Returns whether it did.
     pub(super) fn first_half(&mut self, index: usize, pending: &mut Pending) -> bool {
         let Setting { worm, chances, ref places, .. } = self.disks[index].setting;
         let Pending { io, done, .. } = &pending;
-        // What is not done, or elsewhere, is so as a whole.
+        // A lost or misdirected write is so as a whole.
         if chances[Fault::Lose as usize] + chances[Fault::Misdirect as usize] + places.len() > 0 {
             return false;
         }
@@ -210,7 +212,7 @@ impl State {
         true
     }
 
-    /// The operation is done, as far as it is not.
+    /// Applies the rest of an operation, and returns its result.
     pub(super) fn happen(&mut self, index: usize, pending: &mut Pending) -> Result<Bytes> {
         pending
             .io
@@ -247,7 +249,7 @@ impl State {
                     };
                     let left = storage.saturating_sub(disk.now.sectors());
                     if holes(end) > left {
-                        // A worm writes all of it or nothing.
+                        // A write-once disk writes all or nothing.
                         let most = if disk.setting.worm { at } else { end };
                         let room = (at..most).take_while(|sector| holes(sector + 1) <= left).count() as u64;
                         self.change(index, at, room, Some(part(&data, 0, room)));
@@ -319,7 +321,7 @@ impl State {
         }
     }
 
-    /// Sectors change, and a cut may undo it.
+    /// Applies a volatile change, which a cut may undo. Returns its tick.
     pub(super) fn change(&mut self, index: usize, at: u64, count: u64, data: Option<Bytes>) -> u64 {
         let tick = self.next();
         let change = Change { at, count, data, tick };
@@ -329,7 +331,7 @@ impl State {
         tick
     }
 
-    /// What had ended before is durable; and of the rest what chance will have.
+    /// Makes all changes durable that completed before the flush was submitted, and a random part of the others.
     pub(super) fn flush(&mut self, index: usize, flush: &Pending) {
         let before = |ended: &Option<u64>| ended.is_some_and(|ended| ended < flush.submitted);
         let loose = &self.disks[index].loose;
@@ -348,7 +350,7 @@ impl State {
         }
     }
 
-    /// A flush has failed: what is loose may be gone at the next cut, or be gone from the cache, too.
+    /// A flush has failed: volatile changes may be lost at the next cut, or be gone from the cache, too.
     pub(super) fn lose(&mut self, index: usize) {
         let disk = &mut self.disks[index];
         let how = self.rng.below(3);
@@ -373,7 +375,7 @@ impl State {
         self.poke(index, sector, bytes);
     }
 
-    /// In some sector that is written, if one is.
+    /// Flips a bit in a random written sector, if there is one.
     pub(super) fn flip_any(&mut self, index: usize) {
         let Setting { sectors, within, .. } = &self.disks[index].setting;
         let range = within.clone().unwrap_or(0..*sectors);
@@ -387,7 +389,7 @@ impl State {
         }
     }
 
-    /// Where a write goes that shall not; on a worm nothing is there.
+    /// Returns other sectors for a misdirected write. On a write-once disk they must be unwritten.
     pub(super) fn elsewhere(&mut self, index: usize, at: u64, count: u64) -> Option<u64> {
         let Inner { now, setting, .. } = &self.disks[index];
         let (low, room) = match &setting.within {
@@ -409,10 +411,10 @@ impl State {
         (other != at && free).then_some(other)
     }
 
-    /// Some of so many sectors: runs of them, in order; all or none of them, also.
+    /// Returns a random subset of `count` sectors as runs, in order. It may be empty or complete.
     pub(super) fn some_of(&mut self, count: u64) -> Vec<Range<u64>> {
         let one = self.rng.below(count.max(1) as usize) as u64;
-        // Runs that are empty go.
+        // Empty runs are removed.
         let mut some: Vec<_> = match self.rng.below(5) {
             0 => [0..one, 0..0].into(),
             1 => [one..count, 0..0].into(),
@@ -424,7 +426,7 @@ impl State {
         some
     }
 
-    /// Whether this operation has this fault.
+    /// Whether this operation gets this fault.
     pub(super) fn fault(&mut self, index: usize, fault: Fault, io: &Io) -> bool {
         let Setting { chances, places, within, .. } = &mut self.disks[index].setting;
         let is_data = !matches!(io.op, Op::Flush | Op::Look);
@@ -449,13 +451,13 @@ impl State {
         happens
     }
 
-    /// One in two is [`Fate::Each`].
+    /// Returns a random fate. About one in two is [`Fate::Each`].
     pub(super) fn fate(&mut self) -> Fate {
         let fate = self.rng.below(2 * Fate::ALL.len());
         Fate::ALL.get(fate).copied().unwrap_or(Fate::Each)
     }
 
-    /// What is on the disks after a cut now.
+    /// Returns the contents of the disks after a cut at this moment.
     pub(super) fn left(&mut self, fate: Fate) -> Vec<Image> {
         let mut changes = Vec::new();
         for (index, disk) in self.disks.iter().enumerate() {
@@ -495,7 +497,8 @@ impl State {
         for (index, pieces, _) in kept {
             let Inner { durable, setting, .. } = &self.disks[index];
             for change in pieces {
-                // What was flushed is older than what may come over it, and a worm takes nothing twice.
+                // Flushed data is older than a surviving change, unless it is newer by tick. A write-once disk is never
+                // overwritten.
                 let free = match setting.worm {
                     true => images[index].older(change.at, change.count, 0),
                     false => durable.older(change.at, change.count, change.tick),
@@ -506,7 +509,8 @@ impl State {
         images
     }
 
-    /// The writes that are left, with the disk, in pieces, in the order in which they come; and whether they are torn.
+    /// Chooses the surviving writes. Returns each with its disk, its pieces in order of application, and whether it is
+    /// torn.
     pub(super) fn choose(
         &mut self,
         fate: Fate,
@@ -545,7 +549,7 @@ impl State {
         changes.into_iter().map(|(index, change)| (index, vec![change], false)).collect()
     }
 
-    /// Who has a disk has it no more; what he had under way happens or not.
+    /// Ends the present life of a disk. Each pending write is applied or not. Returns the pending operations.
     pub(super) fn kill(&mut self, index: usize) -> Vec<Io> {
         let disk = &mut self.disks[index];
         let over: Vec<Pending> = disk.queue.drain(..).chain(disk.stuck.drain(..)).collect();
@@ -558,7 +562,7 @@ impl State {
             pending.io
         });
         let over = each.collect();
-        // For the disk they are complete.
+        // For the disk itself they are complete.
         let now = self.next();
         self.disks[index].loose.values_mut().for_each(|(_, ended)| *ended = ended.or(Some(now)));
         over

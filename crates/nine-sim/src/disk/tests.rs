@@ -1,6 +1,6 @@
-//! The disk keeps what its heading promises, and each fault happens.
+//! Tests that the disk satisfies its file head, and that each fault occurs.
 //!
-//! In: seeds. Out: what is wrong; an oracle knows each write since the last cut.
+//! In: seeds. Out: violations. An oracle knows each write since the last cut.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::world::{World, seeds, tries_all};
 
 const SECTORS: u64 = 48;
 
-/// A sector that says which write it is of.
+/// Returns a sector that names its write.
 fn sector(number: u64, at: u64) -> Vec<u8> {
     [number.to_le_bytes(), at.to_le_bytes()].concat().repeat(SECTOR as usize / 16)
 }
@@ -21,19 +21,19 @@ fn data(number: u64, at: u64, count: u64) -> Bytes {
     (at..at + count).flat_map(|at| sector(number, at)).collect()
 }
 
-/// The number of the write that a sector is of; 0: of none.
+/// Returns the number of the write that a sector names; 0: none.
 fn number(bytes: &[u8], at: u64) -> std::result::Result<u64, String> {
     let number = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"));
     let right = if number == 0 { bytes.iter().all(|byte| *byte == 0) } else { bytes == sector(number, at) };
     right.then_some(number).ok_or_else(|| format!("sector {at} is of no write"))
 }
 
-/// Knows each write since the last cut, and what was promised.
+/// Knows each write since the last cut, and the guarantees.
 struct Oracle {
     now: u64,
     number: u64,
     writes: Vec<Written>,
-    /// By disk and sector, what the last cut left.
+    /// Numbers of the writes that the last cut left, by disk and sector.
     base: Vec<Vec<u64>>,
     wrong: Option<String>,
     worm: bool,
@@ -46,7 +46,7 @@ struct Written {
     begun: u64,
     ended: Option<u64>,
     flushed: bool,
-    /// A flush has failed since.
+    /// A flush has failed since the write.
     poisoned: bool,
 }
 
@@ -66,7 +66,8 @@ impl Oracle {
         }
     }
 
-    /// No write that must be there has begun when that of which the sector is had ended.
+    /// Checks that the found write is not older than one that must be visible: none of those began after it had
+    /// completed.
     fn judge(&mut self, disk: usize, at: u64, bytes: &[u8], must: impl Fn(&Written) -> bool) -> u64 {
         let found = number(bytes, at).unwrap_or_else(|wrong| {
             self.wrong.get_or_insert(wrong);
@@ -89,7 +90,7 @@ impl Oracle {
     }
 }
 
-/// One operation on one of the disks, by chance.
+/// Submits a random operation to a random disk.
 fn submit(disks: &[Disk], oracle: &Arc<Mutex<Oracle>>, rng: &mut Rng) {
     let index = rng.below(disks.len());
     let count = 1 + rng.below(8) as u64;
@@ -145,7 +146,7 @@ fn submit(disks: &[Disk], oracle: &Arc<Mutex<Oracle>>, rng: &mut Rng) {
     disks[index].submit(io);
 }
 
-/// Three lives of two disks; what was promised and not kept, and what has happened.
+/// Runs three lives of two disks. Returns the first violation, and the counters.
 fn lives(seed: u64, worm: bool, faults: &[(Fault, usize)]) -> (Option<String>, Counts) {
     let mut rng = Rng::new(seed);
     let power = Power::new(rng.bits());
@@ -169,7 +170,7 @@ fn lives(seed: u64, worm: bool, faults: &[(Fault, usize)]) -> (Option<String>, C
                 power.step();
             }
         }
-        // What would be left is judged as what is left.
+        // A simulated cut is judged like a real one.
         let fate = power.fate();
         look(&power.after(fate).disks(), &oracle);
         power.cut();
