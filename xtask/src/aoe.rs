@@ -1,5 +1,5 @@
-//! ATA over Ethernet with others: our initiator against vblade's target, wireshark's judgement of all frames, and our
-//! target under the Linux kernel's driver and aoetools, on Ethernets of the kernel's in network name spaces.
+//! ATA over Ethernet with third-party programs, on virtual Ethernets in network name spaces: our initiator against
+//! vblade, our target under the Linux kernel's driver and aoetools, and wireshark's check of all frames.
 
 mod linux;
 mod shark;
@@ -16,7 +16,7 @@ use crate::served::Program;
 use crate::steps::{Failed, Steps};
 use shark::Shark;
 
-/// What takes some seconds; with `all` more of the Linux kernel.
+/// Runs checks that take some seconds. `all` adds more checks with the Linux kernel.
 pub fn run(steps: &mut Steps, program: &Program, all: bool) -> Result<(), Failed> {
     vblade(steps, program)?;
     linux::run(steps, program, all)
@@ -24,7 +24,7 @@ pub fn run(steps: &mut Steps, program: &Program, all: bool) -> Result<(), Failed
 
 fn vblade(steps: &mut Steps, program: &Program) -> Result<(), Failed> {
     if packages::program("vblade").is_none() {
-        return Ok(()); // said when the packages were looked for
+        return Ok(()); // reported when the packages were looked up
     }
     let cable = |mtu| Cable::new(mtu).map_err(|why| format!("AoE with vblade: {why}"));
     let cables = match [9000, 1500].map(cable) {
@@ -48,7 +48,7 @@ fn vblade(steps: &mut Steps, program: &Program) -> Result<(), Failed> {
     })
 }
 
-/// Two network name spaces, and an Ethernet `v0` between them.
+/// Two network name spaces joined by an Ethernet, `v0` on both sides.
 struct Cable {
     mtu: u32,
     there: Netns,
@@ -100,7 +100,7 @@ impl Cable {
         done.map_err(|why| format!("vblade: {why}\n{}", last_lines(&vblade.output(), 5)))?;
         println!("mtu {}: vblade is identified, written, read", self.mtu);
 
-        // What wireshark has not seen of our own target.
+        // Our own target. Wireshark's capture continues.
         let words = ["--config", "/dev/null", "aoe", "target", "2.1", &disk, "v0", "--string", "lab"];
         let words: Vec<&str> = [ninefold.as_str()].into_iter().chain(words).collect();
         let mut target = self.there.start(&words)?;
@@ -111,7 +111,7 @@ impl Cable {
         has(&ours("discover --prefix la", None)?, "lab")?;
         println!("mtu {}: our own target, too", self.mtu);
         if let Some(shark) = shark {
-            // To and from two targets, questions and answers, in the largest frames.
+            // To and from two targets, requests and answers, in the largest frames.
             let seen = shark.judge(2 * 2 * 2 * DATA / (17 * 512), true)?;
             println!("mtu {}: wireshark has nothing against {seen} frames", self.mtu);
         }
@@ -121,7 +121,7 @@ impl Cable {
             has(&seen, &format!("e1.0\t   1\t{bytes}\tv0"))?;
             has(&seen, &format!("e2.1\t   1\t{bytes}\tv0"))?;
             println!("mtu {}: aoe-sancheck finds both, with {bytes} bytes in a frame", self.mtu);
-            // They pass over frames that are not padded.
+            // They skip unpadded frames.
             let seen = said(self.here.command().args(["aoeping", "-v", "-s", "5", "2", "1", "v0"]))?;
             has(&seen, "found e2.1 with mac")?;
             has(&said(self.here.command().args(["aoecfg", "-t", "1", "2", "1", "v0"]))?, "lab")?;
@@ -140,8 +140,8 @@ fn same(is: &[u8], due: &[u8]) -> Result<(), String> {
     if is == due { Ok(()) } else { Err(format!("{} bytes are not the {} that are due", is.len(), due.len())) }
 }
 
-/// Bytes that are written and read; of the disk.
+/// Number of bytes written and read, and size of the disk in bytes.
 const DATA: usize = (4 << 20) + 777;
 const DISK: u64 = 8 << 20;
-/// For what takes no time.
+/// Timeout for actions that complete at once.
 const SOON: Duration = Duration::from_secs(20);

@@ -1,7 +1,7 @@
-//! The pages of the web server in a real browser: Debian's chromium without a screen, told what to do in its DevTools
-//! protocol over a pipe. It reaches nothing but the loopback.
+//! The web server's pages in a real browser: Debian's headless chromium, controlled by its DevTools protocol over a
+//! pipe. It reaches only the loopback.
 //!
-//! What a page must be is written as JavaScript that is true, and evaluated in the page.
+//! Each requirement of a page is a JavaScript expression that must be true when it is evaluated in the page.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -51,7 +51,7 @@ fn all(program: &Program) -> Result<(), String> {
     worked.map_err(|why| format!("{why}\n{}{}{}", served.log(), archive.log(), browser.log(&place.0)))
 }
 
-/// An archive with a file that has been changed between two dumps, and removed after them.
+/// Starts an archive with a file that was changed between two dumps and then removed.
 fn archive(program: &Program, place: &Path) -> Result<Served, String> {
     let (disk, socket) = (place.join("disk").display().to_string(), place.join("s").display().to_string());
     let ninefold = |words: &[&str], input: &str| -> Result<(), String> {
@@ -77,7 +77,7 @@ fn archive(program: &Program, place: &Path) -> Result<Served, String> {
     Ok(served)
 }
 
-/// What was, from page to page as a person goes.
+/// Visits the pages of past versions, as a person would.
 fn history(browser: &mut Browser, url: &str) -> Result<(), String> {
     for is_dark in [false, true] {
         browser.call("Emulation.setScriptExecutionDisabled", &format!("\"value\":{is_dark}"))?;
@@ -117,7 +117,7 @@ fn work(browser: &mut Browser, url: &str, far: &str) -> Result<(), String> {
     for (name, width, height, colours) in SCREENS {
         browser.screen(*width, *height, colours)?;
         browser.open(url)?;
-        // Nothing is beside the screen.
+        // The page is not wider than the screen.
         browser.holds("await until(() => /[0-9]/.test(at('rate').textContent))")?;
         browser.holds("document.documentElement.scrollWidth <= innerWidth")?;
         let file = dir.join(format!("{name}.png"));
@@ -132,26 +132,26 @@ fn work(browser: &mut Browser, url: &str, far: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether something went wrong in a page, by what the browser says unasked.
+/// Whether this event of the browser reports an error in a page.
 fn is_error(event: &str) -> bool {
     event.contains("\"Runtime.exceptionThrown\"")
         || event.contains("\"Log.entryAdded\"") && event.contains("\"level\":\"error\"")
 }
 
-/// A browser with one page, until it is dropped.
+/// A browser with one page. Dropping it kills it.
 struct Browser {
     child: Child,
     to: ChildStdin,
     from: Receiver<String>,
     session: String,
     calls: u32,
-    /// What it has said unasked.
+    /// Events that the browser has sent.
     events: Vec<String>,
 }
 
 impl Browser {
     fn start(place: &Path) -> Result<Self, String> {
-        // Its protocol is at descriptors 3 and 4. A browser whose pipe ends ends, too.
+        // Its protocol is on descriptors 3 and 4. The browser exits when its pipe is closed.
         let mut command = Command::new("sh");
         command.args(["-c", "exec chromium \"$@\" 3<&0 4>&1 </dev/null >/dev/null", "chromium"]);
         command.args(FLAGS).arg(format!("--user-data-dir={}", place.join("profile").display()));
@@ -182,7 +182,7 @@ impl Browser {
         Ok(browser)
     }
 
-    /// Calls a method; the parameters are JSON without its braces.
+    /// Calls a method. `params` is JSON without the outer braces. Returns the answer.
     fn call(&mut self, method: &str, params: &str) -> Result<String, String> {
         self.calls += 1;
         let (id, session) = (self.calls, &self.session);
@@ -201,7 +201,7 @@ impl Browser {
         }
     }
 
-    /// Opens a page, and waits until it is there.
+    /// Opens a page, and waits until it is loaded.
     fn open(&mut self, url: &str) -> Result<(), String> {
         self.events.clear();
         self.call("Page.navigate", &format!("\"url\":\"{url}\""))?;
@@ -212,7 +212,7 @@ impl Browser {
         Ok(())
     }
 
-    /// Fails unless this is true in the page.
+    /// Fails unless the expression is true in the page.
     fn holds(&mut self, claim: &str) -> Result<(), String> {
         let text = format!("{HELP}(async () => {{ return {claim} }})()");
         let text = text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
@@ -232,16 +232,16 @@ impl Browser {
         self.call("Emulation.setEmulatedMedia", &format!("\"features\":[{feature}]")).map(drop)
     }
 
-    /// The whole page, as PNG.
+    /// Returns a screenshot of the whole page, as PNG.
     fn picture(&mut self) -> Result<Vec<u8>, String> {
         let answer = self.call("Page.captureScreenshot", "\"captureBeyondViewport\":true")?;
         base64(&text_of(&answer, "data")?)
     }
 
-    /// What it has said, for a report.
+    /// Returns the end of the browser's log, for a report.
     fn log(&self, place: &Path) -> String {
         let said = fs::read_to_string(place.join("browser.log")).unwrap_or_default();
-        // It misses a desktop.
+        // It complains about the missing desktop.
         let said: String = said.split_inclusive('\n').filter(|line| !line.contains("dbus")).collect();
         format!("chromium, the last of its log:\n{}", last_lines(&said, 20))
     }
@@ -249,13 +249,13 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // Fails only for one that has ended.
+        // This fails only for a process that has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A text without escapes in an answer.
+/// Returns a string without escapes from an answer.
 fn text_of(answer: &str, name: &str) -> Result<String, String> {
     let found = answer.split_once(&format!("\"{name}\":\"")).and_then(|(_, rest)| rest.split('"').next());
     found.map(String::from).ok_or_else(|| format!("no {name} in {answer}"))
@@ -276,13 +276,13 @@ fn base64(text: &str) -> Result<Vec<u8>, String> {
 }
 
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-/// For one answer.
+/// Timeout of one answer.
 const LIMIT: Duration = Duration::from_secs(60);
 
 const FLAGS: &[&str] = &[
     "--headless",
     "--remote-debugging-pipe",
-    // Root has none; and it sees our pages only.
+    // The sandbox does not work as root, and the browser sees only our pages.
     "--no-sandbox",
     "--disable-gpu",
     "--disable-dev-shm-usage",
@@ -294,7 +294,7 @@ const FLAGS: &[&str] = &[
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 ];
 
-/// Names that would run if they were not text, and bytes.
+/// Files with their sizes. The names contain HTML that must not be executed.
 const FILES: &[(&str, usize)] = &[
     ("<script>bad=1<", 0),
     ("<img src=x onerror=bad=1>", 1),
@@ -313,7 +313,7 @@ const FILES: &[(&str, usize)] = &[
 const SCREENS: &[(&str, u32, u32, &str)] =
     &[("light", 1100, 900, "light"), ("dark", 1100, 900, "dark"), ("phone", 390, 844, "light")];
 
-/// What claims are written with.
+/// Helper functions for the expressions.
 const HELP: &str = "
 var names = () => [...document.querySelectorAll('#files tbody tr:not([hidden]) a')].map(a => a.textContent)
 var until = f => new Promise(done => {
@@ -323,19 +323,19 @@ var until = f => new Promise(done => {
 var click = column => (document.querySelectorAll('th button')[column].click(), true);
 ";
 
-/// What the page of a name space is, one after the other.
+/// Requirements of a name space's page, in this order.
 const CLAIMS: &[&str] = &[
-    // What there is, and nothing that a name says has run.
+    // The page lists the files, and no code in a name was executed.
     "['far/', 'letters/', 'scratch/', 'README', '<script>bad=1<', 'file-10', 'file-2'].every(n => names().includes(n))",
     "document.title === '/' && typeof bad === 'undefined' && document.images.length === 0",
     "[...document.links].every(link => link.origin === location.origin)",
-    // How the server is, and that it is seen at once.
+    // The state of the servers is shown and updated at once.
     "await until(() => !at('live').hidden && !at('servers').hidden && /[0-9]/.test(at('rate').textContent))",
     "[...at('servers').rows].some(row => /^FAR [0-9.]+ (µs|ms|s) [0-9]+$/.test(
        [...row.cells].map(cell => cell.textContent).join(' ')))",
     "(await (await fetch('/large.bin')).arrayBuffer()).byteLength === 20e6
        && await until(() => /MiB/.test(at('rate').textContent)) && at('said').textContent === ''",
-    // Columns sort, directories stay first, and digits count as numbers.
+    // Columns can be sorted, directories stay first, and digits compare as numbers.
     "click(1) && names()[4] === '<script>bad=1<' && names().at(-1) === 'large.bin'",
     "click(1) && names().slice(0, 4).includes('far/') && names()[4] === 'large.bin'",
     "document.querySelectorAll('th[aria-sort]').length === 1",
@@ -347,7 +347,7 @@ const CLAIMS: &[&str] = &[
        const said = document.querySelector('main [role=status]').textContent
        return names().join() === 'file-2,file-10' && said.includes('2 of ')
      })()",
-    // Nobody is asked while nobody looks.
+    // A hidden page sends no requests.
     "(await (async () => {
        Object.defineProperty(document, 'visibilityState', { value: 'hidden' })
        document.onvisibilitychange()
@@ -360,7 +360,7 @@ const CLAIMS: &[&str] = &[
      })())",
 ];
 
-/// What is put into the page from elsewhere does not run.
+/// Injected scripts are not executed.
 const INTRUDER: &str = "await new Promise(done => {
   document.addEventListener('securitypolicyviolation', () => done(typeof bad === 'undefined'))
   const script = document.createElement('script')
@@ -375,7 +375,7 @@ const WITHOUT_SCRIPTS: &[&str] = &[
     "document.querySelector('caption').textContent.includes('entries')",
 ];
 
-/// Pages of an archive, and what they are; with scripts and without.
+/// Pages of an archive with their requirements, checked with scripts and without.
 const PAST: &[(&str, &[&str])] = &[
     (
         "archive/",

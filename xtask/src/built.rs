@@ -1,11 +1,11 @@
 //! The test programs that cargo has built, as jobs.
 //!
 //! In: the messages of `cargo build --workspace --all-targets` (cargo's "External tools" chapter). Out: a job for the
-//! unit tests of each crate, and one for each module of its integration tests, so that modules of one program run side
-//! by side, each in a process of its own.
+//! unit tests of each crate, and one for each module of its integration tests. Modules of one program therefore run in
+//! parallel, each in its own process.
 //!
-//! Building all targets instead of the tests alone makes the libraries for C, the examples and the command in the same
-//! run with the same features: nothing is built twice.
+//! A build of all targets, not only of tests, produces the libraries for C, the examples and the command in the same
+//! run with the same features. So nothing is built twice.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -27,10 +27,10 @@ pub struct TestProgram {
     manifest_dir: PathBuf,
 }
 
-/// The build of `cargo ARGUMENTS`; its messages go to the file `messages`.
+/// Returns the command `cargo ARGUMENTS`, which writes its messages to the file `messages`.
 pub fn build_command(arguments: &[&str], messages: &Path) -> Command {
     let mut build = Command::new("sh");
-    // A pipe to this program would have to be read while other jobs run; a file needs nobody.
+    // A pipe would have to be read while other jobs run. A file needs no reader.
     build.args(["-c", "out=$1; shift; exec \"$@\" >\"$out\"", "sh"]).arg(messages);
     build.arg(cargo(&[]).get_program()).args(arguments).arg("--message-format=json-render-diagnostics");
     build.current_dir(crate::root());
@@ -62,14 +62,14 @@ fn test_program(message: &Value) -> Option<TestProgram> {
         "example" | "bench" => return None,
         _ => "lib",
     };
-    // The folder of a crate has its name; so do capi and xtask.
+    // The folder of a crate has the crate's name. This also holds for capi and xtask.
     let package = manifest_dir.file_name()?.to_str()?.to_string();
     let target = message["target"]["name"].as_str()?.to_string();
     Some(TestProgram { package, kind: kind.into(), target, executable, manifest_dir })
 }
 
 impl TestProgram {
-    /// Its jobs. `includes_ignored`: also the tests that are marked as ignored.
+    /// Returns the jobs of this program. `includes_ignored` adds the tests that are marked as ignored.
     ///
     /// # Errors
     /// The program cannot list its tests.
@@ -97,19 +97,19 @@ impl TestProgram {
         Ok(jobs)
     }
 
-    /// The program as cargo runs it.
+    /// Returns the command that runs the program as cargo does.
     pub fn command(&self) -> Command {
         let mut command = Command::new(&self.executable);
         command.current_dir(&self.manifest_dir).env("CARGO_MANIFEST_DIR", &self.manifest_dir);
         command
     }
 
-    /// The crate's name, as cargo knows it.
+    /// Returns the crate's name, as cargo knows it.
     pub fn crate_name(&self) -> String {
         if self.package == "capi" { "ninefold-capi".into() } else { self.package.clone() }
     }
 
-    /// The command that a person types for this program.
+    /// Returns the command that a person types to run this program.
     fn again(&self, filter: &str) -> String {
         let package = self.crate_name();
         match self.kind.as_str() {
@@ -130,7 +130,7 @@ impl TestProgram {
     }
 }
 
-/// The tests of a listing by the module in which they stand, in the order of the listing.
+/// Groups the tests of a listing by module, in the order of the listing.
 fn modules(listing: &str) -> Vec<(String, Vec<String>)> {
     let mut modules: Vec<(String, Vec<String>)> = Vec::new();
     for test in listing.lines().filter_map(|line| line.strip_suffix(": test")) {
@@ -143,7 +143,7 @@ fn modules(listing: &str) -> Vec<(String, Vec<String>)> {
     modules
 }
 
-/// Seconds of a job that was never measured: it starts before the short ones.
+/// Assumed seconds of a job without a measurement: it starts before the short ones.
 const UNKNOWN_SECONDS: f64 = 30.0;
 
 #[cfg(test)]

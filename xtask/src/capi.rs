@@ -1,5 +1,5 @@
-//! The library for C: built, laid out as it is installed (`target/capi`), its header compared with what cbindgen makes
-//! of the source, and programs in C compiled against it, shared and static, and run against a server.
+//! The C library: built and installed into `target/capi`. Its header is compared with cbindgen's output, and C programs
+//! are compiled against it, shared and static, and run against a server.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -13,12 +13,12 @@ use crate::root;
 use crate::served::{Program, Served};
 use crate::steps::{Failed, Steps, cargo};
 
-/// What writes the header.
+/// Version of the program that generates the header.
 const CBINDGEN: &str = "0.29.4";
 const HEADER: &str = "ninefold_client.h";
-/// What a compiler may complain about.
+/// Compiler options: all warnings are errors.
 const STRICT: &[&str] = &["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread"];
-/// What `examples/tour.c` says.
+/// Expected output of `examples/tour.c`.
 const TOUR: &str = "\
 read: from C
 written: 16777216
@@ -55,7 +55,7 @@ pub fn run(steps: &mut Steps, program: &Program) -> Result<(), Failed> {
     steps.call("programs in C", "cargo xtask capi", || told(programs(program)))
 }
 
-/// Writes the header anew.
+/// Regenerates the header.
 pub fn bless(steps: &mut Steps) -> Result<(), Failed> {
     steps.call("the header of C", "cargo xtask capi --bless", || {
         let written = made_header();
@@ -82,7 +82,7 @@ fn home() -> PathBuf {
     crate::target().join("capi")
 }
 
-/// What cbindgen makes of the source; it is fetched once.
+/// Returns the header that cbindgen generates from the source. cbindgen is fetched once.
 fn made_header() -> Result<String, String> {
     let tools = packages::cache().join(format!("cbindgen-{CBINDGEN}"));
     let cbindgen = tools.join("bin/cbindgen");
@@ -98,7 +98,7 @@ fn made_header() -> Result<String, String> {
     said(make.args(["--quiet", "--config", "cbindgen.toml", "src/sys.rs"]).current_dir(root().join("capi")))
 }
 
-/// The library, its header and what pkg-config reads, as below a prefix.
+/// Installs the library, its header and its pkg-config file below a prefix.
 fn lay_out() -> Result<(), String> {
     let (from, to) = (crate::target().join("debug"), home());
     let failed = |e: std::io::Error| format!("{}: {e}", to.display());
@@ -119,7 +119,7 @@ fn lay_out() -> Result<(), String> {
     symlink("libninefold.so.0", link).map_err(failed)
 }
 
-/// The example does what it says, and what callers do wrong is an error each.
+/// Runs the example, whose output must match, and a program that must get an error for each misuse.
 fn programs(program: &Program) -> Result<(), String> {
     let place = scratch("capi")?;
     let socket = place.0.join("socket");
@@ -140,7 +140,7 @@ fn programs(program: &Program) -> Result<(), String> {
     all().map_err(|why| format!("{why}\n{}", served.log()))
 }
 
-/// A program in C, to be started.
+/// Compiles a C program, and returns the command that runs it.
 fn built(place: &Path, source: &str, is_static: bool) -> Result<Command, String> {
     let mut config = Command::new("pkg-config");
     config.args(["--cflags", "--libs"]).env("PKG_CONFIG_PATH", home().join("lib/pkgconfig"));
@@ -165,7 +165,7 @@ fn built(place: &Path, source: &str, is_static: bool) -> Result<Command, String>
     Ok(program)
 }
 
-/// What a program says, if it ends well.
+/// Returns the output of a program, which must succeed.
 fn said(command: &mut Command) -> Result<String, String> {
     let name = command.get_program().display().to_string();
     let output = command.stdin(Stdio::null()).output().map_err(|e| format!("{name}: {e}"))?;

@@ -1,7 +1,7 @@
-//! `cargo xtask cases --dir DIR [PATTERN]`: runs programs that each show something that must hold.
+//! `cargo xtask cases --dir DIR [PATTERN]`: runs programs, each of which checks one claim.
 //!
-//! In: a folder. A case is an executable file whose name has a dash. It ends 0 if it holds, 1 if not, 2 if it cannot
-//! run on this machine; its last line says why. Out: a line for each, and the counts.
+//! In: a folder. A case is an executable file whose name has a dash. Its exit status is 0 if the claim holds, 1 if not,
+//! 2 if it cannot run on this machine; its last line gives the reason. Out: a line for each case, and the counts.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -61,10 +61,10 @@ fn find(dir: &Path, pattern: &str) -> Result<Vec<PathBuf>, String> {
     Ok(cases)
 }
 
-/// How a case ended, and the last line of its output.
+/// Runs a case. Returns its outcome and the last line of its output.
 fn one(case: &Path, program: &Program) -> (&'static str, String) {
     let source = crate::root().display().to_string();
-    // The child's kill reaches timeout(1), which kills the case and its children.
+    // Killing the child ends timeout(1), which kills the case and its children.
     let words = [
         format!("NINEFOLD={}", program.0.display()),
         format!("NINEFOLD_SOURCE={source}"),
@@ -89,7 +89,7 @@ fn one(case: &Path, program: &Program) -> (&'static str, String) {
     }
 }
 
-/// A case that runs longer has failed.
+/// A case that runs longer fails.
 const CASE_TIMEOUT: Duration = Duration::from_secs(120);
 
 #[cfg(test)]

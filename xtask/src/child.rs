@@ -1,14 +1,14 @@
-//! A program that runs beside a step.
+//! A child process that runs beside a step.
 //!
-//! Its output is kept, waiting for it has a limit, and it is killed by its id when it is dropped. Where the system
-//! has setpriv(1), the kernel kills it, too, should we be killed ourselves, or the thread end that has started it.
+//! Its output is stored, waiting for it has a timeout, and dropping it kills it by its id. If the system has
+//! setpriv(1), the kernel also kills it when this process is killed or the thread that started it ends.
 
 use std::io::{PipeReader, Read, Write};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// A child, and what it has said on both of its outputs.
+/// A child process, with the output that it has written to stdout and stderr.
 pub struct Child {
     child: std::process::Child,
     pieces: Receiver<Vec<u8>>,
@@ -17,7 +17,7 @@ pub struct Child {
 }
 
 impl Child {
-    /// Starts a program; with `show`, what it says is passed on as well.
+    /// Starts a program. With `show`, its output is also printed.
     pub fn start(program: &str, arguments: &[String], show: bool) -> Result<Child, String> {
         let (output, input) = std::io::pipe().map_err(|e| format!("pipe: {e}"))?;
         let mut command = Command::new(program);
@@ -28,7 +28,7 @@ impl Child {
         command.args(arguments).current_dir(crate::root()).stdin(Stdio::null());
         command.stdout(input.try_clone().map_err(|e| format!("pipe: {e}"))?).stderr(input);
         let child = command.spawn().map_err(|e| format!("cannot start {program}: {e}"))?;
-        // The command holds the writing ends; as long as it lives the output does not end.
+        // The command holds the write ends of the pipe. The output does not end while it lives.
         drop(command);
         let (sender, pieces) = channel();
         std::thread::spawn(move || {
@@ -37,7 +37,7 @@ impl Child {
         Ok(Child { child, pieces, said: Vec::new(), show })
     }
 
-    /// Waits until the output holds `word`; an error says what came instead.
+    /// Waits until the output contains `word`. The error includes the actual output.
     pub fn wait_for(&mut self, word: &str, limit: Duration) -> Result<(), String> {
         let until = Instant::now() + limit;
         while !self.output().contains(word) {
@@ -48,24 +48,24 @@ impl Child {
         Ok(())
     }
 
-    /// Waits for the end of the output, and of the program.
+    /// Waits until the output and the process have ended.
     pub fn wait(&mut self, limit: Duration) -> Result<ExitStatus, String> {
         let until = Instant::now() + limit;
         while self.next_piece(until)? {}
         self.child.wait().map_err(|e| e.to_string())
     }
 
-    /// Takes what it has said by now, and waits for nothing.
+    /// Reads the available output without waiting.
     pub fn catch_up(&mut self) {
         while let Ok(true) = self.next_piece(Instant::now()) {}
     }
 
-    /// What it has said so far, as far as we have waited.
+    /// Returns the output that was read so far.
     pub fn output(&self) -> std::borrow::Cow<'_, str> {
         String::from_utf8_lossy(&self.said)
     }
 
-    /// Sends it a signal: its name, as kill(1) knows it.
+    /// Sends a signal, named as in kill(1).
     pub fn signal(&self, signal: &str) -> Result<(), String> {
         let id = self.child.id().to_string();
         let status = Command::new("sh").args(["-c", "kill -s \"$0\" \"$1\"", signal, &id]).status();
@@ -76,13 +76,13 @@ impl Child {
         }
     }
 
-    /// Takes the next piece of the output; false at its end.
+    /// Reads the next piece of the output. Returns false at its end.
     fn next_piece(&mut self, until: Instant) -> Result<bool, String> {
         match self.pieces.recv_timeout(until.saturating_duration_since(Instant::now())) {
             Ok(piece) => {
                 if self.show {
                     let mut out = std::io::stdout();
-                    // A reader of ours that is gone is no reason to leave the child alone.
+                    // Continue to serve the child even if our own output is closed.
                     let _ = out.write_all(&piece).and_then(|()| out.flush());
                 }
                 self.said.extend(piece);
@@ -96,13 +96,13 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // Fails only for one that has been waited for.
+        // This fails only for a process that was already waited for.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Gives `f` every piece until the end, or until it wants no more.
+/// Passes each piece of the output to `f`, until the end or until `f` returns false.
 fn each_piece(mut output: PipeReader, mut f: impl FnMut(&[u8]) -> bool) {
     let mut buffer = [0; 16 << 10];
     while let Ok(n @ 1..) = output.read(&mut buffer) {
@@ -112,7 +112,7 @@ fn each_piece(mut output: PipeReader, mut f: impl FnMut(&[u8]) -> bool) {
     }
 }
 
-/// The last lines of a text, each behind a bar, for a report.
+/// Returns the last lines of a text, each after a bar, for a report.
 pub fn last_lines(text: &str, count: usize) -> String {
     let lines: Vec<&str> = text.lines().collect();
     let from = lines.len().saturating_sub(count);

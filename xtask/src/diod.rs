@@ -1,4 +1,4 @@
-//! diod's programs, which are not ours, against our server: what each says is known to the letter.
+//! diod's client programs against our server. Their exact output is known.
 
 use std::fs;
 use std::process::Command;
@@ -10,7 +10,7 @@ use crate::steps::{Failed, Steps};
 
 pub fn run(steps: &mut Steps, program: &Program) -> Result<(), Failed> {
     if packages::program("diodls").is_none() {
-        return Ok(()); // said when the packages were looked for
+        return Ok(()); // reported when the packages were looked up
     }
     steps.call("diod's programs", "cargo xtask diod", || match all(program) {
         Ok(()) => true,
@@ -35,7 +35,7 @@ fn all(program: &Program) -> Result<(), String> {
     for n in 0..500 {
         put(&format!("many/{n:03}"), b"")?;
     }
-    // What diod's own synthetic files would say; its programs ask for them by these names.
+    // The contents that diod's own synthetic files would have. Its programs read them by these names.
     put("ctl/date", b"1000000000.0 0.0\n")?;
     put("ctl/connections", b"one 0 0\ntwo 0 0\n")?;
     put("ctl/zero", &[0; 1 << 20])?;
@@ -51,7 +51,7 @@ fn all(program: &Program) -> Result<(), String> {
     Ok(())
 }
 
-/// Puts the same files into a tree in memory.
+/// Copies the same files into a tree in memory.
 fn fill(program: &Program, served: &Served, dir: &std::path::Path) -> Result<(), String> {
     let server = format!("tcp!127.0.0.1!{}", served.port);
     for name in ["hello", "large", "many", "ctl"] {
@@ -109,7 +109,7 @@ fn work(served: &Served, large: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// Fails unless a program ends like this, and says this.
+/// Fails unless a program has this exit status and this output.
 fn said(served: &Served, line: &str, status: i32, out: &[u8], err: &str) -> Result<(), String> {
     let is = answer(served, line)?;
     let out = String::from_utf8_lossy(out);
@@ -120,7 +120,7 @@ fn said(served: &Served, line: &str, status: i32, out: &[u8], err: &str) -> Resu
     Err(format!("{line}: status {}, {} bytes: {is_out}{}", is.0, is.1.len(), is.2))
 }
 
-/// The status of a program and what it says on its two outputs.
+/// Returns the exit status of a program and its stdout and stderr.
 fn answer(served: &Served, line: &str) -> Result<(i32, String, String), String> {
     let mut words = line.split(' ');
     let name = words.next().unwrap_or_default();

@@ -1,7 +1,7 @@
-//! Wireshark's opinion of our bytes: its dissector reads every message of ours, in every dialect, to its last byte.
+//! Wireshark's check of our messages: its dissector must read each message, in each dialect, to its last byte.
 //!
-//! Two captures for each dialect: the messages of `golden/`, which are all there are, and what the command and the
-//! server say to each other. A message bent on purpose must be found, or the check itself fails.
+//! Two captures per dialect: the messages of `golden/`, which cover all types, and a session of the command with the
+//! server. A deliberately corrupt message must be found, or the check itself fails.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::steps::{Failed, Steps};
 
 pub fn run(steps: &mut Steps, program: &Program) -> Result<(), Failed> {
     if packages::program("tshark").is_none() {
-        return Ok(()); // said when the packages were looked for
+        return Ok(()); // reported when the packages were looked up
     }
     steps.call("wireshark's dissector", "cargo xtask dissector", || match all(program) {
         Ok(count) => {
@@ -49,7 +49,7 @@ fn all(program: &Program) -> Result<usize, String> {
     Ok(count)
 }
 
-/// Every message of a dialect, the versions first, and the one that makes it that dialect as the last of them.
+/// Returns all golden messages of a dialect. Version messages come first, and the last of them selects the dialect.
 fn golden(dialect: &str) -> Result<Vec<Message>, String> {
     let path = crate::root().join("golden/messages.txt");
     let text = fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
@@ -62,7 +62,7 @@ fn golden(dialect: &str) -> Result<Vec<Message>, String> {
         messages.push(bytes.ok_or_else(|| format!("golden/messages.txt: {hex}"))?);
     }
     messages.extend([version(100, dialect), version(101, dialect)]);
-    // An Rerror is no message of .L.
+    // 9P2000.L has no Rerror.
     messages.retain(|bytes| bytes[4] != 107 || dialect != "9P2000.L");
     messages.sort_by_key(|bytes| ![100, 101].contains(&bytes[4]));
     let message = |bytes: Vec<u8>| Message { connection: 0, from_client: bytes[4].is_multiple_of(2), bytes };
@@ -77,7 +77,7 @@ fn version(kind: u8, dialect: &str) -> Vec<u8> {
     bytes
 }
 
-/// What the command and the server say to each other while the command does all it can in a dialect.
+/// Records a session in which the command uses all operations of a dialect.
 fn live(program: &Program, place: &Scratch, dialect: &str) -> Result<Vec<Message>, String> {
     let (disk, local) = (place.0.join(format!("disk-{dialect}")), place.0.join(format!("local-{dialect}")));
     for dir in [&disk, &local] {
@@ -98,7 +98,8 @@ fn live(program: &Program, place: &Scratch, dialect: &str) -> Result<Vec<Message
     Ok(recorder.take())
 }
 
-/// Each message must be a packet that is read as that message, to its last byte, without complaint.
+/// Checks that wireshark reads each message as that message, to its last byte, without complaint. Returns the number of
+/// messages.
 fn check(place: &Path, dialect: &str, what: &str, messages: &[Message]) -> Result<usize, String> {
     let found = dissect(place, dialect, messages)?;
     let complaints: Vec<String> =
@@ -114,15 +115,15 @@ fn check(place: &Path, dialect: &str, what: &str, messages: &[Message]) -> Resul
     ))
 }
 
-/// The check itself is checked: of two messages that are bent, both are found, and nothing else.
+/// Checks the check: of two corrupt messages both must be found, and nothing else.
 fn bent_is_found(place: &Path, dialect: &str, golden: &[Message]) -> Result<(), String> {
     let mut bent: Vec<Message> = Vec::new();
     for message in golden.iter().filter(|message| [110, 120].contains(&message.bytes[4])) {
         let mut bytes = message.bytes.clone();
         match bytes[4] {
-            110 => bytes[15] += 1, // a Twalk that says it has one more name
+            110 => bytes[15] += 1, // a Twalk that announces one name more than it has
             _ => {
-                // a Tclunk with a byte behind its fid
+                // a Tclunk with an extra byte after its fid
                 bytes.push(0);
                 bytes[0] += 1;
             }
@@ -136,7 +137,7 @@ fn bent_is_found(place: &Path, dialect: &str, golden: &[Message]) -> Result<(), 
     Err(format!("bent messages were not all found: {found:?}"))
 }
 
-/// What wireshark says against each message.
+/// Returns wireshark's complaint, if any, about each message.
 fn dissect(place: &Path, dialect: &str, messages: &[Message]) -> Result<Vec<Option<String>>, String> {
     let file = place.join("capture.pcap");
     fs::write(&file, capture(messages)).map_err(|e| format!("{}: {e}", file.display()))?;
@@ -158,7 +159,7 @@ fn dissect(place: &Path, dialect: &str, messages: &[Message]) -> Result<Vec<Opti
         .collect())
 }
 
-/// What is against a message, in wireshark's tree of it.
+/// Returns the complaint about a message, from wireshark's tree of the packet.
 fn complaint(packet: &str, dialect: &str, bytes: &[u8]) -> Option<String> {
     let kind = bytes[4];
     if UNKNOWN.contains(&kind) {
@@ -176,7 +177,7 @@ fn complaint(packet: &str, dialect: &str, bytes: &[u8]) -> Option<String> {
     if packet.contains("_ws.malformed") || packet.contains("_ws.expert") {
         return if faulty(dialect, bytes) { None } else { says("malformed") };
     }
-    // Where the lengths of strings stand, wireshark counts the head twice.
+    // For lengths of strings wireshark counts the header twice.
     let fields = fields.split("<field ").skip(1).filter(|field| !field.contains("name=\"9p.paramsz\""));
     let (mut end, mut left) = (HEADS, 0);
     for field in fields.filter_map(|field| field.split('>').next()) {
@@ -198,7 +199,8 @@ fn complaint(packet: &str, dialect: &str, bytes: &[u8]) -> Option<String> {
     }
 }
 
-/// How many bytes at a message's end wireshark 4.0 does not read though they belong there, and shows as they are.
+/// Returns how many bytes at the end of a message wireshark 4.0 does not parse, although they belong there, and shows
+/// as raw data.
 fn unread(dialect: &str, bytes: &[u8]) -> Option<usize> {
     let extended = dialect == "9P2000.u";
     match bytes[4] {
@@ -212,19 +214,19 @@ fn unread(dialect: &str, bytes: &[u8]) -> Option<usize> {
     }
 }
 
-/// Whether wireshark 4.0 takes a sound message for a malformed one: in Tgetlock and Rgetlock it expects the flags of a
-/// Tlock, which no such message has; and in a Tcreate of .u it takes every extension to be four bytes long.
+/// Whether wireshark 4.0 reports this valid message as malformed. In Tgetlock and Rgetlock it expects the flags of a
+/// Tlock, which these messages do not have. In a Tcreate of .u it assumes that every extension is four bytes long.
 fn faulty(dialect: &str, bytes: &[u8]) -> bool {
     [54, 55].contains(&bytes[4]) || extension(dialect, bytes).is_some_and(|length| length < 4)
 }
 
-/// The length of the extension of a Tcreate in .u: `fid[4] name[s] perm[4] mode[1] extension[s]`.
+/// Returns the length of the extension of a Tcreate in .u: `fid[4] name[s] perm[4] mode[1] extension[s]`.
 fn extension(dialect: &str, bytes: &[u8]) -> Option<usize> {
     let create = dialect == "9P2000.u" && bytes[4] == 114;
     if create { behind(bytes, 11, 1)?.checked_sub(4 + 1 + 2) } else { None }
 }
 
-/// How much is behind `count` strings, the first of which stands at `at`.
+/// Returns the number of bytes after `count` strings, the first of which starts at `at`.
 fn behind(bytes: &[u8], mut at: usize, count: usize) -> Option<usize> {
     for _ in 0..count {
         at += 2 + usize::from(u16::from_le_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]));
@@ -241,13 +243,13 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().take(80).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Streaming is ours.
+/// Message types of our streaming extension.
 const UNKNOWN: &[u8] = &[128, 129, 130, 131, 132, 133];
 
-/// In 9P2000 every message has to do with files, but for Tauth and Tflush.
+/// Minimum number of message types. In 9P2000 nearly all messages concern files.
 const LEAST_KINDS: usize = 20;
 
-/// All the command can do. `LINK` makes a link where the dialect has them.
+/// A script that uses all operations of the command. `LINK` creates a link in dialects that have links.
 const WORK: &str = "
 mkdir -p tree/below
 echo small >tree/below/small

@@ -1,4 +1,4 @@
-//! Our mount by FUSE under suites and programs of others, on this host.
+//! Our FUSE mount under third-party suites and programs, on this host.
 
 use std::fs;
 use std::process::Command;
@@ -9,7 +9,7 @@ use crate::served::Program;
 use crate::steps::{Failed, Steps};
 use crate::v9fs;
 
-/// `only`: the checks whose names hold it.
+/// Runs the checks. `only` selects those whose names contain it.
 pub fn run(steps: &mut Steps, program: &Program, only: &str) -> Result<(), Failed> {
     if !packages::is_root() || !std::path::Path::new("/dev/fuse").exists() {
         steps.not_covered("mounts by FUSE under suites of others (must be root, with /dev/fuse)".into());
@@ -39,7 +39,7 @@ fn work(program: &Program, only: &str) -> Result<bool, String> {
     for (name, text) in texts.into_iter().chain([("pjdfstest.toml", v9fs::PJDFSTEST)]) {
         fs::write(share.join(name), text).map_err(|e| format!("{name}: {e}"))?;
     }
-    // What it mounts ends with it.
+    // Its mounts end with its name space.
     let mut script = Command::new("unshare");
     script.args(["--mount", "--propagation", "private", "--", "bash"]).arg(share.join("fuse.sh"));
     script.arg(&share).arg(&program.0).arg(only);

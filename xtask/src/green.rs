@@ -1,7 +1,7 @@
 //! The files that changed since the last run that passed.
 //!
 //! In: the working tree, as git sees it: committed, changed and new files, without ignored ones. Out: paths that
-//! differ. The tree of a run that passed is kept in `target/xtask/green`, as the name of a git tree object.
+//! differ. The name of the last tree that passed, a git tree object, is in `target/xtask/green`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-/// The name of the tree object of all files as they are now; none outside a git repository.
+/// Returns the name of a tree object for the present files; `None` outside a git repository.
 pub fn tree() -> Option<String> {
     let index = crate::target().join("xtask/index");
     fs::create_dir_all(index.parent()?).ok()?;
@@ -20,22 +20,21 @@ pub fn tree() -> Option<String> {
     git(&["write-tree"], Some(&index))
 }
 
-/// Remembers a tree, as [`tree`] returned it before the run, as one that passed.
+/// Records a tree that passed, as [`tree`] returned it before the run.
 pub fn record(tree: Option<String>) {
     if let Some(tree) = tree {
         let _ = fs::write(file(), tree);
     }
 }
 
-/// The files that differ from the last tree that passed; none if there is no such tree.
+/// Returns the files that differ from the last tree that passed; `None` if there is no such tree.
 pub fn changed() -> Option<Vec<String>> {
     let green = fs::read_to_string(file()).ok()?;
     let names = git(&["diff", "--name-only", green.trim(), &tree()?], None)?;
     Some(names.lines().map(String::from).collect())
 }
 
-/// The crates in which files have changed, and those that depend on them, each with its own name as cargo knows it.
-/// The second list holds the first.
+/// Returns the crates with changed files, and those together with the crates that depend on them. Names are cargo's.
 ///
 /// # Errors
 /// cargo cannot read the workspace.

@@ -1,8 +1,8 @@
-//! A virtual machine with Debian's kernel and this host's files, for checks that need a kernel of their own.
+//! A virtual machine with Debian's kernel and this host's files, for checks that need a separate kernel.
 //!
-//! In: a command. Out: its output and its status. The guest's root is the host's, read-only, and what is written over
-//! it stays in the guest's memory; a folder of the host can be shared with it for writing, as `/share`. 10.0.2.2 is
-//! the host's loopback, and nothing else can be reached. QEMU runs without KVM, so that it runs wherever it is.
+//! In: a command. Out: its output and exit status. The guest's root is the host's, read-only, with writes kept in the
+//! guest's memory. A host folder can be shared for writing, as `/share`. 10.0.2.2 is the host's loopback, and no other
+//! address is reachable. QEMU runs without KVM, so it works on any host.
 
 mod initramfs;
 mod kernel;
@@ -18,35 +18,36 @@ use crate::packages;
 use crate::steps::{Failed, Steps};
 use kernel::Kernel;
 
-/// What to run in a guest.
+/// Parameters of a guest.
 pub struct Guest {
-    /// The words of the command.
+    /// The command and its arguments.
     pub command: Vec<String>,
-    /// The host's folder that the guest sees as `/share`.
+    /// The host folder that the guest sees as `/share`.
     pub share: Option<PathBuf>,
-    /// How long all of it may take, the start included.
+    /// Timeout of the whole run, boot included.
     pub limit: Duration,
-    /// Further words for QEMU: devices, networks.
+    /// Additional arguments of QEMU: devices, networks.
     pub qemu: Vec<String>,
-    /// Modules that are loaded at the start, behind those that lead to the host.
+    /// Kernel modules loaded at boot, after those that connect to the host.
     pub modules: Vec<&'static str>,
-    /// Words that stand in front of QEMU's own, such as those that start it in a network name space: 10.0.2.2 is the
-    /// loopback of that one then.
+    /// A command prefix for QEMU, for example to run it in a network name space. 10.0.2.2 is then the loopback of that
+    /// name space.
     pub before: Vec<String>,
-    /// Whether the output is passed on while it comes.
+    /// Whether the output is printed while the guest runs.
     pub show: bool,
 }
 
-/// Why there is no status.
+/// The reason why there is no exit status.
 #[derive(Debug)]
 pub enum Trouble {
-    /// Nothing has run: a program or the archive cannot be had, or the guest did not come up.
+    /// The command did not run: a program or the initramfs is missing, or the guest did not boot.
     NotStarted(String),
-    /// It was running and did not come to an end.
+    /// The command did not end in time.
     NotEnded(String),
 }
 
-/// A step that is done in a guest. Where none can be started, `what` is not covered; with `must` that is a failure.
+/// Runs a step that needs a guest. If no guest can start, `what` is reported as not covered or, with `must`, the step
+/// fails.
 pub fn call(
     steps: &mut Steps,
     (name, again): (&str, &str),
@@ -72,7 +73,7 @@ pub fn call(
     Ok(())
 }
 
-/// What a command in a guest came to.
+/// Result of a command in a guest.
 pub struct Ended {
     pub status: i32,
     pub output: String,
@@ -86,7 +87,7 @@ impl Guest {
         Guest { command, share: None, limit, qemu, modules, before, show: true }
     }
 
-    /// Starts a machine, runs the command, and waits for the machine's end.
+    /// Boots a machine, runs the command, and waits until the machine stops.
     pub fn run(&self) -> Result<Ended, Trouble> {
         self.prepare().map_err(Trouble::NotStarted).and_then(|(machine, run)| self.watch(machine, &run.0))
     }
@@ -109,7 +110,8 @@ impl Guest {
         Ok((machine, run))
     }
 
-    /// The command as a shell reads it, where it was typed, with the kernel's modules in place.
+    /// Returns the command as a shell script, which runs in the host's current directory and with the kernel's modules
+    /// in place.
     fn script(&self, kernel: &Kernel) -> String {
         let here = std::env::current_dir().unwrap_or_else(|_| crate::root().to_path_buf());
         let words: Vec<String> = self.command.iter().map(|word| quoted(word)).collect();
@@ -159,7 +161,7 @@ impl Guest {
     }
 }
 
-/// `cargo xtask guest`: ends as the command does. None: the words are not understood.
+/// `cargo xtask guest`: exits with the status of the command. Returns `None` if the arguments are invalid.
 pub fn verb(words: &[&str]) -> Option<ExitCode> {
     let at = words.iter().position(|word| *word == "--")?;
     let (options, command) = (&words[..at], &words[at + 1..]);
@@ -176,7 +178,7 @@ pub fn verb(words: &[&str]) -> Option<ExitCode> {
         }
     }
     Some(match guest.run() {
-        // A status of a shell is a byte.
+        // The exit status of a shell is a byte.
         Ok(ended) => ExitCode::from(u8::try_from(ended.status).unwrap_or(1)),
         Err(Trouble::NotStarted(why) | Trouble::NotEnded(why)) => {
             eprintln!("guest: {why}");
@@ -185,7 +187,7 @@ pub fn verb(words: &[&str]) -> Option<ExitCode> {
     })
 }
 
-/// What this host lacks for a guest.
+/// Returns the reason why this host cannot start a guest, if any.
 pub fn lacking() -> Option<String> {
     if !cfg!(all(target_arch = "x86_64", target_os = "linux")) {
         return Some("this host is not x86_64 Linux".to_string());
@@ -194,29 +196,29 @@ pub fn lacking() -> Option<String> {
     missing.map(|(program, package)| format!("{program} is not there (package {package})"))
 }
 
-/// A word that a shell reads as it is.
+/// Quotes a word for a shell.
 pub fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// Where what is fetched and made for guests is kept.
+/// Returns the folder for downloaded and generated files of guests.
 pub fn folder() -> Result<PathBuf, String> {
     let dir = crate::target().join("guest");
     fs::create_dir_all(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
     Ok(dir)
 }
 
-/// A folder that goes when it is dropped.
+/// A folder that is removed when this is dropped.
 pub struct Scratch(pub PathBuf);
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What stays behind is in target, and the next of its name replaces it.
+        // A folder that remains is in target. The next one of the same name replaces it.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-/// A new, empty folder below `target/guest`.
+/// Creates an empty folder below `target/guest`.
 pub fn scratch(name: &str) -> Result<Scratch, String> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let dir = folder()?.join(format!("{name}-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed)));
@@ -225,7 +227,7 @@ pub fn scratch(name: &str) -> Result<Scratch, String> {
     Ok(Scratch(dir))
 }
 
-/// Under TCG a newer processor has features that are slow to emulate and that the kernel would use.
+/// Newer processors have features that the kernel would use and that TCG emulates slowly.
 const QEMU: &[&str] = &[
     "-accel",
     "tcg",

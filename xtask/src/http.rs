@@ -1,5 +1,5 @@
-//! The web server under what is not ours: the requests that gunicorn's authors keep for its parser, which are to be
-//! understood or refused; redbot and httplint, which judge answers; curl, wget, wrk and ab, with which people come.
+//! The web server under third-party tools: gunicorn's collection of requests, which must be understood or refused;
+//! redbot and httplint, which check answers; and the clients curl, wget, wrk and ab.
 
 mod answers;
 mod clients;
@@ -16,7 +16,7 @@ use crate::steps::{Failed, Steps};
 
 pub fn run(steps: &mut Steps, program: &Program) -> Result<(), Failed> {
     if ["curl", "wget", "wrk", "ab", "openssl", "pip3"].iter().any(|name| packages::program(name).is_none()) {
-        return Ok(()); // said when the packages were looked for
+        return Ok(()); // reported when the packages were looked up
     }
     steps.call("web server", "cargo xtask http", || match all(program) {
         Ok(()) => true,
@@ -36,7 +36,7 @@ fn all(program: &Program) -> Result<(), String> {
     let url = url(&served)?;
     answers::all(&url, &mut wrong)?;
     clients::all(&url, &dir, &place.0, &mut wrong)?;
-    // Whoever these requests ask for is there.
+    // The server accepts all host names of these requests.
     let names =
         format!("--http=http!127.0.0.1!0{}", requests::HOSTS.map(|host| format!(" -host {host}")).concat());
     let named = Served::start(program, &disk(&dir), &[&names])?;
@@ -57,7 +57,7 @@ fn disk(dir: &Path) -> String {
     format!("disk:{}", dir.display())
 }
 
-/// Text, pages, bytes, nothing, much, and a tree.
+/// Creates files: text, pages, binary data, an empty file, a large one, and a tree.
 fn fill(dir: &Path) -> std::io::Result<()> {
     let numbers = |to: u32| (1..=to).map(|n| format!("{n}\n")).collect::<String>();
     let bytes =
@@ -80,7 +80,7 @@ fn fill(dir: &Path) -> std::io::Result<()> {
     fs::write(dir.join("tree/deep/&amp;#?.css"), "a {}\n")
 }
 
-/// What PyPI has by this name and version, fetched once; `fetch` puts it into a directory.
+/// Returns the directory of a package from PyPI, by name and version. `fetch` downloads it once.
 fn fetched(what: &str, fetch: impl FnOnce(&Path) -> Result<(), String>) -> Result<PathBuf, String> {
     let dir = crate::target().join("http").join(what);
     if !dir.exists() {
@@ -93,7 +93,7 @@ fn fetched(what: &str, fetch: impl FnOnce(&Path) -> Result<(), String>) -> Resul
     Ok(dir)
 }
 
-/// What a program says, if it ends well.
+/// Returns the output of a program, which must succeed.
 fn said(command: &mut Command) -> Result<Vec<u8>, String> {
     let name = command.get_program().display().to_string();
     let output = command.output().map_err(|e| format!("{name}: {e}"))?;

@@ -1,7 +1,7 @@
 //! `cargo xtask images`: the images of machines (docs/guest.md), into `target/images`.
 //!
-//! Built for a target without an operating system where rustup has it or can fetch it, else for this host without its
-//! library, which takes no download and makes the same kind of image.
+//! They are built for a target without an operating system, if rustup has it or can download it. Otherwise they are
+//! built for this host without its standard library, which needs no download and produces the same kind of image.
 
 use std::fs;
 use std::path::Path;
@@ -10,10 +10,10 @@ use std::process::{Command, Stdio};
 use crate::steps::{Failed, Steps, cargo};
 use crate::{HOST, root};
 
-/// The target of machines.
+/// Target triple of the images.
 pub const BARE: &str = "x86_64-unknown-none";
 
-/// Builds all images; `host` forces the second way.
+/// Builds all images. `host` forces the build for this host.
 pub fn build(steps: &mut Steps, host: bool) -> Result<(), Failed> {
     let target = if host || !has_bare() { HOST } else { BARE };
     let made = root().join("images/target").join(target).join("release");
@@ -33,7 +33,7 @@ pub fn build(steps: &mut Steps, host: bool) -> Result<(), Failed> {
     })
 }
 
-/// What clippy says of them.
+/// Runs clippy on the images.
 pub fn lint(steps: &mut Steps) -> Result<(), Failed> {
     let target = if has_bare() { BARE } else { HOST };
     let mut lint =
@@ -41,13 +41,13 @@ pub fn lint(steps: &mut Steps) -> Result<(), Failed> {
     steps.run("lints of images", lint.current_dir(root().join("images")).env_remove("CARGO_TARGET_DIR"))
 }
 
-/// Whether rustup has or gets the target without a system.
+/// Whether rustup has, or can install, the target without an operating system.
 pub fn has_bare() -> bool {
     let added = Command::new("rustup").args(["target", "add", BARE]).stdin(Stdio::null()).output();
     added.is_ok_and(|output| output.status.success())
 }
 
-/// The programs of one directory, each whole at any moment: who runs one meanwhile keeps it.
+/// Copies the programs of one directory. Each is replaced atomically, so a running one is not affected.
 fn copy(from: &Path, to: &Path) -> std::io::Result<Vec<String>> {
     fs::create_dir_all(to)?;
     let mut names = Vec::new();

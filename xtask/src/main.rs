@@ -1,7 +1,7 @@
-//! The project's own chores, so that a clone needs nothing but cargo.
+//! The project's tasks, so that a clone needs only cargo.
 //!
-//! In: one verb on the command line. Out: lines on the terminal and an exit status. Every check either runs
-//! or says in plain words that it did not and what is then not covered.
+//! In: one verb on the command line. Out: lines on the terminal and an exit status. Each check either runs, or reports
+//! that it did not run and which behaviour is therefore not covered.
 
 #![forbid(unsafe_code)]
 
@@ -200,7 +200,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// This host's target, as machines and sanitizers know it.
+/// This host's target triple, for images and sanitizers.
 const HOST: &str = "x86_64-unknown-linux-gnu";
 
 fn wrong(args: &[&str]) -> ExitCode {
@@ -208,7 +208,7 @@ fn wrong(args: &[&str]) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// Every fuzz target, so many inputs each.
+/// Returns the command that runs every fuzz target with this many inputs each.
 pub fn fuzz_command(inputs: &str, seed: u64) -> Command {
     let mut driver =
         cargo(&["run", "--release", "--quiet", "--manifest-path", "fuzz/Cargo.toml", "--", "all"]);
@@ -216,7 +216,7 @@ pub fn fuzz_command(inputs: &str, seed: u64) -> Command {
     driver
 }
 
-/// One of the steps with other people's clients, alone.
+/// Runs one of the steps with third-party clients.
 fn clients(
     steps: &mut Steps,
     all: bool,
@@ -233,7 +233,7 @@ fn sim(steps: &mut Steps, env: &[(&str, String)]) -> Result<(), Failed> {
     steps.run("simulation", &mut tests)
 }
 
-/// The worlds of the archive: about five cuts in each.
+/// Runs the archive's worlds: about five power cuts in each.
 fn archive(steps: &mut Steps, env: &[(&str, String)]) -> Result<(), Failed> {
     let mut tests =
         cargo(&["test", "--profile", "worlds", "--package", "nine-sim", "--test", "it", "archive::"]);
@@ -245,7 +245,7 @@ fn bless(steps: &mut Steps) -> Result<(), Failed> {
     steps.run("bless", cargo(&["test", "--package", "nine-proto", "golden"]).env("BLESS", "1"))
 }
 
-/// `--seed N` and `--count N`, or `--seeds N`, as the environment that nine-sim's tests read.
+/// Translates `--seed N` and `--count N`, or `--seeds N`, into the environment that nine-sim's tests read.
 fn worlds(options: &[&str]) -> Option<Vec<(&'static str, String)>> {
     let mut env = Vec::new();
     for pair in options.chunks(2) {
@@ -275,7 +275,7 @@ fn nightly_options(words: &[&str]) -> Option<nightly::NightlyOptions> {
     Some(options)
 }
 
-/// A number with h, m or s behind it; seconds without.
+/// Parses a number of seconds, or with the suffix h, m or s.
 fn duration(text: &str) -> Option<Duration> {
     let (digits, unit) = match text.strip_suffix(['h', 'm', 's']) {
         Some(digits) => (digits, &text[digits.len()..]),
@@ -289,7 +289,7 @@ fn duration(text: &str) -> Option<Duration> {
     Some(Duration::from_secs(digits.parse::<u64>().ok()?.checked_mul(seconds)?))
 }
 
-/// The root of the repository: every command runs there, so that what is printed can be pasted there.
+/// The root of the repository. Every command runs there, so that printed commands can be pasted there.
 fn root() -> &'static Path {
     static ROOT: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
     ROOT.get_or_init(|| {
@@ -298,7 +298,7 @@ fn root() -> &'static Path {
     })
 }
 
-/// Where cargo puts what it builds.
+/// Cargo's target directory.
 fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |dir| root().join(dir))
 }

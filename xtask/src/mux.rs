@@ -1,8 +1,8 @@
-//! A mux over two foreign servers, for the guest to mount: diod, and a `ninefold serve` that it knows by its socket
-//! alone.
+//! A mux over two servers, which the guest mounts: diod, and a `ninefold serve` that the mux reaches only by its
+//! socket.
 //!
-//! In: a folder with the directories `diod` and `ours`, which they serve. Out: the mux's port, and one where the guest
-//! asks for a server to be stopped or killed. Always holds: what was stopped or killed is as before after `mend`.
+//! In: a folder with the directories `diod` and `ours`, which they serve. Out: the mux's port, and a control port where
+//! the guest can stop or kill a server. Always holds: `mend` restores a server that was stopped or killed.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -16,7 +16,7 @@ use crate::guest::Scratch;
 use crate::packages;
 use crate::served::{Program, Served};
 
-/// The servers and the mux; they end when it is dropped.
+/// The servers and the mux. Dropping it ends them.
 pub struct Mux {
     served: Served,
     beneath: [Beneath; 2],
@@ -24,18 +24,18 @@ pub struct Mux {
     _sockets: Scratch,
 }
 
-/// A server beneath the mux.
+/// A server behind the mux.
 struct Beneath {
     name: &'static str,
     words: Vec<String>,
     socket: PathBuf,
-    /// None: it was killed.
+    /// `None` after it was killed.
     child: Option<Child>,
 }
 
 impl Mux {
-    /// Starts both servers and the mux over them. None: diod is not there, which was said when the packages were looked
-    /// for.
+    /// Starts both servers and the mux over them. Returns `None` without diod, which was reported when the packages
+    /// were looked up.
     pub fn start(program: &Program, place: &Path) -> Result<Option<Mux>, String> {
         let Some(diod) = packages::program("diod") else { return Ok(None) };
         let sockets = sockets()?;
@@ -47,7 +47,8 @@ impl Mux {
         let (export, disk, listen) = (dir("diod"), format!("disk:{}", dir("ours")), socket("ours"));
         let listen = format!("unix!{listen}");
         let (at, config) = (socket("diod"), "/dev/null");
-        // As the one user it serves diod asks no user data base; without SIGPIPE a client that goes early is no end.
+        // As the user that it serves, diod does not query the user data base. Without SIGPIPE it survives a client that
+        // disconnects early.
         let mut beneath = [
             Beneath::new(
                 "diod",
@@ -81,13 +82,13 @@ impl Mux {
         Ok(Some(Mux { served, beneath, asked, _sockets: sockets }))
     }
 
-    /// Where the mux listens, and where this does, on 127.0.0.1.
+    /// Returns the port of the mux and the control port, on 127.0.0.1.
     pub fn ports(&self) -> [u16; 2] {
         [self.served.port, self.asked.local_addr().map_or(0, |addr| addr.port())]
     }
 
-    /// Does what it is asked to as long as `f` runs: a line `stop NAME`, `kill NAME` or `mend` on a connection of its
-    /// own is answered by `ok` or by what was wrong.
+    /// Serves control connections while `f` runs. A connection has one line, `stop NAME`, `kill NAME` or `mend`, and
+    /// the answer is `ok` or an error.
     pub fn beside<T>(&mut self, f: impl FnOnce() -> T) -> T {
         let (asked, beneath) = (&self.asked, &mut self.beneath);
         std::thread::scope(|scope| {
@@ -99,7 +100,7 @@ impl Mux {
         })
     }
 
-    /// What all of them have said, for a report.
+    /// Returns the logs of all servers, for a report.
     pub fn log(&mut self) -> String {
         let mut log = self.served.log();
         for server in &mut self.beneath {
@@ -113,11 +114,11 @@ impl Mux {
     }
 }
 
-/// Takes one connection and does what it asks for; false: it was asked to end.
+/// Serves one control connection. Returns false if it asked to end.
 fn answer(asked: &TcpListener, beneath: &mut [Beneath]) -> bool {
     let Ok((stream, _)) = asked.accept() else { return true };
     let mut line = String::new();
-    // Whoever went without a word has asked for nothing.
+    // A connection without a line is not a request.
     let _ = BufReader::new(&stream).read_line(&mut line);
     let mut named = |name: &str, f: fn(&mut Beneath) -> Result<(), String>| {
         beneath.iter_mut().filter(|server| name.is_empty() || server.name == name).try_for_each(f)
@@ -132,7 +133,7 @@ fn answer(asked: &TcpListener, beneath: &mut [Beneath]) -> bool {
         ["mend"] => named("", Beneath::mend),
         _ => Err(format!("not understood: {line}")),
     };
-    // An asker that is gone waits for no answer.
+    // The client may have disconnected.
     let _ = writeln!(&stream, "{}", done.err().unwrap_or_else(|| "ok".to_string()));
     true
 }
@@ -147,7 +148,7 @@ impl Beneath {
         self.child.as_ref().ok_or_else(|| format!("{} does not run", self.name))?.signal(signal)
     }
 
-    /// Lets it go on, or starts it again at the same address and waits until it listens.
+    /// Continues a stopped server. Restarts a killed one at the same address and waits until it listens.
     fn mend(&mut self) -> Result<(), String> {
         if self.child.is_some() {
             return self.signal("CONT");
@@ -166,16 +167,16 @@ impl Beneath {
     }
 }
 
-/// A folder for sockets, whose paths must be short wherever the project lies; for nobody else.
+/// Creates a private folder for sockets. It is in the temporary directory because socket paths must be short.
 fn sockets() -> Result<Scratch, String> {
     let dir = std::env::temp_dir().join(format!("ninefold-mux-{}", std::process::id()));
-    // Of one that was killed, long ago.
+    // A killed run with this process id may have left it.
     let _ = std::fs::remove_dir_all(&dir);
     let made = std::fs::DirBuilder::new().mode(0o700).create(&dir);
     made.map(|()| Scratch(dir.clone())).map_err(|e| format!("{}: {e}", dir.display()))
 }
 
-/// A word of a name space file.
+/// Quotes a word for a name space file.
 fn word(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
 }

@@ -1,9 +1,8 @@
-//! `cargo xtask nightly`: every check there is, for one commit, in as many runs as it takes.
+//! `cargo xtask nightly`: every check for one commit, in as many runs as necessary.
 //!
-//! In: a clean working tree, and how long this run may last. Out: `target/nightly/COMMIT.json`: for each check how it
-//! ended, in how many seconds, when and on which machine. A check that has passed on this commit is not run again; one
-//! that was cut off or has failed is. Checks by the clock (simulated worlds, fuzzing) add up their seconds and go on
-//! with the next seed.
+//! In: a clean working tree, and the time limit of this run. Out: `target/nightly/COMMIT.json`, with the outcome,
+//! seconds, time and machine of each check. A check that passed on this commit is not repeated; one that was cut off or
+//! failed is. Checks by the clock (simulated worlds, fuzzing) add up their seconds and continue with the next seed.
 //!
 //! Always holds: the file is written after each check, so that a run may end at any moment.
 
@@ -26,7 +25,7 @@ pub struct NightlyOptions {
     pub limit: Option<Duration>,
     /// Seconds for each check by the clock.
     pub clock: u64,
-    /// Runs although files differ from the commit; the record says so.
+    /// Runs although files differ from the commit. The record says so.
     pub allows_dirty: bool,
 }
 
@@ -292,8 +291,8 @@ fn keep_next_seed(kind: &str, seed: u64) {
     let _ = fs::write(path, seed.to_string());
 }
 
-/// The tests that touch memory of others and threads, under one of the compiler's sanitizers. For ThreadSanitizer std
-/// is built anew, so that it sees std's locks; without that it takes them for races.
+/// Runs the tests that involve shared memory and threads under one of the compiler's sanitizers. For ThreadSanitizer,
+/// std is rebuilt so that its locks are instrumented; otherwise they are reported as races.
 pub fn sanitizer(steps: &mut Steps, flag: &str) -> Result<(), Failed> {
     if !cfg!(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu")) {
         steps.not_covered(format!("the sanitizer `{flag}` (this host is not x86_64 Linux)"));
@@ -358,7 +357,7 @@ fn now() -> String {
     output.map_or_else(|_| String::new(), |output| String::from_utf8_lossy(&output.stdout).trim().to_string())
 }
 
-/// Crates with models of their waits.
+/// Crates with concurrency models for loom.
 const LOOM: &[&str] = &[
     "nine-block",
     "nine-ring",
@@ -373,7 +372,7 @@ const SANITIZED: &[&str] = &["nine-ring", "nine-guest", "nine-io", "nine-net", "
 /// The experiments of nine-bench.
 const EXPERIMENTS: &[&str] =
     &["rpc", "mux", "streaming", "streams", "http", "aoe", "archive", "channel", "mount"];
-/// Before this seed are those that the other runs try.
+/// Smaller seeds are those that the other runs try.
 const FIRST_SEED: u64 = 1000;
 const WORLDS_PER_ROUND: u64 = 40;
 const INPUTS_PER_ROUND: u64 = 200_000;

@@ -1,8 +1,8 @@
-//! The Debian package: made, judged, and tried.
+//! The Debian package: built, checked, and tested.
 //!
-//! In: `packaging/`, the command, the documents. Out: `target/package/ninefold_VERSION_ARCH.deb`. lintian judges it; it
-//! is installed, upgraded, removed and purged in a copy of this host's root that forgets what is written to it, and
-//! what is there afterwards is what was there before; and in a guest whose process 1 is systemd it does what it is for.
+//! In: `packaging/`, the command, the documents. Out: `target/package/ninefold_VERSION_ARCH.deb`. lintian checks it. It
+//! is installed, upgraded, removed and purged in a temporary overlay of this host's root, which must be unchanged
+//! afterwards. In a guest with systemd its services are tested.
 
 mod trial;
 
@@ -15,7 +15,7 @@ use crate::packages;
 use crate::served::Program;
 use crate::steps::{Failed, Steps};
 
-/// Makes it of the program, and tries it; `all`: as it is to be published; `guest`: under systemd, too.
+/// Builds the package from the program, and tests it. `all`: as it is published; `guest`: also under systemd.
 pub fn run(steps: &mut Steps, program: &Program, all: bool, guest: bool) -> Result<(), Failed> {
     if let Some(missing) = TOOLS.iter().find(|tool| packages::program(tool).is_none()) {
         steps.not_covered(format!("the Debian package ({missing} is not there)"));
@@ -39,7 +39,7 @@ pub fn run(steps: &mut Steps, program: &Program, all: bool, guest: bool) -> Resu
     if guest { trial::under_systemd(steps, &root()) } else { Ok(()) }
 }
 
-/// Where the files are laid.
+/// The staging directory.
 fn root() -> PathBuf {
     crate::target().join("package/root")
 }
@@ -49,7 +49,7 @@ fn failed(why: &str) -> bool {
     false
 }
 
-/// The package, of files that are laid as they will lie.
+/// Stages the files and builds the package.
 fn make(program: &Program, all: bool) -> Result<PathBuf, String> {
     let place = crate::target().join("package");
     let root = root();
@@ -94,7 +94,7 @@ fn make(program: &Program, all: bool) -> Result<PathBuf, String> {
     }
     sums(&root)?;
     let package = place.join(format!("ninefold_{version}_{}.deb", machine.trim()));
-    // What is tried and thrown away need not be small.
+    // A package for tests only need not be small.
     pack(&root, &package, if all { &["-Zxz", "-z6"] } else { &["-Zgzip", "-z1"] })?;
     Ok(package)
 }
@@ -105,7 +105,7 @@ fn pack(root: &Path, package: &Path, how: &[&str]) -> Result<(), String> {
     done(build.stdout(Stdio::null()))
 }
 
-/// The manual: a page for each verb, and one for the name by which mount(8) calls the program.
+/// Creates the manual: a page for each verb, and one for the name by which mount(8) calls the program.
 fn pages(binary: &Path, root: &Path) -> Result<(), String> {
     let dir = root.join("usr/share/man/man1");
     done(Command::new(binary).arg("man").arg(&dir))?;
@@ -118,9 +118,9 @@ fn pages(binary: &Path, root: &Path) -> Result<(), String> {
     symlink("../man1/ninefold-mount.1.gz", &page).map_err(|e| format!("{}: {e}", page.display()))
 }
 
-/// What the program needs of the system, as dpkg says it.
+/// Returns the library dependencies of the program, as dpkg-shlibdeps reports them.
 fn libraries(place: &Path, binary: &Path) -> Result<String, String> {
-    // It looks for debian/control where it is.
+    // dpkg-shlibdeps needs debian/control in its current directory.
     let source = place.join("debian/control");
     write(&source, "Source: ninefold\n\nPackage: ninefold\nArchitecture: any\n", 0o644)?;
     let said = output(
@@ -130,7 +130,7 @@ fn libraries(place: &Path, binary: &Path) -> Result<String, String> {
     depends.map(str::to_owned).ok_or_else(|| format!("dpkg-shlibdeps: {said}"))
 }
 
-/// DEBIAN/md5sums.
+/// Creates DEBIAN/md5sums.
 fn sums(root: &Path) -> Result<(), String> {
     let mut text = String::new();
     for path in tree(root)? {
@@ -143,7 +143,7 @@ fn sums(root: &Path) -> Result<(), String> {
     write(&root.join("DEBIAN/md5sums"), &text, 0o644)
 }
 
-/// The files below a directory, and links, sorted.
+/// Returns the files and symbolic links below a directory, sorted.
 fn tree(top: &Path) -> Result<Vec<PathBuf>, String> {
     let (mut found, mut todo) = (Vec::new(), vec![top.to_path_buf()]);
     while let Some(dir) = todo.pop() {
@@ -198,7 +198,7 @@ const SHELLS: [(&str, &str); 3] = [
     ("fish", "usr/share/fish/vendor_completions.d/ninefold.fish"),
 ];
 
-/// What is copied as it is, and where it lies.
+/// Files that are copied unchanged, with their destinations.
 const FILES: &[(&str, &str)] = &[
     ("packaging/ninefold.service", "lib/systemd/system/ninefold.service"),
     ("packaging/ninefold.socket", "lib/systemd/system/ninefold.socket"),

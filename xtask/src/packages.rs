@@ -1,7 +1,7 @@
-//! The programs of other people that some checks call, and the Debian packages that bring them.
+//! Third-party programs that some checks call, and the Debian packages that contain them.
 //!
-//! As root on Debian what is missing is installed; elsewhere, and where the archive cannot be reached, it is named
-//! together with what is not covered without it.
+//! As root on Debian, missing packages are installed. Otherwise, or if the archive is unreachable, each missing one is
+//! reported with the behaviour that is not covered without it.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -13,11 +13,12 @@ pub struct Need {
     pub program: &'static str,
     pub package: &'static str,
     pub covers: &'static str,
-    /// Only `--all` calls it.
+    /// Only needed with `--all`.
     all: bool,
 }
 
-/// Installs what is missing where we may. What cannot be had is said; with `all` it fails where we might have had it.
+/// Installs missing packages where possible, and reports the others. With `all` this fails if they should have been
+/// installable.
 pub fn install(steps: &mut Steps, all: bool) -> Result<(), Failed> {
     let missing = |needs: &[Need]| -> Vec<&'static str> {
         let wanted = needs.iter().filter(|need| (all || !need.all) && program(need.program).is_none());
@@ -32,7 +33,7 @@ pub fn install(steps: &mut Steps, all: bool) -> Result<(), Failed> {
             steps.run("packages", &mut apt)?;
         } else {
             println!("==> packages: {}", packages.join(" "));
-            // What it could not bring is named below.
+            // Packages that could not be installed are reported below.
             let _ = apt.status();
         }
     }
@@ -44,8 +45,8 @@ pub fn install(steps: &mut Steps, all: bool) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Installs packages, and starts none of their services. Fetches the archive's lists first where those at hand no
-/// longer lead to them.
+/// Returns a command that installs packages without starting their services. It downloads the package lists first if
+/// the present ones are outdated.
 fn apt(packages: &[&str]) -> Command {
     let script = "get() { apt-get install -qqy -oDpkg::Use-Pty=0 --no-install-recommends \"$@\"; }
                   get \"$@\" || { apt-get update -q && get \"$@\"; }";
@@ -58,21 +59,21 @@ fn apt(packages: &[&str]) -> Command {
     apt
 }
 
-/// Where a program is. Those for administrators are found for everybody.
+/// Returns the path of a program. /usr/sbin and /sbin are searched for all users.
 pub fn program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let dirs = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
     dirs.map(|dir| dir.join(name)).find(|file| file.is_file())
 }
 
-/// Where tools that never change are kept, for all checkouts of this user.
+/// Returns the directory of tools that never change, shared by all checkouts of this user.
 pub fn cache() -> PathBuf {
     let home = |name: &str, below: &str| Some(PathBuf::from(std::env::var_os(name)?).join(below));
     let cache = home("XDG_CACHE_HOME", "").or_else(|| home("HOME", ".cache"));
     cache.map_or_else(crate::target, |dir| dir.join("ninefold-xtask"))
 }
 
-/// Whether a program would start by its name alone.
+/// Whether a program is on `PATH`.
 pub fn on_path(name: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|dir| dir.join(name).is_file())

@@ -1,4 +1,4 @@
-//! Runs jobs side by side: each is a process with a log of its own, a number of slots and jobs that it needs.
+//! Runs jobs in parallel. Each is a process with its own log, a load, and the jobs that it depends on.
 //!
 //! In: jobs, and a function that adds more when one has ended (the tests are known only after the build). Out: one line
 //! on the terminal for each job, the end of the log of each one that failed, and a [`JobResult`] for each.
@@ -39,7 +39,7 @@ pub struct CheckJob {
     pub again: String,
 }
 
-/// Load of a job that uses every processor and is worth waiting for.
+/// Load of a job that uses all processors, so that it runs alone.
 pub const WHOLE_MACHINE: f64 = f64::INFINITY;
 
 /// A job that hangs is killed after this time, unless it says otherwise.
@@ -284,7 +284,7 @@ fn watch(mut child: Child, name: String, timeout: Duration, exits: Sender<Proces
 /// User and system time of a process and of the children it has waited for (proc_pid_stat(5), fields 14 to 17).
 fn cpu_time(process: u32) -> Option<Duration> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The name stands in brackets and may hold anything.
+    // The name is in parentheses and may contain any character.
     let fields = stat.rsplit_once(") ")?.1.split(' ').skip(11).take(4);
     let ticks: u64 = fields.filter_map(|field| field.parse::<u64>().ok()).sum();
     Some(Duration::from_millis(ticks * 10))
@@ -300,7 +300,7 @@ fn not_started(job: CheckJob) -> JobResult {
     JobResult { name: job.name, outcome: JobOutcome::NotStarted, took, cpu, output: String::new() }
 }
 
-/// How often a process is asked whether it has ended.
+/// Interval between checks whether a process has ended.
 const POLL: Duration = Duration::from_millis(20);
 /// Lines of the log of a failed job that are shown.
 const LINES_OF_FAILED: usize = 60;

@@ -1,7 +1,8 @@
-//! The Python module: built and installed as a user does it, into a virtual environment of its own, and judged there by
-//! fsspec's suite for file systems, pandas, pyarrow and zarr, by mypy and ruff.
+//! The Python module: built and installed as a user does it, into a virtual environment, and tested there by fsspec's
+//! suite for file systems, pandas, pyarrow and zarr, and checked by mypy and ruff.
 //!
-//! All of it lies in `target/python`. Python and the packages are asked for at the start: what cannot be had is said.
+//! All files are in `target/python`. Python and the packages are looked up at the start. If they are missing, that is
+//! reported.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -29,7 +30,7 @@ pub fn run(steps: &mut Steps, program: &Program) -> Result<(), Failed> {
     let install = ["pip", "install", "--quiet", "--no-build-isolation", "--no-deps", "--force-reinstall"];
     let light = ["--disable-pip-version-check", "--config-settings=build-args=--profile dev", "."];
     let mut install = tool(&[&install[..], &light].concat());
-    // What builds the module is in the environment, too.
+    // The build tools of the module are in the environment, too.
     let path = std::env::var_os("PATH").unwrap_or_default();
     let dirs = python.parent().map(Path::to_path_buf).into_iter().chain(std::env::split_paths(&path));
     install.env("PATH", std::env::join_paths(dirs).unwrap_or(path.clone()));
@@ -44,7 +45,7 @@ fn home() -> PathBuf {
     crate::target().join("python")
 }
 
-/// The interpreter of an environment that has what `python/requirements.txt` names, and nothing of another time.
+/// Returns the interpreter of an environment with exactly the packages of `python/requirements.txt`.
 fn environment() -> Result<PathBuf, String> {
     let wanted = root().join("python/requirements.txt");
     let wanted = fs::read_to_string(&wanted).map_err(|e| format!("{}: {e}", wanted.display()))?;

@@ -1,8 +1,8 @@
-//! `cargo xtask quick [CRATE...]`: the checks that tell soonest whether a change is right.
+//! `cargo xtask quick [CRATE...]`: the checks that detect most errors of a change soonest.
 //!
-//! In: the crates that are named, or those that changed since the last run that passed. Out: format, tidy, lints of the
-//! changed crates, unit tests of them and of the crates that depend on them, the short integration tests of the changed
-//! crates, the simulators with few seeds, each seed that once failed, and a smoke set of the command.
+//! In: the named crates, or those that changed since the last run that passed. Out: format, tidy, lints of the changed
+//! crates, unit tests of them and of the crates that depend on them, short integration tests of the changed crates, the
+//! simulators with few seeds, each seed that once failed, and a smoke set of the command.
 
 use std::process::ExitCode;
 
@@ -58,7 +58,7 @@ pub fn run(named: &[&str]) -> ExitCode {
     ended
 }
 
-/// The changed crates, and all that have to be tested.
+/// Returns the changed crates, and all crates that must be tested.
 fn scope(named: &[&str]) -> Result<(Vec<String>, Vec<String>), String> {
     if named.is_empty() {
         return match green::changed() {
@@ -115,11 +115,12 @@ fn tests(
     jobs
 }
 
-/// Modules of the command's tests, a few seconds together: it serves, copies, mounts a name space, keeps an archive.
+/// Modules of the command's tests that take a few seconds together: serving, copying, mounting a name space, an
+/// archive.
 const SMOKE: &[&str] = &["serve", "verbs", "copy", "config", "namespace", "pipe"];
-/// Simulators that take as long with few seeds: `test` runs them.
+/// Simulators that take long even with few seeds. Only `test` runs them.
 const LONG: &[&str] = &["mux::reconnect", "dialects::suite"];
-/// Seconds of an integration test that is run when its crate has changed.
+/// Maximum seconds of an integration test that runs when its crate has changed.
 const SHORT: f64 = 5.0;
-/// Worlds that a test of small worlds tries.
+/// Number of worlds for a test with small worlds.
 const FEW_SEEDS: u64 = 2;

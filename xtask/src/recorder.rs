@@ -1,14 +1,14 @@
-//! Between clients and a server: passes the bytes on, and keeps every 9P message with its direction, in the order in
-//! which they came by, as a capture that wireshark reads. Nobody's rights are needed for that, and nothing is lost.
+//! A recording proxy between clients and a server: it passes the bytes on, and stores every 9P message with its
+//! direction and order, as a capture for wireshark. It needs no privileges and loses no message.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-/// One message that came by.
+/// A recorded message.
 pub struct Message {
-    /// Which connection, from 0.
+    /// Number of the connection, from 0.
     pub connection: usize,
     pub from_client: bool,
     pub bytes: Vec<u8>,
@@ -21,7 +21,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Listens on a free port of the loopback, and leads to another.
+    /// Listens on a free port of the loopback, and connects clients to the port `to`.
     pub fn start(to: u16) -> std::io::Result<Recorder> {
         let listener = TcpListener::bind(("127.0.0.1", 0))?;
         let port = listener.local_addr()?.port();
@@ -40,13 +40,13 @@ impl Recorder {
         Ok(Recorder { port, messages })
     }
 
-    /// What has come by since the last time; to be asked when the clients have ended.
+    /// Returns the messages recorded since the last call. Call it after the clients have ended.
     pub fn take(&self) -> Vec<Message> {
         self.messages.try_iter().collect()
     }
 }
 
-/// Passes on what both sides of a connection send, until both have ended.
+/// Relays both directions of a connection until both have ended.
 fn pass(connection: usize, client: &TcpStream, to: u16, messages: &Sender<Message>) -> std::io::Result<()> {
     let server = TcpStream::connect(("127.0.0.1", to))?;
     for stream in [client, &server] {
@@ -55,14 +55,14 @@ fn pass(connection: usize, client: &TcpStream, to: u16, messages: &Sender<Messag
     let one_way = |from: &TcpStream, to: &TcpStream, from_client| -> std::io::Result<JoinHandle<()>> {
         let (mut from, mut to, messages) = (from.try_clone()?, to.try_clone()?, messages.clone());
         Ok(std::thread::spawn(move || {
-            // A message is kept before it is passed on, so that no answer stands before its question.
+            // A message is recorded before it is passed on, so that no answer precedes its request.
             while let Some(bytes) = message(&mut from) {
                 let sent = messages.send(Message { connection, from_client, bytes: bytes.clone() });
                 if sent.is_err() || to.write_all(&bytes).is_err() {
                     break;
                 }
             }
-            // The other side may have hung up already.
+            // The other side may have closed its connection already.
             let _ = to.shutdown(Shutdown::Write);
         }))
     };
@@ -73,7 +73,7 @@ fn pass(connection: usize, client: &TcpStream, to: u16, messages: &Sender<Messag
     Ok(())
 }
 
-/// One whole message: its size, which counts itself, and the rest.
+/// Reads one whole message: its size, which includes the size field, and the rest.
 fn message(from: &mut TcpStream) -> Option<Vec<u8>> {
     let mut bytes = vec![0; 4];
     from.read_exact(&mut bytes).ok()?;
@@ -83,7 +83,7 @@ fn message(from: &mut TcpStream) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// The capture: each message a packet of its own, to and from the port of 9P, with just as much of a head as TCP needs.
+/// Returns a capture with one packet per message, to or from the 9P port, with minimal TCP headers.
 pub fn capture(messages: &[Message]) -> Vec<u8> {
     let mut sent: Vec<[u32; 2]> = Vec::new();
     let packets = messages.iter().map(|message| {
@@ -96,7 +96,7 @@ pub fn capture(messages: &[Message]) -> Vec<u8> {
     pcap(RAW_IPV4, packets)
 }
 
-/// A capture of packets, one a second, on a link of a kind that libpcap has a number for.
+/// Returns a capture of packets, one per second. `link` is the link type, in libpcap's numbering.
 pub fn pcap(link: u32, packets: impl Iterator<Item = Vec<u8>>) -> Vec<u8> {
     let mut out = Vec::new();
     for field in [0xa1b2_c3d4_u32, 2 | 4 << 16, 0, 0, 65535, link] {
@@ -125,11 +125,11 @@ fn packet(message: &Message, sent: [u32; 2]) -> Vec<u8> {
     packet
 }
 
-/// The heads of IP and TCP.
+/// Length of the IP and TCP headers.
 pub const HEADS: usize = 40;
-/// The longest message that fits into a packet.
+/// Maximum length of a message in one packet.
 const MOST: usize = 65535 - HEADS;
-/// The port by which wireshark knows 9P.
+/// The port that wireshark assigns to 9P.
 const PORT: u16 = 564;
 const RAW_IPV4: u32 = 228;
 
@@ -159,7 +159,7 @@ mod tests {
         let capture = capture(&[message(true), message(false)]);
         assert_eq!(capture.len(), 24 + 2 * (16 + HEADS + 7));
         assert_eq!(capture[24 + 8..24 + 12], 47u32.to_le_bytes());
-        // The answer acknowledges the question.
+        // The answer acknowledges the request.
         let second = &capture[24 + 16 + 47 + 16 + 20..];
         assert_eq!(second[..12], [2, 52, 156, 64, 0, 0, 0, 1, 0, 0, 0, 8]);
     }

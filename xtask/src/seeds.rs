@@ -1,7 +1,7 @@
-//! Seeds of simulated worlds that once failed, kept as files: `crates/nine-sim/seeds/NAME`, each one line
-//! `TEST SEED`, then lines that describe the fault.
+//! Stored seeds of simulated worlds that once failed: `crates/nine-sim/seeds/NAME`. Each file has one line `TEST SEED`,
+//! then lines that describe the fault.
 //!
-//! `quick`, `test` and `nightly` replay each of them; `nightly` writes one for each world that fails.
+//! `quick`, `test` and `nightly` replay each of them. `nightly` adds one for each world that fails.
 
 use std::fs;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ pub struct KeptSeed {
     pub seed: u64,
 }
 
-/// One job for each kept seed.
+/// Returns one job for each stored seed.
 pub fn jobs(program: &TestProgram) -> Vec<CheckJob> {
     kept()
         .into_iter()
@@ -30,7 +30,7 @@ pub fn jobs(program: &TestProgram) -> Vec<CheckJob> {
         .collect()
 }
 
-/// The seeds that are kept, in the order of their file names.
+/// Returns the stored seeds, in the order of their file names.
 pub fn kept() -> Vec<KeptSeed> {
     let mut paths: Vec<PathBuf> = fs::read_dir(folder())
         .map(|dir| dir.flatten().map(|entry| entry.path()).collect())
@@ -49,7 +49,7 @@ fn parse(text: &str) -> Option<KeptSeed> {
     Some(KeptSeed { test: test.to_string(), seed: seed.trim().parse().ok()? })
 }
 
-/// Writes a file for each world that failed in the output of a test program, and returns their names.
+/// Writes a file for each world that failed in the output of a test program. Returns the names of the files.
 pub fn keep(output: &str) -> Vec<String> {
     let mut names = Vec::new();
     for KeptSeed { test, seed } in failed(output) {
@@ -63,7 +63,7 @@ pub fn keep(output: &str) -> Vec<String> {
     names
 }
 
-/// The worlds that failed: libtest prints `---- TEST stdout ----` before the output of a failed test, and a world
+/// Finds the worlds that failed. libtest prints `---- TEST stdout ----` before the output of a failed test, and a world
 /// prints its seed.
 fn failed(output: &str) -> Vec<KeptSeed> {
     let mut test = None;

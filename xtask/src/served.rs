@@ -1,20 +1,21 @@
-//! Our server, started for a step on a free port of the loopback, with everybody let in.
+//! Our server, started for a step on a free port of the loopback. It accepts every client.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::child::{Child, last_lines};
 
-/// A server that runs until it is dropped.
+/// A server that runs until this is dropped.
 pub struct Served {
     child: Child,
-    /// Where it listens, on 127.0.0.1.
+    /// TCP port on 127.0.0.1.
     pub port: u16,
     what: String,
 }
 
 impl Served {
-    /// Starts `ninefold serve WHAT OPTION..` and waits until it is ready; where it listens may be among the options.
+    /// Starts `ninefold serve WHAT OPTION..` and waits until it is ready. `options` may include the addresses to listen
+    /// at.
     pub fn start(program: &Program, what: &str, options: &[&str]) -> Result<Served, String> {
         let mut words = ["serve", what, "--config", "/dev/null"].to_vec();
         if !options.contains(&"--listen") {
@@ -37,13 +38,13 @@ impl Served {
         }
     }
 
-    /// Where browsers find it.
+    /// Returns its HTTP address, if it has one.
     pub fn url(&self) -> Option<String> {
         let said = self.child.output();
         said.lines().find(|line| line.starts_with("http")).map(String::from)
     }
 
-    /// What it has said, for a report.
+    /// Returns the end of its log, for a report.
     pub fn log(&mut self) -> String {
         self.child.catch_up();
         format!(
@@ -54,18 +55,18 @@ impl Served {
     }
 }
 
-/// The command `ninefold`, built.
+/// The built command `ninefold`.
 pub struct Program(pub PathBuf);
 
 impl Program {
-    /// Built, with `published` as it is packaged. A plan that has built the workspace has built it already: alone it
-    /// would be built with fewer features, and so most of it once more.
+    /// Returns the program; with `published`, as it is packaged. Within a plan that has built the workspace, it is not
+    /// built again: a separate build has fewer features, and would recompile most crates.
     pub fn built(steps: &mut crate::steps::Steps, published: bool) -> Result<Program, crate::steps::Failed> {
         let (profile, folder) = if published { ("dist", "dist") } else { ("dev", "debug") };
         Program::of(steps, profile, folder)
     }
 
-    /// Built as users build it.
+    /// Returns the program as users build it.
     pub fn released(steps: &mut crate::steps::Steps) -> Result<Program, crate::steps::Failed> {
         Program::of(steps, "release", "release")
     }

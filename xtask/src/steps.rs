@@ -1,13 +1,12 @@
-//! Steps of a long chore: each is named before it starts and timed; the first that fails ends the chore and
-//! says how to run it alone.
+//! Steps of a long task. Each is named before it starts, and timed. The first that fails ends the task and prints the
+//! command that runs it alone.
 //!
-//! Output of the commands passes through untouched, because a cold build takes minutes and silence looks
-//! like a hang.
+//! The output of commands is passed through unchanged: a cold build takes minutes, and silence looks like a hang.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// A step failed, and has said so.
+/// A step has failed. The failure was printed.
 #[derive(Debug)]
 pub struct Failed;
 
@@ -47,13 +46,13 @@ impl Steps {
         Err(Failed)
     }
 
-    /// Says that something cannot be checked here. It is said at once and again in the report.
+    /// Reports that something cannot be checked here, at once and again at the end.
     pub fn not_covered(&mut self, what: String) {
         println!("==> NOT COVERED: {what}");
         self.missing.push(what);
     }
 
-    /// The table of step times, when there was more than one.
+    /// Prints the table of step times, if there was more than one.
     pub fn report(&self) {
         if self.done.len() < 2 {
             return;
@@ -70,14 +69,14 @@ impl Steps {
     }
 }
 
-/// Cargo, the same one that runs us, at the root of the repository.
+/// Returns a command that runs the present cargo at the root of the repository.
 pub fn cargo(args: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(crate::root()).args(args);
     command
 }
 
-/// The command as a person would type it at the root of the repository.
+/// Returns the command as a person would type it at the root of the repository.
 pub fn shown(command: &Command) -> String {
     let program = command.get_program();
     let name = std::path::Path::new(program).file_name().unwrap_or(program);

@@ -1,5 +1,5 @@
-//! An archive on object stores of others: versitygw, in Go, which looks at signatures, and moto, in Python. What was
-//! dumped is read back from them, and nothing of it lies on the disk of who reads.
+//! An archive on third-party object stores: versitygw (Go), which checks signatures, and moto (Python). A dump must be
+//! readable after a restart.
 
 use std::fs;
 use std::net::TcpListener;
@@ -14,15 +14,15 @@ use crate::packages;
 use crate::served::{Program, Served};
 use crate::steps::{Failed, Steps};
 
-/// What is fetched, once.
+/// Versions of the stores, which are fetched once.
 const VERSITY: &str = "v1.8.0";
 const MOTO: &str = "5.2.5";
-/// Whoever we are.
+/// Our access key and secret.
 const KEY: (&str, &str) = ("glenda", "glendas-secret");
-/// Until a store answers.
+/// Timeout for the start of a store.
 const LONG: Duration = Duration::from_secs(120);
 
-/// A store that is to be tried: how it is started in a directory, on a port.
+/// Starts a store in a directory, on a port.
 type Start = fn(&Path, u16) -> Result<Child, String>;
 
 pub fn run(steps: &mut Steps, program: &Program) -> Result<(), Failed> {
@@ -31,7 +31,7 @@ pub fn run(steps: &mut Steps, program: &Program) -> Result<(), Failed> {
             steps.not_covered(format!("an archive on {name} ({needs} is not installed)"));
             continue;
         }
-        // What cannot be fetched is not there; what is there must work.
+        // A store that cannot be fetched is not covered. A store that can be fetched must work.
         if let Err(why) = fetch(name) {
             steps.not_covered(format!("an archive on {name} ({why})"));
             continue;
@@ -49,7 +49,7 @@ pub fn run(steps: &mut Steps, program: &Program) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Where it lies when it was fetched.
+/// The directory of a fetched store.
 fn place(name: &str) -> PathBuf {
     let version = if name == "moto" { MOTO } else { VERSITY };
     crate::target().join("stores").join(format!("{name}-{version}"))
@@ -84,7 +84,7 @@ fn fetch(name: &str) -> Result<(), String> {
     fs::rename(&part, &dir).map_err(|e| format!("{}: {e}", dir.display()))
 }
 
-/// The buckets of versitygw are directories.
+/// Starts versitygw, whose buckets are directories.
 fn versity(dir: &Path, port: u16) -> Result<Child, String> {
     fs::create_dir_all(dir.join("objects/attic")).map_err(|e| e.to_string())?;
     let words = [
@@ -94,7 +94,7 @@ fn versity(dir: &Path, port: u16) -> Result<Child, String> {
         "--port".into(),
         format!("127.0.0.1:{port}"),
         "posix".into(),
-        // Not every file system of a scratch directory has attributes.
+        // The file system of a scratch directory may lack extended attributes.
         "--sidecar".into(),
         dir.join("attributes").display().to_string(),
         dir.join("objects").display().to_string(),
@@ -127,7 +127,8 @@ fn moto(_: &Path, port: u16) -> Result<Child, String> {
     Ok(child)
 }
 
-/// A dump is made, and read by a second server, from a store that has become larger; which makes another one.
+/// Makes a dump and reads it. Restarts the server with a larger store size, reads the dump again, and makes another
+/// one.
 fn all(program: &Program, name: &str, start: Start) -> Result<(), String> {
     let scratch = scratch("stores")?;
     let dir = &scratch.0;
@@ -135,7 +136,7 @@ fn all(program: &Program, name: &str, start: Start) -> Result<(), String> {
     let port = TcpListener::bind("127.0.0.1:0").and_then(|port| port.local_addr()).map_err(failed)?.port();
     let mut store = start(dir, port)?;
     until_it_answers(port, &mut store)?;
-    // Steps start programs as they are: what they shall find in their environment is in a script.
+    // Steps start programs with the present environment. A script sets the keys.
     let keyed = dir.join("ninefold");
     let text = format!(
         "#!/bin/sh\nexport AWS_ACCESS_KEY_ID={} AWS_SECRET_ACCESS_KEY={}\nexec {} \"$@\"\n",
@@ -194,7 +195,7 @@ fn all(program: &Program, name: &str, start: Start) -> Result<(), String> {
     if !status.contains(" 214748364800 sectors") || status.contains("are not there") {
         return Err(status);
     }
-    // An arbiter beside the worm: made, and replaced on conditions.
+    // An arbiter beside the worm: created, then replaced conditionally.
     let arbiter = format!("s3{word}");
     run(&["fs", "arbiter", &arbiter, "mars", "venus"])?;
     run(&["fs", "arbiter", &arbiter, "--again"])?;
@@ -202,7 +203,7 @@ fn all(program: &Program, name: &str, start: Start) -> Result<(), String> {
     if turns.contains("mars: ") && turns.contains("venus: ") { Ok(()) } else { Err(turns) }
 }
 
-/// Waits until somebody listens there.
+/// Waits until the port accepts connections.
 fn until_it_answers(port: u16, store: &mut Child) -> Result<(), String> {
     let begun = std::time::Instant::now();
     while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
@@ -215,7 +216,7 @@ fn until_it_answers(port: u16, store: &mut Child) -> Result<(), String> {
     Ok(())
 }
 
-/// What a program says, if it ends well.
+/// Returns the output of a program, which must succeed.
 fn said(command: &mut Command) -> Result<String, String> {
     let name = command.get_program().display().to_string();
     let output = command.stdin(Stdio::null()).output().map_err(|e| format!("{name}: {e}"))?;

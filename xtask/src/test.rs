@@ -1,7 +1,8 @@
-//! `cargo xtask test`: everything a change must pass but format and lints, from a clone with only a Rust toolchain.
+//! `cargo xtask test`: everything that a change must pass except format and lints, from a clone with only a Rust
+//! toolchain.
 //!
-//! One build of the whole workspace comes first. Then test programs and the checks with programs of others run side by
-//! side, each as a process, the longest first. A check that this machine cannot run is named, never skipped in silence.
+//! First the whole workspace is built once. Then test programs and the checks with third-party programs run in
+//! parallel, each as a process, the longest first. A check that cannot run on this machine is reported.
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
@@ -26,7 +27,7 @@ pub fn run() -> ExitCode {
     for job in &mut jobs {
         measured.apply(job);
     }
-    // Everything waits for it.
+    // All other jobs wait for it.
     if let Some(build) = jobs.iter_mut().find(|job| job.name == "build") {
         build.expected = f64::MAX;
     }
@@ -96,7 +97,7 @@ fn messages() -> PathBuf {
     dir.join("build.json")
 }
 
-/// The test programs of the last build.
+/// Returns the test programs of the last build.
 ///
 /// # Errors
 /// There is no such build.
@@ -104,15 +105,15 @@ pub fn programs() -> Result<Vec<TestProgram>, String> {
     built::test_programs(&messages())
 }
 
-/// A job for each part of the built test programs. A program that cannot list its tests becomes a job that fails and
-/// says why.
+/// Returns a job for each part of the built test programs. For a program that cannot list its tests, it returns a job
+/// that fails with the reason.
 pub fn tests(measured: &MeasuredTimes, includes_ignored: bool) -> Vec<CheckJob> {
     let programs = match programs() {
         Ok(programs) => programs,
         Err(why) => return vec![says(&why)],
     };
     let mut jobs = Vec::new();
-    // nine-bench's program takes minutes, and is judged nightly.
+    // nine-bench's tests take minutes, and run nightly.
     let is_left = |program: &&TestProgram| {
         includes_ignored || program.package != "nine-bench" || program.kind != "test"
     };
@@ -158,13 +159,13 @@ pub fn says(why: &str) -> CheckJob {
 
 /// A verb of this program as a job. It uses the programs of the workspace build.
 pub fn verb(name: &str, words: &[&str]) -> CheckJob {
-    // The name of the running program, also when the build has replaced its file.
+    // The name of the running program, even if the build has replaced its file.
     let mut command = Command::new("/proc/self/exe");
     command.args(words).current_dir(crate::root()).env(BUILT, "1");
     CheckJob::new(name, command).again(format!("cargo xtask {}", words.join(" ")))
 }
 
-/// Programs that are not ours, as clients of our server.
+/// Checks with third-party programs as clients of our server.
 fn others() -> Vec<CheckJob> {
     let tools = || verb("tools", &["tools"]).load(SMALL_BUILD);
     let checks = [
@@ -188,9 +189,8 @@ pub fn doc_tests() -> CheckJob {
         .needs("build")
 }
 
-/// Every order in which threads can meet at a wait and its wake-up, by loom; of channels by shuttle too, which goes
-/// further into some orders instead of a little into all. Both builds share a folder: only crates that know one of the
-/// two flags differ.
+/// Explores the interleavings of threads at a wait and its wake-up: all of them with loom, and for channels also some
+/// longer ones with shuttle. Both builds share a folder, because only crates that use one of the two flags differ.
 pub fn wake_ups(crates: &[&str]) -> Vec<CheckJob> {
     let mut shuttle = cargo(&["test", "--release", "--lib", "-p", "nine-ring", "any_order"]);
     shuttle.env("RUSTFLAGS", "--cfg nine_shuttle").env("CARGO_TARGET_DIR", "target/models");
@@ -202,8 +202,8 @@ pub fn wake_ups(crates: &[&str]) -> Vec<CheckJob> {
         .into()
 }
 
-/// nine-proto needs neither std nor an operating system: it links and runs without std on this host, and it builds for
-/// bare metal where rustup can bring that target.
+/// Checks that nine-proto needs neither std nor an operating system. It links and runs without std on this host, and
+/// builds for bare metal if rustup can install that target.
 pub fn no_std() -> Vec<CheckJob> {
     vec![verb("no_std", &["no-std"]).load(SMALL_BUILD).needs("build")]
 }
@@ -229,7 +229,7 @@ pub fn no_std_checks(steps: &mut Steps) -> Result<(), Failed> {
     steps.run("no_std on bare metal", cargo(&build).args(crates.concat()))
 }
 
-/// Processors of this machine, which are the slots of a plan.
+/// Returns the number of processors of this machine, which is the capacity of a plan.
 pub fn processors() -> usize {
     std::thread::available_parallelism().map_or(2, std::num::NonZero::get)
 }
@@ -239,11 +239,11 @@ pub fn is_built() -> bool {
     std::env::var_os(BUILT).is_some()
 }
 
-/// Load of a small build: it would use more, but beside another job it fills the gaps that this one leaves.
+/// Load of a small build. It would use more, but beside another job it fills gaps.
 const SMALL_BUILD: f64 = 1.0;
 /// Set for verbs that a plan starts.
 const BUILT: &str = "XTASK_BUILT";
-/// Begins a line in which a verb names a check that it could not run.
+/// Start of a line that names a check that could not run.
 pub const NOT_COVERED: &str = "==> NOT COVERED: ";
 /// Inputs for each fuzz target.
 pub const SMOKE: u64 = 50_000;

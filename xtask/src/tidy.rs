@@ -1,8 +1,7 @@
-//! `cargo xtask tidy`: the rules of the house that the compiler does not know.
+//! `cargo xtask tidy`: the rules of the project that the compiler does not check.
 //!
-//! In: the text of the repository. Out: one line per broken rule, `path:line: what is wrong, what to do`.
-//! The rules are plain functions over a `Tree`, so that each has a test which plants a violation and
-//! expects it to be found.
+//! In: the text of the repository. Out: one line per violation, `path:line: what is wrong, what to do`. The rules are
+//! plain functions of a `Tree`, so that each has a test that plants a violation and expects a finding.
 
 mod arrows;
 mod licences;
@@ -14,7 +13,7 @@ use std::path::Path;
 
 use crate::language;
 
-/// Checks the repository; true when nothing is wrong.
+/// Checks the repository. Returns true if there are no findings.
 pub fn run(root: &Path) -> bool {
     let tree = match Tree::read(root) {
         Ok(tree) => tree,
@@ -33,7 +32,7 @@ pub fn run(root: &Path) -> bool {
     found.is_empty()
 }
 
-/// One broken rule.
+/// One violation.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Finding {
     path: String,
@@ -54,7 +53,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// The files tidy reads, by their path from the root of the repository.
+/// The files that tidy reads, by path from the root of the repository.
 #[derive(Default)]
 pub struct Tree(BTreeMap<String, String>);
 
@@ -102,12 +101,12 @@ impl Tree {
         Ok(())
     }
 
-    /// The text of a file; empty if there is none.
+    /// Returns the text of a file; empty if there is none.
     pub fn get(&self, path: &str) -> &str {
         self.0.get(path).map_or("", String::as_str)
     }
 
-    /// Rust files, with their text.
+    /// Returns the Rust files, with their text.
     pub fn rust(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0
             .iter()
@@ -115,7 +114,7 @@ impl Tree {
             .map(|(path, text)| (path.as_str(), text.as_str()))
     }
 
-    /// Markdown documents, with their text.
+    /// Returns the Markdown documents, with their text.
     pub fn documents(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0
             .iter()
@@ -123,13 +122,13 @@ impl Tree {
             .map(|(path, text)| (path.as_str(), text.as_str()))
     }
 
-    /// The crates that exist, by name; a folder is named as its crate.
+    /// Returns the names of the crates. A folder has the name of its crate.
     pub fn crates(&self) -> impl Iterator<Item = &str> {
         self.0.keys().filter_map(|path| path.strip_prefix("crates/")?.strip_suffix("/Cargo.toml"))
     }
 }
 
-/// Whether `text` holds `word` by itself, not as a part of a longer name.
+/// Whether `text` contains `word` as a whole word.
 fn mentions(text: &str, word: &str) -> bool {
     let name = |c: char| c.is_alphanumeric() || c == '_' || c == '-';
     text.match_indices(word).any(|(at, _)| {
@@ -138,12 +137,12 @@ fn mentions(text: &str, word: &str) -> bool {
     })
 }
 
-/// Numbered lines, counted from one.
+/// Returns the lines with their numbers, counted from one.
 fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     text.split('\n').enumerate().map(|(i, line)| (i + 1, line))
 }
 
-/// A repository of these files.
+/// A repository with these files.
 #[cfg(test)]
 pub fn planted(files: &[(&str, &str)]) -> Tree {
     Tree(files.iter().map(|(path, text)| (path.to_string(), text.to_string())).collect())

@@ -1,5 +1,5 @@
-//! `cargo xtask tour`: a machine without an operating system at work, for whoever wants to see one: it says hello,
-//! reads a file of this repository, and fetches a page by the network of its host.
+//! `cargo xtask tour`: a demonstration of a machine without an operating system. It prints a greeting, reads a file of
+//! this repository, and fetches a page through its host's network.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -11,7 +11,7 @@ use crate::root;
 use crate::served::{Program, Served};
 use crate::steps::{Failed, Steps};
 
-/// Builds what it takes, and shows it.
+/// Builds what the demonstration needs, and runs it.
 pub fn run(steps: &mut Steps) -> Result<(), Failed> {
     packages::install(steps, false)?;
     images::build(steps, false)?;
@@ -32,7 +32,7 @@ fn show(program: &Program) -> Result<bool, String> {
     let space = scratch("tour")?;
     let script = space.0.join("tour.ns");
     let policy = space.0.join("tour.policy");
-    // The guest is not the owner of the network.
+    // The guest does not own the network.
     let lines = format!(
         "mount 'disk:{}' /files\nmount 'net:{}' /net\n",
         here.replace('\'', "''"),

@@ -1,7 +1,7 @@
-//! The Linux kernel's own 9P client at work on our servers, in a guest.
+//! The Linux kernel's 9P client on our servers, in a guest.
 //!
-//! The work is `guest/v9fs.sh`, and over a mux `guest/mux.sh`. Here: what it is done with, the servers, and afterwards
-//! a look at what has come to lie in the host's folders.
+//! The checks are in `guest/v9fs.sh` and, over a mux, `guest/mux.sh`. This file prepares the files and the servers, and
+//! finally examines the host's folders.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -15,7 +15,7 @@ use crate::packages;
 use crate::served::{Program, Served};
 use crate::steps::{Failed, Steps, cargo};
 
-/// The work of some seconds, or with `all` everything; of it the checks whose names hold `only`.
+/// Runs checks of some seconds, or all of them with `all`. `only` selects those whose names contain it.
 pub fn run(steps: &mut Steps, program: &Program, all: bool, only: &str) -> Result<(), Failed> {
     if let Some(what) = lacking() {
         steps.not_covered(format!("the Linux kernel as a client: {what}"));
@@ -50,7 +50,7 @@ fn work(program: &Program, all: bool, only: &str) -> Result<(), Trouble> {
     let mut mux = Mux::start(program, &share.join("mux")).map_err(Trouble::NotEnded)?;
     let [over, asked] = mux.as_ref().map_or([0, 0], Mux::ports);
     let (space, policy) = (place.0.join("net.ns"), place.0.join("net.policy"));
-    // The guest is a stranger to the server.
+    // The server does not know the guest as a user.
     fs::write(&policy, "allow any *!loopback!*\n")
         .and_then(|()| fs::write(&space, format!("mount 'net:{}' /net\n", policy.display())))
         .map_err(|e| Trouble::NotEnded(format!("{}: {e}", space.display())))?;
@@ -59,7 +59,7 @@ fn work(program: &Program, all: bool, only: &str) -> Result<(), Trouble> {
     let archive = place.0.join("archive").display().to_string();
     make(program, &archive).map_err(Trouble::NotEnded)?;
     let token = share.join("token").display().to_string();
-    // It makes the token: who shows it may write the console.
+    // The server creates the token. A client that presents it may write the console.
     let trusts = ["--listen", "tcp!127.0.0.1!0", "--token-file", &token];
     served.push(start(&format!("fs:{archive}"), &trusts)?);
     let archive = served.last().map_or(0, |served| served.port);
@@ -100,7 +100,7 @@ fn work(program: &Program, all: bool, only: &str) -> Result<(), Trouble> {
     }
 }
 
-/// An archive in one file.
+/// Creates an archive in one file.
 fn make(program: &Program, path: &str) -> Result<(), String> {
     let mut ream = Command::new(&program.0);
     ream.args(["--config", "/dev/null", "fs", "ream", path, "--size", "2G"]);
@@ -111,7 +111,7 @@ fn make(program: &Program, path: &str) -> Result<(), String> {
     }
 }
 
-/// The files that are to be carried, each tree as an archive with its checksums and a listing.
+/// Prepares the files to copy: each tree as an archive, with its checksums and a listing.
 fn prepare(place: &Path) -> Result<(), String> {
     for dir in ["share", "disk"] {
         fs::create_dir(place.join(dir)).map_err(|e| format!("{dir}: {e}"))?;
@@ -144,7 +144,7 @@ fn prepare(place: &Path) -> Result<(), String> {
     shell(script, place)
 }
 
-/// Makes a tree of this repository's files below some paths, and of what file systems find hard.
+/// Creates a tree with this repository's files below some paths, and with difficult cases for file systems.
 fn tree(place: &Path, paths: &str, small: usize, large: u32) -> Result<(), String> {
     for dir in ["repo", "links/deep/er", "many", "hard"] {
         fs::create_dir_all(place.join(dir)).map_err(|e| format!("{dir}: {e}"))?;
@@ -188,7 +188,7 @@ fn shell(script: &str, place: &Path) -> Result<(), String> {
     }
 }
 
-/// What differs between what was carried and what has come to lie on the host's disk; with `some` there must be some.
+/// Returns the differences between the copied files and those on the host's disk. With `some` there must be some files.
 fn compare(source: &Path, disk: &Path, some: bool) -> Option<String> {
     let trees: Vec<_> = match fs::read_dir(disk) {
         Ok(entries) => entries.flatten().map(|entry| entry.path()).collect(),
@@ -211,7 +211,7 @@ fn compare(source: &Path, disk: &Path, some: bool) -> Option<String> {
     })
 }
 
-/// Lays the programs of [`tools`] into the share: what is below the host's /tmp the guest does not see.
+/// Copies the programs of [`tools`] into the share, because the guest does not see the host's /tmp.
 pub fn lend(share: &Path) -> Result<(), String> {
     for program in ["fsx", "pjdfstest"] {
         let from = folder()?.join("tools/bin").join(program);
@@ -220,8 +220,8 @@ pub fn lend(share: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// fsx and pjdfstest, which never change: built once for all checkouts of this user, kept by their versions, and
-/// laid into `target/guest/tools`.
+/// Builds fsx and pjdfstest, which never change, once for all checkouts of this user. They are cached by version, and
+/// copied into `target/guest/tools`.
 pub fn tools(steps: &mut Steps) -> Result<(), Failed> {
     let Ok(tools) = folder().map(|dir| dir.join("tools/bin")) else { return Ok(()) };
     for (name, version) in [("fsx", "0.3.2"), ("pjdfstest", "0.2.2")] {
@@ -245,12 +245,12 @@ pub fn tools(steps: &mut Steps) -> Result<(), Failed> {
 
 const QUICK: &str = "Linux 9P client, quick";
 const ALL: &str = "Linux 9P client";
-/// Of every script in a guest.
+/// Common functions of the scripts in a guest.
 pub const CHECKS: &str = include_str!("../guest/checks.sh");
 const SCRIPT: &str = include_str!("../guest/v9fs.sh");
 const MUX: &str = include_str!("../guest/mux.sh");
 pub const FSX: &str = include_str!("../guest/fsx.toml");
 pub const FSX_MMAP: &str = include_str!("../guest/fsx-mmap.toml");
 pub const PJDFSTEST: &str = include_str!("../guest/pjdfstest.toml");
-/// What of pjdfstest fails, for a reason that docs/testing.md gives.
+/// Known failures of pjdfstest, with their reasons in docs/testing.md.
 const KNOWN: &str = include_str!("../guest/pjdfstest.known");

@@ -1,7 +1,7 @@
-//! The Linux kernel's own AoE driver at work on our targets, and aoetools, in a guest.
+//! The Linux kernel's AoE driver and aoetools in a guest, against our targets.
 //!
-//! The work is `guest/aoe.sh`. Here: Ethernets, t0 and t1 with jumbo frames and t2 without, their targets, what the
-//! guest asks us to do to those, and afterwards a look at what has come to lie on a disk.
+//! The checks are in `guest/aoe.sh`. This file creates the Ethernets (t0 and t1 with jumbo frames, t2 without) and
+//! their targets, changes the targets at the guest's request, and finally examines a disk.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ pub fn run(steps: &mut Steps, program: &Program, all: bool) -> Result<(), Failed
     guest::call(steps, ("AoE with Linux", again), WHAT, all, || work(program, space, all))
 }
 
-/// Ethernets that end at QEMU.
+/// Creates the Ethernets that lead to QEMU.
 fn space() -> Result<Netns, String> {
     let space = Netns::new()?;
     for (name, mtu) in [("t0", 9000), ("t1", 9000), ("t2", 1500)] {
@@ -51,7 +51,7 @@ fn work(program: &Program, space: Netns, all: bool) -> Result<(), Trouble> {
     guest.limit = Duration::from_secs(if all { 900 } else { 240 });
     guest.modules = ["e1000", "crc32c_generic", "ext4", "aoe"].to_vec();
     guest.before = lab.space.enter();
-    // In the guest eth1 to eth3.
+    // In the guest these are eth1 to eth3.
     for (n, card) in
         ["virtio-net-pci,host_mtu=9000", "virtio-net-pci,host_mtu=9000", "e1000"].into_iter().enumerate()
     {
@@ -82,7 +82,7 @@ fn work(program: &Program, space: Netns, all: bool) -> Result<(), Trouble> {
     }
 }
 
-/// Our targets, vblade's, and their disks.
+/// Our targets, vblade's target, and their disks.
 struct Lab {
     program: PathBuf,
     targets: Vec<(&'static str, Child)>,
@@ -103,7 +103,7 @@ impl Lab {
             let disk = fs::File::create(lab.disk(name)).and_then(|file| file.set_len(megabytes << 20));
             disk.map_err(|error| format!("{name}: {error}"))?;
         }
-        // Random bytes, so that no block is another, and what file systems find small.
+        // Random bytes, so that all blocks differ, and the small files of `docs`.
         let script = "cp -r docs \"$0\" && head -c 4321098 /dev/urandom >\"$0/large\" && cd \"$0\" \
                       && find . -type f -print0 | xargs -0 sha256sum >../sums";
         said(Command::new("sh").args(["-ec", script]).arg(&tree).current_dir(crate::root()))?;
@@ -134,7 +134,7 @@ impl Lab {
         Ok(())
     }
 
-    /// Does what the guest asks for.
+    /// Executes a request of the guest.
     fn answer(&mut self, words: &str) -> Result<(), String> {
         match words.split_whitespace().collect::<Vec<_>>()[..] {
             ["grow"] => {
@@ -158,7 +158,7 @@ impl Lab {
         }
     }
 
-    /// The targets end as they are asked to, and the disk holds a sound file system with what was put into it.
+    /// Stops the targets, which must exit without error, and checks the file system and the files on the disk.
     fn end(&mut self) -> Result<(), String> {
         for (name, mut target) in self.targets.drain(..).filter(|(name, _)| *name != "9.0") {
             target.signal("TERM")?;
@@ -184,8 +184,8 @@ impl Lab {
     }
 }
 
-/// Answers what the guest writes to `asked` in its share, as long as `f` runs: the answer is the file `answered`. What
-/// `answer` starts lives on, because the thread does.
+/// While `f` runs, answers the requests that the guest writes to `asked` in its share, with the file `answered`. Child
+/// processes started by `answer` live on, because the thread does.
 fn beside<T: Send>(
     share: &Path,
     f: impl FnOnce() -> T + Send,
@@ -200,7 +200,7 @@ fn beside<T: Send>(
                 continue;
             };
             let said = answer(&words).err().unwrap_or_else(|| "ok".to_string());
-            // What goes wrong here the guest finds: it has no answer in time.
+            // The guest notices a failure here: it gets no answer in time.
             let _ = fs::remove_file(&asked).and_then(|()| fs::write(&new, said));
             let _ = fs::rename(&new, &answered);
         }
@@ -214,13 +214,13 @@ fn program(name: &str) -> Command {
 
 const WHAT: &str = "our AoE target under the Linux kernel's driver, and under aoetools";
 const SCRIPT: &str = include_str!("../../guest/aoe.sh");
-/// Each with the interfaces it is on.
+/// Targets with their interfaces.
 const TARGETS: &[(&str, &[&str])] = &[("1.0", &["t0"]), ("1.1", &["t2"]), ("1.2", &["t0", "t1"])];
-/// Megabytes of the disk that grows to twice as much.
+/// Size in megabytes of the disk that is grown to twice that size.
 const SIZE: u64 = 16;
-/// What wireshark looks at on the Ethernet with small frames: Linux may use one tag for two disks, and wireshark then
-/// takes the one's answer for the other's.
+/// Capture filter for the Ethernet with small frames. Linux may use one tag for two disks, and wireshark would take the
+/// answer of one for that of the other.
 const ONE_SHELF: &str = " and ether[16:2] != 9";
-/// The least of such frames there are.
+/// Minimum number of such frames.
 const LEAST: usize = 10_000;
 const SOON: Duration = Duration::from_secs(20);

@@ -1,7 +1,7 @@
-//! What wireshark says of frames on an Ethernet.
+//! Wireshark's check of captured frames.
 //!
-//! Its dissector reads the header of AoE and ATA's registers, and which answer belongs to which question; not what
-//! stands in config, mask and reserve. A frame spoiled on purpose must be found, or the check itself fails.
+//! Its dissector reads the header of AoE and the ATA registers, and assigns answers to requests. It does not read the
+//! contents of config, mask and reserve. A deliberately corrupt frame must be found, or the check itself fails.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,28 +13,28 @@ use crate::netns::{Netns, said};
 use crate::packages;
 use crate::recorder::pcap;
 
-/// A capture under way.
+/// A running capture.
 pub struct Shark {
     child: Child,
     file: PathBuf,
 }
 
 impl Shark {
-    /// Captures AoE on an interface into a file, where tshark is there; of that what `filter` leaves.
+    /// Starts to capture AoE frames that match `filter` on an interface into a file. Returns `None` without tshark.
     pub fn start(space: &Netns, interface: &str, filter: &str, file: &Path) -> Result<Option<Self>, String> {
         if packages::program("tshark").is_none() {
-            return Ok(None); // said when the packages were looked for
+            return Ok(None); // reported when the packages were looked up
         }
         let (name, filter) = (file.display().to_string(), format!("ether proto 0x88a2{filter}"));
-        // By its own name: where tshark is killed that has started it, it lives on.
+        // dumpcap is started directly, because it survives a tshark that is killed.
         let words = ["dumpcap", "-q", "-B", "64", "-i", interface, "-f", &filter, "-w", &name];
         let mut child = space.start(&words)?;
         child.wait_for("File: ", LONG).map_err(|why| format!("dumpcap: {why}: {}", child.output()))?;
         Ok(Some(Self { child, file: file.to_path_buf() }))
     }
 
-    /// Wireshark has nothing against any frame, and has seen at least so many: how many. An answer to nothing is said
-    /// only, unless `all_asked`: where a question came twice, so may its answer.
+    /// Ends the capture. Fails if wireshark complains about a frame or has seen fewer than `least`; returns their
+    /// number. An answer without a request only fails with `all_asked`, since a repeated request may have two answers.
     pub fn judge(mut self, least: usize, all_asked: bool) -> Result<usize, String> {
         self.child.signal("INT")?;
         self.child.wait(LONG)?;
@@ -71,7 +71,7 @@ impl Shark {
     }
 }
 
-/// A line for each frame that is not as it should be.
+/// Returns a line for each frame that matches `what`.
 fn against(file: &Path, what: &str) -> Result<String, String> {
     tshark(file, &["-Y", &format!("eth.type == 0x88a2 && ({what})")])
 }
@@ -81,7 +81,7 @@ fn tshark(file: &Path, words: &[&str]) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&output).into_owned())
 }
 
-/// The check itself is checked: of frames one of which is spoiled in some way that one is found, and no other.
+/// Checks the check: of several frames exactly the corrupt one must be found.
 fn finds_what_is_spoiled(file: &Path) -> Result<(), String> {
     type Spoil = fn(&mut Vec<u8>);
     let ways: [(&str, Spoil); 5] = [
@@ -109,7 +109,7 @@ fn finds_what_is_spoiled(file: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Asks for a sector of 1.0, or answers.
+/// Returns a request for a sector of 1.0, or an answer to it.
 fn frame(flags: u8, tag: u8) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xa2];
     frame.extend([flags, 0, 0, 1, 0, 0, 0x80, 0, 0, tag]);
@@ -118,10 +118,10 @@ fn frame(flags: u8, tag: u8) -> Vec<u8> {
     frame
 }
 
-/// A frame of AoE with one of these is wrong. But vblade's first words, which answer nobody, have version 0 and tag 0.
+/// Filter for wrong frames. vblade's first broadcast, with version 0 and tag 0, is allowed.
 const WRONG: &str = "_ws.malformed || _ws.expert || aoe.cmd > 3 || aoe.error > 6 \
                      || (!aoe.cmd && !(aoe.version == 0 && frame[19:5] == 01:00:00:00:00))";
-/// ATA's answers that answer nothing.
+/// Filter for ATA answers without a request.
 const UNASKED: &str = "(aoe.cmd == 0 && aoe.response == 1 && !aoe.response_to)";
 const ETHERNET: u32 = 1;
 const LONG: Duration = Duration::from_secs(60);

@@ -1,9 +1,9 @@
-//! The guest's first files: a shell, the modules that lead to the host's files, and `init`. An archive in the "newc"
-//! format of cpio, which is what the kernel unpacks.
+//! The guest's initramfs: a shell, the modules that connect to the host's files, and `init`. It is a cpio archive in
+//! the "newc" format, which the kernel unpacks.
 
 use super::kernel::Kernel;
 
-/// The archive's bytes. `more` modules are loaded last.
+/// Returns the bytes of the archive. The modules `more` are loaded last.
 pub fn make(kernel: &Kernel, more: &[&str]) -> Result<Vec<u8>, String> {
     let busybox =
         crate::packages::program("busybox").ok_or("busybox is not there (package busybox-static)")?;
@@ -33,7 +33,8 @@ struct Archive {
 }
 
 impl Archive {
-    /// A header of thirteen numbers in hex behind the magic, the name with its NUL, the data; both are padded.
+    /// Adds a file: a header of thirteen hexadecimal numbers after the magic, the name with its NUL, and the data.
+    /// Header with name, and data, are padded.
     fn add(&mut self, name: &str, mode: u32, data: &[u8]) {
         self.files += 1;
         let (links, size, name_size) = (1, data.len() as u32, name.len() as u32 + 1);
@@ -61,7 +62,7 @@ impl Archive {
 
 const APPLETS: &[&str] = &["sh", "mount", "mkdir", "insmod", "ip", "grep", "switch_root"];
 
-/// What leads to the host: its files, its network, our output. What these need is found by itself.
+/// Modules for the host's files, its network, and our output. Their dependencies are added automatically.
 const MODULES: &[&str] =
     &["virtio_pci", "virtio_console", "virtio_net", "9pnet_virtio", "9pnet_fd", "9p", "overlay"];
 

@@ -1,23 +1,23 @@
-//! Debian's kernel, fetched from its archive and unpacked under `target/guest`, never installed.
+//! Debian's kernel, downloaded from its archive and unpacked under `target/guest`. It is never installed.
 //!
-//! Out: an ELF vmlinux that QEMU starts by PVH, which spares the firmware and the self-extraction of a bzImage, and
-//! the modules, in a tree that modprobe takes with `-d`.
+//! Out: an ELF vmlinux, which QEMU boots by PVH without firmware and without the self-extraction of a bzImage; and the
+//! modules, in a tree for `modprobe -d`.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// A kernel that is ready to be started.
+/// An unpacked kernel.
 pub struct Kernel {
     pub vmlinux: PathBuf,
-    /// The folder that has `lib/modules`.
+    /// The folder that contains `lib/modules`.
     pub tree: PathBuf,
     modules: PathBuf,
 }
 
 impl Kernel {
-    /// The kernel in `target/guest`; if there is none, the archive's newest.
+    /// Returns the kernel in `target/guest`, or downloads the archive's newest.
     pub fn get() -> Result<Kernel, String> {
         let tree = super::folder()?.join("kernel");
         if !tree.exists() {
@@ -29,7 +29,7 @@ impl Kernel {
         Ok(Kernel { vmlinux: tree.join("vmlinux"), modules, tree })
     }
 
-    /// These modules and all they need, in an order in which they load: their names and their files.
+    /// Returns these modules and their dependencies (names and contents), in load order.
     pub fn modules(&self, names: &[&str]) -> Result<Vec<(String, Vec<u8>)>, String> {
         let needs = read(&self.modules.join("modules.dep"))?;
         let needs = String::from_utf8_lossy(&needs);
@@ -46,13 +46,13 @@ impl Kernel {
     }
 }
 
-/// Fetches the package and leaves its useful half in `scratch/kernel`.
+/// Downloads the package, and leaves the needed part in `scratch/kernel`.
 fn unpack(scratch: &Path) -> Result<(), String> {
     println!("==> guest: fetching Debian's kernel (some 70 MB, kept in target/guest)");
     let package = match fetch(scratch, &[]) {
         Ok(package) => package,
         Err(_) => {
-            // The lists are old, or not there at all: fetch them, into a place that needs no rights.
+            // The package lists are old or missing. Download them into a directory that needs no rights.
             let (state, cache) = (scratch.join("state"), scratch.join("cache"));
             for dir in [state.join("lists/partial"), cache.join("archives/partial")] {
                 fs::create_dir_all(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
@@ -69,7 +69,7 @@ fn unpack(scratch: &Path) -> Result<(), String> {
     let all = scratch.join("all");
     run(Command::new("dpkg-deb").arg("-x").arg(&package).arg(&all))?;
     let kernel = scratch.join("kernel");
-    // Where /lib is a link, packages may already carry their files below usr.
+    // If /lib is a symbolic link, packages may have their files below usr.
     let lib = [all.join("lib"), all.join("usr/lib")].into_iter().find(|lib| lib.join("modules").is_dir());
     let lib = lib.ok_or("the package has no lib/modules")?;
     fs::create_dir(&kernel).map_err(|e| e.to_string())?;
@@ -86,7 +86,7 @@ fn unpack(scratch: &Path) -> Result<(), String> {
     fs::write(kernel.join("vmlinux"), vmlinux).map_err(|e| e.to_string())
 }
 
-/// Downloads the package that linux-image-amd64 stands for.
+/// Downloads the package that linux-image-amd64 depends on.
 fn fetch(scratch: &Path, options: &[String]) -> Result<PathBuf, String> {
     let depends = run(Command::new("apt-cache").args(options).args(["depends", "linux-image-amd64"]))?;
     let name = depends.split_whitespace().find(|word| word.starts_with("linux-image-") && word.contains('.'));
@@ -97,7 +97,7 @@ fn fetch(scratch: &Path, options: &[String]) -> Result<PathBuf, String> {
     only_entry(&dir)
 }
 
-/// The compressed ELF file inside a bzImage: where the setup header says it is.
+/// Returns the compressed ELF file inside a bzImage, at the position in the setup header.
 fn payload(image: &[u8]) -> Result<&[u8], String> {
     let word = |at: usize| -> Option<usize> {
         let bytes = image.get(at..at + 4)?;
@@ -115,14 +115,15 @@ fn payload(image: &[u8]) -> Result<&[u8], String> {
     }
 }
 
-/// Adds what `name` needs, then itself, as paths below the modules' folder. What is built in needs nothing.
+/// Adds the dependencies of `name`, then itself, as paths below the modules' folder. Built-in modules have no
+/// dependencies.
 fn load<'a>(needs: &'a str, name: &str, order: &mut Vec<&'a str>) -> Result<(), String> {
     let line =
         needs.lines().find(|line| line.split(':').next().is_some_and(|path| module_name(path) == name));
     let Some((path, first)) = line.and_then(|line| line.split_once(':')) else {
         return Err(format!("this kernel has no module {name}"));
     };
-    // modules.dep names what must be there at all; the last of them comes first.
+    // modules.dep lists the dependencies so that the last one must be loaded first.
     order.extend(first.split_whitespace().rev());
     order.push(path);
     Ok(())
@@ -138,7 +139,7 @@ fn read_module(path: &Path) -> Result<Vec<u8>, String> {
     if path.extension().is_some_and(|end| end == "xz") { unxz(path) } else { read(path) }
 }
 
-/// What an xz file holds. The kernel's has its length behind its end.
+/// Decompresses an xz file. The kernel's payload has its length after its end.
 fn unxz(path: &Path) -> Result<Vec<u8>, String> {
     let mut xz = Command::new("xz");
     xz.args(["-dc", "--single-stream"]).arg(path).stderr(Stdio::inherit());
@@ -150,7 +151,7 @@ fn unxz(path: &Path) -> Result<Vec<u8>, String> {
     }
 }
 
-/// What a command says; its complaints are the error.
+/// Returns a command's output. If it fails, its stderr is the error.
 fn run(command: &mut Command) -> Result<String, String> {
     let name = command.get_program().display().to_string();
     let output = command.env("LC_ALL", "C").stdin(Stdio::null()).output();

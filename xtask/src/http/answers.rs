@@ -1,12 +1,12 @@
-//! Answers, judged by redbot and httplint: what they call bad or warn of is wrong, but for what is listed here, and
-//! what they can find to be right for a file they must have found.
+//! Answers, checked by redbot and httplint. Each finding of level bad or warning is an error unless it is listed here.
+//! For each file, certain positive findings are required.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
 
 use super::{fetched, pip, said};
 
-/// redbot with all that it needs, for it names no versions itself.
+/// redbot with all its dependencies, since it does not pin versions itself.
 const PACKAGES: &[&str] = &[
     "redbot==2.7.1",
     "httplint==2026.10.4",
@@ -33,7 +33,7 @@ const LENGTH: &str = "CL_CORRECT";
 const FILE: &[&str] = &[LENGTH, "RANGE_CORRECT", "INM_304", "IMS_304"];
 const TEXT: &[&str] = &[LENGTH, "RANGE_CORRECT", "INM_304", "IMS_304", "CONNEG_GZIP_GOOD"];
 
-/// What is asked for, and what redbot must find to be right about it.
+/// Requested files, with the positive findings that redbot must report.
 const FILES: &[(&str, &[&str])] = &[
     ("text.txt", TEXT),
     ("tree/dr%C3%BCben.txt", TEXT),
@@ -48,7 +48,7 @@ const FILES: &[(&str, &[&str])] = &[
     ("metrics", &[LENGTH]),
 ];
 
-/// Other answers, by curl's words and their status, for httplint.
+/// Other requests, by curl's arguments and the expected status, for httplint.
 const ANSWERS: &[(&[&str], u16)] = &[
     (&["-r", "0-9", "text.txt"], 206),
     (&["-r", "0-4,10-14", "text.txt"], 206),
@@ -64,7 +64,7 @@ const ANSWERS: &[(&[&str], u16)] = &[
     (&["-H", "Accept: application/json", "tree/"], 200),
 ];
 
-/// What redbot (by its names) and httplint (by its words) warn of, and is right.
+/// Findings of redbot (by name) and httplint (by text) that are not errors, each with the reason.
 const FINE: &[(&str, &str)] = &[
     ("FRESHNESS_HEURISTIC", "how long a file stays as it is nobody knows"),
     ("This response allows caches to assign their own freshness lifetimes to it.", "the same"),
@@ -150,7 +150,7 @@ fn is_fine(note: &str) -> bool {
     FINE.iter().any(|(fine, _)| *fine == note)
 }
 
-/// The name, level and words of each note.
+/// Returns the name, level and text of each note.
 fn notes_of(har: &str) -> Vec<(String, String, String)> {
     let value = |note: &str, key: &str| {
         let rest = note.split_once(&format!("\"{key}\": \""))?.1;

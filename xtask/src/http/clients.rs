@@ -1,4 +1,4 @@
-//! What people do with curl, wget, wrk and ab.
+//! Typical uses of curl, wget, wrk and ab.
 
 use std::fs;
 use std::path::Path;
@@ -38,7 +38,7 @@ pub fn all(url: &str, dir: &Path, place: &Path, wrong: &mut Vec<String>) -> Resu
         &said(&["-z", &dir.join("text.txt").display().to_string(), &at("text.txt")], "%{http_code}")?,
         b"304",
     );
-    // A body that nobody wants stays where it is; one that comes all the same is passed over.
+    // An unwanted body is not sent (100-continue). If the client sends it anyway, it is skipped.
     let upload =
         ["-T", &dir.join("large.bin").display().to_string(), "-H", "Expect: 100-continue", &at("up")];
     same("curl -T", &said(&upload, "%{http_code} %{size_upload}")?, b"405 0");
@@ -55,13 +55,13 @@ pub fn all(url: &str, dir: &Path, place: &Path, wrong: &mut Vec<String>) -> Resu
     super::said(wget.env("LC_ALL", "C.UTF-8"))?;
     compare(&dir.join("tree"), &mirror.join("tree"), wrong);
 
-    // How fast is no question here.
+    // Speed does not matter here.
     let out = super::said(Command::new("wrk").args(["-t1", "-c64", "-d1s", "--latency", &at("text.txt")]))?;
     let out = String::from_utf8_lossy(&out);
     if !out.contains("Requests/sec") || out.contains("Socket errors") || out.contains("Non-2xx") {
         wrong.push(format!("wrk: {out}"));
     }
-    // It speaks HTTP/1.0, and keeps connections all the same.
+    // ab speaks HTTP/1.0 with keep-alive.
     let out = super::said(Command::new("ab").args(["-q", "-k", "-n", "2000", "-c", "16", &at("bytes.bin")]))?;
     let out = String::from_utf8_lossy(&out);
     let count = |name: &str| out.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
@@ -71,7 +71,7 @@ pub fn all(url: &str, dir: &Path, place: &Path, wrong: &mut Vec<String>) -> Resu
     Ok(())
 }
 
-/// A certificate of its own, and curl that trusts it.
+/// Serves with a self-signed certificate, which curl trusts.
 pub fn over_tls(program: &Program, dir: &Path, place: &Path, wrong: &mut Vec<String>) -> Result<(), String> {
     let [cert, key] = ["cert.pem", "key.pem"].map(|name| place.join(name).display().to_string());
     let mut openssl = Command::new("openssl");
@@ -104,7 +104,7 @@ fn curl(words: &[&str]) -> Result<Vec<u8>, String> {
     said(Command::new("curl").args(["-s", "-S", "--max-time", "60"]).args(words))
 }
 
-/// Whether a mirror has what is there, and nothing else but pages of directories.
+/// Checks that a mirror contains all files, and otherwise only pages of directories.
 fn compare(there: &Path, here: &Path, wrong: &mut Vec<String>) {
     let names = |dir: &Path| {
         let entries = fs::read_dir(dir).into_iter().flatten();

@@ -1,7 +1,7 @@
-//! Requests of other people: gunicorn's, which are valid or not. Each is sent as a whole, byte by byte, and in pieces.
+//! gunicorn's test requests, valid and invalid. Each is sent as a whole, byte by byte, and in pieces.
 //!
-//! A valid one is understood: answered, whatever with, and what follows it on the connection is, too. One that is not
-//! is refused, or gets no answer, and the connection ends there. What we see otherwise is listed with the reason.
+//! A valid request is answered, with any status, and so are the requests after it on the connection. An invalid one is
+//! refused or gets no answer, and the connection ends there. Exceptions are listed with their reasons.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -14,10 +14,10 @@ use super::{fetched, pip, said};
 
 const VERSION: &str = "27.0.1";
 
-/// For whom they ask.
+/// Host names of the requests.
 pub const HOSTS: [&str; 7] = ["localhost", "example.com", "a", "x", "whatever", "victim.com", "0.0.0.0"];
 
-/// What we understand though it is called invalid, and do not though it is called valid.
+/// Exceptions: requests called invalid that we accept, and requests called valid that we refuse.
 const OTHERWISE: &[(&str, &str)] = &[
     ("invalid/006", "a limit of gunicorn's, 4 KiB for a line: ours is 16 KiB for the head"),
     ("invalid/007", "the same"),
@@ -100,13 +100,13 @@ pub fn all(url: &str, wrong: &mut Vec<String>) -> Result<(), String> {
     Ok(())
 }
 
-/// That a request cannot be understood.
+/// Whether this status says that a request was not understood.
 fn is_refusal(status: u16) -> bool {
     matches!(status, 400 | 414 | 431 | 505)
 }
 
-/// A request as it is kept: one line of the file may be several, and line ends are written out. Whom it asks for is
-/// added where that is not what makes it wrong.
+/// Reads a request file. One request line may span several lines of the file, and line ends are escaped. HTTP/1.1
+/// requests without a Host field get one.
 fn request(path: &Path) -> std::io::Result<Vec<u8>> {
     let text = fs::read(path)?;
     let mut bytes = Vec::with_capacity(text.len());
@@ -143,18 +143,18 @@ fn hex(digit: u8) -> Option<u8> {
     char::from(digit).to_digit(16).map(|digit| digit as u8)
 }
 
-/// How many requests that are, by what gunicorn's own test expects.
+/// Returns the number of requests in a file, according to gunicorn's own test.
 fn meant(path: &Path) -> std::io::Result<usize> {
     Ok(fs::read_to_string(path.with_extension("py"))?.matches("\"method\"").count())
 }
 
-/// The status of each answer until the connection ends.
+/// Returns the status of each answer until the connection ends.
 fn answered(addr: &str, request: &[u8], piece: usize) -> std::io::Result<Vec<u16>> {
     let mut stream = TcpStream::connect(addr)?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(Duration::from_secs(60)))?;
     for piece in request.chunks(piece) {
-        // It may have ended before it has heard all.
+        // The server may close the connection before it has read everything.
         if stream.write_all(piece).is_err() {
             break;
         }

@@ -1,4 +1,4 @@
-//! What becomes of a package where it is installed.
+//! Tests of the installed package.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use crate::guest::{self, Guest, Trouble, scratch};
 use crate::packages;
 use crate::steps::{Failed, Steps};
 
-/// In a copy of this host's root.
+/// Tests the package in an overlay of this host's root.
 pub fn on_this_host(steps: &mut Steps, package: &Path) -> Result<(), Failed> {
     if !packages::is_root() {
         steps.not_covered("the package installed, upgraded and purged (must be root)".into());
@@ -20,7 +20,7 @@ pub fn on_this_host(steps: &mut Steps, package: &Path) -> Result<(), Failed> {
     })
 }
 
-/// In a machine of its own, whose process 1 is systemd.
+/// Tests the package in a guest whose process 1 is systemd.
 pub fn under_systemd(steps: &mut Steps, root: &Path) -> Result<(), Failed> {
     let what = "the package under systemd";
     guest::call(steps, (what, "cargo xtask package"), what, false, || at_work(root))
@@ -33,13 +33,13 @@ fn installed(package: &Path) -> Result<bool, String> {
     fs::create_dir(&dir)
         .and_then(|()| fs::write(&script, CHROOT))
         .map_err(|e| format!("{}: {e}", place.0.display()))?;
-    // What it mounts ends with it.
+    // Its mounts end with its name space.
     let mut command = Command::new("unshare");
     command.args(["--mount", "--propagation", "private", "--", "bash"]).arg(&script).arg(&dir).arg(package);
     command.status().map(|status| status.success()).map_err(|e| format!("cannot start unshare: {e}"))
 }
 
-/// A machine that is emulated unpacks slowly: it gets the same files unpacked.
+/// Runs the services in the guest. It gets the files unpacked, because an emulated machine unpacks slowly.
 fn at_work(root: &Path) -> Result<(), Trouble> {
     let place = scratch("systemd").map_err(Trouble::NotStarted)?;
     let put = |name: &str, bytes: &[u8]| {
@@ -62,5 +62,5 @@ const CHROOT: &str = include_str!("../../guest/package.sh");
 const SYSTEMD: &str = include_str!("../../guest/systemd.sh");
 const SERVICE: &str = include_str!("../../guest/service.sh");
 
-/// For all of it, in a machine that is emulated, beside whatever else is done here. Two minutes are usual.
+/// Timeout of the guest, which is emulated and may compete with other jobs. It usually takes two minutes.
 const LIMIT: std::time::Duration = std::time::Duration::from_secs(900);

@@ -1,7 +1,7 @@
-//! Who may import whom: the arrows between the crates, and the places where tokio may stand.
+//! Allowed dependencies between the crates, and the files that may use tokio.
 //!
-//! In: the manifests as text (they are ours, one dependency a line). Dev-dependencies may bring any of our
-//! crates as a test's peer; what ships may not.
+//! In: the manifests as text (one dependency per line). Dev-dependencies may include any of our crates as a peer of a
+//! test. Published code may not.
 
 use super::text::code;
 use super::{Finding, Tree, lines, mentions};
@@ -49,7 +49,7 @@ fn check_crate(tree: &Tree, name: &str) -> Vec<Finding> {
     found
 }
 
-/// What binds other languages stands outside the crates, and imports no more than it must.
+/// Language bindings are outside the workspace's crates, and import no more than necessary.
 fn check_outside(tree: &Tree, name: &str, may: &[&str]) -> Vec<Finding> {
     let path = format!("{name}/Cargo.toml");
     let ours = deps(tree.get(&path)).into_iter().filter(|dep| is_ours(&dep.name));
@@ -62,7 +62,7 @@ fn check_outside(tree: &Tree, name: &str, may: &[&str]) -> Vec<Finding> {
         .collect()
 }
 
-/// Chores stand outside the house: they build before anything of ours does.
+/// xtask is independent of our crates: it must build before they do.
 fn check_xtask(tree: &Tree) -> Vec<Finding> {
     let path = "xtask/Cargo.toml";
     let ours = deps(tree.get(path)).into_iter().filter(|dep| is_ours(&dep.name));
@@ -111,15 +111,15 @@ fn check_architecture(tree: &Tree) -> Vec<Finding> {
     found
 }
 
-/// A dependency as a manifest names it.
+/// A dependency in a manifest.
 struct Dep {
     line: usize,
     name: String,
     dev: bool,
 }
 
-/// Dependencies of a manifest: `name.workspace = true`, `name = ...` and `[dependencies.name]`; a renamed
-/// package goes by its true name.
+/// Returns the dependencies of a manifest: `name.workspace = true`, `name = ...` and `[dependencies.name]`. A renamed
+/// package is listed by its real name.
 fn deps(manifest: &str) -> Vec<Dep> {
     let mut found: Vec<Dep> = Vec::new();
     let mut section = "";
@@ -150,7 +150,7 @@ fn is_ours(name: &str) -> bool {
     name == "ninefold" || name.starts_with("nine-")
 }
 
-/// What each crate may import of ours. A room without a line here may not exist.
+/// Allowed dependencies of each crate on our crates. A crate without a line here is an error.
 const ARROWS: &[(&str, &[&str])] = &[
     ("nine-proto", &[]),
     ("nine-stream", &[]),
@@ -175,17 +175,17 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("nine-sim", ANY),
 ];
 
-/// What stands outside the crates, and what it may import of ours: `python` the client, `capi` the mux, too, and a tree
-/// in memory where its name spaces begin.
+/// Allowed dependencies of code outside the crates. `python` has only the client. `capi` also has the mux, and a tree
+/// in memory as the root of its name spaces.
 const OUTSIDE: &[(&str, &[&str])] = &[
     ("capi", &["nine-proto", "nine-io", "nine-net", "nine-mux", "nine-servers"]),
     ("python", &["nine-proto", "nine-io", "nine-net"]),
 ];
 
-/// Any room of ours.
+/// Any of our crates.
 const ANY: &[&str] = &["*"];
 
-/// Rooms for us alone: nothing that ships may import them.
+/// Internal crates. Published crates may not import them.
 const DEV_ONLY: &[&str] = &["nine-bench", "nine-sim"];
 
 /// The page with the reason for each external crate.

@@ -1,13 +1,13 @@
-//! Licences of everything we build from: each package must be under one that deny.toml allows, and none may
-//! be on its list of banned crates.
+//! Licences of all dependencies: each package must have one that deny.toml allows, and must not be on its list of
+//! banned crates.
 //!
-//! In: deny.toml, and what cargo says of the packages built for this host. The same file serves `cargo
-//! deny`, which checks more and takes minutes to install.
+//! In: deny.toml, and cargo's list of the packages built for this host. The same file serves `cargo deny`, which checks
+//! more but takes minutes to install.
 
 use super::{Finding, Tree, lines};
 use crate::steps::cargo;
 
-/// Checks every package of the workspace and of what it stands on.
+/// Checks every package of the workspace and its dependencies.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let list = cargo(&["tree", "--workspace", "--all-features", "--prefix", "none", "--format", "{p}\t{l}"])
         .output();
@@ -43,7 +43,7 @@ fn check_packages(deny: &str, packages: &str) -> Vec<Finding> {
     found
 }
 
-/// The strings of `key = [ ... ]`, and its line.
+/// Returns the strings of `key = [ ... ]`, and its line.
 fn array<'a>(toml: &'a str, key: &str) -> (usize, Vec<&'a str>) {
     let starts = |line: &str| line.strip_prefix(key).is_some_and(|rest| rest.trim_start().starts_with('='));
     let Some((at, _)) = lines(toml).find(|(_, line)| starts(line)) else { return (1, Vec::new()) };
@@ -58,7 +58,7 @@ fn array<'a>(toml: &'a str, key: &str) -> (usize, Vec<&'a str>) {
     (at, strings)
 }
 
-/// Whether an SPDX expression can be met with allowed licences alone. `/` is the OR of old manifests.
+/// Whether allowed licences satisfy an SPDX expression. `/` is the OR of old manifests.
 fn permits(expression: &str, allowed: &[&str]) -> bool {
     let spaced =
         expression.replace('(', " ( ").replace(')', " ) ").replace('/', " OR ").replace(" WITH ", "+WITH+");

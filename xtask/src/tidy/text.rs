@@ -1,7 +1,7 @@
-//! How source is written: white space, width, length, headings, words that must not stay, and the files
-//! that may hold unsafe code.
+//! Rules for source text: white space, width, length, file heads, leftover markers, and the files that may contain
+//! unsafe code.
 //!
-//! What strings and comments say is not code: `code` takes them out first, and keeps the lines' numbers.
+//! Strings and comments are not code: `code` removes them, and preserves the line numbers.
 
 use super::{Finding, Tree, lines, mentions};
 
@@ -68,7 +68,7 @@ fn check_file(path: &str, text: &str) -> Vec<Finding> {
     found
 }
 
-/// What the first file of each crate must declare.
+/// Checks the declarations in the root file of each crate.
 fn check_root(tree: &Tree, name: &str) -> Vec<Finding> {
     let mut found = Vec::new();
     for root in ["lib.rs", "main.rs"].map(|file| format!("crates/{name}/src/{file}")) {
@@ -84,7 +84,7 @@ fn check_root(tree: &Tree, name: &str) -> Vec<Finding> {
     found
 }
 
-/// A file without its comments and without its strings; lines keep their numbers.
+/// Returns a file without comments and strings. Lines keep their numbers.
 pub fn code(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
@@ -107,7 +107,7 @@ pub fn code(text: &str) -> String {
     out
 }
 
-/// The length of the string that opens here.
+/// Returns the length of the string that starts here.
 fn string(text: &str) -> usize {
     let mut chars = text.char_indices().skip(1);
     while let Some((at, c)) = chars.next() {
@@ -120,7 +120,7 @@ fn string(text: &str) -> usize {
     text.len()
 }
 
-/// The length of the raw string that opens here; 0 when this is a name.
+/// Returns the length of the raw string that starts here; 0 if it is a name.
 fn raw_string(text: &str) -> usize {
     let hashes = text[1..].bytes().take_while(|b| *b == b'#').count();
     let open = hashes + 2;
@@ -131,7 +131,7 @@ fn raw_string(text: &str) -> usize {
     text[open..].find(&close).map_or(text.len(), |at| open + at + close.len())
 }
 
-/// The length of the character that opens here; 0 when this is a lifetime.
+/// Returns the length of the character literal that starts here; 0 if it is a lifetime.
 fn character(text: &str) -> usize {
     let mut chars = text.char_indices().skip(1);
     let escaped = chars.next().is_some_and(|(_, c)| c == '\\');
@@ -141,7 +141,7 @@ fn character(text: &str) -> usize {
     chars.next().filter(|(_, c)| *c == '\'').map_or(0, |(at, _)| at + 1)
 }
 
-/// Files that are nothing but tests, and the simulation, which is for tests alone.
+/// Whether a file contains only tests. The simulation counts as such.
 fn is_test(path: &str) -> bool {
     path.contains("/tests/") || path.ends_with("/tests.rs") || path.starts_with("crates/nine-sim/")
 }
@@ -150,7 +150,7 @@ fn may_be_unsafe(path: &str) -> bool {
     UNSAFE_FILES.iter().any(|(listed, _)| *listed == path)
 }
 
-/// How many lines stand before the file's test module.
+/// Returns the number of lines before the file's test module.
 fn tests_from(text: &str) -> usize {
     let mut attribute = false;
     for (n, line) in lines(text) {
@@ -165,13 +165,13 @@ fn tests_from(text: &str) -> usize {
 const WIDTH: usize = 120;
 const LENGTH: usize = 900;
 
-/// Spelt in halves, so that this file does not break its own rule.
+/// Split in two, so that this file does not violate its own rule.
 const LEFTOVERS: &[&str] =
     &[concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X"), concat!("db", "g!")];
 
 const NO_STD: &[&str] = &["nine-proto", "nine-stream", "nine-ring", "nine-guest"];
 
-/// The files that may hold unsafe code, each with its reason.
+/// The files that may contain unsafe code, each with its reason.
 const UNSAFE_FILES: &[(&str, &str)] = &[
     ("capi/src/sys.rs", "pointers of programs in C, and the names by which they find us"),
     ("crates/nine-bench/src/sys.rs", "the processor time of children, which rustix does not ask for"),
