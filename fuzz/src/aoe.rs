@@ -1,4 +1,4 @@
-//! Disks over Ethernet: frames of any bytes, into the decoders, a target and an initiator.
+//! AoE: arbitrary frames for the decoders, a target and an initiator.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ const THERE: Mac = Mac([2, 0, 0, 0, 0, 2]);
 const MTU: usize = 1500;
 const SECTORS: u64 = 1000;
 
-/// What is understood means the same when it is made bytes and understood again.
+/// A decoded frame, encoded again, decodes to the same value.
 pub fn aoe_frame(data: &[u8]) {
     let Some((header, body)) = Header::parse(data) else { return };
     assert_eq!(Header::parse(&header.with(body)), Some((header, body)));
@@ -39,7 +39,7 @@ pub fn aoe_frame(data: &[u8]) {
     }
 }
 
-/// A disk of memory that ends operations when it is told to.
+/// A disk in memory that completes operations only on demand.
 struct Held {
     ram: Ram,
     held: Mutex<VecDeque<Io>>,
@@ -50,7 +50,7 @@ impl Held {
         Arc::new(Self { ram: Ram::new(SECTORS), held: Mutex::default() })
     }
 
-    /// Ends one of them. False: there is none.
+    /// Completes one pending operation. Returns false if there is none.
     fn end(&self, which: u8) -> bool {
         let mut held = self.held.lock().expect("no panic");
         let at = usize::from(which) % held.len().max(1);
@@ -87,8 +87,8 @@ fn bytes(out: &Out) -> Vec<u8> {
     [&out.head[..], &out.data].concat()
 }
 
-/// Bytes as acts of five bytes each, with what follows for a frame: it has never more in hand than it says that it
-/// queues, and answers no frame twice.
+/// Input: actions of five bytes each; a frame takes its body from the bytes that follow. A target never has more
+/// pending requests and unsent answers than its queue length, and answers no frame twice.
 pub fn aoe_target(data: &[u8]) {
     let Some((&how, mut rest)) = data.split_first() else { return };
     let disk = Held::new();
@@ -124,7 +124,7 @@ pub fn aoe_target(data: &[u8]) {
         assert!(disk.len() <= usize::from(frames), "{} operations of {frames} frames", disk.len());
         assert!(leaves(&mut target, 0) <= came);
     }
-    // All that is in hand ends.
+    // Complete all pending operations.
     loop {
         leaves(&mut target, u64::MAX);
         if !disk.end(0) {
@@ -136,7 +136,7 @@ pub fn aoe_target(data: &[u8]) {
     assert!(target.status().contains(" 0 of "), "{}", target.status());
 }
 
-/// A question with a right header, and arguments that are mostly right.
+/// Returns a request with a valid header and mostly valid arguments.
 fn frame(act: u8, [a, b, c]: [u8; 3], body: &[u8]) -> Vec<u8> {
     let header = Header::ask(DISK, if act < 240 { 0 } else { act % 5 }, u32::from(b % 64));
     if header.command != 0 {
@@ -150,8 +150,8 @@ fn frame(act: u8, [a, b, c]: [u8; 3], body: &[u8]) -> Vec<u8> {
     [&header.with(&ata.bytes())[..], &data].concat()
 }
 
-/// Acts of five bytes: operations, time, and frames of a target of which some bytes are changed. Each operation ends
-/// once, and without end it sends only as time passes.
+/// Input: actions of five bytes each: operations, time, and frames of a target, some with changed bytes. Each operation
+/// completes once, and the initiator only sends without end if time passes.
 pub fn aoe_initiator(data: &[u8]) {
     let Some((&how, mut rest)) = data.split_first() else { return };
     let patience = Duration::from_secs(30);
@@ -161,7 +161,7 @@ pub fn aoe_initiator(data: &[u8]) {
     let there = Interface { mac: THERE, mtu: MTU };
     let ram: Arc<dyn Device> = Arc::new(Ram::new(SECTORS));
     let mut target = target::Target::new(target::Setup::new(DISK, "fuzz"), ram, vec![there]);
-    // What the target has said; the last is the newest.
+    // The target's answers, the newest last.
     let mut answers: Vec<Vec<u8>> = Vec::new();
     let (mut begun, ended) = (0, Arc::new(AtomicU64::new(0)));
     while let Some((&[act, a, b, c, d], more)) = rest.split_first_chunk::<5>() {
@@ -202,7 +202,7 @@ pub fn aoe_initiator(data: &[u8]) {
             _ => {
                 let at = answers.len() - 1 - usize::from(a) % answers.len();
                 let mut frame = answers[at].clone();
-                // Half of them come as they were sent.
+                // Half of them are unchanged.
                 if act % 2 == 1 {
                     let byte = usize::from(b) % frame.len();
                     frame[byte] = c;
@@ -218,7 +218,7 @@ pub fn aoe_initiator(data: &[u8]) {
         let over = answers.len().saturating_sub(64);
         answers.drain(..over);
     }
-    // Nobody answers any more.
+    // From here on there are no answers.
     for _ in 0..2000 {
         if ended.load(Ordering::Relaxed) == begun {
             let _ = initiator.status();
@@ -230,7 +230,7 @@ pub fn aoe_initiator(data: &[u8]) {
     panic!("{} of {begun} operations have ended", ended.load(Ordering::Relaxed));
 }
 
-/// What it does at this time.
+/// Sends all frames that are due at this time.
 fn step(initiator: &mut initiator::Initiator, now: Duration, mut sent: impl FnMut(&[u8])) {
     let mut left = 0;
     while let Some(out) = initiator.transmit(now) {

@@ -1,4 +1,4 @@
-//! Disks: expressions, and what mirrors and fake worms find on a disk.
+//! Disks: expressions, and the labels of mirrors and fake worms.
 
 use std::future::Future;
 use std::pin::pin;
@@ -9,8 +9,8 @@ use nine_block::{Device, FakeWorm, Mirror, Ram, SECTOR, Start, parse};
 
 const WORDS: [&str; 2] = ["ram", "store"];
 
-/// Any text, and one of the words that expressions are made of: it is understood, and shown as text that means the
-/// same, or what is wrong is pointed at.
+/// Arbitrary text, and text made of the tokens of expressions. It either parses, and its printed form means the same,
+/// or the error has a valid position.
 pub fn expr(data: &[u8]) {
     check(&String::from_utf8_lossy(data));
     check(&data.iter().map(|&byte| PIECES[usize::from(byte) % PIECES.len()]).collect::<String>());
@@ -22,7 +22,7 @@ fn check(text: &str) {
             let shown = tree.to_string();
             match parse(&shown, &WORDS) {
                 Ok(again) => assert_eq!((&again, again.to_string()), (&tree, shown), "{text:?}"),
-                // It may be longer: blanks, parentheses of partitions, and what an iterator repeats.
+                // The printed form may be longer: blanks, parentheses of partitions, and expanded iterators.
                 Err(wrong) => assert!(
                     wrong.text.contains("at most") || wrong.text.starts_with("more than"),
                     "{text:?} {wrong}"
@@ -80,13 +80,13 @@ const PIECES: &[&str] = &[
     "p(w0)0.50",
 ];
 
-/// Sectors of a disk here: those before a mirror's own, and a few more.
+/// Sectors of a disk: those before a mirror's data, and a few more.
 const SECTORS: u64 = 400;
-/// With more edits nothing is left of a label.
+/// Maximum number of edits. With more, nothing is left of a label.
 const EDITS: usize = 5;
 
-/// Edits of what a mirror, or a fake worm, has on its disks, with right sums: it is opened or refused, and what was
-/// opened can be read and written.
+/// Edits the labels of a mirror or a fake worm, with valid checksums. It must open or be refused. If it opens, it can
+/// be read and written.
 pub fn labels(data: &[u8]) {
     let Some((&how, edits)) = data.split_first() else { return };
     let disks: Vec<Arc<dyn Device>> =
@@ -105,14 +105,14 @@ pub fn labels(data: &[u8]) {
     }
 }
 
-/// Each edit is four bytes: which disk, which byte of a label, and what is there from now on.
+/// Each edit has four bytes: the disk, the position in a label, and the new byte.
 fn edit(disks: &[Arc<dyn Device>], edits: &[u8]) {
     for &[which, at, high, byte] in edits.as_chunks::<4>().0.iter().take(EDITS) {
         let disk = &disks[usize::from(which) % disks.len()];
-        // Labels of mirrors and worms, and the first of a mirror's marks.
+        // The labels of mirrors and worms, and the first of a mirror's marks.
         let sector = [0, 8, 1, 8, 0, 8, 1, 64][usize::from(which >> 5)];
         let mut bytes = now(disk.read(sector, 1)).expect("it is there").to_vec();
-        // Mostly among what is said first.
+        // Most edits concern the first fields.
         let most = if high < 192 { 88 } else { 504 };
         bytes[(usize::from(high & 1) << 8 | usize::from(at)) % most] = byte;
         let sum = bytes[..504].iter().fold(0xcbf2_9ce4_8422_2325u64, |sum, byte| {
@@ -134,7 +134,7 @@ fn uses(device: Arc<dyn Device>) {
     assert!(!device.status().is_empty());
 }
 
-/// Of what never waits: a disk of memory ends at once.
+/// Polls a future that never waits, because a disk in memory completes at once.
 fn now<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     let mut cx = Context::from_waker(Waker::noop());

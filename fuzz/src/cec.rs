@@ -1,7 +1,7 @@
-//! CEC: its decoder, its client and its server, to each of whom the other may say anything.
+//! CEC: its decoder, its client and its server. Each side gets arbitrary packets of the other.
 //!
-//! In: any bytes. What judges: nobody holds more than he may, a line is of who has shown the password, and whatever
-//! the state is, it comes to an end.
+//! In: any bytes. Checks: neither side stores more than its limits; a console line comes only from a client that has
+//! presented the password; from any state both come to an end.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use nine_net::cec::{
 };
 use nine_net::ether::Mac;
 
-/// Packets of all lengths: what is a frame comes back the same.
+/// Packets of all lengths. A decoded frame, encoded again, is the same.
 pub fn cec_frame(data: &[u8]) {
     let Some(frame) = Frame::parse(data) else { return };
     let again = frame.bytes();
@@ -23,7 +23,7 @@ pub fn cec_frame(data: &[u8]) {
     }
 }
 
-/// A script of what happens to a server and a client: each byte is an act of somebody, or of the time.
+/// Input: actions of a server, a client, the network, or time.
 pub fn cec(data: &[u8]) {
     let Some((&kind, mut acts)) = data.split_first() else { return };
     let offer = Offer { shelf: 1, name: "fs".into() };
@@ -32,7 +32,7 @@ pub fn cec(data: &[u8]) {
     let mut client = Client::new(Duration::ZERO, kind, u32::from(kind));
     let mut now = Duration::ZERO;
     let (mut to_server, mut to_client) = (Vec::new(), Vec::new());
-    // Whether anybody was given the password to say.
+    // Whether the client was given the password.
     let mut told = false;
     while let Some((&act, rest)) = acts.split_first() {
         acts = rest;
@@ -57,7 +57,7 @@ pub fn cec(data: &[u8]) {
                 let packet: Vec<u8> = to_server.remove(usize::from(arg) % to_server.len());
                 server.receive(now, HER, &packet);
             }
-            // Anything, and what is nearly something.
+            // Arbitrary bytes, and nearly valid packets.
             9 => client.receive(acts),
             10 => server.receive(now, from, acts),
             act @ 11..=13 => {
@@ -95,7 +95,7 @@ pub fn cec(data: &[u8]) {
         assert!(server.conversations() <= CONVERSATIONS);
     }
     assert!(client.take().len() <= INBOX + 255);
-    // From now on nobody says anything: places are free again, and the client is at its end.
+    // From now on there is no input: conversations end, and the client ends.
     client.close();
     for _ in 0..100_000 {
         while client.poll_packet(now).is_some() {}
@@ -111,11 +111,11 @@ pub fn cec(data: &[u8]) {
         }
     }
     assert!(client.end().is_some(), "{client:?}");
-    // A line that nobody answers keeps its place.
+    // A conversation with an unacknowledged line still counts.
     assert!(server.conversations() <= PER_CARD, "{server:?}");
 }
 
-/// Not only bits of what others say.
+/// Returns a connection number: 0 for an offer, else one of four.
 fn client_or(kind: Kind, arg: u8) -> u8 {
     if kind == Kind::Offer { 0 } else { arg % 4 }
 }

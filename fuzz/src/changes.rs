@@ -2,8 +2,7 @@
 
 use nine_io::changes::{Change, Cursor, Line, parse_line};
 
-/// Any bytes are lines or none; what is one is written as one line, which says the same, and its paths lead nowhere
-/// but down.
+/// Any bytes are a line or not. A parsed line is written as one line with the same meaning, and its paths have no `..`.
 pub fn changes(data: &[u8]) {
     if let Some(cursor) = Cursor::parse(data) {
         assert_eq!(
@@ -22,7 +21,7 @@ pub fn changes(data: &[u8]) {
             assert!(path.starts_with(b"/") && !path.split(|&byte| byte == b'/').any(|name| name == b".."));
             None
         });
-        // What is seen of it from below is said in paths from there.
+        // A change seen from a directory below has paths relative to it.
         if let Some(seen) = change.seen_from(b"/a") {
             assert_eq!(matches!(change, Change::Lost(_)), matches!(*seen, Change::Lost(_)));
         }

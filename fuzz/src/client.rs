@@ -1,8 +1,8 @@
-//! The client's session against a server that answers anything.
+//! The client's session against a server that sends arbitrary answers.
 //!
-//! In: bytes, read as a list of moves: a call, a call given up, a frame from the server. What judges is the
-//! count: no more calls than the limit, every fid given back once (the session's own arithmetic overflows
-//! otherwise), and an honest end leaves nothing behind.
+//! In: bytes, read as a list of actions: a call, a cancelled call, a frame from the server. Checks: there are no more
+//! calls than the limit; every fid is freed once (otherwise the session's own arithmetic overflows); nothing is left
+//! after an orderly end.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use nine_proto::{Dialect, Fid, NOFID, NOTAG, Qid, Tag};
 
 use crate::DIALECTS;
 
-/// Plays the moves, then answers what is left, honestly.
+/// Runs the actions, then answers all remaining calls correctly.
 pub fn client(data: &[u8]) {
     let Some((first, mut moves)) = data.split_first() else { return };
     let mut world = World::new(DIALECTS[usize::from(*first) % 3]);
@@ -34,9 +34,9 @@ pub fn client(data: &[u8]) {
 struct World {
     session: ClientSession,
     dialect: Dialect,
-    /// What the server has to answer, by tag: the T-message's number, its old tag or its number of names.
+    /// Requests that the server must answer, by tag: the type of the T-message, and its old tag or number of names.
     asked: BTreeMap<u16, (u8, u16)>,
-    /// Calls that can be given up.
+    /// Calls that can be cancelled.
     calls: Vec<Tag>,
     fids: Vec<Fid>,
 }
@@ -101,7 +101,7 @@ impl World {
         assert!(tag != NOTAG && self.asked.insert(tag.0, (number, about)).is_none(), "a tag is used twice");
     }
 
-    /// An answer of the right kind, or an error; a Tflush ends what it flushes.
+    /// Sends an answer of the right kind, or an error. A Tflush ends the request that it flushes.
     fn answer(&mut self, which: u8, how: u8, part: u8) -> bool {
         if self.asked.is_empty() {
             return true;
@@ -131,7 +131,7 @@ impl World {
         ok
     }
 
-    /// A frame of the input, for one of the tags; false when it ended the connection.
+    /// Sends a frame of the input for one of the tags. Returns false if it ended the connection.
     fn raw(&mut self, bytes: &[u8], which: u8) -> bool {
         use nine_proto::frame::{Split, split};
         let Ok(Split::Whole(n)) = split(bytes, self.session.msize()) else { return true };

@@ -1,8 +1,8 @@
-//! Control texts to streams and conversations that are used meanwhile.
+//! Control texts for streams and conversations in use.
 //!
-//! In: bytes, read as a list of moves: a text for one end or, when nothing is under way, for both; a message; a read;
-//! time. What judges: a text that is refused changes nothing, and as long as both ends have the same modules, none of
-//! which loses anything, what is put on one end comes out of the other.
+//! In: bytes, read as a list of actions: a text for one end, or for both when nothing is in flight; a message; a read;
+//! time. Checks: a refused text changes nothing; as long as both ends have the same modules, and none is lossy, the
+//! bytes written to one end come out of the other.
 
 use std::io::IoSlice;
 use std::sync::{Arc, Mutex};
@@ -14,7 +14,7 @@ use nine_net::modules::{Trace, TraceLog, modules};
 use nine_net::{Clock, Conversation, Peer, Pipe, Proof, Timer, Transport};
 use nine_stream::{Block, Limit, Make, Pool, Stream};
 
-/// Plays the moves on a pipe or on two conversations, then reads what is left.
+/// Runs the actions on a pipe or on two conversations, then reads the rest.
 pub fn control(data: &[u8]) {
     let Some((first, moves)) = data.split_first() else { return };
     let hand = Hand::default();
@@ -38,15 +38,15 @@ pub fn control(data: &[u8]) {
     }
 }
 
-/// An end that texts can be written to.
+/// An end that accepts control texts.
 trait Side {
     fn control(&mut self, text: &[u8]) -> Result<(), String>;
     fn shows(&self) -> String;
-    /// How much of it is taken.
+    /// Writes bytes. Returns how many were accepted.
     fn put(&mut self, bytes: &[u8]) -> usize;
-    /// What there is now; `None`: nothing. An error and the end are the same here.
+    /// Returns the available bytes; `None` if there are none. An error and the end count as the same.
     fn read(&mut self) -> Option<Result<Vec<u8>, ()>>;
-    /// Lets go on what can, and says when more can.
+    /// Lets delayed blocks continue if they are due. Returns when the next one is due.
     fn go_on(&mut self, hand: &Hand) -> Option<Duration>;
 }
 
@@ -115,7 +115,7 @@ impl Side for Conversation<Pipe> {
     fn go_on(&mut self, hand: &Hand) -> Option<Duration> {
         hand.1.lock().expect("no panic").take();
         let _ = self.poll_flush(&mut nobody());
-        // Timers of what comes are asked for by who reads.
+        // Timers for received data are requested by the reader.
         *hand.1.lock().expect("no panic")
     }
 }
@@ -125,9 +125,9 @@ struct World<S> {
     hand: Hand,
     sent: [Vec<u8>; 2],
     seen: [Vec<u8>; 2],
-    /// What each module that lies at both ends makes of bytes: whether all come.
+    /// For each module that is at both ends: whether it passes all bytes.
     pushed: Vec<bool>,
-    /// The ends have other modules, or one has ended.
+    /// The ends have different modules, or one has ended.
     broken: bool,
 }
 
@@ -166,7 +166,7 @@ impl<S: Side> World<S> {
         self.settle();
     }
 
-    /// One end, whatever is under way.
+    /// Sends a text to one end, whatever is in flight.
     fn rude(&mut self, side: usize, text: &[u8]) {
         let end = &mut self.ends[side];
         let before = end.shows();
@@ -176,7 +176,7 @@ impl<S: Side> World<S> {
         }
     }
 
-    /// Both ends, with nothing under way.
+    /// Sends a text to both ends when nothing is in flight.
     fn both(&mut self, text: &[u8]) {
         self.settle();
         let done = [0, 1].map(|side| {
@@ -195,7 +195,7 @@ impl<S: Side> World<S> {
         }
         let text = String::from_utf8_lossy(text);
         match text.split_ascii_whitespace().next() {
-            // A frame is no frame: what is put are other bytes.
+            // With frame9p, the bytes written are not whole messages.
             Some("push") => {
                 self.pushed.push(!["loss", "cut", "frame9p"].iter().any(|word| text.contains(word)))
             }
@@ -225,12 +225,12 @@ impl<S: Side> World<S> {
         self.pushed.contains(&false)
     }
 
-    /// Reads everything, whatever time it takes, and compares.
+    /// Reads everything, however long it takes, and compares.
     fn settle(&mut self) {
         let mut quiet = false;
         for round in 0.. {
             if self.broken && round > 1000 {
-                // Bytes that zstd takes for its own may become thousands of millions.
+                // Bytes that zstd takes for its own format may expand to gigabytes.
                 break;
             }
             assert!(round < 100_000, "it never comes to rest");
@@ -247,7 +247,7 @@ impl<S: Side> World<S> {
                 continue;
             }
             let now = *self.hand.0.lock().expect("no panic");
-            // What one end has let go the other has not seen yet.
+            // The other end has not seen what one end just released.
             match due.into_iter().filter(|due| *due > now).min() {
                 Some(due) => self.hand.advance(due - now),
                 None if quiet => break,
@@ -264,12 +264,12 @@ impl<S: Side> World<S> {
                 assert!(sent == seen, "from {from} came {} bytes instead of {}", seen.len(), sent.len());
             }
         }
-        // What has been lost or is held here is not the next one's.
+        // Bytes that were lost or delayed here do not belong to the next text.
         self.broken |= self.is_lossy();
     }
 }
 
-/// The time, and the first that somebody waits for.
+/// The time, and the earliest deadline that is waited for.
 #[derive(Clone, Default)]
 struct Hand(Arc<Mutex<Duration>>, Arc<Mutex<Option<Duration>>>);
 

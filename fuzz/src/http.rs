@@ -1,4 +1,4 @@
-//! What a browser says: heads, bodies, paths, ranges, conditions.
+//! A browser's input: heads, bodies, paths, ranges, conditions.
 
 use nine_gate::http::body::Passing;
 use nine_gate::http::head::{Body, HEAD, Head, Parsed, parse};
@@ -6,7 +6,7 @@ use nine_gate::http::path::{decode, encode};
 use nine_gate::http::range::Wanted;
 use nine_gate::http::since::{Conditions, is_same};
 
-/// One after the other, as a connection would bring them.
+/// Parses requests one after the other, as on a connection.
 pub fn http(data: &[u8]) {
     let mut rest = data;
     while let Parsed::Whole(head) = parse(rest) {
@@ -17,7 +17,7 @@ pub fn http(data: &[u8]) {
             None => return,
         }
     }
-    // A head that is not there yet has room to come.
+    // An incomplete head is below the maximum length.
     assert!(!matches!(parse(rest), Parsed::Part) || rest.len() <= HEAD + 8);
 }
 
@@ -27,7 +27,7 @@ fn judge(head: &Head, bytes: &[u8]) {
     for place in [&head.path, &head.query, &head.host, &head.if_range].into_iter().chain(lists) {
         assert!(place.end <= head.len);
     }
-    // The beginning of a head is no head.
+    // A prefix of a head is not a head.
     assert!(head.len > HEAD || matches!(parse(&bytes[..head.len - 1]), Parsed::Part));
     if let Ok(path) = decode(&bytes[head.path.clone()]) {
         let names: Vec<&[u8]> = path.names.split(|b| *b == b'/').collect();
@@ -50,7 +50,7 @@ fn judge(head: &Head, bytes: &[u8]) {
     assert!(head.chunks || head.body != Body::Chunked);
 }
 
-/// Where a body ends: the same, however it is cut into pieces.
+/// Returns the end of a body. It must not depend on how the bytes are divided.
 fn pass(body: Body, bytes: &[u8]) -> Option<usize> {
     let ends = [1, 7, usize::MAX].map(|most| {
         let (mut passing, mut at) = (Passing::new(body), 0usize);

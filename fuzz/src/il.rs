@@ -1,7 +1,7 @@
-//! il: packets of any bytes, into a machine and into a port.
+//! il: arbitrary packets for a state machine and for a port.
 //!
-//! In: operations and packets; some are made of right numbers and then changed. What judges: what is delivered is what
-//! the window holds at most, and a machine whose time comes always has a later one.
+//! In: operations and packets; some packets have valid numbers and are then changed. Checks: delivered data never
+//! exceeds the window; a state machine whose deadline has passed has a later one.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -21,10 +21,10 @@ use nine_stream::{Block, Chain};
 const KINDS: [Kind; 7] =
     [Kind::Sync, Kind::Data, Kind::DataQuery, Kind::Ack, Kind::Query, Kind::State, Kind::Close];
 const WINDOW: usize = 16 << 10;
-/// What both starts are.
+/// The start number of both ends.
 const START: u32 = 1000;
 
-/// Bytes as operations of five bytes each, with what follows for a payload.
+/// Input: operations of five bytes each. A payload is taken from the bytes that follow.
 pub fn il(data: &[u8]) {
     let Some((&how, rest)) = data.split_first() else { return };
     match how % 2 {
@@ -33,14 +33,14 @@ pub fn il(data: &[u8]) {
     }
 }
 
-/// A packet with numbers near the right ones, or none.
+/// Returns a packet with nearly valid numbers, or arbitrary bytes.
 fn packet(op: [u8; 5], rest: &[u8], (src, dst): (u16, u16)) -> Vec<u8> {
     let [kind, id, ack, spec, len] = op;
     let payload = &rest[..rest.len().min(usize::from(len))];
     if kind >= 250 {
         return payload.to_vec();
     }
-    // A byte is a small step to either side of where the conversation is.
+    // The byte is a small step to either side of the current number.
     let near = |byte: u8| START.wrapping_add_signed(i32::from(byte as i8));
     let kind = KINDS[usize::from(kind) % KINDS.len()];
     let header = Header { kind, spec, src, dst, id: near(id), ack: if ack == 128 { 0 } else { near(ack) } };
@@ -130,7 +130,7 @@ impl Clock for Hand {
     }
 }
 
-/// What is to come; what is sent is forgotten.
+/// Packets to receive. Sent packets are dropped.
 struct Wire(Arc<Mutex<VecDeque<Vec<u8>>>>);
 
 impl Link for Wire {
@@ -204,7 +204,7 @@ fn port(mut rest: &[u8]) {
         assert!(lines.len() <= 8, "more lines than may be");
     }
     drop((lines, announced, port));
-    // With time everything ends.
+    // Given time, everything ends.
     for _ in 0..2000 {
         clock.0.fetch_add(400_000, Ordering::Relaxed);
         if driver.as_mut().poll(&mut cx).is_ready() {

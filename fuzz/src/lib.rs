@@ -1,8 +1,8 @@
 //! The fuzz targets: plain functions of bytes, one per decoder and one per state machine.
 //!
-//! In: any bytes at all. A target must return: a panic, an overflow or an endless loop is a finding. What
-//! decodes must also survive being shown, and come back the same when it is encoded and decoded again. Two
-//! drivers feed them: ours (`main.rs`), and libFuzzer (`fuzz_targets/`).
+//! In: any bytes. A target must return: a panic, an overflow or an endless loop is a finding. A decoded value must also
+//! be printable, and must be the same after it is encoded and decoded again. Two drivers feed the targets: ours
+//! (`main.rs`), and libFuzzer (`fuzz_targets/`).
 
 #![forbid(unsafe_code)]
 
@@ -27,8 +27,7 @@ use nine_proto::frame::{self, HEADER, MSIZE_MAX, Split};
 use nine_proto::msg::{Rmsg, Tmsg};
 use nine_proto::{Dialect, DirBuf, Dirent, Entries, Errno, Numeric, Tag};
 
-/// A name, what to call with the input, and how many times fewer inputs it gets than others where all targets run:
-/// some take longer.
+/// A name, the function, and a divisor: when all targets run, a slow target gets so many times fewer inputs.
 pub type Target = (&'static str, fn(&[u8]), u64);
 
 /// Every target.
@@ -86,7 +85,7 @@ pub use server::server;
 
 pub use nine_fs::fuzz::{formats as archive_formats, image as archive_image, lease as archive_lease};
 
-/// A byte stream of T-messages, cut into frames as a transport would, in every dialect.
+/// A byte stream of T-messages, split into frames as by a transport, in every dialect.
 pub fn tmsg(data: &[u8]) {
     each_frame(data, |frame, dialect| {
         let Ok((tag, message)) = Tmsg::decode(frame, dialect) else { return };
@@ -97,7 +96,7 @@ pub fn tmsg(data: &[u8]) {
     });
 }
 
-/// The same for R-messages, as a client meets them.
+/// The same for R-messages, as a client receives them.
 pub fn rmsg(data: &[u8]) {
     each_frame(data, |frame, dialect| {
         let Ok((tag, message)) = Rmsg::decode(frame, dialect) else { return };
@@ -108,7 +107,7 @@ pub fn rmsg(data: &[u8]) {
     });
 }
 
-/// Directory data behind the head of an Rread or Rreaddir: taken apart, and put together again.
+/// Directory data after the header of an Rread or Rreaddir: parsed, and encoded again.
 pub fn entries(data: &[u8]) {
     let Some(data) = data.get(HEADER + 4..) else { return };
     for dialect in DIALECTS {
@@ -131,7 +130,7 @@ pub fn entries(data: &[u8]) {
     }
 }
 
-/// Strings that mean something: versions, error texts.
+/// Strings with a meaning: versions, error texts.
 pub fn text(data: &[u8]) {
     let offered = [Dialect::L, Dialect::U, Dialect::P2000];
     if let Some(dialect) = Dialect::negotiate(data, &offered) {

@@ -1,9 +1,8 @@
-//! The deterministic driver: every target, on stable, with nothing installed.
+//! The deterministic driver: it runs every target on stable Rust and needs no installation.
 //!
-//! In: a target's name, a seed and a number of iterations. Out: nothing, or the one input that broke the
-//! target: on the terminal with the command that replays it, and as a file in `artifacts/`. An input
-//! follows from (target, seed, iteration) and the corpus alone, so any of them can be made again without
-//! those before it.
+//! In: a target's name, a seed and a number of iterations. Out: nothing, or the input that broke the target: on the
+//! terminal with the command that replays it, and as a file in `artifacts/`. An input depends only on (target, seed,
+//! iteration) and the corpus, so it can be generated again without the earlier ones.
 
 #![forbid(unsafe_code)]
 
@@ -54,7 +53,7 @@ fn main() -> ExitCode {
 
 struct Plan {
     targets: Vec<Target>,
-    /// Each gets its share of the inputs.
+    /// Run all targets, each with its share of the inputs.
     all: bool,
     from: u64,
     to: u64,
@@ -110,14 +109,14 @@ fn many(target: &Target, corpus: &[Vec<u8>], plan: &Plan) -> Result<(), String> 
     Ok(())
 }
 
-/// A planted bug must be found, else silence means nothing.
+/// Checks that the mutations find a planted bug. Otherwise a run without findings means nothing.
 fn canary(corpus: &[Vec<u8>], seed: u64) {
     let bug = |input: &[u8]| input.len() > 19 && input[4] == 100 && input[7..11] == [0xff; 4];
     let found = (0..1_000_000).any(|i| bug(&mutate::input(corpus, "canary", seed, i)));
     assert!(found, "the planted bug was not found: the mutations of the driver are too weak");
 }
 
-/// Ends the program when one input takes for ever; the iteration names the input.
+/// Ends the program if one input takes too long. Prints the iteration, which identifies the input.
 fn watch(name: &'static str, seed: u64) -> std::sync::Arc<AtomicU64> {
     let at = std::sync::Arc::new(AtomicU64::new(0));
     let watched = at.clone();
@@ -157,8 +156,8 @@ fn again(name: &str, seed: u64, i: u64) -> String {
     format!("cargo run --release --manifest-path fuzz/Cargo.toml -- {name} --seed {seed} --at {i}")
 }
 
-/// What mutation starts from: the golden messages, and seeds kept by hand. Sorted, because inputs depend on
-/// the order.
+/// Returns the inputs from which mutation starts: the golden messages and the files in `seeds`. They are sorted,
+/// because inputs depend on the order.
 fn corpus() -> Vec<Vec<u8>> {
     let mut files: Vec<PathBuf> =
         ["../golden", "seeds"].iter().flat_map(|dir| files(&here().join(dir))).collect();
@@ -181,7 +180,7 @@ fn files(dir: &Path) -> Vec<PathBuf> {
     entries.map(|entry| entry.path()).filter(|path| path.is_file()).collect()
 }
 
-/// The bytes of a golden line, `dialect hex`; the lines between them are the printed forms.
+/// Returns the bytes of a golden line, `dialect hex`. Other lines are printed forms.
 fn golden(line: &str) -> Option<Vec<u8>> {
     let (_, hex) = line.split_once(' ')?;
     let pairs =
@@ -194,7 +193,7 @@ fn here() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// One input may take this long before it counts as endless.
+/// An input that takes longer counts as endless.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 const DONE: u64 = u64::MAX;

@@ -1,8 +1,8 @@
-//! The modules that read what a peer sends: 9P frames, zstd, TLS.
+//! Modules that read a peer's bytes: 9P frames, zstd, TLS.
 //!
-//! In: any bytes, in any pieces. What judges: 9P messages are those that a plain `split` finds; what was compressed or
-//! encrypted comes out as it went in, or there is an error; no more waits in a stream than its limit, one put and what
-//! one piece makes.
+//! In: any bytes, divided in any way. Checks: 9P messages are those that a plain `split` finds; compressed or encrypted
+//! data arrives unchanged, or there is an error; a stream holds at most its limit, one write, and the output of one
+//! piece.
 
 use std::sync::{Arc, Mutex, OnceLock};
 use std::task::Poll;
@@ -13,7 +13,7 @@ use nine_net::{ClientAuth, ClientTls, Clock, ServerTls, Timer, TlsFiles, Trust};
 use nine_proto::frame::{MSIZE_MAX, Split, split};
 use nine_stream::{Block, Chain, Device, Limit, Make, Modules, Pool, Stream};
 
-/// Messages of bytes: the same ones however the bytes are cut, up to the first that is none.
+/// Message boundaries do not depend on how the bytes are divided, up to the first invalid message.
 pub fn frame9p(data: &[u8]) {
     let Some((how, bytes)) = data.split_first_chunk::<2>() else { return };
     let (mut expected, mut rest) = (Vec::new(), bytes);
@@ -35,7 +35,7 @@ pub fn frame9p(data: &[u8]) {
     assert_eq!(end.fault.is_none(), ends, "{:?}", end.fault);
 }
 
-/// What a peer sends that may know zstd: as it is, or compressed by ourselves and then changed at one place.
+/// Input of a peer that may know zstd: raw bytes, or compressed bytes with one change.
 pub fn zstd(data: &[u8]) {
     let Some((&[kind, at, bit, a, b], bytes)) = data.split_first_chunk::<5>() else { return };
     let mut end = Ended::new(modules(), "zstd");
@@ -44,7 +44,7 @@ pub fn zstd(data: &[u8]) {
         return end.drain(BOMB);
     }
     let mut from = Ended::new(modules(), "zstd");
-    // Much may be packed in little.
+    // A lot of data may compress to a few bytes.
     let (many, how) = if kind & 4 == 0 { (0, [b, a]) } else { (usize::from(at) << 12, [255, 7]) };
     let plain = [&vec![bit; many], bytes].concat();
     let mut packed = from.sent(&plain, how);
@@ -60,7 +60,7 @@ pub fn zstd(data: &[u8]) {
     end.drain(BOMB);
 }
 
-/// TLS between two honest ends with one bit changed on its way, or with one end that says anything.
+/// TLS between two honest ends with one flipped bit, or with one end that sends arbitrary bytes.
 pub fn tls(data: &[u8]) {
     let Some((&[kind, at, bit, a, b], bytes)) = data.split_first_chunk::<5>() else { return };
     let lab = lab();
@@ -75,7 +75,7 @@ pub fn tls(data: &[u8]) {
         return;
     }
     let mut put = Some(Chain::from(Block::from(bytes.to_vec())));
-    // The flight that is bent: 0 is the client's first.
+    // The flight with the flipped bit; 0 is the client's first.
     let bent = usize::from(kind / 4) % 6;
     for flight in 0..8 {
         let (from, to) =
@@ -109,7 +109,7 @@ fn bend(bytes: &mut [u8], at: u8, bit: u8) {
     }
 }
 
-/// A stream with one module, and what has come up.
+/// A stream with one module, and the received blocks.
 struct Ended {
     stream: Stream,
     device: Device,
@@ -124,7 +124,8 @@ impl Ended {
         Self { stream, device, blocks: Vec::new(), fault: None }
     }
 
-    /// Carries bytes up in chains of `how[1]` pieces of `how[0]` bytes or so; what there is no room for is read first.
+    /// Passes bytes up in chains of about `how[1]` pieces of about `how[0]` bytes. If there is no room, blocks are read
+    /// first.
     fn feed(&mut self, bytes: &[u8], how: [u8; 2]) {
         for chain in chains(bytes, how) {
             let most = LIMIT.bytes + chain.len().max(PIECE);
@@ -142,7 +143,7 @@ impl Ended {
         }
     }
 
-    /// Reads so many blocks, or all that there are.
+    /// Reads at most this many blocks.
     fn drain(&mut self, blocks: usize) {
         for _ in 0..blocks {
             match self.stream.try_read_block() {
@@ -156,7 +157,7 @@ impl Ended {
         }
     }
 
-    /// What goes down when these are put, and the end behind them.
+    /// Writes bytes and the end of the stream. Returns the bytes that reach the device.
     fn sent(&mut self, bytes: &[u8], how: [u8; 2]) -> Vec<u8> {
         let mut all = Vec::new();
         for chain in chains(bytes, how) {
@@ -168,7 +169,7 @@ impl Ended {
         all
     }
 
-    /// What waits for the device.
+    /// Returns the bytes that wait for the device.
     fn taken(&mut self) -> Vec<u8> {
         let mut all = Vec::new();
         while let Poll::Ready(Ok(Some(block))) = self.device.try_take() {
@@ -178,7 +179,7 @@ impl Ended {
     }
 }
 
-/// Bytes in chains of some pieces of some bytes.
+/// Splits bytes into chains of several pieces.
 fn chains(bytes: &[u8], [size, pieces]: [u8; 2]) -> impl Iterator<Item = Chain> {
     let size = match size {
         0..200 => 1 + usize::from(size),
@@ -192,7 +193,7 @@ fn chains(bytes: &[u8], [size, pieces]: [u8; 2]) -> impl Iterator<Item = Chain> 
     })
 }
 
-/// Two ends that know each other, the same for all inputs.
+/// Two ends that trust each other, the same for all inputs.
 struct Lab {
     client: ClientTls,
     server: Arc<Mutex<ServerTls>>,
@@ -226,7 +227,7 @@ fn lab() -> &'static Lab {
     })
 }
 
-/// Time does not pass: files are not looked at again.
+/// A clock that stands still, so files are not checked again.
 struct Still;
 
 impl Clock for Still {
@@ -245,8 +246,8 @@ impl Clock for Still {
     fn entropy(&self, _: &mut [u8]) {}
 }
 
-/// What is read of a stream at most where nobody knows how much there is, blocks.
+/// Maximum number of blocks that are read when the amount of data is unknown.
 const BOMB: usize = 64;
 const LIMIT: Limit = Limit { bytes: 64 << 10, blocks: 64 };
-/// What a module passes on at once.
+/// Maximum number of bytes that a module passes on at once.
 const PIECE: usize = 64 << 10;

@@ -1,12 +1,12 @@
-//! One fuzz input out of (corpus, target, seed, iteration), and of nothing else.
+//! Generates one fuzz input from (corpus, target, seed, iteration), and nothing else.
 //!
-//! 9P is all length fields, so besides flipping, inserting, deleting and splicing bytes, size[4] of every
-//! second input is mended at the end: a wrong one is refused at the door and tests nothing behind it.
+//! 9P consists of length fields. Besides flipping, inserting, deleting and splicing bytes, size[4] of every second
+//! input is corrected at the end: a message with a wrong size is refused early and tests no further code.
 
-/// The input of this iteration.
+/// Returns the input of this iteration.
 pub fn input(corpus: &[Vec<u8>], target: &str, seed: u64, iteration: u64) -> Vec<u8> {
     let mut rng = Rng::new(target, seed, iteration);
-    // State machines read their moves out of bytes, and golden messages hold few different ones.
+    // State machines read their actions from bytes, and golden messages contain few different ones.
     let mut input = match rng.below(4) {
         0 => (0..rng.below(NOISE)).map(|_| rng.below(256) as u8).collect(),
         _ => pick(corpus, &mut rng).to_vec(),
@@ -45,7 +45,7 @@ fn mutate(input: &mut Vec<u8>, corpus: &[Vec<u8>], rng: &mut Rng) {
     }
 }
 
-/// A message of the corpus; an empty corpus is no excuse.
+/// Returns a message of the corpus, or a Tversion if the corpus is empty.
 fn pick<'a>(corpus: &'a [Vec<u8>], rng: &mut Rng) -> &'a [u8] {
     match corpus.len() {
         0 => &TVERSION[..],
@@ -53,14 +53,14 @@ fn pick<'a>(corpus: &'a [Vec<u8>], rng: &mut Rng) -> &'a [u8] {
     }
 }
 
-/// xorshift64*: good enough to wander, small enough to read.
+/// xorshift64*: random enough, and short.
 struct Rng(u64);
 
 impl Rng {
     fn new(target: &str, seed: u64, iteration: u64) -> Self {
         let mut rng = Rng(0x9e37_79b9_7f4a_7c15);
         for word in target.bytes().map(u64::from).chain([seed, iteration]) {
-            // The 1 keeps the state from the one value it could not leave.
+            // The 1 avoids zero, a state that never changes.
             rng.0 = (rng.0 ^ word.wrapping_mul(0xbf58_476d_1ce4_e5b9)) | 1;
             rng.next();
         }
@@ -82,11 +82,11 @@ impl Rng {
 /// `size[4] Tversion tag[2] msize[4] version[s]`.
 const TVERSION: [u8; 19] = *b"\x13\0\0\0\x64\xff\xff\0\x20\0\0\x06\09P2000";
 
-/// Values at which length fields break.
+/// Values at which length fields may break.
 const EDGES: [u64; 12] =
     [0, 1, 2, 7, 16, 17, 255, 0x7fff, 0xffff, 0x7fff_ffff, 0xffff_ffff, 0x7fff_ffff_ffff_ffff];
 
-/// Longer inputs than a small msize find nothing new and take longer.
+/// Longer inputs than a small msize find nothing new and take more time.
 const LONGEST: usize = 8192;
 
 const NOISE: usize = 1024;

@@ -1,16 +1,16 @@
-//! nonet between two ends, one of which may say anything.
+//! nonet between two ends, one of which may send arbitrary packets.
 //!
-//! In: any bytes. What judges: no end holds more than it may or waits for ever; on a wire that loses, repeats and
-//! reorders, but invents nothing, messages come once and in order.
+//! In: any bytes. Checks: no end stores more than its limits or waits for ever; on a wire that loses, repeats and
+//! reorders packets, but creates none, messages arrive once and in order.
 
 use std::time::Duration;
 
 use nine_net::nonet::{HEADER, HELD, MESSAGE_MAX, Medium, Nonet, reset};
 
-/// A script of what happens to two ends: each byte is an act of one of them, of the wire, or of somebody else.
+/// Input: actions of the ends, of the wire, or of an attacker.
 pub fn nonet(data: &[u8]) {
     let Some((&kind, mut acts)) = data.split_first() else { return };
-    // Somebody else sends what he likes, and nothing is judged but what he can do to us.
+    // With an attacker, only the ends' own limits are checked.
     let hostile = kind % 2 == 1;
     let medium = Medium { mtu: Medium::LEAST + usize::from(kind), min: 46 };
     let mut ends =
@@ -27,7 +27,7 @@ pub fn nonet(data: &[u8]) {
                 if ends[side].can_send() {
                     ends[side].send(message(sent[side], arg).into());
                     sent[side] += 1;
-                    // No packet lives for 128 messages.
+                    // No packet may live for 128 messages.
                     if sent[side] % 64 == 0 {
                         wires.iter_mut().for_each(Vec::clear);
                     }
@@ -56,7 +56,7 @@ pub fn nonet(data: &[u8]) {
                 let (packet, rest) = acts.split_at(acts.len().min(usize::from(arg)));
                 acts = rest;
                 let mut packet = packet.to_vec();
-                // Of the right circuit, and without a sum: else little would come of it.
+                // With the right circuit and no checksum. Otherwise nearly all packets would be dropped.
                 if packet.len() >= HEADER {
                     packet[..3].copy_from_slice(&[4 ^ side as u8, 0, 0]);
                     packet[8..HEADER].fill(0);
@@ -70,7 +70,7 @@ pub fn nonet(data: &[u8]) {
             assert!(end.held() <= HELD + MESSAGE_MAX + 4096, "{}", end.status());
         }
     }
-    // From now on the wire is good: whatever the state is, it comes to an end.
+    // From now on the wire is good. From any state the call ends.
     ends.iter_mut().for_each(Nonet::close);
     for _ in 0..100_000 {
         for side in 0..2 {
@@ -93,7 +93,7 @@ pub fn nonet(data: &[u8]) {
 fn take(end: &mut Nonet, hostile: bool, came: &mut u32) {
     while let Some(got) = end.poll_message() {
         let data = got.data();
-        // The second byte of a message says which argument it was made of.
+        // The fifth byte of a message is the argument from which it was generated.
         assert!(hostile || data == message(*came, data[4]), "message {came} is another one");
         *came += 1;
     }

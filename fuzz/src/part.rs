@@ -1,4 +1,4 @@
-//! Partitions: what is an image, the lines of a policy, and words.
+//! Partitions: images, policies, and words of an argument list.
 
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use nine_servers::machine::image_end;
 use nine_servers::part::{Policy, quote, words};
 
-/// A file that is these bytes.
+/// A file with these bytes.
 struct Bytes<'a>(&'a [u8]);
 
 impl FileExt for Bytes<'_> {
@@ -20,16 +20,17 @@ impl FileExt for Bytes<'_> {
     }
 }
 
-/// Any bytes are an image or none, and a policy or wrong at a line that is there; words come back as they were.
+/// Any bytes are an image or not, and a policy or wrong at an existing line. Words are the same after quoting and
+/// parsing.
 pub fn part(data: &[u8]) {
     let mut elf = [&b"\x7fELF\x02\x01"[..], data].concat();
     if elf.len() > 64 {
-        // For the machine that images are of, with headers behind the head.
+        // Make it an image for the right machine, with program headers after the ELF header.
         (elf[18], elf[19], elf[54], elf[55]) = (62, 0, 56, 0);
         elf[32..40].copy_from_slice(&64u64.to_le_bytes());
     }
     for bytes in [data, &elf] {
-        // None, one, or one that no machine can be started with; its own length is enough to read it.
+        // Not an image, an image, or one that no machine can start. Reading it never needs more than its length.
         let judged = image_end(&Bytes(bytes), bytes.len() as u64);
         assert!(judged.is_ok() || judged.is_err_and(|error| error.kind() == io::ErrorKind::InvalidData));
     }

@@ -1,12 +1,12 @@
-//! Name space files, and lines for a mux's ctl.
+//! Name space files, and lines for a mux's ctl file.
 
 use std::io;
 use std::sync::Arc;
 
 use nine_mux::script::{Alone, Script, WRONG_MAX, World, parse};
 
-/// Any text, and one of the words that scripts are made of: parsing ends, what was understood is shown as a line that
-/// means the same, and errors are lines, too.
+/// Arbitrary text, and text made of the tokens of scripts. Parsing ends, a parsed statement prints as a line with the
+/// same meaning, and errors are single lines.
 pub fn script(data: &[u8]) {
     check(&String::from_utf8_lossy(data));
     check(&data.iter().map(|&byte| PIECES[usize::from(byte) % PIECES.len()]).collect::<String>());
@@ -25,7 +25,7 @@ fn check(text: &str) {
     }
 }
 
-/// Every file that is included is the end of the first one, a bit less each time; every variable is its own name.
+/// Each included file is a suffix of the first one, a bit shorter each time. The value of a variable is its name.
 struct Tails<'a>(&'a str, usize);
 
 impl World for Tails<'_> {

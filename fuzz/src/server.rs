@@ -1,9 +1,9 @@
 //! The server's session under any order of requests, answers, flushes and new sessions.
 //!
-//! In: bytes, read as a list of moves: a made-up request, a raw frame, an answer. What judges is the client's
-//! view, which is all that flush(5) and version(5) promise: every tag is answered once, by its own kind or an
-//! error; nothing comes after the Rflush; every node that was made is clunked once. Where the dialect is streaming, a
-//! request that is deferred also keeps its place: nothing that names one of its fids and came after it begins before.
+//! In: bytes, read as a list of actions: a generated request, a raw frame, an answer. The checks take the client's
+//! view, according to flush(5) and version(5): every tag is answered once, by its own kind or an error; nothing follows
+//! the Rflush; every node is clunked once. If the dialect is streaming, a deferred request also keeps its position: no
+//! later request with one of its fids begins before it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use nine_proto::{
     Statfs, Tag, Walked,
 };
 
-/// Plays the moves, then answers what is left and closes.
+/// Runs the actions, then answers the remaining requests and closes.
 pub fn server(data: &[u8]) {
     let Some((first, mut moves)) = data.split_first() else { return };
     let mut world = World::new(OFFERED[usize::from(*first) % 6]);
@@ -42,11 +42,11 @@ struct World {
     session: Session<Node, Vec<u8>>,
     wire: Wire,
     dialect: Dialect,
-    /// What the file server works on, with the session it came from.
+    /// Requests in progress at the file server, with their session.
     serving: Vec<(Request<Node, Vec<u8>>, u32)>,
-    /// What the client waits for: the T-message's number, and for a Tflush its old tag.
+    /// Requests that the client waits for: the type of the T-message, and for a Tflush its old tag.
     waiting: BTreeMap<u16, (u8, Option<u16>)>,
-    /// In the order in which they came.
+    /// In order of arrival.
     deferred: Vec<Deferred>,
     live: BTreeSet<Node>,
     nodes: Node,
@@ -58,11 +58,11 @@ struct Deferred {
     tag: u16,
     fids: Vec<Fid>,
     len: usize,
-    /// From where it is it may go on to wait for its fid to be free, which the client cannot see.
+    /// The session may let it wait until its fid is free, which the client cannot see.
     parks: bool,
 }
 
-/// Even ones are directories.
+/// Even numbers are directories.
 type Node = u32;
 
 #[derive(Default)]
@@ -140,7 +140,7 @@ impl World {
         self.send(frame);
     }
 
-    /// Sends a frame under a tag that is free, as an honest client would; the rest of it may be anything.
+    /// Sends a frame with a free tag, as an honest client would. The rest of it is arbitrary.
     fn send(&mut self, mut frame: Vec<u8>) {
         let version = frame[4] == VERSION;
         let mut tags = if version { NOTAG.0..=NOTAG.0 } else { 0..=TAGS };
@@ -174,13 +174,13 @@ impl World {
             Err(_) => self.closed = true,
         }
         self.dialect = self.session.dialect().unwrap_or(Dialect::P2000);
-        // As if it had been deferred until now: it has passed nobody.
+        // Treat it as deferred until now: it has overtaken no request.
         self.deferred.push(Deferred { tag, fids, len: 0, parks });
         self.settle(served);
         self.deferred.retain(|late| late.len > 0);
     }
 
-    /// Takes what is ready and what was sent, and sees that nobody has passed another one.
+    /// Serves ready requests and reads replies. Checks that no request has overtaken another.
     fn settle(&mut self, mut served: Vec<u16>) {
         while let Some(request) = self.session.next_ready() {
             let frame = request.frame().expect("somebody asked for what is ready");
@@ -199,7 +199,7 @@ impl World {
             {
                 let before = match nth {
                     Some(nth) => served[..nth].contains(&earlier.tag),
-                    // Behind one that parks it may be refused.
+                    // Behind one that waits for its fid it may be refused.
                     None => served.contains(&earlier.tag) || earlier.parks,
                 };
                 assert!(before || sent.contains(&earlier.tag), "tag {} passes {}", late.tag, earlier.tag);
@@ -252,7 +252,7 @@ impl World {
         self.settle(Vec::new());
     }
 
-    /// A right answer to the request, and the node it makes.
+    /// Returns a valid reply to the request, and the node that it creates.
     fn reply(
         &mut self,
         request: &mut Request<Node, Vec<u8>>,
@@ -315,7 +315,7 @@ impl World {
         (Ok(reply), made)
     }
 
-    /// The tags that are answered.
+    /// Reads the replies. Returns their tags.
     fn read_replies(&mut self) -> Vec<u16> {
         let mut answered = Vec::new();
         let bytes = std::mem::take(&mut self.wire.0);
@@ -328,7 +328,7 @@ impl World {
             let error = matches!(reply, Rmsg::Error { .. } | Rmsg::Lerror { .. });
             assert!(reply.number() == number + 1 || error, "{reply:?} to T-message {number}");
             answered.push(tag.0);
-            // After the Rflush the client may use the old tag again: nothing may come for it.
+            // After the Rflush the client may reuse the old tag, so no answer for it may follow.
             if let (false, Some(old)) = (error, old) {
                 self.waiting.remove(&old);
                 self.deferred.retain(|late| late.tag != old);
@@ -360,23 +360,23 @@ impl World {
 
 fn walks_onto_itself(request: &mut Request<Node, Vec<u8>>) -> bool {
     let Some(frame) = request.frame_mut() else { return false };
-    // Twalk reads the same in every dialect.
+    // Twalk has the same format in every dialect.
     matches!(Tmsg::decode(frame, Dialect::P2000), Ok((_, Tmsg::Walk { fid, newfid, .. })) if fid == newfid)
 }
 
-/// The fids of a request, those that it makes too, and whether it may want its fid alone.
+/// Returns the fids of a request, including new ones, and whether it may need exclusive use of its fid.
 fn named(frame: &[u8], dialect: Dialect) -> (Vec<Fid>, bool) {
     let Ok((_, message)) = Tmsg::decode(frame, dialect) else { return (Vec::new(), false) };
     let (number, l) = (message.number(), dialect.is_l());
     if number < 100 && !l || matches!(number, 112 | 114 | 124 | 126) && l {
-        // No message of this dialect: it is refused whatever it names.
+        // Not a message of this dialect: it is refused, whatever fids it has.
         return (Vec::new(), false);
     }
     let parks = match message {
         Tmsg::Walk { fid, newfid, .. } => fid == newfid,
         _ => matches!(message, Tmsg::Clunk { .. } | Tmsg::Remove { .. }),
     };
-    // After the head comes the fid, in all messages but those.
+    // The fid follows the header, except in these messages.
     let at = |at: usize| frame.get(at..at + 4).map(|b| Fid(u32::from_le_bytes([b[0], b[1], b[2], b[3]])));
     let (first, second) = match message {
         Tmsg::Version { .. } | Tmsg::Flush { .. } => (None, None),

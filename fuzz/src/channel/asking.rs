@@ -1,4 +1,4 @@
-//! The runtime's end of a client.
+//! The client's end of the runtime's implementation.
 
 use nine_io::channel::Asking;
 use nine_net::rt;
@@ -7,7 +7,7 @@ use nine_ring::{MOST, Place};
 use super::serving::waits;
 use super::transport;
 
-/// Plays the moves.
+/// Runs the actions.
 pub fn asking(data: &[u8]) {
     let Some((&first, moves)) = data.split_first() else { return };
     rt::block_on(async |_| {

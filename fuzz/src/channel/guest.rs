@@ -1,4 +1,4 @@
-//! The guest's library, and a host that has its turn whenever the guest sleeps.
+//! The guest's library, with a host that runs whenever the guest sleeps.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -12,7 +12,7 @@ use nine_ring::{End, Life, MOST, Memory, Note, Place, linux};
 use super::transport::{PAGES, message};
 use super::{Eyes, Scribble, layout, piece};
 
-/// Plays the moves: the first half of them are calls, the others what the host does meanwhile.
+/// Runs the actions: the first half are calls, the others actions of the host.
 pub fn guest(data: &[u8]) {
     let Some((&first, moves)) = data.split_first() else { return };
     let (calls, tricks) = moves.split_at(moves.len() / 8 * 4);
@@ -34,7 +34,7 @@ pub fn guest(data: &[u8]) {
     let lies = host.lies.clone();
     let wait = if first & 1 == 0 { Wait::Interrupt } else { Wait::Adaptive };
     let msize = [4096, 1 << 20][usize::from(first >> 7)];
-    // Turns of the host: half of the guests wait for two of them, then for two more.
+    // Half of the guests have a timeout of 2 s. Each sleep takes 1 s, in which the host runs once.
     let patience = (first & 4 != 0).then_some(Duration::from_secs(2));
     let options = Options { wait, dialect: Dialect::L, msize, patience };
     let joined = eyes.turn(LOOKS, || Client::join(memory, Bed(RefCell::new(host), Cell::default()), options));
@@ -58,9 +58,9 @@ struct World {
     client: Client<Bed>,
     msize: u32,
     eyes: Eyes,
-    /// Whether the host has ever lied.
+    /// Whether the host has ever violated the protocol.
     lies: Rc<Cell<bool>>,
-    /// What is in the file.
+    /// Content of the file.
     file: Vec<u8>,
     open: Option<File>,
     buffer: Option<Buffer>,
@@ -75,7 +75,7 @@ impl World {
             let dead = self.client.is_alive().err();
             let mut done = eyes.turn(LOOKS, || self.call(kind, usize::from(a) * 64, usize::from(b) * 200, c));
             if done.as_ref().is_err_and(|error| error.errno == Errno::ESTALE) {
-                // The file is of before it was joined again.
+                // The file was opened before the guest joined again.
                 assert!(self.has_rejoined);
                 (self.open, done) = (None, Ok(()));
             }
@@ -159,7 +159,7 @@ fn put(file: &mut Vec<u8>, offset: usize, bytes: &[u8]) {
     }
 }
 
-/// Where the guest sleeps, and the host has its turn.
+/// The guest's sleep, in which the host runs.
 struct Bed(RefCell<Host>, Cell<Duration>);
 
 impl Line for Bed {
@@ -195,18 +195,18 @@ struct Host {
     eyes: Eyes,
     tricks: Vec<u8>,
     at: usize,
-    /// Turns before the first trick.
+    /// Time slices before the first action.
     patience: usize,
     inbox: Vec<u8>,
     file: Vec<u8>,
     lies: Rc<Cell<bool>>,
     inline: bool,
-    /// The guest's patience ends.
+    /// The guest has a timeout.
     is_awaited: bool,
 }
 
 impl Host {
-    /// `false`: it has gone.
+    /// Runs the host for one time slice. Returns false if it is gone.
     fn turn(&mut self) -> bool {
         if self.end.life() == Life::Another {
             self.end.serve();
@@ -228,7 +228,7 @@ impl Host {
         let scribble = Scribble::new([a, b, c], rest, self.memory.len());
         let bytes = rest[..rest.len().min(usize::from(b))].to_vec();
         match kind % 8 {
-            // Nothing: it was woken for nothing, or waits too long.
+            // Nothing: the guest was woken in vain, or waits too long.
             0 => self.lies.set(self.lies.get() || self.is_awaited),
             1..=3 => _ = self.answer_all(),
             4 => {
@@ -245,7 +245,7 @@ impl Host {
                 _ = self.end.put(&bytes, note);
             }
             _ => {
-                // Near an answer to what is asked.
+                // A nearly valid answer to a request.
                 self.lies.set(true);
                 let mut asked = [0; MOST];
                 let Ok(Some(piece)) = self.end.take(&mut asked) else { return true };
@@ -267,7 +267,7 @@ impl Host {
         true
     }
 
-    /// Answers what has come: whether there was something.
+    /// Answers all received requests. Returns whether there were any.
     fn answer_all(&mut self) -> bool {
         let mut bytes = [0; MOST];
         let mut is_any = false;
@@ -321,7 +321,7 @@ impl Host {
                 return self.answer_read(tag, &data, room);
             }
             Tmsg::Write { offset, data, .. } => {
-                // A lie may have come back as a question.
+                // A corrupt answer may have been returned as a request.
                 if offset < 1 << 20 {
                     put(&mut self.file, offset as usize, data.bytes());
                 }
@@ -354,12 +354,12 @@ impl Host {
     fn say(&mut self, bytes: &[u8]) {
         for part in bytes.chunks(MOST) {
             if self.end.put(part, Note::None) != Ok(true) {
-                // The guest has other things to do than to take it: it would be told later.
+                // The guest does not read it now, and would get it later.
                 self.lies.set(true);
             }
         }
     }
 }
 
-/// Looks of one call: it may be of 256 KiB, in many requests.
+/// Maximum number of accesses in one call, which may move 256 KiB in many requests.
 const LOOKS: usize = 1 << 20;

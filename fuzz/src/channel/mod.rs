@@ -1,10 +1,10 @@
-//! Channels of shared memory, of which the other side writes anything, at any time: the rings of both ends, 9P over
-//! either end of the runtime's, and the guest's library.
+//! Channels of shared memory whose other side may write anything at any time: the rings of both ends, 9P over either
+//! end of the runtime's implementation, and the guest's library.
 //!
-//! In: bytes, read as a list of moves of four bytes: what an honest peer does, what who is judged does, and what is
-//! written into the memory between two moves, or between two looks of who is judged. What judges: nobody looks outside
-//! the channel or for ever; what an honest peer has said comes whole and in order for as long as nothing was written
-//! over it, whatever else was; an end is said once and stays.
+//! In: bytes, read as a list of actions of four bytes: actions of an honest peer, actions of the side under test, and
+//! writes into the memory between two actions or between two reads of the side under test. Checks: nobody reads outside
+//! the channel or without end; an honest peer's data arrives whole and in order as long as it was not overwritten; an
+//! end is reported once and stays.
 
 mod asking;
 mod guest;
@@ -22,7 +22,7 @@ pub use guest::guest;
 pub use ring::ring;
 pub use serving::serving;
 
-/// Lines of a ring: a page of them.
+/// Lines of a ring: one page.
 const LINES: u32 = 64;
 const UP: usize = PAGE;
 const DOWN: usize = 2 * PAGE;
@@ -32,14 +32,14 @@ fn layout(pages: u32) -> Layout {
     Layout::new(Kind::GuestAsks, LINES, pages, "fuzz")
 }
 
-/// What something in the memory is for.
+/// Purpose of a part of the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
-    /// What never changes.
+    /// The constant part of the first page.
     Page,
     Lives,
     Sleeps,
-    /// From guest to host, with what is taken of it.
+    /// From guest to host, with the position up to which it is read.
     Up,
     Down,
     Arena,
@@ -58,17 +58,17 @@ impl Part {
     }
 }
 
-/// A word to be written over another one.
+/// A word to write into the memory.
 #[derive(Clone, Copy, Debug)]
 struct Scribble {
     at: usize,
     value: u32,
-    /// Onto what is there.
+    /// The value is added to the present one.
     adds: bool,
 }
 
 impl Scribble {
-    /// Somewhere within `size` bytes; `after` it are more bytes of the input.
+    /// Returns a write somewhere within `size` bytes. `after` is the rest of the input.
     fn new([a, b, c]: [u8; 3], after: &[u8], size: usize) -> Self {
         let line = 64 * usize::from(b % LINES as u8) + 4 * usize::from(c % 4);
         let at = match a % 8 {
@@ -101,22 +101,22 @@ impl Scribble {
     }
 }
 
-/// The eyes of who is judged: how often he looks, where, and what is changed under them.
+/// Observes the memory accesses of the side under test: how often, where, and which writes happen in between.
 #[derive(Clone, Default)]
 struct Eyes(Rc<RefCell<Seen>>);
 
 #[derive(Default)]
 struct Seen {
-    /// He has the turn.
+    /// The side under test is running.
     open: bool,
-    /// Bytes that are his business.
+    /// Size of the memory that it may access.
     size: usize,
     looks: usize,
     armed: Vec<(usize, Scribble)>,
 }
 
 impl Eyes {
-    /// Of this thread, on a channel of `size` bytes.
+    /// Observes the accesses of this thread to a channel of `size` bytes.
     fn of(size: usize) -> Self {
         let eyes = Self(Rc::new(RefCell::new(Seen { size, ..Seen::default() })));
         let seen = eyes.0.clone();
@@ -124,7 +124,7 @@ impl Eyes {
         eyes
     }
 
-    /// His turn: he looks at most so many times.
+    /// Runs the side under test, which may make at most `most` accesses.
     fn turn<T>(&self, most: usize, turn: impl FnOnce() -> T) -> T {
         let mut seen = self.0.borrow_mut();
         (seen.open, seen.looks) = (true, 0);
@@ -136,7 +136,7 @@ impl Eyes {
         out
     }
 
-    /// Somebody else's turn amid his.
+    /// Runs another side's code in between, without observation.
     fn shut<T>(&self, turn: impl FnOnce() -> T) -> T {
         let open = std::mem::replace(&mut self.0.borrow_mut().open, false);
         let out = turn();
@@ -148,12 +148,12 @@ impl Eyes {
         self.0.borrow_mut().size = size;
     }
 
-    /// Will be written before the look after so many others.
+    /// Schedules a write before the access after `after` others.
     fn arm(&self, after: usize, scribble: Scribble) {
         self.0.borrow_mut().armed.push((after, scribble));
     }
 
-    /// Whether this part is going to be written to.
+    /// Whether a write to this part is scheduled.
     fn is_armed(&self, part: Part) -> bool {
         self.0.borrow().armed.iter().any(|(_, scribble)| scribble.part() == part)
     }
@@ -178,14 +178,14 @@ impl Seen {
 
 impl Drop for Eyes {
     fn drop(&mut self) {
-        // The last one but that of the thread.
+        // Only this one and that of the thread's hook are left.
         if Rc::strong_count(&self.0) <= 2 {
             fuzz::beside(None);
         }
     }
 }
 
-/// Bytes of a piece, none of them the next piece's, and what it says of an arena of so many bytes.
+/// Returns the bytes of piece `n`, which differ from those of other pieces, and its note for an arena of `arena` bytes.
 fn piece([a, b, c]: [u8; 3], n: u32, arena: u32) -> (Vec<u8>, Note) {
     let len = match a % 4 {
         0 | 1 => b % 49,
@@ -198,13 +198,13 @@ fn piece([a, b, c]: [u8; 3], n: u32, arena: u32) -> (Vec<u8>, Note) {
     (some(n, len.into()), note)
 }
 
-/// Bytes that differ from place to place and from number to number.
+/// Returns bytes that depend on position and number.
 fn some(n: u32, len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + i / 251 + n as usize * 31) as u8).collect()
 }
 
-/// What either side writes of the first page.
+/// Offsets in the first page that either side writes.
 const WORDS: [usize; 9] = [128, 132, 136, 192, 196, 256, 320, 384, 448];
 
-/// Where numbers break.
+/// Edge cases of numbers.
 const EDGES: [u32; 12] = [0, 1, 2, 3, 63, 64, 65, 4096, 0x7fff_ffff, 0x8000_0000, u32::MAX - 1, u32::MAX];

@@ -1,4 +1,4 @@
-//! One end of a channel, and an honest one at the other; either is judged.
+//! One end of a channel under test, with an honest end at the other side.
 
 use std::collections::VecDeque;
 
@@ -6,14 +6,14 @@ use nine_ring::{End, Guest, Life, MOST, Memory, Note, PAGE, linux};
 
 use super::{Eyes, Part, Scribble, layout, piece};
 
-/// Plays the moves.
+/// Runs the actions.
 pub fn ring(data: &[u8]) {
     let Some((&first, mut moves)) = data.split_first() else { return };
     let pages = [0, 1, 4][usize::from(first >> 2) % 3];
     let (memory, _file) = linux::create(layout(pages).size + PAGE).expect("a memory file");
     let eyes = Eyes::of(memory.len());
     let mut host = End::open(memory.clone(), layout(pages));
-    // What a guest joins may be anything, and no channel.
+    // The memory that a guest joins may have any contents, and may not be a channel.
     let mut wild = 0;
     while first & 3 == 3 && wild < 4 {
         let Some((&[when, a, b, c], rest)) = moves.split_first_chunk::<4>() else { break };
@@ -63,18 +63,18 @@ struct World {
     is_host: bool,
     judged: End,
     honest: End,
-    /// The honest one has begun another life and does nothing until they meet.
+    /// The honest end has begun another life, and does nothing until both have met.
     is_apart: bool,
     /// A guest that is not served yet.
     knocks: Option<Guest>,
-    /// What the honest one has put, and was not taken. `None`: somebody has written over it.
+    /// Data that the honest end has written and that was not read. `None` if it was overwritten.
     coming: Option<VecDeque<Sent>>,
     going: Option<VecDeque<Sent>>,
-    /// How the honest one is, while nobody has lied of it.
+    /// State of the honest end's life, unless it was overwritten.
     life: Option<Life>,
-    /// Whether the first page is as a host has written it.
+    /// Whether the first page is as the host has written it.
     page: bool,
-    /// Whether the judged one has said that he sleeps.
+    /// Whether the end under test has announced that it sleeps.
     asleep: Option<bool>,
     n: u32,
 }
@@ -96,7 +96,7 @@ impl World {
                 _ => self.leave(a),
             }
         }
-        // All that was said comes.
+        // All written data arrives.
         while self.coming.as_ref().is_some_and(|coming| !coming.is_empty()) {
             self.take();
         }
@@ -166,7 +166,7 @@ impl World {
             (Part::Up, false) | (Part::Down, true) => self.going = None,
             (Part::Lives, _) => self.life = None,
             (Part::Sleeps, _) => self.asleep = None,
-            // Who has joined looks at neither again.
+            // An end that has joined reads neither again.
             (Part::Page, _) => self.page = false,
             (Part::Arena, _) => {}
         }
@@ -202,7 +202,7 @@ impl World {
         }
     }
 
-    /// The honest one says that it is the end.
+    /// The honest end announces the end.
     fn leave(&mut self, a: u8) {
         if a & 1 == 0 {
             self.eyes.turn(1, || self.judged.end());
@@ -214,7 +214,7 @@ impl World {
         }
     }
 
-    /// The honest one begins another life.
+    /// The honest end begins another life.
     fn another(&mut self) {
         if self.is_host {
             let Ok(guest) = Guest::join(self.memory.clone()) else { return };
@@ -223,14 +223,14 @@ impl World {
             self.honest = End::open(self.memory.clone(), *self.honest.layout());
             self.asleep = self.asleep.map(|_| false);
             self.page = !self.eyes.is_armed(Part::Page);
-            // It says that it has taken nothing.
+            // It reports that it has read nothing.
             self.going = None;
         }
         self.life = self.life.map(|_| Life::Another);
         self.is_apart = true;
     }
 
-    /// Both begin again: whatever was written before is forgotten.
+    /// Both begin again: earlier writes have no effect any more.
     fn meet(&mut self) {
         self.is_apart = false;
         let is_sure = |part| !self.eyes.is_armed(part);
@@ -268,18 +268,18 @@ impl World {
             }
         }
         let (coming, going) = if self.is_host { (up, down) } else { (down, up) };
-        // Who is served too late has others in his rings.
+        // If a guest is served late, its rings may have been written before.
         self.coming = (coming && lives).then(VecDeque::new);
         self.going = (going && lives).then(VecDeque::new);
         self.life = lives.then_some(Life::Same);
     }
 }
 
-/// Whether a piece has room behind those.
+/// Whether a ring has room for one more piece.
 fn has_room(sent: &VecDeque<Sent>, len: usize) -> bool {
     let lines = |len: usize| 1 + len.saturating_sub(48).div_ceil(60);
     sent.iter().map(|(bytes, _)| lines(bytes.len())).sum::<usize>() + lines(len) <= super::LINES as usize
 }
 
-/// Looks that a piece takes at most: two at each line.
+/// Maximum number of accesses for one piece: two at each line.
 const LOOKS: usize = 160;

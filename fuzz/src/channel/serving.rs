@@ -1,4 +1,4 @@
-//! The runtime's end of a server: by itself, and with a file server above it that has another client, too.
+//! The server's end of the runtime's implementation: alone, and with a file server that has another client, too.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -18,7 +18,7 @@ use nine_servers::Ram;
 use super::transport::{self, LOOKS, nobody, peer, tread, twrite};
 use super::{Eyes, Part, Scribble, piece, some};
 
-/// Plays the moves.
+/// Runs the actions.
 pub fn serving(data: &[u8]) {
     let Some((&first, moves)) = data.split_first() else { return };
     rt::block_on(async |_| {
@@ -36,7 +36,7 @@ pub(super) fn waits(first: u8) -> Waits {
     [Waits::Poll, Waits::Interrupt, Waits::Adaptive][usize::from(first >> 1) % 3]
 }
 
-/// A file server with a client by a channel, and one by a pipe.
+/// A file server with one client by a channel and one by a pipe.
 struct World {
     connection: Pin<Box<Connection>>,
     has_ended: bool,
@@ -45,9 +45,9 @@ struct World {
     eyes: Eyes,
     core: Core,
     other: Other,
-    /// What is in the file; `None`: somebody has lied.
+    /// Content of the file. `None` after a protocol violation.
     file: Option<Vec<u8>>,
-    /// Answers that are to come, in order.
+    /// Expected answers, in order.
     waiting: VecDeque<(u16, Answer)>,
     heard: Vec<u8>,
     n: u32,
@@ -97,7 +97,7 @@ impl World {
                 8..=10 => self.turn(),
                 11 => self.scribble(usize::from(kind >> 4), [a, b, c], rest),
                 12 => self.lie(piece([a, b, c], c.into(), self.guest.layout().arena_len() as u32)),
-                // Of any message, with anything said of the arena.
+                // Any message, with any note about the arena.
                 13 => self.lie((
                     rest[..rest.len().min(usize::from(b) + 7)].to_vec(),
                     piece([a, b, c], 0, 60_000).1,
@@ -120,7 +120,7 @@ impl World {
         self.other.ask();
     }
 
-    /// Asks what has no data.
+    /// Sends a request without data.
     fn ask(&mut self, tag: u16, message: &Tmsg<'_>) {
         let mut bytes = Vec::new();
         let tag = if matches!(message, Tmsg::Version { .. }) { NOTAG } else { Tag(tag) };
@@ -129,7 +129,7 @@ impl World {
         self.waiting.push_back((tag.0, Answer::Done));
     }
 
-    /// A place for the next request, if it may be asked.
+    /// Returns the tag and the arena location of the next request, if one may be sent.
     fn next(&mut self, count: usize) -> Option<(u16, Place)> {
         let is_free = self.waiting.len() < 8 && self.guest.has_room(MOST / 2) == Ok(true);
         if self.file.is_none() || !is_free {
@@ -162,7 +162,7 @@ impl World {
                 assert_eq!(self.guest.put(part, Note::None), Ok(true));
             }
         } else {
-            // It is too long for what there is room for.
+            // It is too long for the ring's free space.
             self.file = None;
             return;
         }
@@ -249,7 +249,7 @@ impl World {
     }
 }
 
-/// Who has nothing to do with the channel.
+/// A client that does not use the channel.
 struct Other {
     connection: Pin<Box<Connection>>,
     pipe: Pipe,
@@ -264,7 +264,7 @@ impl Other {
         other
     }
 
-    /// He is answered at once.
+    /// Sends a request, which is answered at once.
     fn ask(&mut self) {
         self.asks(Tag(1), &Tmsg::Getattr { fid: Fid(0), mask: 0x7ff });
     }
@@ -297,9 +297,9 @@ fn place(b: u8, c: u8) -> Place {
 }
 
 const MSIZE: u32 = 16 << 10;
-/// Bytes of files.
+/// Size of files in bytes.
 const FILES: u64 = 1 << 20;
-/// Bytes that connections may hold.
+/// Memory budget of the connections, in bytes.
 const BUDGET: usize = 1 << 20;
-/// Looks of one turn of a connection: 64 messages.
+/// Maximum number of accesses in one time slice of a connection: 64 messages.
 const TURN: usize = 4 * LOOKS;

@@ -1,4 +1,4 @@
-//! Either transport of 9P through a channel, driven by hand, and an honest end at the other side.
+//! Either 9P transport over a channel, driven by hand, with an honest end at the other side.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::{Future, poll_fn};
@@ -14,7 +14,7 @@ use nine_ring::{End, Guest, Life, MOST, Memory, Note, Place};
 
 use super::{Eyes, Part, Scribble, layout, piece, some};
 
-/// The server's end, and a guest that has joined.
+/// Returns the server's end, and a guest that has joined.
 pub(super) async fn served(waits: Waits) -> (Serving, End, Memory) {
     let (host, memory) = opened(waits);
     let guest = Guest::join(memory.clone()).expect("a channel");
@@ -30,7 +30,7 @@ fn opened(waits: Waits) -> (Channel, Memory) {
     (channel, linux::map(memory).expect("mapped"))
 }
 
-/// The client's end, and a host that serves it.
+/// Returns the client's end, and a host that serves it.
 pub(super) async fn asked(waits: Waits) -> (Asking, End, Memory) {
     let (memory, file) = linux::create(layout(PAGES).size).expect("a memory file");
     let mut host = End::open(memory.clone(), layout(PAGES));
@@ -60,8 +60,8 @@ pub(super) fn nobody() -> Context<'static> {
     Context::from_waker(Waker::noop())
 }
 
-/// Plays the moves on the transport of a server, or on that of a client, which `asks`. What it has `held` is never more
-/// than so many bytes.
+/// Runs the actions on the transport of a server or, with `asks`, of a client. The number of bytes that it holds must
+/// never exceed `most`.
 pub(super) fn play<T: Transport>(
     (judged, honest, memory): (T, End, Memory),
     (held, most): (fn(&T) -> usize, usize),
@@ -99,7 +99,7 @@ pub(super) fn play<T: Transport>(
             13 => world.scribble(usize::from(kind >> 4), [a, b, c], rest),
             14 if a < 64 => world.leave(),
             14 => world.read(MOST),
-            // A piece as it comes, of any message.
+            // An unchanged piece, of any message.
             _ if a < 128 => world.lie(piece([a, b, c], c.into(), world.honest.layout().arena_len() as u32)),
             _ => world.lie((rest[..rest.len().min(usize::from(b))].to_vec(), Note::None)),
         }
@@ -113,27 +113,27 @@ struct World<T> {
     honest: End,
     memory: Memory,
     eyes: Eyes,
-    /// The judged one is the client.
+    /// The side under test is the client.
     asks: bool,
-    /// What the honest one has said, and was not read. `None`: somebody has lied.
+    /// Bytes that the honest end has sent and that were not read. `None` after a protocol violation.
     said: Option<VecDeque<u8>>,
-    /// What the judged one was given to write, and the honest one has not heard.
+    /// Bytes that the side under test was given to write and that the honest end has not received.
     wrote: Option<VecDeque<u8>>,
-    /// What of a message the judged one has not taken.
+    /// The rest of a message that the side under test has not accepted.
     left: Vec<u8>,
     written: usize,
     heard: usize,
-    /// Requests whose last byte is this one of all: their tags and what they ask for.
+    /// Sent requests by the offset of their last byte: tags and kinds.
     sent: VecDeque<(usize, u16, Ask)>,
-    /// Those that were heard and not answered.
+    /// Requests that were received and not answered.
     asked: BTreeMap<u16, Ask>,
-    /// Where their data may go.
+    /// Arena locations for their data.
     rooms: BTreeMap<u16, Place>,
-    /// The honest one has said that nothing more comes.
+    /// The honest end has announced its end.
     is_over: bool,
-    /// The judged one has said so.
+    /// The side under test has announced its end.
     has_ended: bool,
-    /// Places of what was said since everything was read.
+    /// Arena locations used since everything was read.
     placed: u32,
     n: u32,
 }
@@ -146,7 +146,7 @@ enum Ask {
 }
 
 impl<T: Transport> World<T> {
-    /// A message of the honest one, if there is room for it.
+    /// The honest end sends a message, if there is room.
     fn say(&mut self, [a, b, c]: [u8; 3]) {
         if self.is_over || self.said.is_none() || self.honest.has_room(700) != Ok(true) {
             return;
@@ -171,7 +171,7 @@ impl<T: Transport> World<T> {
             }
         } else {
             let tag = (self.n % 200) as u16;
-            // Rooms are in the second half of the arena, what is written in the first.
+            // Rooms for answers are in the second half of the arena, written data in the first.
             let room = 8192 * (4 + u32::from(tag % 4));
             if self.asked.keys().any(|&asked| asked % 4 == tag % 4) {
                 return;
@@ -180,7 +180,7 @@ impl<T: Transport> World<T> {
                 self.placed = 0;
             }
             let at = 8192 * self.placed;
-            // A room is free when its answer was heard.
+            // A room is free after its answer was received.
             let is_heard = self.left.is_empty() && self.wrote.as_ref().is_some_and(VecDeque::is_empty);
             match a % 4 {
                 0 if is_heard => {
@@ -211,7 +211,7 @@ impl<T: Transport> World<T> {
         said.extend(&data);
     }
 
-    /// A piece that is whatever it is.
+    /// The honest end sends an arbitrary piece.
     fn lie(&mut self, (bytes, note): (Vec<u8>, Note)) {
         self.said = None;
         self.wrote = None;
@@ -252,7 +252,7 @@ impl<T: Transport> World<T> {
         }
     }
 
-    /// The judged one goes on with its message, or begins another one.
+    /// The side under test continues its message, or begins another one.
     fn write(&mut self, [a, b, c]: [u8; 3]) {
         if self.left.is_empty() {
             self.n += 1;
@@ -288,7 +288,7 @@ impl<T: Transport> World<T> {
         }
         if let Poll::Ready(Err(error)) = &took {
             assert!(self.wrote.is_none() || self.is_over, "{error}");
-            // How much was taken before it nobody is told.
+            // It is unknown how much was accepted before the error.
             self.wrote = None;
         }
         if a & 1 == 0 {
@@ -301,7 +301,7 @@ impl<T: Transport> World<T> {
         assert!(self.wrote.is_none() || !matches!(flushed, Poll::Ready(Err(_))) || self.is_over);
     }
 
-    /// Whether there was something.
+    /// The honest end receives a piece. Returns whether there was one.
     fn hear(&mut self) {
         let mut bytes = [0; MOST];
         let took = self.honest.take(&mut bytes);
@@ -350,7 +350,7 @@ impl<T: Transport> World<T> {
         self.is_over = true;
     }
 
-    /// Everything that is under way comes.
+    /// Runs until all in-flight data has arrived.
     fn settle(mut self) {
         for _ in 0..SETTLES {
             let is_read = self.said.as_ref().is_none_or(VecDeque::is_empty);
@@ -392,14 +392,14 @@ fn rread(tag: u16, data: &[u8]) -> Vec<u8> {
     message(117, tag, &[&(data.len() as u32).to_le_bytes()[..], data].concat())
 }
 
-/// Two for each of eight requests.
+/// Two pages for each of eight requests.
 pub(super) const PAGES: u32 = 16;
 
-/// Requests that a client has under way at once.
+/// Maximum number of a client's in-flight requests.
 pub(super) const TAGS: u16 = 40;
 
-/// Looks of one call: all that can lie in a ring, and those before it sleeps.
+/// Maximum number of accesses in one call: for a full ring, and those before it sleeps.
 pub(super) const LOOKS: usize = 4096;
 
-/// More than what is under way can need.
+/// More rounds than in-flight data can need.
 const SETTLES: usize = 1000;
